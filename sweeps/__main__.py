@@ -374,18 +374,18 @@ def _drive(resolved: "Study", selection: str, after: "Sequence[Study]" = ()) -> 
 
 def _evaluate(options: argparse.Namespace) -> int:
     from sweeps.monitoring import progress
-    from sweeps.scheduling import evaluate, evaluations
+    from sweeps.scheduling import downstream
     from sweeps.scheduling.scheduler import Interrupted
 
     more = options.checkpoints, options.stage, options.data_dir, options.overrides
-    asked = evaluate.Evaluate(options.directory, options.suite, *more)
+    asked = downstream.Evaluate(options.directory, options.suite, *more)
     with progress.Progress() as shown:
         try:
             lacking = asked.run(shown)
         except Interrupted:
             shown.say("interrupted; the same command goes on with what is left")
             return 130
-    for line in evaluations.summary(asked.study, asked.wanted):
+    for line in downstream.summary(asked.study, asked.wanted):
         print(line)
     print(f"{len(asked.wanted) - len(lacking)} of {len(asked.wanted)} checkpoints evaluated")
     print(f"table: python -m analysis report {files.quoted(options.directory)}")

@@ -30,7 +30,6 @@ from sweeps.launchers.protocol import AGAIN, FINISHED, WRONG_NODE, EngineError
 from sweeps.records import layout, outages, status, submissions
 from sweeps.scheduling import preflight
 from sweeps.study import study
-from sweeps.study.evaluation import Evaluation, read_work
 from workloads import init2winit_specs
 
 # What the engine counts against its retries, where it has any.
@@ -48,17 +47,14 @@ class Job:
             size = self.batch.size
             raise ValueError(f"{file} has {size} jobs, numbered from 0; there is no {index}")
         self.paths = self.batch.jobs[index]
-        self._suite = ""
-        first = read_work(self.root / self.paths[0])
-        if isinstance(first, Evaluation):  # who runs it, and where its data are
-            self._suite = first.suite
-            self.study = dataclasses.replace(
-                self.study, settings=self.study.settings | first.settings
-            )
+        changed = self.batch.settings
+        self.study = dataclasses.replace(self.study, settings=self.study.settings | changed)
+        first = self.root / self.paths[0]
+        self._suite = first.name if layout.is_evaluation(first) else ""
         self._is_engine = self.batch.launcher != "local"
         keys = self.study.settings[self.batch.launcher]
         self._workers = keys.get("workers") or 1 if self._is_engine else 1
-        self.trainer = trainer.Trainer(claimed=self._note_claim)
+        self.trainer = trainer.Trainer(claimed=self._note_claim, mesh=changed.get("mesh"))
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def run(self) -> int:

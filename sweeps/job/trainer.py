@@ -1,23 +1,23 @@
 """Where a trial is claimed and trained: one after the other, programs stay compiled.
 
-An evaluation of a trained trial (`sweeps.study.evaluation`) is claimed and made the same way.
+An evaluation of a trained trial (`sweeps.scheduling.downstream`) is claimed the same way.
 """
 
 import contextlib
+import dataclasses
 import functools
 import os
 import pathlib
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from sweeps.distributed import process_group
 from sweeps.job import trial_lock
 from sweeps.launchers.protocol import AGAIN
 from sweeps.records import disk, layout, lease, outages, status
-from sweeps.study import evaluation
-from sweeps.study.evaluation import Evaluation, Work
+from sweeps.study import trial as trials
 from sweeps.study.trial import Trial
 from workloads import init2winit_specs
 
@@ -37,14 +37,17 @@ class Trainer:
 
     `claimed(directory)` is called once a trial is claimed. `processes` are those that train each
     trial; on the primary one `run` is called for each trial, on the others `follow`, once.
-    `stopping`: the trial at hand is saved, and no other begun. `broken`: this process must end.
+    mesh: of evaluations, {"data", "fsdp", "tensor"}; None for each trial's own. `stopping`: the
+    trial at hand is saved, and no other begun. `broken`: this process must end.
     """
 
     def __init__(
         self,
         processes: process_group.ProcessGroup | process_group.SingleProcess | None = None,
         claimed: Callable[[pathlib.Path], None] = lambda directory: None,
+        mesh: Mapping[str, int] | None = None,
     ) -> None:
+        self._mesh = mesh
         self._programs: dict[Any, Any] = {}
         self._held: lease.Attempt | None = None
         self._claimed = claimed
@@ -92,7 +95,7 @@ class Trainer:
     def _run_claimed(self, attempt: lease.Attempt, data_dir: str, loader_workers: int) -> End:
         self._held, directory = attempt, attempt.trial_directory
         end: str | Exception = OSError()
-        record: Work | None = None
+        trained: Trial | None = None
         try:
             self._claimed(directory)
             with (
@@ -101,14 +104,13 @@ class Trainer:
                 contextlib.closing(trial_lock.Watchdog()) as watchdog,
             ):
                 try:
-                    record = evaluation.read_work(directory)
-                    if isinstance(record, Trial):
-                        end = self._train(record, attempt, data_dir, loader_workers, watchdog)
+                    if layout.is_evaluation(directory):
+                        end = self._evaluate(attempt, data_dir, watchdog)
                     else:
-                        end = self._evaluate(record, attempt, data_dir, watchdog)
+                        trained = trials.read(directory)
+                        end = self._train(trained, attempt, data_dir, loader_workers, watchdog)
                 except Exception as problem:  # whatever it is, the study goes on around this trial
                     end = problem
-                trained = record if isinstance(record, Trial) else None
                 outcome, error = trial_lock.conclude(attempt, end, trained)
         except OSError as problem:
             outcome, error = "failed", disk.named(problem, directory)
@@ -130,18 +132,12 @@ class Trainer:
 
         Where that does not succeed, the driver sees to it when the stage is over.
         """
-        from workloads.downstream import suites
-
         if self.stopping or not isinstance(self.processes, process_group.SingleProcess):
             return
-        suite, root = trained.downstream, layout.study_of(directory)
-        try:
-            tasks = len(suites.get(suite).tasks)
-            task = evaluation.of(trained, trained.steps, suite, tasks, {})
-            if evaluation.materialise(root, task):
-                self.run(root / task.path, data_dir)
-        except (OSError, ValueError) as problem:
-            print(f"{directory}: not evaluated: {problem}", file=sys.stderr, flush=True)
+        end = self.run(
+            directory / layout.downstream_path(trained.steps, trained.downstream), data_dir
+        )
+        print(f"{directory}: evaluated: {end.outcome}: {end.error}", file=sys.stderr, flush=True)
 
     def _peer_failed(self, problem: Exception) -> None:
         """Gives the attempt back before this process ends: another one of the group failed."""
@@ -186,18 +182,18 @@ class Trainer:
         return self.stopping
 
     def _evaluate(
-        self,
-        record: Evaluation,
-        attempt: lease.Attempt,
-        data_dir: str,
-        watchdog: trial_lock.Watchdog,
+        self, attempt: lease.Attempt, data_dir: str, watchdog: trial_lock.Watchdog
     ) -> str:
         """Returns 'done', or raises what ended the evaluation."""
         from sweeps.job import evaluating
 
-        workload = self._program(record.trial, 0).workload
+        trial = trials.read(attempt.trial_directory.parents[2])
+        if self._mesh is not None:
+            mesh = self._mesh["data"], self._mesh["fsdp"], self._mesh["tensor"]
+            trial = dataclasses.replace(trial, mesh=mesh)
+        workload = self._program(trial, 0).workload
         return evaluating.evaluate(
-            record, attempt, workload, data_dir, lambda: self._stops(watchdog)
+            trial, attempt, workload, data_dir, lambda: self._stops(watchdog)
         )
 
     # On the other processes of a group.
@@ -219,13 +215,12 @@ class Trainer:
         return code
 
     def _follow(self, order: dict[str, Any]) -> None:
-        from sweeps.study import trial
         from sweeps.training import loop
 
         try:
             try:
                 attempt = lease.Attempt(pathlib.Path(order["trial"]), order["attempt"])
-                record = trial.read(attempt.trial_directory)
+                record = trials.read(attempt.trial_directory)
                 program = self._program(record, order["loader_workers"])
             except Exception as problem:
                 self.processes.failed(problem)

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sweeps.records import layout, status
-from sweeps.study.evaluation import Work
+from sweeps.study.trial import Task
 
 _QUIET_S = 60.0
 # Running trials that are listed; a cluster may have a thousand.
@@ -80,7 +80,7 @@ class Progress:
             with contextlib.suppress(OSError):  # a run outlives its reader
                 print(line, flush=True)
 
-    def stage(self, name: str, trials: Sequence[Work], directory: pathlib.Path) -> None:
+    def stage(self, name: str, trials: Sequence[Task], directory: pathlib.Path) -> None:
         """A stage begins."""
         self._stage, self._total = name, len(trials)
         self._steps_left = {}
@@ -99,7 +99,7 @@ class Progress:
         worst = f"; {lost} lost trials counted as the worst" if lost else ""
         self.say(f"selected by {selection['metric']}: point {listing}{worst}")
 
-    def started(self, trial: Work, where: int | str) -> None:
+    def started(self, trial: Task, where: int | str) -> None:
         """A trial began: on the worker of a slot, or where the text says ("slurm job 12_3")."""
         self._running[trial.path] = "starting"
         # At the end of a stage nothing starts any more: what ran side by side until then counts.
@@ -109,13 +109,13 @@ class Progress:
             self.say(f"{trial.path} started on {worker}")
         self._update()
 
-    def compiled(self, trial: Work, event: dict[str, Any]) -> None:
+    def compiled(self, trial: Task, event: dict[str, Any]) -> None:
         """A trial begins to train; its train step is compiled."""
         self.compilations += event["compilations"]
         self._running[trial.path] = f"{trial.unit} {event['step']}/{trial.steps}"
         self._update()
 
-    def evaluated(self, trial: Work, event: dict[str, Any]) -> None:
+    def evaluated(self, trial: Any, event: dict[str, Any]) -> None:
         """A trial was evaluated: event holds `global_step`, its metrics and times."""
         metric = trial.targets["metric"]
         step, value = event["global_step"], event[f"validation/{metric}"]
@@ -124,7 +124,7 @@ class Progress:
             self._rates.append(event["total_duration"] / step)
         self._moved(trial, step, text)
 
-    def logged(self, trial: Work, event: dict[str, Any]) -> None:
+    def logged(self, trial: Task, event: dict[str, Any]) -> None:
         """A trial's live figures: event holds a train row of `sweeps.training.live`."""
         step = event["global_step"] + 1
         self._step_rates.append(event["step_seconds"])
@@ -134,7 +134,7 @@ class Progress:
     def _finished(self) -> int:
         return self._total - len(self._steps_left)
 
-    def looked(self, trial: Work, found: dict[str, Any]) -> None:
+    def looked(self, trial: Task, found: dict[str, Any]) -> None:
         """A trial's status was read: found holds `global_step` and, once known, `step_seconds`."""
         step = found["global_step"]
         before = self._steps_left.get(trial.path, trial.steps)
@@ -146,7 +146,7 @@ class Progress:
             text += f", {shown}"
         self._moved(trial, step, text)
 
-    def _moved(self, trial: Work, step: int, text: str) -> None:
+    def _moved(self, trial: Task, step: int, text: str) -> None:
         self._running[trial.path] = text
         if trial.path in self._steps_left:
             self._sum_left += trial.steps - step - self._steps_left[trial.path]
@@ -154,7 +154,7 @@ class Progress:
         self._update()
 
     def ended(
-        self, trial: Work, outcome: str, error: str | None, tail: list[str] | None = None
+        self, trial: Task, outcome: str, error: str | None, tail: list[str] | None = None
     ) -> None:
         """A trial ended, or left this driver's hands."""
         where = self._running.pop(trial.path, "")

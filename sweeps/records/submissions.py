@@ -38,7 +38,7 @@ class Batch:
     variables that a job's process needs. avoid: hosts that could not run jobs of this study.
     platform: 'cpu', 'gpu' or 'tpu', what its jobs must compute on; '' for whatever there is. place:
     the launcher's keys that say which engine it is, as `Launcher.place`. created_at: Unix time,
-    seconds.
+    seconds. settings: keys of the study, with their values, that are not those of its study.json.
     """
 
     file: pathlib.Path
@@ -50,6 +50,7 @@ class Batch:
     place: dict[str, str] = dataclasses.field(default_factory=dict)
     created_at: float = 0.0
     sharing: int = 1
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -159,6 +160,7 @@ def new(
     platform: str = "",
     place: Mapping[str, str] | None = None,
     sharing: int = 1,
+    settings: Mapping[str, Any] | None = None,
 ) -> Batch:
     """Writes down a batch before it is submitted, and returns it.
 
@@ -179,6 +181,7 @@ def new(
         "tasks": jobs,
         "place": dict(place or {}),
         "sharing": sharing,
+        "settings": dict(settings or {}),
     }
     layout.write_json(file, record)
     return read(file)
@@ -203,6 +206,7 @@ def read(file: pathlib.Path) -> Batch:
             place={key: str(value) for key, value in record.get("place", {}).items()},
             created_at=float(record["created_at"]),
             sharing=sharing,
+            settings=dict(record.get("settings", {})),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{file} is no record of a batch of jobs ({error!r})") from error

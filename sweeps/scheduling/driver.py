@@ -6,13 +6,12 @@ twice; finished trials are not repeated and one process at a time has a trial.
 
 import contextlib
 import functools
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from attention.files import quoted
 from sweeps.monitoring.progress import Progress
 from sweeps.records import measurements, status, submissions
-from sweeps.scheduling import evaluations, scheduler
+from sweeps.scheduling import downstream, scheduler
 from sweeps.scheduling.scheduler import Scheduler
 from sweeps.study import study_directory
 from sweeps.study.study import Study
@@ -45,7 +44,7 @@ class Driver:
         study_directory.prepare(self.study)
         (self.study.directory / submissions.CANCELLED).unlink(missing_ok=True)
         counts: dict[str, int] = {}
-        with stopping_signals() as told:
+        with scheduler.stopping_signals() as told:
             self._check()
             made = scheduler.of_study(self.study, self.progress, told)
             with contextlib.closing(made) as jobs:
@@ -78,8 +77,8 @@ class Driver:
         """Has the stage's models evaluated by config.downstream, where no job has done so when
         it had trained them; returns how many could not be."""
         suite = self.study.settings["downstream"]
-        wanted = evaluations.of_trials(self.study, trials, suite, 1) if suite else []
-        return len(evaluations.run(self.study, jobs, self.progress, wanted))
+        wanted = downstream.of_trials(self.study, trials, suite) if suite else []
+        return len(downstream.run(jobs, self.progress, wanted))
 
     def _mend(self, trials: list[Trial]) -> None:
         """Has every trial that is done have its records: the next stage and tables go by them.
@@ -106,22 +105,3 @@ class Driver:
                 f"(mv {quoted(lost[0][0])} {quoted(f'{lost[0][0]}.damaged')}) and run this again: "
                 "it is trained anew"
             )
-
-
-# SIGHUP: the terminal or the connection is gone.
-_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@contextlib.contextmanager
-def stopping_signals() -> Iterator[Callable[[], bool]]:
-    """Yields whether a signal has told this process to save and end."""
-    told: list[int] = []
-    earlier = [
-        (number, signal.signal(number, lambda signum, frame: told.append(signum)))
-        for number in _STOPPING
-    ]
-    try:
-        yield lambda: bool(told)
-    finally:
-        for number, handler in earlier:
-            signal.signal(number, handler)

@@ -2,7 +2,7 @@
 
 Jobs outlive a driver that is killed; another driver adopts them from `<study>/jobs`. The engine is
 asked whether a job is queued, running or gone, never how it ended: the trials' files say that. What
-is said of a trial holds of an evaluation of a trained one, too (`sweeps.study.evaluation`).
+is said of a trial holds of an evaluation of a trained one, too (`sweeps.scheduling.downstream`).
 """
 
 import collections
@@ -13,7 +13,8 @@ import math
 import os
 import pathlib
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import EngineError, Launcher, State
@@ -22,8 +23,8 @@ from sweeps.records import attempts, clock, code_snapshot, disk, lease, outages,
 from sweeps.records.submissions import Batch
 from sweeps.scheduling import engines
 from sweeps.scheduling.retry_policy import Next, RetryPolicy
-from sweeps.study.evaluation import Work
 from sweeps.study.study import Study
+from sweeps.study.trial import Task
 
 # Jobs whose trials' progress is read at each look, in turn: a bound on file operations.
 _READ_AT_ONCE = 20
@@ -56,7 +57,7 @@ class SubmittedJob:
 
     batch: Batch
     index: int
-    trials: dict[str, Work]
+    trials: dict[str, Task]
     claimed: list[str] = dataclasses.field(default_factory=list)
     has_ended: bool = False
     offset: int = 0
@@ -78,7 +79,8 @@ class SubmittedJob:
 class Scheduler:
     """Jobs at an engine, and trials that are left; it stays from stage to stage.
 
-    `stop_requested()` is asked at each turn.
+    `stop_requested()` is asked at each turn. platform: what jobs must compute on, '' for whatever a
+    node has. changed: settings of the study that are not those of its study.json.
     """
 
     def __init__(
@@ -88,9 +90,11 @@ class Scheduler:
         stop_requested: Callable[[], bool],
         launcher: Launcher,
         platform: str = "",
+        changed: Mapping[str, Any] | None = None,
     ) -> None:
         self.study, self.progress, self.stop_requested = study, progress, stop_requested
         self.root, self.launcher, self.platform = study.directory, launcher, platform
+        self._changed = changed
         self.name = str(study.settings["launcher"])
         keys = study.settings[self.name]
         self.poll_s = float(keys.get("poll_seconds", _POLL_S))
@@ -103,12 +107,12 @@ class Scheduler:
         self.policy = RetryPolicy(self.root, study.settings["max_attempts"], kills)
         self.engines = engines.Engines(study.settings, self.root, launcher, self._say_once)
         self.outage = outages.Outage(progress.say, self._stop_if_told)
-        self.left: dict[str, Work] = {}
-        self.pending: collections.OrderedDict[str, Work] = collections.OrderedDict()
+        self.left: dict[str, Task] = {}
+        self.pending: collections.OrderedDict[str, Task] = collections.OrderedDict()
         self.jobs: dict[str, SubmittedJob] = {}
         # Batches of which nobody knows whether the engine has them.
         self.unsure: list[Batch] = []
-        self.watched: dict[str, tuple[Work, float]] = {}
+        self.watched: dict[str, tuple[Task, float]] = {}
         self.avoid: dict[str, None] = {}
         self._running: collections.OrderedDict[str, None] = collections.OrderedDict()
         self._submitted = False
@@ -116,7 +120,7 @@ class Scheduler:
         self._said: dict[str, float] = {}
         self._wait_until = self._look_for_silent_at = 0.0
 
-    def run(self, trials: Sequence[Work]) -> None:
+    def run(self, trials: Sequence[Task]) -> None:
         """Returns when every trial is finished. Raises Interrupted when told to stop.
 
         Raises ValueError where none can be run at all or a disk is full, OSError from before the
@@ -162,7 +166,7 @@ class Scheduler:
                 self._follow_up(trial)
         self.progress.tick()
 
-    def _watch(self, trials: Iterable[Work]) -> None:
+    def _watch(self, trials: Iterable[Task]) -> None:
         """Has trials that no job of this driver has looked after by their files."""
         after_s = _WATCH_HERE_S if self.launcher.is_this_host else _WATCH_S
         for trial in trials:
@@ -213,7 +217,7 @@ class Scheduler:
     def _jobs_of(self, batch: Batch, handles: Sequence[str]) -> dict[str, SubmittedJob]:
         """Returns {handle: job} of a recorded batch for jobs with trials that are left to do."""
         jobs = {}
-        trials: dict[str, Work] = {}
+        trials: dict[str, Task] = {}
         for index, (handle, paths) in enumerate(zip(handles, batch.jobs, strict=False)):
             if index % batch.sharing == 0:
                 trials = {path: self.left[path] for path in paths if path in self.left}
@@ -250,7 +254,7 @@ class Scheduler:
             return
         per_job = self._trials_per_job or len(self.pending)
         # Trials of a job share a program, so that it compiles once.
-        by_program: dict[object, list[Work]] = {}
+        by_program: dict[object, list[Task]] = {}
         for _ in range(min(len(self.pending), free * per_job)):
             path, trial = self.pending.popitem(last=False)
             if path in self.left:  # another job has not ended it
@@ -269,11 +273,11 @@ class Scheduler:
         if groups:
             self._submit_jobs(groups[:free])
 
-    def _put_first(self, trial: Work) -> None:
+    def _put_first(self, trial: Task) -> None:
         self.pending[trial.path] = trial
         self.pending.move_to_end(trial.path, last=False)
 
-    def _submit_jobs(self, groups: list[list[Work]], sharing: int = 1) -> None:
+    def _submit_jobs(self, groups: list[list[Task]], sharing: int = 1) -> None:
         """Submits a job for each group of trials, or `sharing` jobs that share them."""
         batch = submissions.new(
             self.root,
@@ -284,6 +288,7 @@ class Scheduler:
             self.platform,
             self.launcher.place,
             sharing,
+            self._changed,
         )
         # Whatever happens until its handles are on disk: the engine is asked by the batch's name.
         self.unsure.append(batch)
@@ -397,7 +402,7 @@ class Scheduler:
             tail = "\n".join(attempts.tail(log))
             raise ValueError(f"a job ended before it claimed a trial; {log} ends with\n{tail}")
 
-    def _unclaimed(self, job: SubmittedJob, trial: Work, reason: str | None) -> None:
+    def _unclaimed(self, job: SubmittedJob, trial: Task, reason: str | None) -> None:
         """A job ended, or never began, without a trace in a trial."""
         if self.policy.decide(trial).next is not Next.AGAIN:
             self._follow_up(trial)
@@ -414,7 +419,7 @@ class Scheduler:
                 trial, f"{reason} ({count} jobs; the last one's log: {log})", attempts.tail(log)
             )
 
-    def _follow_up(self, trial: Work) -> None:
+    def _follow_up(self, trial: Task) -> None:
         """Does what a trial's files ask for once its job is gone."""
         decision = self.policy.decide(trial)
         reason = attempts.last_error(self.root / trial.path).get("error") or decision.reason
@@ -430,11 +435,11 @@ class Scheduler:
         else:
             self._over(trial, decision.state, None)
 
-    def _put_back(self, trial: Work, reason: str | None) -> None:
+    def _put_back(self, trial: Task, reason: str | None) -> None:
         self.progress.ended(trial, "will be tried again", reason)
         self._put_first(trial)
 
-    def _give_up(self, trial: Work, reason: str, tail: list[str]) -> None:
+    def _give_up(self, trial: Task, reason: str, tail: list[str]) -> None:
         """Writes down that a trial failed for good. Raises ValueError where the disk is full."""
         if self.policy.decide(trial).next is Next.GIVE_UP:  # no live process has it
             with contextlib.suppress(OSError):
@@ -444,7 +449,7 @@ class Scheduler:
             raise ValueError(reason)  # the other trials would fail, too
 
     def _over(
-        self, trial: Work, outcome: str, error: str | None, tail: list[str] | None = None
+        self, trial: Task, outcome: str, error: str | None, tail: list[str] | None = None
     ) -> None:
         """Nothing more is done for a trial."""
         self.left.pop(trial.path, None)
@@ -458,16 +463,40 @@ class Scheduler:
             self.progress.say(text)
 
 
-def of_study(study: Study, progress: Progress, stop_requested: Callable[[], bool]) -> Scheduler:
+def of_study(
+    study: Study,
+    progress: Progress,
+    stop_requested: Callable[[], bool],
+    changed: Mapping[str, Any] | None = None,
+) -> Scheduler:
     """Returns the scheduler of a study, on the launcher of config.launcher."""
     module = launchers.module(study.settings["launcher"])
     platform = module.platform(study.settings)
     launcher = module.launcher(study.settings, pathlib.Path(study.directory).resolve())
     if launcher.is_this_host:  # without an accelerator it may compute on whatever JAX finds
         platform = platform.replace("cpu", "")
-    return Scheduler(study, progress, stop_requested, launcher, platform)
+    return Scheduler(study, progress, stop_requested, launcher, platform, changed)
 
 
 def _batches(jobs: Mapping[str, SubmittedJob]) -> dict[str, Batch]:
     """Returns the batch of each job, by its handle."""
     return {handle: job.batch for handle, job in jobs.items()}
+
+
+# SIGHUP: the terminal or the connection is gone.
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def stopping_signals() -> Iterator[Callable[[], bool]]:
+    """Yields whether a signal has told this process to save and end."""
+    told: list[int] = []
+    earlier = [
+        (number, signal.signal(number, lambda signum, frame: told.append(signum)))
+        for number in _STOPPING
+    ]
+    try:
+        yield lambda: bool(told)
+    finally:
+        for number, handler in earlier:
+            signal.signal(number, handler)

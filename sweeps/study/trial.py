@@ -5,7 +5,7 @@ import functools
 import hashlib
 import json
 import pathlib
-from typing import Any
+from typing import Any, Protocol
 
 from sweeps.records import layout
 from workloads import init2winit_specs
@@ -34,6 +34,23 @@ _LEFT_OUT = {
     1: (*_PLACE, *(name for name in CHANGEABLE if name not in _HASHED_ONCE)),
     2: (*_PLACE, *CHANGEABLE),
 }
+
+
+class Task(Protocol):
+    """What jobs are given: a trial, or the evaluation of a trained one.
+
+    path: of its directory, relative to the study's. program: tasks with equal programs share what
+    is compiled. steps: how many of `unit` it takes.
+    """
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def program(self) -> tuple[Any, ...]: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def unit(self) -> str: ...
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,8 +11,8 @@ from sweeps import __main__ as command
 from sweeps.job import evaluating, job, trainer
 from sweeps.monitoring import jax_calls, progress
 from sweeps.records import layout, lease, status, submissions
-from sweeps.scheduling import cancel, evaluate, evaluations
-from sweeps.study import config, evaluation, study, study_directory
+from sweeps.scheduling import cancel, downstream
+from sweeps.study import config, study, study_directory
 from sweeps.study import trial as trials
 from workloads.downstream import harness, suites
 
@@ -52,7 +52,9 @@ class Harness:
         self.asked, self.dies_after, self.stops_after = [], None, None
         self.trainer = trainer.Trainer()
         monkeypatch.setattr(harness, "evaluate", self._evaluate)
-        monkeypatch.setattr(evaluating, "restored", lambda found, *rest: float(found.checkpoint))
+        monkeypatch.setattr(
+            evaluating, "restored", lambda trial, directory, checkpoint, *rest: float(checkpoint)
+        )
         program = types.SimpleNamespace(workload=None)
         monkeypatch.setattr(self.trainer, "_program", lambda *given: program)
 
@@ -87,11 +89,9 @@ def asked(monkeypatch):
 
 
 def _begin(made, checkpoint=60):
-    """Writes an evaluation's record; returns its directory."""
+    """Returns the directory of an evaluation."""
     trial = trials.read(_first(made))
-    found = evaluation.Evaluation(trial, checkpoint, "pydoc", len(TASKS), {})
-    assert evaluation.materialise(made.directory, found)
-    return made.directory / found.path
+    return made.directory / downstream.Evaluation(trial, checkpoint, "pydoc").path
 
 
 def test_a_job_evaluates_and_says_of_what(trained, asked):
@@ -104,7 +104,7 @@ def test_a_job_evaluates_and_says_of_what(trained, asked):
         *(trial.id, "standard", "pydoc_lm", 0, 60)
     ]
     assert status.read(directory)["state"] == "done"
-    assert not evaluation.materialise(trained.directory, evaluation.read_work(directory))
+    assert asked.run(directory) == trainer.FINISHED
 
 
 def test_no_finished_task_is_repeated(trained, asked):
@@ -115,7 +115,8 @@ def test_no_finished_task_is_repeated(trained, asked):
     assert asked.run(directory) == "failed"
     asked.dies_after, asked.stops_after = None, 3
     assert asked.run(directory) == "preempted"
-    assert status.read(directory)["reason"] == "preempted after 3 tasks"
+    found = status.read(directory)
+    assert (found["state"], found["global_step"]) == ("pending", 3)
     asked.stops_after = None
     assert asked.run(directory) == "done"
     assert asked.asked == TASKS
@@ -145,30 +146,21 @@ def test_a_trained_trial_is_evaluated_by_its_job(tmp_path, asked, monkeypatch):
     ]
 
 
-def test_a_record_of_an_evaluation_knows_its_mesh_and_its_trial(trained):
-    trial = trials.read(_first(trained))
+def test_a_job_evaluates_where_and_on_what_mesh_its_batch_says(trained, asked, monkeypatch):
     mesh = {"data": 0, "fsdp": 2, "tensor": 1}
-    found = evaluation.Evaluation(trial, 50, "pydoc", 4, {"mesh": mesh, "data_dir": "/there"})
-    evaluation.materialise(trained.directory, found)
-    again = evaluation.read_work(trained.directory / found.path)
-    assert (again.trial.mesh, again.checkpoint) == ((0, 2, 1), 50)
-    assert (again.id, again.settings) == (trial.id, found.settings)
-    assert evaluation.read_work(_first(trained)) == trial
-    path = trained.directory / found.path / layout.EVALUATION
-    path.write_text(path.read_text().replace(trial.id, "0" * 16))
-    with pytest.raises(ValueError, match=f"it is of trial 0+, and {trial.id} lies here now"):
-        evaluation.read_work(path.parent)
-
-
-def test_a_job_takes_who_runs_it_from_the_evaluation(trained):
-    trial = trials.read(_first(trained))
-    settings = {"data_dir": "/there", "max_attempts": 7}
-    found = evaluation.Evaluation(trial, 60, "pydoc", 4, settings)
-    evaluation.materialise(trained.directory, found)
-    batch = submissions.new(trained.directory, "slurm", [(found.path,)], {})
+    settings = {"data_dir": "/there", "mesh": mesh}
+    path = str(_begin(trained).relative_to(trained.directory))
+    batch = submissions.new(trained.directory, "slurm", [(path,)], {}, settings=settings)
     one = job.Job(batch.file, 0)
-    assert one._suite == "pydoc"
-    assert (one.study.data_dir, one.study.settings["max_attempts"]) == ("/there", 7)
+    assert (one._suite, one.study.data_dir) == ("pydoc", "/there")
+    meshes = []
+    monkeypatch.setattr(
+        one.trainer,
+        "_program",
+        lambda trial, workers: meshes.append(trial.mesh) or types.SimpleNamespace(workload=None),
+    )
+    assert one.trainer.run(trained.directory / path, one.study.data_dir).outcome == "done"
+    assert meshes == [(0, 2, 1)]
 
 
 def _refusal(capsys, *arguments):
@@ -215,7 +207,7 @@ def test_models_that_are_no_decoders_are_refused(make_trial, capsys):
 
 
 def test_missing_data_and_lm_eval_are_named_before_a_worker_starts(trained, monkeypatch, capsys):
-    monkeypatch.setattr(evaluate.scheduler, "of_study", lambda *given: pytest.fail("it began"))
+    monkeypatch.setattr(downstream.scheduler, "of_study", lambda *given: pytest.fail("it began"))
     monkeypatch.setattr(jax_calls, "_prepare", lambda *given: None)
 
     class Call:
@@ -243,7 +235,7 @@ def test_missing_data_and_lm_eval_are_named_before_a_worker_starts(trained, monk
 
 
 def test_the_last_line_of_a_trial(trained):
-    asked = evaluate.Evaluate(trained.directory, "pydoc", checkpoints=2)
+    asked = downstream.Evaluate(trained.directory, "pydoc", checkpoints=2)
     assert [one.checkpoint for one in asked.wanted] == [50, 60, 50, 60]
     values = {50: 0.5, 60: 0.25}
     for one in asked.wanted[:2]:
@@ -253,35 +245,37 @@ def test_the_last_line_of_a_trial(trained):
         found = {"primary": "acc", "metrics": metrics}
         layout.write_json(folder / layout.RESULTS, {"tasks": {"next": found, "sig": found}})
     path, other = (trial.path for trial in trained.trials("grid"))
-    assert evaluations.summary(asked.study, asked.wanted) == [
+    assert downstream.summary(asked.study, asked.wanted) == [
         f"{path} step 60: mean 0.2500 (next 0.250, sig 0.250); means at earlier checkpoints: "
         "50: 0.5000",
         f"{other} step 60: no results; means at earlier checkpoints: 50: no results",
     ]
     layout.write_json(trained.directory / asked.wanted[0].path / layout.RESULTS, {"tasks": 3})
     with pytest.raises(ValueError, match="is not what an evaluation writes"):
-        evaluations.summary(asked.study, asked.wanted)
+        downstream.summary(asked.study, asked.wanted)
 
 
 @pytest.mark.parametrize("typed", ["~nobody_of_that_name/x", "$DATA/x", "gs://bucket/x"])
 def test_a_data_dir_that_nobody_means_is_refused(trained, typed):
     with pytest.raises(ValueError, match="path"):
-        evaluate.Evaluate(trained.directory, "pydoc", data_dir=typed)
+        downstream.Evaluate(trained.directory, "pydoc", data_dir=typed)
 
 
 def test_evaluations_go_through_the_schedulers_of_trials(trained, asked):
     """What has results is not handed out, and what got none is told."""
-    wanted = evaluate.Evaluate(trained.directory, "pydoc", checkpoints=2).wanted
+    wanted = downstream.Evaluate(trained.directory, "pydoc", checkpoints=2).wanted
     asked.run(_begin(trained, 50))
     handed = []
 
     class Scheduler:
+        root = trained.directory
+
         def run(self, left):
             handed.extend(left)
             asked.run(trained.directory / left[0].path)
 
     shown = progress.Progress()
-    lacking = evaluations.run(trained, Scheduler(), shown, wanted)
+    lacking = downstream.run(Scheduler(), shown, wanted)
     assert handed == wanted[1:]
     assert lacking == wanted[2:]
     assert len({one.program for one in wanted}) == 2
@@ -295,7 +289,7 @@ def test_cancel_finds_evaluations_of_a_complete_study(trained):
     for trial in trained.trials("grid"):
         status.write(trained.directory / trial.path, "diverged")
     assert "nothing to cancel" in cancel.cancel(trained.directory)
-    _begin(trained)
+    lease.claim(_begin(trained))
     assert "is cancelled" in cancel.cancel(trained.directory)
 
 
