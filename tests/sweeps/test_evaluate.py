@@ -289,7 +289,7 @@ def test_cancel_finds_evaluations_of_a_complete_study(trained):
     for trial in trained.trials("grid"):
         status.write(trained.directory / trial.path, "diverged")
     assert "nothing to cancel" in cancel.cancel(trained.directory)
-    lease.claim(_begin(trained))
+    lease.claim(_begin(trained)).end("preempted")
     assert "is cancelled" in cancel.cancel(trained.directory)
 
 
