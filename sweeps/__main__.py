@@ -159,11 +159,13 @@ def _parser() -> argparse.ArgumentParser:
         )
     job = add("job", _job, "run a job of a study on the node an engine chose")
     job.description = (
-        "What engines start on their nodes. Exits with 0 where nothing is left to do, 75 where it "
-        "was told to stop and has saved, 76 where this node cannot run it."
+        "What launchers start, on this host and on engines' nodes. Exits with 0 where nothing is "
+        "left to do, 75 where it was told to stop and has saved, 76 where this node cannot run it."
     )
     job.add_argument("file", type=pathlib.Path, metavar="STUDY_DIR/jobs/BATCH.json")
     job.add_argument("--index", type=int, required=True, help="which job, from 0")
+    job.add_argument("--slot", type=int, help="which worker of the job's node, from 0")
+    job.add_argument("--cpus", type=_numbers, default=(), help="cores to stay on: 0,1,2")
     tensors = add(
         "tensors", _tensors, "write a trained trial's queries, keys and values, layer by layer"
     )
@@ -182,6 +184,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_export(add("export", _export, "write a study as AlgoPerf's scoring reads it"))
     return parser
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",") if part)
 
 
 def _add_compile(command: argparse.ArgumentParser) -> None:
@@ -373,18 +379,18 @@ def _drive(resolved: "Study", selection: str, after: "Sequence[Study]" = ()) -> 
 
 def _evaluate(options: argparse.Namespace) -> int:
     from sweeps.monitoring import progress
-    from sweeps.scheduling import evaluate, evaluations
+    from sweeps.scheduling import downstream
     from sweeps.scheduling.scheduler import Interrupted
 
     more = options.checkpoints, options.stage, options.data_dir, options.overrides
-    asked = evaluate.Evaluate(options.directory, options.suite, *more)
+    asked = downstream.Evaluate(options.directory, options.suite, *more)
     with progress.Progress() as shown:
         try:
             lacking = asked.run(shown)
         except Interrupted:
             shown.say("interrupted; the same command goes on with what is left")
             return 130
-    for line in evaluations.summary(asked.study, asked.wanted):
+    for line in downstream.summary(asked.study, asked.wanted):
         print(line)
     print(f"{len(asked.wanted) - len(lacking)} of {len(asked.wanted)} checkpoints evaluated")
     print(f"table: python -m analysis report {files.quoted(options.directory)}")
@@ -402,10 +408,11 @@ def _job(options: argparse.Namespace) -> int:
     from sweeps.records import submissions
 
     # First: what follows loads libraries that the node may lack.
-    submissions.note_start(options.file, options.index)
-    from sweeps.scheduling import job
+    if options.slot is None:
+        submissions.note_start(options.file, options.index)
+    from sweeps.job import job
 
-    return job.run(options.file, options.index)
+    return job.run(options.file, options.index, options.slot, options.cpus)
 
 
 def _tensors(options: argparse.Namespace) -> int:

@@ -58,7 +58,7 @@ class _Checkpoint(NamedTuple):
 class Attempt:
     """A trial's attempt whose training is another process's.
 
-    `report(event, **fields)` and `stop_requested()`: as of `sweeps.training.loop.Training`.
+    `stop_requested()`: as of `sweeps.training.loop.Training`.
     """
 
     def __init__(
@@ -66,14 +66,13 @@ class Attempt:
         trial: Trial,
         attempt: lease.Attempt,
         data_dir: str,
-        report: Callable[..., None],
         stop_requested: Callable[[], bool],
     ) -> None:
         self.trial, self.attempt, self.data_dir = trial, attempt, data_dir
-        self.report, self.stop_requested = report, stop_requested
+        self.stop_requested = stop_requested
         self._own = attempt.directory / _FOLDER
         self._start, self._last_evaluation = 0, 0
-        self._compiled, self._said_at = False, time.monotonic()
+        self._said_at = time.monotonic()
 
     def run(self) -> str:
         """Trains and returns 'done' or 'diverged'.
@@ -168,12 +167,9 @@ class Attempt:
                 process.wait()
 
     def _put(self, found: list[dict[str, Any]]) -> None:
-        """Adds rows to the attempt's measurements, and at evaluations to the CSVs; reports them."""
+        """Adds rows to the attempt's measurements, and at evaluations to the CSVs."""
         if not found:
             return
-        if not self._compiled:
-            self._compiled = True
-            self.report("compiled", step=self._start)
         self._writer.append(found)
         if any(row["kind"] == "eval" for row in found):
             measurements.publish(self._directory)
@@ -185,14 +181,8 @@ class Attempt:
                 evaluation = {selected_by: row[selected_by]}
                 seconds = row["total_duration"] / step
                 self._say("running", step, step_seconds=seconds, evaluation=evaluation)
-                self.report("eval", **row)
-            elif "step_seconds" in row:
-                self._figures(row)
-
-    def _figures(self, row: dict[str, Any]) -> None:
-        self.report("figures", **row)
-        if time.monotonic() - self._said_at >= _STATUS_EVERY_S:
-            self._say("running", row["global_step"] + 1, figures=row)
+            elif "step_seconds" in row and time.monotonic() - self._said_at >= _STATUS_EVERY_S:
+                self._say("running", row["global_step"] + 1, figures=row)
 
     def _say(self, state: str, step: int, reason: str | None = None, **fields: Any) -> None:
         self._said_at = time.monotonic()

@@ -1,29 +1,26 @@
-"""The local launcher: worker processes on this host, each on its own cores or accelerators.
+"""The local launcher: jobs on this host, each on its own cores or accelerators."""
 
-It also works inside every job of the other launchers, which run the job's trials by it.
-"""
-
+import collections
 import contextlib
 import errno
 import glob
 import hashlib
-import json
 import os
 import pathlib
-import queue
 import re
 import shlex
+import signal
 import socket
 import subprocess
-import sys
-import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from sweeps.launchers import config_keys, tpu_host
+from sweeps.launchers import config_keys, remote, tpu_host
 from sweeps.launchers.config_keys import Key, Range
+from sweeps.launchers.protocol import State
+from sweeps.records import status, submissions
 from sweeps.records.submissions import Batch
-from workloads import init2winit_specs
 from workloads.base import machine
 
 KEYS = {
@@ -31,180 +28,78 @@ KEYS = {
     "pin": Key(True, "each worker to its own CPU cores or accelerators"),
 }
 Thing = TypeVar("Thing")
-# In the study's directory: what workers say beside their trials.
-LOG = "workers.log"
 
 # Below it lie dev, proc and sys.
 ROOT = "/"
 _MOST_CPU_WORKERS = 8
+# A compilation or a full evaluation may have to end before a trial is saved.
+_SAVE_S = 600.0
 # Slurm writes NoDevFiles for jobs without a device.
 _NO_DEVICE = ("", "-1", "NoDevFiles")
 _FORCED = r"--xla_force_host_platform_device_count=(\d+)"
-# glibc would give every large buffer of a step back to the kernel and fault it in again for the
-# next: keeping them saves 15 % of a digits_vit step (44.8 to 38.1 ms on one core).
-MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
 
 
-class Local:
-    """This host. A job is a worker process in a slot, which the handle numbers: '0' … 'size − 1'.
+class Slots:
+    """This host's cores or accelerators in equal shares, numbered 0 … size − 1, one a process.
 
-    A worker is given its trials one by one (`send`), so that they share what it has compiled; its
-    events arrive in `events` as (slot, event), None when it ends. A slot of an `owner` (a study's
-    or job's path) has one worker on this host, also when one has outlived its driver.
-
-    `own` is config.local: 0 workers are one per accelerator, else per CPU core, at most 8. `log` is
-    where workers write what is no trial's. `primary`: the worker is the first process of several
-    that train a trial. Workers that do not compute on `platform` end at once; without
-    `jax` they leave the devices to another trainer's processes. Raises ValueError for more workers
-    than accelerators, and for TPU chips that cannot be divided so.
+    keys: {"workers", "pin"} as of config.local: 0 workers are one per accelerator, else per CPU
+    core, at most 8. Raises ValueError for more workers than accelerators, and for TPU chips that
+    cannot be divided so.
     """
 
-    def __init__(
-        self,
-        own: dict[str, Any],
-        log: pathlib.Path,
-        owner: str,
-        primary: bool = False,
-        platform: str = "",
-        jax: bool = True,
-    ) -> None:
-        self._pin_variable, self._accelerators = accelerators()
-        cores = sorted(os.sched_getaffinity(0))
+    def __init__(self, keys: Mapping[str, Any]) -> None:
+        self._variable, self._accelerators = accelerators()
+        self._cores, self._pin = sorted(os.sched_getaffinity(0)), keys["pin"]
         automatic = len(self._accelerators) or min(machine.cpu_count(), _MOST_CPU_WORKERS)
-        self._size = own["workers"] or automatic
-        if own["pin"] and 0 < len(self._accelerators) < self._size:
+        self.size: int = keys["workers"] or automatic
+        if self._pin and 0 < len(self._accelerators) < self.size:
             raise ValueError(
-                f"{self._size} workers, but there are {len(self._accelerators)} accelerators: "
+                f"{self.size} workers, but there are {len(self._accelerators)} accelerators: "
                 "give at most one worker each, or local.pin=False"
             )
-        self._pin, self._cores, self.log, self._owner = own["pin"], cores, log, owner
-        if self._divides_tpu():
-            tpu_host.check(_share(self._accelerators, 0, self._size))
-        self.primary = primary
-        self._arguments = ["--primary"] if primary else []
-        self._arguments += [f"--platform={platform}"] if platform else []
-        self._arguments += [] if jax else ["--no_jax"]
-        self.events: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
-        self._processes: dict[int, subprocess.Popen[str]] = {}
+        chips = self._variable == "TPU_VISIBLE_CHIPS" and bool(self._accelerators)
+        self._divides_tpu = self._pin and chips and self.size > 1
+        if self._divides_tpu:
+            tpu_host.check(_share(self._accelerators, 0, self.size))
 
-    def _divides_tpu(self) -> bool:
-        """Whether several workers share the chips of a TPU host."""
-        chips = self._pin_variable == "TPU_VISIBLE_CHIPS" and bool(self._accelerators)
-        return self._pin and chips and self._size > 1
+    def arguments(self, slot: int) -> list[str]:
+        """Returns the arguments that put `python -m sweeps job` on its share of the cores."""
+        if not self._pin or self._accelerators:
+            return []
+        # Equal shares: XLA's reductions depend on the number of threads. More workers than cores
+        # share them in turn.
+        cores = _share(self._cores, slot, self.size) or [self._cores[slot % len(self._cores)]]
+        return [f"--cpus={','.join(map(str, cores))}"]
 
-    def capacity(self) -> int:
-        """Returns how many workers there may be."""
-        return self._size
-
-    def cancel(self, handles: Sequence[str]) -> None:
-        """Asks workers that were started here to save and end."""
-        for slot in map(int, handles):
-            if slot in self._processes and self._processes[slot].poll() is None:
-                self._processes[slot].terminate()
-
-    def start(self, slot: int, variables: dict[str, str]) -> bool:
-        """Starts the worker of a slot, with a batch's variables.
-
-        Returns False, and does nothing, where a worker of an earlier driver still lives there.
-        """
-        held = hold_name(f"{self._owner} {slot}")
-        if held is None:
-            return False
-        # The worker holds the name from here on, until it ends.
-        with held, self.log.open("ab") as log:
-            process = subprocess.Popen(
-                self.command(slot),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                errors="replace",  # what Python's start prints comes before the events
-                env=self._environment(slot, variables),
-                pass_fds=(held.fileno(),),
-            )
-        self._processes[slot] = process
-        threading.Thread(target=self._listen, args=(slot, process), daemon=True).start()
-        return True
-
-    def command(self, slot: int) -> list[str]:
-        """Returns the command of a slot's worker."""
-        command = [sys.executable, "-m", "sweeps.worker"]
-        command += [f"--cache_dir={compilation_cache()}", *self._arguments]
-        if self._pin and not self._accelerators:
-            # Equal shares: XLA's reductions depend on the number of threads. More workers than
-            # cores share them in turn.
-            own = _share(self._cores, slot, self._size) or [self._cores[slot % len(self._cores)]]
-            command.append(f"--cpus={','.join(map(str, own))}")
-        return command
-
-    def _environment(self, slot: int, variables: dict[str, str]) -> dict[str, str]:
-        environment = {**MALLOC, **os.environ, **variables}
-        paths = (variables.get("PYTHONPATH", ""), os.environ.get("PYTHONPATH", ""))
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        if self._pin and self._accelerators:
-            # Equal shares: a trial must not depend on who runs it.
-            own = _share(self._accelerators, slot, self._size)
-            alone = {self._pin_variable: ",".join(own)}
-            divides = self._divides_tpu()
-            environment |= tpu_host.variables(own, free_ports(1)) if divides else alone
-        return environment
-
-    def _listen(self, slot: int, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        with process.stdout:
-            for line in process.stdout:
-                with contextlib.suppress(ValueError):  # cut short, as its writer was killed
-                    event = json.loads(line)
-                    if isinstance(event, dict) and "event" in event:
-                        self.events.put((slot, event))
-        process.wait()
-        self.events.put((slot, None))
-
-    def send(self, slot: int, **order: Any) -> None:
-        """Gives an idle worker an order (see sweeps.worker); one that died tells by `events`."""
-        stream = self._processes[slot].stdin
-        assert stream is not None
-        with contextlib.suppress(BrokenPipeError):
-            stream.write(json.dumps(order) + "\n")
-            stream.flush()
-
-    def was_killed(self, slot: int) -> bool:
-        """Whether the slot's last worker was ended by a signal."""
-        return (self._processes[slot].poll() or 0) < 0
-
-    def pid(self, slot: int) -> int:
-        """Returns the process of a slot's worker."""
-        return self._processes[slot].pid
-
-    def kill(self, slot: int) -> None:
-        """Kills a worker that no longer does anything; `events` tells that it has ended."""
-        self._processes[slot].kill()
-
-    def close(self, timeout: float = 120.0) -> None:
-        """Ends the workers, which save what they have at hand; kills them after `timeout` s."""
-        self.cancel([str(slot) for slot in self._processes])
-        for process in self._processes.values():
-            assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
-        for process in self._processes.values():
-            try:
-                process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                process.kill()
+    def environment(self, slot: int) -> dict[str, str]:
+        """Returns the variables by which a process sees its share of the accelerators alone."""
+        if not (self._pin and self._accelerators):
+            return {}
+        # Equal shares: a trial must not depend on who runs it.
+        devices = _share(self._accelerators, slot, self.size)
+        if self._divides_tpu:
+            return tpu_host.variables(devices, free_ports(1))
+        return {self._variable: ",".join(devices)}
 
 
-class LocalLauncher(Local):
-    """The workers of a study. Raises ValueError for more workers than accelerators."""
+class LocalLauncher:
+    """This host. A job is a process in a slot of the study, which it holds until it ends.
+
+    A job holds two names of the kernel's, its slot's and its own, the handle: so that every driver
+    sees whether it runs, also once its own driver was killed. Jobs for which no slot is free are
+    queued in the driver that submitted them. Raises ValueError as `Slots`.
+    """
 
     KEYS = KEYS
+    is_this_host = True
 
     def __init__(self, settings: dict[str, Any], study_directory: pathlib.Path) -> None:
-        # A host without accelerator may compute on whatever JAX finds.
-        accelerator = self.platform(settings).replace("cpu", "")
-        log, owner = study_directory / LOG, os.path.realpath(study_directory)
-        jax = not init2winit_specs.is_init2winit(settings["workload"])
-        super().__init__(settings["local"], log, owner, platform=accelerator, jax=jax)
+        self.place: dict[str, str] = {}
+        self._slots = Slots(settings["local"])
+        self._study = pathlib.Path(os.path.realpath(study_directory))
+        # With the trials that were not complete when they were last looked at.
+        self._queue: dict[str, tuple[Batch, int, collections.deque[str]]] = {}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     @classmethod
     def check(cls, settings: dict[str, Any]) -> None:
@@ -213,7 +108,7 @@ class LocalLauncher(Local):
 
     @classmethod
     def platform(cls, settings: dict[str, Any]) -> str:
-        """Returns 'gpu', 'tpu' or 'cpu': what this host's workers will compute on."""
+        """Returns 'gpu', 'tpu' or 'cpu': what this host's jobs will compute on."""
         del settings
         variable, numbers = accelerators()
         names = {"CUDA_VISIBLE_DEVICES": "gpu", "TPU_VISIBLE_CHIPS": "tpu"}
@@ -221,7 +116,7 @@ class LocalLauncher(Local):
 
     @classmethod
     def devices(cls, settings: dict[str, Any]) -> int:
-        """Returns how many devices JAX will see in a worker of this host."""
+        """Returns how many devices JAX will see in a job of this host."""
         own, (_, numbers) = settings["local"], accelerators()
         if not numbers:
             forced = re.search(_FORCED, os.environ.get("XLA_FLAGS", ""))
@@ -231,13 +126,115 @@ class LocalLauncher(Local):
 
     @classmethod
     def preview(cls, settings: dict[str, Any], batch: Batch) -> str:
-        """Returns the command of a batch's first worker."""
-        return shlex.join(Local(settings["local"], batch.file, "").command(0))
+        """Returns the command of a batch's first job."""
+        return shlex.join([*batch.command(0), *Slots(settings["local"]).arguments(0)])
 
     @staticmethod
     def requeue() -> bool:
         """Returns False: this host starts no job twice, the scheduler does."""
         return False
+
+    def verify(self) -> None:
+        """Asks nothing: this host takes every job."""
+
+    def capacity(self) -> int:
+        """Returns the number of slots."""
+        return self._slots.size
+
+    def submit(self, batch: Batch) -> list[str]:
+        """Starts a batch's jobs, or queues those for which no slot is free; returns their names."""
+        handles = remote.job_names(batch)
+        for index, handle in enumerate(handles):
+            self._queue[handle] = batch, index, collections.deque(batch.jobs[index])
+        self._start_queued()
+        return handles
+
+    def find(self, batch: Batch) -> list[str] | None:
+        """Returns the names of a batch's jobs, None where none of them runs."""
+        handles = remote.job_names(batch)
+        return handles if any(map(_is_held, handles)) else None
+
+    def status(self, handles: Sequence[str]) -> dict[str, State]:
+        """Returns the state of every handle; starts queued jobs in slots that are free."""
+        self._start_queued()
+        return {handle: self._state(handle) for handle in handles}
+
+    def cancel(self, handles: Sequence[str]) -> None:
+        """Asks jobs to save and end, whichever driver of this host started them."""
+        for handle in handles:
+            self._queue.pop(handle, None)
+            if self._state(handle) is State.RUNNING:
+                process = self._processes.get(handle)
+                pid = process.pid if process else submissions.process(self._study, handle)
+                if pid is not None:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, signal.SIGTERM)
+
+    def close(self) -> None:
+        """Has the jobs that were started here save, and waits; kills them after ten minutes."""
+        self.cancel([*self._queue, *self._processes])
+        deadline = time.monotonic() + _SAVE_S
+        for process in self._processes.values():
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _state(self, handle: str) -> State:
+        if handle in self._queue:
+            return State.QUEUED
+        process = self._processes.get(handle)
+        is_over = process is not None and process.poll() is not None
+        if not is_over and _is_held(handle):
+            return State.RUNNING
+        self._processes.pop(handle, None)
+        return State.GONE
+
+    def _start_queued(self) -> None:
+        for handle, (batch, index, trials) in list(self._queue.items()):
+            slot, held = self._free_slot()
+            if held is not None:
+                del self._queue[handle]
+                with held:
+                    self._processes[handle] = self._start(batch, index, slot, handle, held)
+                continue
+            # Jobs of another driver, which has the slots, may have ended them.
+            while trials and _is_complete(self._study / trials[0]):
+                trials.popleft()
+            if not trials:
+                del self._queue[handle]
+
+    def _free_slot(self) -> tuple[int, socket.socket | None]:
+        """Returns a slot and the hold on its name, (0, None) where none is free."""
+        for slot in range(self._slots.size):
+            if (held := hold_name(f"{self._study} {slot}")) is not None:
+                return slot, held
+        return 0, None
+
+    def _start(
+        self, batch: Batch, index: int, slot: int, handle: str, held: socket.socket
+    ) -> "subprocess.Popen[bytes]":
+        environment = {**os.environ, **batch.environment, **self._slots.environment(slot)}
+        paths = (batch.environment.get("PYTHONPATH", ""), os.environ.get("PYTHONPATH", ""))
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        while (named := hold_name(handle)) is None:  # another driver asks whether it runs
+            time.sleep(0.01)
+        # The job holds both names from here on, until it ends.
+        with named, batch.log(index).open("ab") as log:
+            return subprocess.Popen(
+                [*batch.command(index), *self._slots.arguments(slot)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                pass_fds=(held.fileno(), named.fileno()),
+                start_new_session=True,  # Ctrl-C is for the driver, which passes it on
+            )
+
+
+def _is_complete(trial_directory: pathlib.Path) -> bool:
+    return status.recorded(trial_directory)["state"] in status.COMPLETE
 
 
 def _share(things: list[Thing], slot: int, size: int) -> list[Thing]:
@@ -273,6 +270,14 @@ def hold_name(name: str) -> socket.socket | None:
             raise
         return None
     return held
+
+
+def _is_held(name: str) -> bool:
+    held = hold_name(name)
+    if held is None:
+        return True
+    held.close()
+    return False
 
 
 def accelerators() -> tuple[str, list[str]]:
@@ -323,3 +328,8 @@ def compilation_cache() -> pathlib.Path:
         features = ""
     name = hashlib.sha256(features.encode()).hexdigest()[:12]
     return machine.cache_folder() / "xla" / name
+
+
+# What `sweeps.launchers.table.module` is asked for.
+check, platform, devices = LocalLauncher.check, LocalLauncher.platform, LocalLauncher.devices
+preview, requeue, launcher = LocalLauncher.preview, LocalLauncher.requeue, LocalLauncher

@@ -1,9 +1,9 @@
 """The interface of a launcher, and what all of them share: states, exit codes, variables.
 
-A launcher runs jobs on an engine: this host, Slurm, Ray, Kubernetes. One job is one or several
-trials, run by `python -m sweeps job` on the node. Engines execute at least once and their states
-lie (a job that saved itself during a preemption's grace is "TIMEOUT" to Slurm), so an engine is
-never asked whether a trial is done: the trial's files say that.
+A launcher runs jobs on an engine: this host, Slurm, Ray, Kubernetes. A job is one process of
+`python -m sweeps job`, or several, which train one or several trials. Engines execute at least once
+and their states lie: a job that saved itself during a preemption's grace is "TIMEOUT" to Slurm. So
+an engine is never asked whether a trial is done: the trial's files say that.
 """
 
 import enum
@@ -41,7 +41,11 @@ class Launcher(Protocol):
     settings: the whole resolved config as plain data. Importing the class loads the standard
     library alone; other libraries are imported where they are used. Every method of an instance may
     be called by several drivers of one study at once.
+
+    is_this_host: whether jobs run on the driver's host and end with it.
     """
+
+    is_this_host: bool
 
     # The launcher's keys of the config, --config.<name>.<key>.
     KEYS: ClassVar[Mapping[str, Key]]
@@ -112,4 +116,4 @@ class Launcher(Protocol):
         """
 
     def close(self) -> None:
-        """Lets go of connections. Jobs go on."""
+        """Lets go of connections. Jobs go on; those of this host save and end."""

@@ -59,6 +59,8 @@ class Engine(abc.ABC):
     name: the launcher's in the config.
     """
 
+    is_this_host = False
+
     def __init__(self, name: str, settings: dict[str, Any], study_directory: pathlib.Path) -> None:
         self._settings, self._own, self._directory = settings, settings[name], study_directory
         self.place: dict[str, str] = {}

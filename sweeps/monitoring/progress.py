@@ -11,7 +11,7 @@ from typing import Any
 from sweeps.monitoring import view
 from sweeps.monitoring.survey import Survey, TrialStatus, column
 from sweeps.records import layout, status
-from sweeps.study.evaluation import Work
+from sweeps.study.trial import Task
 
 
 class Progress(view.Display):
@@ -27,7 +27,7 @@ class Progress(view.Display):
             self.show(self.survey)
         super().__exit__(*exception)
 
-    def stage(self, name: str, trials: Sequence[Work], directory: pathlib.Path) -> None:
+    def stage(self, name: str, trials: Sequence[Task], directory: pathlib.Path) -> None:
         """A stage begins: the status of its trials takes the place of the plan."""
         if name not in self.survey.stages:
             self.survey = Survey(directory, directory.name, [])
@@ -47,15 +47,14 @@ class Progress(view.Display):
         worst = f"; {lost} lost trials counted as the worst" if lost else ""
         self.say(f"selected by {selection['metric']}: point {listing}{worst}")
 
-    def started(self, trial: Work, where: int | str) -> None:
-        """A trial began: on the worker of a slot, or where the text says ("slurm job 12_3")."""
+    def started(self, trial: Task, where: str) -> None:
+        """A trial began, where the text says ("slurm job 12_3")."""
         known = self.survey.unfinished.get(trial.path)
         self._put(trial, "running", known.status if known else status.NEW)
-        worker = f"worker {where}" if isinstance(where, int) else where
-        self.say(f"{trial.path} started on {worker}")
+        self.say(f"{trial.path} started on {where}")
 
     def ended(
-        self, trial: Work, outcome: str, error: str | None, tail: list[str] | None = None
+        self, trial: Task, outcome: str, error: str | None, tail: list[str] | None = None
     ) -> None:
         """A trial ended, or left this driver's hands."""
         if trial.path in self.survey.unfinished:
@@ -67,7 +66,7 @@ class Progress(view.Display):
         for line in tail or []:
             self.say(f"    {line}")
 
-    def looked(self, trial: Work, record: dict[str, Any]) -> None:
+    def looked(self, trial: Task, record: dict[str, Any]) -> None:
         """The status of a running trial was read."""
         self._put(trial, "running", record)
 
@@ -75,7 +74,7 @@ class Progress(view.Display):
         """Shows the survey; to be called often."""
         self.show(self.survey)
 
-    def _put(self, trial: Work, state: str, record: dict[str, Any]) -> None:
+    def _put(self, trial: Task, state: str, record: dict[str, Any]) -> None:
         stage, variant, *_ = trial.path.split("/")
         stage = self._stage or stage
         self.survey.put(TrialStatus(trial.path, stage, variant, state, trial.steps, record))

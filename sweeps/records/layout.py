@@ -47,7 +47,7 @@ CHECKPOINT_RECORD = "progress/metadata"
 TENSORBOARD, PROFILE = "tensorboard", "profile"
 FORMAT = "attnperf-study-1"
 DOWNSTREAM, SAMPLES, RESULTS = "downstream", "samples.jsonl.gz", "results.json"
-DOWNSTREAM_TASKS, EVALUATION = "tasks", "evaluation.json"
+DOWNSTREAM_TASKS = "tasks"
 DOWNSTREAM_FORMAT = "attnperf downstream 1"
 
 # Longer than any file takes to be written.
@@ -241,8 +241,17 @@ def study_of(directory: pathlib.Path) -> pathlib.Path:
     No file is looked at: a heartbeat asks for it while the file server is away.
     """
     # <study>/<stage>/<variant>/<workload>_jax/trial_<n>[/downstream/<step>/<suite>]
-    of_evaluation = directory.parents[1].name == DOWNSTREAM
-    return directory.parents[6 if of_evaluation else 3]
+    return directory.parents[6 if is_evaluation(directory) else 3]
+
+
+def is_evaluation(directory: pathlib.Path) -> bool:
+    """Whether a directory is that of an evaluation, TRIAL/downstream/<step>/<suite>."""
+    return directory.parents[1].name == DOWNSTREAM
+
+
+def finished_tasks(directory: pathlib.Path) -> int:
+    """Returns how many tasks of an evaluation without results are on disk."""
+    return len(list((directory / DOWNSTREAM_TASKS).glob("[!.]*.jsonl.gz")))
 
 
 def _written_again(directory: str | os.PathLike[str]) -> str:

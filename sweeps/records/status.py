@@ -20,12 +20,14 @@ _TYPES: dict[str, Any] = {
 
 
 def write(directory: pathlib.Path, state: str, **fields: Any) -> None:
-    """Replaces the trial's status, keeping fields that are not given anew.
+    """Replaces the trial's status, keeping fields that are not given anew. An evaluation has none.
 
     Raises ValueError for a state that does not exist.
     """
     if state not in layout.STATES:
         raise ValueError(f"unknown state {state!r}. Known: {', '.join(layout.STATES)}")
+    if layout.is_evaluation(directory):
+        return
     old = recorded(directory)
     old = NEW if "damaged" in old else old
     now = {"state": state, "heartbeat": clock.clock.time()}
@@ -104,7 +106,15 @@ def seen(directory: pathlib.Path) -> dict[str, Any]:
 
 
 def recorded(directory: pathlib.Path) -> dict[str, Any]:
-    """Returns what status.json says, whoever is alive; see `read`."""
+    """Returns what status.json says, whoever is alive; see `read`.
+
+    An evaluation has none: it is done where its results are there, otherwise pending, after so many
+    tasks.
+    """
+    if layout.is_evaluation(directory):
+        done = (directory / layout.RESULTS).exists()
+        state = "done" if done else "pending"
+        return {**NEW, "state": state, "global_step": layout.finished_tasks(directory)}
     path = directory / layout.STATUS
     try:
         status = NEW | layout.record(path, **_TYPES)

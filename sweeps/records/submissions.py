@@ -1,9 +1,10 @@
 """Jobs on disk: what was handed to an engine, in `<study>/jobs`.
 
-    <batch>.json            launcher, tasks (trials of each job), environment; written first
+    <batch>.json            launcher, tasks (lists of trials), sharing, environment; written first
     <batch>.handles.json    the engine's handle per job, once they are known
     <batch>.<i>.log         what a job printed, where its engine keeps that here
-    <batch>.<i>.started.json  {"host", "started_at"}: the job was started
+    <batch>.<i>.started.json  {"host", "pid", "started_at"}: the job was started
+    <batch>.<i>.claims      a line per trial that the job has claimed; '.' once it has tried all
     <batch>.<i>.refused.json  {"host", "reason"}: a node that could not run the job
 
 A batch without handles is one whose submission was interrupted: the engine is asked for it by name.
@@ -24,6 +25,7 @@ from typing import Any
 from sweeps.records import layout
 
 JOBS, CANCELLED = "jobs", "cancelled.json"
+CLAIMS_END = "."
 _NAME = re.compile(r"s-[a-z0-9-]+")
 _TYPES = {
     "tasks": list,
@@ -31,9 +33,10 @@ _TYPES = {
     "avoid": list,
     "launcher": str,
     "platform": str,
-    "began": dict,
     "place": dict,
     "created_at": float,
+    "sharing": int,
+    "settings": dict,
 }
 
 
@@ -41,11 +44,12 @@ _TYPES = {
 class Batch:
     """Jobs submitted together, with indices 0 … size − 1, as recorded in `file`.
 
-    jobs: of each job, its trials' paths relative to the study. environment: variables that a job's
-    process needs. avoid: hosts that could not run jobs of this study. platform: 'cpu', 'gpu' or
-    'tpu', what its jobs must compute on; '' for whatever there is. began: of each trial its last
-    attempt before the driver's run, after which failures are counted. place: the launcher's keys
-    that say which engine it is, as `Launcher.place`. created_at: Unix time, seconds.
+    jobs: of each job, its trials' paths relative to the study. sharing: so many jobs, with
+    neighbouring indices, have the same trials, of which each claims the next free one. environment:
+    variables that a job's process needs. avoid: hosts that could not run jobs of this study.
+    platform: 'cpu', 'gpu' or 'tpu', what its jobs must compute on; '' for whatever there is. place:
+    the launcher's keys that say which engine it is, as `Launcher.place`. created_at: Unix time,
+    seconds. settings: keys of the study, with their values, that are not those of its study.json.
     """
 
     file: pathlib.Path
@@ -54,9 +58,10 @@ class Batch:
     avoid: tuple[str, ...] = ()
     launcher: str = ""
     platform: str = ""
-    began: dict[str, int] = dataclasses.field(default_factory=dict)
     place: dict[str, str] = dataclasses.field(default_factory=dict)
     created_at: float = 0.0
+    sharing: int = 1
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -99,6 +104,28 @@ class Batch:
         """Whether job `index` is known to have started: it says so, or something was printed."""
         return _beside(self.file, f"{index}.started").exists() or self.log(index).exists()
 
+    def note_claim(self, index: int, line: str) -> None:
+        """Writes down, on a node, the trial that job `index` has claimed, or CLAIMS_END."""
+        with self._claims(index).open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+
+    def claims(self, index: int, offset: int = 0) -> tuple[list[str], int]:
+        """Returns the lines that job `index` has added behind `offset` bytes, and where they end.
+
+        Lines: the paths of the trials that it has claimed, CLAIMS_END.
+        """
+        try:
+            with self._claims(index).open("rb") as file:
+                file.seek(offset)
+                added = file.read()
+        except FileNotFoundError:
+            return [], offset
+        whole = added[: added.rfind(b"\n") + 1]
+        return whole.decode().splitlines(), offset + len(whole)
+
+    def _claims(self, index: int) -> pathlib.Path:
+        return self.file.with_name(f"{self.name}.{index}.claims")
+
     def refusal(self, index: int) -> dict[str, Any] | None:
         """Returns {"host", "reason"} where a node could not run job `index`."""
         return layout.read_json_if_there(_beside(self.file, f"{index}.refused"))
@@ -119,8 +146,16 @@ def note_start(file: pathlib.Path, index: int) -> None:
     """
     with contextlib.suppress(OSError):
         if file.is_file():
-            record = {"host": socket.gethostname(), "started_at": time.time()}
+            record = {"host": socket.gethostname(), "pid": os.getpid(), "started_at": time.time()}
             layout.write_json(_beside(file, f"{index}.started"), record)
+
+
+def process(study_directory: pathlib.Path, job: str) -> int | None:
+    """Returns the process number of a job that has noted its start, by `<batch>-<index>`."""
+    batch, _, index = job.rpartition("-")
+    file = study_directory / JOBS / f"{batch}.json"
+    pid = layout.read_record(_beside(file, f"{index}.started")).get("pid")
+    return pid if isinstance(pid, int) else None
 
 
 def _beside(file: pathlib.Path, suffix: str) -> pathlib.Path:
@@ -134,10 +169,14 @@ def new(
     environment: dict[str, str],
     avoid: tuple[str, ...] = (),
     platform: str = "",
-    began: Mapping[str, int] | None = None,
     place: Mapping[str, str] | None = None,
+    sharing: int = 1,
+    settings: Mapping[str, Any] | None = None,
 ) -> Batch:
-    """Writes down a batch before it is submitted, and returns it."""
+    """Writes down a batch before it is submitted, and returns it.
+
+    jobs: lists of trials, each of which `sharing` jobs have.
+    """
     folder = study_directory.resolve() / JOBS
     folder.mkdir(exist_ok=True)
     # A name of letters, digits and '-': Kubernetes allows no more.
@@ -151,8 +190,9 @@ def new(
         "avoid": list(avoid),
         "platform": platform,
         "tasks": jobs,
-        "began": dict(began or {}),
         "place": dict(place or {}),
+        "sharing": sharing,
+        "settings": dict(settings or {}),
     }
     layout.write_json(file, record)
     return read(file)
@@ -164,16 +204,18 @@ def read(file: pathlib.Path) -> Batch:
     Raises ValueError where it is no such record, OSError where it cannot be read.
     """
     record = layout.record(file, **_TYPES)
+    sharing = record["sharing"]
     return Batch(
         file=file,
-        jobs=tuple(map(tuple, record["tasks"])),
+        jobs=tuple(tuple(paths) for paths in record["tasks"] for _ in range(sharing)),
         environment=record["environment"],
         avoid=tuple(record["avoid"]),
         launcher=record["launcher"],
         platform=record["platform"],
-        began=record["began"],
         place=record["place"],
         created_at=record["created_at"],
+        sharing=sharing,
+        settings=record["settings"],
     )
 
 

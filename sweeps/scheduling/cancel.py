@@ -15,8 +15,8 @@ from sweeps.records.submissions import Batch
 from sweeps.scheduling import engines
 from sweeps.study import config
 
-# Below a trial's directory: the records of evaluations that were begun.
-_EVALUATIONS = f"{layout.DOWNSTREAM}/*/*/{layout.EVALUATION}"
+# Below a trial's directory: attempts at evaluations.
+_EVALUATIONS = f"{layout.DOWNSTREAM}/*/*/{layout.ATTEMPTS}"
 
 
 def cancel(directory: pathlib.Path) -> str:

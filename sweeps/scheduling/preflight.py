@@ -67,8 +67,6 @@ def check_engine(study: Study) -> None:
     """
     settings = study.settings
     name = settings["launcher"]
-    if name == "local":
-        return
     engine = launchers.launcher_class(name)(settings, study.directory.resolve())
     try:
         with contextlib.closing(engine):

@@ -3,11 +3,10 @@
 import enum
 import pathlib
 from collections import Counter
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from sweeps.records import attempts, lease, status
-from sweeps.study.evaluation import Work
+from sweeps.study.trial import Task
 
 # Jobs of one trial that never ran or were refused: a cluster has many nodes, but not for ever.
 _MOST_EXCUSED = 20
@@ -34,31 +33,24 @@ class RetryPolicy:
     """Counts a trial's failures in one run of its study, and decides.
 
     See `attempts.count_failures`. Attempts that were killed without a word count up to `max_kills`:
-    nodes vanish, no trial's fault. began: of each trial its last attempt before the run, which a
-    job is told by its driver; `begin` notes it of other trials.
+    nodes vanish, no trial's fault.
     """
 
-    def __init__(
-        self,
-        root: pathlib.Path,
-        max_attempts: int,
-        max_kills: int = 0,
-        began: Mapping[str, int] | None = None,
-    ) -> None:
+    def __init__(self, root: pathlib.Path, max_attempts: int, max_kills: int = 0) -> None:
         self._root, self._max_attempts = root, max_attempts
         self._max_kills = max(max_kills, max_attempts)
-        self.began = dict(began or {})
+        # Of each trial, its last attempt before this run.
+        self._before: dict[str, int] = {}
         # Jobs that left no attempt, by trial, kind of end and step: progress begins the count anew.
         self._unrecorded: Counter[tuple[str, str, int]] = Counter()
 
-    def begin(self, trial: Work) -> str:
+    def begin(self, trial: Task) -> str:
         """Notes where a trial stands as this run begins; returns its state."""
         directory = self._root / trial.path
-        if trial.path not in self.began:
-            self.began[trial.path] = lease.latest(directory)
+        self._before.setdefault(trial.path, lease.latest(directory))
         return str(status.read(directory)["state"])
 
-    def count_unrecorded(self, trial: Work, excused: bool = False) -> int:
+    def count_unrecorded(self, trial: Task, excused: bool = False) -> int:
         """Counts an end of which the trial's files know nothing; returns how many there were.
 
         `excused` ends are those of jobs that never ran, or that a node refused.
@@ -67,22 +59,22 @@ class RetryPolicy:
         self._unrecorded[key] += 1
         return self._unrecorded[key]
 
-    def _at(self, trial: Work, kind: str) -> tuple[str, str, int]:
+    def _at(self, trial: Task, kind: str) -> tuple[str, str, int]:
         """Returns the key of a trial's unrecorded ends at the step where it is."""
         return trial.path, kind, status.recorded(self._root / trial.path)["global_step"]
 
-    def count_failures(self, trial: Work) -> tuple[int, int]:
+    def count_failures(self, trial: Task) -> tuple[int, int]:
         """Returns how often a trial failed in this run, and how often it was killed, since it last
         made progress."""
-        ends = attempts.ends(self._root / trial.path, self.began.get(trial.path, 0))
+        ends = attempts.ends(self._root / trial.path, self._before.get(trial.path, 0))
         failed, killed = attempts.count_failures(ends)
         return failed + self._unrecorded[self._at(trial, "failed")], killed
 
-    def may_retry(self, trial: Work) -> bool:
+    def may_retry(self, trial: Task) -> bool:
         """Whether a trial that is not finished gets another attempt in this run."""
         directory = self._root / trial.path
         # A person who runs the study again has looked at earlier failures.
-        is_new = lease.latest(directory) > self.began.get(trial.path, 0)
+        is_new = lease.latest(directory) > self._before.get(trial.path, 0)
         if is_new and not attempts.last_error(directory).get("retry", True):
             return False
         failed, killed = self.count_failures(trial)
@@ -92,7 +84,7 @@ class RetryPolicy:
             and self._unrecorded[self._at(trial, "excused")] < _MOST_EXCUSED
         )
 
-    def decide(self, trial: Work) -> Decision:
+    def decide(self, trial: Task) -> Decision:
         """Returns what follows for a trial that its worker or job has left."""
         directory = self._root / trial.path
         found = status.read(directory)

@@ -5,7 +5,7 @@ import functools
 import hashlib
 import json
 import pathlib
-from typing import Any
+from typing import Any, Protocol
 
 from sweeps.launchers.config_keys import Role
 from sweeps.records import layout
@@ -19,6 +19,23 @@ SCHEMA = 2
 _PLACE = ("study", "stage", "point", "schema")
 # Values that ids leave out: fields that came later than schema 2, as trials had them before.
 _OMITTED = {"matmul_precision": "default", "start": "", "init2winit_config": ""}
+
+
+class Task(Protocol):
+    """What jobs are given: a trial, or the evaluation of a trained one.
+
+    path: of its directory, relative to the study's. program: tasks with equal programs share what
+    is compiled. steps: how many of `unit` it takes.
+    """
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def program(self) -> tuple[Any, ...]: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def unit(self) -> str: ...
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,9 +42,9 @@ class TrainingTimes:
 class Training:
     """One attempt at a trial, from its last checkpoint to the end of its budget.
 
-    `report(event, **fields)` tells the driver what happens; `stop_requested()` is asked after
-    every update. Compilation is not in the training time: it is paid once for many trials. Where
-    several processes train, `processes` is their group, and the primary one alone writes files.
+    `stop_requested()` is asked after every update. Compilation is not in the training time: it is
+    paid once for many trials. Where several processes train, `processes` is their group, and the
+    primary one alone writes files.
     """
 
     def __init__(
@@ -53,13 +53,12 @@ class Training:
         attempt: lease.Attempt,
         step_function: train_step.TrainStep,
         data_dir: str,
-        report: Callable[..., None],
         stop_requested: Callable[[], bool],
         processes: process_group.ProcessGroup | process_group.SingleProcess | None = None,
     ) -> None:
         self.trial, self.attempt, self.data_dir = trial, attempt, data_dir
         self.step_function, self.workload = step_function, step_function.workload
-        self.report, self.stop_requested = report, stop_requested
+        self.stop_requested = stop_requested
         self.processes = processes or process_group.SingleProcess()
         self.directory = attempt.trial_directory
         self.times = TrainingTimes()
@@ -129,7 +128,6 @@ class Training:
         note = "; ".join([*damages, f"goes on from step {start}"]) if damages else None
         if note:
             print(note, flush=True)
-            self.report("note", text=note)
         self._say("running", start, note=note)
 
     def _say(self, state: str, step: int, reason: str | None = None, **fields: Any) -> None:
@@ -145,7 +143,6 @@ class Training:
             batch = next(queue)
             update = self.step_function.compile(state, batch, scalars, key)
             self._open_recorder(state)
-        self.report("compiled", step=start)
         self._logged = live.LoggedMetrics(trial, start, self.times.accumulated_submission_time)
         self._evaluated = start >= trial.eval_every
         mark = time.perf_counter()
@@ -259,7 +256,6 @@ class Training:
         self.attempt.check()
         self._put_rows(rows)
         figures = {name: value for name, value in rows[-1].items() if name != "kind"}
-        self.report("figures", **figures)
         now = time.monotonic()
         if now - self._said_at >= _STATUS_EVERY_S:
             self._said_at = now
@@ -299,13 +295,12 @@ class Training:
         self._put_rows(rows)
         measurements.publish(self.directory)
         self._evaluated, self._said_at = True, time.monotonic()
-        row = {name: value for name, value in rows[-1].items() if name != "kind"}
+        row = rows[-1]
         # Seconds a step with its share of evaluations: what `status` reckons with.
         seconds = row["total_duration"] / row["global_step"]
         selected_by = f"validation/{self.trial.targets['metric']}"
         evaluation = {selected_by: row[selected_by]}
         self._say("running", row["global_step"], step_seconds=seconds, evaluation=evaluation)
-        self.report("eval", **row)
 
     def _save(
         self, step: int, state: train_step.TrainState, store: checkpoints.Checkpoints, mark: float

@@ -1,6 +1,6 @@
-"""A worker whose AlgoPerf has its models at small sizes: `small_worker.py DIRECTORY ...`.
+"""`sweeps` with AlgoPerf's models at small sizes: `small_worker.py DIRECTORY ...`.
 
-What follows AlgoPerf's directory goes to `python -m sweeps.worker`.
+What follows AlgoPerf's directory goes to `python -m sweeps`.
 """
 
 import functools
@@ -9,7 +9,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-from sweeps.worker import __main__ as worker
+from sweeps import __main__ as command
 from tests.algoperf import small_models
 from workloads.algoperf import installation, supported
 
@@ -44,4 +44,4 @@ if __name__ == "__main__":
     is_real = found.directory != pathlib.Path(__file__).resolve().parent / "stand_in"
     for change in list(small(found)) if is_real else of_stand_in:
         setattr(*change)
-    sys.exit(worker.main())
+    sys.exit(command.main())

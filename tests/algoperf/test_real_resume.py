@@ -1,6 +1,6 @@
 """Trials of AlgoPerf's workloads, killed and resumed: the same bit for bit.
 
-Real worker processes; real pipelines on fabricated data, small models (skipped without AlgoPerf),
+Real jobs; real pipelines on fabricated data, small models (skipped without AlgoPerf),
 or the stand-in's.
 """
 
@@ -10,12 +10,11 @@ import pathlib
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 
 import pytest
 
-from sweeps.records import layout, measurements
+from sweeps.records import layout, measurements, submissions
 from sweeps.study import config, study, study_directory
 from tests.sweeps.chaos import equality
 from workloads.algoperf import installation, tiny_data
@@ -26,33 +25,30 @@ STEPS = 6
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
-    """Returns a function that starts a worker on a trial; all are killed at the end."""
+    """Returns a function that starts a job of a trial; all are killed at the end."""
     started = []
     cache = os.environ.get("JAX_COMPILATION_CACHE_DIR") or tmp_path_factory.mktemp("xla")
 
-    def run(found, directory, data_dir):
-        order = {"trial": str(directory), "data_dir": str(data_dir)}
-        with tempfile.TemporaryFile("w+") as orders, (directory / "said.txt").open("a") as said:
-            orders.write(json.dumps(order) + "\n")
-            orders.seek(0)
-            worker = subprocess.Popen(
-                [
-                    sys.executable,
-                    HERE / "small_worker.py",
-                    found.directory,
-                    f"--cache_dir={cache}",
-                ],
-                stdin=orders,
-                stdout=subprocess.DEVNULL,
+    def run(found, directory):
+        root = layout.study_of(directory)
+        path = str(directory.relative_to(root))
+        batch = submissions.new(root, "local", [(path,)], {})
+        arguments = batch.command(0)[3:]
+        with (directory / "said.txt").open("a") as said:
+            job = subprocess.Popen(
+                [sys.executable, HERE / "small_worker.py", found.directory, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
                 stderr=said,
+                env={**os.environ, "JAX_COMPILATION_CACHE_DIR": str(cache)},
             )
-        started.append(worker)
-        return worker
+        started.append(job)
+        return job
 
     yield run
-    for worker in started:
-        worker.kill()
-        worker.wait()
+    for job in started:
+        job.kill()
+        job.wait()
 
 
 def _trial(tmp_path, name, algoperf, workload, variant, data):
@@ -73,16 +69,16 @@ def _trial(tmp_path, name, algoperf, workload, variant, data):
     return made.directory / trial.path
 
 
-def _kill_at(worker, directory, step):
-    """Kills a worker as soon as the checkpoint of a step is whole."""
+def _kill_at(job, directory, step):
+    """Kills a job as soon as the checkpoint of a step is whole."""
     checkpoint = directory / layout.CHECKPOINTS / str(step)
     deadline = time.monotonic() + 900
     while not checkpoint.is_dir():
-        assert worker.poll() is None, (directory / "said.txt").read_text()
+        assert job.poll() is None, (directory / "said.txt").read_text()
         assert time.monotonic() < deadline
         time.sleep(0.002)
-    os.kill(worker.pid, signal.SIGKILL)
-    worker.wait()
+    os.kill(job.pid, signal.SIGKILL)
+    job.wait()
 
 
 def _diagnostics(directory):
@@ -116,12 +112,12 @@ def _compare(algoperf, start, tmp_path, workload, variant, data):
     whole, killed = (
         _trial(tmp_path, name, algoperf, workload, variant, data) for name in ("whole", "killed")
     )
-    undisturbed = start(algoperf, whole, data)
+    undisturbed = start(algoperf, whole)
     assert undisturbed.wait(900) == 0, (whole / "said.txt").read_text()
     ended = layout.read_json(whole / layout.STATUS)
     assert ended["state"] == "done", ended["reason"]
-    _kill_at(start(algoperf, killed, data), killed, 2)
-    again = start(algoperf, killed, data)
+    _kill_at(start(algoperf, killed), killed, 2)
+    again = start(algoperf, killed)
     assert again.wait(900) == 0, (killed / "said.txt").read_text()
     begun = layout.read_json(killed / layout.ATTEMPTS / "2" / measurements.RESUMED)
     assert 2 <= begun["global_step"] < STEPS

@@ -1,5 +1,6 @@
 """Small real studies on digits, and real processes to run and kill them."""
 
+import contextlib
 import functools
 import json
 import os
@@ -7,13 +8,12 @@ import pathlib
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
 
 from sweeps.launchers import local
-from sweeps.records import layout, lease
+from sweeps.records import layout, lease, measurements, submissions
 from sweeps.study import config, study, study_directory
 from workloads.images import digits
 
@@ -110,72 +110,105 @@ def stub_environment():
     return lambda **extra: _environment(**{"PYTHONPATH": path, **extra})
 
 
-class WorkerProcess:
-    """A real worker process, its events as they come."""
+class JobProcess:
+    """Real jobs of one trial each, one after the other; what they did is read from files."""
 
     def __init__(self, cache_dir, *arguments, **extra):
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "sweeps.worker", f"--cache_dir={cache_dir}", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=_environment(**extra),
-        )
-        self.events = []
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self):
-        for line in self.process.stdout:
-            self.events.append(json.loads(line))
+        self._arguments = arguments
+        self.environment = _environment(**{"JAX_COMPILATION_CACHE_DIR": str(cache_dir), **extra})
+        self.process = None
 
     def run(self, directory, data_dir):
-        """Sends a trial."""
-        order = {"trial": str(directory), "data_dir": data_dir}
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
+        """Starts the job of a trial, of a study whose data lie in `data_dir`."""
+        self._directory, root = directory, layout.study_of(directory)
+        record = layout.read_json(root / layout.STUDY)
+        record["config"]["data_dir"] = data_dir
+        layout.write_json(root / layout.STUDY, record)
+        self.batch = submissions.new(root, "local", [(str(directory.relative_to(root)),)], {})
+        with self.batch.log(0).open("w") as log:
+            self.process = subprocess.Popen(
+                [*self.batch.command(0), *self._arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.environment,
+            )
 
-    def wait_for(self, event, count=1, timeout=120):
-        """Returns the count-th event of that name; fails where the process ends before."""
+    @property
+    def attempt(self):
+        """The folder of its attempt, None before its claim."""
+        for path in (self._directory / layout.ATTEMPTS).glob("[0-9]*"):
+            if layout.read_record(path / lease.LEASE).get("pid") == self.process.pid:
+                return path
+        return None
+
+    def rows(self, kind):
+        """Returns the rows of a kind, 'train' or 'eval', that it has measured."""
+        with contextlib.suppress(TypeError, FileNotFoundError):
+            lines = (self.attempt / measurements.FILE).read_text().splitlines(keepends=True)
+            rows = [json.loads(line) for line in lines if line.endswith("\n")]
+            return [row for row in rows if row["kind"] == kind]
+        return []
+
+    @property
+    def start(self):
+        """The step that its attempt began from, None before it knows."""
+        record = layout.read_record(self.attempt / measurements.RESUMED) if self.attempt else {}
+        return record.get("global_step")
+
+    def wait_for(self, kind, count=1, timeout=120):
+        """Waits for so many rows of a kind; fails where the process ends before."""
         deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
-            found = [e for e in self.events if e["event"] == event]
-            if len(found) >= count:
-                return found[count - 1]
-            if self.process.poll() is not None and not found:
-                time.sleep(0.2)
-                if not [e for e in self.events if e["event"] == event]:
-                    pytest.fail(f"the worker ended ({self.process.returncode}) before {event}")
+        while len(self.rows(kind)) < count:
+            ended = self.process.poll() is not None
+            if ended and len(self.rows(kind)) < count:
+                pytest.fail(f"no {count} rows of {kind}: {self.batch.log(0).read_text()}")
+            assert time.monotonic() < deadline, f"no {count} rows of {kind} within {timeout} s"
             time.sleep(0.005)
-        pytest.fail(f"no {event} within {timeout} s; had {self.events}")
 
-    def close(self):
-        """Ends the worker as a driver does."""
-        self.process.stdin.close()
-        return self.process.wait(60)
+    def end(self, timeout=120):
+        """Waits for its end; returns the outcome and the error, '' where there is none."""
+        self.process.wait(timeout)
+        text = self.batch.log(0).read_text()
+        path = f"{self.batch.jobs[0][0]}: "
+        said = [line for line in text.splitlines() if line.startswith(path)]
+        assert said, text
+        outcome, _, error = said[-1].removeprefix(path).partition(": ")
+        return outcome, error
+
+    def kill(self):
+        """SIGKILL."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
 
 
 @pytest.fixture(scope="session")
 def cache_dir(tmp_path_factory):
-    """The compilation cache of real workers: the tests' own."""
+    """The compilation cache of real jobs: the tests' own."""
     return os.environ.get("JAX_COMPILATION_CACHE_DIR") or tmp_path_factory.mktemp("xla")
 
 
 @pytest.fixture
 def worker(cache_dir):
-    """Returns a function that starts a worker; all are killed at the end."""
-    started = []
+    """Returns a function that makes a JobProcess; all are killed at the end."""
+    made = []
 
-    def start(*arguments, **extra):
-        started.append(WorkerProcess(cache_dir, *arguments, **extra))
-        return started[-1]
+    def make(*arguments, **extra):
+        made.append(JobProcess(cache_dir, *arguments, **extra))
+        return made[-1]
 
-    yield start
-    for one in started:
-        one.process.kill()
-        one.process.wait()
-        one.process.stdin.close()
-        one.process.stdout.close()
+    yield make
+    for one in made:
+        one.kill()
+
+
+def kill_jobs(study):
+    """Kills the jobs of a study that outlive their drivers."""
+    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if f"sweeps\0job\0{study}/jobs/".encode() in path.read_bytes():
+                os.kill(int(path.parent.name), signal.SIGKILL)
 
 
 class Drivers:
@@ -268,13 +301,11 @@ class Drivers:
         return record["pid"] if alive else 0
 
     def close(self):
-        """Kills drivers, then the workers that outlive them."""
+        """Kills drivers, then the jobs that outlive them."""
         for process in self._started:
             process.kill()
             process.communicate()
-        for point in range(self._settings["points"]):
-            if pid := self.worker(point):
-                os.kill(pid, signal.SIGKILL)
+        kill_jobs(self.study)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ answered.
     python -m tests.sweeps.driver_benchmark [--runs=7]
 
 Each line is the median of several runs of the real command, in a new process each. 'python' is an
-interpreter that does nothing. 'run' counts until the first worker process exists; its study is
+interpreter that does nothing. 'run' counts until the first job exists; its study is
 stopped then. Embedded data is prepared before the first measurement.
 """
 
@@ -23,7 +23,7 @@ from workloads.arguments import whole
 
 STUDY = "digits_vit_quick"
 WITH_MEMORY = "c4_lm_234m_paper"
-_WORKER = b"sweeps.worker\0"
+_JOB = b"sweeps\0job\0"
 _DEADLINE_S = 300.0
 
 
@@ -45,7 +45,7 @@ def until_worker(command: list[str]) -> float:
     ) as process:
         try:
             while not found and not ended:
-                found = _WORKER in _children(process.pid)
+                found = _JOB in _children(process.pid)
                 took = time.perf_counter() - began
                 ended = process.poll() is not None or took > _DEADLINE_S
                 time.sleep(0.002)

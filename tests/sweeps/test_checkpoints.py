@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sweeps.job import trainer
 from sweeps.monitoring import progress, survey, view
-from sweeps.records import attempts, layout, measurements, status
+from sweeps.records import attempts, layout, lease, measurements, status
 from sweeps.training import checkpoints, tensors, train_step
-from sweeps.worker import worker
 from tests.sweeps.chaos import equality
 from tests.sweeps.chaos.damage import damage
 
@@ -34,27 +34,25 @@ def _left_behind():
     gc.collect()
 
 
-class Orders:
-    """A real worker in this process; tells it to stop after an evaluation where asked to."""
+class Orders(trainer.Trainer):
+    """Trains in this process; stops after an evaluation where asked to."""
 
     def __init__(self, data_dir):
-        self.data_dir, self.events, self.stop_at = data_dir, [], None
-        self.worker = worker.Worker(self)
+        super().__init__()
+        self.data_dir, self.error = data_dir, None
 
-    def write(self, line):
-        self.events.append(json.loads(line))
-        event = self.events[-1]
-        if event["event"] == "eval" and event["global_step"] == self.stop_at:
-            self.worker.stop()
+    def _stops(self, watchdog):
+        return super()._stops(watchdog) or self._is_at_step()
 
-    def flush(self):
-        pass
+    def _is_at_step(self):
+        return status.recorded(self._held.trial_directory)["global_step"] == self.stop_at
 
     def run(self, trial, stop_at=None):
         """Returns how the trial ended."""
-        self.events, self.stop_at, self.worker.stopping = [], stop_at, False
-        self.worker.run(trial, self.data_dir)
-        return self.events[-1]["outcome"]
+        self.stop_at, self.stopping = stop_at, False
+        end = super().run(trial, self.data_dir)
+        self.error = end.error
+        return end.outcome
 
 
 SMALL = {"protocol": "grid", "variants": "standard", "batch_size": 4, "steps": 6, "eval_every": 2}
@@ -233,7 +231,7 @@ def test_a_checkpoint_counts_only_until_an_attempt_resumes_before_it(measured, t
 
 @pytest.mark.slow
 def test_a_trial_goes_on_from_the_one_before(trained, stopped, capsys):
-    """Bit for bit the curve of a run never disturbed; said in log, status and driver."""
+    """Bit for bit the curve of a run never disturbed; said in log and status."""
     orders, whole, _ = trained
     path = stopped / layout.CHECKPOINTS / "4" / checkpoints.RECORD
     damage(path, "garbled")
@@ -241,7 +239,7 @@ def test_a_trial_goes_on_from_the_one_before(trained, stopped, capsys):
     note = f"checkpoint 4 is set aside: {path}: "
     assert status.read(stopped)["note"].startswith(note)
     assert status.read(stopped)["note"].endswith("; goes on from step 2")
-    assert note in capsys.readouterr().out  # a worker process's goes to the attempt's log
+    assert note in attempts.tail(lease.last(stopped) / attempts.LOG, 100)[0]
     record = status.recorded(stopped)
     seen = survey.Survey(stopped, "", [])
     seen.put(survey.TrialStatus("trial", "grid", "standard", "running", 6, record))
@@ -332,7 +330,7 @@ def test_a_full_disk_is_named_and_costs_nothing(trained, disk, capsys, monkeypat
     room = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
     (disk / "filler").write_bytes(b"\0" * (room - 2**18))
     assert orders.run(trial_directory) == "failed"
-    error = status.read(trial_directory)["reason"]
+    error = orders.error
     needs = sum(path.stat().st_size for path in (whole / layout.CHECKPOINTS / "6").rglob("*"))
     assert error.startswith(f"disk full: No space left on device for {trial_directory} (")
     (taken,) = re.findall(r"a checkpoint takes ([0-9.]+) kB", error)

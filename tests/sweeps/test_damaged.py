@@ -113,9 +113,9 @@ def test_damaged_measurements_are_computed_again(finished, undisturbed, worker, 
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:-1], b"}{\n"]))  # the evaluation after 12 updates
     (directory / layout.STATUS).unlink()
-    process = worker(one_core)
-    process.run(directory, data_dir)
-    assert process.wait_for("end")["outcome"] == "done"
+    one = worker(one_core)
+    one.run(directory, data_dir)
+    assert one.end()[0] == "done"
     log = (directory / layout.ATTEMPTS / "2" / attempts.LOG).read_text()
     assert f"checkpoint 12 is set aside: {path} has " in log
     assert equality.problems(finished.study, undisturbed) == [f"{TRIAL}: completed by 2 attempts"]

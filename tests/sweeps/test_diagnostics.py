@@ -59,19 +59,23 @@ class KilledError(Exception):
 
 
 def _attempt(directory, program, data_dir, dies_at=None, stops_at=None):
-    """Trains one attempt; it dies after an evaluation, or is told to stop after a step."""
+    """Trains one attempt; it dies before it saves, or is told to stop after a step."""
     attempt, asked = lease.claim(directory), []
-
-    def report(event, **fields):
-        if event == "eval" and fields["global_step"] == dies_at:
-            raise KilledError
 
     def stop_requested():
         asked.append(None)
         return stops_at is not None and len(asked) >= stops_at
 
     one = trial.read(directory)
-    run = loop.Training(one, attempt, program, data_dir, report, stop_requested)
+    run = loop.Training(one, attempt, program, data_dir, stop_requested)
+    save = run._save
+
+    def saves(step, *rest):
+        if step == dies_at:
+            raise KilledError
+        return save(step, *rest)
+
+    run._save = saves
     with contextlib.suppress(KilledError, loop.Preempted):
         run.run()
     attempt.end("over")

@@ -14,11 +14,13 @@ import time
 import pytest
 
 from sweeps import __main__ as command
+from sweeps.job import job
 from sweeps.monitoring import plan
 from sweeps.monitoring.progress import Progress
-from sweeps.records import layout, lease, measurements, status
-from sweeps.scheduling import driver, local_scheduler
+from sweeps.records import attempts, disk, layout, lease, measurements, status, submissions
+from sweeps.scheduling import driver
 from sweeps.study import study, study_directory
+from tests.sweeps.conftest import kill_jobs
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "sweeps"]
@@ -66,6 +68,7 @@ def start(tmp_path, data_dir, cache_dir, environment):
     for process in started:
         process.kill()
         process.communicate()
+    kill_jobs(_study(tmp_path))
 
 
 def _finish(process, timeout=240):
@@ -158,9 +161,9 @@ def test_a_poison_trial_is_given_up_and_the_study_completes(
     killed = 0
     while process.poll() is None:
         number = lease.latest(poisoned)
-        found = layout.read_json_if_there(poisoned / "attempts" / str(number) / lease.LEASE)
-        if number > killed and found:
-            os.kill(found["pid"], signal.SIGKILL)
+        attempt = lease.last(poisoned)
+        if number > killed and (attempt / attempts.LOG).exists():
+            os.kill(layout.read_json(attempt / lease.LEASE)["pid"], signal.SIGKILL)
             killed = number
         time.sleep(0.01)
     code, output = _finish(process)
@@ -299,8 +302,14 @@ def test_a_file_server_that_fails_as_a_stage_begins_or_ends(finished, capsys, mo
     made, _ = finished
     begun, touched = [], []
     real_read, real_write = pathlib.Path.read_bytes, layout.write_atomically
-    make = driver.scheduler
-    monkeypatch.setattr(driver, "scheduler", lambda about: begun.append(True) or make(about))
+    make = driver.scheduler.of_study
+
+    def of_study(*given):
+        made = make(*given)
+        begun.append(True)
+        return made
+
+    monkeypatch.setattr(driver.scheduler, "of_study", of_study)
     monkeypatch.setattr("sweeps.records.clock.clock.sleep", lambda seconds: None)
 
     def touch(path):
@@ -473,39 +482,26 @@ def test_full_disk_at_the_door(tiny_disk, make_study):
 def test_disk_that_fills_while_training_fails_the_trial_by_name(
     tiny_disk, make_trial, worker, data_dir
 ):
-    """The checkpoint (2.6 MB) does not fit: the trial fails, the worker lives on."""
+    """The checkpoint (2.6 MB) does not fit: the trial is given back, and the job ends."""
     directory = make_trial(experiment_dir=tiny_disk, steps=4)
     one = worker()
     one.run(directory, data_dir)
-    ended = one.wait_for("end")
-    assert ended["outcome"] == "failed"
-    assert re.search("No space left|RESOURCE_EXHAUSTED|not enough", ended["error"], re.IGNORECASE)
+    assert one.process.wait(120) == 1
     # Whether or not the disk took the outcome, the lease is not left behind alive.
-    (tiny_disk / "room").unlink(missing_ok=True)
-    deadline = time.monotonic() + 20
-    while status.read(directory)["state"] == "running" and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert status.read(directory)["state"] in ("failed", "pending")
+    found = status.read(directory)
+    assert found["state"] in ("failed", "pending")
+    assert found["state"] == "pending" or disk.is_reason(found["reason"])
 
 
-def test_schedule_warms_before_others_start(make_study):
-    """One worker compiles a program while others take other programs, or wait."""
-    study = make_study(protocol="grid", points=3)
-    trials = study.trials("grid")
-    plan = local_scheduler.Schedule()
-    plan.pending += trials
-    first, second = plan.next_for(0), plan.next_for(1)
-    assert first.variant == "standard"
-    assert second.variant == "laser"
-    assert plan.next_for(2) is None
-    plan.compiled(first.program, 0)
-    assert plan.next_for(0).variant == "standard"
-    assert plan.next_for(2).variant == "standard"
-    plan.forget(1)
-    assert plan.next_for(2).variant == "laser"
-    assert plan.next_for(3) is None
-    plan.gave_up(second.program, 2)
-    assert plan.next_for(3).variant == "laser"
+def test_a_job_begins_with_its_share_of_the_trials(make_study):
+    """So that jobs of one stage compile different programs first; each may end all others'."""
+    made = make_study(protocol="grid", points=3)
+    study_directory.prepare(made)
+    paths = [t.path for t in study_directory.materialise(made, "grid", made.trials("grid"))]
+    batch = submissions.new(made.directory, "local", [tuple(paths)], {}, sharing=2)
+    first, second = (list(job.Job(batch.file, index)._in_turn()) for index in range(2))
+    assert first == paths
+    assert second == paths[3:] + paths[:3]
 
 
 def test_several_studies_run_one_after_the_other(tmp_path, monkeypatch, capsys):

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from sweeps.launchers import local, remote
+from sweeps.launchers import remote
 from sweeps.launchers.kubernetes import manifest
 from sweeps.launchers.kubernetes.launcher import Kubernetes
 from sweeps.launchers.protocol import EngineError, State
@@ -346,17 +346,6 @@ def test_a_program_gets_no_terminal_and_scripts_as_they_are(tmp_path):
     done = remote.run(["sh"], "absent", 10.0, input=script)
     assert done.stdout.splitlines() == ["caf?", "got="]
     assert remote.run(["cat"], "absent", 10.0).stdout == ""
-
-
-def test_what_a_workers_python_prints_as_it_starts_is_no_event(tmp_path, monkeypatch):
-    lines = ["Welcome", "42", "null", "[1]", '{"notice": 1}', "\udce4", '{"event": "free"}', '{"ev']
-    (tmp_path / "printed").write_bytes("\n".join(lines).encode(errors="surrogateescape"))
-    monkeypatch.setattr(local.Local, "command", lambda *_: ["cat", str(tmp_path / "printed")])
-    engine = local.Local({"workers": 1, "pin": False}, tmp_path / "log", str(tmp_path))
-    assert engine.start(0, {})
-    events = [engine.events.get(timeout=60) for _ in range(2)]
-    engine.close()
-    assert events == [(0, {"event": "free"}), (0, None)]
 
 
 def test_a_directory_that_pythonpath_cannot_hold_is_refused(make_study, tmp_path):

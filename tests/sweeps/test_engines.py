@@ -8,10 +8,9 @@ from sweeps.launchers.kubernetes import launcher as kubernetes
 from sweeps.launchers.protocol import EngineError, State
 from sweeps.launchers.ray.launcher import Ray
 from sweeps.monitoring.progress import Progress
-from sweeps.records import code_snapshot, layout, submissions
+from sweeps.records import layout, submissions
 from sweeps.scheduling import cancel
-from sweeps.scheduling.job_scheduler import JobScheduler
-from sweeps.scheduling.scheduler import Interrupted, Run
+from sweeps.scheduling.scheduler import Interrupted, Scheduler
 from sweeps.study import config, study_directory
 
 
@@ -41,6 +40,8 @@ class Cluster(kubernetes.Kubernetes):
         handles = [f"{batch.name}-{index}" for index in range(batch.size)]
         self.here.update(handles)
         return handles
+
+    is_this_host = False
 
     def find(self, batch):
         self._ask()
@@ -77,9 +78,9 @@ def make_scheduler(make_study, clusters):
         made = make_study(**own)
         study_directory.prepare(made)
         trials = study_directory.materialise(made, "tune", made.trials("tune"))
-        about = Run(made, Progress(), stop, code_snapshot.take(made.directory))
         engine = clusters(made.settings, made.directory)
-        scheduler = JobScheduler(about, engine, 0.0)
+        scheduler = Scheduler(made, Progress(), stop, engine)
+        scheduler.poll_s = 0.0
         return scheduler, trials
 
     return make

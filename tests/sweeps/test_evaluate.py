@@ -1,7 +1,6 @@
 """`sweeps evaluate`: what is refused, handed out, resumed and told; models and lm-eval stand in."""
 
 import gzip
-import io
 import json
 import shutil
 import types
@@ -9,12 +8,12 @@ import types
 import pytest
 
 from sweeps import __main__ as command
+from sweeps.job import evaluating, job, trainer
 from sweeps.monitoring import jax_calls, progress
 from sweeps.records import layout, lease, status, submissions
-from sweeps.scheduling import cancel, evaluate, evaluations, job
-from sweeps.study import config, evaluation, study, study_directory
+from sweeps.scheduling import cancel, downstream
+from sweeps.study import config, study, study_directory
 from sweeps.study import trial as trials
-from sweeps.worker import evaluating, worker
 from workloads.downstream import harness, suites
 
 TASKS = [task.name for task in suites.get("pydoc").tasks]
@@ -51,11 +50,13 @@ class Harness:
 
     def __init__(self, monkeypatch):
         self.asked, self.dies_after, self.stops_after = [], None, None
-        self.worker = worker.Worker(io.StringIO())
+        self.trainer = trainer.Trainer()
         monkeypatch.setattr(harness, "evaluate", self._evaluate)
-        monkeypatch.setattr(evaluating, "restored", lambda found, *rest: float(found.checkpoint))
-        program = types.SimpleNamespace(workload=None, compilations=0)
-        monkeypatch.setattr(self.worker, "_program", lambda *given: program)
+        monkeypatch.setattr(
+            evaluating, "restored", lambda trial, directory, checkpoint, *rest: float(checkpoint)
+        )
+        program = types.SimpleNamespace(workload=None)
+        monkeypatch.setattr(self.trainer, "_program", lambda *given: program)
 
     def _evaluate(self, workload, parameters, suite, data_dir, directory, about, progress):
         folder = directory / harness.TASKS
@@ -71,16 +72,15 @@ class Harness:
             line = json.dumps({"task": task.name, "parameters": parameters})
             path.write_bytes(gzip.compress(line.encode(), mtime=0))
             if self.stops_after == len(self.asked):
-                self.worker.stop()
+                self.trainer.stop()
             progress(task.name, 2, 2)
         found = {task.name: {"primary": "acc", "metrics": {"acc": 0.5}} for task in suite.tasks}
         layout.write_json(directory / harness.RESULTS, {**about, "tasks": found})
         shutil.rmtree(folder)
 
     def run(self, directory):
-        self.worker.stopping = False
-        self.worker.run(directory, "/data")
-        return json.loads(self.worker._channel.getvalue().splitlines()[-1])["outcome"]
+        self.trainer.stopping = False
+        return self.trainer.run(directory, "/data").outcome
 
 
 @pytest.fixture
@@ -89,14 +89,12 @@ def asked(monkeypatch):
 
 
 def _begin(made, checkpoint=60):
-    """Writes an evaluation's record; returns its directory."""
+    """Returns the directory of an evaluation."""
     trial = trials.read(_first(made))
-    found = evaluation.Evaluation(trial, checkpoint, "pydoc", len(TASKS), {})
-    assert evaluation.materialise(made.directory, found)
-    return made.directory / found.path
+    return made.directory / downstream.Evaluation(trial, checkpoint, "pydoc").path
 
 
-def test_a_worker_evaluates_and_says_of_what(trained, asked):
+def test_a_job_evaluates_and_says_of_what(trained, asked):
     directory = _begin(trained)
     assert directory == _first(trained) / "downstream/60/pydoc"
     assert asked.run(directory) == "done"
@@ -106,7 +104,7 @@ def test_a_worker_evaluates_and_says_of_what(trained, asked):
         *(trial.id, "standard", "pydoc_lm", 0, 60)
     ]
     assert status.read(directory)["state"] == "done"
-    assert not evaluation.materialise(trained.directory, evaluation.read_work(directory))
+    assert asked.run(directory) == trainer.FINISHED
 
 
 def test_no_finished_task_is_repeated(trained, asked):
@@ -117,7 +115,8 @@ def test_no_finished_task_is_repeated(trained, asked):
     assert asked.run(directory) == "failed"
     asked.dies_after, asked.stops_after = None, 3
     assert asked.run(directory) == "preempted"
-    assert status.read(directory)["reason"] == "preempted after 3 tasks"
+    found = status.read(directory)
+    assert (found["state"], found["global_step"]) == ("pending", 3)
     asked.stops_after = None
     assert asked.run(directory) == "done"
     assert asked.asked == TASKS
@@ -135,11 +134,11 @@ def test_results_that_were_removed_are_made_again(trained, asked):
     assert asked.asked == [*TASKS, *TASKS]
 
 
-def test_a_trained_trial_is_evaluated_by_its_worker(tmp_path, asked, monkeypatch):
+def test_a_trained_trial_is_evaluated_by_its_job(tmp_path, asked, monkeypatch):
     made = _made(tmp_path, downstream="pydoc")
     directory = _first(made)
     status.write(directory, "pending")
-    monkeypatch.setattr(asked.worker, "_train", lambda *given: "done")
+    monkeypatch.setattr(asked.trainer, "_train", lambda *given: "done")
     assert asked.run(directory) == "done"
     assert (directory / "downstream/60/pydoc" / layout.RESULTS).exists()
     assert [path.name for path in sorted((directory / layout.CHECKPOINTS).iterdir())] == [
@@ -147,30 +146,21 @@ def test_a_trained_trial_is_evaluated_by_its_worker(tmp_path, asked, monkeypatch
     ]
 
 
-def test_a_record_of_an_evaluation_knows_its_mesh_and_its_trial(trained):
-    trial = trials.read(_first(trained))
+def test_a_job_evaluates_where_and_on_what_mesh_its_batch_says(trained, asked, monkeypatch):
     mesh = {"data": 0, "fsdp": 2, "tensor": 1}
-    found = evaluation.Evaluation(trial, 50, "pydoc", 4, {"mesh": mesh, "data_dir": "/there"})
-    evaluation.materialise(trained.directory, found)
-    again = evaluation.read_work(trained.directory / found.path)
-    assert (again.trial.mesh, again.checkpoint) == ((0, 2, 1), 50)
-    assert (again.id, again.settings) == (trial.id, found.settings)
-    assert evaluation.read_work(_first(trained)) == trial
-    path = trained.directory / found.path / layout.EVALUATION
-    path.write_text(path.read_text().replace(trial.id, "0" * 16))
-    with pytest.raises(ValueError, match=f"it is of trial 0+, and {trial.id} lies here now"):
-        evaluation.read_work(path.parent)
-
-
-def test_a_job_takes_who_runs_it_from_the_evaluation(trained):
-    trial = trials.read(_first(trained))
-    settings = {"data_dir": "/there", "max_attempts": 7}
-    found = evaluation.Evaluation(trial, 60, "pydoc", 4, settings)
-    evaluation.materialise(trained.directory, found)
-    batch = submissions.new(trained.directory, "slurm", [(found.path,)], {})
-    one = job.NodeJob(batch.file, 0)
-    assert one.trials == [found]
-    assert (one.study.data_dir, one.study.settings["max_attempts"]) == ("/there", 7)
+    settings = {"data_dir": "/there", "mesh": mesh}
+    path = str(_begin(trained).relative_to(trained.directory))
+    batch = submissions.new(trained.directory, "slurm", [(path,)], {}, settings=settings)
+    one = job.Job(batch.file, 0)
+    assert (one._suite, one.study.data_dir) == ("pydoc", "/there")
+    meshes = []
+    monkeypatch.setattr(
+        one.trainer,
+        "_program",
+        lambda trial, workers: meshes.append(trial.mesh) or types.SimpleNamespace(workload=None),
+    )
+    assert one.trainer.run(trained.directory / path, one.study.data_dir).outcome == "done"
+    assert meshes == [(0, 2, 1)]
 
 
 def _refusal(capsys, *arguments):
@@ -217,7 +207,7 @@ def test_models_that_are_no_decoders_are_refused(make_trial, capsys):
 
 
 def test_missing_data_and_lm_eval_are_named_before_a_worker_starts(trained, monkeypatch, capsys):
-    monkeypatch.setattr(evaluate.driver, "scheduler", lambda about: pytest.fail("it began"))
+    monkeypatch.setattr(downstream.scheduler, "of_study", lambda *given: pytest.fail("it began"))
     monkeypatch.setattr(jax_calls, "_prepare", lambda *given: None)
 
     class Call:
@@ -245,7 +235,7 @@ def test_missing_data_and_lm_eval_are_named_before_a_worker_starts(trained, monk
 
 
 def test_the_last_line_of_a_trial(trained):
-    asked = evaluate.Evaluate(trained.directory, "pydoc", checkpoints=2)
+    asked = downstream.Evaluate(trained.directory, "pydoc", checkpoints=2)
     assert [one.checkpoint for one in asked.wanted] == [50, 60, 50, 60]
     values = {50: 0.5, 60: 0.25}
     for one in asked.wanted[:2]:
@@ -255,35 +245,37 @@ def test_the_last_line_of_a_trial(trained):
         found = {"primary": "acc", "metrics": metrics}
         layout.write_json(folder / layout.RESULTS, {"tasks": {"next": found, "sig": found}})
     path, other = (trial.path for trial in trained.trials("grid"))
-    assert evaluations.summary(asked.study, asked.wanted) == [
+    assert downstream.summary(asked.study, asked.wanted) == [
         f"{path} step 60: mean 0.2500 (next 0.250, sig 0.250); means at earlier checkpoints: "
         "50: 0.5000",
         f"{other} step 60: no results; means at earlier checkpoints: 50: no results",
     ]
     layout.write_json(trained.directory / asked.wanted[0].path / layout.RESULTS, {"tasks": 3})
     with pytest.raises(ValueError, match="is not what an evaluation writes"):
-        evaluations.summary(asked.study, asked.wanted)
+        downstream.summary(asked.study, asked.wanted)
 
 
 @pytest.mark.parametrize("typed", ["~nobody_of_that_name/x", "$DATA/x", "gs://bucket/x"])
 def test_a_data_dir_that_nobody_means_is_refused(trained, typed):
     with pytest.raises(ValueError, match="path"):
-        evaluate.Evaluate(trained.directory, "pydoc", data_dir=typed)
+        downstream.Evaluate(trained.directory, "pydoc", data_dir=typed)
 
 
 def test_evaluations_go_through_the_schedulers_of_trials(trained, asked):
     """What has results is not handed out, and what got none is told."""
-    wanted = evaluate.Evaluate(trained.directory, "pydoc", checkpoints=2).wanted
+    wanted = downstream.Evaluate(trained.directory, "pydoc", checkpoints=2).wanted
     asked.run(_begin(trained, 50))
     handed = []
 
     class Scheduler:
+        root = trained.directory
+
         def run(self, left):
             handed.extend(left)
             asked.run(trained.directory / left[0].path)
 
     shown = progress.Progress()
-    lacking = evaluations.run(trained, Scheduler(), shown, wanted)
+    lacking = downstream.run(Scheduler(), shown, wanted)
     assert handed == wanted[1:]
     assert lacking == wanted[2:]
     assert len({one.program for one in wanted}) == 2
@@ -297,7 +289,7 @@ def test_cancel_finds_evaluations_of_a_complete_study(trained):
     for trial in trained.trials("grid"):
         status.write(trained.directory / trial.path, "diverged")
     assert "nothing to cancel" in cancel.cancel(trained.directory)
-    _begin(trained)
+    lease.claim(_begin(trained)).end("preempted")
     assert "is cancelled" in cancel.cancel(trained.directory)
 
 

@@ -9,8 +9,7 @@ import sys
 import pytest
 
 from sweeps.records import layout, lease, measurements, submissions
-from sweeps.scheduling import evaluate
-from sweeps.study import evaluation
+from sweeps.scheduling import downstream
 from workloads.downstream import embedded
 from workloads.text.corpora import pydoc_text
 
@@ -94,16 +93,15 @@ def test_a_killed_evaluation_repeats_no_finished_task(evaluated, again, sweeps, 
     assert layout.read_json(resumed) == {"global_step": len(there)}
     assert _samples(again) == _samples(evaluated)
     assert {path.name for path in folder.iterdir()} == {
-        *(layout.RESULTS, layout.SAMPLES, layout.STATUS, layout.EVALUATION, layout.ATTEMPTS)
+        *(layout.RESULTS, layout.SAMPLES, layout.ATTEMPTS)
     }
 
 
 def test_an_engine_s_job_evaluates_what_it_was_given(evaluated, again, sweeps):
     overrides = ["--config.launcher=slurm", "--config.slurm.workers=2"]
-    asked = evaluate.Evaluate(again, "pydoc", overrides=overrides)
-    assert all(evaluation.materialise(again, one) for one in asked.wanted)
+    asked = downstream.Evaluate(again, "pydoc", overrides=overrides)
     paths = tuple(one.path for one in asked.wanted)
-    batch = submissions.new(again, "slurm", [paths], {}, platform="cpu")
+    batch = submissions.new(again, "slurm", [paths], {}, platform="cpu", settings=asked.changed)
     output = _finish(sweeps("job", batch.file, "--index=0"))
     assert "suite pydoc, 4 tasks" in output
     assert _samples(again) == _samples(evaluated)

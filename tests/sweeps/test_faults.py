@@ -1,4 +1,4 @@
-"""Workers killed while they save, raced, frozen past their lease, moved to other cores."""
+"""Jobs killed while they save, raced, frozen past their lease, moved to other cores."""
 
 import os
 import pathlib
@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from sweeps.launchers.protocol import FINISHED
 from sweeps.records import attempts, layout, lease, status
 from tests.sweeps.chaos import equality, storm
 
@@ -22,11 +23,6 @@ def _same(trial, undisturbed):
     assert equality.trial_problems(trial, other) == []
 
 
-def _kill(one):
-    os.kill(one.process.pid, signal.SIGKILL)
-    one.process.wait()
-
-
 def test_killed_while_it_writes_a_checkpoint(
     drivers, undisturbed, worker, one_core, data_dir, wait_until
 ):
@@ -37,38 +33,31 @@ def test_killed_while_it_writes_a_checkpoint(
         one.run(trial, data_dir)
         one.wait_for("eval")
         wait_until(lambda: storm.is_saving(trial), every=0)
-        _kill(one)
+        one.kill()
         if storm.is_saving(trial):
             break
     assert storm.is_saving(trial)
     assert status.read(trial)["state"] == "pending"
     last = worker(one_core)
     last.run(trial, data_dir)
-    assert last.wait_for("end")["outcome"] == "done"
+    assert last.end()[0] == "done"
     assert not storm.is_saving(trial)
     _same(trial, undisturbed)
 
 
-def test_eight_workers_race_for_a_trial(drivers, worker, one_core, data_dir, wait_until):
-    """One wins; the others say so and leave nothing on disk."""
+def test_eight_jobs_race_for_a_trial(drivers, worker, one_core, data_dir):
+    """One wins; the others leave nothing on disk."""
     trial, *_ = drivers.materialise()
     racers = [worker(one_core) for _ in range(8)]
     for one in racers:
-        one.wait_for("ready")
-    for one in racers:
         one.run(trial, data_dir)
-
-    def ended():
-        return [event for one in racers for event in one.events if event["event"] == "end"]
-
-    wait_until(lambda: len(ended()) >= 7)
-    assert [event["outcome"] for event in ended()[:7]] == ["claimed elsewhere"] * 7
+    for one in racers:
+        one.process.wait(240)
     assert os.listdir(trial / layout.ATTEMPTS) == ["1"]
-    record = layout.read_json(trial / layout.ATTEMPTS / "1" / lease.LEASE)
-    others = [one for one in racers if one.process.pid != record["pid"]]
-    assert len(others) == 7
-    for one in others:
-        assert one.close() == 0
+    winners = [one for one in racers if one.attempt]
+    assert [one.end()[0] for one in winners] == ["done"]
+    losers = [one for one in racers if not one.attempt]
+    assert [one.process.returncode for one in losers] == [FINISHED] * 7
 
 
 def _contents(trial: pathlib.Path, without: str) -> dict[str, bytes]:
@@ -88,7 +77,7 @@ def test_frozen_worker_wakes_after_its_lease_and_writes_nothing(
     zombie = worker(one_core, ATTNPERF_LEASE_S="3")
     other = worker(one_core, ATTNPERF_LEASE_S="3")
     zombie.run(trial, data_dir)
-    zombie.wait_for("compiled")
+    zombie.wait_for("train")
     if moment == "saving":
         wait_until(lambda: storm.is_saving(trial), every=0)
     zombie.process.send_signal(signal.SIGSTOP)
@@ -96,13 +85,11 @@ def test_frozen_worker_wakes_after_its_lease_and_writes_nothing(
     wait_until(lambda: not lease.is_alive(first))
     assert status.read(trial)["reason"].startswith("interrupted")
     other.run(trial, data_dir)
-    assert other.wait_for("end")["outcome"] == "done"
+    assert other.end()[0] == "done"
     _same(trial, undisturbed)
     before, own = _contents(trial, "1"), {path.name for path in first.iterdir()}
     zombie.process.send_signal(signal.SIGCONT)
-    assert zombie.wait_for("end")["outcome"] == "lost"
-    assert zombie.close() == 0
-    assert other.close() == 0
+    assert zombie.end()[0] == "lost"
     after = _contents(trial, "1")
     assert {name: after.get(name) for name in before} == before
     # Orbax's threads may finish the checkpoint that they were writing. It replaces nothing, and
@@ -123,10 +110,10 @@ def test_moved_to_another_number_of_cores(drivers, undisturbed, worker, one_core
     one = worker(one_core)
     one.run(trial, data_dir)
     one.wait_for("eval", 2)
-    _kill(one)
+    one.kill()
     two = worker()
     two.run(trial, data_dir)
-    assert two.wait_for("end")["outcome"] == "done"
+    assert two.end()[0] == "done"
     cores = len(os.sched_getaffinity(0))
     own = one_core.count(",") + 1
     assert layout.read_json(trial / layout.TRIAL)["hardware"]["cpu_count"] == own

@@ -12,10 +12,9 @@ import pytest
 from sweeps.launchers import table
 from sweeps.launchers.protocol import EngineError, State
 from sweeps.monitoring.progress import Progress
-from sweeps.records import code_snapshot, layout, lease, measurements, status, submissions
+from sweeps.records import layout, lease, measurements, status, submissions
 from sweeps.scheduling import cancel
-from sweeps.scheduling.job_scheduler import JobScheduler
-from sweeps.scheduling.scheduler import Interrupted, Run
+from sweeps.scheduling.scheduler import Interrupted, Scheduler
 from sweeps.study import study_directory
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -23,6 +22,8 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
 class ProcessEngine:
     """An engine that starts every job at once; its processes outlive drivers."""
+
+    is_this_host = False
 
     def __init__(self, environment):
         self.environment = environment
@@ -119,9 +120,9 @@ def make_scheduler(make_study, engine, _processes):
         study_directory.prepare(resolved)
         trials = resolved.trials("tune")
         study_directory.materialise(resolved, "tune", trials)
-        snapshot = code_snapshot.take(resolved.directory)
-        about = Run(resolved, Progress(), lambda: False, snapshot)
-        return JobScheduler(about, engine, 0.2), trials
+        made = Scheduler(resolved, Progress(), lambda: False, engine)
+        made.poll_s = 0.2
+        return made, trials
 
     return make
 
@@ -174,7 +175,7 @@ def test_a_job_that_never_begins_is_given_up_with_its_log(make_scheduler, engine
 @pytest.mark.parametrize("mark", [True, False])
 def test_a_job_that_leaves_no_log_is_known_by_its_mark(make_scheduler, engine, monkeypatch, mark):
     """As on Kubernetes with a bucket. A job without log and mark never ran."""
-    monkeypatch.setattr("sweeps.scheduling.job_scheduler._PAUSE_S", 0.0)
+    monkeypatch.setattr("sweeps.scheduling.scheduler._PAUSE_S", 0.0)
     scheduler, trials = make_scheduler(points=1)
     scheduler.poll_s, batches = 0.0, []
 
@@ -188,7 +189,6 @@ def test_a_job_that_leaves_no_log_is_known_by_its_mark(make_scheduler, engine, m
     scheduler.run(trials)
     assert _states(scheduler, trials) == ["failed"]
     assert len(batches) == (3 if mark else 20)
-    assert batches[0].began == {trials[0].path: 0}
 
 
 def test_a_node_without_data_is_avoided(make_scheduler, engine, data_dir, tmp_path):
@@ -333,7 +333,7 @@ def test_a_refused_node_and_a_dropped_job_are_no_faults_of_the_trial(make_schedu
 def test_a_file_system_that_comes_back_costs_nothing(make_scheduler, engine, monkeypatch):
     scheduler, trials = make_scheduler()
     real, failures = submissions.new, [OSError(28, "No space left on device")] * 2
-    monkeypatch.setattr("sweeps.scheduling.job_scheduler._PAUSE_S", 0.1)
+    monkeypatch.setattr("sweeps.scheduling.scheduler._PAUSE_S", 0.1)
 
     def full(*arguments):
         if failures:
@@ -370,7 +370,7 @@ def _folder(tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"began": "x"},
+        {"sharing": "x"},
         {"place": []},
         {"tasks": 3},
         {"tasks": None},

@@ -17,10 +17,12 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "distributed": ("launchers",),
     "training": ("records", "study", "distributed"),
     "init2winit": ("records", "launchers", "study", "training"),
-    "worker": ("records", "launchers", "study", "distributed", "training", "init2winit"),
     "algoperf": ("records", "study", "training"),
     "monitoring": ("records", "launchers", "study", "training"),
-    "scheduling": ("records", "launchers", "study", "distributed", "monitoring"),
+    "scheduling": ("records", "launchers", "study", "monitoring"),
+    "job": (
+        *("records", "launchers", "study", "distributed", "training", "init2winit", "scheduling"),
+    ),
 }
 # What a driver never loads; of these folders every module is imported without it.
 HEAVY = {"jax", "jaxlib", "flax", "optax", "orbax"}

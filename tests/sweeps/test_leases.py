@@ -1,9 +1,10 @@
 """Claims, heartbeats and atomic files where the file system fails, and what a driver does then."""
 
 import errno
+import io
 import os
 import pathlib
-import queue
+import signal
 import stat
 import subprocess
 import sys
@@ -13,12 +14,14 @@ import time
 import pytest
 
 from attention import files
+from sweeps.job import trainer, trial_lock
 from sweeps.launchers import local
+from sweeps.launchers.protocol import State
 from sweeps.monitoring.progress import Progress
 from sweeps.records import clock, disk, layout, lease, outages, status, submissions
-from sweeps.scheduling import local_scheduler
-from sweeps.scheduling.scheduler import Run
-from sweeps.worker import held_attempt, worker
+from sweeps.scheduling import scheduler as schedulers
+from sweeps.scheduling.scheduler import Scheduler
+from sweeps.study import study_directory
 
 
 def failing(monkeypatch, function, number, when, times=10**9):
@@ -88,17 +91,15 @@ def test_an_answer_that_is_lost_is_no_lost_claim(tmp_path, monkeypatch, number):
 
 
 def test_a_claim_that_fails_for_good_is_counted(make_trial, data_dir, monkeypatch):
-    """The worker asks again while the error may pass; then the driver hears of it."""
+    """The job asks again while the error may pass, and goes on with its other trials then."""
     directory, pauses = make_trial(), []
     monkeypatch.setattr(clock.clock, "sleep", pauses.append)
     met = failing(monkeypatch, "rename", errno.ESTALE, lambda path: "attempts" in path)
-    events = queue.SimpleQueue()
-    one = worker.Worker(None)
-    one.report = lambda event, **fields: events.put({"event": event, **fields})
-    one.run(directory, data_dir)
-    ended = events.get_nowait()
-    assert (ended["outcome"], ended["claimed"]) == ("failed", False)
-    assert "Stale file handle" in ended["error"]
+    one = trainer.Trainer()
+    end = one.run(directory, data_dir)
+    assert end.outcome == trainer.UNCLAIMED
+    assert "Stale file handle" in end.error
+    assert not one.broken
     assert pauses == list(outages.PAUSES_S)
     assert len(met) == len(pauses) + 1
 
@@ -147,7 +148,7 @@ def test_the_heartbeat_outlives_a_file_server_that_fails(tmp_path, monkeypatch, 
         for name in ("stat", "listdir", "utime")
     ]
     beat_before = os.stat(member.directory / lease.HEARTBEAT).st_mtime_ns
-    with held_attempt.heartbeat(member, stopped.set):
+    with trial_lock.heartbeat(member, stopped.set):
         away.append(True)
         wait_until(lambda: len(met[0]) > 5 and len(met[1]) > 5)
         away.clear()
@@ -164,32 +165,38 @@ def test_the_heartbeat_outlives_a_file_server_that_fails(tmp_path, monkeypatch, 
 
 
 class Stub:
-    """Workers that claim and end real trials at once, without training."""
+    """A host whose jobs claim and end real trials at once, without training.
 
-    primary = False
+    ends: how, (outcome, reason) of each in turn; 'done' once they are used up.
+    """
+
+    is_this_host = True
+    place = {}  # noqa: RUF012
 
     def __init__(self):
-        self.events, self.ends, self.given = queue.Queue(), [], []
+        self.ends, self.taken = [], []
 
     def capacity(self):
         return 1
 
-    def start(self, slot, variables):
-        self.events.put((slot, {"event": "ready"}))
-        return True
+    def submit(self, batch):
+        root = batch.file.parents[1]
+        for path in batch.jobs[0]:
+            if status.recorded(root / path)["state"] == "done":
+                continue
+            self.taken.append(path)
+            attempt = lease.claim(root / path)
+            batch.note_claim(0, path)
+            outcome, reason = self.ends.pop(0) if self.ends else ("done", None)
+            status.write(root / path, outcome, reason=reason)
+            attempt.end(outcome, error=reason, retry=not disk.is_reason(reason))
+            if outcome != "done":
+                return [batch.name]
+        batch.note_claim(0, submissions.CLAIMS_END)
+        return [batch.name]
 
-    def send(self, slot, trial, **order):
-        self.given.append(trial)
-        end = self.ends.pop(0) if self.ends else {"outcome": "done"}
-        if end.get("claimed", True):
-            attempt = lease.claim(pathlib.Path(trial))
-            status.write(attempt.trial_directory, end["outcome"], reason=end.get("error"))
-            attempt.end(end["outcome"])
-        self.events.put((slot, {"event": "end", "trial": trial, **end}))
-        self.events.put((slot, {"event": "free"}))
-
-    def pid(self, slot):
-        return 0
+    def status(self, handles):
+        return dict.fromkeys(handles, State.GONE)
 
     def close(self):
         pass
@@ -197,71 +204,57 @@ class Stub:
 
 @pytest.fixture
 def make_scheduler(make_study, monkeypatch):
-    """Returns a function that makes a scheduler of stub workers on a study of trials on disk."""
-    from sweeps.study import study_directory
-
-    monkeypatch.setattr(local_scheduler, "_POLL_S", 0.01)
-    monkeypatch.setattr(local_scheduler, "_LOOK_S", 0.05)
+    """Returns a function that makes a scheduler of stub jobs on a study of trials on disk."""
+    monkeypatch.setattr(schedulers, "_POLL_S", 0.01)
+    monkeypatch.setattr(schedulers, "_WATCH_HERE_S", 0.05)
+    monkeypatch.setattr(schedulers, "_PAUSE_S", 0.05)
 
     def make(points=3):
         made = make_study(protocol="grid", variants="standard", points=points)
         study_directory.prepare(made)
         trials = made.trials("grid")
         study_directory.materialise(made, "grid", trials)
-        about = Run(made, Progress(), lambda: False, made.directory)
-        one = local_scheduler.LocalScheduler(about, Stub())
+        one = Scheduler(made, Progress(), lambda: False, Stub())
         one.progress.stage("grid", trials, made.directory)
         return one, trials
 
     return make
 
 
-@pytest.mark.parametrize("function", ["listdir", "stat", "open"])
+@pytest.mark.parametrize("function", ["listdir", "open"])
 def test_a_scheduler_outlives_a_file_server_that_fails(
     make_scheduler, monkeypatch, capsys, function
 ):
     """Every trial ends once, none is counted as failed, and it is said once."""
     one, trials = make_scheduler()
-    one.workers.ends = [{"outcome": "failed", "error": "x"}]
-    root, mine = str(one.root), threading.get_ident()
-    away = []
+    one.launcher.ends = [("failed", "x")]
+    root, away, real = str(one.root), [], one._look
 
-    def in_the_scheduler(path):
-        inside = any(name == "_handle" for name in away)
-        return inside and root in path and threading.get_ident() == mine
-
-    real = one._handle
-
-    def handle(slot, event):
-        away.append("_handle")
+    def look():
+        away.append(True)
         try:
-            real(slot, event)
+            real()
         finally:
             away.clear()
 
-    monkeypatch.setattr(one, "_handle", handle)
-    if function == "open":
-        import io
+    monkeypatch.setattr(one, "_look", look)
+    where = io if function == "open" else os
+    original, met = getattr(where, function), []
 
-        opened = io.open
+    def fails(path, *arguments, **named):
+        if away and root in os.fspath(path) and len(met) < 2:
+            met.append(path)
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+        return original(path, *arguments, **named)
 
-        def fails(path, *arguments, **named):
-            if in_the_scheduler(os.fspath(path)) and len(met) < 2:
-                met.append(path)
-                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
-            return opened(path, *arguments, **named)
-
-        met = []
-        monkeypatch.setattr(io, "open", fails)
-    else:
-        met = failing(monkeypatch, function, errno.ESTALE, in_the_scheduler, times=2)
+    monkeypatch.setattr(where, function, fails)
     one.run(trials)
     assert [status.read(one.root / t.path)["state"] for t in trials] == ["done"] * 3
     shown = capsys.readouterr().out
     assert "[3/3]" in shown
-    assert met or function == "stat"
-    assert not met or "Stale file handle" in shown
-    assert len(one.workers.given) == 4
+    assert met
+    assert "Stale file handle" in shown
+    assert len(one.launcher.taken) == 4
 
 
 def test_a_scheduler_outlives_a_file_server_that_fails_as_it_begins(
@@ -272,7 +265,7 @@ def test_a_scheduler_outlives_a_file_server_that_fails_as_it_begins(
     met = failing(monkeypatch, "listdir", errno.EIO, lambda path: "attempts" in path, times=3)
     one.outage.wait_out(lambda: one.run(trials))
     assert len(met) == 3
-    assert len(one.workers.given) == 3
+    assert len(one.launcher.taken) == 3
     assert capsys.readouterr().out.count("Input/output error") == 1
 
 
@@ -304,7 +297,6 @@ def test_an_outage_ends_after_an_hour(monkeypatch):
     assert str(ended.value).count("nothing else") == 1
 
 
-@pytest.mark.parametrize("place", ["", "downstream/12/pydoc"])
 @pytest.mark.parametrize(
     ("changes", "hangs"),
     [
@@ -314,22 +306,54 @@ def test_an_outage_ends_after_an_hour(monkeypatch):
         ({"pid_namespace": "pid:[1]"}, False),
     ],
 )
-def test_a_worker_of_ours_that_let_its_lease_pass_is_ended(
-    make_scheduler, monkeypatch, place, changes, hangs
+def test_a_process_of_this_host_that_let_its_lease_pass_is_ended(
+    make_scheduler, monkeypatch, changes, hangs
 ):
-    """Also where it evaluates what it has trained."""
     one, [trial] = make_scheduler(points=1)
-    monkeypatch.setattr(one.workers, "pid", lambda slot: os.getpid())
+    signals = []
+    monkeypatch.setattr(os, "kill", lambda *given: signals.append(given))
     attempt = lease.claim(one.root / trial.path)
-    if place:
-        attempt.end("done")
-        attempt = lease.claim(one.root / trial.path / place)
-    assert not one._hangs(trial, 0)
+    batch = submissions.new(one.root, "local", [(trial.path,)], {})
+    one.jobs["x"] = schedulers.SubmittedJob(batch, 0, {trial.path: trial})
+    one._end_silent()
+    assert signals == []
     path = attempt.directory / lease.LEASE
     layout.write_json(path, {**layout.read_json(path), **changes})
     seen = time.time() - 300
     os.utime(attempt.directory / lease.HEARTBEAT, (seen, seen))
-    assert one._hangs(trial, 0) == hangs
+    one._look_for_silent_at = 0.0
+    one._end_silent()
+    assert signals == ([(os.getpid(), signal.SIGKILL)] if hangs else [])
+
+
+_HANGS = """
+import os, pathlib, sys, time
+from sweeps.job import trial_lock
+from sweeps.records import lease
+attempt = lease.claim(pathlib.Path(sys.argv[1]))
+with trial_lock.logged(attempt):
+    watchdog = trial_lock.Watchdog()
+    for _ in range(4):
+        watchdog.progress()
+        time.sleep(0.2)
+    print("hangs", flush=True)
+    time.sleep(1000)
+"""
+
+
+def test_a_trial_that_hangs_ends_its_process(tmp_path):
+    """It may be tried again at once; its log says where each thread was."""
+    done = subprocess.run(
+        [sys.executable, "-c", _HANGS, tmp_path],
+        env={**os.environ, "ATTNPERF_HANG_S": "0.5"},
+        cwd=pathlib.Path(__file__).resolve().parents[2],
+        timeout=60,
+    )
+    assert done.returncode == 1
+    log = (tmp_path / "attempts/1/log.txt").read_text()
+    assert log.startswith("hangs")
+    assert "Timeout" in log
+    assert lease.claim(tmp_path).number == 2
 
 
 @pytest.mark.parametrize("pid", [-1, 0, "1", None, [1]])
@@ -360,11 +384,18 @@ def test_a_full_disk_ends_the_driver(make_scheduler, capsys):
     """No trial after it is begun, and nothing is tried again in vain."""
     one, trials = make_scheduler()
     full = disk.FullError(one.root, "a checkpoint takes 1.0 MB")
-    one.workers.ends = [{"outcome": "failed", "error": str(full)}]
+    one.launcher.ends = [("failed", str(full))]
     with pytest.raises(ValueError, match=r"disk full: No space left on device for .*B free"):
         one.run(trials)
-    assert len(one.workers.given) == 1
+    assert len(one.launcher.taken) == 1
     assert "again" not in capsys.readouterr().out
+
+
+def test_a_full_disk_that_the_driver_meets_ends_it(make_scheduler, monkeypatch):
+    one, trials = make_scheduler()
+    failing(monkeypatch, "replace", errno.ENOSPC, lambda path: submissions.JOBS in path)
+    with pytest.raises(ValueError, match="disk full: No space left on device for"):
+        one.run(trials)
 
 
 @pytest.mark.parametrize(
@@ -427,25 +458,67 @@ def test_a_slot_has_no_file_and_ends_with_its_process(tmp_path):
         assert local.hold_name(name) is None
 
 
-def test_a_slot_of_this_host_has_one_worker_whoever_starts_it(tmp_path, monkeypatch):
-    sleeper = [
-        sys.executable,
-        "-c",
-        "import sys; print('{\"event\": 1}', flush=True); sys.stdin.read()",
-    ]
-    monkeypatch.setattr(local.Local, "command", lambda self, slot: sleeper)
-    own = {"workload": "digits_vit", "local": {"workers": 2, "pin": False}}
-    engine, other = local.LocalLauncher(own, tmp_path), local.LocalLauncher(own, tmp_path)
-    assert engine.capacity() == 2
-    assert engine.start(0, {"PYTHONPATH": str(tmp_path)})
-    assert engine.events.get(timeout=60)[0] == 0
-    assert not other.start(0, {})
-    engine.cancel(["0", "1"])
-    assert engine.events.get(timeout=60) == (0, None)
-    assert other.start(0, {})
-    engine.close()
-    other.close()
-    assert not local.LocalLauncher.requeue()
+@pytest.fixture
+def launchers(make_trial, monkeypatch):
+    """Returns a function that makes a launcher of two slots, whose jobs wait for their end, and
+    the study's directory."""
+    trial = make_trial()
+    sleeper = [sys.executable, "-c", "import time; time.sleep(1000)"]
+    monkeypatch.setattr(submissions.Batch, "command", lambda *given: sleeper)
+    keys, made = {"local": {"workers": 2, "pin": False}}, []
+    root = layout.study_of(trial)
+
+    def make():
+        made.append(local.LocalLauncher(keys, root))
+        return made[-1]
+
+    yield make, root, str(trial.relative_to(root))
+    for one in made:
+        one.close()
+
+
+def test_a_slot_has_one_job_whoever_starts_it(launchers):
+    """Jobs of two drivers take the slots crosswise; a queued one starts where one is free."""
+    make, root, path = launchers
+    batches = [submissions.new(root, "local", [(path,)], {}, sharing=2) for _ in range(2)]
+    one, other = make(), make()
+    assert one.capacity() == 2
+    assert not one.requeue()
+    first, second = one.submit(batches[0])
+    handles = other.submit(batches[1])
+    both = [first, second, *handles]
+    assert [one.status([handle])[handle] for handle in both[:2]] == [State.RUNNING] * 2
+    assert other.status(both) == {
+        **{first: State.RUNNING, second: State.RUNNING},
+        **{handle: State.QUEUED for handle in handles},
+    }
+    assert one.status(handles) == dict.fromkeys(handles, State.GONE)  # nobody else starts them
+    assert other.find(batches[0]) == [first, second]
+    assert other.find(batches[1]) is None
+    one.cancel([first])
+    _gone(one, first)
+    assert sorted(other.status(handles).values()) == [State.QUEUED, State.RUNNING]
+    assert list(one._processes) == [second]  # a launcher forgets jobs that are gone
+    one.close()
+    assert other.status([second]) == {second: State.GONE}
+
+
+def _gone(launcher, handle):
+    until = time.monotonic() + 60
+    while launcher.status([handle])[handle] is not State.GONE:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_queued_job_is_dropped_once_its_trials_are_complete(launchers):
+    """Another driver has the slots for ever: without this, its trials done, it would wait."""
+    make, root, path = launchers
+    other, one = make(), make()
+    other.submit(submissions.new(root, "local", [(path,)], {}, sharing=2))
+    queued = one.submit(submissions.new(root, "local", [(path,)], {}, sharing=2))
+    assert one.status(queued) == dict.fromkeys(queued, State.QUEUED)
+    status.write(root / path, "done")
+    assert one.status(queued) == dict.fromkeys(queued, State.GONE)
 
 
 # --- what a host has to compute on
@@ -478,7 +551,7 @@ def test_what_a_host_must_compute_on(host, monkeypatch, paths, vendor, variables
 
 
 def test_a_gpu_that_jax_does_not_see_is_refused(make_study, host):
-    """By the real driver and worker, of a host whose devices are in a folder."""
+    """By the real driver and job, of a host whose devices are in a folder."""
     from sweeps.scheduling import driver
 
     host("dev/nvidia0")

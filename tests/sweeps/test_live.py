@@ -134,9 +134,7 @@ class Device:
     def train(self, directory):
         """Returns how an attempt at a trial ended."""
         attempt = lease.claim(directory)
-        training = loop.Training(
-            trials.read(directory), attempt, self, "", lambda *event, **fields: None, lambda: False
-        )
+        training = loop.Training(trials.read(directory), attempt, self, "", lambda: False)
         try:
             end = training.run()
         except MemoryError:

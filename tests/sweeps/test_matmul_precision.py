@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sweeps.job import accelerator
 from sweeps.monitoring import plan
 from sweeps.records import provenance
 from sweeps.study import config, study
 from sweeps.study import trial as trials
 from sweeps.training import train_step
-from sweeps.worker import __main__ as worker_command
 from tests.sweeps import test_live
 from workloads.base import spec
 
@@ -125,13 +125,13 @@ def _drawn():
 
 
 @pytest.mark.parametrize("name", provenance.PINNED)
-def test_a_worker_computes_by_no_option_of_the_user(name, monkeypatch):
+def test_a_job_computes_by_no_option_of_the_user(name, monkeypatch):
     expected, before = _drawn(), jax.config.values[name]
     try:
         jax.config.update(name, _OF_A_USER[name])
         if name in list(_OF_A_USER)[:3]:
             assert _drawn() != expected
-        worker_command._set_up_jax("")
+        accelerator.set_up("", "")
         assert _drawn() == expected
         assert jnp.asarray(np.float64(1)).dtype == jnp.float32
         assert jax.config.values[name] != _OF_A_USER[name]
@@ -139,7 +139,7 @@ def test_a_worker_computes_by_no_option_of_the_user(name, monkeypatch):
         jax.config.update(name, before)
     # Of the process of another trainer: its variables.
     monkeypatch.setenv(name.upper(), "1")
-    worker_command._set_up_others_jax("", "")
+    accelerator.set_up_other_trainer("", "")
     assert name.upper() not in os.environ
 
 

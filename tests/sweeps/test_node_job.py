@@ -1,4 +1,4 @@
-"""`python -m sweeps job` on a node: its mark, its driver's count of failures, missing devices."""
+"""`python -m sweeps job` on a node: its mark, its claims, its workers, missing devices."""
 
 import errno
 import pathlib
@@ -9,10 +9,10 @@ import sys
 import pytest
 
 from sweeps.__main__ import main
+from sweeps.job import job, trainer
 from sweeps.launchers import local
-from sweeps.launchers.protocol import FINISHED, WRONG_NODE
-from sweeps.records import clock, layout, lease, outages, status, submissions
-from sweeps.scheduling import job
+from sweeps.launchers.protocol import AGAIN, FINISHED, WRONG_NODE
+from sweeps.records import clock, layout, lease, status, submissions
 from sweeps.study import study_directory
 
 
@@ -30,11 +30,14 @@ def _as_it_was(monkeypatch):
 @pytest.fixture
 def batch(make_study):
     """A batch of one job of a study on disk."""
-    made = make_study(launcher="slurm", points=1)
+    return _batch(make_study(launcher="slurm", points=1))
+
+
+def _batch(made, **options):
     study_directory.prepare(made)
-    [trial] = study_directory.materialise(made, "tune", made.trials("tune"))
-    path = trial.path
-    return submissions.new(made.directory, "slurm", [(path,)], {}, began={path: 0})
+    trials = study_directory.materialise(made, "tune", made.trials("tune"))
+    launcher, paths = made.settings["launcher"], tuple(trial.path for trial in trials)
+    return submissions.new(made.directory, launcher, [paths], {}, **options)
 
 
 def test_a_job_marks_its_start_before_it_loads_what_the_node_may_lack(batch):
@@ -57,32 +60,87 @@ def test_a_node_with_too_few_devices_is_avoided(batch, monkeypatch):
     two = ("CUDA_VISIBLE_DEVICES", ["0", "1"])
     monkeypatch.setattr(local, "accelerators", lambda: two)
     monkeypatch.setattr(job.preflight, "check_data_here", lambda study: None)
-    one = job.NodeJob(batch.file, 0)
-    one.study.settings["slurm"] = {**one.study.settings["slurm"], "workers": 4}
+    one = job.Job(batch.file, 0)
+    one._workers = 4
     assert one.run() == WRONG_NODE
     assert "there are 2 accelerators" in batch.refusal(0)["reason"]
 
 
-def test_a_job_counts_failures_since_its_drivers_run_began(batch, monkeypatch):
+class Trainer(trainer.Trainer):
+    """Ends trials as `ends` says by their names, others as 'done'; stops after `stops_after`."""
+
+    ends = {}  # noqa: RUF012
+    stops_after = None
+
+    def run(self, directory, data_dir, loader_workers=0):
+        self._claimed(directory)
+        outcome = self.ends.get(directory.name, "done")
+        self.broken |= outcome == "failed"
+        if directory.name == self.stops_after:
+            self.stop()
+        return trainer.End(outcome)
+
+
+@pytest.fixture
+def three(make_study, monkeypatch):
+    """A batch of one job of three trials, on this host; trainers are stubs."""
+    monkeypatch.setattr(trainer, "Trainer", type("Made", (Trainer,), {"ends": {}}))
+    monkeypatch.setattr(job.Job, "_find_platform", lambda self: FINISHED)
+    return _batch(make_study(points=3))
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "claimed", "has_ended"),
+    [
+        ({}, FINISHED, 3, True),
+        # The process is broken: what is left is for another one.
+        ({"ends": {"trial_1001": "failed"}}, 1, 2, False),
+        ({"ends": {"trial_1001": trainer.UNCLAIMED}}, 1, 3, True),
+        ({"stops_after": "trial_1"}, AGAIN, 1, False),
+        ({"stops_after": "trial_2001"}, AGAIN, 3, False),
+    ],
+)
+def test_a_job_claims_its_trials_one_after_the_other(three, changes, code, claimed, has_ended):
+    for name, value in changes.items():
+        setattr(trainer.Trainer, name, value)
+    assert job.run(three.file, 0) == code
+    lines, _ = three.claims(0)
+    expected = [*three.jobs[0][:claimed], *([submissions.CLAIMS_END] * has_ended)]
+    assert lines == expected
+
+
+def test_a_cancelled_study_is_begun_by_no_job(three):
+    layout.write_json(three.file.parents[1] / submissions.CANCELLED, {})
+    assert job.run(three.file, 0) == FINISHED
+    assert three.claims(0) == ([], 0)
+
+
+def test_claims_are_read_on_from_where_they_ended(three):
+    three.note_claim(0, "a")
+    lines, end = three.claims(0)
+    assert lines == ["a"]
+    file = three.file.with_name(f"{three.name}.0.claims")
+    file.write_bytes(file.read_bytes() + b"b\nc")  # cut short by a kill
+    assert three.claims(0, end) == (["b"], end + 2)
+
+
+def test_workers_of_a_node_have_a_share_each(batch, monkeypatch):
+    """Each is a process of its own; what one of them could not do, the job has not done."""
     monkeypatch.setattr(job.preflight, "check_data_here", lambda study: None)
-    seen = []
+    codes, started = [1, FINISHED], []
 
-    class Scheduler:
-        def __init__(self, about, engine, watches):
-            seen.append(about.began)
+    class Process:
+        def __init__(self, command, **options):
+            started.append([part for part in command if part.startswith(("--slot", "--cpus"))])
+            self.wait = lambda: codes[len(started) - 2]
 
-        def run(self, trials):
-            raise ValueError("no device")
-
-        def close(self):
-            pass
-
-        outage = outages.Outage(print)
-
-    monkeypatch.setattr(job, "LocalScheduler", Scheduler)
-    one = job.NodeJob(batch.file, 0)
-    assert one.run() == WRONG_NODE
-    assert seen == [{path: 0 for path in batch.jobs[0]}]
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    one = job.Job(batch.file, 0)
+    one._workers = 2
+    assert one.run() == 1
+    assert [arguments[0] for arguments in started] == ["--slot=0", "--slot=1"]
+    assert all(arguments[1].startswith("--cpus=") for arguments in started)
+    assert batch.claims(0) == ([], 0)
 
 
 def test_a_file_server_that_fails_as_a_job_begins_costs_the_trial_nothing(batch, monkeypatch):

@@ -1,13 +1,11 @@
 """Trials of several real processes: the numbers of one process, and faults of any of them."""
 
 import csv
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
@@ -15,6 +13,7 @@ import pytest
 from sweeps.distributed import bootstrap
 from sweeps.launchers import local, protocol
 from sweeps.records import layout, lease, status
+from tests.sweeps.conftest import JobProcess
 
 TWO = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
 # What equality is judged on: not on times.
@@ -92,94 +91,47 @@ def test_contradicting_environments_are_refused(environment, message):
 
 
 class Group:
-    """Two real processes: number 0 is the primary one."""
+    """Two real processes of a trial's job: number 0 is the primary one."""
 
-    def __init__(self, environment, cache_dir, logs, primary_directory=None):
-        (self._port,), self._logs = local.free_ports(1), logs
-        self.events = []
-        self.processes = [
-            self._start(number, environment, cache_dir, cwd=None if number else primary_directory)
-            for number in range(2)
-        ]
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
-
-    def _start(self, number, environment, cache_dir, cwd):
-        program = ["-m", "sweeps.worker", "--secondary" if number else "--primary"]
-        with (self._logs / f"process-{self._port}-{number}.txt").open("w") as log:
-            return subprocess.Popen(
-                [sys.executable, *program, f"--cache_dir={cache_dir}"],
-                stdin=subprocess.DEVNULL if number else subprocess.PIPE,
-                stdout=log if number else subprocess.PIPE,
+    def __init__(self, cache_dir, logs, directory, data_dir, second_directory=None):
+        (port,) = local.free_ports(1)
+        environment = {
+            "ATTNPERF_COORDINATOR": f"127.0.0.1:{port}",
+            "ATTNPERF_NUM_PROCESSES": "2",
+            "JAX_COMPILATION_CACHE_DIR": str(cache_dir),
+        }
+        self.primary = JobProcess(cache_dir, **environment, ATTNPERF_PROCESS_ID="0")
+        self.primary.run(directory, data_dir)
+        self._log = logs / f"second-{port}.txt"
+        with self._log.open("w") as log:
+            self.second = subprocess.Popen(
+                self.primary.batch.command(0),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
                 stderr=log,
-                text=True,
-                env=environment(
-                    ATTNPERF_COORDINATOR=f"127.0.0.1:{self._port}",
-                    ATTNPERF_NUM_PROCESSES="2",
-                    ATTNPERF_PROCESS_ID=str(number),
-                ),
-                cwd=cwd,
+                env={**self.primary.environment, "ATTNPERF_PROCESS_ID": "1"},
+                cwd=second_directory,
             )
 
-    def _listen(self):
-        for line in self.processes[0].stdout:
-            self.events.append(json.loads(line))
-
-    def run(self, directory, data_dir):
-        """Sends a trial to the primary process."""
-        order = {"trial": str(directory), "data_dir": data_dir}
-        self.processes[0].stdin.write(json.dumps(order) + "\n")
-        self.processes[0].stdin.flush()
-
-    def count(self, event):
-        """Returns how many events of that name have come."""
-        return sum(e["event"] == event for e in list(self.events))
-
-    def wait_for(self, event, count=1, timeout=240):
-        """Returns the count-th event of that name."""
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
-            found = [e for e in list(self.events) if e["event"] == event]
-            if len(found) >= count:
-                return found[count - 1]
-            if not self._listener.is_alive():
-                pytest.fail(f"the primary process ended before {event}: {self.logs()}")
-            time.sleep(0.005)
-        pytest.fail(f"no {event} within {timeout} s; had {self.events}; {self.logs()}")
-
-    def close(self):
-        """Ends the primary process as a driver does; returns all exit codes."""
-        self.processes[0].stdin.close()
-        return self.codes()
-
-    def codes(self, timeout=120):
-        """Waits for all processes and returns their exit codes."""
-        codes = [process.wait(timeout) for process in self.processes]
-        self._listener.join(timeout)
-        return codes
-
-    def logs(self):
-        """Returns the ends of the processes' error outputs."""
-        files = sorted(self._logs.glob(f"process-{self._port}-*"))
-        return "\n".join(f"{file.name}: {file.read_text()[-1500:]}" for file in files)
+    def codes(self, timeout=240):
+        """Waits for both processes; returns their exit codes and what they printed."""
+        codes = [process.wait(timeout) for process in (self.primary.process, self.second)]
+        return codes, self.primary.batch.log(0).read_text() + self._log.read_text()
 
     def kill(self):
         """Kills what still runs."""
-        for process in self.processes:
-            process.kill()
-            process.wait()
-        self._listener.join(10)
-        self.processes[0].stdin.close()
-        self.processes[0].stdout.close()
+        self.primary.kill()
+        self.second.kill()
+        self.second.wait()
 
 
 @pytest.fixture
-def group(environment, cache_dir, tmp_path):
-    """Returns a function that starts a group; all of it is killed at the end."""
+def group(cache_dir, tmp_path):
+    """Returns a function that starts a group on a trial; all of it is killed at the end."""
     started = []
 
-    def start(**options):
-        started.append(Group(environment, cache_dir, tmp_path, **options))
+    def start(*given, **options):
+        started.append(Group(cache_dir, tmp_path, *given, **options))
         return started[-1]
 
     yield start
@@ -208,8 +160,7 @@ def alone(made_once, make_trial, worker, data_dir):
     def run(folder):
         one = worker(XLA_FLAGS=TWO)
         one.run(make_trial(name="alone", experiment_dir=folder), data_dir)
-        assert one.wait_for("end", timeout=240)["outcome"] == "done"
-        one.close()
+        assert one.end(240)[0] == "done"
 
     (written,) = made_once("alone", run).rglob(layout.EVAL_MEASUREMENTS)
     return _measured(written.parent)
@@ -217,38 +168,34 @@ def alone(made_once, make_trial, worker, data_dir):
 
 @pytest.mark.slow
 def test_two_processes_train_as_one_and_stop_at_the_same_step(alone, make_trial, group, data_dir):
-    """Bit for bit; a trial that is lost is left by all; SIGTERM to the second one stops all."""
-    whole, lost, stopped = (make_trial(name=name) for name in ("whole", "lost", "stopped"))
-    two = group()
-    two.run(whole, data_dir)
-    assert two.wait_for("end")["outcome"] == "done"
-    assert _measured(whole) == alone
-    assert layout.read_json(whole / layout.TRIAL)["hardware"]["process_count"] == 2
-    two.run(lost, data_dir)
-    two.wait_for("compiled", 2)
-    (lost / layout.ATTEMPTS / "2").mkdir()
-    assert two.wait_for("end", 2)["outcome"] == "lost"
-    two.run(stopped, data_dir)
-    two.wait_for("eval", two.count("eval") + 1)
-    two.processes[1].terminate()
-    assert two.wait_for("end", 3)["outcome"] == "preempted"
-    assert two.close() == [0, 0], two.logs()
-    step = status.read(stopped)["global_step"]
-    assert 4 <= step < 12
-    assert _saved(stopped)[-1] == step
-
-    again = group()
-    again.run(stopped, data_dir)
-    assert again.wait_for("compiled")["step"] == step
-    assert again.wait_for("end")["outcome"] == "done"
+    """Bit for bit; SIGTERM to either stops both."""
+    stopped = make_trial(name="stopped")
+    for number in (1, 0):
+        two = group(stopped, data_dir)
+        two.primary.wait_for("eval", 1)
+        (two.primary.process, two.second)[number].terminate()
+        codes, text = two.codes()
+        assert codes == [protocol.AGAIN, protocol.AGAIN], text
+        step = status.read(stopped)["global_step"]
+        assert 4 <= step < 12
+        assert _saved(stopped)[-1] == step
+    two = group(stopped, data_dir)
+    codes, text = two.codes()
+    assert codes == [0, 0], text
+    assert two.primary.start == step
     assert _measured(stopped) == alone
-    led = make_trial(name="led")
-    again.run(led, data_dir)
-    again.wait_for("eval", again.count("eval") + 1)
-    again.processes[0].terminate()
-    assert again.wait_for("end", 2)["outcome"] == "preempted"
-    assert again.codes() == [0, 0], again.logs()
-    assert _saved(led)[-1] == status.read(led)["global_step"]
+    assert layout.read_json(stopped / layout.TRIAL)["hardware"]["process_count"] == 2
+
+
+@pytest.mark.slow
+def test_a_trial_that_is_lost_is_left_by_both(make_trial, group, data_dir):
+    lost = make_trial(name="lost")
+    two = group(lost, data_dir)
+    two.primary.wait_for("train")
+    (lost / layout.ATTEMPTS / "2").mkdir()
+    codes, text = two.codes()
+    assert two.primary.end()[0] == "lost", text
+    assert codes == [0, 0], text
 
 
 @pytest.mark.slow
@@ -256,40 +203,38 @@ def test_a_killed_second_process_ends_all_and_one_process_goes_on(
     alone, make_trial, group, worker, data_dir
 ):
     directory = make_trial(name="killed")
-    two = group()
-    two.run(directory, data_dir)
-    two.wait_for("eval", 2)
-    two.processes[1].kill()
+    two = group(directory, data_dir)
+    two.primary.wait_for("eval", 2)
+    two.second.kill()
     began = time.monotonic()
-    codes = two.codes()
-    assert time.monotonic() - began < 2 * bootstrap.HEARTBEAT_S, two.logs()
-    assert codes == [protocol.AGAIN, -signal.SIGKILL] or codes[0] == -signal.SIGABRT, two.logs()
-    found = status.read(directory)
-    assert found["state"] != "done"
+    codes, text = two.codes()
+    assert time.monotonic() - began < 2 * bootstrap.HEARTBEAT_S, text
+    assert codes == [protocol.AGAIN, -signal.SIGKILL] or codes[0] == -signal.SIGABRT, text
+    assert status.read(directory)["state"] != "done"
     one = worker(XLA_FLAGS=TWO)
     one.run(directory, data_dir)
-    assert one.wait_for("compiled")["step"] in (4, 8)
-    assert one.wait_for("end")["outcome"] == "done"
+    assert one.end()[0] == "done"
+    assert one.start in (4, 8)
     assert _measured(directory) == alone
 
 
 @pytest.mark.slow
-def test_a_second_process_that_fails_ends_all_and_says_why(make_trial, group, data_dir, tmp_path):
-    """The data is on the primary process's host alone."""
+def test_a_second_process_that_fails_ends_all_and_says_why(
+    make_trial, group, data_dir, tmp_path, monkeypatch
+):
+    """The data is in the primary process's working folder alone."""
     directory = make_trial(name="partly")
-    (tmp_path / "here").mkdir()
-    (tmp_path / "here" / "data").symlink_to(data_dir)
-    two = group(primary_directory=tmp_path / "here")
-    two.run(directory, "data")
-    ended = two.wait_for("end")
-    assert ended["outcome"] == "failed"
-    assert "process 1 of 2" in ended["error"]
-    assert "DataError" in ended["error"]
-    primary, secondary = two.codes()
-    assert primary == protocol.AGAIN, two.logs()
-    assert secondary != 0
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").symlink_to(data_dir)
+    two = group(directory, "/proc/self/cwd/data", second_directory=tmp_path / "there")
+    (primary, second), text = two.codes()
+    assert primary == protocol.AGAIN, text
+    assert second != 0
     outcome = layout.read_json(directory / layout.ATTEMPTS / "1" / lease.OUTCOME)
     assert outcome["outcome"] == "failed"
+    assert "process 1 of 2" in outcome["error"]
+    assert "DataError" in outcome["error"]
     assert "process 1 of 2" in status.read(directory)["reason"]
 
 

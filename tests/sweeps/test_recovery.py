@@ -1,14 +1,14 @@
-"""Real workers killed with SIGKILL and stopped with SIGTERM: nothing is lost, nothing differs."""
+"""Real jobs killed with SIGKILL and stopped with SIGTERM: nothing is lost, nothing differs."""
 
 import csv
 import json
 import os
 import shutil
-import signal
 import time
 
 import pytest
 
+from sweeps.launchers.protocol import AGAIN, FINISHED
 from sweeps.records import attempts, layout, lease, measurements, status
 
 # What bit equality is judged on: not on times.
@@ -32,29 +32,27 @@ def uninterrupted(made_once, make_trial, worker, data_dir):
     def run(folder):
         one = worker()
         one.run(make_trial(name="whole", experiment_dir=folder), data_dir)
-        assert one.wait_for("end")["outcome"] == "done"
-        one.close()
+        assert one.end()[0] == "done"
 
     (written,) = made_once("uninterrupted", run).rglob(layout.EVAL_MEASUREMENTS)
     return _measured(written.parent), lambda: make_trial(name="killed")
 
 
 def _kill_when(one, moment):
-    """Kills the worker at a moment: an event and its count, or seconds after compilation."""
+    """Kills the job at a moment: so many rows of a kind, or seconds after its first update."""
     if isinstance(moment, tuple):
         one.wait_for(*moment)
     else:
-        one.wait_for("compiled")
+        one.wait_for("train")
         time.sleep(moment)
-    os.kill(one.process.pid, signal.SIGKILL)
-    one.process.wait()
+    one.kill()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "moments",
     [
-        [("compiled", 1)],
+        [("train", 1)],
         [("eval", 1), ("eval", 1)],
         [0.05, 0.2, 0.4],
     ],
@@ -72,7 +70,7 @@ def test_killed_and_resumed_equals_never_killed(uninterrupted, worker, data_dir,
         assert status.read(directory)["state"] == "pending"
     last = worker()
     last.run(directory, data_dir)
-    assert last.wait_for("end")["outcome"] in ("done", "already finished")
+    assert last.end()[0] in ("done", "already finished")
     assert _measured(directory) == expected
     assert len(expected[0]) == 3
     assert [row["global_step"] for row in expected[1] if row["loss"]] == [str(n) for n in range(12)]
@@ -88,8 +86,8 @@ def test_sigterm_saves_first_and_the_next_worker_goes_on_from_there(
     one.run(directory, data_dir)
     one.wait_for("eval")
     one.process.terminate()
-    assert one.wait_for("end")["outcome"] == "preempted"
-    assert one.process.wait(60) == 0
+    assert one.end()[0] == "preempted"
+    assert one.process.returncode == AGAIN
     found = status.read(directory)
     assert found["state"] == "pending"
     assert found["reason"].startswith("preempted at step")
@@ -97,8 +95,8 @@ def test_sigterm_saves_first_and_the_next_worker_goes_on_from_there(
     assert 4 <= saved < 12
     other = worker()
     other.run(directory, data_dir)
-    assert other.wait_for("compiled")["step"] == saved
-    assert other.wait_for("end")["outcome"] == "done"
+    assert other.end()[0] == "done"
+    assert other.start == saved
     assert _measured(directory) == expected
     assert attempts.count_failures(attempts.ends(directory)) == (0, 0)
     with (directory / layout.EVAL_MEASUREMENTS).open(newline="") as file:
@@ -112,16 +110,15 @@ def test_a_trial_has_one_worker_and_is_not_run_twice(make_trial, worker, data_di
     directory = make_trial(steps=200, eval_every=4)
     first, second = worker(), worker()
     first.run(directory, data_dir)
-    first.wait_for("compiled")
+    first.wait_for("train")
     second.run(directory, data_dir)
-    assert second.wait_for("end")["outcome"] == "claimed elsewhere"
-    first.process.kill()
-    first.process.wait()
+    assert second.end()[0] == "claimed elsewhere"
+    first.kill()
     quick = make_trial(steps=4, name="short")
     second.run(quick, data_dir)
-    assert second.wait_for("end", 2)["outcome"] == "done"
+    assert second.end()[0] == "done"
     second.run(quick, data_dir)
-    assert second.wait_for("end", 3)["outcome"] == "already finished"
+    assert second.process.wait(60) == FINISHED
     assert lease.latest(quick) == 1
 
 
@@ -134,7 +131,7 @@ def test_divergence_ends_the_trial_with_its_step(make_trial, worker, data_dir):
     _rewrite(directory, record)
     one = worker()
     one.run(directory, data_dir)
-    assert one.wait_for("end")["outcome"] == "diverged"
+    assert one.end()[0] == "diverged"
     found = status.read(directory)
     assert found["state"] == "diverged"
     step = found["global_step"]
@@ -156,19 +153,19 @@ def test_checkpoint_of_another_model_is_refused_by_name(make_trial, worker, data
     directory = make_trial(steps=4, name="small")
     one = worker()
     one.run(directory, data_dir)
-    one.wait_for("end")
+    one.end()
     other = make_trial(steps=4, name="other", tuning_variant="standard+qk_norm")
     shutil.copytree(directory / layout.CHECKPOINTS, other / layout.CHECKPOINTS)
     one.run(other, data_dir)
-    ended = one.wait_for("end", 2)
-    assert ended["outcome"] == "failed"
-    assert "is of another model" in ended["error"]
-    assert "_ln']" in ended["error"]
+    outcome, error = one.end()
+    assert outcome == "failed"
+    assert "is of another model" in error
+    assert "_ln']" in error
     assert status.read(other)["state"] == "failed"
     same_model = make_trial(index=1, steps=4, name="third")
     shutil.copytree(directory / layout.CHECKPOINTS, same_model / layout.CHECKPOINTS)
     one.run(same_model, data_dir)
-    assert "belongs to trial" in one.wait_for("end", 3)["error"]
+    assert "belongs to trial" in one.end()[1]
     assert attempts.last_error(same_model)["retry"] is False
 
 
@@ -177,9 +174,9 @@ def test_missing_data_and_what_was_printed_are_in_the_trials_log(make_trial, wor
     directory = make_trial()
     one = worker()
     one.run(directory, str(tmp_path / "nowhere"))
-    ended = one.wait_for("end")
-    assert ended["outcome"] == "failed"
-    assert "nowhere" in ended["error"]
+    outcome, error = one.end()
+    assert outcome == "failed"
+    assert "nowhere" in error
     assert "DataError" in "\n".join(attempts.log_tail(directory, 30))
 
 
@@ -189,14 +186,13 @@ def test_half_written_checkpoint_is_passed_over(make_trial, worker, data_dir):
     directory = make_trial(steps=8, eval_every=4)
     one = worker()
     one.run(directory, data_dir)
-    one.wait_for("eval", 2)
-    one.wait_for("end")
+    one.end()
     folder = directory / layout.CHECKPOINTS
     (folder / "99.orbax-checkpoint-tmp-1").mkdir()
     layout.write_json(directory / layout.STATUS, {"state": "pending", "global_step": 0})
     one.run(directory, data_dir)
-    assert one.wait_for("compiled", 2)["step"] == 8
-    assert one.wait_for("end", 2)["outcome"] == "done"
+    assert one.end()[0] == "done"
+    assert one.start == 8
     assert not list(folder.glob("99*"))
 
 
@@ -289,7 +285,6 @@ def test_only_the_last_checkpoint_of_a_finished_trial_is_kept(make_trial, worker
     directory = make_trial()
     one = worker()
     one.run(directory, data_dir)
-    assert one.wait_for("end")["outcome"] == "done"
-    one.close()
+    assert one.end()[0] == "done"
     kept = [p.name for p in (directory / layout.CHECKPOINTS).iterdir() if p.name.isdigit()]
     assert kept == ["12"]

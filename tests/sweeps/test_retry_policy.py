@@ -106,17 +106,6 @@ def test_a_broken_trial_on_a_queue_that_preempts_is_given_up(trial):
     assert _run(trial, outcomes=("preempted", "killed"), max_kills=4) == 8
 
 
-def test_a_job_goes_on_with_the_count_of_its_run(trial):
-    """Each job is a process of its own; a run's three attempts are not three in each of them."""
-    driver = RetryPolicy(trial.root, 3)
-    driver.begin(trial)
-    for outcome in ("failed", "failed", "preempted"):
-        trial.attempt(outcome, 0)
-    assert driver.may_retry(trial)
-    assert _run(trial, began=driver.began) == 1
-    assert not driver.may_retry(trial)
-
-
 def test_a_job_that_dies_before_it_claims_a_preempted_trial_is_given_up(trial):
     decides = RetryPolicy(trial.root, 3)
     decides.begin(trial)

@@ -1,6 +1,5 @@
 """Queries, keys and values of a trained trial, and what reads them."""
 
-import io
 import json
 
 import jax.numpy as jnp
@@ -11,9 +10,9 @@ from attention.hosts.probe import Layer
 from attention.kernels.masks import Masks
 from attention.verification import cached_tensors
 from sweeps import __main__ as command
+from sweeps.job import trainer
 from sweeps.records import layout, status
 from sweeps.training import tensors
-from sweeps.worker import worker
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +24,7 @@ def trial(tmp_path_factory, make_trial_in, data_dir):
     settings = {"variants": variant, "baseline": variant, "tuning_variant": variant, "tau": 0.5}
     folder = tmp_path_factory.mktemp("trained")
     directory = make_trial_in(folder, "grid", protocol="grid", points=1, steps=4, **settings)
-    worker.Worker(io.StringIO()).run(directory, data_dir)
+    trainer.Trainer().run(directory, data_dir)
     assert status.read(directory)["state"] == "done"
     return directory
 

@@ -24,9 +24,9 @@ def _chips(count):
     return [f"dev/accel{number}" for number in range(count)]
 
 
-def _environments(tmp_path, workers):
-    engine = local.Local({"workers": workers, "pin": True}, tmp_path / "log", "test")
-    return [engine._environment(slot, {}) for slot in range(workers)]
+def _environments(workers):
+    slots = local.Slots({"workers": workers, "pin": True})
+    return [slots.environment(slot) for slot in range(workers)]
 
 
 @pytest.mark.parametrize(
@@ -38,10 +38,10 @@ def _environments(tmp_path, workers):
         (8, 2, ["0,1,2,3", "4,5,6,7"], "2,2,1"),
     ],
 )
-def test_workers_have_neighbouring_chips(host, tmp_path, count, workers, own, grid):
+def test_workers_have_neighbouring_chips(host, count, workers, own, grid):
     """As JAX's own tests divide a host: none waits for another, or ends at libtpu's lock file."""
     host(*_chips(count))
-    found = _environments(tmp_path, workers)
+    found = _environments(workers)
     assert [one["TPU_VISIBLE_CHIPS"] for one in found] == own
     for one in found:
         assert one["TPU_CHIPS_PER_PROCESS_BOUNDS"] == grid
@@ -51,19 +51,19 @@ def test_workers_have_neighbouring_chips(host, tmp_path, count, workers, own, gr
         assert one["ALLOW_MULTIPLE_LIBTPU_LOAD"] == "1"
 
 
-def test_a_worker_alone_has_the_host_as_it_is(host, tmp_path):
+def test_a_worker_alone_has_the_host_as_it_is(host):
     host(*_chips(4))
-    (found,) = _environments(tmp_path, 1)
+    (found,) = _environments(1)
     assert found["TPU_VISIBLE_CHIPS"] == "0,1,2,3"
     assert "TPU_PROCESS_BOUNDS" not in found
 
 
-def test_chips_that_cannot_be_divided_are_refused(host, tmp_path):
+def test_chips_that_cannot_be_divided_are_refused(host):
     host(*_chips(6))
     with pytest.raises(
         ValueError, match=r"3 TPU chips for each worker; 1, 2, 4, 8 can be .*local\.w"
     ):
-        local.Local({"workers": 2, "pin": True}, tmp_path / "log", "test")
+        local.Slots({"workers": 2, "pin": True})
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The training loop: one compilation for a sweep, data-parallel equality, what is traced."""
 
-import io
 import json
 import os
 import subprocess
@@ -10,10 +9,10 @@ import jax
 import numpy as np
 import pytest
 
+from sweeps.job import trainer
 from sweeps.records import layout, status
 from sweeps.study import study_directory
 from sweeps.training import train_step
-from sweeps.worker import worker
 from workloads import registry
 
 pytestmark = pytest.mark.slow
@@ -25,17 +24,12 @@ def test_a_fifty_trial_sweep_compiles_its_train_step_once(make_study, data_dir):
     study_directory.prepare(study)
     trials = study.trials("tune")
     study_directory.materialise(study, "tune", trials)
-    events = io.StringIO()
-    one = worker.Worker(events)
+    one = trainer.Trainer()
     for trial in trials:
         one.run(study.directory / trial.path, data_dir)
     assert {status.read(study.directory / t.path)["state"] for t in trials} == {"done"}
     (program,) = one._programs.values()
     assert program.compilations == 1
-    reported = [json.loads(line) for line in events.getvalue().splitlines()]
-    compiled = [event["compilations"] for event in reported if event["event"] == "compiled"]
-    assert len(compiled) == 50
-    assert sum(compiled) == 1
     # The points did differ: traced hyperparameters are not baked in.
     norms = {
         (study.directory / t.path / layout.MEASUREMENTS).read_text().splitlines()[1] for t in trials

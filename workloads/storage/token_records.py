@@ -90,8 +90,6 @@ def _mapped(path: str, identity: tuple[int, ...]) -> Any:
     return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
-
-
 @dataclasses.dataclass(frozen=True)
 class Counts:
     """What was written: tokens = records · length + dropped_tokens, separators included."""

@@ -36,6 +36,8 @@ class Job:
 class Engine:
     """Nodes that run a job each, a queue, and a launcher's methods."""
 
+    is_this_host = False
+
     def __init__(self, world: World, rules: Rules, referee: Referee, workers: int) -> None:
         self.world, self.rules, self.referee, self.workers = world, rules, referee, workers
         self.nodes = [world.host(f"node{number}") for number in range(workers)]

@@ -1,15 +1,13 @@
-"""A simulated process that runs trials: the real claim, status, measurements and retry policy.
+"""A simulated process that runs trials: the real claim, status and measurements.
 
-The order of its file operations is that of `sweeps.worker` and `sweeps.training.loop`; the
+The order of its file operations is that of `sweeps.job` and `sweeps.training.loop`; the
 numbers that it writes are made up, and its checkpoints are entries of a dictionary.
 """
 
-import collections
 from collections.abc import Callable, Generator, Iterator
 
 from sweeps.launchers.protocol import AGAIN, FINISHED, WRONG_NODE
 from sweeps.records import layout, lease, measurements, status, submissions
-from sweeps.scheduling.retry_policy import RetryPolicy
 from sweeps.study import trial
 from tests.sweeps.simulation.referee import Referee
 from tests.sweeps.simulation.rules import Rules
@@ -118,31 +116,26 @@ class Process(Actor):
     # What it does: seconds that pass are yielded.
 
     def _run(self) -> Iterator[float]:
-        """The job: `python -m sweeps job` and its scheduler."""
+        """The job: `python -m sweeps job`."""
         yield self.rules.duration(5)
         if self.host.refuses:
             self.batch.refuse(self.index, "no data here")
             self.code = WRONG_NODE
             return
-        policy = RetryPolicy(self.root, self.rules.max_attempts)
-        todo = collections.deque(
-            trial.read(self.root / path) for path in self.batch.jobs[self.index]
-        )
-        for one in todo:
-            policy.begin(one)
         self.beat()
-        while todo:
-            one = todo.popleft()
-            outcome = yield from self._attempt(one)
+        for path in self.batch.jobs[self.index]:
+            outcome = yield from self._attempt(trial.read(self.root / path))
             if self.told_to_stop:
                 self.code = AGAIN
                 return
-            if outcome == "failed" and policy.may_retry(one):
-                todo.appendleft(one)
+            if outcome == "failed":
+                self.code = 1
+                return
+        self.batch.note_claim(self.index, submissions.CLAIMS_END)
         self.code = FINISHED
 
     def _attempt(self, one: trial.Trial) -> Generator[float, None, str]:
-        """One order to a worker; returns the outcome."""
+        """Claims and trains a trial; returns the outcome."""
         directory = self.root / one.path
         if status.read(directory)["state"] in ("done", "diverged"):
             return "already finished"
@@ -155,6 +148,7 @@ class Process(Actor):
             return "already finished"
         self.attempt, self.beaten_at = attempt, began  # it may have been stopped in between
         try:
+            self.batch.note_claim(self.index, one.path)
             return (yield from self._train(one, attempt))
         except lease.LostError:
             self.world.faults["fenced"] += 1

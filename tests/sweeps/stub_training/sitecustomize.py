@@ -1,9 +1,9 @@
-"""Workers that learn nothing: for tests of what goes on around a trial, not in it.
+"""Jobs that learn nothing: for tests of what goes on around a trial, not in it.
 
-Python runs this where it starts, in every process that has this folder on its path. There a worker
-is the real one, with real leases, heartbeats, statuses, outcomes, measurements and CSV files; JAX
-is not loaded, and an update takes $STUB_UPDATE_S (5 ms; empty: workers train for real) and counts.
-A real worker starts in 8 CPU-seconds, this one in half a second.
+Python runs this where it starts, in every process that has this folder on its path. There a job is
+the real one, with real leases, heartbeats, statuses, outcomes, measurements and CSV files; JAX
+is not loaded, and an update takes $STUB_UPDATE_S (5 ms; empty: jobs train for real) and counts.
+A real job starts in 8 CPU-seconds, this one in half a second.
 """
 
 import json
@@ -21,13 +21,13 @@ class Preempted(Exception):  # noqa: N818  (as in sweeps.training.loop)
 
 
 class Training:
-    """What `sweeps.training.loop.Training` is to a worker."""
+    """What `sweeps.training.loop.Training` is to a job."""
 
-    def __init__(self, trial, attempt, step_function, data_dir, report, stop_requested, processes):
+    def __init__(self, trial, attempt, step_function, data_dir, stop_requested, processes):
         del step_function, data_dir
         assert type(processes).__name__ == "SingleProcess", "a group trains for real"
         self.trial, self.attempt = trial, attempt
-        self.report, self.stop_requested = report, stop_requested
+        self.stop_requested = stop_requested
 
     def run(self):
         """Counts from the last checkpoint to the last step; returns 'done', raises Preempted."""
@@ -37,7 +37,6 @@ class Training:
         layout.write_json(self.attempt.directory / measurements.RESUMED, {"global_step": start})
         writer = measurements.Writer(self.attempt.directory)
         self._say("running", start)
-        self.report("compiled", step=start)
         for step in range(start, trial.steps):
             time.sleep(float(UPDATE_S))
             self.attempt.check()
@@ -50,7 +49,6 @@ class Training:
                 writer.append([{"kind": "eval", **row}])
                 measurements.publish(directory)
                 self._say("running", done)
-                self.report("eval", **row)
             told = self.stop_requested() and not last
             if told or last or done % trial.checkpoint_every == 0:
                 layout.write_atomically(saved, json.dumps(done))
@@ -74,18 +72,16 @@ if sys.orig_argv[1:4] == ["-m", "sweeps", "job"]:
     table.CLASSES["processes"] = "processes_launcher:Processes"  # test_job_scheduler.py
     table.NAMES = (*table.NAMES, "processes")
 
-if "sweeps.worker" in sys.orig_argv and UPDATE_S:
-    from sweeps.records import layout, measurements, status
-    from sweeps.worker import worker
+    if UPDATE_S:
+        from sweeps.job import accelerator, trainer
+        from sweeps.records import layout, measurements, status
 
-    training = types.ModuleType("sweeps.training.loop")
-    training.Training, training.Preempted = Training, Preempted
-    checkpoints = types.ModuleType("sweeps.training.checkpoints")
-    checkpoints.keep_the_last = lambda trial, directory: None
-    jax = types.ModuleType("jax")
-    jax.config = types.SimpleNamespace(update=lambda name, value: None)
-    jax.devices, jax.default_backend = lambda: ["stub"], lambda: "cpu"
-    sys.modules |= {"sweeps.training.loop": training, "jax": jax}
-    sys.modules |= {"sweeps.training.checkpoints": checkpoints}
-    worker._note_provenance = lambda *given: None
-    worker.Worker._program = lambda *given: types.SimpleNamespace(compilations=0)
+        training = types.ModuleType("sweeps.training.loop")
+        training.Training, training.Preempted = Training, Preempted
+        checkpoints = types.ModuleType("sweeps.training.checkpoints")
+        checkpoints.keep_the_last = lambda trial, directory: None
+        sys.modules |= {"sweeps.training.loop": training}
+        sys.modules |= {"sweeps.training.checkpoints": checkpoints}
+        accelerator.set_up = lambda cache_dir, platform: None
+        trainer._note_provenance = lambda *given: None
+        trainer.Trainer._program = lambda *given: None

@@ -1,14 +1,43 @@
-"""While a worker has a trial: its log, its heartbeats, and how the attempt is given back."""
+"""A trial that this process has claimed: its log, its heartbeats, its end."""
 
 import contextlib
+import faulthandler
 import os
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 
 from sweeps.records import attempts, disk, layout, lease, measurements, status, submissions
 from sweeps.study.trial import Trial
+
+# Without progress for so long a process ends itself; until the first update, which compiles, six
+# times as long.
+HANGS_AFTER_S = float(os.environ.get("ATTNPERF_HANG_S", "600"))
+_BEFORE_FIRST_UPDATE = 6
+_ARM_EVERY_S = min(10.0, HANGS_AFTER_S / 6)
+
+
+class Watchdog:
+    """Ends this process where its trial hangs, with what each thread does in the attempt's log.
+
+    A thread of C, which waits for no lock of Python's.
+    """
+
+    def __init__(self) -> None:
+        self._armed_at = time.monotonic()
+        faulthandler.dump_traceback_later(_BEFORE_FIRST_UPDATE * HANGS_AFTER_S, exit=True)
+
+    def progress(self) -> None:
+        """An update, or a batch of an evaluation, has ended."""
+        if time.monotonic() - self._armed_at >= _ARM_EVERY_S:
+            self._armed_at = time.monotonic()
+            faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True)
+
+    def close(self) -> None:
+        """The trial is given back."""
+        faulthandler.cancel_dump_traceback_later()
 
 
 @contextlib.contextmanager
@@ -35,13 +64,13 @@ def logged(attempt: lease.Attempt) -> Iterator[None]:
 def heartbeat(attempt: lease.Attempt, stop: Callable[[], None]) -> Iterator[None]:
     """Renews the lease while the trial runs; calls `stop` once its study is cancelled.
 
-    A lost lease is noticed by the training itself.
+    The training notices by itself that the lease is lost.
     """
     over = threading.Event()
     study = layout.study_of(attempt.trial_directory)
 
     def beat() -> None:
-        said = ""
+        printed = ""
         while not over.wait(lease.HEARTBEAT_EVERY_S):
             problems = []
             try:
@@ -54,10 +83,10 @@ def heartbeat(attempt: lease.Attempt, stop: Callable[[], None]) -> Iterator[None
                     stop()
             except OSError as error:  # the file server may be back before the lease is over
                 problems.append(str(error))
-            if problems and problems[0] != said:
-                said = problems[0]
+            if problems and problems[0] != printed:
+                printed = problems[0]
                 with contextlib.suppress(OSError, ValueError):
-                    print(f"heartbeat: {said}; tried again", flush=True)
+                    print(f"heartbeat: {printed}; tried again", flush=True)
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()

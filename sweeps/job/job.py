@@ -1,0 +1,224 @@
+"""A job of a batch: claims the next free trial until none is left, trains it in this process.
+
+`python -m sweeps job STUDY_DIR/jobs/BATCH.json --index=I` runs job I of a batch, on this host or on
+the node that an engine chose. SIGTERM and SIGUSR1 have its trial saved. Where the engine starts a
+job on several nodes at once, they train each trial together: the first claims trials, the others
+train with it. Where a node has several workers, the job starts one process for each.
+
+It exits with FINISHED (0) where nothing is left for it to do, AGAIN (75) where it was told to stop
+or one of several processes was lost, WRONG_NODE (76) where this node cannot run it, 1 where a trial
+failed and may be tried again, or could not be claimed or given back, 2 for a batch that cannot be
+read.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from sweeps.distributed import bootstrap, process_group
+from sweeps.job import accelerator, trainer
+from sweeps.launchers import local
+from sweeps.launchers import table as launchers
+from sweeps.launchers.protocol import AGAIN, FINISHED, WRONG_NODE, EngineError
+from sweeps.records import layout, outages, status, submissions
+from sweeps.scheduling import preflight
+from sweeps.study import study
+from workloads import init2winit_specs
+
+# What the engine counts against its retries, where it has any.
+_UNFINISHED = 1
+
+
+class Job:
+    """One job of a batch; `slot`: one of several workers of its node, None for the job itself."""
+
+    def __init__(self, file: pathlib.Path, index: int, slot: int | None = None) -> None:
+        self.batch = submissions.read(file)
+        self.index, self.root, self._slot = index, file.resolve().parents[1], slot
+        self.study = study.from_record(layout.study_record(self.root), self.root)
+        if not 0 <= index < self.batch.size:
+            size = self.batch.size
+            raise ValueError(f"{file} has {size} jobs, numbered from 0; there is no {index}")
+        self.paths = self.batch.jobs[index]
+        changed = self.batch.settings
+        self.study = dataclasses.replace(self.study, settings=self.study.settings | changed)
+        first = self.root / self.paths[0]
+        self._suite = first.name if layout.is_evaluation(first) else ""
+        self._is_engine = self.batch.launcher != "local"
+        keys = self.study.settings[self.batch.launcher]
+        self._workers = keys.get("workers") or 1 if self._is_engine else 1
+        self.trainer = trainer.Trainer(claimed=self._note_claim, mesh=changed.get("mesh"))
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def run(self) -> int:
+        """Trains what is free; returns the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(number, self._told_to_stop)
+        if all(map(self._is_complete, self.paths)):
+            self.batch.note_claim(self.index, submissions.CLAIMS_END)
+            return FINISHED  # e.g. a requeued job of which only the end was lost
+        group = bootstrap.detect(os.environ)
+        if group is not None and self._suite:
+            return self._refuse(
+                "an evaluation is computed by one process, on all devices of its host, and this "
+                "job has several: give its launcher's keys one host"
+            )
+        if self._is_engine and self._slot is None:
+            try:
+                self._check_node()
+            except (ValueError, OSError) as error:
+                if self.trainer.stopping:  # a signal to all processes cut the check short
+                    return self._interrupted()
+                return self._refuse(str(error))
+            if group is None and self._workers > 1:
+                return self._share_node()
+        try:
+            self.trainer.follow_group(process_group.join())
+        except bootstrap.StartError as error:
+            _say(str(error))
+            return AGAIN
+        code = self._find_platform()
+        if group is None or group.is_primary:
+            code = code or self._train_all()
+            self.trainer.processes.end(code)
+            return code
+        code = code or self.trainer.follow()
+        if self.trainer.processes.broken or code == WRONG_NODE:
+            sys.stderr.flush()
+            os._exit(code)  # at its regular end JAX would wait for the others
+        return code
+
+    def _is_complete(self, path: str) -> bool:
+        read = functools.partial(status.read, self.root / path)
+        found = outages.retry_transient(read, lambda: self.trainer.stopping)
+        return found["state"] in status.COMPLETE
+
+    def _check_node(self) -> None:
+        """Raises ValueError or OSError where this node lacks data or libraries."""
+        if self._suite:
+            preflight.check_suite_here(self.study, self._suite)
+        else:
+            preflight.check_event_files(self.study, here=True)
+            preflight.check_data_here(self.study)
+        # The driver's own JAX_PLATFORMS is not the node's: what the job was given is used.
+        os.environ.pop("JAX_PLATFORMS", None)
+        if self.batch.platform == "cpu":
+            os.environ["JAX_PLATFORMS"] = "cpu"
+
+    def _refuse(self, reason: str) -> int:
+        _say(reason)
+        self.batch.refuse(self.index, reason)
+        return WRONG_NODE
+
+    def _told_to_stop(self, signum: int, frame: Any) -> None:
+        del frame
+        _say(f"told to stop by {signal.Signals(signum).name}")
+        self.trainer.stop()
+        for process in self._processes:
+            process.terminate()
+
+    def _share_node(self) -> int:
+        """Runs the node's workers, each with its share of the devices; returns the exit code."""
+        try:
+            slots = local.Slots({"workers": self._workers, "pin": True})
+        except ValueError as error:  # fewer devices here than the job was to have
+            return self._refuse(str(error))
+        command = self.batch.command(self.index)
+        for slot in range(self._workers):
+            self._processes.append(
+                subprocess.Popen(
+                    [*command, f"--slot={slot}", *slots.arguments(slot)],
+                    stdin=subprocess.DEVNULL,
+                    env={**os.environ, **slots.environment(slot)},
+                )
+            )
+        codes = [process.wait() for process in self._processes]
+        if all(code == FINISHED for code in codes):
+            self.batch.note_claim(self.index, submissions.CLAIMS_END)
+        if self.trainer.stopping:
+            return self._interrupted()
+        return max(code if code >= 0 else _UNFINISHED for code in codes)
+
+    def _find_platform(self) -> int:
+        """Loads JAX, or has another trainer's processes load it; returns an exit code."""
+        cache, platform = str(local.compilation_cache()), self.batch.platform
+        is_ours = not init2winit_specs.is_init2winit(self.study.workload)
+        try:
+            (accelerator.set_up if is_ours else accelerator.set_up_other_trainer)(cache, platform)
+        except ValueError as error:  # no driver, no device
+            return self._refuse(str(error))
+        return FINISHED
+
+    def _train_all(self) -> int:
+        """Trains every trial that is free; returns the exit code."""
+        code = FINISHED
+        for path in self._in_turn():
+            if self.trainer.stopping or submissions.is_cancelled(self.root):
+                return self._interrupted()
+            settings = self.study.settings
+            end = self.trainer.run(
+                self.root / path, self.study.data_dir, settings["loader_workers"]
+            )
+            _say(f"{path}: {': '.join(filter(None, end))}")
+            if self.trainer.broken:
+                return _UNFINISHED
+            if end.outcome == trainer.UNCLAIMED:
+                code = _UNFINISHED
+        if self.trainer.stopping:
+            return self._interrupted()
+        if self._slot is None:
+            self.batch.note_claim(self.index, submissions.CLAIMS_END)
+        return code
+
+    def _in_turn(self) -> Sequence[str]:
+        """Returns the trials, beginning with this process's share: programs are compiled once, and
+        no two processes want the same trial before one of them has ended its share."""
+        sharing = self.batch.sharing * self._workers
+        rank = self.index % self.batch.sharing * self._workers + (self._slot or 0)
+        first = rank * len(self.paths) // sharing
+        return self.paths[first:] + self.paths[:first]
+
+    def _note_claim(self, directory: pathlib.Path) -> None:
+        path = str(directory.relative_to(self.root))
+        if path in self.paths:  # otherwise the evaluation of a trial that was trained here
+            with contextlib.suppress(OSError):  # of a full disk the trial's end is to tell
+                self.batch.note_claim(self.index, path)
+
+    def _interrupted(self) -> int:
+        if submissions.is_cancelled(self.root):
+            _say("the study was cancelled")
+            return FINISHED  # nobody is to start it again
+        again = "the driver submits what is left again"
+        if self._slot is None:
+            try:
+                if launchers.launcher_class(self.batch.launcher).requeue():
+                    again = "the engine runs this job again"
+            except EngineError as error:  # e.g. a job that a person runs by hand
+                _say(str(error))
+        _say(f"saved; {again}")
+        return AGAIN
+
+
+def _say(text: str) -> None:
+    """Prints a line; a log on a full disk must not take the job along."""
+    with contextlib.suppress(OSError):
+        print(text, flush=True)
+
+
+def run(file: pathlib.Path, index: int, slot: int | None = None, cpus: Sequence[int] = ()) -> int:
+    """Runs job `index` of the batch recorded in `file`; returns its exit code.
+
+    cpus: the cores to stay on, () for all. Raises ValueError and OSError for a batch that cannot be
+    read.
+    """
+    if cpus:
+        os.sched_setaffinity(0, cpus)
+    _say(f"job {file.stem} {index} on {os.uname().nodename}")
+    return outages.retry_transient(lambda: Job(file, index, slot), lambda: False).run()

@@ -1,0 +1,263 @@
+"""Where a trial is claimed and trained: one after the other, programs stay compiled.
+
+An evaluation of a trained trial (`sweeps.scheduling.downstream`) is claimed the same way.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import pathlib
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from sweeps.distributed import process_group
+from sweeps.job import trial_lock
+from sweeps.launchers.protocol import AGAIN
+from sweeps.records import disk, layout, lease, outages, status
+from sweeps.study import trial as trials
+from sweeps.study.trial import Trial
+from workloads import init2winit_specs
+
+
+class End(NamedTuple):
+    """How a trial ended: an attempt's outcome, or why there is no attempt, and the error."""
+
+    outcome: str
+    error: str | None = None
+
+
+FINISHED, ELSEWHERE, UNCLAIMED = "already finished", "claimed elsewhere", "not claimed"
+
+
+class Trainer:
+    """Claims trials, trains them in this process, gives them back.
+
+    `claimed(directory)` is called once a trial is claimed. `processes` are those that train each
+    trial; on the primary one `run` is called for each trial, on the others `follow`, once.
+    mesh: of evaluations, {"data", "fsdp", "tensor"}; None for each trial's own. `stopping`: the
+    trial at hand is saved, and no other begun. `broken`: this process must end.
+    """
+
+    def __init__(
+        self,
+        processes: process_group.ProcessGroup | process_group.SingleProcess | None = None,
+        claimed: Callable[[pathlib.Path], None] = lambda directory: None,
+        mesh: Mapping[str, int] | None = None,
+    ) -> None:
+        self._mesh = mesh
+        self._programs: dict[Any, Any] = {}
+        self._held: lease.Attempt | None = None
+        self._claimed = claimed
+        self.stopping = self.broken = False
+        self.follow_group(processes or process_group.SingleProcess())
+
+    def follow_group(
+        self, processes: process_group.ProcessGroup | process_group.SingleProcess
+    ) -> None:
+        """Has the processes that train together stop together."""
+        self.processes = processes
+        processes.on_stop, processes.on_failure = self.stop, self._peer_failed
+
+    def stop(self) -> None:
+        """Has the trial at hand saved at the next step."""
+        self.stopping = True
+
+    # On the primary process, or the only one.
+
+    def run(self, directory: pathlib.Path, data_dir: str, loader_workers: int = 0) -> End:
+        """Claims and trains the trial in a directory, unless it is finished or claimed."""
+        try:
+            if self._is_finished(directory):
+                return End(FINISHED)
+            claim = functools.partial(lease.claim, directory)
+            attempt = outages.retry_transient(claim, lambda: self.stopping)
+            if attempt is None:
+                return End(ELSEWHERE)
+            if self._is_finished(directory):
+                # This process may have slept since it read the status.
+                attempt.end("lost")
+                return End(FINISHED)
+        except OSError as problem:  # a full or vanished disk must not take the job along
+            return End(UNCLAIMED, disk.named(problem, directory))
+        with contextlib.suppress(OSError):  # left by writers that were killed
+            now = os.stat(attempt.directory / lease.HEARTBEAT).st_mtime
+            layout.remove_left_overs(directory, now)
+            layout.remove_left_overs(directory / layout.ATTEMPTS, now)
+        return self._run_claimed(attempt, data_dir, loader_workers)
+
+    def _is_finished(self, directory: pathlib.Path) -> bool:
+        read = functools.partial(status.read, directory)
+        return outages.retry_transient(read, lambda: self.stopping)["state"] in status.COMPLETE
+
+    def _run_claimed(self, attempt: lease.Attempt, data_dir: str, loader_workers: int) -> End:
+        self._held, directory = attempt, attempt.trial_directory
+        end: str | Exception = OSError()
+        trained: Trial | None = None
+        try:
+            self._claimed(directory)
+            with (
+                trial_lock.logged(attempt),
+                trial_lock.heartbeat(attempt, self.stop),
+                contextlib.closing(trial_lock.Watchdog()) as watchdog,
+            ):
+                try:
+                    if layout.is_evaluation(directory):
+                        end = self._evaluate(attempt, data_dir, watchdog)
+                    else:
+                        trained = trials.read(directory)
+                        end = self._train(trained, attempt, data_dir, loader_workers, watchdog)
+                except Exception as problem:  # whatever it is, the study goes on around this trial
+                    end = problem
+                outcome, error = trial_lock.conclude(attempt, end, trained)
+        except OSError as problem:
+            outcome, error = "failed", disk.named(problem, directory)
+        # A device or its memory may be broken for good: the next trial gets a new process.
+        self.broken |= outcome == "failed" and not isinstance(end, ValueError)
+        if not (attempt.directory / lease.OUTCOME).exists():
+            # The lease could not be given back; only the end of this process does it.
+            print(f"{directory}: {outcome}: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
+        self._held = None
+        if self.processes.broken:
+            os._exit(AGAIN)  # at its regular end JAX would wait for the others
+        if outcome == "done" and trained and trained.downstream:
+            self._evaluate_trained(trained, directory, data_dir)
+        return End(outcome, error)
+
+    def _evaluate_trained(self, trained: Trial, directory: pathlib.Path, data_dir: str) -> None:
+        """Evaluates a trial that this process has just trained, as its study asks.
+
+        Where that does not succeed, the driver sees to it when the stage is over.
+        """
+        if self.stopping or not isinstance(self.processes, process_group.SingleProcess):
+            return
+        end = self.run(
+            directory / layout.downstream_path(trained.steps, trained.downstream), data_dir
+        )
+        print(f"{directory}: evaluated: {end.outcome}: {end.error}", file=sys.stderr, flush=True)
+
+    def _peer_failed(self, problem: Exception) -> None:
+        """Gives the attempt back before this process ends: another one of the group failed."""
+        if self._held is not None:
+            trial_lock.conclude(self._held, problem)
+
+    def _train(
+        self,
+        record: Trial,
+        attempt: lease.Attempt,
+        data_dir: str,
+        loader_workers: int,
+        watchdog: trial_lock.Watchdog,
+    ) -> str:
+        """Returns 'done' or 'diverged', or raises what ended the training."""
+        if init2winit_specs.is_init2winit(record.workload):
+            from sweeps.init2winit import process
+
+            watchdog.close()  # its process trains, not this one
+            return process.Attempt(record, attempt, data_dir, lambda: self.stopping).run()
+        from sweeps.training import loop
+
+        directory = attempt.trial_directory
+        program = self._program(record, loader_workers)
+        _note_provenance(record, attempt, program, data_dir)
+        where = {"data_dir": data_dir, "loader_workers": loader_workers}
+        self.processes.order(trial=str(directory), attempt=attempt.number, **where)
+        return loop.Training(
+            trial=record,
+            attempt=attempt,
+            step_function=program,
+            data_dir=data_dir,
+            stop_requested=lambda: self._stops(watchdog),
+            processes=self.processes,
+        ).run()
+
+    def _stops(self, watchdog: trial_lock.Watchdog) -> bool:
+        """Returns whether to stop; asked after every update."""
+        watchdog.progress()
+        return self.stopping
+
+    def _evaluate(
+        self, attempt: lease.Attempt, data_dir: str, watchdog: trial_lock.Watchdog
+    ) -> str:
+        """Returns 'done', or raises what ended the evaluation."""
+        from sweeps.job import evaluating
+
+        trial = trials.read(attempt.trial_directory.parents[2])
+        if self._mesh is not None:
+            mesh = self._mesh["data"], self._mesh["fsdp"], self._mesh["tensor"]
+            trial = dataclasses.replace(trial, mesh=mesh)
+        workload = self._program(trial, 0).workload
+        return evaluating.evaluate(
+            trial, attempt, workload, data_dir, lambda: self._stops(watchdog)
+        )
+
+    # On the other processes of a group.
+
+    def follow(self) -> int:
+        """Trains what the primary process orders, until its last order.
+
+        An order: {"trial": directory, "attempt": number, "data_dir": directory, "loader_workers":
+        n}. Returns the primary's exit code, AGAIN for a broken group.
+        """
+        group = self.processes
+        assert isinstance(group, process_group.ProcessGroup)
+        while (order := group.next_order(lambda: self.stopping))["kind"] != "end":
+            self._follow(order)
+            if group.broken:
+                return AGAIN
+        group.leave()
+        code: int = order["code"]
+        return code
+
+    def _follow(self, order: dict[str, Any]) -> None:
+        from sweeps.training import loop
+
+        try:
+            try:
+                attempt = lease.Attempt(pathlib.Path(order["trial"]), order["attempt"])
+                record = trials.read(attempt.trial_directory)
+                program = self._program(record, order["loader_workers"])
+            except Exception as problem:
+                self.processes.failed(problem)
+                raise
+            loop.Training(
+                trial=record,
+                attempt=attempt,
+                step_function=program,
+                data_dir=order["data_dir"],
+                stop_requested=lambda: self.stopping,
+                processes=self.processes,
+            ).run()
+        except loop.Preempted:
+            print(f"{order['trial']}: saved", file=sys.stderr)
+        except process_group.PrimaryError as error:
+            print(f"{order['trial']}: the primary process failed: {error}", file=sys.stderr)
+        except Exception as problem:
+            traceback.print_exception(problem)
+
+    # On all.
+
+    def _program(self, record: Any, loader_workers: int) -> Any:
+        """Returns the train step of the trial's program, made once per process."""
+        from sweeps.training import train_step
+
+        name = (record.program, *record.extra_paths.values())
+        if name not in self._programs:
+            self._programs[name] = train_step.of_trial(record)
+        program = self._programs[name]
+        program.workload.loader_workers = loader_workers
+        return program
+
+
+def _note_provenance(record: Any, attempt: lease.Attempt, program: Any, data_dir: str) -> None:
+    """Writes what the attempt runs on beside the trial."""
+    from sweeps.records import provenance
+
+    directory, count = attempt.trial_directory, attempt.number - 1
+    precision = record.matmul_precision
+    meta = provenance.meta_data(program.workload, record.seed, data_dir, precision)
+    layout.write_json(directory / f"meta_data_{count}.json", meta)
+    provenance.note_hardware(directory / layout.TRIAL)

@@ -1,0 +1,211 @@
+"""Evaluations: what trained models can do, by a suite's questions. results.json is their state.
+
+`python -m sweeps evaluate STUDY_DIR --suite=NAME` evaluates every trial of a stage that is done, by
+default of the last stage that has begun, which results are read from. A study with
+config.downstream evaluates its models itself. Both use jobs as training does; what has results is
+never computed again.
+"""
+
+import contextlib
+import dataclasses
+import pathlib
+import statistics
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from attention import files
+from sweeps.launchers import table as launchers
+from sweeps.monitoring.progress import Progress
+from sweeps.records import layout, status, submissions
+from sweeps.scheduling import preflight, scheduler
+from sweeps.scheduling.scheduler import Scheduler
+from sweeps.study import checks, config, study
+from sweeps.study import trial as trials
+from sweeps.study.study import Study
+from sweeps.study.trial import Trial
+from workloads.downstream import suites
+
+# Keys of the study that may be others than those it was trained with.
+_CHANGEABLE = ("launcher", "max_attempts", "mesh", *launchers.NAMES)
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """One checkpoint of a trial, after `checkpoint` updates, put before one suite's questions."""
+
+    trial: Trial
+    checkpoint: int
+    suite: str
+
+    @property
+    def path(self) -> str:
+        """Directory relative to the study's."""
+        return f"{self.trial.path}/{layout.downstream_path(self.checkpoint, self.suite)}"
+
+    @property
+    def steps(self) -> int:
+        """The number of the suite's tasks."""
+        return len(suites.get(self.suite).tasks)
+
+    @property
+    def unit(self) -> str:
+        """What `steps` counts."""
+        return "task"
+
+    @property
+    def program(self) -> tuple[Any, ...]:
+        """Evaluations with equal programs share what is compiled."""
+        return ("evaluation", self.suite, *self.trial.program)
+
+
+def of_trials(
+    study: Study, stage: Iterable[Trial], suite: str, checkpoints: int = 1
+) -> list[Evaluation]:
+    """Returns the evaluations of trials' last checkpoints, of trials that are done alone.
+
+    Raises ValueError where a trial has fewer checkpoints that an evaluation of its training goes
+    with.
+    """
+    wanted = []
+    for trial in stage:
+        directory = study.directory / trial.path
+        if status.read(directory)["state"] != "done":
+            continue
+        steps = [step for step in layout.checkpoint_steps(directory) if trial.evaluates_at(step)]
+        if len(steps) < checkpoints:
+            raise ValueError(_too_few(study, directory, len(steps), checkpoints))
+        wanted += [Evaluation(trial, step, suite) for step in steps[-checkpoints:]]
+    return wanted
+
+
+def _too_few(study: Study, directory: pathlib.Path, there: int, wanted: int) -> str:
+    kept = f"{there} checkpoint{'s' * (there != 1)}"
+    if not there:
+        return (
+            f"{directory} has no checkpoint, so its model is lost: copy its {layout.CHECKPOINTS}/ "
+            "back, or move the trial's directory away and resume the study, which trains it anew"
+        )
+    return (
+        f"{directory} has {kept} and {wanted} are asked: give --checkpoints={there}; a study keeps "
+        f"{wanted} where it is trained with --config.keep_checkpoints={wanted} (it had "
+        f"{study.settings['keep_checkpoints']})"
+    )
+
+
+def run(jobs: Scheduler, progress: Progress, wanted: list[Evaluation]) -> list[Evaluation]:
+    """Has jobs make the evaluations that have no results; returns those without in the end.
+
+    Raises Interrupted when told to stop, ValueError where none can be made at all.
+    """
+    left = [one for one in wanted if not (jobs.root / one.path / layout.RESULTS).exists()]
+    if left:
+        for evaluation in left:
+            (jobs.root / evaluation.path).mkdir(parents=True, exist_ok=True)
+        progress.stage(f"evaluate by {left[0].suite}", wanted, jobs.root)
+        jobs.run(left)
+    return [one for one in left if not (jobs.root / one.path / layout.RESULTS).exists()]
+
+
+class Evaluate:
+    """What `sweeps evaluate` is asked, checked: nothing is written, and no model loaded, before.
+
+    checkpoints: how many of each trial, the last ones. stage: '' for the last that has begun.
+    data_dir: None for the study's own. overrides: '--config.KEY=VALUE' of who runs it, and on what
+    mesh. Raises ValueError for whatever could not be evaluated.
+    """
+
+    def __init__(
+        self,
+        directory: pathlib.Path,
+        suite: str,
+        checkpoints: int = 1,
+        stage: str = "",
+        data_dir: str | pathlib.Path | None = None,
+        overrides: list[str] | None = None,
+    ) -> None:
+        record = layout.study_record(directory)
+        trained = study.from_record(record, directory)
+        self.changed = config.changed(trained.settings, overrides or [], _CHANGEABLE)
+        # Of a study of a version that did not write it down, too.
+        where = data_dir or trained.settings["data_dir"]
+        if where and where != record["config"].get("data_dir"):
+            self.changed["data_dir"] = str(files.typed_path(str(where)).absolute())
+        self.study: Study = dataclasses.replace(trained, settings=trained.settings | self.changed)
+        checks.check_downstream(self.study.settings, suite)
+        launchers.launcher_class(self.study.settings["launcher"]).check(self.study.settings)
+        self.suite = suite
+        self.stage, rows = layout.planned_stage(directory, record, stage or None)
+        planned = [trials.read(self.study.directory / row["path"]) for row in rows]
+        self.left_out = self._left_out(planned)
+        self.wanted = of_trials(self.study, planned, suite, checkpoints)
+        if not self.wanted:
+            raise ValueError(
+                f"{directory}: no trial of stage {self.stage} is done ({self.left_out}); train it "
+                f"first: python -m sweeps resume {files.quoted(directory)}"
+            )
+        preflight.check_kernel(self.study)
+        preflight.check_mesh(self.study)
+        preflight.check_engine(self.study)
+
+    def _left_out(self, planned: list[Trial]) -> str:
+        states = [str(status.read(self.study.directory / one.path)["state"]) for one in planned]
+        counts = Counter(state for state in states if state != "done")
+        return ", ".join(f"{count} {state}" for state, count in counts.items())
+
+    def run(self, progress: Progress) -> list[Evaluation]:
+        """Evaluates what is not evaluated; returns what could not be.
+
+        Raises Interrupted when told to stop, ValueError where data or libraries are missing.
+        """
+        (self.study.directory / submissions.CANCELLED).unlink(missing_ok=True)
+        if self.left_out:
+            progress.say(f"stage {self.stage}: {self.left_out}, not evaluated")
+        with scheduler.stopping_signals() as told:
+            with contextlib.closing(preflight.SuiteCheck(self.study, self.suite)) as check:
+                check.finish()
+            made = scheduler.of_study(self.study, progress, told, self.changed)
+            with contextlib.closing(made) as jobs:
+                return jobs.outage.wait_out(lambda: run(jobs, progress, self.wanted))
+
+
+def summary(study: Study, wanted: list[Evaluation]) -> list[str]:
+    """Returns a line per trial: its last checkpoint's primary metrics, and means of the earlier.
+
+    Raises ValueError for results that are damaged.
+    """
+    by_trial: dict[str, dict[int, dict[str, float]]] = {}
+    for one in wanted:
+        values = _primary(study.directory / one.path / layout.RESULTS)
+        by_trial.setdefault(one.trial.path, {})[one.checkpoint] = values
+    return [_line(path, values) for path, values in by_trial.items()]
+
+
+def _primary(path: pathlib.Path) -> dict[str, float]:
+    """Returns each task's primary metric, {} where there are no results."""
+    record = layout.read_json_if_there(path)
+    if record is None:
+        return {}
+    try:
+        return {
+            name: float(task["metrics"][task["primary"]]) for name, task in record["tasks"].items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(
+            f"{path} is not what an evaluation writes ({type(error).__name__}: {error}); remove "
+            f"{path.parent} and evaluate again"
+        ) from error
+
+
+def _line(path: str, by_checkpoint: dict[int, dict[str, float]]) -> str:
+    last, values = max(by_checkpoint.items())
+    text = "no results"
+    if values:
+        each = ", ".join(f"{name} {value:.3f}" for name, value in values.items())
+        text = f"mean {statistics.fmean(values.values()):.4f} ({each})"
+    earlier = [
+        f"{step}: {statistics.fmean(values.values()):.4f}" if values else f"{step}: no results"
+        for step, values in sorted(by_checkpoint.items())[:-1]
+    ]
+    tail = f"; means at earlier checkpoints: {', '.join(earlier)}" if earlier else ""
+    return f"{path} step {last}: {text}{tail}"

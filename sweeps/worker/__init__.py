@@ -1,1 +1,0 @@
-"""A worker: a process that claims trials and trains them."""
