@@ -1,7 +1,6 @@
 """The room's commands: `python -m sweeps studies | plan | run | status | resume | ...`."""
 
 import argparse
-import contextlib
 import pathlib
 import runpy
 import signal
@@ -359,12 +358,12 @@ def _drive(resolved: "Study", selection: str, after: "Sequence[Study]" = ()) -> 
     preflight.check_init2winit(resolved)
     print(plan.summary(resolved), flush=True)
     study_directory.prepare(resolved)
-    check = preflight.DataCheck(resolved)
+    preflight.check_data(resolved)
     planned = survey.planned(resolved.directory)
     planned.steps_after = plan.steps_after(resolved, after)
-    with contextlib.closing(check), progress.Progress(planned) as shown:
+    with progress.Progress(planned) as shown:
         try:
-            counts = driver.Driver(resolved, shown, check.finish, selection).run()
+            counts = driver.Driver(resolved, shown, selection).run()
         except Interrupted:
             shown.say(
                 f"interrupted; continue with: python -m sweeps resume "

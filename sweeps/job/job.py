@@ -55,6 +55,8 @@ class Job:
         keys = self.study.settings[self.batch.launcher]
         self._workers = keys.get("workers") or 1 if self._is_engine else 1
         self.trainer = trainer.Trainer(claimed=self._note_claim, mesh=changed.get("mesh"))
+        self._tried: set[str] = set()
+        self._offsets: dict[int, int] = {}
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def run(self) -> int:
@@ -102,11 +104,9 @@ class Job:
 
     def _check_node(self) -> None:
         """Raises ValueError or OSError where this node lacks data or libraries."""
-        if self._suite:
-            preflight.check_suite_here(self.study, self._suite)
-        else:
+        if not self._suite:
             preflight.check_event_files(self.study, here=True)
-            preflight.check_data_here(self.study)
+        preflight.check_data(self.study, self._suite, here=True)
         # The driver's own JAX_PLATFORMS is not the node's: what the job was given is used.
         os.environ.pop("JAX_PLATFORMS", None)
         if self.batch.platform == "cpu":
@@ -162,6 +162,8 @@ class Job:
         for path in self._in_turn():
             if self.trainer.stopping or submissions.is_cancelled(self.root):
                 return self._interrupted()
+            if self.batch.sharing > 1 and self._is_tried(path):
+                continue
             settings = self.study.settings
             end = self.trainer.run(
                 self.root / path, self.study.data_dir, settings["loader_workers"]
@@ -184,6 +186,14 @@ class Job:
         rank = self.index % self.batch.sharing * self._workers + (self._slot or 0)
         first = rank * len(self.paths) // sharing
         return self.paths[first:] + self.paths[:first]
+
+    def _is_tried(self, path: str) -> bool:
+        """Whether a job that shares the trials has claimed one: the driver says what follows."""
+        first = self.index - self.index % self.batch.sharing
+        for index in range(first, first + self.batch.sharing):
+            lines, self._offsets[index] = self.batch.claims(index, self._offsets.get(index, 0))
+            self._tried.update(lines)
+        return path in self._tried
 
     def _note_claim(self, directory: pathlib.Path) -> None:
         path = str(directory.relative_to(self.root))

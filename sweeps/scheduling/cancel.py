@@ -1,16 +1,13 @@
 """`python -m sweeps cancel`: every trial and evaluation of a study stopped, wherever it runs."""
 
-import contextlib
-import os
 import pathlib
-import signal
 import time
 from typing import Any
 
 from attention import files
 from sweeps.launchers.protocol import EngineError, State
 from sweeps.monitoring import survey
-from sweeps.records import layout, lease, submissions
+from sweeps.records import layout, submissions
 from sweeps.records.submissions import Batch
 from sweeps.scheduling import engines
 from sweeps.study import config
@@ -20,9 +17,9 @@ _EVALUATIONS = f"{layout.DOWNSTREAM}/*/*/{layout.ATTEMPTS}"
 
 
 def cancel(directory: pathlib.Path) -> str:
-    """Marks the study as cancelled, cancels its jobs, stops this host's workers; returns a report.
+    """Marks the study as cancelled and cancels its jobs; returns a report.
 
-    Workers on other hosts notice the mark at their next heartbeat, whatever engine they run on;
+    Jobs that cannot be told notice the mark at their next heartbeat, whatever engine they run on;
     `resume`, `run` or `evaluate` takes the mark away. A study that is complete, its evaluations
     too, stays as it is.
 
@@ -40,14 +37,10 @@ def cancel(directory: pathlib.Path) -> str:
     if survey.StudyReader(directory).look().complete and not evaluated:
         return f"{directory} is complete: every trial has ended, and there is nothing to cancel"
     layout.write_json(directory / submissions.CANCELLED, {"cancelled_at": time.time()})
-    # First, for an engine that is out of reach ends this.
-    last = [lease.last(one) for one in (*trials, *evaluated)]
-    alive = [attempt for attempt in last if attempt.name != "0" and lease.is_alive(attempt)]
-    stopped = len({_stop_worker(attempt) for attempt in alive} - {None})
     cancelled = _cancel_jobs(directory, settings, batches)
     return (
-        f"{directory} is cancelled: {cancelled} jobs withdrawn, {stopped} workers of this host "
-        f"told to save. Continue with: python -m sweeps resume {files.quoted(directory)}"
+        f"{directory} is cancelled: {cancelled} jobs withdrawn; those that run save first. "
+        f"Continue with: python -m sweeps resume {files.quoted(directory)}"
     )
 
 
@@ -73,12 +66,3 @@ def _cancel_jobs(directory: pathlib.Path, settings: dict[str, Any], batches: lis
     if errors:
         raise EngineError("; ".join(errors))
     return len(living)
-
-
-def _stop_worker(attempt: pathlib.Path) -> int | None:
-    """Tells a worker of this host to save; returns its process, None where there was none."""
-    if (pid := lease.process_here(attempt)) is not None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGTERM)
-            return pid
-    return None

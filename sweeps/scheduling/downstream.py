@@ -162,8 +162,7 @@ class Evaluate:
         if self.left_out:
             progress.say(f"stage {self.stage}: {self.left_out}, not evaluated")
         with scheduler.stopping_signals() as told:
-            with contextlib.closing(preflight.SuiteCheck(self.study, self.suite)) as check:
-                check.finish()
+            preflight.check_data(self.study, self.suite)
             made = scheduler.of_study(self.study, progress, told, self.changed)
             with contextlib.closing(made) as jobs:
                 return jobs.outage.wait_out(lambda: run(jobs, progress, self.wanted))

@@ -6,7 +6,6 @@ twice; finished trials are not repeated and one process at a time has a trial.
 
 import contextlib
 import functools
-from collections.abc import Callable
 
 from sweeps.monitoring.progress import Progress
 from sweeps.records import measurements, status, submissions
@@ -18,21 +17,10 @@ from sweeps.study.trial import Trial
 
 
 class Driver:
-    """Runs a study's stages one after the other.
+    """Runs a study's stages one after the other; `selection` as `study_directory.select`."""
 
-    `check` raises ValueError where no trial should begin;
-    `selection` is the choice of `study_directory.select`.
-    """
-
-    def __init__(
-        self,
-        study: Study,
-        progress: Progress,
-        check: Callable[[], None] = lambda: None,
-        selection: str = "",
-    ) -> None:
-        self.study, self._check, self._selection = study, check, selection
-        self.progress = progress
+    def __init__(self, study: Study, progress: Progress, selection: str = "") -> None:
+        self.study, self.progress, self._selection = study, progress, selection
 
     def run(self) -> dict[str, int]:
         """Runs what is not finished. Returns how many trials ended in which state.
@@ -44,7 +32,6 @@ class Driver:
         (self.study.directory / submissions.CANCELLED).unlink(missing_ok=True)
         counts: dict[str, int] = {}
         with scheduler.stopping_signals() as told:
-            self._check()
             made = scheduler.of_study(self.study, self.progress, told)
             with contextlib.closing(made) as jobs:
                 for stage in self.study.stages:

@@ -139,75 +139,37 @@ def _unseen(study: Study) -> str:
     )
 
 
-class DataCheck:
+def check_data(study: Study, suite: str = "", here: bool = False) -> None:
     """Makes sure that the workload's data is there and whole; prepares embedded data itself.
 
-    It begins at once, in a process of its own, for it takes seconds: workers may start
-    meanwhile. Where an engine runs the trials and this host does not see the data, warns that every
-    job checks it.
+    suite: it is a suite's data that is needed, and the library that judges by it. here: whether it
+    is a job's node; otherwise a driver, which warns where an engine's nodes alone see the data.
+    The study gets the reference rows of its data, errors of simple methods; a node leaves those
+    that are there. Raises ValueError naming the directory, the file and the command that repairs
+    it.
     """
-
-    def __init__(self, study: Study) -> None:
-        self._study = study
-        self._call: jax_calls.Call | None = None
+    if not here:
         if unseen := _unseen(study):
             config.warn(unseen)
             return
         entry = catalog.get(study.workload)
         if entry.embedded:
             print(f"data: {study.data_dir} ({entry.description}; made there if absent)", flush=True)
-        self._call = self._ask()
-
-    def _ask(self) -> jax_calls.Call:
-        return _ask(self._study)
-
-    def finish(self) -> None:
-        """Waits for the check's end, once; the study gets the data's reference rows.
-
-        Raises ValueError naming the directory, the file and the command that repairs it.
-        """
-        if self._call is not None:
-            call, self._call = self._call, None
-            _conclude(self._study, call)
-
-    def close(self) -> None:
-        """Ends a check that nobody waits for any more."""
-        if self._call is not None:
-            with self._call:
-                self._call = None
-
-
-class SuiteCheck(DataCheck):
-    """Makes sure that a suite's data, and the library that judges by it, are there.
-
-    The data that a model was trained on is not needed; what is embedded is made where absent.
-    """
-
-    def __init__(self, study: Study, suite: str) -> None:
-        self._suite = suite
-        super().__init__(study)
-
-    def _ask(self) -> jax_calls.Call:
-        return _ask_of_suite(self._study, self._suite)
-
-
-def check_suite_here(study: Study, suite: str) -> None:
-    """Checks what `SuiteCheck` does on this host, a job's node. Raises ValueError as it does."""
-    _conclude(study, _ask_of_suite(study, suite), replace=False)
+    with _ask_of_suite(study, suite) if suite else _ask(study) as call:
+        answer = call.result()
+    for line in answer["lines"]:
+        print(f"data: {line}", flush=True)
+    path = study.directory / layout.REFERENCE
+    if answer["reference"] is None or (path.exists() and here):
+        return
+    rows = {study.workload: answer["reference"]}
+    if layout.read_json_if_there(path) != json.loads(json.dumps(rows)):
+        layout.write_json(path, rows)
 
 
 def _ask_of_suite(study: Study, suite: str) -> jax_calls.Call:
     where = {"workload": study.workload, "data_dir": study.data_dir}
     return jax_calls.Call(jax_calls.suite, suite=suite, **where)
-
-
-def check_data_here(study: Study) -> None:
-    """Checks a study's data on this host, a job's node; prepares embedded data.
-
-    The study gets the reference rows where it has none yet. Raises ValueError naming the directory,
-    the file and the command that repairs it.
-    """
-    _conclude(study, _ask(study), replace=False)
 
 
 def _ask(study: Study) -> jax_calls.Call:
@@ -220,21 +182,3 @@ def _ask(study: Study) -> jax_calls.Call:
     where = {"data_dir": study.data_dir, "extra_paths": study.extra_paths}
     suite = study.settings["downstream"]
     return jax_calls.Call(jax_calls.data, workload=study.workload, suite=suite, **where)
-
-
-def _conclude(study: Study, call: jax_calls.Call, replace: bool = True) -> None:
-    """Waits for a check; prints what it found and writes its reference rows beside the study.
-
-    Those are errors of simple methods. Where some are there already they are left or, with
-    `replace`, replaced if they differ.
-    """
-    with call:
-        found = call.result()
-    for line in found["lines"]:
-        print(f"data: {line}", flush=True)
-    path = study.directory / layout.REFERENCE
-    if found["reference"] is None or (path.exists() and not replace):
-        return
-    rows = {study.workload: found["reference"]}
-    if layout.read_json_if_there(path) != json.loads(json.dumps(rows)):
-        layout.write_json(path, rows)

@@ -12,7 +12,7 @@ import absl.flags
 import pytest
 
 from sweeps.records import provenance
-from sweeps.scheduling.preflight import DataCheck
+from sweeps.scheduling.preflight import check_data
 from sweeps.study import config, study
 from workloads import __main__ as command
 from workloads.algoperf import preflight, runner, tiny_data, tiny_sizes
@@ -249,7 +249,7 @@ def test_a_study_on_fabricated_data_refuses_a_batch_that_is_larger(folder):
                f"experiment_dir={folder}", "batch_size=9", "eval_every=1")  # fmt: skip
     made = study.resolve(config.parse("digits_vit_quick", [f"--config.{c}" for c in changes]))
     with pytest.raises(ValueError, match=r"has 8 to train on: set --config.batch_size to 8 or"):
-        DataCheck(made)
+        check_data(made)
 
 
 @pytest.mark.parametrize("tau", ["nan", "inf", "0", "-1", "1e40", "hot"])

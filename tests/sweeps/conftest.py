@@ -156,7 +156,7 @@ class JobProcess:
         record = layout.read_record(self.attempt / measurements.RESUMED) if self.attempt else {}
         return record.get("global_step")
 
-    def wait_for(self, kind, count=1, timeout=120):
+    def wait_for(self, kind, count=1, timeout=240):
         """Waits for so many rows of a kind; fails where the process ends before."""
         deadline = time.monotonic() + timeout
         while len(self.rows(kind)) < count:
@@ -166,7 +166,7 @@ class JobProcess:
             assert time.monotonic() < deadline, f"no {count} rows of {kind} within {timeout} s"
             time.sleep(0.005)
 
-    def end(self, timeout=120):
+    def end(self, timeout=240):
         """Waits for its end; returns the outcome and the error, '' where there is none."""
         self.process.wait(timeout)
         text = self.batch.log(0).read_text()

@@ -59,7 +59,7 @@ def test_a_job_that_is_no_batch_leaves_no_mark(tmp_path, capsys):
 def test_a_node_with_too_few_devices_is_avoided(batch, monkeypatch):
     two = ("CUDA_VISIBLE_DEVICES", ["0", "1"])
     monkeypatch.setattr(local, "accelerators", lambda: two)
-    monkeypatch.setattr(job.preflight, "check_data_here", lambda study: None)
+    monkeypatch.setattr(job.preflight, "check_data", lambda *given, here: None)
     one = job.Job(batch.file, 0)
     one._workers = 4
     assert one.run() == WRONG_NODE
@@ -126,7 +126,7 @@ def test_claims_are_read_on_from_where_they_ended(three):
 
 def test_workers_of_a_node_have_a_share_each(batch, monkeypatch):
     """Each is a process of its own; what one of them could not do, the job has not done."""
-    monkeypatch.setattr(job.preflight, "check_data_here", lambda study: None)
+    monkeypatch.setattr(job.preflight, "check_data", lambda *given, here: None)
     codes, started = [1, FINISHED], []
 
     class Process:

@@ -103,7 +103,7 @@ def test_data_that_this_host_does_not_see(make_study, tmp_path, capsys):
     away = tmp_path / "away"
     resolved = make_study(launcher="slurm", data_dir=away)
     study_directory.prepare(resolved)
-    preflight.DataCheck(resolved).finish()
+    preflight.check_data(resolved)
     assert f"{away} is not on this host, so the data is not checked here" in capsys.readouterr().err
     assert not away.exists()
     assert not (resolved.directory / layout.REFERENCE).exists()
@@ -111,28 +111,24 @@ def test_data_that_this_host_does_not_see(make_study, tmp_path, capsys):
     away.mkdir()
     overrides = ["--config.launcher=slurm", f"--config.data_dir={away}"]
     with pytest.raises(ValueError, match=f"{away}/imagenet2012/5.1.0: does not exist"):
-        preflight.DataCheck(study.resolve(config.parse("imagenet_vit_paper", overrides))).finish()
+        preflight.check_data(study.resolve(config.parse("imagenet_vit_paper", overrides)))
     # This host's own trials need it here.
     with pytest.raises(ValueError, match="/nowhere/imagenet2012"):
-        preflight.DataCheck(
+        preflight.check_data(
             study.resolve(config.parse("imagenet_vit_paper", ["--config.data_dir=/nowhere"]))
-        ).finish()
+        )
 
 
 def test_a_job_checks_its_node(make_study, data_dir, tmp_path, capsys):
     resolved = make_study()
     study_directory.prepare(resolved)
-    preflight.check_data_here(resolved)
+    preflight.check_data(resolved, here=True)
     reference = layout.read_json(resolved.directory / layout.REFERENCE)
     assert reference["digits_vit"]["rows"]
     absent = study.resolve(config.parse("imagenet_vit_paper", ["--config.data_dir=/nowhere"]))
     with pytest.raises(ValueError, match=r"(?s)/nowhere.*To repair: .*python -m workloads prepare"):
-        preflight.check_data_here(absent)
-    check = preflight.DataCheck(resolved)
-    check.finish()
-    check.finish()
-    assert capsys.readouterr().out.count("data: ") == 1
-    preflight.DataCheck(resolved).close()
+        preflight.check_data(absent, here=True)
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(

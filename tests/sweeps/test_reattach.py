@@ -134,7 +134,7 @@ def test_cancel_saves_and_resume_goes_on(drivers, undisturbed, wait_until):
     for pid in workers.values():
         os.kill(pid, signal.SIGCONT)
     assert done.returncode == 0, done.stderr
-    assert "2 workers of this host told to save" in done.stdout
+    assert "2 jobs withdrawn" in done.stdout
     code, output = drivers.finish(first)
     assert code == 130, output
     assert "python -m sweeps resume" in output
