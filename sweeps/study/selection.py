@@ -73,11 +73,11 @@ def trial_value(directory: pathlib.Path, metric: str, mode: str) -> float | None
     metric: a column, 'validation/accuracy'. Raises ValueError where the trial is done and its
     evaluations cannot be read.
     """
-    record = status.read(directory)
-    if record["state"] != "done":
+    found = status.read(directory)
+    if found["state"] != "done":
         return None
     path = directory / layout.EVAL_MEASUREMENTS
-    if problem := measurements.lacking(path, record.get("steps", 0)):
+    if problem := measurements.lacking(path, found.get("steps", 0)):
         raise ValueError(_unreadable(path, problem))
     try:
         with path.open(newline="", encoding="utf-8") as file:

@@ -369,9 +369,15 @@ def test_a_stale_running_over_done_is_selected_by(tmp_path):
     assert selection.trial_value(tmp_path, "validation/accuracy", "max") == 0.9
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
+def test_what_is_done_and_cannot_be_read_is_not_passed_over(tmp_path):
+    def refused(match):
+        with pytest.raises(ValueError, match=match):
+            selection.trial_value(tmp_path, "validation/accuracy", "max")
+
+    assert selection.trial_value(tmp_path, "validation/accuracy", "max") is None  # nobody began it
+    _ended(tmp_path, 0.9)
+    path = tmp_path / layout.EVAL_MEASUREMENTS
+    for content, match in (
         ("global_step,validation/accuracy\n1,0.9\n", "ends at step 1 of 2"),
         ("", "it has no complete evaluation"),
         ("global_step,validation/accuracy\n2,zero\n", "could not convert"),
@@ -379,16 +385,11 @@ def test_a_stale_running_over_done_is_selected_by(tmp_path):
         ("global_step,validation/accuracy\nx,0.9\n", "has no global_step"),
         ("global_step,validation/accuracy\n1,0.9\n2,0.", "its last line is cut short"),
         ("\0\xff", "eval_measurements.csv of a trial that is done"),
-        (None, "of a trial that is done: no eval_measurements.csv.*resume"),
-    ],
-)
-def test_what_is_done_and_cannot_be_read_is_not_passed_over(tmp_path, content, message):
-    assert selection.trial_value(tmp_path, "validation/accuracy", "max") is None  # nobody began it
-    _ended(tmp_path, 0.9)
-    path = tmp_path / layout.EVAL_MEASUREMENTS
-    path.unlink() if content is None else path.write_text(content, encoding="latin-1")
-    with pytest.raises(ValueError, match=message):
-        selection.trial_value(tmp_path, "validation/accuracy", "max")
+    ):
+        path.write_text(content, encoding="latin-1")
+        refused(match)
+    path.unlink()
+    refused("of a trial that is done: no eval_measurements.csv.*resume")
 
 
 @pytest.fixture
