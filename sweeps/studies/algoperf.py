@@ -5,7 +5,7 @@ from sweeps.studies.imagenet_vit import imagenet_vit_paper
 from sweeps.studies.librispeech_conformer import librispeech_conformer_paper
 
 
-def algoperf_imagenet_vit_paper() -> ConfigDict:
+def algoperf_imagenet_vit_paper(config: ConfigDict) -> None:
     """The paper's ViT table on AlgoPerf's own workload object: its model, its data pipeline.
 
     Command:  python -m sweeps run --config=algoperf_imagenet_vit_paper \\
@@ -19,13 +19,12 @@ def algoperf_imagenet_vit_paper() -> ConfigDict:
     Needs AlgoPerf's libraries (pip install -e '.[algoperf]'). A trial that is interrupted at step n
     reads n batches again before it goes on: AlgoPerf's pipelines start at their first batch alone.
     """
-    config = imagenet_vit_paper()
+    imagenet_vit_paper(config)
     config.workload = "algoperf:imagenet_vit"
     config.loader_workers = 0  # AlgoPerf's pipelines choose their own
-    return config
 
 
-def algoperf_librispeech_conformer_paper() -> ConfigDict:
+def algoperf_librispeech_conformer_paper(config: ConfigDict) -> None:
     """The paper's Conformer table on AlgoPerf's own workload object: its model, its data pipeline.
 
     Command:  python -m sweeps run --config=algoperf_librispeech_conformer_paper \\
@@ -44,10 +43,9 @@ def algoperf_librispeech_conformer_paper() -> ConfigDict:
     is interrupted at step n reads n batches again before it goes on. Six rows, because the model
     scales its queries per dimension already.
     """
-    config = librispeech_conformer_paper()
+    librispeech_conformer_paper(config)
     config.workload = "algoperf:librispeech_conformer"
     config.loader_workers = 0  # AlgoPerf's pipelines choose their own
-    return config
 
 
 def get_config(argument: str) -> ConfigDict:

@@ -1,19 +1,18 @@
 """The paper's language models on C4: one study per table and size."""
 
-from sweeps.studies import ConfigDict, base, member
+from sweeps.studies import ConfigDict, member
 
 # The paper tunes on its 16-layer model and takes that point everywhere.
 _TUNING_STUDY = "c4_lm_234m_paper"
 
 
-def paper_lm(workload: str, paper_table: str = "", fsdp: int = 8) -> ConfigDict:
-    """Returns the settings of one language model of the paper: standard against LASER, AdamW.
+def paper_lm(config: ConfigDict, workload: str, paper_table: str = "", fsdp: int = 8) -> None:
+    """Sets the keys of a language model of the paper: standard against LASER, AdamW.
 
     One seed, as far as the paper says; the point is the one that c4_lm_234m_paper selected, in the
     same experiment_dir. Blocks in a loop with rematerialisation; one trial at a time has all
     devices of the host, of which `fsdp` share a copy of the parameters.
     """
-    config = base()
     config.paper_table = paper_table
     config.workload = workload
     config.optimizer = "adamw"
@@ -28,10 +27,9 @@ def paper_lm(workload: str, paper_table: str = "", fsdp: int = 8) -> ConfigDict:
     # Of 16,384 tokens a device (c4_lm on 64 chips) the float32 logits are 2.1 GB, of these 0.26.
     config.loss_chunk_tokens = 2048
     config.local.workers = 1
-    return config
 
 
-def c4_lm_234m_paper() -> ConfigDict:
+def c4_lm_234m_paper(config: ConfigDict) -> None:
     """The paper's language-model table, row 1, with its tuning: 15 AdamW points, 16 layers.
 
     Command:  python -m sweeps run --config=c4_lm_234m_paper --config.data_dir=$DATA/c4
@@ -47,14 +45,13 @@ def c4_lm_234m_paper() -> ConfigDict:
     trial at its next evaluation. One seed, so no interval and no verdict: --config.seeds=3 gives
     them.
     """
-    config = paper_lm("c4_lm_234m", "lm_test_loss")
+    paper_lm(config, "c4_lm_234m", "lm_test_loss")
     config.protocol = "tune_then_compare"
     config.space = "paper_adamw"
     config.points = 15
-    return config
 
 
-def c4_lm_paper() -> ConfigDict:
+def c4_lm_paper(config: ConfigDict) -> None:
     """The paper's language-model table, row 2: 301 M parameters, 32 layers, MLP 2048.
 
     Command:  python -m sweeps run --config=c4_lm_paper --config.data_dir=$DATA/c4
@@ -69,10 +66,10 @@ def c4_lm_paper() -> ConfigDict:
               kernel=splash, a library's, takes 336 ms.
     Result:   the paper prints C4 test losses of 2.641 (standard) and 2.595 (LASER).
     """
-    return paper_lm("c4_lm", "lm_test_loss")
+    paper_lm(config, "c4_lm", "lm_test_loss")
 
 
-def c4_lm_435m_paper() -> ConfigDict:
+def c4_lm_435m_paper(config: ConfigDict) -> None:
     """The paper's language-model table, row 3: 435 M parameters, 32 layers, MLP 4096.
 
     Command:  python -m sweeps run --config=c4_lm_435m_paper --config.data_dir=$DATA/c4
@@ -82,10 +79,10 @@ def c4_lm_435m_paper() -> ConfigDict:
     Time:     2 trials of 160,000 steps (167.8 B tokens): about 37 h each, by `plan`.
     Result:   the paper prints C4 test losses of 2.575 (standard) and 2.555 (LASER).
     """
-    return paper_lm("c4_lm_435m", "lm_test_loss")
+    paper_lm(config, "c4_lm_435m", "lm_test_loss")
 
 
-def c4_lm_1b_paper() -> ConfigDict:
+def c4_lm_1b_paper(config: ConfigDict) -> None:
     """The paper's scaling set, 1.1 B parameters.
 
     Model dim 2048: the paper's caption prints 1024, which would be 570 M parameters.
@@ -101,10 +98,10 @@ def c4_lm_1b_paper() -> ConfigDict:
     Result:   the paper prints no loss for this size, only that LASER needs 15.65 % fewer parameters
               for a test loss of 2.347, which cannot be recomputed from what it prints.
     """
-    return paper_lm("c4_lm_1b", "lm_scaling")
+    paper_lm(config, "c4_lm_1b", "lm_scaling")
 
 
-def c4_lm_2b_paper() -> ConfigDict:
+def c4_lm_2b_paper(config: ConfigDict) -> None:
     """The paper's 2.2 B model in float32: end of the scaling set, first half of the precision pair.
 
     The second half is c4_lm_2b_bfloat16. Products of float32 arrays are float32 here
@@ -120,12 +117,11 @@ def c4_lm_2b_paper() -> ConfigDict:
     Result:   the paper prints losses of 2.344 (standard) and 2.326 (LASER) in float32; elsewhere it
               has its standard model reach 2.327, and the two cannot be reconciled.
     """
-    config = paper_lm("c4_lm_2b", "lm_precision", fsdp=16)
+    paper_lm(config, "c4_lm_2b", "lm_precision", fsdp=16)
     config.matmul_precision = "float32"  # a TPU's own is bfloat16, the other half of the pair
-    return config
 
 
-def c4_lm_2b_bfloat16() -> ConfigDict:
+def c4_lm_2b_bfloat16(config: ConfigDict) -> None:
     """The paper's precision pair, second half: 2.2 B with weights and activations in bfloat16.
 
     The first half is c4_lm_2b_paper. Optimizer moments and the loss stay in float32.
@@ -137,14 +133,13 @@ def c4_lm_2b_bfloat16() -> ConfigDict:
     Time:     2 trials of 160,000 steps: about 24 h each, by `plan`.
     Result:   the paper prints losses of 2.350 (standard) and 2.333 (LASER).
     """
-    config = paper_lm("c4_lm_2b", "lm_precision", fsdp=16)
+    paper_lm(config, "c4_lm_2b", "lm_precision", fsdp=16)
     config.compute_dtype = "bfloat16"
     config.param_dtype = "bfloat16"
     config.matmul_precision = "bfloat16"
-    return config
 
 
-def c4_lm_2b_diff() -> ConfigDict:
+def c4_lm_2b_diff(config: ConfigDict) -> None:
     """The paper's Differential Transformer pair: Diff against Diff + LASER, 2.2 B, 24 B tokens.
 
     Command:  python -m sweeps run --config=c4_lm_2b_diff --config.data_dir=$DATA/c4
@@ -156,7 +151,7 @@ def c4_lm_2b_diff() -> ConfigDict:
               mean); this study reports the loss, which is another quantity. The paper does not say
               whether it keeps Diff's norm per head: --config.diff_head_norm=False leaves it out.
     """
-    config = paper_lm("c4_lm_2b", fsdp=16)
+    paper_lm(config, "c4_lm_2b", fsdp=16)
     config.paper_note = (
         "The paper prints downstream accuracies for its Differential Transformer pair, no loss: "
         "nothing of it can stand beside this table."
@@ -165,10 +160,9 @@ def c4_lm_2b_diff() -> ConfigDict:
     config.baseline = "diff"
     config.steps = 22_888
     config.eval_every = 2_289
-    return config
 
 
-def c4_lm_2b_superglue() -> ConfigDict:
+def c4_lm_2b_superglue(config: ConfigDict) -> None:
     """The paper's SuperGLUE table: the 2.2 B models fine-tuned on four tasks for ten epochs.
 
     The tasks are COPA, WiC, WSC and RTE. The paper says neither batch, rate, mixture nor prompt.
@@ -185,7 +179,7 @@ def c4_lm_2b_superglue() -> ConfigDict:
               rows of 1024 tokens; these questions need fewer.
     Result:   not run: the benchmark's data are to be had by a network alone.
     """
-    config = paper_lm("c4_lm_2b:superglue", fsdp=8)
+    paper_lm(config, "c4_lm_2b:superglue", fsdp=8)
     config.finetune_from = "c4_lm_2b_paper"
     config.matmul_precision = "float32"
     config.protocol = "tune_then_compare"
@@ -193,10 +187,9 @@ def c4_lm_2b_superglue() -> ConfigDict:
     config.points = 3
     config.eval_every = 250
     config.downstream = "superglue"
-    return config
 
 
-def c4_lm_8b_paper() -> ConfigDict:
+def c4_lm_8b_paper(config: ConfigDict) -> None:
     """The paper's 7.7 B pair: standard against LASER on 44 B tokens.
 
     Command:  python -m sweeps run --config=c4_lm_8b_paper --config.data_dir=$DATA/c4
@@ -210,7 +203,7 @@ def c4_lm_8b_paper() -> ConfigDict:
 
     Activations are in bfloat16 and parameters in float32, our choice: the paper does not say.
     """
-    config = paper_lm("c4_lm_8b", fsdp=16)
+    paper_lm(config, "c4_lm_8b", fsdp=16)
     config.paper_note = (
         "The paper prints downstream accuracies for its 7.7 B model, no loss: nothing of it can "
         "stand beside this table."
@@ -219,10 +212,9 @@ def c4_lm_8b_paper() -> ConfigDict:
     config.eval_every = 2_099
     config.compute_dtype = "bfloat16"
     config.mesh.tensor = 2
-    return config
 
 
-def c4_lm_lamb() -> ConfigDict:
+def c4_lm_lamb(config: ConfigDict) -> None:
     """The paper's optimizer ablation: the 301 M language model trained with LAMB.
 
     Command:  python -m sweeps run --config=c4_lm_lamb --config.data_dir=$DATA/c4
@@ -235,12 +227,11 @@ def c4_lm_lamb() -> ConfigDict:
     The paper does not print LAMB's hyperparameters: three learning rates (0.01, 0.003, 0.001) with
     weight decay 0.1 are tried on standard attention (spaces/lamb.json).
     """
-    config = paper_lm("c4_lm", "lm_lamb")
+    paper_lm(config, "c4_lm", "lm_lamb")
     config.optimizer = "lamb"
     config.protocol = "tune_then_compare"
     config.space = "lamb"
     config.points = 3
-    return config
 
 
 def get_config(argument: str) -> ConfigDict:

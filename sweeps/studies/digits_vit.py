@@ -1,10 +1,10 @@
 """Images, small: Vision Transformers on scikit-learn's handwritten digits."""
 
 from attention import table
-from sweeps.studies import ConfigDict, base, member
+from sweeps.studies import ConfigDict, member
 
 
-def digits_vit_demo() -> ConfigDict:
+def digits_vit_demo(config: ConfigDict) -> None:
     """The main job, small: eight attention rows × 3 seeds on digits_vit, after tuning NAdamW.
 
     Command:  make demo   (or: python -m sweeps run --config=digits_vit_demo)
@@ -17,17 +17,15 @@ def digits_vit_demo() -> ConfigDict:
     point for all rows: the paper's protocol. 400 images each for validation and test (one image is
     0.25 points).
     """
-    config = base()
     config.workload = "digits_vit"
     config.variants = table.PAPER_ROWS
     config.points = 8
     config.seeds = 3
     config.eval_every = 100
     config.log_every = 10
-    return config
 
 
-def digits_vit_evidence() -> ConfigDict:
+def digits_vit_evidence(config: ConfigDict) -> None:
     """Evidence on images, small: eight variants x 12 seeds on digits_vit, after tuning NAdamW.
 
     Command:  make evidence   (or: python -m sweeps run --config=digits_vit_evidence)
@@ -35,12 +33,11 @@ def digits_vit_evidence() -> ConfigDict:
     Result:   docs/evidence.md, with the questions that were fixed before the run. 400 test images:
               one is 0.25 points.
     """
-    config = digits_vit_demo()
+    digits_vit_demo(config)
     config.seeds = 12
-    return config
 
 
-def digits_vit_tuned() -> ConfigDict:
+def digits_vit_tuned(config: ConfigDict) -> None:
     """Evidence on images, small: the eight rows of the evidence study, each tuned for itself.
 
     Command:  make evidence-tuned
@@ -49,25 +46,22 @@ def digits_vit_tuned() -> ConfigDict:
     Result:   docs/evidence.md. The same budget of points for each row, which the paper's protocol
               gives to standard attention alone.
     """
-    config = digits_vit_evidence()
+    digits_vit_evidence(config)
     config.protocol = "tune_each"
-    return config
 
 
-def digits_vit_quick() -> ConfigDict:
+def digits_vit_quick(config: ConfigDict) -> None:
     """A smoke test of the whole path: standard against LASER, one seed, 100 steps on digits_vit.
 
     Command:  python -m sweeps run --config=digits_vit_quick
     Time:     under a minute on two CPU cores.
     Result:   a table with n = 1, hence no interval and no verdict; errors near 0.5.
     """
-    config = base()
     config.workload = "digits_vit"
     config.points = 2
     config.seeds = 1
     config.steps = 100
     config.log_every = 10
-    return config
 
 
 def get_config(argument: str) -> ConfigDict:

@@ -1,10 +1,10 @@
 """Real pictures: Vision Transformers on Fashion-MNIST."""
 
 from attention import table
-from sweeps.studies import ConfigDict, base, member
+from sweeps.studies import ConfigDict, member
 
 
-def fashion_vit_evidence() -> ConfigDict:
+def fashion_vit_evidence(config: ConfigDict) -> None:
     """Evidence on real pictures: eight variants x 10 seeds on Fashion-MNIST, after tuning.
 
     Command:  make evidence-images   (or: python -m sweeps run --config=fashion_vit_evidence)
@@ -14,7 +14,6 @@ def fashion_vit_evidence() -> ConfigDict:
 
     Seeds start at 5. The pilot used 0 to 4 and 100 to 104.
     """
-    config = base()
     config.workload = "fashion_vit"
     config.variants = table.PAPER_ROWS
     config.space = "fashion_nadamw"
@@ -22,21 +21,19 @@ def fashion_vit_evidence() -> ConfigDict:
     config.first_seed = 5
     config.seeds = 10
     config.eval_every = 2500
-    return config
 
 
-def fashion_vit_patch4() -> ConfigDict:
+def fashion_vit_patch4(config: ConfigDict) -> None:
     """Is it an effect of 16 tokens? Standard against LASER on Fashion-MNIST in 49 patches of 4.
 
     Command:  make evidence-patch4   (or: python -m sweeps run --config=fashion_vit_patch4)
     Time:     about 55 minutes on two CPU cores (3 tuning trials, then 24; 10,000 steps each).
     Result:   docs/evidence.md; its question was fixed before the run.
     """
-    config = fashion_vit_evidence()
+    fashion_vit_evidence(config)
     config.workload = "fashion_vit_patch4"
     config.variants = ("standard", "laser")
     config.seeds = 12
-    return config
 
 
 def get_config(argument: str) -> ConfigDict:

@@ -1,10 +1,10 @@
 """The paper's Vision Transformer on ImageNet."""
 
 from attention import table
-from sweeps.studies import ConfigDict, base, member
+from sweeps.studies import ConfigDict, member
 
 
-def imagenet_vit_paper() -> ConfigDict:
+def imagenet_vit_paper(config: ConfigDict) -> None:
     """The paper's ViT table: 50 NAdamW points on standard attention, then 8 rows × 5 seeds.
 
     Command:  python -m sweeps run --config=imagenet_vit_paper --config.data_dir=$DATA/imagenet/jax
@@ -19,7 +19,6 @@ def imagenet_vit_paper() -> ConfigDict:
     trains one trial (local.workers is 1), fed by 32 decoding processes: a training image costs 2.3
     ms of a CPU core, so 8 V100s at 0.415 s a step ask for 6 cores and faster accelerators for more.
     """
-    config = base()
     config.paper_table = "vit_error"
     config.workload = "imagenet_vit"
     config.variants = table.PAPER_ROWS
@@ -28,7 +27,6 @@ def imagenet_vit_paper() -> ConfigDict:
     config.eval_every = 1_680
     config.local.workers = 1
     config.loader_workers = 32
-    return config
 
 
 def get_config(argument: str) -> ConfigDict:

@@ -2,7 +2,7 @@
 
 import json
 
-from sweeps.studies import ConfigDict, base, member
+from sweeps.studies import ConfigDict, member
 
 _SMALL = {
     **{"train_size": 997, "valid_size": 400, "test_size": 400, "num_classes": 10},
@@ -10,7 +10,7 @@ _SMALL = {
 }
 
 
-def init2winit_vit_demo() -> ConfigDict:
+def init2winit_vit_demo(config: ConfigDict) -> None:
     """A small Vision Transformer of init2winit's, by its own trainer: standard against LASER.
 
     Command:  python -m sweeps run --config=init2winit_vit_demo --config.data_dir=DIR, with
@@ -18,7 +18,6 @@ def init2winit_vit_demo() -> ConfigDict:
     Time:     3 to 4 minutes on two CPU cores, most of it the start of eight processes.
     Result:   errors near 0.6, and no verdict: 100 steps on digits in place of MNIST.
     """
-    config = base()
     config.workload = "init2winit:vit"
     config.init2winit_config = json.dumps({"dataset": "mnist", "hparam_overrides": _SMALL})
     config.points = 2
@@ -27,7 +26,6 @@ def init2winit_vit_demo() -> ConfigDict:
     config.batch_size = 50
     config.eval_every = 20
     config.log_every = 5
-    return config
 
 
 def get_config(argument: str) -> ConfigDict:

@@ -1,10 +1,10 @@
 """The paper's Conformer on LibriSpeech."""
 
-from sweeps.studies import ConfigDict, base, member
+from sweeps.studies import ConfigDict, member
 from workloads import catalog
 
 
-def librispeech_conformer_paper() -> ConfigDict:
+def librispeech_conformer_paper(config: ConfigDict) -> None:
     """The paper's Conformer table: 50 NAdamW points on standard attention, then 6 rows x 5 seeds.
 
     Command:  python -m sweeps run --config=librispeech_conformer_paper \\
@@ -20,7 +20,6 @@ def librispeech_conformer_paper() -> ConfigDict:
     model scales its queries per dimension already, which is why there are six rows and not eight.
     Label smoothing is drawn with every point of the space and does nothing to CTC, as in AlgoPerf.
     """
-    config = base()
     config.paper_table = "conformer_wer"
     config.workload = "librispeech_conformer"
     config.variants = catalog.paper_rows(config.workload)
@@ -29,7 +28,6 @@ def librispeech_conformer_paper() -> ConfigDict:
     config.eval_every = 1_520
     config.local.workers = 1
     config.loader_workers = 16
-    return config
 
 
 def get_config(argument: str) -> ConfigDict:

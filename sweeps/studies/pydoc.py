@@ -1,10 +1,10 @@
 """Text, small: language models on Python's own documentation."""
 
 from attention import table
-from sweeps.studies import ConfigDict, base, member
+from sweeps.studies import ConfigDict, member
 
 
-def pydoc_lm_demo() -> ConfigDict:
+def pydoc_lm_demo(config: ConfigDict) -> None:
     """Language model, small: standard against LASER x 3 seeds on Python's own documentation.
 
     Command:  make demo   (or: python -m sweeps run --config=pydoc_lm_demo)
@@ -15,7 +15,6 @@ def pydoc_lm_demo() -> ConfigDict:
     One point of AdamW, chosen beforehand on standard attention (spaces/pydoc_adamw.json);
     pydoc_lm_evidence tunes.
     """
-    config = base()
     config.workload = "pydoc_lm"
     config.optimizer = "adamw"
     config.protocol = "grid"
@@ -23,10 +22,9 @@ def pydoc_lm_demo() -> ConfigDict:
     config.points = 1
     config.seeds = 3
     config.eval_every = 600
-    return config
 
 
-def pydoc_lm_evidence() -> ConfigDict:
+def pydoc_lm_evidence(config: ConfigDict) -> None:
     """Evidence on text, small: eight variants x 12 seeds on Python's documentation, after tuning.
 
     Command:  make evidence   (or: python -m sweeps run --config=pydoc_lm_evidence)
@@ -35,16 +33,15 @@ def pydoc_lm_evidence() -> ConfigDict:
     Result:   docs/evidence.md, with the questions that were fixed before the run: test losses in
               nats per token, and what the models can do. A small workload, not evidence about C4.
     """
-    config = pydoc_lm_demo()
+    pydoc_lm_demo(config)
     config.variants = table.PAPER_ROWS
     config.protocol = "tune_then_compare"
     config.points = 3
     config.seeds = 12
     config.downstream = "pydoc"
-    return config
 
 
-def pydoc_lm_tuned() -> ConfigDict:
+def pydoc_lm_tuned(config: ConfigDict) -> None:
     """Evidence on text, small: the eight rows of the evidence study, each tuned for itself.
 
     Command:  make evidence-tuned
@@ -53,71 +50,66 @@ def pydoc_lm_tuned() -> ConfigDict:
     Result:   docs/evidence.md. The same budget of points for each row, which the paper's protocol
               gives to standard attention alone.
     """
-    config = pydoc_lm_evidence()
+    pydoc_lm_evidence(config)
     config.downstream = ""
     config.protocol = "tune_each"
-    return config
 
 
-def pydoc_lm_lamb() -> ConfigDict:
+def pydoc_lm_lamb(config: ConfigDict) -> None:
     """The LAMB ablation, small: standard against LASER x 5 seeds on Python's own documentation.
 
     Command:  make evidence   (or: python -m sweeps run --config=pydoc_lm_lamb)
     Time:     about 10 minutes on two CPU cores.
     Result:   docs/evidence.md; the small version of c4_lm_lamb.
     """
-    config = pydoc_lm_demo()
+    pydoc_lm_demo(config)
     config.optimizer = "lamb"
     config.protocol = "tune_then_compare"
     config.space = "lamb"
     config.points = 3
     config.seeds = 5
-    return config
 
 
-def pydoc_lm_diff() -> ConfigDict:
+def pydoc_lm_diff(config: ConfigDict) -> None:
     """The Diff pair, small: Diff against Diff + LASER x 5 seeds on Python's own documentation.
 
     Command:  make evidence   (or: python -m sweeps run --config=pydoc_lm_diff)
     Time:     about 10 minutes on two CPU cores.
     Result:   docs/evidence.md; the small version of c4_lm_2b_diff.
     """
-    config = pydoc_lm_demo()
+    pydoc_lm_demo(config)
     config.variants = table.DIFF_ROWS
     config.baseline = config.tuning_variant = "diff"
     config.seeds = 5
-    return config
 
 
-def pydoc_lm_quick() -> ConfigDict:
+def pydoc_lm_quick(config: ConfigDict) -> None:
     """A smoke test of the language model: standard against LASER, one seed, 800 steps.
 
     Command:  python -m sweeps run --config=pydoc_lm_quick
     Time:     about a minute on two CPU cores, data included.
     Result:   a table of losses with n = 1, hence no interval and no verdict.
     """
-    config = pydoc_lm_demo()
+    pydoc_lm_demo(config)
     config.seeds = 1
     config.steps = 800
     config.eval_every = 400
-    return config
 
 
-def pydoc_bert_demo() -> ConfigDict:
+def pydoc_bert_demo(config: ConfigDict) -> None:
     """Masked language model, small: standard against LASER x 3 seeds on Python's own documentation.
 
     Command:  python -m sweeps run --config=pydoc_bert_demo
     Time:     about 7 minutes on two CPU cores, data included.
     Result:   a table of errors at masked positions; the small version of wikipedia_bert_2b_paper.
     """
-    config = pydoc_lm_demo()
+    pydoc_lm_demo(config)
     config.workload = "pydoc_bert"
     config.space = "pydoc_bert_adamw"
     config.eval_every = 800
-    return config
 
 
-def pydoc_returns() -> ConfigDict:
+def pydoc_returns(config: ConfigDict) -> None:
     """The small language model fine-tuned: does a documented function return a value?
 
     Starts from the models of pydoc_lm_demo, in the same experiment_dir; three epochs of 3,340
@@ -132,7 +124,6 @@ def pydoc_returns() -> ConfigDict:
               eval_measurements.csv stand beside them, and of each question TRIAL/downstream. See
               docs/downstream.md.
     """
-    config = base()
     config.workload = "pydoc_lm:pydoc_returns"
     config.finetune_from = "pydoc_lm_demo"
     config.optimizer = "adamw"
@@ -143,19 +134,17 @@ def pydoc_returns() -> ConfigDict:
     config.eval_every = 209  # an epoch
     config.steps = 627
     config.downstream = "pydoc_returns"
-    return config
 
 
-def pydoc_returns_scratch() -> ConfigDict:
+def pydoc_returns_scratch(config: ConfigDict) -> None:
     """The reference for pydoc_returns: the same questions, model and budget, random weights.
 
     Command:  python -m sweeps run --config=pydoc_returns_scratch
     Time:     about two minutes on two CPU cores.
     Result:   a table of errors of the decoded answers: see docs/downstream.md.
     """
-    config = pydoc_returns()
+    pydoc_returns(config)
     config.finetune_from = ""
-    return config
 
 
 def get_config(argument: str) -> ConfigDict:

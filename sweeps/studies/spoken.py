@@ -1,10 +1,10 @@
 """Speech, small: Conformers on synthesised speech."""
 
-from sweeps.studies import ConfigDict, base, member
+from sweeps.studies import ConfigDict, member
 from workloads import catalog
 
 
-def spoken_digits_conformer_demo() -> ConfigDict:
+def spoken_digits_conformer_demo(config: ConfigDict) -> None:
     """Speech, small: standard against LASER x 3 seeds on synthesised spoken digits.
 
     Command:  make demo   (or: python -m sweeps run --config=spoken_digits_conformer_demo)
@@ -15,7 +15,6 @@ def spoken_digits_conformer_demo() -> ConfigDict:
     One point of NAdamW, chosen beforehand on standard attention (spaces/spoken_digits_nadamw.json);
     spoken_digits_conformer_evidence tunes.
     """
-    config = base()
     config.workload = "spoken_digits_conformer"
     config.protocol = "grid"
     config.space = "spoken_digits_nadamw"
@@ -23,10 +22,9 @@ def spoken_digits_conformer_demo() -> ConfigDict:
     config.seeds = 3
     config.eval_every = 50
     config.log_every = 10
-    return config
 
 
-def spoken_digits_conformer_evidence() -> ConfigDict:
+def spoken_digits_conformer_evidence(config: ConfigDict) -> None:
     """Evidence on speech, small: all six rows of the paper's WER table x 20 seeds, after tuning.
 
     Command:  make evidence   (or: python -m sweeps run --config=spoken_digits_conformer_evidence)
@@ -35,15 +33,14 @@ def spoken_digits_conformer_evidence() -> ConfigDict:
               rows fail to train at a rate tuned on standard attention. Synthesised speech, a small
               workload.
     """
-    config = spoken_digits_conformer_demo()
+    spoken_digits_conformer_demo(config)
     config.variants = catalog.paper_rows(config.workload)
     config.protocol = "tune_then_compare"
     config.points = 3
     config.seeds = 20
-    return config
 
 
-def spoken_digits_conformer_tuned() -> ConfigDict:
+def spoken_digits_conformer_tuned(config: ConfigDict) -> None:
     """Evidence on speech, small: the six rows of the evidence study, each tuned for itself.
 
     Command:  make evidence-tuned
@@ -52,37 +49,34 @@ def spoken_digits_conformer_tuned() -> ConfigDict:
     Result:   docs/evidence.md. The same budget of points for each row, which the paper's protocol
               gives to standard attention alone.
     """
-    config = spoken_digits_conformer_evidence()
+    spoken_digits_conformer_evidence(config)
     config.protocol = "tune_each"
-    return config
 
 
-def spoken_digits_conformer_quick() -> ConfigDict:
+def spoken_digits_conformer_quick(config: ConfigDict) -> None:
     """A smoke test of speech: standard against LASER, one seed, on spoken digits.
 
     Command:  python -m sweeps run --config=spoken_digits_conformer_quick
     Time:     about a minute and a half on two CPU cores, data included.
     Result:   a WER table with n = 1, hence no interval and no verdict; WER 1: 150 steps are few.
     """
-    config = spoken_digits_conformer_demo()
+    spoken_digits_conformer_demo(config)
     config.seeds = 1
     config.steps = 150
     config.eval_every = 75
-    return config
 
 
-def spoken_sentences_conformer_demo() -> ConfigDict:
+def spoken_sentences_conformer_demo(config: ConfigDict) -> None:
     """Speech, the medium preset: standard against LASER x 3 seeds on synthesised sentences.
 
     Command:  python -m sweeps run --config=spoken_sentences_conformer_demo
     Time:     about 9 minutes on two CPU cores, data included.
     Result:   a WER table; standard attention ended at 0.14 on test with one seed.
     """
-    config = spoken_digits_conformer_demo()
+    spoken_digits_conformer_demo(config)
     config.workload = "spoken_sentences_conformer"
     config.space = "spoken_sentences_nadamw"
     config.eval_every = 200
-    return config
 
 
 def get_config(argument: str) -> ConfigDict:

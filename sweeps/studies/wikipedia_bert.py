@@ -4,7 +4,7 @@ from sweeps.studies import ConfigDict, member
 from sweeps.studies.c4_lm import paper_lm
 
 
-def wikipedia_bert_2b_paper() -> ConfigDict:
+def wikipedia_bert_2b_paper(config: ConfigDict) -> None:
     """The paper's BERT pair: a 2.2 B masked language model, standard against LASER.
 
     Command:  python -m sweeps run --config=wikipedia_bert_2b_paper \\
@@ -18,11 +18,10 @@ def wikipedia_bert_2b_paper() -> ConfigDict:
     The paper prints neither steps, batch, tokenizer nor hyperparameters of this run: these are ours
     (AdamW at 1e-3, 3e-4 and 1e-4 on standard attention; spaces/bert_adamw.json).
     """
-    config = paper_lm("wikipedia_bert_2b", "bert_mlm_error", fsdp=16)
+    paper_lm(config, "wikipedia_bert_2b", "bert_mlm_error", fsdp=16)
     config.protocol = "tune_then_compare"
     config.space = "bert_adamw"
     config.points = 3
-    return config
 
 
 def get_config(argument: str) -> ConfigDict:
