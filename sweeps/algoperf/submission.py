@@ -52,10 +52,10 @@ _LOG_EVERY = 100  # updates, as AlgoPerf's own submissions
 
 def _define(name: str, variable: str, help_text: str) -> None:
     if name not in flags.FLAGS:
-        given = os.environ.get(variable, "0")
-        if not given.isdecimal():
-            raise ValueError(f"{variable}={given!r}: give a whole number of examples")
-        flags.DEFINE_integer(name, int(given), f"{help_text}; 0: AlgoPerf's. Or {variable}")
+        text = os.environ.get(variable, "0")
+        if not text.isdecimal():
+            raise ValueError(f"{variable}={text!r}: give a whole number of examples")
+        flags.DEFINE_integer(name, int(text), f"{help_text}; 0: AlgoPerf's. Or {variable}")
 
 
 _define("batch_size", "ATTNPERF_BATCH_SIZE", "examples per update, over all devices")
@@ -67,9 +67,8 @@ def get_batch_size(workload_name: str) -> int:
 
     Raises ValueError for a name without one; the runner then asks for its base workload's.
     """
-    given = flags.FLAGS["batch_size"].value
-    if given:
-        return int(given)
+    if size := flags.FLAGS["batch_size"].value:
+        return int(size)
     if workload_name not in BATCH_SIZES:
         raise ValueError(
             f"no batch size is known for workload {workload_name!r}, only for "
@@ -84,8 +83,7 @@ if flags.FLAGS["eval_batch_size"].value:
     def get_eval_batch_size(workload_name: str) -> int:
         """Returns the global batch size of evaluations, `--eval_batch_size`."""
         del workload_name
-        given: int = flags.FLAGS.eval_batch_size
-        return given
+        return int(flags.FLAGS.eval_batch_size)
 
 
 def scalars_of(hyperparameters: Any, step_hint: int) -> dict[str, float]:
@@ -93,18 +91,18 @@ def scalars_of(hyperparameters: Any, step_hint: int) -> dict[str, float]:
 
     Raises ValueError for hyperparameters that are unknown, missing or given in both forms.
     """
-    given: Mapping[str, Any] = hyperparameters._asdict()
+    point: Mapping[str, Any] = hyperparameters._asdict()
     known = {*_NEEDED, *_OPTIONAL, "dropout_rate", *(name for pair in _EITHER for name in pair)}
-    if unknown := sorted(set(given) - known):
+    if unknown := sorted(set(point) - known):
         raise ValueError(
             f"unknown hyperparameter {unknown[0]!r}. Known: {', '.join(sorted(known))}"
         )
-    if missing := [name for name in _NEEDED if name not in given]:
-        raise ValueError(f"the search space lacks {', '.join(missing)}; it has {', '.join(given)}")
+    if missing := [name for name in _NEEDED if name not in point]:
+        raise ValueError(f"the search space lacks {', '.join(missing)}; it has {', '.join(point)}")
     for pair in _EITHER:
-        if len(set(pair) & set(given)) != 1:
+        if len(set(pair) & set(point)) != 1:
             raise ValueError(f"the search space needs one of {' and '.join(pair)}")
-    values = {**_OPTIONAL, **given, "step_hint": step_hint}
+    values = {**_OPTIONAL, **point, "step_hint": step_hint}
     # AlgoPerf computes these in Python's 53 bits and rounds them to float32 where they are used.
     values.setdefault("beta1", 1.0 - values.get("one_minus_beta1", 0.0))
     values["one_minus_beta1"] = 1.0 - values["beta1"]

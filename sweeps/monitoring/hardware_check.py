@@ -108,7 +108,9 @@ def _line(part: str, result: Result) -> dict[str, Any]:
     return {"part": part, "said": named.pop("summary"), **named}
 
 
-def _in_process(what: str, function: Callable[..., list[Result]], **arguments: Any) -> list[Result]:
+def _in_process(
+    what: str, function: Callable[..., list[Result]], /, **arguments: Any
+) -> list[Result]:
     """Returns the results that a function gives in a process of its own, or its failure as one."""
     try:
         results: list[Result] = jax_calls.call(function, **arguments)

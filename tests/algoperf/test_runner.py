@@ -165,8 +165,8 @@ def test_an_evaluation_that_failed_is_told(folder):
             {"workload": "librispeech_conformer", "librispeech_tokenizer_vocab_path": "/absent"},
             "vocab_path=/absent: no such file",
         ),
-        ({"data_dir": "/nowhere"}, "/nowhere lacks imagenet2012/5.1.0"),
-        ({"imagenet_v2_data_dir": "/nowhere"}, "/nowhere lacks imagenet_v2/matched"),
+        ({"data_dir": "/nowhere"}, "lacks /nowhere/imagenet2012/5.1.0"),
+        ({"imagenet_v2_data_dir": "/nowhere"}, "lacks /nowhere/imagenet_v2/matched"),
         ({"resume_last_run": "true"}, "cannot resume"),
     ],
 )

@@ -1,13 +1,12 @@
 """`plan`'s model of a step against what compilers said of it, as docs/performance.md holds it."""
 
-import importlib.util
 import pathlib
 
 import pytest
 
 from sweeps.monitoring import calibration, jax_calls
 from sweeps.training import accelerators
-from tests.sweeps import maxtext, performance
+from tests.sweeps import performance
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "performance.md"
 
@@ -84,12 +83,6 @@ def test_peers_stand_beside(row):
     told = [one for key, one in _rows().items() if key[:3] == row[:3]]
     assert [one["variant"] for one in told] == [f"{row.peer}'s own"]
     assert told[0]["GB"] == "not installed" or float(told[0]["GB"]) > 1
-
-
-@pytest.mark.skipif(importlib.util.find_spec("maxtext") is not None, reason="MaxText is installed")
-def test_a_peer_that_is_not_installed():
-    with pytest.raises(ValueError, match="MaxText is not installed"):
-        maxtext.compiled("v5e:8x8", 1024, "flash")
 
 
 def test_a_verdict_leaves_to_the_compiler_what_it_cannot_tell():

@@ -153,16 +153,9 @@ def test_no_kernel_is_quicker_than_its_products_or_bytes(
     assert found == ({"fused_forward": pytest.approx(2 * cycles)}, [])
 
 
-def test_slices_of_a_topology() -> None:
-    found = accelerators.topology("v5e:4x4*2")
-    assert (found.devices, found.shape, found.slices) == (32, (4, 4), 2)
-    assert accelerators.topology("v5e:4x4").slices == 1
-
-
-@pytest.mark.parametrize("topology", ["v5e:3", "v7:2x2", "h100:8", "h100:1x1x8*2", "v5e:2x2*0"])
-def test_a_topology_that_is_none(topology: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert sweeps.main([*_ARGUMENTS[:2], f"--topology={topology}"]) == 2
-    assert f"topology {topology!r}" in capfd.readouterr().err
+def test_a_topology_that_is_none(capfd: pytest.CaptureFixture[str]) -> None:
+    assert sweeps.main([*_ARGUMENTS[:2], "--topology=v5e:3"]) == 2
+    assert "topology 'v5e:3'" in capfd.readouterr().err
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is not None, reason="libtpu is installed")

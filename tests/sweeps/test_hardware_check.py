@@ -151,6 +151,17 @@ def test_a_step_beside_its_prediction(step_ms, prediction, verdict):
     assert figures.get("plan_gb") == (prediction and prediction.total_gb)
 
 
+def test_every_study_is_timed_by_variant(monkeypatch):
+    def timed(function, what, trial):
+        step_ms = {"standard": 4.0, "laser": 6.0}[trial.variant]
+        figures = {"step_ms": step_ms, "memory_gb": 1.0}
+        return [hardware_check.Result(what, "measured", "", figures)]
+
+    monkeypatch.setattr(jax_calls, "call", timed)
+    results = list(hardware_check._steps({"platform": "cpu", "kind": "cpu", "count": 1}))
+    assert [result.figures["over_standard"] for result in results] == [1.0, 1.5] * 3
+
+
 @pytest.mark.parametrize(
     ("gradients", "verdict"), [((0.0, 1e-6, 0.0), "ok"), ((0.0, 0.0, math.nan), "WRONG")]
 )

@@ -117,14 +117,20 @@ def test_a_text_that_is_no_program() -> None:
         hlo.Module("nothing")
 
 
-def test_topologies() -> None:
-    where = accelerators.topology("v5e:8x8")
-    assert (where.devices, where.kind, where.accelerator.platform) == (64, "v5e", "tpu")
-    assert accelerators.topology("h100:1x1x8").devices == 8
+@pytest.mark.parametrize(
+    ("text", "devices", "slices"), [("v5e:8x8", 64, 1), ("v5e:4x4*2", 32, 2), ("h100:1x1x8", 8, 1)]
+)
+def test_topologies(text: str, devices: int, slices: int) -> None:
+    where = accelerators.topology(text)
+    assert (where.devices, where.slices) == (devices, slices)
 
 
 @pytest.mark.parametrize(
-    "text", ["v5e", "v5e:8", "v5e:0x8", "v3:2x2", "v5p:2x2", "h100:8", "v5e:ax8"]
+    "text",
+    [
+        *("v5e", "v5e:8", "v5e:0x8", "v3:2x2", "v5p:2x2", "h100:8", "v5e:ax8"),
+        *("v7:2x2", "h100:1x1x8*2", "v5e:2x2*0", "a100:1x1x8"),
+    ],
 )
 def test_topologies_that_are_none(text: str) -> None:
     with pytest.raises(ValueError, match="topology"):

@@ -38,20 +38,20 @@ def make(
             f"{name}: AlgoPerf's pipelines give every process the same batch; use the devices of "
             "one process"
         )
-    found = installation.find(extra_paths.get(algoperf_specs.DIRECTORY) or None)
-    modes = found.module("algoperf.spec").ForwardPassMode
+    checkout = installation.find(extra_paths.get(algoperf_specs.DIRECTORY) or None)
+    modes = checkout.module("algoperf.spec").ForwardPassMode
     _set_up_libraries()
-    theirs = found.make_workload(algoperf_specs.own_name(name), **_arguments(row, extra_paths))
+    theirs = checkout.make_workload(algoperf_specs.own_name(name), **_arguments(row, extra_paths))
     if "dropout_rate" not in inspect.signature(theirs.model_fn).parameters:
         raise ValueError(
-            f"AlgoPerf in {found.directory} gives its model a dropout rate when it is made, not "
+            f"AlgoPerf in {checkout.directory} gives its model a dropout rate when it is made, not "
             f"when it is called; use commit {installation.TESTED_COMMITS[0][:7]} or a later one"
         )
     if variant is not None:
         from workloads.algoperf import injected
 
         theirs = injected.with_variant(theirs, variant)
-    return AlgoperfWorkload(name, theirs, variant, modes, found)
+    return AlgoperfWorkload(name, theirs, variant, modes, checkout)
 
 
 def _arguments(row: WorkloadSpec, extra_paths: dict[str, str]) -> dict[str, str]:
@@ -98,11 +98,11 @@ class AlgoperfWorkload(spec.Workload):
         theirs: Any,
         variant: Any,
         modes: Any,
-        found: installation.Installation,
+        checkout: installation.Installation,
     ) -> None:
         self.name, self.theirs, self.variant = name, theirs, variant
         self.options, self.devices = Options(), sharding.Devices()
-        self._modes, self._record = modes, found.record()  # once: it asks git
+        self._modes, self._record = modes, checkout.record()  # once: it asks git
         self._sizes_of: str | None = None
         self._takes_bn = "use_running_average_bn" in inspect.signature(theirs.model_fn).parameters
 

@@ -102,13 +102,9 @@ def _tokenizer(name: str, path: str) -> str:
 
 
 def _data(name: str, data_dir: Path) -> str:
-    missing = [
-        part for part in _parts(algoperf_specs.own_name(name), data_dir) if not part.exists()
-    ]
-    if missing:
-        listed = ", ".join(str(part.relative_to(data_dir)) for part in missing)
+    if absent := missing(algoperf_specs.own_name(name), data_dir):
         raise DataError(
-            f"{data_dir} lacks {listed}, which AlgoPerf's {algoperf_specs.own_name(name)} reads",
+            f"AlgoPerf's {algoperf_specs.own_name(name)} lacks {', '.join(absent)}",
             _repair(name, data_dir),
         )
     sizes = tiny_sizes.read_sizes(data_dir, algoperf_specs.own_name(name))
@@ -129,8 +125,17 @@ def base_of(own_name: str) -> str:
     return next(base for base in TRAINING if own_name.startswith(base))
 
 
-def _parts(own_name: str, data_dir: Path) -> list[Path]:
-    """Returns what AlgoPerf's readers open below a data directory."""
+def missing(
+    own_name: str, data_dir: Path, imagenet_v2_dir: Path | None = None, evaluates: bool = True
+) -> list[str]:
+    """Returns the paths that AlgoPerf's readers open and that do not exist.
+
+    imagenet_v2_dir: `data_dir` unless given. evaluates: whether evaluations read their splits.
+    """
     base = base_of(own_name)
-    second = (IMAGENET_V2,) if base == "imagenet_vit" else ()
-    return [data_dir / part for part in (*TRAINING[base], *EVALUATION[base], *second)]
+    paths = [
+        data_dir / part for part in (*TRAINING[base], *(EVALUATION[base] if evaluates else ()))
+    ]
+    if base == "imagenet_vit" and evaluates:
+        paths.append((imagenet_v2_dir or data_dir) / IMAGENET_V2)
+    return [str(path) for path in paths if not path.exists()]

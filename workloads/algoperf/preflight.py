@@ -139,21 +139,16 @@ def _check_resume(values: dict[str, Any]) -> None:
 
 
 def _check_data(values: Mapping[str, Any], base: str) -> None:
-    directory = values["data_dir"]
-    parts = {directory: data.TRAINING[base]}
-    if _evaluates(values):
-        parts[directory] += data.EVALUATION[base]
-        if base == "imagenet_vit":
-            second = values["imagenet_v2_data_dir"] or directory
-            parts[second] = (*parts.get(second, ()), data.IMAGENET_V2)
-    for place, names in parts.items():
-        root = Path(place).expanduser()
-        if missing := [name for name in names if not (root / name).exists()]:
-            raise ValueError(
-                f"{place} lacks {', '.join(missing)}, which AlgoPerf would download, or fail. Its "
-                "dataset guide says how to prepare it; to try without, `python -m workloads "
-                f"algoperf_data DIR --workload={base}` writes a few fabricated examples"
-            )
+    directory, second = (
+        values[flag] and Path(values[flag]).expanduser()
+        for flag in ("data_dir", "imagenet_v2_data_dir")
+    )
+    if missing := data.missing(base, directory, second, _evaluates(values)):
+        raise ValueError(
+            f"{base} lacks {', '.join(missing)}: AlgoPerf would download it, or fail. Its dataset "
+            "guide says how to prepare it; to try without, `python -m workloads algoperf_data DIR "
+            f"--workload={base}` writes a few fabricated examples"
+        )
 
 
 def _evaluates(values: Mapping[str, Any]) -> bool:
