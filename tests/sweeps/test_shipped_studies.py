@@ -231,7 +231,7 @@ def test_variants_as_people_type_them():
 
 def test_a_tuning_variant_the_model_cannot_have():
     changed = ["--config.tuning_variant=standard+per_dim_temp"]
-    with pytest.raises(ValueError, match="inside every attention"):
+    with pytest.raises(ValueError, match="scales its queries per dimension itself"):
         study.resolve(config.parse("librispeech_conformer_paper", changed))
 
 
