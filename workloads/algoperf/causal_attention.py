@@ -8,6 +8,7 @@ variant; nothing else of AlgoPerf, of JAX or of the model is touched.
 """
 
 import contextlib
+import functools
 import importlib
 import types
 from collections.abc import Callable, Iterator
@@ -48,26 +49,48 @@ def injected(
     """
     if probe.is_on():
         raise ValueError("this layer's attention cannot be observed; leave diagnostics off")
+
+    def run(module: nn.Module, index: int | Array | None, call: Callable[[], Any]) -> Any:
+        with _attending(module, variant, index):
+            return call(), 1
+
+    with injected_layers(
+        variant, depth, lambda module: type(module).__name__ == class_name, run, class_name
+    ) as injection:
+        yield injection
+
+
+@contextlib.contextmanager
+def injected_layers(
+    variant: Variant,
+    depth: inject.DepthRule,
+    is_layer: Callable[[Any], bool],
+    run: Callable[[Any, int | Array | None, Callable[[], Any]], tuple[Any, int]],
+    name: str,
+) -> Iterator[inject.Injection]:
+    """Runs every call of a layer inside by `run`, which gets the layer, its index where the variant
+    needs one, and the call; it returns the output and how often the variant was called.
+
+    name: of the layers' class. Raises RuntimeError on a clean exit where no layer was called.
+    """
     injection = inject.Injection()
 
     def intercept(
         call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext
     ) -> Any:
         module = context.module
-        if type(module).__name__ != class_name or context.method_name != "__call__":
+        if context.method_name != "__call__" or not is_layer(module):
             return call(*args, **kwargs)
         index = depth("/".join(module.path)) if variant.needs_depth else None
-        with _attending(module, variant, index):
-            output = call(*args, **kwargs)
-        injection.add(module, 1)
+        output, calls = run(module, index, functools.partial(call, *args, **kwargs))
+        injection.add(module, calls)
         return output
 
     with nn.intercept_methods(intercept):
         yield injection
-    if not injection.layers:
+    if not injection.calls:
         raise inject.InjectionError(
-            f"nothing to inject {variant.name!r} into: no {class_name} was called inside the "
-            "context"
+            f"nothing to inject {variant.name!r} into: no {name} was called inside the context"
         )
 
 

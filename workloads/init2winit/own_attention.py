@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-from flax import linen as nn
 
 from attention import inject
 from attention.variant import Variant
+from workloads.algoperf import causal_attention
 
 Array = jax.Array
 _FILE, _CLASS = "init2winit.model_lib.attention", "MultiHeadDotProductAttention"
@@ -29,37 +29,26 @@ def injected(variant: Variant, depth: inject.DepthRule) -> Iterator[inject.Injec
     (`normalize_attention`) or has another attention function than its own file's; RuntimeError on
     a clean exit where no such module was called, or one did not call its attention function.
     """
-    injection = inject.Injection()
 
-    def intercept(
-        call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext
-    ) -> Any:
-        module: Any = context.module
-        if context.method_name != "__call__" or not _is_attention(module):
-            return call(*args, **kwargs)
-        if isinstance(module.attention_fn, _AttentionFunction):
-            return call(*args, **kwargs)
+    def run(module: Any, index: int | Array | None, call: Callable[[], Any]) -> tuple[Any, int]:
         _check(module, variant)
-        index = depth("/".join(module.path)) if variant.needs_depth else None
         function = _AttentionFunction(variant, index)
         with inject.attending_by(module, function):
-            output = call(*args, **kwargs)
-        injection.add(module, function.calls)
-        return output
+            return call(), function.calls
 
-    with nn.intercept_methods(intercept):
+    with causal_attention.injected_layers(
+        variant, depth, _is_attention, run, f"{_FILE}.{_CLASS}"
+    ) as injection:
         yield injection
-    if not injection.calls:
-        raise inject.InjectionError(
-            f"nothing to inject {variant.name!r} into: no {_FILE}.{_CLASS} was called inside the "
-            "context"
-        )
     injection.check(variant)
 
 
-def _is_attention(module: nn.Module) -> bool:
-    classes = type(module).__mro__
-    return any(base.__name__ == _CLASS and base.__module__ == _FILE for base in classes)
+def _is_attention(module: Any) -> bool:
+    """Whether a module is to be injected into; its `__call__` calls that of its base class."""
+    is_attention = any(
+        base.__name__ == _CLASS and base.__module__ == _FILE for base in type(module).__mro__
+    )
+    return is_attention and not isinstance(module.attention_fn, _AttentionFunction)
 
 
 def _check(module: Any, variant: Variant) -> None:
