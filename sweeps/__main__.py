@@ -350,6 +350,7 @@ def _drive(resolved: "Study", selection: str, after: "Sequence[Study]" = ()) -> 
     # What a change of settings repairs comes before the directory that fixes them.
     preflight.check_kernel(resolved)
     preflight.check_devices(resolved)
+    preflight.check_engine(resolved)
     preflight.check_event_files(resolved)
     preflight.check_init2winit(resolved)
     print(plan.summary(resolved), flush=True)

@@ -208,7 +208,7 @@ class Job:
         again = "the driver submits what is left again"
         if self._slot is None:
             try:
-                if launchers.module(self.batch.launcher).requeue():
+                if launchers.launcher_class(self.batch.launcher).requeue():
                     again = "the engine runs this job again"
             except EngineError as error:  # e.g. a job that a person runs by hand
                 _say(str(error))

@@ -1,28 +1,17 @@
-"""What an engine (this host, Slurm, Ray, Kubernetes ...) must do for a sweep: a small protocol.
+"""The interface of a launcher, and what all of them share: states, exit codes, variables.
 
-A module of `sweeps.launchers` named in `sweeps/launchers/table.py` defines
-
-    KEYS                    its keys of the config, --config.<name>.<key>
-    check(settings)         raises ValueError for what could not run
-    platform(settings)      'cpu', 'gpu' or 'tpu': where its trials compute
-    devices(settings)       how many devices one trial sees
-    preview(settings, batch) what would be submitted for a batch's first job, as text
-    requeue()               inside a job that was told to stop and has saved: asks the engine to run
-                            the job again; returns whether it will
-    launcher(settings, study_directory)     the Launcher
-
-`settings` is the whole resolved config as plain data. Importing such a module loads the standard
-library alone; what it needs beyond that is imported where it is used.
-
-An engine runs jobs: `python -m sweeps job` on the node trains one or several trials. Engines
-execute at least once and their states lie: a job that saved itself during a preemption's grace is
-"TIMEOUT" to Slurm. So an engine is never asked whether a trial is done: the trial's files say that.
+A launcher runs jobs on an engine: this host, Slurm, Ray, Kubernetes. One job is one or several
+trials, run by `python -m sweeps job` on the node. Engines execute at least once and their states
+lie (a job that saved itself during a preemption's grace is "TIMEOUT" to Slurm), so an engine is
+never asked whether a trial is done: the trial's files say that.
 """
 
 import enum
-from collections.abc import Sequence
-from typing import Protocol
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Protocol
 
+from sweeps.launchers.config_keys import Key
 from sweeps.records.submissions import Batch
 
 # Exit codes of a job: every trial finished; saved after an order to stop, or cut short: run it
@@ -47,18 +36,56 @@ class EngineError(Exception):
 
 
 class Launcher(Protocol):
-    """An engine. Every method may be called by several drivers of one study at once.
+    """An engine for one study; adding one is a class and a line in `sweeps.launchers.table`.
 
-    is_this_host: whether jobs run on the driver's host and end with it.
+    settings: the whole resolved config as plain data. Importing the class loads the standard
+    library alone; other libraries are imported where they are used. Every method of an instance may
+    be called by several drivers of one study at once. is_this_host: whether jobs run on the
+    driver's host and end with it.
     """
 
     is_this_host: bool
+
+    # The launcher's keys of the config, --config.<name>.<key>.
+    KEYS: ClassVar[Mapping[str, Key]]
+
+    def __init__(self, settings: dict[str, Any], study_directory: pathlib.Path) -> None:
+        """Raises ValueError where this host cannot use the engine."""
+
+    @classmethod
+    def check(cls, settings: dict[str, Any]) -> None:
+        """Raises ValueError for settings that could not run. The engine is not needed."""
+
+    @classmethod
+    def platform(cls, settings: dict[str, Any]) -> str:
+        """Returns 'cpu', 'gpu' or 'tpu': where trials compute."""
+
+    @classmethod
+    def devices(cls, settings: dict[str, Any]) -> int:
+        """Returns how many devices a trial sees, on all its nodes."""
+
+    @classmethod
+    def preview(cls, settings: dict[str, Any], batch: Batch) -> str:
+        """Returns what would be submitted for a batch's first job. The engine is not needed."""
+
+    @staticmethod
+    def requeue() -> bool:
+        """Asks the engine to run the present job again; returns whether it will.
+
+        Called inside a job that was told to stop and has saved.
+        """
 
     @property
     def place(self) -> dict[str, str]:
         """Returns those of its keys that say which engine it is, as they were resolved.
 
         Batches record them: `launcher` with these keys asks the engine that a batch went to.
+        """
+
+    def verify(self) -> None:
+        """Asks the engine whether it would take the study's jobs; submits nothing.
+
+        Raises ValueError where it would not; EngineError where it cannot be asked.
         """
 
     def capacity(self) -> int:

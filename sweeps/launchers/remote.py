@@ -1,8 +1,7 @@
-"""What engines on other hosts share: keys, paths on a volume, variables, manifests, programs."""
+"""What launchers of engines on other hosts share: keys, variables, names of jobs, programs."""
 
 import abc
 import contextlib
-import dataclasses
 import json
 import os
 import pathlib
@@ -10,12 +9,11 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sweeps.launchers.config_keys import Key, Range, Text
+from sweeps.launchers.config_keys import Key, Range
 from sweeps.launchers.protocol import EngineError, State
-from sweeps.records import layout
 from sweeps.records.submissions import JOBS, Batch
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -23,9 +21,6 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTROLS = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[ -/]*[0-~])")
 
 TRIALS_PER_JOB = Key(1, "trials that one job runs", Range(1, 1_000_000))
-RETRIES = Key(3, "of a job that crashed; preemptions do not count", Range(0, 1_000_000))
-ENVIRONMENT = Key("", "NAME=VALUE NAME=VALUE", Text())
-_ABSOLUTE = Text("an absolute path below /, without ':'", r"/+[^:/][^:]*")
 
 
 def workers(where: str) -> Key:
@@ -41,79 +36,6 @@ def max_jobs(default: int) -> Key:
 def poll_seconds(default: int, engine: str) -> Key:
     """Returns the key for the pause between two looks at an engine's jobs."""
     return Key(default, f"between questions to {engine}", Range(1, 3600))
-
-
-def volume_keys(volume: str, nodes: str) -> dict[str, Key]:
-    """Returns the keys of a volume that nodes may mount at another path than this host does."""
-    here = f"where the {volume} is mounted here; empty: experiment_dir"
-    there = f"where the {nodes} mount it; empty: local_root"
-    return {"local_root": Key("", here, _ABSOLUTE), "mount_path": Key("", there, _ABSOLUTE)}
-
-
-def check_workers(engine: str, own: Mapping[str, Any], devices: int) -> None:
-    """Raises ValueError where a job's workers cannot have equal parts of its devices."""
-    if devices % own["workers"]:
-        raise ValueError(f"{engine}.workers={own['workers']} cannot share {devices} devices")
-
-
-@dataclasses.dataclass(frozen=True)
-class Volume:
-    """Where the volume's root is: `local_root` for the driver, `mount_path` on a node."""
-
-    local_root: pathlib.PurePosixPath
-    mount_path: pathlib.PurePosixPath
-
-    def path(self, local: str | os.PathLike[str]) -> str:
-        """Returns a path as a node sees it. Raises EngineError for one outside of the volume."""
-        given = pathlib.PurePosixPath(local)
-        if not given.is_relative_to(self.local_root):
-            raise EngineError(
-                f"{given} is not below {self.local_root}, the part of this host's files that the "
-                "nodes see: set local_root to where the volume is mounted here, and put "
-                "experiment_dir on it"
-            )
-        return str(self.mount_path / given.relative_to(self.local_root))
-
-    def value(self, text: str) -> str:
-        """Returns a variable's value with every path of the volume as a node sees it."""
-        return os.pathsep.join(
-            self.path(part) if pathlib.PurePosixPath(part).is_relative_to(self.local_root) else part
-            for part in text.split(os.pathsep)
-        )
-
-
-def volume(settings: dict[str, Any], own: dict[str, Any]) -> Volume:
-    """Returns the volume of an engine's keys `own`.
-
-    local_root is experiment_dir unless given; mount_path is the same path unless given.
-    """
-    local = own["local_root"] or settings["experiment_dir"]
-    # The volume may be mounted through a link: batches name resolved paths.
-    root = pathlib.PurePosixPath(pathlib.Path(local).resolve())
-    return Volume(root, pathlib.PurePosixPath(own["mount_path"] or root))
-
-
-def check_paths(engine: str, settings: dict[str, Any], own: dict[str, Any]) -> None:
-    """Raises ValueError where the study is not on the volume."""
-    try:
-        volume(settings, own).path(pathlib.Path(settings["experiment_dir"]).resolve())
-    except EngineError as error:
-        raise ValueError(f"{engine}.local_root: {error}") from error
-
-
-def command(batch: Batch, index: int, own: dict[str, Any], mounted: Volume) -> list[str]:
-    """Returns the command of a job on a node."""
-    on_node = dataclasses.replace(batch, file=pathlib.Path(mounted.path(batch.file)))
-    return on_node.command(index, own["python"])
-
-
-def environment(batch: Batch, own: dict[str, Any], mounted: Volume) -> dict[str, str]:
-    """Returns a job's variables on a node: the batch's, mapped, then those of the config."""
-    values = {name: mounted.value(value) for name, value in batch.environment.items()}
-    code = batch.environment.get("PYTHONPATH")
-    if code:  # must be on the volume; anything else may be a path of the node
-        values["PYTHONPATH"] = os.pathsep.join(map(mounted.path, code.split(os.pathsep)))
-    return {**values, **variables(own["environment"])}
 
 
 def variables(text: str) -> dict[str, str]:
@@ -132,13 +54,24 @@ def variables(text: str) -> dict[str, str]:
 
 
 class Engine(abc.ABC):
-    """What launchers of engines on other hosts have alike, for an engine's keys `own`."""
+    """The part of `protocol.Launcher` that engines on other hosts share.
+
+    name: the launcher's in the config.
+    """
 
     is_this_host = False
 
-    def __init__(self, own: dict[str, Any]) -> None:
-        self._own = own
+    def __init__(self, name: str, settings: dict[str, Any], study_directory: pathlib.Path) -> None:
+        self._settings, self._own, self._directory = settings, settings[name], study_directory
         self.place: dict[str, str] = {}
+
+    @staticmethod
+    def requeue() -> bool:
+        """Returns False: the engine runs no job twice, the driver submits it again."""
+        return False
+
+    def verify(self) -> None:  # noqa: B027
+        """Asks nothing: the engine judges a job only when it is submitted."""
 
     def status(self, handles: Sequence[str]) -> dict[str, State]:
         """Returns the state of every handle; UNKNOWN where the engine cannot be reached."""
@@ -174,37 +107,6 @@ def sample(settings: dict[str, Any]) -> Batch:
     study = os.path.join(settings["experiment_dir"], settings["name"])
     root = pathlib.Path(os.path.realpath(study))
     return Batch(root / JOBS / "sample.json", ((),), {"PYTHONPATH": str(root / "code")})
-
-
-def filled(document: dict[str, Any]) -> dict[str, Any]:
-    """Returns a document without the keys that say nothing: '', {} or []."""
-    return {key: value for key, value in document.items() if value not in ("", {}, [])}
-
-
-def to_yaml(document: Any) -> str:
-    """Returns plain data as YAML, without anchors.
-
-    Raises ValueError with the command to run where the library is not installed.
-    """
-    try:
-        import yaml
-    except ImportError as missing:
-        install = "pip install -e '.[kubernetes]'"
-        raise ValueError(f"writing manifests needs PyYAML: {install}") from missing
-    return str(yaml.safe_dump(json.loads(json.dumps(document)), sort_keys=False))
-
-
-Manifest = Callable[[Batch, int, dict[str, Any]], dict[str, Any]]
-
-
-def write_manifests(
-    batch: Batch, manifest: Manifest, settings: dict[str, Any]
-) -> list[pathlib.Path]:
-    """Writes the manifest of each job of a batch beside its record; returns the files."""
-    files = [batch.file.with_name(f"{batch.name}.{index}.yaml") for index in range(batch.size)]
-    for index, file in enumerate(files):
-        layout.write_atomically(file, to_yaml(manifest(batch, index, settings)))
-    return files
 
 
 def run(

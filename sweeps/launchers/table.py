@@ -1,17 +1,20 @@
-"""Launchers by name: adding one is a module (see sweeps/launchers/protocol.py) and a line here."""
+"""Launchers by name. A new one is a class (see sweeps/launchers/protocol.py) and a line here."""
 
 import importlib
-from types import ModuleType
 
-MODULES = {
-    "local": "sweeps.launchers.local",
-    "slurm": "sweeps.launchers.slurm.launcher",
-    "ray": "sweeps.launchers.ray.launcher",
-    "kubernetes": "sweeps.launchers.kubernetes.launcher",
+from sweeps.launchers.protocol import Launcher
+
+CLASSES = {
+    "local": "sweeps.launchers.local:LocalLauncher",
+    "slurm": "sweeps.launchers.slurm.launcher:Slurm",
+    "ray": "sweeps.launchers.ray.launcher:Ray",
+    "kubernetes": "sweeps.launchers.kubernetes.launcher:Kubernetes",
 }
-NAMES = tuple(MODULES)
+NAMES = tuple(CLASSES)
 
 
-def module(name: str) -> ModuleType:
-    """Returns the launcher's module. Raises KeyError for a name that is not in the table."""
-    return importlib.import_module(MODULES[name])
+def launcher_class(name: str) -> type[Launcher]:
+    """Returns the launcher's class. Raises KeyError for a name that is not in the table."""
+    module, _, attribute = CLASSES[name].partition(":")
+    found: type[Launcher] = getattr(importlib.import_module(module), attribute)
+    return found

@@ -81,11 +81,11 @@ def resources_of(study: Study) -> Resources:
     """
     settings = study.settings
     name = settings["launcher"]
-    module, own = launchers.module(name), settings[name]
-    module.check(settings)
+    launcher_class, own = launchers.launcher_class(name), settings[name]
+    launcher_class.check(settings)
     jobs, problem = None, ""
     try:
-        with contextlib.closing(module.launcher(settings, study.directory)) as engine:
+        with contextlib.closing(launcher_class(settings, study.directory)) as engine:
             jobs = int(engine.capacity())
     except (EngineError, ValueError, OSError) as error:  # planned on a host without the engine
         if name == "local":
@@ -93,7 +93,7 @@ def resources_of(study: Study) -> Resources:
         problem = str(error)
     trials_per_job = int(own.get("trials_per_job", 1))
     side_by_side = min(int(own.get("workers", 0)) or 1, trials_per_job)
-    where = (name, module.platform(settings), module.devices(settings))
+    where = (name, launcher_class.platform(settings), launcher_class.devices(settings))
     return Resources(*where, trials_per_job, jobs, side_by_side, problem)
 
 
@@ -334,7 +334,9 @@ def render(
     if settings["launcher"] != "local":
         sample = remote.sample(settings)
         text += ["", "a job, as it would be submitted:"]
-        text.append(launchers.module(settings["launcher"]).preview(settings, sample).rstrip())
+        text.append(
+            launchers.launcher_class(settings["launcher"]).preview(settings, sample).rstrip()
+        )
     return "\n".join(text)
 
 

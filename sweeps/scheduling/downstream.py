@@ -133,7 +133,7 @@ class Evaluate:
             self.changed["data_dir"] = str(files.typed_path(str(where)).absolute())
         self.study: Study = dataclasses.replace(trained, settings=trained.settings | self.changed)
         checks.check_downstream(self.study.settings, suite)
-        launchers.module(self.study.settings["launcher"]).check(self.study.settings)
+        launchers.launcher_class(self.study.settings["launcher"]).check(self.study.settings)
         self.suite = suite
         self.stage, rows = layout.planned_stage(directory, record, stage or None)
         planned = [trials.read(self.study.directory / row["path"]) for row in rows]
@@ -146,6 +146,7 @@ class Evaluate:
             )
         preflight.check_kernel(self.study)
         preflight.check_mesh(self.study)
+        preflight.check_engine(self.study)
 
     def _left_out(self, planned: list[Trial]) -> str:
         states = [str(status.read(self.study.directory / one.path)["state"]) for one in planned]

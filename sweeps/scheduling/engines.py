@@ -39,8 +39,8 @@ class Engines:
             try:
                 own = {**self._settings[batch.launcher], **batch.place}
                 settings = {**self._settings, batch.launcher: own}
-                module = launchers.module(batch.launcher)
-                self._launchers[key] = module.launcher(settings, self._directory)
+                launcher = launchers.launcher_class(batch.launcher)
+                self._launchers[key] = launcher(settings, self._directory)
             except (KeyError, ValueError) as error:
                 where = " ".join(f"{name}={value}" for name, value in batch.place.items())
                 raise EngineError(

@@ -1,5 +1,6 @@
 """Checks made before the first process starts, in seconds: kernel, devices, libraries, data."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -8,6 +9,7 @@ from typing import Any
 from attention import files
 from attention import table as variants_table
 from sweeps.launchers import table as launchers
+from sweeps.launchers.protocol import EngineError
 from sweeps.monitoring import jax_calls
 from sweeps.records import event_files, layout
 from sweeps.study import checks, config, study_directory
@@ -22,7 +24,7 @@ from workloads.storage import preparation
 def check_kernel(study: Study) -> None:
     """Raises ValueError where the study's kernel cannot run where its launcher runs trials."""
     settings = study.settings
-    platform = launchers.module(settings["launcher"]).platform(settings)
+    platform = launchers.launcher_class(settings["launcher"]).platform(settings)
     head_size = catalog.get(study.workload).head_size
     for variant in settings["variants"]:
         variants_table.check_kernel(
@@ -59,7 +61,7 @@ def check_mesh(study: Study) -> int:
     """
     settings = study.settings
     launcher = settings["launcher"]
-    devices = launchers.module(launcher).devices(settings)
+    devices = launchers.launcher_class(launcher).devices(settings)
     lever = "--config.local.workers" if launcher == "local" else f"the keys of --config.{launcher}"
     data, fsdp, tensor = checks.options(settings).mesh
     groups = data * fsdp or devices // tensor
@@ -71,6 +73,23 @@ def check_mesh(study: Study) -> int:
             f".data, or {lever}; `python -m sweeps plan --topology=...` says what fits"
         )
     return groups
+
+
+def check_engine(study: Study) -> None:
+    """Raises ValueError where the engine would refuse the study's jobs.
+
+    Warns where it cannot be asked.
+    """
+    settings = study.settings
+    name = settings["launcher"]
+    if name == "local":
+        return
+    engine = launchers.launcher_class(name)(settings, study.directory.resolve())
+    try:
+        with contextlib.closing(engine):
+            engine.verify()
+    except EngineError as error:
+        config.warn(f"{name} cannot be asked whether it takes this study's jobs: {error}")
 
 
 def check_event_files(study: Study, here: bool = False) -> None:

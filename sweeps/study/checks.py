@@ -44,7 +44,7 @@ def check(settings: dict[str, Any]) -> None:
         variants_table.check_precision(settings["kernel"], settings["matmul_precision"])
         catalog.check_variant(settings["workload"], variant, settings["kernel"])
     catalog.check_options(settings["workload"], options(settings))
-    launchers.module(settings["launcher"]).check(settings)
+    launchers.launcher_class(settings["launcher"]).check(settings)
     _check_extra_paths(settings)
     _check_init2winit(settings)
     _check_diagnostics(settings)

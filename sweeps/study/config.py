@@ -270,7 +270,7 @@ def keys() -> dict[str, Key]:
     """Returns every key by its name, such as 'points' or 'slurm.gpus'."""
     found = _own_keys()
     for name in launchers.NAMES:
-        own = launchers.module(name).KEYS
+        own = launchers.launcher_class(name).KEYS
         found |= {f"{name}.{inner}": key for inner, key in own.items()}
     return found
 

@@ -9,9 +9,10 @@ import threading
 import pytest
 
 from sweeps.launchers import remote
-from sweeps.launchers.kubernetes import launcher as kubernetes
 from sweeps.launchers.kubernetes import manifest
+from sweeps.launchers.kubernetes.launcher import Kubernetes
 from sweeps.launchers.protocol import EngineError, State
+from sweeps.launchers.ray.launcher import Ray
 from sweeps.launchers.slurm import launcher as slurm
 from sweeps.monitoring import progress
 from sweeps.records.submissions import Batch
@@ -78,7 +79,7 @@ def _replace(program, script):
 
 
 def _slurm(tmp_path):
-    return slurm.launcher({"slurm": defaults.of(slurm)}, tmp_path)
+    return slurm.Slurm({"slurm": defaults.of(slurm.Slurm)}, tmp_path)
 
 
 def _calls(folder, program):
@@ -174,23 +175,6 @@ def test_an_error_of_squeue_is_one_even_where_it_ends_with_0(site, tmp_path):
     assert _slurm(tmp_path).status(["1000_0"]) == {"1000_0": State.UNKNOWN}
 
 
-def test_handles_recorded_with_a_greeting_are_read_by_their_last_line(site, make_batch, tmp_path):
-    engine = _slurm(tmp_path)
-    engine.submit(make_batch())
-    old = f"{BANNER.strip()}\n1000_1"
-    assert engine.status([old]) == {old: State.QUEUED}
-    engine.cancel([old])
-    assert (site / "cancelled").read_text() == "1000_1\n"
-
-
-@pytest.mark.parametrize("handle", ["Welcome_0", "", "1000", "1000_x", "1000\nGoodbye_0", "_0"])
-def test_what_is_no_handle_is_refused_by_its_name(site, tmp_path, handle):
-    engine = _slurm(tmp_path)
-    for ask in (engine.status, engine.cancel):
-        with pytest.raises(ValueError, match=r"handles\.json"):
-            ask([handle])
-
-
 @pytest.mark.parametrize(
     "variable",
     [
@@ -283,9 +267,9 @@ def kubectl(tmp_path, monkeypatch):
 
 
 def _kubernetes(folder):
-    keys = {**defaults.of(kubernetes), "image": "i", "volume_claim": "v"}
+    keys = {**defaults.of(Kubernetes), "image": "i", "volume_claim": "v"}
     settings = {"name": "quick", "experiment_dir": str(folder), "kubernetes": keys}
-    return kubernetes.launcher(settings, folder)
+    return Kubernetes(settings, folder)
 
 
 def _jobsets(*names):
@@ -415,10 +399,8 @@ def portal():
     ],
 )
 def test_pages_in_the_place_of_rays_dashboard_tell_nothing(portal, page, tmp_path, make_batch):
-    from sweeps.launchers.ray import launcher as ray
-
-    keys = {**defaults.of(ray), "address": f"http://127.0.0.1:{portal.server_port}"}
-    engine = ray.launcher({"ray": keys}, tmp_path)
+    keys = {**defaults.of(Ray), "address": f"http://127.0.0.1:{portal.server_port}"}
+    engine = Ray({"ray": keys}, tmp_path)
     portal.page = page
     assert engine.status(["a-0"]) == {"a-0": State.UNKNOWN}
     for ask in (engine.find, engine.submit):

@@ -6,16 +6,15 @@ import pytest
 
 from sweeps.launchers.kubernetes import launcher as kubernetes
 from sweeps.launchers.protocol import EngineError, State
-from sweeps.launchers.ray import launcher as ray
+from sweeps.launchers.ray.launcher import Ray
 from sweeps.monitoring.progress import Progress
 from sweeps.records import layout, submissions
 from sweeps.scheduling import cancel
-from sweeps.scheduling.engines import Engines
 from sweeps.scheduling.scheduler import Interrupted, Scheduler
 from sweeps.study import config, study_directory
 
 
-class Cluster:
+class Cluster(kubernetes.Kubernetes):
     """A namespace of a stand-in cluster: `jobs` it has, by the namespace's name."""
 
     jobs: dict[str, set[str]]
@@ -65,7 +64,7 @@ class Cluster:
 def clusters(monkeypatch):
     """Clusters in place of the Kubernetes launcher's; {namespace: names of its jobs}."""
     made = type("Made", (Cluster,), {"jobs": {}, "down": set(), "absent": set()})
-    monkeypatch.setattr(kubernetes, "launcher", made)
+    monkeypatch.setattr(kubernetes, "Kubernetes", made)
     return made
 
 
@@ -215,14 +214,6 @@ def test_cancel_of_a_study_older_than_a_launcher_key(make_scheduler, clusters):
     assert "0 jobs withdrawn" in cancel.cancel(root)
 
 
-def test_a_batch_that_names_no_place_is_with_the_studys_engine(tmp_path, clusters):
-    settings = _settings(tmp_path)
-    file = tmp_path / "jobs" / "s-old-01234567.json"
-    batch = submissions.Batch(file, ((),), {}, launcher="kubernetes")
-    engines = Engines(settings, tmp_path)
-    assert engines.of(batch).place == {"namespace": settings["kubernetes"]["namespace"]}
-
-
 def test_kubernetes_and_ray_resolve_their_place_once(tmp_path, monkeypatch):
     kubectl = tmp_path / "kubectl"
     kubectl.write_text('#!/bin/sh\n[ "$1 $2" = "config view" ] && cat answer\n')
@@ -232,7 +223,7 @@ def test_kubernetes_and_ray_resolve_their_place_once(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     settings = _settings(tmp_path)
     asked = []
-    engine = kubernetes.launcher(settings, tmp_path)
+    engine = kubernetes.Kubernetes(settings, tmp_path)
     assert engine.place == {"context": "first", "namespace": "default"}
     monkeypatch.setattr(
         "sweeps.launchers.remote.run", lambda command, *rest, **named: asked.append(command)
@@ -240,7 +231,7 @@ def test_kubernetes_and_ray_resolve_their_place_once(tmp_path, monkeypatch):
     engine._kubectl("get")
     assert "first" in asked[0]
     monkeypatch.setenv("RAY_ADDRESS", "http://one:8265")
-    assert ray.Ray(settings, tmp_path).place == {"address": "http://one:8265"}
+    assert Ray(settings, tmp_path).place == {"address": "http://one:8265"}
 
 
 def _settings(folder):

@@ -106,7 +106,7 @@ def _processes(monkeypatch):
     Jobs find both by the sitecustomize of stub_training.
     """
     monkeypatch.syspath_prepend(pathlib.Path(__file__).parent / "stub_training")
-    monkeypatch.setitem(table.MODULES, "processes", "processes_launcher")
+    monkeypatch.setitem(table.CLASSES, "processes", "processes_launcher:Processes")
     monkeypatch.setattr(table, "NAMES", (*table.NAMES, "processes"))
 
 

@@ -12,59 +12,62 @@ import urllib.parse
 
 import pytest
 
-from sweeps.launchers.kubernetes import launcher as kubernetes
+from sweeps.launchers.kubernetes.launcher import Kubernetes
 from sweeps.launchers.protocol import EngineError, State
 from sweeps.records.submissions import Batch
+from sweeps.scheduling import preflight
 from tests.sweeps import defaults
 
 pytestmark = pytest.mark.skipif(not shutil.which("kubectl"), reason="needs kubectl")
 
-GROUP, VERSION = "jobset.x-k8s.io", "v1alpha2"
-ROOT = f"/apis/{GROUP}/{VERSION}"
-KIND = {"group": GROUP, "version": VERSION, "kind": "JobSet"}
-_VERSIONS = [{"groupVersion": f"{GROUP}/{VERSION}", "version": VERSION}]
-DISCOVERY = {
-    "/api": {"kind": "APIVersions", "versions": []},
-    "/apis": {
-        "kind": "APIGroupList",
-        "apiVersion": "v1",
-        "groups": [{"name": GROUP, "versions": _VERSIONS, "preferredVersion": _VERSIONS[0]}],
-    },
-    ROOT: {
-        "kind": "APIResourceList",
-        "groupVersion": f"{GROUP}/{VERSION}",
-        "resources": [
-            {
-                "name": "jobsets",
-                "singularName": "jobset",
-                "namespaced": True,
-                "kind": "JobSet",
-                "verbs": ["create", "delete", "get", "list"],
-            }
-        ],
-    },
-    "/openapi/v3": {"paths": {ROOT[1:]: {"serverRelativeURL": f"/openapi/v3{ROOT}"}}},
-    # That the server checks fields itself.
-    f"/openapi/v3{ROOT}": {
-        "openapi": "3.0.0",
-        "info": {"title": "stand-in", "version": "1"},
-        "paths": {
-            f"{ROOT}/namespaces/{{namespace}}/jobsets/{{name}}": {
-                "patch": {
-                    "parameters": [{"name": "fieldValidation", "in": "query"}],
-                    "x-kubernetes-group-version-kind": KIND,
-                    "responses": {},
-                }
-            }
-        },
-    },
-}
+REASONS = {403: "Forbidden", 404: "NotFound", 422: "Invalid", 503: "ServiceUnavailable"}
+GROUP = "jobset.x-k8s.io"
+ROOT = f"/apis/{GROUP}/v1alpha2"
+
+
+def _discovery(*resources):
+    """Returns what a server says of its resources, by path: (group, version, name, kind) of each.
+
+    Its OpenAPI says that it checks fields itself.
+    """
+    groups, answers, served = [], {}, {}
+    for group, version, name, kind in resources:
+        path, versions = f"apis/{group}/{version}", {"groupVersion": f"{group}/{version}"}
+        versions["version"] = version
+        groups.append({"name": group, "versions": [versions], "preferredVersion": versions})
+        verbs = ["create", "delete", "get", "list"]
+        resource = {"name": name, "singularName": kind.lower(), "namespaced": True, "kind": kind}
+        answers[f"/{path}"] = {
+            "kind": "APIResourceList",
+            "groupVersion": versions["groupVersion"],
+            "resources": [{**resource, "verbs": verbs}],
+        }
+        served[path] = {"serverRelativeURL": f"/openapi/v3/{path}"}
+        patch = {
+            "parameters": [{"name": "fieldValidation", "in": "query"}],
+            "x-kubernetes-group-version-kind": {"group": group, "version": version, "kind": kind},
+            "responses": {},
+        }
+        answers[f"/openapi/v3/{path}"] = {
+            "openapi": "3.0.0",
+            "info": {"title": "stand-in", "version": "1"},
+            "paths": {f"/{path}/namespaces/{{namespace}}/{name}/{{name}}": {"patch": patch}},
+        }
+    return answers | {
+        "/api": {"kind": "APIVersions", "versions": []},
+        "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups},
+        "/openapi/v3": {"paths": served},
+    }
+
+
+DISCOVERY = _discovery((GROUP, "v1alpha2", "jobsets", "JobSet"), ("batch", "v1", "jobs", "Job"))
 
 
 class ApiServer(http.server.ThreadingHTTPServer):
     """`objects` by (namespace, name); `deleted` the bodies of deletions.
 
-    It `refuses` to create one name, and `keeps` what it has where told so.
+    It `refuses` to create one name, answers creations with status `code` where that is set, and
+    `keeps` what it has where told so.
     """
 
     daemon_threads = True
@@ -72,6 +75,7 @@ class ApiServer(http.server.ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.objects, self.deleted, self.refuses, self.keeps = {}, {}, None, False
+        self.tried, self.code = [], 0
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -98,7 +102,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def _place(self):
         found = re.fullmatch(
-            rf"{ROOT}/namespaces/([^/]+)/jobsets(?:/([^/]+))?",
+            r"/apis/[^/]+/[^/]+/namespaces/([^/]+)/jobs(?:ets)?(?:/([^/]+))?",
             urllib.parse.urlsplit(self.path).path,
         )
         return found and found.groups()
@@ -115,7 +119,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 for (namespace, _), item in self.server.objects.items()
                 if namespace == place[0] and item["metadata"]["labels"].get(key) == value
             ]
-            self._answer({"kind": "JobSetList", "apiVersion": f"{GROUP}/{VERSION}", "items": items})
+            self._answer({"kind": "JobSetList", "apiVersion": f"{GROUP}/v1alpha2", "items": items})
         elif place in self.server.objects:
             self._answer(self.server.objects[place])
         else:
@@ -125,7 +129,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = self._body()
         place = self._place()[0], body["metadata"]["name"]
         assert "fieldValidation=Strict" in self.path
-        if place[1] == self.server.refuses:
+        if self.server.code:
+            self._refuse(self.server.code, REASONS[self.server.code], place[1])
+        elif "dryRun=All" in self.path:
+            self.server.tried.append(body)
+            self._answer(body, 201)
+        elif place[1] == self.server.refuses:
             self._refuse(422, "Invalid", place[1])
         elif place in self.server.objects:
             self._refuse(409, "AlreadyExists", place[1])
@@ -170,10 +179,10 @@ def server(tmp_path, monkeypatch):
 def launcher(tmp_path):
     """A launcher for context 'stand-in', namespace 'sweeps'."""
     own = {"image": "i", "volume_claim": "v", "context": "stand-in", "namespace": "sweeps"}
-    keys = {**defaults.of(kubernetes), **own}
+    keys = {**defaults.of(Kubernetes), **own}
     settings = {"name": "quick", "experiment_dir": str(tmp_path), "kubernetes": keys}
-    kubernetes.check(settings)
-    return kubernetes.launcher(settings, tmp_path / "quick")
+    Kubernetes.check(settings)
+    return Kubernetes(settings, tmp_path / "quick")
 
 
 @pytest.fixture
@@ -217,6 +226,38 @@ def test_what_cannot_be_taken_back_is_found(server, launcher, batch):
         launcher.submit(batch)
     found = launcher.status(launcher.find(batch))
     assert found == {"s-quick-00000000-0": State.QUEUED, "s-quick-00000000-1": State.GONE}
+
+
+def test_the_server_judges_a_jobset_and_its_job_before_a_study_begins(server, launcher):
+    launcher.verify()
+    jobset, job = server.tried
+    assert (jobset["kind"], job["kind"]) == ("JobSet", "Job")
+    [replicated] = jobset["spec"]["replicatedJobs"]
+    assert job["spec"] == replicated["template"]["spec"]
+    assert server.objects == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [(422, ValueError), (404, ValueError), (403, EngineError), (503, EngineError)],
+)
+def test_only_a_judgement_of_the_manifest_is_a_refusal(server, launcher, code, error):
+    server.code = code
+    with pytest.raises(error, match="kubectl create --dry-run=server: .*sample-0"):
+        launcher.verify()
+
+
+def test_without_a_cluster_a_study_begins_with_a_warning(
+    launcher, make_study, tmp_path, monkeypatch, capsys
+):
+    config = {"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}]}
+    config["contexts"] = [{"name": "stand-in", "context": {"cluster": "c"}}]
+    (tmp_path / "config").write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **config}))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    keys = {"context": "stand-in", "image": "i", "volume_claim": "v"}
+    study = make_study(launcher="kubernetes", **{f"kubernetes.{k}": v for k, v in keys.items()})
+    preflight.check_engine(study)
+    assert "warning: kubernetes cannot be asked" in capsys.readouterr().err
 
 
 def test_a_context_that_does_not_exist_is_said_in_kubectls_words(server, launcher, batch):

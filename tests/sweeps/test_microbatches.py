@@ -121,7 +121,7 @@ def test_parts_are_a_part_of_the_program_and_not_of_the_trial():
 
 def test_devices_share_each_part(monkeypatch):
     made = _study(microbatches=4)
-    launcher = preflight.launchers.module("local")
+    launcher = preflight.launchers.launcher_class("local")
     monkeypatch.setattr(launcher, "devices", lambda settings: 4)
     with pytest.raises(ValueError, match="batch_size 8 in 4 microbatches cannot be divided over 4"):
         preflight.check_devices(made)

@@ -516,7 +516,7 @@ def test_every_key_is_printed_with_what_is_checked(capsys):
     assert main(["keys", "nothing"]) == 2
     assert "no key has 'nothing' in its name" in capsys.readouterr().err
     for name in launchers.NAMES:  # what a study begins with is allowed
-        config_keys.check(launchers.module(name).KEYS, config.base()[name].to_dict())
+        config_keys.check(launchers.launcher_class(name).KEYS, config.base()[name].to_dict())
 
 
 def test_an_unknown_key_prints_what_was_meant_and_not_all_there_are(capsys):

@@ -1,57 +1,42 @@
 """The keys of `--config.kubernetes`, and what they must be; the cluster itself is not asked."""
 
 import math
+import pathlib
 from typing import Any
 
 from sweeps.launchers import config_keys, remote
 from sweeps.launchers.config_keys import Key, Range, Text, text
+from sweeps.launchers.kubernetes import volume
+from sweeps.launchers.protocol import EngineError
 
-_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
-_NAME = Text(
-    "a name of Kubernetes: lower-case letters, digits, '-' and '.'",
-    rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*",
-)
+_ANY = Text()
+_ABSOLUTE = Text("an absolute path below /, without ':'", r"/+[^:/][^:]*")
+# The server judges names, labels and quantities. Patterns stand where it would accept a mistake, or
+# where the launcher computes with the value.
 KEYS = {
-    "namespace": text(
-        "of the pods", "lower-case letters, digits and '-', at most 63", _LABEL, default="default"
-    ),
-    "context": text(
-        "of kubectl's configuration; empty: its current one", "a name without spaces", r"\S+"
-    ),
-    "queue": text(
-        "Kueue's; empty: none",
-        "the name of a LocalQueue: lower-case letters, digits and '-', at most 63",
-        _LABEL,
-    ),
-    "image": text(
-        "with Python and attnperf's dependencies",
-        "an image's reference without spaces",
-        r"[^\s:/][^\s]*",
-    ),
+    "namespace": Key("default", "of the pods", _ANY),
+    "context": Key("", "of kubectl's configuration; empty: its current one", _ANY),
+    "queue": Key("", "Kueue's LocalQueue; empty: none", _ANY),
+    "image": Key("", "with Python and attnperf's dependencies", _ANY),
     "gpus": Key(0, "per host", Range(0, 1024)),
-    "gpu_type": text(
-        "such as nvidia-h100-80gb",
-        "a value of the label cloud.google.com/gke-accelerator, or label=value",
-        r"([a-z0-9.-]+/)?([\w.-]+=)?[A-Za-z0-9][\w.-]*",
+    "gpu_type": Key(
+        "", "label cloud.google.com/gke-accelerator, such as nvidia-l4, or label=value", _ANY
     ),
-    "tpu_type": text(
-        "such as tpu-v5-lite-podslice",
-        "a value of the label cloud.google.com/gke-tpu-accelerator",
-        r"tpu[a-z0-9-]*",
+    "tpu_type": Key(
+        "", "label cloud.google.com/gke-tpu-accelerator, such as tpu-v5-lite-podslice", _ANY
     ),
     "tpu_topology": text("of the slice", "such as 2x4 or 2x2x4", r"[1-9]\d*(x[1-9]\d*){1,2}", 20),
     "hosts": Key(1, "that compute one trial together", Range(1, 100_000)),
     "cpus": Key(4, "per host", Range(1, 65_536)),
-    "memory": text(
-        "per host", "a quantity such as 16Gi", r"[1-9]\d*(\.\d+)?([kMGT]i?|Ki)?", 20, default="16Gi"
-    ),
-    "volume_claim": Key("", "the shared volume that holds the study, or bucket", _NAME),
+    "memory": Key("16Gi", "per host", _ANY),
+    "volume_claim": Key("", "the shared volume that holds the study, or bucket", _ANY),
     "bucket": text(
         "of Cloud Storage, with hierarchical namespace, that holds the study",
         "a bucket's name without gs://",
         r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]",
     ),
-    **remote.volume_keys("volume", "pods"),
+    "local_root": Key("", "where the volume is mounted here; empty: experiment_dir", _ABSOLUTE),
+    "mount_path": Key("", "where the pods mount it; empty: local_root", _ABSOLUTE),
     "run_as": text(
         "who owns what pods write; empty: the image's user",
         "UID or UID:GID",
@@ -59,17 +44,17 @@ KEYS = {
         20,
     ),
     "spot": Key(False, "on Google's spot nodes"),
-    "tolerations": Key("", "key=value:NoSchedule,...", Text()),
-    "priority_class": Key("", "of the pods", _NAME),
-    "service_account": Key("", "of the pods", _NAME),
+    "tolerations": Key("", "key=value:NoSchedule,...", _ANY),
+    "priority_class": Key("", "of the pods", _ANY),
+    "service_account": Key("", "of the pods", _ANY),
     "save_seconds": Key(120, "between the order to stop and the end", Range(1, 86_400)),
-    "retries": remote.RETRIES,
+    "retries": Key(3, "of a job that crashed; preemptions do not count", Range(0, 1_000_000)),
     "ttl_seconds": Key(3600, "after which a finished JobSet is deleted", Range(0, 31_536_000)),
     "trials_per_job": remote.TRIALS_PER_JOB,
     "workers": remote.workers("per pod that run trials"),
     "max_jobs": remote.max_jobs(100),
-    "python": Key("python", "the command of Python in the image", Text()),
-    "environment": remote.ENVIRONMENT,
+    "python": Key("python", "the command of Python in the image", _ANY),
+    "environment": Key("", "NAME=VALUE NAME=VALUE", _ANY),
     "poll_seconds": remote.poll_seconds(30, "the cluster"),
 }
 
@@ -87,7 +72,10 @@ def check(settings: dict[str, Any]) -> None:
             "host see the study"
         )
     _check_devices(own)
-    remote.check_paths("kubernetes", settings, own)
+    try:
+        volume.volume(settings).path(pathlib.Path(settings["experiment_dir"]).resolve())
+    except EngineError as error:
+        raise ValueError(str(error)) from error
 
 
 def _check_devices(own: dict[str, Any]) -> None:
@@ -106,7 +94,10 @@ def _check_devices(own: dict[str, Any]) -> None:
             f"topology {own['tpu_topology']} over {own['hosts']} hosts is no slice: hosts have "
             "1, 4 or 8 chips. kubernetes.hosts is the number of nodes in the slice's node pool"
         )
-    remote.check_workers("kubernetes", own, _per_host(own))
+    if _per_host(own) % own["workers"]:
+        raise ValueError(
+            f"kubernetes.workers={own['workers']} cannot share {_per_host(own)} devices"
+        )
 
 
 def chips(own: dict[str, Any]) -> int:

@@ -1,13 +1,15 @@
 """The Kubernetes launcher: a JobSet per job, queued by Kueue, applied with kubectl.
 
-Keys are checked offline, and manifests are written to `<study>/jobs/<batch>.<index>.yaml` before
-anything is created, so that a person without kubectl here can create them elsewhere.
-docs/kubernetes.md says what the cluster needs.
+Manifests are written to `<study>/jobs/<batch>.<index>.yaml` before anything is created, so that a
+person without kubectl here can create them elsewhere. docs/kubernetes.md says what the cluster
+needs.
 """
 
 import contextlib
+import json
 import os
 import pathlib
+import re
 import subprocess
 from collections.abc import Sequence
 from typing import Any
@@ -16,40 +18,25 @@ from attention.files import quoted
 from sweeps.launchers import remote
 from sweeps.launchers.kubernetes import keys, manifest
 from sweeps.launchers.protocol import EngineError, State
+from sweeps.records import layout
 from sweeps.records.submissions import Batch
 
-KEYS, platform, devices = keys.KEYS, keys.platform, keys.devices
 _RESOURCE = "jobsets.jobset.x-k8s.io"
 _TIMEOUT_S = 120
-
-
-def check(settings: dict[str, Any]) -> None:
-    """Raises ValueError for what no cluster could run; the cluster itself is not asked."""
-    keys.check(settings)
-    manifest.jobset(remote.sample(settings), 0, settings)  # what can be said but not written
-
-
-def preview(settings: dict[str, Any], batch: Batch) -> str:
-    """Returns what would be submitted for a batch's first job; the engine is not needed."""
-    return remote.to_yaml(manifest.jobset(batch, 0, settings))
-
-
-def requeue() -> bool:
-    """Returns whether exit code 75 restarts this job's pod; the job's policy does the rest."""
-    return "JOB_COMPLETION_INDEX" in os.environ  # set in pods of indexed jobs
-
-
-def launcher(settings: dict[str, Any], study_directory: pathlib.Path) -> "Kubernetes":
-    """Returns the launcher of a study."""
-    return Kubernetes(settings, study_directory)
+# kubectl's words where the server judged a manifest: anything else says nothing about it.
+_REFUSED = re.compile(
+    r"is invalid|\((Invalid|NotFound)\)|no matches for kind|strict decoding error|"
+    "denied the request"
+)
 
 
 class Kubernetes(remote.Engine):
     """Jobs as JobSets; a handle is a JobSet's name."""
 
+    KEYS, platform, devices = keys.KEYS, staticmethod(keys.platform), staticmethod(keys.devices)
+
     def __init__(self, settings: dict[str, Any], study_directory: pathlib.Path) -> None:
-        super().__init__(settings["kubernetes"])
-        self._settings, self._study = settings, study_directory
+        super().__init__("kubernetes", settings, study_directory)
         self.place = {key: self._own[key] for key in ("context", "namespace")}
         if not self.place["context"]:  # kubectl's may be another one tomorrow
             with contextlib.suppress(EngineError):
@@ -61,13 +48,46 @@ class Kubernetes(remote.Engine):
                 )
                 self.place["context"] = next(contexts, "")
 
+    @classmethod
+    def check(cls, settings: dict[str, Any]) -> None:
+        """Raises ValueError for what no cluster could run; the cluster itself is not asked."""
+        keys.check(settings)
+        manifest.jobset(remote.sample(settings), 0, settings)  # what can be said but not written
+
+    @classmethod
+    def preview(cls, settings: dict[str, Any], batch: Batch) -> str:
+        """Returns the manifest of a batch's first job."""
+        return manifest.to_yaml(manifest.jobset(batch, 0, settings))
+
+    @staticmethod
+    def requeue() -> bool:
+        """Returns whether exit code 75 restarts this job's pod; the job's policy does the rest."""
+        return "JOB_COMPLETION_INDEX" in os.environ  # set in pods of indexed jobs
+
+    def verify(self) -> None:
+        """Has the server judge a job's manifest by a dry run.
+
+        Raises ValueError where it refuses the manifest; EngineError where it cannot be asked.
+        """
+        jobset = manifest.jobset(remote.sample(self._settings), 0, self._settings)
+        # The server reads the pod in a JobSet as a mere structure, the one in a Job as a pod.
+        documents = "\n".join(map(json.dumps, (jobset, manifest.job(jobset))))
+        done = self._kubectl("create", "--dry-run=server", "--filename", "-", text=documents)
+        if done.returncode:
+            refused = _REFUSED.search(done.stderr)
+            message = f"kubectl create --dry-run=server: {done.stderr.strip()}"
+            raise (ValueError if refused else EngineError)(message)
+
     def submit(self, batch: Batch) -> list[str]:
         """Writes and creates the JobSets; one that exists already is this batch's.
 
         Raises EngineError where not all could be created, after deleting those that were, and
         where there was no answer: `find` tells.
         """
-        files = remote.write_manifests(batch, manifest.jobset, self._settings)
+        files = [batch.file.with_name(f"{batch.name}.{index}.yaml") for index in range(batch.size)]
+        for index, file in enumerate(files):
+            jobset = manifest.jobset(batch, index, self._settings)
+            layout.write_atomically(file, manifest.to_yaml(jobset))
         handles = remote.job_names(batch)
         arguments = [part for file in files for part in ("--filename", str(file))]
         done = self._kubectl("create", *arguments)
@@ -123,17 +143,18 @@ class Kubernetes(remote.Engine):
         if done.returncode:
             raise EngineError(f"kubectl delete failed: {remote.last_line(done.stderr)}")
 
-    def _kubectl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def _kubectl(self, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
         context = ["--context", self.place["context"]] if self.place["context"] else []
         where = [*context, "--namespace", self.place["namespace"], "--request-timeout=30s"]
         absent = (
             "there is no kubectl here: install it, or create the manifests in "
-            f"{self._study / 'jobs'} where there is one: for f in *.yaml; do kubectl create "
+            f"{self._directory / 'jobs'} where there is one: for f in *.yaml; do kubectl create "
             '--filename "$f"; done'
         )
         # A person's kuberc has other defaults, such as deleting only what is confirmed.
         variables = {**os.environ, "KUBERC": "off"}
-        return remote.run(["kubectl", *arguments, *where], absent, _TIMEOUT_S, env=variables)
+        command = ["kubectl", *arguments, *where]
+        return remote.run(command, absent, _TIMEOUT_S, env=variables, input=text)
 
 
 def state(jobset: dict[str, Any]) -> State:

@@ -5,11 +5,15 @@ JobSets, so that a study's jobs enter a busy cluster one by one, and a job that 
 nothing else. Exit codes decide about restarts (see sweeps/launchers/protocol.py).
 """
 
+import dataclasses
+import json
+import pathlib
 import re
 from typing import Any
 
 from sweeps.launchers import protocol, remote
 from sweeps.launchers.kubernetes.keys import chips
+from sweeps.launchers.kubernetes.volume import Volume, volume
 from sweeps.records.submissions import Batch
 
 JOB = "w"
@@ -42,7 +46,7 @@ def jobset(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]
     }
     # Asks for the sidecar that mounts the bucket.
     annotations = {"gke-gcsfuse/volumes": "true"} if own["bucket"] else {}
-    pod_metadata = remote.filled({"labels": labels, "annotations": annotations})
+    pod_metadata = _filled({"labels": labels, "annotations": annotations})
     pod = {"metadata": pod_metadata, "spec": _pod(batch, index, settings)}
     job = {
         "completionMode": "Indexed",
@@ -67,15 +71,40 @@ def jobset(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]
     metadata = {
         "name": remote.job_name(batch, index),
         "namespace": own["namespace"],
-        "labels": remote.filled(labels | {QUEUE_LABEL: own["queue"]}),
+        "labels": _filled(labels | {QUEUE_LABEL: own["queue"]}),
         "annotations": topology if own["tpu_type"] and own["hosts"] > 1 else {},
     }
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": remote.filled(metadata),
+        "metadata": _filled(metadata),
         "spec": spec,
     }
+
+
+def job(jobset_manifest: dict[str, Any]) -> dict[str, Any]:
+    """Returns the Job of a JobSet's manifest as a manifest of its own."""
+    metadata = {key: jobset_manifest["metadata"][key] for key in ("name", "namespace")}
+    spec = jobset_manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def to_yaml(document: dict[str, Any]) -> str:
+    """Returns plain data as YAML, without anchors.
+
+    Raises ValueError with the command to run where the library is not installed.
+    """
+    try:
+        import yaml
+    except ImportError as missing:
+        install = "pip install -e '.[kubernetes]'"
+        raise ValueError(f"writing manifests needs PyYAML: {install}") from missing
+    return str(yaml.safe_dump(json.loads(json.dumps(document)), sort_keys=False))
+
+
+def _filled(document: dict[str, Any]) -> dict[str, Any]:
+    """Returns a document without the keys whose value is '', {} or []."""
+    return {key: value for key, value in document.items() if value not in ("", {}, [])}
 
 
 def _failure_policy(own: dict[str, Any]) -> dict[str, Any]:
@@ -111,7 +140,7 @@ def _pod_failure_rules(hosts: int) -> list[dict[str, Any]]:
 def _pod(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]:
     """Returns a pod's specification: what it runs, on which nodes, with what."""
     own = settings["kubernetes"]
-    mounted = remote.volume(settings, own)
+    mounted = volume(settings)
     # By the node's name, which a field holds alone: labels may differ from it.
     other = {"key": "metadata.name", "operator": "NotIn"}
     fields = [{**other, "values": [host]} for host in sorted(batch.avoid)]
@@ -130,13 +159,12 @@ def _pod(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]:
         "serviceAccountName": own["service_account"],
         "securityContext": _identity(own),
     }
-    return remote.filled(found)
+    return _filled(found)
 
 
-def _container(
-    batch: Batch, index: int, own: dict[str, Any], mounted: remote.Volume
-) -> dict[str, Any]:
-    command = remote.command(batch, index, own, mounted)
+def _container(batch: Batch, index: int, own: dict[str, Any], mounted: Volume) -> dict[str, Any]:
+    in_pod = dataclasses.replace(batch, file=pathlib.Path(mounted.path(batch.file)))
+    command = in_pod.command(index, own["python"])
     if own["volume_claim"]:  # a bucket takes a file when it is closed: there, `kubectl logs`
         # `exec`: the job is process 1, so that SIGTERM reaches it.
         script = 'log=$1; shift; exec "$@" >>"$log" 2>&1'
@@ -144,7 +172,9 @@ def _container(
             other = '[ "$JOB_COMPLETION_INDEX" = 0 ] || log=$log.$JOB_COMPLETION_INDEX; '
             script = script.replace("shift; ", "shift; " + other)
         command = ["/bin/sh", "-c", script, "sh", mounted.path(batch.log(index)), *command]
-    variables = _hosts(own, remote.job_name(batch, index)) | remote.environment(batch, own, mounted)
+    variables = _hosts(own, remote.job_name(batch, index))
+    variables |= {name: mounted.value(name, text) for name, text in batch.environment.items()}
+    variables |= remote.variables(own["environment"])
     fields = {"ATTNPERF_NODE": "spec.nodeName"}  # only the cluster can fill them in
     if own["hosts"] > 1 and not own["tpu_type"]:
         index_label = "batch.kubernetes.io/job-completion-index"
@@ -231,7 +261,7 @@ def _node_selector(own: dict[str, Any]) -> dict[str, str]:
         SPOT_LABEL: "true" if own["spot"] else "",
     }
     # Merged after those that are not set are gone: gpu_type may name one of these labels itself.
-    return remote.filled({label or GPU_LABEL: value}) | remote.filled(found)
+    return _filled({label or GPU_LABEL: value}) | _filled(found)
 
 
 def tolerations(own: dict[str, Any]) -> list[dict[str, str]]:

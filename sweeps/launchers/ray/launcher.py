@@ -59,24 +59,6 @@ _START = (
 )
 
 
-def check(settings: dict[str, Any]) -> None:
-    """Raises ValueError for what could not run."""
-    own = settings["ray"]
-    config_keys.check(KEYS, own, "ray.")
-    ray_job.request(own)
-    if not own["cpus"] and not ray_job.accelerators(own):
-        raise ValueError("ray.cpus is 0; give 1 or more, or Ray would run all jobs on its head")
-    accelerators = own["gpus"] or own["tpus"]
-    if accelerators and own["workers"] > accelerators:
-        raise ValueError(
-            f"ray.workers is {own['workers']}, but a job has {accelerators} accelerator(s): give "
-            "at most one worker each"
-        )
-    if "PYTHONPATH" in remote.variables(own["environment"]):
-        raise ValueError("ray.environment: PYTHONPATH is the code's; install what it is to find")
-    address(own["address"])
-
-
 def address(given: str) -> str:
     """Returns the dashboard of the cluster, '' where none is named.
 
@@ -117,50 +99,61 @@ def token() -> str:
         raise EngineError(f"Ray's token {path} cannot be read: {error.strerror}") from error
 
 
-def platform(settings: dict[str, Any]) -> str:
-    """Returns 'gpu', 'tpu' or 'cpu'."""
-    return ray_job.accelerators(settings["ray"]) or "cpu"
-
-
-def devices(settings: dict[str, Any]) -> int:
-    """Returns how many devices one trial sees: its worker's share of the job's."""
-    own = settings["ray"]
-    return int(max(1, (own["gpus"] or own["tpus"]) // own["workers"]))
-
-
-def preview(settings: dict[str, Any], batch: Batch) -> str:
-    """Returns what would be submitted for a batch's first job; the engine is not needed."""
-    return json.dumps(ray_job.body(batch, 0, settings["ray"], {}), indent=2)
-
-
-def requeue() -> bool:
-    """Returns False: Ray runs no job twice, the driver submits it again."""
-    return False
-
-
-def launcher(settings: dict[str, Any], study_directory: pathlib.Path) -> "Ray":
-    """Returns the launcher of a study. Raises ValueError where no Ray can be asked."""
-    if not address(settings["ray"]["address"]):
-        raise ValueError(f"no Ray cluster is named: {_START}")
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ValueError(
-            f"launcher ray needs Ray's client, and this Python lacks {', '.join(missing)}: "
-            "pip install 'attnperf[ray]'"
-        )
-    return Ray(settings, study_directory)
-
-
 class Ray(remote.Engine):
     """A study's jobs on a cluster; a handle is a job's submission id."""
 
+    KEYS = KEYS
+
     def __init__(self, settings: dict[str, Any], study_directory: pathlib.Path) -> None:
-        super().__init__(settings["ray"])
-        self._directory = study_directory
+        super().__init__("ray", settings, study_directory)
         self.place = {"address": address(self._own["address"])}
+        if not self.place["address"]:
+            raise ValueError(f"no Ray cluster is named: {_START}")
+        missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+        if missing:
+            raise ValueError(
+                f"launcher ray needs Ray's client, and this Python lacks {', '.join(missing)}: "
+                "pip install 'attnperf[ray]'"
+            )
         self._connected: Cluster | None = None
         self._counted = -math.inf, 1
         self._given_up: dict[str, float] = {}
+
+    @classmethod
+    def check(cls, settings: dict[str, Any]) -> None:
+        """Raises ValueError for what could not run."""
+        own = settings["ray"]
+        config_keys.check(cls.KEYS, own, "ray.")
+        ray_job.request(own)
+        if not own["cpus"] and not ray_job.accelerators(own):
+            raise ValueError("ray.cpus is 0; give 1 or more, or Ray would run all jobs on its head")
+        accelerators = own["gpus"] or own["tpus"]
+        if accelerators and own["workers"] > accelerators:
+            raise ValueError(
+                f"ray.workers is {own['workers']}, but a job has {accelerators} accelerator(s): "
+                "give at most one worker each"
+            )
+        if "PYTHONPATH" in remote.variables(own["environment"]):
+            raise ValueError(
+                "ray.environment: PYTHONPATH is the code's; install what it is to find"
+            )
+        address(own["address"])
+
+    @classmethod
+    def platform(cls, settings: dict[str, Any]) -> str:
+        """Returns 'gpu', 'tpu' or 'cpu'."""
+        return ray_job.accelerators(settings["ray"]) or "cpu"
+
+    @classmethod
+    def devices(cls, settings: dict[str, Any]) -> int:
+        """Returns how many devices a trial sees: its worker's share of the job's."""
+        own = settings["ray"]
+        return int(max(1, (own["gpus"] or own["tpus"]) // own["workers"]))
+
+    @classmethod
+    def preview(cls, settings: dict[str, Any], batch: Batch) -> str:
+        """Returns the submission of a batch's first job as JSON."""
+        return json.dumps(ray_job.body(batch, 0, settings["ray"], {}), indent=2)
 
     def _cluster(self) -> "Cluster":
         """Returns the cluster. Raises EngineError where it does not answer."""

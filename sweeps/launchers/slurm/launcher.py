@@ -20,7 +20,6 @@ from sweeps.launchers.protocol import EngineError, State
 from sweeps.launchers.slurm import keys, script
 from sweeps.records.submissions import Batch
 
-KEYS, check = keys.KEYS, keys.check
 # Slurm's programs give up by themselves after 10 to 100 s (MessageTimeout).
 _PATIENCE_S = 180.0
 _ARGUMENTS = 500  # of one scancel
@@ -36,8 +35,6 @@ _WORDS = {
 _SUBMITTED = re.compile(
     r"^\s*(?:Submitted batch job )?(\d+)(?:;\S+| on cluster \S+)?\s*$", re.MULTILINE
 )
-# A handle: the last line of one that was recorded with a site's greeting before it.
-_HANDLE = re.compile(r"^\s*(\d+|s-[a-z0-9-]+(?:\.\d+)?)_(\d+)\Z", re.MULTILINE)
 _FORMAT = "--format=%F|%K|%j|%T|%r"
 _ROW = re.compile(r"(\d+)\|([^|]*)\|([^|]*)\|([^|]*)\|(.*)")
 _STATES = {word: state for state, words in _WORDS.items() for word in words.split()}
@@ -46,70 +43,6 @@ _STATES = {word: state for state, words in _WORDS.items() for word in words.spli
 HELD = "launch failed requeued held"
 # Slurm counts a restart up to seconds after it has told the job to stop; KillWait is 30 s.
 _LOOKS = 5
-
-
-def platform(settings: dict[str, Any]) -> str:
-    """Returns 'gpu' or 'cpu': where trials compute."""
-    return "gpu" if settings["slurm"]["gpus"] else "cpu"
-
-
-def devices(settings: dict[str, Any]) -> int:
-    """Returns how many devices one trial sees, on all its nodes; a node without GPU counts one."""
-    slurm = settings["slurm"]
-    return int(slurm["nodes"] * max(1, slurm["gpus"] // max(1, slurm["workers"])))
-
-
-def preview(settings: dict[str, Any], batch: Batch) -> str:
-    """Returns what would be submitted for a batch's first job; the engine is not needed."""
-    slurm, part = settings["slurm"], script.parts(batch.size, 1001)[0]
-    command = shlex.join(["sbatch", *script.options(slurm, batch, part)])
-    return f"{command}\n{script.script(slurm, batch, part)}"
-
-
-def requeue() -> bool:
-    """Has Slurm run this job again, unless it was cancelled; returns whether it will.
-
-    False also where Slurm cannot be asked; the driver then submits what is left. Raises EngineError
-    outside of a job.
-    """
-    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
-    if array is None or task is None:
-        raise EngineError("no task of a Slurm array: SLURM_ARRAY_JOB_ID is not set")
-    if os.environ.get("SLURM_PROCID", "0") != "0":
-        return True  # task 0 asks for all nodes
-    job = f"{array}_{task}"
-    for _ in range(_LOOKS):
-        # Looked at again where the signal to the whole job ended scontrol, too, or where a requeue
-        # is refused because Slurm has begun it since the job was shown.
-        with contextlib.suppress(EngineError, KeyError, ValueError):
-            shown = run(["scontrol", "show", "job", "--oneliner", job])
-            found = dict(re.findall(r"(\w+)=(\S*)", shown))
-            if int(found["Restarts"]) > int(os.environ.get("SLURM_RESTART_COUNT", "0")):
-                return True  # preempted without grace, or a node failed: done by Slurm already
-            if found["JobState"] == "RUNNING":
-                run(["scontrol", "requeue", job])
-                return True
-        # COMPLETING: Slurm is about to say that it requeues, or it was scancel, or the time
-        # limit. A cancelled job would be requeued too, if asked for.
-        time.sleep(1.0)
-    return False
-
-
-def launcher(settings: dict[str, Any], study_directory: Path) -> "Slurm":
-    """Returns the launcher. Raises ValueError where this host cannot submit."""
-    missing = [name for name in ("sbatch", "squeue", "scancel") if not shutil.which(name)]
-    if missing:
-        raise ValueError(
-            f"launcher slurm: no {missing[0]} on this host; run on a login node of the cluster"
-        )
-    if "\\" in str(study_directory.resolve()):
-        raise ValueError(f"{study_directory}: Slurm writes no logs below a name with a backslash")
-    if settings["slurm"]["container"] and "--container-image" not in run(["srun", "--help"]):
-        raise ValueError(
-            "slurm.container needs pyxis (srun --container-image), which this cluster does not "
-            "have; use slurm.setup and slurm.python instead, or ask its administrators"
-        )
-    return Slurm(settings["slurm"])
 
 
 class ArrayTask(NamedTuple):
@@ -133,15 +66,78 @@ class ArrayTask(NamedTuple):
 
 
 class Slurm(remote.Engine):
-    """A cluster, by its programs; `slurm` is config.slurm.
+    """A cluster, by its programs.
 
     A handle is <array>_<task>; where sbatch was cut off before it said whether it had succeeded,
     <job name>_<task>: GONE, once Slurm answers, if no such job exists.
     """
 
-    def __init__(self, slurm: dict[str, Any]) -> None:
-        super().__init__(slurm)
+    KEYS, check = keys.KEYS, staticmethod(keys.check)
+
+    def __init__(self, settings: dict[str, Any], study_directory: Path) -> None:
+        super().__init__("slurm", settings, study_directory)
         self._largest = 0
+        missing = [name for name in ("sbatch", "squeue", "scancel") if not shutil.which(name)]
+        if missing:
+            raise ValueError(
+                f"launcher slurm: no {missing[0]} on this host; run on a login node of the cluster"
+            )
+        if "\\" in str(study_directory.resolve()):
+            raise ValueError(
+                f"{study_directory}: Slurm writes no logs below a name with a backslash"
+            )
+        if self._own["container"] and "--container-image" not in run(["srun", "--help"]):
+            raise ValueError(
+                "slurm.container needs pyxis (srun --container-image), which this cluster does not "
+                "have; use slurm.setup and slurm.python instead, or ask its administrators"
+            )
+
+    @classmethod
+    def platform(cls, settings: dict[str, Any]) -> str:
+        """Returns 'gpu' or 'cpu': where trials compute."""
+        return "gpu" if settings["slurm"]["gpus"] else "cpu"
+
+    @classmethod
+    def devices(cls, settings: dict[str, Any]) -> int:
+        """Returns how many devices a trial sees, on all its nodes; a node without GPU counts 1."""
+        slurm = settings["slurm"]
+        return int(slurm["nodes"] * max(1, slurm["gpus"] // max(1, slurm["workers"])))
+
+    @classmethod
+    def preview(cls, settings: dict[str, Any], batch: Batch) -> str:
+        """Returns sbatch's command and the script for a batch's first job."""
+        slurm, part = settings["slurm"], script.parts(batch.size, 1001)[0]
+        command = shlex.join(["sbatch", *script.options(slurm, batch, part)])
+        return f"{command}\n{script.script(slurm, batch, part)}"
+
+    @staticmethod
+    def requeue() -> bool:
+        """Has Slurm run this job again, unless it was cancelled; returns whether it will.
+
+        False also where Slurm cannot be asked; the driver then submits what is left. Raises
+        EngineError outside of a job.
+        """
+        array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+        if array is None or task is None:
+            raise EngineError("no task of a Slurm array: SLURM_ARRAY_JOB_ID is not set")
+        if os.environ.get("SLURM_PROCID", "0") != "0":
+            return True  # task 0 asks for all nodes
+        job = f"{array}_{task}"
+        for _ in range(_LOOKS):
+            # Looked at again where the signal to the whole job ended scontrol, too, or where a
+            # requeue is refused because Slurm has begun it since the job was shown.
+            with contextlib.suppress(EngineError, KeyError, ValueError):
+                shown = run(["scontrol", "show", "job", "--oneliner", job])
+                found = dict(re.findall(r"(\w+)=(\S*)", shown))
+                if int(found["Restarts"]) > int(os.environ.get("SLURM_RESTART_COUNT", "0")):
+                    return True  # preempted without grace, or a node failed: done by Slurm already
+                if found["JobState"] == "RUNNING":
+                    run(["scontrol", "requeue", job])
+                    return True
+            # COMPLETING: Slurm is about to say that it requeues, or it was scancel, or the time
+            # limit. A cancelled job would be requeued too, if asked for.
+            time.sleep(1.0)
+        return False
 
     def submit(self, batch: Batch) -> list[str]:
         """Submits a batch as one array, or several above the cluster's MaxArraySize.
@@ -253,7 +249,7 @@ class Slurm(remote.Engine):
 
 def _check_listed(handles: Sequence[str], found: dict[str, ArrayTask]) -> None:
     """Raises EngineError where the controller has a job that squeue did not list."""
-    arrays = {_array_and_task(handle)[0] for handle in handles}
+    arrays = {handle.rpartition("_")[0] for handle in handles}
     arrays -= {name for job in found.values() for name in (job.array, job.name)}
     for array in filter(str.isdigit, arrays):  # some sites' squeue tells of a minute ago
         shown = _about_jobs(["scontrol", "show", "job", "--oneliner", array])
@@ -274,29 +270,16 @@ def _handles(batch: Batch, parts: list[script.ArrayPart], known: dict[int, str])
 def listed(handles: Sequence[str]) -> dict[str, ArrayTask]:
     """Returns the jobs behind those handles that Slurm knows, by a squeue each for ids and names.
 
-    Neither asks a cluster of a hundred thousand jobs for all that it has. Raises ValueError for
-    what is no handle.
+    Neither asks a cluster of a hundred thousand jobs for all that it has.
     """
-    names = {handle: _array_and_task(handle) for handle in handles}
-    arrays = sorted({array for array, _ in names.values()})
+    arrays = sorted({handle.rpartition("_")[0] for handle in handles})
     by_id = [array for array in arrays if array.isdigit()]
     by_name = [array for array in arrays if not array.isdigit()]
     # With an unknown id among several, squeue lists the others.
     jobs = squeue(f"--jobs={','.join(by_id)}") if by_id else []
     jobs += squeue(f"--name={','.join(by_name)}") if by_name else []
-    found = {(job.array, job.task): job for job in jobs}
-    found |= {(job.name, job.task): job for job in jobs}
-    return {handle: found[name] for handle, name in names.items() if name in found}
-
-
-def _array_and_task(handle: str) -> tuple[str, str]:
-    found = _HANDLE.search(handle)
-    if found is None:
-        raise ValueError(
-            f"{handle!r} names no job of Slurm: remove the *.handles.json that holds it from the "
-            "study's jobs folder, and the batch is looked for by its name"
-        )
-    return found[1], found[2]
+    known = {job.handle: job for job in jobs} | {f"{job.name}_{job.task}": job for job in jobs}
+    return {handle: known[handle] for handle in handles if handle in known}
 
 
 def squeue(*which: str) -> list[ArrayTask]:

@@ -52,7 +52,7 @@ def trial_problems(trial: pathlib.Path, other: pathlib.Path) -> list[str]:
     state, expected = (status.read(one)["state"] for one in (trial, other))
     if state != expected:
         return [f"is {state}, not {expected}"]
-    completed = completions(trial)
+    completed = outcomes(trial).count("done")
     found = [f"completed by {completed} attempts"] if completed > 1 else []
     for name in (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS):
         here, there = rows(trial, name), rows(other, name)
@@ -62,15 +62,14 @@ def trial_problems(trial: pathlib.Path, other: pathlib.Path) -> list[str]:
     return found
 
 
-def completions(trial: pathlib.Path) -> int:
-    """Returns how many attempts trained a trial to its end."""
-    outcomes = (
-        layout.read_json_if_there(
-            trial / layout.ATTEMPTS / str(number) / lease.OUTCOME,
-        )
+def outcomes(trial: pathlib.Path) -> list[str]:
+    """Returns how each attempt at a trial ended, the first one first; 'killed' by default."""
+    attempts = trial / layout.ATTEMPTS
+    records = (
+        layout.read_json_if_there(attempts / str(number) / lease.OUTCOME)
         for number in range(1, lease.latest(trial) + 1)
     )
-    return sum((outcome or {}).get("outcome") == "done" for outcome in outcomes)
+    return [record["outcome"] if record else "killed" for record in records]
 
 
 def twice(found: Rows) -> Iterable[str]:

@@ -30,9 +30,11 @@ def make_launcher(tmp_path, cluster, share, monkeypatch):
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
 
     def make(**keys):
-        settings = {"ray": {**defaults.of(ray), "address": cluster.address, "cpus": share, **keys}}
-        ray.check(settings)
-        return ray.launcher(settings, tmp_path)
+        settings = {
+            "ray": {**defaults.of(ray.Ray), "address": cluster.address, "cpus": share, **keys}
+        }
+        ray.Ray.check(settings)
+        return ray.Ray(settings, tmp_path)
 
     return make
 
@@ -213,8 +215,8 @@ def _hosts_are_avoided(make_launcher, make_batch, api, until, wait_for):
 
 def test_an_unreachable_cluster_is_no_reason_to_submit_again(tmp_path, monkeypatch):
     (port,) = local.free_ports(1)
-    settings = {"ray": {**defaults.of(ray), "address": f"http://127.0.0.1:{port}"}}
-    launcher, batch = ray.launcher(settings, tmp_path), Batch(tmp_path / "s-a.json", ((),), {})
+    settings = {"ray": {**defaults.of(ray.Ray), "address": f"http://127.0.0.1:{port}"}}
+    launcher, batch = ray.Ray(settings, tmp_path), Batch(tmp_path / "s-a.json", ((),), {})
     for call in (lambda: launcher.submit(batch), lambda: launcher.find(batch)):
         with pytest.raises(EngineError, match="does not answer"):
             call()
@@ -225,7 +227,7 @@ def test_an_unreachable_cluster_is_no_reason_to_submit_again(tmp_path, monkeypat
     launcher.close()
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "absent"))
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
-    assert ray.launcher(settings, tmp_path).status(["s-a-0"]) == {"s-a-0": State.UNKNOWN}
+    assert ray.Ray(settings, tmp_path).status(["s-a-0"]) == {"s-a-0": State.UNKNOWN}
 
 
 def test_a_wrong_token_is_no_reason_either(make_launcher, make_batch, monkeypatch):
@@ -255,28 +257,28 @@ def test_a_wrong_token_is_no_reason_either(make_launcher, make_batch, monkeypatc
 )
 def test_settings_are_checked_before_anything_starts(keys, message):
     with pytest.raises(ValueError, match=message):
-        ray.check({"ray": {**defaults.of(ray), "address": "http://head:8265", **keys}})
+        ray.Ray.check({"ray": {**defaults.of(ray.Ray), "address": "http://head:8265", **keys}})
 
 
 def test_a_cluster_must_be_named_and_its_client_installed(monkeypatch):
     monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    settings = {"ray": defaults.of(ray)}
-    ray.check(settings)  # planned where there is none
+    settings = {"ray": defaults.of(ray.Ray)}
+    ray.Ray.check(settings)  # planned where there is none
     with pytest.raises(ValueError, match=r"no Ray cluster is named: start one .*ray.address=http"):
-        ray.launcher(settings, pathlib.Path("study"))
+        ray.Ray(settings, pathlib.Path("study"))
     monkeypatch.setenv("RAY_ADDRESS", "http://head:8265")
-    ray.check(settings)
+    ray.Ray.check(settings)
     monkeypatch.setattr(ray, "_NEEDED", ("json", "no_such_module"))
     with pytest.raises(ValueError, match=r"lacks no_such_module: pip install 'attnperf\[ray\]'"):
-        ray.launcher(settings, pathlib.Path("study"))
+        ray.Ray(settings, pathlib.Path("study"))
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "ray://head:10001")
     with pytest.raises(ValueError, match="RAY_API_SERVER_ADDRESS"):
-        ray.check(settings)
+        ray.Ray.check(settings)
 
 
 def test_what_a_job_asks_for():
-    own = {**defaults.of(ray), "cpus": 8, "gpus": 2, "workers": 2, "memory": "16G"}
+    own = {**defaults.of(ray.Ray), "cpus": 8, "gpus": 2, "workers": 2, "memory": "16G"}
     own["resources"] = "accelerator_type:H100=0.001,disk=1"
     body = job.body(Batch(pathlib.Path("/x/s-a.json"), ((),), {"A": "1"}), 0, own, {})
     assert body["entrypoint_num_cpus"] == 8
@@ -285,10 +287,10 @@ def test_what_a_job_asks_for():
     assert body["entrypoint_resources"] == {"accelerator_type:H100": 0.001, "disk": 1}
     assert body["runtime_env"]["env_vars"] == {"A": "1", "RAY_JOB_STOP_WAIT_TIME_S": "660"}
     assert "--cpus" not in body["entrypoint"]
-    assert (ray.platform({"ray": own}), ray.devices({"ray": own})) == ("gpu", 1)
-    tpu = {**defaults.of(ray), "tpus": 4}
+    assert (ray.Ray.platform({"ray": own}), ray.Ray.devices({"ray": own})) == ("gpu", 1)
+    tpu = {**defaults.of(ray.Ray), "tpus": 4}
     assert job.request(tpu) == {"CPU": 1.0, "TPU": 4.0}
-    assert (ray.platform({"ray": tpu}), ray.devices({"ray": tpu})) == ("tpu", 4)
+    assert (ray.Ray.platform({"ray": tpu}), ray.Ray.devices({"ray": tpu})) == ("tpu", 4)
     assert job.holds({"CPU": 9.0, "GPU": 8.0}, {"CPU": 2.0, "GPU": 1.0}) == 4
     assert job.holds({"CPU": 9.0}, {"CPU": 2.0, "GPU": 1.0}) == 0
 
@@ -301,7 +303,7 @@ def test_paths_reach_a_job_as_they_are(tmp_path, name):
     python.write_text('#!/bin/sh\nprintf "%s|" "$PYTHONPATH" "$@"\n')
     python.chmod(0o755)
     batch = Batch(folder / "s-a.json", ((),), {"PYTHONPATH": str(folder)})
-    body = job.body(batch, 0, {**defaults.of(ray), "python": str(python)}, {})
+    body = job.body(batch, 0, {**defaults.of(ray.Ray), "python": str(python)}, {})
     given = body["runtime_env"]["env_vars"].items()
     variables = {name: os.path.expandvars(value) for name, value in given}
     environment = {**os.environ, **variables}
@@ -314,7 +316,7 @@ def test_paths_reach_a_job_as_they_are(tmp_path, name):
 @pytest.mark.parametrize("name", ["it's", "a b", "plain"])
 def test_a_repeated_submission_knows_its_job_by_its_log(tmp_path, name):
     """Whose path the job's shell commands hold in quotes."""
-    settings = {"ray": defaults.of(ray)}
+    settings = {"ray": {**defaults.of(ray.Ray), "address": "http://head:8265"}}
     batch = Batch(tmp_path / name / "s-a.json", ((),), {})
     other = Batch(tmp_path / "elsewhere" / "s-a.json", ((),), {})
 

@@ -1,4 +1,4 @@
-"""The simulated engine as a launcher: `tests.sweeps.simulation.simulate` puts this module into the
+"""The simulated engine as a launcher, which `tests.sweeps.simulation.simulate` puts into the
 table."""
 
 import pathlib
@@ -11,19 +11,22 @@ DEFAULTS: dict[str, Any] = {"poll_seconds": 15, "trials_per_job": 1}
 current: list[Engine] = []
 
 
-def platform(settings: dict[str, Any]) -> str:
-    """Returns where trials would compute."""
-    del settings
-    return "cpu"
+class Simulated:
+    """An instance is the engine of the simulation under way."""
 
+    def __new__(cls, settings: dict[str, Any], study_directory: pathlib.Path) -> Engine:  # type: ignore[misc]
+        """Returns that engine."""
+        del settings, study_directory
+        return current[-1]
 
-def devices(settings: dict[str, Any]) -> int:
-    """Returns how many devices a trial would see."""
-    del settings
-    return 1
+    @classmethod
+    def platform(cls, settings: dict[str, Any]) -> str:
+        """Returns where trials would compute."""
+        del settings
+        return "cpu"
 
-
-def launcher(settings: dict[str, Any], study_directory: pathlib.Path) -> Engine:
-    """Returns the engine of the simulation under way."""
-    del settings, study_directory
-    return current[-1]
+    @classmethod
+    def devices(cls, settings: dict[str, Any]) -> int:
+        """Returns how many devices a trial would see."""
+        del settings
+        return 1

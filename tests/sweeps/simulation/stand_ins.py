@@ -85,7 +85,7 @@ def simulated(world: World, referee: Referee, root: pathlib.Path) -> Iterator[No
         (uuid, "uuid4", lambda: uuid.UUID(int=world.rng.getrandbits(128))),
     ]
     saved = [(module, name, getattr(module, name)) for module, name, _ in stand_ins]
-    launchers.MODULES[NAME] = "tests.sweeps.simulation.launcher"
+    launchers.CLASSES[NAME] = "tests.sweeps.simulation.launcher:Simulated"
     try:
         for module, name, stand_in in stand_ins:
             setattr(module, name, stand_in)
@@ -94,4 +94,4 @@ def simulated(world: World, referee: Referee, root: pathlib.Path) -> Iterator[No
     finally:
         for module, name, own in saved:
             setattr(module, name, own)
-        del launchers.MODULES[NAME]
+        del launchers.CLASSES[NAME]

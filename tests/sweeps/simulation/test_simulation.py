@@ -65,7 +65,7 @@ def test_a_seed_says_everything_and_the_real_things_return():
     assert (first.hours, first.operations) == (again.hours, again.operations)
     assert first.faults == again.faults
     assert before == (os.stat, os.replace, io.open, open, clock.clock, lease.identity)
-    assert "simulated" not in launchers.MODULES
+    assert "simulated" not in launchers.CLASSES
     assert launcher.current == []
 
 

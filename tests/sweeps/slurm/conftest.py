@@ -174,7 +174,7 @@ if told:
     while (folder / "saving").exists():
         time.sleep(0.05)
     if not (folder / "cancelled").exists():
-        note("asked", requeued=launcher.requeue())
+        note("asked", requeued=launcher.Slurm.requeue())
     sys.exit(75)
 note("end")
 """

@@ -35,7 +35,7 @@ EVERYTHING = {
 
 
 def _rendered(keys, part, avoid=(), root="/shared/lab's study 100%"):
-    keys = {**defaults.of(launcher), **keys}
+    keys = {**defaults.of(launcher.Slurm), **keys}
     slurm_keys.check({"slurm": keys})
     file = pathlib.Path(root) / "jobs" / "s-digits-0123abcd.json"
     environment = {"PYTHONPATH": f"{root}/code/0123", "PYTHONSAFEPATH": "1"}
@@ -77,7 +77,7 @@ def test_paths_reach_a_job_as_they_are(tmp_path, name):
     srun.write_text('#!/bin/sh\nprintf "%s|" "$PYTHONPATH" "$@"\n')
     srun.chmod(0o755)
     batch = Batch(pathlib.Path(root) / "jobs" / "s-a.json", ((),) * 3, {"PYTHONPATH": root})
-    text = script.script(defaults.of(launcher), batch, script.ArrayPart(0, 3, 3))
+    text = script.script(defaults.of(launcher.Slurm), batch, script.ArrayPart(0, 3, 3))
     done = subprocess.run(
         ["bash"],
         input=text,
@@ -139,7 +139,7 @@ def test_parts_begin_where_a_logs_name_can_say_the_index():
 )
 def test_what_could_not_run_is_refused_by_name(keys, message):
     with pytest.raises(ValueError, match=re.compile(message, re.DOTALL)):
-        launcher.check({"slurm": {**defaults.of(launcher), **keys}})
+        launcher.Slurm.check({"slurm": {**defaults.of(launcher.Slurm), **keys}})
 
 
 def test_devices_and_platform():
@@ -150,21 +150,21 @@ def test_devices_and_platform():
         ({"gpus": 8, "workers": 4}, "gpu", 2),
         ({"gpus": 8, "nodes": 2}, "gpu", 16),
     ):
-        settings = {"slurm": {**defaults.of(launcher), **keys}}
-        assert launcher.platform(settings) == platform
-        assert launcher.devices(settings) == devices
+        settings = {"slurm": {**defaults.of(launcher.Slurm), **keys}}
+        assert launcher.Slurm.platform(settings) == platform
+        assert launcher.Slurm.devices(settings) == devices
 
 
 def test_hosts_that_cannot_submit_say_so(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ValueError, match="no sbatch on this host; run on a login node"):
-        launcher.launcher({"slurm": defaults.of(launcher)}, tmp_path)
+        launcher.Slurm({"slurm": defaults.of(launcher.Slurm)}, tmp_path)
 
 
 def test_containers_need_pyxis(cluster, tmp_path):
-    keys = {**defaults.of(launcher), "container": "image.sqsh"}
+    keys = {**defaults.of(launcher.Slurm), "container": "image.sqsh"}
     with pytest.raises(ValueError, match="needs pyxis"):
-        launcher.launcher({"slurm": keys}, tmp_path)
+        launcher.Slurm({"slurm": keys}, tmp_path)
 
 
 def test_the_cluster_is_never_asked_for_all_its_jobs(tmp_path, monkeypatch):

@@ -36,14 +36,14 @@ def make(cluster, stand_ins):
     """Returns a function that makes a launcher and a batch of stand-ins."""
 
     def make(size, avoid=(), **keys):
-        settings = {"slurm": {**defaults.of(launcher), "cpus": 1, **keys}}
+        settings = {"slurm": {**defaults.of(launcher.Slurm), "cpus": 1, **keys}}
         name = f"s-{uuid.uuid4().hex[:8]}"
         # Slurm has patterns in the names of logs, and the shell its quotes.
         file = stand_ins.folder / "lab's 100% study" / f"{name}.json"
         file.parent.mkdir(exist_ok=True)
         environment = {"PYTHONPATH": str(REPOSITORY), "MARK": "two words"}
         batch = StandInBatch(file, ((),) * size, environment, avoid, stand_ins=stand_ins)
-        return launcher.launcher(settings, stand_ins.folder), batch
+        return launcher.Slurm(settings, stand_ins.folder), batch
 
     return make
 
@@ -287,4 +287,4 @@ def test_refusals_name_what_slurm_says(make):
 def test_requeue_is_for_jobs(monkeypatch):
     monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
     with pytest.raises(EngineError, match="SLURM_ARRAY_JOB_ID"):
-        launcher.requeue()
+        launcher.Slurm.requeue()

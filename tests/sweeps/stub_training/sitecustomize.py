@@ -69,7 +69,7 @@ METRICS |= {"accumulated_submission_time": 1.0, "total_duration": 1.0, "score": 
 if sys.orig_argv[1:4] == ["-m", "sweeps", "job"]:
     from sweeps.launchers import table
 
-    table.MODULES["processes"] = "processes_launcher"  # test_job_scheduler.py
+    table.CLASSES["processes"] = "processes_launcher:Processes"  # test_job_scheduler.py
     table.NAMES = (*table.NAMES, "processes")
 
     if UPDATE_S:

@@ -1,10 +1,10 @@
 """A stand-in for `kubectl` on a machine without a cluster.
 
-`stand_in_engines.py kubectl ARGUMENTS` understands exactly what the launchers say, keeps its
-objects as files in $STAND_IN, and runs each job's command as a real process, with the variables of
-its manifest and no others, restarted as the manifest's own policy says. It shows that manifests,
-exit codes, signals and states fit together; it is no proof about a real cluster. There is no
-container: the test makes mount_path a link to the volume.
+`stand_in_kubectl.py ARGUMENTS` understands the launcher's arguments, keeps its objects as files in
+$STAND_IN, and runs each job's command as a real process, with the variables of its manifest and no
+others, restarted as the manifest's own policy says. It shows that manifests, exit codes, signals
+and states fit together; it is no proof about a real cluster. There is no container: the test makes
+mount_path a link to the volume.
 
 For tests: NAME.evicted makes a pod's end a disruption, NAME.pid is its process, `kubectl admit`
 does what Kueue does, and the file `down` makes the engine unreachable.
@@ -41,14 +41,9 @@ def names():
     return sorted(path.name.removesuffix(".object") for path in ROOT.glob("*.object"))
 
 
-def fail(message):
-    print(message, file=sys.stderr)
-    return 1
-
-
-def start(name, engine):
-    """Starts the controller of an object: a process of its own, as a cluster's would be."""
-    command = [sys.executable, __file__, engine, "--control", name]
+def start(name):
+    """Starts the controller of a JobSet: a process of its own, as a cluster's would be."""
+    command = [sys.executable, __file__, "control", name]
     with (ROOT / f"{name}.controller.log").open("a") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -63,55 +58,26 @@ def run_once(name, command, environment):
             command, env={**_IMAGE, **environment}, stdout=log, stderr=log, start_new_session=True
         )
     write(name, "pid", process.pid)
-    if read(name, "deleted"):  # by somebody who found no process to signal yet
+    if read(name, "deleted"):  # while there was no process to signal yet
         os.killpg(process.pid, signal.SIGTERM)
     code = process.wait()
     (ROOT / f"{name}.pid").unlink()
     return 128 - code if code < 0 else code
 
 
-def send(name, number, everything=False):
-    """Signals a job's first process, as a pod's end does, or all of its processes."""
-    pid = read(name, "pid")
-    if pid is None:
-        return fail(f"{name} does not run")
-    (os.killpg if everything else os.kill)(pid, number)
-    return 0
-
-
-# kubectl
-
-
-def kubectl(arguments):
-    if (ROOT / "down").exists():
-        return fail("The connection to the server 127.0.0.1:6443 was refused")
-    verb, *rest = arguments
-    rest = [part for part in rest if not part.startswith("--request-timeout")]
-    at = rest.index("--namespace")
-    namespace, rest = rest[at + 1], rest[:at] + rest[at + 2 :]
-    return {"create": create, "get": get, "delete": delete, "admit": admit}[verb](rest, namespace)
-
-
 def create(rest, namespace):
-    code = 0
-    for flag, file in zip(rest[::2], rest[1::2], strict=True):
-        assert flag == "--filename"
+    if "--dry-run=server" in rest:
+        return
+    for file in rest[1::2]:
         jobset = yaml.safe_load(pathlib.Path(file).read_text())
         name = jobset["metadata"]["name"]
         assert jobset["metadata"]["namespace"] == namespace
-        if name in names():
-            code = fail(
-                f'Error from server (AlreadyExists): error when creating "{file}": '
-                f'jobsets.jobset.x-k8s.io "{name}" already exists'
-            )
-            continue
+        assert name not in names()
         queued = "kueue.x-k8s.io/queue-name" in jobset["metadata"]["labels"]
         jobset["spec"]["suspend"] = queued
         write(name, "object", jobset)
-        print(f"jobset.jobset.x-k8s.io/{name} created")
         if not queued:
-            start(name, "kubectl")
-    return code
+            start(name)
 
 
 def admit(rest, namespace):
@@ -120,8 +86,7 @@ def admit(rest, namespace):
         if jobset["spec"]["suspend"]:
             jobset["spec"]["suspend"] = False
             write(name, "object", jobset)
-            start(name, "kubectl")
-    return 0
+            start(name)
 
 
 def get(rest, namespace):
@@ -137,24 +102,20 @@ def get(rest, namespace):
             jobset["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
         found.append(jobset)
     print(json.dumps({"apiVersion": "v1", "kind": "List", "items": found}))
-    return 0
 
 
 def delete(rest, namespace):
     flags = [part for part in rest if part.startswith("--")]
     assert flags == ["--ignore-not-found", "--wait=false", "--cascade=foreground"]
-    for name in rest[len(flags) + 1 :]:
-        if name not in names():
-            continue
+    for name in {*rest[len(flags) + 1 :]} & {*names()}:
         write(name, "deleted", True)
-        if read(name, "pid") is None:  # nothing runs
+        if (pid := read(name, "pid")) is None:  # nothing runs
             (ROOT / f"{name}.object").unlink()
         else:
-            send(name, signal.SIGTERM)
-    return 0
+            os.kill(pid, signal.SIGTERM)  # a pod's end reaches its first process
 
 
-def control_jobset(name):
+def control(name):
     """What the controllers of JobSet and Job do with one pod: start, judge its end, start again."""
     jobset = read(name, "object")
     job = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
@@ -196,12 +157,16 @@ def verdict(job, container, code, disrupted):
     return "Count"
 
 
-def main(_, *arguments):
-    if arguments[0] == "--control":
-        control_jobset(arguments[1])
-        return 0
-    return kubectl(list(arguments))
+def main(verb, *rest):
+    if verb == "control":
+        return control(*rest)
+    if (ROOT / "down").exists():
+        sys.exit("The connection to the server 127.0.0.1:6443 was refused")
+    rest = [part for part in rest if not part.startswith("--request-timeout")]
+    at = rest.index("--namespace")
+    verbs = {"create": create, "get": get, "delete": delete, "admit": admit}
+    return verbs[verb](rest[:at] + rest[at + 2 :], rest[at + 1])
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    main(*sys.argv[1:])
