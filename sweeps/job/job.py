@@ -87,12 +87,12 @@ class Job:
             _say(str(error))
             return AGAIN
         code = self._find_platform()
-        if group is None or group.is_primary:
-            code = code or self._train_all()
+        if code == FINISHED and (group is None or group.is_primary):
+            code = self._train_all()
             self.trainer.processes.end(code)
-            return code
-        code = code or self.trainer.follow()
-        if self.trainer.processes.broken or code == WRONG_NODE:
+        elif code == FINISHED:
+            code = self.trainer.follow()
+        if self.trainer.processes.broken or (group is not None and code == WRONG_NODE):
             sys.stderr.flush()
             os._exit(code)  # at its regular end JAX would wait for the others
         return code

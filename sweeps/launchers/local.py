@@ -328,8 +328,3 @@ def compilation_cache() -> pathlib.Path:
         features = ""
     name = hashlib.sha256(features.encode()).hexdigest()[:12]
     return machine.cache_folder() / "xla" / name
-
-
-# What `sweeps.launchers.table.module` is asked for.
-check, platform, devices = LocalLauncher.check, LocalLauncher.platform, LocalLauncher.devices
-preview, requeue, launcher = LocalLauncher.preview, LocalLauncher.requeue, LocalLauncher

@@ -11,7 +11,6 @@ import dataclasses
 import itertools
 import math
 import os
-import pathlib
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -472,7 +471,7 @@ def of_study(
     """Returns the scheduler of a study, on the launcher of config.launcher."""
     launcher_class = launchers.launcher_class(study.settings["launcher"])
     platform = launcher_class.platform(study.settings)
-    launcher = launcher_class(study.settings, pathlib.Path(study.directory).resolve())
+    launcher = launcher_class(study.settings, study.directory.resolve())
     if launcher.is_this_host:  # without an accelerator it may compute on whatever JAX finds
         platform = platform.replace("cpu", "")
     return Scheduler(study, progress, stop_requested, launcher, platform, changed)

@@ -316,24 +316,6 @@ def drivers(tmp_path, data_dir, environment, cache_dir):
     made.close()
 
 
-@pytest.fixture(scope="session")
-def job_of():
-    """Returns a function that gives the process of a worker's job, its parent, to be struck.
-
-    It fails where that is none of this project's or Slurm's: a job that is gone leaves its worker
-    to another parent.
-    """
-
-    def found(worker):
-        stat = pathlib.Path(f"/proc/{worker}/stat").read_text()
-        parent = int(stat.rpartition(")")[2].split()[1])
-        command = pathlib.Path(f"/proc/{parent}/cmdline").read_bytes().replace(b"\0", b" ")
-        assert b"sweeps" in command or b"slurm" in command, (worker, parent, command)
-        return parent
-
-    return found
-
-
 @pytest.fixture
 def disk(tmp_path):
     """A tmpfs of 64 MB; skips where mounting is not allowed."""

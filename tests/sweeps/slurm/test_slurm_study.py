@@ -147,18 +147,13 @@ def _check(one, undisturbed):
         assert steps == ["12", "24", "36", "48", "60"]
 
 
-def test_jobs_killed_requeued_and_told_to_stop(driver, undisturbed, cluster, wait_for, job_of):
+def test_jobs_killed_requeued_and_told_to_stop(driver, undisturbed, cluster, wait_for):
     """One fault per trial, in the middle of its training."""
     one = driver()
 
-    def kill_worker(trial):
+    def kill(trial):
+        """As a lack of memory does: FAILED, and the driver's to submit."""
         os.kill(one.pid(trial), signal.SIGKILL)
-
-    def kill_job(trial):
-        """Kills all of a job, as a lack of memory does: FAILED, and the driver's to submit."""
-        worker = one.pid(trial)
-        for process in (job_of(worker), worker):
-            os.kill(process, signal.SIGKILL)
 
     def requeue(trial):
         cluster.run("scontrol", "requeue", one.handles()[trial][-1])
@@ -167,14 +162,14 @@ def test_jobs_killed_requeued_and_told_to_stop(driver, undisturbed, cluster, wai
         """What Slurm sends save_seconds before the time limit."""
         cluster.run("scancel", "--signal=TERM", one.handles()[trial][-1])
 
-    faults = {kill_worker: "killed", kill_job: "killed", requeue: "preempted", warn: "preempted"}
+    faults = {kill: "killed", requeue: "preempted", warn: "preempted"}
     expected, jobs = {}, {}
     one.start()
     for fault, outcome in faults.items():
         trial = wait_for(lambda: set(one.mid_training()) - set(expected), "training").pop()
         fault(trial)
         expected[trial] = [outcome, "done"]
-        jobs[trial] = 2 if fault is kill_job else 1
+        jobs[trial] = 2 if fault is kill else 1
     one.wait()
     _check(one, undisturbed)
     assert {trial: _outcomes(one.directory / trial) for trial in expected} == expected
