@@ -157,16 +157,6 @@ def test_cancel_reaches_jobs_of_every_namespace(make_scheduler, clusters):
     assert clusters.jobs == {"a": set(), "b": set()}
 
 
-def test_cancel_withdraws_what_it_reaches_and_names_the_rest(make_scheduler, clusters):
-    root = _submitted(make_scheduler, "a")
-    _submitted(make_scheduler, "b")
-    clusters.down.add("a")
-    with pytest.raises(EngineError, match="a does not answer"):
-        cancel.cancel(root)
-    assert clusters.jobs["b"] == set()
-    assert len(clusters.jobs["a"]) == 2
-
-
 def test_cancel_finds_a_batch_cut_short_though_another_engine_is_away(make_scheduler, clusters):
     root = _submitted(make_scheduler, "a")
     [batch] = submissions.batches(root)

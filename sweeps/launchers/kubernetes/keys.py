@@ -1,13 +1,10 @@
 """The keys of `--config.kubernetes`, and what they must be; the cluster itself is not asked."""
 
 import math
-import pathlib
 from typing import Any
 
 from sweeps.launchers import config_keys, remote
 from sweeps.launchers.config_keys import Key, Range, Text, text
-from sweeps.launchers.kubernetes import volume
-from sweeps.launchers.protocol import EngineError
 
 _ANY = Text()
 _ABSOLUTE = Text("an absolute path below /, without ':'", r"/+[^:/][^:]*")
@@ -72,10 +69,6 @@ def check(settings: dict[str, Any]) -> None:
             "host see the study"
         )
     _check_devices(own)
-    try:
-        volume.volume(settings).path(pathlib.Path(settings["experiment_dir"]).resolve())
-    except EngineError as error:
-        raise ValueError(str(error)) from error
 
 
 def _check_devices(own: dict[str, Any]) -> None:

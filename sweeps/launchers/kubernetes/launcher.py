@@ -50,9 +50,12 @@ class Kubernetes(remote.Engine):
 
     @classmethod
     def check(cls, settings: dict[str, Any]) -> None:
-        """Raises ValueError for what no cluster could run; the cluster itself is not asked."""
+        """Raises ValueError for what no cluster could run, or a study that is not on the volume.
+
+        The cluster itself is not asked.
+        """
         keys.check(settings)
-        manifest.jobset(remote.sample(settings), 0, settings)  # what can be said but not written
+        manifest.jobset(remote.sample(settings), 0, settings)
 
     @classmethod
     def preview(cls, settings: dict[str, Any], batch: Batch) -> str:

@@ -5,8 +5,6 @@ import os
 import pathlib
 from typing import Any
 
-from sweeps.launchers.protocol import EngineError
-
 
 @dataclasses.dataclass(frozen=True)
 class Volume:
@@ -16,9 +14,9 @@ class Volume:
     mount_path: pathlib.PurePosixPath
 
     def path(self, local: str | os.PathLike[str]) -> str:
-        """Returns a path as a pod sees it. Raises EngineError for one outside of the volume."""
+        """Returns a path as a pod sees it. Raises ValueError for one outside of the volume."""
         if not pathlib.PurePosixPath(local).is_relative_to(self.local_root):
-            raise EngineError(
+            raise ValueError(
                 f"{local} is not below {self.local_root}, the part of this host's files that the "
                 "pods see: set kubernetes.local_root to where the volume is mounted here, and put "
                 "experiment_dir on it"
@@ -28,7 +26,7 @@ class Volume:
     def value(self, name: str, text: str) -> str:
         """Returns a variable's value with every path of the volume as a pod sees it.
 
-        Raises EngineError where PYTHONPATH names anything else: the code must be on the volume.
+        Raises ValueError where PYTHONPATH names anything else: the code must be on the volume.
         """
         return os.pathsep.join(
             self.path(part)

@@ -16,7 +16,7 @@ import re
 import shlex
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sweeps.launchers import config_keys, remote
 from sweeps.launchers.config_keys import Key, Range, Text
@@ -28,25 +28,6 @@ from sweeps.records.submissions import Batch
 if TYPE_CHECKING:
     from sweeps.launchers.ray.client import Cluster
 
-KEYS = {
-    "address": Key("", "the dashboard's, http://HOST:8265; empty: $RAY_ADDRESS", Text()),
-    "cpus": Key(1, "of one job, as Ray counts them", Range(0, 65_536)),
-    "gpus": Key(0, "of one job", Range(0, 1024)),
-    "tpus": Key(0, "of one job: chips of one host", Range(0, 1024)),
-    "memory": Key("", "of one job, e.g. 16G; Ray counts it, and enforces nothing", Text()),
-    "resources": Key("", "more of Ray's, e.g. accelerator_type:H100=0.001,big_disk=1", Text()),
-    "trials_per_job": remote.TRIALS_PER_JOB,
-    "workers": remote.workers("of one job that share its devices"),
-    "max_jobs": Key(
-        0,
-        "queued or running at a time; 0: as many as the cluster's nodes hold",
-        Range(0, 1_000_000),
-    ),
-    "environment": Key("", "NAME=VALUE NAME='VALUE WITH SPACES'", Text()),
-    "setup": Key("", "shell commands before a job, e.g. module load cuda", Text()),
-    "python": Key("", "on the nodes; empty: the driver's", Text()),
-    "poll_seconds": remote.poll_seconds(5, "Ray"),
-}
 # How long a count of the cluster's nodes is believed.
 _COUNTED_S = 30.0
 _REST_S = 5.0
@@ -102,7 +83,25 @@ def token() -> str:
 class Ray(remote.Engine):
     """A study's jobs on a cluster; a handle is a job's submission id."""
 
-    KEYS = KEYS
+    KEYS: ClassVar = {
+        "address": Key("", "the dashboard's, http://HOST:8265; empty: $RAY_ADDRESS", Text()),
+        "cpus": Key(1, "of one job, as Ray counts them", Range(0, 65_536)),
+        "gpus": Key(0, "of one job", Range(0, 1024)),
+        "tpus": Key(0, "of one job: chips of one host", Range(0, 1024)),
+        "memory": Key("", "of one job, e.g. 16G; Ray counts it, and enforces nothing", Text()),
+        "resources": Key("", "more of Ray's, e.g. accelerator_type:H100=0.001,big_disk=1", Text()),
+        "trials_per_job": remote.TRIALS_PER_JOB,
+        "workers": remote.workers("of one job that share its devices"),
+        "max_jobs": Key(
+            0,
+            "queued or running at a time; 0: as many as the cluster's nodes hold",
+            Range(0, 1_000_000),
+        ),
+        "environment": Key("", "NAME=VALUE NAME='VALUE WITH SPACES'", Text()),
+        "setup": Key("", "shell commands before a job, e.g. module load cuda", Text()),
+        "python": Key("", "on the nodes; empty: the driver's", Text()),
+        "poll_seconds": remote.poll_seconds(5, "Ray"),
+    }
 
     def __init__(self, settings: dict[str, Any], study_directory: pathlib.Path) -> None:
         super().__init__("ray", settings, study_directory)

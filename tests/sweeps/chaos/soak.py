@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 
-from sweeps.records import layout, lease
 from tests.sweeps.chaos import equality, storm
 from workloads.arguments import positive, whole
 from workloads.base import errors
@@ -120,10 +119,8 @@ class Soak:
 
 def _attempts(study: pathlib.Path) -> str:
     """Returns how the trials' attempts ended, in words."""
-    outcomes: collections.Counter[str] = collections.Counter()
-    for attempt in study.glob(f"grid/*/*/*/{layout.ATTEMPTS}/[0-9]*"):
-        record = layout.read_json_if_there(attempt / lease.OUTCOME) or {"outcome": "killed"}
-        outcomes[record["outcome"]] += 1
+    trials = study.glob("grid/*/*/trial_*")
+    outcomes = collections.Counter(end for trial in trials for end in equality.outcomes(trial))
     listing = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
     return f"{sum(outcomes.values())} attempts: {listing}"
 

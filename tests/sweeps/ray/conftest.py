@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 import pytest
 
@@ -18,8 +17,9 @@ from sweeps.launchers import local
 from sweeps.launchers.protocol import EngineError
 from sweeps.launchers.ray import launcher
 from sweeps.records import lease
+from tests.sweeps import waiting
 
-DEADLINE_S = 120
+wait_for = waiting.wait_for
 # Starting took 9 to 17 s on two idle cores, more than a minute on two busy ones.
 START_S = 300
 # Objects are not used, but Ray refuses less than 75 MB.
@@ -38,22 +38,6 @@ VARIABLES = {
     "RAY_health_check_timeout_ms": "5000",
     "RAY_health_check_failure_threshold": "2",
 }
-
-
-def _wait(condition, what, deadline_s=DEADLINE_S):
-    """Returns what `condition` returns once that is true; fails after the deadline."""
-    end = time.monotonic() + deadline_s
-    while time.monotonic() < end:
-        if found := condition():
-            return found
-        time.sleep(0.1)
-    pytest.fail(f"not within {deadline_s} s: {what}")
-
-
-@pytest.fixture(scope="session")
-def wait_for():
-    """Returns the function that waits until a condition holds, 120 s at most."""
-    return _wait
 
 
 @pytest.fixture(scope="session")
@@ -140,7 +124,7 @@ def cluster(tmp_path_factory, installed, share):
     """A head for two jobs at a time that gives waiting jobs up after 60 s."""
     head = Head(tmp_path_factory.mktemp("ray"), cpus=2 * share)
     try:
-        _wait(head.answers, "Ray's head", START_S)
+        waiting.wait(head.answers, "Ray's head", START_S)
         yield head
     finally:
         head.stop()
@@ -161,7 +145,7 @@ def second_node(cluster, share):
         options += ["--node-ip-address=127.0.0.3", '--resources={"second": 1}']
         process = cluster.start(options, cluster.folder / "second.log", rename)
         started.append(process)
-        return _wait(lambda: _child(process.pid, "raylet"), "the second node's raylet")
+        return waiting.wait(lambda: _child(process.pid, "raylet"), "the second node's raylet")
 
     yield start
     for process in started:
@@ -172,7 +156,7 @@ def second_node(cluster, share):
 def _gcs_address(cluster):
     """Returns the address that nodes join: Ray writes it into its folder."""
     path = pathlib.Path(cluster.temporary) / "ray" / "ray_current_cluster"
-    return _wait(lambda: path.is_file() and path.read_text().strip(), "the head's address")
+    return waiting.wait(lambda: path.is_file() and path.read_text().strip(), "the head's address")
 
 
 def _child(pid, name):

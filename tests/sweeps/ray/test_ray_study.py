@@ -5,33 +5,12 @@ import signal
 
 import pytest
 
-from sweeps.records import layout, lease, measurements, status
+from sweeps.records import layout, lease, measurements
 from tests.sweeps.chaos import equality
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
 POINTS = range(4)
 ACTIVE = {"PENDING", "RUNNING"}
-
-
-def _outcomes(directory):
-    """Returns how each attempt ended, the first one first; 'killed' where it could not say."""
-    return [
-        (layout.read_json_if_there(path / lease.OUTCOME) or {"outcome": "killed"})["outcome"]
-        for path in sorted((directory / layout.ATTEMPTS).glob("*"), key=lambda path: int(path.name))
-    ]
-
-
-def _check(drivers, undisturbed):
-    """Nothing lost, nothing counted twice, equal to what was never interrupted."""
-    for point in POINTS:
-        directory = drivers.trial(point)
-        assert status.read(directory)["state"] == "done"
-        outcomes = _outcomes(directory)
-        assert outcomes[-1] == "done", outcomes
-        assert outcomes.count("done") == 1, outcomes
-        assert equality.curves(directory) == equality.curves(
-            undisturbed / directory.relative_to(drivers.study)
-        )
 
 
 def _jobs(drivers):
@@ -48,9 +27,8 @@ def _jobs(drivers):
 def _training(drivers, point):
     """Returns the lease of a trial whose first attempt has begun to train, else None."""
     attempt = drivers.trial(point) / layout.ATTEMPTS / "1"
-    if not (attempt / measurements.RESUMED).exists() or _outcomes(drivers.trial(point)) != [
-        "killed"
-    ]:
+    outcomes = equality.outcomes(drivers.trial(point))
+    if not (attempt / measurements.RESUMED).exists() or outcomes != ["killed"]:
         return None
     record = layout.read_json(attempt / lease.LEASE)
     return record if lease.process_start(record["pid"]) == record["pid_start"] else None
@@ -94,9 +72,9 @@ def test_job_node_and_driver_killed(drivers, undisturbed, cluster, second_node, 
     code, output = drivers.finish(second)
     assert code == 0, output
     assert "of an earlier driver are taken up" in output
-    _check(drivers, undisturbed)
+    assert equality.problems(drivers.study, undisturbed) == []
     for point in faults.values():
-        assert _outcomes(drivers.trial(point)) == ["killed", "done"]
+        assert equality.outcomes(drivers.trial(point)) == ["killed", "done"]
     jobs = _jobs(drivers)
     assert min(jobs[faults["job"]], jobs[faults["node"]]) >= 2
     wait_until(lambda: not {j.status for j in api.jobs().values()} & ACTIVE)
@@ -114,8 +92,8 @@ def test_cancel_saves_and_resume_goes_on(drivers, undisturbed, cluster, share, w
     api = cluster.cluster()
     ours = [name for name in api.jobs() if drivers.NAME in name]
     wait_until(lambda: not {api.jobs()[name].status for name in ours} & ACTIVE)
-    assert any("preempted" in _outcomes(drivers.trial(point)) for point in POINTS)
+    assert any("preempted" in equality.outcomes(drivers.trial(point)) for point in POINTS)
     code, output = drivers.finish(drivers.run(command="resume"))
     assert code == 0, output
-    _check(drivers, undisturbed)
-    assert "killed" not in [o for point in POINTS for o in _outcomes(drivers.trial(point))]
+    assert equality.problems(drivers.study, undisturbed) == []
+    assert "killed" not in [o for point in POINTS for o in equality.outcomes(drivers.trial(point))]

@@ -14,9 +14,11 @@ import time
 
 import pytest
 
+from tests.sweeps import waiting
+
 REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
+wait_for = waiting.wait_for
 PROGRAMS = ("sbatch", "slurmctld", "slurmd", "munged")
-DEADLINE_S = 120.0
 
 
 class Cluster:
@@ -86,7 +88,7 @@ class Cluster:
                 subprocess.run(command, capture_output=True)
             return len(self.run(*idle).split()) == 2 or time.sleep(0.5)
 
-        _wait_for(are_idle, "idle nodes")
+        waiting.wait(are_idle, "idle nodes")
 
 
 def _free_ports(*offsets):
@@ -100,23 +102,6 @@ def _free_ports(*offsets):
                 continue
             return port
     raise AssertionError("no free ports")
-
-
-def _wait_for(condition, what, timeout=DEADLINE_S):
-    """Returns what `condition()` returns as soon as that is true."""
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.1)
-    pytest.fail(f"no {what} within {timeout} s")
-
-
-@pytest.fixture(scope="session")
-def wait_for():
-    """Returns the function that waits for a condition, 120 s at most."""
-    return _wait_for
 
 
 @pytest.fixture(scope="session")
@@ -199,7 +184,7 @@ class StandIns:
 
     def wait(self, name, count):
         """Returns the events of that name when there are `count` of them."""
-        _wait_for(lambda: len(self.events(name)) >= count, f"{count} × {name}")
+        waiting.wait(lambda: len(self.events(name)) >= count, f"{count} × {name}")
         return self.events(name)
 
     def cancel(self):

@@ -117,34 +117,12 @@ def driver(cluster, tmp_path, environment, cache_dir, data_dir):
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory, environment, cache_dir, data_dir):
-    """The same study by worker processes, never interrupted: {trial: its measurements}."""
+    """The directory of the same study on this host, never interrupted."""
     variables = environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir))
     one = Driver(tmp_path_factory.mktemp("undisturbed"), variables, data_dir=data_dir)
     one.start()
     one.wait()
-    return {trial: equality.curves(one.directory / trial) for trial in one.trials()}
-
-
-def _outcomes(directory):
-    """Returns how each attempt ended, the first one first; 'killed' where it could not say."""
-    return [
-        (layout.read_json_if_there(path / lease.OUTCOME) or {"outcome": "killed"})["outcome"]
-        for path in sorted((directory / layout.ATTEMPTS).glob("*"), key=lambda path: int(path.name))
-    ]
-
-
-def _check(one, undisturbed):
-    """Nothing lost, nothing counted twice, equal to what was never interrupted."""
-    assert one.trials() == sorted(undisturbed)
-    for trial in one.trials():
-        directory = one.directory / trial
-        assert status.read(directory)["state"] == "done"
-        outcomes = _outcomes(directory)
-        assert outcomes[-1] == "done", outcomes
-        assert outcomes.count("done") == 1, outcomes
-        assert equality.curves(directory) == undisturbed[trial]
-        steps = [row["global_step"] for row in undisturbed[trial][0]]
-        assert steps == ["12", "24", "36", "48", "60"]
+    return one.directory
 
 
 def test_jobs_killed_requeued_and_told_to_stop(driver, undisturbed, cluster, wait_for):
@@ -171,8 +149,8 @@ def test_jobs_killed_requeued_and_told_to_stop(driver, undisturbed, cluster, wai
         expected[trial] = [outcome, "done"]
         jobs[trial] = 2 if fault is kill else 1
     one.wait()
-    _check(one, undisturbed)
-    assert {trial: _outcomes(one.directory / trial) for trial in expected} == expected
+    assert equality.problems(one.directory, undisturbed) == []
+    assert {trial: equality.outcomes(one.directory / trial) for trial in expected} == expected
     assert {trial: len(handles) for trial, handles in one.handles().items()} == jobs
 
 
@@ -183,7 +161,12 @@ def test_preemption_and_the_loss_of_driver_controller_and_node(
     one.start()
     preempted = wait_for(lambda: len(t := one.mid_training()) == 2 and t, "two trials in training")
     cluster.urgent()
-    wait_for(lambda: _ended(one, preempted) == ["preempted"] * 2, "saved trials")
+    trials = [one.directory / trial for trial in preempted]
+
+    def have_saved():
+        return all(equality.outcomes(trial)[0] == "preempted" for trial in trials)
+
+    wait_for(have_saved, "saved trials")
     one.kill()
     one.start()
     taken_up = "4 jobs of an earlier driver are taken up"
@@ -200,8 +183,8 @@ def test_preemption_and_the_loss_of_driver_controller_and_node(
     for node in ("n1", "n2"):
         cluster.restart(f"slurmd-{node}")
     one.wait()
-    _check(one, undisturbed)
-    assert {_outcomes(one.directory / trial)[0] for trial in preempted} == {"preempted"}
+    assert equality.problems(one.directory, undisturbed) == []
+    assert have_saved()
 
 
 def test_a_trial_over_two_nodes_is_saved_by_both_and_goes_on(driver, cluster, wait_for):
@@ -220,15 +203,10 @@ def test_a_trial_over_two_nodes_is_saved_by_both_and_goes_on(driver, cluster, wa
     cluster.run("scancel", "--signal=TERM", one.handles()[trial][-1])
     one.wait()
     directory = one.directory / trial
-    assert _outcomes(directory) == ["preempted", "done"]
+    assert equality.outcomes(directory) == ["preempted", "done"]
     assert layout.read_json(directory / layout.TRIAL)["hardware"]["process_count"] == 2
-    assert [row["global_step"] for row in equality.curves(directory)[0]] == [
-        "12",
-        "24",
-        "36",
-        "48",
-        "60",
-    ]
+    steps = [row["global_step"] for row in equality.curves(directory)[0]]
+    assert steps == ["12", "24", "36", "48", "60"]
 
 
 def test_a_half_done_local_study_moves_to_slurm(driver, undisturbed, wait_for):
@@ -247,10 +225,6 @@ def test_a_half_done_local_study_moves_to_slurm(driver, undisturbed, wait_for):
     one.overrides.append("--config.launcher=slurm")
     one.start()
     one.wait()
-    _check(one, undisturbed)
-    outcomes = [_outcomes(one.directory / trial) for trial in one.trials()]
+    assert equality.problems(one.directory, undisturbed) == []
+    outcomes = [equality.outcomes(one.directory / trial) for trial in one.trials()]
     assert ["preempted", "done"] in outcomes
-
-
-def _ended(one, trials):
-    return [_outcomes(one.directory / trial)[0] for trial in trials]
