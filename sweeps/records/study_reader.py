@@ -197,5 +197,5 @@ def not_begun(record: dict[str, Any], stage: str) -> list[StageRow]:
             steps_left=group.trials * steps,
             longest=steps,
         )
-        for group in stages.of(record["config"]).groups(stage)
+        for group in stages.groups(record["config"], stage)
     ]
