@@ -23,7 +23,7 @@ from workloads import algoperf_specs, catalog, init2winit_specs
 class Study:
     """A checked study. `settings` is the resolved config as plain data; points are completed.
 
-    starts: where trials start, of each variant and seed, where they start from another study's.
+    starts: of each variant and seed the checkpoint that trials start from; () for none.
     """
 
     settings: dict[str, Any]
