@@ -142,7 +142,7 @@ def check(keys: Mapping[str, Key], values: Mapping[str, Any], prefix: str = "") 
 def shown(value: Any) -> str:
     """Returns a value as messages show it, cut where it is long."""
     try:
-        said = repr(value)
+        text = repr(value)
     except ValueError:  # Python prints no integer of more than 4300 digits
         return "a number of more than 4300 digits"
-    return said if len(said) <= _SHOWN else f"{said[:_SHOWN]}... ({len(said):,} characters)"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text):,} characters)"

@@ -288,5 +288,5 @@ def not_begun(record: dict[str, Any], stage: str) -> list[StageRow]:
             Counter(pending=group.trials),
             steps_left=group.trials * steps,
         )
-        for group in stages.of(record["config"]).groups(stage)
+        for group in stages.groups(record["config"], stage)
     ]

@@ -1,6 +1,8 @@
-"""Which trials a study consists of, by stage. Standard library only."""
+"""Which trials a study consists of, by stage, from its settings. Standard library only.
 
-import dataclasses
+Settings that are missing raise KeyError.
+"""
+
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -18,43 +20,22 @@ class TrialGroup(NamedTuple):
         return self.points * len(self.seeds)
 
 
-@dataclasses.dataclass(frozen=True)
-class Stages:
-    """The settings of a study that its trials are counted by; fields are its keys."""
-
-    protocol: str
-    variants: list[str]
-    tuning_variant: str
-    points: int
-    first_seed: int
-    seeds: int
-    tuning_seeds: int
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The stages, in order."""
-        return ("grid",) if self.protocol == "grid" else ("tune", "compare")
-
-    @property
-    def tuned(self) -> dict[str, str]:
-        """Each variant's name to that of the variant whose trials choose its point."""
-        if self.protocol == "tune_then_compare":
-            return dict.fromkeys(self.variants, self.tuning_variant)
-        return {variant: variant for variant in self.variants}
-
-    def groups(self, stage: str) -> list[TrialGroup]:
-        """Returns the trials of a stage by variant."""
-        is_tuning = stage == "tune"
-        variants = list(dict.fromkeys(self.tuned.values())) if is_tuning else self.variants
-        points = 1 if stage == "compare" else self.points
-        count = self.tuning_seeds if is_tuning else self.seeds
-        seeds = range(self.first_seed, self.first_seed + count)
-        return [TrialGroup(variant, points, seeds) for variant in variants]
+def names(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the stages, in order."""
+    return ("grid",) if settings["protocol"] == "grid" else ("tune", "compare")
 
 
-def of(settings: Mapping[str, Any]) -> Stages:
-    """Returns the stages of a study's settings.
+def tuned(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Returns each variant's name to that of the variant whose trials choose its point."""
+    if settings["protocol"] == "tune_then_compare":
+        return dict.fromkeys(settings["variants"], settings["tuning_variant"])
+    return {variant: variant for variant in settings["variants"]}
 
-    Raises KeyError where one is missing.
-    """
-    return Stages(**{field.name: settings[field.name] for field in dataclasses.fields(Stages)})
+
+def groups(settings: Mapping[str, Any], stage: str) -> list[TrialGroup]:
+    """Returns the trials of a stage by variant."""
+    is_tuning = stage == "tune"
+    variants = dict.fromkeys(tuned(settings).values()) if is_tuning else settings["variants"]
+    points = 1 if stage == "compare" else settings["points"]
+    first, count = settings["first_seed"], settings["tuning_seeds" if is_tuning else "seeds"]
+    return [TrialGroup(variant, points, range(first, first + count)) for variant in variants]

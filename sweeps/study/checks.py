@@ -177,20 +177,20 @@ def _check_names(settings: dict[str, Any]) -> None:
 
 def _check_size(settings: dict[str, Any]) -> None:
     """Raises ValueError for more trials or seeds than a study may have; makes no trial."""
-    counted = stages.of(settings)
-    groups = [group for stage in counted.names for group in counted.groups(stage)]
+    names = stages.names(settings)
+    groups = [group for stage in names for group in stages.groups(settings, stage)]
     last = max(group.seeds[-1] for group in groups)
     if last >= layout.SEEDS_PER_POINT:
         raise ValueError(
-            f"first_seed {counted.first_seed} and its number of seeds end at seed {last:,}; "
+            f"first_seed {settings['first_seed']} and its number of seeds end at seed {last:,}; "
             f"{layout.SEEDS_PER_POINT - 1} is the last one. Lower first_seed, seeds or tuning_seeds"
         )
     trials = sum(group.trials for group in groups)
     if trials > keys.MOST_TRIALS:
         raise ValueError(
-            f"{trials:,} trials: {len(counted.variants)} variants, {counted.points:,} "
-            f"points, {counted.seeds:,} seeds, {counted.tuning_seeds:,} tuning_seeds; a study may "
-            f"have {keys.MOST_TRIALS:,}. Lower one of them, or make several studies"
+            f"{trials:,} trials: {len(settings['variants'])} variants, {settings['points']:,} "
+            f"points, {settings['seeds']:,} seeds, {settings['tuning_seeds']:,} tuning_seeds; a "
+            f"study may have {keys.MOST_TRIALS:,}. Lower one of them, or make several studies"
         )
 
 

@@ -129,17 +129,16 @@ def changed(
     """
     config = base()
     config.update(settings)
-    named = _keys_of(overrides)
     _override(config, overrides, settings["name"])
-    groups = dict.fromkeys(key.split(".")[0] for key in named)
-    if others := [key for key in named if key.split(".")[0] not in changeable]:
+    changes = {key.split(".")[0]: key for key in _keys_of(overrides)}
+    if fixed := [key for group, key in changes.items() if group not in changeable]:
         raise ValueError(
-            f"{others[0]} is what the study was trained with, and stays; what may be given here: "
+            f"{fixed[0]} is what the study was trained with, and stays; what may be given here: "
             f"{', '.join(changeable)}"
         )
     new = config.to_dict()
     keys.check(new)
-    return {group: new[group] for group in groups}
+    return {group: new[group] for group in changes}
 
 
 def _load(path: pathlib.Path, argument: str | None) -> ml_collections.ConfigDict:

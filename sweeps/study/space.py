@@ -36,8 +36,11 @@ def points(search_space: dict[str, Any] | list[Point], n: int) -> list[Point]:
         return [dict(point) for point in search_space[:n]]
     dimensions = search_space.items()
     return [
-        {name: _value(one, at) for (name, one), at in zip(dimensions, place, strict=True)}
-        for place in halton.sequence(len(dimensions), n)
+        {
+            name: _value(dimension, coordinate)
+            for (name, dimension), coordinate in zip(dimensions, coordinates, strict=True)
+        }
+        for coordinates in halton.sequence(len(dimensions), n)
     ]
 
 

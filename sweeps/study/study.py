@@ -12,7 +12,6 @@ import ml_collections
 from attention import table as variants_table
 from sweeps.launchers import remote
 from sweeps.records import layout, stages
-from sweeps.records.stages import Stages
 from sweeps.study import checks, hyperparameters, keys, selection, space, start
 from sweeps.study import config as configs
 from sweeps.study.start import Start
@@ -24,7 +23,7 @@ from workloads import algoperf_specs, catalog, init2winit_specs
 class Study:
     """A checked study. `settings` is the resolved config as plain data; points are completed.
 
-    starts: where trials start, of each variant and seed, where they start from another study's.
+    starts: of each variant and seed the checkpoint that trials start from; () for none.
     """
 
     settings: dict[str, Any]
@@ -57,15 +56,10 @@ class Study:
         names = (*EXTRA_PATHS, init2winit_specs.CONFIG)
         return {name: self.settings[name] for name in names}
 
-    @functools.cached_property
-    def extent(self) -> Stages:
-        """The variants, points and seeds of each stage."""
-        return stages.of(self.settings)
-
     @property
     def stages(self) -> tuple[str, ...]:
         """Names of the stages, in order."""
-        return self.extent.names
+        return stages.names(self.settings)
 
     def trials(self, stage: str, selection: dict[str, Any] | None = None) -> list[Trial]:
         """Returns a stage's trials; 'compare' needs the selection made after 'tune'."""
@@ -74,7 +68,7 @@ class Study:
             raise ValueError("stage 'compare' needs the points that stage 'tune' selects")
         return [
             self._trial(stage, group.variant, selected[group.variant] if selected else point, seed)
-            for group in self.extent.groups(stage)
+            for group in stages.groups(self.settings, stage)
             for point in range(group.points)
             for seed in group.seeds
         ]
@@ -195,11 +189,10 @@ def _default_data_dir(settings: dict[str, Any]) -> str:
 def _starts(settings: dict[str, Any], planning: bool) -> tuple[Start, ...]:
     if not settings["finetune_from"]:
         return ()
-    extent = stages.of(settings)
     pairs = dict.fromkeys(
         (group.variant, seed)
-        for stage in reversed(extent.names)
-        for group in extent.groups(stage)
+        for stage in reversed(stages.names(settings))
+        for group in stages.groups(settings, stage)
         for seed in group.seeds
     )
     try:

@@ -6,7 +6,7 @@ import pathlib
 import uuid
 from typing import Any
 
-from sweeps.records import layout, provenance, status
+from sweeps.records import layout, provenance, stages, status
 from sweeps.study import checks, selection, space
 from sweeps.study.study import Study
 from sweeps.study.trial import Trial, from_record, read
@@ -106,7 +106,7 @@ def select(study: Study, choice: str = "") -> dict[str, Any]:
             )
         chosen[variant] = best
     _check_begun(study, begun, chosen, choice)
-    tuned = study.extent.tuned.items()
+    tuned = stages.tuned(study.settings).items()
     trials = [
         trial
         for by_point in values.values()

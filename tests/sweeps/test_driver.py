@@ -384,25 +384,6 @@ def test_a_study_from_before_a_key_existed_continues(tmp_path, make_study):
     study_directory.prepare(made)
 
 
-def test_a_study_from_when_trials_were_packed(make_study):
-    """What `pack` of 1 says is what happens; another value is refused with the remedy."""
-    made = make_study()
-    study_directory.prepare(made)
-    record = layout.read_json(made.directory / layout.STUDY)
-    record["config"]["pack"] = 1
-    layout.write_json(made.directory / layout.STUDY, record)
-    assert "pack" not in study.from_record(record, made.directory).settings
-    study_directory.prepare(made)
-    record["config"]["pack"] = 4
-    layout.write_json(made.directory / layout.STUDY, record)
-    for refused in (
-        lambda: study.from_record(record, made.directory),
-        lambda: study_directory.prepare(made),
-    ):
-        with pytest.raises(ValueError, match=r"pack is 4 in the study.json of .*Set it to 1 there"):
-            refused()
-
-
 def test_a_changed_space_is_another_study(tmp_path, make_study):
     from sweeps.study import study_directory
 
@@ -514,7 +495,8 @@ def test_several_studies_run_one_after_the_other(tmp_path, monkeypatch, capsys):
         if resolved.name == "c4_lm_234m_paper":
             layout.write_json(resolved.directory / "study.json", {
                 "config": {"tuning_variant": "standard", "protocol": "tune_then_compare"},
-                "points": resolved.points, "paper_table": "",
+                "points": resolved.points, "paper_table": "", "name": resolved.name,
+                "stages": resolved.stages,
             })  # fmt: skip
             chosen = {"points": {"standard": 3, "laser": 3}}
             layout.write_json(resolved.directory / "selection.json", chosen)
