@@ -118,11 +118,15 @@ def saved(tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def folder(saved, tmp_path):
+    """A copy of them."""
+    return shutil.copytree(saved, tmp_path / saved.name)
+
+
 @pytest.mark.parametrize(("file", "kind"), DAMAGES)
-def test_the_checkpoint_before_is_restored(saved, tmp_path, file, kind):
+def test_the_checkpoint_before_is_restored(folder, file, kind):
     """Whatever is damaged of the newest: it is named, and the older arrays are exact."""
-    folder = tmp_path / saved.name
-    shutil.copytree(saved, folder)
     damage(_largest(folder / "4") if file == "arrays" else folder / "4" / file, kind)
     store = checkpoints.Checkpoints(folder, _Trial)
     step, state, record = store.restore(_state(0))
@@ -135,10 +139,8 @@ def test_the_checkpoint_before_is_restored(saved, tmp_path, file, kind):
     assert sorted(os.listdir(folder)) == ["2", "4", f"{checkpoints.DAMAGED}4"]
 
 
-def test_errors_that_are_no_damage_set_nothing_aside(saved, tmp_path, monkeypatch):
+def test_errors_that_are_no_damage_set_nothing_aside(folder, monkeypatch):
     """A file server that fails, and a checkpoint of another trial, leave it where it is."""
-    folder = tmp_path / saved.name
-    shutil.copytree(saved, folder)
     other = type("Other", (), {"id": "def"})
     for trial, problem, text in (
         (other, ValueError, "belongs to trial abc, not def"),
@@ -151,7 +153,7 @@ def test_errors_that_are_no_damage_set_nothing_aside(saved, tmp_path, monkeypatc
         with pytest.raises(problem, match=text):
             store.restore(_state(0))
         store.close()
-        assert sorted(one.name for one in folder.iterdir()) == ["2", "4"]
+        assert sorted(os.listdir(folder)) == ["2", "4"]
 
 
 def _raises(error):
@@ -443,40 +445,38 @@ def test_parameters_are_restored_without_the_optimizers_moments(tmp_path):
     store.close()
 
 
+def _keeping(count):
+    """Returns a trial of a study that keeps so many checkpoints."""
+    return type("Keeping", (_Trial,), {"keep_checkpoints": count})
+
+
 def _kept(trial, steps):
     """Returns what stays of checkpoints saved one after the other."""
-    there = []
+    kept = []
     for step in steps:
-        there.append(step)
-        infos = [types.SimpleNamespace(step=one) for one in there]
-        stays = checkpoints._Kept(trial).should_preserve(infos, context=None)
-        there = [one for one, kept in zip(there, stays, strict=True) if kept]
-    return there
+        saved = [types.SimpleNamespace(step=earlier) for earlier in (*kept, step)]
+        stays = checkpoints._Kept(trial).should_preserve(saved, context=None)
+        kept = [info.step for info, stay in zip(saved, stays, strict=True) if stay]
+    return kept
 
 
 def test_which_checkpoints_stay():
     """The newest two, to resume from; of a study that keeps more, those at evaluations."""
 
-    class Keeping(_Trial):
-        keep_checkpoints = 3
-
+    keeping = _keeping(3)
     assert _kept(_Trial, [2, 4, 5, 6, 7]) == [6, 7]
-    assert _kept(Keeping, [2, 4, 5, 6, 7, 8, 9, 11]) == [4, 6, 8, 9, 11]
-    assert _kept(Keeping, [2, 3, 5, 7]) == [2, 5, 7]
+    assert _kept(keeping, [2, 4, 5, 6, 7, 8, 9, 11]) == [4, 6, 8, 9, 11]
+    assert _kept(keeping, [2, 3, 5, 7]) == [2, 5, 7]
 
 
 @pytest.mark.parametrize(("keeps", "stay"), [(1, ["6"]), (3, ["2", "4", "6"])])
-def test_what_is_kept_outlives_resuming_and_the_end(saved, tmp_path, keeps, stay):
-    class Keeping(_Trial):
-        keep_checkpoints = keeps
-
-    folder = tmp_path / saved.name
-    shutil.copytree(saved, folder)
+def test_what_is_kept_outlives_resuming_and_the_end(folder, tmp_path, keeps, stay):
+    keeping = _keeping(keeps)
     for step in (5, 6):  # another attempt for each
-        store = checkpoints.Checkpoints(folder, Keeping)
+        store = checkpoints.Checkpoints(folder, keeping)
         assert store.restore(_state(0))[0] == {5: 4, 6: 5}[step]
         store.save(step, _state(step), *PROGRESS)
         store.close()
     (folder / f"{checkpoints.DAMAGED}3").mkdir()
-    checkpoints.keep_the_last(Keeping, tmp_path)
+    checkpoints.keep_the_last(keeping, tmp_path)
     assert sorted(path.name for path in folder.iterdir()) == stay

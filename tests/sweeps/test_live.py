@@ -183,32 +183,24 @@ def test_a_row_is_read_behind_the_next_update_and_reaches_the_file_at_once(make_
 
 
 @pytest.mark.parametrize(
-    ("bad", "every", "updates"), [(7, 5, 12), (0, 5, 2), (3, 1, 5), (9, 4, 14)]
+    ("bad", "logs", "evaluates", "updates"),
+    [(7, 5, 20, 12), (0, 5, 20, 2), (3, 1, 20, 5), (9, 4, 20, 14), (5, 30, 4, 8)],
 )
-def test_a_loss_that_is_not_finite_ends_the_trial_within_log_every(
-    make_trial, monkeypatch, bad, every, updates
+def test_a_loss_that_is_not_finite_ends_the_trial(
+    make_trial, monkeypatch, bad, logs, evaluates, updates
 ):
-    """Even where the next logged loss is finite again. It is evaluated, as ever, and ends."""
-    directory = make_trial(steps=40, eval_every=20, log_every=every)
+    """At the next logged loss or evaluation, also where that is finite again; it is evaluated."""
+    directory = make_trial(steps=40, eval_every=evaluates, log_every=logs)
     device = Device(lambda step: float("inf") if step == bad else 1.0, monkeypatch)
-    end = device.train(directory)
-    assert end == "diverged"
-    assert [what for what, _ in device.events].count("update") == updates
+    assert device.train(directory) == "diverged"
+    assert [number for what, number in device.events if what == "update"] == [*range(updates)]
     assert device.events[-1] == ("eval", updates)
-    assert [what for what, _ in device.events].count("eval") == 1
+    evaluated = [row["global_step"] for row in measurements.evaluations(directory)]
+    assert evaluated == [*range(evaluates, updates, evaluates), updates]
     found = status.read(directory)
     assert (found["state"], found["global_step"]) == ("diverged", bad)
     assert found["reason"] == f"the loss of update {bad} was not finite"
-    assert [step for step, _ in _curve(directory)] == [*range(0, updates, every)]
-
-
-def test_divergence_between_logged_losses_is_met_by_an_evaluation_as_ever(make_trial, monkeypatch):
-    directory = make_trial(steps=40, eval_every=4, log_every=30)
-    end = Device(lambda step: float("nan") if step == 5 else 1.0, monkeypatch).train(directory)
-    assert end == "diverged"
-    assert status.read(directory)["global_step"] == 5
-    evaluations = (directory / layout.EVAL_MEASUREMENTS).read_text().splitlines()
-    assert len(evaluations) == 3  # a header, after 4 updates and after 8
+    assert [step for step, _ in _curve(directory)] == [*range(0, updates, logs)]
 
 
 def test_checkpoints_by_wall_time_hold_their_rows_and_resume(make_trial, monkeypatch):

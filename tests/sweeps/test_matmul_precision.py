@@ -38,10 +38,8 @@ def test_every_part_of_a_trial_is_traced_in_it_and_no_other_trial(make_trial, mo
         assert device.precisions == [named] * 3
 
 
-class Workload:
+class Workload(spec.Workload):
     """One product and its loss, which notes the precision it is traced in."""
-
-    train_loss = spec.Workload.train_loss
 
     def __init__(self):
         self.precisions = []
@@ -55,6 +53,9 @@ class Workload:
 
     def init_model_fn(self, key):
         return {"w": jnp.ones((2, 2))}, None
+
+
+Workload.__abstractmethods__ = frozenset()  # of data and evaluations, which it has not
 
 
 @pytest.mark.parametrize(("precision", "named"), [("float32", "float32"), ("default", None)])
