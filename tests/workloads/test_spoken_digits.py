@@ -144,22 +144,16 @@ def test_noise_lies_10_to_30_db_below_the_speech() -> None:
 # Preparation.
 
 
-def test_transcripts_are_what_was_said(small: Path) -> None:
+def test_transcripts_are_what_the_voices_of_a_role_said(small: Path) -> None:
     tokenizer = speech_tokenizer.load(small, SMALL.vocab_size, "")
-    for role in ROLES:
-        source = SMALL.open_split(small, role)
-        texts = [
-            speech_tokenizer.decode(tokenizer, source[i]["targets"]) for i in range(len(source))
-        ]
-        assert sorted(texts) == sorted(SMALL.texts(role))
-
-
-def test_speakers_have_the_voices_of_their_role(small: Path) -> None:
     numbers = speakers.speaker_ids()
     for role in ROLES:
+        source = SMALL.open_split(small, role)
+        ids = [source[number]["targets"] for number in range(len(source))]
+        texts = [speech_tokenizer.decode(tokenizer, targets) for targets in ids]
+        assert sorted(texts) == sorted(SMALL.texts(role))
         known = {numbers[voice] for voice in speakers.voices(role)}
-        names = [name for _, name in SMALL.open_split(small, role).ids]
-        assert {int(name.split("-")[0]) for name in names} <= known
+        assert {int(name.split("-")[0]) for _, name in source.ids} <= known
 
 
 def test_preparing_elsewhere_gives_the_same_bytes(small: Path, tmp_path: Path) -> None:
@@ -168,8 +162,8 @@ def test_preparing_elsewhere_gives_the_same_bytes(small: Path, tmp_path: Path) -
     )
 
 
-def _some(directory: Path, pattern: str) -> Path:
-    return sorted(directory.glob(pattern))[-1]
+def _shorten(path: Path) -> None:
+    path.write_text("\n".join(path.read_text().splitlines()[:-1]) + "\n")
 
 
 def test_damage_is_found_and_mended(own: Path, small: Path) -> None:
@@ -180,24 +174,18 @@ def test_damage_is_found_and_mended(own: Path, small: Path) -> None:
         (Path.unlink, "reference.json", "reference.json cannot be read"),
         (Path.unlink, "spm_model.vocab", "spm_model.vocab: the tokenizer cannot be read"),
         (Path.unlink, "validation.csv", "validation.csv cannot be read"),
+        (_shorten, "test.csv", "has 5 utterances; 6 are expected"),
     ):
-        path = _some(own, pattern)
+        path = next(own.glob(pattern))
         whole = path.read_bytes()
         damage(path)
         with pytest.raises(DataError, match=r"python -m workloads prepare spoken_digits") as caught:
             SMALL.check(own)
         assert message in str(caught.value)
         path.write_bytes(whole)
-    data_files.flip(_some(own, "test/*_audio.npy"))
+    data_files.flip(next(own.glob("test/*_audio.npy")))
     SMALL.prepare(own)
     assert data_files.contents(own) == data_files.contents(small)
-
-
-def test_a_shorter_list_is_found(own: Path) -> None:
-    path = own / "test.csv"
-    path.write_text("\n".join(path.read_text().splitlines()[:-1]) + "\n")
-    with pytest.raises(DataError, match="has 5 utterances; 6 are expected"):
-        SMALL.check(own)
 
 
 def test_other_speech_is_never_replaced(own: Path, tmp_path: Path) -> None:
