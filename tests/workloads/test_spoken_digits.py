@@ -55,14 +55,14 @@ def own(small: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("corpus", CORPORA)
 def test_no_text_has_two_roles(corpus: speech_corpus.Corpus) -> None:
     texts = {role: corpus.texts(role) for role in ROLES}
-    assert {role: len(said) for role, said in texts.items()} == corpus.sizes
-    for one, other in (("train", "validation"), ("train", "test"), ("validation", "test")):
-        assert not set(texts[one]) & set(texts[other])
+    assert {role: len(parts) for role, parts in texts.items()} == corpus.sizes
+    for first, second in (("train", "validation"), ("train", "test"), ("validation", "test")):
+        assert not set(texts[first]) & set(texts[second])
 
 
 def test_digit_strings_are_of_two_to_four_words() -> None:
     lengths = {role: [len(text.split()) for text in spoken.digits(role)] for role in ROLES}
-    assert {role: [each.count(n) for n in (2, 3, 4)] for role, each in lengths.items()} == {
+    assert {role: [counts.count(n) for n in (2, 3, 4)] for role, counts in lengths.items()} == {
         "train": [160, 720, 720],
         "validation": [20, 90, 90],
         "test": [20, 90, 90],
@@ -74,7 +74,7 @@ def test_digit_strings_are_of_two_to_four_words() -> None:
 
 def test_no_timbre_has_two_roles() -> None:
     variants = [set(speakers.VARIANTS[role]) for role in ROLES]
-    assert [len(each) for each in variants] == [41, 10, 10]
+    assert [len(names) for names in variants] == [41, 10, 10]
     assert len(set.union(*variants)) == 61
     assert not CLOCK_SEEDED & set.union(*variants)
     assert len(set(speakers.speaker_ids().values())) == 61 * 7
@@ -95,11 +95,11 @@ def _utterances(count: int) -> list[espeak.Utterance]:
 def test_two_processes_say_the_same() -> None:
     first, second = espeak.speak(_utterances(90)), espeak.speak(_utterances(90))
     assert len(first) == 90
-    for one, other in zip(first, second, strict=True):
-        assert one.dtype == np.int16
-        assert (one == other).all()
+    for samples, again in zip(first, second, strict=True):
+        assert samples.dtype == np.int16
+        assert (samples == again).all()
     # A third of a second to a second, and not silence.
-    assert all(5000 < len(one) < 16_000 and np.abs(one).max() > 2000 for one in first)
+    assert all(5000 < len(samples) < 16_000 and np.abs(samples).max() > 2000 for samples in first)
 
 
 @pytest.mark.parametrize("voice", ["xx+m1", "en-us+nobody"])
