@@ -27,18 +27,36 @@ class Writer:
             "wsc285": self._schema,
             "wsc273": self._schema,
             "winogrande": self._winogrande,
-            "race_middle": self._race,
-            "race_high": self._race,
-            "storycloze_2016": self._story,
+            **dict.fromkeys(
+                ("race_middle", "race_high"),
+                lambda: {
+                    **self._texts("article", "question"),
+                    "options": self._sentences(4),
+                    "answer": "B",
+                },
+            ),
+            "storycloze_2016": lambda: {
+                **self._texts(*(f"input_sentence_{number}" for number in range(1, 5))),
+                **self._texts("sentence_quiz1", "sentence_quiz2"),
+                "answer_right_ending": 1 + self._draw.randrange(2),
+            },
             "record": self._record,
             "multirc": lambda: {**self._texts("paragraph", "question", "answer"), **self._label(2)},
             "sglue_rte": lambda: {**self._texts("premise", "hypothesis"), **self._label(2)},
             "cb": lambda: {**self._texts("premise", "hypothesis"), **self._label(3)},
-            "copa": self._copa,
+            "copa": lambda: {
+                **self._texts("premise", "choice1", "choice2"),
+                "question": self._draw.choice(["cause", "effect"]),
+                **self._label(2),
+            },
             "wic": self._wic,
             "wsc": self._spans,
             "boolq": lambda: {**self._texts("passage", "question"), **self._label(2)},
-            "hellaswag": self._hellaswag,
+            "hellaswag": lambda: {
+                **self._texts("activity_label", "ctx_a", "ctx_b"),
+                "endings": self._sentences(4),
+                "label": str(self._draw.randrange(4)),
+            },
             "piqa": lambda: {**self._texts("goal", "sol1", "sol2"), **self._label(2)},
             "openbookqa": lambda: self._choices("question_stem"),
             "arc_easy": lambda: self._choices("question"),
@@ -52,6 +70,9 @@ class Writer:
 
     def _text(self) -> str:
         return " ".join(self._words()) + "."
+
+    def _sentences(self, count: int) -> list[str]:
+        return [self._text() for _ in range(count)]
 
     def _texts(self, *names: str) -> Row:
         return {name: self._text() for name in names}
@@ -77,26 +98,12 @@ class Writer:
         answer = str(1 + self._draw.randrange(2))
         return {"sentence": sentence, "option1": "at", "option2": "ten", "answer": answer}
 
-    def _race(self) -> Row:
-        options = [self._text() for _ in range(4)]
-        return {**self._texts("article", "question"), "options": options, "answer": "B"}
-
-    def _story(self) -> Row:
-        names = [f"input_sentence_{number}" for number in range(1, 5)]
-        row = self._texts(*names, "sentence_quiz1", "sentence_quiz2")
-        return {**row, "answer_right_ending": 1 + self._draw.randrange(2)}
-
     def _record(self) -> Row:
         entities = [f"{word} {number}" for number, word in enumerate(self._words())]
         passage = f"{self._text()}\n@highlight\n{' '.join(self._words())}"
         answers = [entities[0], f"the {entities[1]}!"]
         query = f"{' '.join(self._words())} @placeholder {self._text()}"
         return {"passage": passage, "query": query, "entities": entities * 2, "answers": answers}
-
-    def _copa(self) -> Row:
-        question = self._draw.choice(["cause", "effect"])
-        row = self._texts("premise", "choice1", "choice2")
-        return {**row, "question": question, **self._label(2)}
 
     def _wic(self) -> Row:
         row = self._texts("sentence1", "sentence2")
@@ -116,14 +123,8 @@ class Writer:
             **self._label(2),
         }
 
-    def _hellaswag(self) -> Row:
-        endings = [self._text() for _ in range(4)]
-        row = self._texts("activity_label", "ctx_a", "ctx_b")
-        return {**row, "endings": endings, "label": str(self._draw.randrange(4))}
-
     def _choices(self, question: str) -> Row:
-        texts = [self._text() for _ in range(4)]
-        choices = {"text": texts, "label": ["A", "B", "C", "D"]}
+        choices = {"text": self._sentences(4), "label": ["A", "B", "C", "D"]}
         return {**self._texts(question), "choices": choices, "answerKey": "C"}
 
 

@@ -42,11 +42,11 @@ def _idx(array):
 
 def _arrays(seed):
     drawn = np.random.RandomState(seed)
-    found = []
+    arrays = []
     for count in (TRAIN, TEST):
         labels = np.arange(count, dtype=np.uint8) % 10
-        found += [drawn.randint(0, 256, (count, 28, 28)).astype(np.uint8), labels]
-    return dict(zip(fashion.FILES, found, strict=True))
+        arrays += [drawn.randint(0, 256, (count, 28, 28)).astype(np.uint8), labels]
+    return dict(zip(fashion.FILES, arrays, strict=True))
 
 
 ARRAYS = _arrays(0)
@@ -272,9 +272,9 @@ def test_a_link_to_another_disk_stays(prepared, tmp_path):
 
 def test_without_a_source_the_ways_to_one_are_said(tmp_path, capsys):
     assert command.main(["prepare", "fashion_vit", f"--data_dir={tmp_path / 'data'}"]) == 2
-    said = capsys.readouterr().err
+    message = capsys.readouterr().err
     for part in ("make data-fashion", "--from=PATH", TEST_LABELS, "39e172fe32dd318e"):
-        assert part in said
+        assert part in message
     assert command.main(["prepare", "fashion_vit", f"--from={tmp_path}/nothing"]) == 2
     assert f"{tmp_path}/nothing: it does not exist" in capsys.readouterr().err
 
@@ -332,8 +332,8 @@ def test_workloads_of_a_process_share_their_images(prepared):
     source = first._source("train", prepared)
     assert second._source("train", prepared) is source
     assert source[0]["image"].shape == (28, 28, 1)
-    batches = [next(one._build_input_queue(jax.random.key(0), "train", prepared, 4))
-               for one in (first, second)]  # fmt: skip
+    batches = [next(workload._build_input_queue(jax.random.key(0), "train", prepared, 4))
+               for workload in (first, second)]  # fmt: skip
     np.testing.assert_array_equal(batches[0]["inputs"], batches[1]["inputs"])
     assert batches[0]["inputs"].shape == (4, 28, 28, 3)
     assert _workload("laser", compute_dtype="bfloat16")._cached is not first._cached

@@ -60,23 +60,23 @@ def test_no_document_and_no_paragraph_is_in_two_splits(
     documents: list[pydoc_text.Document],
 ) -> None:
     parts = pydoc_text.split_documents(documents)
-    assert sorted(one.name for part in parts.values() for one in part) == sorted(
-        one.name for one in documents
+    assert sorted(document.name for part in parts.values() for document in part) == sorted(
+        document.name for document in documents
     )
     lines = {
-        split: {line.lower() for one in part for line in one.text.splitlines()}
+        split: {line.lower() for document in part for line in document.text.splitlines()}
         for split, part in parts.items()
     }
     assert not lines["train"] & (lines["validation"] | lines["test"])
     assert not lines["validation"] & lines["test"]
-    sizes = {split: sum(len(one.text) for one in part) for split, part in parts.items()}
+    sizes = {split: sum(len(document.text) for document in part) for split, part in parts.items()}
     total = sum(sizes.values())
     assert 0.1 <= sizes["test"] / total < 0.13
     assert 0.07 < sizes["validation"] / total < 0.13
 
 
 def test_the_corpus_holds_topics_and_docstrings(documents: list[pydoc_text.Document]) -> None:
-    texts = {one.name: one.text for one in documents}
+    texts = {document.name: document.text for document in documents}
     assert "insert debugging assertions into a program" in texts["topic:assert"]
     assert texts["json/__init__.py"].startswith("JSON (JavaScript Object Notation)")
     assert not [name for name in texts if name.startswith(("test/", "idlelib/", "site-packages/"))]
@@ -106,10 +106,10 @@ x = "no docstring"
 
 
 def test_paragraphs_are_kept_once() -> None:
-    found = pydoc_text.deduplicated(
+    kept = pydoc_text.deduplicated(
         [("a", "One  two\nthree.\n\n---\n\nFour."), ("b", "one two three"), ("c", "FOUR!\n \nFive")]
     )
-    assert found == [
+    assert kept == [
         pydoc_text.Document("a", "One two three.\nFour."),
         pydoc_text.Document("c", "Five"),
     ]
@@ -147,7 +147,7 @@ def test_other_data_is_never_replaced(tmp_path: Path) -> None:
 def test_a_python_with_less_text_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, documents: list[pydoc_text.Document]
 ) -> None:
-    few = [one for one in documents if one.name.startswith("topic:")]
+    few = [document for document in documents if document.name.startswith("topic:")]
     monkeypatch.setattr(pydoc_text, "documents", lambda: few)
     with pytest.raises(DataError, match=r"gives \d+ records for train; 6800 are needed"):
         pydoc_text.prepare(tmp_path)

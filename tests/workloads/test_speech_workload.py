@@ -124,8 +124,8 @@ def test_word_error_rate_of_known_answers(workload, data_dir, state, monkeypatch
 
     def step(params, model_state, batch):
         heard, length = next(answers)
-        said = {name: batch[name] for name in ("targets", "targets_length", "weights")}
-        return {"loss": 3.0, "targets": 2.0}, {"symbols": heard, "lengths": length, **said}
+        targets = {name: batch[name] for name in ("targets", "targets_length", "weights")}
+        return {"loss": 3.0, "targets": 2.0}, {"symbols": heard, "lengths": length, **targets}
 
     monkeypatch.setattr(workload, "_eval_step", step)
     metrics = workload._eval_model_on_split("test", 3, 2, *state, jax.random.key(0), data_dir)

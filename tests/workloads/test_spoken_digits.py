@@ -55,14 +55,14 @@ def own(small: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("corpus", CORPORA)
 def test_no_text_has_two_roles(corpus: speech_corpus.Corpus) -> None:
     texts = {role: corpus.texts(role) for role in ROLES}
-    assert {role: len(said) for role, said in texts.items()} == corpus.sizes
-    for one, other in (("train", "validation"), ("train", "test"), ("validation", "test")):
-        assert not set(texts[one]) & set(texts[other])
+    assert {role: len(parts) for role, parts in texts.items()} == corpus.sizes
+    for first, second in (("train", "validation"), ("train", "test"), ("validation", "test")):
+        assert not set(texts[first]) & set(texts[second])
 
 
 def test_digit_strings_are_of_two_to_four_words() -> None:
     lengths = {role: [len(text.split()) for text in spoken.digits(role)] for role in ROLES}
-    assert {role: [each.count(n) for n in (2, 3, 4)] for role, each in lengths.items()} == {
+    assert {role: [counts.count(n) for n in (2, 3, 4)] for role, counts in lengths.items()} == {
         "train": [160, 720, 720],
         "validation": [20, 90, 90],
         "test": [20, 90, 90],
@@ -74,7 +74,7 @@ def test_digit_strings_are_of_two_to_four_words() -> None:
 
 def test_no_timbre_has_two_roles() -> None:
     variants = [set(speakers.VARIANTS[role]) for role in ROLES]
-    assert [len(each) for each in variants] == [41, 10, 10]
+    assert [len(names) for names in variants] == [41, 10, 10]
     assert len(set.union(*variants)) == 61
     assert not CLOCK_SEEDED & set.union(*variants)
     assert len(set(speakers.speaker_ids().values())) == 61 * 7
@@ -95,11 +95,11 @@ def _utterances(count: int) -> list[espeak.Utterance]:
 def test_two_processes_say_the_same() -> None:
     first, second = espeak.speak(_utterances(90)), espeak.speak(_utterances(90))
     assert len(first) == 90
-    for one, other in zip(first, second, strict=True):
-        assert one.dtype == np.int16
-        assert (one == other).all()
+    for samples, again in zip(first, second, strict=True):
+        assert samples.dtype == np.int16
+        assert (samples == again).all()
     # A third of a second to a second, and not silence.
-    assert all(5000 < len(one) < 16_000 and np.abs(one).max() > 2000 for one in first)
+    assert all(5000 < len(samples) < 16_000 and np.abs(samples).max() > 2000 for samples in first)
 
 
 @pytest.mark.parametrize("voice", ["xx+m1", "en-us+nobody"])
@@ -144,22 +144,16 @@ def test_noise_lies_10_to_30_db_below_the_speech() -> None:
 # Preparation.
 
 
-def test_transcripts_are_what_was_said(small: Path) -> None:
+def test_transcripts_are_what_the_voices_of_a_role_said(small: Path) -> None:
     tokenizer = speech_tokenizer.load(small, SMALL.vocab_size, "")
-    for role in ROLES:
-        source = SMALL.open_split(small, role)
-        texts = [
-            speech_tokenizer.decode(tokenizer, source[i]["targets"]) for i in range(len(source))
-        ]
-        assert sorted(texts) == sorted(SMALL.texts(role))
-
-
-def test_speakers_have_the_voices_of_their_role(small: Path) -> None:
     numbers = speakers.speaker_ids()
     for role in ROLES:
+        source = SMALL.open_split(small, role)
+        ids = [source[number]["targets"] for number in range(len(source))]
+        texts = [speech_tokenizer.decode(tokenizer, targets) for targets in ids]
+        assert sorted(texts) == sorted(SMALL.texts(role))
         known = {numbers[voice] for voice in speakers.voices(role)}
-        names = [name for _, name in SMALL.open_split(small, role).ids]
-        assert {int(name.split("-")[0]) for name in names} <= known
+        assert {int(name.split("-")[0]) for _, name in source.ids} <= known
 
 
 def test_preparing_elsewhere_gives_the_same_bytes(small: Path, tmp_path: Path) -> None:
@@ -168,8 +162,8 @@ def test_preparing_elsewhere_gives_the_same_bytes(small: Path, tmp_path: Path) -
     )
 
 
-def _some(directory: Path, pattern: str) -> Path:
-    return sorted(directory.glob(pattern))[-1]
+def _shorten(path: Path) -> None:
+    path.write_text("\n".join(path.read_text().splitlines()[:-1]) + "\n")
 
 
 def test_damage_is_found_and_mended(own: Path, small: Path) -> None:
@@ -180,24 +174,18 @@ def test_damage_is_found_and_mended(own: Path, small: Path) -> None:
         (Path.unlink, "reference.json", "reference.json cannot be read"),
         (Path.unlink, "spm_model.vocab", "spm_model.vocab: the tokenizer cannot be read"),
         (Path.unlink, "validation.csv", "validation.csv cannot be read"),
+        (_shorten, "test.csv", "has 5 utterances; 6 are expected"),
     ):
-        path = _some(own, pattern)
+        path = next(own.glob(pattern))
         whole = path.read_bytes()
         damage(path)
         with pytest.raises(DataError, match=r"python -m workloads prepare spoken_digits") as caught:
             SMALL.check(own)
         assert message in str(caught.value)
         path.write_bytes(whole)
-    data_files.flip(_some(own, "test/*_audio.npy"))
+    data_files.flip(next(own.glob("test/*_audio.npy")))
     SMALL.prepare(own)
     assert data_files.contents(own) == data_files.contents(small)
-
-
-def test_a_shorter_list_is_found(own: Path) -> None:
-    path = own / "test.csv"
-    path.write_text("\n".join(path.read_text().splitlines()[:-1]) + "\n")
-    with pytest.raises(DataError, match="has 5 utterances; 6 are expected"):
-        SMALL.check(own)
 
 
 def test_other_speech_is_never_replaced(own: Path, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """TFRecord files: framing, checksums, the index and its cache."""
 
-import contextlib
 import functools
 import io
 import logging
@@ -177,11 +176,8 @@ def test_more_files_than_are_kept_open(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def _open_files_below(directory: Path) -> int:
-    count = 0
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # the listing's own descriptor is gone by now
-            count += os.readlink(descriptor).startswith(str(directory))
-    return count
+    descriptors = [path for path in Path("/proc/self/fd").iterdir() if path.exists()]
+    return sum(os.readlink(path).startswith(str(directory)) for path in descriptors)
 
 
 def test_a_file_can_be_sent_to_another_process(path: Path) -> None:

@@ -1,7 +1,7 @@
 """Wikipedia: TFDS directories and MLPerf's text files; a preparation that is killed goes on."""
 
+import contextlib
 import dataclasses
-import errno
 import os
 import select
 import shutil
@@ -100,8 +100,8 @@ def test_tfds_to_records(
 
 def test_blank_lines_part_documents(tmp_path: Path) -> None:
     (tmp_path / "part").write_bytes(b"\n one \r\ntwo\n\n \nthree\n\n")
-    found = list(token_preparation.mlperf_documents(tmp_path / "part", "repair"))
-    assert found == ["one\ntwo", "three"]
+    documents = list(token_preparation.mlperf_documents(tmp_path / "part", "repair"))
+    assert documents == ["one\ntwo", "three"]
     (tmp_path / "part").write_bytes(b"one\n\xff\n")
     with pytest.raises(DataError, match="part: line 2 is no UTF-8"):
         list(token_preparation.mlperf_documents(tmp_path / "part", "repair"))
@@ -109,12 +109,9 @@ def test_blank_lines_part_documents(tmp_path: Path) -> None:
 
 def _writer(pipe: Path) -> int | None:
     """Returns the pipe opened for writing, None where nobody waits to read from it."""
-    try:
+    with contextlib.suppress(OSError):
         return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
-    except OSError as problem:
-        if problem.errno != errno.ENXIO:
-            raise
-        return None
+    return None
 
 
 def _no_reader(writer: int) -> bool:

@@ -19,7 +19,8 @@ REFERENCE_FILE = "reference.json"
 # Says what a directory holds: written first, so that a preparation that was killed is known.
 NOTE_FILE = "NOTE"
 LOCK_FILE = ".prepare.lock"
-Job, Result = TypeVar("Job"), TypeVar("Result")
+Job = TypeVar("Job")
+Result = TypeVar("Result")
 
 
 @contextlib.contextmanager
