@@ -80,9 +80,7 @@ def test_kernel_and_devices_are_the_engine_s(make_study, monkeypatch):
         preflight.check_devices(_slurm(make_study, gpus=3))
     overrides = ["--config.launcher=slurm", "--config.slurm.gpus=8", "--config.mesh.fsdp=16"]
     large = study.resolve(config.parse("c4_lm_paper", overrides), planning=True)
-    with pytest.raises(
-        ValueError, match=r"launcher slurm.*the 8 device.*keys of --config.slurm"
-    ):
+    with pytest.raises(ValueError, match=r"launcher slurm.*the 8 device.*keys of --config.slurm"):
         preflight.check_devices(large)
 
 
