@@ -165,9 +165,9 @@ def data_module(name: str) -> Any:
     Where workloads of different needs share one, it is a class, made by the name. Loads no JAX.
     """
     module, _, attribute = get(name).data.partition(":")
-    found = importlib.import_module(module)
-    found = getattr(found, attribute) if attribute else found
-    return found(name) if isinstance(found, type) else found
+    data = importlib.import_module(module)
+    data = getattr(data, attribute) if attribute else data
+    return data(name) if isinstance(data, type) else data
 
 
 def default_data_dir(name: str, environment: Mapping[str, str] = os.environ) -> pathlib.Path:

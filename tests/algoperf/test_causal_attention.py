@@ -163,7 +163,7 @@ def test_logits_that_are_not_known_are_refused_too(models, monkeypatch, name):
 
     monkeypatch.setattr(models.CausalAttn, "_by_einsums", other_logits)
     module = models.CausalAttn(models.ModelConfig())
-    with pytest.raises(RuntimeError, match="in a way that is not known"):
+    with pytest.raises(RuntimeError, match="in a form that is not known"):
         _inside(registry.get(name), module.init, jax.random.key(0), jnp.ones((1, 8, 16)),
                 depth=lambda path: 0)  # fmt: skip
 

@@ -39,14 +39,14 @@ class Revision:
         return f", with local changes to {shown}" if self.changed else ""
 
 
-def record(name: str, directory: Path, found: Revision) -> dict[str, str]:
+def record(name: str, directory: Path, checkout: Revision) -> dict[str, str]:
     """Returns what logs and studies record of a checkout: `<name>_dir`, `_commit` and which files
     differ from that; and attnperf's own commit."""
     return {
         "attnperf_commit": str(revision(Path(__file__).resolve().parents[2])),
         f"{name}_dir": str(directory),
-        f"{name}_commit": str(found),
-        f"{name}_changed_files": ", ".join(found.changed),
+        f"{name}_commit": str(checkout),
+        f"{name}_changed_files": ", ".join(checkout.changed),
     }
 
 

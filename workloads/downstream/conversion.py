@@ -170,8 +170,8 @@ def _opened(tree: Path, data_set: DataSet, split: str) -> tuple[str, Iterator[Ro
             there = tfds_directory.split_names(version)
             name = next((one for one in SPLIT_NAMES[split] if one in there), None)
             if name is not None:
-                found = TfdsSplit(version, name, features={})
-                return f"TFDS {found.dataset}", found.decoded()
+                split_rows = TfdsSplit(version, name, features={})
+                return f"TFDS {split_rows.dataset}", split_rows.decoded()
     patterns = [f"{folder}/{{}}{end}" for folder in data_set.folders for end in _ENDS]
     for pattern in (*patterns, *data_set.files):
         for name in SPLIT_NAMES[split]:

@@ -179,8 +179,8 @@ def schema_of_xml(schema: Any) -> Row:
     """Returns the row of an element `schema` of WSCollection.xml."""
 
     def text(path: str) -> str:
-        found = schema.findtext(path)
-        return re.sub(r"\s+", " ", found or "").strip()
+        content = schema.findtext(path)
+        return re.sub(r"\s+", " ", content or "").strip()
 
     before, pronoun, after = (text(f"text/{part}") for part in ("txt1", "pron", "txt2"))
     space = "" if re.match(r"[.,;:!?']", after) else " "

@@ -33,7 +33,7 @@ def _write(data_dir: str | os.PathLike[str]) -> None:
     for task in suites.get("pydoc").tasks:
         splits = made.pop(task.name)
         rows = splits[task.entry.split]
-        found = pydoc_questions.references(rows, tokens, train, task.primary)
-        local_data.write(data_dir, task.name, splits, source=f"Python {source}", references=found)
+        answers = pydoc_questions.references(rows, tokens, train, task.primary)
+        local_data.write(data_dir, task.name, splits, source=f"Python {source}", references=answers)
     for name, splits in made.items():
         local_data.write(data_dir, name, splits, source=f"Python {source}")

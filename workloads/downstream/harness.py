@@ -131,7 +131,7 @@ def _results(
     }
 
 
-def _summary(task: Task, samples: Sequence[Sample], told: Mapping[str, Any]) -> dict[str, Any]:
+def _summary(task: Task, samples: Sequence[Sample], data: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what results.json says of a task."""
     metrics = {
         name: sum(sample["correct"][name] for sample in samples) / len(samples)
@@ -141,7 +141,7 @@ def _summary(task: Task, samples: Sequence[Sample], told: Mapping[str, Any]) -> 
     if task.entry.classes:
         golds = collections.Counter(sample["gold"] for sample in samples)
         majority = golds.most_common(1)[0][1] / len(samples)
-    references = dict(told.get("references", {}))
+    references = dict(data.get("references", {}))
     chosen = [sample for sample in samples if sample.get("choices")]
     if chosen and not task.entry.generates:
         right = [_right(sample["gold"]) for sample in chosen]
@@ -156,7 +156,7 @@ def _summary(task: Task, samples: Sequence[Sample], told: Mapping[str, Any]) -> 
         "majority": majority,
         "references": references,
         "truncated": sum(sample["truncated"] > 0 for sample in samples),
-        "data_sha256": told["splits"][task.entry.split]["sha256"],
+        "data_sha256": data["splits"][task.entry.split]["sha256"],
         "published_n": task.n,
     }
 
@@ -179,14 +179,14 @@ def _asked(
 
     from workloads.downstream.language_model import Decoder
 
-    def told(done: int, every: int) -> None:
+    def report(done: int, every: int) -> None:
         if progress is not None:
             progress(task.name, done, every)
 
-    model = Decoder(scorer, tokens, told)
+    model = Decoder(scorer, tokens, report)
     with task_loading.quiet():
-        found = evaluator.evaluate(model, {"tasks": {task.name: loaded}}, bootstrap_iters=0)
-    lines = sorted(found["samples"][task.name], key=lambda one: int(one["doc_id"]))
+        results = evaluator.evaluate(model, {"tasks": {task.name: loaded}}, bootstrap_iters=0)
+    lines = sorted(results["samples"][task.name], key=lambda one: int(one["doc_id"]))
     if task.entry.generates:
         return _generated(task, loaded, model, lines)
     return [_chosen(task, loaded, model, line) for line in lines]

@@ -54,10 +54,10 @@ def index(data_dir: str | os.PathLike[str], repair: str = "") -> dict[str, Any]:
     """Returns what `tasks.json` says of each task. Raises DataError where it cannot be read."""
     path = folder(data_dir) / INDEX
     try:
-        found = json.loads(path.read_bytes())
-        if found["format"] != FORMAT:
-            raise ValueError(f"its format is {found['format']!r}, not {FORMAT!r}")
-        return dict(found["tasks"])
+        record = json.loads(path.read_bytes())
+        if record["format"] != FORMAT:
+            raise ValueError(f"its format is {record['format']!r}, not {FORMAT!r}")
+        return dict(record["tasks"])
     except FileNotFoundError:
         raise DataError(f"{path} is missing: no questions are prepared there", repair) from None
     except (OSError, ValueError, KeyError, TypeError) as problem:
@@ -78,12 +78,12 @@ def check_split(
     With `full` its SHA-256 is computed.
     """
     path = rows_path(data_dir, task, split)
-    told = entries.get(task, {}).get("splits", {}).get(split)
-    if told is None:
+    entry = entries.get(task, {}).get("splits", {}).get(split)
+    if entry is None:
         raise DataError(f"{path} is missing: {task} has no split {split!r}", repair)
-    if n is not None and told["rows"] != n:
+    if n is not None and entry["rows"] != n:
         raise DataError(
-            f"{path} has {told['rows']:,} questions; the published figures are of {n:,}: this is "
+            f"{path} has {entry['rows']:,} questions; the published figures are of {n:,}: this is "
             "another version of the data, or a part of it",
             repair,
         )
@@ -91,10 +91,10 @@ def check_split(
         size = path.stat().st_size
     except OSError as problem:
         raise DataError(f"{path} cannot be read: {problem}", repair) from problem
-    if size != told["bytes"]:
-        raise DataError(f"{path} has {size:,} bytes; {INDEX} says {told['bytes']:,}", repair)
-    if full and (digest := files.sha256(path)) != told["sha256"]:
-        raise DataError(f"{path} has SHA-256 {digest}; {INDEX} says {told['sha256']}", repair)
+    if size != entry["bytes"]:
+        raise DataError(f"{path} has {size:,} bytes; {INDEX} says {entry['bytes']:,}", repair)
+    if full and (digest := files.sha256(path)) != entry["sha256"]:
+        raise DataError(f"{path} has SHA-256 {digest}; {INDEX} says {entry['sha256']}", repair)
 
 
 def read(data_dir: str | os.PathLike[str], task: str, split: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Questions about Python's documentation that `pydoc_lm` was not trained on: suites for the twin.
+"""Questions about Python's documentation that `pydoc_lm` was not trained on.
 
 All but `returns` are made of the test part alone (workloads/text/corpora/pydoc_text.py):
 
@@ -48,22 +48,22 @@ def questions(tokens: Tokens) -> Rows:
     """
     parts = pydoc_text.split_documents(pydoc_text.documents())
     held_out = parts["test"]
-    made = {
+    tasks = {
         "next": _continuations(held_out, "next"),
         "near": _continuations(held_out, "near"),
         "sig": _signatures(held_out),
         "swap": _swaps(held_out),
     }
     rows: Rows = {
-        task: {"test": [fitted for row in found for fitted in _fitted(row, tokens)]}
-        for task, found in made.items()
+        task: {"test": [fitted for row in task_rows for fitted in _fitted(row, tokens)]}
+        for task, task_rows in tasks.items()
     }
     return {**rows, "returns": _returns(parts, tokens)}
 
 
 def _fitted(row: Row, tokens: Tokens) -> list[Row]:
-    """Returns the question with as much of its context as the twin has room for beside the longest
-    choice; none where a choice alone is longer, as tables of dashes are."""
+    """Returns the question with as much of its context as has room beside the longest choice; none
+    where a choice alone is longer, as tables of dashes are."""
     words, most = row["context"].split(), pydoc_text.LENGTH
     if max(len(tokens.encode(choice)) for choice in row["choices"]) > most:
         return []
@@ -86,18 +86,18 @@ def _question(context: str, right: str, wrong: Sequence[str], draw: random.Rando
 def _continuations(documents: Sequence[Document], task: str) -> list[Row]:
     """A question per paragraph that is long enough; none where there are too few distractors."""
     draw = random.Random(task)
-    found = []
+    continuations = []
     for number, document in enumerate(documents):
         for words in _paragraphs(document):
             start = min(_CONTEXT, len(words) - _ANSWER)
             if start >= _SHORTEST_CONTEXT:
                 answer = " ".join(words[start : start + _ANSWER])
-                found.append((number, " ".join(words[:start]), answer))
+                continuations.append((number, " ".join(words[:start]), answer))
     rows = []
-    for number, context, right in found:
+    for number, context, right in continuations:
         others = {
             answer
-            for other, _, answer in found
+            for other, _, answer in continuations
             if (other == number) == (task == "near") and answer != right
         }
         if len(others) >= _CHOICES - 1:
@@ -129,17 +129,17 @@ class _Function:
 
 def _signatures(documents: Sequence[Document]) -> list[Row]:
     draw = random.Random("sig")
-    found: dict[str, str] = {}
+    signatures: dict[str, str] = {}
     for function in (one for document in documents for one in _functions(document)):
         words = function.doc.split()[:_LONGEST_DOC]
         if len(words) >= _SHORTEST_DOC:
-            found.setdefault(" ".join(words), function.signature)
-    docs = list(found)
+            signatures.setdefault(" ".join(words), function.signature)
+    docs = list(signatures)
     return [
         _question(
             f"{signature}:", right, draw.sample([one for one in docs if one != right], 3), draw
         )
-        for right, signature in found.items()
+        for right, signature in signatures.items()
     ]
 
 

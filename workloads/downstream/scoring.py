@@ -114,9 +114,9 @@ class Scorer:
         for context, continuation in different:
             kept = context[max(0, len(context) + len(continuation) - self.context) :]
             rows.append((kept + continuation, len(continuation)))
-        found = self._scored(rows, progress)
+        results = self._scored(rows, progress)
         scores = {}
-        for key, (row, asked), (logs, words) in zip(different, rows, found, strict=True):
+        for key, (row, asked), (logs, words) in zip(different, rows, results, strict=True):
             greedy = bool(np.array_equal(words, row[-asked:]))
             cut = len(key[0]) + asked - len(row)
             scores[key] = Score(float(logs.sum(dtype=np.float64)), greedy, asked, cut)
@@ -138,8 +138,8 @@ class Scorer:
         for _ in range(tokens):
             # What is predicted last is not looked at: any token may stand there.
             rows = [((*starts[one], *answers[one], tokenizer.EOS), 1) for one in going]
-            found = self._scored(rows, None)
-            words = [int(predicted[0]) for _, predicted in found]
+            results = self._scored(rows, None)
+            words = [int(predicted[0]) for _, predicted in results]
             for one, word in zip(going, words, strict=True):
                 answers[one].append(word)
             going = [one for one in going if answers[one][-1] != tokenizer.EOS]

@@ -66,19 +66,19 @@ def get(name: str) -> Suite:
     known = names()
     if name not in known:
         raise ValueError(variants_table.unknown("suite", name, known))
-    found = json.loads((_FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    record = json.loads((_FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     tasks = tuple(
         Task(
             task,
-            told["primary"],
-            found["shots"],
+            fields["primary"],
+            record["shots"],
             TASKS[task].n,
-            told.get("paper", ""),
+            fields.get("paper", ""),
             TASKS[task],
         )
-        for task, told in found["tasks"].items()
+        for task, fields in record["tasks"].items()
     )
-    return Suite(name, found["description"], tasks, found.get("embedded", False))
+    return Suite(name, record["description"], tasks, record.get("embedded", False))
 
 
 def repair(suite: Suite, data_dir: str | os.PathLike[str]) -> str:
@@ -110,10 +110,10 @@ def check_harness() -> None:
     advice = f"pip install 'attnperf[downstream]', or '{HARNESS}=={HARNESS_VERSION}'"
     if importlib.util.find_spec("lm_eval") is None:
         raise ValueError(f"{HARNESS} is not installed, which has the prompts: {advice}")
-    found = importlib.metadata.version(HARNESS)
-    if found != HARNESS_VERSION:
+    version = importlib.metadata.version(HARNESS)
+    if version != HARNESS_VERSION:
         raise ValueError(
-            f"{HARNESS} {found} is installed; prompts are those of {HARNESS_VERSION}: {advice}"
+            f"{HARNESS} {version} is installed; prompts are those of {HARNESS_VERSION}: {advice}"
         )
 
 

@@ -4,7 +4,8 @@ Whole, the float32 logits of 16,384 tokens and 32,000 words are 2.1 GB, and thei
 large. Here a loop takes some tokens after the other, and where a gradient is asked it is made in
 the same pass, while the chunk's logits are there: nothing is computed twice. What is kept for the
 backward pass is the gradient by the hidden states, in their dtype, and by the embedding, in
-float32.
+float32. `jax.checkpoint` in place of it, as compiled for a v5e, takes 1.7 % more of c4_lm's step
+(741.5 instead of 729.4 ms) and 3.3 % more of its memory (6.40 instead of 6.20 GB).
 
 Every device works on its own tokens with the embedding of its group ('fsdp') in the hidden states'
 dtype; the embedding's gradient is summed on the device and divided over the group once, after the

@@ -21,7 +21,7 @@ HELD_OUT = 10
 @dataclasses.dataclass(frozen=True)
 class FinetuningSuite:
     """What there is to know of a suite's training. questions: for training, all tasks together;
-    those of the twin are Python 3.11's."""
+    `pydoc_returns` has Python 3.11's."""
 
     name: str
     questions: int

@@ -155,13 +155,13 @@ class TextWorkload(BaseWorkload):
 
     def _open(self, split: str, data_dir: str) -> TokenSplit:
         """Raises DataError, too, for records of another model's vocabulary or context."""
-        found = TokenSplit(data_dir, split, self._row.repair(data_dir))
-        if (found.vocab_size, found.length) != (self.size.vocabulary, self.size.context):
-            raise found.error(
-                f"has a vocabulary of {found.vocab_size} in records of {found.length} tokens; the "
-                f"model takes {self.size.vocabulary} and {self.size.context}"
+        records = TokenSplit(data_dir, split, self._row.repair(data_dir))
+        if (records.vocab_size, records.length) != (self.size.vocabulary, self.size.context):
+            raise records.error(
+                f"has a vocabulary of {records.vocab_size} in records of {records.length} tokens; "
+                f"the model takes {self.size.vocabulary} and {self.size.context}"
             )
-        return found
+        return records
 
     def _eval_train(self, source: sources.Source) -> sources.Source:
         return sources.evenly_spaced(source, self.num_eval_train_examples)

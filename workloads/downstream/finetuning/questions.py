@@ -54,8 +54,8 @@ class FinetuningData:
         lines = []
         for task in self.suite.tasks:
             splits = entries[task.entry.data]["splits"]
-            told = ", ".join(f"{entry['rows']:,} {split}" for split, entry in splits.items())
-            lines.append(f"{task.name}: {told}")
+            counts = ", ".join(f"{entry['rows']:,} {split}" for split, entry in splits.items())
+            lines.append(f"{task.name}: {counts}")
         return lines
 
     def prepare(self, data_dir: str | os.PathLike[str], source: Any = None) -> None:

@@ -154,7 +154,7 @@ class FinetuningWorkload(LMWorkload):
         scores = dict(zip(pairs, scorer.loglikelihoods(list(pairs.values())), strict=True))
         golds = [scores[one.context, one.gold] for one in questions if one.gold]
         answered = list(zip(questions, answers, strict=True))
-        found = {
+        metrics = {
             "accuracy": _mean(one.is_right(answer) for one, answer in answered),
             "undecodable": _mean(not one.is_decodable(answer) for one, answer in answered),
             "loss": -sum(one.loglikelihood for one in golds) / sum(one.tokens for one in golds),
@@ -165,16 +165,16 @@ class FinetuningWorkload(LMWorkload):
                 own = [scores[one.context, answer].loglikelihood for answer in one.allowed]
                 ranked.append(one.allowed[int(np.argmax(own))] == one.gold)
             usual = self._majority(data_dir)
-            found["rank_accuracy"] = _mean(ranked)
-            found["majority"] = _mean(usual[one.task] == one.gold for one in closed)
-        return found
+            metrics["rank_accuracy"] = _mean(ranked)
+            metrics["majority"] = _mean(usual[one.task] == one.gold for one in closed)
+        return metrics
 
     def _majority(self, data_dir: str) -> dict[str, str]:
         """Returns each task's most frequent answer of training."""
         counts: dict[str, collections.Counter[str]] = {}
         for one in self._questions("train", data_dir):
             counts.setdefault(one.task, collections.Counter())[one.gold] += 1
-        return {task: found.most_common(1)[0][0] for task, found in counts.items()}
+        return {task: answers.most_common(1)[0][0] for task, answers in counts.items()}
 
     def _generated(
         self, scorer: scoring.Scorer, questions: list[Question], tokens: Tokens
@@ -199,8 +199,8 @@ class FinetuningWorkload(LMWorkload):
 
 
 def _mean(values: Any) -> float:
-    found = list(values)
-    return sum(found) / len(found)
+    numbers = list(values)
+    return sum(numbers) / len(numbers)
 
 
 def make(row: WorkloadSpec, variant: Any, options: Options) -> FinetuningWorkload:
