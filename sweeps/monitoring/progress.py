@@ -51,8 +51,9 @@ class Progress(view.Display):
         """A trial began: on the worker of a slot, or where the text says ("slurm job 12_3")."""
         known = self.survey.unfinished.get(trial.path)
         self._put(trial, "running", known.status if known else status.NEW)
-        worker = f"worker {where}" if isinstance(where, int) else where
-        self.say(f"{trial.path} started on {worker}")
+        if self._terminal is None:  # else the table shows it
+            worker = f"worker {where}" if isinstance(where, int) else where
+            self.say(f"{trial.path} started on {worker}")
 
     def ended(
         self, trial: Work, outcome: str, error: str | None, tail: list[str] | None = None

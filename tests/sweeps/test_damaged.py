@@ -55,8 +55,8 @@ def _call(main, arguments, capsys):
         (f"grid/{layout.TRIALS}", 0, 0),
         (f"{TRIAL}/{layout.TRIAL}", 0, 0),
         (f"{TRIAL}/{layout.STATUS}", 0, 0),
-        (f"{TRIAL}/{layout.EVAL_MEASUREMENTS}", 1, 0),
-        (f"{TRIAL}/{layout.MEASUREMENTS}", 1, 0),
+        (f"{TRIAL}/{layout.EVAL_MEASUREMENTS}", 0, 0),
+        (f"{TRIAL}/{layout.MEASUREMENTS}", 0, 0),
     ],
 )
 def test_status_and_table_name_what_is_damaged(
