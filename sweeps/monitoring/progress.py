@@ -61,7 +61,10 @@ class Progress(view.Display):
         """A trial ended, or left this driver's hands."""
         if trial.path in self.survey.unfinished:
             record = status.seen(self.survey.directory / trial.path)
-            self._put(trial, "pending" if "again" in outcome else column(record), record)
+            word, is_retried = outcome.split()[0], "again" in outcome
+            state = word if word in layout.FINISHED else column(record)
+            record = {**record, "reason": error or record["reason"]}
+            self._put(trial, "pending" if is_retried else state, record)
         ended, total = self._counts()
         detail = f": {error}" if error else ""
         self.say(f"{trial.path} {outcome}{detail} [{ended}/{total}]")
