@@ -51,7 +51,8 @@ class Progress(view.Display):
         """A trial began, where the text says ("slurm job 12_3")."""
         known = self.survey.unfinished.get(trial.path)
         self._put(trial, "running", known.status if known else status.NEW)
-        self.say(f"{trial.path} started on {where}")
+        if self._terminal is None:  # else the table shows it
+            self.say(f"{trial.path} started on {where}")
 
     def ended(
         self, trial: Task, outcome: str, error: str | None, tail: list[str] | None = None
@@ -59,7 +60,10 @@ class Progress(view.Display):
         """A trial ended, or left this driver's hands."""
         if trial.path in self.survey.unfinished:
             record = status.seen(self.survey.directory / trial.path)
-            self._put(trial, "pending" if "again" in outcome else column(record), record)
+            word, is_retried = outcome.split()[0], "again" in outcome
+            state = word if word in layout.FINISHED else column(record)
+            record = {**record, "reason": error or record["reason"]}
+            self._put(trial, "pending" if is_retried else state, record)
         ended, total = self._counts()
         detail = f": {error}" if error else ""
         self.say(f"{trial.path} {outcome}{detail} [{ended}/{total}]")

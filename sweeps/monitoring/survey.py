@@ -229,9 +229,9 @@ class StudyReader:
             for trial in trials:
                 record = self._status(trial["path"])
                 survey.put(TrialStatus(stage=stage, state=column(record), status=record, **trial))
-        failed = [trial for trial in survey.problems.values() if trial.state == "failed"]
-        for trial in failed[:LISTED]:
-            trial.log_tail = attempts.log_tail(self._directory / trial.path)
+        failed = [problem for problem in survey.problems.values() if problem.state == "failed"]
+        for problem in failed[:LISTED]:
+            problem.log_tail = attempts.log_tail(self._directory / problem.path)
         _count_jobs(survey)
         return survey
 
@@ -265,7 +265,8 @@ def _count_jobs(survey: Survey) -> None:
             batches.append(submissions.read(path))
         except (OSError, ValueError) as error:
             survey.damaged[path.name] = str(error)
-    jobs, last = [], {}
+    jobs: list[tuple[str, str, int]] = []
+    last: dict[str, tuple[str, str, int]] = {}
     for batch in sorted(batches, key=lambda batch: batch.created_at):
         if batch.handles != []:  # else the engine refused it
             for index, paths in enumerate(batch.jobs):

@@ -5,7 +5,7 @@ import pathlib
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 from sweeps.monitoring.survey import COLUMNS, LISTED, StudyReader, Survey, TrialStatus
 
@@ -35,7 +35,7 @@ def render(survey: Survey) -> str:
 
 
 def _table(survey: Survey) -> list[str]:
-    table = [("stage", "variant", *COLUMNS)]
+    table: list[tuple[str, ...]] = [("stage", "variant", *COLUMNS)]
     for stage in survey.stages:
         for row in survey.of_stage(stage):
             counts = (str(row.counts[name]) for name in COLUMNS)
@@ -112,7 +112,7 @@ class Display:
         self._terminal: Any = None
         self._began = self._shown = time.monotonic()
 
-    def __enter__(self) -> "Display":
+    def __enter__(self) -> Self:
         if sys.stdout.isatty():
             from rich.live import Live
 

@@ -3,6 +3,7 @@
 import csv
 import itertools
 import json
+import socket
 import time
 import types
 
@@ -179,7 +180,10 @@ def test_a_row_is_read_behind_the_next_update_and_reaches_the_file_at_once(make_
     assert all(
         row["images_per_second"] == pytest.approx(16 / row["step_seconds"]) for row in figures
     )
-    assert status.read(directory)["figures"] is None  # of a running trial alone
+    record = status.read(directory)
+    assert record["figures"] is None  # of a running trial alone
+    assert record["evaluation"].keys() == {"validation/accuracy"}
+    assert record["host"] == socket.gethostname()
 
 
 @pytest.mark.parametrize(

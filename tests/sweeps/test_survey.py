@@ -125,16 +125,13 @@ def test_a_stage_takes_no_less_than_its_longest_trial():
 def test_stages_to_come_are_counted_as_the_study_counts_them(make_study, protocol):
     resolved = make_study(protocol=protocol, points=3, seeds=4, tuning_seeds=2)
     study_directory.prepare(resolved)
-    record = layout.read_json(resolved.directory / layout.STUDY)
+    begun = Survey(resolved.directory, "", [])
     selection = {"points": dict.fromkeys(resolved.settings["variants"], 0)}
     for stage in resolved.stages:
-        trials = resolved.trials(stage, selection)
-        for row in survey.not_begun(record, stage):
-            own = [trial for trial in trials if trial.variant == row.variant]
-            assert row.counts == {"pending": len(own)}
-            assert row.steps_left == sum(trial.steps for trial in own)
-        planned = {row.variant for row in survey.not_begun(record, stage)}
-        assert planned == {trial.variant for trial in trials}
+        for trial in resolved.trials(stage, selection):
+            path, variant, steps = trial.path, trial.variant, trial.steps
+            begun.put(TrialStatus(path, stage, variant, "pending", steps, status.NEW))
+    assert survey.planned(resolved.directory).rows == begun.rows
 
 
 def test_failed_trials_have_the_end_of_their_log(begin):
@@ -222,12 +219,10 @@ def test_a_drivers_survey_is_that_of_the_files(begin):
     shown.stage("tune", [first, second, third], directory)
     assert is_same() == {"done": 1, "pending": 2}
     attempts = [lease.claim(directory / trial.path) for trial in (second, third)]
-    for step in (0, 4):
-        for trial in (second, third):
-            _write(directory / trial.path, "running", step, step_seconds=step + 1.0)
-            if step == 0:
-                shown.started(trial, 1)
-            shown.looked(trial, status.recorded(directory / trial.path))
+    for trial in (second, third):
+        shown.started(trial, 1)
+        _write(directory / trial.path, "running", 4, step_seconds=5.0)
+        shown.looked(trial, status.recorded(directory / trial.path))
     counts = is_same()
     assert (counts["done"], counts["running"]) == (1, 2)
     _write(directory / second.path, "pending", 8, reason="preempted at step 8")
@@ -267,11 +262,12 @@ def test_an_event_costs_the_same_in_a_large_study(begin, tmp_path):
         assert seconds(20_000) < 5 * seconds(100)
 
 
-def test_file_operations_per_trial_stay_constant(tmp_path, monkeypatch):
+def test_file_operations_per_trial_stay_constant(begin, monkeypatch):
     """As the docstring of sweeps.monitoring.survey counts them; a second look spares those that
     have ended well."""
 
-    def operations(directory):
+    def operations(points):
+        directory = _in_every_state(*begin(points=points, name=f"of_{points}", **GRID))
         count = 0
 
         def counted(function):
@@ -291,33 +287,24 @@ def test_file_operations_per_trial_stay_constant(tmp_path, monkeypatch):
             reader.look()
         return first, count
 
-    few, many = _study_of(tmp_path / "few", 200), _study_of(tmp_path / "many", 400)
-    (few_first, few_again), (first, again) = operations(few), operations(many)
+    (few_first, few_again), (first, again) = operations(80), operations(160)
     # Of four trials one is pending, one done, one failed, one says that it runs.
-    assert (first - few_first) / 200 == (1 + 1 + 3 + 9) / 4
-    assert (again - few_again) / 200 == (1 + 0 + 3 + 9) / 4
+    assert (first - few_first) / 80 == (1 + 1 + 3 + 9) / 4
+    assert (again - few_again) / 80 == (1 + 0 + 3 + 9) / 4
 
 
 # What pathlib and layout call; a probe of the file server's clock is made by os.open (touch).
 _OPERATIONS = ((io, "open"), *((os, name) for name in ("open", "stat", "listdir", "unlink")))
 
 
-def _study_of(directory, count):
-    """Writes a study of `count` trials, in equal parts pending, done, failed and running."""
-    rows = []
-    for number in range(count):
-        path = f"grid/standard/digits_vit_jax/trial_{number + 1}"
-        rows.append({"path": path, "variant": "standard", "steps": 12})
-        (directory / path).mkdir(parents=True)
-        state = ("pending", "done", "failed", "running")[number % 4]
+def _in_every_state(directory, trials):
+    """Leaves a fourth of the trials pending; the others are done, failed and running."""
+    for number, trial in enumerate(trials):
+        path, state = directory / trial.path, ("pending", "done", "failed", "running")[number % 4]
         if state in ("failed", "running"):
-            attempt = lease.claim(directory / path)
+            attempt = lease.claim(path)
         if state == "failed":
             attempt.end("failed")
         if state != "pending":
-            _write(directory / path, state)
-    settings = {"variants": ["standard"], "seeds": 1, "steps": 12, "protocol": "grid"}
-    record = {"name": directory.name, "stages": ["grid"], "config": settings, "points": []}
-    layout.write_json(directory / layout.STUDY, record)
-    layout.write_json(directory / "grid" / layout.TRIALS, {"trials": rows})
+            _write(path, state)
     return directory

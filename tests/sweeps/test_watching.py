@@ -104,18 +104,13 @@ def test_updates_that_cannot_be_traced_are_refused(make_study, given, said):
     assert make_study(profile="4:12").settings["profile"] == "4:12"
 
 
-def test_neither_is_part_of_a_trials_identity(make_trial):
-    plain = trials.read(make_trial())
-    watched = trials.read(make_trial(name="watched", tensorboard=True, profile="2:4"))
-    assert (watched.tensorboard, watched.profile) == (True, "2:4")
-    assert watched.id == plain.id
-
-
-def test_a_running_study_may_ask_for_them_later(make_trial):
+def test_a_study_that_has_begun_may_ask_for_them_without_another_result(make_trial):
     directory = make_trial()
-    assert make_trial(tensorboard=True, checkpoint_minutes=5) == directory
-    found = trials.read(directory)
-    assert (found.tensorboard, found.checkpoint_minutes) == (True, 5)
+    before = trials.read(directory)
+    assert make_trial(tensorboard=True, profile="2:4", checkpoint_minutes=5) == directory
+    changed = trials.read(directory)
+    assert (changed.tensorboard, changed.profile, changed.checkpoint_minutes) == (True, "2:4", 5)
+    assert changed.id == before.id
 
 
 def test_a_trace_is_of_the_updates_asked_for_and_opens_in_perfetto(tmp_path):
@@ -140,13 +135,4 @@ def test_a_trace_is_of_the_updates_asked_for_and_opens_in_perfetto(tmp_path):
     named = {event.get("name", "") for event in events}
     assert {f"update {done}" for done in range(6)} & named == {"update 2", "update 3"}
     updates.close()  # nothing is under way
-    again = trace.Trace("0:9", tmp_path / "again")
-    again.start()
-    again.close()  # what an attempt that is stopped leaves
-    assert len(list(tmp_path.rglob("perfetto_trace.json.gz"))) == 2
-
-
-def test_without_a_profile_nothing_is_due(tmp_path):
-    nothing = trace.Trace("", tmp_path)
-    assert not nothing.starts(0, resumed=True)
-    assert not nothing.ends(0)
+    assert not trace.Trace("", tmp_path).starts(0, resumed=True)
