@@ -53,7 +53,9 @@ class Harness:
         self.asked, self.dies_after, self.stops_after = [], None, None
         self.worker = worker.Worker(io.StringIO())
         monkeypatch.setattr(harness, "evaluate", self._evaluate)
-        monkeypatch.setattr(evaluating, "restored", lambda found, *rest: float(found.checkpoint))
+        monkeypatch.setattr(
+            evaluating.checkpoints, "restore_trained", lambda *given: (float(given[2]), None)
+        )
         program = types.SimpleNamespace(workload=None, compilations=0)
         monkeypatch.setattr(self.worker, "_program", lambda *given: program)
 
