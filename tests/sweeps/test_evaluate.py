@@ -53,7 +53,7 @@ class Harness:
         self.trainer = trainer.Trainer()
         monkeypatch.setattr(harness, "evaluate", self._evaluate)
         monkeypatch.setattr(
-            evaluating, "restored", lambda trial, directory, checkpoint, *rest: float(checkpoint)
+            evaluating.checkpoints, "restore_trained", lambda *given: (float(given[2]), None)
         )
         program = types.SimpleNamespace(workload=None)
         monkeypatch.setattr(self.trainer, "_program", lambda *given: program)
