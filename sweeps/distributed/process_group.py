@@ -1,8 +1,8 @@
 """The processes that train a trial together, and what they agree on.
 
-The primary one (process 0) claims the trial, writes every file and talks to the driver; the others
-train what it orders (`sweeps.worker`). All must launch the same programs in the same order, or a
-collective waits for ever. So:
+The primary one (process 0) claims the trial and writes every file; the others train what it orders
+(`sweeps.job.trainer`). All must launch the same programs in the same order, or a collective waits
+for ever. So:
 
 - an order to stop, whichever process gets it, takes effect at the same step on all: each tells the
   step it is at and waits until all have, and all stop after the furthest one's next. This is the

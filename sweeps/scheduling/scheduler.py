@@ -50,8 +50,8 @@ class Interrupted(Exception):  # noqa: N818  (an order to stop, not an error)
 class SubmittedJob:
     """A job that the engine has, and the trials that it may claim, by path.
 
-    claimed: those that it has claimed. has_ended: it has tried to claim all of them. offset: where
-    the part of its claims ends that was read.
+    claimed: those that it has claimed and that are left. has_ended: it has tried to claim all of
+    them. offset: where the part of its claims ends that was read; 0: it has claimed none.
     """
 
     batch: Batch
@@ -388,14 +388,14 @@ class Scheduler:
                 continue
             if path in job.claimed:
                 self._follow_up(trial)
-            elif not job.has_ended and (job.claimed or path in held):
+            elif not job.has_ended and (job.offset or path in held):
                 self.pending.setdefault(path, trial)
             elif path not in held:
                 self._unclaimed(job, trial, refusal["reason"] if refusal else None)
 
     def _bound_early_deaths(self, job: SubmittedJob, refusal: dict[str, str] | None) -> None:
         """Raises ValueError where this host can run no job, or its jobs end before they claim."""
-        self._died_early = 0 if job.claimed or job.has_ended else self._died_early + 1
+        self._died_early = 0 if job.offset else self._died_early + 1
         if refusal is not None or self._died_early >= self.study.settings["max_attempts"]:
             log = job.batch.log(job.index)
             tail = "\n".join(attempts.tail(log))

@@ -269,6 +269,38 @@ def test_a_scheduler_outlives_a_file_server_that_fails_as_it_begins(
     assert capsys.readouterr().out.count("Input/output error") == 1
 
 
+@pytest.mark.parametrize(
+    ("claims", "pending", "counted"),
+    [
+        # Killed between two trials: the others are free, and none has failed.
+        (["done"], [1, 2], 0),
+        (["open"], [0, 1, 2], 0),
+        (["done", submissions.CLAIMS_END], [1, 2], 2),  # it could claim neither
+        ([], [0, 1, 2], 3),
+    ],
+)
+def test_what_a_job_that_is_gone_leaves(make_scheduler, monkeypatch, claims, pending, counted):
+    one, trials = make_scheduler()
+    paths = [trial.path for trial in trials]
+    batch = submissions.new(one.root, "local", [tuple(paths)], {})
+    for line in claims:
+        batch.note_claim(0, paths[0] if line in ("done", "open") else line)
+    one.left = dict(zip(paths, trials, strict=True))
+    job = schedulers.SubmittedJob(batch, 0, dict(one.left))
+    if "done" in claims:
+        job.read_claims()
+        job.claimed.clear()
+        del one.left[paths[0]]
+    unrecorded = []
+    count = one.policy.count_unrecorded
+    monkeypatch.setattr(
+        one.policy, "count_unrecorded", lambda *given: unrecorded.append(given) or count(*given)
+    )
+    one._follow_up_job(job, set(), set())
+    assert sorted(one.pending) == sorted(paths[number] for number in pending)
+    assert len(unrecorded) == counted
+
+
 def test_an_outage_ends_after_an_hour(monkeypatch):
     said, now = [], [0.0]
     monkeypatch.setattr(clock.clock, "monotonic", lambda: now[0])
