@@ -7,7 +7,7 @@ anything starts all come from here; the tables themselves are in `sweeps.study.k
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from attention import table as variants_table
@@ -39,7 +39,7 @@ class Range(NamedTuple):
 class OneOf(NamedTuple):
     """One of some words."""
 
-    words: tuple[str, ...]
+    words: Collection[str]
 
     def holds(self, value: Any) -> bool:
         """Returns whether the word is among them."""

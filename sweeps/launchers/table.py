@@ -10,7 +10,6 @@ CLASSES = {
     "ray": "sweeps.launchers.ray.launcher:Ray",
     "kubernetes": "sweeps.launchers.kubernetes.launcher:Kubernetes",
 }
-NAMES = tuple(CLASSES)
 
 
 def launcher_class(name: str) -> type[Launcher]:

@@ -179,10 +179,14 @@ def study_record(directory: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises ValueError where there is none, or it is not a study's record.
     """
+    path = pathlib.Path(directory) / STUDY
     try:
-        return record(pathlib.Path(directory) / STUDY, **_STUDY_RECORD)
+        content = record(path, **_STUDY_RECORD)
     except ABSENT:
         raise ValueError(f"{directory} is no study: it has no {STUDY}") from None
+    if not all(isinstance(stage, str) for stage in content["stages"]):
+        raise ValueError(f"{path} is damaged: stages is {content['stages']!r:.80}, not names")
+    return content
 
 
 def planned(

@@ -27,7 +27,7 @@ from sweeps.study.trial import Trial
 from workloads.downstream import suites
 
 # Keys of the study that may be others than those it was trained with.
-_CHANGEABLE = ("launcher", "max_attempts", "mesh", *launchers.NAMES)
+_CHANGEABLE = ("launcher", "max_attempts", "mesh", *launchers.CLASSES)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -67,7 +67,9 @@ def check_engine(study: Study) -> None:
     """
     settings = study.settings
     name = settings["launcher"]
-    engine = launchers.launcher_class(name)(settings, study.directory.resolve())
+    engine = launchers.launcher_class(name)(
+        settings, pathlib.Path(os.path.realpath(study.directory))
+    )
     try:
         with contextlib.closing(engine):
             engine.verify()

@@ -197,7 +197,7 @@ def _check_size(settings: dict[str, Any]) -> None:
 def check_same(settings: dict[str, Any], record: dict[str, Any], where: pathlib.Path) -> None:
     """Raises ValueError where the study on disk is another one, naming the keys that differ."""
     stored = configs.of_this_version(record["config"])
-    free = {key for key, role in keys.ROLES.items() if role.may_change}
+    free = {key for key, role in keys.roles().items() if role.may_change}
     if stored["diagnostics"]:  # what is recorded would not fit what other examples give
         free.remove("diagnostics_examples")
     differing = [

@@ -188,7 +188,7 @@ def _drop_paper_table(config: ml_collections.ConfigDict, changed: list[str]) -> 
     """
     if not config.paper_table:
         return
-    reasons = [key for key in changed if keys.ROLES[key.split(".")[0]].is_protocol]
+    reasons = [key for key in changed if keys.roles()[key.split(".")[0]].is_protocol]
     if config.space.startswith(selection.SELECTED):
         name = config.space.removeprefix(selection.SELECTED)
         tuning = layout.read_json_if_there(

@@ -262,23 +262,24 @@ OWN: dict[str, Key] = {
     "optimizer": Key("nadamw", "the update rule", OneOf(OPTIMIZERS)),
     # Who runs it.
     "launcher": Key(
-        "local", "who runs the trials: see docs/", OneOf(launchers.NAMES), role=Role.RUNNER
+        "local", "who runs the trials: see docs/", OneOf(launchers.CLASSES), role=Role.RUNNER
     ),
     "max_attempts": Key(
         3, "of one trial, preemptions not counted", Range(1, 100_000), role=Role.RUNNER
     ),
 }
 
-# By a key's name without its group's inner part: 'mesh' for 'mesh.data'.
-ROLES = {name.split(".")[0]: key.role for name, key in OWN.items()} | dict.fromkeys(
-    launchers.NAMES, Role.RUNNER
-)
+
+def roles() -> dict[str, Role]:
+    """Returns the role of every key or group of keys: 'mesh' for 'mesh.data'."""
+    own = {name.split(".")[0]: key.role for name, key in OWN.items()}
+    return own | dict.fromkeys(launchers.CLASSES, Role.RUNNER)
 
 
 def every() -> dict[str, Key]:
     """Returns every key by its name, such as 'points' or 'slurm.gpus'."""
     keys = dict(OWN)
-    for name in launchers.NAMES:
+    for name in launchers.CLASSES:
         for inner, key in launchers.launcher_class(name).KEYS.items():
             keys[f"{name}.{inner}"] = key._replace(role=Role.RUNNER)
     return keys

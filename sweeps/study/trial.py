@@ -160,12 +160,13 @@ class Trial:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
+_ROLES = keys.roles()
 # Fields that are keys of a study.
-SETTINGS = tuple(field.name for field in dataclasses.fields(Trial) if field.name in keys.ROLES)
+SETTINGS = tuple(field.name for field in dataclasses.fields(Trial) if field.name in _ROLES)
 # Where things lie that a worker needs beside the data.
-EXTRA_PATHS = tuple(name for name in SETTINGS if keys.ROLES[name] is Role.PATH)
+EXTRA_PATHS = tuple(name for name in SETTINGS if _ROLES[name] is Role.PATH)
 # Fields that may change until a trial is finished: results differ by rounding alone.
-CHANGEABLE = (*(name for name in SETTINGS if keys.ROLES[name].may_change), "start_from")
+CHANGEABLE = (*(name for name in SETTINGS if _ROLES[name].may_change), "start_from")
 _NOT_IN_IDS = frozenset((*_PLACE, *CHANGEABLE))
 
 

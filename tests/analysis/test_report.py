@@ -242,4 +242,4 @@ def test_the_configuration_is_without_engines_that_ran_nothing(hand_made) -> Non
     assert "slurm.gpus = 4" in text
     assert "mesh.data = 2" in text
     assert "ray." not in text
-    assert set(launchers.NAMES) == report._ENGINES
+    assert set(launchers.CLASSES) == report._ENGINES

@@ -139,11 +139,11 @@ def _job(directory, trials, environment, cwd):
 
 
 @pytest.mark.parametrize(
-    ("workload", "data_dir"), [("imagenet_vit", "/nowhere"), ("digits_vit", "/proc/nowhere")]
+    ("workload", "missing"), [("imagenet_vit", "/nowhere"), ("digits_vit", "/proc/nowhere")]
 )
-def test_node_without_the_data(tmp_path, environment, make_study, workload, data_dir):
+def test_node_without_the_data(tmp_path, environment, make_study, workload, missing):
     """Exit 76, the refusal with its host and reason on disk, the trial untouched."""
-    made = make_study(workload=workload, data_dir=data_dir, steps=8)
+    made = make_study(workload=workload, data_dir=missing, steps=8)
     study_directory.prepare(made)
     trials = made.trials("tune")
     study_directory.materialise(made, "tune", trials)
@@ -152,7 +152,7 @@ def test_node_without_the_data(tmp_path, environment, make_study, workload, data
     assert "Traceback" not in done.stderr
     refusal = batch.refusal(0)
     assert refusal["host"] == os.uname().nodename
-    assert data_dir in refusal["reason"]
+    assert missing in refusal["reason"]
     assert lease.latest(made.directory / trials[0].path) == 0
     assert status.read(made.directory / trials[0].path)["state"] == "pending"
 

@@ -155,7 +155,7 @@ def test_only_parameters_are_taken_over(other, tmp_path):
     params = {"w": jnp.arange(3.0)}
     trained = train_step.TrainState(jnp.int32(20), params, None, {"w": params["w"]}, jnp.int32(-1))
     store = checkpoints.Checkpoints(directory / layout.CHECKPOINTS, trials.read(directory))
-    store.save(20, trained, {"clock": 1.0})
+    store.save(20, trained, {}, {})
     store.close()
     trial = _tuned(tmp_path, seeds=1).trials("grid")[0]
     started, model_state = checkpoints.start(trial, jax.tree.map(jnp.zeros_like, params), None)

@@ -107,7 +107,6 @@ def _processes(monkeypatch):
     """
     monkeypatch.syspath_prepend(pathlib.Path(__file__).parent / "stub_training")
     monkeypatch.setitem(table.CLASSES, "processes", "processes_launcher:Processes")
-    monkeypatch.setattr(table, "NAMES", (*table.NAMES, "processes"))
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ def test_a_study_takes_the_point_another_selected(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("study.json", "{}", "study.json is no study's record"),
+        ("study.json", "{}", "study.json is damaged"),
         ("study.json", "{", "study.json.*cut short"),
         ("study.json", None, "is a grid and selects nothing"),
         (

@@ -499,7 +499,7 @@ def test_every_key_is_printed_with_what_is_checked(capsys):
     )
     assert main(["keys", "nothing"]) == 2
     assert "no key has 'nothing' in its name" in capsys.readouterr().err
-    for name in launchers.NAMES:  # what a study begins with is allowed
+    for name in launchers.CLASSES:  # what a study begins with is allowed
         config_keys.check(launchers.launcher_class(name).KEYS, config.base()[name].to_dict())
 
 
@@ -689,7 +689,7 @@ _OTHER_STUDY = {"workload", "protocol", "tuning_variant", "first_seed"}
 # The name is another directory, a changed study has no paper_table; others are of AlgoPerf's and
 # init2winit's workloads.
 _NOT_TRIED = {"name", "paper_table", "finetune_from", "algoperf_dir", "tokenizer_vocab_path"}
-_NOT_TRIED |= {"init2winit_dir", "init2winit_config", *launchers.NAMES}
+_NOT_TRIED |= {"init2winit_dir", "init2winit_config", *launchers.CLASSES}
 _KEYS = [key for key in keys.every() if key.split(".")[0] not in _NOT_TRIED]
 
 

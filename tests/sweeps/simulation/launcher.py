@@ -2,8 +2,9 @@
 table."""
 
 import pathlib
-from typing import Any
+from typing import Any, ClassVar
 
+from sweeps.launchers.config_keys import Key
 from tests.sweeps.simulation.engine import Engine
 
 DEFAULTS: dict[str, Any] = {"poll_seconds": 15, "trials_per_job": 1}
@@ -13,6 +14,8 @@ current: list[Engine] = []
 
 class Simulated:
     """An instance is the engine of the simulation under way."""
+
+    KEYS: ClassVar = {name: Key(value, "") for name, value in DEFAULTS.items()}
 
     def __new__(cls, settings: dict[str, Any], study_directory: pathlib.Path) -> Engine:  # type: ignore[misc]
         """Returns that engine."""

@@ -70,7 +70,6 @@ if sys.orig_argv[1:4] == ["-m", "sweeps", "job"]:
     from sweeps.launchers import table
 
     table.CLASSES["processes"] = "processes_launcher:Processes"  # test_job_scheduler.py
-    table.NAMES = (*table.NAMES, "processes")
 
     if UPDATE_S:
         from sweeps.job import accelerator, trainer
