@@ -30,7 +30,7 @@ IMPORTS: dict[str, tuple[str, ...]] = {
 # all of it standard library.
 FOREIGN = {"jax", "jaxlib", "flax", "optax", "orbax", "attention", "workloads", "sweeps"}
 TAKEN = (
-    *("sweeps.records.layout", "sweeps.records.measurements", "sweeps.records.status"),
+    *("sweeps.records.layout", "sweeps.records.status"),
     "sweeps.records.init2winit_columns",
     *("sweeps.study.selection", "attention.files", "attention.table"),
     *("workloads.arguments", "workloads.base.errors.told"),

@@ -1,5 +1,6 @@
 """What validation chooses."""
 
+import json
 import math
 import pathlib
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from analysis.load import selection
 from analysis.load.metrics import MissingMetricError
 from analysis.load.records import Run, StudyRuns
-from sweeps.records import layout
+from sweeps.records import layout, measurements
 from sweeps.study import selection as rule
 
 
@@ -123,8 +124,12 @@ def test_a_lost_seed_counts_as_the_worst_for_the_driver_too(seeds, chosen, mode,
             runs.append(run_of([number], column, point=point, seed=seed, state=state))
             trial = tmp_path / f"{point}_{seed}"
             trial.mkdir()
-            layout.write_json(trial / layout.STATUS, {"state": state})
-            (trial / layout.EVAL_MEASUREMENTS).write_text(f"global_step,{column}\n1,{number}\n")
+            layout.write_json(trial / layout.STATUS, {"state": state, "global_step": 1})
+            attempt = trial / layout.ATTEMPTS / "1"
+            attempt.mkdir(parents=True)
+            layout.write_json(attempt / measurements.RESUMED, {"global_step": 0})
+            row = {"kind": "eval", "global_step": 1, column: number}
+            (attempt / measurements.FILE).write_text(json.dumps(row) + "\n")
             found.setdefault(point, []).append(rule.trial_value(trial, column, mode))
     assert selection.best_point(runs) == chosen
     assert rule.best_point(found, mode) == chosen
