@@ -157,7 +157,10 @@ def test_an_evaluation_that_failed_is_told(folder):
         ({"framework": "pytorch"}, "give --framework=jax"),
         ({"workload": "imagenet_resnet"}, "its model has no attention"),
         ({"workload": "imagenet_vit_post_ln"}, "cannot run it"),
-        ({"workload": "finewebedu_lm", "attention": "laser+qk_norm"}, "normalises its queries and keys"),
+        (
+            {"workload": "finewebedu_lm", "attention": "laser+qk_norm"},
+            "normalises its queries and keys",
+        ),
         ({"workload": None}, "Flag --workload must have a value"),
         ({"skip_evals": "perhaps"}, "submission_runner.py's flags"),
         ({"workload": "librispeech_conformer"}, "vocab_path is not given"),
