@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator
 from sweeps.records import attempts, disk, layout, lease, measurements, status, submissions
 from sweeps.study.trial import Trial
 
-# Without progress for so long a process ends itself; until the first update, which compiles, six
-# times as long.
-HANGS_AFTER_S = float(os.environ.get("ATTNPERF_HANG_S", "600"))
-_BEFORE_FIRST_UPDATE = 6
+# Without progress for so long a process ends itself. Compiling and a whole evaluation lie between
+# two updates, so it is an hour.
+HANGS_AFTER_S = float(os.environ.get("ATTNPERF_HANG_S", "3600"))
 _ARM_EVERY_S = min(10.0, HANGS_AFTER_S / 6)
 
 
@@ -27,7 +26,7 @@ class Watchdog:
 
     def __init__(self) -> None:
         self._armed_at = time.monotonic()
-        faulthandler.dump_traceback_later(_BEFORE_FIRST_UPDATE * HANGS_AFTER_S, exit=True)
+        faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True)
 
     def progress(self) -> None:
         """An update, or a batch of an evaluation, has ended."""

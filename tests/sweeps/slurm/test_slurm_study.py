@@ -151,7 +151,7 @@ def test_jobs_killed_requeued_and_told_to_stop(driver, undisturbed, cluster, wai
     one.wait()
     assert equality.problems(one.directory, undisturbed) == []
     assert {trial: equality.outcomes(one.directory / trial) for trial in expected} == expected
-    assert {trial: len(handles) for trial, handles in one.handles().items()} == jobs
+    assert {trial: len(one.handles()[trial]) for trial in jobs} == jobs
 
 
 def test_preemption_and_the_loss_of_driver_controller_and_node(
