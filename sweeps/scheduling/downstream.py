@@ -49,11 +49,6 @@ class Evaluation:
         return len(suites.get(self.suite).tasks)
 
     @property
-    def unit(self) -> str:
-        """What `steps` counts."""
-        return "task"
-
-    @property
     def program(self) -> tuple[Any, ...]:
         """Evaluations with equal programs share what is compiled."""
         return ("evaluation", self.suite, *self.trial.program)

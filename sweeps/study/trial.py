@@ -10,7 +10,6 @@ from typing import Any, Protocol
 from sweeps.launchers.config_keys import Role
 from sweeps.records import layout
 from sweeps.study import keys
-from workloads import init2winit_specs
 from workloads.base.options import Options
 
 # Of an id: which rule it was made by. Records of schema 1 name none.
@@ -25,7 +24,7 @@ class Task(Protocol):
     """What jobs are given: a trial, or the evaluation of a trained one.
 
     path: of its directory, relative to the study's. program: tasks with equal programs share what
-    is compiled. steps: how many of `unit` it takes.
+    is compiled. steps: updates of a trial, tasks of an evaluation.
     """
 
     @property
@@ -34,8 +33,6 @@ class Task(Protocol):
     def program(self) -> tuple[Any, ...]: ...
     @property
     def steps(self) -> int: ...
-    @property
-    def unit(self) -> str: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,16 +89,6 @@ class Trial:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mesh", tuple(self.mesh))  # JSON has lists
-
-    @property
-    def unit(self) -> str:
-        """What `steps` counts."""
-        return "step"
-
-    @property
-    def first_logged(self) -> int:
-        """The update, from 0, whose loss is the first that is logged: init2winit has none of it."""
-        return self.log_every - 1 if init2winit_specs.is_init2winit(self.workload) else 0
 
     @property
     def options(self) -> dict[str, Any]:
