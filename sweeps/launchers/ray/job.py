@@ -20,7 +20,7 @@ from sweeps.launchers import local, remote
 from sweeps.launchers.protocol import WRONG_NODE
 from sweeps.records.submissions import Batch
 
-# A job saves itself within 600 s (sweeps.scheduling.local_scheduler); Ray would kill it 3 s after
+# A job saves itself within 600 s (sweeps.launchers.local); Ray would kill it 3 s after
 # the order to stop.
 _STOP_WAIT_S = 660
 # Hosts to avoid, in Ray's metadata of a job.
