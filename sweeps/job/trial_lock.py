@@ -16,6 +16,7 @@ from sweeps.study.trial import Trial
 # two updates, so it is an hour.
 HANGS_AFTER_S = float(os.environ.get("ATTNPERF_HANG_S", "3600"))
 _ARM_EVERY_S = min(10.0, HANGS_AFTER_S / 6)
+_STDERR = 2  # the descriptor, which leads to the attempt's log
 
 
 class Watchdog:
@@ -26,13 +27,13 @@ class Watchdog:
 
     def __init__(self) -> None:
         self._armed_at = time.monotonic()
-        faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True)
+        faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True, file=_STDERR)
 
     def progress(self) -> None:
         """An update, or a batch of an evaluation, has ended."""
         if time.monotonic() - self._armed_at >= _ARM_EVERY_S:
             self._armed_at = time.monotonic()
-            faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True)
+            faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True, file=_STDERR)
 
     def close(self) -> None:
         """The trial is given back."""

@@ -175,7 +175,6 @@ def _attempt(made, trial, directory, stop):
         attempt,
         train_step.TrainStep(workload, trial.optimizer),
         made.data_dir,
-        lambda event, **fields: None,
         lambda: done + next(steps) == stop,
     )
     if stop is None:
