@@ -150,17 +150,6 @@ def test_one_shard_cannot_give_a_validation_split(
         c4.C4.prepare(tmp_path / "data", tmp_path)
 
 
-def test_texts_are_read_by_number_and_as_a_stream(
-    tree: Path, texts: dict[str, list[list[str]]]
-) -> None:
-    split = tfds_directory.TfdsSplit(
-        tree / "c4" / "en" / "3.0.1", "train", features=tfds_directory.TEXT
-    )
-    assert split.num_classes is None
-    assert split[3] == {"text": "the cat\nsat là".encode()}
-    assert list(token_preparation.tfds_documents(split, 1)) == texts["train"][1]
-
-
 def test_a_shard_with_other_records_than_stated_is_refused(
     tree: Path, texts: dict[str, list[list[str]]]
 ) -> None:
