@@ -1,7 +1,7 @@
 """Corpora that the tests of text workloads are prepared from, and processes that a test starts."""
 
 import multiprocessing.process
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -47,12 +47,7 @@ def started_processes(monkeypatch) -> list[multiprocessing.process.BaseProcess]:
     return started
 
 
-@pytest.fixture
-def check_records() -> Callable[[Path, Mapping[str, Sequence[Sequence[str]]]], None]:
-    return _check_records
-
-
-def _check_records(directory: Path, splits: Mapping[str, Sequence[Sequence[str]]]) -> None:
+def check_records(directory: Path, splits: Mapping[str, Sequence[Sequence[str]]]) -> None:
     """Asserts that records of 16 tokens are those of the texts, packed by hand shard by shard."""
     processor = tokenizer.load(directory / "spm.model")
     for split, shards in splits.items():
@@ -65,12 +60,7 @@ def _check_records(directory: Path, splits: Mapping[str, Sequence[Sequence[str]]
         np.testing.assert_array_equal(records, np.concatenate(rows))
 
 
-@pytest.fixture
-def write_text_dataset() -> Callable[..., Path]:
-    return _write_text_dataset
-
-
-def _write_text_dataset(
+def write_text_dataset(
     tree: Path, dataset: str, splits: Mapping[str, Sequence[Sequence[str]]]
 ) -> Path:
     """Writes `dataset` (`name/config:version`) into a TFDS tree; splits hold shards of texts, all
@@ -93,8 +83,3 @@ def _write_text_dataset(
         shards={split: len(shards) for split, shards in splits.items()},
     )
     return directory
-
-
-@pytest.fixture(scope="session")
-def make_sentences() -> Callable[[int, int], list[str]]:
-    return sentences

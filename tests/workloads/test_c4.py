@@ -2,12 +2,12 @@
 
 import dataclasses
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.workloads import data_files
+from tests.workloads.conftest import check_records, sentences, write_text_dataset
 from workloads.base.errors import DataError
 from workloads.storage import tfds_directory, tfrecord, tokenizer
 from workloads.text.corpora import c4, token_preparation
@@ -25,17 +25,15 @@ def _small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def texts(make_sentences: Callable[[int, int], list[str]]) -> dict[str, list[list[str]]]:
+def texts() -> dict[str, list[list[str]]]:
     """Four shards of train, two of validation, with a line break and a letter of two bytes."""
-    train = [make_sentences(60, shard) for shard in range(4)]
+    train = [sentences(60, shard) for shard in range(4)]
     train[0][3] = "the cat\nsat là"
-    return {"train": train, "validation": [make_sentences(20, 8), make_sentences(20, 9)]}
+    return {"train": train, "validation": [sentences(20, 8), sentences(20, 9)]}
 
 
 @pytest.fixture
-def tree(
-    tmp_path: Path, texts: dict[str, list[list[str]]], write_text_dataset: Callable[..., Path]
-) -> Path:
+def tree(tmp_path: Path, texts: dict[str, list[list[str]]]) -> Path:
     write_text_dataset(tmp_path / "tree", "c4/en:3.0.1", texts)
     return tmp_path / "tree"
 
@@ -44,7 +42,6 @@ def test_records_are_the_documents(
     tree: Path,
     tmp_path: Path,
     texts: dict[str, list[list[str]]],
-    check_records: Callable[..., None],
 ) -> None:
     c4.C4.prepare(tmp_path / "data", tree, processes=1)
     names = {path.name for path in (tmp_path / "data").glob("*.npy")}
@@ -142,23 +139,10 @@ def test_missing_data_is_named_with_its_command(tmp_path: Path) -> None:
         c4.C4.check(tmp_path / "nowhere")
 
 
-def test_one_shard_cannot_give_a_validation_split(
-    tmp_path: Path, write_text_dataset: Callable[..., Path]
-) -> None:
+def test_one_shard_cannot_give_a_validation_split(tmp_path: Path) -> None:
     write_text_dataset(tmp_path, "c4/en:3.1.0", {"train": [["a"] * 9], "validation": [["b"]]})
     with pytest.raises(DataError, match="has one shard; two are needed"):
         c4.C4.prepare(tmp_path / "data", tmp_path)
-
-
-def test_texts_are_read_by_number_and_as_a_stream(
-    tree: Path, texts: dict[str, list[list[str]]]
-) -> None:
-    split = tfds_directory.TfdsSplit(
-        tree / "c4" / "en" / "3.0.1", "train", features=tfds_directory.TEXT
-    )
-    assert split.num_classes is None
-    assert split[3] == {"text": "the cat\nsat là".encode()}
-    assert list(token_preparation.tfds_documents(split, 1)) == texts["train"][1]
 
 
 def test_a_shard_with_other_records_than_stated_is_refused(

@@ -94,12 +94,6 @@ def test_reference_rows_are_the_nearest_neighbour_s_and_the_most_frequent_class_
     assert 0.85 < constant["train/error"] < 0.9
 
 
-def test_preparing_elsewhere_gives_the_same_bytes(prepared: Path, tmp_path: Path) -> None:
-    assert data_files.contents(digits.prepare(tmp_path / "new" / "place")) == data_files.contents(
-        prepared
-    )
-
-
 @pytest.mark.parametrize(
     ("damage", "file"),
     [

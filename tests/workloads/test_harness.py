@@ -13,7 +13,7 @@ import pytest
 
 from attention import registry as variants
 from tests.workloads import fabricated_rows
-from tests.workloads.conftest import VOCABULARY, WORDS
+from tests.workloads.conftest import VOCABULARY, WORDS, sentences
 from workloads import catalog, registry
 from workloads.base.options import Options
 from workloads.base.workload import Sizes
@@ -197,9 +197,9 @@ def test_examples_for_fine_tuning(data_dir):
         examples("rte", 5)
 
 
-def test_an_answer_that_cannot_be_said_is_named_at_the_door(data_dir, tmp_path, make_sentences):
+def test_an_answer_that_cannot_be_said_is_named_at_the_door(data_dir, tmp_path):
     """A vocabulary without byte fallback, whose text has neither 'F' nor an underscore."""
-    (tmp_path / "spm.model").write_bytes(tokenizer.train(make_sentences(300, 1), 150))
+    (tmp_path / "spm.model").write_bytes(tokenizer.train(sentences(300, 1), 150))
     suite = suites.get("superglue")
     fabricated_rows.write(tmp_path, suite, WORDS)
     with pytest.raises(ValueError, match="the answer '.*' cannot be said: .*spm.model"):

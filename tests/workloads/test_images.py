@@ -49,11 +49,6 @@ def test_orientation_in_the_file_is_ignored() -> None:
     assert images.decode(encoded).shape == (8, 20, 3)
 
 
-def test_an_array_passes_through() -> None:
-    picture = _picture(3, 3)
-    assert images.decode(picture) is picture
-
-
 @pytest.mark.parametrize("content", [b"", b"not an image", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"])
 def test_what_is_no_image_is_refused(content: bytes) -> None:
     with pytest.raises(DataError, match="no JPEG or PNG"):
@@ -80,18 +75,6 @@ def test_an_image_of_a_pixel_or_a_line_is_resized(shape, transform) -> None:
     assert example["inputs"].shape == (224, 224, 3)
     if isinstance(transform, images.EvalTransform):
         assert (example["inputs"] == 77).all()
-
-
-def test_resize_of_a_row_worked_by_hand() -> None:
-    # 4 → 2: the first centre is at 0.5 in input pixels. Keys' kernel gives 0.5625 to pixels 0 and
-    # 1, -0.0625 to pixel 2, and -0.0625 to pixel -1, which does not exist: divide by 1.0625.
-    # (0.5625·0 + 0.5625·17 - 0.0625·34) / 1.0625 = 7, and by symmetry 51 - 7 = 44.
-    row = np.array([0, 17, 34, 51], np.uint8)
-    picture = np.repeat(np.repeat(row[None, :, None], 4, 0), 3, 2)
-    np.testing.assert_allclose(images.resize(picture, 2)[:, :, 0], [[7, 44], [7, 44]], atol=1e-5)
-    np.testing.assert_allclose(
-        images.resize(picture.transpose(1, 0, 2), 2)[:, :, 0], [[7, 7], [44, 44]], atol=1e-5
-    )
 
 
 def _plain_resize(picture: np.ndarray, size: int) -> np.ndarray:
@@ -209,39 +192,17 @@ def test_train_crop_cuts_grey_levels_off() -> None:
 
 def test_flip_exchanges_left_and_right_half_of_the_time() -> None:
     picture, generator = _picture(4, 5), np.random.default_rng(0)
-    mirrored = 0
-    for _ in range(1000):
-        result = images.flip(picture, generator)
-        if not np.array_equal(result, picture):
-            np.testing.assert_array_equal(result, picture[:, ::-1])
-            mirrored += 1
-    assert 430 < mirrored < 570  # 500 ± 4.4 standard deviations
+    results = [images.flip(picture, generator).tobytes() for _ in range(1000)]
+    assert set(results) == {picture.tobytes(), picture[:, ::-1].tobytes()}
+    assert 430 < results.count(picture.tobytes()) < 570  # 500 ± 4.4 standard deviations
 
 
 def test_shift_moves_by_every_amount_and_fills() -> None:
     picture, generator = _picture(4, 6), np.random.default_rng(0)
-    seen = set()
-    for _ in range(400):
-        result = images.shift(picture, 2, generator)
-        matches = [
-            (down, right)
-            for down in range(-2, 3)
-            for right in range(-2, 3)
-            if np.array_equal(result, _moved(picture, down, right))
-        ]
-        assert len(matches) == 1
-        seen.update(matches)
-    assert len(seen) == 25
-
-
-def _moved(picture: np.ndarray, down: int, right: int) -> np.ndarray:
-    result = np.zeros_like(picture)
-    height, width, _ = picture.shape
-    for y in range(height):
-        for x in range(width):
-            if 0 <= y - down < height and 0 <= x - right < width:
-                result[y, x] = picture[y - down, x - right]
-    return result
+    padded = np.pad(picture, ((2, 2), (2, 2), (0, 0)))
+    views = {padded[y : y + 4, x : x + 6].tobytes() for y in range(5) for x in range(5)}
+    assert len(views) == 25
+    assert {images.shift(picture, 2, generator).tobytes() for _ in range(400)} == views
 
 
 def test_views_have_their_size_and_label_and_draw_only_from_the_generator() -> None:

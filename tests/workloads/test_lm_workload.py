@@ -1,7 +1,6 @@
 """The language model as a workload: batches, loss, metrics, and what it refuses."""
 
 import dataclasses
-import json
 
 import jax
 import jax.numpy as jnp
@@ -141,8 +140,7 @@ def test_records_of_another_model_are_refused(tokens_dir, tmp_path):
 def test_example_batches_have_the_shapes_of_training(workload, tokens_dir):
     real = next(workload._build_input_queue(0, "train", tokens_dir, 4))
     random = workload.example_batch(4)
-    assert json.dumps(_described(real)) == json.dumps(_described(random))
-
-
-def _described(batch):
-    return {name: (leaf.shape, str(leaf.dtype)) for name, leaf in sorted(batch.items())}
+    shapes = [
+        {name: (leaf.shape, leaf.dtype) for name, leaf in batch.items()} for batch in (real, random)
+    ]
+    assert shapes[0] == shapes[1]

@@ -68,14 +68,6 @@ def _assert_same(one: list[Batch], other: list[Batch]) -> None:
             np.testing.assert_array_equal(first[name], second[name], err_msg=name)
 
 
-def test_batches_have_the_shapes_that_a_workload_expects() -> None:
-    (batch,) = _train(1)
-    assert {name: (array.shape, array.dtype) for name, array in batch.items()} == {
-        "inputs": ((4, 6, 5, 3), np.uint8),
-        "targets": ((4,), np.int32),
-    }
-
-
 @given(start=st.integers(0, 40), seed=st.integers(0, 2**40))
 @settings(max_examples=20)
 def test_starting_at_a_step_is_skipping_to_it(start: int, seed: int) -> None:
@@ -108,26 +100,6 @@ class Large(Pictures):
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         return {"image": np.full((1024, 1024, 1), number, np.uint8), "label": number}
-
-
-def test_nothing_of_a_worker_s_batch_is_copied_in_the_caller_s_thread() -> None:
-    """Measured: 0.5 ms of the thread for a batch whose copy takes it 8."""
-    taken, copying = [], []
-    with loader.train_batches(
-        Large(8), seed=0, batch_size=32, transform=PLAIN, num_workers=1
-    ) as stream:
-        next(stream)
-        for _ in range(4):
-            time.sleep(0.5)
-            started = time.thread_time()
-            batch = next(stream)
-            taken.append(time.thread_time() - started)
-            started = time.thread_time()
-            copied = np.array(batch["inputs"])
-            copying.append(time.thread_time() - started)
-    # In memory of its own, which the stream's end does not take away.
-    np.testing.assert_array_equal(batch["inputs"], copied)
-    assert min(taken) < min(copying) / 3, (taken, copying)
 
 
 def test_every_epoch_holds_each_example_once_in_another_order() -> None:
@@ -200,15 +172,6 @@ def test_evaluation_sees_each_example_once_in_order(
     assert not inputs[number:].any()
 
 
-def test_evaluation_by_worker_processes_is_the_same(started_processes) -> None:
-    settings: dict[str, Any] = {"batch_size": 12, "transform": PLAIN}
-    with loader.eval_batches(Pictures(23), num_workers=9, **settings) as stream:
-        found = [next(stream)]
-        assert len(started_processes) == 2  # as many as batches
-        found += stream
-    _assert_same(found, list(loader.eval_batches(Pictures(23), num_threads=0, **settings)))
-
-
 def test_workers_that_came_to_the_end_leave_no_shared_memory() -> None:
     def shared() -> int:
         return Path("/proc/self/maps").read_text().count("/dev/shm/psm_")
@@ -235,11 +198,6 @@ def test_a_cache_of_decoded_images_changes_nothing() -> None:
     _assert_same(_train(8, source=cached), _train(8, source=source))
     with pytest.raises(ValueError, match=r"the first 3 of 23 examples need 270 bytes .* 200 are"):
         sources.CachedSource(source, images.decoded, max_bytes=200)
-
-
-def test_a_subset_holds_what_was_asked() -> None:
-    subset = sources.Subset(Pictures(9), [7, 0, 7])
-    assert [subset[number]["label"] for number in range(len(subset))] == [7, 0, 7]
 
 
 def test_the_fixed_subset_is_fixed_and_mixed() -> None:

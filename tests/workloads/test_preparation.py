@@ -99,8 +99,3 @@ def test_two_preparations_at_once_wait_for_each_other(tmp_path):
         _write(tmp_path)  # the other one ends
         fcntl.flock(lock, fcntl.LOCK_UN)
         waiting.result(timeout=60)
-
-
-def test_content_of_another_digest_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"the records have SHA-256 ab, not cd\n.*mend it"):
-        preparation.check_digest(tmp_path, "the records", "ab", "cd", "mend it")

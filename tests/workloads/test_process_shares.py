@@ -3,7 +3,6 @@
 In each domain, with the batch divided over processes and with the model divided over them.
 """
 
-import csv
 import dataclasses
 import json
 import os
@@ -19,19 +18,16 @@ from attention import registry as variants
 from sweeps.distributed import process_group
 from sweeps.launchers import local
 from sweeps.training import train_step
+from tests.workloads import small_speech
 from workloads import catalog
 from workloads.base import loader, sharding
 from workloads.base.options import Options
 from workloads.base.workload import Sizes
-from workloads.speech import conformer, speech_workload
-from workloads.speech.corpora import speech_tokenizer
 from workloads.text.language_models import BertWorkload, LMWorkload
 from workloads.text.specs import TransformerSize
 
 HERE = pathlib.Path(__file__).resolve()
 TINY = TransformerSize(1, 16, 32, 4, 8, vocabulary=64, context=16)
-TEXTS = ["AB BA", "BA", "AB", "BAB A", "A B", "BB AA", "ABBA", "A"]
-SPLITS = {"train": ("train-clean-100",), "validation": ("dev-clean",), "test": ("test-clean",)}
 POINT = {
     "learning_rate": 1e-2, "one_minus_beta1": 0.1, "beta2": 0.99, "epsilon": 1e-8,
     "weight_decay": 0.1, "label_smoothing": 0.1, "dropout_rate": 0.1, "grad_clip": np.inf,
@@ -79,22 +75,6 @@ def _text(kind, name, mesh):
     return workload, "-"
 
 
-def _speech(folder):
-    data = speech_workload.Speech(
-        sizes=Sizes(8, 4, 3, 3, eval_batch_size=2),
-        splits=SPLITS, max_audio=4800, max_targets=10, vocab_size=8,
-    )  # fmt: skip
-    config = conformer.Config(
-        vocab_size=8, encoder_dim=8, num_heads=2, num_layers=1, feed_forward_factor=2,
-        batch_norm_momentum=0.9, subsampling_channels=2, masks=None,
-    )  # fmt: skip
-    row = catalog.get("spoken_digits_conformer")
-    workload = speech_workload.SpeechWorkload(
-        row, data, config, variants.get("standard"), Options()
-    )
-    return workload, folder
-
-
 def _train(workload, data_dir):
     """Two steps and an evaluation."""
     step_function = train_step.TrainStep(workload, "adamw")
@@ -121,7 +101,7 @@ def measure(folder):
         _text(LMWorkload, "pydoc_lm", (1, 2, 1)),
         _text(BertWorkload, "pydoc_bert", (0, 1, 1)),
         _text(LMWorkload, "pydoc_lm", (1, 1, 2)),
-        _speech(folder),
+        (small_speech.make(), folder),
     )
     print("RESULT", json.dumps([_train(*each) for each in made]), flush=True)
     if isinstance(group, process_group.ProcessGroup):
@@ -151,27 +131,10 @@ def _result(process):
     return json.loads(line.removeprefix("RESULT "))
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """AlgoPerf's layout: 8 utterances to train, 3 to validate, of noise."""
-    (tmp_path / speech_tokenizer.FILE_NAME).write_bytes(speech_tokenizer.train(TEXTS, 8))
-    tokenizer = speech_tokenizer.load(tmp_path, 8, "prepare")
-    random = np.random.default_rng(0)
-    for split, count in (("train-clean-100", 8), ("dev-clean", 3)):
-        (tmp_path / split).mkdir()
-        with (tmp_path / f"{split}.csv").open("w", newline="") as file:
-            csv.writer(file).writerows([["", "id"], *([n, f"u{n}"] for n in range(count))])
-        for number, text in enumerate(TEXTS[:count]):
-            audio = random.integers(-2000, 2000, 4800 - 160 * number)
-            np.save(tmp_path / split / f"u{number}_audio.npy", audio)
-            ids = np.array(speech_tokenizer.encode(tokenizer, text), np.int32)
-            np.save(tmp_path / split / f"u{number}_targets.npy", ids)
-    return str(tmp_path)
-
-
 @pytest.mark.slow
-def test_every_domain_trains_alike_in_two_processes(folder):
+def test_every_domain_trains_alike_in_two_processes(tmp_path):
     """Within rounding: XLA may add up parts of a sum in another order across processes."""
+    folder = small_speech.write(tmp_path)
     (port,) = local.free_ports(1)
     alone = _result(_start(folder, flags="--xla_force_host_platform_device_count=2"))
     two = [

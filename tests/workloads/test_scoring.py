@@ -170,13 +170,6 @@ def test_order_and_copies_change_nothing(scorer):
     assert scorer.costs.real_tokens - before == sum(map(len, requests[0]))
 
 
-def test_progress_ends_with_all_that_is_different(scorer):
-    told = []
-    scorer.loglikelihoods(_requests(12) * 2, lambda done, every: told.append((done, every)))
-    assert told[-1] == (12, 12)
-    assert told == sorted(told)
-
-
 def test_a_model_that_sees_both_sides_is_refused():
     bert = BertWorkload(catalog.get("pydoc_bert"), None, Options(), SIZE, SIZES)
     with pytest.raises(ValueError, match="pydoc_bert is no decoder"):

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from workloads.base.errors import DataError
 from workloads.speech.corpora import speech_records
@@ -47,11 +45,6 @@ def test_records_come_in_the_order_of_the_lists_padded(directory: Path) -> None:
         assert {record[name].dtype for name in record if name != "audio"} == {np.dtype("int32")}
     with pytest.raises(IndexError):
         source[3]
-
-
-def test_splits_go_one_after_the_other(directory: Path) -> None:
-    assert [name for _, name in _open(directory, "b", "a").ids] == ["2-1-0", "1-1-1", "1-1-0"]
-    assert str(_open(directory)) == f"{directory}: a + b"
 
 
 AUDIO, TARGETS = "a/1-1-0_audio.npy", "a/1-1-0_targets.npy"
@@ -114,29 +107,3 @@ def test_a_damaged_list_is_named(directory: Path, content: str, message: str) ->
     with pytest.raises(DataError, match=r"a\.csv") as caught:
         _open(directory)
     assert message in str(caught.value)
-
-
-def test_a_missing_list_is_named(directory: Path) -> None:
-    with pytest.raises(DataError, match=r"c\.csv cannot be read"):
-        _open(directory, "a", "c")
-
-
-@settings(max_examples=30)
-@given(
-    audio=st.lists(st.integers(-(2**15), 2**15 - 1), min_size=1, max_size=20),
-    targets=st.lists(st.integers(1, 1023), min_size=1, max_size=6),
-    kind=st.sampled_from(["int16", "int32", "int64"]),
-)
-def test_what_was_saved_is_read(
-    tmp_path_factory: pytest.TempPathFactory, audio: list[int], targets: list[int], kind: str
-) -> None:
-    directory = tmp_path_factory.mktemp("records")
-    speech_records.write(
-        directory, "a", "1-2-3", np.array(audio, kind), np.array(targets, np.int32)
-    )
-    speech_records.write_ids(directory, "a", ["1-2-3"])
-    record = speech_records.SpeechSplit(directory, ("a",), 20, 6, REPAIR)[0]
-    assert record["audio"][: record["audio_length"]].tolist() == audio
-    assert record["targets"][: record["targets_length"]].tolist() == targets
-    assert not record["audio"][len(audio) :].any()
-    assert not record["targets"][len(targets) :].any()

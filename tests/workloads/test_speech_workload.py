@@ -6,53 +6,21 @@ import numpy as np
 import pytest
 
 from attention import registry as variants
-from workloads import catalog, registry
+from tests.workloads import small_speech
+from workloads import registry
 from workloads.base import spec
-from workloads.base.options import Options
-from workloads.base.workload import Sizes
-from workloads.speech import conformer, speech_workload
 from workloads.speech.conformer_layers import SpecAugMasks
-from workloads.speech.corpora import speech_records, speech_tokenizer
-
-TEXTS = ["AB BA", "BA", "AB", "BAB A", "A B", "BB AA", "ABBA", "A"]
-VOCABULARY = 8
-SPLITS = {"train": ("train-clean-100",), "validation": ("dev-clean",), "test": ("test-clean",)}
-MAX_AUDIO, MAX_TARGETS = 4800, 10
+from workloads.speech.corpora import speech_tokenizer
 
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory):
-    """AlgoPerf's layout: 8 utterances to train, 3 to validate, 3 to test, of noise."""
-    folder = tmp_path_factory.mktemp("speech")
-    (folder / speech_tokenizer.FILE_NAME).write_bytes(speech_tokenizer.train(TEXTS, VOCABULARY))
-    tokenizer = speech_tokenizer.load(folder, VOCABULARY, "prepare")
-    random = np.random.default_rng(0)
-    for split, count in (("train-clean-100", 8), ("dev-clean", 3), ("test-clean", 3)):
-        for number, text in enumerate(TEXTS[:count]):
-            audio = random.integers(-2000, 2000, 4800 - 160 * number)
-            ids = speech_tokenizer.encode(tokenizer, text)
-            speech_records.write(folder, split, f"u{number}", audio, ids)
-        speech_records.write_ids(folder, split, [f"u{number}" for number in range(count)])
-    return str(folder)
-
-
-def _make(variant="standard", masks=None):
-    data = speech_workload.Speech(
-        sizes=Sizes(8, 4, 3, 3, eval_batch_size=2),
-        splits=SPLITS, max_audio=MAX_AUDIO, max_targets=MAX_TARGETS, vocab_size=VOCABULARY,
-    )  # fmt: skip
-    config = conformer.Config(
-        vocab_size=VOCABULARY, encoder_dim=8, num_heads=2, num_layers=1, feed_forward_factor=2,
-        batch_norm_momentum=0.9, subsampling_channels=2, masks=masks,
-    )  # fmt: skip
-    return speech_workload.SpeechWorkload(
-        catalog.get("spoken_digits_conformer"), data, config, variants.get(variant), Options()
-    )
+    return small_speech.write(tmp_path_factory.mktemp("speech"))
 
 
 @pytest.fixture(scope="module")
 def workload():
-    return _make()
+    return small_speech.make()
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +82,7 @@ def test_metrics_count_every_example_once(workload, data_dir, state):
 
 def test_word_error_rate_of_known_answers(workload, data_dir, state, monkeypatch):
     """Heard: BA for AB BA, BA for BA, AB and a filling's nonsense: 1 error in 4 words."""
-    tokenizer = speech_tokenizer.load(data_dir, VOCABULARY, "prepare")
+    tokenizer = speech_tokenizer.load(data_dir, small_speech.VOCABULARY, "prepare")
     heard = [speech_tokenizer.encode(tokenizer, text) for text in ("BA", "BA", "AB", "BB BB")]
     symbols = np.zeros((2, 2, 10), np.int32)
     for number, ids in enumerate(heard):
@@ -135,7 +103,7 @@ def test_word_error_rate_of_known_answers(workload, data_dir, state, monkeypatch
 @pytest.mark.slow
 def test_training_steps_learn_and_move_the_averages(data_dir):
     """Gradient steps on one batch, with SpecAugment, LASER and a traced dropout rate."""
-    workload = _make("laser", SpecAugMasks(time_masks=1, frequency_masks=1))
+    workload = small_speech.make("laser", SpecAugMasks(time_masks=1, frequency_masks=1))
     params, state = workload.init_model_fn(jax.random.key(0))
     batch = next(workload._build_input_queue(0, "train", data_dir, 4))
 

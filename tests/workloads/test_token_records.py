@@ -68,23 +68,10 @@ def test_records_come_back_by_number_over_all_shards(directory: Path) -> None:
             split[number]
 
 
-def test_shards_are_plain_numpy_files(directory: Path) -> None:
-    assert np.array_equal(np.load(directory / SECOND), ROWS[4:9])
-    assert np.load(directory / "train-00001-of-00003.npy").shape == (0, 6)
-
-
 def test_a_split_can_be_sent_to_another_process(directory: Path) -> None:
     sent = pickle.dumps(_open(directory))
     assert len(sent) < 2000
     assert pickle.loads(sent)[7]["tokens"].tolist() == ROWS[7].tolist()
-
-
-def test_tokens_json_says_what_there_is(directory: Path) -> None:
-    info = json.loads((directory / "tokens.json").read_text())
-    assert info["special_ids"] == {"pad": 0, "eos": 1, "unk": 2, "mask": 3}
-    assert info["splits"]["train"]["tokens"] == 9 * 6 + 6
-    assert [shard["records"] for shard in info["splits"]["train"]["shards"]] == [4, 0, 5]
-    assert info["source"] == {"dataset": "numbers"}
 
 
 def _edit(**changes: Any) -> Callable[[Path], None]:
@@ -136,13 +123,6 @@ def test_what_is_absent_is_named(directory: Path) -> None:
         _open(directory, "validation")
     with pytest.raises(DataError, match="nowhere does not exist"):
         _open(directory / "nowhere")
-
-
-def test_check_tells_what_it_read(directory: Path) -> None:
-    lines = token_records.check(directory, REPAIR, full=True)
-    assert [line.split(":")[0] for line in lines] == ["tokenizer", "train", "test"]
-    assert "9 records of 6 tokens, 3 documents (0 empty)" in lines[1]
-    assert "6 dropped at the end; every shard read" in lines[1]
 
 
 def test_a_changed_token_is_found_by_the_full_check(directory: Path) -> None:

@@ -15,6 +15,7 @@ from typing import TypeVar
 import pytest
 
 from tests.workloads import data_files
+from tests.workloads.conftest import check_records, sentences, write_text_dataset
 from workloads.base.errors import DataError
 from workloads.text.corpora import token_preparation, wikipedia
 
@@ -46,11 +47,11 @@ def data(tmp_path: Path, spm_model: bytes) -> Path:
 
 
 @pytest.fixture
-def articles(make_sentences: Callable[[int, int], list[str]]) -> list[list[str]]:
+def articles() -> list[list[str]]:
     """Five files of 12 articles, each of one to three sentences."""
     files = []
     for number in range(5):
-        lines = make_sentences(24, number)
+        lines = sentences(24, number)
         files.append(["\n".join(lines[i : i + 1 + i % 3]) for i in range(12)])
     return files
 
@@ -70,9 +71,7 @@ def _splits(articles: list[list[str]]) -> dict[str, list[list[str]]]:
     return {"train": articles[:3], "validation": articles[3:4], "test": articles[4:]}
 
 
-def test_mlperf_files_to_records(
-    data: Path, mlperf: Path, articles: list[list[str]], check_records: Callable[..., None]
-) -> None:
+def test_mlperf_files_to_records(data: Path, mlperf: Path, articles: list[list[str]]) -> None:
     wikipedia.WIKIPEDIA.prepare(data, mlperf, processes=1)
     check_records(data, _splits(articles))
     lines = wikipedia.WIKIPEDIA.check(data, full=True)
@@ -84,8 +83,6 @@ def test_tfds_to_records(
     data: Path,
     tmp_path: Path,
     articles: list[list[str]],
-    write_text_dataset: Callable[..., Path],
-    check_records: Callable[..., None],
 ) -> None:
     tree = tmp_path / "tree"
     write_text_dataset(tree, "wikipedia/20220620.en:1.0.0", {"train": [["old"]] * 3})
@@ -194,17 +191,13 @@ def test_text_files_that_are_not_whole_are_refused(
     assert "python -m workloads prepare wikipedia_bert" in str(caught.value)
 
 
-def test_too_few_shards_are_refused(
-    data: Path, tmp_path: Path, write_text_dataset: Callable[..., Path]
-) -> None:
+def test_too_few_shards_are_refused(data: Path, tmp_path: Path) -> None:
     write_text_dataset(tmp_path, "wikipedia/20230601.en:1.0.0", {"train": [["a"], ["b"]]})
     with pytest.raises(DataError, match="has 2 shards; three are needed"):
         wikipedia.WIKIPEDIA.prepare(data, tmp_path)
 
 
-def test_two_corpora_in_one_folder_are_refused(
-    data: Path, mlperf: Path, write_text_dataset: Callable[..., Path]
-) -> None:
+def test_two_corpora_in_one_folder_are_refused(data: Path, mlperf: Path) -> None:
     write_text_dataset(mlperf, "wikipedia/20230601.en:1.0.0", {"train": [["a"]] * 3})
     with pytest.raises(DataError, match="holds both .*20230601.en/1.0.0 and MLPerf's part-00000"):
         wikipedia.WIKIPEDIA.prepare(data, mlperf)

@@ -288,14 +288,17 @@ class BaseWorkload(spec.Workload):
     def _train_batch(self, batch: dict[str, np.ndarray], key: Array, step: int) -> spec.Batch:
         """Returns a step's batch on the devices; `key` is that of the seed's data."""
         del key, step
-        on_devices: spec.Batch = self.devices.shard(batch)
-        return on_devices
+        return self._on_devices(batch)
 
     def _eval_batch(self, batch: dict[str, np.ndarray], first: int) -> spec.Batch:
         """Returns an evaluation's batch on the devices; `first`: the number of its first record."""
         del first
-        on_devices: spec.Batch = self.devices.shard(batch)
-        return on_devices
+        return self._on_devices(batch)
+
+    def _on_devices(self, batch: dict[str, np.ndarray]) -> spec.Batch:
+        """Returns a batch divided over the devices, the same in training and evaluations."""
+        divided: spec.Batch = self.devices.shard(batch)
+        return divided
 
     def _ready(self, batch: spec.Batch) -> spec.Batch:
         """Returns a batch on the devices as `model_fn` and `loss_fn` take it."""

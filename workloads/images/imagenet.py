@@ -138,7 +138,14 @@ def prepare(
     Raises DataError where TensorFlow or the archives are missing.
     """
     manual = Path(manual_dir) if manual_dir else Path(data_dir) / "downloads" / "manual"
-    _require_tensorflow()
+    try:
+        import tensorflow  # noqa: F401
+    except ImportError as problem:
+        raise DataError(
+            "preparing ImageNet runs the builders of tensorflow-datasets, which need TensorFlow; "
+            f"it cannot be imported ({problem})",
+            "pip install -e '.[tfds]' (reading prepared directories needs no TensorFlow)",
+        ) from problem
     _require_archives(data_dir, manual)
     import tensorflow_datasets as tfds
 
@@ -154,17 +161,6 @@ def prepare(
                 "the same command goes on with what is missing; with too few open files allowed, "
                 "run `ulimit -n 8192` before",
             ) from problem
-
-
-def _require_tensorflow() -> None:
-    try:
-        import tensorflow  # noqa: F401
-    except ImportError as problem:
-        raise DataError(
-            "preparing ImageNet runs the builders of tensorflow-datasets, which need TensorFlow; "
-            f"it cannot be imported ({problem})",
-            "pip install -e '.[tfds]' (reading prepared directories needs no TensorFlow)",
-        ) from problem
 
 
 def _require_archives(data_dir: str | os.PathLike[str], manual: Path) -> None:

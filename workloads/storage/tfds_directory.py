@@ -211,9 +211,16 @@ def directory_of(data_dir: str | os.PathLike[str], dataset: str) -> Path:
 
 def _open_builder(directory: Path, dataset: str | None, repair: str) -> Any:
     """The library's read-only builder of a directory, which must be of the expected data set."""
-    _check_prepared(directory, repair)
     import tensorflow_datasets as tfds
 
+    missing = [n for n in ("dataset_info.json", "features.json") if not (directory / n).is_file()]
+    if missing:
+        what = "has no " + " and no ".join(missing) if directory.is_dir() else "does not exist"
+        raise DataError(
+            f"{directory}: {what}. A preparation that was interrupted leaves a folder "
+            f"{_INCOMPLETE}* beside it; remove that, unless it is still running",
+            repair,
+        )
     try:
         builder = tfds.builder_from_directory(directory)
     except Exception as problem:  # the library raises many types for a damaged JSON file
@@ -224,18 +231,6 @@ def _open_builder(directory: Path, dataset: str | None, repair: str) -> Any:
     if dataset is not None and name != dataset:
         raise DataError(f"{directory}: this is data set {name}, not {dataset}", repair)
     return builder
-
-
-def _check_prepared(directory: Path, repair: str) -> None:
-    missing = [n for n in ("dataset_info.json", "features.json") if not (directory / n).is_file()]
-    if not missing:
-        return
-    what = "has no " + " and no ".join(missing) if directory.is_dir() else "does not exist"
-    raise DataError(
-        f"{directory}: {what}. A preparation that was interrupted leaves a folder {_INCOMPLETE}* "
-        "beside it; remove that, unless it is still running",
-        repair,
-    )
 
 
 def _full_name(builder: Any, directory: Path) -> str:

@@ -166,19 +166,15 @@ def read_info(data_dir: str | os.PathLike[str], repair: str = DEFAULT_REPAIR) ->
         )
     try:
         info = json.loads(path.read_bytes())
-        _check_info(info)
+        if (info["format"], info["version"]) != (FORMAT, VERSION):
+            raise ValueError(f"format is {info['format']!r} version {info['version']!r}")
+        if info["special_ids"] != tokenizer.SPECIAL_IDS:
+            raise ValueError(f"special ids are {info['special_ids']}, not {tokenizer.SPECIAL_IDS}")
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise DataError(
             f"{path} cannot be used ({type(problem).__name__}: {problem}); remove it first", repair
         ) from problem
     return info
-
-
-def _check_info(info: dict[str, Any]) -> None:
-    if (info["format"], info["version"]) != (FORMAT, VERSION):
-        raise ValueError(f"format is {info['format']!r} version {info['version']!r}")
-    if info["special_ids"] != tokenizer.SPECIAL_IDS:
-        raise ValueError(f"special ids are {info['special_ids']}, not {tokenizer.SPECIAL_IDS}")
 
 
 class TokenSplit:
@@ -238,8 +234,10 @@ def check(
     lines = [_check_tokenizer(Path(data_dir), info, repair)]
     for name, split in info["splits"].items():
         source = TokenSplit(data_dir, name, repair)
-        if full:
-            _check_hashes(Path(data_dir), split["shards"], repair)
+        for shard in split["shards"] if full else []:
+            path = Path(data_dir, shard["file"])
+            if files.sha256(path) != shard["sha256"]:
+                raise DataError(f"{path} is damaged: its SHA-256 is not {shard['sha256']}", repair)
         extent = "every shard read" if full else "sizes compared"
         lines.append(
             f"{name}: {len(source)} records of {source.length} tokens, {split['documents']} "
@@ -259,10 +257,3 @@ def _check_tokenizer(data_dir: Path, info: dict[str, Any], repair: str) -> str:
             repair,
         )
     return f"tokenizer: {info['vocab_size']} pieces, SHA-256 {digest}"
-
-
-def _check_hashes(data_dir: Path, shards: Sequence[Mapping[str, Any]], repair: str) -> None:
-    for shard in shards:
-        path = data_dir / shard["file"]
-        if files.sha256(path) != shard["sha256"]:
-            raise DataError(f"{path} is damaged: its SHA-256 is not {shard['sha256']}", repair)

@@ -84,22 +84,6 @@ def _sentences(texts: Iterable[str]) -> Iterator[str]:
 def load(path: str | os.PathLike[str], repair: str = "") -> Any:
     """The `SentencePieceProcessor` of a file; DataError unless it has the four ids above."""
     processor = read_processor(path, repair)
-    _check_ids(processor, path, repair)
-    return processor
-
-
-def read_processor(path: str | os.PathLike[str], repair: str = "") -> Any:
-    """The `SentencePieceProcessor` of a file, which can be pickled; DataError if it is no model."""
-    import sentencepiece
-
-    model = read(path, repair)
-    try:
-        return sentencepiece.SentencePieceProcessor(model_proto=model)
-    except (RuntimeError, OSError) as problem:
-        raise DataError(f"{path} is no SentencePiece model: {problem}", repair) from problem
-
-
-def _check_ids(processor: Any, path: str | os.PathLike[str], repair: str) -> None:
     mask = processor.piece_to_id(MASK_PIECE)
     ids = {
         "pad": processor.pad_id(),
@@ -113,6 +97,18 @@ def _check_ids(processor: Any, path: str | os.PathLike[str], repair: str) -> Non
             f"{SPECIAL_IDS} and no bos (-1). {MASK_PIECE!r} is a control symbol",
             repair or "train the vocabulary with workloads.storage.tokenizer.train",
         )
+    return processor
+
+
+def read_processor(path: str | os.PathLike[str], repair: str = "") -> Any:
+    """The `SentencePieceProcessor` of a file, which can be pickled; DataError if it is no model."""
+    import sentencepiece
+
+    model = read(path, repair)
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=model)
+    except (RuntimeError, OSError) as problem:
+        raise DataError(f"{path} is no SentencePiece model: {problem}", repair) from problem
 
 
 def read(path: str | os.PathLike[str], repair: str = "") -> bytes:

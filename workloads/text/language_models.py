@@ -69,20 +69,9 @@ class LMWorkload(TextWorkload):
 
     is_causal = True
 
-    def _train_batch(self, batch: dict[str, np.ndarray], key: Array, step: int) -> spec.Batch:
-        del key, step
-        return self._on_devices(batch)
-
-    def _eval_batch(self, batch: dict[str, np.ndarray], first: int) -> spec.Batch:
-        del first
-        return self._on_devices(batch)
-
     def _on_devices(self, batch: dict[str, np.ndarray]) -> spec.Batch:
         tokens = batch.pop("tokens")
-        whole: spec.Batch = self.devices.shard(
-            {"inputs": shifted(tokens), "targets": tokens, **batch}
-        )
-        return whole
+        return super()._on_devices({"inputs": shifted(tokens), "targets": tokens, **batch})
 
     def _metrics(
         self, sums: dict[str, float], num_examples: int, predictions: list[Any], data_dir: str

@@ -1,0 +1,43 @@
+"""A speech workload of eight short utterances of noise, and its data in AlgoPerf's layout."""
+
+import numpy as np
+
+from attention import registry as variants
+from workloads import catalog
+from workloads.base.options import Options
+from workloads.base.workload import Sizes
+from workloads.speech import conformer, speech_workload
+from workloads.speech.corpora import speech_records, speech_tokenizer
+
+TEXTS = ["AB BA", "BA", "AB", "BAB A", "A B", "BB AA", "ABBA", "A"]
+VOCABULARY = 8
+COUNTS = {"train-clean-100": 8, "dev-clean": 3, "test-clean": 3}
+SPLITS = {"train": ("train-clean-100",), "validation": ("dev-clean",), "test": ("test-clean",)}
+
+
+def write(folder):
+    """Writes 8 utterances to train, 3 to validate and 3 to test; returns the folder's name."""
+    (folder / speech_tokenizer.FILE_NAME).write_bytes(speech_tokenizer.train(TEXTS, VOCABULARY))
+    tokenizer = speech_tokenizer.load(folder, VOCABULARY, "prepare")
+    random = np.random.default_rng(0)
+    for split, count in COUNTS.items():
+        for number, text in enumerate(TEXTS[:count]):
+            audio = random.integers(-2000, 2000, 4800 - 160 * number)
+            ids = speech_tokenizer.encode(tokenizer, text)
+            speech_records.write(folder, split, f"u{number}", audio, ids)
+        speech_records.write_ids(folder, split, [f"u{number}" for number in range(count)])
+    return str(folder)
+
+
+def make(variant="standard", masks=None):
+    data = speech_workload.Speech(
+        sizes=Sizes(8, 4, 3, 3, eval_batch_size=2),
+        splits=SPLITS, max_audio=4800, max_targets=10, vocab_size=VOCABULARY,
+    )  # fmt: skip
+    config = conformer.Config(
+        vocab_size=VOCABULARY, encoder_dim=8, num_heads=2, num_layers=1, feed_forward_factor=2,
+        batch_norm_momentum=0.9, subsampling_channels=2, masks=masks,
+    )  # fmt: skip
+    return speech_workload.SpeechWorkload(
+        catalog.get("spoken_digits_conformer"), data, config, variants.get(variant), Options()
+    )
