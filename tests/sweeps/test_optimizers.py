@@ -30,15 +30,14 @@ def _rate(step):
     return 0.01 * 0.5 * (1 + math.cos(math.pi * min(step - 4, 16) / 16))
 
 
-@pytest.mark.parametrize("step", [0, 1, 3, 4, 5, 12, 19, 20, 30])
-def test_schedule(step):
-    got = optimizers.learning_rate(jnp.int32(step), SCALARS)
-    assert float(got) == pytest.approx(_rate(step), rel=1e-5, abs=1e-9)
-
-
-def test_schedule_without_warmup_starts_at_its_peak():
-    scalars = {**SCALARS, "warmup_steps": jnp.float32(0)}
-    assert float(optimizers.learning_rate(jnp.int32(0), scalars)) == pytest.approx(0.01)
+@pytest.mark.parametrize(
+    ("step", "warmup", "expected"),
+    [*((step, 4, _rate(step)) for step in (0, 1, 3, 4, 5, 12, 19, 20, 30)), (0, 0, 0.01)],
+)
+def test_schedule(step, warmup, expected):
+    scalars = {**SCALARS, "warmup_steps": jnp.float32(warmup)}
+    rate = optimizers.learning_rate(jnp.int32(step), scalars)
+    assert float(rate) == pytest.approx(expected, rel=1e-5, abs=1e-9)
 
 
 def test_nadamw_over_fifty_steps():
