@@ -11,7 +11,7 @@ import pytest
 from attention import registry as variants
 from attention.verification import diagnostics as numbers
 from sweeps.records import layout, lease, measurements
-from sweeps.study import config, study, study_directory, trial
+from sweeps.study import study_directory, trial
 from sweeps.training import diagnostics, loop, train_step
 from tests.sweeps.chaos import equality
 from workloads import catalog, registry
@@ -184,11 +184,6 @@ def test_other_examples_are_another_study_once_some_are_recorded(make_study):
     study_directory.prepare(make_study(diagnostics=5, diagnostics_examples=4))
     with pytest.raises(ValueError, match="diagnostics_examples: 4 there, 2 now"):
         study_directory.prepare(make_study(diagnostics=5, diagnostics_examples=2))
-
-
-def test_the_papers_table_stays_beside_a_study_with_diagnostics():
-    given = config.parse("imagenet_vit_paper", ["--config.diagnostics=100"])
-    assert study.resolve(given).settings["paper_table"] == "vit_error"
 
 
 def _recorded(workload, state, batch, examples):

@@ -6,17 +6,11 @@ import re
 import pytest
 
 from attention import table as variants
-from sweeps.monitoring import jax_calls, plan
+from sweeps.monitoring import plan
 from sweeps.scheduling import preflight
 from sweeps.study import config, selection, study
 from sweeps.training import accelerators
 from workloads import catalog
-
-
-@pytest.fixture
-def in_process(monkeypatch):
-    """The driver's subprocess takes 2 s for each of 24 studies: the same function, called here."""
-    monkeypatch.setattr(jax_calls, "call", lambda function, **arguments: function(**arguments))
 
 
 @pytest.mark.parametrize("name", config.shipped())

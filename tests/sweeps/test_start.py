@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from sweeps.monitoring import jax_calls
-from tests.sweeps import driver_benchmark as driver
 
 LIBRARIES = (
     "jax",
@@ -90,17 +89,6 @@ def test_status_and_plan_take_less_than_a_second(tmp_path, make_trial, environme
     for command in (["status", str(directory)], ["plan", "--config=digits_vit_quick"]):
         output = _run(environment, command)
         assert float(output.split("CPU seconds:")[1]) < 1.0
-
-
-def test_the_bench_measures_until_the_first_worker(tmp_path, data_dir):
-    command = driver.cases(tmp_path)
-    assert 0 < command["python"]() < 60
-    run = [sys.executable, "-m", "sweeps", "run", "--config=digits_vit_quick"]
-    settings = [f"--config.experiment_dir={tmp_path}", f"--config.data_dir={data_dir}"]
-    assert 0 < driver.until_worker([*run, *settings]) < 120
-    assert not list(tmp_path.glob("*/tune/*/*/*/eval_measurements.csv"))
-    with pytest.raises(RuntimeError, match="no study 'nothing'"):
-        driver.until_worker([*run[:-1], "--config=nothing"])
 
 
 def test_an_answer_and_a_bad_question():
