@@ -117,9 +117,3 @@ def test_a_crash_shows_its_last_lines(tmp_path, monkeypatch):
         os.kill(call.process.pid, signal.SIGKILL)
         with pytest.raises(ChildProcessError, match="ended with code -9 and gave no answer"):
             call.result()
-
-
-def test_a_call_that_is_left_early_ends_its_process():
-    with jax_calls.Call(jax_calls.costs, **MEMORY) as call:
-        assert call.process.is_alive()
-    assert call.process.exitcode == -signal.SIGKILL
