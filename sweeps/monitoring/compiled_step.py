@@ -111,19 +111,17 @@ def compiler_report(
     named: dict[str, Any],
     where: accelerators.Topology,
     scratch: str,
-    options: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Returns what the compiler says of the traced program that `trace` returns; see `compiled`.
 
     named: trees of sharded shapes among its arguments, for "memory". scratch: of `compiling_for`.
-    options: the compiler's.
     """
     import jax
 
     with _errors_in(scratch):
         traced = trace()
         try:
-            executable = traced.lower().compile(options)
+            executable = traced.lower().compile()
         except jax.errors.JaxRuntimeError as error:
             return _out_of_memory(str(error))
     text = executable.as_text()

@@ -92,7 +92,8 @@ def run(out: pathlib.Path, parts: tuple[str, ...]) -> bool:
     for part in parts:
         for result in _PARTS[part](devices):
             verdicts.append(result.verdict)
-            report["lines"].append(_line(part, result))
+            line = dataclasses.asdict(result)
+            report["lines"].append({"part": part, "said": line.pop("summary"), **line})
             report["seconds"] = time.monotonic() - started
             files.write(out, json.dumps(report, indent=1) + "\n")
             print(f"{result.verdict:9s} {part}: {result.what}: {result.summary}", flush=True)
@@ -100,12 +101,6 @@ def run(out: pathlib.Path, parts: tuple[str, ...]) -> bool:
     minutes = (time.monotonic() - started) / 60
     print(f"{out}: {counts} in {minutes:.1f} min; python -m analysis hardware {files.quoted(out)}")
     return not set(verdicts) & set(BAD)
-
-
-def _line(part: str, result: Result) -> dict[str, Any]:
-    """Returns a result as the file has it."""
-    named = dataclasses.asdict(result)
-    return {"part": part, "said": named.pop("summary"), **named}
 
 
 def _in_process(

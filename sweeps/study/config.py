@@ -165,20 +165,12 @@ def _load(path: pathlib.Path, argument: str | None) -> ml_collections.ConfigDict
             f"{path}: a study file defines get_config(), and that returns "
             "sweeps.study.config.base() with the changes it makes"
         )
-    _check_keys(path, config)
-    return config
-
-
-def _check_keys(path: pathlib.Path, config: ml_collections.ConfigDict) -> None:
-    """Raises ValueError where a study file added or lost a key."""
-    present, known = set(flat(config.to_dict())), set(keys.every())
-    if present - known:
+    if differing := set(flat(config.to_dict())) ^ set(keys.every()):
         raise ValueError(
-            f"{path}: unknown config key {sorted(present - known)[0]!r}; start from "
+            f"{path}: the config lacks or adds {', '.join(sorted(differing))}; start from "
             "sweeps.study.config.base() and leave it locked"
         )
-    if known - present:
-        raise ValueError(f"{path}: the config lacks {', '.join(sorted(known - present))}")
+    return config
 
 
 def _drop_paper_table(config: ml_collections.ConfigDict, changed: list[str]) -> None:

@@ -28,7 +28,6 @@ LIMITS: dict[str, Limit] = {
     "grad_clip": Limit(0.0, math.inf, above=True),
 }
 _UNDERFLOW = 1.1e-19  # square root of float32's least normal number
-_FLOAT16_LEAST = 6e-8
 # grad_clip has no default: without it gradients are not clipped.
 REQUIRED = ("learning_rate", "beta2", "weight_decay", "warmup_factor")
 DEFAULTS = {
@@ -66,18 +65,13 @@ def complete(point: Mapping[str, float]) -> dict[str, float]:
     return {name: float(value) for name, value in completed.items()}
 
 
-def check_epsilon(epsilon: float, dtype: str) -> str | None:
-    """Returns what to warn of for an ε in a parameter dtype, or None.
+def epsilon_warning(epsilon: float) -> str | None:
+    """Returns what to warn of for an ε, or None.
 
     Where a gradient's square underflows (below 1.1e-19 in float32 and bfloat16, whose smallest
     normal number is 1.2e-38), the second moment is 0 while the first is not, and an update is
-    m/ε: with ε = 1e-24 up to 1e5 where 1 is usual. Raises ValueError where ε itself rounds to 0.
+    m/ε: with ε = 1e-24 up to 1e5 where 1 is usual.
     """
-    if dtype == "float16" and epsilon < _FLOAT16_LEAST:
-        raise ValueError(
-            f"epsilon={epsilon:g} is 0 in float16 (least number {_FLOAT16_LEAST:.0e}); use an "
-            "epsilon of 1e-7 or more, or bfloat16 or float32"
-        )
     if epsilon >= _UNDERFLOW:
         return None
     return (

@@ -5,12 +5,10 @@ A dict maps each hyperparameter to {"min", "max", "scaling": "linear" | "log"} o
 file's order. A list gives its points as they are.
 """
 
-import hashlib
 import json
 import math
 import os
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 from attention.table import unknown
@@ -27,11 +25,7 @@ def points(search_space: dict[str, Any] | list[Point], n: int) -> list[Point]:
 
     Points of a dict are AlgoPerf's Halton points in their natural order, so `points(s, 8)` is
     `points(s, 50)[:8]`. A list-form space gives its first min(n, len) points.
-    Raises ValueError for a space that is not one; the message names the hyperparameter.
     """
-    check(search_space)
-    if n < 1:
-        raise ValueError(f"{n} points were asked of a search space; ask for 1 or more")
     if isinstance(search_space, list):
         return [dict(point) for point in search_space[:n]]
     dimensions = search_space.items()
@@ -55,7 +49,7 @@ def _value(dimension: dict[str, Any], coordinate: float) -> Any:
 
 
 def check(search_space: Any) -> None:
-    """Raises ValueError unless the space has one of AlgoPerf's two forms."""
+    """Raises ValueError, naming the hyperparameter, unless it has one of AlgoPerf's two forms."""
     if not isinstance(search_space, dict | list):
         kind = type(search_space).__name__
         raise ValueError(f"a search space is a dict of ranges or a list of points, not {kind}")
@@ -127,9 +121,3 @@ def load(name: str) -> dict[str, Any] | list[Point]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from error
     return search_space
-
-
-def sha256(point_list: Sequence[Point]) -> str:
-    """Returns the hash of a list of points, by which two sweeps are known to be one."""
-    text = json.dumps(point_list, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()

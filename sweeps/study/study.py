@@ -227,8 +227,7 @@ def _completed(raw: list[space.Point], settings: dict[str, Any]) -> list[dict[st
                 init2winit_specs.check_point(settings["workload"], completed[-1])
         except ValueError as error:
             raise ValueError(f"point {number} of space {settings['space']!r}: {error}") from error
-    dtype = settings["param_dtype"]
-    warnings = {hyperparameters.check_epsilon(point["epsilon"], dtype) for point in completed}
+    warnings = {hyperparameters.epsilon_warning(point["epsilon"]) for point in completed}
     for warning in sorted(warnings - {None}, key=str):
         configs.warn(f"space {settings['space']!r}: {warning}")
     return completed

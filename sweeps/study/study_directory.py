@@ -7,7 +7,7 @@ import uuid
 from typing import Any
 
 from sweeps.records import layout, provenance, stages, status
-from sweeps.study import checks, selection, space
+from sweeps.study import checks, selection
 from sweeps.study.study import Study
 from sweeps.study.trial import Trial, from_record, read
 from workloads import catalog
@@ -36,7 +36,6 @@ def prepare(study: Study) -> None:
         "name": study.name,
         "config": study.settings,
         "points": study.points,
-        "space_sha256": space.sha256(study.points),
         "stages": study.stages,
         "starts": [dataclasses.asdict(start) for start in study.starts],
         "paper_table": study.settings["paper_table"],

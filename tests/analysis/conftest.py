@@ -146,7 +146,6 @@ class HandMadeStudy:
             "name": self.config["name"],
             "config": self.config,
             "points": self.points,
-            "space_sha256": "0" * 64,
             "stages": list(self.stages),
             "paper_table": "",
             "paper_note": "",

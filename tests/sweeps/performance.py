@@ -1,15 +1,14 @@
 """docs/performance.md: what accelerators' compilers say of our studies' steps.
 
-    python -m tests.sweeps.performance [--only=c4_lm] [--out=docs/performance.md]
+    python -m tests.sweeps.performance
 
 Rows are compiled one after the other, each in a process of its own; what was compiled is kept in
-the `--cache` directory, so that a run that was stopped goes on: remove it where the code or a
+experiments/performance, so that a run that was stopped goes on: remove it where the code or a
 compiler has changed. A row whose compiler is not installed says so; the GPUs' (extra compile-gpu)
 does not bear the TPUs' beside it: run this in an environment of each, with one cache. When all
 rows are there, those that calibrate give `plan` its factors (sweeps/monitoring/calibration.json).
 """
 
-import argparse
 import hashlib
 import json
 import pathlib
@@ -88,6 +87,8 @@ ROWS = (
     Row("c4_lm_paper", "attention=dot_product", "v5e:8x8", False, "MaxText"),
     Row("c4_lm_paper", "attention=flash", "v5e:8x8", False, "MaxText"),
 )
+_CACHE = pathlib.Path("experiments/performance")
+_PAGE = pathlib.Path("docs/performance.md")
 _HEAD = """# What the compilers say
 
 ```bash
@@ -115,32 +116,18 @@ rotary embedding, bfloat16, full rematerialisation, layers scanned, AdamW (tests
 
 def main() -> None:
     """Compiles what is not in the cache, fits `plan` to it, and writes the page."""
-    parser = argparse.ArgumentParser(prog="python -m tests.sweeps.performance")
-    parser.add_argument("--only", default="", help="rows with this in their study's name")
-    parser.add_argument("--out", type=files.typed_path, default=pathlib.Path("docs/performance.md"))
-    cache = pathlib.Path("experiments/performance")
-    parser.add_argument("--cache", type=files.typed_path, default=cache)
-    options = parser.parse_args()
-    try:
-        files.check_output(options.out)
-        files.check_output_directory(options.cache, "--cache")
-    except ValueError as error:
-        parser.error(str(error))
-    options.cache.mkdir(parents=True, exist_ok=True)
+    _CACHE.mkdir(parents=True, exist_ok=True)
     compiled = []
     for row in ROWS:
-        if options.only in row.study:
-            its_study = resolved(row)
-            compiled.append((row, its_study, _compiled(options.cache, row, its_study)))
-            print(*row[:3], *(_told(entry) for entry in compiled[-1][2]), sep="  ", flush=True)
+        its_study = resolved(row)
+        compiled.append((row, its_study, _compiled(row, its_study)))
+        print(*row[:3], *(_summary(entry) for entry in compiled[-1][2]), sep="  ", flush=True)
     calibrating = [entries for row, _, entries in compiled if row.calibrates]
-    if not options.only and not any(
-        "missing" in entry for entries in calibrating for entry in entries
-    ):
+    if not any("missing" in entry for entries in calibrating for entry in entries):
         factors = fit(compiled)
         files.write(calibration.FILE, json.dumps(factors, indent=1) + "\n")
         calibration.fitted.cache_clear()
-    files.write(options.out, _page(compiled))
+    files.write(_PAGE, _page(compiled))
 
 
 def resolved(row: Row) -> study.Study:
@@ -155,9 +142,9 @@ def resolved(row: Row) -> study.Study:
     return study.resolve(config.parse(row.study, overrides), planning=True)
 
 
-def _compiled(cache: pathlib.Path, row: Row, its_study: study.Study) -> list[dict[str, Any]]:
+def _compiled(row: Row, its_study: study.Study) -> list[dict[str, Any]]:
     key = hashlib.sha256(json.dumps(row[:3]).encode()).hexdigest()[:16]
-    kept = cache / f"{key}.json"
+    kept = _CACHE / f"{key}.json"
     if not kept.is_file():
         try:
             entries = _rows(row, its_study)
@@ -282,7 +269,7 @@ def _points(
     return points
 
 
-def _told(row: dict[str, Any]) -> str:
+def _summary(row: dict[str, Any]) -> str:
     if "missing" in row:
         return "not installed"
     if row["memory_gb"] is None:

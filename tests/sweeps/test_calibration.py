@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from sweeps.monitoring import calibration, jax_calls
+from sweeps.monitoring import calibration
 from sweeps.training import accelerators
 from tests.sweeps import performance
 
@@ -27,9 +27,8 @@ def _number(text):
 @pytest.mark.parametrize(
     "row", [row for row in performance.ROWS if not row.peer], ids=lambda row: " ".join(row[:3])
 )
-def test_plan_is_near_the_compiler_on_every_row(row, monkeypatch):
+def test_plan_is_near_the_compiler_on_every_row(row, in_process):
     """What the page says of plan is what plan says now, and both are near the compiler."""
-    monkeypatch.setattr(jax_calls, "call", lambda function, **arguments: function(**arguments))
     its_study, where = performance.resolved(row), accelerators.topology(row.topology)
     rows, found = _rows(), 0
     every = calibration.predict(its_study, where)

@@ -153,11 +153,6 @@ def test_no_kernel_is_quicker_than_its_products_or_bytes(
     assert found == ({"fused_forward": pytest.approx(2 * cycles)}, [])
 
 
-def test_a_topology_that_is_none(capfd: pytest.CaptureFixture[str]) -> None:
-    assert sweeps.main([*_ARGUMENTS[:2], "--topology=v5e:3"]) == 2
-    assert "topology 'v5e:3'" in capfd.readouterr().err
-
-
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is not None, reason="libtpu is installed")
 def test_without_the_compiler_the_extra_is_named(capfd: pytest.CaptureFixture[str]) -> None:
     assert sweeps.main(_ARGUMENTS) == 2

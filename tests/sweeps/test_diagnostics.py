@@ -10,8 +10,8 @@ import pytest
 
 from attention import registry as variants
 from attention.verification import diagnostics as numbers
-from sweeps.records import layout, lease, measurements
-from sweeps.study import config, study, study_directory, trial
+from sweeps.records import layout, lease
+from sweeps.study import study_directory, trial
 from sweeps.training import diagnostics, loop, train_step
 from tests.sweeps.chaos import equality
 from workloads import catalog, registry
@@ -186,11 +186,6 @@ def test_other_examples_are_another_study_once_some_are_recorded(make_study):
         study_directory.prepare(make_study(diagnostics=5, diagnostics_examples=2))
 
 
-def test_the_papers_table_stays_beside_a_study_with_diagnostics():
-    given = config.parse("imagenet_vit_paper", ["--config.diagnostics=100"])
-    assert study.resolve(given).settings["paper_table"] == "vit_error"
-
-
 def _recorded(workload, state, batch, examples):
     probe = diagnostics.CompiledDiagnostics(workload)
     few = probe.first(batch, examples)
@@ -274,18 +269,3 @@ def test_a_model_without_a_variant_is_refused_by_name():
     state = _state(workload, workload._model.init, batch["inputs"])
     with pytest.raises(ValueError, match="no attention variant was called"):
         _recorded(workload, state, batch, 2)
-
-
-def test_step_0_is_made_anew_by_an_attempt_from_the_start(tmp_path):
-    for number, resumed in ((1, 0), (2, 0), (3, 2)):
-        attempt = tmp_path / layout.ATTEMPTS / str(number)
-        attempt.mkdir(parents=True)
-        layout.write_json(attempt / measurements.RESUMED, {"global_step": resumed})
-        writer = measurements.Writer(attempt)
-        steps = (step for step in (0, 2, 4) if step > resumed or not resumed)
-        writer.append([{"kind": "diagnostics", "global_step": step} for step in steps])
-        writer.close()
-    rows = measurements.curve(tmp_path)
-    assert [(row["global_step"], row["preemption_count"]) for row in rows] == [
-        (0, 1), (2, 1), (4, 2),
-    ]  # fmt: skip

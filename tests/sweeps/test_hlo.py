@@ -79,31 +79,32 @@ def _counted() -> dict[str, hlo.Counted]:
 
 
 def test_a_loop_counts_as_often_as_it_runs() -> None:
-    update = _counted()["new"]
+    counted = _counted()
+    update = counted["new"]
     assert update.times == 2
     assert update.instruction.cycles == 100
     assert update.instruction.op_name.endswith("attention/add")
+    assert counted["kernel.1"].call == "tpu_custom_call"
 
 
-def test_an_update_in_place_moves_what_is_new_alone() -> None:
-    # 8 floats written, and the index read; the floats come from on-chip memory, and the other 24
-    # are not touched.
-    assert _counted()["new"].bytes == 8 * 4 + 4
-
-
-def test_a_fusion_inside_one_reads_what_it_slices() -> None:
-    # 4 floats read and 4 written, and the index: not the 32 that the outer fusion is given.
-    assert _counted()["nested"].bytes == 4 * 4 + 4 * 4 + 4
+@pytest.mark.parametrize(
+    ("name", "moved"),
+    [
+        # 8 floats written in place, and the index read; the floats come from on-chip memory, and
+        # the other 24 are not touched.
+        ("new", 8 * 4 + 4),
+        # 4 floats read and 4 written, and the index: not the 32 that the outer fusion is given.
+        ("nested", 4 * 4 + 4 * 4 + 4),
+        ("kernel.1", 2 * 32 * 4),  # its attributes span lines
+    ],
+)
+def test_bytes_by_hand(name: str, moved: int) -> None:
+    assert _counted()[name].bytes == moved
 
 
 def test_a_collective_counts_once_however_often_it_stands() -> None:
     counted = _counted()
     assert counted["g.1"].collective_bytes + counted["g.2"].collective_bytes == 100 * 8 * 2
-
-
-def test_a_kernel_whose_attributes_span_lines() -> None:
-    kernel = _counted()["kernel.1"]
-    assert (kernel.call, kernel.bytes) == ("tpu_custom_call", 2 * 32 * 4)
 
 
 def test_a_loop_that_cannot_be_read_is_named() -> None:

@@ -6,17 +6,11 @@ import re
 import pytest
 
 from attention import table as variants
-from sweeps.monitoring import jax_calls, plan
+from sweeps.monitoring import plan
 from sweeps.scheduling import preflight
 from sweeps.study import config, selection, study
 from sweeps.training import accelerators
 from workloads import catalog
-
-
-@pytest.fixture
-def in_process(monkeypatch):
-    """The driver's subprocess takes 2 s for each of 24 studies: the same function, called here."""
-    monkeypatch.setattr(jax_calls, "call", lambda function, **arguments: function(**arguments))
 
 
 @pytest.mark.parametrize("name", config.shipped())
@@ -172,10 +166,8 @@ def test_hours_are_those_of_the_topology(in_process):
         plan.render(resolved, None, "v5e")
 
 
-def test_mesh_and_batch_must_fit_the_model_and_the_host(monkeypatch):
+def test_the_mesh_must_fit_the_host(monkeypatch):
     """Checked before anything starts: a host of 8 devices, all of them for one trial."""
-    with pytest.raises(ValueError, match=r"heads 8 cannot be divided over mesh.tensor = 16"):
-        study.resolve(config.parse("c4_lm_234m_paper", ["--config.mesh.tensor=16"]))
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
@@ -191,8 +183,6 @@ def test_mesh_and_batch_must_fit_the_model_and_the_host(monkeypatch):
     for change in ("mesh.fsdp=16", "mesh.data=3"):
         with pytest.raises(ValueError, match="does not fit the 8 device"):
             check(change)
-    with pytest.raises(ValueError, match="batch_size 12 cannot be divided over 8 devices"):
-        check("batch_size=12")
     monkeypatch.setenv("XLA_FLAGS", "")
     with pytest.raises(ValueError, match=r"does not fit the 1 device.*--config.mesh.fsdp"):
         check("mesh.fsdp=8")

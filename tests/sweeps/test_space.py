@@ -41,9 +41,6 @@ def test_first_points_are_algoperfs():
 def test_a_shorter_sweep_is_the_beginning_of_a_longer_one():
     search_space = space.load("paper_nadamw")
     assert space.points(search_space, 8) == space.points(search_space, 50)[:8]
-    assert space.sha256(space.points(search_space, 8)) == space.sha256(
-        space.points(search_space, 50)[:8]
-    )
 
 
 @hypothesis.given(
@@ -103,7 +100,7 @@ def test_a_list_gives_its_points_as_they_are():
 )
 def test_impossible_spaces_are_refused(search_space, message):
     with pytest.raises(ValueError, match=message):
-        space.points(search_space, 3)
+        space.check(search_space)
 
 
 def test_files_are_checked_with_their_name(tmp_path):

@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from sweeps.monitoring import jax_calls
-from tests.sweeps import driver_benchmark as driver
 
 LIBRARIES = (
     "jax",
@@ -92,17 +91,6 @@ def test_status_and_plan_take_less_than_a_second(tmp_path, make_trial, environme
         assert float(output.split("CPU seconds:")[1]) < 1.0
 
 
-def test_the_bench_measures_until_the_first_worker(tmp_path, data_dir):
-    command = driver.cases(tmp_path)
-    assert 0 < command["python"]() < 60
-    run = [sys.executable, "-m", "sweeps", "run", "--config=digits_vit_quick"]
-    settings = [f"--config.experiment_dir={tmp_path}", f"--config.data_dir={data_dir}"]
-    assert 0 < driver.until_worker([*run, *settings]) < 120
-    assert not list(tmp_path.glob("*/tune/*/*/*/eval_measurements.csv"))
-    with pytest.raises(RuntimeError, match="no study 'nothing'"):
-        driver.until_worker([*run[:-1], "--config=nothing"])
-
-
 def test_an_answer_and_a_bad_question():
     parts = jax_calls.call(jax_calls.costs, **MEMORY)["laser"]
     # 234M parameters of 4 bytes, two moments each.
@@ -129,9 +117,3 @@ def test_a_crash_shows_its_last_lines(tmp_path, monkeypatch):
         os.kill(call.process.pid, signal.SIGKILL)
         with pytest.raises(ChildProcessError, match="ended with code -9 and gave no answer"):
             call.result()
-
-
-def test_a_call_that_is_left_early_ends_its_process():
-    with jax_calls.Call(jax_calls.costs, **MEMORY) as call:
-        assert call.process.is_alive()
-    assert call.process.exitcode == -signal.SIGKILL

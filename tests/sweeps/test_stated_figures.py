@@ -5,11 +5,13 @@ import re
 
 import pytest
 
-from sweeps.monitoring import jax_calls, plan
+from sweeps.monitoring import plan
 from sweeps.study import config, study
 from sweeps.training import accelerators
 from tests.floor_plan import ROOT
 from workloads import catalog
+
+pytestmark = pytest.mark.usefixtures("in_process")
 
 TUNED = re.compile(r"(\d+) tuning trials?(?:,| and) (?:then )?(\d+)[^.]*?([\d,]+) steps")
 PLAIN = re.compile(r"(?<!tuning )\b(\d+) trials of ([\d,]+) steps")
@@ -32,12 +34,6 @@ def stating(*patterns):
     ]
     assert len(studies) > 5
     return studies
-
-
-@pytest.fixture(autouse=True)
-def in_process(monkeypatch):
-    """The driver's subprocess takes 2 s a study: the same function, called here."""
-    monkeypatch.setattr(jax_calls, "call", lambda function, **arguments: function(**arguments))
 
 
 def _resolved(name):
