@@ -73,7 +73,7 @@ def test_a_driver_loads_neither_jax_nor_algoperf(tmp_path):
         (["workload=algoperf:imagenet_vit", "loader_workers=4"], "choose their own threads"),
         (["workload=algoperf:imagenet_vit", "tokenizer_vocab_path=/x"], "imagenet_vit has no use"),
         (["workload=algoperf:imagenet_vit", "compute_dtype=bfloat16"], "has no compute_dtype"),
-        (["workload=algoperf:finewebedu_lm", "diagnostics=3"], "cannot be looked into"),
+        (["workload=algoperf:finewebedu_lm", "diagnostics=3"], "cannot be observed"),
     ],
 )
 def test_what_cannot_be_is_refused_before_a_start(tmp_path, changes, message):

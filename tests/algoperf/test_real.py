@@ -1,14 +1,12 @@
 """The real AlgoPerf's workloads with variants: trees, types, decoding. Skips where it is absent."""
 
-import pathlib
-import runpy
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from attention import registry, table
+from tests.algoperf import small_models
 from workloads import catalog
 from workloads.algoperf import injected, supported
 
@@ -34,8 +32,7 @@ def test_every_leaf_of_a_variant_has_a_type(algoperf, name, monkeypatch):
     monkeypatch.setattr(jax_sharding_utils, "replicate", lambda tree: tree)
     monkeypatch.setattr(jax_sharding_utils, "shard_along_batch_dim", lambda array: array)
     # Variants at full size take minutes; a leaf's type follows from its name.
-    small = runpy.run_path(str(pathlib.Path(__file__).parent / "small_worker.py"))["small"]
-    for change in list(small(algoperf)):
+    for change in list(small_models.small(algoperf)):
         monkeypatch.setattr(*change)
     trees = {}
     model = catalog.get(f"algoperf:{name}").support
