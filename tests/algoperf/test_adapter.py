@@ -1,4 +1,4 @@
-"""AlgoPerf's workload objects in our loop, against the stand-in: no AlgoPerf is needed."""
+"""AlgoPerf's workload objects in our loop: the stand-in's, and AlgoPerf's where it is installed."""
 
 import itertools
 import json
@@ -16,7 +16,7 @@ from sweeps.training import diagnostics, train_step
 from sweeps.training import loop as training_module
 from tests.algoperf import small_models
 from workloads import registry
-from workloads.algoperf import batches, tiny_data, tiny_sizes
+from workloads.algoperf import tiny_data, tiny_sizes
 from workloads.base import spec
 
 pytestmark = pytest.mark.slow
@@ -53,29 +53,6 @@ def test_batches_are_a_function_of_seed_and_step(make, name):
     assert _equal(next(_queue(make(name), 4)), drawn[4])
     assert not _equal(drawn[4], drawn[5])
     assert not _equal(next(_queue(make(name), 0, seed=4)), drawn[0])
-
-
-def test_torchs_generator_is_the_queues_own():
-    torch = pytest.importorskip("torch")
-
-    def queue(disturb):
-        def draws():
-            while True:
-                yield torch.randint(0, 1000, (3,))
-
-        for batch in batches.with_own_torch_generator(draws(), jax.random.PRNGKey(1)):
-            if disturb:
-                torch.rand(7)
-            yield batch.tolist()
-
-    torch.manual_seed(1)
-    one = list(itertools.islice(queue(False), 5))
-    torch.manual_seed(2)
-    state = torch.get_rng_state()
-    assert list(itertools.islice(queue(True), 5)) == one
-    torch.set_rng_state(state)
-    next(queue(False))
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_evaluations_do_not_depend_on_how_many_there_were(make):
