@@ -14,7 +14,6 @@ from workloads.base.workload_spec import ModelSupport, WorkloadSpec
 PREFIX = "algoperf:"
 # Where things lie that a worker must know; study keys and trial fields have these names.
 DIRECTORY, TOKENIZER = "algoperf_dir", "tokenizer_vocab_path"
-# As workloads.algoperf.installation reads it.
 DIRECTORY_VARIABLE = "ATTNPERF_ALGOPERF_DIR"
 _OWN: dict[str, Any] = {
     "factory": "workloads.algoperf.adapter:make",

@@ -14,40 +14,34 @@ STAND_IN = pathlib.Path(__file__).parent / "stand_in"
 
 
 def _forget():
-    """Drops what was imported as AlgoPerf: one process holds one, a test session both in turn."""
-    for name in list(sys.modules):
-        if name.split(".")[0] in ("algoperf", "submission_runner", "algorithms"):
-            del sys.modules[name]
+    """Drops and returns what was imported as AlgoPerf, of which a process can hold one alone."""
+    packages = ("algoperf", "submission_runner", "algorithms")
+    names = [name for name in sys.modules if name.split(".")[0] in packages]
+    return {name: sys.modules.pop(name) for name in names}
 
 
 @pytest.fixture
 def stand_in(monkeypatch):
     """The stand-in as an Installation, active during the test."""
-    kept = {
-        name: module
-        for name, module in sys.modules.items()
-        if name.split(".")[0] in ("algoperf", "submission_runner", "algorithms")
-    }
-    _forget()
+    imported = _forget()
     monkeypatch.setattr(sys, "path", list(sys.path))
-    table = small_models.table(small_models.OF_STAND_IN)
-    monkeypatch.setattr(supported, "SUPPORTED", table)
+    monkeypatch.setattr(supported, "SUPPORTED", small_models.table(small_models.OF_STAND_IN))
     yield installation.find(STAND_IN)
     _forget()
-    sys.modules.update(kept)
+    sys.modules.update(imported)
 
 
 @pytest.fixture(scope="session")
 def algoperf():
     """The real AlgoPerf as an Installation; skips where there is none, fails where one is named."""
     try:
-        found = installation.find()
-        found.workloads_module()
+        checkout = installation.find()
+        checkout.workloads_module()
     except ImportError as error:
         if os.environ.get(installation.DIRECTORY_VARIABLE):
             raise
         pytest.skip(f"the real AlgoPerf is not installed: {error}")
-    return found
+    return checkout
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import functools
 import sys
 
 from workloads import __main__ as command
@@ -18,6 +19,15 @@ OF_STAND_IN = {
     "finewebedu_lm": 2,
 }
 
+VIT = {"width": 32, "depth": 2, "mlp_dim": 64, "num_heads": 2, "patch_size": (56, 56)}
+CONFORMER = {"encoder_dim": 16, "num_attention_heads": 2, "num_encoder_layers": 2}
+TRANSFORMER = {
+    "emb_dim": 16, "num_heads": 2, "num_layers": 2, "qkv_dim": 16, "mlp_dim": 32, "max_len": 256
+}  # fmt: skip
+# A decoder block of wmt's has two.
+LAYERS = {"imagenet_vit": 2, "imagenet_vit_map": 3, "librispeech_conformer": 2, "wmt": 6}
+FULL_SIZE = {"finewebedu_lm": supported.SUPPORTED["finewebedu_lm"].layers}
+
 
 def table(layers):
     """`supported.SUPPORTED` with other numbers of layers."""
@@ -29,6 +39,19 @@ def table(layers):
         name: dataclasses.replace(entry, layers=of(name))
         for name, entry in supported.SUPPORTED.items()
     }
+
+
+def small(installation):
+    """Yields (module, attribute, value) that make the models small; the rest is AlgoPerf's."""
+    yield supported, "SUPPORTED", table(LAYERS | FULL_SIZE)
+    module = installation.module("algoperf.workloads.imagenet_vit.imagenet_jax.workload")
+    yield module, "decode_variant", lambda variant: VIT
+    for path, config, sizes in (
+        ("librispeech_conformer.librispeech_jax", "ConformerConfig", CONFORMER),
+        ("wmt.wmt_jax", "TransformerConfig", TRANSFORMER),
+    ):
+        models = installation.module(f"algoperf.workloads.{path}.models")
+        yield models, config, functools.partial(getattr(models, config), **sizes)
 
 
 if __name__ == "__main__":

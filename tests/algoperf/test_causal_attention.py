@@ -1,5 +1,6 @@
 """Variants in a language model whose attention is its own, in both ways that AlgoPerf has had."""
 
+import functools
 import importlib
 
 import jax
@@ -139,54 +140,42 @@ def test_names_of_the_models_file_come_back(models, layer, monkeypatch):
     assert models.jnp is jnp
 
 
-def test_what_cannot_be_is_refused(models, layer, monkeypatch):
+def test_what_cannot_be_is_refused(models, layer):
     module, params, hidden = layer
     laser = registry.get("laser")
     with pytest.raises(RuntimeError, match="nothing to inject 'laser' into"):
         _inside(laser, lambda: None)
     with pytest.raises(ValueError, match="cannot be observed"), probe.probed():
         _inside(laser, module.apply, params, hidden)
-    monkeypatch.setattr(models.CausalAttn, "_by_einsums", lambda self, query, key, value: value)
-    monkeypatch.setattr(models.CausalAttn, "_by_function", lambda self, query, key, value: value)
-    with pytest.raises(RuntimeError, match=r"in a form that is not known.*it called none of them"):
-        _inside(laser, module.apply, params, hidden)
 
 
-@pytest.mark.parametrize("name", ["standard+per_dim_temp", "laser", "diff"])
-def test_logits_that_are_not_known_are_refused_too(models, monkeypatch, name):
-    """Their mean of the values alone would lose the variant's temperature without a word."""
+def _other_logits(models, query, key, value):
+    logits = models.jnp.einsum("bqhd,bkhd->bhqk", query, key)
+    weights = jax.nn.softmax(logits, axis=-1)
+    return models.jnp.einsum("...hqk,...khd->...qhd", weights, value)
 
-    def other_logits(self, query, key, value):
-        logits = models.jnp.einsum("bqhd,bkhd->bhqk", query, key)
-        weights = jax.nn.softmax(logits, axis=-1)
-        return models.jnp.einsum("...hqk,...khd->...qhd", weights, value)
 
-    monkeypatch.setattr(models.CausalAttn, "_by_einsums", other_logits)
+def _windowed(models, query, key, value):
+    return models.jax.nn.dot_product_attention(query, key, value, local_window_size=4)
+
+
+@pytest.mark.parametrize(
+    ("attend", "variant", "error", "message"),
+    [
+        (lambda models, *arrays: arrays[-1], "laser", RuntimeError, "it called none of them"),
+        # The mean of the values alone would lose the variant's temperature without a word.
+        (_other_logits, "standard+per_dim_temp", RuntimeError, "in a form that is not known"),
+        (_other_logits, "laser", RuntimeError, "in a form that is not known"),
+        (_other_logits, "diff", RuntimeError, "in a form that is not known"),
+        (_windowed, "laser", ValueError, "'local_window_size', which no variant takes"),
+    ],
+)
+def test_a_layer_that_attends_otherwise_is_refused(
+    models, monkeypatch, attend, variant, error, message
+):
+    method = functools.partialmethod(lambda self, *arrays: attend(models, *arrays))
+    monkeypatch.setattr(models.CausalAttn, "_by_einsums", method)
     module = models.CausalAttn(models.ModelConfig())
-    with pytest.raises(RuntimeError, match="in a form that is not known"):
-        _inside(registry.get(name), module.init, jax.random.key(0), jnp.ones((1, 8, 16)),
-                depth=lambda path: 0)  # fmt: skip
-
-
-def test_an_argument_of_jax_that_no_variant_takes_is_refused(models, monkeypatch):
-    def windowed(self, query, key, value):
-        return models.jax.nn.dot_product_attention(query, key, value, local_window_size=4)
-
-    monkeypatch.setattr(models.CausalAttn, "_by_function", windowed)
-    module = models.CausalAttn(models.ModelConfig(by_function=True))
-    with pytest.raises(ValueError, match="'local_window_size', which no variant takes"):
-        _inside(registry.get("laser"), module.init, jax.random.key(0), jnp.ones((1, 8, 16)))
-
-
-def test_a_layer_of_bfloat16_is_near_that_of_float32(models):
-    """As AlgoPerf's mixed precision, whose kernel for GPUs no CPU has."""
-    module = models.CausalAttn(models.ModelConfig(by_function=True))
-    hidden = jax.random.normal(jax.random.key(0), (3, 8, 16))
-    params = module.init(jax.random.key(1), hidden)
-    half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), (params, hidden))
-    laser = registry.get("laser")
-    found = _inside(laser, module.apply, *half)
-    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), half)
-    wanted = _inside(laser, module.apply, *wide)
-    assert found.dtype == jnp.bfloat16
-    assert float(jnp.abs(found - wanted).max() / jnp.abs(wanted).max()) < 0.02
+    arguments = (jax.random.key(0), jnp.ones((1, 8, 16)))
+    with pytest.raises(error, match=message):
+        _inside(registry.get(variant), module.init, *arguments, depth=lambda path: 0)

@@ -1,6 +1,5 @@
 """A variant in a workload object: what changes, what stays, what is refused."""
 
-import dataclasses
 import functools
 import sys
 
@@ -138,28 +137,17 @@ def test_layers_that_do_not_run_the_variant_are_refused(stand_in, monkeypatch, n
     workload = injected.with_variant(stand_in.make_workload(name), registry.get("laser"))
     models = sys.modules["algoperf.workloads.imagenet_vit.imagenet_jax.workload"]
     # Of the blocks alone; the pooling layer names flax's in the same way.
-    original, made = nn.MultiHeadDotProductAttention, []
+    original = nn.MultiHeadDotProductAttention
 
     def attention(num_heads, **settings):
-        made.append(layer(num_heads, **settings) if "name" in settings else original(num_heads))
-        return made[-1]
+        return layer(num_heads, **settings) if "name" in settings else original(num_heads)
 
     substitute = causal_attention.Substitute(nn, MultiHeadDotProductAttention=attention)
     monkeypatch.setattr(models, "nn", substitute)
     with pytest.raises(error, match="'laser' ran in [01] ") as raised:
         workload.init_model_fn(jax.random.PRNGKey(0))
     assert isinstance(raised.value, ValueError)  # the command answers it without a traceback
-    assert any(isinstance(each, layer) for each in made)
     assert not hasattr(workload, "attention_layers")
-
-
-@pytest.mark.parametrize(("name", "layers"), [("imagenet_vit_map", 3), ("finewebedu_lm", 2)])
-def test_a_model_with_another_number_of_layers_is_refused(stand_in, monkeypatch, name, layers):
-    entry = dataclasses.replace(supported.SUPPORTED[name], layers=12)
-    monkeypatch.setitem(supported.SUPPORTED, name, entry)
-    workload = injected.with_variant(stand_in.make_workload(name), registry.get("laser"))
-    with pytest.raises(ValueError, match=f"ran in {layers} attention layers.* has 12"):
-        workload.init_model_fn(jax.random.PRNGKey(0))
 
 
 @pytest.mark.slow
@@ -288,22 +276,6 @@ def test_object_with_an_equality_of_its_own_is_refused(stand_in):
     same = type("WmtWorkload", (base,), {"__eq__": lambda a, b: True, "__hash__": lambda a: 1})
     with pytest.raises(ValueError, match="own equality"):
         injected.with_variant(same(), registry.get("laser"))
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("imagenet_vit_post_ln", "an array cannot be called"),
-        ("imagenet_resnet_silu", "no attention"),
-        ("librispeech_deepspeech", "no attention"),
-        ("imagenet_vitt", "did you mean 'imagenet_vit'"),
-    ],
-)
-def test_unsupported_names_are_refused_with_the_reason_and_what_works(name, reason):
-    with pytest.raises(ValueError, match=reason) as raised:
-        supported.injection_point(name)
-    assert "librispeech_conformer_gelu, wmt" in str(raised.value)
-    assert "?." not in str(raised.value)
 
 
 def test_unsupported_class_is_refused():

@@ -1,14 +1,12 @@
 """The real AlgoPerf's workloads with variants: trees, types, decoding. Skips where it is absent."""
 
-import pathlib
-import runpy
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from attention import registry, table
+from tests.algoperf import small_models
 from workloads import catalog
 from workloads.algoperf import injected, supported
 
@@ -34,8 +32,7 @@ def test_every_leaf_of_a_variant_has_a_type(algoperf, name, monkeypatch):
     monkeypatch.setattr(jax_sharding_utils, "replicate", lambda tree: tree)
     monkeypatch.setattr(jax_sharding_utils, "shard_along_batch_dim", lambda array: array)
     # Variants at full size take minutes; a leaf's type follows from its name.
-    small = runpy.run_path(str(pathlib.Path(__file__).parent / "small_worker.py"))["small"]
-    for change in list(small(algoperf)):
+    for change in list(small_models.small(algoperf)):
         monkeypatch.setattr(*change)
     trees = {}
     model = catalog.get(f"algoperf:{name}").support
@@ -90,10 +87,8 @@ def small_wmt(algoperf, monkeypatch):
 
 
 @pytest.mark.parametrize("variant", ["standard", "laser", "laser+per_dim_temp+qk_norm"])
-def test_wmt_cached_decoding_equals_the_whole_pass(algoperf, small_wmt, variant):
-    from attention import inject
-
-    models = algoperf.module("algoperf.workloads.wmt.wmt_jax.models")
+def test_wmt_evaluates_and_decodes_with_the_variant(algoperf, small_wmt, variant):
+    """Cached decoding step by step: test_injected.py."""
     spec = algoperf.module("algoperf.spec")
     workload = injected.with_variant(small_wmt(), registry.get(variant))
     params, _ = workload.init_model_fn(jax.random.PRNGKey(0))
@@ -115,22 +110,5 @@ def test_wmt_cached_decoding_equals_the_whole_pass(algoperf, small_wmt, variant)
     wanted = workload.compute_weighted_cross_entropy(whole, targets, weights, 0.0)["summed"]
     for _ in range(2):  # traced, then from the cache
         np.testing.assert_allclose(workload.eval_step(params, batch)["loss"], wanted, rtol=1e-5)
-    model = models.Transformer(models.TransformerConfig(deterministic=True, decode=True))
-    cache = workload.initialize_cache(inputs, targets.shape[1])
-    shifted = jnp.pad(targets, ((0, 0), (1, 0)))[:, :-1]
-    with inject.injected(registry.get(variant)):
-        encoded = model.apply({"params": params}, inputs, method=model.encode)
-    for step in range(targets.shape[1]):
-        with inject.injected(registry.get(variant)):
-            logits, new = model.apply(
-                {"params": params, "cache": cache},
-                encoded,
-                inputs,
-                shifted[:, step : step + 1],
-                mutable=["cache"],
-                method=model.decode,
-            )
-        cache = new["cache"]
-        np.testing.assert_allclose(logits[:, 0], whole[:, step], atol=2e-5)
-    found = workload.predict_step(inputs, params, workload.initialize_cache(inputs, 5), 2, 5)
-    assert found.shape == (2, 4)
+    decoded = workload.predict_step(inputs, params, workload.initialize_cache(inputs, 5), 2, 5)
+    assert decoded.shape == (2, 4)

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from attention import registry
-from workloads import catalog
 from workloads import registry as workload_registry
 from workloads.algoperf import injected, tiny_data, tiny_sizes
 from workloads.base import spec
@@ -61,13 +60,6 @@ def test_standard_is_the_host_and_laser_has_its_tree(algoperf, made, data):
             assert jax.tree.all(jax.tree.map(np.array_equal, params, own))
         difference = np.abs(_logits(ours, own, batch, algoperf) - wanted).max()
         assert (difference > 1e-3) if apart else (difference < TOLERANCE), variant
-
-
-@pytest.mark.parametrize("variant", catalog.paper_rows(f"algoperf:{NAME}"))
-def test_every_leaf_of_a_variant_has_a_type(made, variant):
-    workload, params = made(variant)
-    count = len(jax.tree.leaves(params))
-    assert len(jax.tree.leaves(workload.model_params_types, is_leaf=lambda x: x is None)) == count
 
 
 def test_evaluation_of_fabricated_data(algoperf, made, data):

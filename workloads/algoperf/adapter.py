@@ -121,6 +121,10 @@ class AlgoperfWorkload(spec.Workload):
     step_hint = _theirs("step_hint")
     param_shapes = _theirs("param_shapes")
     attention_layers = _theirs("attention_layers")
+    has_reached_validation_target = _theirs("has_reached_validation_target")
+    has_reached_test_target = _theirs("has_reached_test_target")
+    is_output_params = _theirs("is_output_params")
+    loss_fn = _theirs("loss_fn")
     algoperf_dir = _recorded("algoperf_dir")
     algoperf_commit = _recorded("algoperf_commit")
     algoperf_changed_files = _recorded("algoperf_changed_files")
@@ -129,15 +133,6 @@ class AlgoperfWorkload(spec.Workload):
     def attnperf_tiny(self) -> bool:
         """Whether the data is fabricated; known once `use_data` has been called."""
         return bool(getattr(self.theirs, "attnperf_tiny", False))
-
-    def has_reached_validation_target(self, eval_result: dict[str, float]) -> bool:
-        return bool(self.theirs.has_reached_validation_target(eval_result))
-
-    def has_reached_test_target(self, eval_result: dict[str, float]) -> bool:
-        return bool(self.theirs.has_reached_test_target(eval_result))
-
-    def is_output_params(self, param_key: str) -> bool:
-        return bool(self.theirs.is_output_params(param_key))
 
     def init_model_fn(self, rng: Array) -> tuple[spec.Parameters, spec.ModelState]:
         params, model_state = self.theirs.init_model_fn(batches.raw_key(rng))
@@ -176,10 +171,6 @@ class AlgoperfWorkload(spec.Workload):
         new = model_state if new is None else new
         return logits, jax.tree.map(lambda leaf, like: leaf.reshape(like.shape), new, model_state)
 
-    def loss_fn(self, *args: Any, **kwargs: Any) -> dict[str, Array]:
-        losses: dict[str, Array] = self.theirs.loss_fn(*args, **kwargs)
-        return losses
-
     def _build_input_queue(
         self,
         data_rng: Any,
@@ -209,15 +200,14 @@ class AlgoperfWorkload(spec.Workload):
         )
 
     def example_batch(self, batch_size: int) -> spec.Batch:
-        """Returns a random batch of the shapes and dtypes of AlgoPerf's: that of our own twin.
+        """Returns a random batch of the shapes and dtypes of AlgoPerf's: that of our own workload.
 
         Raises ValueError for a workload that has none.
         """
         from workloads import registry
 
-        twin: Any = registry.make(algoperf_specs.own_name(self.name))
-        batch: spec.Batch = twin.example_batch(batch_size)
-        return batch
+        ours: Any = registry.make(algoperf_specs.own_name(self.name))
+        return ours.example_batch(batch_size)
 
     def use_data(self, data_dir: str) -> None:
         """Has fabricated data evaluated by its own sizes; every other method calls it first."""

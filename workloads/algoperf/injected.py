@@ -13,7 +13,6 @@ from workloads import algoperf_specs, catalog
 from workloads.algoperf import causal_attention, supported, tiny_sizes
 
 _MODEL_METHODS = ("init_model_fn", "model_fn")
-_VARIANT = "_attnperf_variant"
 
 
 def with_variant(workload: Any, variant: Variant) -> Any:
@@ -21,7 +20,7 @@ def with_variant(workload: Any, variant: Variant) -> Any:
 
     `init_model_fn`, `model_fn`, and what else calls the model (`supported.InjectionPoint`) run
     inside `attention.inject.injected` (`causal_attention.injected` for finewebedu_lm); everything
-    else is AlgoPerf's own. The object gains the properties `attention` (the variant's name) and
+    else is AlgoPerf's own. The object gains the attributes `attention` (the variant's name) and
     `attention_tau`, and in `init_model_fn` the attribute `attention_layers` (how many ran the
     variant), which AlgoPerf writes to meta_data_0.json as `workload.attention…`
     (algoperf/logger_utils.py). `init_model_fn` raises ValueError for a model with another number
@@ -36,17 +35,27 @@ def with_variant(workload: Any, variant: Variant) -> Any:
     entry = supported.SUPPORTED[name]
     catalog.check_variant(algoperf_specs.PREFIX + name, variant.name)
     _check_unused(workload, variant)
-    setattr(workload, _VARIANT, variant)
-    base: Any = type(workload)
-    workload.__class__ = _subclass(base, entry)
+    members: dict[str, Any] = {
+        "attention": variant.name,
+        "attention_tau": variant.hyperparameters.get("tau", 1.0),
+    }
+    inside = causal_attention.injected if entry.own_attention else inject.injected
+    contexts = {
+        **dict.fromkeys((*_MODEL_METHODS, *entry.traced), inside),
+        **dict.fromkeys(entry.jitted, _injected_while_tracing),
+    }
+    base = type(workload)
+    for name, context in contexts.items():
+        members[name] = _entering(getattr(base, name), variant, entry, context)
+    workload.__class__ = tiny_sizes.subclass(base, members)
     return workload
 
 
 def _check_unused(workload: Any, variant: Variant) -> None:
-    given = getattr(workload, _VARIANT, None)
-    if given is not None:
+    before = getattr(workload, "attention", None)
+    if before is not None:
         raise ValueError(
-            f"this workload object has the variant {given.name!r} already; make a new object for "
+            f"this workload object has the variant {before!r} already; make a new object for "
             f"{variant.name!r}"
         )
     if getattr(workload, "_param_shapes", None) is not None:
@@ -61,38 +70,19 @@ def _check_unused(workload: Any, variant: Variant) -> None:
         )
 
 
-@functools.cache
-def _subclass(base: Any, entry: supported.InjectionPoint) -> Any:
-    """Returns a subclass of the same name, whose model methods enter the variant."""
-    namespace: dict[str, Any] = {
-        "attention": property(lambda self: getattr(self, _VARIANT).name),
-        "attention_tau": property(
-            lambda self: getattr(self, _VARIANT).hyperparameters.get("tau", 1.0)
-        ),
-    }
-    inside = causal_attention.injected if entry.own_attention else inject.injected
-    for name in (*_MODEL_METHODS, *entry.traced):
-        namespace[name] = _entering(base, name, entry, inside)
-    for name in entry.jitted:
-        namespace[name] = _entering(base, name, entry, _injected_while_tracing)
-    return tiny_sizes.subclass(base, namespace)
-
-
 def _entering(
-    base: Any,
-    name: str,
+    method: Callable[..., Any],
+    variant: Variant,
     entry: supported.InjectionPoint,
     context: Callable[..., contextlib.AbstractContextManager[Any]],
 ) -> Callable[..., Any]:
-    """Returns `base`'s method, run inside the context."""
-    method = getattr(base, name)
+    """Returns a method of the workload's class, run inside the context."""
 
     @functools.wraps(method)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        variant = getattr(self, _VARIANT)
         with context(variant, depth=entry.depth) as injection:
             output = method(self, *args, **kwargs)
-        if name == "init_model_fn":
+        if method.__name__ == "init_model_fn":
             causal_attention.check_layers(
                 variant, injection.layers, entry.layers, f"AlgoPerf's {entry.class_name}"
             )

@@ -13,6 +13,7 @@ import types
 from pathlib import Path
 from typing import Any
 
+from workloads.algoperf_specs import DIRECTORY_VARIABLE
 from workloads.base import host_checkout
 
 # github.com/mlcommons/algorithmic-efficiency, branch main of 5 September 2025 (0.6) and of 9 March
@@ -22,7 +23,6 @@ TESTED_COMMITS = (
     "f364a0b521beac41294d7d49a621c6d7cb33a35c",
 )
 TESTED = " or ".join(commit[:7] for commit in TESTED_COMMITS)
-DIRECTORY_VARIABLE = "ATTNPERF_ALGOPERF_DIR"
 # What makes a directory AlgoPerf: the interface, its registry, and the runner.
 FILES = ("submission_runner.py", "algoperf/spec.py", "algoperf/workloads/workloads.py")
 _GUIDE = "https://github.com/mlcommons/algorithmic-efficiency (docs/GETTING_STARTED.md)"

@@ -13,7 +13,7 @@ import functools
 import importlib
 import runpy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from workloads.algoperf import installation, preflight
@@ -72,9 +72,18 @@ def run(request: preflight.Request, algoperf_dir: str | None = None) -> None:
     print(f"python -m workloads algoperf: {checkout}", file=sys.stderr)
     for note in filter(None, (checkout.remark, *checked.notes)):
         print(f"python -m workloads algoperf: note: {note}", file=sys.stderr)
-    module = checkout.workloads_module()
+    module: Any = checkout.workloads_module()
     failed: list[str] = []
-    _hook(module, functools.partial(_prepared, request, checked, failed, module, checkout))
+    original = module.import_workload
+
+    @functools.wraps(original)
+    def import_workload(*args: Any, **kwargs: Any) -> Any:
+        made = original(*args, **kwargs)  # a class, too
+        if isinstance(made, type):
+            return made
+        return recorded(_prepared(request, checked, module, checkout, made), failed)
+
+    module.import_workload = import_workload
     # AlgoPerf imports `a/b.py` as `a.b`; the directory it was found in comes first.
     sys.path.insert(0, str(checked.import_root))
     script = str(checkout.directory / "submission_runner.py")
@@ -83,22 +92,9 @@ def run(request: preflight.Request, algoperf_dir: str | None = None) -> None:
         runpy.run_path(script, run_name="__main__")
 
 
-def _hook(module: Any, prepare: Callable[[Any], Any]) -> None:
-    """Has `import_workload` hand every workload object (classes too: not) to `prepare`."""
-    original = module.import_workload
-
-    @functools.wraps(original)
-    def import_workload(*args: Any, **kwargs: Any) -> Any:
-        made = original(*args, **kwargs)
-        return made if isinstance(made, type) else prepare(made)
-
-    module.import_workload = import_workload
-
-
 def _prepared(
     request: preflight.Request,
     checked: preflight.CheckedRun,
-    failed: list[str],
     module: Any,
     checkout: installation.Installation,
     workload: Any,
@@ -117,7 +113,7 @@ def _prepared(
     for name, value in checkout.record().items():
         setattr(workload, name, value)
     variant = registry.get(request.attention, **request.hyperparameters)
-    return recorded(injected.with_variant(workload, variant), failed)
+    return injected.with_variant(workload, variant)
 
 
 def _check_batches(name: str, sizes: dict[str, int], module: Any, workload: Any) -> None:

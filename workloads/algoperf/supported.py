@@ -81,7 +81,6 @@ SUPPORTED: dict[str, InjectionPoint] = {
     "finewebedu_lm": InjectionPoint("LmWorkload", 12, _lm_depth, own_attention=True),
 }
 
-_NO_ATTENTION = "its model has no attention"
 _REFUSED: dict[str, str] = {
     "imagenet_vit_post_ln": (
         "AlgoPerf itself cannot run it at 2c90454: Encoder1DBlock calls the output of its second "
@@ -111,7 +110,7 @@ def injection_point(name: str) -> InjectionPoint:
     if name in _REFUSED:
         reason = _REFUSED[name]
     elif name.startswith(_WITHOUT_ATTENTION):
-        reason = _NO_ATTENTION
+        reason = "its model has no attention"
     else:
         near = difflib.get_close_matches(name, SUPPORTED, n=1)
         reason = "it is not known" + (f" (did you mean {near[0]!r}?)" if near else "")
@@ -121,10 +120,8 @@ def injection_point(name: str) -> InjectionPoint:
 
 
 def name_of_class(class_name: str) -> str:
-    """Returns the workload's name for its class. Raises ValueError as `injection_point`."""
+    """Returns the workload's name for its class. Raises ValueError for another class."""
     names = {entry.class_name: name for name, entry in SUPPORTED.items()}
-    if class_name == "ImagenetVitPostLNWorkload":
-        injection_point("imagenet_vit_post_ln")
     if class_name not in names:
         raise ValueError(
             f"workload class {class_name!r} does not take an attention variant. These do: "

@@ -1,6 +1,5 @@
 """Evaluations of fabricated data: as many examples as there are, and no more."""
 
-import functools
 import json
 import os
 from collections.abc import Mapping
@@ -12,7 +11,6 @@ MARKER = "attnperf_tiny_data.json"
 # The number of devices must divide a batch (submission_runner.py): this, rounded up to that.
 # AlgoPerf's own are 128 to 2048.
 EVAL_BATCH_SIZE = 4
-_SIZES = "_attnperf_sizes"
 
 
 def read(directory: str | os.PathLike[str]) -> dict[str, dict[str, int]]:
@@ -22,8 +20,8 @@ def read(directory: str | os.PathLike[str]) -> dict[str, dict[str, int]]:
     """
     path = Path(directory) / MARKER
     try:
-        found: dict[str, dict[str, int]] = json.loads(path.read_text("utf-8"))["sizes"]
-        if not all(isinstance(size, int) for sizes in found.values() for size in sizes.values()):
+        sizes: dict[str, dict[str, int]] = json.loads(path.read_text("utf-8"))["sizes"]
+        if not all(isinstance(size, int) for splits in sizes.values() for size in splits.values()):
             raise ValueError("sizes are numbers")
     except FileNotFoundError:
         return {}
@@ -32,7 +30,7 @@ def read(directory: str | os.PathLike[str]) -> dict[str, dict[str, int]]:
             f"{path} is damaged, or of an earlier version ({damage!r}); make the data again with "
             "`python -m workloads algoperf_data` in a new directory"
         ) from damage
-    return found
+    return sizes
 
 
 def read_sizes(directory: str | os.PathLike[str], workload: str) -> dict[str, int] | None:
@@ -41,8 +39,8 @@ def read_sizes(directory: str | os.PathLike[str], workload: str) -> dict[str, in
     `workload` is AlgoPerf's name; variants of a workload read the data of the first. Raises
     ValueError as `read`.
     """
-    found = read(directory).items()
-    return next((sizes for base, sizes in found if workload.startswith(base)), None)
+    by_workload = read(directory).items()
+    return next((sizes for base, sizes in by_workload if workload.startswith(base)), None)
 
 
 def check_batch(size: int, sizes: Mapping[str, int], what_to_do: str) -> None:
@@ -65,26 +63,17 @@ def with_sizes(workload: Any, sizes: Mapping[str, int]) -> Any:
     repeats that split to fill them and divides by the number. `attnperf_tiny` is True, and reaches
     meta_data_0.json with the numbers. Targets, step hint and times stay AlgoPerf's.
     """
-    setattr(workload, _SIZES, dict(sizes))
-    base: Any = type(workload)
-    workload.__class__ = _subclass(base)
-    return workload
-
-
-@functools.cache
-def _subclass(base: Any) -> Any:
-    def size(split: str) -> property:
-        return property(lambda self: getattr(self, _SIZES)[split])
-
-    namespace = {
+    batch = _eval_batch_size()
+    members = {
         "attnperf_tiny": True,
-        "num_train_examples": size("train"),
-        "num_eval_train_examples": property(lambda self: _num_eval_train(getattr(self, _SIZES))),
-        "num_validation_examples": size("validation"),
-        "num_test_examples": size("test"),
-        "eval_batch_size": property(lambda self: _eval_batch_size()),
+        "eval_batch_size": batch,
+        "num_train_examples": sizes["train"],
+        "num_eval_train_examples": -(-sizes["validation"] // batch) * batch,
+        "num_validation_examples": sizes["validation"],
+        "num_test_examples": sizes["test"],
     }
-    return subclass(base, namespace)
+    workload.__class__ = subclass(type(workload), members)
+    return workload
 
 
 def subclass(base: Any, members: Mapping[str, Any]) -> Any:
@@ -98,8 +87,3 @@ def _eval_batch_size() -> int:
 
     devices = jax.local_device_count()
     return -(-EVAL_BATCH_SIZE // devices) * devices
-
-
-def _num_eval_train(sizes: Mapping[str, int]) -> int:
-    batch = _eval_batch_size()
-    return -(-sizes["validation"] // batch) * batch

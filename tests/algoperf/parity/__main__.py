@@ -6,25 +6,35 @@ Every difference is measured anew. Exit status 1 where a difference exceeds its 
 """
 
 import argparse
-import importlib
+import contextlib
+import importlib.metadata
 import sys
 
+from tests.algoperf.parity import inputs, metrics, models, optimizer, variants
 from workloads import algoperf_specs
 from workloads.algoperf import installation
 from workloads.base import host_checkout
 
 WORKLOADS = (*algoperf_specs.IMAGES, *algoperf_specs.SPEECH)
-# 'module:function' of each part, from AlgoPerf and the names of workloads to the rows. `models`,
-# `variants` and `double` run few layers; `full_size` takes minutes for each model on CPU cores.
-PARTS = {
-    "optimizer": "optimizer:rows",
-    "metrics": "metrics:rows",
-    "inputs": "inputs:rows",
-    "models": "models:rows",
-    "variants": "variants:rows",
-    "double": "models:rows_in_double",
-    "full_size": "models:rows_of_full_size",
+# Functions from AlgoPerf to rows, which depend on no chosen workload.
+GENERAL = {
+    "optimizer": (optimizer.update_rows, optimizer.schedule_rows, optimizer.point_rows),
+    "metrics": (metrics.accuracy_rows, metrics.decoding_rows, metrics.wer_rows),
+    "inputs": (inputs.speech_rows, inputs.image_rows, inputs.mixup_rows),
 }
+# Functions from AlgoPerf and the names of workloads to rows. `models`, `variants` and `double` run
+# few layers; `full_size` takes minutes for each model on CPU cores.
+OF_WORKLOADS = {
+    "models": models.rows,
+    "variants": variants.rows,
+    "double": models.rows_in_double,
+    "full_size": models.rows_of_full_size,
+}
+PARTS = (*GENERAL, *OF_WORKLOADS)
+# Libraries that the numbers may depend on.
+_LIBRARIES = ("jax", "flax", "optax", "numpy", "tensorflow", "tensorflow_cpu", "tensorflow-text")
+
+HEADER = ("| subject | quantity | difference | tolerance | |", "|---|---|--:|--:|---|")
 
 
 def prepared(directory=None):
@@ -41,24 +51,39 @@ def prepared(directory=None):
 def measured(checkout, parts, workloads=WORKLOADS):
     """Yields the rows of the named parts; `workloads` restricts the parts about models."""
     for part in parts:
-        module, _, function = PARTS[part].partition(":")
-        make = getattr(importlib.import_module(f"tests.algoperf.parity.{module}"), function)
-        yield from make(checkout, workloads)
+        for rows in GENERAL.get(part, ()):
+            yield from rows(checkout)
+        if part in OF_WORKLOADS:
+            yield from OF_WORKLOADS[part](checkout, workloads)
 
 
 def show(checkout, table):
     """Prints the table, each row as it is measured; returns how many rows passed and failed."""
-    # They load JAX, which the checks of the command line do without.
-    from tests.algoperf.parity import rows
-
-    print("; ".join(filter(None, (str(checkout), checkout.remark, rows.versions()))))
-    print("\n" + "\n".join(rows.HEADER), flush=True)
+    print("; ".join(filter(None, (str(checkout), checkout.remark, versions()))))
+    print("\n" + "\n".join(HEADER), flush=True)
     passed = failed = 0
     for row in table:
-        print(rows.line(row), flush=True)
+        print(line(row), flush=True)
         passed, failed = passed + row.passed, failed + (not row.passed)
     print(f"\n{passed + failed} quantities, {failed} beyond their tolerance")
     return passed, failed
+
+
+def versions():
+    """Returns the versions of the installed libraries, in one line."""
+    installed = {}
+    for name in _LIBRARIES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            installed[name] = importlib.metadata.version(name)
+    return ", ".join(f"{name} {version}" for name, version in installed.items())
+
+
+def line(row):
+    """Returns a row of the Markdown table."""
+    verdict = "pass" if row.passed else "**FAIL**"
+    remark = f"{row.quantity}; {row.remark}" if row.remark else row.quantity
+    figures = f"{row.difference:.2g} | {row.tolerance:.2g}"
+    return f"| {row.subject} | {remark} | {figures} | {verdict} |"
 
 
 def main(arguments=None):

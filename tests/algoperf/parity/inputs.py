@@ -8,7 +8,7 @@ import dataclasses
 import importlib
 import itertools
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,9 +21,9 @@ from tests.algoperf.parity import workload_pairs
 from tests.algoperf.parity.rows import Row, largest
 from tests.algoperf.parity.workload_pairs import Pair
 from workloads import registry
+from workloads.algoperf import tiny_data
 from workloads.algoperf.installation import Installation
 from workloads.images import imagenet
-from workloads.speech.corpora import librispeech, speech_records
 
 _PIPELINE = "algoperf.workloads.imagenet_resnet.imagenet_jax.input_pipeline"
 _IMAGES, _BATCH, _BATCHES, _DRAWS = 32, 8, 40, 200
@@ -31,14 +31,6 @@ _IMAGES, _BATCH, _BATCHES, _DRAWS = 32, 8, 40, 200
 _STANDARD_ERRORS = 4.0
 # ImageNet's smallest standard deviation of a channel, in grey levels: what 1 level is divided by.
 _LEVEL = 1 / (0.224 * 255)
-
-
-def rows(installation: Installation, names: Sequence[str]) -> Iterator[Row]:
-    """Yields all rows; none depends on `names`, the workloads."""
-    del names
-    yield from speech_rows(installation)
-    yield from image_rows(installation)
-    yield from mixup_rows(installation)
 
 
 def image_rows(installation: Installation) -> Iterator[Row]:
@@ -203,7 +195,7 @@ def speech_rows(installation: Installation) -> Iterator[Row]:
     pair = workload_pairs.make("librispeech_conformer", installation)
     module = installation.module("algoperf.workloads.librispeech_conformer.input_pipeline")
     with tempfile.TemporaryDirectory() as folder:
-        write_speech(Path(folder))
+        tiny_data.prepare(folder, "librispeech_conformer")
         theirs = module.LibriSpeechDataset(split="dev-clean+dev-other", data_dir=folder)
         expected = [theirs[number] for number in range(len(theirs))]
         queue = pair.ours.workload._build_input_queue(
@@ -215,18 +207,3 @@ def speech_rows(installation: Installation) -> Iterator[Row]:
             stacked = np.stack([example[number][part] for example in expected])
             difference = largest(batch[name][part], stacked)
             yield Row("librispeech_conformer", f"validation: {name}, {what}", difference, 0)
-
-
-def write_speech(folder: Path) -> None:
-    """Writes noise and random ids as AlgoPerf's preparation leaves LibriSpeech."""
-    draw = np.random.default_rng(9)
-    for splits in librispeech.SPLITS.values():
-        for split in splits:
-            (folder / split).mkdir(parents=True)
-            names = [f"{split}-{number}" for number in range(3)]
-            for name in names:
-                audio = draw.integers(-3000, 3000, draw.integers(8000, 50_000))
-                np.save(speech_records.audio_path(folder, split, name), audio)
-                ids = draw.integers(3, 1000, draw.integers(2, 30))
-                np.save(speech_records.targets_path(folder, split, name), ids)
-            speech_records.write_ids(folder, split, names)

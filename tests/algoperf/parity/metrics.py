@@ -41,14 +41,6 @@ ENDS = (
 )
 
 
-def rows(installation: Installation, names: Sequence[str]) -> Iterator[Row]:
-    """Yields all rows; none depends on `names`, the workloads."""
-    del names
-    yield from accuracy_rows(installation)
-    yield from decoding_rows(installation)
-    yield from wer_rows(installation)
-
-
 def printed(text: str) -> str:
     """Returns how TensorFlow prints a scalar tensor of a text: what AlgoPerf splits into words."""
     return f"tf.Tensor({text.encode()!r}, shape=(), dtype=string)"
@@ -102,19 +94,14 @@ def wer_rows(installation: Installation) -> Iterator[Row]:
         ctc.word_errors([printed(reference)], [printed(hypothesis)])
         for reference, hypothesis in cases
     ]
-    yield from _wer_rows(np.asarray(theirs), np.asarray(ours), np.asarray(shown))
-
-
-def _wer_rows(theirs: np.ndarray, ours: np.ndarray, shown: np.ndarray) -> Iterator[Row]:
     name, inside = "librispeech_conformer", len(INSIDE)
-    more = theirs[:, 1] - ours[:, 1]
-    yield Row(name, "WER: AlgoPerf's words less ours, less 2 per utterance", _most(more - 2), 0)
-    errors = theirs[:, 0] - ours[:, 0]
+    errors, words = (np.asarray(theirs) - np.asarray(ours)).T
+    yield Row(name, "WER: AlgoPerf's words less ours, less 2 per utterance", _most(words - 2), 0)
     yield Row(name, "WER: errors, first and last word right", _most(errors[:inside]), 0)
     extra = ", ".join(f"{value:+.0f}" for value in errors[inside:])
     quantity = "WER: AlgoPerf's errors and words, ours counted on printed tensors"
     remark = f"extra errors of the six cases at the ends: {extra}"
-    yield Row(name, quantity, _most(theirs - shown), 0, remark)
+    yield Row(name, quantity, _most(np.asarray(theirs) - np.asarray(shown)), 0, remark)
 
 
 def _most(values: Any) -> float:

@@ -1,15 +1,10 @@
 """One line of the parity table: a quantity of ours beside AlgoPerf's, with its tolerance."""
 
-import contextlib
 import dataclasses
-import importlib.metadata
 from typing import Any
 
 import jax
 import numpy as np
-
-# Libraries that the numbers may depend on.
-_LIBRARIES = ("jax", "flax", "optax", "numpy", "tensorflow", "tensorflow_cpu", "tensorflow-text")
 
 # Greatest difference of a forward pass, relative to the greatest value where that is above 1, and
 # of a gradient, as a ratio of norms. float32 has 6e-8; a dozen layers add up to some 1e-6.
@@ -20,7 +15,6 @@ CLOSE = 1e-5
 SPEECH_GRADIENT = 5e-5
 # In float64, which has 1.1e-16, the same sums leave some 1e-14.
 DOUBLE = 1e-11
-HEADER = ("| subject | quantity | difference | tolerance | |", "|---|---|--:|--:|---|")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,20 +65,3 @@ def _leaves(ours: Any, theirs: Any) -> tuple[list[np.ndarray], list[np.ndarray]]
     if first != second:
         raise ValueError(f"shapes differ: {first}, {second}")
     return leaves[0], leaves[1]
-
-
-def versions() -> str:
-    """Returns the versions of the installed libraries, in one line."""
-    installed = {}
-    for name in _LIBRARIES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            installed[name] = importlib.metadata.version(name)
-    return ", ".join(f"{name} {version}" for name, version in installed.items())
-
-
-def line(row: Row) -> str:
-    """Returns a row of the Markdown table."""
-    verdict = "pass" if row.passed else "**FAIL**"
-    remark = f"{row.quantity}; {row.remark}" if row.remark else row.quantity
-    figures = f"{row.difference:.2g} | {row.tolerance:.2g}"
-    return f"| {row.subject} | {remark} | {figures} | {verdict} |"

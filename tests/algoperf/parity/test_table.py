@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.algoperf.parity import __main__ as command
-from tests.algoperf.parity import metrics, models, rows
+from tests.algoperf.parity import models, rows
 from tests.algoperf.parity.rows import Row
 from workloads.algoperf import installation
 from workloads.base import host_checkout
@@ -60,8 +60,3 @@ def test_what_cannot_be_compared_is_refused(arguments):
     with pytest.raises(SystemExit) as end:
         command.main(arguments.split())
     assert end.value.code == 2
-
-
-def test_printed_tensors():
-    assert metrics.printed("the cat") == "tf.Tensor(b'the cat', shape=(), dtype=string)"
-    assert metrics.printed("don't") == 'tf.Tensor(b"don\'t", shape=(), dtype=string)'

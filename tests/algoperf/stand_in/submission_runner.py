@@ -1,33 +1,28 @@
 """Stand-in for AlgoPerf's runner: its flags, its order of calls, its files, on one device."""
 
+import collections
 import importlib
-import inspect
 import json
 import os
 import time
-import types
 
+import jax
 from absl import app, flags, logging
-from algoperf import halton, logger_utils, spec
-from algoperf import random_utils as prng
+from algoperf import logger_utils
 from algoperf.workloads import workloads
 
 flags.DEFINE_string("submission_path", None, "")
 flags.DEFINE_string("workload", None, "")
 flags.DEFINE_enum("tuning_ruleset", "external", ["external", "self"], "")
 flags.DEFINE_string("tuning_search_space", None, "")
-flags.DEFINE_integer("num_tuning_trials", 1, "")
 flags.DEFINE_string("data_dir", "~/data", "")
 flags.DEFINE_string("imagenet_v2_data_dir", None, "")
 flags.DEFINE_string("librispeech_tokenizer_vocab_path", "", "")
 flags.DEFINE_enum("framework", None, ["jax", "pytorch"], "")
 flags.DEFINE_string("experiment_dir", None, "")
 flags.DEFINE_string("experiment_name", None, "")
-flags.DEFINE_boolean("save_checkpoints", True, "")
 flags.DEFINE_boolean("resume_last_run", None, "")
-flags.DEFINE_boolean("append_timestamp", False, "")
 flags.DEFINE_integer("max_global_steps", None, "")
-flags.DEFINE_boolean("overwrite", False, "")
 flags.DEFINE_integer("hparam_start_index", None, "")
 flags.DEFINE_integer("hparam_end_index", None, "")
 flags.DEFINE_integer("rng_seed", None, "")
@@ -36,8 +31,9 @@ FLAGS = flags.FLAGS
 
 
 def train_once(workload, submission, batch_size, eval_batch_size, hyperparameters, log_dir):
-    rng = prng.split(prng.PRNGKey(FLAGS.rng_seed))[0]
-    data_rng, optimizer_rng, model_rng, rng = prng.split(rng, 4)
+    data_rng, optimizer_rng, model_rng, rng = jax.random.split(
+        jax.random.PRNGKey(FLAGS.rng_seed), 4
+    )
     queue = workload._build_input_queue(
         data_rng, "train", data_dir=FLAGS.data_dir, global_batch_size=batch_size
     )
@@ -50,52 +46,45 @@ def train_once(workload, submission, batch_size, eval_batch_size, hyperparameter
     logger_utils.write_json(os.path.join(log_dir, "flags_0.json"), FLAGS.flag_values_dict())
     logger = logger_utils.set_up_loggers(log_dir, FLAGS, hyperparameters)
     workload.attach_metrics_logger(logger)
-    train_state = {"training_complete": False, "accumulated_submission_time": 0.0}
-    wants_state = "train_state" in inspect.signature(submission.update_params).parameters
-    results, step, start = [], 0, time.time()
-    while not train_state["training_complete"]:
+    results, start, trained = [], time.time(), 0.0
+    for step in range(1, FLAGS.max_global_steps + 1):
         began = time.time()
-        choose_rng, update_rng, prepare_rng, eval_rng = prng.split(prng.fold_in(rng, step), 4)
-        batch = submission.data_selection(
-            workload, queue, state, params, model_state, hyperparameters, step, choose_rng
+        choose_rng, update_rng, prepare_rng, eval_rng = jax.random.split(
+            jax.random.fold_in(rng, step), 4
         )
-        try:
-            state, params, model_state = submission.update_params(
-                workload=workload,
-                current_param_container=params,
-                current_params_types=workload.model_params_types,
-                model_state=model_state,
-                hyperparameters=hyperparameters,
-                batch=batch,
-                loss_type=workload.loss_type,
-                optimizer_state=state,
-                eval_results=results,
-                global_step=step,
-                rng=update_rng,
-                **({"train_state": types.MappingProxyType(train_state)} if wants_state else {}),
-            )
-        except spec.TrainingCompleteError:
-            train_state["training_complete"] = True
-        step += 1
-        train_state["training_complete"] |= step == FLAGS.max_global_steps
-        train_state["accumulated_submission_time"] += time.time() - began
+        batch = submission.data_selection(
+            workload, queue, state, params, model_state, hyperparameters, step - 1, choose_rng
+        )
+        state, params, model_state = submission.update_params(
+            workload=workload,
+            current_param_container=params,
+            current_params_types=workload.model_params_types,
+            model_state=model_state,
+            hyperparameters=hyperparameters,
+            batch=batch,
+            loss_type=workload.loss_type,
+            optimizer_state=state,
+            eval_results=results,
+            global_step=step - 1,
+            rng=update_rng,
+        )
+        trained += time.time() - began
         if FLAGS.skip_evals:
             continue
-        if hasattr(submission, "prepare_for_eval"):
-            state, params, model_state = submission.prepare_for_eval(
-                workload=workload,
-                current_param_container=params,
-                current_params_types=workload.model_params_types,
-                model_state=model_state,
-                hyperparameters=hyperparameters,
-                loss_type=workload.loss_type,
-                optimizer_state=state,
-                eval_results=results,
-                global_step=step,
-                rng=prepare_rng,
-            )
+        state, params, model_state = submission.prepare_for_eval(
+            workload=workload,
+            current_param_container=params,
+            current_params_types=workload.model_params_types,
+            model_state=model_state,
+            hyperparameters=hyperparameters,
+            loss_type=workload.loss_type,
+            optimizer_state=state,
+            eval_results=results,
+            global_step=step,
+            rng=prepare_rng,
+        )
         try:
-            found = workload.eval_model(
+            metrics = workload.eval_model(
                 eval_batch_size,
                 params,
                 model_state,
@@ -104,41 +93,27 @@ def train_once(workload, submission, batch_size, eval_batch_size, hyperparameter
                 FLAGS.imagenet_v2_data_dir,
                 step,
             )
-            workload.has_reached_validation_target(found)
-            workload.has_reached_test_target(found)
-            spent = train_state["accumulated_submission_time"]
-            found |= {"score": spent, "accumulated_submission_time": spent}
-            found |= {"accumulated_eval_time": 0.0, "accumulated_logging_time": 0.0}
-            found |= {"total_duration": time.time() - start}
-            results.append((step, found))
-            logger.append_scalar_metrics(found, global_step=step, preemption_count=0, is_eval=True)
+            workload.has_reached_validation_target(metrics)
+            workload.has_reached_test_target(metrics)
+            metrics |= {
+                "score": trained,
+                "accumulated_submission_time": trained,
+                "total_duration": time.time() - start,
+            }
+            results.append((step, metrics))
+            logger.append_scalar_metrics(metrics, step, preemption_count=0, is_eval=True)
         except RuntimeError:
             logging.exception(f"Eval step {step} error.")
-    score = {"score": train_state["accumulated_submission_time"]}
-    logger.append_scalar_metrics(score, global_step=step, preemption_count=0)
+    logger.append_scalar_metrics({"score": trained}, step, preemption_count=0)
     logger.finish()
 
 
 def main(_):
     entry = workloads.WORKLOADS[FLAGS.workload]
-    entry["workload_path"] = os.path.join(
-        workloads.BASE_WORKLOADS_DIR, f"{entry['workload_path']}_{FLAGS.framework}", "workload.py"
-    )
-    kwargs = {}
-    if FLAGS.librispeech_tokenizer_vocab_path:
-        kwargs["tokenizer_vocab_path"] = FLAGS.librispeech_tokenizer_vocab_path
     workload = workloads.import_workload(
-        workload_path=entry["workload_path"],
+        workload_path=f"algoperf/workloads/{entry['workload_path']}_{FLAGS.framework}/workload.py",
         workload_class_name=entry["workload_class_name"],
-        workload_init_kwargs=kwargs,
-    )
-    log_dir = logger_utils.get_log_dir(
-        FLAGS.experiment_dir,
-        FLAGS.workload,
-        FLAGS.framework,
-        FLAGS.experiment_name,
-        FLAGS.resume_last_run,
-        FLAGS.overwrite,
+        workload_init_kwargs={},
     )
     path = workloads.convert_filepath_to_module(FLAGS.submission_path)
     submission = importlib.import_module(path)
@@ -149,12 +124,13 @@ def main(_):
     own = getattr(submission, "get_eval_batch_size", None)
     eval_batch_size = own(FLAGS.workload) if own else workload.eval_batch_size
     with open(FLAGS.tuning_search_space) as file:
-        points = halton.generate_search(json.load(file), FLAGS.num_tuning_trials)
-    for number, point in enumerate(points, 1):
-        trial = os.path.join(log_dir, f"trial_{number}")
-        os.makedirs(trial, exist_ok=True)
-        point = logger_utils.write_hparams(point, trial)
-        train_once(workload, submission, batch_size, eval_batch_size, point, trial)
+        values = json.load(file)[0]
+    point = collections.namedtuple("Hyperparameters", values)(**values)
+    folder = f"{FLAGS.workload}_{FLAGS.framework}"
+    trial = os.path.join(FLAGS.experiment_dir, FLAGS.experiment_name, folder, "trial_1")
+    os.makedirs(trial)
+    logger_utils.write_json(os.path.join(trial, "hparams.json"), values)
+    train_once(workload, submission, batch_size, eval_batch_size, point, trial)
 
 
 if __name__ == "__main__":

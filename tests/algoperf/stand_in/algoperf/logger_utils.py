@@ -4,40 +4,21 @@ import collections
 import csv
 import json
 import os
-import shutil
 
 
-def get_log_dir(experiment_dir, workload, framework, experiment_name, resume_last_run, overwrite):
-    path = os.path.join(
-        os.path.expanduser(experiment_dir), experiment_name, f"{workload}_{framework}"
-    )
-    if os.path.exists(path) and overwrite:
-        shutil.rmtree(path)
-    elif os.path.exists(path) and not resume_last_run:
-        raise SystemExit(input(f"{path} exists. Resume? [y/N]:"))
-    os.makedirs(path, exist_ok=True)
-    return path
-
-
-def write_json(name, log_dict, indent=2):
+def write_json(name, log_dict):
     with open(name, "w") as file:
-        json.dump(log_dict, file, indent=indent)
-
-
-def write_hparams(hparams, tuning_dir):
-    write_json(os.path.join(tuning_dir, "hparams.json"), hparams._asdict())
-    return hparams
+        json.dump(log_dict, file)
 
 
 def get_meta_data(workload, rng_seed=None):
-    found = {"rng_seed": rng_seed}
-    for name in dir(workload):
-        if name.startswith("_") or name in ("param_shapes", "model_params_types"):
-            continue
-        value = getattr(workload, name, None)
-        if isinstance(value, (float, int, str, bool)):
-            found[f"workload.{name}"] = value
-    return found
+    values = {
+        f"workload.{name}": getattr(workload, name)
+        for name in dir(workload)
+        if not name.startswith("_") and name not in ("param_shapes", "model_params_types")
+    }
+    plain = {name: value for name, value in values.items() if isinstance(value, (float, int, str))}
+    return {"rng_seed": rng_seed, **plain}
 
 
 class MetricLogger:

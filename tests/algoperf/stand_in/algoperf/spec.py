@@ -1,6 +1,5 @@
 """What a workload and a submission are."""
 
-import abc
 import enum
 
 LossType = enum.Enum(
@@ -18,22 +17,15 @@ ParameterType = enum.Enum(
 )
 
 
-class TrainingCompleteError(Exception):
-    """A submission wants no more steps."""
-
-
 class ShapeTuple:
     """A shape that JAX's tree functions take for a leaf."""
 
     def __init__(self, shape_tuple):
         self.shape_tuple = shape_tuple
 
-    def __eq__(self, other):
-        return self.shape_tuple == other.shape_tuple
 
-
-class Workload(abc.ABC):
-    """Model, data, loss and metrics; subclasses add numbers and targets as properties."""
+class Workload:
+    """Evaluation and parameters; what AlgoPerf leaves abstract is in `workloads/base.py`."""
 
     def __init__(self, *args, **kwargs):
         self._param_shapes = None
@@ -52,61 +44,7 @@ class Workload(abc.ABC):
 
     @property
     def model_params_types(self):
-        if self._param_types is None:
-            raise ValueError("init_model_fn comes first")
         return self._param_types
-
-    @abc.abstractmethod
-    def has_reached_validation_target(self, eval_result): ...
-
-    @abc.abstractmethod
-    def has_reached_test_target(self, eval_result): ...
-
-    @abc.abstractmethod
-    def _build_input_queue(
-        self,
-        data_rng,
-        split,
-        data_dir,
-        global_batch_size,
-        cache=None,
-        repeat_final_dataset=None,
-        num_batches=None,
-    ): ...
-
-    @abc.abstractmethod
-    def is_output_params(self, param_key): ...
-
-    @abc.abstractmethod
-    def init_model_fn(self, rng): ...
-
-    @abc.abstractmethod
-    def model_fn(
-        self,
-        params,
-        augmented_and_preprocessed_input_batch,
-        model_state,
-        mode,
-        rng,
-        update_batch_norm,
-        dropout_rate,
-    ): ...
-
-    @abc.abstractmethod
-    def loss_fn(self, label_batch, logits_batch, mask_batch=None, label_smoothing=0.0): ...
-
-    @abc.abstractmethod
-    def _eval_model_on_split(
-        self,
-        split,
-        num_examples,
-        global_batch_size,
-        params,
-        model_state,
-        rng,
-        data_dir,
-        global_step=0,
-    ): ...
 
     def eval_model(
         self,

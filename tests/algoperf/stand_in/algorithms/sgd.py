@@ -5,8 +5,6 @@ import functools
 import jax
 from algoperf import spec
 
-CALLS = []
-
 
 def get_batch_size(workload_name):
     if workload_name not in ("imagenet_vit", "librispeech_conformer", "wmt"):
@@ -15,7 +13,6 @@ def get_batch_size(workload_name):
 
 
 def init_optimizer_state(workload, model_params, model_state, hyperparameters, rng):
-    CALLS.append("init_optimizer_state")
     return {}
 
 
@@ -46,7 +43,6 @@ def update_params(
     rng,
     train_state=None,
 ):
-    CALLS.append("update_params")
     rate = hyperparameters.learning_rate
     loss, params = _step(workload, current_param_container, model_state, batch, rng, rate)
     workload.metrics_logger.append_scalar_metrics({"loss": loss.item()}, global_step)
@@ -65,7 +61,6 @@ def prepare_for_eval(
     global_step,
     rng,
 ):
-    CALLS.append("prepare_for_eval")
     return optimizer_state, current_param_container, model_state
 
 
@@ -79,5 +74,4 @@ def data_selection(
     global_step,
     rng,
 ):
-    CALLS.append("data_selection")
     return next(input_queue)

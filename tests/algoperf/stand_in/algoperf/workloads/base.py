@@ -1,4 +1,4 @@
-"""What the stand-in's three workloads share: random data, cross-entropy, accuracy."""
+"""What the stand-in's workloads share: random data, cross-entropy, accuracy."""
 
 import functools
 
@@ -26,13 +26,13 @@ class TinyWorkload(spec.Workload):
     max_allowed_runtime_sec = 600
     eval_period_time_sec = 0
     step_hint = 100
-    input_shape = (5, 8)
+    input_shape, input_dtype = (5, 8), jnp.float32
 
     def has_reached_validation_target(self, eval_result):
-        return eval_result["validation/accuracy"] > self.validation_target_value
+        return eval_result[f"validation/{self.target_metric_name}"] > self.validation_target_value
 
     def has_reached_test_target(self, eval_result):
-        return eval_result["test/accuracy"] > self.test_target_value
+        return eval_result[f"test/{self.target_metric_name}"] > self.test_target_value
 
     def is_output_params(self, param_key):
         return param_key == "head"
@@ -42,7 +42,9 @@ class TinyWorkload(spec.Workload):
 
     def init_model_fn(self, rng):
         self._model = self.make_model()
-        variables = jax.jit(self._model.init)(rng, jnp.ones((1, *self.input_shape)))
+        variables = jax.jit(self._model.init)(
+            rng, jnp.ones((1, *self.input_shape), self.input_dtype)
+        )
         self._param_shapes = param_utils.jax_param_shapes(variables["params"])
         self._param_types = param_utils.jax_param_types(self._param_shapes)
         return variables["params"], {}
@@ -116,4 +118,5 @@ class TinyWorkload(spec.Workload):
         for _ in range(-(-num_examples // global_batch_size)):
             found = self._eval_batch(params, next(self._eval_iters[split]), model_state, rng)
             total = {name: total[name] + float(found[name]) for name in total}
-        return {name: value / num_examples for name, value in total.items()}
+        accuracy, loss = (total[name] / num_examples for name in ("accuracy", "loss"))
+        return {self.target_metric_name: accuracy, "loss": loss}

@@ -1,7 +1,6 @@
 """The registry of workloads."""
 
 import importlib
-import os
 
 BASE_WORKLOADS_DIR = "algoperf/workloads/"
 WORKLOADS = {
@@ -45,15 +44,12 @@ def get_base_workload_name(workload_name):
 
 
 def convert_filepath_to_module(path):
-    base, extension = os.path.splitext(path)
-    if extension != ".py":
-        raise ValueError(f"Path: {path} must be a python file (*.py)")
-    return base.replace("/", ".")
+    return path.removesuffix(".py").replace("/", ".")
 
 
 def import_workload(
     workload_path, workload_class_name, return_class=False, workload_init_kwargs=None
 ):
     module = importlib.import_module(convert_filepath_to_module(workload_path))
-    found = getattr(module, workload_class_name)
-    return found if return_class else found(**workload_init_kwargs)
+    workload_class = getattr(module, workload_class_name)
+    return workload_class if return_class else workload_class(**workload_init_kwargs)

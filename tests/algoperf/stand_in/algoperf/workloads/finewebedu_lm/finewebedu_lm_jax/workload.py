@@ -1,10 +1,8 @@
 """Sequences of tokens that count; perplexity, and no test split, as AlgoPerf's."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from algoperf import param_utils
 from algoperf.workloads.base import CLASSES, TinyWorkload
 from algoperf.workloads.finewebedu_lm.finewebedu_lm_jax.models import ModelConfig, TransformerDo
 
@@ -16,7 +14,7 @@ class LmWorkload(TinyWorkload):
     validation_target_value = 1.5
     test_target_value = None
     num_test_examples = 0
-    by_function = False
+    input_shape, input_dtype = (LENGTH,), jnp.int32
 
     def has_reached_validation_target(self, eval_result):
         return eval_result["validation/ppl"] <= self.validation_target_value
@@ -24,15 +22,8 @@ class LmWorkload(TinyWorkload):
     def has_reached_test_target(self, eval_result):
         return True
 
-    def init_model_fn(self, rng, dropout_rate=None, aux_dropout_rate=None):
-        self._model = TransformerDo(ModelConfig(classes=CLASSES, by_function=self.by_function))
-        variables = jax.jit(self._model.init)({"params": rng}, jnp.ones((1, LENGTH), jnp.int32))
-        self._param_shapes = param_utils.jax_param_shapes(variables["params"])
-        self._param_types = param_utils.jax_param_types(self._param_shapes)
-        return variables["params"], None
-
-    def model_fn(self, params, batch, model_state, mode, rng, update_batch_norm, dropout_rate=0.0):
-        return self._model.apply({"params": params}, batch["inputs"]), None
+    def make_model(self):
+        return TransformerDo(ModelConfig(classes=CLASSES))
 
     def _build_input_queue(
         self,
@@ -54,6 +45,6 @@ class LmWorkload(TinyWorkload):
     def _eval_model_on_split(self, split, num_examples, *args, **kwargs):
         if num_examples == 0:
             return {"loss": 0.0, "ppl": 1.0}
-        found = super()._eval_model_on_split(split, num_examples, *args, **kwargs)
-        loss = found["loss"] / LENGTH
+        metrics = super()._eval_model_on_split(split, num_examples, *args, **kwargs)
+        loss = metrics["loss"] / LENGTH
         return {"loss": loss, "ppl": float(np.exp(loss))}

@@ -66,6 +66,7 @@ class Conformer(nn.Module):
 
 
 class LibriSpeechConformerWorkload(TinyWorkload):
+    target_metric_name = "wer"
     attention_temperature = 1.0
 
     def __init__(self, tokenizer_vocab_path=None, use_specaug=True):
