@@ -200,7 +200,7 @@ class LocalLauncher:
                     self._processes[handle] = self._start(batch, index, slot, handle, held)
                 continue
             # Jobs of another driver, which has the slots, may have ended them.
-            while trials and _is_complete(self._study / trials[0]):
+            while trials and status.recorded(self._study / trials[0])["state"] in status.COMPLETE:
                 trials.popleft()
             if not trials:
                 del self._queue[handle]
@@ -233,10 +233,6 @@ class LocalLauncher:
             )
 
 
-def _is_complete(trial_directory: pathlib.Path) -> bool:
-    return status.recorded(trial_directory)["state"] in status.COMPLETE
-
-
 def _share(things: list[Thing], slot: int, size: int) -> list[Thing]:
     """Returns what slot `slot` of `size` gets: neighbours, as many as every other, at least one
     while any is left."""
@@ -248,9 +244,9 @@ def free_ports(count: int) -> list[int]:
     """Returns different ports of loopback that nobody listens on now."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        for listener in sockets:
+            listener.bind(("127.0.0.1", 0))
+        return [listener.getsockname()[1] for listener in sockets]
 
 
 def hold_name(name: str) -> socket.socket | None:

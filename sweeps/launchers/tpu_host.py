@@ -24,11 +24,10 @@ def variables(
 ) -> dict[str, str]:
     """Returns the environment of process `index` of those that compute together.
 
-    chips: its own, by their numbers on the host. ports: free ones, one for each process; one alone
-    if it computes by itself, beside others. grid: how the processes lie, 'x,y,z'. Raises ValueError
-    as `check`.
+    chips: its own, by their numbers on the host, as many as `check` allows. ports: free ones, one
+    for each process; one alone if it computes by itself, beside others. grid: how the processes
+    lie, 'x,y,z'.
     """
-    check(chips)
     return {
         "TPU_VISIBLE_CHIPS": ",".join(chips),
         "TPU_CHIPS_PER_PROCESS_BOUNDS": _GRIDS[len(chips)],

@@ -1,5 +1,6 @@
 """Small real studies on digits, and real processes to run and kill them."""
 
+import collections
 import contextlib
 import functools
 import json
@@ -307,6 +308,16 @@ class Drivers:
         alive = record and lease.process_start(record["pid"]) == record["pid_start"]
         return record["pid"] if alive else 0
 
+    def handles(self):
+        """Returns {path of a trial in the study: its jobs' handles, first submission first}."""
+        handles = collections.defaultdict(list)
+        for path in sorted((self.study / "jobs").glob("*.handles.json"), key=os.path.getmtime):
+            batch = layout.read_json(path.with_name(path.name.replace(".handles", "")))
+            for handle, task in zip(layout.read_json(path), batch["tasks"], strict=False):
+                for trial in task:
+                    handles[self.study / trial].append(handle)
+        return handles
+
     def close(self):
         """Kills drivers, then the jobs that outlive them."""
         for process in self._started:
@@ -343,20 +354,30 @@ def stub_drivers(tmp_path, data_dir, stub_environment):
     made.close()
 
 
-def _undisturbed(*arguments):
+def _undisturbed(folder, data_dir, environment, **changes):
     """Runs the study of `drivers` in peace."""
-    made = Drivers(*arguments)
-    code, output = made.finish(made.run())
+    made = Drivers(folder, data_dir, environment)
+    code, output = made.finish(made.run(**changes))
     made.close()
     assert code == 0, output
 
 
 @pytest.fixture(scope="session")
-def undisturbed(made_once, data_dir, environment, cache_dir):
-    """The directory of the study of `drivers`, run in peace: what faults must not change."""
+def make_undisturbed(made_once, data_dir, environment, cache_dir):
+    """Returns a function that runs the study of `drivers` in peace and returns its directory."""
     variables = environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir))
-    folder = made_once("undisturbed", lambda folder: _undisturbed(folder, data_dir, variables))
-    return folder / Drivers.NAME
+
+    def make(name, **changes):
+        run = functools.partial(_undisturbed, data_dir=data_dir, environment=variables, **changes)
+        return made_once(name, run) / Drivers.NAME
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def undisturbed(make_undisturbed):
+    """The directory of the study of `drivers`, run in peace: what faults must not change."""
+    return make_undisturbed("undisturbed")
 
 
 @pytest.fixture(scope="session")

@@ -23,13 +23,11 @@ class Cluster(kubernetes.Kubernetes):
 
     def __init__(self, settings, directory):
         del directory
-        self.place = {"namespace": settings["kubernetes"]["namespace"]}
+        self._own = settings["kubernetes"]
+        self.place = {"namespace": self._own["namespace"]}
         if self.place["namespace"] in self.absent:
             raise ValueError("no such context")
         self.here = self.jobs.setdefault(self.place["namespace"], set())
-
-    def capacity(self):
-        return 8
 
     def _ask(self):
         if self.place["namespace"] in self.down:
@@ -40,8 +38,6 @@ class Cluster(kubernetes.Kubernetes):
         handles = [f"{batch.name}-{index}" for index in range(batch.size)]
         self.here.update(handles)
         return handles
-
-    is_this_host = False
 
     def find(self, batch):
         self._ask()
@@ -55,9 +51,6 @@ class Cluster(kubernetes.Kubernetes):
     def cancel(self, handles):
         self._ask()
         self.here.difference_update(handles)
-
-    def close(self):
-        pass
 
 
 @pytest.fixture
@@ -94,10 +87,7 @@ def test_jobs_of_another_namespace_are_taken_up_and_not_submitted_again(make_sch
     assert len(clusters.jobs["a"]) == 2
     [batch] = submissions.batches(first.root)
     assert batch.place == {"namespace": "a"}
-    looks = iter(range(9))
-    second, trials = make_scheduler("b", lambda: next(looks) == 3)
-    with pytest.raises(Interrupted):
-        second.run(trials)
+    second = _look(make_scheduler, "b", 3)
     assert clusters.jobs["b"] == set()
     assert second.jobs.keys() == clusters.jobs["a"]
 
@@ -117,10 +107,7 @@ def test_jobs_are_taken_up_once_the_file_server_answers(make_scheduler, clusters
 
     monkeypatch.setattr(submissions, "read", read)
     monkeypatch.setattr("sweeps.records.clock.clock.sleep", lambda seconds: None)
-    looks = iter(range(99))
-    scheduler, trials = make_scheduler("a", lambda: next(looks) == 5)
-    with pytest.raises(Interrupted):
-        scheduler.outage.wait_out(lambda: scheduler.run(trials))
+    scheduler = _look(make_scheduler, "a", 5)
     assert len(scheduler.jobs) == 4
     assert scheduler.pending == type(scheduler.pending)()
 
@@ -131,12 +118,18 @@ def test_jobs_are_taken_up_once_the_file_server_answers(make_scheduler, clusters
 def test_an_engine_out_of_reach_causes_no_resubmission(make_scheduler, clusters, capsys, how, said):
     _submitted(make_scheduler, "a")
     getattr(clusters, how).add("a")
-    looks = iter(range(9))
-    second, trials = make_scheduler("b", lambda: next(looks) == 6)
-    with pytest.raises(Interrupted):
-        second.run(trials)
+    _look(make_scheduler, "b", 6)
     assert clusters.jobs["b"] == set()
     assert capsys.readouterr().out.count(said) == 1
+
+
+def _look(make_scheduler, namespace, count):
+    """Returns a scheduler that was stopped after it had looked at its jobs so often."""
+    looks = iter(range(count + 1))
+    scheduler, trials = make_scheduler(namespace, lambda: next(looks) == count)
+    with pytest.raises(Interrupted):
+        scheduler.outage.wait_out(lambda: scheduler.run(trials))
+    return scheduler
 
 
 def _submitted(make_scheduler, namespace):
@@ -174,10 +167,7 @@ def test_a_batch_cut_short_is_found_where_it_went(make_scheduler, clusters):
     root = _submitted(make_scheduler, "a")
     [batch] = submissions.batches(root)
     batch.file.with_name(f"{batch.name}.handles.json").unlink()
-    looks = iter(range(9))
-    scheduler, trials = make_scheduler("b", lambda: next(looks) == 3)
-    with pytest.raises(Interrupted):
-        scheduler.run(trials)
+    _look(make_scheduler, "b", 3)
     assert clusters.jobs["b"] == set()
     assert batch.handles is not None
     assert sorted(batch.handles) == sorted(clusters.jobs["a"])
@@ -211,7 +201,7 @@ def test_kubernetes_and_ray_resolve_their_place_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     kubectl.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    settings = _settings(tmp_path)
+    settings = {**config.base().to_dict(), "experiment_dir": str(tmp_path), "name": "s"}
     asked = []
     engine = kubernetes.Kubernetes(settings, tmp_path)
     assert engine.place == {"context": "first", "namespace": "default"}
@@ -222,7 +212,3 @@ def test_kubernetes_and_ray_resolve_their_place_once(tmp_path, monkeypatch):
     assert "first" in asked[0]
     monkeypatch.setenv("RAY_ADDRESS", "http://one:8265")
     assert Ray(settings, tmp_path).place == {"address": "http://one:8265"}
-
-
-def _settings(folder):
-    return {**config.base().to_dict(), "experiment_dir": str(folder), "name": "s"}

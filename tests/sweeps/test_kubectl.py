@@ -258,9 +258,3 @@ def test_without_a_cluster_a_study_begins_with_a_warning(
     study = make_study(launcher="kubernetes", **{f"kubernetes.{k}": v for k, v in keys.items()})
     preflight.check_engine(study)
     assert "warning: kubernetes cannot be asked" in capsys.readouterr().err
-
-
-def test_a_context_that_does_not_exist_is_said_in_kubectls_words(server, launcher, batch):
-    launcher.place["context"] = "nowhere"
-    with pytest.raises(EngineError, match='context "nowhere" does not exist'):
-        launcher.submit(batch)

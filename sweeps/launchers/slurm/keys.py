@@ -78,8 +78,8 @@ def check(settings: dict[str, Any]) -> None:
     """Raises ValueError for the first of `config.slurm` that could not run, saying what can."""
     slurm = settings["slurm"]
     config_keys.check(KEYS, slurm, "slurm.")
-    limit, warning = seconds(slurm["time"]), slurm["save_seconds"]
-    if slurm["time"] and limit < warning + _LEAST_WORK_S:
+    warning = slurm["save_seconds"]
+    if slurm["time"] and _seconds(slurm["time"]) < warning + _LEAST_WORK_S:
         raise ValueError(
             f"slurm.time={slurm['time']} leaves no time to train: jobs are told to save "
             f"slurm.save_seconds={warning} s before it; give at least {_LEAST_WORK_S} s more"
@@ -101,10 +101,8 @@ def check(settings: dict[str, Any]) -> None:
     flags(slurm["flags"])
 
 
-def seconds(time: str) -> int:
-    """Returns the seconds of D-HH:MM:SS, 0 for ''."""
-    if not time:
-        return 0
+def _seconds(time: str) -> int:
+    """Returns the seconds of D-HH:MM:SS."""
     days, _, clock = time.rpartition("-")
     hours, minutes, rest = (int(part) for part in clock.split(":"))
     return int(days or 0) * 86_400 + hours * 3600 + minutes * 60 + rest

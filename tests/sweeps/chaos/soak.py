@@ -2,11 +2,11 @@
 
     python -m tests.sweeps.chaos.soak --kills 100 --trials 40
 
-runs a study of short digits_vit trials in peace, then again while workers are killed, killed while
+runs a study of short digits_vit trials in peace, then again while jobs are killed, killed while
 they save, preempted and frozen past their leases, the driver is killed, and the host crashes
 (everything at once); each time a new driver takes over. It passes where every trial ended as in the
 undisturbed run, none was completed twice, and every loss, gradient norm and metric is the same bit
-for bit. Local processes on CPUs; minutes, mostly spent on starting workers again.
+for bit. Local processes on CPUs; minutes, mostly spent on starting jobs again.
 """
 
 import argparse
@@ -140,7 +140,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--workers", type=whole(2, 1024), default=2, help="at least 2 (2)")
     parser.add_argument("--seed", type=whole(0), default=0, help="of whom and when (0)")
     parser.add_argument(
-        "--lease_s", type=positive(1.0, 86_400.0), default=4.0, help="a worker's lease, s (4)"
+        "--lease_s", type=positive(1.0, 86_400.0), default=4.0, help="a job's lease, s (4)"
     )
     parser.add_argument("--data_dir", default="", help="the digits; made there if absent")
     parser.add_argument(

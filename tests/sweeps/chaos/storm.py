@@ -1,7 +1,7 @@
 """A storm: signals at the processes of a running study, when and at whom by a seeded generator.
 
 Of `python -m tests.sweeps.chaos.soak`. A storm sees what any bystander sees: leases name the
-workers, /proc the driver's children. What it draws is repeatable, what it hits is not: that depends
+jobs, /proc the driver's children. What it draws is repeatable, what it hits is not: that depends
 on time.
 """
 
@@ -28,7 +28,7 @@ _SPREAD = 0.85
 
 
 class Victim(NamedTuple):
-    """A live worker: its process, told from later ones of that number, and its attempt."""
+    """A live job: its process, told from later ones of that number, and its attempt."""
 
     pid: int
     start: str
@@ -59,12 +59,12 @@ class Storm:
         self._frozen: list[Victim] = []
         self._next = 0.0
         self._strikes = {
-            self._kill_worker: 40,
+            self._kill_job: 40,
             self._kill_while_saving: 20,
-            self._preempt_worker: 20,
+            self._preempt_job: 20,
             self._kill_driver: 8,
             self._crash_host: 6,
-            self._freeze_worker: 6,
+            self._freeze_job: 6,
         }
 
     def run(self) -> int:
@@ -90,7 +90,7 @@ class Storm:
         self.drivers += 1
 
     def _look(self) -> None:
-        """Notes the driver's processes; wakes frozen workers whose trial somebody else has."""
+        """Notes the driver's processes; wakes frozen jobs whose trial somebody else has."""
         for pid in _children(self._driver.pid):
             self._note(pid)
         for victim in list(self._frozen):
@@ -103,7 +103,7 @@ class Storm:
             self._seen.add((pid, start))
 
     def _victims(self) -> list[Victim]:
-        """Returns live workers that have a trial and were not struck yet."""
+        """Returns live jobs that have a trial and were not struck yet."""
         found = []
         for trial in sorted(self.study.glob("grid/*/*/trial_*")):
             number = lease.latest(trial)
@@ -144,31 +144,31 @@ class Storm:
         if _send(victim.pid, victim.start, number):
             self.hits[what] += 1
 
-    def _kill_worker(self) -> None:
+    def _kill_job(self) -> None:
         for victim in self._some_victim():
-            self._hit("SIGKILL of a worker", victim, signal.SIGKILL)
+            self._hit("SIGKILL of a job", victim, signal.SIGKILL)
 
     def _some_victim(self) -> list[Victim]:
-        """Returns one live worker, or none."""
+        """Returns one live job, or none."""
         victims = self._victims()
         return [self._random.choice(victims)] if victims else []
 
     def _kill_while_saving(self) -> None:
-        """Kills a worker that is writing a checkpoint: orbax's temporary directory is there."""
+        """Kills a job that is writing a checkpoint: orbax's temporary directory is there."""
         deadline = time.monotonic() + _SAVING_S
         while time.monotonic() < deadline and self._driver.poll() is None:
             for victim in self._victims():
                 if is_saving(victim.attempt.parents[1]):
-                    self._hit("SIGKILL of a worker that saves", victim, signal.SIGKILL)
+                    self._hit("SIGKILL of a job that saves", victim, signal.SIGKILL)
                     return
             self._look()
 
-    def _preempt_worker(self) -> None:
+    def _preempt_job(self) -> None:
         for victim in self._some_victim():
-            self._hit("SIGTERM to a worker", victim, signal.SIGTERM)
+            self._hit("SIGTERM to a job", victim, signal.SIGTERM)
 
     def _kill_driver(self) -> None:
-        """Its workers finish the trials at hand and end; meanwhile another driver starts."""
+        """Its jobs finish the trials at hand and end; meanwhile another driver starts."""
         self._driver.kill()
         self._driver.wait()
         self.hits["SIGKILL of the driver"] += 1
@@ -178,15 +178,15 @@ class Storm:
         self._look()
         self._driver.kill()
         for victim in self._victims():
-            self._hit("SIGKILL of a worker with its driver", victim, signal.SIGKILL)
+            self._hit("SIGKILL of a job with its driver", victim, signal.SIGKILL)
         self._end_others()
         self._kill_driver()
 
-    def _freeze_worker(self) -> None:
-        """Stops a worker until its lease has passed and somebody else has its trial."""
+    def _freeze_job(self) -> None:
+        """Stops a job until its lease has passed and somebody else has its trial."""
         for victim in self._some_victim():
             if not self._frozen:  # somebody must be left to take over
-                self._hit("SIGSTOP of a worker until it is superseded", victim, signal.SIGSTOP)
+                self._hit("SIGSTOP of a job until it is superseded", victim, signal.SIGSTOP)
                 self._frozen.append(victim)
                 self._crash_host()
 

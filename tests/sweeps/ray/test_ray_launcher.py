@@ -125,15 +125,6 @@ def test_a_submission_that_was_cut_short_is_completed(make_launcher, make_batch,
     assert launcher.status(["s-never-0"]) == {"s-never-0": State.GONE}
 
 
-def test_another_study_cannot_take_a_name(make_launcher, make_batch, tmp_path):
-    launcher, batch = make_launcher(), make_batch("true")
-    launcher.submit(batch)
-    (tmp_path / "elsewhere").mkdir()
-    other = dataclasses.replace(batch, file=tmp_path / "elsewhere" / batch.file.name)
-    with pytest.raises(EngineError, match="already exists"):
-        launcher.submit(other)
-
-
 def test_cancel_leaves_time_to_save_and_keeps_a_queued_job_from_working(
     make_launcher, make_batch, until, wait_for, share
 ):
@@ -152,18 +143,6 @@ def test_cancel_leaves_time_to_save_and_keeps_a_queued_job_from_working(
     assert _pids(batch.file.parent)
     for pid in _pids(batch.file.parent):
         assert lease.process_start(pid) is None
-
-
-def test_a_killed_job_is_gone(make_launcher, make_batch, until, wait_for):
-    launcher, batch = make_launcher(), make_batch(HOLD)
-    handles = launcher.submit(batch)
-    [pid] = wait_for(
-        lambda: _states(launcher, handles) and _pids(batch.file.parent), "the job at work"
-    )
-    until(launcher, handles, State.RUNNING)
-    os.kill(pid, signal.SIGKILL)
-    until(launcher, handles, State.GONE)
-    assert launcher.find(batch) == handles
 
 
 def test_setup_and_environment_come_before_the_job(make_launcher, make_batch, until):

@@ -13,17 +13,6 @@ POINTS = range(4)
 ACTIVE = {"PENDING", "RUNNING"}
 
 
-def _jobs(drivers):
-    """Returns {point: how many jobs it was given to}."""
-    found = dict.fromkeys(POINTS, 0)
-    for path in (drivers.study / "jobs").glob("*.handles.json"):
-        batch = layout.read_json(path.with_name(path.name.replace(".handles", "")))
-        for task in batch["tasks"][: len(layout.read_json(path))]:
-            for trial in task:
-                found[next(p for p in POINTS if drivers.trial(p) == drivers.study / trial)] += 1
-    return found
-
-
 def _training(drivers, point):
     """Returns the lease of a trial whose first attempt has begun to train, else None."""
     attempt = drivers.trial(point) / layout.ATTEMPTS / "1"
@@ -75,8 +64,8 @@ def test_job_node_and_driver_killed(drivers, undisturbed, cluster, second_node, 
     assert equality.problems(drivers.study, undisturbed) == []
     for point in faults.values():
         assert equality.outcomes(drivers.trial(point)) == ["killed", "done"]
-    jobs = _jobs(drivers)
-    assert min(jobs[faults["job"]], jobs[faults["node"]]) >= 2
+    handles = drivers.handles()
+    assert min(len(handles[drivers.trial(point)]) for point in faults.values()) >= 2
     wait_until(lambda: not {j.status for j in api.jobs().values()} & ACTIVE)
 
 

@@ -8,9 +8,11 @@ not answer at all for a while.
 import collections
 import dataclasses
 import functools
+import pathlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+from sweeps.launchers.config_keys import Key
 from sweeps.launchers.protocol import AGAIN, EngineError, State
 from sweeps.records import submissions
 from sweeps.records.submissions import Batch
@@ -249,3 +251,31 @@ class Engine:
     def _go_away(self) -> None:
         self.world.faults["engine away"] += 1
         self.away_until = self.world.now + self.rules.duration(_AWAY_S)
+
+
+DEFAULTS: dict[str, Any] = {"poll_seconds": 15, "trials_per_job": 1}
+# The engine of the simulation under way.
+current: list[Engine] = []
+
+
+class Simulated:
+    """An instance is the engine of the simulation under way."""
+
+    KEYS: ClassVar = {name: Key(value, "") for name, value in DEFAULTS.items()}
+
+    def __new__(cls, settings: dict[str, Any], study_directory: pathlib.Path) -> Engine:  # type: ignore[misc]
+        """Returns that engine."""
+        del settings, study_directory
+        return current[-1]
+
+    @classmethod
+    def platform(cls, settings: dict[str, Any]) -> str:
+        """Returns where trials would compute."""
+        del settings
+        return "cpu"
+
+    @classmethod
+    def devices(cls, settings: dict[str, Any]) -> int:
+        """Returns how many devices a trial would see."""
+        del settings
+        return 1

@@ -27,8 +27,7 @@ from sweeps.records import layout
 from sweeps.scheduling import driver
 from sweeps.study import config, study
 from sweeps.study.trial import Trial
-from tests.sweeps.simulation import launcher
-from tests.sweeps.simulation.engine import Engine
+from tests.sweeps.simulation.engine import DEFAULTS, Engine, current
 from tests.sweeps.simulation.referee import Referee
 from tests.sweeps.simulation.rules import Rules
 from tests.sweeps.simulation.stand_ins import NAME, simulated
@@ -123,7 +122,7 @@ class Simulation:
         self.study.directory.mkdir(parents=True)
         with simulated(self.world, self.referee, self.study.directory):
             engine = Engine(self.world, self.rules, self.referee, self.workers)
-            launcher.current.append(engine)
+            current.append(engine)
             try:
                 counts = self._drive()
                 self.world.limit_s = math.inf
@@ -131,7 +130,7 @@ class Simulation:
                 counts = {}
                 self.referee.violated("the study does not end")
             finally:
-                launcher.current.remove(engine)
+                current.remove(engine)
                 self.world.close()
         if counts:
             self.referee.judge(self._planned(), self.rules.is_poison)
@@ -219,7 +218,7 @@ def _study(directory: pathlib.Path, trials: int) -> study.Study:
     }
     overrides = [f"--config.{key}={value}" for key, value in changes.items()]
     found = study.resolve(config.parse("digits_vit_quick", overrides))
-    own = {"launcher": NAME, NAME: launcher.DEFAULTS, "max_attempts": Rules.max_attempts}
+    own = {"launcher": NAME, NAME: DEFAULTS, "max_attempts": Rules.max_attempts}
     return study.Study({**found.settings, **own}, found.points)
 
 

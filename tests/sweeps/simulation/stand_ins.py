@@ -85,7 +85,7 @@ def simulated(world: World, referee: Referee, root: pathlib.Path) -> Iterator[No
         (uuid, "uuid4", lambda: uuid.UUID(int=world.rng.getrandbits(128))),
     ]
     saved = [(module, name, getattr(module, name)) for module, name, _ in stand_ins]
-    launchers.CLASSES[NAME] = "tests.sweeps.simulation.launcher:Simulated"
+    launchers.CLASSES[NAME] = "tests.sweeps.simulation.engine:Simulated"
     try:
         for module, name, stand_in in stand_ins:
             setattr(module, name, stand_in)

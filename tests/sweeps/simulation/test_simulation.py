@@ -10,7 +10,7 @@ from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import State
 from sweeps.records import clock, lease, status
 from sweeps.scheduling import retry_policy
-from tests.sweeps.simulation import engine, launcher, simulate, stand_ins
+from tests.sweeps.simulation import engine, simulate, stand_ins
 
 # About as bad as a cluster can be in which a study of 100 trials still ends within a day.
 BAD = {
@@ -52,7 +52,7 @@ def test_nothing_is_lost_or_completed_twice(seed):
 
 
 @pytest.mark.parametrize("seed", [4, 8])
-def test_workers_that_sleep_between_reading_and_claiming_or_writing(seed):
+def test_jobs_that_sleep_between_reading_and_claiming_or_writing(seed):
     """Before their remedies, 4 cut a published CSV and 8 completed a trial twice."""
     changes = {"stopped_in_step": 0.05, "started_twice": 0.5, "answer_lost": 0.0}
     calm = {"crashes": 0, "engine_away_per_hour": 0.0, "beat_s": 45.0}
@@ -66,7 +66,7 @@ def test_a_seed_says_everything_and_the_real_things_return():
     assert first.faults == again.faults
     assert before == (os.stat, os.replace, io.open, open, clock.clock, lease.identity)
     assert "simulated" not in launchers.CLASSES
-    assert launcher.current == []
+    assert engine.current == []
 
 
 def test_file_operations_per_trial_do_not_grow():
@@ -131,7 +131,7 @@ def test_a_planted_fault_is_found(monkeypatch, fault, found, changes):
     assert any(re.search(found, text) for text in result.violations), result.violations[:3]
 
 
-def test_done_stays_done_whatever_a_worker_that_slept_writes_after(tmp_path):
+def test_done_stays_done_whatever_a_job_that_slept_writes_after(tmp_path):
     """Found by the simulation: stopped between its check and its write, awake after the end."""
     lease.claim(tmp_path).end("killed")
     second = lease.claim(tmp_path)

@@ -90,19 +90,6 @@ def test_a_batch_above_the_array_limit(make, stand_ins, monkeypatch, wait_for_st
     assert engine.find(batch) == handles
 
 
-def test_throttle(make, stand_ins, wait_for_states):
-    engine, batch = make(5, at_once=2)
-    handles = engine.submit(batch)
-    stand_ins.wait("start", 2)
-    wait_for_states(engine, handles, running=2, queued=3)
-    stand_ins.finish()
-    wait_for_states(engine, handles, gone=5)
-    moments = [(event["at"], +1) for event in stand_ins.events("start")]
-    moments += [(event["at"], -1) for event in stand_ins.events("end")]
-    running = [sum(change for _, change in sorted(moments)[:n]) for n in range(len(moments) + 1)]
-    assert max(running) == 2
-
-
 def test_each_job_has_a_gpu_of_its_own(make, stand_ins, wait_for_states):
     engine, batch = make(5, gpus=1)
     handles = engine.submit(batch)
@@ -110,13 +97,6 @@ def test_each_job_has_a_gpu_of_its_own(make, stand_ins, wait_for_states):
     wait_for_states(engine, handles, running=4, queued=1)
     places = {(event["SLURMD_NODENAME"], event["CUDA_VISIBLE_DEVICES"]) for event in started}
     assert places == {("n1", "0"), ("n1", "1"), ("n2", "0"), ("n2", "1")}
-
-
-def test_hosts_to_avoid_are_excluded_and_strangers_passed_over(make, stand_ins):
-    engine, batch = make(3, avoid=("n1.example.org", "laptop"))
-    engine.submit(batch)
-    started = stand_ins.wait("start", 3)
-    assert {event["SLURMD_NODENAME"] for event in started} == {"n2"}
 
 
 def test_a_trial_on_two_nodes_is_told_and_requeued_as_one(
