@@ -10,9 +10,9 @@ DEMO := digits_vit_demo spoken_digits_conformer_demo pydoc_lm_demo
 EVIDENCE := spoken_digits_conformer_evidence digits_vit_evidence pydoc_lm_evidence pydoc_lm_lamb \
     pydoc_lm_diff
 TUNED := spoken_digits_conformer_tuned digits_vit_tuned pydoc_lm_tuned
-# Two cores are served by three: some wait. A process that dies ends the run, with its test's name:
-# what it leaves behind (a cluster's daemons) would keep the next one's tests waiting.
-PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --max-worker-restart=0
+# A process that dies ends the run, with its test's name: what it leaves behind (a cluster's daemons)
+# would keep the next one's tests waiting.
+PYTEST := $(BIN)/python -m pytest --dist loadgroup --max-worker-restart=0
 # Options of `make soak`, `make simulate`, `make test-compilers` and `make parity`.
 SOAK ?= --kills 100 --trials 40
 SIMULATE ?= --trials 1000 --workers 1000
@@ -95,7 +95,7 @@ quick: $(VENV)/.installed
 
 ## test: lint, type check, every test but the slow ones
 test: $(VENV)/.installed check
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -n 2 -m "not slow"  # together at most 6 GB
 
 ## test-all: the slow ones too: real Slurm and Ray where they are, kills, full disks, several processes
 test-all: test test-slow
@@ -104,7 +104,7 @@ test-all: test test-slow
 # their modules, 418 by what tests/conftest.py says, 363 as users compile).
 test-slow: export XLA_FLAGS ?= --xla_backend_optimization_level=1
 test-slow: $(VENV)/.installed
-	$(PYTEST) -m slow
+	$(PYTEST) -n 3 -m slow  # two cores are served by three: some wait
 
 # The compilers come in environments of their own: beside libtpu JAX looks for TPUs.
 .venv-compile-%/.installed: setup.cfg pyproject.toml

@@ -152,7 +152,7 @@ def test_batches_that_do_not_divide_are_refused(data_dir, environment):
         text=True,
         env=environment(XLA_FLAGS="--xla_force_host_platform_device_count=8"),
     )
-    assert "batch size 12 is not a multiple of the 8 devices" in done.stderr
+    assert "batch_size 12 cannot be divided over 8 devices" in done.stderr
 
 
 def test_the_driver_loads_neither_jax_nor_tensorflow(data_dir, environment):
