@@ -17,7 +17,7 @@ import pytest
 
 from sweeps.job import trainer
 from sweeps.monitoring import survey, view
-from sweeps.records import attempts, layout, lease, measurements, status
+from sweeps.records import attempts, layout, measurements, status
 from sweeps.training import checkpoints, tensors, train_step
 from tests.sweeps.chaos import equality
 from tests.sweeps.chaos.damage import damage
