@@ -49,7 +49,7 @@ class Installation:
         stands = f"is at commit {commit[:12]}{changes}" if commit else "tells no commit"
         return (
             f"init2winit in {self.directory} {stands}; attnperf was tested with "
-            f"{TESTED_COMMIT[:7]}. It lacks the same names, but what it computes may have changed"
+            f"{TESTED_COMMIT[:7]}. It has the same gaps, but what it computes may have changed"
         )
 
     def record(self) -> dict[str, str]:
