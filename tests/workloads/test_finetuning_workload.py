@@ -13,11 +13,12 @@ from tests.workloads.conftest import VOCABULARY, WORDS
 from workloads import catalog, registry
 from workloads.base.errors import DataError
 from workloads.base.options import Options
-from workloads.downstream import scoring, suites
+from workloads.downstream import local_data, scoring, suites
 from workloads.downstream.finetuning import questions
 from workloads.downstream.finetuning import workload as finetuning
-from workloads.downstream.finetuning.examples import Example, examples
 from workloads.downstream.finetuning.questions import Question
+from workloads.downstream.finetuning.workload import Example, example
+from workloads.downstream.tokens import Tokens
 from workloads.storage import tokenizer
 from workloads.text import finetuning_specs
 from workloads.text.specs import TransformerSize
@@ -65,6 +66,28 @@ def test_rows_by_hand():
         rows[2]
 
 
+def test_examples_by_hand_from_the_rows(few, data_dir, monkeypatch):
+    """Questions of all rows of train: sentences and their answers, and phrases of the text."""
+    monkeypatch.setattr(finetuning_specs, "HELD_OUT", 100)
+    wic, wsc = few.tasks
+    tokens = Tokens(data_dir)
+    rows = local_data.read(data_dir, "wic", "train")
+    for question, row in zip(questions.of_task(wic, "train", data_dir), rows, strict=True):
+        whole, short = (example(question, tokens, length) for length in (128, 20))
+        sentences = f"wic sentence1: {row['sentence1']} sentence2: {row['sentence2']}"
+        assert tokens.decode(whole.context) == f"{sentences} word: {row['word']}"
+        assert tokens.decode(whole.answer[:-1]) == ["False", "True"][row["label"]]
+        assert whole.answer[-1] == tokenizer.EOS
+        assert [*short.context, *short.answer] == [*whole.context, *whole.answer][-20:]
+    with pytest.raises(ValueError, match=r"has \d tokens, the model's context 2"):
+        example(question, tokens, 2)
+    phrases = [
+        row["span1_text"] if row["label"] else ""
+        for row in local_data.read(data_dir, "wsc", "train")
+    ]
+    assert [one.gold for one in questions.of_task(wsc, "train", data_dir)] == phrases
+
+
 def test_no_question_is_trained_and_validated(few, data_dir):
     """Of SuperGLUE: every row of train is in one of the two, the published ones are the test."""
     for task in few.tasks:
@@ -74,14 +97,9 @@ def test_no_question_is_trained_and_validated(few, data_dir):
         }
         assert [len(one) for one in found.values()] == [4, 1, fabricated_rows.N]
         assert not set(found["train"]) & set(found["validation"])
-        keeps = questions.trains_on(task)
-        trained = examples(few, task, "train", data_dir, SIZE.context, keeps)
-        asked = questions.of_task(task, "train", data_dir)
-        assert len(trained) == sum(bool(one.gold) for one in asked)
-    own = dataclasses.replace(
-        few.tasks[0], entry=dataclasses.replace(few.tasks[0].entry, split="test")
-    )
-    assert all(questions.trains_on(own)(number) for number in range(20))
+    # A task with test rows is trained on all of train.
+    tested = dataclasses.replace(task, entry=dataclasses.replace(task.entry, split="test"))
+    assert len(questions.of_task(tested, "train", data_dir)) == 5
 
 
 def test_the_loss_is_that_of_the_answers(few, data_dir):
@@ -102,9 +120,9 @@ def test_the_loss_is_that_of_the_answers(few, data_dir):
     expected = -sum(score.loglikelihood for score in scores)
     assert float(losses["summed"]) == pytest.approx(expected, rel=1e-5)
     known = [
-        (one.context, one.answer)
-        for task in few.tasks
-        for one in examples(few, task, "train", data_dir, SIZE.context)
+        example(one, Tokens(data_dir), SIZE.context)
+        for one in questions.of_suite(few, "train", data_dir)
+        if one.gold
     ]
     assert all(row in known and row[1][-1] == tokenizer.EOS for row in rows)
     again = next(workload._build_input_queue(3, "train", str(data_dir), 4))

@@ -18,7 +18,6 @@ from workloads import catalog, registry
 from workloads.base.options import Options
 from workloads.base.workload import Sizes
 from workloads.downstream import harness, local_data, suites, task_loading
-from workloads.downstream.finetuning import examples as finetuning
 from workloads.downstream.scoring import Scorer
 from workloads.downstream.tokens import Tokens
 from workloads.storage import tokenizer
@@ -168,33 +167,6 @@ def test_an_answer_without_a_token_is_named(data_dir, model):
     decoder = language_model.Decoder(Scorer(*model), Tokens(data_dir))
     with pytest.raises(ValueError, match=r"the answer '\\n' has 0 tokens.* ends in 'ten'"):
         decoder.score([("ten", "\n")])
-
-
-def test_examples_for_fine_tuning(data_dir):
-    suite, tokens = fabricated_rows.fabricated(suites.get("superglue")), Tokens(data_dir)
-    tasks = {task.name: task for task in suite.tasks}
-
-    def examples(name, length=128):
-        task = tasks[f"super_glue-{name}-t5-prompt"]
-        return finetuning.examples(suite, task, "train", data_dir, length)
-
-    rows = local_data.read(data_dir, "wic", "train")
-    for example, row in zip(examples("wic"), rows, strict=True):
-        sentences = f"wic sentence1: {row['sentence1']} sentence2: {row['sentence2']}"
-        assert tokens.decode(example.context) == f"{sentences} word: {row['word']}"
-        assert tokens.decode(example.answer[:-1]) == ["False", "True"][row["label"]]
-        assert example.answer[-1] == tokenizer.EOS
-    short = examples("wic", 20)
-    assert {len(one.context) + len(one.answer) for one in short} == {20}
-    assert [one.context for one in short] == [
-        one.context[len(one.context) - len(other.context) :]
-        for one, other in zip(examples("wic"), short, strict=True)
-    ]
-    phrases = [row for row in local_data.read(data_dir, "wsc", "train") if row["label"]]
-    said = [tokens.decode(one.answer[:-1]) for one in examples("wsc")]
-    assert said == [row["span1_text"] for row in phrases]
-    with pytest.raises(ValueError, match=r"has 1\d tokens, the model's context 5"):
-        examples("rte", 5)
 
 
 def test_an_answer_that_cannot_be_said_is_named_at_the_door(data_dir, tmp_path):

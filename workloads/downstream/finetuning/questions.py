@@ -1,4 +1,4 @@
-"""The questions that fine-tuned models are evaluated by as they train: prompt, answer, judgement.
+"""The questions that models are fine-tuned on and evaluated by: prompt, answer, judgement.
 
 Splits are train, validation and test. Where a task has no test rows its published validation rows
 are the test, and every tenth training row is validation's.
@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from workloads.downstream import local_data, suites, task_loading
-from workloads.downstream.finetuning import examples
 from workloads.downstream.suites import Suite, Task
 from workloads.text import finetuning_specs
 
@@ -70,13 +69,6 @@ class FinetuningData:
         embedded.prepare(data_dir)
 
 
-def trains_on(task: Task) -> Callable[[int], bool]:
-    """Returns which of a task's training rows, by their numbers, a model is trained on."""
-    every = finetuning_specs.HELD_OUT
-    has_validation = task.entry.split == "test"
-    return lambda number: has_validation or number % every != every - 1
-
-
 def of_suite(suite: Suite, split: str, data_dir: str | os.PathLike[str]) -> list[Question]:
     """Returns a split's questions of all tasks of a suite, task after task."""
     return [one for task in suite.tasks for one in of_task(task, split, data_dir)]
@@ -84,21 +76,29 @@ def of_suite(suite: Suite, split: str, data_dir: str | os.PathLike[str]) -> list
 
 def of_task(task: Task, split: str, data_dir: str | os.PathLike[str]) -> list[Question]:
     """Returns a split's questions of one task, in the order of its rows."""
-    published, trains = task.entry.split, trains_on(task)
+    published, every = task.entry.split, finetuning_specs.HELD_OUT
     with task_loading.quiet():
         loaded = task_loading.load(task, data_dir)
         if published == "test" or split == "test":
             rows = list(loaded.dataset[published if split == "test" else split])
         else:
-            wanted = split == "train"
-            every = enumerate(loaded.dataset["train"])
-            rows = [row for number, row in every if trains(number) == wanted]
+            held_out = split == "validation"
+            rows = [
+                row
+                for number, row in enumerate(loaded.dataset["train"])
+                if (number % every == every - 1) == held_out
+            ]
         return [_question(task.name, loaded, row) for row in rows]
 
 
 def _question(name: str, loaded: Any, row: Mapping[str, Any]) -> Question:
-    allowed = tuple(loaded.doc_to_choice(row)) if loaded.config.doc_to_choice else ()
-    gold = examples.right_answer(loaded, row) or ""
+    label = int(loaded.doc_to_target(row))
+    if loaded.config.doc_to_choice:
+        allowed = tuple(loaded.doc_to_choice(row))
+        gold = str(allowed[label])
+    else:  # a Winograd schema: the phrase may be a wrong one
+        allowed = ()
+        gold = str(row["span1_text"]) if label else ""
 
     def is_right(answer: str) -> bool:
         return bool(next(iter(loaded.process_results(row, [answer]).values())))

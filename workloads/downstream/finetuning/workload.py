@@ -1,8 +1,9 @@
 """A decoder trained to answer: the loss is on the answer's tokens alone, evaluation is by answers.
 
-Examples are those of `workloads.downstream.finetuning.examples`; a batch's loss is the mean over
-the tokens of its answers and the separators behind them, so that a model learns where an answer
-ends.
+A batch's loss is the mean over the tokens of its answers and the separators behind them, so that a
+model learns where an answer ends. As T5 was trained, SuperGLUE's Winograd schemas are shown with
+their right answer, a phrase of the text: those whose phrase is a wrong one are left out (Raffel et
+al., arXiv:1910.10683, section 2.4).
 
 Metrics of a split: accuracy, the share of generated answers that lm-eval's own rule takes for right
 (most probable token by token, "decoding accuracy" in the paper); undecodable, the share that is
@@ -13,7 +14,7 @@ Axes: B batch, L length.
 """
 
 import collections
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -23,8 +24,7 @@ from workloads.base.options import Options
 from workloads.base.workload import Sizes, unchanged
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.downstream import scoring, suites
-from workloads.downstream.finetuning.examples import Example, examples
-from workloads.downstream.finetuning.questions import Question, of_suite, trains_on
+from workloads.downstream.finetuning.questions import Question, of_suite
 from workloads.downstream.tokens import Tokens
 from workloads.storage import tokenizer
 from workloads.text import finetuning_specs
@@ -36,6 +36,34 @@ Array = jax.Array
 _EVAL_TRAIN = 200
 # Of how many tokens rows are multiples: attention's kernels like round lengths.
 _MULTIPLE = 64
+
+
+class Example(NamedTuple):
+    """Token ids of a question and of its answer, without the separator in front.
+
+    A model's record is `context + answer`; its inputs are that behind the separator, as
+    `language_models.shifted` makes them.
+    """
+
+    context: list[int]
+    answer: list[int]
+
+
+def example(question: Question, tokens: Tokens, length: int) -> Example:
+    """Returns a question, whose left is cut to the model's context `length`, and its right answer,
+    which ends with the separator.
+
+    Raises ValueError for an answer that the tokenizer cannot say or that leaves no room.
+    """
+    tokens.check_sayable(question.gold)
+    context, answer = tokens.pair(question.context, f" {question.gold}")
+    answer.append(tokenizer.EOS)
+    room = length - len(answer)
+    if room < 1:
+        raise ValueError(
+            f"the answer {question.gold!r} has {len(answer)} tokens, the model's context {length}"
+        )
+    return Example(context[-room:], answer)
 
 
 class Rows:
@@ -86,16 +114,10 @@ class FinetuningWorkload(LMWorkload):
     def _open(self, split: str, data_dir: str) -> Any:
         """Returns the training examples: evaluations go by questions."""
         assert split == "train", split
-        self._tokens(data_dir)
-        suite, context = suites.get(self.suite), self.size.context
-        return Rows(
-            [
-                example
-                for task in suite.tasks
-                for example in examples(suite, task, "train", data_dir, context, trains_on(task))
-            ],
-            context,
-        )
+        suites.check(suites.get(self.suite), data_dir)
+        tokens, context = self._tokens(data_dir), self.size.context
+        questions = self._questions("train", data_dir)
+        return Rows([example(one, tokens, context) for one in questions if one.gold], context)
 
     def _questions(self, split: str, data_dir: str) -> list[Question]:
         key = (split, data_dir)
