@@ -10,6 +10,7 @@ import collections
 import contextlib
 import gzip
 import importlib.metadata
+import itertools
 import json
 import os
 import pathlib
@@ -76,10 +77,11 @@ def evaluate(
             files.write(folder / f"{task.name}.costs.json", json.dumps(spent))
             files.write(path, _packed(samples))
         _meet(task.name)
-    results = _results(suite, data_dir, folder, about)
+    finished = {task.name: _unpacked(folder / f"{task.name}.jsonl.gz") for task in suite.tasks}
+    results = _results(suite, data_dir, folder, finished, about)
     _meet("results")
     if jax.process_index() == 0:
-        files.write(directory / SAMPLES, _packed(_finished(suite, folder)))
+        files.write(directory / SAMPLES, _packed([*itertools.chain(*finished.values())]))
         files.write(directory / RESULTS, json.dumps(results, indent=1) + "\n")
         shutil.rmtree(folder)
     return results
@@ -101,25 +103,20 @@ def _unpacked(path: pathlib.Path) -> list[Sample]:
     return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
 
 
-def _finished(suite: Suite, folder: pathlib.Path) -> list[Sample]:
-    return [
-        sample for task in suite.tasks for sample in _unpacked(folder / f"{task.name}.jsonl.gz")
-    ]
-
-
 def _results(
     suite: Suite,
     data_dir: str | os.PathLike[str],
     folder: pathlib.Path,
+    finished: Mapping[str, list[Sample]],
     about: Mapping[str, Any],
 ) -> dict[str, Any]:
+    """Returns what results.json says; finished: the samples of each task."""
     entries = local_data.index(data_dir)
     costs = collections.Counter(dict.fromkeys(vars(Costs()), 0))
     tasks = {}
     for task in suite.tasks:
         costs.update(json.loads((folder / f"{task.name}.costs.json").read_bytes()))
-        samples = _unpacked(folder / f"{task.name}.jsonl.gz")
-        tasks[task.name] = _summary(task, samples, entries[task.entry.data])
+        tasks[task.name] = _summary(task, finished[task.name], entries[task.entry.data])
     version = importlib.metadata.version(suites.HARNESS)
     return {
         "format": FORMAT,

@@ -73,14 +73,12 @@ def check_split(
     n: int | None = None,
     full: bool = False,
 ) -> None:
-    """Raises DataError unless a split is there, whole, and has `n` rows (None: any number).
+    """Raises DataError unless a split of `entries`, those of `tasks.json`, is whole and has `n`
+    rows (None: any number).
 
     With `full` its SHA-256 is computed.
     """
-    path = rows_path(data_dir, task, split)
-    entry = entries.get(task, {}).get("splits", {}).get(split)
-    if entry is None:
-        raise DataError(f"{path} is missing: {task} has no split {split!r}", repair)
+    path, entry = rows_path(data_dir, task, split), entries[task]["splits"][split]
     if n is not None and entry["rows"] != n:
         raise DataError(
             f"{path} has {entry['rows']:,} questions; the published figures are of {n:,}: this is "
