@@ -1,7 +1,6 @@
 """The whole way, with a package that has init2winit's gaps: filled in, trained, recorded."""
 
 import csv
-import dataclasses
 import json
 import sys
 import types
@@ -91,44 +90,40 @@ def test_lasers_logarithm_is_of_the_models_own_weights(stand_in, tensorflow, tmp
     assert jnp.allclose(outputs, expected, atol=1e-5)
 
 
-def test_a_models_own_normalisation_is_not_doubled(stand_in, tensorflow):
-    stand_in.main_module(None)
-    attention = sys.modules["init2winit.model_lib.attention"]
-    inputs = jnp.ones((1, 2, 4))
-    normalised = attention.SelfAttention(2, normalize_attention=True)
-    variant = registry.get("standard+qk_norm")
-    with (
-        pytest.raises(ValueError, match="normalises queries and keys itself"),
-        own_attention.injected(variant, depth=lambda path: 0),
-    ):
-        normalised.init(jax.random.key(0), inputs)
-    other = attention.SelfAttention(2, attention_fn=lambda query, *_, **__: query)
-    with (
-        pytest.raises(ValueError, match="an attention function of its own"),
-        own_attention.injected(registry.get("laser"), depth=lambda path: 0),
-    ):
-        other.init(jax.random.key(0), inputs)
-    with (
-        pytest.raises(RuntimeError, match="nothing to inject 'laser' into"),
-        own_attention.injected(registry.get("laser"), depth=lambda path: 0),
-    ):
-        pass
-
-
-def test_a_layer_that_ignores_its_function_is_refused(stand_in, tensorflow):
-    stand_in.main_module(None)
-    attention = sys.modules["init2winit.model_lib.attention"]
-
+def _ignoring(attention):
     class Flash(attention.SelfAttention):
         @nn.compact
         def __call__(self, x, mask=None):
             return nn.Dense(x.shape[-1])(x)
 
+    return Flash(2)
+
+
+@pytest.mark.parametrize(
+    ("make", "variant", "error", "words"),
+    [
+        (
+            lambda attention: attention.SelfAttention(2, normalize_attention=True),
+            *("standard+qk_norm", ValueError, "normalises queries and keys itself"),
+        ),
+        (
+            lambda attention: attention.SelfAttention(
+                2, attention_fn=lambda query, *_, **__: query
+            ),
+            *("laser", ValueError, "an attention function of its own"),
+        ),
+        (lambda attention: nn.Dense(2), "laser", RuntimeError, "nothing to inject 'laser' into"),
+        (_ignoring, "laser", RuntimeError, "'laser' ran in 0 of 1 attention modules.*Flash"),
+    ],
+)
+def test_layers_that_a_variant_cannot_enter(stand_in, tensorflow, make, variant, error, words):
+    stand_in.main_module(None)
+    module = make(sys.modules["init2winit.model_lib.attention"])
     with (
-        pytest.raises(RuntimeError, match="'laser' ran in 0 of 1 attention modules.*Flash"),
-        own_attention.injected(registry.get("laser"), depth=lambda path: 0),
+        pytest.raises(error, match=words),
+        own_attention.injected(registry.get(variant), depth=lambda path: 0),
     ):
-        Flash(2).init(jax.random.key(0), jnp.ones((1, 2, 4)))
+        module.init(jax.random.key(0), jnp.ones((1, 2, 4)))
 
 
 @pytest.mark.parametrize("host", ["vit", "transformer", "nanodo"])
@@ -151,13 +146,6 @@ def test_hyperparameters_that_are_refused_are_said_in_a_sentence(stand_in, tenso
     warmup = '{"lr_hparams": {"schedule": "cosine_warmup"}}'
     with pytest.raises(ValueError, match="cosine_warmup needs lr_hparams.warmup_steps"):
         _trained(stand_in, tmp_path, "vit", "laser", warmup)
-
-
-def test_one_process_holds_one_checkout(stand_in, tensorflow, tmp_path):
-    stand_in.main_module(None)
-    other = dataclasses.replace(stand_in, directory=tmp_path)
-    with pytest.raises(ImportError, match="one process can hold one init2winit"):
-        other.activate()
 
 
 def test_unknown_models_are_refused():

@@ -14,9 +14,10 @@ import pytest
 
 from sweeps.init2winit import overrides, rows
 from sweeps.launchers.protocol import WRONG_NODE
-from sweeps.records import layout, measurements, status, submissions
+from sweeps.records import layout, lease, measurements, status, submissions
 from sweeps.study import config, study, study_directory, trial
 from tests import floor_plan
+from tests.sweeps import waiting
 from workloads import catalog, registry
 from workloads.init2winit import data, installation
 
@@ -33,8 +34,7 @@ def _study(tmp_path, **changes):
 
 
 def _trial(tmp_path, point=POINT, **changes):
-    found = _study(tmp_path, **changes)
-    [one] = [one for one in found.trials("tune") if one.point == 1]
+    [one, *_] = _study(tmp_path, **changes).trials("tune")
     return dataclasses.replace(one, hyperparameters=point)
 
 
@@ -199,19 +199,17 @@ class Driver:
     """A driver's process on a study of the stand-in."""
 
     def __init__(self, tree, libraries, directory, command="run", **changes):
-        overridden = changes.pop("hparam_overrides", {})
-        fields = {"dataset": "fake", "hparam_overrides": overridden}
+        fields = {"dataset": "fake", "hparam_overrides": changes.pop("hparam_overrides", {})}
         settings = {
             "name": "s", "experiment_dir": directory, "init2winit_dir": tree.directory,
             "init2winit_config": json.dumps(fields), "protocol": "grid", "points": 1, "seeds": 1,
             "variants": "laser", "baseline": "laser", "local.workers": 1, "max_attempts": 2,
             "steps": 12, "eval_every": 4, "log_every": 2, **changes,
         }  # fmt: skip
-        given = [f"--config.{key}={value}" for key, value in settings.items()]
+        given = [str(directory / "s")]
         if command == "run":
-            given = ["--config=init2winit_vit_demo", *given]
-        else:
-            given = [str(directory / "s")]
+            given = [f"--config.{key}={value}" for key, value in settings.items()]
+            given.append("--config=init2winit_vit_demo")
         paths = os.pathsep.join((str(floor_plan.ROOT), libraries))
         self.trial = directory / "s/grid/laser/vit_jax/trial_1"
         self.process = subprocess.Popen(
@@ -227,32 +225,16 @@ class Driver:
         return self.process.communicate(timeout=120)[0]
 
     def wait_for(self, path):
-        late = time.monotonic() + 90
-        while not list(self.trial.glob(path)):
-            assert time.monotonic() < late, path
+        def came():
             assert self.process.poll() is None, self.process.communicate()[0]
-            time.sleep(0.05)
+            return list(self.trial.glob(path))
+
+        waiting.wait(came, path)
 
 
 def _steps(directory):
     curve = measurements.curve(directory)
     return [row["global_step"] for row in curve if row["kind"] == "eval"]
-
-
-def _pid(directory, attempt):
-    return json.loads((directory / f"attempts/{attempt}/lease.json").read_text())["pid"]
-
-
-def _children(pid):
-    text = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(child) for child in text.split()]
-
-
-def _is_alive(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.mark.slow
@@ -264,13 +246,10 @@ def test_a_trial_is_trained_by_its_trainer_and_killed_with_its_worker(
     driver = Driver(stand_in, libraries, tmp_path, hparam_overrides=slow, steps=24)
     driver.wait_for("attempts/1/init2winit/1/ttl=180d/8")
     time.sleep(0.1)  # it has written down its evaluation, which the worker need not have read
-    worker = _pid(driver.trial, 1)
-    [child] = _children(worker)
+    worker = layout.read_json(driver.trial / "attempts/1/lease.json")["pid"]
+    child = int(pathlib.Path(f"/proc/{worker}/task/{worker}/children").read_text())
     os.kill(worker, signal.SIGKILL)
-    late = time.monotonic() + 5
-    while _is_alive(child):
-        assert time.monotonic() < late, "it outlived its worker"
-        time.sleep(0.02)
+    waiting.wait(lambda: lease.process_start(child) is None, "it outlived its worker", 5)
     driver.wait_for("attempts/2/init2winit/1/ttl=180d/16")
     driver.process.send_signal(signal.SIGINT)
     driver.said()
@@ -313,30 +292,24 @@ def test_the_job_of_an_engine_trains_it_where_its_platform_is(stand_in, librarie
         )
 
     wrong = job("gpu")
-    assert wrong.returncode == WRONG_NODE, wrong.stdout + wrong.stderr
-    assert status.read(directory)["state"] == "pending"
+    assert (wrong.returncode, status.read(directory)["state"]) == (WRONG_NODE, "pending")
     assert "a gpu was expected here" in wrong.stdout
     right = job("cpu")
-    assert right.returncode == 0, right.stdout + right.stderr
-    assert status.read(directory)["state"] == "done"
+    assert (right.returncode, status.read(directory)["state"]) == (0, "done"), right.stderr
 
 
 @pytest.mark.slow
 def test_how_its_process_ends_is_how_the_trial_ends(stand_in, libraries, tmp_path):
-    diverges = {"diverges_at": 8}
-    driver = Driver(stand_in, libraries, tmp_path / "a", hparam_overrides=diverges)
+    driver = Driver(stand_in, libraries, tmp_path / "a", hparam_overrides={"diverges_at": 8})
     assert "1 diverged" in driver.said()
     found = status.read(driver.trial)
     assert (found["state"], found["global_step"]) == ("diverged", 4)
-    crashes = {"crash_at": 6}
-    driver = Driver(stand_in, libraries, tmp_path / "b", hparam_overrides=crashes)
-    said = driver.said()
+    driver = Driver(stand_in, libraries, tmp_path / "b", hparam_overrides={"crash_at": 6})
+    assert "exit code 1: RuntimeError: the device is lost" in driver.said()
     assert driver.process.returncode == 1
-    assert "exit code 1: RuntimeError: the device is lost" in said
     # Begun at 0 and again at 4, then once more from there: two attempts without progress.
     assert len(list((driver.trial / "attempts").iterdir())) == 3
-    refused = {"widht": 3}
-    driver = Driver(stand_in, libraries, tmp_path / "c", hparam_overrides=refused)
+    driver = Driver(stand_in, libraries, tmp_path / "c", hparam_overrides={"widht": 3})
     assert "init2winit refuses these hparam_overrides" in driver.said()
     assert len(list((driver.trial / "attempts").iterdir())) == 1  # it would be refused again
 
