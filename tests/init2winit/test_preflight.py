@@ -59,16 +59,17 @@ def test_flags_that_cannot_be_are_refused(stand_in, arguments, words):
         _check(stand_in, *arguments)
 
 
-def test_a_config_file_that_is_not_there_is_named(stand_in):
-    with pytest.raises(ValueError, match=r"nowhere.py"):
-        _check(stand_in, base=("--config=nowhere.py", *ARGUMENTS))
-
-
-def test_required_fields_are_named(stand_in):
-    with pytest.raises(ValueError, match=r"needs --config.model=…"):
-        _check(stand_in, base=())
-    with pytest.raises(ValueError, match=r"needs --config.num_train_steps=…"):
-        _check(stand_in, base=("--config.model=vit",))
+@pytest.mark.parametrize(
+    ("base", "words"),
+    [
+        ((), "needs --config.model=…"),
+        (("--config.model=vit",), "needs --config.num_train_steps=…"),
+        (("--config=nowhere.py", *ARGUMENTS), "nowhere.py"),
+    ],
+)
+def test_what_a_run_lacks_is_named(stand_in, base, words):
+    with pytest.raises(ValueError, match=words):
+        _check(stand_in, base=base)
 
 
 @pytest.mark.parametrize(

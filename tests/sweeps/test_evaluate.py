@@ -1,7 +1,9 @@
 """`sweeps evaluate`: what is refused, handed out, resumed and told; models and lm-eval stand in."""
 
+import contextlib
 import gzip
 import json
+import re
 import shutil
 import types
 
@@ -98,11 +100,9 @@ def test_a_job_evaluates_and_says_of_what(trained, asked):
     directory = _begin(trained)
     assert directory == _first(trained) / "downstream/60/pydoc"
     assert asked.run(directory) == "done"
-    found = layout.read_json(directory / layout.RESULTS)
-    trial = trials.read(_first(trained))
-    assert [found[name] for name in ("trial_id", "variant", "workload", "seed", "step")] == [
-        *(trial.id, "standard", "pydoc_lm", 0, 60)
-    ]
+    about = {"trial_id": trials.read(_first(trained)).id, "variant": "standard", "seed": 0}
+    about |= {"workload": "pydoc_lm", "step": 60}
+    assert about.items() <= layout.read_json(directory / layout.RESULTS).items()
     assert status.read(directory)["state"] == "done"
     assert asked.run(directory) == trainer.FINISHED
 
@@ -198,35 +198,24 @@ def test_what_cannot_be_evaluated_is_refused_at_the_door(trained, tmp_path, caps
 def test_models_that_are_no_decoders_are_refused(make_trial, capsys):
     directory = make_trial().parents[3]
     said = _refusal(capsys, directory, "--suite=pydoc")
-    assert "digits_vit is no decoder" in said
-    assert "pydoc_lm" in said
-    with pytest.raises(ValueError, match="digits_vit is no decoder"):
-        make_trial(downstream="pydoc")
-    with pytest.raises(ValueError, match="unknown suite 'pydok'"):
-        make_trial(downstream="pydok")
+    assert re.search("digits_vit is no decoder.*pydoc_lm", said)
+    for suite, words in (("pydoc", "digits_vit is no decoder"), ("pydok", "unknown suite 'pydok'")):
+        with pytest.raises(ValueError, match=words):
+            make_trial(downstream=suite)
 
 
 def test_missing_data_and_lm_eval_are_named_before_a_worker_starts(trained, monkeypatch, capsys):
     monkeypatch.setattr(downstream.scheduler, "of_study", lambda *given: pytest.fail("it began"))
     monkeypatch.setattr(jax_calls, "_prepare", lambda *given: None)
 
-    class Call:
-        def __init__(self, function, **arguments):
-            self.result = lambda: function(**arguments)
+    def start(function, **arguments):
+        return contextlib.nullcontext(types.SimpleNamespace(result=lambda: function(**arguments)))
 
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *exception):
-            pass
-
-    monkeypatch.setattr(jax_calls, "Call", Call)
+    monkeypatch.setattr(jax_calls, "Call", start)
     folder = trained.directory.parent / "nothing"
     folder.mkdir()
     more = (trained.directory, "--suite=pydoc", f"--data_dir={folder}")
-    said = _refusal(capsys, *more)
-    assert "tasks.json is missing" in said
-    assert "prepare downstream" in said
+    assert re.search("(?s)tasks.json is missing.*prepare downstream", _refusal(capsys, *more))
     find = suites.importlib.util.find_spec
     monkeypatch.setattr(
         suites.importlib.util, "find_spec", lambda name: None if name == "lm_eval" else find(name)
