@@ -140,12 +140,19 @@ def test_the_number_of_layers_is_that_of_the_hyperparameters(stand_in, tensorflo
             module.init(jax.random.key(0), jnp.ones((1, 2, 4)))
 
 
-def test_hyperparameters_that_are_refused_are_said_in_a_sentence(stand_in, tensorflow, tmp_path):
-    with pytest.raises(ValueError, match="init2winit refuses these hparam_overrides: .*widht"):
-        _trained(stand_in, tmp_path, "vit", "laser", '{"batch_size": {"widht": 1}}')
-    warmup = '{"lr_hparams": {"schedule": "cosine_warmup"}}'
-    with pytest.raises(ValueError, match="cosine_warmup needs lr_hparams.warmup_steps"):
-        _trained(stand_in, tmp_path, "vit", "laser", warmup)
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ("{", "init2winit refuses these hparam_overrides: Expecting"),
+        ("[1]", "init2winit refuses these hparam_overrides"),
+        ('{"batch_size": {"widht": 1}}', "init2winit refuses these hparam_overrides: .*widht"),
+        ('{"lr_hparams": {"schedule": "cosine_warmup"}}', "needs lr_hparams.warmup_steps"),
+        ('{"optimizer": "nadam"}', "scale_by_nadam"),
+    ],
+)
+def test_hyperparameters_that_are_refused(stand_in, tensorflow, tmp_path, overrides, words):
+    with pytest.raises(ValueError, match=words):
+        _trained(stand_in, tmp_path, "vit", "laser", overrides)
 
 
 def test_unknown_models_are_refused():

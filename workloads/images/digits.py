@@ -39,23 +39,27 @@ def prepare(data_dir: str | os.PathLike[str]) -> Path:
     return DIGITS.prepare(data_dir, _examples)
 
 
-def _examples() -> dict[str, list[dict[str, Any]]]:
-    """The examples of each role, as `tfds_writer` takes them."""
+def scans() -> dict[str, list[tuple[np.ndarray, int, int]]]:
+    """The scans of each role: grey values, uint8 [8, 8], the digit and the scan's number."""
     from sklearn.datasets import load_digits
 
-    scans = load_digits()
+    data = load_digits()
+    grey = np.rint(data.images * (255 / 16)).astype(np.uint8)
     # RandomState's stream is frozen (NEP 19), so the split is the same with every NumPy.
-    order = np.random.RandomState(_PERMUTATION_SEED).permutation(len(scans.target))
+    order = np.random.RandomState(_PERMUTATION_SEED).permutation(len(grey))
     ends = np.cumsum(list(DIGITS.sizes.values()))
     parts = dict(zip(DIGITS.sizes, np.split(order, ends[:-1]), strict=True))
     return {
-        role: [_example(scans.images[i], int(scans.target[i]), int(i)) for i in part]
-        for role, part in parts.items()
+        role: [(grey[i], int(data.target[i]), int(i)) for i in part] for role, part in parts.items()
     }
 
 
-def _example(scan: np.ndarray, label: int, number: int) -> dict[str, Any]:
-    grey = np.rint(scan * (255 / 16)).astype(np.uint8)
+def _examples() -> dict[str, list[dict[str, Any]]]:
+    """The examples of each role, as `tfds_writer` takes them."""
+    return {role: [_example(*scan) for scan in part] for role, part in scans().items()}
+
+
+def _example(grey: np.ndarray, label: int, number: int) -> dict[str, Any]:
     # LINEAR_EXACT is integer arithmetic: the same pixels on every machine.
     large = cv2.resize(grey, (IMAGE_SIZE, IMAGE_SIZE), interpolation=cv2.INTER_LINEAR_EXACT)
     _, encoded = cv2.imencode(".png", cv2.cvtColor(large, cv2.COLOR_GRAY2BGR))

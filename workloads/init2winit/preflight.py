@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +43,6 @@ _BROKEN = {
     )
 }
 _TEXT_FILES = ("train.txt", "valid.txt", "test.txt")
-# optimizer_lib/optimizers.py has no branch for it, though its defaults are there.
-_NADAMW = (
-    '"optimizer": "kitchen_sink", "opt_hparams": {"0": {"element": "scale_by_nadam", "hps": '
-    '{"b1": 0.9, "b2": 0.999}}, "1": {"element": "add_decayed_weights", "hps": '
-    '{"weight_decay": 0.1}}}'
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +98,6 @@ def check(request: Request, installation: Installation) -> CheckedRun:
     ):
         if name not in (known := registered(installation, file)):
             raise ValueError(f"init2winit has no {kind} {name!r}; it has {', '.join(known)}")
-    _check_overrides(config)
     if config.dataset in _BROKEN:
         raise ValueError(f"data set {config.dataset}: {_BROKEN[config.dataset]}")
     _check_data(config.dataset, request.data_dir)
@@ -161,21 +153,6 @@ def registered(installation: Installation, file: str) -> list[str]:
     """Returns the names in one of its registries; reads the file and imports nothing."""
     text = (installation.directory / "init2winit" / file).read_text("utf-8")
     return re.findall(r"^    '(\w+)': ?(?:_Dataset)?\(", text, re.MULTILINE)
-
-
-def _check_overrides(config: Any) -> None:
-    text = config.get("hparam_overrides_json")
-    try:
-        given = json.loads(text) if text else dict(config.get("hparam_overrides") or {})
-    except ValueError as error:
-        raise ValueError(f"--config.hparam_overrides_json is no JSON ({error}): {text}") from error
-    if not isinstance(given, Mapping):
-        raise ValueError(f"--config.hparam_overrides_json is no object of hyperparameters: {text}")
-    if given.get("optimizer") == "nadam":
-        raise ValueError(
-            "hyperparameter optimizer is nadam, which init2winit's optimizers.py does not make "
-            f"(afd5a84); its NAdamW is {_NADAMW}"
-        )
 
 
 def _experiment_dir(given: str | None) -> Path:

@@ -13,6 +13,13 @@ from typing import Any
 
 from workloads.init2winit import installation, missing_symbols, preflight
 
+# optimizer_lib/optimizers.py has no branch for nadam, though its defaults are there.
+_NADAMW = (
+    '"optimizer": "kitchen_sink", "opt_hparams": {"0": {"element": "scale_by_nadam", "hps": '
+    '{"b1": 0.9, "b2": 0.999}}, "1": {"element": "add_decayed_weights", "hps": '
+    '{"weight_decay": 0.1}}}'
+)
+
 
 def run(request: preflight.Request, init2winit_dir: str | None = None) -> None:
     """Runs init2winit's main with the variant; returns when it has ended.
@@ -61,7 +68,7 @@ def prepare(
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             words = " ".join(str(error).split())
             raise ValueError(f"init2winit refuses these hparam_overrides: {words}") from error
-        check_schedule(hps)
+        check_hyperparameters(hps)
         return hps
 
     main.models = Substitute(main.models, get_model=with_variant)
@@ -71,8 +78,9 @@ def prepare(
     main.worker_id = checked.worker_id
 
 
-def check_schedule(hps: Any) -> None:
-    """Raises ValueError for a warmup without a length, as the ViT's own defaults have it."""
+def check_hyperparameters(hps: Any) -> None:
+    """Raises ValueError for a warmup without a length, as the ViT's own defaults have it, and for
+    the optimizer nadam."""
     schedule = hps.lr_hparams
     named = {"warmup_steps", "warmup_steps_fraction"} & set(schedule)
     if str(schedule.get("schedule", "")).endswith("_warmup") and not named:
@@ -80,6 +88,11 @@ def check_schedule(hps: Any) -> None:
             f"the schedule {schedule['schedule']} needs lr_hparams.warmup_steps or "
             "lr_hparams.warmup_steps_fraction, for which init2winit has no default; give it in "
             "--config.hparam_overrides_json"
+        )
+    if hps.optimizer == "nadam":
+        raise ValueError(
+            "hyperparameter optimizer is nadam, which init2winit's optimizers.py does not make "
+            f"(afd5a84); its NAdamW is {_NADAMW}"
         )
 
 

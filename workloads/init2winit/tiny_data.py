@@ -1,9 +1,10 @@
 """Small real data in the places and formats that init2winit reads, made of what is installed.
 
-`mnist`: scikit-learn's 1797 handwritten digits, 28 × 28, as a TFDS directory; `wikitext103`:
-Python's own documentation as three text files, in words as WikiText's; `librispeech`: two digits
-each, spoken by espeak-ng, as a TFDS directory, with a SentencePiece model of `PIECES`. They are
-stand-ins: what is learned from them says nothing about MNIST, WikiText or LibriSpeech.
+`mnist`: scikit-learn's 1797 handwritten digits, 28 × 28, as a TFDS directory, of whose split train
+init2winit validates on the last 400; `wikitext103`: Python's own documentation as three text files,
+in words as WikiText's; `librispeech`: two digits each, spoken by espeak-ng, as a TFDS directory,
+with a SentencePiece model of `PIECES`. They are stand-ins: what is learned from them says nothing
+about MNIST, WikiText or LibriSpeech.
 docs/init2winit.md has the hyperparameters that go with them.
 """
 
@@ -17,12 +18,11 @@ import cv2
 import numpy as np
 
 from attention import files
+from workloads.images import digits
 from workloads.speech.corpora import espeak, speakers, speech_records, speech_tokenizer, spoken
 from workloads.storage import preparation, tfds_writer
 from workloads.text.corpora import pydoc_text
 
-# What init2winit's hyperparameters must say: it validates on the end of the split train.
-MNIST_SIZES = {"train_size": 997, "valid_size": 400, "test_size": 400}
 # Beside the tokens that init2winit adds, <unk> and <eos>.
 WORDS = 2000
 _CHARACTERS = {"train": 400_000, "validation": 40_000, "test": 40_000}
@@ -54,13 +54,11 @@ def prepare(directory: str | os.PathLike[str], dataset: str) -> Path:
 
 def _write_mnist(path: Path) -> Path:
     import tensorflow_datasets as tfds
-    from sklearn.datasets import load_digits
 
-    scans = load_digits()
-    # RandomState's stream is frozen (NEP 19), so the split is the same with every NumPy.
-    order = np.random.RandomState(0).permutation(len(scans.target))
-    examples = [_example(scans.images[i], int(scans.target[i])) for i in order]
-    test = MNIST_SIZES["test_size"]
+    parts = {
+        role: [_example(grey, label) for grey, label, _ in scans]
+        for role, scans in digits.scans().items()
+    }
     features = tfds.features.FeaturesDict(
         {
             "image": tfds.features.Image(shape=(28, 28, 1), encoding_format="png"),
@@ -70,7 +68,7 @@ def _write_mnist(path: Path) -> Path:
     tfds_writer.write_dataset(
         path / "mnist/3.0.1",
         dataset="mnist:3.0.1",
-        splits={"train": examples[:-test], "test": examples[-test:]},
+        splits={"train": parts["train"] + parts["validation"], "test": parts["test"]},
         features=features,
         supervised_keys=("image", "label"),
         description=NOTE,
@@ -78,8 +76,7 @@ def _write_mnist(path: Path) -> Path:
     return path
 
 
-def _example(scan: np.ndarray, label: int) -> dict[str, object]:
-    grey = np.rint(scan * (255 / 16)).astype(np.uint8)
+def _example(grey: np.ndarray, label: int) -> dict[str, object]:
     # LINEAR_EXACT is integer arithmetic: the same pixels on every machine.
     large = cv2.resize(grey, (28, 28), interpolation=cv2.INTER_LINEAR_EXACT)
     return {"image": cv2.imencode(".png", large)[1].tobytes(), "label": label}
