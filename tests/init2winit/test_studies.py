@@ -181,10 +181,9 @@ def test_what_is_missing_is_said_before_anything_starts(stand_in, libraries, tmp
     [line, remark] = check(tmp_path, init2winit_config=small, **where)
     assert "vit on fake" in line
     assert "tells no commit" in remark
-    with pytest.raises(ValueError, match="has no data set 'mnst'"):
-        check(tmp_path, init2winit_config='{"dataset": "mnst"}', **where)
-    with pytest.raises(ValueError, match="init2winit_data DIR"):
-        check(tmp_path, init2winit_config='{"dataset": "mnist"}', **where)
+    for name, words in (("mnst", "has no data set 'mnst'"), ("mnist", "init2winit_data DIR")):
+        with pytest.raises(ValueError, match=words):
+            check(tmp_path, init2winit_config=json.dumps({"dataset": name}), **where)
     monkeypatch.delenv(installation.DIRECTORY_VARIABLE, raising=False)
     with pytest.raises(ValueError, match="no checkout of init2winit is named"):
         check(tmp_path, init2winit_config=small)
