@@ -25,7 +25,7 @@ from analysis.render import printing
 from attention import files
 from sweeps.records import layout
 from workloads import arguments as numbers
-from workloads.base.errors import told
+from workloads.base.errors import message
 
 if TYPE_CHECKING:
     from analysis.compare.error_table import ErrorTable
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             printing.check(options)
         return int(options.command(options))
     except (OSError, ValueError) as error:
-        print(f"python -m analysis: {' '.join(told(error).split())}", file=sys.stderr)
+        print(f"python -m analysis: {' '.join(message(error).split())}", file=sys.stderr)
         return 2
 
 

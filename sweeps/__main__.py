@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
         options.overrides = overrides
         return int(options.run(options))
     except (ValueError, OSError, EngineError) as error:
-        print(f"python -m sweeps: {errors.told(error)}", file=sys.stderr)
+        print(f"python -m sweeps: {errors.message(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return int(options.run(options))
     except (ValueError, OSError) as error:
-        print(f"python -m workloads: {errors.told(error)}", file=sys.stderr)
+        print(f"python -m workloads: {errors.message(error)}", file=sys.stderr)
         return 2
 
 
@@ -121,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_variant(run: argparse.ArgumentParser) -> None:
-    """Adds what a host's runner is told of the variant."""
+    """Adds the variant of another project's runner."""
     run.add_argument("--attention", required=True, metavar="VARIANT", help="`attention list`")
     run.add_argument("--tau", type=positive(1e-30, 1e30), help="the temperature of a +temp variant")
 
@@ -323,7 +323,7 @@ def _init2winit_data(options: argparse.Namespace) -> int:
 
     files.check_output_directory(options.directory, "DIR")
     path = tiny_data.prepare(options.directory, options.dataset)
-    print(f"{path}: {options.dataset}, a stand-in; give init2winit --data_dir={path}")
+    print(f"{path}: {options.dataset}, a small one; give init2winit --data_dir={path}")
     return 0
 
 

@@ -98,7 +98,7 @@ def _in_words(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     except ValueError as error:
         raise ValueError(str(error)) from None
     except OSError as error:
-        raise OSError(errors.told(error)) from None
+        raise OSError(errors.message(error)) from None
 
 
 def costs(

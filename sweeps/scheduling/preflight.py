@@ -108,7 +108,7 @@ def refusals(study: Study, elsewhere: bool = False) -> list[str]:
         try:
             check(study)
         except (ValueError, OSError) as error:
-            found.append(f"run would refuse this: {errors.told(error)}")
+            found.append(f"run would refuse this: {errors.message(error)}")
     return [*found, *filter(None, [_unseen(study)])]
 
 

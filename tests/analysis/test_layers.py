@@ -33,7 +33,7 @@ TAKEN = (
     *("sweeps.records.layout", "sweeps.records.status"),
     "sweeps.records.init2winit_columns",
     *("sweeps.study.selection", "attention.files", "attention.table"),
-    *("workloads.arguments", "workloads.base.errors.told"),
+    *("workloads.arguments", "workloads.base.errors.message"),
 )
 FILES = floor_plan.files("analysis")
 

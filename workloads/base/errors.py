@@ -48,7 +48,7 @@ def repair_commands(
     )
 
 
-def told(error: BaseException) -> str:
+def message(error: BaseException) -> str:
     """Returns what an error says to a person: an OSError's path and remedy, not its number."""
     if not isinstance(error, OSError):
         return str(error)

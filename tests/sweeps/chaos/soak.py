@@ -162,7 +162,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise ValueError(f"{directory} holds an earlier soak; give another --directory")
         found = Soak(options, directory.resolve()).run()
     except (ValueError, OSError) as error:
-        print(f"python -m tests.sweeps.chaos.soak: {errors.told(error)}", file=sys.stderr)
+        print(f"python -m tests.sweeps.chaos.soak: {errors.message(error)}", file=sys.stderr)
         return 2
     if found:
         print("\n".join([*found, f"everything is kept in {directory}"]))

@@ -259,7 +259,8 @@ def main(arguments: list[str] | None = None) -> int:
             result = simulate(trials, workers, options.seed, **chosen)
         except (ValueError, OSError) as error:
             print(
-                f"python -m tests.sweeps.simulation.simulate: {errors.told(error)}", file=sys.stderr
+                f"python -m tests.sweeps.simulation.simulate: {errors.message(error)}",
+                file=sys.stderr,
             )
             return 2
         print(json.dumps(dataclasses.asdict(result), indent=1), flush=True)
