@@ -80,6 +80,7 @@ def write_text_dataset(
         features=tfds.features.FeaturesDict(
             {"text": tfds.features.Text(), "url": tfds.features.Text()}
         ),
+        description="Texts of a test.",
         shards={split: len(shards) for split, shards in splits.items()},
     )
     return directory

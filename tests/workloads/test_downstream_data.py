@@ -19,7 +19,13 @@ from workloads.storage import tfds_directory, tfds_writer
 
 def _tfds(tree, dataset, features, splits):
     directory = tfds_directory.directory_of(tree, dataset)
-    tfds_writer.write_dataset(directory, dataset=dataset, splits=splits, features=features)
+    tfds_writer.write_dataset(
+        directory,
+        dataset=dataset,
+        splits=splits,
+        features=features,
+        description="Questions of a test.",
+    )
     return directory
 
 

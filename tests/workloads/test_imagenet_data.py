@@ -13,7 +13,7 @@ from tests.workloads import data_files
 from workloads.base import loader
 from workloads.base.errors import DataError
 from workloads.images import imagenet, images
-from workloads.storage import tfds_directory, tfds_writer, tfrecord
+from workloads.storage import tfrecord
 
 SIZES = {"train": 48, "validation": 12, "test": 9}
 
@@ -41,18 +41,14 @@ def _examples(count: int, seed: int) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data_dir = tmp_path_factory.mktemp("small")
-    _write(data_dir, imagenet.IMAGENET, {"train": 48, "validation": 12})
-    _write(data_dir, imagenet.IMAGENET_V2, {"test": 9})
+    _write(data_dir)
     return data_dir
 
 
-def _write(data_dir: Path, dataset: str, sizes: dict[str, int], num_classes: int = 1000) -> None:
-    tfds_writer.write_image_dataset(
-        tfds_directory.directory_of(data_dir, dataset),
-        dataset=dataset,
-        splits={split: _examples(size, size) for split, size in sizes.items()},
-        num_classes=num_classes,
-        shards=4,
+def _write(data_dir: Path, num_classes: int = 1000, **changes: list[dict[str, Any]]) -> None:
+    examples = {role: _examples(size, size) for role, size in SIZES.items()}
+    imagenet.write(
+        data_dir, {**examples, **changes}, num_classes=num_classes, description="for the tests"
     )
 
 
@@ -110,7 +106,7 @@ def test_a_directory_of_other_size_is_refused(small: Path) -> None:
 
 @pytest.mark.usefixtures("sizes_of_the_small")
 def test_another_number_of_classes_is_refused(own: Path) -> None:
-    _write(own, imagenet.IMAGENET_V2, {"test": 9}, num_classes=1001)
+    _write(own, num_classes=1001)
     with pytest.raises(DataError, match="there are 1001 classes, 1000 are expected"):
         imagenet.check(own)
 
@@ -126,12 +122,7 @@ def test_a_label_out_of_range_is_refused(small: Path) -> None:
 def test_bytes_that_are_no_image_are_refused(own: Path) -> None:
     examples = _examples(9, 9)
     examples[4]["image"] = bytes(1000)
-    tfds_writer.write_image_dataset(
-        tfds_directory.directory_of(own, imagenet.IMAGENET_V2),
-        dataset=imagenet.IMAGENET_V2,
-        splits={"test": examples},
-        num_classes=1000,
-    )
+    _write(own, test=examples)
     with pytest.raises(DataError, match=r"'test': example 4: 1000 bytes .* no JPEG or PNG"):
         imagenet.check(own)
 
@@ -139,13 +130,11 @@ def test_bytes_that_are_no_image_are_refused(own: Path) -> None:
 @pytest.mark.usefixtures("sizes_of_the_small")
 def test_a_damaged_record_is_found_by_the_full_check(own: Path) -> None:
     sampled = np.random.RandomState(0).choice(48, imagenet._SAMPLE, replace=False)
-    number = next(n for n in range(24, 36) if n not in sampled)  # the third shard of twelve
-    shard = Path(imagenet.open_split(own, "train").shards[2])
-    data_files.flip(shard, tfrecord.TFRecordFile(shard).offsets[number - 24] + 500)
+    number = next(n for n in range(48) if n not in sampled)
+    shard = Path(imagenet.open_split(own, "train").shards[0])
+    data_files.flip(shard, tfrecord.TFRecordFile(shard).offsets[number] + 500)
     assert imagenet.check(own)
-    with pytest.raises(
-        DataError, match=rf"00002-of-00004: record {number - 24} at byte \d+ is cor"
-    ):
+    with pytest.raises(DataError, match=rf"00000-of-00001: record {number} at byte \d+ is cor"):
         imagenet.check(own, full=True)
 
 

@@ -9,25 +9,31 @@ import pytest
 from workloads.base.errors import DataError
 from workloads.storage import preparation
 
-NOTE = "Small: pictures."
-REFERENCE = json.dumps({"note": NOTE})
+# JSON writes both the quotation marks and the letter otherwise.
+NOTE = 'Small: "naïve" pictures.'
+REFERENCE = {"note": NOTE, "rows": []}
 
 
 def test_a_claimed_directory_stays_that_of_its_data(tmp_path):
     preparation.claim(tmp_path / "new", NOTE)
     (tmp_path / "new" / "shard").touch()
     preparation.claim(tmp_path / "new", NOTE)
-    for names in (None, ["nothing"]):
-        with pytest.raises(DataError, match=r"NOTE is there, and is of other data; .*\n.*remove"):
-            preparation.claim(tmp_path / "new", "Small: sounds.", names)
+    for note in ("Small: sounds.", "Small", ""):
+        for names in (None, ["nothing"]):
+            with pytest.raises(DataError, match=r"NOTE is there, .* other data; .*\n.*remove"):
+                preparation.claim(tmp_path / "new", note, names)
     assert (tmp_path / "new" / "NOTE").read_text("utf-8") == f"{NOTE}\n"
 
 
 @pytest.mark.parametrize("name", ["reference.json", "dataset_info.json", "tokens.json"])
 def test_every_file_that_is_whole_must_say_the_same(name, tmp_path):
     path = tmp_path / name
-    path.write_text(json.dumps({"note": NOTE, "rows": []}), "utf-8")
+    path.write_text(json.dumps(REFERENCE), "utf-8")
     preparation.claim(tmp_path, NOTE)
+    path.write_text(json.dumps(REFERENCE, ensure_ascii=False), "utf-8")
+    preparation.claim(tmp_path, NOTE)
+    with pytest.raises(DataError, match="it is not replaced"):
+        preparation.claim(tmp_path, "")
     path.write_text('{"note": "Sm', "utf-8")  # a crash
     preparation.claim(tmp_path, NOTE)
     path.write_text('{"description": "photographs"}', "utf-8")
@@ -59,7 +65,7 @@ def test_files_that_a_system_lays_beside_data_are_no_data(tmp_path):
 
 def _write(directory):
     preparation.claim(directory, NOTE)
-    (directory / preparation.REFERENCE_FILE).write_text(REFERENCE, "utf-8")
+    (directory / preparation.REFERENCE_FILE).write_text(json.dumps(REFERENCE), "utf-8")
 
 
 def _check(directory):
@@ -68,7 +74,7 @@ def _check(directory):
 
 def test_data_is_made_where_it_is_not_whole_and_left_where_it_is(tmp_path):
     data = preparation.prepare_once(tmp_path / "new" / "place", _check, _write)
-    assert _check(data) == {"note": NOTE}
+    assert _check(data) == REFERENCE
     preparation.prepare_once(data, _check, None)
     (data / ".prepare.lock").unlink()
     (data / ".prepare.lock").mkdir()  # to open it for writing would now fail
@@ -77,12 +83,13 @@ def test_data_is_made_where_it_is_not_whole_and_left_where_it_is(tmp_path):
 
 @pytest.mark.parametrize("content", ['{"note": ', "\xff"])
 def test_a_reference_that_cannot_be_read_is_named_and_made_again(content, tmp_path):
-    (tmp_path / preparation.REFERENCE_FILE).write_text(content, "latin-1")
-    with pytest.raises(DataError, match=r"reference\.json cannot be read.*\n.*mend it"):
-        _check(tmp_path)
+    for damaged in ("[]", '{"note": ""}', '{"rows": []}', content):
+        (tmp_path / preparation.REFERENCE_FILE).write_text(damaged, "latin-1")
+        with pytest.raises(DataError, match=r"reference\.json cannot be read.*\n.*mend it"):
+            _check(tmp_path)
     (tmp_path / preparation.NOTE_FILE).write_text(NOTE, "utf-8")
     preparation.prepare_once(tmp_path, _check, _write)
-    assert _check(tmp_path) == {"note": NOTE}
+    assert _check(tmp_path) == REFERENCE
 
 
 def test_a_preparation_that_leaves_data_damaged_is_an_error(tmp_path):

@@ -48,15 +48,21 @@ def directory(tmp_path: Path) -> Path:
     return directory
 
 
-def _write(directory: Path) -> None:
-    tfds_writer.write_image_dataset(
+def _write(directory: Path, train: list[dict[str, Any]] = EXAMPLES) -> None:
+    features = tfds.features.FeaturesDict(
+        {
+            "image": tfds.features.Image(encoding_format="png"),
+            "label": tfds.features.ClassLabel(num_classes=7),
+            "file_name": tfds.features.Text(),
+        }
+    )
+    tfds_writer.write_dataset(
         directory,
         dataset=DATASET,
-        splits={"train": EXAMPLES, "test": EXAMPLES[:5]},
-        num_classes=7,
-        encoding="png",
+        splits={"train": train, "test": EXAMPLES[:5]},
+        features=features,
         description="for the tests",
-        shards=3,
+        shards={"train": 3, "test": 3},
     )
 
 
@@ -107,9 +113,7 @@ def test_writing_again_replaces_what_is_there(directory: Path) -> None:
 def test_what_is_half_written_is_refused(directory: Path) -> None:
     broken = [*EXAMPLES[:2], {**EXAMPLES[0], "label": 7}]
     with pytest.raises(ValueError, match="7"):
-        tfds_writer.write_image_dataset(
-            directory, dataset=DATASET, splits={"train": broken}, num_classes=7
-        )
+        _write(directory, broken)
     with pytest.raises(DataError, match="has no dataset_info.json"):
         _open(directory)
 

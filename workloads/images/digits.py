@@ -55,7 +55,7 @@ def scans() -> dict[str, list[tuple[np.ndarray, int, int]]]:
 
 
 def _examples() -> dict[str, list[dict[str, Any]]]:
-    """The examples of each role, as `tfds_writer` takes them."""
+    """The examples of each role, as `imagenet.write` takes them."""
     return {role: [_example(*scan) for scan in part] for role, part in scans().items()}
 
 

@@ -214,7 +214,7 @@ def _examples(
     test_images: np.ndarray,
     test_labels: np.ndarray,
 ) -> dict[str, list[dict[str, Any]]]:
-    """The examples of each role, as `tfds_writer` takes them."""
+    """The examples of each role, as `imagenet.write` takes them."""
     # RandomState's stream is frozen (NEP 19), so the split is the same with every NumPy.
     order = np.random.RandomState(_PERMUTATION_SEED).permutation(len(train_labels)).tolist()
     size = FASHION.sizes["train"]

@@ -42,7 +42,7 @@ class ImageSet:
     def prepare(self, data_dir: str | os.PathLike[str], examples: Callable[[], Examples]) -> Path:
         """Writes the data below `data_dir` unless it is there and whole; returns `data_dir`.
 
-        examples: returns those of each role, as `tfds_writer.write_image_dataset` takes them.
+        examples: returns those of each role, as `imagenet.write` takes them.
         The same libraries give the same bytes. Two preparations at once wait for each other. Raises
         DataError where the directories hold anything else, and as `examples` does.
         """

@@ -40,18 +40,33 @@ PARTS: dict[str, Part] = {
 def write(
     data_dir: str | os.PathLike[str],
     examples: Mapping[str, Sequence[Mapping[str, Any]]],
-    **settings: Any,
+    *,
+    num_classes: int,
+    description: str,
+    encoding: str = "jpeg",
 ) -> None:
-    """Writes both directories from the examples of each role.
+    """Writes both directories from the examples of each role, with the features of TFDS's.
 
-    settings: as of `tfds_writer.write_image_dataset`.
+    Every example is `{"image": encoded bytes, "label": int, "file_name": str}`. Otherwise as
+    `tfds_writer.write_dataset`.
     """
+    import tensorflow_datasets as tfds
+
+    features = tfds.features.FeaturesDict(
+        {
+            "image": tfds.features.Image(encoding_format=encoding),
+            "label": tfds.features.ClassLabel(num_classes=num_classes),
+            "file_name": tfds.features.Text(),
+        }
+    )
     for dataset in (IMAGENET, IMAGENET_V2):
-        tfds_writer.write_image_dataset(
+        tfds_writer.write_dataset(
             tfds_directory.directory_of(data_dir, dataset),
             dataset=dataset,
             splits={role: examples[role] for role in PARTS if PARTS[role].dataset == dataset},
-            **settings,
+            features=features,
+            supervised_keys=("image", "label"),
+            description=description,
         )
 
 

@@ -73,7 +73,7 @@ def claim(directory: Path, note: str, names: Iterable[str] | None = None) -> Non
     """Makes the directory and writes `note`, which says what it holds, into its file NOTE.
 
     names: what is going to be written below it; None: anything. Raises DataError where some of that
-    is there, unless every file that says what the directory holds says `note`.
+    is there, unless every file that says what the directory holds says `note`, which is not empty.
     """
     if names is None:
         paths = visible(directory)
@@ -81,7 +81,8 @@ def claim(directory: Path, note: str, names: Iterable[str] | None = None) -> Non
         paths = [directory / name for name in (*names, NOTE_FILE)]
     occupied = [path for path in paths if path.is_file() or visible(path)]
     statements = _statements(directory)
-    if occupied and not (statements and all(note in statement for statement in statements)):
+    is_own = note and statements and all(json.dumps(note) in text for text in statements)
+    if occupied and not is_own:
         raise DataError(
             f"{occupied[0]} is there, and is of other data; it is not replaced",
             "choose another folder; or, if nothing in it is needed, remove "
@@ -92,14 +93,14 @@ def claim(directory: Path, note: str, names: Iterable[str] | None = None) -> Non
 
 
 def _statements(directory: Path) -> list[str]:
-    """The content of files that say what a directory holds, but for JSON that was cut short."""
+    """What files say that the directory holds, as JSON of one spelling. A file that was cut short
+    says nothing."""
     statements = []
     for name in (NOTE_FILE, REFERENCE_FILE, "dataset_info.json", "tokens.json"):
         with contextlib.suppress(OSError, ValueError):
-            statement = (directory / name).read_text("utf-8")
-            if name != NOTE_FILE:
-                json.loads(statement)
-            statements.append(statement)
+            text = (directory / name).read_text("utf-8")
+            content = text.removesuffix("\n") if name == NOTE_FILE else json.loads(text)
+            statements.append(json.dumps(content))
     return statements
 
 
@@ -145,13 +146,13 @@ def read_reference(data_dir: str | os.PathLike[str], repair: str) -> dict[str, A
     """`reference.json`: `note`, `rows` of simple methods (`constant` where one gives
     the same answer everywhere), `sha256` of the content, and more.
 
-    Raises DataError, with `repair`, where it is missing or no JSON object.
+    Raises DataError, with `repair`, where it is missing or no JSON object with a note and rows.
     """
     path = Path(data_dir) / REFERENCE_FILE
     try:
         content = json.loads(path.read_bytes())
-        if not isinstance(content, dict):
-            raise ValueError("it holds no object")
+        if not (isinstance(content, dict) and {"note", "rows"} <= content.keys()):
+            raise ValueError("it has no note and rows")
         return content
     except (OSError, ValueError) as problem:
         raise DataError(f"{path} cannot be read: {problem}", repair) from problem

@@ -13,58 +13,23 @@ from workloads.storage import preparation, tfrecord
 Example = Mapping[str, Any]
 
 
-def write_image_dataset(
-    directory: str | os.PathLike[str],
-    *,
-    dataset: str,
-    splits: Mapping[str, Sequence[Example]],
-    num_classes: int,
-    encoding: str = "jpeg",
-    description: str = "",
-    shards: int = 1,
-) -> None:
-    """Write image classification splits with the features of TFDS `imagenet2012`.
-
-    Every example is `{"image": encoded bytes, "label": int, "file_name": str}`. Otherwise as
-    `write_dataset`.
-    """
-    import tensorflow_datasets as tfds
-
-    features = tfds.features.FeaturesDict(
-        {
-            "image": tfds.features.Image(encoding_format=encoding),
-            "label": tfds.features.ClassLabel(num_classes=num_classes),
-            "file_name": tfds.features.Text(),
-        }
-    )
-    write_dataset(
-        directory,
-        dataset=dataset,
-        splits=splits,
-        features=features,
-        supervised_keys=("image", "label"),
-        description=description,
-        shards=dict.fromkeys(splits, shards),
-    )
-
-
 def write_dataset(
     directory: str | os.PathLike[str],
     *,
     dataset: str,
     splits: Mapping[str, Sequence[Example]],
     features: Any,
+    description: str,
     supervised_keys: tuple[str, str] | None = None,
-    description: str = "",
     shards: Mapping[str, int] | None = None,
 ) -> None:
     """Write splits as `tfds.builder_from_directory` reads them.
 
     `dataset` is `name[/config]:version`. `features` is a connector of the library; an encoded image
-    is bytes. `shards` are those of each split, 1 if it is not named. `dataset_info.json` and
-    `features.json`, without which nothing is read, are written last. Files of an earlier call with
-    the same `description` are removed first. The same input gives the same bytes. Raises DataError
-    where the directory holds other files.
+    is bytes. `description` says what the data is: files of an earlier call with the same one are
+    removed first. `shards` are those of each split, 1 if it is not named. `dataset_info.json` and
+    `features.json`, without which nothing is read, are written last. The same input gives the same
+    bytes. Raises DataError where the directory holds other files.
     """
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core import dataset_info, file_adapters
