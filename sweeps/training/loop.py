@@ -107,17 +107,14 @@ class Training:
 
     def _first_or_restored(self, store: checkpoints.Checkpoints) -> train_step.TrainState:
         state = self.step_function.first_state(self.trial.seed)
-        stored = self.step_function.stored(state)
-        checkpoint, start = store.restore(stored), 0
+        checkpoint, start = store.restore(state), 0
         if checkpoint is not None:
-            start, stored, record = checkpoint
+            start, state, record = checkpoint
             self.times = TrainingTimes(**record["clock"])
             self._measured = record["measurements"]
-            state = self.step_function.trained(stored)
         elif self.trial.start:
-            params, model_state = checkpoints.start(self.trial, stored.params, stored.model_state)
-            stored = stored._replace(params=params, model_state=model_state)
-            state = self.step_function.trained(stored)
+            params, model_state = checkpoints.start(self.trial, state.params, state.model_state)
+            state = state._replace(params=params, model_state=model_state)
         self.processes.on_primary(lambda: self._begin(start, store.damages))
         return state
 
@@ -313,7 +310,7 @@ class Training:
         rows = self._take(started)
         size = self.processes.on_primary(lambda: self._put_down(rows))
         measured = {**self._measured, str(self.attempt.number): size}
-        store.save(step, self.step_function.stored(state), measured, dataclasses.asdict(self.times))
+        store.save(step, state, measured, dataclasses.asdict(self.times))
         self._saved_at = time.monotonic()
         return self._log_time(started)
 

@@ -26,10 +26,7 @@ INIT, DROPOUT = 1, 3
 
 
 class TrainState(NamedTuple):
-    """What a checkpoint holds. `nonfinite_at` is the first update whose loss was not, or -1.
-
-    A step takes and returns it as `TrainStep.trained` gives it.
-    """
+    """What a checkpoint holds. `nonfinite_at` is the first update whose loss was not, or -1."""
 
     step: Array
     params: Any
@@ -103,10 +100,9 @@ class TrainStep:
         self.compilations = 0
         self._compiled: dict[Any, Any] = {}
         self._first: Any = None
-        self._converters: dict[str, Any] = {}
 
     def first_state(self, seed: int) -> TrainState:
-        """Returns the state before the first update, as a step takes it; of the seed alone."""
+        """Returns the state before the first update, of the seed alone."""
         params, model_state = self.workload.init_model_fn(seed_key(seed, INIT))
         if self._first is None:
             shardings = _shardings(
@@ -119,29 +115,7 @@ class TrainStep:
     def _first_state(self, params: Any, model_state: Any) -> TrainState:
         optimizer = optimizers.init(self.optimizer, params)
         zero = jnp.zeros([], jnp.int32)
-        state = TrainState(zero, params, model_state, optimizer, zero - 1)
-        trained: TrainState = self.workload.as_trained(state)
-        return trained
-
-    def trained(self, state: TrainState) -> TrainState:
-        """Returns a state as a step takes it, from one as a checkpoint holds it."""
-        return self._converted("as_trained", state)
-
-    def stored(self, state: TrainState) -> TrainState:
-        """Returns a state as a checkpoint holds it; where that is how it is trained, itself."""
-        return self._converted("as_stored", state)
-
-    def _converted(self, name: str, state: TrainState) -> TrainState:
-        if name not in self._converters:
-            convert = getattr(self.workload, name)
-            shapes: Any = jax.eval_shape(convert, state)
-            given: Any = jax.tree.structure(state)
-            self._converters[name] = None
-            if jax.tree.structure(shapes) != given:
-                converted = jax.jit(convert, out_shardings=_shardings(self.workload, shapes))
-                self._converters[name] = converted
-        convert = self._converters[name]
-        return state if convert is None else convert(state)
+        return TrainState(zero, params, model_state, optimizer, zero - 1)
 
     def compile(self, state: TrainState, batch: Any, scalars: dict[str, Array], key: Array) -> Any:
         """Returns the executable for these shapes, compiled the first time they are seen."""

@@ -18,7 +18,7 @@ import pytest
 from sweeps.job import trainer
 from sweeps.monitoring import survey, view
 from sweeps.records import attempts, layout, measurements, status
-from sweeps.training import checkpoints, tensors, train_step
+from sweeps.training import checkpoints, train_step
 from tests.sweeps.chaos import equality
 from tests.sweeps.chaos.damage import damage
 
@@ -249,32 +249,6 @@ def test_a_trial_goes_on_from_the_one_before(trained, stopped, capsys):
     assert equality.trial_problems(stopped, whole) == []
     # What was set aside goes with the other checkpoints that nothing needs.
     assert [one.name for one in (stopped / layout.CHECKPOINTS).iterdir()] == ["6"]
-
-
-@pytest.mark.slow
-def test_layers_in_a_loop_are_stored_as_layers_in_a_row(trained, make_trial, tmp_path, data_dir):
-    """Stacked while they train; on disk AlgoPerf's tree, from which the curve goes on."""
-    orders, row, _ = trained
-    changes = {
-        "scan_layers": True,
-        "optimizer": "lamb",
-        "diagnostics": 2,
-        "diagnostics_examples": 4,
-    }
-    whole = make_trial("grid", name="whole", **SMALL, **changes)
-    assert orders.run(whole) == "done"
-    shapes = [
-        json.loads((one / layout.CHECKPOINTS / "6" / checkpoints.RECORD).read_text())["shapes"]
-        for one in (row, whole)
-    ]
-    params = [{k: v for k, v in one.items() if k.startswith(".params")} for one in shapes]
-    assert params[0] == params[1]
-    assert sum("encoderblock_1" in path for path in shapes[1]) == 3 * 16  # and two moments
-    stopped = make_trial("grid", name="stopped", **SMALL, **changes)
-    assert orders.run(stopped, stop_at=4) == "preempted"
-    assert orders.run(stopped) == "done"
-    assert equality.trial_problems(stopped, whole) == []
-    assert tensors.dump(whole, tmp_path / "out.npz", 2, data_dir)["layers"] == 2
 
 
 @pytest.mark.slow

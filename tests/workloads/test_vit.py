@@ -9,7 +9,7 @@ import pytest
 
 from attention import registry as variants
 from workloads import registry
-from workloads.base import dropout, spec
+from workloads.base import dropout
 from workloads.images import vit
 
 
@@ -184,37 +184,3 @@ def test_dropout_masks_are_decorrelated():
 def test_positions_need_a_width_that_divides():
     with pytest.raises(ValueError, match="multiple of 4"):
         vit.sincos2d_positions(2, 2, 6)
-
-
-@pytest.mark.parametrize("name", ["standard", "laser", "diff+qk_norm"])
-def test_layers_in_a_loop_have_the_tree_and_the_arithmetic_of_layers_in_a_row(name):
-    """`diff` has a factor by depth: a loop gives it each layer's own."""
-    row, loop = (
-        registry.make("digits_vit", variants.get(name), scan_layers=scan) for scan in (False, True)
-    )
-    params, _ = row.init_model_fn(jax.random.key(0))
-    jax.tree.map(np.testing.assert_array_equal, params, loop.init_model_fn(jax.random.key(0))[0])
-    keys = iter(jax.random.split(jax.random.key(1), len(jax.tree.leaves(params))))
-    moved = jax.tree.map(lambda p: p + 0.05 * jax.random.normal(next(keys), p.shape), params)
-    batch = row.example_batch(4)
-
-    def loss(params, workload, rate):
-        logits, _ = workload.model_fn(
-            params, batch, None, spec.ForwardPassMode.TRAIN, jax.random.key(3), False,
-            dropout_rate=rate,
-        )  # fmt: skip
-        return jnp.sum(logits**2)
-
-    loss = jax.jit(loss, static_argnums=1)
-    expected, gradients = jax.value_and_grad(loss)(moved, row, 0.0)
-    stacked = loop.as_trained(moved)
-    assert stacked["Transformer"]["layers"]["LayerNorm_0"]["scale"].shape == (2, 64)
-    jax.tree.map(np.testing.assert_array_equal, moved, loop.as_stored(stacked))
-    for one, given in ((loop, moved), (loop, stacked), (loop.observable(), moved)):
-        found, others = jax.value_and_grad(loss)(given, one, 0.0)
-        others = loop.as_stored(others)
-        assert found == pytest.approx(float(expected), rel=1e-5)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), gradients, others)
-    # Each layer draws masks of its own: with those of one for both, a layer's would repeat.
-    dropped = {float(loss(moved, one, 0.3)) for one in (row, loop)}
-    assert len(dropped | {float(expected)}) == 3

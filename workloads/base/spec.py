@@ -77,21 +77,13 @@ class Workload(abc.ABC):
     def observable(self) -> Self:
         """Returns this workload with a model whose attention can be observed, for `model_fn` alone.
 
-        It computes the same from `observable_parameters`. Ours, as the next three.
+        It computes the same from `observable_parameters`. Ours, as the next one.
         """
         return self
 
     def observable_parameters(self, params: Parameters) -> Parameters:
         """Returns parameters as the model of `observable` has them."""
         return params
-
-    def as_trained(self, state: Any) -> Any:
-        """Returns parameters, or what holds some, as a train step keeps them between updates."""
-        return state
-
-    def as_stored(self, state: Any) -> Any:
-        """Returns what `as_trained` was given: parameters as `init_model_fn` gives them."""
-        return state
 
     @abc.abstractmethod
     def has_reached_validation_target(self, eval_result: dict[str, float]) -> bool:

@@ -18,7 +18,7 @@ points over seeds. `fashion_vit_patch4`: patches of 4 give 49 tokens; batch 32.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -81,21 +81,6 @@ class ImageWorkload(BaseWorkload):
         size = self._data.image_size
         variables: dict[str, Any] = self._model.init({"params": key}, jnp.ones((1, size, size, 3)))
         return variables
-
-    def observable(self) -> Self:
-        """Its layers are not in a loop."""
-        workload = super().observable()
-        workload._model = workload._model.clone(scan_layers=False)
-        return workload
-
-    def observable_parameters(self, params: spec.Parameters) -> spec.Parameters:
-        return vit.unstacked(params)
-
-    def as_trained(self, state: Any) -> Any:
-        return vit.stacked(state) if self.options.scan_layers else state
-
-    def as_stored(self, state: Any) -> Any:
-        return vit.unstacked(state)
 
     def loss_fn(
         self,
@@ -258,7 +243,6 @@ def make(row: WorkloadSpec, variant: Any, options: Options) -> ImageWorkload:
         num_classes=data.num_classes,
         variant=variant,
         dtype=jnp.dtype(options.compute_dtype),
-        scan_layers=options.scan_layers,
         **MODELS[row.name],
     )
     return ImageWorkload(row, data, model, options)

@@ -3,9 +3,7 @@
 Targets and step hint: algoperf/workloads/imagenet_vit/{workload.py,imagenet_jax/workload.py}.
 """
 
-from workloads.base.workload_spec import ModelSupport, WorkloadSpec
-
-_VIT = ModelSupport(options=("compute_dtype", "scan_layers"))
+from workloads.base.workload_spec import WorkloadSpec
 
 
 def _vit_flops(parameters: int, patches: int, layers: int, width: int) -> float:
@@ -35,7 +33,6 @@ def _imagenet(
         test_target=targets[1],
         parameters=parameters,
         head_size=64,
-        support=_VIT,
         unit="images",
         train_examples=1_281_167,
         flops=_vit_flops(parameters, patches=(224 // 16) ** 2, layers=12, width=384),
@@ -65,7 +62,6 @@ def _fashion(
         test_target=0.88,
         parameters=parameters,
         head_size=16,
-        support=_VIT,
         unit="images",
         train_examples=55_000,
         flops=_vit_flops(parameters, patches=patches, layers=2, width=64),
@@ -95,7 +91,6 @@ SPECS: tuple[WorkloadSpec, ...] = (
         test_target=0.95,
         parameters=75_018,
         head_size=16,
-        support=_VIT,
         unit="images",
         train_examples=997,
         flops=_vit_flops(75_018, patches=(32 // 4) ** 2, layers=2, width=64),

@@ -15,13 +15,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from workloads.base.dropout import Dropout
-from workloads.base.options import STACKED
 
 Array = jax.Array
 Rate = Any  # a float or a traced scalar
-
-# AlgoPerf's names of the module that holds the blocks, and of a block, a number behind it.
-_ENCODER, _BLOCK = "Transformer", "encoderblock_"
 
 
 def sincos2d_positions(height: int, width: int, size: int, temperature: float = 1e4) -> Array:
@@ -102,92 +98,23 @@ class EncoderBlock(nn.Module):
         return hidden + drop(mlp(mlp_norm(hidden), dropout_rate, deterministic))
 
 
-def _is_expensive(primitive: Any, *_: Any, **__: Any) -> bool:
-    """Whether the backward pass is to keep what an operation gave: matrix products and kernels."""
-    return primitive.name in ("dot_general", "pallas_call")
-
-
 class Encoder(nn.Module):
-    """`depth` blocks, made by `block`, then a layer norm unless blocks end with one.
-
-    scan: blocks run as one in a loop over their parameters, as `stacked` gives them or as they are;
-    initial values are those of the unrolled blocks, dropout's masks are others.
-    """
+    """`depth` blocks, made by `block`, then a layer norm unless blocks end with one."""
 
     depth: int
     block: Callable[..., EncoderBlock]
     post_norm: bool = False
     dtype: Any = jnp.float32
-    scan: bool = False
 
     @nn.compact
     def __call__(self, inputs: Array, dropout_rate: Rate, deterministic: bool) -> Array:
         hidden = inputs
-        if self.scan and not self.is_initializing():
-            drops = not deterministic and self.has_rng("dropout")
-            keys = jax.random.split(self.make_rng("dropout"), self.depth) if drops else None
-
-            def run(hidden: Array, layer: tuple[Any, Array, Array | None]) -> tuple[Array, None]:
-                params, depth, key = layer
-                block = self.block(depth=depth, parent=None)
-                rngs = {} if key is None else {"dropout": key}
-                out = block.apply(
-                    {"params": params}, hidden, dropout_rate, deterministic, rngs=rngs
-                )
-                return out, None
-
-            layers = _stacked_blocks(self.variables["params"])[STACKED]
-            # Else a loop keeps every array of a block; unrolled, XLA computes such again by itself.
-            run = jax.checkpoint(run, prevent_cse=False, policy=_is_expensive)
-            hidden, _ = jax.lax.scan(run, hidden, (layers, jnp.arange(self.depth), keys))
-        else:
-            for layer in range(self.depth):
-                block = self.block(depth=layer, name=f"{_BLOCK}{layer}")
-                hidden = block(hidden, dropout_rate, deterministic)
+        for layer in range(self.depth):
+            block = self.block(depth=layer, name=f"encoderblock_{layer}")
+            hidden = block(hidden, dropout_rate, deterministic)
         if self.post_norm:
             return hidden
         return nn.LayerNorm(dtype=self.dtype, name="encoder_layernorm")(hidden)
-
-
-def stacked(tree: Any) -> Any:
-    """Returns parameters with those of all blocks stacked under 'layers', along axis 0.
-
-    tree: parameters, or what holds some, such as an optimizer's state.
-    """
-    return _with_encoder(tree, _stacked_blocks)
-
-
-def unstacked(tree: Any) -> Any:
-    """Returns what `stacked` was given, AlgoPerf's tree; such a tree itself."""
-    return _with_encoder(tree, _unstacked_blocks)
-
-
-def _with_encoder(tree: Any, change: Callable[[Any], Any]) -> Any:
-    def changed(node: Any) -> Any:
-        if not isinstance(node, dict) or _ENCODER not in node:
-            return node
-        return {**node, _ENCODER: change(node[_ENCODER])}
-
-    return jax.tree.map(changed, tree, is_leaf=lambda node: isinstance(node, dict))
-
-
-def _stacked_blocks(encoder: Any) -> Any:
-    rest = {name: leaf for name, leaf in encoder.items() if not name.startswith(_BLOCK)}
-    if STACKED in rest:
-        return rest
-    blocks = [encoder[f"{_BLOCK}{layer}"] for layer in range(len(encoder) - len(rest))]
-    return {**rest, STACKED: jax.tree.map(lambda *leaves: jnp.stack(leaves), *blocks)}
-
-
-def _unstacked_blocks(encoder: Any) -> Any:
-    rest = dict(encoder)
-    layers = rest.pop(STACKED, {})
-    depth = len(jax.tree.leaves(layers)[0]) if layers else 0
-    blocks = {
-        f"{_BLOCK}{layer}": jax.tree.map(lambda leaf, layer=layer: leaf[layer], layers)
-        for layer in range(depth)
-    }
-    return rest | blocks
 
 
 class MAPHead(nn.Module):
@@ -235,7 +162,6 @@ class ViT(nn.Module):
     use_map: bool = False
     variant: Any = None
     dtype: Any = jnp.float32
-    scan_layers: bool = False
 
     @nn.compact
     def __call__(self, images: Array, *, train: bool = False, dropout_rate: Rate = 0.0) -> Array:
@@ -271,8 +197,7 @@ class ViT(nn.Module):
             block,
             self.use_post_layer_norm,
             self.dtype,
-            self.scan_layers,
-            name=_ENCODER,
+            name="Transformer",
         )
         tokens = encoder(tokens, dropout_rate, not train)
         if self.use_map:
