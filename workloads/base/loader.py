@@ -11,7 +11,6 @@ example of digits_vit took 89 µs instead of 19, and a training step 6 % longer.
 
 import concurrent.futures
 import contextlib
-import dataclasses
 import functools
 import gc
 import shutil
@@ -31,6 +30,8 @@ from workloads.base.errors import DataError
 from workloads.base.sources import Source
 
 Transform = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
+# Returns the batch of a number; it can be pickled.
+Make = Callable[[int], dict[str, np.ndarray]]
 
 # Purposes of random draws, so that no two of them share a stream.
 _ORDER, _AUGMENT, _EVAL = 1, 2, 3
@@ -41,61 +42,54 @@ _ORDER_LOCK = threading.Lock()
 
 
 class BatchStream(Iterator[dict[str, np.ndarray]], contextlib.AbstractContextManager[Any]):
-    """`batches[start]`, `batches[start + 1]`, … made ahead by threads or worker processes.
+    """`make(start)`, `make(start + 1)`, … up to `end`, made ahead by threads or worker processes.
 
-    With `num_workers` > 0 the batches object is pickled to each worker, of which there are no more
-    than batches, and each imports the main script again: what the script does belongs under
-    `if __name__ == "__main__":`. `num_threads` is described at `train_batches`. Batches are the
-    caller's own, and nothing of one is copied in its thread. `close()`, or the end of a `with`
-    statement, ends them all.
+    Without workers, as many batches are made at a time as there are CPUs that this process may use,
+    at most 16, and so many lie in memory. With `num_workers` > 0 `make` is pickled to each worker,
+    of which there are no more than batches, and each imports the main script again: what the script
+    does belongs under `if __name__ == "__main__":`. Batches are the caller's own, and nothing of
+    one is copied in its thread. `close()`, or the end of a `with` statement, ends them all.
     """
 
-    def __init__(
-        self,
-        batches: "TrainBatches | EvalBatches",
-        start: int,
-        num_workers: int,
-        num_threads: int | None,
-    ) -> None:
+    def __init__(self, make: Make, start: int, end: int, num_workers: int) -> None:
         cv2.setNumThreads(0)  # one image per thread is faster than many threads per image
-        data = grain.MapDataset.source(batches).slice(slice(start, len(batches)))
-        num_workers = min(num_workers, len(data))
-        if num_threads is None:
-            num_threads = 1 if num_workers else min(machine.cpu_count(), 16)
+        data = grain.MapDataset.range(start, end).map(make)
+        num_workers = min(num_workers, end - start)
+        threads = 1 if num_workers else min(machine.cpu_count(), 16)
         dataset = data.to_iter_dataset(
-            grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=num_threads)
+            grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads)
         )
         if num_workers:  # batch n comes from worker n mod `num_workers`
             if not flags.FLAGS.is_parsed():  # grain reads its absl flags in the workers
                 flags.FLAGS.mark_as_parsed()
             options = grain.MultiprocessingOptions(num_workers, per_worker_buffer_size=_HELD - 1)
             dataset = dataset.mp_prefetch(options, worker_init_fn=_start_worker)
+        self._make, self._start = make, start
         self._open = [iter(dataset)]
         # Takes the next batch out of the workers' memory: 33 ms for 154 MB of ImageNet's images.
         # (grain's ThreadPrefetchIterDataset would start the workers one after the other.)
         self._thread = concurrent.futures.ThreadPoolExecutor(1) if num_workers else None
-        self._left, self._batches = len(data), batches
-        self._ahead: concurrent.futures.Future[dict[str, np.ndarray]] | None = None
+        self._ahead = self._taken_over()
         # When the stream is forgotten, and when the interpreter ends: grain's own clean-up comes
         # too late then, and would leave processes and shared memory behind.
-        self._end = weakref.finalize(self, _forgotten, self._open, self._thread)
+        self._end = weakref.finalize(self, _end, self._open, self._thread)
+
+    def _taken_over(self) -> concurrent.futures.Future[dict[str, np.ndarray] | None] | None:
+        return self._thread.submit(_owned, self._open[0]) if self._thread else None
 
     def __next__(self) -> dict[str, np.ndarray]:
         if not self._open:
             raise ValueError("this stream of batches is closed")
-        if self._thread is None:
-            return next(self._open[0])
-        if not self._left:
-            raise StopIteration
         if self._ahead is None:
-            self._ahead = self._thread.submit(_owned, self._open[0])
+            return next(self._open[0])
         try:
             batch = self._ahead.result()
         except RuntimeError as death:
             self._explain(str(death))
             raise
-        self._left -= 1
-        self._ahead = self._thread.submit(_owned, self._open[0]) if self._left else None
+        if batch is None:
+            raise StopIteration
+        self._ahead = self._taken_over()
         return batch
 
     def _explain(self, death: str) -> None:
@@ -106,10 +100,8 @@ class BatchStream(Iterator[dict[str, np.ndarray]], contextlib.AbstractContextMan
                 "job or container, or set a smaller loader_workers"
             )
         if "exit code -7" in death:
-            made = self._batches
-            example = _batch(made.source, [0], made.transform, made.key, 0)
-            rows = made.rows.stop - made.rows.start
-            size = rows * sum(array.nbytes for array in example.values()) / 2**20
+            batch = self._make(self._start)
+            size = sum(array.nbytes for array in batch.values()) / 2**20
             limit = shutil.disk_usage(_SHARED_MEMORY).total / 2**20
             raise ValueError(
                 f"a loader worker died: {_SHARED_MEMORY} has {limit:,.0f} MiB, and each worker "
@@ -118,13 +110,11 @@ class BatchStream(Iterator[dict[str, np.ndarray]], contextlib.AbstractContextMan
             )
 
     def close(self) -> None:
-        """End threads and worker processes; harmless when repeated."""
-        _close(self._open, self._thread)
-        self._end.detach()
-        self._ahead = None
+        """Ends threads and worker processes; harmless when repeated."""
+        self._end()
 
     def __exit__(self, *problem: object) -> None:
-        self.close()
+        self._end()
 
 
 def _close(iterators: list[Any], thread: concurrent.futures.Executor | None) -> None:
@@ -138,16 +128,18 @@ def _close(iterators: list[Any], thread: concurrent.futures.Executor | None) -> 
             gc.collect()
 
 
-def _forgotten(iterators: list[Any], thread: concurrent.futures.Executor | None) -> None:
+def _end(iterators: list[Any], thread: concurrent.futures.Executor | None) -> None:
     if threading.current_thread() is threading.main_thread():
         _close(iterators, thread)
     else:  # garbage is collected in any thread, also in one that `_close` waits for
         threading.Thread(target=_close, args=(iterators, thread)).start()
 
 
-def _owned(batches: Iterator[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """A worker's arrays lie in shared memory that leaks if the program ends while one is held."""
-    return {name: np.array(array) for name, array in next(batches).items()}
+def _owned(batches: Iterator[dict[str, np.ndarray]]) -> dict[str, np.ndarray] | None:
+    """Returns a copy of the next batch, None at the end: a worker's arrays lie in shared memory,
+    which leaks if the program ends while one is held."""
+    batch = next(batches, None)
+    return batch and {name: np.array(array) for name, array in batch.items()}
 
 
 def _start_worker(worker: int, workers: int) -> None:
@@ -168,7 +160,6 @@ def train_batches(
     start_step: int = 0,
     rows: slice | None = None,
     num_workers: int = 0,
-    num_threads: int | None = None,
 ) -> BatchStream:
     """Endless shuffled batches: each entry of the transformed examples, stacked to `[B, ...]`.
 
@@ -179,20 +170,28 @@ def train_batches(
     randomness from the generator, which belongs to (seed, position in the stream) and must not be
     kept. It must be picklable if `num_workers` > 0.
 
-    `rows` (None: all): those of each batch that are made, where several processes share one.
-
-    `num_threads` (None: the CPUs this process may use, at most 16; in worker processes 1) batches
-    are made at a time, so as many lie in memory; 0 makes each when it is asked for. Close the
-    stream, or use it in a `with` statement, to end its threads and worker processes.
-    Raises ValueError for an empty source, a batch_size below 1, a seed or start_step below 0.
+    `rows` (None: all): those of each batch that are made, where several processes share one. Close
+    the stream, or use it in a `with` statement, to end its threads and worker processes.
     """
-    _check_positive(batch_size=batch_size, examples=len(source))
-    for name, number in (("seed", seed), ("start_step", start_step)):
-        if number < 0:
-            raise ValueError(f"{name} is {number}; it must be 0 or more")
     rows = rows or slice(0, batch_size)
-    batches = TrainBatches(source, transform, batch_size, rows, _key(seed, _AUGMENT), seed)
-    return BatchStream(batches, start_step, num_workers, num_threads)
+    make = functools.partial(_train_batch, source, transform, batch_size, rows, seed)
+    return BatchStream(make, start_step, _ENDLESS, num_workers)
+
+
+def _train_batch(
+    source: Source, transform: Transform, batch_size: int, rows: slice, seed: int, step: int
+) -> dict[str, np.ndarray]:
+    first = step * batch_size
+    positions = range(first + rows.start, first + rows.stop)
+    indices = [_index(seed, len(source), position) for position in positions]
+    return _batch(source, indices, transform, _key(seed, _AUGMENT), positions.start)
+
+
+def _index(seed: int, size: int, position: int) -> int:
+    """The number of the example at a position of the stream of `size` examples."""
+    epoch, place = divmod(position, size)
+    with _ORDER_LOCK:  # the permutation of a large set takes seconds and half a gigabyte
+        return int(_epoch_order(seed, epoch, size)[place])
 
 
 def eval_batches(
@@ -203,75 +202,34 @@ def eval_batches(
     num_examples: int | None = None,
     rows: slice | None = None,
     num_workers: int = 0,
-    num_threads: int | None = None,
 ) -> BatchStream:
     """The first `num_examples` examples (None: all) once, in order, in batches of one shape.
 
     Batches are as `train_batches` gives them, plus `"weights"` float32 `[B]`: 1 for an example,
-    0 for the zeros that fill up the last batch. `rows` as at `train_batches`.
+    0 for the zeros that fill up the last batch. `rows` as at `train_batches`. Raises ValueError for
+    a source that has fewer examples.
     """
     count = len(source) if num_examples is None else num_examples
-    _check_positive(batch_size=batch_size, num_examples=count)
     if count > len(source):
         raise ValueError(f"num_examples is {count}, but {source} has {len(source)} examples")
     rows = rows or slice(0, batch_size)
-    batches = EvalBatches(source, transform, batch_size, rows, _key(0, _EVAL), count)
-    return BatchStream(batches, 0, num_workers, num_threads)
+    make = functools.partial(_eval_batch, source, transform, batch_size, rows, count)
+    return BatchStream(make, 0, -(-count // batch_size), num_workers)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Batches:
-    """What batches are made of; key: of the generators that transforms draw from."""
-
-    source: Source
-    transform: Transform
-    batch_size: int
-    rows: slice
-    key: int
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class TrainBatches(_Batches):
-    """`batches[step]`: the training batch of a step, computed from (seed, step) alone."""
-
-    seed: int
-
-    def __len__(self) -> int:
-        return _ENDLESS
-
-    def __getitem__(self, step: int) -> dict[str, np.ndarray]:
-        first = step * self.batch_size
-        positions = range(first + self.rows.start, first + self.rows.stop)
-        indices = [self._index(position) for position in positions]
-        return _batch(self.source, indices, self.transform, self.key, positions.start)
-
-    def _index(self, position: int) -> int:
-        epoch, place = divmod(position, len(self.source))
-        with _ORDER_LOCK:  # the permutation of a large set takes seconds and half a gigabyte
-            order = _epoch_order(self.seed, epoch, len(self.source))
-        return int(order[place])
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class EvalBatches(_Batches):
-    """`batches[n]`: examples `n·B … (n + 1)·B - 1` in order, the last batch filled with zeros."""
-
-    num_examples: int
-
-    def __len__(self) -> int:
-        return -(-self.num_examples // self.batch_size)
-
-    def __getitem__(self, number: int) -> dict[str, np.ndarray]:
-        first = number * self.batch_size
-        start = first + self.rows.start
-        count = max(0, min(first + self.rows.stop, self.num_examples) - start)
-        # Without an example of its own, a process takes its zeros' shapes from the batch's first.
-        indices = range(start, start + count) if count else range(first, first + 1)
-        batch = _batch(self.source, indices, self.transform, self.key, indices.start)
-        batch = {name: array[:count] for name, array in batch.items()}
-        batch["weights"] = np.ones(count, np.float32)
-        size = self.rows.stop - self.rows.start
-        return {name: _padded(array, size) for name, array in batch.items()}
+def _eval_batch(
+    source: Source, transform: Transform, batch_size: int, rows: slice, end: int, number: int
+) -> dict[str, np.ndarray]:
+    """Examples `number·B … (number + 1)·B - 1`, zeros for those from `end` on."""
+    first = number * batch_size
+    start = first + rows.start
+    count = max(0, min(first + rows.stop, end) - start)
+    # Without an example of its own, a process takes its zeros' shapes from the batch's first.
+    indices = range(start, start + count) if count else range(first, first + 1)
+    batch = _batch(source, indices, transform, _key(0, _EVAL), indices.start)
+    batch = {name: array[:count] for name, array in batch.items()}
+    batch["weights"] = np.ones(count, np.float32)
+    return {name: _padded(array, rows.stop - rows.start) for name, array in batch.items()}
 
 
 def _batch(
@@ -307,10 +265,8 @@ def _example(
 
 
 def _padded(array: np.ndarray, size: int) -> np.ndarray:
-    missing = size - len(array)
-    if not missing:
-        return array
-    return np.concatenate([array, np.zeros((missing, *array.shape[1:]), array.dtype)])
+    zeros = np.zeros((size - len(array), *array.shape[1:]), array.dtype)
+    return np.concatenate([array, zeros]) if len(zeros) else array
 
 
 @functools.lru_cache(maxsize=4)
@@ -321,13 +277,8 @@ def _epoch_order(seed: int, epoch: int, num_examples: int) -> np.ndarray:
     return generator.permutation(np.arange(num_examples, dtype=np.int32))
 
 
+@functools.cache
 def _key(seed: int, purpose: int) -> int:
     """A 128-bit Philox key for one purpose."""
     low, high = np.random.SeedSequence([seed, purpose]).generate_state(2, np.uint64)
     return int(low) | int(high) << 64
-
-
-def _check_positive(**values: int) -> None:
-    for name, value in values.items():
-        if value < 1:
-            raise ValueError(f"{name} is {value}; it must be 1 or more")

@@ -65,29 +65,11 @@ def _check_size(source: Source, num_examples: int) -> None:
 
 
 class CachedSource:
-    """A small source read once, each record changed by `prepare`, and kept in memory.
+    """A small source read once, each record changed by `prepare`, and kept in memory."""
 
-    Raises ValueError if its arrays need more than `max_bytes`.
-    """
-
-    def __init__(
-        self,
-        source: Source,
-        prepare: Callable[[dict[str, Any]], dict[str, Any]] = lambda record: record,
-        max_bytes: int = 2**30,
-    ) -> None:
+    def __init__(self, source: Source, prepare: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         self._name = str(source)
-        self._records: list[dict[str, Any]] = []
-        size = 0
-        for number in range(len(source)):
-            record = prepare(source[number])
-            self._records.append(record)
-            size += sum(array.nbytes for array in record.values() if isinstance(array, np.ndarray))
-            if size > max_bytes:
-                raise ValueError(
-                    f"{source}: the first {number + 1} of {len(source)} examples need {size} bytes "
-                    f"in memory, {max_bytes} are allowed; read this source without the cache"
-                )
+        self._records = [prepare(source[number]) for number in range(len(source))]
 
     def __len__(self) -> int:
         return len(self._records)
