@@ -4,7 +4,6 @@ import dataclasses
 import gc
 import gzip
 import hashlib
-import io
 import os
 import random
 import re
@@ -12,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 
 import jax
@@ -59,10 +57,7 @@ OTHERS = {name: _idx(array) for name, array in _arrays(1).items()}
 def few(monkeypatch, tmp_path):
     """Fashion-MNIST of 60 and 10 images."""
     monkeypatch.setenv("ATTNPERF_CACHE", str(tmp_path / "cache"))
-    files = {
-        name: fashion.IdxFile(ARRAYS[name].shape, hashlib.sha256(content).hexdigest())
-        for name, content in CONTENTS.items()
-    }
+    files = {name: hashlib.sha256(content).hexdigest() for name, content in CONTENTS.items()}
     sizes = {"train": 50, "validation": 10, "test": TEST}
     set_of = dataclasses.replace(fashion.FASHION, sizes=sizes, neighbours=20)
     monkeypatch.setattr(fashion, "FILES", files)
@@ -72,55 +67,31 @@ def few(monkeypatch, tmp_path):
 
 
 def _directory(folder, contents, suffix=""):
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         compressed = gzip.compress(content) if suffix == ".gz" else content
         (folder / f"{name}{suffix}").write_bytes(compressed)
     return folder
 
 
-def _member(name, content):
-    header = f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(content):<10}`\n".encode()
-    return header + content + b"\n" * (len(content) % 2)
-
-
-def _package(contents, compression="xz"):
-    """A Debian package as deb(5) describes it."""
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode=f"w:{compression}") as data:
-        for name, content in contents.items():
-            compressed = gzip.compress(content)
-            info = tarfile.TarInfo(f"./usr/share/datasets/fashion-mnist/{name}.gz")
-            info.size = len(compressed)
-            data.addfile(info, io.BytesIO(compressed))
-    members = {
-        "debian-binary": b"2.0\n",
-        "control.tar.xz": b"odd",
-        f"data.tar.{compression}": archive.getvalue(),
-    }
-    return b"!<arch>\n" + b"".join(_member(name, content) for name, content in members.items())
+def _package(folder, contents, compression="xz"):
+    if not shutil.which("dpkg-deb"):
+        pytest.skip("no dpkg-deb here")
+    control = folder / "tree" / "DEBIAN" / "control"
+    control.parent.mkdir(parents=True)
+    control.write_text(
+        "Package: some\nVersion: 1\nArchitecture: all\nMaintainer: x <x@y>\nDescription: x\n",
+        "utf-8",
+    )
+    _directory(folder / "tree" / "fashion-mnist", contents, ".gz")
+    path = folder / "fashion.deb"
+    subprocess.run(["dpkg-deb", f"-Z{compression}", "--build", folder / "tree", path], check=True)
+    return path
 
 
 def _source(kind, folder):
-    folder.mkdir(exist_ok=True)
-    if kind in ("xz", "gz"):
-        path = folder / "fashion.deb"
-        path.write_bytes(_package(CONTENTS, kind))
-        return path
-    if kind == "zst":
-        if not shutil.which("dpkg-deb"):
-            pytest.skip("no dpkg-deb here")
-        tree = folder / "tree"
-        (tree / "DEBIAN").mkdir(parents=True)
-        control = (
-            "Package: some\nVersion: 1\nArchitecture: all\nMaintainer: x <x@y>\nDescription: x\n"
-        )
-        (tree / "DEBIAN" / "control").write_text(control, "utf-8")
-        _directory(tree / "fashion-mnist", CONTENTS, ".gz")
-        path = folder / "fashion.deb"
-        subprocess.run(["dpkg-deb", "-Zzstd", "--build", tree, path], check=True)
-        assert b"data.tar.zst" in path.read_bytes()
-        return path
+    if kind in ("xz", "zstd"):
+        return _package(folder, CONTENTS, kind)
     source = _directory(folder / "files", CONTENTS, "" if kind == "bare" else ".gz")
     if kind == "both":  # as torchvision leaves them
         _directory(source, CONTENTS)
@@ -130,7 +101,7 @@ def _source(kind, folder):
     return source
 
 
-@pytest.mark.parametrize("kind", ["xz", "gz", "zst", "bare", "compressed", "both", "dotted"])
+@pytest.mark.parametrize("kind", ["xz", "zstd", "bare", "compressed", "both", "dotted"])
 def test_what_people_have_is_read(kind, tmp_path):
     source = _source(kind, tmp_path)
     for array, expected in zip(fashion.read(source), ARRAYS.values(), strict=True):
@@ -139,7 +110,7 @@ def test_what_people_have_is_read(kind, tmp_path):
 
 @pytest.fixture
 def prepared(tmp_path):
-    return fashion.prepare(tmp_path / "data", _source("xz", tmp_path))
+    return fashion.prepare(tmp_path / "data", _source("bare", tmp_path))
 
 
 TEST_LABELS_GZ = f"{TEST_LABELS}.gz"
@@ -154,11 +125,7 @@ FOLDERS = {
     "cut file": ({TRAIN_IMAGES: CONTENTS[TRAIN_IMAGES][:-1]}, f"{TRAIN_IMAGES} is not"),
     "swapped": (
         {TRAIN_IMAGES: CONTENTS[TRAIN_LABELS], TRAIN_LABELS: CONTENTS[TRAIN_IMAGES]},
-        f"{TRAIN_IMAGES} holds {TRAIN_LABELS}: files were swapped, or",
-    ),
-    "train twice": (
-        {TEST_IMAGES: CONTENTS[TRAIN_IMAGES]},
-        f"{TEST_IMAGES} holds {TRAIN_IMAGES}: files were swapped, or",
+        f"{TRAIN_IMAGES} is not Fashion-MNIST's",
     ),
     "two sets": (
         {f"{TEST_IMAGES}.gz": gzip.compress(OTHERS[TEST_IMAGES])},
@@ -178,38 +145,29 @@ def test_a_folder_of_other_files_is_refused(kind, tmp_path):
         fashion.read(_directory(tmp_path / "files", present))
 
 
-HUGE_MEMBER = f"{'data.tar.xz':<48}{10**10 - 1:<10}`\n".encode()
-PACKAGES = {
-    "other file": b"PK\3\4",
-    "huge member": b"!<arch>\n" + HUGE_MEMBER + b"x",
-    "library": b"!<arch>\n" + _member("a.o", b"code"),
-    "other package": _package({"letters": b"abc"}),
-    "cut package": _package(CONTENTS)[:-2000],
-}
-
-
-@pytest.mark.parametrize("kind", PACKAGES)
+@pytest.mark.parametrize("kind", ["other file", "other package", "cut package"])
 def test_a_bad_package_is_named_and_changes_nothing(kind, prepared, tmp_path, capsys):
     before = data_files.contents(prepared)
-    source = tmp_path / "bad.deb"
-    source.write_bytes(PACKAGES[kind])
+    contents = {"letters": b"abc"} if kind == "other package" else CONTENTS
+    source = _package(tmp_path / "bad", contents)
+    if kind == "cut package":
+        source.write_bytes(source.read_bytes()[:-2000])
+    elif kind == "other file":
+        source.write_bytes(b"PK\3\4")
     arguments = ["prepare", "fashion_vit", f"--data_dir={prepared}", f"--from={source}"]
     assert command.main(arguments) == 2
     assert data_files.contents(prepared) == before
     assert str(source) in capsys.readouterr().err
 
 
-def test_a_pipe_is_no_package(tmp_path):
+def test_a_package_that_cannot_be_read_names_the_ways_out(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="pipe is neither a Debian package nor a folder"):
         fashion.read(tmp_path / "pipe")
-
-
-def test_compression_that_needs_dpkg_names_both_ways_out(tmp_path, monkeypatch):
-    source = _source("zst", tmp_path)
+    (tmp_path / "fashion.deb").touch()
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(DataError, match=r"Install dpkg; or, .* dpkg-deb -x .*--from="):
-        fashion.read(source)
+    with pytest.raises(DataError, match=r"Install dpkg; or .*ar x PACKAGE.*--from="):
+        fashion.read(tmp_path / "fashion.deb")
 
 
 def test_a_fixed_permutation_gives_the_roles(prepared):
@@ -264,7 +222,7 @@ def test_a_link_to_another_disk_stays(prepared, tmp_path):
     place.rename(tmp_path / "big")
     place.symlink_to(tmp_path / "big")
     (prepared / preparation.REFERENCE_FILE).unlink()
-    fashion.prepare(prepared, tmp_path / "fashion.deb")
+    fashion.prepare(prepared, tmp_path / "files")
     assert place.is_symlink()
 
 
@@ -274,7 +232,7 @@ def test_without_a_source_the_ways_to_one_are_said(tmp_path, capsys):
     for part in ("make data-fashion", "--from=PATH", TEST_LABELS, "39e172fe32dd318e"):
         assert part in message
     assert command.main(["prepare", "fashion_vit", f"--from={tmp_path}/nothing"]) == 2
-    assert f"{tmp_path}/nothing: it does not exist" in capsys.readouterr().err
+    assert f"{tmp_path}/nothing is neither a Debian package" in capsys.readouterr().err
 
 
 def test_data_of_another_set_is_not_replaced(tmp_path):
@@ -282,7 +240,7 @@ def test_data_of_another_set_is_not_replaced(tmp_path):
     shard.parent.mkdir(parents=True)
     shard.touch()
     with pytest.raises(DataError, match="is of other data; it is not replaced"):
-        fashion.prepare(tmp_path, _source("xz", tmp_path))
+        fashion.prepare(tmp_path, _source("bare", tmp_path))
     assert shard.read_bytes() == b""
 
 
@@ -299,7 +257,7 @@ def disk(tmp_path):
 
 
 def test_a_disk_that_fills_is_named_and_then_goes_on(disk, tmp_path, capsys):
-    source = _source("xz", tmp_path)
+    source = _source("bare", tmp_path)
     arguments = ["prepare", "fashion_vit", f"--data_dir={disk}/data", f"--from={source}"]
     filler = disk / "filler"
     filler.write_bytes(b"\0" * 2**15)
