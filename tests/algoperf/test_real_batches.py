@@ -90,7 +90,7 @@ def test_a_training_image_costs_no_more_than_by_algoperf(algoperf, monkeypatch):
         **{"train": True, "cache": False, "repeat_final_dataset": True},
         **{"use_mixup": True, "mixup_alpha": 0.2, "use_randaug": True},
     )
-    transform = images.TrainTransform()
+    transform = images.train_view
 
     def by_algoperf():
         for _ in range(20):  # twice what it has ready

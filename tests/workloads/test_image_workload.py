@@ -50,8 +50,8 @@ def test_mixup_mixes_neighbours_with_one_weight(data_dir):
     mixing = image_workload.Images(
         image_size=32, num_classes=10, sizes=Sizes(997, 400, 400, 400, 400), mixup_alpha=0.2,
         cache=True,
-        train_transform=images.ShiftTransform(),
-        eval_transform=images.ShiftTransform(),
+        train_transform=images.shifted_view,
+        eval_transform=images.shifted_view,
     )  # fmt: skip
     plain = image_workload.Images(**{**vars(mixing), "mixup_alpha": 0.0})
     model = registry.make("digits_vit")._model

@@ -80,7 +80,7 @@ def test_training_views_of_every_shape_of_jpeg(small: Path) -> None:
         source,
         seed=0,
         batch_size=16,
-        transform=images.TrainTransform(),
+        transform=images.train_view,
     ) as stream:
         batches = [next(stream) for _ in range(3)]
     assert {batch["inputs"].shape for batch in batches} == {(16, 224, 224, 3)}

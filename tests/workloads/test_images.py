@@ -68,12 +68,12 @@ def test_cmyk_is_decoded_where_adobes_marker_says_how_and_refused_without() -> N
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 3000), (3000, 1), (1, 2), (2, 2)])
-@pytest.mark.parametrize("transform", [images.EvalTransform(), images.TrainTransform()])
+@pytest.mark.parametrize("transform", [images.eval_view, images.train_view])
 def test_an_image_of_a_pixel_or_a_line_is_resized(shape, transform) -> None:
     record = {"image": _encode(np.full((*shape, 3), 77, np.uint8), "PNG"), "label": 1}
     example = transform(record, np.random.default_rng(0))
     assert example["inputs"].shape == (224, 224, 3)
-    if isinstance(transform, images.EvalTransform):
+    if transform is images.eval_view:
         assert (example["inputs"] == 77).all()
 
 
@@ -207,11 +207,12 @@ def test_shift_moves_by_every_amount_and_fills() -> None:
 
 def test_views_have_their_size_and_label_and_draw_only_from_the_generator() -> None:
     record = {"image": _encode(_picture(70, 90), "JPEG"), "label": 3}
-    transform = images.TrainTransform(48, 56)
-    first, again, other = (transform(record, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    first, again, other = (
+        images.train_view(record, np.random.default_rng(seed)) for seed in (1, 1, 2)
+    )
     np.testing.assert_array_equal(first["inputs"], again["inputs"])
     assert not np.array_equal(first["inputs"], other["inputs"])
-    assert (first["inputs"].shape, first["inputs"].dtype) == ((48, 48, 3), np.uint8)
+    assert (first["inputs"].shape, first["inputs"].dtype) == ((224, 224, 3), np.uint8)
     assert first["targets"] == 3
-    plain = images.ShiftTransform(0)(record, np.random.default_rng(0))
+    plain = images.shifted_view(record, np.random.default_rng(0))
     np.testing.assert_array_equal(plain["inputs"], images.decode(record["image"]))

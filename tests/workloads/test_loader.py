@@ -1,5 +1,6 @@
 """Batches: a pure function of (seed, step), whoever computes them and wherever reading starts."""
 
+import functools
 import gc
 import itertools
 import os
@@ -27,8 +28,8 @@ from workloads.images import images
 pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SHIFT = images.ShiftTransform(2)
-PLAIN = images.ShiftTransform(0)
+SHIFT = functools.partial(images.shifted_view, max_shift=2)
+PLAIN = images.shifted_view
 
 Batch = dict[str, np.ndarray]
 
@@ -130,7 +131,7 @@ def test_augmentation_differs_by_seed_epoch_and_example() -> None:
             return super().__getitem__(0) | {"label": number}
 
     source = OneLabel(12)
-    shift = images.ShiftTransform(5)
+    shift = functools.partial(images.shifted_view, max_shift=5)
     batches = [*_train(2, seed=0, source=source, batch_size=12, transform=shift)]
     batches += _train(1, seed=1, source=source, batch_size=12, transform=shift)
     by_label = [
@@ -292,7 +293,7 @@ SCRIPT = """
     def main():
         stream = loader.train_batches(
             Noise(), seed=0, batch_size=3, num_workers=2,
-            transform=images.ShiftTransform(1),
+            transform=images.shifted_view,
         )
         batch = next(stream)
         print(batch["targets"].shape)

@@ -179,8 +179,3 @@ def test_dropout_masks_are_decorrelated():
     # Sums over rows spread as binomials do: neither too even nor clumped.
     spread = masks[0].sum(1).var() / 250
     assert 0.85 < spread < 1.15
-
-
-def test_positions_need_a_width_that_divides():
-    with pytest.raises(ValueError, match="multiple of 4"):
-        vit.sincos2d_positions(2, 2, 6)

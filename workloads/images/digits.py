@@ -1,4 +1,4 @@
-"""The embedded stand-in for ImageNet: scikit-learn's handwritten digits in ImageNet's format.
+"""Embedded small data: scikit-learn's handwritten digits in ImageNet's format.
 
 1797 scans of 8 × 8 pixels (values 0 … 16; UCI "Optical Recognition of Handwritten Digits"),
 enlarged to 32 × 32 RGB and written as PNG into the directories that `workloads.images.imagenet`

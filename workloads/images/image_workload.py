@@ -1,4 +1,4 @@
-"""Image classification as a workload: ViT-S/16 on ImageNet as AlgoPerf has it, and a stand-in.
+"""Image classification as a workload: ViT-S/16 on ImageNet as AlgoPerf has it, and small ones.
 
 `imagenet_vit` and its glu, map and post-LN forms: sizes, batch and statistics by
 algoperf/workloads/imagenet_vit/workload.py and imagenet_resnet/workload.py. 22,122,472 parameters;
@@ -17,6 +17,7 @@ points over seeds. `fashion_vit_patch4`: patches of 4 give 49 tokens; batch 32.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -181,7 +182,7 @@ MODELS: dict[str, dict[str, Any]] = {
 _EVAL_BATCH = 2048
 
 IMAGENET = Images(
-    image_size=224,
+    image_size=images.IMAGE_SIZE,
     num_classes=imagenet.NUM_CLASSES,
     sizes=Sizes(
         num_train=imagenet.PARTS["train"].num_examples,
@@ -191,8 +192,8 @@ IMAGENET = Images(
         num_test=imagenet.PARTS["test"].num_examples,
         eval_batch_size=_EVAL_BATCH,
     ),
-    train_transform=images.TrainTransform(),
-    eval_transform=images.EvalTransform(),
+    train_transform=images.train_view,
+    eval_transform=images.eval_view,
     mixup_alpha=0.2,
 )
 
@@ -217,8 +218,8 @@ def _small(
             num_test=content.sizes["test"],
             eval_batch_size=eval_batch_size,
         ),
-        train_transform=images.ShiftTransform(max_shift),
-        eval_transform=images.ShiftTransform(),
+        train_transform=functools.partial(images.shifted_view, max_shift=max_shift),
+        eval_transform=images.shifted_view,
         cache=True,
         grey=grey,
         repair=content.repair,

@@ -18,7 +18,6 @@ an image more than OpenCV's.
 import functools
 import math
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import cv2
@@ -28,6 +27,8 @@ import scipy.sparse
 from workloads.base.errors import DataError
 from workloads.images import randaugment
 
+# Of ImageNet's views: AlgoPerf's.
+IMAGE_SIZE, _RESIZE_SIZE = 224, 256
 _MAX_ATTEMPTS = 10
 # AlgoPerf asks that a crop cover a tenth of the "object", which is the whole image: crops between
 # the smallest area (0.08) and a tenth are drawn, and drawn again.
@@ -183,43 +184,27 @@ def _keys(distance: np.ndarray) -> np.ndarray:
     return np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))
 
 
-@dataclass(frozen=True)
-class TrainTransform:
+def train_view(record: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
     """AlgoPerf's ImageNet training view: random crop, mirror image, RandAugment."""
-
-    image_size: int = 224
-    resize_size: int = 256
-
-    def __call__(self, record: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
-        image = decode(record["image"])
-        image = train_crop(image, self.image_size, self.resize_size, generator)
-        image = randaugment.randaugment(
-            flip(image, generator), _RANDAUGMENT_LAYERS, _RANDAUGMENT_MAGNITUDE, generator
-        )
-        return {"inputs": image, "targets": record["label"]}
+    crop = train_crop(decode(record["image"]), IMAGE_SIZE, _RESIZE_SIZE, generator)
+    image = randaugment.randaugment(
+        flip(crop, generator), _RANDAUGMENT_LAYERS, _RANDAUGMENT_MAGNITUDE, generator
+    )
+    return {"inputs": image, "targets": record["label"]}
 
 
-@dataclass(frozen=True)
-class EvalTransform:
+def eval_view(record: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
     """AlgoPerf's ImageNet evaluation view: the central crop; draws nothing."""
-
-    image_size: int = 224
-    resize_size: int = 256
-
-    def __call__(self, record: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
-        image = decode(record["image"])
-        image = eval_crop(image, self.image_size, self.resize_size)
-        return {"inputs": image, "targets": record["label"]}
+    del generator
+    image = eval_crop(decode(record["image"]), IMAGE_SIZE, _RESIZE_SIZE)
+    return {"inputs": image, "targets": record["label"]}
 
 
-@dataclass(frozen=True)
-class ShiftTransform:
+def shifted_view(
+    record: dict[str, Any], generator: np.random.Generator, max_shift: int = 0
+) -> dict[str, Any]:
     """The image moved by up to `max_shift` pixels each way; with 0, the image as it is."""
-
-    max_shift: int = 0
-
-    def __call__(self, record: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
-        image = decode(record["image"])
-        if self.max_shift:
-            image = shift(image, self.max_shift, generator)
-        return {"inputs": image, "targets": record["label"]}
+    image = decode(record["image"])
+    if max_shift:
+        image = shift(image, max_shift, generator)
+    return {"inputs": image, "targets": record["label"]}

@@ -23,10 +23,8 @@ Rate = Any  # a float or a traced scalar
 def sincos2d_positions(height: int, width: int, size: int, temperature: float = 1e4) -> Array:
     """Returns fixed 2-D sine and cosine positions, [1, height·width, size] float32 (MoCo v3).
 
-    Raises ValueError unless `size` is a multiple of 4 above 4.
+    `size` is a multiple of 4 above 4.
     """
-    if size % 4 or size <= 4:
-        raise ValueError(f"model width {size}: sincos2d positions need a multiple of 4 above 4")
     rows, columns = jnp.mgrid[:height, :width]
     omega = jnp.arange(size // 4) / (size // 4 - 1)
     omega = 1.0 / (temperature**omega)
