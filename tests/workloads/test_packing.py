@@ -1,6 +1,5 @@
 """Packing: no token is lost, added or moved, however the documents arrive."""
 
-import types
 from pathlib import Path
 from typing import Any
 
@@ -84,13 +83,6 @@ def test_a_shard_can_be_cut(
     assert np.array_equal(np.load(tmp_path / "cut.npy"), np.load(tmp_path / "whole.npy")[:30])
     assert cut.records == 30
     assert cut.dropped_tokens == whole.tokens - 120
-
-
-def test_a_vocabulary_that_does_not_fit_uint16_is_refused(tmp_path: Path) -> None:
-    large = types.SimpleNamespace(vocab_size=lambda: 65537)
-    with pytest.raises(ValueError, match="vocab_size is 65537; 1 to 65536 are allowed"):
-        packing.write_shard(tmp_path / "a.npy", ["cat"], large, 4)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_shard_that_fails_leaves_nothing(tmp_path: Path, processor: Any) -> None:

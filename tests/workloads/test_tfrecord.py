@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.workloads import data_files
 from workloads.base import machine
 from workloads.base.errors import DataError
 from workloads.storage import tfrecord
@@ -55,7 +56,7 @@ def test_checksum_is_the_masked_crc32c_of_the_format() -> None:
 
 def test_files_are_the_bytes_that_tensorflow_writes(tmp_path: Path) -> None:
     path = tmp_path / "two.tfrecord"
-    assert tfrecord.write_tfrecord(path, [b"abc", b""]) == 2
+    tfrecord.write_tfrecord(path, [b"abc", b""])
     assert path.read_bytes() == WRITTEN_BY_TENSORFLOW
     assert [p.name for p in tmp_path.iterdir()] == ["two.tfrecord"]
 
@@ -163,8 +164,8 @@ def test_a_path_that_no_locale_can_read_is_read(tmp_path: Path) -> None:
 
 def test_more_files_than_are_kept_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = 8
-    few = functools.lru_cache(kept)(tfrecord._opened.__wrapped__)
-    monkeypatch.setattr(tfrecord, "_opened", few)
+    few = functools.lru_cache(kept)(tfrecord.opened.__wrapped__)
+    monkeypatch.setattr(tfrecord, "opened", few)
     files = [tfrecord.TFRecordFile(tmp_path / f"{n}.tfrecord") for n in range(100)]
     expected = [str(number).encode() for number in range(len(files))]
     for file, record in zip(files, expected, strict=True):
@@ -172,12 +173,7 @@ def test_more_files_than_are_kept_open(tmp_path: Path, monkeypatch: pytest.Monke
     with ThreadPoolExecutor(4) as pool:
         for _ in range(2):
             assert list(pool.map(lambda file: file[0], files)) == expected
-    assert 0 < _open_files_below(tmp_path) <= kept
-
-
-def _open_files_below(directory: Path) -> int:
-    descriptors = [path for path in Path("/proc/self/fd").iterdir() if path.exists()]
-    return sum(os.readlink(path).startswith(str(directory)) for path in descriptors)
+    assert 0 < len(data_files.open_below(tmp_path)) <= kept
 
 
 def test_a_file_can_be_sent_to_another_process(path: Path) -> None:

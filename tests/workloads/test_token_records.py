@@ -1,5 +1,6 @@
 """Token records: read by number, checked at opening, refused when not whole."""
 
+import functools
 import hashlib
 import json
 import pickle
@@ -12,7 +13,7 @@ import pytest
 
 from tests.workloads import data_files
 from workloads.base.errors import DataError
-from workloads.storage import token_records, tokenizer
+from workloads.storage import tfrecord, token_records, tokenizer
 
 REPAIR = "run the repair command"
 ROWS = np.arange(4, 64, dtype=np.uint16).reshape(10, 6)
@@ -37,9 +38,7 @@ def _write(
     written = []
     for number, rows in enumerate(parts):
         path = directory / token_records.file_name(split, number, len(parts))
-        with token_records.writing(path, 6) as writer:
-            for row in rows:
-                writer.write(row[None])
+        np.save(path, rows)
         counts = token_records.Counts(
             len(rows), documents=1, tokens=rows.size + 2, dropped_tokens=2
         )
@@ -93,16 +92,12 @@ def _save(rows: np.ndarray) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (_remove("tokens.json"), "has no tokens.json, so there is no whole set"),
+        (_remove("tokens.json"), "tokens.json does not exist, so there is no whole set"),
         (lambda d: (d / "tokens.json").write_text("{"), "tokens.json cannot be used"),
         (_edit(version=2), "version 2"),
-        (_edit(special_ids={"pad": 0}), "special ids are"),
         (_edit(length=7), r"holds uint16 \[4, 6\]; uint16 \[4, 7\] is expected"),
         (_remove(SECOND), f"{SECOND} cannot be read"),
-        (
-            lambda directory: data_files.cut(directory / SECOND),
-            f"{SECOND} has 187 bytes; 188 are expected",
-        ),
+        (lambda directory: data_files.cut(directory / SECOND), f"{SECOND} cannot be read"),
         (_save(ROWS[4:9].astype(np.int32)), r"holds int32 \[5, 6\]; uint16 \[5, 6\] is expected"),
         (_save(ROWS[4:10]), r"holds uint16 \[6, 6\]; uint16 \[5, 6\] is expected"),
         (lambda directory: data_files.flip(directory / SECOND, 0), f"{SECOND} cannot be read"),
@@ -121,7 +116,7 @@ def test_a_directory_that_is_not_whole_is_refused(
 def test_what_is_absent_is_named(directory: Path) -> None:
     with pytest.raises(DataError, match="no such split; it has train, test"):
         _open(directory, "validation")
-    with pytest.raises(DataError, match="nowhere does not exist"):
+    with pytest.raises(DataError, match="nowhere/tokens.json does not exist"):
         _open(directory / "nowhere")
 
 
@@ -141,6 +136,14 @@ def test_another_tokenizer_is_found(directory: Path) -> None:
 
 def test_a_replaced_shard_is_read_anew(directory: Path) -> None:
     assert _open(directory)[8]["tokens"].tolist() == ROWS[8].tolist()
-    with token_records.writing(directory / SECOND, 6) as writer:
-        writer.write(ROWS[:5])
+    (directory / SECOND).unlink()
+    np.save(directory / SECOND, ROWS[:5])
     assert _open(directory)[8]["tokens"].tolist() == ROWS[4].tolist()
+
+
+def test_more_shards_than_are_kept_open(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = functools.lru_cache(1)(tfrecord.opened.__wrapped__)
+    monkeypatch.setattr(tfrecord, "opened", one)
+    split = _open(directory)
+    assert [record["tokens"].tolist() for record in split] == ROWS[:9].tolist()
+    assert len(data_files.open_below(directory)) == 1

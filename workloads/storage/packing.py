@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from attention import files
 from workloads.storage import token_records, tokenizer
 
 # Characters that are tokenised at a time: what lies in memory, beside one document.
@@ -42,22 +43,20 @@ def write_shard(
     """Tokenise and pack `texts` into one shard file, which appears when it is whole.
 
     `max_records` cuts the shard; what is beyond counts as dropped. Memory is bounded by the
-    longest document. Raises ValueError where the processor's ids do not fit a record's 16 bits.
+    longest document.
     """
-    if processor.vocab_size() > token_records.MAX_VOCAB_SIZE:
-        raise ValueError(
-            f"vocab_size is {processor.vocab_size()}; 1 to {token_records.MAX_VOCAB_SIZE} are "
-            "allowed: records are uint16"
-        )
-    packer = Packer(length)
-    counts = token_records.Counts()
-    with token_records.writing(path, length) as writer:
+    packer, counts, records = Packer(length), token_records.Counts(), 0
+    with files.replacing(path) as new, new.open("wb") as file:
+        token_records.write_header(file, records, length)
         for batch in _batches(texts):
             documents = processor.encode(batch, num_threads=1)
             rows = packer.add(documents)
-            writer.write(rows if max_records is None else rows[: max_records - writer.records])
+            if max_records is not None:
+                rows = rows[: max_records - records]
+            file.write(rows.data)
+            records += len(rows)
             counts += _counted(documents)
-        records = writer.records
+        token_records.write_header(file, records, length)
     dropped = counts.tokens - records * length
     return dataclasses.replace(counts, records=records, dropped_tokens=dropped)
 

@@ -175,9 +175,6 @@ class TfdsSplit:
             raise ValueError(f"the shards hold {len(source)} records, not {len(self)}")
         return source
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_array_records"}
-
     def error(self, problem: str) -> DataError:
         """A DataError that names this split and how to repair it."""
         return DataError(f"{self}: {problem}", self.repair)

@@ -17,9 +17,9 @@ import logging
 import os
 import resource
 import struct
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -30,6 +30,8 @@ from workloads.base.errors import DataError
 
 HEADER = struct.Struct("<QI")
 CHECKSUM = struct.Struct("<I")
+# Returns the error of a record's problem; the record's place is bound.
+Where = Callable[[str], DataError]
 FRAME_BYTES = HEADER.size + CHECKSUM.size
 _MASK_DELTA = 0xA282EAD8
 _STREAM_BYTES = 2**20
@@ -41,19 +43,8 @@ DEFAULT_REPAIR = (
 )
 
 
-class Where(NamedTuple):
-    """The place of a record, kept cheaply until an error has to name it."""
-
-    path: str
-    number: int
-    offset: int
-    repair: str
-
-    def error(self, problem: str) -> DataError:
-        """The DataError that says what is wrong with this record."""
-        return DataError(
-            f"{self.path}: record {self.number} at byte {self.offset} {problem}", self.repair
-        )
+def _damage(path: str, number: int, offset: int, repair: str, problem: str) -> DataError:
+    return DataError(f"{path}: record {number} at byte {offset} {problem}", repair)
 
 
 def masked_crc32c(data: bytes) -> int:
@@ -72,22 +63,22 @@ def framed(payload: bytes) -> bytes:
 def payload_of(frame: bytes, size: int, where: Where) -> bytes:
     """The payload of a frame that should be `size` bytes long; DataError if anything is off."""
     if len(frame) != size:
-        raise where.error(f"is cut off: {len(frame)} of {size} bytes could be read")
+        raise where(f"is cut off: {len(frame)} of {size} bytes could be read")
     if payload_length(frame[: HEADER.size], where) != size - FRAME_BYTES:
-        raise where.error("has a length other than the file's index says")
+        raise where("has a length other than the file's index says")
     payload = frame[HEADER.size : -CHECKSUM.size]
     if masked_crc32c(payload) != CHECKSUM.unpack_from(frame, size - CHECKSUM.size)[0]:
-        raise where.error("is corrupt: the checksum of its content does not match")
+        raise where("is corrupt: the checksum of its content does not match")
     return payload
 
 
 def payload_length(header: bytes, where: Where) -> int:
     """Length in bytes that a header states; DataError if it is cut off or its checksum is wrong."""
     if len(header) != HEADER.size:
-        raise where.error(f"is cut off: {len(header)} of the {HEADER.size} header bytes are there")
+        raise where(f"is cut off: {len(header)} of the {HEADER.size} header bytes are there")
     length, checksum = HEADER.unpack(header)
     if masked_crc32c(header[:8]) != checksum:
-        raise where.error("is corrupt: the checksum of its length does not match")
+        raise where("is corrupt: the checksum of its length does not match")
     return length
 
 
@@ -102,11 +93,11 @@ def scan_offsets(path: str, repair: str = DEFAULT_REPAIR) -> np.ndarray:
         size = os.fstat(descriptor).st_size
         offsets = [0]
         while offsets[-1] < size:
-            where = Where(path, len(offsets) - 1, offsets[-1], repair)
+            where = functools.partial(_damage, path, len(offsets) - 1, offsets[-1], repair)
             length = payload_length(os.pread(descriptor, HEADER.size, offsets[-1]), where)
             offsets.append(offsets[-1] + length + FRAME_BYTES)
             if offsets[-1] > size:
-                raise where.error(f"is cut off: it ends at byte {offsets[-1]}, the file at {size}")
+                raise where(f"is cut off: it ends at byte {offsets[-1]}, the file at {size}")
     return np.asarray(offsets, dtype=np.int64)
 
 
@@ -156,14 +147,11 @@ def _warn_once(directory: Path, problem: str) -> None:
     )
 
 
-def write_tfrecord(path: str | os.PathLike[str], records: Iterable[bytes]) -> int:
-    """Write `records` to `path` atomically; returns how many there were."""
-    count = 0
+def write_tfrecord(path: str | os.PathLike[str], records: Iterable[bytes]) -> None:
+    """Write `records` to `path` atomically."""
     with replacing(path) as new, new.open("wb") as file:
         for record in records:
             file.write(framed(record))
-            count += 1
-    return count
 
 
 def stream(path: str, repair: str = DEFAULT_REPAIR) -> Iterator[bytes]:
@@ -174,7 +162,7 @@ def stream(path: str, repair: str = DEFAULT_REPAIR) -> Iterator[bytes]:
             header = file.read(HEADER.size)
             if not header:
                 return
-            where = Where(path, number, offset, repair)
+            where = functools.partial(_damage, path, number, offset, repair)
             size = payload_length(header, where) + FRAME_BYTES
             yield payload_of(header + file.read(size - HEADER.size), size, where)
             offset += size
@@ -191,16 +179,12 @@ class TFRecordFile:
     def __init__(self, path: str | os.PathLike[str], repair: str = DEFAULT_REPAIR) -> None:
         self.path = os.path.abspath(path)
         self._repair = repair
-        self._offsets: np.ndarray | None = None
-        self._identity: tuple[int, ...] = ()
 
-    @property
+    @functools.cached_property
     def offsets(self) -> np.ndarray:
         """Byte offset of every record, and the file's size at the end: int64 `[records + 1]`."""
-        if self._offsets is None:
-            self._identity = identity(self.path)
-            self._offsets = cached_offsets(self.path, self._repair)
-        return self._offsets
+        self._identity = identity(self.path)
+        return cached_offsets(self.path, self._repair)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -214,8 +198,8 @@ class TFRecordFile:
         if not 0 <= number < len(self):
             raise IndexError(f"{self.path}: record {number} asked, the file has {len(self)}")
         start, end = int(self.offsets[number]), int(self.offsets[number + 1])
-        frame = _opened(self.path, self._identity).read(start, end)
-        where = Where(self.path, number, start, self._repair)
+        frame = opened(self.path, self._identity).read(start, end)
+        where = functools.partial(_damage, self.path, number, start, self._repair)
         return payload_of(frame, end - start, where)
 
 
@@ -225,19 +209,16 @@ def identity(path: str) -> tuple[int, ...]:
     return (status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-class _OpenFile:
+class OpenFile:
     """A descriptor that closes when its last user lets go, even if the cache dropped it before."""
 
-    def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        weakref.finalize(self, os.close, descriptor)
 
     def read(self, start: int, end: int) -> bytes:
         """The bytes from `start` to `end`; `self` keeps the descriptor open meanwhile."""
         return os.pread(self._descriptor, end - start, start)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):
-            os.close(self._descriptor)
 
 
 def _files_kept_open() -> int:
@@ -247,6 +228,7 @@ def _files_kept_open() -> int:
 
 
 @functools.lru_cache(maxsize=_files_kept_open())
-def _opened(path: str, identity: tuple[int, ...]) -> _OpenFile:
-    del identity  # part of the key: a file that was replaced is opened anew
-    return _OpenFile(path)
+def opened(path: str, identity: tuple[int, ...]) -> OpenFile:
+    """The file, opened once in a process. `identity`: a file that was replaced is opened anew."""
+    del identity
+    return OpenFile(os.open(path, os.O_RDONLY))
