@@ -24,8 +24,8 @@ _EPILOG = """data of the full-size workloads (--data_dir says where it is writte
   prepare librispeech_conformer --from=FLAC_TREE  LibriSpeech's folders, 60 GB; writes 110 GB
   prepare c4_lm --from=TFDS_DIR                   TFDS c4/en as prepared, 800 GB; writes 312 GB
   prepare wikipedia_bert --from=DIR               TFDS wikipedia, or MLPerf's text files, 20 GB
-  prepare fashion_vit --from=PATH                 Debian's package, or the four IDX files, 31 MB;
-                                                  `make data-fashion` gets them
+  prepare fashion_vit --from=DIR                  the four IDX files, 31 MB; `make data-fashion`
+                                                  gets them
   prepare downstream --from=TREE                  benchmarks (docs/downstream.md); --data_dir is
                                                   that of the model; without --from: pydoc_lm's own
 

@@ -2,20 +2,16 @@
 
 60,000 images to train and 10,000 to test (arXiv:1708.07747). One fixed permutation of the former
 gives 55,000 to train and 5,000 to validate. The images are not in this package: `prepare` reads
-Debian's package dataset-fashion-mnist, or the four IDX files that other libraries download, and
-checks their SHA-256. An IDX file is a header of 4 bytes and 4 for each axis, then uint8.
+the four IDX files of Debian's package dataset-fashion-mnist, which other libraries download, too,
+and checks their SHA-256. An IDX file is a header of 4 bytes and 4 for each axis, then uint8.
 """
 
 import gzip
 import hashlib
-import io
 import os
-import subprocess
-import tarfile
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import cv2
 import numpy as np
@@ -40,18 +36,13 @@ FILES = {
 
 
 def repair(data_dir: str | os.PathLike[str]) -> str:
-    """Returns where the images are found, and the command that prepares them.
-
-    The package has the same version in Debian 11 to 13.
-    """
+    """Returns where the images are found, and the command that prepares them."""
     return (
-        "`make data-fashion` prepares the default folder on Debian and Ubuntu. Elsewhere, get one "
-        "of these: the Debian package dataset-fashion-mnist "
-        "(dataset-fashion-mnist_0.0~git20200523.55506a9-1_all.deb, SHA-256 "
-        "39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0); or a folder with "
-        f"{', '.join(FILES)}, with or without .gz, such as FashionMNIST/raw or "
-        "/usr/share/datasets/fashion-mnist. Then run: "
-        + repair_commands("fashion_vit", data_dir, "PATH")
+        "`make data-fashion` prepares the default folder on Debian and Ubuntu. Elsewhere, get a "
+        f"folder with {', '.join(FILES)}, with or without .gz, such as FashionMNIST/raw; or unpack "
+        "the Debian package dataset-fashion-mnist by `dpkg-deb -x`, or by `ar x` and `tar xf`, and "
+        "take its usr/share/datasets/fashion-mnist. Then run: "
+        + repair_commands("fashion_vit", data_dir, "FOLDER")
     )
 
 
@@ -93,66 +84,37 @@ def prepare(data_dir: str | os.PathLike[str], source: Path | None = None) -> Pat
 def read(source: Path) -> list[np.ndarray]:
     """Returns the arrays of FILES, uint8, in their order.
 
-    source: a Debian package, or a folder with the files, compressed by gzip or not. If a file is
-    there in both forms, both are checked. Raises DataError naming the file that is missing, damaged
-    or another one.
+    source: a folder with the files, compressed by gzip or not. If a file is there in both forms,
+    both are checked. Raises DataError naming the file that is missing, damaged or another one.
     """
+    if not source.is_dir():
+        raise DataError(f"there is no folder {source}")
     arrays: dict[str, np.ndarray] = {}
-    for where, file_name, opened in _files(source):
-        name = file_name.removesuffix(".gz").replace(".idx", "-idx")
+    for path in filter(Path.is_file, sorted(source.iterdir())):
+        name = path.name.removesuffix(".gz").replace(".idx", "-idx")
         if name in FILES:
-            stream = gzip.GzipFile(fileobj=opened) if file_name.endswith(".gz") else opened
-            try:
-                content = stream.read(_MOST_BYTES)
-            except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
-                raise DataError(f"{where} is cut short or damaged: {problem}") from problem
-            arrays[name] = _array(where, content, name)
+            arrays[name] = _array(path, name)
     if missing := [name for name in FILES if name not in arrays]:
         raise DataError(f"{source} lacks {', '.join(missing)}")
     return [arrays[name] for name in FILES]
 
 
-def _array(where: str, content: bytes, name: str) -> np.ndarray:
+def _array(path: Path, name: str) -> np.ndarray:
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rb") as file:
+            content: bytes = file.read(_MOST_BYTES)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
+        raise DataError(f"{path} is cut short or damaged: {problem}") from problem
     digest = hashlib.sha256(content).hexdigest()
     if digest != FILES[name]:
         raise DataError(
-            f"{where} is not Fashion-MNIST's {name}: its SHA-256 is {digest}, not {FILES[name]}; "
+            f"{path} is not Fashion-MNIST's {name}: its SHA-256 is {digest}, not {FILES[name]}; "
             "MNIST's digits come in files of the same names and sizes"
         )
     axes = content[3]
     shape = np.frombuffer(content, ">u4", axes, offset=4)
     return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
-
-
-def _files(source: Path) -> Iterator[tuple[str, str, IO[bytes]]]:
-    """Yields (name in messages, file name, open file)."""
-    if source.is_dir():
-        for path in filter(Path.is_file, sorted(source.iterdir())):
-            with path.open("rb") as opened:
-                yield str(path), path.name, opened
-        return
-    with tarfile.open(fileobj=io.BytesIO(_archive(source))) as archive:
-        for member in filter(tarfile.TarInfo.isfile, archive):
-            content = archive.extractfile(member)
-            assert content is not None
-            yield f"{source}: {member.name}", Path(member.name).name, content
-
-
-def _archive(source: Path) -> bytes:
-    """Returns a Debian package's archive of files, by dpkg-deb, which reads every compression."""
-    if not source.is_file():
-        raise DataError(f"{source} is neither a Debian package nor a folder")
-    try:
-        command = ["dpkg-deb", "--fsys-tarfile", os.fspath(source.absolute())]
-        unpacked = subprocess.run(command, capture_output=True)
-    except FileNotFoundError as problem:
-        raise DataError(
-            f"{source} is read by dpkg-deb, which is not here. Install dpkg; or unpack it by "
-            "`ar x PACKAGE && tar xf data.tar.*` and give --from=usr/share/datasets/fashion-mnist"
-        ) from problem
-    if unpacked.returncode:
-        raise DataError(f"{source}: {unpacked.stderr.decode(errors='replace').strip()}")
-    return unpacked.stdout
 
 
 def _examples(
