@@ -109,12 +109,7 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--full", action="store_true", help="read every record")
         if name == "bench":
             command.add_argument("--batch_size", type=whole(0, 1_048_576), default=0)
-            command.add_argument("--steps", type=whole(), default=5, help="timed steps per round")
-            command.add_argument("--rounds", type=whole(), default=5)
             command.add_argument("--variants", default="standard,laser")
-            command.add_argument("--compute_dtype", default="float32")
-            command.add_argument("--scan_layers", action="store_true")
-            command.add_argument("--remat", action="store_true")
     _add_algoperf(commands)
     _add_init2winit(commands)
     return parser
@@ -277,15 +272,8 @@ def _bench(options: argparse.Namespace) -> int:
     from workloads import bench
 
     directory = str(options.data_dir or catalog.default_data_dir(options.name))
-    for line in bench.lines(
-        options.name,
-        directory,
-        options.variants.split(","),
-        batch_size=options.batch_size,
-        steps=options.steps,
-        rounds=options.rounds,
-        options={name: getattr(options, name) for name in bench.OPTIONS},
-    ):
+    names = options.variants.split(",")
+    for line in bench.lines(options.name, directory, names, options.batch_size):
         print(line, flush=True)
     return 0
 
@@ -293,8 +281,8 @@ def _bench(options: argparse.Namespace) -> int:
 def _algoperf(options: argparse.Namespace) -> int:
     from workloads.algoperf import preflight, runner
 
-    arguments = tuple(options.arguments)
-    request = preflight.Request(options.attention, options.tau, options.tiny, arguments)
+    flags = tuple(options.arguments)
+    request = preflight.Request(options.attention, options.tau, options.tiny, flags)
     runner.run(request, options.algoperf_dir)
     return 0
 

@@ -5,8 +5,6 @@ the median over rounds. A step is forward, backward and gradients at a fixed bat
 synchronised; the optimizer's update is left out, being the same for all.
 """
 
-import functools
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -20,27 +18,13 @@ from attention import registry as variants
 from attention import table as variants_table
 from workloads import catalog, registry
 from workloads.base import spec
-from workloads.base.workload import BaseWorkload
 
-# The options of `workloads.base.options.Options` that change what is timed on one device.
-OPTIONS = ("compute_dtype", "scan_layers", "remat")
+ROUNDS, STEPS = 5, 5
 _LOADER_BATCHES = 200
 
 
-def lines(
-    name: str,
-    data_dir: str,
-    names: list[str],
-    *,
-    batch_size: int = 0,
-    steps: int = 5,
-    rounds: int = 5,
-    options: dict[str, Any] | None = None,
-    loader: bool = True,
-) -> Iterator[str]:
-    """Yields report lines. Full-size workloads are timed without data (random examples).
-    `options` are those of `workloads.base.options.Options`; `loader` times the data of small ones,
-    too.
+def lines(name: str, data_dir: str, names: list[str], batch_size: int = 0) -> Iterator[str]:
+    """Yields report lines. Full-size workloads are timed without data, on random examples.
 
     Raises ValueError for an unknown workload or variant.
     """
@@ -49,14 +33,13 @@ def lines(
         catalog.check_variant(name, variants_table.canonical(variant))
     devices.default_platform()
     batch_size = batch_size or (entry.batch_size if entry.stands_in_for else 8)
-    if entry.stands_in_for and loader:
+    if entry.stands_in_for:
         yield _loader(name, data_dir, batch_size)
-    kept: dict[str, Any] = {}
-    timers = {variant: _timer(name, variant, batch_size, options or {}, kept) for variant in names}
+    steps = {variant: _step(name, variant, batch_size) for variant in names}
     times: dict[str, list[float]] = {variant: [] for variant in names}
-    for _ in range(rounds):
-        for variant, timer in timers.items():
-            times[variant].append(timer(steps))
+    for _ in range(ROUNDS):
+        for variant, step in steps.items():
+            times[variant].append(seconds(step, STEPS))
     base = names[0]
     for variant in names:
         median = statistics.median(times[variant])
@@ -64,7 +47,7 @@ def lines(
         yield (
             f"{name}, batch {batch_size}: {variant} {1e3 * median:.1f} ms a step; "
             f"{variant} / {base} {statistics.median(ratios):.3f} "
-            f"({ratios[0]:.3f} to {ratios[-1]:.3f} over {rounds} rounds)"
+            f"({ratios[0]:.3f} to {ratios[-1]:.3f} over {ROUNDS} rounds)"
         )
 
 
@@ -79,33 +62,11 @@ def _loader(name: str, data_dir: str, batch_size: int) -> str:
     )
 
 
-def _first_values(workload: BaseWorkload, kept: dict[str, Any]) -> Any:
-    """Returns parameters and model state; variants with the same tree share theirs.
-
-    Raises ValueError where parameters and their gradients exceed the host's free memory.
-    """
-    shapes = jax.eval_shape(workload.init_model_fn, jax.random.key(0))
-    signature = str(jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), shapes))
-    if signature not in kept:
-        needed = 2 * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if jax.default_backend() == "cpu" and needed > free:
-            raise ValueError(
-                f"{workload}: parameters and gradients need {needed / 1e9:.1f} GB, this host has "
-                f"{free / 1e9:.1f} GB free; take a smaller workload of the same kind"
-            )
-        kept[signature] = workload.init_model_fn(jax.random.key(0))
-    return kept[signature]
-
-
-def _timer(
-    name: str, variant: str, batch_size: int, options: dict[str, Any], kept: dict[str, Any]
-) -> Callable[[int], float]:
-    """Returns a function that gives the mean wall time, in seconds, of n compiled steps."""
+def _step(name: str, variant: str, batch_size: int) -> Callable[[], Any]:
+    """Returns a compiled step of a variant."""
     made = variants.get(variant, **variants_table.hyperparameters(variant, tau=0.9))
-    workload = registry.make(name, made, **options)
-    assert isinstance(workload, BaseWorkload)
-    params, state = _first_values(workload, kept)
+    workload: Any = registry.make(name, made)
+    params, state = workload.init_model_fn(jax.random.key(0))
     batch = workload.example_batch(batch_size)
 
     def loss(params: Any, batch: Any, key: Any) -> jax.Array:
@@ -122,8 +83,7 @@ def _timer(
 
     step = jax.jit(jax.value_and_grad(loss))
     jax.block_until_ready(step(params, batch, jax.random.key(2)))
-
-    return functools.partial(seconds, lambda: step(params, batch, jax.random.key(2)))
+    return lambda: step(params, batch, jax.random.key(2))
 
 
 def seconds(step: Callable[[], Any], steps: int) -> float:

@@ -117,8 +117,3 @@ def test_logits_of_all_tokens_never_exist():
         assert _largest_logits(train, params) == expected
         evaluate = workload._evaluated
         assert _largest_logits(evaluate, params, None, batch) == expected
-
-
-def test_options_that_cannot_be():
-    with pytest.raises(ValueError, match="loss_chunk_tokens=-1: give a number of tokens"):
-        Options(loss_chunk_tokens=-1)

@@ -22,23 +22,24 @@ def _stream(documents: list[list[int]]) -> list[int]:
 def test_records_and_tail_are_the_documents_with_separators(
     documents: list[list[int]], length: int
 ) -> None:
-    packer = packing.Packer(length)
-    rows = packer.add(documents)
+    rows, tail = packing.packed(packing.EMPTY, documents, length)
     assert rows.dtype == np.uint16
     assert rows.shape[1] == length
-    assert [*rows.ravel().tolist(), *packer.tail.tolist()] == _stream(documents)
-    assert len(packer.tail) < length
+    assert [*rows.ravel().tolist(), *tail.tolist()] == _stream(documents)
+    assert len(tail) < length
 
 
 @hypothesis.given(DOCUMENTS, st.integers(1, 9), st.integers(1, 4))
 def test_batches_of_documents_change_nothing(
     documents: list[list[int]], length: int, size: int
 ) -> None:
-    whole, parts = packing.Packer(length), packing.Packer(length)
-    rows = whole.add(documents)
-    pieces = [parts.add(documents[i : i + size]) for i in range(0, len(documents), size)]
-    assert np.concatenate([*pieces, rows[:0]]).tolist() == rows.tolist()
-    assert parts.tail.tolist() == whole.tail.tolist()
+    rows, whole_tail = packing.packed(packing.EMPTY, documents, length)
+    pieces, tail = [rows[:0]], packing.EMPTY
+    for i in range(0, len(documents), size):
+        piece, tail = packing.packed(tail, documents[i : i + size], length)
+        pieces.append(piece)
+    assert np.concatenate(pieces).tolist() == rows.tolist()
+    assert tail.tolist() == whole_tail.tolist()
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ rounding alone, part of a trial's identity. Standard library only.
 """
 
 import dataclasses
-from typing import Any
 
 DTYPES = ("float32", "bfloat16")
 MESH_AXES = ("data", "fsdp", "tensor")
@@ -24,7 +23,8 @@ class Options:
     (data, fsdp, tensor); data 0 is all that the other two leave. loss_chunk_tokens: so many of a
     device's tokens at a time have logits; 0: all.
 
-    Raises ValueError for a dtype or mesh that does not exist, and for a negative chunk.
+    Raises ValueError for a dtype that does not exist. Ranges of numbers are those of a study's keys
+    (sweeps/study/keys.py).
     """
 
     compute_dtype: str = "float32"
@@ -37,11 +37,6 @@ class Options:
     def __post_init__(self) -> None:
         for name in ("compute_dtype", "param_dtype"):
             _check_dtype(name, getattr(self, name))
-        object.__setattr__(self, "mesh", _checked_mesh(self.mesh))
-        if self.loss_chunk_tokens < 0:
-            raise ValueError(
-                f"loss_chunk_tokens={self.loss_chunk_tokens}: give a number of tokens, or 0 for all"
-            )
 
 
 def mesh_shape(sizes: tuple[int, int, int], devices: int) -> tuple[int, int, int]:
@@ -74,14 +69,3 @@ def _check_dtype(option: str, dtype: str) -> None:
     if dtype not in DTYPES:
         reason = " (LASER in float16 gives NaN at values of size 4)" if dtype == "float16" else ""
         raise ValueError(f"{option}={dtype!r} is not available{reason}; use {' or '.join(DTYPES)}")
-
-
-def _checked_mesh(sizes: Any) -> tuple[int, int, int]:
-    mesh = tuple(sizes)
-    whole = all(isinstance(size, int) and not isinstance(size, bool) for size in mesh)
-    if len(mesh) != len(MESH_AXES) or not whole or mesh[0] < 0 or min(mesh[1:]) < 1:
-        raise ValueError(
-            f"mesh={sizes!r}: give whole numbers of devices for {', '.join(MESH_AXES)}; "
-            "data may be 0 (all that are left), fsdp and tensor are 1 or more"
-        )
-    return mesh

@@ -102,13 +102,15 @@ def apply(
     operation: "Operation", image: Image, magnitude: float, generator: np.random.Generator
 ) -> Image:
     """One operation at a magnitude, its sign or place drawn where it has one."""
+    if operation.argument is None:
+        return operation.function(image)
     argument = operation.argument(magnitude / MAX_MAGNITUDE)
     if operation.draws == "sign":
         return operation.function(image, argument if generator.random() < 0.5 else -argument)
     if operation.draws == "centre":
         row, column = (int(generator.integers(size)) for size in image.shape[:2])
         return operation.function(image, argument, row, column)
-    return operation.function(image, *(() if argument is None else (argument,)))
+    return operation.function(image, argument)
 
 
 def autocontrast(image: Image) -> Image:
@@ -218,16 +220,15 @@ def cutout(image: Image, pixels: int, row: int, column: int) -> Image:
 
 @dataclass(frozen=True)
 class Operation:
-    """A row of the table: `function(image, argument(magnitude / 10))` and what it draws."""
+    """A row of the table: `function(image, argument(magnitude / 10))` and what it draws.
+
+    argument: None for a function of the image alone.
+    """
 
     name: str
     function: Callable[..., Image]
-    argument: Callable[[float], Any]
+    argument: Callable[[float], Any] | None = None
     draws: str = ""
-
-
-def _nothing(level: float) -> None:
-    del level
 
 
 def _enhance(level: float) -> float:
@@ -235,9 +236,9 @@ def _enhance(level: float) -> float:
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation("AutoContrast", autocontrast, _nothing),
-    Operation("Equalize", equalize, _nothing),
-    Operation("Invert", invert, _nothing),
+    Operation("AutoContrast", autocontrast),
+    Operation("Equalize", equalize),
+    Operation("Invert", invert),
     Operation("Rotate", rotate, lambda level: level * 30.0, draws="sign"),
     Operation("Posterize", posterize, lambda level: int(level * 4)),
     Operation("Solarize", solarize, lambda level: int(level * 256)),

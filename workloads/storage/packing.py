@@ -19,22 +19,18 @@ from workloads.storage import token_records, tokenizer
 
 # Characters that are tokenised at a time: what lies in memory, beside one document.
 _BATCH_CHARACTERS = 2**20
+EMPTY = np.zeros(0, token_records.DTYPE)
 
 
-class Packer:
-    """Cuts a stream of documents into rows; `tail` is what does not fill one yet."""
-
-    def __init__(self, length: int) -> None:
-        self._length = length
-        self.tail = np.zeros(0, token_records.DTYPE)
-
-    def add(self, documents: Iterable[Sequence[int]]) -> np.ndarray:
-        """Rows uint16 `[n, length]` that these documents fill, separator after each."""
-        ids = itertools.chain.from_iterable((*document, tokenizer.EOS) for document in documents)
-        stream = np.concatenate([self.tail, np.fromiter(ids, token_records.DTYPE)])
-        end = len(stream) - len(stream) % self._length
-        self.tail = stream[end:].copy()
-        return stream[:end].reshape(-1, self._length)
+def packed(
+    tail: np.ndarray, documents: Iterable[Sequence[int]], length: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows uint16 `[n, length]` that `tail` and the documents fill, a separator after each, and the
+    tail that does not fill one yet."""
+    ids = itertools.chain.from_iterable((*document, tokenizer.EOS) for document in documents)
+    stream = np.concatenate([tail, np.fromiter(ids, token_records.DTYPE)])
+    end = len(stream) - len(stream) % length
+    return stream[:end].reshape(-1, length), stream[end:]
 
 
 def write_shard(
@@ -45,12 +41,12 @@ def write_shard(
     `max_records` cuts the shard; what is beyond counts as dropped. Memory is bounded by the
     longest document.
     """
-    packer, counts, records = Packer(length), token_records.Counts(), 0
+    tail, counts, records = EMPTY, token_records.Counts(), 0
     with files.replacing(path) as new, new.open("wb") as file:
         token_records.write_header(file, records, length)
         for batch in _batches(texts):
             documents = processor.encode(batch, num_threads=1)
-            rows = packer.add(documents)
+            rows, tail = packed(tail, documents, length)
             if max_records is not None:
                 rows = rows[: max_records - records]
             file.write(rows.data)

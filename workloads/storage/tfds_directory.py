@@ -17,9 +17,6 @@ from workloads.base.errors import DataError
 from workloads.storage import tfrecord
 
 DEFAULT_REPAIR = "prepare the directory again with `python -m workloads prepare NAME`"
-_INCOMPLETE = "incomplete."
-
-
 # The features of a record that are read, and where `tf.train.Example` keeps their kind.
 IMAGE_AND_LABEL = {"image": "bytes_list", "label": "int64_list"}
 TEXT = {"text": "bytes_list"}
@@ -215,7 +212,7 @@ def _open_builder(directory: Path, dataset: str | None, repair: str) -> Any:
         what = "has no " + " and no ".join(missing) if directory.is_dir() else "does not exist"
         raise DataError(
             f"{directory}: {what}. A preparation that was interrupted leaves a folder "
-            f"{_INCOMPLETE}* beside it; remove that, unless it is still running",
+            "incomplete.* beside it; remove that, unless it is still running",
             repair,
         )
     try:
