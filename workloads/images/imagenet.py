@@ -153,6 +153,15 @@ def prepare(
     Raises DataError where TensorFlow or the archives are missing.
     """
     manual = Path(manual_dir) if manual_dir else Path(data_dir) / "downloads" / "manual"
+    missing = [name for name in (TRAIN_TAR, VALIDATION_TAR) if not (manual / name).is_file()]
+    if missing and not tfds_directory.directory_of(data_dir, IMAGENET).is_dir():
+        raise DataError(
+            f"{manual}: {' and '.join(missing)} missing. ImageNet must be downloaded by hand: "
+            "register at https://image-net.org/download-images and take the training and the "
+            "validation images of ILSVRC2012 (138 GB and 6.3 GB)",
+            f"put them into {manual}, or say where they are: "
+            + repair_commands("imagenet_vit", data_dir, "FOLDER"),
+        )
     try:
         import tensorflow  # noqa: F401
     except ImportError as problem:
@@ -161,7 +170,6 @@ def prepare(
             f"it cannot be imported ({problem})",
             "pip install -e '.[tfds]' (reading prepared directories needs no TensorFlow)",
         ) from problem
-    _require_archives(data_dir, manual)
     import tensorflow_datasets as tfds
 
     for dataset in (IMAGENET, IMAGENET_V2):
@@ -176,20 +184,6 @@ def prepare(
                 "the same command goes on with what is missing; with too few open files allowed, "
                 "run `ulimit -n 8192` before",
             ) from problem
-
-
-def _require_archives(data_dir: str | os.PathLike[str], manual: Path) -> None:
-    if tfds_directory.directory_of(data_dir, IMAGENET).is_dir():
-        return
-    missing = [name for name in (TRAIN_TAR, VALIDATION_TAR) if not (manual / name).is_file()]
-    if missing:
-        raise DataError(
-            f"{manual}: {' and '.join(missing)} missing. ImageNet must be downloaded by hand: "
-            "register at https://image-net.org/download-images and take the training and the "
-            "validation images of ILSVRC2012 (138 GB and 6.3 GB)",
-            f"put them into {manual}, or say where they are: "
-            + repair_commands("imagenet_vit", data_dir, "FOLDER"),
-        )
 
 
 def _repair(data_dir: str | os.PathLike[str]) -> str:

@@ -23,7 +23,6 @@ TEXT = {"text": "bytes_list"}
 
 
 FILE_FORMATS = ("tfrecord", "array_record")
-_UNREADABLE = (RuntimeError, ValueError, IndexError)  # what array_record raises
 
 
 class TfdsSplit:
@@ -155,9 +154,8 @@ class TfdsSplit:
         if self.file_format == "array_record":
             try:
                 return self._array_records[number]
-            except _UNREADABLE as problem:
-                where = f"{self.directory}: record {number} of the split"
-                raise DataError(f"{where} cannot be read: {problem}", self.repair) from problem
+            except (RuntimeError, ValueError, IndexError) as problem:
+                raise self.error(f"record {number} cannot be read: {problem}") from problem
         shard = bisect.bisect_right(self._starts, number) - 1
         file = self._files[shard]
         self._check_count(shard, len(file))

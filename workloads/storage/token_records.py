@@ -196,7 +196,13 @@ def check(
     Compares the sizes of all shards; with `full`, their SHA-256.
     """
     info = read_info(data_dir, repair)
-    lines = [_check_tokenizer(Path(data_dir), info, repair)]
+    path = Path(data_dir, info["tokenizer"]["file"])
+    digest, expected = tokenizer.sha256(tokenizer.read(path, repair)), info["tokenizer"]["sha256"]
+    if digest != expected:
+        raise DataError(
+            f"{path} has SHA-256 {digest}; the records were made with {expected}", repair
+        )
+    lines = [f"tokenizer: {info['vocab_size']} pieces, SHA-256 {digest}"]
     for name, split in info["splits"].items():
         source = TokenSplit(data_dir, name, repair)
         for shard in split["shards"] if full else []:
@@ -210,15 +216,3 @@ def check(
             f"tokens, {split['dropped_tokens']} dropped at the end; {extent}"
         )
     return lines
-
-
-def _check_tokenizer(data_dir: Path, info: dict[str, Any], repair: str) -> str:
-    path = data_dir / info["tokenizer"]["file"]
-    digest = tokenizer.sha256(tokenizer.read(path, repair))
-    if digest != info["tokenizer"]["sha256"]:
-        raise DataError(
-            f"{path} has SHA-256 {digest}; the records were made with "
-            f"{info['tokenizer']['sha256']}",
-            repair,
-        )
-    return f"tokenizer: {info['vocab_size']} pieces, SHA-256 {digest}"
