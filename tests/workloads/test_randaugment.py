@@ -5,6 +5,8 @@ magnitude 10 and at others): every operation gives the same bytes, except sharpn
 0.7 % of the values differ by 1, because TensorFlow sums in float32 what is summed exactly here.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,12 +20,7 @@ def _grey(rows: list[list[int]]) -> np.ndarray:
     return np.repeat(np.array(rows, np.uint8)[:, :, None], 3, axis=2)
 
 
-def _same(result: np.ndarray, rows: list[list[int]]) -> None:
-    assert result.dtype == np.uint8
-    np.testing.assert_array_equal(result, _grey(rows))
-
-
-SMALL = _grey([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
+SMALL = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
 
 
 def test_the_table_is_algoperfs() -> None:
@@ -52,43 +49,85 @@ def test_the_table_is_algoperfs() -> None:
     assert (at_five["Rotate"], at_five["Posterize"], at_five["Color"]) == (15.0, 2, 1.0)
 
 
-def test_autocontrast_stretches_every_channel() -> None:
+# An operation, the three equal channels of a picture, arguments and the result's channels.
+RAMP = [[0, 100, 127, 128, 255]]
+STEPS = [[0, 7, 100, 200]]
+SPOT = [[13, 13, 13], [13, 39, 13], [13, 13, 13]]
+NINE = [[9] * 4] * 4
+BY_HAND = [
     # 10 … 60 to 0 … 255: scale 5.1; (20 - 10)·5.1 = 51, (35 - 10)·5.1 = 127.5, cut off.
-    _same(ra.autocontrast(_grey([[10, 20, 35, 60]])), [[0, 51, 127, 255]])
-    mixed = np.stack([np.full((1, 2), 7), [[0, 255]], [[3, 4]]], axis=-1).astype(np.uint8)
+    (ra.autocontrast, [[10, 20, 35, 60]], (), [[0, 51, 127, 255]]),
+    (ra.autocontrast, [[7, 7]], (), [[7, 7]]),
+    # 512 pixels: 255 of 10, 255 of 20, 2 of 30. step = (512 - 2) // 255 = 2. Values below: 0 for
+    # 10, 255 for 20, 510 for 30, each (count + 1) // 2: 0, 128, 255.
+    (
+        ra.equalize,
+        [[10] * 255 + [20] * 255 + [30] * 2],
+        (),
+        [[0] * 255 + [128] * 255 + [255] * 2],
+    ),
+    (ra.equalize, [[9, 200, 9]], (), [[9, 200, 9]]),  # step is 0: unchanged
+    (ra.invert, RAMP, (), [[255, 155, 128, 127, 0]]),
+    (ra.posterize, RAMP, (4,), [[0, 96, 112, 128, 240]]),
+    (ra.solarize, RAMP, (128,), [[0, 100, 127, 127, 0]]),
+    (ra.solarize, RAMP, (256,), [[255, 155, 128, 127, 0]]),  # AlgoPerf's uint8 threshold
+    (ra.solarize_add, RAMP, (110,), [[110, 210, 237, 128, 255]]),
+    (ra.rotate, SMALL, (90,), [[3, 6, 9], [2, 5, 8], [1, 4, 7]]),
+    (ra.rotate, SMALL, (-90,), [[7, 4, 1], [8, 5, 2], [9, 6, 3]]),
+    (ra.rotate, SMALL, (180,), [[9, 8, 7], [6, 5, 4], [3, 2, 1]]),
+    # White stays white although the weights add up to 0.9999: 255·0.9999·255.5/255 = 255.47.
+    (ra.color, [[255]], (0.0,), [[255]]),
+    # 16 × 32 pixels / 256 = 2; 2 + 1.9·(10 - 2) = 17.2; 2 + 1.9·(1 - 2) = 0.1.
+    (ra.contrast, [[10] * 32] * 15 + [[1] * 32], (1.9,), [[17] * 32] * 15 + [[0] * 32]),
+    # 300 × 300 / 256 is more than 255, so 255; 255 + 0.5·(55 - 255) = 155.
+    (ra.contrast, [[55] * 300] * 300, (0.5,), [[155] * 300] * 300),
+    (ra.brightness, STEPS, (1.9,), [[0, 13, 190, 255]]),
+    (ra.brightness, STEPS, (0.5,), [[0, 3, 50, 100]]),
+    # The middle smoothed: (8 neighbours of 13 + 5·39) / 13 = 299 / 13 = 23; 23 + 1.9·(39 - 23) =
+    # 53.4. The border is not smoothed, so it stays.
+    (ra.sharpness, SPOT, (0.0,), [[13, 13, 13], [13, 23, 13], [13, 13, 13]]),
+    (ra.sharpness, SPOT, (1.9,), [[13, 13, 13], [13, 53, 13], [13, 13, 13]]),
+    # Row y is read at x + y, so it moves left by y.
+    (ra.shear_x, SMALL, (1.0,), [[1, 2, 3], [5, 6, 128], [9, 128, 128]]),
+    (ra.shear_y, SMALL, (1.0,), [[1, 5, 9], [4, 8, 128], [7, 128, 128]]),
+    # 0.3·2 = 0.6 rounds to 1; 0.3·1 to 0. To the right, place -0.6 rounds to -1, outside.
+    (ra.shear_x, SMALL, (0.3,), [[1, 2, 3], [4, 5, 6], [8, 9, 128]]),
+    (ra.shear_x, SMALL, (-0.3,), [[1, 2, 3], [4, 5, 6], [128, 7, 8]]),
+    (ra.translate_x, SMALL, (1,), [[2, 3, 128], [5, 6, 128], [8, 9, 128]]),
+    (ra.translate_x, SMALL, (-2,), [[128, 128, 1], [128, 128, 4], [128, 128, 7]]),
+    (ra.translate_y, SMALL, (1,), [[4, 5, 6], [7, 8, 9], [128, 128, 128]]),
+    # Places -0.5, 0.5, 1.5 are -1, 1, 2.
+    (ra.translate_x, SMALL, (-0.5,), [[128, 2, 3], [128, 5, 6], [128, 8, 9]]),
+    (ra.translate_x, SMALL, (100_000,), [[128] * 3] * 3),
+    (ra.cutout, NINE, (1, 1, 2), [[9, 128, 128, 9], [9, 128, 128, 9], [9] * 4, [9] * 4]),
+    (ra.cutout, NINE, (1, 0, 0), [[128, 9, 9, 9]] + [[9] * 4] * 3),
+    (ra.cutout, NINE, (3, 3, 0), [[128, 128, 128, 9]] * 4),
+]
+
+
+@pytest.mark.parametrize(("operation", "rows", "arguments", "expected"), BY_HAND)
+def test_an_operation_by_hand(
+    operation: Callable[..., np.ndarray],
+    rows: list[list[int]],
+    arguments: tuple[float, ...],
+    expected: list[list[int]],
+) -> None:
+    result = operation(_grey(rows), *arguments)
+    assert result.dtype == np.uint8
+    np.testing.assert_array_equal(result, _grey(expected))
+
+
+def test_autocontrast_stretches_every_channel_by_itself() -> None:
+    mixed = np.stack([[[7, 7]], [[0, 255]], [[3, 4]]], axis=-1).astype(np.uint8)
     np.testing.assert_array_equal(
         ra.autocontrast(mixed), np.stack([[[7, 7]], [[0, 255]], [[0, 255]]], axis=-1)
     )
 
 
-def test_equalize_flattens_the_histogram() -> None:
-    # 512 pixels: 255 of 10, 255 of 20, 2 of 30. step = (512 - 2) // 255 = 2. Values below: 0 for
-    # 10, 255 for 20, 510 for 30, each (count + 1) // 2: 0, 128, 255.
-    values = [10] * 255 + [20] * 255 + [30] * 2
-    _same(ra.equalize(_grey([values])), [[0] * 255 + [128] * 255 + [255] * 2])
-    few = _grey([[9, 200, 9]])  # step is 0: unchanged
-    np.testing.assert_array_equal(ra.equalize(few), few)
-
-
-def test_invert_posterize_solarize() -> None:
-    picture = _grey([[0, 100, 127, 128, 255]])
-    _same(ra.invert(picture), [[255, 155, 128, 127, 0]])
-    _same(ra.posterize(picture, 4), [[0, 96, 112, 128, 240]])
-    _same(ra.solarize(picture, 128), [[0, 100, 127, 127, 0]])
-    _same(ra.solarize(picture, 256), [[255, 155, 128, 127, 0]])  # AlgoPerf's uint8 threshold
-    _same(ra.solarize_add(picture, 110), [[110, 210, 237, 128, 255]])
-
-
-def test_rotate_by_a_quarter_and_a_half_turn() -> None:
-    _same(ra.rotate(SMALL, 90), [[3, 6, 9], [2, 5, 8], [1, 4, 7]])
-    _same(ra.rotate(SMALL, -90), [[7, 4, 1], [8, 5, 2], [9, 6, 3]])
-    _same(ra.rotate(SMALL, 180), [[9, 8, 7], [6, 5, 4], [3, 2, 1]])
-
-
 def test_rotate_fills_the_corners_with_grey() -> None:
     # At 45° the corners of 3 × 3 come from a distance of √2 along an axis, 0.41 beyond the edge,
     # which still rounds to the edge; the corners of 5 × 5 from 2√2 = 2.83, beyond 2.5.
-    assert not (ra.rotate(SMALL, 45) == 128).any()
+    assert not (ra.rotate(_grey(SMALL), 45) == 128).any()
     turned = ra.rotate(np.full((5, 5, 3), 9, np.uint8), 45)[:, :, 0]
     assert turned[[0, 0, 4, 4], [0, 4, 0, 4]].tolist() == [128] * 4
     assert (turned == 9).sum() == 21
@@ -96,61 +135,10 @@ def test_rotate_fills_the_corners_with_grey() -> None:
 
 def test_color_blends_with_grey() -> None:
     # Grey of (100, 50, 200): 0.2989·100 + 0.587·50 + 0.114·200 = 82.04, times 255.5/255 = 82.2.
-    picture = np.array([[[100, 50, 200]]], np.uint8)
-    np.testing.assert_array_equal(ra.color(picture, 0.0), [[[82, 82, 82]]])
-    np.testing.assert_array_equal(ra.color(picture, 1.0), picture)
-    # White stays white although the weights add up to 0.9999: 255·0.9999·255.5/255 = 255.47.
-    white = np.full((1, 1, 3), 255, np.uint8)
-    np.testing.assert_array_equal(ra.color(white, 0.0), white)
     # 82 + 1.9·(100 - 82) = 116.2; 82 + 1.9·(50 - 82) = 21.2; 82 + 1.9·(200 - 82) = 306.2.
-    np.testing.assert_array_equal(ra.color(picture, 1.9), [[[116, 21, 255]]])
-
-
-def test_contrast_blends_with_a_grey_of_the_picture_size() -> None:
-    # 16 × 32 pixels / 256 = 2; 2 + 1.9·(10 - 2) = 17.2; 2 + 1.9·(1 - 2) = 0.1.
-    _same(ra.contrast(_grey([[10] * 32] * 15 + [[1] * 32]), 1.9), [[17] * 32] * 15 + [[0] * 32])
-    # 300 × 300 / 256 is more than 255, so 255; 255 + 0.5·(55 - 255) = 155.
-    assert (ra.contrast(np.full((300, 300, 3), 55, np.uint8), 0.5) == 155).all()
-
-
-def test_brightness_blends_with_black() -> None:
-    _same(ra.brightness(_grey([[0, 7, 100, 200]]), 1.9), [[0, 13, 190, 255]])
-    _same(ra.brightness(_grey([[0, 7, 100, 200]]), 0.5), [[0, 3, 50, 100]])
-
-
-def test_sharpness_moves_away_from_the_smoothed_picture() -> None:
-    # The middle smoothed: (8 neighbours of 13 + 5·39) / 13 = 299 / 13 = 23; 23 + 1.9·(39 - 23) =
-    # 53.4. The border is not smoothed, so it stays.
-    rows = [[13, 13, 13], [13, 39, 13], [13, 13, 13]]
-    _same(ra.sharpness(_grey(rows), 0.0), [[13, 13, 13], [13, 23, 13], [13, 13, 13]])
-    _same(ra.sharpness(_grey(rows), 1.9), [[13, 13, 13], [13, 53, 13], [13, 13, 13]])
-
-
-def test_shears_move_rows_and_columns_by_their_place() -> None:
-    # Row y is read at x + y, so it moves left by y.
-    _same(ra.shear_x(SMALL, 1.0), [[1, 2, 3], [5, 6, 128], [9, 128, 128]])
-    _same(ra.shear_y(SMALL, 1.0), [[1, 5, 9], [4, 8, 128], [7, 128, 128]])
-    # 0.3·2 = 0.6 rounds to 1; 0.3·1 to 0. To the right, place -0.6 rounds to -1, outside.
-    _same(ra.shear_x(SMALL, 0.3), [[1, 2, 3], [4, 5, 6], [8, 9, 128]])
-    _same(ra.shear_x(SMALL, -0.3), [[1, 2, 3], [4, 5, 6], [128, 7, 8]])
-
-
-def test_translations_round_halves_away_from_zero() -> None:
-    _same(ra.translate_x(SMALL, 1), [[2, 3, 128], [5, 6, 128], [8, 9, 128]])
-    _same(ra.translate_x(SMALL, -2), [[128, 128, 1], [128, 128, 4], [128, 128, 7]])
-    _same(ra.translate_y(SMALL, 1), [[4, 5, 6], [7, 8, 9], [128, 128, 128]])
-    # Places -0.5, 0.5, 1.5 are -1, 1, 2.
-    _same(ra.translate_x(SMALL, -0.5), [[128, 2, 3], [128, 5, 6], [128, 8, 9]])
-    assert (ra.translate_x(SMALL, 100_000) == 128).all()
-
-
-def test_cutout_is_cut_at_the_border() -> None:
-    picture = _grey([[9] * 4] * 4)
-    rows = [[9, 128, 128, 9], [9, 128, 128, 9], [9] * 4, [9] * 4]
-    _same(ra.cutout(picture, 1, 1, 2), rows)
-    _same(ra.cutout(picture, 1, 0, 0), [[128, 9, 9, 9]] + [[9] * 4] * 3)
-    _same(ra.cutout(picture, 3, 3, 0), [[128, 128, 128, 9]] * 4)
-    _same(picture, [[9] * 4] * 4)
+    picture = np.array([[[100, 50, 200]]], np.uint8)
+    blends = [ra.color(picture, factor).tolist() for factor in (0.0, 1.0, 1.9)]
+    assert blends == [[[[82, 82, 82]]], [[[100, 50, 200]]], [[[116, 21, 255]]]]
 
 
 @given(
@@ -175,7 +163,7 @@ def test_any_operation_takes_any_picture(
 def test_both_signs_are_drawn_equally_often() -> None:
     translate = next(o for o in ra.OPERATIONS if o.name == "TranslateX")
     left = sum(
-        int(ra.apply(translate, SMALL, 0.1, np.random.default_rng(seed))[0, 0, 0] == 2)
+        int(ra.apply(translate, _grey(SMALL), 0.1, np.random.default_rng(seed))[0, 0, 0] == 2)
         for seed in range(1000)
     )
     assert 430 < left < 570
