@@ -45,9 +45,11 @@ def _small(**options):
     )
 
 
-@pytest.mark.parametrize("options", [{}, {"use_glu": True}, {"use_map": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"use_glu": True}, {"use_map": True}, {"use_post_layer_norm": True}]
+)
 def test_forward_pass_against_plain_numpy(options):
-    """Pre-LN blocks written out in NumPy, from the same parameters (plain, glu, map)."""
+    """Blocks written out in NumPy, from the same parameters."""
     model = _small(**options)
     images = np.random.default_rng(0).standard_normal((2, 8, 8, 3)).astype(np.float32)
     variables = model.init(jax.random.key(0), images)
@@ -98,10 +100,15 @@ def _reference(params, images, options):
     x = x + np.concatenate([np.sin(z), np.cos(z), np.sin(y), np.cos(y)], axis=1)
     for layer in range(2):
         p = params["Transformer"][f"encoderblock_{layer}"]
+        if options.get("use_post_layer_norm"):
+            x = _norm(x + _attend(p["MultiHeadDotProductAttention_1"], x, x), p["LayerNorm_0"])
+            x = _norm(x + _mlp(p["MlpBlock_3"], x), p["LayerNorm_2"])
+            continue
         h = _norm(x, p["LayerNorm_0"])
         x = x + _attend(p["MultiHeadDotProductAttention_1"], h, h)
         x = x + _mlp(p["MlpBlock_3"], _norm(x, p["LayerNorm_2"]), options.get("use_glu", False))
-    x = _norm(x, params["Transformer"]["encoder_layernorm"])
+    if not options.get("use_post_layer_norm"):
+        x = _norm(x, params["Transformer"]["encoder_layernorm"])
     if options.get("use_map"):
         p = params["MAPHead_0"]
         probe = np.tile(p["probe"], (2, 1, 1))
@@ -111,21 +118,6 @@ def _reference(params, images, options):
         x = x.mean(1)
     x = np.tanh(x @ params["pre_logits"]["kernel"] + params["pre_logits"]["bias"])
     return x @ params["head"]["kernel"] + params["head"]["bias"]
-
-
-@pytest.mark.slow
-def test_post_ln_trains():
-    model = _small(use_post_layer_norm=True)
-    images = jnp.asarray(np.random.default_rng(0).standard_normal((2, 8, 8, 3)), jnp.float32)
-    params = model.init(jax.random.key(0), images)
-
-    def loss(params):
-        logits = model.apply(
-            params, images, train=True, dropout_rate=0.1, rngs={"dropout": jax.random.key(0)}
-        )
-        return jnp.sum(jnp.square(logits - 1))
-
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.grad(loss)(params)))
 
 
 def test_variants_are_paired_by_their_initial_values():
@@ -164,18 +156,12 @@ def test_dropout_masks_are_decorrelated():
         np.asarray(dropout.keep_mask(jax.random.key(seed), jnp.float32(0.5), (1000, 1000)), float)
         for seed in range(3)
     ]
-    noise = 5 / np.sqrt(masks[0].size)
-
-    def correlation(a, b):
-        return abs(np.corrcoef(a.ravel(), b.ravel())[0, 1])
-
+    pairs = [(masks[0], masks[1]), (masks[1], masks[2])]
     for shift in (1, 2, 16, 64, 128, 999):
-        assert correlation(masks[0][:, shift:], masks[0][:, :-shift]) < 5 / np.sqrt(
-            masks[0][:, shift:].size
-        )
-        assert correlation(masks[0][shift:], masks[0][:-shift]) < 5 / np.sqrt(masks[0][shift:].size)
-    assert correlation(masks[0], masks[1]) < noise
-    assert correlation(masks[1], masks[2]) < noise
+        pairs.append((masks[0][:, shift:], masks[0][:, :-shift]))
+        pairs.append((masks[0][shift:], masks[0][:-shift]))
+    for a, b in pairs:
+        assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 5 / np.sqrt(a.size)
     # Sums over rows spread as binomials do: neither too even nor clumped.
     spread = masks[0].sum(1).var() / 250
     assert 0.85 < spread < 1.15
