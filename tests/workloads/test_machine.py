@@ -1,7 +1,6 @@
 """What a machine or a bare container gives: CPU cores and a cache folder."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -53,21 +52,6 @@ def test_the_cpu_quota_of_a_container_is_seen(tmp_path, monkeypatch, own, files,
     monkeypatch.setattr(machine, "OWN_GROUPS", tmp_path / "own")
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda process: set(range(CORES)))
     assert machine.cpu_count() == expected
-
-
-def test_nobody_else_counts_cores():
-    """But for what needs a list of cores, what a record says, and the size of an own pool."""
-    found = {
-        str(path.relative_to(floor_plan.ROOT))
-        for room in ("attention", "workloads", "sweeps", "analysis")
-        for path in floor_plan.files(room)
-        if re.search(r"sched_getaffinity|os\.cpu_count", path.read_text("utf-8"))
-    }
-    assert found == {
-        *("workloads/base/machine.py", "sweeps/launchers/local.py", "sweeps/launchers/ray/job.py"),
-        "sweeps/records/provenance.py",
-        "analysis/load/files/trial_files.py",
-    }
 
 
 @pytest.mark.parametrize(
