@@ -13,11 +13,10 @@ from tests.workloads.conftest import VOCABULARY, WORDS
 from workloads import catalog
 from workloads.base.errors import DataError
 from workloads.base.options import Options
-from workloads.downstream import local_data, scoring, suites
-from workloads.downstream.finetuning import questions
+from workloads.downstream import local_data, questions, scoring, suites
 from workloads.downstream.finetuning import workload as finetuning
-from workloads.downstream.finetuning.questions import Question
 from workloads.downstream.finetuning.workload import Example, example
+from workloads.downstream.questions import Question
 from workloads.downstream.tokens import Tokens
 from workloads.storage import tokenizer
 from workloads.text import finetuning_specs
@@ -169,6 +168,8 @@ class Words:
 class Scorer:
     """Says 'y' to contexts with an a, and something else to others; prefers longer answers."""
 
+    context = 128
+
     def use(self, params):
         pass
 
@@ -176,7 +177,7 @@ class Scorer:
         assert most == 3  # the longest answer and the separator
         return [[ord("y")] if ord("a") in ids else [ord("x")] for ids in contexts]
 
-    def loglikelihoods(self, pairs):
+    def loglikelihoods(self, pairs, progress):
         return [
             types.SimpleNamespace(loglikelihood=-1.0 / len(answer), tokens=len(answer))
             for _, answer in pairs
@@ -184,7 +185,7 @@ class Scorer:
 
 
 def _question(context, gold, allowed=("y", "no")):
-    return Question("t", context, gold, allowed, lambda answer: answer == gold)
+    return Question("t", context, 0, gold, allowed, lambda answer: answer == gold)
 
 
 def test_metrics_by_hand(monkeypatch):
@@ -203,6 +204,7 @@ def test_metrics_by_hand(monkeypatch):
     # Where any text may be an answer there are none to rank, and a row may have no right one.
     free = [_question("a", "y", ()), dataclasses.replace(_question("b", "", ()), is_right=bool)]
     workload._scorer = types.SimpleNamespace(
+        context=128,
         use=lambda params: None,
         greedy=lambda contexts, most: [[ord("y")], []],
         loglikelihoods=Scorer().loglikelihoods,

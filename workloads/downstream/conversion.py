@@ -8,7 +8,7 @@ import csv
 import json
 import os
 import xml.etree.ElementTree
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +30,15 @@ _WINOGRAD = {"wsc285": 285, "wsc273": 273}
 def prepare(
     tree: str | os.PathLike[str],
     data_dir: str | os.PathLike[str],
-    published: Mapping[tuple[str, str], int] | None = None,
 ) -> list[str]:
     """Writes every data set that `tree` has; returns a line for each, also for those it has not.
 
-    published: questions that a split must have, by (data set, split); those of the paper unless a
-    test says otherwise. Raises DataError where the tree is missing or has none of them, and after
-    all others are written where one is damaged, lacks a field, or has another number of questions.
+    Raises DataError where the tree is missing or has none of them, and after all others are written
+    where one is damaged or lacks a field. Numbers of questions are those of `check`.
     """
     tree = Path(tree)
     if not tree.is_dir():
         raise DataError(f"{tree} is no directory", "give --from what was downloaded")
-    published = PUBLISHED if published is None else published
     lines, problems, written = [], [], 0
     for name, data_set in DATA_SETS.items():
         try:
@@ -49,7 +46,6 @@ def prepare(
             if not splits:
                 lines.append(f"{name}: not found; {_looked_for(data_set)}")
                 continue
-            _check_counts(name, splits, published, source)
         except DataError as problem:
             problems.append(str(problem))
             continue
@@ -67,8 +63,8 @@ def prepare(
 def check(data_dir: str | os.PathLike[str]) -> list[str]:
     """Returns a line for each suite: whole, or what it lacks.
 
-    Raises DataError where a file that `tasks.json` names is not what it says, and where no suite is
-    whole.
+    Raises DataError where a file that `tasks.json` names is not what it says or has another number
+    of questions than the published figures are of, and where no suite is whole.
     """
     advice = (
         f"python -m workloads prepare downstream --data_dir={files.quoted(data_dir)} --from=TREE"
@@ -76,14 +72,16 @@ def check(data_dir: str | os.PathLike[str]) -> list[str]:
     entries = local_data.index(data_dir, advice)
     for name, entry in entries.items():
         for split in entry["splits"]:
-            local_data.check_split(data_dir, entries, name, split, advice, full=True)
+            n = PUBLISHED.get((name, split))
+            if problem := local_data.problem(data_dir, entries, name, split, n, full=True):
+                raise DataError(problem, advice)
     lines, whole = [], 0
     for name in suites.names():
         suite = suites.get(name)
         try:
             suites.check_data(suite, data_dir)
-        except DataError as problem:
-            lines.append(str(problem).partition("\nTo repair")[0].removeprefix("suite "))
+        except DataError as error:
+            lines.append(str(error).partition("\nTo repair")[0].removeprefix("suite "))
             continue
         whole += 1
         asked = sum(
@@ -98,23 +96,8 @@ def check(data_dir: str | os.PathLike[str]) -> list[str]:
 def _looked_for(data_set: DataSet) -> str:
     tfds = [f"TFDS {data_set.tfds}"] if data_set.tfds else []
     folders = [f"{folder}/*.parquet" for folder in data_set.folders]
-    files = [file.format("SPLIT") for file in data_set.files]
-    return "looked for " + ", ".join(tfds + folders + files)
-
-
-def _check_counts(
-    name: str,
-    splits: Mapping[str, list[Row]],
-    published: Mapping[tuple[str, str], int],
-    source: str,
-) -> None:
-    for split, rows in splits.items():
-        n = published.get((name, split), len(rows))
-        if len(rows) != n:
-            raise DataError(
-                f"{name}: {source} has {len(rows):,} questions in {split}; the published figures "
-                f"are of {n:,}: this is another version of the data, or a part of it"
-            )
+    published = [pattern.format("SPLIT") for pattern in data_set.files]
+    return "looked for " + ", ".join(tfds + folders + published)
 
 
 def _found(tree: Path, name: str, data_set: DataSet) -> tuple[dict[str, list[Row]], str]:

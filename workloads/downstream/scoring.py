@@ -14,8 +14,8 @@ As in training, what a model is given begins with the separator of documents:
 """
 
 import bisect
+import collections
 import dataclasses
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,10 +24,12 @@ import numpy as np
 
 from attention import table as variants_table
 from workloads.base import sharding, spec
+from workloads.downstream.tokens import Tokens
 from workloads.storage import tokenizer
 from workloads.text.text_workload import TextWorkload
 
 Request = tuple[Sequence[int], Sequence[int]]
+Pair = tuple[str, str]
 # Tokens of a batch on one device, filled up ones included: a batch has so many, whatever its
 # length.
 _TOKENS = 2048
@@ -50,16 +52,6 @@ class Score:
     truncated: int = 0
 
 
-@dataclasses.dataclass
-class Costs:
-    """What was computed: tokens asked, tokens with filling, compiled lengths, seconds."""
-
-    real_tokens: int = 0
-    padded_tokens: int = 0
-    compilations: int = 0
-    seconds: float = 0.0
-
-
 def ladder(context: int) -> tuple[int, ...]:
     """Returns the lengths that rows are filled up to: three per octave (1, 1.25, 1.5), from 16 to
     the model's context. Rows of all lengths alike are 89 % real tokens."""
@@ -75,7 +67,8 @@ class Scorer:
     """Scores by one decoder with its parameters.
 
     parameters: the tree that the workload's `init_model_fn` gives, on the host or on devices.
-    tokens: of a batch on each device. Raises ValueError where the workload is no decoder.
+    tokens: of a batch on each device. costs: what was computed: tokens asked, tokens with filling,
+    compiled lengths. Raises ValueError where the workload is no decoder.
     """
 
     def __init__(self, workload: spec.Workload, parameters: Any, tokens: int = _TOKENS) -> None:
@@ -85,7 +78,7 @@ class Scorer:
                 "language model such as pydoc_lm or c4_lm"
             )
         self.workload, self.context = workload, workload.size.context
-        self.costs = Costs()
+        self.costs = collections.Counter(real_tokens=0, padded_tokens=0, compilations=0)
         self.use(parameters)
         self._tokens = tokens
         self._ladder: tuple[int, ...] = (self.context,)
@@ -153,7 +146,6 @@ class Scorer:
         progress: Callable[[int, int], None] | None,
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns log-probabilities and most probable tokens of each row's last tokens."""
-        start = time.perf_counter()
         results: list[Any] = [None] * len(rows)
         # The longest first: the rows of a batch have nearly one length.
         order = sorted(range(len(rows)), key=lambda number: -len(rows[number][0]))
@@ -170,7 +162,6 @@ class Scorer:
                 progress(done, len(order))
         if pending is not None:
             self._finish(*pending, rows, results)
-        self.costs.seconds += time.perf_counter() - start
         return results
 
     def _rows(self, length: int) -> int:
@@ -202,11 +193,11 @@ class Scorer:
         mine = devices.rows(size)
         batch = {"inputs": inputs, "targets": targets, "places": places, "counts": counts}
         batch = devices.shard({name: array[mine] for name, array in batch.items()})
-        self.costs.real_tokens += sum(len(row) for row, _ in rows)
-        self.costs.padded_tokens += size * length
+        self.costs["real_tokens"] += sum(len(row) for row, _ in rows)
+        self.costs["padded_tokens"] += size * length
         if length not in self._compiled:
             self._compiled.add(length)
-            self.costs.compilations += 1
+            self.costs["compilations"] += 1
         return self._run(self._parameters, batch)
 
     def _finish(
@@ -231,3 +222,29 @@ class Scorer:
                     )
                 results[number] = flat_logs[start:end], flat_words[start:end]
                 start = end
+
+
+def score_texts(
+    scorer: Scorer,
+    tokens: Tokens,
+    pairs: Sequence[Pair],
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[Pair, Score]:
+    """Returns the score of every (context, continuation); progress: as in `loglikelihoods`.
+
+    Raises ValueError for a continuation without a token, or longer than the model's context.
+    """
+    requests = [tokens.pair(*pair) for pair in pairs]
+    for (context, continuation), (_, ids) in zip(pairs, requests, strict=True):
+        if not 0 < len(ids) <= scorer.context:
+            raise ValueError(
+                f"the answer {continuation!r} has {len(ids)} tokens, the model scores 1 to "
+                f"{scorer.context}; the question ends in {context[-60:]!r}"
+            )
+    return dict(zip(pairs, scorer.loglikelihoods(requests, progress), strict=True))
+
+
+def answer_texts(scorer: Scorer, tokens: Tokens, contexts: Sequence[str], most: int) -> list[str]:
+    """Returns greedy answers of at most so many tokens, up to the separator, without blanks."""
+    answers = scorer.greedy([tokens.encode(context) for context in contexts], most)
+    return [tokens.decode(ids).strip() for ids in answers]

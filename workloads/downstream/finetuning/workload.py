@@ -24,7 +24,7 @@ from workloads.base.options import Options
 from workloads.base.workload import Sizes, unchanged
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.downstream import scoring, suites
-from workloads.downstream.finetuning.questions import Question, of_suite
+from workloads.downstream.questions import Question, of_suite
 from workloads.downstream.tokens import Tokens
 from workloads.storage import tokenizer
 from workloads.text import finetuning_specs
@@ -166,15 +166,18 @@ class FinetuningWorkload(LMWorkload):
         """Returns the metrics of the module's head."""
         tokens = self._tokens(data_dir)
         scorer = self._scoring(params)
-        answers = self._generated(scorer, questions, tokens)
-        pairs = {
-            (one.context, answer): tokens.pair(one.context, f" {answer}")
+        known = {answer for one in questions for answer in (*one.allowed, one.gold)}
+        # The longest answer, and the separator behind it.
+        most = max(len(tokens.encode(answer)) for answer in known) + 1
+        answers = scoring.answer_texts(scorer, tokens, [one.context for one in questions], most)
+        pairs = [
+            (one.context, f" {answer}")
             for one in questions
             for answer in (*one.allowed, one.gold)
             if answer
-        }
-        scores = dict(zip(pairs, scorer.loglikelihoods(list(pairs.values())), strict=True))
-        golds = [scores[one.context, one.gold] for one in questions if one.gold]
+        ]
+        scores = scoring.score_texts(scorer, tokens, list(dict.fromkeys(pairs)))
+        golds = [scores[one.context, f" {one.gold}"] for one in questions if one.gold]
         answered = list(zip(questions, answers, strict=True))
         metrics = {
             "accuracy": _mean(one.is_right(answer) for one, answer in answered),
@@ -184,8 +187,8 @@ class FinetuningWorkload(LMWorkload):
         if closed := [one for one in questions if one.allowed]:
             ranked = []
             for one in closed:
-                own = [scores[one.context, answer].loglikelihood for answer in one.allowed]
-                ranked.append(one.allowed[int(np.argmax(own))] == one.gold)
+                logs = [scores[one.context, f" {text}"].loglikelihood for text in one.allowed]
+                ranked.append(one.allowed[int(np.argmax(logs))] == one.gold)
             usual = self._majority(data_dir)
             metrics["rank_accuracy"] = _mean(ranked)
             metrics["majority"] = _mean(usual[one.task] == one.gold for one in closed)
@@ -197,15 +200,6 @@ class FinetuningWorkload(LMWorkload):
         for one in self._questions("train", data_dir):
             counts.setdefault(one.task, collections.Counter())[one.gold] += 1
         return {task: answers.most_common(1)[0][0] for task, answers in counts.items()}
-
-    def _generated(
-        self, scorer: scoring.Scorer, questions: list[Question], tokens: Tokens
-    ) -> list[str]:
-        """Returns the most probable answer to each question, token by token."""
-        known = {answer for one in questions for answer in (*one.allowed, one.gold)}
-        longest = max(len(tokens.encode(answer)) for answer in known) + 1
-        contexts = [tokens.encode(one.context) for one in questions]
-        return [tokens.decode(ids).strip() for ids in scorer.greedy(contexts, longest)]
 
     def _tokens(self, data_dir: str) -> Tokens:
         """Returns the data's tokens. Raises DataError where they are not the model's."""
