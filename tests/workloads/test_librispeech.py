@@ -171,13 +171,13 @@ FLAC, TEXT = "7-11-0001.flac", "7-11.trans.txt"
     [
         # STREAMINFO says how many samples there are, in 36 bits from the middle of byte 21 on.
         (_patch(25, b"\x96"), FLAC, "cannot be decoded"),
-        (_patch(21, b"\xf0" + bytes(4)), FLAC, "does not say how many samples"),
+        (_patch(21, b"\xf0" + bytes(4)), FLAC, "and a length are expected"),
         (_patch(150, bytes(50)), FLAC, "decoded"),
         (lambda path: path.write_bytes(b""), FLAC, "is no sound file"),
         (lambda path: path.write_bytes(b"no flac"), FLAC, "is no sound file"),
         (lambda path: _flac(path, _samples(9, 0), rate=8000), FLAC, "has 8000 Hz"),
         (lambda path: _flac(path, _samples(18, 0).reshape(9, 2)), FLAC, "2 channels"),
-        (lambda path: _flac(path, _samples(9, 0), subtype="PCM_24"), FLAC, "PCM_16 is expected"),
+        (lambda path: _flac(path, _samples(9, 0), subtype="PCM_24"), FLAC, "PCM_16 and a length"),
         (lambda path: path.write_text("7-11-0000 A\n7-11-0000 B\n"), TEXT, "twice"),
         (lambda path: path.write_text("7-11-0000 A\n\n"), TEXT, "line 2: '' is no id"),
         (lambda path: path.write_text("../../x A\n"), TEXT, "is no id"),
@@ -276,7 +276,7 @@ def test_all_splits_are_prepared_and_read(corpus: Path, capsys: pytest.CaptureFi
     assert len(printed) == 6
     lines = librispeech.check(corpus / "data", full=True)
     assert lines[1:4] == [
-        f"{split}: 4 utterances, every utterance read, 0 left out"
+        f"{split}: 4 utterances, every utterance read"
         for split in ("train-clean-100", "train-clean-360", "train-other-500")
     ]
     assert [line for line in lines if "in all" in line] == [
@@ -297,7 +297,7 @@ def test_a_tokenizer_is_used_or_trained_on_train_clean_100_alone(
         (corpus / speech_tokenizer.FILE_NAME).write_bytes(model)
     librispeech.prepare(corpus, num_workers=0)
     assert (corpus / speech_tokenizer.FILE_NAME).read_bytes() == model
-    assert librispeech.check(corpus)[-1] == "test-other: 2 utterances, 2 decoded, 0 left out"
+    assert librispeech.check(corpus)[-1] == "test-other: 2 utterances, 2 decoded"
 
 
 def test_a_tokenizer_of_another_size_is_refused(corpus: Path) -> None:
@@ -319,11 +319,9 @@ def test_a_folder_without_librispeech_says_what_to_download(tmp_path: Path) -> N
         librispeech.prepare(tmp_path / "data", tmp_path)
 
 
-def test_algoperfs_int64_and_missing_lists_of_left_out_are_fine(prepared: Path) -> None:
+def test_algoperfs_int64_is_fine(prepared: Path) -> None:
     for path in prepared.glob("*/*_audio.npy"):
         np.save(path, np.load(path).astype(np.int64))
-    for path in prepared.glob("*_left_out.csv"):
-        path.unlink()
     assert librispeech.check(prepared)[1] == "train-clean-100: 4 utterances, 4 decoded"
 
 
@@ -331,7 +329,7 @@ def test_algoperfs_int64_and_missing_lists_of_left_out_are_fine(prepared: Path) 
     ("file", "message"),
     [
         ("spm_model.vocab", "spm_model.vocab: the tokenizer cannot be read"),
-        ("dev-other.csv", "lacks dev-other.csv of LibriSpeech as AlgoPerf prepares it"),
+        ("dev-other.csv", "dev-other.csv cannot be read"),
         ("test-clean/105-1-0001_audio.npy", "105-1-0001_audio.npy is missing; test-clean.csv"),
         ("test-clean/105-1-0001_targets.npy", "is missing; test-clean.csv lists it"),
     ],
@@ -397,7 +395,7 @@ def test_another_count_is_said_before_any_audio_is_decoded(
         job.tree / "dev-clean" / "7" / "11" / "7-11-0001 copy.flac"
     )
     monkeypatch.setattr(librispeech_prepare, "prepare_chapter", None)
-    with pytest.raises(DataError, match=r"has 5 utterances .*7-11-0001.*; LibriSpeech has 4"):
+    with pytest.raises(DataError, match="has 5 utterances; LibriSpeech has 4"):
         librispeech_prepare.prepare_split(job, expected=4)
     assert not (job.data_dir / job.split).exists()
 

@@ -8,7 +8,6 @@ applied to the published transcripts and lengths of test-clean gives exactly 148
 empty transcripts and no characters beyond the alphabet, so our other reasons take nothing away.
 """
 
-import csv
 import os
 from pathlib import Path
 
@@ -53,7 +52,9 @@ def check(data_dir: str | os.PathLike[str], full: bool = False) -> list[str]:
     takes seconds. With `full`, reads every utterance (97 GB of int16, or AlgoPerf's 387 GB).
     """
     data_dir = Path(data_dir)
-    _check_layout(data_dir)
+    below = data_dir / "librispeech"
+    if below.is_dir() and not (data_dir / speech_tokenizer.FILE_NAME).exists():
+        raise DataError(f"{data_dir} holds no LibriSpeech itself", f"give --data_dir {below}")
     tokenizer = speech_tokenizer.load(data_dir, VOCAB_SIZE, _repair(data_dir))
     lines = [f"tokenizer: {VOCAB_SIZE} pieces"]
     for role, splits in SPLITS.items():
@@ -67,24 +68,6 @@ def check(data_dir: str | os.PathLike[str], full: bool = False) -> list[str]:
 
 def _open(data_dir: Path, splits: tuple[str, ...]) -> speech_records.SpeechSplit:
     return speech_records.SpeechSplit(data_dir, splits, MAX_AUDIO, MAX_TARGETS, _repair(data_dir))
-
-
-def _check_layout(data_dir: Path) -> None:
-    missing = [
-        split
-        for splits in SPLITS.values()
-        for split in splits
-        if not (data_dir / f"{split}.csv").is_file()
-    ]
-    if not missing:
-        return
-    below = data_dir / "librispeech"
-    hint = f"give --data_dir {below}" if below.is_dir() else _repair(data_dir)
-    raise DataError(
-        f"{data_dir} lacks {', '.join(f'{split}.csv' for split in missing)} of LibriSpeech as "
-        "AlgoPerf prepares it",
-        hint,
-    )
 
 
 def _check_split(
@@ -107,16 +90,12 @@ def _check_split(
         for number in range(len(source)):
             source[number]
     extent = "every utterance read" if full else f"{count} decoded"
-    left_out = _left_out(source.data_dir, source.splits[0])
-    return f"{source.splits[0]}: {len(source)} utterances, {extent}{left_out}"
+    return f"{source.splits[0]}: {len(source)} utterances, {extent}"
 
 
 def _check_files(source: speech_records.SpeechSplit) -> None:
     folder = source.data_dir / source.splits[0]
-    try:
-        names = set(os.listdir(folder))
-    except OSError as problem:
-        raise DataError(f"{folder} cannot be read: {problem}", source.repair) from problem
+    names = {path.name for path in folder.glob("*.npy")}
     for split, name in source.ids:
         for path_of in (speech_records.audio_path, speech_records.targets_path):
             path = path_of(source.data_dir, split, name)
@@ -140,16 +119,6 @@ def _agrees(
         )
     text = speech_tokenizer.decode(tokenizer, ids)
     return bool(speech_tokenizer.encode(tokenizer, text) == ids)
-
-
-def _left_out(data_dir: Path, split: str) -> str:
-    """What our own preparation left out of a split; empty where AlgoPerf's made it."""
-    path = librispeech_prepare.left_out_path(data_dir, split)
-    if not path.exists():
-        return ""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [(row["id"], row["reason"]) for row in csv.DictReader(file)]
-    return librispeech_prepare.summary(rows)
 
 
 def _check_size(data_dir: Path, role: str, count: int) -> str:
