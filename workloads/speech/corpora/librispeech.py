@@ -25,8 +25,6 @@ SPLITS: dict[str, tuple[str, ...]] = {
     "validation": ("dev-clean", "dev-other"),
     "test": ("test-clean",),
 }
-# Prepared where the tree holds it; AlgoPerf does not use it.
-OPTIONAL_SPLIT = "test-other"
 # Of AlgoPerf's workload. Its README counts 543,323 files, four fewer than these sizes give, so a
 # training set that differs by less than a thousandth is told, not refused.
 SIZES = {"train": 263_840, "validation": 5348, "test": 2472}
@@ -39,7 +37,6 @@ NUM_UTTERANCES = {
     "dev-clean": 2703,
     "dev-other": 2864,
     "test-clean": 2620,
-    "test-other": 2939,
 }
 _TOKENIZER_SPLIT = "train-clean-100"
 _SAMPLE = 32
@@ -58,16 +55,15 @@ def check(data_dir: str | os.PathLike[str], full: bool = False) -> list[str]:
     tokenizer = speech_tokenizer.load(data_dir, VOCAB_SIZE, _repair(data_dir))
     lines = [f"tokenizer: {VOCAB_SIZE} pieces"]
     for role, splits in SPLITS.items():
-        sources = [_open(data_dir, (split,)) for split in splits]
+        sources = [
+            speech_records.SpeechSplit(
+                data_dir, (split,), MAX_AUDIO, MAX_TARGETS, _repair(data_dir)
+            )
+            for split in splits
+        ]
         lines += [_check_split(source, tokenizer, full) for source in sources]
         lines.append(_check_size(data_dir, role, sum(map(len, sources))))
-    if (data_dir / f"{OPTIONAL_SPLIT}.csv").exists():
-        lines.append(_check_split(_open(data_dir, (OPTIONAL_SPLIT,)), tokenizer, full))
     return lines
-
-
-def _open(data_dir: Path, splits: tuple[str, ...]) -> speech_records.SpeechSplit:
-    return speech_records.SpeechSplit(data_dir, splits, MAX_AUDIO, MAX_TARGETS, _repair(data_dir))
 
 
 def _check_split(
@@ -149,8 +145,6 @@ def prepare(
     tree = _find_tree(data_dir, Path(manual_dir) if manual_dir else data_dir)
     repair = f"download and unpack the archive again into {tree.parent}; then {_repair(data_dir)}"
     splits = [split for parts in SPLITS.values() for split in parts]
-    if (tree / OPTIONAL_SPLIT).is_dir():
-        splits.append(OPTIONAL_SPLIT)
     for split in splits:
         librispeech_prepare.chapters(tree, split, repair)
     data_dir.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ import csv
 import dataclasses
 import functools
 import io
+import itertools
 import os
 import re
 from collections import Counter
@@ -159,9 +160,10 @@ def prepare_split(job: SplitToPrepare, num_workers: int = 0, expected: int | Non
     (job.data_dir / job.split).mkdir(parents=True, exist_ok=True)
     tokenizer = speech_tokenizer.load(job.data_dir, job.vocab_size, job.repair)
     prepare = functools.partial(prepare_chapter, job, tokenizer)
-    parts = list(preparation.in_processes(prepare, folders, num_workers))
-    kept = tuple(name for part in parts for name in part.kept)
-    left_out = tuple(entry for part in parts for entry in part.left_out)
+    parts = preparation.in_processes(prepare, folders, num_workers)
+    outcomes = [*itertools.chain.from_iterable(parts)]
+    kept = tuple(name for name, reason in outcomes if not reason)
+    left_out = tuple((name, reason) for name, reason in outcomes if reason)
     report = Report(job.split, kept, left_out)
     if not kept:
         raise DataError(f"{job.tree / job.split}: no utterance can be kept. {report}", job.repair)
@@ -192,17 +194,13 @@ def _utterances(chapter: Path, repair: str) -> tuple[dict[str, str], dict[str, P
 
 def prepare_chapter(
     job: SplitToPrepare, tokenizer: sentencepiece.SentencePieceProcessor, chapter: Path
-) -> Report:
-    """Write the utterances of one chapter that may be kept."""
+) -> list[tuple[str, str]]:
+    """Write the utterances of one chapter that may be kept; (id, '' or why it is left out)."""
     transcripts, audio = _utterances(chapter, job.repair)
-    kept, left_out = [], []
-    for name in sorted(transcripts.keys() | audio.keys()):
-        reason = _prepare_utterance(job, tokenizer, transcripts.get(name), audio.get(name))
-        if reason:
-            left_out.append((name, reason))
-        else:
-            kept.append(name)
-    return Report(job.split, tuple(kept), tuple(left_out))
+    return [
+        (name, _prepare_utterance(job, tokenizer, transcripts.get(name), audio.get(name)))
+        for name in sorted(transcripts.keys() | audio.keys())
+    ]
 
 
 def _prepare_utterance(
