@@ -216,11 +216,8 @@ def test_missing_data_and_lm_eval_are_named_before_a_worker_starts(trained, monk
     folder.mkdir()
     more = (trained.directory, "--suite=pydoc", f"--data_dir={folder}")
     assert re.search("(?s)tasks.json is missing.*prepare downstream", _refusal(capsys, *more))
-    find = suites.importlib.util.find_spec
-    monkeypatch.setattr(
-        suites.importlib.util, "find_spec", lambda name: None if name == "lm_eval" else find(name)
-    )
-    assert "lm-eval is not installed" in _refusal(capsys, *more)
+    monkeypatch.setattr(suites.importlib.metadata, "version", lambda name: "0.4.2")
+    assert "lm-eval 0.4.13, which has the prompts, is not installed" in _refusal(capsys, *more)
 
 
 def test_a_line_per_checkpoint(trained):

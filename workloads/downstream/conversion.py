@@ -25,6 +25,10 @@ PUBLISHED: dict[tuple[str, str], int] = {
     (entry.data, entry.split): entry.n for entry in TASKS.values() if entry.n is not None
 }
 _WINOGRAD = {"wsc285": 285, "wsc273": 273}
+_UNREADABLE = (
+    *(OSError, KeyError, ValueError, TypeError, IndexError, AssertionError),
+    xml.etree.ElementTree.ParseError,
+)
 
 
 def prepare(
@@ -42,7 +46,7 @@ def prepare(
     lines, problems, written = [], [], 0
     for name, data_set in DATA_SETS.items():
         try:
-            splits, source = _found(tree, name, data_set)
+            splits, source = _converted(tree, name, data_set)
             if not splits:
                 lines.append(f"{name}: not found; {_looked_for(data_set)}")
                 continue
@@ -100,7 +104,7 @@ def _looked_for(data_set: DataSet) -> str:
     return "looked for " + ", ".join(tfds + folders + published)
 
 
-def _found(tree: Path, name: str, data_set: DataSet) -> tuple[dict[str, list[Row]], str]:
+def _converted(tree: Path, name: str, data_set: DataSet) -> tuple[dict[str, list[Row]], str]:
     """Returns a data set's rows by split, and where they are from; nothing where it is not there.
 
     Raises DataError where it has some of its splits alone.
@@ -113,12 +117,12 @@ def _found(tree: Path, name: str, data_set: DataSet) -> tuple[dict[str, list[Row
             continue
         source, raw = opened
         try:
-            rows = [one for row in _in_order(list(raw)) for one in data_set.convert(row)]
+            rows = [ours for row in _in_order(list(raw)) for ours in data_set.convert(row)]
             splits[split] = [{field: row[field] for field in data_set.fields} for row in rows]
-        except (KeyError, ValueError, TypeError, IndexError, AssertionError) as problem:
+        except _UNREADABLE as problem:
             raise DataError(
-                f"{name}: a row of {source}, {split}, is none of the forms that are known "
-                f"({type(problem).__name__}: {problem}); {_looked_for(data_set)}"
+                f"{name}: {source}, {split}, cannot be read, or a row of it is none of the forms "
+                f"that are known ({type(problem).__name__}: {problem}); {_looked_for(data_set)}"
             ) from problem
     if name in _WINOGRAD and source.endswith(".xml"):
         # The 273 are the first of the 285.
@@ -150,11 +154,11 @@ def _opened(tree: Path, data_set: DataSet, split: str) -> tuple[str, Iterator[Ro
     """Returns where a split's rows are, and the rows."""
     if data_set.tfds:
         for version in tfds_directory.versions(tree / data_set.tfds):
-            there = tfds_directory.split_names(version)
-            name = next((one for one in SPLIT_NAMES[split] if one in there), None)
-            if name is not None:
-                split_rows = TfdsSplit(version, name, features={})
-                return f"TFDS {split_rows.dataset}", split_rows.decoded()
+            names = tfds_directory.split_names(version)
+            for name in SPLIT_NAMES[split]:
+                if name in names:
+                    split_rows = TfdsSplit(version, name, features={})
+                    return f"TFDS {split_rows.dataset}", split_rows.decoded()
     patterns = [f"{folder}/{{}}{end}" for folder in data_set.folders for end in _ENDS]
     for pattern in (*patterns, *data_set.files):
         for name in SPLIT_NAMES[split]:
@@ -169,10 +173,7 @@ _ENDS = ("-*.parquet", ".parquet", "-*.jsonl", ".jsonl")
 
 def _read(paths: list[Path]) -> Iterator[Row]:
     for path in paths:
-        try:
-            yield from _READERS[path.suffix](path)
-        except (OSError, ValueError, KeyError, xml.etree.ElementTree.ParseError) as problem:
-            raise DataError(f"{path} cannot be read: {problem}") from problem
+        yield from _READERS[path.suffix](path)
 
 
 def _parquet(path: Path) -> Iterator[Row]:

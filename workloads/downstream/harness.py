@@ -20,9 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
-from jax.experimental import multihost_utils
 
 from attention import files
 from workloads.base import spec
@@ -76,24 +74,14 @@ def evaluate(
         samples = ask(task, scorer, tokens, data_dir, report)
         costs = {name: count - before[name] for name, count in scorer.costs.items()}
         costs["seconds"] = time.perf_counter() - start
-        if jax.process_index() == 0:
-            files.write(path, _packed([costs, *samples]))
-        _meet(task.name)
+        files.write(path, _packed([costs, *samples]))
     finished = {task.name: _unpacked(folder / f"{task.name}.jsonl.gz") for task in suite.tasks}
     results = _results(suite, data_dir, finished, about)
-    _meet("results")
-    if jax.process_index() == 0:
-        samples = [sample for _, *of_task in finished.values() for sample in of_task]
-        files.write(directory / SAMPLES, _packed(samples))
-        files.write(directory / RESULTS, json.dumps(results, indent=1) + "\n")
-        shutil.rmtree(folder)
+    samples = [sample for _, *of_task in finished.values() for sample in of_task]
+    files.write(directory / SAMPLES, _packed(samples))
+    files.write(directory / RESULTS, json.dumps(results, indent=1) + "\n")
+    shutil.rmtree(folder)
     return results
-
-
-def _meet(where: str) -> None:
-    """Lets the processes of a trial wait for each other: one writes what all read."""
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices(where)
 
 
 def _packed(records: Sequence[Mapping[str, Any]]) -> bytes:

@@ -153,15 +153,15 @@ class Scorer:
         while done < len(order):
             length = self._ladder[bisect.bisect_left(self._ladder, len(rows[order[done]][0]))]
             numbers = order[done : done + self._rows(length)]
-            running = self._start(length, [rows[number] for number in numbers])
+            spans, running = self._start(length, [rows[number] for number in numbers])
             done += len(numbers)
             if pending is not None:  # the devices work on the next batch while this one is read
-                self._finish(*pending, rows, results)
-            pending = numbers, running
+                self._finish(*pending, results)
+            pending = numbers, spans, running
             if progress is not None:
                 progress(done, len(order))
         if pending is not None:
-            self._finish(*pending, rows, results)
+            self._finish(*pending, results)
         return results
 
     def _rows(self, length: int) -> int:
@@ -169,27 +169,30 @@ class Scorer:
         devices = self.workload.devices
         return devices.rounded_up(1) * max(1, self._tokens // length)
 
-    def _start(self, length: int, rows: Sequence[tuple[tuple[int, ...], int]]) -> Any:
-        """Returns a batch's results, as they come from the devices."""
+    def _start(
+        self, length: int, rows: Sequence[tuple[tuple[int, ...], int]]
+    ) -> tuple[list[slice], Any]:
+        """Returns where each row's results will stand in a batch's, and those of the devices."""
         devices = self.workload.devices
         size = self._rows(length)
-        own = size // devices.rounded_up(1)
+        per_device = size // devices.rounded_up(1)
         inputs = np.full((size, length), tokenizer.EOS, np.int32)
         targets = np.full((size, length), tokenizer.EOS, np.int32)
         places = np.zeros((size, length), np.int32)
         counts = np.zeros(size, np.int32)
+        spans = []
+        end = 0
         for number, (row, asked) in enumerate(rows):
             inputs[number, 1 : len(row)] = row[:-1]
             targets[number, : len(row)] = row
             counts[number] = asked
-        for device in range(0, size, own):
-            asked_there = [
-                np.arange(len(row) - asked, len(row)) + number * length
-                for number, (row, asked) in enumerate(rows[device : device + own])
-            ]
-            if asked_there:
-                flat = np.concatenate(asked_there)
-                places[device : device + own].reshape(-1)[: len(flat)] = flat
+            # A device's places follow each other, and count from its own first row.
+            place = number % per_device
+            start = end if place else number * length
+            end = start + asked
+            spans.append(slice(start, end))
+            first = place * length + len(row) - asked
+            places.reshape(-1)[start:end] = np.arange(first, first + asked)
         mine = devices.rows(size)
         batch = {"inputs": inputs, "targets": targets, "places": places, "counts": counts}
         batch = devices.shard({name: array[mine] for name, array in batch.items()})
@@ -198,30 +201,20 @@ class Scorer:
         if length not in self._compiled:
             self._compiled.add(length)
             self.costs["compilations"] += 1
-        return self._run(self._parameters, batch)
+        return spans, self._run(self._parameters, batch)
 
     def _finish(
-        self,
-        numbers: Sequence[int],
-        running: Any,
-        rows: Sequence[tuple[tuple[int, ...], int]],
-        results: list[Any],
+        self, numbers: Sequence[int], spans: Sequence[slice], running: Any, results: list[Any]
     ) -> None:
         """Puts a batch's results where its rows stood. Raises ValueError where one is NaN."""
-        logs, words = self.workload.devices.on_host(running)
-        own = len(logs) // self.workload.devices.rounded_up(1)
-        for first in range(0, len(numbers), own):
-            device = slice(first, first + own)
-            flat_logs, flat_words, start = logs[device].ravel(), words[device].ravel(), 0
-            for number in numbers[device]:
-                end = start + rows[number][1]
-                if np.isnan(flat_logs[start:end]).any():  # argmax would take it for the best
-                    raise ValueError(
-                        "the model's log-probabilities are NaN: its parameters are no numbers, as "
-                        "after training that diverged; evaluate another checkpoint"
-                    )
-                results[number] = flat_logs[start:end], flat_words[start:end]
-                start = end
+        logs, words = (array.ravel() for array in self.workload.devices.on_host(running))
+        for number, span in zip(numbers, spans, strict=True):
+            if np.isnan(logs[span]).any():  # argmax would take it for the best
+                raise ValueError(
+                    "the model's log-probabilities are NaN: its parameters are no numbers, as "
+                    "after training that diverged; evaluate another checkpoint"
+                )
+            results[number] = logs[span], words[span]
 
 
 def score_texts(

@@ -12,7 +12,6 @@ likelihood over that without the question (`acc_mutual_info`). HellaSwag and PIQ
 
 import dataclasses
 import importlib.metadata
-import importlib.util
 import json
 import os
 import pathlib
@@ -96,14 +95,15 @@ def check(suite: Suite, data_dir: str | os.PathLike[str]) -> None:
 
 
 def check_harness() -> None:
-    """Raises ValueError where lm-eval is absent, or older than what the tasks were written for."""
-    advice = f"pip install 'attnperf[downstream]', or '{HARNESS}=={HARNESS_VERSION}'"
-    if importlib.util.find_spec("lm_eval") is None:
-        raise ValueError(f"{HARNESS} is not installed, which has the prompts: {advice}")
-    version = importlib.metadata.version(HARNESS)
+    """Raises ValueError where lm-eval is absent, or of another release than the tasks are for."""
+    try:
+        version = importlib.metadata.version(HARNESS)
+    except importlib.metadata.PackageNotFoundError:
+        version = "none"
     if version != HARNESS_VERSION:
         raise ValueError(
-            f"{HARNESS} {version} is installed; prompts are those of {HARNESS_VERSION}: {advice}"
+            f"{HARNESS} {HARNESS_VERSION}, which has the prompts, is not installed: pip install "
+            f"'attnperf[downstream]', or '{HARNESS}=={HARNESS_VERSION}'; found: {version}"
         )
 
 

@@ -66,30 +66,23 @@ def example(question: Question, tokens: Tokens, length: int) -> Example:
     return Example(context[-room:], answer)
 
 
-class Rows:
-    """Examples as rows of one length: `rows[i]` is {"tokens" int32 [L], "weights" float32 [L]},
-    weights 1 at an answer's tokens and the separator behind it.
+def rows(examples: list[Example], context: int) -> list[dict[str, Any]]:
+    """Returns examples as rows of one length: {"tokens" int32 [L], "weights" float32 [L]}.
 
-    L is the longest example's length rounded up, at most the model's context.
+    Weights are 1 at an answer's tokens and the separator behind it. L is the longest example's
+    length rounded up, at most the model's context.
     """
-
-    def __init__(self, examples: list[Example], context: int) -> None:
-        self._examples = examples
-        longest = max(len(one.context) + len(one.answer) for one in examples)
-        self.length = min(context, -(-longest // _MULTIPLE) * _MULTIPLE)
-
-    def __len__(self) -> int:
-        return len(self._examples)
-
-    def __getitem__(self, number: int) -> dict[str, Any]:
-        """Returns a row; IndexError beyond the end."""
-        before, answer = self._examples[number]
+    longest = max(len(one.context) + len(one.answer) for one in examples)
+    length = min(context, -(-longest // _MULTIPLE) * _MULTIPLE)
+    result = []
+    for before, answer in examples:
         end = len(before) + len(answer)
-        tokens = np.full(self.length, tokenizer.PAD, np.int32)
+        tokens = np.full(length, tokenizer.PAD, np.int32)
         tokens[:end] = [*before, *answer]
-        weights = np.zeros(self.length, np.float32)
+        weights = np.zeros(length, np.float32)
         weights[len(before) : end] = 1
-        return {"tokens": tokens, "weights": weights}
+        result.append({"tokens": tokens, "weights": weights})
+    return result
 
 
 class FinetuningWorkload(LMWorkload):
@@ -109,7 +102,7 @@ class FinetuningWorkload(LMWorkload):
         self.suite = suite.name
         self.train_transform = self.eval_transform = unchanged
         self._scorer: scoring.Scorer | None = None
-        self._found: dict[tuple[str, str], list[Question]] = {}
+        self._asked: dict[tuple[str, str], list[Question]] = {}
 
     def _open(self, split: str, data_dir: str) -> Any:
         """Returns the training examples: evaluations go by questions."""
@@ -117,14 +110,14 @@ class FinetuningWorkload(LMWorkload):
         suites.check(suites.get(self.suite), data_dir)
         tokens, context = self._tokens(data_dir), self.size.context
         questions = self._questions("train", data_dir)
-        return Rows([example(one, tokens, context) for one in questions if one.gold], context)
+        return rows([example(one, tokens, context) for one in questions if one.gold], context)
 
     def _questions(self, split: str, data_dir: str) -> list[Question]:
         key = (split, data_dir)
-        if key not in self._found:
+        if key not in self._asked:
             suite = suites.get(self.suite)
-            self._found[key] = of_suite(suite, split, data_dir)
-        return self._found[key]
+            self._asked[key] = of_suite(suite, split, data_dir)
+        return self._asked[key]
 
     def _on_devices(self, batch: dict[str, np.ndarray]) -> spec.Batch:
         """A batch without weights is `example_batch`'s: of random tokens, all of them answers."""
