@@ -75,16 +75,15 @@ def of_trials(
 
 
 def _too_few(study: Study, directory: pathlib.Path, there: int, wanted: int) -> str:
-    kept = f"{there} checkpoint{'s' * (there != 1)}"
     if not there:
         return (
             f"{directory} has no checkpoint, so its model is lost: copy its {layout.CHECKPOINTS}/ "
             "back, or move the trial's directory away and resume the study, which trains it anew"
         )
     return (
-        f"{directory} has {kept} and {wanted} are asked: give --checkpoints={there}; a study keeps "
-        f"{wanted} where it is trained with --config.keep_checkpoints={wanted} (it had "
-        f"{study.settings['keep_checkpoints']})"
+        f"{directory} has {there} checkpoints and {wanted} are asked: give --checkpoints={there}; "
+        f"a study keeps {wanted} where it is trained with --config.keep_checkpoints={wanted} (it "
+        f"had {study.settings['keep_checkpoints']})"
     )
 
 

@@ -7,7 +7,6 @@ normalisations and paired tests need no second run.
 """
 
 import collections
-import contextlib
 import functools
 import gzip
 import importlib.metadata
@@ -16,7 +15,6 @@ import json
 import os
 import pathlib
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -50,16 +48,13 @@ def evaluate(
     workload: made by `workloads.registry.make`, parameters its tree, on the host or on devices.
     about: trial_id, variant, workload, seed and step, which become part of the results. progress:
     called with (task, done, all), all being requests to the model. Tasks that were finished before
-    are not asked again; where all were, the results that are there are returned.
+    are not asked again.
 
     Raises ValueError where the workload is no decoder or of another vocabulary than the data's, as
     `suites.check`, and for an answer that the model cannot be asked.
     """
     suites.check(suite, data_dir)
     directory = pathlib.Path(directory)
-    with contextlib.suppress(FileNotFoundError):
-        done: dict[str, Any] = json.loads((directory / RESULTS).read_text(encoding="utf-8"))
-        return done
     scorer = Scorer(workload, parameters)
     tokens = Tokens(data_dir).checked(str(workload), scorer.workload.size.vocabulary)
     folder = directory / TASKS
@@ -68,54 +63,45 @@ def evaluate(
         path = folder / f"{task.name}.jsonl.gz"
         if path.exists():
             continue
-        before, start = scorer.costs.copy(), time.perf_counter()
         report = functools.partial(progress, task.name) if progress else None
         ask = _generated if task.entry.generates else _chosen
-        samples = ask(task, scorer, tokens, data_dir, report)
-        costs = {name: count - before[name] for name, count in scorer.costs.items()}
-        costs["seconds"] = time.perf_counter() - start
-        files.write(path, _packed([costs, *samples]))
+        files.write(path, _packed(ask(task, scorer, tokens, data_dir, report)))
     finished = {task.name: _unpacked(folder / f"{task.name}.jsonl.gz") for task in suite.tasks}
     results = _results(suite, data_dir, finished, about)
-    samples = [sample for _, *of_task in finished.values() for sample in of_task]
-    files.write(directory / SAMPLES, _packed(samples))
+    files.write(directory / SAMPLES, _packed([*itertools.chain(*finished.values())]))
     files.write(directory / RESULTS, json.dumps(results, indent=1) + "\n")
     shutil.rmtree(folder)
     return results
 
 
-def _packed(records: Sequence[Mapping[str, Any]]) -> bytes:
-    """Returns lines, compressed; the same records give the same bytes."""
-    lines = "".join(f"{json.dumps(record, ensure_ascii=False)}\n" for record in records)
+def _packed(samples: Sequence[Sample]) -> bytes:
+    """Returns lines, compressed; the same samples give the same bytes."""
+    lines = "".join(f"{json.dumps(sample, ensure_ascii=False)}\n" for sample in samples)
     return gzip.compress(lines.encode(), mtime=0)
 
 
-def _unpacked(path: pathlib.Path) -> list[dict[str, Any]]:
+def _unpacked(path: pathlib.Path) -> list[Sample]:
     return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
 
 
 def _results(
     suite: Suite,
     data_dir: str | os.PathLike[str],
-    finished: Mapping[str, list[dict[str, Any]]],
+    finished: Mapping[str, list[Sample]],
     about: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Returns what results.json says; finished: the costs and the samples of each task."""
+    """Returns what results.json says; finished: the samples of each task."""
     entries = local_data.index(data_dir)
-    total: collections.Counter[str] = collections.Counter()
-    tasks = {}
-    for task in suite.tasks:
-        costs, *samples = finished[task.name]
-        total.update(costs)
-        tasks[task.name] = _summary(task, samples, entries[task.entry.data])
     version = importlib.metadata.version(suites.HARNESS)
     return {
         "format": FORMAT,
         "suite": suite.name,
         **about,
         "harness": f"{suites.HARNESS} {version}",
-        "tasks": tasks,
-        **total,
+        "tasks": {
+            task.name: _summary(task, finished[task.name], entries[task.entry.data])
+            for task in suite.tasks
+        },
     }
 
 

@@ -5,6 +5,7 @@ validation rows are the test, and every tenth training row is validation's.
 """
 
 import dataclasses
+import functools
 import logging
 import os
 import pathlib
@@ -41,8 +42,12 @@ class Question:
         return answer in self.allowed if self.allowed else bool(answer)
 
 
-def of_suite(suite: Suite, split: str, data_dir: str | os.PathLike[str]) -> list[Question]:
-    """Returns a split's questions of all tasks of a suite, task after task."""
+@functools.cache
+def of_suite(suite: Suite, split: str, data_dir: str) -> list[Question]:
+    """Returns a split's questions of all tasks of a suite, task after task.
+
+    Evaluations ask for the same ones again and again, which take seconds to load.
+    """
     return [question for task in suite.tasks for question in of_task(task, split, data_dir)]
 
 

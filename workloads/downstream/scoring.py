@@ -14,7 +14,6 @@ As in training, what a model is given begins with the separator of documents:
 """
 
 import bisect
-import collections
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -67,8 +66,7 @@ class Scorer:
     """Scores by one decoder with its parameters.
 
     parameters: the tree that the workload's `init_model_fn` gives, on the host or on devices.
-    tokens: of a batch on each device. costs: what was computed: tokens asked, tokens with filling,
-    compiled lengths. Raises ValueError where the workload is no decoder.
+    tokens: of a batch on each device. Raises ValueError where the workload is no decoder.
     """
 
     def __init__(self, workload: spec.Workload, parameters: Any, tokens: int = _TOKENS) -> None:
@@ -78,14 +76,12 @@ class Scorer:
                 "language model such as pydoc_lm or c4_lm"
             )
         self.workload, self.context = workload, workload.size.context
-        self.costs = collections.Counter(real_tokens=0, padded_tokens=0, compilations=0)
         self.use(parameters)
         self._tokens = tokens
         self._ladder: tuple[int, ...] = (self.context,)
         if workload.variant is None or variants_table.MIXERS[workload.variant.mixer].normalised:
             self._ladder = ladder(self.context)
         self._run = jax.jit(workload.log_probabilities)
-        self._compiled: set[int] = set()
 
     def use(self, parameters: Any) -> None:
         """Has other parameters of the same model score from here on; nothing is compiled anew."""
@@ -196,11 +192,6 @@ class Scorer:
         mine = devices.rows(size)
         batch = {"inputs": inputs, "targets": targets, "places": places, "counts": counts}
         batch = devices.shard({name: array[mine] for name, array in batch.items()})
-        self.costs["real_tokens"] += sum(len(row) for row, _ in rows)
-        self.costs["padded_tokens"] += size * length
-        if length not in self._compiled:
-            self._compiled.add(length)
-            self.costs["compilations"] += 1
         return spans, self._run(self._parameters, batch)
 
     def _finish(

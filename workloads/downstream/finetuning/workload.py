@@ -102,7 +102,6 @@ class FinetuningWorkload(LMWorkload):
         self.suite = suite.name
         self.train_transform = self.eval_transform = unchanged
         self._scorer: scoring.Scorer | None = None
-        self._asked: dict[tuple[str, str], list[Question]] = {}
 
     def _open(self, split: str, data_dir: str) -> Any:
         """Returns the training examples: evaluations go by questions."""
@@ -113,11 +112,7 @@ class FinetuningWorkload(LMWorkload):
         return rows([example(one, tokens, context) for one in questions if one.gold], context)
 
     def _questions(self, split: str, data_dir: str) -> list[Question]:
-        key = (split, data_dir)
-        if key not in self._asked:
-            suite = suites.get(self.suite)
-            self._asked[key] = of_suite(suite, split, data_dir)
-        return self._asked[key]
+        return of_suite(suites.get(self.suite), split, data_dir)
 
     def _on_devices(self, batch: dict[str, np.ndarray]) -> spec.Batch:
         """A batch without weights is `example_batch`'s: of random tokens, all of them answers."""
