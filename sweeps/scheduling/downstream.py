@@ -75,16 +75,15 @@ def of_trials(
 
 
 def _too_few(study: Study, directory: pathlib.Path, there: int, wanted: int) -> str:
-    kept = f"{there} checkpoint{'s' * (there != 1)}"
     if not there:
         return (
             f"{directory} has no checkpoint, so its model is lost: copy its {layout.CHECKPOINTS}/ "
             "back, or move the trial's directory away and resume the study, which trains it anew"
         )
     return (
-        f"{directory} has {kept} and {wanted} are asked: give --checkpoints={there}; a study keeps "
-        f"{wanted} where it is trained with --config.keep_checkpoints={wanted} (it had "
-        f"{study.settings['keep_checkpoints']})"
+        f"{directory} has {there} checkpoints and {wanted} are asked: give --checkpoints={there}; "
+        f"a study keeps {wanted} where it is trained with --config.keep_checkpoints={wanted} (it "
+        f"had {study.settings['keep_checkpoints']})"
     )
 
 
@@ -132,7 +131,9 @@ class Evaluate:
         self.suite = suite
         self.stage, rows = layout.planned_stage(directory, record, stage or None)
         planned = [trials.read(self.study.directory / row["path"]) for row in rows]
-        self.left_out = self._left_out(planned)
+        states = [str(status.read(self.study.directory / one.path)["state"]) for one in planned]
+        counts = Counter(state for state in states if state != "done")
+        self.left_out = ", ".join(f"{count} {state}" for state, count in counts.items())
         self.wanted = of_trials(self.study, planned, suite, checkpoints)
         if not self.wanted:
             raise ValueError(
@@ -143,11 +144,6 @@ class Evaluate:
         preflight.check_mesh(self.study)
         preflight.check_engine(self.study)
 
-    def _left_out(self, planned: list[Trial]) -> str:
-        states = [str(status.read(self.study.directory / one.path)["state"]) for one in planned]
-        counts = Counter(state for state in states if state != "done")
-        return ", ".join(f"{count} {state}" for state, count in counts.items())
-
     def run(self, progress: Progress) -> list[Evaluation]:
         """Evaluates what is not evaluated; returns what could not be.
 
@@ -156,50 +152,35 @@ class Evaluate:
         (self.study.directory / submissions.CANCELLED).unlink(missing_ok=True)
         if self.left_out:
             progress.say(f"stage {self.stage}: {self.left_out}, not evaluated")
-        with scheduler.stopping_signals() as told:
+        with scheduler.stopping_signals() as stop:
             preflight.check_data(self.study, self.suite)
-            made = scheduler.of_study(self.study, progress, told, self.changed)
+            made = scheduler.of_study(self.study, progress, stop, self.changed)
             with contextlib.closing(made) as jobs:
                 return jobs.outage.wait_out(lambda: run(jobs, progress, self.wanted))
 
 
 def summary(study: Study, wanted: list[Evaluation]) -> list[str]:
-    """Returns a line per trial: its last checkpoint's primary metrics, and means of the earlier.
+    """Returns a line per checkpoint: its primary metrics, and their mean.
 
     Raises ValueError for results that are damaged.
     """
-    by_trial: dict[str, dict[int, dict[str, float]]] = {}
-    for one in wanted:
-        values = _primary(study.directory / one.path / layout.RESULTS)
-        by_trial.setdefault(one.trial.path, {})[one.checkpoint] = values
-    return [_line(path, values) for path, values in by_trial.items()]
+    return [
+        f"{one.trial.path} step {one.checkpoint}: {_primary(study.directory / one.path)}"
+        for one in wanted
+    ]
 
 
-def _primary(path: pathlib.Path) -> dict[str, float]:
-    """Returns each task's primary metric, {} where there are no results."""
-    record = layout.read_json_if_there(path)
-    if record is None:
-        return {}
+def _primary(directory: pathlib.Path) -> str:
+    path = directory / layout.RESULTS
+    if not path.exists():
+        return "no results"
     try:
-        return {
-            name: float(task["metrics"][task["primary"]]) for name, task in record["tasks"].items()
-        }
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        tasks = layout.record(path, tasks=dict)["tasks"]
+        values = {name: float(task["metrics"][task["primary"]]) for name, task in tasks.items()}
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path} is not what an evaluation writes ({type(error).__name__}: {error}); remove "
-            f"{path.parent} and evaluate again"
+            f"{directory} and evaluate again"
         ) from error
-
-
-def _line(path: str, by_checkpoint: dict[int, dict[str, float]]) -> str:
-    last, values = max(by_checkpoint.items())
-    text = "no results"
-    if values:
-        each = ", ".join(f"{name} {value:.3f}" for name, value in values.items())
-        text = f"mean {statistics.fmean(values.values()):.4f} ({each})"
-    earlier = [
-        f"{step}: {statistics.fmean(values.values()):.4f}" if values else f"{step}: no results"
-        for step, values in sorted(by_checkpoint.items())[:-1]
-    ]
-    tail = f"; means at earlier checkpoints: {', '.join(earlier)}" if earlier else ""
-    return f"{path} step {last}: {text}{tail}"
+    figures = ", ".join(f"{name} {value:.3f}" for name, value in values.items())
+    return f"mean {statistics.fmean(values.values()):.4f} ({figures})"

@@ -9,6 +9,7 @@ has begun, and done. The parameters alone are taken over: the optimizer and the 
 import dataclasses
 import hashlib
 import json
+import math
 import pathlib
 from collections.abc import Iterable
 from typing import Any
@@ -48,19 +49,12 @@ def content(checkpoint: pathlib.Path) -> str:
 
     Raises ValueError where its record is damaged.
     """
-    path = checkpoint / layout.CHECKPOINT_RECORD
-    record: Any = layout.read_json_if_there(path)
-    try:
-        identity: dict[str, Any] = {
-            part: {name: value for name, value in record[part].items() if name.startswith(_PARTS)}
-            for part in ("shapes", "sums")
-        }
-        identity |= {"trial": record["trial"], "step": int(checkpoint.name)}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{path} does not say what the checkpoint holds ({type(error).__name__}: {error}), so "
-            "nothing can start from it"
-        ) from error
+    record = layout.record(checkpoint / layout.CHECKPOINT_RECORD, shapes=dict, sums=dict, trial=str)
+    identity: dict[str, Any] = {
+        part: {name: value for name, value in record[part].items() if name.startswith(_PARTS)}
+        for part in ("shapes", "sums")
+    }
+    identity |= {"trial": record["trial"], "step": int(checkpoint.name)}
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -71,55 +65,42 @@ def find(settings: dict[str, Any], pairs: Iterable[tuple[str, int]]) -> tuple[St
     model is another one or a checkpoint cannot be read.
     """
     directory = pathlib.Path(settings["finetune_from"])
-    rows = _rows(directory)
-    by_variant: dict[str, dict[int, list[dict[str, Any]]]] = {}
-    for row in rows:
-        if status.read(directory / row["path"])["state"] == "done":
-            by_variant.setdefault(row["variant"], {}).setdefault(row["seed"], []).append(row)
+    try:
+        _, planned = layout.planned_stage(directory, layout.study_record(directory))
+    except ValueError as error:
+        raise NotTrainedError(
+            f"finetune_from: {error}; train it first: python -m sweeps run "
+            f"--config={files.quoted(directory.name)} "
+            f"--config.experiment_dir={files.quoted(directory.parent)}"
+        ) from error
+    done = [row for row in planned if status.read(directory / row["path"])["state"] == "done"]
     starts = []
     for variant, seed in pairs:
-        seeds = by_variant.get(variant)
+        seeds = sorted({row["seed"] for row in done if row["variant"] == variant})
         if not seeds:
+            trained = dict.fromkeys(row["variant"] for row in done)
             raise NotTrainedError(
                 f"finetune_from: {directory} has no trial of {variant} that is done, for trials of "
-                f"{variant} to start from; variants with one: {', '.join(by_variant) or 'none'}"
+                f"{variant} to start from; variants with one: {', '.join(trained) or 'none'}"
             )
-        of_seed = seeds[seed] if seed in seeds else seeds[sorted(seeds)[seed % len(seeds)]]
-        starts.append(_start(settings, directory, variant, seed, _best(directory, of_seed)))
+        source = (variant, seed if seed in seeds else seeds[seed % len(seeds)])
+        points = [row for row in done if (row["variant"], row["seed"]) == source]
+        starts.append(_start(settings, variant, seed, directory / _best(directory, points)))
     return tuple(starts)
 
 
-def _rows(directory: pathlib.Path) -> list[dict[str, Any]]:
-    if not (directory / layout.STUDY).exists():
-        raise NotTrainedError(
-            f"finetune_from: {directory} is no study; train it first: python -m sweeps run "
-            f"--config={files.quoted(directory.name)} "
-            f"--config.experiment_dir={files.quoted(directory.parent)}"
-        )
-    record = layout.study_record(directory)
-    try:
-        _, rows = layout.planned_stage(directory, record)
-    except ValueError as error:
-        raise NotTrainedError(f"finetune_from: {error}") from error
-    return rows
-
-
-def _best(directory: pathlib.Path, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the point that validation prefers, of trials of one variant and seed."""
+def _best(study: pathlib.Path, rows: list[dict[str, Any]]) -> str:
+    """Returns the path of the point that validation prefers, of one variant's and seed's."""
     if len(rows) == 1:
-        return rows[0]
+        return str(rows[0]["path"])
     entry = catalog.get(rows[0]["workload"])
     column = f"validation/{entry.metric}"
-    values = [selection.trial_value(directory / row["path"], column, entry.mode) for row in rows]
-    numbers = [float("nan") if value is None else value for value in values]
-    best = selection.best_index(numbers, entry.mode)
-    return rows[best or 0]
+    values = [selection.trial_value(study / row["path"], column, entry.mode) for row in rows]
+    best = selection.best_index([math.nan if one is None else one for one in values], entry.mode)
+    return str(rows[best or 0]["path"])
 
 
-def _start(
-    settings: dict[str, Any], study: pathlib.Path, variant: str, seed: int, row: dict[str, Any]
-) -> Start:
-    directory = study / row["path"]
+def _start(settings: dict[str, Any], variant: str, seed: int, directory: pathlib.Path) -> Start:
     _check_model(settings, variant, trials.read(directory), directory)
     steps = layout.checkpoint_steps(directory)
     if not steps:
@@ -133,15 +114,21 @@ def _start(
 
 def _check_model(settings: dict[str, Any], variant: str, other: Trial, where: pathlib.Path) -> None:
     """Raises ValueError where a trial's model is another one than the study's."""
-    mine, its = catalog.model(settings["workload"]), catalog.model(other.workload)
-    differing = [f"its model is {its}, this study's {mine}"] if mine != its else []
-    here, there = checks.variant_hyperparameters(variant, settings), other.variant_hyperparameters
-    if here != there:
-        differing.append(f"{variant} has {there} there and {here} here")
-    differing += [
-        f"{key} is {getattr(other, key)} there and {settings[key]} here"
-        for key in ("param_dtype", "scan_layers")
-        if getattr(other, key) != settings[key]
-    ]
-    if differing:
-        raise ValueError(f"finetune_from: {where} cannot be started from: {differing[0]}")
+    wanted = {
+        "its model": catalog.model(settings["workload"]),
+        variant: checks.variant_hyperparameters(variant, settings),
+        "param_dtype": settings["param_dtype"],
+        "scan_layers": settings["scan_layers"],
+    }
+    trained = {
+        "its model": catalog.model(other.workload),
+        variant: other.variant_hyperparameters,
+        "param_dtype": other.param_dtype,
+        "scan_layers": other.scan_layers,
+    }
+    for name, value in wanted.items():
+        if trained[name] != value:
+            raise ValueError(
+                f"finetune_from: {where} cannot be started from: {name} is {trained[name]} there "
+                f"and {value} here"
+            )

@@ -216,32 +216,25 @@ def test_missing_data_and_lm_eval_are_named_before_a_worker_starts(trained, monk
     folder.mkdir()
     more = (trained.directory, "--suite=pydoc", f"--data_dir={folder}")
     assert re.search("(?s)tasks.json is missing.*prepare downstream", _refusal(capsys, *more))
-    find = suites.importlib.util.find_spec
-    monkeypatch.setattr(
-        suites.importlib.util, "find_spec", lambda name: None if name == "lm_eval" else find(name)
-    )
-    assert "lm-eval is not installed" in _refusal(capsys, *more)
+    monkeypatch.setattr(suites.importlib.metadata, "version", lambda name: "0.4.2")
+    assert "lm-eval 0.4.13, which has the prompts, is not installed" in _refusal(capsys, *more)
 
 
-def test_the_last_line_of_a_trial(trained):
-    asked = downstream.Evaluate(trained.directory, "pydoc", checkpoints=2)
-    assert [one.checkpoint for one in asked.wanted] == [50, 60, 50, 60]
-    values = {50: 0.5, 60: 0.25}
-    for one in asked.wanted[:2]:
-        folder = trained.directory / one.path
-        folder.mkdir(parents=True)
-        metrics = {"acc": values[one.checkpoint], "acc_norm": 1.0}
-        found = {"primary": "acc", "metrics": metrics}
-        layout.write_json(folder / layout.RESULTS, {"tasks": {"next": found, "sig": found}})
-    path, other = (trial.path for trial in trained.trials("grid"))
-    assert downstream.summary(asked.study, asked.wanted) == [
-        f"{path} step 60: mean 0.2500 (next 0.250, sig 0.250); means at earlier checkpoints: "
-        "50: 0.5000",
-        f"{other} step 60: no results; means at earlier checkpoints: 50: no results",
+def test_a_line_per_checkpoint(trained):
+    evaluation = downstream.Evaluate(trained.directory, "pydoc", checkpoints=2)
+    assert [one.checkpoint for one in evaluation.wanted] == [50, 60, 50, 60]
+    folder = trained.directory / evaluation.wanted[0].path
+    folder.mkdir(parents=True)
+    task = {"primary": "acc", "metrics": {"acc": 0.5, "acc_norm": 1.0}}
+    layout.write_json(folder / layout.RESULTS, {"tasks": {"next": task, "sig": task}})
+    path = trained.trials("grid")[0].path
+    assert downstream.summary(evaluation.study, evaluation.wanted)[:2] == [
+        f"{path} step 50: mean 0.5000 (next 0.500, sig 0.500)",
+        f"{path} step 60: no results",
     ]
-    layout.write_json(trained.directory / asked.wanted[0].path / layout.RESULTS, {"tasks": 3})
+    layout.write_json(folder / layout.RESULTS, {"tasks": {"next": 3}})
     with pytest.raises(ValueError, match="is not what an evaluation writes"):
-        downstream.summary(asked.study, asked.wanted)
+        downstream.summary(evaluation.study, evaluation.wanted)
 
 
 @pytest.mark.parametrize("typed", ["~nobody_of_that_name/x", "$DATA/x", "gs://bucket/x"])

@@ -126,14 +126,14 @@ def test_a_study_remembers_where_it_started(other, tmp_path):
 def test_what_cannot_be_started_from_is_refused(other, tmp_path):
     with pytest.raises(start.NotTrainedError, match="no trial of laser that is done.*standard"):
         _tuned(tmp_path, variants="standard,laser")
-    with pytest.raises(start.NotTrainedError, match="nothing is no study; train it first"):
+    with pytest.raises(start.NotTrainedError, match="nothing is no study: .*; train it first"):
         _resolved(tmp_path, name="tuned", workload=FINETUNED, finetune_from="nothing")
     planned = _resolved(
         tmp_path, planning=True, name="tuned", workload=FINETUNED, finetune_from="nothing"
     )
     assert len(planned.trials("grid")) == 2
     for changes, words in (
-        ({"workload": "c4_lm:superglue"}, "its model is pydoc_lm, this study's c4_lm"),
+        ({"workload": "c4_lm:superglue"}, "its model is pydoc_lm there and c4_lm here"),
         ({"param_dtype": "bfloat16"}, "param_dtype is float32 there and bfloat16 here"),
         ({"scan_layers": True}, "scan_layers is False there and True here"),
     ):
@@ -142,7 +142,7 @@ def test_what_cannot_be_started_from_is_refused(other, tmp_path):
             _resolved(tmp_path, name="tuned", **settings)
     directory = other / "grid/standard/pydoc_lm_jax/trial_1"
     (directory / layout.CHECKPOINTS / "20" / layout.CHECKPOINT_RECORD).write_text("{}")
-    with pytest.raises(ValueError, match="does not say what the checkpoint holds"):
+    with pytest.raises(ValueError, match="is damaged: shapes"):
         _tuned(tmp_path)
     shutil.rmtree(directory / layout.CHECKPOINTS)
     with pytest.raises(ValueError, match="has no checkpoint, so there is nothing to start from"):

@@ -14,8 +14,11 @@ N = 3
 
 def fabricated(suite: Suite) -> Suite:
     """Returns the suite as it would be if N questions of every task were published."""
-    tasks = tuple(dataclasses.replace(task, n=task.n and N) for task in suite.tasks)
-    return dataclasses.replace(suite, tasks=tasks)
+    tasks = []
+    for task in suite.tasks:
+        entry = dataclasses.replace(task.entry, n=task.entry.n and N)
+        tasks.append(dataclasses.replace(task, entry=entry))
+    return dataclasses.replace(suite, tasks=tuple(tasks))
 
 
 class Writer:

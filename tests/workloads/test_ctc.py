@@ -89,5 +89,3 @@ def test_references_without_words():
     for silent in ([], [""], [" "]):
         with pytest.raises(ValueError, match="no words"):
             ctc.word_error_rate(silent, silent)
-    with pytest.raises(ValueError, match="1 references, 2 hypotheses"):
-        ctc.word_errors(["A"], ["A", "B"])

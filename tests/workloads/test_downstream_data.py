@@ -1,7 +1,7 @@
 """Benchmarks' files into local questions, and what is wrong with local questions."""
 
-import csv
 import json
+import re
 
 import numpy as np
 import pyarrow
@@ -35,14 +35,8 @@ def _lines(path, rows):
 
 
 def _prepared(tree, data_dir, name, split):
-    conversion.prepare(tree, data_dir, published={})
+    conversion.prepare(tree, data_dir)
     return local_data.read(data_dir, name, split)
-
-
-def _texts(*names):
-    import tensorflow_datasets as tfds
-
-    return {name: tfds.features.Text() for name in names}
 
 
 def test_tfds_with_numbered_rows_comes_in_its_authors_order(tmp_path):
@@ -51,7 +45,7 @@ def test_tfds_with_numbered_rows_comes_in_its_authors_order(tmp_path):
     names = ("premise", "choice1", "choice2", "question")
     features = tfds.features.FeaturesDict(
         {
-            **_texts(*names),
+            **{name: tfds.features.Text() for name in names},
             "idx": tfds.features.Scalar(np.int32),
             "label": tfds.features.ClassLabel(names=["choice1", "choice2"]),
         }
@@ -59,11 +53,11 @@ def test_tfds_with_numbered_rows_comes_in_its_authors_order(tmp_path):
     rows = [{**dict.fromkeys(names, f"é{idx}"), "idx": idx, "label": idx % 2} for idx in (11, 3, 2)]
     splits = {"train": rows, "validation": rows[:1], "test": rows}
     _tfds(tmp_path, "super_glue/copa:1.0.2", features, splits)
-    found = _prepared(tmp_path, tmp_path / "data", "copa", "train")
-    assert [(row["premise"], row["label"]) for row in found] == [("é2", 0), ("é3", 1), ("é11", 1)]
-    told = local_data.index(tmp_path / "data")["copa"]
-    assert told["source"] == "TFDS super_glue/copa:1.0.2"
-    assert {split: one["rows"] for split, one in told["splits"].items()} == {
+    rows = _prepared(tmp_path, tmp_path / "data", "copa", "train")
+    assert [(row["premise"], row["label"]) for row in rows] == [("é2", 0), ("é3", 1), ("é11", 1)]
+    entry = local_data.index(tmp_path / "data")["copa"]
+    assert entry["source"] == "TFDS super_glue/copa:1.0.2"
+    assert {split: entry["splits"][split]["rows"] for split in entry["splits"]} == {
         "train": 3,
         "validation": 1,
     }
@@ -74,7 +68,7 @@ def test_tfds_with_nested_features(tmp_path):
 
     sequence, text = tfds.features.Sequence, tfds.features.Text()
     flat = {
-        **_texts("article", "example_id"),
+        **{"article": text, "example_id": text},
         "questions": sequence(text),
         "answers": sequence(text),
     }
@@ -92,11 +86,10 @@ def test_tfds_with_nested_features(tmp_path):
     for level in ("middle", "high"):
         stored = tfds.features.FeaturesDict({**flat, "options": rows})
         race.save_config(_tfds(tmp_path, f"race/{level}:2.0.0", stored, splits))
-    data_dir = tmp_path / "data"
-    found = _prepared(tmp_path, data_dir, "race_high", "test")
+    converted = _prepared(tmp_path, tmp_path / "data", "race_high", "test")
     second = {"article": "a", "question": "q2", "options": ["5", "6", "7", "8"], "answer": "D"}
-    assert len(found) == 4
-    assert found[1] == second
+    assert len(converted) == 4
+    assert converted[1] == second
 
 
 @pytest.mark.parametrize(
@@ -138,9 +131,41 @@ def test_tfds_with_nested_features(tmp_path):
             {"context": "A b. C d. E f. G h.", "endings": ["x", "y"], "label": 1},
             {"input_sentence_4": "d. E f. G h.", "sentence_quiz2": "y", "answer_right_ending": 1},
         ),
+        # As their authors publish them: nested questions, spans in other case, labels in words.
+        (
+            "multirc",
+            {
+                "passage": {
+                    "text": "p",
+                    "questions": [{"question": "q", "answers": [{"text": "a", "label": 1}]}],
+                }
+            },
+            {"paragraph": "p", "question": "q", "answer": "a", "label": 1},
+        ),
+        (
+            "record",
+            {
+                "passage": {"text": "Ann met Bob", "entities": [{"start": 0, "end": 2}]},
+                "qas": [{"query": "@placeholder met", "answers": [{"text": "Ann"}]}],
+            },
+            {"query": "@placeholder met", "entities": ["Ann"], "answers": ["Ann"]},
+        ),
+        (
+            "wsc",
+            {
+                "text": "The cat says it is",
+                "target": {
+                    **{"span1_index": 0, "span1_text": "the cat"},
+                    **{"span2_index": 3, "span2_text": "it,"},
+                },
+                "label": True,
+            },
+            {"span1_text": "The cat", "span2_text": "it", "label": 1},
+        ),
+        ("cb", {"label": "neutral"}, {"label": 2}),
     ],
 )
-def test_rows_of_tfds_become_lm_evals(name, row, expected):
+def test_rows_of_other_forms_become_lm_evals(name, row, expected):
     (converted,) = DATA_SETS[name].convert(row)
     assert expected.items() <= converted.items()
 
@@ -157,100 +182,64 @@ def test_parquet_as_the_hub_has_it(tmp_path):
             for part in (0, 1):
                 table = pyarrow.Table.from_pylist(rows[2 * part : 2 * part + 2])
                 pyarrow.parquet.write_table(table, folder / f"{split}-{part:05d}-of-00002.parquet")
-    lines = conversion.prepare(tmp_path, tmp_path / "data", published={})
+    lines = conversion.prepare(tmp_path, tmp_path / "data")
     assert len(lines) == len(DATA_SETS)
     for (name, split), rows in wanted.items():
         assert local_data.read(tmp_path / "data", name, split) == rows
 
 
 def test_published_files(tmp_path):
-    """The forms that differ from lm-eval's: nested questions, labels in words, XML, CSV."""
-    for split, number in (("train", 2), ("val", 1)):
-        passage = {
-            "text": "p",
-            "questions": [
-                {"question": "q", "answers": [{"text": "a", "label": 1}, {"text": "b", "label": 0}]}
-            ],
-        }
-        _lines(tmp_path / f"MultiRC/{split}.jsonl", [{"idx": 0, "passage": passage}] * number)
-        entities = {"text": "Ann met Bob", "entities": [{"start": 0, "end": 2}]}
-        asked = [{"query": "@placeholder met", "answers": [{"text": "Ann"}]}]
-        _lines(tmp_path / f"ReCoRD/{split}.jsonl", [{"passage": entities, "qas": asked}])
-        spans = {
-            "span1_index": 0,
-            "span1_text": "the cat",
-            "span2_index": 3,
-            "span2_text": "it,",
-        }
-        schema = {"text": "The cat says it is", "target": spans, "label": True, "idx": 0}
-        _lines(tmp_path / f"WSC/{split}.jsonl", [schema])
-        pair = {"premise": "p", "hypothesis": "h", "label": "neutral"}
-        _lines(tmp_path / f"CB/{split}.jsonl", [pair])
+    """Labels in a file of their own, CSV, and XML."""
     for split in ("train", "dev"):
-        _lines(
-            tmp_path / f"physicaliqa-train-dev/{split}.jsonl",
-            [{"goal": "g", "sol1": "1", "sol2": "2"}] * 2,
-        )
-        (tmp_path / f"physicaliqa-train-dev/{split}-labels.lst").write_text("1\n0\n")
+        path = tmp_path / f"physicaliqa-train-dev/{split}.jsonl"
+        _lines(path, [{"goal": "g", "sol1": "1", "sol2": "2"}] * 2)
+        path.with_name(f"{split}-labels.lst").write_text("1\n0\n")
+    names = [f"InputSentence{number}" for number in (1, 2, 3, 4)]
+    names += [f"RandomFifthSentenceQuiz{number}" for number in (1, 2)]
+    table = f"{','.join(names)},AnswerRightEnding\n1,2,3,4,1,2,2\n"
     for split in ("val", "test"):
-        with (tmp_path / f"cloze_test_{split}__spring2016 - x.csv").open("w") as file:
-            names = [f"InputSentence{n}" for n in (1, 2, 3, 4)]
-            quiz = [f"RandomFifthSentenceQuiz{n}" for n in (1, 2)]
-            table = csv.DictWriter(file, [*names, *quiz, "AnswerRightEnding"])
-            table.writeheader()
-            table.writerow({name: name[-1] for name in (*names, *quiz)} | {"AnswerRightEnding": 2})
+        (tmp_path / f"cloze_test_{split}__spring2016 - x.csv").write_text(table)
     (tmp_path / "WSCollection.xml").write_text(
         "<collection><schema><text><txt1>The cat\n sees</txt1><pron>it</pron><txt2>and runs.</txt2>"
         "</text><answers><answer>a cat</answer><answer>a dog</answer></answers>"
         "<correctAnswer>B.</correctAnswer></schema></collection>"
     )
     data_dir = tmp_path / "data"
-    found = _prepared(tmp_path, data_dir, "multirc", "train")
-    assert [(row["answer"], row["label"]) for row in found] == [("a", 1), ("b", 0)] * 2
-
-    def first(name, split="validation"):
-        return local_data.read(data_dir, name, split)[0]
-
-    assert first("record")["entities"] == first("record")["answers"] == ["Ann"]
-    assert (first("wsc")["span1_text"], first("wsc")["span2_text"]) == ("The cat", "it")
-    assert (first("wsc")["label"], first("cb")["label"]) == (1, 2)
-    assert [row["label"] for row in local_data.read(data_dir, "piqa", "validation")] == [1, 0]
-    story = first("storycloze_2016", "test")
+    rows = _prepared(tmp_path, data_dir, "piqa", "validation")
+    assert [row["label"] for row in rows] == [1, 0]
+    (story,) = local_data.read(data_dir, "storycloze_2016", "test")
     assert (story["input_sentence_4"], story["sentence_quiz2"]) == ("4", "2")
     assert story["answer_right_ending"] == 2
-    assert first("wsc285", "test") == {
-        "text": "The cat sees it and runs.",
-        "pronoun": "it",
-        "pronoun_loc": 13,
-        "options": ["a cat", "a dog"],
-        "label": 1,
-    }
+    assert local_data.read(data_dir, "wsc285", "test") == [
+        {
+            "text": "The cat sees it and runs.",
+            "pronoun": "it",
+            "pronoun_loc": 13,
+            "options": ["a cat", "a dog"],
+            "label": 1,
+        }
+    ]
 
 
-def test_another_number_of_questions_than_the_papers_is_refused(tmp_path):
-    writer = fabricated_rows.Writer(WORDS)
-    for split in ("train", "validation"):
-        _lines(tmp_path / f"super_glue/cb/{split}.jsonl", [writer.row("cb")] * 55)
-    with pytest.raises(DataError, match=r"cb: .* 55 questions in validation; .* of 56"):
-        conversion.prepare(tmp_path, tmp_path / "data")
-    assert not local_data.folder(tmp_path / "data").exists()
-
-
-def test_a_tree_without_any_says_what_was_looked_for(tmp_path):
-    with pytest.raises(DataError, match="(?s)has none of the data sets.*TFDS super_glue/copa"):
+@pytest.mark.parametrize(
+    ("row", "splits", "message"),
+    [
+        (None, (), "(?s)has none of the data sets.*TFDS super_glue/copa"),
+        ({"premise": "p", "label": 0}, ("train",), "cb: super_glue/cb/train.*hypothesis"),
+        (
+            {"premise": "p", "hypothesis": "h", "label": 0},
+            ("train",),
+            "cb: .* is there, but not validation",
+        ),
+    ],
+)
+def test_trees_that_cannot_be_converted(tmp_path, row, splits, message):
+    for split in splits:
+        _lines(tmp_path / f"super_glue/cb/{split}.jsonl", [row])
+    with pytest.raises(DataError, match=message):
         conversion.prepare(tmp_path, tmp_path / "data")
     with pytest.raises(DataError, match="is no directory"):
         conversion.prepare(tmp_path / "absent", tmp_path / "data")
-
-
-def test_a_row_of_another_form_and_a_split_that_lacks(tmp_path):
-    _lines(tmp_path / "super_glue/cb/train.jsonl", [{"premise": "p", "label": 0}])
-    with pytest.raises(DataError, match="cb: a row of super_glue/cb/train.jsonl.*hypothesis"):
-        conversion.prepare(tmp_path, tmp_path / "data", published={})
-    row = {"premise": "p", "hypothesis": "h", "label": 0}
-    _lines(tmp_path / "super_glue/cb/train.jsonl", [row])
-    with pytest.raises(DataError, match="cb: .* is there, but not validation"):
-        conversion.prepare(tmp_path, tmp_path / "data", published={})
 
 
 @pytest.fixture
@@ -272,16 +261,17 @@ def test_what_lacks_is_named_with_its_remedy(whole):
     with pytest.raises(DataError, match=r"(?s)has no arc_easy/test.jsonl, .*prepare downstream"):
         suites.check_data(suites.get("paper_diff"), data_dir)
     path = local_data.rows_path(data_dir, "wic", "validation")
-    path.write_text(path.read_text().replace("0", "1", 1))
+    content = path.read_text()
+    path.write_text(content.replace("0", "1", 1))
     suites.check_data(suite, data_dir)
-    with pytest.raises(DataError, match="wic/validation.jsonl has SHA-256"):
+    damaged = "wic/validation.jsonl is missing, cut short or changed"
+    with pytest.raises(DataError, match=damaged):
         suites.check_data(suite, data_dir, full=True)
-    with path.open("a") as file:
-        file.write("\n")
-    with pytest.raises(DataError, match="wic/validation.jsonl has .* bytes"):
+    path.write_text(content + "\n")
+    with pytest.raises(DataError, match=damaged):
         suites.check_data(suite, data_dir)
     path.unlink()
-    with pytest.raises(DataError, match="wic/validation.jsonl cannot be read"):
+    with pytest.raises(DataError, match=damaged):
         suites.check_data(suite, data_dir)
     (local_data.folder(data_dir) / "tasks.json").write_text('{"format": "other"}')
     with pytest.raises(DataError, match="its format is 'other'"):
@@ -302,24 +292,26 @@ def test_every_suite_names_its_metric_and_the_papers_number():
     }
     for name in suites.names():
         for task in suites.get(name).tasks:
-            assert task.primary in suites.METRICS
-            assert (task.n is None) == suites.get(name).embedded
+            assert (task.entry.n is None) == suites.get(name).embedded
             assert bool(task.paper) == (not suites.get(name).embedded)
             assert not (task.entry.partial and task.primary != "acc")
 
 
-def test_harness_absent_or_of_another_release(monkeypatch):
-    monkeypatch.setattr(suites.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"lm-eval is not installed.*attnperf\[downstream\]"):
-        suites.check_harness()
-    monkeypatch.undo()
-    monkeypatch.setattr(suites.importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setattr(suites.importlib.metadata, "version", lambda name: "0.4.2")
-    with pytest.raises(ValueError, match=r"lm-eval 0.4.2 is installed; .*0.4.13"):
+@pytest.mark.parametrize("version", ["none", "0.4.2"])
+def test_harness_absent_or_of_another_release(monkeypatch, version):
+    def installed(name):
+        if version == "none":
+            raise suites.importlib.metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(suites.importlib.metadata, "version", installed)
+    message = rf"lm-eval 0.4.13, which .*attnperf\[downstream\].*found: {version}"
+    with pytest.raises(ValueError, match=message):
         suites.check_harness()
 
 
 def test_commands(tmp_path, capsys):
+    """Another number of questions than the paper's is refused, a part of the suites is enough."""
     writer = fabricated_rows.Writer(WORDS)
     arguments = ["--data_dir", str(tmp_path / "data")]
     assert commands.main(["check", "downstream"]) == 2
@@ -327,13 +319,14 @@ def test_commands(tmp_path, capsys):
     assert commands.main(["check", "downstream", *arguments]) == 2
     assert "no questions are prepared there" in capsys.readouterr().err
     assert commands.main(["prepare", "downstream", *arguments]) == 2
-    for split, n in (("train", 3), ("validation", 56)):
-        _lines(tmp_path / f"tree/super_glue/cb/{split}.jsonl", [writer.row("cb")] * n)
-    tree = ["--from", str(tmp_path / "tree")]
-    assert commands.main(["prepare", "downstream", *arguments, *tree]) == 2
-    told = capsys.readouterr()
-    assert "has no arc_easy/test.jsonl" in told.err
-    assert "cb: 3 train, 56 validation" in told.out
+    arguments += ["--from", str(tmp_path / "tree")]
+    for n, message in ((55, "has 55 questions; .* of 56"), (56, "has no arc_easy/test.jsonl")):
+        for split, count in (("train", 3), ("validation", n)):
+            _lines(tmp_path / f"tree/super_glue/cb/{split}.jsonl", [writer.row("cb")] * count)
+        assert commands.main(["prepare", "downstream", *arguments]) == 2
+        output = capsys.readouterr()
+        assert re.search(message, output.err)
+        assert f"cb: 3 train, {n} validation" in output.out
 
 
 def test_a_byte_order_mark_and_companions_change_nothing(tmp_path):
@@ -344,10 +337,7 @@ def test_a_byte_order_mark_and_companions_change_nothing(tmp_path):
         path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
         path.with_name(f"._{split}.jsonl").write_bytes(b"\x00\x05\x16\x07")
     converted = _prepared(tmp_path, tmp_path / "data", "boolq", "train")
-    assert [each["question"] for each in converted] == ["is it"] * 2
-
-
-def test_companions_beside_local_questions_are_no_split(tmp_path):
-    _lines(local_data.rows_path(tmp_path, "copa", "train"), [{"label": 1}])
-    local_data.rows_path(tmp_path, "copa", "._train").write_bytes(b"\x00\x05\x16\x07")
-    assert set(local_data.lm_eval_dataset(tmp_path, "copa")) == {"train"}
+    assert [row["question"] for row in converted] == ["is it"] * 2
+    local_data.rows_path(tmp_path / "data", "boolq", "._train").write_bytes(b"\x00\x05\x16\x07")
+    loaded = local_data.lm_eval_dataset(tmp_path / "data", "boolq")
+    assert set(loaded) == {"train", "validation"}

@@ -13,11 +13,10 @@ from tests.workloads.conftest import VOCABULARY, WORDS
 from workloads import catalog
 from workloads.base.errors import DataError
 from workloads.base.options import Options
-from workloads.downstream import local_data, scoring, suites
-from workloads.downstream.finetuning import questions
+from workloads.downstream import local_data, questions, scoring, suites
 from workloads.downstream.finetuning import workload as finetuning
-from workloads.downstream.finetuning.questions import Question
 from workloads.downstream.finetuning.workload import Example, example
+from workloads.downstream.questions import Question
 from workloads.downstream.tokens import Tokens
 from workloads.storage import tokenizer
 from workloads.text import finetuning_specs
@@ -55,15 +54,13 @@ def few(monkeypatch):
 
 
 def test_rows_by_hand():
-    rows = finetuning.Rows([Example([5, 6], [7, 1]), Example([5], [8, 9, 1])], 128)
-    assert (len(rows), rows.length) == (2, 64)
-    first, second = rows[0], rows[1]
+    first, second = finetuning.rows([Example([5, 6], [7, 1]), Example([5], [8, 9, 1])], 128)
+    assert len(first["tokens"]) == len(second["tokens"]) == 64
     assert first["tokens"][:5].tolist() == [5, 6, 7, tokenizer.EOS, tokenizer.PAD]
     assert np.flatnonzero(first["weights"]).tolist() == [2, 3]
     assert np.flatnonzero(second["weights"]).tolist() == [1, 2, 3]
-    assert finetuning.Rows([Example([5] * 70, [7, 1])], 100).length == 100
-    with pytest.raises(IndexError):
-        rows[2]
+    (cut,) = finetuning.rows([Example([5] * 70, [7, 1])], 100)
+    assert len(cut["tokens"]) == 100
 
 
 def test_examples_by_hand_from_the_rows(few, data_dir, monkeypatch):
@@ -169,6 +166,8 @@ class Words:
 class Scorer:
     """Says 'y' to contexts with an a, and something else to others; prefers longer answers."""
 
+    context = 128
+
     def use(self, params):
         pass
 
@@ -176,7 +175,7 @@ class Scorer:
         assert most == 3  # the longest answer and the separator
         return [[ord("y")] if ord("a") in ids else [ord("x")] for ids in contexts]
 
-    def loglikelihoods(self, pairs):
+    def loglikelihoods(self, pairs, progress):
         return [
             types.SimpleNamespace(loglikelihood=-1.0 / len(answer), tokens=len(answer))
             for _, answer in pairs
@@ -184,7 +183,7 @@ class Scorer:
 
 
 def _question(context, gold, allowed=("y", "no")):
-    return Question("t", context, gold, allowed, lambda answer: answer == gold)
+    return Question("t", context, 0, gold, allowed, lambda answer: answer == gold)
 
 
 def test_metrics_by_hand(monkeypatch):
@@ -203,6 +202,7 @@ def test_metrics_by_hand(monkeypatch):
     # Where any text may be an answer there are none to rank, and a row may have no right one.
     free = [_question("a", "y", ()), dataclasses.replace(_question("b", "", ()), is_right=bool)]
     workload._scorer = types.SimpleNamespace(
+        context=128,
         use=lambda params: None,
         greedy=lambda contexts, most: [[ord("y")], []],
         loglikelihoods=Scorer().loglikelihoods,

@@ -171,13 +171,13 @@ FLAC, TEXT = "7-11-0001.flac", "7-11.trans.txt"
     [
         # STREAMINFO says how many samples there are, in 36 bits from the middle of byte 21 on.
         (_patch(25, b"\x96"), FLAC, "cannot be decoded"),
-        (_patch(21, b"\xf0" + bytes(4)), FLAC, "does not say how many samples"),
+        (_patch(21, b"\xf0" + bytes(4)), FLAC, "and a length are expected"),
         (_patch(150, bytes(50)), FLAC, "decoded"),
         (lambda path: path.write_bytes(b""), FLAC, "is no sound file"),
         (lambda path: path.write_bytes(b"no flac"), FLAC, "is no sound file"),
         (lambda path: _flac(path, _samples(9, 0), rate=8000), FLAC, "has 8000 Hz"),
         (lambda path: _flac(path, _samples(18, 0).reshape(9, 2)), FLAC, "2 channels"),
-        (lambda path: _flac(path, _samples(9, 0), subtype="PCM_24"), FLAC, "PCM_16 is expected"),
+        (lambda path: _flac(path, _samples(9, 0), subtype="PCM_24"), FLAC, "PCM_16 and a length"),
         (lambda path: path.write_text("7-11-0000 A\n7-11-0000 B\n"), TEXT, "twice"),
         (lambda path: path.write_text("7-11-0000 A\n\n"), TEXT, "line 2: '' is no id"),
         (lambda path: path.write_text("../../x A\n"), TEXT, "is no id"),
@@ -253,7 +253,6 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         texts = [*TEXTS] if split.startswith("train") else [*TEXTS[:2]]
         _chapter(tmp_path / "LibriSpeech", split, 100 + number, 1, texts)
         counts[split] = len(texts)
-    shutil.rmtree(tmp_path / "LibriSpeech" / librispeech.OPTIONAL_SPLIT)
     monkeypatch.setattr(librispeech, "NUM_UTTERANCES", counts)
     monkeypatch.setattr(librispeech, "VOCAB_SIZE", VOCAB_SIZE)
     monkeypatch.setattr(librispeech, "SIZES", {"train": 12, "validation": 4, "test": 2})
@@ -276,7 +275,7 @@ def test_all_splits_are_prepared_and_read(corpus: Path, capsys: pytest.CaptureFi
     assert len(printed) == 6
     lines = librispeech.check(corpus / "data", full=True)
     assert lines[1:4] == [
-        f"{split}: 4 utterances, every utterance read, 0 left out"
+        f"{split}: 4 utterances, every utterance read"
         for split in ("train-clean-100", "train-clean-360", "train-other-500")
     ]
     assert [line for line in lines if "in all" in line] == [
@@ -290,14 +289,13 @@ def test_all_splits_are_prepared_and_read(corpus: Path, capsys: pytest.CaptureFi
 def test_a_tokenizer_is_used_or_trained_on_train_clean_100_alone(
     corpus: Path, texts: list[str] | None
 ) -> None:
-    """test-other is prepared where it is; the tree and the data may lie in one folder."""
-    _chapter(corpus / "LibriSpeech", "test-other", 900, 1, ["JUMP JUMP", "QUICK DOG"])
+    """The tree and the data may lie in one folder."""
     model = speech_tokenizer.train(texts or TEXTS, VOCAB_SIZE)
     if texts:
         (corpus / speech_tokenizer.FILE_NAME).write_bytes(model)
     librispeech.prepare(corpus, num_workers=0)
     assert (corpus / speech_tokenizer.FILE_NAME).read_bytes() == model
-    assert librispeech.check(corpus)[-1] == "test-other: 2 utterances, 2 decoded, 0 left out"
+    assert librispeech.check(corpus)[-1] == "test: 2 utterances in all"
 
 
 def test_a_tokenizer_of_another_size_is_refused(corpus: Path) -> None:
@@ -319,11 +317,9 @@ def test_a_folder_without_librispeech_says_what_to_download(tmp_path: Path) -> N
         librispeech.prepare(tmp_path / "data", tmp_path)
 
 
-def test_algoperfs_int64_and_missing_lists_of_left_out_are_fine(prepared: Path) -> None:
+def test_algoperfs_int64_is_fine(prepared: Path) -> None:
     for path in prepared.glob("*/*_audio.npy"):
         np.save(path, np.load(path).astype(np.int64))
-    for path in prepared.glob("*_left_out.csv"):
-        path.unlink()
     assert librispeech.check(prepared)[1] == "train-clean-100: 4 utterances, 4 decoded"
 
 
@@ -331,7 +327,7 @@ def test_algoperfs_int64_and_missing_lists_of_left_out_are_fine(prepared: Path) 
     ("file", "message"),
     [
         ("spm_model.vocab", "spm_model.vocab: the tokenizer cannot be read"),
-        ("dev-other.csv", "lacks dev-other.csv of LibriSpeech as AlgoPerf prepares it"),
+        ("dev-other.csv", "dev-other.csv cannot be read"),
         ("test-clean/105-1-0001_audio.npy", "105-1-0001_audio.npy is missing; test-clean.csv"),
         ("test-clean/105-1-0001_targets.npy", "is missing; test-clean.csv lists it"),
     ],
@@ -397,7 +393,7 @@ def test_another_count_is_said_before_any_audio_is_decoded(
         job.tree / "dev-clean" / "7" / "11" / "7-11-0001 copy.flac"
     )
     monkeypatch.setattr(librispeech_prepare, "prepare_chapter", None)
-    with pytest.raises(DataError, match=r"has 5 utterances .*7-11-0001.*; LibriSpeech has 4"):
+    with pytest.raises(DataError, match="has 5 utterances; LibriSpeech has 4"):
         librispeech_prepare.prepare_split(job, expected=4)
     assert not (job.data_dir / job.split).exists()
 

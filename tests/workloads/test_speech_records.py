@@ -61,15 +61,15 @@ def _cut(file: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("damage", "file", "message"),
     [
-        (_save(AUDIO, np.zeros(3, np.float32)), AUDIO, "holds float32 [3]; a list of integers"),
+        (_save(AUDIO, np.zeros(3, np.float32)), AUDIO, "holds float32 [3]; 1 to 4 samples"),
         (_save(AUDIO, np.zeros((3, 1), np.int16)), AUDIO, "holds int16 [3, 1]"),
         (_save(AUDIO, np.array([None])), AUDIO, "cannot be read"),
-        (_save(AUDIO, np.array([0, 32768])), AUDIO, "go from 0 to 32768; 16-bit"),
-        (_save(AUDIO, np.array([-32769, 0])), AUDIO, "go from -32769 to 0"),
-        (_save(AUDIO, np.zeros(5, np.int16)), AUDIO, "holds 5 samples; 1 to 4 are allowed"),
-        (_save(AUDIO, np.zeros(0, np.int16)), AUDIO, "holds 0 samples"),
-        (_save(TARGETS, np.ones(4, np.int32)), TARGETS, "holds 4 target ids; 1 to 3 are allowed"),
-        (_save(TARGETS, np.array([3, 0, 2])), TARGETS, "holds the id 0; targets are 1 or more"),
+        (_save(AUDIO, np.array([0, 32768])), AUDIO, "integers from -32768 to 32767"),
+        (_save(AUDIO, np.array([-32769, 0])), AUDIO, "integers from -32768 to 32767"),
+        (_save(AUDIO, np.zeros(5, np.int16)), AUDIO, "holds int16 [5]; 1 to 4 samples"),
+        (_save(AUDIO, np.zeros(0, np.int16)), AUDIO, "holds int16 [0]"),
+        (_save(TARGETS, np.ones(4, np.int32)), TARGETS, "holds int32 [4]; 1 to 3 target ids"),
+        (_save(TARGETS, np.array([3, 0, 2])), TARGETS, "integers from 1 to 32767"),
         (_save(TARGETS, np.array([3.0])), TARGETS, "holds float64 [1]"),
         (_cut(AUDIO), AUDIO, "cannot be read"),
         (_cut(TARGETS), TARGETS, "cannot be read"),
@@ -91,19 +91,18 @@ def test_a_damaged_utterance_is_named(
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content",
     [
-        ("id\n1-1-0\n", "the header is 'id'; ',id' is expected"),
-        ("", "the header is ''"),
-        (",id\n", "lists 0 utterances"),
-        (",id\n0,1-1-0\n1,1-1-0\n", "lists 2 utterances, 1 different ones"),
-        (",id\n0,1-1-0\n1\n", "line 3"),
-        (",id\n0,\n", "line 2"),
-        (",id\n0,../1-1-0\n", "line 2"),
+        "id\n1-1-0\n",
+        "",
+        ",id\n",
+        ",id\n0,1-1-0\n1,1-1-0\n",
+        ",id\n0,1-1-0\n1\n",
+        ",id\n0,\n",
+        ",id\n0,../1-1-0\n",
     ],
 )
-def test_a_damaged_list_is_named(directory: Path, content: str, message: str) -> None:
+def test_a_damaged_list_is_named(directory: Path, content: str) -> None:
     (directory / "a.csv").write_text(content)
-    with pytest.raises(DataError, match=r"a\.csv") as caught:
+    with pytest.raises(DataError, match=r"a\.csv is no list of utterances"):
         _open(directory)
-    assert message in str(caught.value)

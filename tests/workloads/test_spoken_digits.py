@@ -1,10 +1,11 @@
 """Embedded speech: the same everywhere, voices and texts disjoint, never over other speech."""
 
 import dataclasses
-import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+import espeakng_loader
 import numpy as np
 import pytest
 
@@ -41,12 +42,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return SMALL.prepare(tmp_path_factory.mktemp("small"))
 
 
-@pytest.fixture
-def own(small: Path, tmp_path: Path) -> Path:
-    """A copy that a test may damage."""
-    return Path(shutil.copytree(small, tmp_path / "own"))
-
-
 # What is said, and by whom.
 
 
@@ -75,51 +70,39 @@ def test_no_timbre_has_two_roles() -> None:
     assert [len(names) for names in variants] == [41, 10, 10]
     assert len(set.union(*variants)) == 61
     assert not CLOCK_SEEDED & set.union(*variants)
+    # espeak-ng ignores a variant that it lacks.
+    folder = Path(espeakng_loader.get_data_path()) / "voices" / "!v"
+    assert set.union(*variants) <= {path.name for path in folder.iterdir()}
     assert len(set(speakers.speaker_ids().values())) == 61 * 7
 
 
 # espeak-ng.
 
 
-def _utterances(count: int) -> list[espeak.Utterance]:
+def test_two_processes_say_the_same() -> None:
     """Every timbre of every role with changing accents."""
     voices = [voice for role in ROLES for voice in speakers.voices(role)][::5]
-    return [
+    utterances = [
         espeak.Utterance("three seven", voices[number % len(voices)], 200 + number, 50)
-        for number in range(count)
+        for number in range(90)
     ]
-
-
-def test_two_processes_say_the_same() -> None:
-    first, second = espeak.speak(_utterances(90)), espeak.speak(_utterances(90))
+    (_, first), (_, second) = espeak.speak(utterances), espeak.speak(utterances)
     assert len(first) == 90
     for samples, again in zip(first, second, strict=True):
         assert samples.dtype == np.int16
         assert (samples == again).all()
     # A third of a second to a second, and not silence.
     assert all(5000 < len(samples) < 16_000 and np.abs(samples).max() > 2000 for samples in first)
-
-
-@pytest.mark.parametrize("voice", ["xx+m1", "en-us+nobody"])
-def test_an_unknown_voice_is_refused(voice: str) -> None:
     with pytest.raises(ValueError, match="espeak-ng has no voice"):
-        espeak.speak([espeak.Utterance("one", voice)])
+        espeak.speak([espeak.Utterance("one", "xx+m1")])
 
 
-def test_resampling_keeps_tones_below_8_khz_and_removes_others() -> None:
-    time = np.arange(22_050) / 22_050
-    inner = slice(200, -200)
-    for hertz, gain in ((0, 1), (440, 1), (5000, 1), (9500, 0)):
-        tone = np.rint(10_000 * np.cos(2 * np.pi * hertz * time)).astype(np.int16)
-        expected = gain * 10_000 * np.cos(2 * np.pi * hertz * np.arange(16_000) / 16_000)
-        resampled = espeak.resample(tone)
-        assert resampled.dtype == np.int16
-        assert len(resampled) == 16_000
-        # The Kaiser window's ripple is 0.3 %, its stop band 50 dB down.
-        assert np.abs(resampled - expected)[inner].max() < 60
-
-
-def test_resampling_clips() -> None:
+def test_resampling_keeps_tones_and_clips() -> None:
+    tone = 10_000 * np.cos(2 * np.pi * 440 * np.arange(22_050) / 22_050)
+    expected = 10_000 * np.cos(2 * np.pi * 440 * np.arange(16_000) / 16_000)
+    resampled = espeak.resample(np.rint(tone).astype(np.int16))
+    # The Kaiser window's ripple is 0.3 %.
+    assert np.abs(resampled - expected)[200:-200].max() < 60
     loud = np.repeat(np.array([-(2**15), 2**15 - 1] * 20, np.int16), 50)
     resampled = espeak.resample(loud)
     assert (resampled.min(), resampled.max()) == (-(2**15), 2**15 - 1)
@@ -158,26 +141,34 @@ def _shorten(path: Path) -> None:
     path.write_text("\n".join(path.read_text().splitlines()[:-1]) + "\n")
 
 
-def test_damage_is_found_and_mended(own: Path, small: Path) -> None:
-    for damage, pattern, message in (
+@pytest.mark.parametrize(
+    ("damage", "pattern", "message"),
+    [
         (data_files.flip, "test/*_audio.npy", "audio, targets and pieces have SHA-256"),
         (data_files.flip, "validation/*_targets.npy", ""),
         (Path.unlink, "train/*_audio.npy", "_audio.npy cannot be read"),
         (Path.unlink, "reference.json", "reference.json cannot be read"),
         (Path.unlink, "spm_model.vocab", "spm_model.vocab: the tokenizer cannot be read"),
         (Path.unlink, "validation.csv", "validation.csv cannot be read"),
-        (_shorten, "test.csv", "has 5 utterances; 6 are expected"),
-    ):
-        path = next(own.glob(pattern))
-        whole = path.read_bytes()
-        damage(path)
-        with pytest.raises(DataError, match=r"python -m workloads prepare spoken_digits") as caught:
-            SMALL.check(own)
-        assert message in str(caught.value)
-        path.write_bytes(whole)
-    data_files.flip(next(own.glob("test/*_audio.npy")))
-    SMALL.prepare(own)
-    assert data_files.contents(own) == data_files.contents(small)
+        (_shorten, "test.csv", "audio, targets and pieces have SHA-256"),
+    ],
+)
+def test_damage_is_found(
+    small: Path, tmp_path: Path, damage: Callable[[Path], object], pattern: str, message: str
+) -> None:
+    copy = Path(shutil.copytree(small, tmp_path / "copy"))
+    path = next(copy.glob(pattern))
+    damage(path)
+    with pytest.raises(DataError, match=r"python -m workloads prepare spoken_digits") as caught:
+        SMALL.check(copy)
+    assert message in str(caught.value)
+
+
+def test_damage_is_mended(small: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(small, tmp_path / "copy"))
+    data_files.flip(next(copy.glob("test/*_audio.npy")))
+    SMALL.prepare(copy)
+    assert data_files.contents(copy) == data_files.contents(small)
 
 
 def test_other_speech_is_never_replaced(tmp_path: Path) -> None:
@@ -188,14 +179,14 @@ def test_other_speech_is_never_replaced(tmp_path: Path) -> None:
 
 def test_an_utterance_that_is_too_long_ends_a_preparation(tmp_path: Path) -> None:
     short = dataclasses.replace(SMALL, max_audio=9000)
-    with pytest.raises(DataError, match=r"9000 are allowed.*\n.*espeakng-loader=="):
+    with pytest.raises(DataError, match="1 to 9000 samples are expected"):
         short.prepare(tmp_path)
     assert not (tmp_path / "reference.json").exists()
 
 
 def test_check_compares_with_the_published_hash(small: Path) -> None:
-    digest = json.loads((small / "reference.json").read_text())["sha256"]
-    version = espeak.version()
+    reference = SMALL.read_reference(small)
+    digest, version = reference["sha256"], reference["espeak_ng"]
     same = dataclasses.replace(SMALL, content_sha256=digest, espeak_version=version)
     assert same.check(small)[-2:] == [
         f"SHA-256 of audio, targets and pieces: {digest}",

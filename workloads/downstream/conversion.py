@@ -8,7 +8,7 @@ import csv
 import json
 import os
 import xml.etree.ElementTree
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,31 +25,31 @@ PUBLISHED: dict[tuple[str, str], int] = {
     (entry.data, entry.split): entry.n for entry in TASKS.values() if entry.n is not None
 }
 _WINOGRAD = {"wsc285": 285, "wsc273": 273}
+_UNREADABLE = (
+    *(OSError, KeyError, ValueError, TypeError, IndexError, AssertionError),
+    xml.etree.ElementTree.ParseError,
+)
 
 
 def prepare(
     tree: str | os.PathLike[str],
     data_dir: str | os.PathLike[str],
-    published: Mapping[tuple[str, str], int] | None = None,
 ) -> list[str]:
     """Writes every data set that `tree` has; returns a line for each, also for those it has not.
 
-    published: questions that a split must have, by (data set, split); those of the paper unless a
-    test says otherwise. Raises DataError where the tree is missing or has none of them, and after
-    all others are written where one is damaged, lacks a field, or has another number of questions.
+    Raises DataError where the tree is missing or has none of them, and after all others are written
+    where one is damaged or lacks a field. Numbers of questions are those of `check`.
     """
     tree = Path(tree)
     if not tree.is_dir():
         raise DataError(f"{tree} is no directory", "give --from what was downloaded")
-    published = PUBLISHED if published is None else published
     lines, problems, written = [], [], 0
     for name, data_set in DATA_SETS.items():
         try:
-            splits, source = _found(tree, name, data_set)
+            splits, source = _converted(tree, name, data_set)
             if not splits:
                 lines.append(f"{name}: not found; {_looked_for(data_set)}")
                 continue
-            _check_counts(name, splits, published, source)
         except DataError as problem:
             problems.append(str(problem))
             continue
@@ -67,8 +67,8 @@ def prepare(
 def check(data_dir: str | os.PathLike[str]) -> list[str]:
     """Returns a line for each suite: whole, or what it lacks.
 
-    Raises DataError where a file that `tasks.json` names is not what it says, and where no suite is
-    whole.
+    Raises DataError where a file that `tasks.json` names is not what it says or has another number
+    of questions than the published figures are of, and where no suite is whole.
     """
     advice = (
         f"python -m workloads prepare downstream --data_dir={files.quoted(data_dir)} --from=TREE"
@@ -76,20 +76,19 @@ def check(data_dir: str | os.PathLike[str]) -> list[str]:
     entries = local_data.index(data_dir, advice)
     for name, entry in entries.items():
         for split in entry["splits"]:
-            local_data.check_split(data_dir, entries, name, split, advice, full=True)
+            n = PUBLISHED.get((name, split))
+            if problem := local_data.problem(data_dir, entries, name, split, n, full=True):
+                raise DataError(problem, advice)
     lines, whole = [], 0
     for name in suites.names():
         suite = suites.get(name)
         try:
             suites.check_data(suite, data_dir)
-        except DataError as problem:
-            lines.append(str(problem).partition("\nTo repair")[0].removeprefix("suite "))
+        except DataError as error:
+            lines.append(str(error).partition("\nTo repair")[0].removeprefix("suite "))
             continue
         whole += 1
-        asked = sum(
-            entries[task.entry.data]["splits"][task.entry.split]["rows"] for task in suite.tasks
-        )
-        lines.append(f"{name}: whole, {asked:,} questions in {len(suite.tasks)} task(s)")
+        lines.append(f"{name}: whole, {len(suite.tasks)} task(s)")
     if not whole:
         raise DataError("\n".join(lines), advice)
     return lines
@@ -98,26 +97,11 @@ def check(data_dir: str | os.PathLike[str]) -> list[str]:
 def _looked_for(data_set: DataSet) -> str:
     tfds = [f"TFDS {data_set.tfds}"] if data_set.tfds else []
     folders = [f"{folder}/*.parquet" for folder in data_set.folders]
-    files = [file.format("SPLIT") for file in data_set.files]
-    return "looked for " + ", ".join(tfds + folders + files)
+    published = [pattern.format("SPLIT") for pattern in data_set.files]
+    return "looked for " + ", ".join(tfds + folders + published)
 
 
-def _check_counts(
-    name: str,
-    splits: Mapping[str, list[Row]],
-    published: Mapping[tuple[str, str], int],
-    source: str,
-) -> None:
-    for split, rows in splits.items():
-        n = published.get((name, split), len(rows))
-        if len(rows) != n:
-            raise DataError(
-                f"{name}: {source} has {len(rows):,} questions in {split}; the published figures "
-                f"are of {n:,}: this is another version of the data, or a part of it"
-            )
-
-
-def _found(tree: Path, name: str, data_set: DataSet) -> tuple[dict[str, list[Row]], str]:
+def _converted(tree: Path, name: str, data_set: DataSet) -> tuple[dict[str, list[Row]], str]:
     """Returns a data set's rows by split, and where they are from; nothing where it is not there.
 
     Raises DataError where it has some of its splits alone.
@@ -130,12 +114,12 @@ def _found(tree: Path, name: str, data_set: DataSet) -> tuple[dict[str, list[Row
             continue
         source, raw = opened
         try:
-            rows = [one for row in _in_order(list(raw)) for one in data_set.convert(row)]
+            rows = [ours for row in _in_order(list(raw)) for ours in data_set.convert(row)]
             splits[split] = [{field: row[field] for field in data_set.fields} for row in rows]
-        except (KeyError, ValueError, TypeError, IndexError, AssertionError) as problem:
+        except _UNREADABLE as problem:
             raise DataError(
-                f"{name}: a row of {source}, {split}, is none of the forms that are known "
-                f"({type(problem).__name__}: {problem}); {_looked_for(data_set)}"
+                f"{name}: {source}, {split}, cannot be read, or a row of it is none of the forms "
+                f"that are known ({type(problem).__name__}: {problem}); {_looked_for(data_set)}"
             ) from problem
     if name in _WINOGRAD and source.endswith(".xml"):
         # The 273 are the first of the 285.
@@ -167,11 +151,11 @@ def _opened(tree: Path, data_set: DataSet, split: str) -> tuple[str, Iterator[Ro
     """Returns where a split's rows are, and the rows."""
     if data_set.tfds:
         for version in tfds_directory.versions(tree / data_set.tfds):
-            there = tfds_directory.split_names(version)
-            name = next((one for one in SPLIT_NAMES[split] if one in there), None)
-            if name is not None:
-                split_rows = TfdsSplit(version, name, features={})
-                return f"TFDS {split_rows.dataset}", split_rows.decoded()
+            names = tfds_directory.split_names(version)
+            for name in SPLIT_NAMES[split]:
+                if name in names:
+                    split_rows = TfdsSplit(version, name, features={})
+                    return f"TFDS {split_rows.dataset}", split_rows.decoded()
     patterns = [f"{folder}/{{}}{end}" for folder in data_set.folders for end in _ENDS]
     for pattern in (*patterns, *data_set.files):
         for name in SPLIT_NAMES[split]:
@@ -186,10 +170,7 @@ _ENDS = ("-*.parquet", ".parquet", "-*.jsonl", ".jsonl")
 
 def _read(paths: list[Path]) -> Iterator[Row]:
     for path in paths:
-        try:
-            yield from _READERS[path.suffix](path)
-        except (OSError, ValueError, KeyError, xml.etree.ElementTree.ParseError) as problem:
-            raise DataError(f"{path} cannot be read: {problem}") from problem
+        yield from _READERS[path.suffix](path)
 
 
 def _parquet(path: Path) -> Iterator[Row]:

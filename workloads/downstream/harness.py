@@ -1,4 +1,4 @@
-"""A suite asked of a model: prompts, shots and metrics by lm-eval, probabilities by our scoring.
+"""A suite asked of a model: prompts and shots by lm-eval, probabilities and metrics by us.
 
 What is written, below the directory that is given: `tasks/<task>.jsonl.gz` as soon as a task is
 finished, then `samples.jsonl.gz`, all of them, and last `results.json`. A question's line keeps
@@ -7,7 +7,7 @@ normalisations and paired tests need no second run.
 """
 
 import collections
-import contextlib
+import functools
 import gzip
 import importlib.metadata
 import itertools
@@ -15,18 +15,15 @@ import json
 import os
 import pathlib
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
-from jax.experimental import multihost_utils
 
 from attention import files
 from workloads.base import spec
-from workloads.downstream import local_data, suites, task_loading
-from workloads.downstream.scoring import Costs, Scorer
+from workloads.downstream import local_data, questions, suites
+from workloads.downstream.scoring import Pair, Score, Scorer, answer_texts, score_texts
 from workloads.downstream.suites import Suite, Task
 from workloads.downstream.tokens import Tokens
 
@@ -50,17 +47,14 @@ def evaluate(
 
     workload: made by `workloads.registry.make`, parameters its tree, on the host or on devices.
     about: trial_id, variant, workload, seed and step, which become part of the results. progress:
-    told (task, done, all), all being requests to the model. Tasks that were finished before are not
-    asked again; where all were, the results that are there are returned.
+    called with (task, done, all), all being requests to the model. Tasks that were finished before
+    are not asked again.
 
     Raises ValueError where the workload is no decoder or of another vocabulary than the data's, as
     `suites.check`, and for an answer that the model cannot be asked.
     """
     suites.check(suite, data_dir)
     directory = pathlib.Path(directory)
-    with contextlib.suppress(FileNotFoundError):
-        done: dict[str, Any] = json.loads((directory / RESULTS).read_text(encoding="utf-8"))
-        return done
     scorer = Scorer(workload, parameters)
     tokens = Tokens(data_dir).checked(str(workload), scorer.workload.size.vocabulary)
     folder = directory / TASKS
@@ -69,28 +63,15 @@ def evaluate(
         path = folder / f"{task.name}.jsonl.gz"
         if path.exists():
             continue
-        before, start = vars(scorer.costs).copy(), time.perf_counter()
-        samples = _asked(task, scorer, tokens, data_dir, progress)
-        spent = {name: value - before[name] for name, value in vars(scorer.costs).items()}
-        spent["seconds"] = time.perf_counter() - start
-        if jax.process_index() == 0:
-            files.write(folder / f"{task.name}.costs.json", json.dumps(spent))
-            files.write(path, _packed(samples))
-        _meet(task.name)
+        report = functools.partial(progress, task.name) if progress else None
+        ask = _generated if task.entry.generates else _chosen
+        files.write(path, _packed(ask(task, scorer, tokens, data_dir, report)))
     finished = {task.name: _unpacked(folder / f"{task.name}.jsonl.gz") for task in suite.tasks}
-    results = _results(suite, data_dir, folder, finished, about)
-    _meet("results")
-    if jax.process_index() == 0:
-        files.write(directory / SAMPLES, _packed([*itertools.chain(*finished.values())]))
-        files.write(directory / RESULTS, json.dumps(results, indent=1) + "\n")
-        shutil.rmtree(folder)
+    results = _results(suite, data_dir, finished, about)
+    files.write(directory / SAMPLES, _packed([*itertools.chain(*finished.values())]))
+    files.write(directory / RESULTS, json.dumps(results, indent=1) + "\n")
+    shutil.rmtree(folder)
     return results
-
-
-def _meet(where: str) -> None:
-    """Lets the processes of a trial wait for each other: one writes what all read."""
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices(where)
 
 
 def _packed(samples: Sequence[Sample]) -> bytes:
@@ -106,25 +87,21 @@ def _unpacked(path: pathlib.Path) -> list[Sample]:
 def _results(
     suite: Suite,
     data_dir: str | os.PathLike[str],
-    folder: pathlib.Path,
     finished: Mapping[str, list[Sample]],
     about: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Returns what results.json says; finished: the samples of each task."""
     entries = local_data.index(data_dir)
-    costs = collections.Counter(dict.fromkeys(vars(Costs()), 0))
-    tasks = {}
-    for task in suite.tasks:
-        costs.update(json.loads((folder / f"{task.name}.costs.json").read_bytes()))
-        tasks[task.name] = _summary(task, finished[task.name], entries[task.entry.data])
     version = importlib.metadata.version(suites.HARNESS)
     return {
         "format": FORMAT,
         "suite": suite.name,
         **about,
         "harness": f"{suites.HARNESS} {version}",
-        "tasks": tasks,
-        **costs,
+        "tasks": {
+            task.name: _summary(task, finished[task.name], entries[task.entry.data])
+            for task in suite.tasks
+        },
     }
 
 
@@ -139,11 +116,9 @@ def _summary(task: Task, samples: Sequence[Sample], data: Mapping[str, Any]) -> 
         golds = collections.Counter(sample["gold"] for sample in samples)
         majority = golds.most_common(1)[0][1] / len(samples)
     references = dict(data.get("references", {}))
-    chosen = [sample for sample in samples if sample.get("choices")]
-    if chosen and not task.entry.generates:
-        right = [_right(sample["gold"]) for sample in chosen]
-        chance = [len(one) / len(s["choices"]) for one, s in zip(right, chosen, strict=True)]
-        references = {"chance": sum(chance) / len(chance), **references}
+    if not task.entry.generates:
+        chances = [len(_right(sample["gold"])) / len(sample["choices"]) for sample in samples]
+        references = {"chance": sum(chances) / len(chances), **references}
     return {
         "primary": task.primary,
         "paper": task.paper,
@@ -154,7 +129,7 @@ def _summary(task: Task, samples: Sequence[Sample], data: Mapping[str, Any]) -> 
         "references": references,
         "truncated": sum(sample["truncated"] > 0 for sample in samples),
         "data_sha256": data["splits"][task.entry.split]["sha256"],
-        "published_n": task.n,
+        "published_n": task.entry.n,
     }
 
 
@@ -162,65 +137,68 @@ def _right(gold: int | list[int]) -> list[int]:
     return gold if isinstance(gold, list) else [gold]
 
 
-def _asked(
+def _chosen(
     task: Task,
     scorer: Scorer,
     tokens: Tokens,
     data_dir: str | os.PathLike[str],
-    progress: Progress | None,
+    report: Callable[[int, int], None] | None,
 ) -> list[Sample]:
-    """Returns the samples of one task, in the order of its questions."""
-    with task_loading.quiet():
-        loaded = task_loading.load(task, data_dir)
-    from lm_eval import evaluator
-
-    from workloads.downstream.language_model import Decoder
-
-    def report(done: int, every: int) -> None:
-        if progress is not None:
-            progress(task.name, done, every)
-
-    model = Decoder(scorer, tokens, report)
-    with task_loading.quiet():
-        results = evaluator.evaluate(model, {"tasks": {task.name: loaded}}, bootstrap_iters=0)
-    lines = sorted(results["samples"][task.name], key=lambda one: int(one["doc_id"]))
-    if task.entry.generates:
-        return _generated(task, loaded, model, lines)
-    return [_chosen(task, loaded, model, line) for line in lines]
+    """Returns the samples of questions with choices, in the order of the questions."""
+    loaded = questions.load(task, data_dir)
+    rows = list(loaded.eval_docs)
+    pairs = [prompted(task, loaded, row) for row in rows]
+    scores = score_texts(scorer, tokens, [*itertools.chain(*pairs)], report)
+    return [
+        _choice_sample(task, number, loaded, row, [scores[pair] for pair in asked])
+        for number, (row, asked) in enumerate(zip(rows, pairs, strict=True))
+    ]
 
 
-def _chosen(task: Task, loaded: Any, model: Any, line: Mapping[str, Any]) -> Sample:
-    """Returns the sample of a question with choices; lm-eval's own verdicts, and ours per token."""
-    pairs = [tuple(pair) for pair in line["arguments"]]
-    texts = loaded.doc_to_choice(line["doc"])
+def prompted(task: Task, loaded: Any, row: Mapping[str, Any]) -> list[Pair]:
+    """Returns lm-eval's requests for a row: each choice behind the shots and its question.
+
+    Each choice alone follows, but for `partial` tasks.
+    """
+    context = loaded.fewshot_context(row, num_fewshot=task.shots)
+    requests = loaded.construct_requests(doc=row, ctx=context, metadata=(task.name, 0, 1))
+    return [request.args for request in requests]
+
+
+def _choice_sample(
+    task: Task, number: int, loaded: Any, row: Mapping[str, Any], scores: list[Score]
+) -> Sample:
+    """Returns a question's sample; metrics as lm-eval defines them, and `acc_per_token`.
+
+    scores: of `prompted`. Each metric ranks the choices by another normalisation.
+    """
+    texts = loaded.doc_to_choice(row)
     if task.entry.partial:
-        gold, texts = (
-            loaded.doc_to_text(line["doc"]),
-            [loaded.doc_to_target(line["doc"])] * len(texts),
-        )
+        gold, texts = loaded.doc_to_text(row), [loaded.doc_to_target(row)] * len(texts)
     else:  # several are right where the row says so
-        gold = line["doc"].get("right", loaded.doc_to_target(line["doc"]))
+        gold = row.get("right", loaded.doc_to_target(row))
     if isinstance(gold, str):
         gold = texts.index(gold)
-    given = [model.scores[pair] for pair in pairs[: len(texts)]]
-    alone = [model.scores[pair] for pair in pairs[len(texts) :]] or [None] * len(texts)
-    per_token = int(np.argmax([score.loglikelihood / score.tokens for score in given]))
-    names = [name for name in suites.METRICS if name in line["metrics"]]
-    correct = {name: bool(line[name]) for name in names}
+    given, alone = scores[: len(texts)], scores[len(texts) :]
+    logs = np.array([score.loglikelihood for score in given])
+    ranked = {"acc": logs}
+    if alone:
+        ranked["acc_norm"] = logs / [len(text) for text in texts]
+        ranked["acc_mutual_info"] = logs - [score.loglikelihood for score in alone]
+    ranked["acc_per_token"] = logs / [score.tokens for score in given]
     return {
         "task": task.name,
-        "question": int(line["doc_id"]),
+        "question": number,
         "gold": gold,
-        "choices": [
-            _choice(text, score, other)
-            for text, score, other in zip(texts, given, alone, strict=True)
-        ],
+        "choices": [_choice(*choice) for choice in itertools.zip_longest(texts, given, alone)],
         "truncated": max(score.truncated for score in given),
-        "correct": {**correct, "acc_per_token": per_token in _right(gold)},
+        "correct": {
+            name: int(np.argmax(values)) in _right(gold) for name, values in ranked.items()
+        },
     }
 
 
-def _choice(text: str, score: Any, alone: Any) -> dict[str, Any]:
+def _choice(text: str, score: Score, alone: Score | None) -> dict[str, Any]:
     return {
         "loglikelihood": score.loglikelihood,
         "unconditional": None if alone is None else alone.loglikelihood,
@@ -232,45 +210,46 @@ def _choice(text: str, score: Any, alone: Any) -> dict[str, Any]:
 
 
 def _generated(
-    task: Task, loaded: Any, model: Any, lines: Sequence[Mapping[str, Any]]
+    task: Task,
+    scorer: Scorer,
+    tokens: Tokens,
+    data_dir: str | os.PathLike[str],
+    report: Callable[[int, int], None] | None,
 ) -> list[Sample]:
     """Returns the samples of generated answers, and how the allowed ones rank beside them."""
-    asked: list[tuple[str, list[str]]] = []
-    for line in lines:
-        allowed = loaded.doc_to_choice(line["doc"]) if loaded.config.doc_to_choice else []
-        asked.append((line["arguments"][0][0], list(allowed)))
+    asked = questions.of_task(task, "test", data_dir)
+    most = task.entry.most_tokens
+    answers = answer_texts(scorer, tokens, [question.context for question in asked], most)
     pairs = [
         (context, f" {answer}")
-        for prompt, allowed in asked
-        for answer in allowed
-        for context in (prompt, "")
+        for question in asked
+        for answer in question.allowed
+        for context in (question.context, "")
     ]
-    model.score(list(dict.fromkeys(pairs)))
+    scores = score_texts(scorer, tokens, list(dict.fromkeys(pairs)), report)
     samples = []
-    for line, (prompt, allowed) in zip(lines, asked, strict=True):
-        answer, cut = model.answered[prompt]
-        label = loaded.doc_to_target(line["doc"])
-        gold = allowed[int(label)] if allowed else str(label)
+    for number, (question, answer) in enumerate(zip(asked, answers, strict=True)):
+        # Where any text may be the answer, the row's label says whether a phrase is right.
+        gold = question.gold if question.allowed else str(question.label)
         choices = [
-            _choice(text, model.scores[prompt, f" {text}"], model.scores["", f" {text}"])
-            for text in allowed
+            _choice(text, scores[question.context, f" {text}"], scores["", f" {text}"])
+            for text in question.allowed
         ]
-        exact = line["exact_match"] if "exact_match" in line else line["accuracy"]
-        correct = {"exact_match": bool(exact)}
+        correct = {"exact_match": question.is_right(answer)}
         if choices:
             ranked = [choice["loglikelihood"] for choice in choices]
-            correct["acc"] = allowed[int(np.argmax(ranked))] == gold
+            correct["acc"] = question.allowed[int(np.argmax(ranked))] == gold
+        length = len(tokens.encode(question.context))
         samples.append(
             {
                 "task": task.name,
-                "question": int(line["doc_id"]),
+                "question": number,
                 "gold": gold,
                 "answer": answer,
-                "allowed": allowed,
-                # Where any text may be the answer, an empty one says nothing.
-                "decodable": answer in allowed if allowed else bool(answer),
+                "allowed": question.allowed,
+                "decodable": question.is_decodable(answer),
                 "choices": choices,
-                "truncated": cut,
+                "truncated": max(0, length + most - scorer.context),
                 "correct": correct,
             }
         )

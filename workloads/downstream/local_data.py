@@ -1,4 +1,4 @@
-"""Questions on local disk: `DATA_DIR/downstream/TASK/SPLIT.jsonl`, told by `tasks.json`.
+"""Questions on local disk: `DATA_DIR/downstream/TASK/SPLIT.jsonl`, listed by `tasks.json`.
 
 `tasks.json` is written after the rows and says of every split how many there are and their file's
 SHA-256; what it does not name is not there. All but `lm_eval_dataset` needs the standard library
@@ -64,39 +64,33 @@ def index(data_dir: str | os.PathLike[str], repair: str = "") -> dict[str, Any]:
         raise DataError(f"{path} cannot be used: {problem}", repair) from problem
 
 
-def check_split(
+def problem(
     data_dir: str | os.PathLike[str],
     entries: Mapping[str, Any],
     task: str,
     split: str,
-    repair: str,
     n: int | None = None,
     full: bool = False,
-) -> None:
-    """Raises DataError unless a split of `entries`, those of `tasks.json`, is whole and has `n`
-    rows (None: any number).
+) -> str:
+    """Returns what is wrong with a split of `entries`, those of `tasks.json`; '' where it is whole
+    and has `n` rows (None: any number).
 
     With `full` its SHA-256 is computed.
     """
     path, entry = rows_path(data_dir, task, split), entries[task]["splits"][split]
     if n is not None and entry["rows"] != n:
-        raise DataError(
+        return (
             f"{path} has {entry['rows']:,} questions; the published figures are of {n:,}: this is "
-            "another version of the data, or a part of it",
-            repair,
+            "another version of the data, or a part of it"
         )
-    try:
-        size = path.stat().st_size
-    except OSError as problem:
-        raise DataError(f"{path} cannot be read: {problem}", repair) from problem
-    if size != entry["bytes"]:
-        raise DataError(f"{path} has {size:,} bytes; {INDEX} says {entry['bytes']:,}", repair)
-    if full and (digest := files.sha256(path)) != entry["sha256"]:
-        raise DataError(f"{path} has SHA-256 {digest}; {INDEX} says {entry['sha256']}", repair)
+    size = path.stat().st_size if path.is_file() else -1
+    if size != entry["bytes"] or (full and files.sha256(path) != entry["sha256"]):
+        return f"{path} is missing, cut short or changed: it is not the file that {INDEX} describes"
+    return ""
 
 
 def read(data_dir: str | os.PathLike[str], task: str, split: str) -> list[dict[str, Any]]:
-    """Returns the rows of a split that `check_split` found whole."""
+    """Returns the rows of a split."""
     with rows_path(data_dir, task, split).open(encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
 

@@ -6,10 +6,8 @@ the same but for case, articles and punctuation (Zhang et al., arXiv:1810.12885,
 
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 Row = Mapping[str, Any]
 _HIGHLIGHT = "\n@highlight\n"
@@ -52,16 +50,3 @@ def doc_to_choice(row: Row) -> list[str]:
 def doc_to_target(row: Row) -> str:
     """Returns the first right choice: what a shot shows."""
     return doc_to_choice(row)[row["right"][0]]
-
-
-def process_results(row: Row, results: Sequence[tuple[float, bool]]) -> dict[str, float]:
-    """Returns lm-eval's three accuracies; the second half of the results is without the story."""
-    choices = doc_to_choice(row)
-    logs = np.array([log for log, _ in results])
-    given, alone = logs[: len(choices)], logs[len(choices) :]
-    ranked = {
-        "acc": given,
-        "acc_norm": given / np.array([len(choice) for choice in choices]),
-        "acc_mutual_info": given - alone,
-    }
-    return {name: float(int(np.argmax(one)) in row["right"]) for name, one in ranked.items()}

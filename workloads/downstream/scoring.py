@@ -15,7 +15,6 @@ As in training, what a model is given begins with the separator of documents:
 
 import bisect
 import dataclasses
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,10 +23,12 @@ import numpy as np
 
 from attention import table as variants_table
 from workloads.base import sharding, spec
+from workloads.downstream.tokens import Tokens
 from workloads.storage import tokenizer
 from workloads.text.text_workload import TextWorkload
 
 Request = tuple[Sequence[int], Sequence[int]]
+Pair = tuple[str, str]
 # Tokens of a batch on one device, filled up ones included: a batch has so many, whatever its
 # length.
 _TOKENS = 2048
@@ -48,16 +49,6 @@ class Score:
     greedy: bool
     tokens: int
     truncated: int = 0
-
-
-@dataclasses.dataclass
-class Costs:
-    """What was computed: tokens asked, tokens with filling, compiled lengths, seconds."""
-
-    real_tokens: int = 0
-    padded_tokens: int = 0
-    compilations: int = 0
-    seconds: float = 0.0
 
 
 def ladder(context: int) -> tuple[int, ...]:
@@ -85,14 +76,12 @@ class Scorer:
                 "language model such as pydoc_lm or c4_lm"
             )
         self.workload, self.context = workload, workload.size.context
-        self.costs = Costs()
         self.use(parameters)
         self._tokens = tokens
         self._ladder: tuple[int, ...] = (self.context,)
         if workload.variant is None or variants_table.MIXERS[workload.variant.mixer].normalised:
             self._ladder = ladder(self.context)
         self._run = jax.jit(workload.log_probabilities)
-        self._compiled: set[int] = set()
 
     def use(self, parameters: Any) -> None:
         """Has other parameters of the same model score from here on; nothing is compiled anew."""
@@ -153,7 +142,6 @@ class Scorer:
         progress: Callable[[int, int], None] | None,
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns log-probabilities and most probable tokens of each row's last tokens."""
-        start = time.perf_counter()
         results: list[Any] = [None] * len(rows)
         # The longest first: the rows of a batch have nearly one length.
         order = sorted(range(len(rows)), key=lambda number: -len(rows[number][0]))
@@ -161,16 +149,15 @@ class Scorer:
         while done < len(order):
             length = self._ladder[bisect.bisect_left(self._ladder, len(rows[order[done]][0]))]
             numbers = order[done : done + self._rows(length)]
-            running = self._start(length, [rows[number] for number in numbers])
+            spans, running = self._start(length, [rows[number] for number in numbers])
             done += len(numbers)
             if pending is not None:  # the devices work on the next batch while this one is read
-                self._finish(*pending, rows, results)
-            pending = numbers, running
+                self._finish(*pending, results)
+            pending = numbers, spans, running
             if progress is not None:
                 progress(done, len(order))
         if pending is not None:
-            self._finish(*pending, rows, results)
-        self.costs.seconds += time.perf_counter() - start
+            self._finish(*pending, results)
         return results
 
     def _rows(self, length: int) -> int:
@@ -178,56 +165,70 @@ class Scorer:
         devices = self.workload.devices
         return devices.rounded_up(1) * max(1, self._tokens // length)
 
-    def _start(self, length: int, rows: Sequence[tuple[tuple[int, ...], int]]) -> Any:
-        """Returns a batch's results, as they come from the devices."""
+    def _start(
+        self, length: int, rows: Sequence[tuple[tuple[int, ...], int]]
+    ) -> tuple[list[slice], Any]:
+        """Returns where each row's results will stand in a batch's, and those of the devices."""
         devices = self.workload.devices
         size = self._rows(length)
-        own = size // devices.rounded_up(1)
+        per_device = size // devices.rounded_up(1)
         inputs = np.full((size, length), tokenizer.EOS, np.int32)
         targets = np.full((size, length), tokenizer.EOS, np.int32)
         places = np.zeros((size, length), np.int32)
         counts = np.zeros(size, np.int32)
+        spans = []
+        end = 0
         for number, (row, asked) in enumerate(rows):
             inputs[number, 1 : len(row)] = row[:-1]
             targets[number, : len(row)] = row
             counts[number] = asked
-        for device in range(0, size, own):
-            asked_there = [
-                np.arange(len(row) - asked, len(row)) + number * length
-                for number, (row, asked) in enumerate(rows[device : device + own])
-            ]
-            if asked_there:
-                flat = np.concatenate(asked_there)
-                places[device : device + own].reshape(-1)[: len(flat)] = flat
+            # A device's places follow each other, and count from its own first row.
+            place = number % per_device
+            start = end if place else number * length
+            end = start + asked
+            spans.append(slice(start, end))
+            first = place * length + len(row) - asked
+            places.reshape(-1)[start:end] = np.arange(first, first + asked)
         mine = devices.rows(size)
         batch = {"inputs": inputs, "targets": targets, "places": places, "counts": counts}
         batch = devices.shard({name: array[mine] for name, array in batch.items()})
-        self.costs.real_tokens += sum(len(row) for row, _ in rows)
-        self.costs.padded_tokens += size * length
-        if length not in self._compiled:
-            self._compiled.add(length)
-            self.costs.compilations += 1
-        return self._run(self._parameters, batch)
+        return spans, self._run(self._parameters, batch)
 
     def _finish(
-        self,
-        numbers: Sequence[int],
-        running: Any,
-        rows: Sequence[tuple[tuple[int, ...], int]],
-        results: list[Any],
+        self, numbers: Sequence[int], spans: Sequence[slice], running: Any, results: list[Any]
     ) -> None:
         """Puts a batch's results where its rows stood. Raises ValueError where one is NaN."""
-        logs, words = self.workload.devices.on_host(running)
-        own = len(logs) // self.workload.devices.rounded_up(1)
-        for first in range(0, len(numbers), own):
-            device = slice(first, first + own)
-            flat_logs, flat_words, start = logs[device].ravel(), words[device].ravel(), 0
-            for number in numbers[device]:
-                end = start + rows[number][1]
-                if np.isnan(flat_logs[start:end]).any():  # argmax would take it for the best
-                    raise ValueError(
-                        "the model's log-probabilities are NaN: its parameters are no numbers, as "
-                        "after training that diverged; evaluate another checkpoint"
-                    )
-                results[number] = flat_logs[start:end], flat_words[start:end]
-                start = end
+        logs, words = (array.ravel() for array in self.workload.devices.on_host(running))
+        for number, span in zip(numbers, spans, strict=True):
+            if np.isnan(logs[span]).any():  # argmax would take it for the best
+                raise ValueError(
+                    "the model's log-probabilities are NaN: its parameters are no numbers, as "
+                    "after training that diverged; evaluate another checkpoint"
+                )
+            results[number] = logs[span], words[span]
+
+
+def score_texts(
+    scorer: Scorer,
+    tokens: Tokens,
+    pairs: Sequence[Pair],
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[Pair, Score]:
+    """Returns the score of every (context, continuation); progress: as in `loglikelihoods`.
+
+    Raises ValueError for a continuation without a token, or longer than the model's context.
+    """
+    requests = [tokens.pair(*pair) for pair in pairs]
+    for (context, continuation), (_, ids) in zip(pairs, requests, strict=True):
+        if not 0 < len(ids) <= scorer.context:
+            raise ValueError(
+                f"the answer {continuation!r} has {len(ids)} tokens, the model scores 1 to "
+                f"{scorer.context}; the question ends in {context[-60:]!r}"
+            )
+    return dict(zip(pairs, scorer.loglikelihoods(requests, progress), strict=True))
+
+
+def answer_texts(scorer: Scorer, tokens: Tokens, contexts: Sequence[str], most: int) -> list[str]:
+    """Returns greedy answers of at most so many tokens, up to the separator, without blanks."""
+    answers = scorer.greedy([tokens.encode(context) for context in contexts], most)
+    return [tokens.decode(ids).strip() for ids in answers]

@@ -1,4 +1,4 @@
-"""Suites: which tasks are asked together, with how many shots, and by which metric each is told.
+"""Suites: which tasks are asked together, how many shots, which metric each is reported by.
 
 A suite is a file `workloads/downstream/suites/NAME.json`: `description`, `shots`, and of each task
 `primary`, the metric that was named before any result was seen, and `paper`, its name in the
@@ -12,7 +12,6 @@ likelihood over that without the question (`acc_mutual_info`). HellaSwag and PIQ
 
 import dataclasses
 import importlib.metadata
-import importlib.util
 import json
 import os
 import pathlib
@@ -23,7 +22,6 @@ from workloads.base.errors import DataError
 from workloads.downstream import local_data
 from workloads.downstream.task_table import TASKS, TaskEntry
 
-METRICS = ("acc", "acc_norm", "acc_per_token", "acc_mutual_info", "exact_match")
 HARNESS = "lm-eval"
 # The release whose task files and traps were read; what its successors change is not known.
 HARNESS_VERSION = "0.4.13"
@@ -34,16 +32,14 @@ _FOLDER = pathlib.Path(__file__).with_name("suites")
 class Task:
     """A task of a suite.
 
-    primary: the metric that it is told by. n: questions of the published figures, which the data
-    must have; None where nothing is published. paper: its name in the paper's table, or ''.
+    primary: the metric that it is reported by. paper: its name in the paper's table, or ''.
     """
 
     name: str
-    primary: str
-    shots: int
-    n: int | None
-    paper: str
     entry: TaskEntry
+    shots: int
+    primary: str
+    paper: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,14 +64,7 @@ def get(name: str) -> Suite:
         raise ValueError(variants_table.unknown("suite", name, known))
     record = json.loads((_FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     tasks = tuple(
-        Task(
-            task,
-            fields["primary"],
-            record["shots"],
-            TASKS[task].n,
-            fields.get("paper", ""),
-            TASKS[task],
-        )
+        Task(task, TASKS[task], record["shots"], **fields)
         for task, fields in record["tasks"].items()
     )
     return Suite(name, record["description"], tasks, record.get("embedded", False))
@@ -106,14 +95,15 @@ def check(suite: Suite, data_dir: str | os.PathLike[str]) -> None:
 
 
 def check_harness() -> None:
-    """Raises ValueError where lm-eval is absent, or older than what the tasks were written for."""
-    advice = f"pip install 'attnperf[downstream]', or '{HARNESS}=={HARNESS_VERSION}'"
-    if importlib.util.find_spec("lm_eval") is None:
-        raise ValueError(f"{HARNESS} is not installed, which has the prompts: {advice}")
-    version = importlib.metadata.version(HARNESS)
+    """Raises ValueError where lm-eval is absent, or of another release than the tasks are for."""
+    try:
+        version = importlib.metadata.version(HARNESS)
+    except importlib.metadata.PackageNotFoundError:
+        version = "none"
     if version != HARNESS_VERSION:
         raise ValueError(
-            f"{HARNESS} {version} is installed; prompts are those of {HARNESS_VERSION}: {advice}"
+            f"{HARNESS} {HARNESS_VERSION}, which has the prompts, is not installed: pip install "
+            f"'attnperf[downstream]', or '{HARNESS}=={HARNESS_VERSION}'; found: {version}"
         )
 
 
@@ -126,20 +116,15 @@ def check_data(suite: Suite, data_dir: str | os.PathLike[str], full: bool = Fals
     entries = local_data.index(data_dir, advice)
     absent: dict[str, None] = {}
     problems = []
-    for task in suite.tasks:
-        entry = task.entry
-        asked: dict[str, int | None] = {entry.split: task.n}
-        if task.shots or entry.generates:
-            asked.setdefault(entry.shots_from, None)
-        for split, n in asked.items():
+    for entry in (task.entry for task in suite.tasks):
+        splits = {entry.split, entry.shots_from} - {""}
+        for split in sorted(splits):
             if split not in entries.get(entry.data, {}).get("splits", {}):
                 absent[f"{entry.data}/{split}.jsonl"] = None
                 continue
-            try:
-                local_data.check_split(data_dir, entries, entry.data, split, "", n, full)
-            except DataError as problem:
-                problems.append(str(problem))
+            n = entry.n if split == entry.split else None
+            problems.append(local_data.problem(data_dir, entries, entry.data, split, n, full))
     if absent:
         problems.insert(0, f"{local_data.folder(data_dir)} has no {', '.join(absent)}")
-    if problems:
-        raise DataError(f"suite {suite.name}: " + "\n".join(problems), advice)
+    if any(problems):
+        raise DataError(f"suite {suite.name}: " + "\n".join(filter(None, problems)), advice)

@@ -119,7 +119,7 @@ def _write_librispeech(path: Path) -> Path:
         pool = spoken.digit_strings(role, 2)
         texts = [pool[number % len(pool)] for number in range(count)]
         lines = speakers.lines(split, texts, speakers.voices(role), (160, 220), random)
-        speech = espeak.speak([line.utterance for line in lines])
+        _, speech = espeak.speak([line.utterance for line in lines])
         splits[split] = [
             {
                 "speech": samples,

@@ -58,7 +58,7 @@ def _spec(model: WorkloadSpec, suite: FinetuningSuite) -> WorkloadSpec:
         model,
         name=f"{model.name}{SEPARATOR}{suite.name}",
         factory="workloads.downstream.finetuning.workload:make",
-        data="workloads.downstream.finetuning.questions:FinetuningData",
+        data="workloads.downstream.finetuning.data:FinetuningData",
         data_name=model.data_name or model.name,
         description=f"{model.name} fine-tuned to answer the questions of {suite.name}",
         metric="accuracy",

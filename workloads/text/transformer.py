@@ -51,10 +51,8 @@ _FAN_IN = nn.initializers.variance_scaling(1.0, "fan_in", "normal")
 def positions(length: int, width: int, longest: float = 1e4) -> Array:
     """Returns fixed positions [L, W] float32: W/2 sines, then as many cosines.
 
-    Wavelengths run geometrically from 2π to 2π·`longest`. Raises ValueError for an odd width.
+    Wavelengths run geometrically from 2π to 2π·`longest`. The width is even, and 4 or more.
     """
-    if width % 2 or width < 4:
-        raise ValueError(f"width {width}: sinusoidal positions need an even width of 4 or more")
     fraction = jnp.arange(width // 2, dtype=jnp.float32) / (width // 2 - 1)
     angles = jnp.arange(length, dtype=jnp.float32)[:, None] * longest**-fraction
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)

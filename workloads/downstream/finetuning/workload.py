@@ -24,7 +24,7 @@ from workloads.base.options import Options
 from workloads.base.workload import Sizes, unchanged
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.downstream import scoring, suites
-from workloads.downstream.finetuning.questions import Question, of_suite
+from workloads.downstream.questions import Question, of_suite
 from workloads.downstream.tokens import Tokens
 from workloads.storage import tokenizer
 from workloads.text import finetuning_specs
@@ -66,30 +66,23 @@ def example(question: Question, tokens: Tokens, length: int) -> Example:
     return Example(context[-room:], answer)
 
 
-class Rows:
-    """Examples as rows of one length: `rows[i]` is {"tokens" int32 [L], "weights" float32 [L]},
-    weights 1 at an answer's tokens and the separator behind it.
+def rows(examples: list[Example], context: int) -> list[dict[str, Any]]:
+    """Returns examples as rows of one length: {"tokens" int32 [L], "weights" float32 [L]}.
 
-    L is the longest example's length rounded up, at most the model's context.
+    Weights are 1 at an answer's tokens and the separator behind it. L is the longest example's
+    length rounded up, at most the model's context.
     """
-
-    def __init__(self, examples: list[Example], context: int) -> None:
-        self._examples = examples
-        longest = max(len(one.context) + len(one.answer) for one in examples)
-        self.length = min(context, -(-longest // _MULTIPLE) * _MULTIPLE)
-
-    def __len__(self) -> int:
-        return len(self._examples)
-
-    def __getitem__(self, number: int) -> dict[str, Any]:
-        """Returns a row; IndexError beyond the end."""
-        before, answer = self._examples[number]
+    longest = max(len(one.context) + len(one.answer) for one in examples)
+    length = min(context, -(-longest // _MULTIPLE) * _MULTIPLE)
+    result = []
+    for before, answer in examples:
         end = len(before) + len(answer)
-        tokens = np.full(self.length, tokenizer.PAD, np.int32)
+        tokens = np.full(length, tokenizer.PAD, np.int32)
         tokens[:end] = [*before, *answer]
-        weights = np.zeros(self.length, np.float32)
+        weights = np.zeros(length, np.float32)
         weights[len(before) : end] = 1
-        return {"tokens": tokens, "weights": weights}
+        result.append({"tokens": tokens, "weights": weights})
+    return result
 
 
 class FinetuningWorkload(LMWorkload):
@@ -109,7 +102,6 @@ class FinetuningWorkload(LMWorkload):
         self.suite = suite.name
         self.train_transform = self.eval_transform = unchanged
         self._scorer: scoring.Scorer | None = None
-        self._found: dict[tuple[str, str], list[Question]] = {}
 
     def _open(self, split: str, data_dir: str) -> Any:
         """Returns the training examples: evaluations go by questions."""
@@ -117,14 +109,10 @@ class FinetuningWorkload(LMWorkload):
         suites.check(suites.get(self.suite), data_dir)
         tokens, context = self._tokens(data_dir), self.size.context
         questions = self._questions("train", data_dir)
-        return Rows([example(one, tokens, context) for one in questions if one.gold], context)
+        return rows([example(one, tokens, context) for one in questions if one.gold], context)
 
     def _questions(self, split: str, data_dir: str) -> list[Question]:
-        key = (split, data_dir)
-        if key not in self._found:
-            suite = suites.get(self.suite)
-            self._found[key] = of_suite(suite, split, data_dir)
-        return self._found[key]
+        return of_suite(suites.get(self.suite), split, data_dir)
 
     def _on_devices(self, batch: dict[str, np.ndarray]) -> spec.Batch:
         """A batch without weights is `example_batch`'s: of random tokens, all of them answers."""
@@ -166,15 +154,18 @@ class FinetuningWorkload(LMWorkload):
         """Returns the metrics of the module's head."""
         tokens = self._tokens(data_dir)
         scorer = self._scoring(params)
-        answers = self._generated(scorer, questions, tokens)
-        pairs = {
-            (one.context, answer): tokens.pair(one.context, f" {answer}")
+        known = {answer for one in questions for answer in (*one.allowed, one.gold)}
+        # The longest answer, and the separator behind it.
+        most = max(len(tokens.encode(answer)) for answer in known) + 1
+        answers = scoring.answer_texts(scorer, tokens, [one.context for one in questions], most)
+        pairs = [
+            (one.context, f" {answer}")
             for one in questions
             for answer in (*one.allowed, one.gold)
             if answer
-        }
-        scores = dict(zip(pairs, scorer.loglikelihoods(list(pairs.values())), strict=True))
-        golds = [scores[one.context, one.gold] for one in questions if one.gold]
+        ]
+        scores = scoring.score_texts(scorer, tokens, list(dict.fromkeys(pairs)))
+        golds = [scores[one.context, f" {one.gold}"] for one in questions if one.gold]
         answered = list(zip(questions, answers, strict=True))
         metrics = {
             "accuracy": _mean(one.is_right(answer) for one, answer in answered),
@@ -184,8 +175,8 @@ class FinetuningWorkload(LMWorkload):
         if closed := [one for one in questions if one.allowed]:
             ranked = []
             for one in closed:
-                own = [scores[one.context, answer].loglikelihood for answer in one.allowed]
-                ranked.append(one.allowed[int(np.argmax(own))] == one.gold)
+                logs = [scores[one.context, f" {text}"].loglikelihood for text in one.allowed]
+                ranked.append(one.allowed[int(np.argmax(logs))] == one.gold)
             usual = self._majority(data_dir)
             metrics["rank_accuracy"] = _mean(ranked)
             metrics["majority"] = _mean(usual[one.task] == one.gold for one in closed)
@@ -197,15 +188,6 @@ class FinetuningWorkload(LMWorkload):
         for one in self._questions("train", data_dir):
             counts.setdefault(one.task, collections.Counter())[one.gold] += 1
         return {task: answers.most_common(1)[0][0] for task, answers in counts.items()}
-
-    def _generated(
-        self, scorer: scoring.Scorer, questions: list[Question], tokens: Tokens
-    ) -> list[str]:
-        """Returns the most probable answer to each question, token by token."""
-        known = {answer for one in questions for answer in (*one.allowed, one.gold)}
-        longest = max(len(tokens.encode(answer)) for answer in known) + 1
-        contexts = [tokens.encode(one.context) for one in questions]
-        return [tokens.decode(ids).strip() for ids in scorer.greedy(contexts, longest)]
 
     def _tokens(self, data_dir: str) -> Tokens:
         """Returns the data's tokens. Raises DataError where they are not the model's."""

@@ -8,7 +8,6 @@ applied to the published transcripts and lengths of test-clean gives exactly 148
 empty transcripts and no characters beyond the alphabet, so our other reasons take nothing away.
 """
 
-import csv
 import os
 from pathlib import Path
 
@@ -26,8 +25,6 @@ SPLITS: dict[str, tuple[str, ...]] = {
     "validation": ("dev-clean", "dev-other"),
     "test": ("test-clean",),
 }
-# Prepared where the tree holds it; AlgoPerf does not use it.
-OPTIONAL_SPLIT = "test-other"
 # Of AlgoPerf's workload. Its README counts 543,323 files, four fewer than these sizes give, so a
 # training set that differs by less than a thousandth is told, not refused.
 SIZES = {"train": 263_840, "validation": 5348, "test": 2472}
@@ -40,7 +37,6 @@ NUM_UTTERANCES = {
     "dev-clean": 2703,
     "dev-other": 2864,
     "test-clean": 2620,
-    "test-other": 2939,
 }
 _TOKENIZER_SPLIT = "train-clean-100"
 _SAMPLE = 32
@@ -53,38 +49,21 @@ def check(data_dir: str | os.PathLike[str], full: bool = False) -> list[str]:
     takes seconds. With `full`, reads every utterance (97 GB of int16, or AlgoPerf's 387 GB).
     """
     data_dir = Path(data_dir)
-    _check_layout(data_dir)
+    below = data_dir / "librispeech"
+    if below.is_dir() and not (data_dir / speech_tokenizer.FILE_NAME).exists():
+        raise DataError(f"{data_dir} holds no LibriSpeech itself", f"give --data_dir {below}")
     tokenizer = speech_tokenizer.load(data_dir, VOCAB_SIZE, _repair(data_dir))
     lines = [f"tokenizer: {VOCAB_SIZE} pieces"]
     for role, splits in SPLITS.items():
-        sources = [_open(data_dir, (split,)) for split in splits]
+        sources = [
+            speech_records.SpeechSplit(
+                data_dir, (split,), MAX_AUDIO, MAX_TARGETS, _repair(data_dir)
+            )
+            for split in splits
+        ]
         lines += [_check_split(source, tokenizer, full) for source in sources]
         lines.append(_check_size(data_dir, role, sum(map(len, sources))))
-    if (data_dir / f"{OPTIONAL_SPLIT}.csv").exists():
-        lines.append(_check_split(_open(data_dir, (OPTIONAL_SPLIT,)), tokenizer, full))
     return lines
-
-
-def _open(data_dir: Path, splits: tuple[str, ...]) -> speech_records.SpeechSplit:
-    return speech_records.SpeechSplit(data_dir, splits, MAX_AUDIO, MAX_TARGETS, _repair(data_dir))
-
-
-def _check_layout(data_dir: Path) -> None:
-    missing = [
-        split
-        for splits in SPLITS.values()
-        for split in splits
-        if not (data_dir / f"{split}.csv").is_file()
-    ]
-    if not missing:
-        return
-    below = data_dir / "librispeech"
-    hint = f"give --data_dir {below}" if below.is_dir() else _repair(data_dir)
-    raise DataError(
-        f"{data_dir} lacks {', '.join(f'{split}.csv' for split in missing)} of LibriSpeech as "
-        "AlgoPerf prepares it",
-        hint,
-    )
 
 
 def _check_split(
@@ -107,16 +86,12 @@ def _check_split(
         for number in range(len(source)):
             source[number]
     extent = "every utterance read" if full else f"{count} decoded"
-    left_out = _left_out(source.data_dir, source.splits[0])
-    return f"{source.splits[0]}: {len(source)} utterances, {extent}{left_out}"
+    return f"{source.splits[0]}: {len(source)} utterances, {extent}"
 
 
 def _check_files(source: speech_records.SpeechSplit) -> None:
     folder = source.data_dir / source.splits[0]
-    try:
-        names = set(os.listdir(folder))
-    except OSError as problem:
-        raise DataError(f"{folder} cannot be read: {problem}", source.repair) from problem
+    names = {path.name for path in folder.glob("*.npy")}
     for split, name in source.ids:
         for path_of in (speech_records.audio_path, speech_records.targets_path):
             path = path_of(source.data_dir, split, name)
@@ -140,16 +115,6 @@ def _agrees(
         )
     text = speech_tokenizer.decode(tokenizer, ids)
     return bool(speech_tokenizer.encode(tokenizer, text) == ids)
-
-
-def _left_out(data_dir: Path, split: str) -> str:
-    """What our own preparation left out of a split; empty where AlgoPerf's made it."""
-    path = librispeech_prepare.left_out_path(data_dir, split)
-    if not path.exists():
-        return ""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [(row["id"], row["reason"]) for row in csv.DictReader(file)]
-    return librispeech_prepare.summary(rows)
 
 
 def _check_size(data_dir: Path, role: str, count: int) -> str:
@@ -180,8 +145,6 @@ def prepare(
     tree = _find_tree(data_dir, Path(manual_dir) if manual_dir else data_dir)
     repair = f"download and unpack the archive again into {tree.parent}; then {_repair(data_dir)}"
     splits = [split for parts in SPLITS.values() for split in parts]
-    if (tree / OPTIONAL_SPLIT).is_dir():
-        splits.append(OPTIONAL_SPLIT)
     for split in splits:
         librispeech_prepare.chapters(tree, split, repair)
     data_dir.mkdir(parents=True, exist_ok=True)

@@ -11,10 +11,10 @@ import csv
 import dataclasses
 import functools
 import io
+import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -70,14 +70,13 @@ def frames(path: Path, repair: str) -> int:
     except (OSError, soundfile.SoundFileError) as problem:
         raise DataError(f"{path} is no sound file: {problem}", repair) from problem
     encoding = info.samplerate, info.channels, info.subtype
-    if encoding != (speech_records.SAMPLE_RATE, 1, "PCM_16"):
+    is_expected = encoding == (speech_records.SAMPLE_RATE, 1, "PCM_16")
+    if not is_expected or not 0 < info.frames < _UNKNOWN_LENGTH:
         raise DataError(
-            f"{path} has {info.samplerate} Hz, {info.channels} channels, {info.subtype}; "
-            "16000 Hz, 1 channel, PCM_16 is expected",
+            f"{path} has {info.samplerate} Hz, {info.channels} channels, {info.subtype}, "
+            f"{info.frames} samples; 16000 Hz, 1 channel, PCM_16 and a length are expected",
             repair,
         )
-    if not 0 < info.frames < _UNKNOWN_LENGTH:
-        raise DataError(f"{path} does not say how many samples it has, or has none", repair)
     return int(info.frames)
 
 
@@ -101,14 +100,10 @@ class Report:
     left_out: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
-        return f"{self.split}: {len(self.kept)} utterances{summary(self.left_out)}"
-
-
-def summary(left_out: Iterable[tuple[str, str]]) -> str:
-    """Text on what was left out, as in `, 2 left out (2 without audio)`."""
-    reasons = Counter(reason for _, reason in left_out)
-    counts = "; ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
-    return f", {reasons.total()} left out" + (f" ({counts})" if counts else "")
+        reasons = Counter(reason for _, reason in self.left_out)
+        counts = "; ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+        note = f" ({counts})" if counts else ""
+        return f"{self.split}: {len(self.kept)} utterances, {len(self.left_out)} left out{note}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,9 +160,10 @@ def prepare_split(job: SplitToPrepare, num_workers: int = 0, expected: int | Non
     (job.data_dir / job.split).mkdir(parents=True, exist_ok=True)
     tokenizer = speech_tokenizer.load(job.data_dir, job.vocab_size, job.repair)
     prepare = functools.partial(prepare_chapter, job, tokenizer)
-    parts = list(preparation.in_processes(prepare, folders, num_workers))
-    kept = tuple(name for part in parts for name in part.kept)
-    left_out = tuple(entry for part in parts for entry in part.left_out)
+    parts = preparation.in_processes(prepare, folders, num_workers)
+    outcomes = [*itertools.chain.from_iterable(parts)]
+    kept = tuple(name for name, reason in outcomes if not reason)
+    left_out = tuple((name, reason) for name, reason in outcomes if reason)
     report = Report(job.split, kept, left_out)
     if not kept:
         raise DataError(f"{job.tree / job.split}: no utterance can be kept. {report}", job.repair)
@@ -180,16 +176,14 @@ def prepare_split(job: SplitToPrepare, num_workers: int = 0, expected: int | Non
 
 def _check_count(job: SplitToPrepare, chapters: list[Path], expected: int) -> None:
     """Raises DataError, before any audio is decoded, where the split has other utterances."""
-    parts = [_utterances(chapter, job.repair) for chapter in chapters]
-    total = sum(len(transcripts.keys() | audio.keys()) for transcripts, audio in parts)
-    if total == expected:
-        return
-    halves = [name for transcripts, audio in parts for name in transcripts.keys() ^ audio.keys()]
-    such = f" ({len(halves)} lack audio or transcript, such as {min(halves)})" if halves else ""
-    raise DataError(
-        f"{job.tree / job.split} has {total} utterances{such}; LibriSpeech has {expected}",
-        job.repair,
-    )
+    total = 0
+    for chapter in chapters:
+        transcripts, audio = _utterances(chapter, job.repair)
+        total += len(transcripts.keys() | audio.keys())
+    if total != expected:
+        raise DataError(
+            f"{job.tree / job.split} has {total} utterances; LibriSpeech has {expected}", job.repair
+        )
 
 
 def _utterances(chapter: Path, repair: str) -> tuple[dict[str, str], dict[str, Path]]:
@@ -200,17 +194,13 @@ def _utterances(chapter: Path, repair: str) -> tuple[dict[str, str], dict[str, P
 
 def prepare_chapter(
     job: SplitToPrepare, tokenizer: sentencepiece.SentencePieceProcessor, chapter: Path
-) -> Report:
-    """Write the utterances of one chapter that may be kept."""
+) -> list[tuple[str, str]]:
+    """Write the utterances of one chapter that may be kept; (id, '' or why it is left out)."""
     transcripts, audio = _utterances(chapter, job.repair)
-    kept, left_out = [], []
-    for name in sorted(transcripts.keys() | audio.keys()):
-        reason = _prepare_utterance(job, tokenizer, transcripts.get(name), audio.get(name))
-        if reason:
-            left_out.append((name, reason))
-        else:
-            kept.append(name)
-    return Report(job.split, tuple(kept), tuple(left_out))
+    return [
+        (name, _prepare_utterance(job, tokenizer, transcripts.get(name), audio.get(name)))
+        for name in sorted(transcripts.keys() | audio.keys())
+    ]
 
 
 def _prepare_utterance(

@@ -20,7 +20,7 @@ import numpy as np
 import sentencepiece
 
 from attention import files
-from workloads.base.errors import DataError, repair_commands
+from workloads.base.errors import repair_commands
 from workloads.speech.corpora import espeak, speakers, speech_records, speech_tokenizer
 from workloads.storage import preparation
 
@@ -69,36 +69,27 @@ class Corpus:
     def check(self, data_dir: str | os.PathLike[str]) -> list[str]:
         """Read everything; one line per split and two about hashes; DataError at what is amiss.
 
-        A hash other than `reference.json`'s is damage; one other than `content_sha256` is told.
+        A hash other than `reference.json`'s is damage. A line says whether it is `content_sha256`.
         """
         repair = self.repair(data_dir)
         tokenizer = speech_tokenizer.load(data_dir, self.vocab_size, repair)
         sources = {role: self.open_split(data_dir, role) for role in SPLITS}
-        for role, source in sources.items():
-            if len(source) != self.sizes[role]:
-                raise DataError(
-                    f"{source} has {len(source)} utterances; {self.sizes[role]} are expected",
-                    repair,
-                )
         digest = content_sha256(sources, tokenizer)
         reference = self.read_reference(data_dir)
-        stored = reference.get("sha256")
+        stored, version = reference.get("sha256"), reference.get("espeak_ng")
         preparation.check_digest(data_dir, "audio, targets and pieces", digest, stored, repair)
-        lines = [f"{role}: {source}, {len(source)} utterances" for role, source in sources.items()]
-        return [
-            *lines,
-            f"SHA-256 of audio, targets and pieces: {digest}",
-            self._comparison(digest, str(reference.get("espeak_ng"))),
-        ]
-
-    def _comparison(self, digest: str, version: str) -> str:
-        if (version, digest) == (self.espeak_version, self.content_sha256):
-            return f"made by espeak-ng {version}, the same audio as the author's"
-        return (
+        comparison = (
             f"note: made by espeak-ng {version}; figures of this repository are from "
             f"{self.espeak_version}, which gave {self.content_sha256} on the author's machine. "
             "Results may differ slightly from the published ones"
         )
+        if (version, digest) == (self.espeak_version, self.content_sha256):
+            comparison = f"made by espeak-ng {version}, the same audio as the author's"
+        return [
+            *(f"{role}: {source}, {len(source)} utterances" for role, source in sources.items()),
+            f"SHA-256 of audio, targets and pieces: {digest}",
+            comparison,
+        ]
 
     def read_reference(self, data_dir: str | os.PathLike[str]) -> dict[str, Any]:
         """`reference.json`: `note`, `rows` with `<role>/wer`, `sha256`, `espeak_ng`."""
@@ -109,7 +100,10 @@ class Corpus:
         return repair_commands(self.workload, data_dir)
 
     def _write(self, data_dir: Path) -> None:
-        """Writes everything, the reference last."""
+        """Writes everything, the reference last.
+
+        Raises DataError for an utterance that is longer than `max_audio`.
+        """
         names = [speech_tokenizer.FILE_NAME, preparation.REFERENCE_FILE]
         lists = [f"{split}.csv" for split in SPLITS]
         preparation.claim(data_dir, self.note, [*names, *SPLITS, *lists])
@@ -118,8 +112,16 @@ class Corpus:
         model = speech_tokenizer.train(texts["train"], self.vocab_size)
         files.write(data_dir / speech_tokenizer.FILE_NAME, model)
         tokenizer = speech_tokenizer.load(data_dir, self.vocab_size, "")
-        version = espeak.version()
-        self._write_records(data_dir, self._lines(texts), tokenizer, version)
+        lines = self._lines(texts)
+        version, speech = espeak.speak([line.utterance for line in lines])
+        random = np.random.RandomState(self.seed)
+        for line, samples in zip(lines, speech, strict=True):
+            audio = speakers.with_noise(samples, random)
+            ids = speech_tokenizer.encode(tokenizer, line.utterance.text.upper())
+            speech_records.write(data_dir, line.split, line.name, audio, ids)
+        for role in SPLITS:
+            names = [line.name for line in lines if line.split == role]
+            speech_records.write_ids(data_dir, role, names)
         sources = {role: self.open_split(data_dir, role) for role in SPLITS}
         reference = {
             "note": self.note,
@@ -142,33 +144,6 @@ class Corpus:
                 np.random.RandomState([self.seed, number]),
             )
         ]
-
-    def _write_records(
-        self,
-        data_dir: Path,
-        lines: list[speakers.Line],
-        tokenizer: sentencepiece.SentencePieceProcessor,
-        version: str,
-    ) -> None:
-        """Speaks the lines in their order, adds noise, writes records.
-
-        Raises DataError for an utterance that is longer than `max_audio`.
-        """
-        random = np.random.RandomState(self.seed)
-        speech = espeak.speak([line.utterance for line in lines])
-        for line, samples in zip(lines, speech, strict=True):
-            audio = speakers.with_noise(samples, random)
-            if len(audio) > self.max_audio:
-                raise DataError(
-                    f"{line.utterance} has {len(audio)} samples; {self.max_audio} are allowed. "
-                    f"espeak-ng is {version}; this corpus was laid out with {self.espeak_version}",
-                    "pip install 'espeakng-loader==0.2.4'",
-                )
-            ids = speech_tokenizer.encode(tokenizer, line.utterance.text.upper())
-            speech_records.write(data_dir, line.split, line.name, audio, ids)
-        for role in SPLITS:
-            names = [line.name for line in lines if line.split == role]
-            speech_records.write_ids(data_dir, role, names)
 
 
 def content_sha256(

@@ -57,19 +57,14 @@ def read_ids(data_dir: str | os.PathLike[str], split: str, repair: str) -> list[
             header, *rows = list(csv.reader(file)) or [[]]
     except (OSError, ValueError, csv.Error) as problem:
         raise DataError(f"{path} cannot be read: {problem}", repair) from problem
-    if header != CSV_HEADER:
-        raise DataError(f"{path}: the header is {','.join(header)!r}; ',id' is expected", repair)
-    for number, row in enumerate(rows, 2):
-        if len(row) != 2 or not row[1] or "/" in row[1]:
-            raise DataError(f"{path}, line {number}: {row} is not a row number and an id", repair)
-    ids = [row[1] for row in rows]
-    if not ids or len(set(ids)) != len(ids):
+    ids = {row[1] for row in rows if len(row) == 2 and row[1] and "/" not in row[1]}
+    if header != CSV_HEADER or not ids or len(ids) != len(rows):
         raise DataError(
-            f"{path} lists {len(ids)} utterances, {len(set(ids))} different ones; it must list "
-            "some, each once",
+            f"{path} is no list of utterances: the header ',id', then on every line a number and "
+            "an id that no other line has",
             repair,
         )
-    return ids
+    return [row[1] for row in rows]
 
 
 class SpeechSplit:
@@ -103,14 +98,10 @@ class SpeechSplit:
         end.
         """
         split, utterance = self.ids[number]
-        audio = self._load(audio_path(self.data_dir, split, utterance), self.max_audio, "samples")
+        path = audio_path(self.data_dir, split, utterance)
+        audio = self._load(path, "samples", self.max_audio, _INT16.min)
         path = targets_path(self.data_dir, split, utterance)
-        targets = self._load(path, self.max_targets, "target ids")
-        if targets.min() < 1:
-            raise DataError(
-                f"{path} holds the id {targets.min()}; targets are 1 or more, 0 is the blank",
-                self.repair,
-            )
+        targets = self._load(path, "target ids", self.max_targets, 1)
         return {
             "audio": _padded(audio, self.max_audio, np.int16),
             "audio_length": np.int32(len(audio)),
@@ -121,32 +112,20 @@ class SpeechSplit:
     def __str__(self) -> str:
         return f"{self.data_dir}: {' + '.join(self.splits)}"
 
-    def _load(self, path: Path, limit: int, unit: str) -> np.ndarray:
-        """Integers `[1 … limit]` that 16 bits can hold."""
+    def _load(self, path: Path, unit: str, most: int, smallest: int) -> np.ndarray:
+        """Integers `[1 … most]` from `smallest` on that 16 bits can hold."""
         try:
-            array = np.load(path)
+            array: np.ndarray = np.load(path)
         except (OSError, ValueError, EOFError) as problem:
             raise DataError(f"{path} cannot be read: {problem}", self.repair) from problem
-        flaw = _flaw(array, limit, unit)
-        if flaw:
-            raise DataError(f"{path}: {flaw}", self.repair)
+        is_list = array.ndim == 1 and array.dtype.kind in "iu" and 0 < len(array) <= most
+        if not is_list or array.min() < smallest or array.max() > _INT16.max:
+            raise DataError(
+                f"{path} holds {array.dtype} {list(array.shape)}; 1 to {most} {unit} are expected, "
+                f"integers from {smallest} to {_INT16.max}",
+                self.repair,
+            )
         return array
-
-
-def _flaw(array: Any, limit: int, unit: str) -> str:
-    """What is wrong with an array of samples or ids; empty if nothing."""
-    if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
-        kind = f"{array.dtype} {list(array.shape)}" if hasattr(array, "dtype") else type(array)
-        return f"it holds {kind}; a list of integers is expected"
-    if not 0 < len(array) <= limit:
-        return (
-            f"it holds {len(array)} {unit}; 1 to {limit} are allowed. Preparation leaves longer "
-            "and empty utterances out"
-        )
-    smallest, largest = array.min(), array.max()
-    if smallest < _INT16.min or largest > _INT16.max:
-        return f"its values go from {smallest} to {largest}; 16-bit integers are expected"
-    return ""
 
 
 def _padded(array: np.ndarray, size: int, dtype: type[np.generic]) -> np.ndarray:

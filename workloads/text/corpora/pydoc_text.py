@@ -63,7 +63,7 @@ def documents() -> list[Document]:
 
     A paragraph that stands in several documents stays in the first (without this, 13 % of the
     validation characters stood in train too). Raises DataError where the installation has no
-    sources of its library, or no `pydoc_data`.
+    `pydoc_data`.
     """
     return deduplicated(itertools.chain(_topics(), _library()))
 
@@ -108,13 +108,7 @@ def library_path() -> Path:
 
 def _library() -> Iterator[tuple[str, str]]:
     library = library_path()
-    sources = sorted(_sources(library), key=lambda path: path.relative_to(library).as_posix())
-    if not sources:
-        raise DataError(
-            f"{library}: this Python has no source files of its standard library",
-            "use an installation with its sources",
-        )
-    for path in sources:
+    for path in sorted(_sources(library), key=lambda path: path.relative_to(library).as_posix()):
         yield path.relative_to(library).as_posix(), "\n\n".join(docstrings(path.read_bytes()))
 
 
@@ -174,33 +168,23 @@ def prepare(data_dir: str | os.PathLike[str]) -> Path:
 
 
 def check(data_dir: str | os.PathLike[str], full: bool = True) -> list[str]:
-    """Read everything; lines about what was found, DataError at the first thing amiss.
+    """Read everything; lines about the records, DataError at the first thing amiss.
 
     The last lines tell the Python release that the text is from, and whether losses may be
     compared with those of other machines.
     """
     repair = _repair(data_dir)
     lines = token_records.check(data_dir, repair, full=full)
-    sources = {role: token_records.TokenSplit(data_dir, role, repair) for role in SIZES}
-    for role, source in sources.items():
-        if (len(source), source.length, source.vocab_size) != (SIZES[role], LENGTH, VOCAB_SIZE):
-            raise source.error(
-                f"has {len(source)} records of {source.length} tokens out of {source.vocab_size}; "
-                f"{SIZES[role]} of {LENGTH} out of {VOCAB_SIZE} are expected"
-            )
-    digest, stored = content_sha256(sources), read_reference(data_dir)
+    digest, stored = content_sha256(_records(data_dir)), read_reference(data_dir)
     preparation.check_digest(data_dir, "the records", digest, stored.get("sha256"), repair)
-    return [*lines, f"SHA-256 of all records: {digest}", _comparable(digest, stored)]
-
-
-def _comparable(digest: str, stored: Mapping[str, Any]) -> str:
     python = stored.get("python", "unknown")
-    if digest == PINNED.get(python):
-        return f"text of Python {python}, the records that published figures were made with"
-    return (
-        f"text of Python {python}: losses are comparable with those on records of the same "
-        f"SHA-256 only; published figures were made with {' and '.join(PINNED)}"
-    )
+    comparable = f"text of Python {python}, the records that published figures were made with"
+    if digest != PINNED.get(python):
+        comparable = (
+            f"text of Python {python}: losses are comparable with those on records of the same "
+            f"SHA-256 only; published figures were made with {' and '.join(PINNED)}"
+        )
+    return [*lines, f"SHA-256 of all records: {digest}", comparable]
 
 
 def read_reference(data_dir: str | os.PathLike[str]) -> dict[str, Any]:
@@ -212,13 +196,19 @@ def read_reference(data_dir: str | os.PathLike[str]) -> dict[str, Any]:
     return preparation.read_reference(data_dir, _repair(data_dir))
 
 
-def content_sha256(sources: Mapping[str, token_records.TokenSplit]) -> str:
+def content_sha256(records: Mapping[str, np.ndarray]) -> str:
     """SHA-256 over the splits: name, then the records as little-endian uint16, in order."""
     digest = hashlib.sha256()
-    for role in sorted(sources):
+    for role in sorted(records):
         digest.update(role.encode())
-        digest.update(all_records(sources[role]).astype("<u2").tobytes())
+        digest.update(records[role].astype("<u2").tobytes())
     return digest.hexdigest()
+
+
+def _records(data_dir: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    """All records of each split."""
+    repair = _repair(data_dir)
+    return {role: all_records(token_records.TokenSplit(data_dir, role, repair)) for role in SIZES}
 
 
 def all_records(source: token_records.TokenSplit) -> np.ndarray:
@@ -260,12 +250,11 @@ def _write(data_dir: Path) -> None:
         splits={role: [_write_split(data_dir, role, parts[role])] for role in SIZES},
         source={"note": NOTE, "python": platform.python_version()},
     )
-    open_split = functools.partial(token_records.TokenSplit, data_dir, repair=_repair(data_dir))
-    sources = {role: open_split(role) for role in SIZES}
+    records = _records(data_dir)
     reference = {
         "note": NOTE,
-        "rows": reference_rows({role: all_records(sources[role]) for role in SIZES}, VOCAB_SIZE),
-        "sha256": content_sha256(sources),
+        "rows": reference_rows(records, VOCAB_SIZE),
+        "sha256": content_sha256(records),
         "python": platform.python_version(),
     }
     files.write(data_dir / preparation.REFERENCE_FILE, json.dumps(reference, indent=2) + "\n")

@@ -21,6 +21,7 @@ from attention import files
 from workloads.base import machine
 from workloads.base.errors import DataError, repair_commands
 from workloads.storage import packing, preparation, tfds_directory, token_records, tokenizer
+from workloads.storage.token_records import WrittenShard
 
 SPLITS = ("train", "validation", "test")
 PROGRESS = ".progress"
@@ -179,9 +180,9 @@ class Corpus:
         It is trained with byte fallback. Raises DataError where the model that is there has
         another size or other special ids.
         """
-        path, note = data_dir / token_records.TOKENIZER_FILE, data_dir / PROGRESS / "tokenizer.json"
+        path, note = data_dir / token_records.TOKENIZER_FILE, data_dir / PROGRESS / "tokenizer"
+        first = f"the first {self.documents} documents"
         if not path.exists():
-            first = f"the first {self.documents} documents"
             _report(f"training a vocabulary of {self.vocab_size} on {first}")
             model = tokenizer.train(
                 itertools.islice(texts, self.documents),
@@ -189,9 +190,8 @@ class Corpus:
                 byte_fallback=True,
                 num_threads=_TRAINER_THREADS,
             )
-            made = {"sha256": tokenizer.sha256(model), "origin": f"trained on {first} of train"}
             note.parent.mkdir(exist_ok=True)
-            files.write(note, json.dumps(made))
+            files.write(note, tokenizer.sha256(model))
             files.write(path, model)
         repair = (
             f"put a model of {self.vocab_size} pieces there, made by spm_train with --pad_id=0 "
@@ -201,9 +201,9 @@ class Corpus:
         pieces = tokenizer.load(path, repair).vocab_size()
         if pieces != self.vocab_size:
             raise DataError(f"{path} has {pieces} pieces; {self.vocab_size} are needed", repair)
-        made = json.loads(note.read_bytes()) if note.exists() else {}
-        is_ours = made.get("sha256") == tokenizer.sha256(tokenizer.read(path))
-        return made["origin"] if is_ours else "given"
+        digest = tokenizer.sha256(tokenizer.read(path))
+        is_ours = note.exists() and note.read_text() == digest
+        return f"trained on {first} of train" if is_ours else "given"
 
     def _write_records(
         self,
@@ -216,7 +216,8 @@ class Corpus:
         digest = tokenizer.sha256(tokenizer.read(data_dir / token_records.TOKENIZER_FILE))
         identity = {"length": self.length, "tokenizer": digest, "source": source}
         (data_dir / PROGRESS).mkdir(exist_ok=True)
-        todo = [job for job in jobs if _finished(data_dir, job, identity) is None]
+        written = {job.file: _finished(data_dir, job, identity) for job in jobs}
+        todo = [job for job in jobs if written[job.file] is None]
         for job in todo:
             for rest in data_dir.glob(f".{job.file}.*.tmp"):  # of a preparation that was killed
                 rest.unlink()
@@ -225,53 +226,45 @@ class Corpus:
         start, tokens = time.perf_counter(), 0
         write = functools.partial(_write, data_dir, identity)
         results = preparation.in_processes(write, todo, processes or machine.cpu_count())
-        for number, counts in enumerate(results, 1):
-            tokens += counts.tokens
+        for number, shard in enumerate(results, 1):
+            written[shard.file] = shard
+            tokens += shard.counts.tokens
             speed = tokens / (time.perf_counter() - start)
             _report(f"{number} of {len(todo)} shards, {tokens:,} tokens, {speed:,.0f} tokens/s")
-        splits: dict[str, list[token_records.WrittenShard]] = {}
-        for job in jobs:
-            written = _finished(data_dir, job, identity)
-            if written is None:
-                raise DataError(f"{data_dir / job.file}: the shard vanished", "prepare again")
-            splits.setdefault(job.split, []).append(written)
+        splits = {
+            split: [written[job.file] for job in jobs if job.split == split] for split in SPLITS
+        }
         token_records.write_info(
             data_dir, length=self.length, vocab_size=self.vocab_size, splits=splits, source=source
         )
         shutil.rmtree(data_dir / PROGRESS)
 
 
-def _write(data_dir: Path, identity: dict[str, Any], job: OutputShard) -> token_records.Counts:
+def _write(data_dir: Path, identity: dict[str, Any], job: OutputShard) -> WrittenShard:
     path = data_dir / job.file
     processor = tokenizer.load(data_dir / token_records.TOKENIZER_FILE)
     counts = packing.write_shard(path, job.input.texts(), processor, int(identity["length"]))
-    note = {
-        **identity,
-        "input": job.input.identity,
-        "counts": dataclasses.asdict(counts),
-        "sha256": files.sha256(path),
-    }
+    shard = WrittenShard(job.file, counts, files.sha256(path))
+    note = {**identity, "input": job.input.identity, "shard": dataclasses.asdict(shard)}
     files.write(_note(data_dir, job), json.dumps(note))
-    return counts
+    return shard
 
 
 def _note(data_dir: Path, job: OutputShard) -> Path:
     return data_dir / PROGRESS / f"{job.file}.json"
 
 
-def _finished(
-    data_dir: Path, job: OutputShard, identity: dict[str, Any]
-) -> token_records.WrittenShard | None:
+def _finished(data_dir: Path, job: OutputShard, identity: dict[str, Any]) -> WrittenShard | None:
     """The shard as it was noted; None where it must be written (again)."""
     try:
         note = json.loads(_note(data_dir, job).read_bytes())
-        counts = token_records.Counts(**note["counts"])
+        shard = note.pop("shard")
+        counts = token_records.Counts(**shard.pop("counts"))
         token_records.check_file(data_dir / job.file, counts.records, identity["length"], "")
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if {**identity, "input": job.input.identity}.items() <= note.items():
-        return token_records.WrittenShard(job.file, counts, note["sha256"])
-    return None
+    is_current = note == {**identity, "input": job.input.identity}
+    return WrittenShard(counts=counts, **shard) if is_current else None
 
 
 def _report(line: str) -> None:

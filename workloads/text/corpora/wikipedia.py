@@ -14,7 +14,7 @@ of train, unless a model of that size lies in the directory as `spm.model`.
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from workloads.base.errors import DataError
@@ -72,27 +72,17 @@ def _tfds_inputs(directory: Path, repair: str) -> tuple[str, dict[str, Sequence[
 
 
 def _parts(tree: Path, repair: str) -> list[Path]:
-    """MLPerf's parts in order, none missing."""
-    paths = {match[1]: path for path, match in _matches(tree)}
-    counts = {match[2] for _, match in _matches(tree)}
-    if not paths:
-        return []
-    wanted = [f"{number:05d}" for number in range(int(max(counts)))]
-    missing = [number for number in wanted if number not in paths]
-    if missing or len(counts) > 1:
+    """MLPerf's parts in order; DataError where some are missing or parts of two sets are mixed."""
+    parts = [path for path in sorted(tree.glob("part-*")) if _PART.fullmatch(path.name)]
+    wanted = int(parts[0].name[-5:]) if parts else 0
+    names = [f"part-{number:05d}-of-{wanted:05d}" for number in range(wanted)]
+    strange = {path.name for path in parts}.symmetric_difference(names)
+    if strange:
         raise DataError(
-            f"{tree}: {len(missing)} of {len(wanted)} parts are missing"
-            + (f", the first is part-{missing[0]}-of-{max(counts)}" if missing else "")
-            + (f"; parts of {' and '.join(sorted(counts))} are mixed" if len(counts) > 1 else ""),
+            f"{tree} does not hold {wanted} parts: {min(strange)} is missing, or of another set",
             repair,
         )
-    return [paths[number] for number in wanted]
-
-
-def _matches(tree: Path) -> Iterator[tuple[Path, re.Match[str]]]:
-    for path in tree.iterdir() if tree.is_dir() else ():
-        if match := _PART.fullmatch(path.name):
-            yield path, match
+    return parts
 
 
 def _mlperf_inputs(
