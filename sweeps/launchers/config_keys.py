@@ -119,11 +119,6 @@ class Key(NamedTuple):
         return str(self.allowed)
 
 
-def text(meaning: str, words: str, pattern: str, most: int = 4000, default: str = "") -> Key:
-    """Returns the key of a text of some form; arguments as those of Key and Text."""
-    return Key(default, meaning, Text(words, pattern, most))
-
-
 def check(keys: Mapping[str, Key], values: Mapping[str, Any], prefix: str = "") -> None:
     """Raises ValueError for the first value of the wrong type or not allowed, saying what is."""
     for name, key in keys.items():

@@ -134,17 +134,15 @@ def test_an_sbatch_that_submitted_nothing_is_an_error_with_its_answer(
         _slurm(tmp_path).submit(make_batch())
 
 
-def test_an_sbatch_without_an_id_whose_job_cannot_be_asked_for_is_known_by_its_name(
-    site, make_batch, tmp_path
-):
+def test_a_batch_whose_sbatch_was_cut_off_is_found_once_slurm_answers(site, make_batch, tmp_path):
     engine, batch = _slurm(tmp_path), make_batch()
     (site / "sbatch").write_text("Welcome\n")
     (site / "squeue.code_after_sbatch").write_text("1")
-    handles = engine.submit(batch)
-    assert handles == [f"{batch.name}_0", f"{batch.name}_1"]
-    assert set(engine.status(handles).values()) == {State.UNKNOWN}
+    with pytest.raises(EngineError, match="squeue ended with 1"):
+        engine.submit(batch)
     (site / "squeue.code").unlink()
-    assert set(engine.status(handles).values()) == {State.QUEUED}
+    assert engine.find(batch) == engine.submit(batch) == ["1000_0", "1000_1"]
+    assert len(_calls(site, "sbatch")) == 1
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sweeps.launchers import remote
-from sweeps.launchers.kubernetes import manifest, volume
+from sweeps.launchers.kubernetes import manifest
 from sweeps.launchers.kubernetes.launcher import Kubernetes
 from sweeps.records.submissions import Batch
 from tests.sweeps import defaults
@@ -136,7 +136,7 @@ def test_names_and_labels_are_valid_and_short(study, index, host):
 )
 def test_paths_are_mapped(keys, local, on_node):
     settings = _settings(volume_claim="studies", **keys)
-    mounted = volume.volume(settings)
+    mounted = manifest.volume(settings)
     assert mounted.path(local) == on_node
     assert mounted.value("PATH", f"/usr/lib:{local}") == f"/usr/lib:{on_node}"
     with pytest.raises(ValueError, match="/mnt/laptopx is not below"):
@@ -162,8 +162,8 @@ def test_code_outside_of_the_volume_is_refused():
         ),
         ({"gpu_type": "nvidia-l4"}, "gpu_type needs kubernetes.gpus"),
         ({"hosts": 2}, "hosts above 1 needs gpus or tpu_type"),
-        ({"hosts": 2, "gpus": 2, "workers": 2}, "workers must be 1"),
-        ({"gpus": 3, "workers": 2}, "cannot share 3 devices"),
+        ({"hosts": 2, "gpus": 2, "workers": 2}, "one process on each"),
+        ({"gpus": 3, "workers": 2}, "give a number of workers that divides it"),
         ({"volume_claim": ""}, "one of kubernetes.volume_claim and kubernetes.bucket"),
         ({"bucket": "b-1"}, "one of kubernetes.volume_claim and kubernetes.bucket"),
         ({"volume_claim": "", "bucket": "gs://b"}, "kubernetes.bucket is 'gs://b'"),

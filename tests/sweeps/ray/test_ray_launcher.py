@@ -5,7 +5,6 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 import types
 
 import pytest
@@ -17,6 +16,7 @@ from sweeps.launchers.ray import launcher as ray
 from sweeps.records import layout, lease, submissions
 from sweeps.records.submissions import Batch
 from tests.sweeps import defaults
+from tests.sweeps.ray.conftest import read_token_anew
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 # Whose tests run in one process: each process has a cluster of its own.
@@ -24,10 +24,8 @@ pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
 
 
 @pytest.fixture
-def make_launcher(tmp_path, cluster, share, monkeypatch):
+def make_launcher(tmp_path, cluster, share):
     """Returns a function that makes a launcher for the cluster, as a driver does."""
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(cluster.token_path))
-    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
 
     def make(**keys):
         settings = {
@@ -157,9 +155,10 @@ def test_setup_and_environment_come_before_the_job(make_launcher, make_batch, un
 
 
 def test_a_job_waits_for_its_node_beyond_rays_patience_and_dies_with_it(
-    make_launcher, make_batch, second_node, cluster, until, wait_for
+    make_launcher, make_batch, second_node, cluster, until, wait_for, monkeypatch
 ):
     launcher, batch = make_launcher(resources="second=1"), make_batch(HOLD)
+    monkeypatch.setattr(submissions, "read", lambda file: {batch.file: batch}[file])
     handles = launcher.submit(batch)
     api = cluster.cluster()
     wait_for(lambda: api.jobs()[handles[0]].status == "FAILED", "Ray gives up on the job")
@@ -192,7 +191,7 @@ def _hosts_are_avoided(make_launcher, make_batch, api, until, wait_for):
         launcher.submit(make_batch("hostname", avoid=tuple(hosts), suffix="e"))
 
 
-def test_an_unreachable_cluster_is_no_reason_to_submit_again(tmp_path, monkeypatch):
+def test_an_unreachable_cluster_is_no_reason_to_submit_again(tmp_path):
     (port,) = local.free_ports(1)
     settings = {"ray": {**defaults.of(ray.Ray), "address": f"http://127.0.0.1:{port}"}}
     launcher, batch = ray.Ray(settings, tmp_path), Batch(tmp_path / "s-a.json", ((),), {})
@@ -201,18 +200,19 @@ def test_an_unreachable_cluster_is_no_reason_to_submit_again(tmp_path, monkeypat
             ask(batch)
     assert launcher.status(["s-a-0"]) == {"s-a-0": State.UNKNOWN}
     assert launcher.capacity() == 1
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "absent"))
-    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
-    assert ray.Ray(settings, tmp_path).status(["s-a-0"]) == {"s-a-0": State.UNKNOWN}
 
 
-def test_a_wrong_token_is_no_reason_either(make_launcher, make_batch, monkeypatch):
-    batch = make_batch("true")
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
-    launcher = make_launcher()
-    with pytest.raises(EngineError, match="does not accept the token"):
+@pytest.mark.parametrize("token", [{"TOKEN": "0" * 64}, {"TOKEN_PATH": "/absent"}])
+def test_a_wrong_token_is_no_reason_either(make_launcher, make_batch, monkeypatch, token):
+    for name, value in token.items():
+        monkeypatch.setenv(f"RAY_AUTH_{name}", value)
+    read_token_anew()
+    launcher, batch = make_launcher(), make_batch("true")
+    with pytest.raises(EngineError, match="RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"):
         launcher.submit(batch)
     assert launcher.status([f"{batch.name}-0"]) == {f"{batch.name}-0": State.UNKNOWN}
+    monkeypatch.undo()
+    read_token_anew()
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_wrong_token_is_no_reason_either(make_launcher, make_batch, monkeypatc
         ({"address": "auto"}, "dashboard's address"),
         ({"address": "local"}, r"starts no Ray of its own: start one \(ray start --head"),
         ({"cpus": 0}, "Ray would run all jobs on its head"),
-        ({"gpus": 1, "workers": 2}, "at most one worker each"),
+        ({"gpus": 1, "workers": 2}, "a number of workers that divides it"),
         ({"trials_per_job": 0}, "trials_per_job is 0"),
         ({"memory": "16 GB"}, "16G"),
         ({"resources": "GPU=1"}, "keys of their own"),
@@ -254,16 +254,16 @@ def test_a_cluster_must_be_named_and_its_client_installed(monkeypatch):
 
 
 def test_what_a_job_asks_for():
-    own = {**defaults.of(ray.Ray), "cpus": 8, "gpus": 2, "workers": 2, "memory": "16G"}
-    own["resources"] = "accelerator_type:H100=0.001,disk=1"
-    body = job.body(Batch(pathlib.Path("/x/s-a.json"), ((),), {"A": "1"}), 0, own, {})
+    keys = {**defaults.of(ray.Ray), "cpus": 8, "gpus": 2, "workers": 2, "memory": "16G"}
+    keys["resources"] = "accelerator_type:H100=0.001,disk=1"
+    body = job.body(Batch(pathlib.Path("/x/s-a.json"), ((),), {"A": "1"}), 0, keys, {})
     assert body["entrypoint_num_cpus"] == 8
     assert body["entrypoint_num_gpus"] == 2
     assert body["entrypoint_memory"] == 16 * 2**30
     assert body["entrypoint_resources"] == {"accelerator_type:H100": 0.001, "disk": 1}
     assert body["runtime_env"]["env_vars"] == {"A": "1", "RAY_JOB_STOP_WAIT_TIME_S": "660"}
     assert "--cpus" not in body["entrypoint"]
-    assert (ray.Ray.platform({"ray": own}), ray.Ray.devices({"ray": own})) == ("gpu", 1)
+    assert (ray.Ray.platform({"ray": keys}), ray.Ray.devices({"ray": keys})) == ("gpu", 1)
     tpu = {**defaults.of(ray.Ray), "tpus": 4}
     assert job.request(tpu) == {"CPU": 1.0, "TPU": 4.0}
     assert (ray.Ray.platform({"ray": tpu}), ray.Ray.devices({"ray": tpu})) == ("tpu", 4)
@@ -290,64 +290,32 @@ def test_paths_reach_a_job_as_they_are(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["it's", "a b", "plain"])
-def test_a_repeated_submission_knows_its_job_by_its_log(tmp_path, name):
+def test_a_repeated_submission_knows_its_job_by_its_log(tmp_path, monkeypatch, name):
     """Whose path the job's shell commands hold in quotes."""
     settings = {"ray": {**defaults.of(ray.Ray), "address": "http://head:8265"}}
     batch = Batch(tmp_path / name / "s-a.json", ((),), {})
-    other = Batch(tmp_path / "elsewhere" / "s-a.json", ((),), {})
+    body = job.body(batch, 0, settings["ray"], {})
 
     class Refusing:
         """A cluster that has the batch's job."""
 
         def submit_job(self, **job):
-            raise EngineError("already exists")
+            raise RuntimeError("already exists")
 
         def jobs(self):
-            body = job.body(batch, 0, settings["ray"], {})
             return {"s-a-0": types.SimpleNamespace(entrypoint=body["entrypoint"])}
 
     engine = ray.Ray(settings, tmp_path)
-    engine._connected = Refusing()
+    monkeypatch.setattr(engine, "_connected", Refusing())
     assert engine.submit(batch) == ["s-a-0"]
     with pytest.raises(EngineError, match="already exists"):
-        engine.submit(other)
+        engine.submit(Batch(tmp_path / "elsewhere" / "s-a.json", ((),), {}))
 
 
 def test_cores_are_taken_one_by_one_and_shared_when_none_is_left(tmp_path):
     cores = sorted(os.sched_getaffinity(0))
-    script = "import sys; from sweeps.launchers.ray import job as e; "
-    script += "print(*e.take(1, sys.argv[1]), flush=True); sys.stdin.read()"
-    taken = []
-    holders = []
-    for _ in range(len(cores) + 1):
-        holder = subprocess.Popen(
-            [sys.executable, "-c", script, str(tmp_path / "cores")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=REPOSITORY,
-        )
-        holders.append(holder)
-        taken.append(int(holder.stdout.readline()))
-    assert sorted(taken[:-1]) == cores
-    assert taken[-1] in cores
-    for holder in holders:
-        holder.communicate()
-    assert job.take(10_000, str(tmp_path / "cores")) == cores
-
-
-def test_the_token_is_found_as_ray_finds_it(tmp_path, monkeypatch):
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert ray.token() == ""
-    (tmp_path / ".ray").mkdir()
-    (tmp_path / ".ray" / "auth_token").write_text("home\n")
-    assert ray.token() == "home"
-    (tmp_path / "file").write_text("named\n")
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "file"))
-    assert ray.token() == "named"
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "given")
-    assert ray.token() == "given"
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    assert ray.token() == ""
+    taken = [job.take(1, str(tmp_path)) for _ in cores]
+    assert sorted(taken) == [[core] for core in cores]
+    (shared,) = job.take(1, str(tmp_path))
+    assert shared in cores
+    assert job.take(10_000, str(tmp_path)) == cores

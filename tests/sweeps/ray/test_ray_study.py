@@ -25,9 +25,8 @@ def _training(drivers, point):
 
 def test_job_node_and_driver_killed(drivers, undisturbed, cluster, second_node, share, wait_until):
     """One fault per trial while it trains, and the driver's end in between."""
-    environment = {**drivers.environment, "RAY_AUTH_TOKEN_PATH": str(cluster.token_path)}
     keys = {"ray.address": cluster.address, "ray.cpus": share, "ray.poll_seconds": 1}
-    changes = {"launcher": "ray", "environment": environment, **keys}
+    changes = {"launcher": "ray", **keys}
     raylet = second_node("second-host", jobs=1)
     api = cluster.cluster()
     wait_until(lambda: len(api.resources()) == 2, every=0.1)
@@ -70,7 +69,6 @@ def test_job_node_and_driver_killed(drivers, undisturbed, cluster, second_node, 
 
 
 def test_cancel_saves_and_resume_goes_on(drivers, undisturbed, cluster, share, wait_until):
-    drivers.environment |= {"RAY_AUTH_TOKEN_PATH": str(cluster.token_path)}
     keys = {"ray.address": cluster.address, "ray.cpus": share, "ray.poll_seconds": 1}
     driver = drivers.run(launcher="ray", **keys)
     wait_until(lambda: any(_training(drivers, point) for point in POINTS))

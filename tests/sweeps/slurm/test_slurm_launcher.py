@@ -203,17 +203,14 @@ def test_a_lost_answer_submits_nothing_twice(make, stand_ins, cluster, hanging, 
     stand_ins.wait("start", 1)
     _, batch = make(2)
     hanging()
-    handles = engine.submit(batch)
-    assert handles == [f"{batch.name}_0", f"{batch.name}_1"]
-    assert set(engine.status([known, *handles]).values()) == {State.UNKNOWN}
-    with pytest.raises(EngineError, match="timed out"):
-        engine.find(batch)
-    with pytest.raises(EngineError, match="timed out"):
-        engine.submit(batch)
+    for ask in (engine.submit, engine.find, engine.submit):
+        with pytest.raises(EngineError, match="timed out"):
+            ask(batch)
+    assert engine.status([known]) == {known: State.UNKNOWN}
     os.kill(cluster.pid("slurmctld"), signal.SIGCONT)
     stand_ins.wait("start", 3)
+    handles = engine.find(batch)
     wait_for_states(engine, [known, *handles], running=3)
-    assert engine.find(batch) not in (None, handles)
     stand_ins.cancel()
     engine.cancel([known, *handles])
     wait_for_states(engine, [known, *handles], gone=3)
