@@ -38,6 +38,8 @@ class Job:
 class Engine:
     """Nodes that run a job each, a queue, and a launcher's methods."""
 
+    NAME = "simulated"
+    KEYS: ClassVar = {"poll_seconds": Key(15, "seconds"), "trials_per_job": Key(1, "trials")}
     is_this_host = False
 
     def __init__(self, world: World, rules: Rules, referee: Referee, workers: int) -> None:
@@ -53,7 +55,19 @@ class Engine:
         self.place: dict[str, str] = {}
         self._each_hour()
 
-    # The launcher.
+    # The launcher and, called, its class.
+
+    def __call__(self, settings: dict[str, Any], study_directory: pathlib.Path) -> "Engine":
+        """Returns the engine of the simulation under way."""
+        return self
+
+    def platform(self, settings: dict[str, Any]) -> str:
+        """Returns where trials would compute."""
+        return "cpu"
+
+    def devices(self, settings: dict[str, Any]) -> int:
+        """Returns how many devices a trial would see."""
+        return 1
 
     def capacity(self) -> int:
         """Returns as many jobs as there are nodes."""
@@ -251,31 +265,3 @@ class Engine:
     def _go_away(self) -> None:
         self.world.faults["engine away"] += 1
         self.away_until = self.world.now + self.rules.duration(_AWAY_S)
-
-
-DEFAULTS: dict[str, Any] = {"poll_seconds": 15, "trials_per_job": 1}
-# The engine of the simulation under way.
-current: list[Engine] = []
-
-
-class Simulated:
-    """An instance is the engine of the simulation under way."""
-
-    KEYS: ClassVar = {name: Key(value, "") for name, value in DEFAULTS.items()}
-
-    def __new__(cls, settings: dict[str, Any], study_directory: pathlib.Path) -> Engine:  # type: ignore[misc]
-        """Returns that engine."""
-        del settings, study_directory
-        return current[-1]
-
-    @classmethod
-    def platform(cls, settings: dict[str, Any]) -> str:
-        """Returns where trials would compute."""
-        del settings
-        return "cpu"
-
-    @classmethod
-    def devices(cls, settings: dict[str, Any]) -> int:
-        """Returns how many devices a trial would see."""
-        del settings
-        return 1

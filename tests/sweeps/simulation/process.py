@@ -80,9 +80,9 @@ class Process(Actor):
         """SIGSTOP between two of its steps, and SIGCONT later."""
         self.asleep_until = max(self.asleep_until, self.world.now + seconds)
 
-    def before(self, kind: str) -> None:
+    def before(self) -> None:
         """Dies or stops where it is meant to."""
-        super().before(kind)
+        super().before()
         if self._fault is None:
             return
         fault, left, seconds = self._fault
@@ -98,7 +98,7 @@ class Process(Actor):
             self.sleep_for(seconds)
             self._apart.stop(seconds)
             self.woke_in_step = True
-        super().before(kind)
+        super().before()
 
     def beat(self) -> None:
         """The heartbeat's thread: renews the lease, again and again."""
