@@ -8,12 +8,11 @@ import pytest
 from sweeps.launchers import remote
 from sweeps.launchers.kubernetes import launcher as kubernetes
 from sweeps.launchers.protocol import EngineError, State
-from sweeps.launchers.ray.launcher import Ray
 from sweeps.monitoring.progress import Progress
 from sweeps.records import layout, submissions
 from sweeps.scheduling import cancel
 from sweeps.scheduling.scheduler import Interrupted, Scheduler
-from sweeps.study import config, study_directory
+from sweeps.study import study_directory
 
 
 class Cluster(kubernetes.Kubernetes):
@@ -86,8 +85,8 @@ def test_jobs_of_another_namespace_are_taken_up_and_not_submitted_again(make_sch
     [batch] = submissions.batches(first.root)
     assert batch.place == {"context": "c", "namespace": "a"}
     second = _look(make_scheduler, "b", 3)
-    assert clusters.jobs["b"] == set()
     assert second.jobs.keys() == clusters.jobs["a"]
+    assert clusters.jobs["b"] == set()
 
 
 def test_jobs_are_taken_up_once_the_file_server_answers(make_scheduler, clusters, monkeypatch):
@@ -191,23 +190,3 @@ def test_cancel_of_a_study_older_than_a_launcher_key(make_scheduler, clusters):
     [file] = submissions.files(root)
     layout.write_json(file, {**layout.read_json(file), "place": {}})  # of before, too
     assert "0 jobs withdrawn" in cancel.cancel(root)
-
-
-def test_kubernetes_and_ray_resolve_their_place_once(tmp_path, monkeypatch):
-    kubectl = tmp_path / "kubectl"
-    kubectl.write_text('#!/bin/sh\n[ "$1 $2" = "config view" ] && cat answer\n')
-    (tmp_path / "answer").write_text('Welcome\n{"current-context": "first"}\nA notice\n')
-    monkeypatch.chdir(tmp_path)
-    kubectl.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    settings = {**config.base().to_dict(), "experiment_dir": str(tmp_path), "name": "s"}
-    asked = []
-    engine = kubernetes.Kubernetes(settings, tmp_path)
-    assert engine.place == {"context": "first", "namespace": "default"}
-    monkeypatch.setattr(
-        "sweeps.launchers.remote.run", lambda command, *rest, **named: asked.append(command)
-    )
-    engine._kubectl("get")
-    assert "first" in asked[0]
-    monkeypatch.setenv("RAY_ADDRESS", "http://one:8265")
-    assert Ray(settings, tmp_path).place == {"address": "http://one:8265"}

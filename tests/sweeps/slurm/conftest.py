@@ -145,7 +145,7 @@ for number in (signal.SIGTERM, signal.SIGUSR1):
 
 def note(event, **fields):
     line = {"event": event, "index": index, "at": time.time(), **fields}
-    for key in ("SLURMD_NODENAME", "SLURM_PROCID", "SLURM_NTASKS", "CUDA_VISIBLE_DEVICES", "MARK"):
+    for key in ("SLURMD_NODENAME", "CUDA_VISIBLE_DEVICES", "MARK"):
         line[key] = os.environ.get(key)
     with (folder / "events").open("a") as file:
         file.write(json.dumps(line) + "\\n")

@@ -165,17 +165,3 @@ def test_containers_need_pyxis(cluster, tmp_path):
     keys = {**defaults.of(launcher.Slurm), "container": "image.sqsh"}
     with pytest.raises(ValueError, match="needs pyxis"):
         launcher.Slurm({"slurm": keys}, tmp_path)
-
-
-def test_the_cluster_is_never_asked_for_all_its_jobs(tmp_path, monkeypatch):
-    squeue = tmp_path / "squeue"
-    squeue.write_text(
-        f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n'
-        'echo "7|0|s-a|RUNNING|None"; echo "7|1|s-a|PENDING|None"\n'
-    )
-    squeue.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert launcher.listed(["7_0", "s-b_0", "8_0"]).keys() == {"7_0"}
-    assert launcher.listed(["s-b_0"]) == launcher.listed([]) == {}
-    (line,) = (tmp_path / "asked").read_text().splitlines()
-    assert line.endswith(" --jobs=7,8")

@@ -99,25 +99,6 @@ def test_each_job_has_a_gpu_of_its_own(make, stand_ins, wait_for_states):
     assert places == {("n1", "0"), ("n1", "1"), ("n2", "0"), ("n2", "1")}
 
 
-def test_a_trial_on_two_nodes_is_told_and_requeued_as_one(
-    make, stand_ins, cluster, wait_for_states
-):
-    engine, batch = make(1, nodes=2)
-    [handle] = engine.submit(batch)
-    started = stand_ins.wait("start", 2)
-    assert {event["SLURMD_NODENAME"] for event in started} == {"n1", "n2"}
-    assert {event["SLURM_PROCID"] for event in started} == {"0", "1"}
-    assert {event["SLURM_NTASKS"] for event in started} == {"2"}
-    cluster.run("scancel", "--signal=TERM", handle)
-    told = stand_ins.wait("told", 2)
-    assert {event["signal"] for event in told} == {signal.SIGTERM}
-    assert [event["requeued"] for event in stand_ins.wait("asked", 2)] == [True, True]
-    stand_ins.wait("start", 4)
-    stand_ins.finish()
-    wait_for_states(engine, [handle], gone=1)
-    assert len(stand_ins.events("start")) == 4
-
-
 def test_cancel_tells_running_jobs_and_removes_queued_ones(
     make, stand_ins, cluster, wait_for_states
 ):
@@ -215,25 +196,6 @@ def test_a_lost_answer_submits_nothing_twice(make, stand_ins, cluster, hanging, 
     engine.cancel([known, *handles])
     wait_for_states(engine, [known, *handles], gone=3)
     assert len(stand_ins.events("start")) == len(stand_ins.events("told")) == 3
-
-
-def test_a_controller_that_is_down_takes_nothing_and_forgets_nothing(
-    make, stand_ins, cluster, wait_for_states, wait_for
-):
-    engine, batch = make(1)
-    handles = engine.submit(batch)
-    started = stand_ins.wait("start", 1)[0]["at"]
-    # Slurm writes its state down every 5 s; a job that began after that would be gone.
-    saved = cluster.root / "state" / "job_state"
-    wait_for(lambda: saved.exists() and saved.stat().st_mtime > started + 1, "saved state")
-    os.kill(cluster.pid("slurmctld"), signal.SIGKILL)
-    try:
-        assert engine.status(handles) == {handles[0]: State.UNKNOWN}
-        with pytest.raises(EngineError, match="Unable to contact slurm controller"):
-            engine.submit(make(1)[1])
-    finally:
-        cluster.run("slurmctld", "-f", os.environ["SLURM_CONF"])
-    wait_for_states(engine, handles, running=1)
 
 
 def test_a_job_held_because_its_node_failed_is_released(
