@@ -96,7 +96,7 @@ class Kubernetes(Launcher):
         if done.returncode == 0:
             return handles
         with contextlib.suppress(EngineError):  # `find` tells what is there
-            created = self._of_batch(batch)
+            created = self._jobsets(manifest.BATCH_LABEL, batch.name)
             if created.keys() >= set(handles):  # refused as they exist already
                 return handles
             if created:
@@ -112,22 +112,20 @@ class Kubernetes(Launcher):
 
         Raises EngineError where the cluster cannot be asked.
         """
-        return remote.job_names(batch) if self._of_batch(batch) else None
-
-    def _of_batch(self, batch: Batch) -> dict[str, dict[str, Any]]:
-        return self._jobsets(f"{manifest.BATCH_LABEL}={batch.name}")
+        return remote.job_names(batch) if self._jobsets(manifest.BATCH_LABEL, batch.name) else None
 
     def states(self, handles: Sequence[str]) -> dict[str, State]:
         """Returns a state per handle; GONE for a JobSet that the cluster does not have."""
         label = manifest.study_label(self._settings["name"])
-        by_name = self._jobsets(f"{manifest.STUDY_LABEL}={label}")
+        by_name = self._jobsets(manifest.STUDY_LABEL, label)
         return {
             handle: state(by_name[handle]) if handle in by_name else State.GONE
             for handle in handles
         }
 
-    def _jobsets(self, selector: str) -> dict[str, dict[str, Any]]:
-        """Returns the cluster's JobSets by name. Raises EngineError where it cannot be asked."""
+    def _jobsets(self, label: str, value: str) -> dict[str, dict[str, Any]]:
+        """Returns the JobSets with a label, by name. Raises EngineError without an answer."""
+        selector = f"{label}={value}"
         done = self._kubectl("get", _RESOURCE, "--selector", selector, "--output", "json")
         if done.returncode:
             raise EngineError(f"kubectl get jobsets failed: {remote.last_line(done.stderr)}")

@@ -11,7 +11,7 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,8 +78,6 @@ class Slurm(Launcher):
 
     def __init__(self, settings: dict[str, Any], study_directory: Path) -> None:
         super().__init__(settings, study_directory)
-        # Slurm's MaxArraySize, once it is known.
-        self._largest = 0
         missing = [name for name in ("sbatch", "squeue", "scancel") if not shutil.which(name)]
         if missing:
             raise ValueError(
@@ -165,20 +163,13 @@ class Slurm(Launcher):
         return _handles(batch, arrays) if any(arrays.values()) else None
 
     def _arrays(self, batch: Batch) -> dict[script.ArrayPart, str]:
-        """Returns the array's id of each part of a batch, '' where Slurm does not know it.
-
-        How many tasks an array may have is Slurm's MaxArraySize, asked for once.
-        """
-        if not self._largest:
-            shown = run(["scontrol", "show", "config"])
-            limit = re.search(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE)
-            if limit is None or int(limit[1]) < 2:
-                answer = limit[0] if limit else shown.strip()[-400:]
-                raise EngineError(
-                    f"job arrays need Slurm's MaxArraySize of 2 or more, not {answer!r}"
-                )
-            self._largest = int(limit[1])
-        parts = script.parts(batch.size, self._largest)
+        """Returns the array's id of each part of a batch, '' where Slurm does not know it."""
+        shown = run(["scontrol", "show", "config"])
+        limit = re.search(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE)
+        if limit is None or int(limit[1]) < 2:
+            answer = limit[0] if limit else shown.strip()[-400:]
+            raise EngineError(f"job arrays need Slurm's MaxArraySize of 2 or more, not {answer!r}")
+        parts = script.parts(batch.size, int(limit[1]))
         names = ",".join(part.name(batch) for part in parts)
         ids = {job.name: job.array for job in squeue(f"--name={names}")}
         return {part: ids.get(part.name(batch), "") for part in parts}
@@ -189,29 +180,31 @@ class Slurm(Launcher):
 
         Raises EngineError where squeue cannot reach the controller, or lists less than that has.
         """
-        jobs = listed(handles)
-        _check_listed(handles, jobs)
-        for job in jobs.values():
+        arrays = set(filter(str.isdigit, (handle.rpartition("_")[0] for handle in handles)))
+        # A cluster of a hundred thousand jobs is not asked for all that it has. With an unknown id
+        # among several, squeue lists the others.
+        jobs = squeue(f"--jobs={','.join(sorted(arrays))}") if arrays else []
+        for array in arrays - {job.array for job in jobs}:
+            _check_gone(array)
+        for job in jobs:
             try:
                 if job.reason == HELD:
                     run(["scontrol", "release", job.handle])
             except EngineError as error:
                 print(f"{error}; job {job.handle} stays held", flush=True)
-        return {
-            handle: jobs[handle].known_state if handle in jobs else State.GONE for handle in handles
-        }
+        known = {job.handle: job.known_state for job in jobs}
+        return {handle: known.get(handle, State.GONE) for handle in handles}
 
     def cancel(self, handles: Sequence[str]) -> None:
         """Takes queued jobs from the queue; has running ones save and end, however long it takes.
 
         Raises EngineError where Slurm cannot be reached.
         """
-        jobs = listed(handles)
-        scancel([job.handle for job in jobs.values() if job.known_state is State.QUEUED])
+        states = self.states(handles)
+        scancel([handle for handle in handles if states[handle] is State.QUEUED])
         # scancel alone would kill after KillWait, 30 s unless the cluster says otherwise.
-        running = [job.handle for job in jobs.values() if job.known_state is State.RUNNING]
+        running = [handle for handle in handles if states[handle] is State.RUNNING]
         scancel(running, "--signal=TERM")
-        _check_listed(handles, jobs)
 
 
 def _sbatch(options: list[str], text: str) -> str:
@@ -223,18 +216,15 @@ def _sbatch(options: list[str], text: str) -> str:
     return str(ids.pop())
 
 
-def _arrays_of(handles: Iterable[str]) -> set[str]:
-    """Returns the ids of the arrays that Slurm knew of."""
-    return set(filter(str.isdigit, (handle.rpartition("_")[0] for handle in handles)))
+def _check_gone(array: str) -> None:
+    """Raises EngineError where the controller has a job of an array that squeue did not list.
 
-
-def _check_listed(handles: Sequence[str], jobs: dict[str, ArrayTask]) -> None:
-    """Raises EngineError where the controller has a job that squeue did not list."""
-    for array in _arrays_of(handles) - _arrays_of(jobs):  # some squeues tell of a minute ago
-        shown = _about_jobs(["scontrol", "show", "job", "--oneliner", array])
-        words = re.findall(r"\bJobState=(\w+)", shown)
-        if any(_STATES.get(word) is not State.GONE for word in words):
-            raise EngineError(f"squeue does not list job {array}, which is {words[0]}")
+    Some sites' squeue tells of a minute ago.
+    """
+    shown = _about_jobs(["scontrol", "show", "job", "--oneliner", array])
+    words = re.findall(r"\bJobState=(\w+)", shown)
+    if any(_STATES.get(word) is not State.GONE for word in words):
+        raise EngineError(f"squeue does not list job {array}, which is {words[0]}")
 
 
 def _handles(batch: Batch, arrays: dict[script.ArrayPart, str]) -> list[str]:
@@ -243,17 +233,6 @@ def _handles(batch: Batch, arrays: dict[script.ArrayPart, str]) -> list[str]:
         for part, array in arrays.items()
         for task in range(part.size)
     ]
-
-
-def listed(handles: Sequence[str]) -> dict[str, ArrayTask]:
-    """Returns the jobs behind those handles that Slurm knows.
-
-    A cluster of a hundred thousand jobs is not asked for all that it has.
-    """
-    arrays = ",".join(sorted(_arrays_of(handles)))
-    # With an unknown id among several, squeue lists the others.
-    jobs = {job.handle: job for job in squeue(f"--jobs={arrays}")} if arrays else {}
-    return {handle: jobs[handle] for handle in handles if handle in jobs}
 
 
 def squeue(*which: str) -> list[ArrayTask]:

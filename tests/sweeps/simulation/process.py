@@ -163,7 +163,7 @@ class Process(Actor):
         yield self.rules.duration(20)
         start = self.referee.checkpoints.get(one.path, 0)
         layout.write_json(attempt.directory / measurements.RESUMED, {"global_step": start})
-        self._say(one, attempt, "running", start)
+        status.say(attempt, "running", one.id, start, one.steps)
         for step in range(start + one.eval_every, one.steps + 1, one.eval_every):
             yield self.rules.duration(self.rules.eval_s)
             if self.rules.is_poison(one.path):
@@ -171,18 +171,10 @@ class Process(Actor):
             if self.told_to_stop:
                 return self._preempted(one, attempt, step - one.eval_every)
             self._evaluate(one, attempt, step)
-        self._say(one, attempt, "done", one.steps)
+        status.say(attempt, "done", one.id, one.steps, one.steps)
         self.referee.completed(attempt, self)
         attempt.end("done")
         return "done"
-
-    def _say(
-        self, one: trial.Trial, attempt: lease.Attempt, state: str, step: int, **fields: object
-    ) -> None:
-        attempt.check()
-        known = {"id": one.id, "steps": one.steps, "reason": None, "attempt": attempt.number}
-        known |= {"global_step": step, "preemption_count": attempt.number - 1}
-        status.write(attempt.trial_directory, state, **(known | fields))
 
     def _evaluate(self, one: trial.Trial, attempt: lease.Attempt, step: int) -> None:
         attempt.check()
@@ -194,12 +186,13 @@ class Process(Actor):
         finally:
             writer.close()
         measurements.publish(attempt.trial_directory)
-        self._say(one, attempt, "running", step, step_seconds=self.rules.eval_s / one.eval_every)
+        step_s = self.rules.eval_s / one.eval_every
+        status.say(attempt, "running", one.id, step, one.steps, step_seconds=step_s)
         attempt.check()
         self.referee.checkpoints[one.path] = step
 
     def _preempted(self, one: trial.Trial, attempt: lease.Attempt, step: int) -> str:
-        self._say(one, attempt, "pending", step, reason=f"preempted at step {step}")
+        status.say(attempt, "pending", one.id, step, one.steps, f"preempted at step {step}")
         attempt.end("preempted")
         return "preempted"
 
@@ -207,6 +200,6 @@ class Process(Actor):
         if self.world.rng.random() < 0.5:
             self.dead = True  # the whole process: no outcome
             raise Killed
-        self._say(one, attempt, "failed", 0, reason="RuntimeError: poison")
+        status.say(attempt, "failed", one.id, 0, one.steps, "RuntimeError: poison")
         attempt.end("failed", error="RuntimeError: poison", retry=True)
         return "failed"

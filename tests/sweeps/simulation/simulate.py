@@ -101,12 +101,11 @@ class Simulation:
         workers: int,
         seed: int = 0,
         crashes: int = 3,
-        cache_s: float = 60.0,
         limit_h: float = math.inf,
         **changes: Any,
     ) -> None:
         self.study = _study(directory, trials)
-        self.world = World(seed, cache_s)
+        self.world = World(seed)
         self.world.limit_s = 3600 * limit_h
         self.rules = Rules(self.world.rng, **changes)
         self.referee = Referee(self.world, self.study.directory)
@@ -120,12 +119,12 @@ class Simulation:
         """Runs the study to its end, whoever dies; returns what happened."""
         began = time.perf_counter()
         self.study.directory.mkdir(parents=True)
+        counts: dict[str, int] = {}
         with simulated(self.engine, self.study.directory):
             try:
                 counts = self._drive()
                 self.world.limit_s = math.inf
             except TooLongError:
-                counts = {}
                 self.referee.violated("the study does not end")
             finally:
                 self.world.close()

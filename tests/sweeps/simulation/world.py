@@ -70,10 +70,11 @@ class World:
     cache_s: a heartbeat looks up to so much older than it is (an NFS client's attribute cache).
     """
 
-    def __init__(self, seed: int, cache_s: float) -> None:
+    cache_s = 60.0
+
+    def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.now, self.limit_s = 0.0, math.inf
-        self.cache_s = cache_s
         # The file server's clock is as wrong as any; 1.7e9 s is in 2023.
         self.server_offset_s = 1.7e9 + self.rng.uniform(-600, 600)
         self.actor: Actor | None = None
