@@ -150,9 +150,9 @@ def test_cancel_reaches_jobs_of_every_namespace(make_scheduler, clusters):
 def test_cancel_finds_a_batch_cut_short_though_another_engine_is_away(make_scheduler, clusters):
     root = _submitted(make_scheduler, "a")
     [batch] = submissions.batches(root)
-    other = batch.file.with_name(f"{batch.name}b.json")
+    second = batch.file.with_name(f"{batch.name}b.json")
     place = {"context": "c", "namespace": "b"}
-    layout.write_json(other, {**layout.read_json(batch.file), "place": place})
+    layout.write_json(second, {**layout.read_json(batch.file), "place": place})
     clusters.jobs["b"] = {f"{batch.name}b-0"}
     clusters.down.add("a")
     with pytest.raises(EngineError, match="a does not answer"):

@@ -68,17 +68,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
 
     def _place(self):
-        found = re.fullmatch(
+        match = re.fullmatch(
             r"/apis/[^/]+/[^/]+/namespaces/([^/]+)/jobs(?:ets)?(?:/([^/]+))?",
             urllib.parse.urlsplit(self.path).path,
         )
-        return found and found.groups()
+        return match and match.groups()
 
     def do_GET(self):
         url, place = urllib.parse.urlsplit(self.path), self._place()
         if place is None:
-            found = DISCOVERY.get(url.path)
-            self._answer(found or {}, 200 if found else 404)
+            answer = DISCOVERY.get(url.path)
+            self._answer(answer or {}, 200 if answer else 404)
         elif place[1] is None:
             key, value = urllib.parse.parse_qs(url.query)["labelSelector"][0].split("=")
             items = [
@@ -145,8 +145,8 @@ def server(tmp_path, monkeypatch):
 @pytest.fixture
 def launcher(tmp_path):
     """A launcher for context 'stand-in', namespace 'sweeps'."""
-    own = {"image": "i", "volume_claim": "v", "context": "stand-in", "namespace": "sweeps"}
-    keys = {**defaults.of(Kubernetes), **own}
+    keys = {"image": "i", "volume_claim": "v", "context": "stand-in", "namespace": "sweeps"}
+    keys = {**defaults.of(Kubernetes), **keys}
     settings = {"name": "quick", "experiment_dir": str(tmp_path), "kubernetes": keys}
     Kubernetes.check(settings)
     return Kubernetes(settings, tmp_path / "quick")

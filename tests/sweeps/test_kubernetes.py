@@ -315,7 +315,7 @@ def test_a_study_whose_pod_is_evicted_loses_no_step(
     volume.mkdir()
     (tmp_path / "mnt").symlink_to(volume)
     cache = f"JAX_COMPILATION_CACHE_DIR={cache_dir} JAX_PLATFORMS=cpu"
-    own = {
+    keys = {
         "image": "attnperf",
         "volume_claim": "studies",
         "mount_path": tmp_path / "mnt",
@@ -323,10 +323,10 @@ def test_a_study_whose_pod_is_evicted_loses_no_step(
         "environment": cache,
         "poll_seconds": 1,
     }
-    keys = {f"kubernetes.{key}": value for key, value in own.items()}
+    settings = {f"kubernetes.{key}": value for key, value in keys.items()}
     study = make_study(
         experiment_dir=volume, launcher="kubernetes", protocol="grid", variants="standard",
-        points=1, steps=200, eval_every=50, **keys,
+        points=1, steps=200, eval_every=50, **settings,
     )  # fmt: skip
     directory = study.directory / study.trials("grid")[0].path
 

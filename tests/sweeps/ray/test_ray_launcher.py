@@ -97,10 +97,10 @@ def test_jobs_of_a_node_share_its_cores_and_the_third_waits(
     wait_for(lambda: sorted(_states(launcher, handles)) == two, "two jobs at work")
     wait_for(lambda: len(_pids(batch.file.parent)) == 2, "their commands")
     # A second submission, by a driver that does not know of the first, starts nothing.
-    other = make_launcher()
-    assert other.submit(batch) == other.find(batch) == handles
+    second = make_launcher()
+    assert second.submit(batch) == second.find(batch) == handles
     (batch.file.parent / "go").touch()
-    until(other, handles, *[State.GONE] * 3)
+    until(second, handles, *[State.GONE] * 3)
     logs = [batch.log(index).read_text() for index in range(3)]
     assert [log.count("a b") for log in logs] == [1, 1, 1]
     # Each had cores of its own, as long as there were any.
@@ -180,7 +180,7 @@ def test_a_job_waits_for_its_node_beyond_rays_patience_and_dies_with_it(
 
 def _hosts_are_avoided(make_launcher, make_batch, api, until, wait_for):
     """A job that would fit on both nodes goes where it may; where none is left, nowhere."""
-    hosts = wait_for(lambda: len(found := api.hosts()) == 2 and sorted(found.values()), "two hosts")
+    hosts = wait_for(lambda: len(names := api.hosts()) == 2 and sorted(names.values()), "two hosts")
     here = next(host for host in hosts if host != "second-host")
     launcher = make_launcher()
     for refused, chosen, suffix in ((here, "second-host", "c"), ("second-host", here, "d")):
@@ -282,10 +282,9 @@ def test_paths_reach_a_job_as_they_are(tmp_path, name):
     python.chmod(0o755)
     batch = Batch(folder / "s-a.json", ((),), {"PYTHONPATH": str(folder)})
     body = job.body(batch, 0, {**defaults.of(ray.Ray), "python": str(python)}, {})
-    given = body["runtime_env"]["env_vars"].items()
-    variables = {name: os.path.expandvars(value) for name, value in given}
-    environment = {**os.environ, **variables}
-    subprocess.run(body["entrypoint"], shell=True, check=True, env=environment)
+    variables = body["runtime_env"]["env_vars"]
+    environment = {name: os.path.expandvars(value) for name, value in variables.items()}
+    subprocess.run(body["entrypoint"], shell=True, check=True, env={**os.environ, **environment})
     *_, file, index, end = batch.log(0).read_text().split("|")
     assert (file, index, end) == (str(batch.file), "--index=0", "")
     assert batch.log(0).read_text().startswith(f"{folder}|-m|sweeps.launchers.ray.job|")

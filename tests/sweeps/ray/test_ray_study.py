@@ -36,21 +36,21 @@ def test_job_node_and_driver_killed(drivers, undisturbed, cluster, second_node, 
     def strike():
         """Strikes what has begun to train; returns whether every fault has been."""
         for point in set(POINTS) - set(faults.values()):
-            if (found := _training(drivers, point)) is None:
+            if (holder := _training(drivers, point)) is None:
                 continue
             # It must not end between the blow and its effect: a job's processes outlive it by 1 s.
-            os.kill(found["pid"], signal.SIGSTOP)
+            os.kill(holder["pid"], signal.SIGSTOP)
             if _training(drivers, point) is None:
-                os.kill(found["pid"], signal.SIGCONT)
+                os.kill(holder["pid"], signal.SIGCONT)
                 continue
-            if found["host"] == "second-host":
+            if holder["host"] == "second-host":
                 os.kill(raylet, signal.SIGKILL)
                 faults["node"] = point
             elif faults["job"] is None:
-                os.kill(found["pid"], signal.SIGKILL)
+                os.kill(holder["pid"], signal.SIGKILL)
                 faults["job"] = point
             else:
-                os.kill(found["pid"], signal.SIGCONT)
+                os.kill(holder["pid"], signal.SIGCONT)
         return None not in faults.values()
 
     wait_until(strike)

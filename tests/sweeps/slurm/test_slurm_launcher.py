@@ -109,8 +109,8 @@ def test_cancel_tells_running_jobs_and_removes_queued_ones(
     (stand_ins.folder / "saving").touch()
     stand_ins.cancel()
     engine.cancel(handles)
-    told = stand_ins.wait("told", 8)
-    assert {event["signal"] for event in told} == {signal.SIGTERM}
+    signals = stand_ins.wait("signal", 8)
+    assert {event["signal"] for event in signals} == {signal.SIGTERM}
     # Slurm's own cancel makes them COMPLETING, to be killed after KillWait; ours lets them save.
     assert set(engine.status(handles).values()) == {State.RUNNING, State.GONE}
     left = cluster.run("squeue", "-h", "--array", f"--name={batch.name}", "-o", "%T")
@@ -138,7 +138,7 @@ def test_preempted_jobs_run_again_once(make, stand_ins, cluster, partition, wait
     handles = engine.submit(batch)
     stand_ins.wait("start", 2)
     urgent = cluster.urgent()
-    assert {event["signal"] for event in stand_ins.wait("told", 2)} == {signal.SIGTERM}
+    assert {event["signal"] for event in stand_ins.wait("signal", 2)} == {signal.SIGTERM}
     assert {event["requeued"] for event in stand_ins.wait("asked", 2)} == {True}
     stand_ins.wait("start", 4)
     assert not cluster.run("squeue", "-h", "-j", urgent)
@@ -153,7 +153,7 @@ def test_time_limit(make, stand_ins, wait_for_states):
     """Slurm's least limit is a minute, and its warning may come 30 s early."""
     engine, batch = make(1, time="00:01:00", save_seconds=50)
     handles = engine.submit(batch)
-    assert stand_ins.wait("told", 1)[0]["signal"] == signal.SIGTERM
+    assert stand_ins.wait("signal", 1)[0]["signal"] == signal.SIGTERM
     assert stand_ins.wait("asked", 1)[0]["requeued"]
     stand_ins.wait("start", 2)
     stand_ins.finish()
@@ -195,7 +195,7 @@ def test_a_lost_answer_submits_nothing_twice(make, stand_ins, cluster, hanging, 
     stand_ins.cancel()
     engine.cancel([known, *handles])
     wait_for_states(engine, [known, *handles], gone=3)
-    assert len(stand_ins.events("start")) == len(stand_ins.events("told")) == 3
+    assert len(stand_ins.events("start")) == len(stand_ins.events("signal")) == 3
 
 
 def test_a_job_held_because_its_node_failed_is_released(
