@@ -24,8 +24,9 @@ from tests.sweeps.chaos import equality
 _READY = [{"name": "w", "active": 1, "ready": 1}]
 
 
-def _settings(experiment_dir, name, **own):
-    keys = {**defaults.of(kubernetes.Kubernetes), "image": "registry.example/attnperf:1", **own}
+def _settings(experiment_dir, name, **keys):
+    image = {"image": "registry.example/attnperf:1", "context": "c"}
+    keys = {**defaults.of(kubernetes.Kubernetes), **image, **keys}
     return {"name": name, "experiment_dir": str(experiment_dir), "kubernetes": keys}
 
 
@@ -76,12 +77,9 @@ class Cluster:
         if self.is_down:
             refused = "The connection to the server 127.0.0.1:6443 was refused"
             return subprocess.CompletedProcess(command, 1, "", refused)
-        verb, *arguments = command[1 : command.index("--namespace")]
+        verb, *arguments = command[1 : command.index("--context")]
         output = getattr(self, f"_{verb}")(arguments)
         return subprocess.CompletedProcess(command, 0, output or "", "")
-
-    def _config(self, arguments):
-        return "{}"
 
     def _create(self, arguments):
         for file in arguments[1::2] if arguments[0] == "--filename" else ():
@@ -317,6 +315,7 @@ def test_a_study_whose_pod_is_evicted_loses_no_step(
     cache = f"JAX_COMPILATION_CACHE_DIR={cache_dir} JAX_PLATFORMS=cpu"
     keys = {
         "image": "attnperf",
+        "context": "c",
         "volume_claim": "studies",
         "mount_path": tmp_path / "mnt",
         "python": sys.executable,

@@ -161,7 +161,6 @@ def test_code_outside_of_the_volume_is_refused():
             "topology 2x2 over 3 hosts is no slice",
         ),
         ({"gpu_type": "nvidia-l4"}, "gpu_type needs kubernetes.gpus"),
-        ({"hosts": 2}, "hosts above 1 needs gpus or tpu_type"),
         ({"hosts": 2, "gpus": 2, "workers": 2}, "one process on each"),
         ({"gpus": 3, "workers": 2}, "give a number of workers that divides it"),
         ({"volume_claim": ""}, "one of kubernetes.volume_claim and kubernetes.bucket"),
@@ -193,6 +192,7 @@ def test_what_no_cluster_could_run_is_refused_before_anything_starts(keys, messa
     [
         ({}, "cpu", 1),
         ({"workers": 4}, "cpu", 1),
+        ({"hosts": 2}, "cpu", 2),
         ({"gpus": 8}, "gpu", 8),
         ({"gpus": 8, "workers": 4}, "gpu", 2),
         ({"gpus": 8, "hosts": 2}, "gpu", 16),

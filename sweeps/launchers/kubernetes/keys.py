@@ -77,8 +77,6 @@ def check(settings: dict[str, Any]) -> None:
     if keys["gpu_type"] and not keys["gpus"]:
         raise ValueError("kubernetes.gpu_type needs kubernetes.gpus=1 or more")
     devices = hardware(settings)
-    if devices.nodes > 1 and devices.kind == "cpu":
-        raise ValueError("kubernetes.hosts above 1 needs gpus or tpu_type")
     if devices.kind == "tpu" and (
         _chips(keys) % keys["hosts"] or devices.per_node not in (1, 4, 8)
     ):

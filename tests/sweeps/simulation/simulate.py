@@ -71,7 +71,6 @@ class Result:
     drivers: int
     hours: float
     cpu_s: float
-    wall_s: float
     operations: int
     worker_operations: int
     jobs: int
@@ -117,7 +116,6 @@ class Simulation:
 
     def run(self) -> Result:
         """Runs the study to its end, whoever dies; returns what happened."""
-        began = time.perf_counter()
         self.study.directory.mkdir(parents=True)
         counts: dict[str, int] = {}
         with simulated(self.engine, self.study.directory):
@@ -130,7 +128,7 @@ class Simulation:
                 self.world.close()
         if counts:
             self.referee.judge(self._planned(), self.rules.is_poison)
-        return self._result(counts, time.perf_counter() - began)
+        return self._result(counts)
 
     def _drive(self) -> dict[str, int]:
         while True:
@@ -168,7 +166,7 @@ class Simulation:
         selection = layout.read_json(self.study.directory / layout.SELECTION)
         return self.study.trials("tune") + self.study.trials("compare", selection)
 
-    def _result(self, counts: dict[str, int], wall_s: float) -> Result:
+    def _result(self, counts: dict[str, int]) -> Result:
         operations = self.world.operations
         return Result(
             trials=self.trials,
@@ -176,7 +174,6 @@ class Simulation:
             drivers=self._drivers,
             hours=self.world.now / 3600,
             cpu_s=self._cpu_s,
-            wall_s=wall_s,
             operations=operations[DriverProcess],
             worker_operations=operations.total() - operations[DriverProcess],
             jobs=len(self.engine.jobs),

@@ -59,10 +59,6 @@ class Actor:
         if self.dead:
             raise Killed
 
-    def kill(self) -> None:
-        """SIGKILL: it does nothing more."""
-        self.dead = True
-
 
 class World:
     """Simulated time, its events, and who acts at the moment.
