@@ -71,10 +71,6 @@ class Text(NamedTuple):
 PATH = Text("a path of parts of at most 255 bytes", r"(?s)/*(([^/]{1,255})(/+|$))*")
 
 
-# What a key may say, of values of its default's type; its text stands after 'it must be'.
-Allowed = Range | OneOf | Text
-
-
 class Role(enum.Enum):
     """What a key decides.
 
@@ -105,11 +101,14 @@ class Role(enum.Enum):
 
 
 class Key(NamedTuple):
-    """A key: its default (whose type every value has), meaning, allowed values and role."""
+    """A key: its default (whose type every value has), meaning, allowed values and role.
+
+    allowed: what it may say, of values of its default's type; its text stands after 'it must be'.
+    """
 
     default: Any
     meaning: str
-    allowed: Allowed | None = None
+    allowed: Range | OneOf | Text | None = None
     role: Role = Role.RESULT
 
     def describe(self) -> str:

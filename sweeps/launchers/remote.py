@@ -15,7 +15,6 @@ from sweeps.launchers.config_keys import Key, Range
 from sweeps.launchers.protocol import EngineError
 from sweeps.records.submissions import JOBS, Batch
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # What a terminal takes for colours, its window's title and the like (ECMA-48).
 _CONTROLS = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[ -/]*[0-~])")
 
@@ -35,7 +34,7 @@ def variables(text: str) -> dict[str, str]:
         raise ValueError(f"{text!r}: {error}; give NAME=VALUE NAME='VALUE WITH SPACES'") from error
     for part in parts:
         name, separator, value = part.partition("=")
-        if not separator or not _VARIABLE.fullmatch(name):
+        if not separator or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise ValueError(f"{part!r} is no variable; give NAME=VALUE NAME='VALUE WITH SPACES'")
         values[name] = value
     return values

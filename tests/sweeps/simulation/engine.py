@@ -109,16 +109,9 @@ class Engine:
         if self.world.now < self.away_until:
             return dict.fromkeys(handles, State.UNKNOWN)
         return {
-            handle: State.UNKNOWN if self.rules.happens(0.001) else self._state(handle)
+            handle: State.UNKNOWN if self.rules.happens(0.001) else self.jobs[handle].state
             for handle in handles
         }
-
-    def cancel(self, handles: Sequence[str]) -> None:
-        """Tells processes to stop."""
-        self._call()
-        for handle in handles:
-            for process in self.jobs[handle].processes:
-                process.told_to_stop = True
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -135,9 +128,6 @@ class Engine:
             and any(not self.referee.is_complete(t) for t in job.batch.jobs[job.index])
             for job in self.jobs.values()
         )
-
-    def _state(self, handle: str) -> State:
-        return self.jobs[handle].state if handle in self.jobs else State.GONE
 
     # Its nodes.
 
@@ -191,7 +181,7 @@ class Engine:
             (rules.killed, "killed", process.kill),
             (rules.preempted, "preempted", lambda: self._preempt(process)),
             (rules.asleep, "asleep past its lease", lambda: process.sleep_for(rules.nap())),
-            (rules.forgotten, "reported gone while it runs", lambda: self._forget(job)),
+            (rules.forgotten, "reported gone while it runs", lambda: self._gone(job)),
         ):
             if rules.happens(probability):
                 when = rules.rng.uniform(0, life_s)
@@ -205,10 +195,6 @@ class Engine:
     def _preempt(self, process: Process) -> None:
         process.told_to_stop = True
         self.world.at(5 * self.rules.eval_s + _GRACE_S, process.kill)
-
-    def _forget(self, job: Job) -> None:
-        if job.state is not State.GONE:
-            self._gone(job)
 
     def _ended(self, job: Job, process: Process, code: int | None) -> None:
         job.processes.remove(process)
@@ -235,8 +221,9 @@ class Engine:
                 self._gone(job)
 
     def _gone(self, job: Job) -> None:
-        job.state = State.GONE
-        self.alive -= 1
+        if job.state is not State.GONE:
+            job.state = State.GONE
+            self.alive -= 1
 
     def _each_hour(self) -> None:
         hour_s = 3600.0

@@ -66,9 +66,7 @@ class Process(Actor):
 
     def kill(self) -> None:
         """SIGKILL, or its node is gone."""
-        if not self.over:
-            self.dead = True
-            self._leave(None)
+        self._leave(None)
 
     def _leave(self, code: int | None) -> None:
         if not self.over:
