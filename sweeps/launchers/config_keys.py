@@ -71,10 +71,6 @@ class Text(NamedTuple):
 PATH = Text("a path of parts of at most 255 bytes", r"(?s)/*(([^/]{1,255})(/+|$))*")
 
 
-# What a key may say, of values of its default's type; its text stands after 'it must be'.
-Allowed = Range | OneOf | Text
-
-
 class Role(enum.Enum):
     """What a key decides.
 
@@ -105,11 +101,14 @@ class Role(enum.Enum):
 
 
 class Key(NamedTuple):
-    """A key: its default (whose type every value has), meaning, allowed values and role."""
+    """A key: its default (whose type every value has), meaning, allowed values and role.
+
+    allowed: what it may say, of values of its default's type; its text stands after 'it must be'.
+    """
 
     default: Any
     meaning: str
-    allowed: Allowed | None = None
+    allowed: Range | OneOf | Text | None = None
     role: Role = Role.RESULT
 
     def describe(self) -> str:
@@ -117,11 +116,6 @@ class Key(NamedTuple):
         if self.allowed is None:
             return _KINDS[type(self.default)]
         return str(self.allowed)
-
-
-def text(meaning: str, words: str, pattern: str, most: int = 4000, default: str = "") -> Key:
-    """Returns the key of a text of some form; arguments as those of Key and Text."""
-    return Key(default, meaning, Text(words, pattern, most))
 
 
 def check(keys: Mapping[str, Key], values: Mapping[str, Any], prefix: str = "") -> None:

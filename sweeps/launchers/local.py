@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from sweeps.launchers import config_keys, remote, tpu_host
 from sweeps.launchers.config_keys import Key, Range
-from sweeps.launchers.protocol import State
+from sweeps.launchers.protocol import Devices, Launcher, State
 from sweeps.records import status, submissions
 from sweeps.records.submissions import Batch
 from workloads.base import machine
@@ -82,7 +82,7 @@ class Slots:
         return {self._variable: ",".join(devices)}
 
 
-class LocalLauncher:
+class LocalLauncher(Launcher):
     """This host. A job is a process in a slot of the study, which it holds until it ends.
 
     A job holds two names of the kernel's, its slot's and its own, the handle: so that every driver
@@ -90,12 +90,13 @@ class LocalLauncher:
     queued in the driver that submitted them. Raises ValueError as `Slots`.
     """
 
+    NAME = "local"
     KEYS = KEYS
     is_this_host = True
 
     def __init__(self, settings: dict[str, Any], study_directory: pathlib.Path) -> None:
-        self.place: dict[str, str] = {}
-        self._slots = Slots(settings["local"])
+        super().__init__(settings, study_directory)
+        self._slots = Slots(self._keys)
         self._study = pathlib.Path(os.path.realpath(study_directory))
         # With the trials that were not complete when they were last looked at.
         self._queue: dict[str, tuple[Batch, int, collections.deque[str]]] = {}
@@ -107,35 +108,20 @@ class LocalLauncher:
         config_keys.check(cls.KEYS, settings["local"], "local.")
 
     @classmethod
-    def platform(cls, settings: dict[str, Any]) -> str:
-        """Returns 'gpu', 'tpu' or 'cpu': what this host's jobs will compute on."""
-        del settings
-        variable, numbers = accelerators()
-        names = {"CUDA_VISIBLE_DEVICES": "gpu", "TPU_VISIBLE_CHIPS": "tpu"}
-        return names[variable] if numbers else "cpu"
-
-    @classmethod
-    def devices(cls, settings: dict[str, Any]) -> int:
-        """Returns how many devices JAX will see in a job of this host."""
-        own, (_, numbers) = settings["local"], accelerators()
+    def hardware(cls, settings: dict[str, Any]) -> Devices:
+        """Returns the devices that JAX will see in a job of this host."""
+        keys, (variable, numbers) = settings["local"], accelerators()
         if not numbers:
             forced = re.search(_FORCED, os.environ.get("XLA_FLAGS", ""))
-            return int(forced[1]) if forced else 1
-        workers = own["workers"] or len(numbers)
-        return max(1, len(numbers) // workers) if own["pin"] else len(numbers)
+            return Devices("cpu", int(forced[1]) if forced else 1)
+        kind = "gpu" if variable == "CUDA_VISIBLE_DEVICES" else "tpu"
+        workers = keys["workers"] or len(numbers)
+        return Devices(kind, len(numbers), workers=workers if keys["pin"] else 1)
 
     @classmethod
     def preview(cls, settings: dict[str, Any], batch: Batch) -> str:
         """Returns the command of a batch's first job."""
         return shlex.join([*batch.command(0), *Slots(settings["local"]).arguments(0)])
-
-    @staticmethod
-    def requeue() -> bool:
-        """Returns False: this host starts no job twice, the scheduler does."""
-        return False
-
-    def verify(self) -> None:
-        """Asks nothing: this host takes every job."""
 
     def capacity(self) -> int:
         """Returns the number of slots."""
@@ -154,7 +140,7 @@ class LocalLauncher:
         handles = remote.job_names(batch)
         return handles if any(map(_is_held, handles)) else None
 
-    def status(self, handles: Sequence[str]) -> dict[str, State]:
+    def states(self, handles: Sequence[str]) -> dict[str, State]:
         """Returns the state of every handle; starts queued jobs in slots that are free."""
         self._start_queued()
         return {handle: self._state(handle) for handle in handles}

@@ -1,6 +1,5 @@
 """What launchers of engines on other hosts share: keys, variables, names of jobs, programs."""
 
-import abc
 import contextlib
 import json
 import os
@@ -9,87 +8,36 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from sweeps.launchers.config_keys import Key, Range
-from sweeps.launchers.protocol import EngineError, State
+from sweeps.launchers.protocol import EngineError
 from sweeps.records.submissions import JOBS, Batch
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # What a terminal takes for colours, its window's title and the like (ECMA-48).
 _CONTROLS = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[ -/]*[0-~])")
 
-TRIALS_PER_JOB = Key(1, "trials that one job runs", Range(1, 1_000_000))
-
-
-def workers(where: str) -> Key:
-    """Returns the key for a job's worker processes; `where`: of what they are counted."""
-    return Key(1, f"processes {where}", Range(1, 1024))
-
-
-def max_jobs(default: int) -> Key:
-    """Returns the key for the jobs at a time."""
-    return Key(default, "queued or running at a time", Range(1, 1_000_000))
-
-
-def poll_seconds(default: int, engine: str) -> Key:
-    """Returns the key for the pause between two looks at an engine's jobs."""
-    return Key(default, f"between questions to {engine}", Range(1, 3600))
+# What max_jobs, workers and poll_seconds may be.
+COUNT = Range(1, 1_000_000)
+PROCESSES = Range(1, 1024)
+SECONDS = Range(1, 3600)
+TRIALS_PER_JOB = Key(1, "trials that one job runs", COUNT)
 
 
 def variables(text: str) -> dict[str, str]:
     """Returns {"A": "1", "B": "2 3"} of "A=1 B='2 3'". Raises ValueError for anything else."""
-    found = {}
+    values = {}
     try:
         parts = shlex.split(text)
     except ValueError as error:
         raise ValueError(f"{text!r}: {error}; give NAME=VALUE NAME='VALUE WITH SPACES'") from error
     for part in parts:
         name, separator, value = part.partition("=")
-        if not separator or not _VARIABLE.fullmatch(name):
+        if not separator or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise ValueError(f"{part!r} is no variable; give NAME=VALUE NAME='VALUE WITH SPACES'")
-        found[name] = value
-    return found
-
-
-class Engine(abc.ABC):
-    """The part of `protocol.Launcher` that engines on other hosts share.
-
-    name: the launcher's in the config.
-    """
-
-    is_this_host = False
-
-    def __init__(self, name: str, settings: dict[str, Any], study_directory: pathlib.Path) -> None:
-        self._settings, self._own, self._directory = settings, settings[name], study_directory
-        self.place: dict[str, str] = {}
-
-    @staticmethod
-    def requeue() -> bool:
-        """Returns False: the engine runs no job twice, the driver submits it again."""
-        return False
-
-    def verify(self) -> None:  # noqa: B027
-        """Asks nothing: the engine judges a job only when it is submitted."""
-
-    def status(self, handles: Sequence[str]) -> dict[str, State]:
-        """Returns the state of every handle; UNKNOWN where the engine cannot be reached."""
-        try:
-            return self.states(handles) if handles else {}
-        except EngineError:
-            return dict.fromkeys(handles, State.UNKNOWN)
-
-    @abc.abstractmethod
-    def states(self, handles: Sequence[str]) -> dict[str, State]:
-        """Returns what `status` does. Raises EngineError where the engine cannot be reached."""
-
-    def capacity(self) -> int:
-        """Returns config.<engine>.max_jobs."""
-        return int(self._own["max_jobs"])
-
-    def close(self) -> None:  # noqa: B027
-        """Holds nothing."""
+        values[name] = value
+    return values
 
 
 def job_name(batch: Batch, index: int) -> str:

@@ -15,5 +15,5 @@ CLASSES = {
 def launcher_class(name: str) -> type[Launcher]:
     """Returns the launcher's class. Raises KeyError for a name that is not in the table."""
     module, _, attribute = CLASSES[name].partition(":")
-    found: type[Launcher] = getattr(importlib.import_module(module), attribute)
-    return found
+    launcher: type[Launcher] = getattr(importlib.import_module(module), attribute)
+    return launcher

@@ -1,62 +1,59 @@
 """Batches are asked for where they were submitted, whatever the study's keys say by now."""
 
+import collections
 import errno
 
 import pytest
 
+from sweeps.launchers import remote
 from sweeps.launchers.kubernetes import launcher as kubernetes
 from sweeps.launchers.protocol import EngineError, State
-from sweeps.launchers.ray.launcher import Ray
 from sweeps.monitoring.progress import Progress
 from sweeps.records import layout, submissions
 from sweeps.scheduling import cancel
 from sweeps.scheduling.scheduler import Interrupted, Scheduler
-from sweeps.study import config, study_directory
+from sweeps.study import study_directory
 
 
 class Cluster(kubernetes.Kubernetes):
-    """A namespace of a stand-in cluster: `jobs` it has, by the namespace's name."""
+    """A namespace of a simulated cluster: `jobs` it has, by the namespace's name."""
 
     jobs: dict[str, set[str]]
     down: set[str]
     absent: set[str]
 
     def __init__(self, settings, directory):
-        del directory
-        self._own = settings["kubernetes"]
-        self.place = {"namespace": self._own["namespace"]}
-        if self.place["namespace"] in self.absent:
+        super().__init__(settings, directory)
+        self.namespace = self.place["namespace"]
+        if self.namespace in self.absent:
             raise ValueError("no such context")
-        self.here = self.jobs.setdefault(self.place["namespace"], set())
 
     def _ask(self):
-        if self.place["namespace"] in self.down:
-            raise EngineError(f"{self.place['namespace']} does not answer")
+        if self.namespace in self.down:
+            raise EngineError(f"{self.namespace} does not answer")
+        return self.jobs[self.namespace]
 
     def submit(self, batch):
-        self._ask()
-        handles = [f"{batch.name}-{index}" for index in range(batch.size)]
-        self.here.update(handles)
+        handles = remote.job_names(batch)
+        self._ask().update(handles)
         return handles
 
     def find(self, batch):
-        self._ask()
-        return [handle for handle in self.here if handle.startswith(batch.name)] or None
+        return sorted(self._ask() & {*remote.job_names(batch)}) or None
 
-    def status(self, handles):
-        if self.place["namespace"] in self.down:
-            return dict.fromkeys(handles, State.UNKNOWN)
-        return {handle: State.QUEUED if handle in self.here else State.GONE for handle in handles}
+    def states(self, handles):
+        jobs = self._ask()
+        return {handle: State.QUEUED if handle in jobs else State.GONE for handle in handles}
 
     def cancel(self, handles):
-        self._ask()
-        self.here.difference_update(handles)
+        self._ask().difference_update(handles)
 
 
 @pytest.fixture
 def clusters(monkeypatch):
     """Clusters in place of the Kubernetes launcher's; {namespace: names of its jobs}."""
-    made = type("Made", (Cluster,), {"jobs": {}, "down": set(), "absent": set()})
+    state = {"jobs": collections.defaultdict(set), "down": set(), "absent": set()}
+    made = type("Made", (Cluster,), state)
     monkeypatch.setattr(kubernetes, "Kubernetes", made)
     return made
 
@@ -66,9 +63,9 @@ def make_scheduler(make_study, clusters):
     """Returns a function that makes a study, its scheduler in a namespace, and its trials."""
 
     def make(namespace, stop):
-        settings = {"kubernetes.image": "i", "kubernetes.volume_claim": "v", "points": 2}
-        own = {"launcher": "kubernetes", "kubernetes.namespace": namespace, **settings}
-        made = make_study(**own)
+        keys = {"image": "i", "volume_claim": "v", "context": "c", "namespace": namespace}
+        settings = {f"kubernetes.{name}": value for name, value in keys.items()}
+        made = make_study(launcher="kubernetes", points=2, **settings)
         study_directory.prepare(made)
         trials = study_directory.materialise(made, "tune", made.trials("tune"))
         engine = clusters(made.settings, made.directory)
@@ -86,10 +83,10 @@ def test_jobs_of_another_namespace_are_taken_up_and_not_submitted_again(make_sch
         first.run(trials)
     assert len(clusters.jobs["a"]) == 2
     [batch] = submissions.batches(first.root)
-    assert batch.place == {"namespace": "a"}
+    assert batch.place == {"context": "c", "namespace": "a"}
     second = _look(make_scheduler, "b", 3)
-    assert clusters.jobs["b"] == set()
     assert second.jobs.keys() == clusters.jobs["a"]
+    assert clusters.jobs["b"] == set()
 
 
 def test_jobs_are_taken_up_once_the_file_server_answers(make_scheduler, clusters, monkeypatch):
@@ -153,8 +150,9 @@ def test_cancel_reaches_jobs_of_every_namespace(make_scheduler, clusters):
 def test_cancel_finds_a_batch_cut_short_though_another_engine_is_away(make_scheduler, clusters):
     root = _submitted(make_scheduler, "a")
     [batch] = submissions.batches(root)
-    other = batch.file.with_name(f"{batch.name}b.json")
-    layout.write_json(other, {**layout.read_json(batch.file), "place": {"namespace": "b"}})
+    second = batch.file.with_name(f"{batch.name}b.json")
+    place = {"context": "c", "namespace": "b"}
+    layout.write_json(second, {**layout.read_json(batch.file), "place": place})
     clusters.jobs["b"] = {f"{batch.name}b-0"}
     clusters.down.add("a")
     with pytest.raises(EngineError, match="a does not answer"):
@@ -192,23 +190,3 @@ def test_cancel_of_a_study_older_than_a_launcher_key(make_scheduler, clusters):
     [file] = submissions.files(root)
     layout.write_json(file, {**layout.read_json(file), "place": {}})  # of before, too
     assert "0 jobs withdrawn" in cancel.cancel(root)
-
-
-def test_kubernetes_and_ray_resolve_their_place_once(tmp_path, monkeypatch):
-    kubectl = tmp_path / "kubectl"
-    kubectl.write_text('#!/bin/sh\n[ "$1 $2" = "config view" ] && cat answer\n')
-    (tmp_path / "answer").write_text('Welcome\n{"current-context": "first"}\nA notice\n')
-    monkeypatch.chdir(tmp_path)
-    kubectl.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    settings = {**config.base().to_dict(), "experiment_dir": str(tmp_path), "name": "s"}
-    asked = []
-    engine = kubernetes.Kubernetes(settings, tmp_path)
-    assert engine.place == {"context": "first", "namespace": "default"}
-    monkeypatch.setattr(
-        "sweeps.launchers.remote.run", lambda command, *rest, **named: asked.append(command)
-    )
-    engine._kubectl("get")
-    assert "first" in asked[0]
-    monkeypatch.setenv("RAY_ADDRESS", "http://one:8265")
-    assert Ray(settings, tmp_path).place == {"address": "http://one:8265"}

@@ -5,6 +5,7 @@ The server is a stand-in: it has discovery, JobSets and Kubernetes' errors, and 
 
 import http.server
 import json
+import pathlib
 import re
 import shutil
 import threading
@@ -20,47 +21,13 @@ from tests.sweeps import defaults
 
 pytestmark = pytest.mark.skipif(not shutil.which("kubectl"), reason="needs kubectl")
 
+HERE = pathlib.Path(__file__).parent
 REASONS = {403: "Forbidden", 404: "NotFound", 422: "Invalid", 503: "ServiceUnavailable"}
 GROUP = "jobset.x-k8s.io"
-ROOT = f"/apis/{GROUP}/v1alpha2"
 
 
-def _discovery(*resources):
-    """Returns what a server says of its resources, by path: (group, version, name, kind) of each.
-
-    Its OpenAPI says that it checks fields itself.
-    """
-    groups, answers, served = [], {}, {}
-    for group, version, name, kind in resources:
-        path, versions = f"apis/{group}/{version}", {"groupVersion": f"{group}/{version}"}
-        versions["version"] = version
-        groups.append({"name": group, "versions": [versions], "preferredVersion": versions})
-        verbs = ["create", "delete", "get", "list"]
-        resource = {"name": name, "singularName": kind.lower(), "namespaced": True, "kind": kind}
-        answers[f"/{path}"] = {
-            "kind": "APIResourceList",
-            "groupVersion": versions["groupVersion"],
-            "resources": [{**resource, "verbs": verbs}],
-        }
-        served[path] = {"serverRelativeURL": f"/openapi/v3/{path}"}
-        patch = {
-            "parameters": [{"name": "fieldValidation", "in": "query"}],
-            "x-kubernetes-group-version-kind": {"group": group, "version": version, "kind": kind},
-            "responses": {},
-        }
-        answers[f"/openapi/v3/{path}"] = {
-            "openapi": "3.0.0",
-            "info": {"title": "stand-in", "version": "1"},
-            "paths": {f"/{path}/namespaces/{{namespace}}/{name}/{{name}}": {"patch": patch}},
-        }
-    return answers | {
-        "/api": {"kind": "APIVersions", "versions": []},
-        "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups},
-        "/openapi/v3": {"paths": served},
-    }
-
-
-DISCOVERY = _discovery((GROUP, "v1alpha2", "jobsets", "JobSet"), ("batch", "v1", "jobs", "Job"))
+# What a server says of JobSets and Jobs, by path; its OpenAPI says that it checks fields itself.
+DISCOVERY = json.loads((HERE / "golden" / "kubernetes_discovery.json").read_text())
 
 
 class ApiServer(http.server.ThreadingHTTPServer):
@@ -101,17 +68,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
 
     def _place(self):
-        found = re.fullmatch(
+        match = re.fullmatch(
             r"/apis/[^/]+/[^/]+/namespaces/([^/]+)/jobs(?:ets)?(?:/([^/]+))?",
             urllib.parse.urlsplit(self.path).path,
         )
-        return found and found.groups()
+        return match and match.groups()
 
     def do_GET(self):
         url, place = urllib.parse.urlsplit(self.path), self._place()
         if place is None:
-            found = DISCOVERY.get(url.path)
-            self._answer(found or {}, 200 if found else 404)
+            answer = DISCOVERY.get(url.path)
+            self._answer(answer or {}, 200 if answer else 404)
         elif place[1] is None:
             key, value = urllib.parse.parse_qs(url.query)["labelSelector"][0].split("=")
             items = [
@@ -178,8 +145,8 @@ def server(tmp_path, monkeypatch):
 @pytest.fixture
 def launcher(tmp_path):
     """A launcher for context 'stand-in', namespace 'sweeps'."""
-    own = {"image": "i", "volume_claim": "v", "context": "stand-in", "namespace": "sweeps"}
-    keys = {**defaults.of(Kubernetes), **own}
+    keys = {"image": "i", "volume_claim": "v", "context": "stand-in", "namespace": "sweeps"}
+    keys = {**defaults.of(Kubernetes), **keys}
     settings = {"name": "quick", "experiment_dir": str(tmp_path), "kubernetes": keys}
     Kubernetes.check(settings)
     return Kubernetes(settings, tmp_path / "quick")
@@ -195,37 +162,28 @@ def batch(tmp_path):
 
 def test_jobsets_are_created_once_listed_and_deleted(server, launcher, batch):
     assert launcher.find(batch) is None
-    handles = launcher.submit(batch)
+    first, second = handles = launcher.submit(batch)
     assert [("sweeps", handle) for handle in handles] == list(server.objects)
     assert launcher.submit(batch) == handles == launcher.find(batch)
-    assert launcher.status([*handles, "other"]) == {
-        handles[0]: State.QUEUED,
-        handles[1]: State.QUEUED,
-        "other": State.GONE,
-    }
-    server.objects["sweeps", handles[0]]["status"] = {"terminalState": "Completed"}
-    server.objects["sweeps", handles[1]]["status"] = {"replicatedJobsStatus": [{"ready": 1}]}
-    found = launcher.status(handles)
-    assert found == {handles[0]: State.GONE, handles[1]: State.RUNNING}
+    server.objects["sweeps", first]["status"] = {"replicatedJobsStatus": [{"ready": 1}]}
+    expected = {first: State.RUNNING, second: State.QUEUED, "other": State.GONE}
+    assert launcher.status(expected) == expected
     launcher.cancel([*handles, "other"])
     assert server.objects == {}
     policies = {body["propagationPolicy"] for body in server.deleted.values()}
     assert policies == {"Foreground"}
 
 
-def test_a_batch_of_which_a_part_is_refused_is_taken_back(server, launcher, batch):
-    server.refuses = "s-quick-00000000-1"
+def test_a_batch_of_which_a_part_is_refused_is_taken_back_or_found(server, launcher, batch):
+    server.refuses, server.keeps = "s-quick-00000000-1", True
     with pytest.raises(EngineError, match=r"kubectl create failed: .*s-quick-00000000-1"):
         launcher.submit(batch)
-    assert server.objects == {}
-
-
-def test_what_cannot_be_taken_back_is_found(server, launcher, batch):
-    server.refuses, server.keeps = "s-quick-00000000-1", True
+    states = launcher.status(launcher.find(batch))
+    assert states == {"s-quick-00000000-0": State.QUEUED, "s-quick-00000000-1": State.GONE}
+    server.keeps = False
     with pytest.raises(EngineError, match="kubectl create failed"):
         launcher.submit(batch)
-    found = launcher.status(launcher.find(batch))
-    assert found == {"s-quick-00000000-0": State.QUEUED, "s-quick-00000000-1": State.GONE}
+    assert server.objects == {}
 
 
 def test_the_server_judges_a_jobset_and_its_job_before_a_study_begins(server, launcher):
@@ -247,14 +205,9 @@ def test_only_a_judgement_of_the_manifest_is_a_refusal(server, launcher, code, e
         launcher.verify()
 
 
-def test_without_a_cluster_a_study_begins_with_a_warning(
-    launcher, make_study, tmp_path, monkeypatch, capsys
-):
-    config = {"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}]}
-    config["contexts"] = [{"name": "stand-in", "context": {"cluster": "c"}}]
-    (tmp_path / "config").write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **config}))
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+def test_without_a_cluster_a_study_begins_with_a_warning(make_study, monkeypatch, capsys):
     keys = {"context": "stand-in", "image": "i", "volume_claim": "v"}
     study = make_study(launcher="kubernetes", **{f"kubernetes.{k}": v for k, v in keys.items()})
+    monkeypatch.setenv("PATH", "")
     preflight.check_engine(study)
     assert "warning: kubernetes cannot be asked" in capsys.readouterr().err

@@ -1,14 +1,17 @@
-"""Launcher kubernetes, the whole road: a stand-in for kubectl runs what the manifests say."""
+"""Launcher kubernetes on a simulated cluster, whose pods are processes."""
 
+import collections
+import json
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 import threading
 
 import pytest
+import yaml
 
+from sweeps.launchers import remote
 from sweeps.launchers.kubernetes import launcher as kubernetes
 from sweeps.launchers.protocol import EngineError, State
 from sweeps.monitoring import progress
@@ -18,12 +21,12 @@ from sweeps.scheduling import driver
 from tests.sweeps import defaults
 from tests.sweeps.chaos import equality
 
-HERE = pathlib.Path(__file__).parent
 _READY = [{"name": "w", "active": 1, "ready": 1}]
 
 
-def _settings(experiment_dir, name, **own):
-    keys = {**defaults.of(kubernetes.Kubernetes), "image": "registry.example/attnperf:1", **own}
+def _settings(experiment_dir, name, **keys):
+    image = {"image": "registry.example/attnperf:1", "context": "c"}
+    keys = {**defaults.of(kubernetes.Kubernetes), **image, **keys}
     return {"name": name, "experiment_dir": str(experiment_dir), "kubernetes": keys}
 
 
@@ -55,44 +58,127 @@ def test_states_of_jobsets(jobset, state):
 
 
 class Cluster:
-    """The stand-in's objects, and what a test does to them."""
+    """Answers the launcher's kubectl, and does what the controllers of JobSet and Job do.
 
-    def __init__(self, folder):
-        self.folder = folder
+    A pod is a real process with the variables of its manifest and no others, restarted as the
+    manifest's own policy says. It shows that manifests, exit codes, signals and states fit
+    together; it is no proof about a real cluster. There is no container: the test makes mount_path
+    a link to the volume.
+    """
 
-    def __call__(self, *arguments):
-        command = [str(self.folder / "bin" / "kubectl"), *arguments, "--namespace", "default"]
-        return subprocess.run(command, check=True, capture_output=True, text=True)
+    def __init__(self):
+        self.jobsets, self.pods, self.threads = {}, {}, []
+        # The exit codes of a job's pods, by its name.
+        self.codes = collections.defaultdict(list)
+        self.is_down = self.is_evicted = False
+
+    def __call__(self, command, *rest, **options):
+        """Stands in the place of `remote.run`."""
+        if self.is_down:
+            refused = "The connection to the server 127.0.0.1:6443 was refused"
+            return subprocess.CompletedProcess(command, 1, "", refused)
+        verb, *arguments = command[1 : command.index("--context")]
+        output = getattr(self, f"_{verb}")(arguments)
+        return subprocess.CompletedProcess(command, 0, output or "", "")
+
+    def _create(self, arguments):
+        for file in arguments[1::2] if arguments[0] == "--filename" else ():
+            jobset = yaml.safe_load(pathlib.Path(file).read_text())
+            name = jobset["metadata"]["name"]
+            assert name not in self.jobsets
+            jobset["spec"]["suspend"] = "kueue.x-k8s.io/queue-name" in jobset["metadata"]["labels"]
+            self.jobsets[name] = jobset
+        self._start()
+
+    def _start(self):
+        for name, jobset in self.jobsets.items():
+            if not jobset["spec"]["suspend"] and "status" not in jobset:
+                jobset["status"] = {"replicatedJobsStatus": _READY}
+                self._start_pod(name, jobset)
+                self.threads.append(threading.Thread(target=self._control, args=(name, jobset)))
+                self.threads[-1].start()
+
+    def admit(self):
+        """Lets suspended JobSets run, as Kueue does."""
+        for jobset in self.jobsets.values():
+            jobset["spec"]["suspend"] = False
+        self._start()
+
+    def _get(self, arguments):
+        key, value = arguments[2].split("=")
+        items = [j for j in self.jobsets.values() if j["metadata"]["labels"].get(key) == value]
+        return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+
+    def _delete(self, arguments):
+        *flags, first = arguments[1:5]
+        assert flags == ["--ignore-not-found", "--wait=false", "--cascade=foreground"]
+        for name in {first, *arguments[5:]} & self.jobsets.keys():
+            self.jobsets[name]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            self.pods[name].terminate()  # a pod's end reaches its first process
 
     def evict(self):
         """Tells the only pod to stop, as a drained node does."""
-        (pid,) = self.folder.glob("*.pid")
-        pid.with_suffix(".evicted").write_text("true")
-        os.kill(int(pid.read_text()), signal.SIGTERM)
+        (pod,) = self.pods.values()
+        self.is_evicted = True
+        pod.terminate()
 
-    def codes(self, name):
-        """The exit codes of a job's pods."""
-        file = self.folder / f"{name}.codes"
-        return [int(line) for line in file.read_text().split()] if file.exists() else []
+    def _start_pod(self, name, jobset):
+        job = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
+        container = job["template"]["spec"]["containers"][0]
+        fields = {"spec.nodeName": "a-node"}
+        variables = {
+            variable["name"]: variable.get("value")
+            or fields[variable["valueFrom"]["fieldRef"]["fieldPath"]]
+            for variable in container["env"]
+        }
+        image = {"PATH": os.environ["PATH"], "HOME": "/", "JOB_COMPLETION_INDEX": "0"}
+        self.pods[name] = subprocess.Popen(container["command"], env={**image, **variables})
+
+    def _control(self, name, jobset):
+        """Judges the end of a job's pod, and starts it again."""
+        job = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
+        failures = 0
+        while True:
+            code = self.pods[name].wait()
+            code = 128 - code if code < 0 else code
+            self.codes[name].append(code)
+            if "deletionTimestamp" in jobset["metadata"]:
+                del self.jobsets[name]
+                return
+            action = _action(job["podFailurePolicy"]["rules"], code, self.is_evicted)
+            self.is_evicted = False
+            failures += action == "Count"
+            if action in ("Complete", "FailJob") or failures > job["backoffLimit"]:
+                state = "Completed" if action == "Complete" else "Failed"
+                jobset["status"] = {"terminalState": state}
+                return
+            self._start_pod(name, jobset)
+
+
+def _action(rules, code, is_evicted):
+    """Returns what the first matching rule of a podFailurePolicy says of a pod's end."""
+    if code == 0:
+        return "Complete"
+    for rule in rules:
+        if code in rule.get("onExitCodes", {}).get("values", ()):
+            return rule["action"]
+        if is_evicted and rule.get("onPodConditions", [{}])[0].get("type") == "DisruptionTarget":
+            return rule["action"]
+    return "Count"
 
 
 @pytest.fixture
-def cluster(tmp_path, monkeypatch):
-    """The stand-in as `kubectl` on PATH; its processes are gone when the test ends."""
-    folder = tmp_path / "cluster"
-    (folder / "bin").mkdir(parents=True)
-    program = folder / "bin" / "kubectl"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} {HERE / "stand_in_kubectl.py"} "$@"\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
-    monkeypatch.setenv("STAND_IN", str(folder))
-    yield Cluster(folder)
-    for kind in ("controller", "pid"):
-        for file in folder.glob(f"*.{kind}"):
-            try:
-                os.killpg(int(file.read_text()), signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+def cluster(monkeypatch):
+    """A cluster behind the launcher's kubectl; its processes are gone when the test ends."""
+    made = Cluster()
+    monkeypatch.setattr(remote, "run", made)
+    yield made
+    for jobset in made.jobsets.values():
+        jobset["metadata"]["deletionTimestamp"] = "now"
+    for pod in made.pods.values():
+        pod.kill()
+    for thread in made.threads:
+        thread.join()
 
 
 @pytest.fixture
@@ -139,7 +225,7 @@ def test_jobs_run_with_mapped_paths_and_nothing_of_the_driver(
     assert f"-m sweeps job {mounted}/jobs/s-quick-00000000.json --index=1\n" in output
     assert f"\nPYTHONPATH={mounted}/code\n" in output
     assert "\nA=b c\n" in output
-    assert "\nATTNPERF_NODE=stand-in-node\n" in output
+    assert "\nATTNPERF_NODE=a-node\n" in output
     assert "SECRET_OF_THE_DRIVER" not in output
     assert len(list(batch.file.parent.glob("*.yaml"))) == 2
 
@@ -164,7 +250,7 @@ def test_exit_codes_decide_about_restarts(
     launcher, batch = make_launcher(first, retries=retries)
     handles = launcher.submit(batch)
     wait_gone(launcher, handles)
-    assert cluster.codes(handles[0]) == ran
+    assert cluster.codes[handles[0]] == ran
 
 
 def test_cancelled_jobs_end_and_are_gone(make_launcher, cluster, wait_until, wait_gone):
@@ -183,31 +269,33 @@ def test_kueue_holds_jobs_back(make_launcher, cluster, wait_gone):
     launcher, batch = make_launcher(queue="sweeps")
     handles = launcher.submit(batch)
     assert launcher.status(handles) == {handles[0]: State.QUEUED}
-    cluster("admit")
+    cluster.admit()
     wait_gone(launcher, handles)
-    assert cluster.codes(handles[0]) == [0]
+    assert cluster.codes[handles[0]] == [0]
 
 
 def test_a_cluster_out_of_reach_is_unknown_and_never_gone(make_launcher, cluster):
     launcher, batch = make_launcher()
-    (cluster.folder / "down").touch()
+    cluster.is_down = True
     assert launcher.status(["x"]) == {"x": State.UNKNOWN}
     for ask in (launcher.find, launcher.submit, lambda batch: launcher.cancel(["x"])):
         with pytest.raises(EngineError, match="was refused"):
             ask(batch)
 
 
-def test_a_cluster_that_does_not_answer_in_time(make_launcher, cluster, monkeypatch):
-    launcher, batch = make_launcher()
-    (cluster.folder / "bin" / "kubectl").write_text("#!/bin/sh\nexec sleep 300\n")
+def test_a_cluster_that_does_not_answer_in_time(make_launcher, monkeypatch, tmp_path):
+    (tmp_path / "kubectl").write_text("#!/bin/sh\nexec sleep 300\n")
+    (tmp_path / "kubectl").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(kubernetes, "_TIMEOUT_S", 0.5)
+    launcher, batch = make_launcher()
     with pytest.raises(EngineError, match="kubectl create did not answer"):
         launcher.submit(batch)
     assert launcher.status(["x"]) == {"x": State.UNKNOWN}
 
 
 def test_without_kubectl_the_manifests_are_there_to_be_created_by_hand(
-    make_launcher, cluster, monkeypatch, tmp_path
+    make_launcher, monkeypatch, tmp_path
 ):
     launcher, batch = make_launcher(size=2)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -225,18 +313,19 @@ def test_a_study_whose_pod_is_evicted_loses_no_step(
     volume.mkdir()
     (tmp_path / "mnt").symlink_to(volume)
     cache = f"JAX_COMPILATION_CACHE_DIR={cache_dir} JAX_PLATFORMS=cpu"
-    own = {
+    keys = {
         "image": "attnperf",
+        "context": "c",
         "volume_claim": "studies",
         "mount_path": tmp_path / "mnt",
         "python": sys.executable,
         "environment": cache,
         "poll_seconds": 1,
     }
-    keys = {f"kubernetes.{key}": value for key, value in own.items()}
+    settings = {f"kubernetes.{key}": value for key, value in keys.items()}
     study = make_study(
         experiment_dir=volume, launcher="kubernetes", protocol="grid", variants="standard",
-        points=1, steps=200, eval_every=50, **keys,
+        points=1, steps=200, eval_every=50, **settings,
     )  # fmt: skip
     directory = study.directory / study.trials("grid")[0].path
 
@@ -249,8 +338,7 @@ def test_a_study_whose_pod_is_evicted_loses_no_step(
     counts = driver.Driver(study, progress.Progress()).run()
     evicted.join()
     assert counts == {"done": 1}
-    (name,) = (file.name.removesuffix(".codes") for file in cluster.folder.glob("*.codes"))
-    assert cluster.codes(name) == [75, 0]
+    assert list(cluster.codes.values()) == [[75, 0]]
     (log,) = (study.directory / "jobs").glob("*.log")
     assert "saved; the engine runs this job again" in log.read_text()
     assert equality.outcomes(directory) == ["preempted", "done"]

@@ -578,8 +578,8 @@ def test_what_a_host_must_compute_on(host, monkeypatch, paths, vendor, variables
     host(*paths, vendor=vendor)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    platform = local.LocalLauncher.platform({}).replace("cpu", "")
-    assert (platform, local.accelerators()[1]) == expected
+    platform = local.LocalLauncher.platform({"local": {"workers": 0, "pin": True}})
+    assert (platform.replace("cpu", ""), local.accelerators()[1]) == expected
 
 
 def test_a_gpu_that_jax_does_not_see_is_refused(make_study, host):

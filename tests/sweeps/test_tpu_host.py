@@ -30,7 +30,7 @@ def _environments(workers):
 
 
 @pytest.mark.parametrize(
-    ("count", "workers", "own", "grid"),
+    ("count", "workers", "chips", "grid"),
     [
         (4, 4, ["0", "1", "2", "3"], "1,1,1"),
         (4, 3, ["0", "1", "2"], "1,1,1"),
@@ -38,24 +38,25 @@ def _environments(workers):
         (8, 2, ["0,1,2,3", "4,5,6,7"], "2,2,1"),
     ],
 )
-def test_workers_have_neighbouring_chips(host, count, workers, own, grid):
+def test_workers_have_neighbouring_chips(host, count, workers, chips, grid):
     """As JAX's own tests divide a host: none waits for another, or ends at libtpu's lock file."""
     host(*_chips(count))
-    found = _environments(workers)
-    assert [one["TPU_VISIBLE_CHIPS"] for one in found] == own
-    for one in found:
-        assert one["TPU_CHIPS_PER_PROCESS_BOUNDS"] == grid
-        assert one["TPU_PROCESS_BOUNDS"] == "1,1,1"
-        assert one["TPU_PROCESS_ADDRESSES"] == f"localhost:{one['TPU_PROCESS_PORT']}"
-        assert one["CLOUD_TPU_TASK_ID"] == "0"
-        assert one["ALLOW_MULTIPLE_LIBTPU_LOAD"] == "1"
+    for environment, numbers in zip(_environments(workers), chips, strict=True):
+        port = environment["TPU_PROCESS_PORT"]
+        assert environment == {
+            "TPU_VISIBLE_CHIPS": numbers,
+            "TPU_CHIPS_PER_PROCESS_BOUNDS": grid,
+            "TPU_PROCESS_BOUNDS": "1,1,1",
+            "TPU_PROCESS_ADDRESSES": f"localhost:{port}",
+            "TPU_PROCESS_PORT": port,
+            "CLOUD_TPU_TASK_ID": "0",
+            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        }
 
 
 def test_a_worker_alone_has_the_host_as_it_is(host):
     host(*_chips(4))
-    (found,) = _environments(1)
-    assert found["TPU_VISIBLE_CHIPS"] == "0,1,2,3"
-    assert "TPU_PROCESS_BOUNDS" not in found
+    assert _environments(1) == [{"TPU_VISIBLE_CHIPS": "0,1,2,3"}]
 
 
 def test_chips_that_cannot_be_divided_are_refused(host):
@@ -76,16 +77,15 @@ def test_chips_that_cannot_be_divided_are_refused(host):
     ],
 )
 def test_two_processes_have_a_half_each(count, kind, grid):
-    found, halves = tpu_host.halves([str(number) for number in range(count)], kind)
-    assert found == grid
-    first, second = (
-        tpu_host.variables(own, [7001, 7002], index, grid) for index, own in enumerate(halves)
-    )
-    assert first["TPU_PROCESS_ADDRESSES"] == "localhost:7001,localhost:7002"
-    assert (first["TPU_PROCESS_PORT"], second["TPU_PROCESS_PORT"]) == ("7001", "7002")
-    assert (first["CLOUD_TPU_TASK_ID"], second["CLOUD_TPU_TASK_ID"]) == ("0", "1")
-    sizes = (first["TPU_PROCESS_BOUNDS"], first["TPU_CHIPS_PER_PROCESS_BOUNDS"])
-    assert math.prod(int(one) for size in sizes for one in size.split(",")) == count
+    layout, halves = tpu_host.halves([str(number) for number in range(count)], kind)
+    assert layout == grid
+    for index, half in enumerate(halves):
+        variables = tpu_host.variables(half, [7001, 7002], index, grid)
+        assert variables["TPU_PROCESS_ADDRESSES"] == "localhost:7001,localhost:7002"
+        assert variables["TPU_PROCESS_PORT"] == f"700{index + 1}"
+        assert variables["CLOUD_TPU_TASK_ID"] == str(index)
+        sizes = [variables["TPU_PROCESS_BOUNDS"], variables["TPU_CHIPS_PER_PROCESS_BOUNDS"]]
+        assert math.prod(int(size) for size in ",".join(sizes).split(",")) == count
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -106,7 +106,7 @@ def test_libtpu_lets_both_in():
     """Two processes that have it loaded at once, by the real library, without a TPU."""
     halves = [[str(number) for number in range(first, first + 4)] for first in (0, 4)]
     ours = [tpu_host.variables(half, local.free_ports(1)) for half in halves]
-    without = [{k: v for k, v in one.items() if not k.startswith("ALLOW")} for one in ours]
+    without = [{k: v for k, v in half.items() if not k.startswith("ALLOW")} for half in ours]
     assert _loaded(ours) == ["loaded", "loaded"]
     assert sorted(_loaded(without)) == ["", "loaded"]  # that is what the variable is for
 
@@ -131,7 +131,7 @@ def _loaded(environments):
         )
         for environment in environments
     ]
-    said = [process.stdout.readline().strip() for process in processes]
+    lines = [process.stdout.readline().strip() for process in processes]
     for process in processes:
         process.communicate()
-    return said
+    return lines

@@ -86,10 +86,8 @@ def test_a_user_without_a_home_reads_data():
     script = (
         "import os; os.setgroups([]); os.setresgid(12345, 12345, 12345); "
         "from workloads.storage import tfrecord; from sweeps.launchers import local; "
-        "from sweeps.launchers.ray import launcher; "
         "os.setresuid(12345, 12345, 12345); "
-        f"print(len(tfrecord.TFRecordFile({str(path)!r})), local.compilation_cache(), "
-        "repr(launcher.token()))"
+        f"print(len(tfrecord.TFRecordFile({str(path)!r})), local.compilation_cache())"
     )
     folder.chmod(0o755)
     environment = {
@@ -107,5 +105,4 @@ def test_a_user_without_a_home_reads_data():
     shutil.rmtree(folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("1 /.cache/attnperf/xla/")
-    assert done.stdout.endswith(" ''\n")
     assert done.stderr.count("cannot be written") == 1

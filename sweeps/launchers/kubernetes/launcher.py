@@ -17,7 +17,7 @@ from typing import Any
 from attention.files import quoted
 from sweeps.launchers import remote
 from sweeps.launchers.kubernetes import keys, manifest
-from sweeps.launchers.protocol import EngineError, State
+from sweeps.launchers.protocol import EngineError, Launcher, State
 from sweeps.records import layout
 from sweeps.records.submissions import Batch
 
@@ -30,23 +30,22 @@ _REFUSED = re.compile(
 )
 
 
-class Kubernetes(remote.Engine):
+class Kubernetes(Launcher):
     """Jobs as JobSets; a handle is a JobSet's name."""
 
-    KEYS, platform, devices = keys.KEYS, staticmethod(keys.platform), staticmethod(keys.devices)
+    NAME = "kubernetes"
+    KEYS = keys.KEYS
+    hardware = staticmethod(keys.hardware)
 
     def __init__(self, settings: dict[str, Any], study_directory: pathlib.Path) -> None:
-        super().__init__("kubernetes", settings, study_directory)
-        self.place = {key: self._own[key] for key in ("context", "namespace")}
+        super().__init__(settings, study_directory)
+        self.place = {key: self._keys[key] for key in ("context", "namespace")}
         if not self.place["context"]:  # kubectl's may be another one tomorrow
             with contextlib.suppress(EngineError):
                 done = self._kubectl("config", "view", "--output=json")
-                contexts = (
-                    answer["current-context"]
-                    for answer in remote.json_values(done.stdout)
-                    if isinstance(answer, dict) and answer.get("current-context")
-                )
-                self.place["context"] = next(contexts, "")
+                for answer in remote.json_values(done.stdout):
+                    if isinstance(answer, dict) and answer.get("current-context"):
+                        self.place["context"] = answer["current-context"]
 
     @classmethod
     def check(cls, settings: dict[str, Any]) -> None:
@@ -97,10 +96,11 @@ class Kubernetes(remote.Engine):
         if done.returncode == 0:
             return handles
         with contextlib.suppress(EngineError):  # `find` tells what is there
-            there = self._of_batch(batch)
-            if there.keys() >= set(handles):  # refused as they exist already
+            created = self._jobsets(manifest.BATCH_LABEL, batch.name)
+            if created.keys() >= set(handles):  # refused as they exist already
                 return handles
-            self.cancel(list(there))
+            if created:
+                self.cancel(list(created))
         raise EngineError(
             f"kubectl create failed: {remote.last_line(done.stderr)}\n"
             f"manifests: {files[0]} ... Try for f in {quoted(batch.file.with_suffix(''))}.*.yaml; "
@@ -112,22 +112,20 @@ class Kubernetes(remote.Engine):
 
         Raises EngineError where the cluster cannot be asked.
         """
-        return remote.job_names(batch) if self._of_batch(batch) else None
-
-    def _of_batch(self, batch: Batch) -> dict[str, dict[str, Any]]:
-        return self._jobsets(f"{manifest.BATCH_LABEL}={batch.name}")
+        return remote.job_names(batch) if self._jobsets(manifest.BATCH_LABEL, batch.name) else None
 
     def states(self, handles: Sequence[str]) -> dict[str, State]:
         """Returns a state per handle; GONE for a JobSet that the cluster does not have."""
         label = manifest.study_label(self._settings["name"])
-        by_name = self._jobsets(f"{manifest.STUDY_LABEL}={label}")
+        by_name = self._jobsets(manifest.STUDY_LABEL, label)
         return {
             handle: state(by_name[handle]) if handle in by_name else State.GONE
             for handle in handles
         }
 
-    def _jobsets(self, selector: str) -> dict[str, dict[str, Any]]:
-        """Returns the cluster's JobSets by name. Raises EngineError where it cannot be asked."""
+    def _jobsets(self, label: str, value: str) -> dict[str, dict[str, Any]]:
+        """Returns the JobSets with a label, by name. Raises EngineError without an answer."""
+        selector = f"{label}={value}"
         done = self._kubectl("get", _RESOURCE, "--selector", selector, "--output", "json")
         if done.returncode:
             raise EngineError(f"kubectl get jobsets failed: {remote.last_line(done.stderr)}")
@@ -138,8 +136,6 @@ class Kubernetes(remote.Engine):
 
     def cancel(self, handles: Sequence[str]) -> None:
         """Deletes JobSets; their pods have save_seconds to save."""
-        if not handles:
-            return
         # In the foreground the JobSet stays until its pods are gone, so that `status` sees them.
         flags = ("--ignore-not-found", "--wait=false", "--cascade=foreground")
         done = self._kubectl("delete", _RESOURCE, *flags, *handles)
@@ -162,14 +158,14 @@ class Kubernetes(remote.Engine):
 
 def state(jobset: dict[str, Any]) -> State:
     """Returns the state of a JobSet as the cluster tells it."""
-    found = jobset.get("status") or {}
-    true = {c["type"] for c in found.get("conditions") or [] if c.get("status") == "True"}
-    if found.get("terminalState") or true & {"Completed", "Failed"}:
+    status = jobset.get("status") or {}
+    true = {c["type"] for c in status.get("conditions") or [] if c.get("status") == "True"}
+    if status.get("terminalState") or true & {"Completed", "Failed"}:
         return State.GONE
     if jobset["metadata"].get("deletionTimestamp"):
         return State.RUNNING  # its pods save
     if jobset["spec"].get("suspend") or "Suspended" in true:
         return State.QUEUED
     # `ready` and not `active`: that counts pods that wait for a node or their image, too.
-    ready = any(job.get("ready", 0) for job in found.get("replicatedJobsStatus") or [])
+    ready = any(job.get("ready", 0) for job in status.get("replicatedJobsStatus") or [])
     return State.RUNNING if ready else State.QUEUED

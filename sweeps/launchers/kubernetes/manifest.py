@@ -7,13 +7,13 @@ nothing else. Exit codes decide about restarts (see sweeps/launchers/protocol.py
 
 import dataclasses
 import json
+import os
 import pathlib
 import re
 from typing import Any
 
 from sweeps.launchers import protocol, remote
-from sweeps.launchers.kubernetes.keys import chips
-from sweeps.launchers.kubernetes.volume import Volume, volume
+from sweeps.launchers.kubernetes.keys import hardware
 from sweeps.records.submissions import Batch
 
 JOB = "w"
@@ -30,6 +30,45 @@ _TAINT = re.compile(r"([\w./-]+)(?:(=)([\w.-]*))?:(NoSchedule|PreferNoSchedule|N
 _FUSE_OPTIONS = "metadata-cache:ttl-secs:0"
 
 
+@dataclasses.dataclass(frozen=True)
+class Volume:
+    """A volume with its root at `local_root` for the driver, at `mount_path` in a pod."""
+
+    local_root: pathlib.PurePosixPath
+    mount_path: pathlib.PurePosixPath
+
+    def path(self, local: str | os.PathLike[str]) -> str:
+        """Returns a path as a pod sees it. Raises ValueError for one outside of the volume."""
+        if not pathlib.PurePosixPath(local).is_relative_to(self.local_root):
+            raise ValueError(
+                f"{local} is not below {self.local_root}, the part of this host's files that the "
+                "pods see: set kubernetes.local_root to where the volume is mounted here, and put "
+                "experiment_dir on it"
+            )
+        return str(self.mount_path / pathlib.PurePosixPath(local).relative_to(self.local_root))
+
+    def value(self, name: str, text: str) -> str:
+        """Returns a variable's value with every path of the volume as a pod sees it.
+
+        Raises ValueError where PYTHONPATH names anything else: the code must be on the volume.
+        """
+        return os.pathsep.join(
+            self.path(part)
+            if name == "PYTHONPATH" or pathlib.PurePosixPath(part).is_relative_to(self.local_root)
+            else part
+            for part in text.split(os.pathsep)
+        )
+
+
+def volume(settings: dict[str, Any]) -> Volume:
+    """Returns a study's volume: local_root is experiment_dir by default, mount_path local_root."""
+    keys = settings["kubernetes"]
+    local = keys["local_root"] or settings["experiment_dir"]
+    # The volume may be mounted through a link: batches name resolved paths.
+    root = pathlib.PurePosixPath(pathlib.Path(local).resolve())
+    return Volume(root, pathlib.PurePosixPath(keys["mount_path"] or root))
+
+
 def study_label(study: str) -> str:
     """Returns a study's name as a label's value."""
     return re.sub(r"[^A-Za-z0-9_.-]", "-", study)[:63].strip("-_.") or "study"
@@ -37,7 +76,7 @@ def study_label(study: str) -> str:
 
 def jobset(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]:
     """Returns the manifest of job `index`; `settings` is the whole config."""
-    own = settings["kubernetes"]
+    keys = settings["kubernetes"]
     labels = {
         "app.kubernetes.io/managed-by": "attnperf",
         STUDY_LABEL: study_label(settings["name"]),
@@ -45,34 +84,34 @@ def jobset(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]
         INDEX_LABEL: str(index),
     }
     # Asks for the sidecar that mounts the bucket.
-    annotations = {"gke-gcsfuse/volumes": "true"} if own["bucket"] else {}
+    annotations = {"gke-gcsfuse/volumes": "true"} if keys["bucket"] else {}
     pod_metadata = _filled({"labels": labels, "annotations": annotations})
     pod = {"metadata": pod_metadata, "spec": _pod(batch, index, settings)}
     job = {
         "completionMode": "Indexed",
-        "completions": own["hosts"],
-        "parallelism": own["hosts"],
-        "backoffLimit": own["retries"] if own["hosts"] == 1 else 0,
+        "completions": keys["hosts"],
+        "parallelism": keys["hosts"],
+        "backoffLimit": keys["retries"] if keys["hosts"] == 1 else 0,
         # A pod that still saves keeps its successor waiting.
         "podReplacementPolicy": "Failed",
-        "podFailurePolicy": {"rules": _pod_failure_rules(own["hosts"])},
+        "podFailurePolicy": {"rules": _pod_failure_rules(keys["hosts"])},
         "template": pod,
     }
     template = {"metadata": {"labels": labels}, "spec": job}
     spec = {
-        "ttlSecondsAfterFinished": own["ttl_seconds"],
-        "failurePolicy": _failure_policy(own),
+        "ttlSecondsAfterFinished": keys["ttl_seconds"],
+        "failurePolicy": _failure_policy(keys),
         # A name of its own for each pod, and the service that goes with it, only where needed.
-        "network": {"enableDNSHostnames": own["hosts"] > 1},
+        "network": {"enableDNSHostnames": keys["hosts"] > 1},
         "replicatedJobs": [{"name": JOB, "replicas": 1, "template": template}],
     }
     # All pods of a slice on one node pool, which they have to themselves.
     topology = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
     metadata = {
         "name": remote.job_name(batch, index),
-        "namespace": own["namespace"],
-        "labels": _filled(labels | {QUEUE_LABEL: own["queue"]}),
-        "annotations": topology if own["tpu_type"] and own["hosts"] > 1 else {},
+        "namespace": keys["namespace"],
+        "labels": _filled(labels | {QUEUE_LABEL: keys["queue"]}),
+        "annotations": topology if keys["tpu_type"] and keys["hosts"] > 1 else {},
     }
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -107,8 +146,8 @@ def _filled(document: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in document.items() if value not in ("", {}, [])}
 
 
-def _failure_policy(own: dict[str, Any]) -> dict[str, Any]:
-    if own["hosts"] == 1:
+def _failure_policy(keys: dict[str, Any]) -> dict[str, Any]:
+    if keys["hosts"] == 1:
         return {"maxRestarts": 0}  # the job itself restarts its pod
     # The hosts of a slice compute together: when one goes, all start again from the checkpoint.
     evicted = {
@@ -116,7 +155,7 @@ def _failure_policy(own: dict[str, Any]) -> dict[str, Any]:
         "action": "RestartJobSetAndIgnoreMaxRestarts",
         "onJobFailureReasons": ["PodFailurePolicy"],
     }
-    restarts = {"maxRestarts": own["retries"], "restartStrategy": "BlockingRecreate"}
+    restarts = {"maxRestarts": keys["retries"], "restartStrategy": "BlockingRecreate"}
     return restarts | {"rules": [evicted]}
 
 
@@ -139,44 +178,45 @@ def _pod_failure_rules(hosts: int) -> list[dict[str, Any]]:
 
 def _pod(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]:
     """Returns a pod's specification: what it runs, on which nodes, with what."""
-    own = settings["kubernetes"]
-    mounted = volume(settings)
+    keys = settings["kubernetes"]
     # By the node's name, which a field holds alone: labels may differ from it.
-    other = {"key": "metadata.name", "operator": "NotIn"}
-    fields = [{**other, "values": [host]} for host in sorted(batch.avoid)]
+    is_not = {"key": "metadata.name", "operator": "NotIn"}
+    fields = [{**is_not, "values": [host]} for host in sorted(batch.avoid)]
     terms = {"nodeSelectorTerms": [{"matchFields": fields}]}
     elsewhere = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
-    found = {
+    spec = {
         # Required by podFailurePolicy.
         "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": own["save_seconds"],
-        "containers": [_container(batch, index, own, mounted)],
-        "volumes": [_volume(own), {"name": "shm", "emptyDir": {"medium": "Memory"}}],
-        "nodeSelector": _node_selector(own),
-        "tolerations": tolerations(own),
+        "terminationGracePeriodSeconds": keys["save_seconds"],
+        "containers": [_container(batch, index, settings)],
+        "volumes": [_volume(keys), {"name": "shm", "emptyDir": {"medium": "Memory"}}],
+        "nodeSelector": _node_selector(keys),
+        "tolerations": tolerations(keys),
         "affinity": {"nodeAffinity": elsewhere} if batch.avoid else {},
-        "priorityClassName": own["priority_class"],
-        "serviceAccountName": own["service_account"],
-        "securityContext": _identity(own),
+        "priorityClassName": keys["priority_class"],
+        "serviceAccountName": keys["service_account"],
+        "securityContext": _identity(keys),
     }
-    return _filled(found)
+    return _filled(spec)
 
 
-def _container(batch: Batch, index: int, own: dict[str, Any], mounted: Volume) -> dict[str, Any]:
+def _container(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]:
+    keys = settings["kubernetes"]
+    mounted = volume(settings)
     in_pod = dataclasses.replace(batch, file=pathlib.Path(mounted.path(batch.file)))
-    command = in_pod.command(index, own["python"])
-    if own["volume_claim"]:  # a bucket takes a file when it is closed: there, `kubectl logs`
+    command = in_pod.command(index, keys["python"])
+    if keys["volume_claim"]:  # a bucket takes a file when it is closed: there, `kubectl logs`
         # `exec`: the job is process 1, so that SIGTERM reaches it.
         script = 'log=$1; shift; exec "$@" >>"$log" 2>&1'
-        if own["hosts"] > 1:  # each host its own
-            other = '[ "$JOB_COMPLETION_INDEX" = 0 ] || log=$log.$JOB_COMPLETION_INDEX; '
-            script = script.replace("shift; ", "shift; " + other)
+        if keys["hosts"] > 1:  # each host its own
+            own_log = '[ "$JOB_COMPLETION_INDEX" = 0 ] || log=$log.$JOB_COMPLETION_INDEX; '
+            script = script.replace("shift; ", "shift; " + own_log)
         command = ["/bin/sh", "-c", script, "sh", mounted.path(batch.log(index)), *command]
-    variables = _hosts(own, remote.job_name(batch, index))
+    variables = _hosts(keys, remote.job_name(batch, index))
     variables |= {name: mounted.value(name, text) for name, text in batch.environment.items()}
-    variables |= remote.variables(own["environment"])
+    variables |= remote.variables(keys["environment"])
     fields = {"ATTNPERF_NODE": "spec.nodeName"}  # only the cluster can fill them in
-    if own["hosts"] > 1 and not own["tpu_type"]:
+    if keys["hosts"] > 1 and not keys["tpu_type"]:
         index_label = "batch.kubernetes.io/job-completion-index"
         fields[protocol.PROCESS_ID] = f"metadata.annotations['{index_label}']"
     env: list[dict[str, Any]] = [
@@ -184,14 +224,14 @@ def _container(batch: Batch, index: int, own: dict[str, Any], mounted: Volume) -
         for name, path in fields.items()
     ]
     env += [{"name": name, "value": _literal(value)} for name, value in variables.items()]
-    amounts = {"cpu": str(own["cpus"]), "memory": own["memory"]}
-    if own["gpus"]:
-        amounts["nvidia.com/gpu"] = str(own["gpus"])
-    if own["tpu_type"]:
-        amounts["google.com/tpu"] = str(chips(own))
+    amounts = {"cpu": str(keys["cpus"]), "memory": keys["memory"]}
+    if keys["gpus"]:
+        amounts["nvidia.com/gpu"] = str(keys["gpus"])
+    if keys["tpu_type"]:
+        amounts["google.com/tpu"] = str(hardware(settings).per_node)
     return {
         "name": CONTAINER,
-        "image": own["image"],
+        "image": keys["image"],
         "command": [_literal(part) for part in command],
         "env": env,
         # Equal requests and limits: evicted last when a node runs out of memory.
@@ -203,20 +243,20 @@ def _container(batch: Batch, index: int, own: dict[str, Any], mounted: Volume) -
     }
 
 
-def _hosts(own: dict[str, Any], jobset_name: str) -> dict[str, str]:
+def _hosts(keys: dict[str, Any], jobset_name: str) -> dict[str, str]:
     """Returns what a process needs to find its devices and the other hosts.
 
     The latter are what `sweeps.distributed.bootstrap` reads.
     """
-    found = {}
-    if own["gpus"]:
+    variables = {}
+    if keys["gpus"]:
         # The files of the devices carry the node's numbers, CUDA counts the container's from 0.
-        found["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(own["gpus"])))
-    if own["hosts"] > 1 and not own["tpu_type"]:  # the hosts of a TPU slice know of each other
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(keys["gpus"])))
+    if keys["hosts"] > 1 and not keys["tpu_type"]:  # the hosts of a TPU slice know of each other
         # The first pod's name, the same after every restart.
-        found[protocol.COORDINATOR] = f"{jobset_name}-{JOB}-0-0.{jobset_name}:{PORT}"
-        found[protocol.PROCESS_COUNT] = str(own["hosts"])
-    return found
+        variables[protocol.COORDINATOR] = f"{jobset_name}-{JOB}-0-0.{jobset_name}:{PORT}"
+        variables[protocol.PROCESS_COUNT] = str(keys["hosts"])
+    return variables
 
 
 def _literal(text: str) -> str:
@@ -224,27 +264,27 @@ def _literal(text: str) -> str:
     return re.sub(r"\$\$+|\$(?=\()", lambda signs: 2 * signs[0], text)
 
 
-def _volume(own: dict[str, Any]) -> dict[str, Any]:
-    if own["volume_claim"]:
-        return {"name": VOLUME, "persistentVolumeClaim": {"claimName": own["volume_claim"]}}
+def _volume(keys: dict[str, Any]) -> dict[str, Any]:
+    if keys["volume_claim"]:
+        return {"name": VOLUME, "persistentVolumeClaim": {"claimName": keys["volume_claim"]}}
     options = _FUSE_OPTIONS
-    if owner := _owner(own):
-        options += ",uid={},gid={}".format(*owner)
-    attributes = {"bucketName": own["bucket"], "mountOptions": options}
+    if keys["run_as"]:
+        options += ",uid={},gid={}".format(*_owner(keys))
+    attributes = {"bucketName": keys["bucket"], "mountOptions": options}
     driver = {"driver": "gcsfuse.csi.storage.gke.io", "volumeAttributes": attributes}
     return {"name": VOLUME, "csi": driver}
 
 
-def _owner(own: dict[str, Any]) -> tuple[str, str] | None:
-    """Returns the user and group of config.kubernetes.run_as, None where it is empty."""
-    uid, _, gid = own["run_as"].partition(":")
-    return (uid, gid or uid) if uid else None
+def _owner(keys: dict[str, Any]) -> tuple[int, int]:
+    """Returns the user and group of config.kubernetes.run_as, which is not empty."""
+    user, _, group = keys["run_as"].partition(":")
+    return int(user), int(group or user)
 
 
-def _identity(own: dict[str, Any]) -> dict[str, Any]:
-    if not (owner := _owner(own)):
+def _identity(keys: dict[str, Any]) -> dict[str, Any]:
+    if not keys["run_as"]:
         return {}
-    user, group = map(int, owner)
+    user, group = _owner(keys)
     return {
         "runAsUser": user,
         "runAsGroup": group,
@@ -253,31 +293,31 @@ def _identity(own: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _node_selector(own: dict[str, Any]) -> dict[str, str]:
-    label, _, value = own["gpu_type"].rpartition("=")
-    found = {
-        TPU_LABEL: own["tpu_type"],
-        TOPOLOGY_LABEL: own["tpu_topology"],
-        SPOT_LABEL: "true" if own["spot"] else "",
+def _node_selector(keys: dict[str, Any]) -> dict[str, str]:
+    label, _, value = keys["gpu_type"].rpartition("=")
+    labels = {
+        TPU_LABEL: keys["tpu_type"],
+        TOPOLOGY_LABEL: keys["tpu_topology"],
+        SPOT_LABEL: "true" if keys["spot"] else "",
     }
     # Merged after those that are not set are gone: gpu_type may name one of these labels itself.
-    return _filled({label or GPU_LABEL: value}) | _filled(found)
+    return _filled({label or GPU_LABEL: value}) | _filled(labels)
 
 
-def tolerations(own: dict[str, Any]) -> list[dict[str, str]]:
+def tolerations(keys: dict[str, Any]) -> list[dict[str, str]]:
     """Returns the tolerations of "team=vision:NoSchedule,dedicated:NoExecute", behind those that
     its nodes need.
 
     Raises ValueError for anything else.
     """
-    keys = ["nvidia.com/gpu"] * bool(own["gpus"]) + ["google.com/tpu"] * bool(own["tpu_type"])
-    keys += [SPOT_LABEL] * own["spot"]
-    found = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in keys]
-    for part in filter(None, own["tolerations"].split(",")):
+    taints = ["nvidia.com/gpu"] * bool(keys["gpus"]) + ["google.com/tpu"] * bool(keys["tpu_type"])
+    taints += [SPOT_LABEL] * keys["spot"]
+    tolerated = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in taints]
+    for part in filter(None, keys["tolerations"].split(",")):
         taint = _TAINT.fullmatch(part)
         if taint is None:
             raise ValueError(f"{part!r} is no taint; give KEY:EFFECT or KEY=VALUE:EFFECT")
         key, separator, value, effect = taint.groups()
         equal = {"operator": "Equal", "value": value} if separator else {"operator": "Exists"}
-        found.append({"key": key, **equal, "effect": effect})
-    return found
+        tolerated.append({"key": key, **equal, "effect": effect})
+    return tolerated

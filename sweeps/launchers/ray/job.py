@@ -7,7 +7,6 @@ of cores, and sum in another order, than it was given.
 """
 
 import argparse
-import json
 import os
 import re
 import shlex
@@ -23,81 +22,69 @@ from sweeps.records.submissions import Batch
 # A job saves itself within 600 s (sweeps.launchers.local); Ray would kill it 3 s after
 # the order to stop.
 _STOP_WAIT_S = 660
-# Hosts to avoid, in Ray's metadata of a job.
-AVOID = "attnperf_avoid"
+# Ray's names of what has a key.
+_KINDS = {"cpus": "CPU", "gpus": "GPU", "tpus": "TPU"}
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-def accelerators(own: dict[str, Any]) -> str:
-    """Returns 'gpu', 'tpu' or '': what a job asks for, for `own` = config.ray."""
-    return "gpu" if own["gpus"] else "tpu" if own["tpus"] else ""
-
-
-def request(own: dict[str, Any]) -> dict[str, float]:
+def request(keys: dict[str, Any]) -> dict[str, float]:
     """Returns what one job asks of Ray: {"CPU": 2.0, "GPU": 1.0, "memory": bytes, ...}.
 
-    Raises ValueError for a resource or an amount that is not understood.
+    keys: config.ray. Raises ValueError for a resource or an amount that is not understood.
     """
-    asked = {"CPU": float(own["cpus"]), "GPU": float(own["gpus"]), "TPU": float(own["tpus"])}
-    for part in filter(None, own["resources"].split(",")):
-        name, separator, amount = part.rpartition("=")
-        if not separator or not re.fullmatch(r"\d+(\.\d+)?", amount) or name in (*asked, "memory"):
+    amounts = {kind: float(keys[key]) for key, kind in _KINDS.items()}
+    for part in filter(None, keys["resources"].split(",")):
+        name, _, amount = part.rpartition("=")
+        if not re.fullmatch(r"\d+(\.\d+)?", amount) or name in ("", "memory", *amounts):
             raise ValueError(
                 f"ray.resources: {part!r} is not understood; give NAME=NUMBER,NAME=NUMBER. CPU, "
                 "GPU, TPU and memory have keys of their own"
             )
-        asked[name] = float(amount)
-    found = re.fullmatch(r"(\d+)([KMGT]?)", own["memory"] or "0")
-    if found is None:
-        raise ValueError(f"ray.memory is {own['memory']!r}; give a number and K, M, G or T: 16G")
-    asked["memory"] = float(found[1]) * _UNITS[found[2]]
-    return {name: amount for name, amount in asked.items() if amount}
+        amounts[name] = float(amount)
+    memory = re.fullmatch(r"(\d+)([KMGT]?)", keys["memory"] or "0")
+    if memory is None:
+        raise ValueError(f"ray.memory is {keys['memory']!r}; give a number and K, M, G or T: 16G")
+    amounts["memory"] = float(memory[1]) * _UNITS[memory[2]]
+    return {name: amount for name, amount in amounts.items() if amount}
 
 
-def holds(node: dict[str, float], asked: dict[str, float]) -> int:
-    """Returns how many jobs that ask for `asked` a node with these resources holds."""
-    return int(min(node.get(name, 0.0) // amount for name, amount in asked.items()))
+def holds(node: dict[str, float], amounts: dict[str, float]) -> int:
+    """Returns how many jobs that ask for `amounts` a node with these resources holds."""
+    return int(min(node.get(name, 0.0) // amount for name, amount in amounts.items()))
 
 
-def body(batch: Batch, index: int, own: dict[str, Any], selector: dict[str, str]) -> dict[str, Any]:
+def body(
+    batch: Batch, index: int, keys: dict[str, Any], selector: dict[str, str]
+) -> dict[str, Any]:
     """Returns the request that submits a job, but for its id; `selector`: labels of its node."""
+    amounts = request(keys)
     job = {
-        "entrypoint": entrypoint(batch, index, own),
-        "runtime_env": {"env_vars": environment(batch, own)},
-        "metadata": {AVOID: json.dumps(batch.avoid)},
-    }
-    return {**job, **asked(own, selector)}
-
-
-def asked(own: dict[str, Any], selector: dict[str, str]) -> dict[str, Any]:
-    """Returns the part of a submission that says where the job may run; Ray does not tell it."""
-    rest = request(own)
-    found: dict[str, Any] = {
-        "entrypoint_num_cpus": rest.pop("CPU", 0.0),
-        "entrypoint_num_gpus": rest.pop("GPU", 0.0),
-        "entrypoint_memory": int(rest.pop("memory", 0.0)),
-        "entrypoint_resources": rest,
+        "entrypoint": entrypoint(batch, index, keys),
+        "runtime_env": {"env_vars": environment(batch, keys)},
+        "entrypoint_num_cpus": amounts.pop("CPU", 0.0),
+        "entrypoint_num_gpus": amounts.pop("GPU", 0.0),
+        "entrypoint_memory": int(amounts.pop("memory", 0.0)),
+        "entrypoint_resources": amounts,
     }
     # Older Rays do not know this field: it is sent when it is needed.
-    return {**found, "entrypoint_label_selector": selector} if selector else found
+    return {**job, "entrypoint_label_selector": selector} if selector else job
 
 
-def environment(batch: Batch, own: dict[str, Any]) -> dict[str, str]:
+def environment(batch: Batch, keys: dict[str, Any]) -> dict[str, str]:
     """Returns a job's variables: the batch's, then those of the config, then ours."""
-    found = dict(batch.environment)
-    if not accelerators(own):
-        found["JAX_PLATFORMS"] = "cpu"  # Ray hides no TPU from a job that asked for none
+    # Ray hides no TPU from a job that asked for none.
+    cpu = {} if keys["gpus"] or keys["tpus"] else {"JAX_PLATFORMS": "cpu"}
     stop = {"RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_WAIT_S)}
-    return {**found, **remote.variables(own["environment"]), **stop}
+    return {**batch.environment, **cpu, **remote.variables(keys["environment"]), **stop}
 
 
-def entrypoint(batch: Batch, index: int, own: dict[str, Any]) -> str:
+def entrypoint(batch: Batch, index: int, keys: dict[str, Any]) -> str:
     """Returns the shell commands of a job; its output goes to the study's directory."""
-    log, python = batch.log(index), own["python"] or sys.executable
+    log, python = batch.log(index), keys["python"] or sys.executable
     folder = shlex.quote(str(log.parent))
     command = batch.command(index, python)
-    if not accelerators(own):
-        cpus = f"--cpus={own['cpus']}"
+    if not keys["gpus"] and not keys["tpus"]:
+        cpus = f"--cpus={keys['cpus']}"
         command = [python, "-m", "sweeps.launchers.ray.job", cpus, "--", *command]
     lines = [
         f"test -d {folder} || {{ echo this node does not see {folder}; exit {WRONG_NODE}; }}",
@@ -110,7 +97,7 @@ def entrypoint(batch: Batch, index: int, own: dict[str, Any]) -> str:
             for name, value in batch.environment.items()
             if "$" in value
         ),
-        own["setup"],
+        keys["setup"],
         # One process, which gets Ray's SIGTERM itself.
         f"exec {shlex.join(command)}",
     ]
@@ -127,17 +114,17 @@ def take(count: int, among: str) -> list[int]:
     while (choosing := local.hold_name(f"{among} choosing")) is None:
         time.sleep(0.01)
     with choosing:
-        own: list[int] = []
+        taken: list[int] = []
         for core in cores:
-            if len(own) < count and (held := local.hold_name(f"{among} {core}")) is not None:
-                own.append(core)
+            if len(taken) < count and (lock := local.hold_name(f"{among} {core}")) is not None:
+                taken.append(core)
                 # For the life of this process, also across exec.
-                held.set_inheritable(True)
-                held.detach()
+                lock.set_inheritable(True)
+                lock.detach()
     # Spread over all cores by process, so that not everyone shares the first.
-    shared = [core for core in cores if core not in own]
+    shared = [core for core in cores if core not in taken]
     start = os.getpid() % max(1, len(shared))
-    return sorted(own + (shared[start:] + shared[:start])[: count - len(own)])
+    return sorted(taken + (shared[start:] + shared[:start])[: count - len(taken)])
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sweeps.launchers import remote
-from sweeps.launchers.protocol import EngineError, State
+from sweeps.launchers.protocol import EngineError, Launcher, State
 from sweeps.launchers.slurm import keys, script
 from sweeps.records.submissions import Batch
 
@@ -65,18 +65,19 @@ class ArrayTask(NamedTuple):
         return _STATES.get(self.state, State.UNKNOWN)
 
 
-class Slurm(remote.Engine):
-    """A cluster, by its programs.
+class Slurm(Launcher):
+    """A cluster, by its programs; a handle is <array>_<task>.
 
-    A handle is <array>_<task>; where sbatch was cut off before it said whether it had succeeded,
-    <job name>_<task>: GONE, once Slurm answers, if no such job exists.
+    That of a job which Slurm does not know is <job name>_<task>: it is GONE.
     """
 
-    KEYS, check = keys.KEYS, staticmethod(keys.check)
+    NAME = "slurm"
+    KEYS = keys.KEYS
+    check = staticmethod(keys.check)
+    hardware = staticmethod(keys.hardware)
 
     def __init__(self, settings: dict[str, Any], study_directory: Path) -> None:
-        super().__init__("slurm", settings, study_directory)
-        self._largest = 0
+        super().__init__(settings, study_directory)
         missing = [name for name in ("sbatch", "squeue", "scancel") if not shutil.which(name)]
         if missing:
             raise ValueError(
@@ -86,22 +87,11 @@ class Slurm(remote.Engine):
             raise ValueError(
                 f"{study_directory}: Slurm writes no logs below a name with a backslash"
             )
-        if self._own["container"] and "--container-image" not in run(["srun", "--help"]):
+        if self._keys["container"] and "--container-image" not in run(["srun", "--help"]):
             raise ValueError(
                 "slurm.container needs pyxis (srun --container-image), which this cluster does not "
                 "have; use slurm.setup and slurm.python instead, or ask its administrators"
             )
-
-    @classmethod
-    def platform(cls, settings: dict[str, Any]) -> str:
-        """Returns 'gpu' or 'cpu': where trials compute."""
-        return "gpu" if settings["slurm"]["gpus"] else "cpu"
-
-    @classmethod
-    def devices(cls, settings: dict[str, Any]) -> int:
-        """Returns how many devices a trial sees, on all its nodes; a node without GPU counts 1."""
-        slurm = settings["slurm"]
-        return int(slurm["nodes"] * max(1, slurm["gpus"] // max(1, slurm["workers"])))
 
     @classmethod
     def preview(cls, settings: dict[str, Any], batch: Batch) -> str:
@@ -128,10 +118,10 @@ class Slurm(remote.Engine):
             # requeue is refused because Slurm has begun it since the job was shown.
             with contextlib.suppress(EngineError, KeyError, ValueError):
                 shown = run(["scontrol", "show", "job", "--oneliner", job])
-                found = dict(re.findall(r"(\w+)=(\S*)", shown))
-                if int(found["Restarts"]) > int(os.environ.get("SLURM_RESTART_COUNT", "0")):
+                job_record = dict(re.findall(r"(\w+)=(\S*)", shown))
+                if int(job_record["Restarts"]) > int(os.environ.get("SLURM_RESTART_COUNT", "0")):
                     return True  # preempted without grace, or a node failed: done by Slurm already
-                if found["JobState"] == "RUNNING":
+                if job_record["JobState"] == "RUNNING":
                     run(["scontrol", "requeue", job])
                     return True
             # COMPLETING: Slurm is about to say that it requeues, or it was scancel, or the time
@@ -143,76 +133,46 @@ class Slurm(remote.Engine):
         """Submits a batch as one array, or several above the cluster's MaxArraySize.
 
         A batch that is there already is not submitted again. Raises EngineError where nothing was
-        submitted.
+        submitted, and where Slurm cannot be asked whether it was.
         """
-        parts, known = self._known(batch)
+        arrays = self._arrays(batch)
         exclude: list[str] = []
         if batch.avoid:  # by the cluster's names; a host that is no node of it needs no avoiding
             printed = run(["sinfo", "--noheader", "--Node", "--format=%N"])
             hosts = {name for host in batch.avoid for name in (host, host.split(".")[0])}
             exclude = sorted(hosts & set(map(str.strip, printed.splitlines())))
-        for part in parts:
-            if part.number not in known:
-                try:
-                    known[part.number] = self._sbatch(batch, part, exclude)
-                except EngineError:
-                    if not known:
-                        raise
-                    break  # its jobs are GONE, to be submitted again
-        return _handles(batch, parts, known)
-
-    def _sbatch(self, batch: Batch, part: script.ArrayPart, exclude: Sequence[str]) -> str:
-        """Returns the array's id, or its name where it is not known whether it was submitted.
-
-        Raises EngineError where Slurm has no array of that name.
-        """
-        options = script.options(self._own, batch, part, exclude)
-        try:
-            printed = run(["sbatch", "--parsable", *options], script.script(self._own, batch, part))
-            ids = set(_SUBMITTED.findall(printed))
-            if len(ids) == 1:
-                return str(ids.pop())
-            raise EngineError(
-                f"sbatch's answer has no job id, or several: {printed.strip()[-400:]!r}"
-            )
-        except EngineError as error:
-            # A controller that was too slow for sbatch has the job all the same.
-            if "connect failure" in str(error):
-                raise
+        for part in [part for part, array in arrays.items() if not array]:
+            options = script.options(self._keys, batch, part, exclude)
             try:
-                found = self._known(batch)[1].get(part.number)
+                arrays[part] = _sbatch(options, script.script(self._keys, batch, part))
             except EngineError:
-                return part.name(batch)
-            if found is None:
-                raise
-            return found
+                # A controller that was too slow for sbatch has the job all the same.
+                arrays = self._arrays(batch)
+                if not any(arrays.values()):
+                    raise
+                if not arrays[part]:
+                    break  # its jobs are GONE, to be submitted again
+        return _handles(batch, arrays)
 
     def find(self, batch: Batch) -> list[str] | None:
         """Returns the handles of a batch by its name, None where Slurm does not know it.
 
         Raises EngineError where Slurm cannot be asked.
         """
-        parts, known = self._known(batch)
-        return _handles(batch, parts, known) if known else None
+        arrays = self._arrays(batch)
+        return _handles(batch, arrays) if any(arrays.values()) else None
 
-    def _known(self, batch: Batch) -> tuple[list[script.ArrayPart], dict[int, str]]:
-        """Returns a batch's parts, and the array's id of each part that Slurm knows.
-
-        How many tasks an array may have is Slurm's MaxArraySize, asked for once.
-        """
-        if not self._largest:
-            shown = run(["scontrol", "show", "config"])
-            limit = re.search(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE)
-            if limit is None or int(limit[1]) < 2:
-                said = limit[0] if limit else shown.strip()[-400:]
-                raise EngineError(
-                    f"job arrays need Slurm's MaxArraySize of 2 or more, not {said!r}"
-                )
-            self._largest = int(limit[1])
-        parts = script.parts(batch.size, self._largest)
-        numbers = {part.name(batch): part.number for part in parts}
-        found = squeue(f"--name={','.join(numbers)}")
-        return parts, {numbers[job.name]: job.array for job in found if job.name in numbers}
+    def _arrays(self, batch: Batch) -> dict[script.ArrayPart, str]:
+        """Returns the array's id of each part of a batch, '' where Slurm does not know it."""
+        shown = run(["scontrol", "show", "config"])
+        limit = re.search(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE)
+        if limit is None or int(limit[1]) < 2:
+            answer = limit[0] if limit else shown.strip()[-400:]
+            raise EngineError(f"job arrays need Slurm's MaxArraySize of 2 or more, not {answer!r}")
+        parts = script.parts(batch.size, int(limit[1]))
+        names = ",".join(part.name(batch) for part in parts)
+        ids = {job.name: job.array for job in squeue(f"--name={names}")}
+        return {part: ids.get(part.name(batch), "") for part in parts}
 
     def states(self, handles: Sequence[str]) -> dict[str, State]:
         """Returns the state of every handle; releases jobs that Slurm holds because a node failed
@@ -220,15 +180,19 @@ class Slurm(remote.Engine):
 
         Raises EngineError where squeue cannot reach the controller, or lists less than that has.
         """
-        found = listed(handles)
-        _check_listed(handles, found)
-        for job in found.values():
+        arrays = set(filter(str.isdigit, (handle.rpartition("_")[0] for handle in handles)))
+        # A cluster of a hundred thousand jobs is not asked for all that it has. With an unknown id
+        # among several, squeue lists the others.
+        jobs = squeue(f"--jobs={','.join(sorted(arrays))}") if arrays else []
+        for array in arrays - {job.array for job in jobs}:
+            _check_gone(array)
+        for job in jobs:
             try:
                 if job.reason == HELD:
                     run(["scontrol", "release", job.handle])
             except EngineError as error:
                 print(f"{error}; job {job.handle} stays held", flush=True)
-        known = {handle: job.known_state for handle, job in found.items()}
+        known = {job.handle: job.known_state for job in jobs}
         return {handle: known.get(handle, State.GONE) for handle in handles}
 
     def cancel(self, handles: Sequence[str]) -> None:
@@ -236,62 +200,53 @@ class Slurm(remote.Engine):
 
         Raises EngineError where Slurm cannot be reached.
         """
-        if not handles:
-            return
-        found = listed(handles)
-        jobs = found.values()
-        scancel([job.handle for job in jobs if job.known_state is State.QUEUED])
+        states = self.states(handles)
+        scancel([handle for handle in handles if states[handle] is State.QUEUED])
         # scancel alone would kill after KillWait, 30 s unless the cluster says otherwise.
-        running = [job.handle for job in jobs if job.known_state is State.RUNNING]
+        running = [handle for handle in handles if states[handle] is State.RUNNING]
         scancel(running, "--signal=TERM")
-        _check_listed(handles, found)
 
 
-def _check_listed(handles: Sequence[str], found: dict[str, ArrayTask]) -> None:
-    """Raises EngineError where the controller has a job that squeue did not list."""
-    arrays = {handle.rpartition("_")[0] for handle in handles}
-    arrays -= {name for job in found.values() for name in (job.array, job.name)}
-    for array in filter(str.isdigit, arrays):  # some sites' squeue tells of a minute ago
-        shown = _about_jobs(["scontrol", "show", "job", "--oneliner", array])
-        words = re.findall(r"\bJobState=(\w+)", shown)
-        if any(_STATES.get(word) is not State.GONE for word in words):
-            raise EngineError(f"squeue does not list job {array}, which is {words[0]}")
+def _sbatch(options: list[str], text: str) -> str:
+    """Returns the id of a submitted array. Raises EngineError where Slurm's answer has none."""
+    printed = run(["sbatch", "--parsable", *options], text)
+    ids = set(_SUBMITTED.findall(printed))
+    if len(ids) != 1:
+        raise EngineError(f"sbatch's answer has no job id, or several: {printed.strip()[-400:]!r}")
+    return str(ids.pop())
 
 
-def _handles(batch: Batch, parts: list[script.ArrayPart], known: dict[int, str]) -> list[str]:
-    """Returns a handle per job, by its array's id or, where that is not known, by its name."""
+def _check_gone(array: str) -> None:
+    """Raises EngineError where the controller has a job of an array that squeue did not list.
+
+    Some sites' squeue tells of a minute ago.
+    """
+    shown = _about_jobs(["scontrol", "show", "job", "--oneliner", array])
+    words = re.findall(r"\bJobState=(\w+)", shown)
+    if any(_STATES.get(word) is not State.GONE for word in words):
+        raise EngineError(f"squeue does not list job {array}, which is {words[0]}")
+
+
+def _handles(batch: Batch, arrays: dict[script.ArrayPart, str]) -> list[str]:
     return [
-        f"{known.get(part.number) or part.name(batch)}_{task}"
-        for part in parts
+        f"{array or part.name(batch)}_{task}"
+        for part, array in arrays.items()
         for task in range(part.size)
     ]
-
-
-def listed(handles: Sequence[str]) -> dict[str, ArrayTask]:
-    """Returns the jobs behind those handles that Slurm knows, by a squeue each for ids and names.
-
-    Neither asks a cluster of a hundred thousand jobs for all that it has.
-    """
-    arrays = sorted({handle.rpartition("_")[0] for handle in handles})
-    by_id = [array for array in arrays if array.isdigit()]
-    by_name = [array for array in arrays if not array.isdigit()]
-    # With an unknown id among several, squeue lists the others.
-    jobs = squeue(f"--jobs={','.join(by_id)}") if by_id else []
-    jobs += squeue(f"--name={','.join(by_name)}") if by_name else []
-    known = {job.handle: job for job in jobs} | {f"{job.name}_{job.task}": job for job in jobs}
-    return {handle: known[handle] for handle in handles if handle in known}
 
 
 def squeue(*which: str) -> list[ArrayTask]:
     """Returns the tasks of arrays that squeue shows. Raises EngineError where it cannot."""
     # All: of hidden partitions, too.
     command = ["squeue", "--noheader", "--all", "--array", "--states=all", _FORMAT, *which]
-    printed = map(str.strip, _about_jobs(command).splitlines())
-    rows = {line: _ROW.fullmatch(line) for line in printed if re.match(r"\d+\|", line)}
-    for line, row in rows.items():
-        if row is None:
-            raise EngineError(f"squeue's answer is cut short: {line!r}")
-    return [ArrayTask(*row.groups()) for row in rows.values() if row]
+    jobs = []
+    for line in _about_jobs(command).splitlines():
+        if re.match(r"\s*\d+\|", line):
+            row = _ROW.fullmatch(line.strip())
+            if row is None:
+                raise EngineError(f"squeue's answer is cut short: {line!r}")
+            jobs.append(ArrayTask(*row.groups()))
+    return jobs
 
 
 def _about_jobs(command: list[str]) -> str:

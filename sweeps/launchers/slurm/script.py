@@ -51,7 +51,7 @@ def options(
     """
     throttle = f"%{slurm['at_once']}" if slurm["at_once"] else ""
     gpus = ":".join(filter(None, ("gpu", slurm["gpu_type"], str(slurm["gpus"]))))
-    given = {
+    values = {
         **{key: slurm[key] for key in ("partition", "account", "qos", "time")},
         "nodes": str(slurm["nodes"]),
         "ntasks-per-node": "1",
@@ -67,11 +67,11 @@ def options(
         # SIGTERM; SIGUSR1 would kill those that do not expect it before they have saved.
         "signal": f"TERM@{slurm['save_seconds']}",
     }
-    return [*_written(given), "--requeue", *keys.flags(slurm["flags"])]
+    return [*_written(values), "--requeue", *keys.flags(slurm["flags"])]
 
 
-def _written(given: dict[str, str]) -> list[str]:
-    return [f"--{key}={value}" for key, value in given.items() if value]
+def _written(options: dict[str, str]) -> list[str]:
+    return [f"--{key}={value}" for key, value in options.items() if value]
 
 
 def _log_pattern(batch: Batch, part: ArrayPart) -> str:
@@ -108,7 +108,7 @@ def _export(name: str, value: str) -> str:
 
 
 def _srun(slurm: dict[str, Any]) -> list[str]:
-    given = {
+    options = {
         "export": "ALL",
         "nodes": str(slurm["nodes"]),
         "ntasks-per-node": "1",
@@ -119,4 +119,4 @@ def _srun(slurm: dict[str, Any]) -> list[str]:
         "container-image": slurm["container"],
         "container-mounts": slurm["mounts"],
     }
-    return ["srun", *_written(given)]
+    return ["srun", *_written(options)]

@@ -14,7 +14,6 @@ import tempfile
 import pytest
 
 from sweeps.launchers import local
-from sweeps.launchers.protocol import EngineError
 from sweeps.launchers.ray import launcher
 from sweeps.records import lease
 from tests.sweeps import waiting
@@ -79,12 +78,12 @@ class Head:
     def start(self, options, log, before=()):
         """Starts `ray start` with options, with what this head's processes need."""
         plain = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
-        own = {"RAY_TMPDIR": self.temporary, "RAY_AUTH_TOKEN_PATH": str(self.token_path)}
+        paths = {"RAY_TMPDIR": self.temporary, "RAY_AUTH_TOKEN_PATH": str(self.token_path)}
         command = [*before, sys.executable, "-m", "ray.scripts.scripts", "start"]
         with log.open("ab") as file:
             return subprocess.Popen(
                 [*command, *OPTIONS, *options],
-                env={**plain, **VARIABLES, **own},
+                env={**plain, **VARIABLES, **paths},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
@@ -95,12 +94,14 @@ class Head:
         """Returns Ray's client."""
         from sweeps.launchers.ray import client
 
-        return client.Cluster(self.address, self.token_path.read_text())
+        return client.Cluster(self.address)
 
     def answers(self):
         """Whether the head answers and has a node; fails where it has ended."""
+        from sweeps.launchers.ray import client
+
         assert self.process.poll() is None, (self.folder / "ray.log").read_text()[-2000:]
-        with contextlib.suppress(EngineError):
+        with contextlib.suppress(*client.ERRORS):
             return bool(self.cluster().resources())
 
     def stop(self):
@@ -124,11 +125,24 @@ def cluster(tmp_path_factory, installed, share):
     """A head for two jobs at a time that gives waiting jobs up after 60 s."""
     head = Head(tmp_path_factory.mktemp("ray"), cpus=2 * share)
     try:
-        waiting.wait(head.answers, "Ray's head", START_S)
-        yield head
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RAY_AUTH_MODE", "token")
+            patch.setenv("RAY_AUTH_TOKEN_PATH", str(head.token_path))
+            patch.delenv("RAY_AUTH_TOKEN", raising=False)
+            read_token_anew()
+            waiting.wait(head.answers, "Ray's head", START_S)
+            yield head
     finally:
         head.stop()
+    read_token_anew()
     assert lease.process_start(head.process.pid) is None
+
+
+def read_token_anew():
+    """Has Ray look for the token, which it reads once in a process, where it is now."""
+    from ray._private import authentication_test_utils
+
+    authentication_test_utils.reset_auth_token_state()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 import types
 
 import pytest
@@ -17,6 +16,7 @@ from sweeps.launchers.ray import launcher as ray
 from sweeps.records import layout, lease, submissions
 from sweeps.records.submissions import Batch
 from tests.sweeps import defaults
+from tests.sweeps.ray.conftest import read_token_anew
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 # Whose tests run in one process: each process has a cluster of its own.
@@ -24,10 +24,8 @@ pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
 
 
 @pytest.fixture
-def make_launcher(tmp_path, cluster, share, monkeypatch):
+def make_launcher(tmp_path, cluster, share):
     """Returns a function that makes a launcher for the cluster, as a driver does."""
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(cluster.token_path))
-    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
 
     def make(**keys):
         settings = {
@@ -92,17 +90,13 @@ def test_jobs_of_a_node_share_its_cores_and_the_third_waits(
 ):
     launcher, batch = make_launcher(), make_batch(HOLD, size=3)
     assert launcher.capacity() == 2
-    assert launcher.find(batch) is None
     handles = launcher.submit(batch)
     assert handles == [f"{batch.name}-{index}" for index in range(3)]
     two = [State.QUEUED, State.RUNNING, State.RUNNING]
     wait_for(lambda: sorted(_states(launcher, handles)) == two, "two jobs at work")
     wait_for(lambda: len(_pids(batch.file.parent)) == 2, "their commands")
-    # A second submission, by a driver that does not know of the first, starts nothing.
-    other = make_launcher()
-    assert other.submit(batch) == other.find(batch) == handles
     (batch.file.parent / "go").touch()
-    until(other, handles, *[State.GONE] * 3)
+    until(launcher, handles, *[State.GONE] * 3)
     logs = [batch.log(index).read_text() for index in range(3)]
     assert [log.count("a b") for log in logs] == [1, 1, 1]
     # Each had cores of its own, as long as there were any.
@@ -111,17 +105,19 @@ def test_jobs_of_a_node_share_its_cores_and_the_third_waits(
 
 
 def test_a_submission_that_was_cut_short_is_completed(make_launcher, make_batch, until):
+    """By drivers that do not know of it, whichever of them is the last; none starts a job twice."""
+    batch = make_batch("echo ran", size=3)
     launcher = make_launcher()
-    whole = make_batch("touch ran-$1", size=3)
-    launcher.submit(dataclasses.replace(whole, jobs=whole.jobs[:1]))
-    handles = make_launcher().find(whole)
-    assert len(handles) == 3
+    assert launcher.find(batch) is None
+    launcher.submit(dataclasses.replace(batch, jobs=batch.jobs[:1]))
+    handles = make_launcher().find(batch)
     until(launcher, handles, *[State.GONE] * 3)
     # Asking is not submitting: `cancel` asks, too.
-    assert len(list(whole.file.parent.glob("ran-*"))) == 1
-    assert launcher.submit(whole) == handles
-    until(launcher, handles, *[State.GONE] * 3)
-    assert len(list(whole.file.parent.glob("ran-*"))) == 3
+    assert not batch.log(2).exists()
+    for _ in range(2):
+        assert make_launcher().submit(batch) == handles
+        until(launcher, handles, *[State.GONE] * 3)
+    assert [batch.log(index).read_text() for index in range(3)] == ["ran\n"] * 3
     assert launcher.status(["s-never-0"]) == {"s-never-0": State.GONE}
 
 
@@ -157,9 +153,10 @@ def test_setup_and_environment_come_before_the_job(make_launcher, make_batch, un
 
 
 def test_a_job_waits_for_its_node_beyond_rays_patience_and_dies_with_it(
-    make_launcher, make_batch, second_node, cluster, until, wait_for
+    make_launcher, make_batch, second_node, cluster, until, wait_for, monkeypatch
 ):
     launcher, batch = make_launcher(resources="second=1"), make_batch(HOLD)
+    monkeypatch.setattr(submissions, "read", lambda file: {batch.file: batch}[file])
     handles = launcher.submit(batch)
     api = cluster.cluster()
     wait_for(lambda: api.jobs()[handles[0]].status == "FAILED", "Ray gives up on the job")
@@ -181,7 +178,7 @@ def test_a_job_waits_for_its_node_beyond_rays_patience_and_dies_with_it(
 
 def _hosts_are_avoided(make_launcher, make_batch, api, until, wait_for):
     """A job that would fit on both nodes goes where it may; where none is left, nowhere."""
-    hosts = wait_for(lambda: len(found := api.hosts()) == 2 and sorted(found.values()), "two hosts")
+    hosts = wait_for(lambda: len(names := api.hosts()) == 2 and sorted(names.values()), "two hosts")
     here = next(host for host in hosts if host != "second-host")
     launcher = make_launcher()
     for refused, chosen, suffix in ((here, "second-host", "c"), ("second-host", here, "d")):
@@ -192,7 +189,7 @@ def _hosts_are_avoided(make_launcher, make_batch, api, until, wait_for):
         launcher.submit(make_batch("hostname", avoid=tuple(hosts), suffix="e"))
 
 
-def test_an_unreachable_cluster_is_no_reason_to_submit_again(tmp_path, monkeypatch):
+def test_an_unreachable_cluster_is_no_reason_to_submit_again(tmp_path):
     (port,) = local.free_ports(1)
     settings = {"ray": {**defaults.of(ray.Ray), "address": f"http://127.0.0.1:{port}"}}
     launcher, batch = ray.Ray(settings, tmp_path), Batch(tmp_path / "s-a.json", ((),), {})
@@ -201,18 +198,19 @@ def test_an_unreachable_cluster_is_no_reason_to_submit_again(tmp_path, monkeypat
             ask(batch)
     assert launcher.status(["s-a-0"]) == {"s-a-0": State.UNKNOWN}
     assert launcher.capacity() == 1
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "absent"))
-    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
-    assert ray.Ray(settings, tmp_path).status(["s-a-0"]) == {"s-a-0": State.UNKNOWN}
 
 
-def test_a_wrong_token_is_no_reason_either(make_launcher, make_batch, monkeypatch):
-    batch = make_batch("true")
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
-    launcher = make_launcher()
-    with pytest.raises(EngineError, match="does not accept the token"):
+@pytest.mark.parametrize("token", [{"TOKEN": "0" * 64}, {"TOKEN_PATH": "/absent"}])
+def test_a_wrong_token_is_no_reason_either(make_launcher, make_batch, monkeypatch, token):
+    for name, value in token.items():
+        monkeypatch.setenv(f"RAY_AUTH_{name}", value)
+    read_token_anew()
+    launcher, batch = make_launcher(), make_batch("true")
+    with pytest.raises(EngineError, match="RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"):
         launcher.submit(batch)
     assert launcher.status([f"{batch.name}-0"]) == {f"{batch.name}-0": State.UNKNOWN}
+    monkeypatch.undo()
+    read_token_anew()
 
 
 @pytest.mark.parametrize(
@@ -222,7 +220,7 @@ def test_a_wrong_token_is_no_reason_either(make_launcher, make_batch, monkeypatc
         ({"address": "auto"}, "dashboard's address"),
         ({"address": "local"}, r"starts no Ray of its own: start one \(ray start --head"),
         ({"cpus": 0}, "Ray would run all jobs on its head"),
-        ({"gpus": 1, "workers": 2}, "at most one worker each"),
+        ({"gpus": 1, "workers": 2}, "a number of workers that divides it"),
         ({"trials_per_job": 0}, "trials_per_job is 0"),
         ({"memory": "16 GB"}, "16G"),
         ({"resources": "GPU=1"}, "keys of their own"),
@@ -254,16 +252,18 @@ def test_a_cluster_must_be_named_and_its_client_installed(monkeypatch):
 
 
 def test_what_a_job_asks_for():
-    own = {**defaults.of(ray.Ray), "cpus": 8, "gpus": 2, "workers": 2, "memory": "16G"}
-    own["resources"] = "accelerator_type:H100=0.001,disk=1"
-    body = job.body(Batch(pathlib.Path("/x/s-a.json"), ((),), {"A": "1"}), 0, own, {})
-    assert body["entrypoint_num_cpus"] == 8
-    assert body["entrypoint_num_gpus"] == 2
-    assert body["entrypoint_memory"] == 16 * 2**30
-    assert body["entrypoint_resources"] == {"accelerator_type:H100": 0.001, "disk": 1}
-    assert body["runtime_env"]["env_vars"] == {"A": "1", "RAY_JOB_STOP_WAIT_TIME_S": "660"}
-    assert "--cpus" not in body["entrypoint"]
-    assert (ray.Ray.platform({"ray": own}), ray.Ray.devices({"ray": own})) == ("gpu", 1)
+    keys = {**defaults.of(ray.Ray), "cpus": 8, "gpus": 2, "workers": 2, "memory": "16G"}
+    keys["resources"] = "accelerator_type:H100=0.001,disk=1"
+    body = job.body(Batch(pathlib.Path("/x/s-a.json"), ((),), {"A": "1"}), 0, keys, {})
+    assert "--cpus" not in body.pop("entrypoint")
+    assert body == {
+        "entrypoint_num_cpus": 8,
+        "entrypoint_num_gpus": 2,
+        "entrypoint_memory": 16 * 2**30,
+        "entrypoint_resources": {"accelerator_type:H100": 0.001, "disk": 1},
+        "runtime_env": {"env_vars": {"A": "1", "RAY_JOB_STOP_WAIT_TIME_S": "660"}},
+    }
+    assert (ray.Ray.platform({"ray": keys}), ray.Ray.devices({"ray": keys})) == ("gpu", 1)
     tpu = {**defaults.of(ray.Ray), "tpus": 4}
     assert job.request(tpu) == {"CPU": 1.0, "TPU": 4.0}
     assert (ray.Ray.platform({"ray": tpu}), ray.Ray.devices({"ray": tpu})) == ("tpu", 4)
@@ -280,74 +280,41 @@ def test_paths_reach_a_job_as_they_are(tmp_path, name):
     python.chmod(0o755)
     batch = Batch(folder / "s-a.json", ((),), {"PYTHONPATH": str(folder)})
     body = job.body(batch, 0, {**defaults.of(ray.Ray), "python": str(python)}, {})
-    given = body["runtime_env"]["env_vars"].items()
-    variables = {name: os.path.expandvars(value) for name, value in given}
-    environment = {**os.environ, **variables}
-    subprocess.run(body["entrypoint"], shell=True, check=True, env=environment)
+    variables = body["runtime_env"]["env_vars"]
+    environment = {name: os.path.expandvars(value) for name, value in variables.items()}
+    subprocess.run(body["entrypoint"], shell=True, check=True, env={**os.environ, **environment})
     *_, file, index, end = batch.log(0).read_text().split("|")
     assert (file, index, end) == (str(batch.file), "--index=0", "")
     assert batch.log(0).read_text().startswith(f"{folder}|-m|sweeps.launchers.ray.job|")
 
 
 @pytest.mark.parametrize("name", ["it's", "a b", "plain"])
-def test_a_repeated_submission_knows_its_job_by_its_log(tmp_path, name):
+def test_a_repeated_submission_knows_its_job_by_its_log(tmp_path, monkeypatch, name):
     """Whose path the job's shell commands hold in quotes."""
     settings = {"ray": {**defaults.of(ray.Ray), "address": "http://head:8265"}}
     batch = Batch(tmp_path / name / "s-a.json", ((),), {})
-    other = Batch(tmp_path / "elsewhere" / "s-a.json", ((),), {})
+    body = job.body(batch, 0, settings["ray"], {})
 
     class Refusing:
         """A cluster that has the batch's job."""
 
         def submit_job(self, **job):
-            raise EngineError("already exists")
+            raise RuntimeError("already exists")
 
         def jobs(self):
-            body = job.body(batch, 0, settings["ray"], {})
             return {"s-a-0": types.SimpleNamespace(entrypoint=body["entrypoint"])}
 
     engine = ray.Ray(settings, tmp_path)
-    engine._connected = Refusing()
+    monkeypatch.setattr(engine, "_connected", Refusing())
     assert engine.submit(batch) == ["s-a-0"]
     with pytest.raises(EngineError, match="already exists"):
-        engine.submit(other)
+        engine.submit(Batch(tmp_path / "elsewhere" / "s-a.json", ((),), {}))
 
 
 def test_cores_are_taken_one_by_one_and_shared_when_none_is_left(tmp_path):
     cores = sorted(os.sched_getaffinity(0))
-    script = "import sys; from sweeps.launchers.ray import job as e; "
-    script += "print(*e.take(1, sys.argv[1]), flush=True); sys.stdin.read()"
-    taken = []
-    holders = []
-    for _ in range(len(cores) + 1):
-        holder = subprocess.Popen(
-            [sys.executable, "-c", script, str(tmp_path / "cores")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=REPOSITORY,
-        )
-        holders.append(holder)
-        taken.append(int(holder.stdout.readline()))
-    assert sorted(taken[:-1]) == cores
-    assert taken[-1] in cores
-    for holder in holders:
-        holder.communicate()
-    assert job.take(10_000, str(tmp_path / "cores")) == cores
-
-
-def test_the_token_is_found_as_ray_finds_it(tmp_path, monkeypatch):
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert ray.token() == ""
-    (tmp_path / ".ray").mkdir()
-    (tmp_path / ".ray" / "auth_token").write_text("home\n")
-    assert ray.token() == "home"
-    (tmp_path / "file").write_text("named\n")
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "file"))
-    assert ray.token() == "named"
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "given")
-    assert ray.token() == "given"
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    assert ray.token() == ""
+    taken = [job.take(1, str(tmp_path)) for _ in cores]
+    assert sorted(taken) == [[core] for core in cores]
+    (shared,) = job.take(1, str(tmp_path))
+    assert shared in cores
+    assert job.take(10_000, str(tmp_path)) == cores

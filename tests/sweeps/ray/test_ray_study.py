@@ -25,9 +25,8 @@ def _training(drivers, point):
 
 def test_job_node_and_driver_killed(drivers, undisturbed, cluster, second_node, share, wait_until):
     """One fault per trial while it trains, and the driver's end in between."""
-    environment = {**drivers.environment, "RAY_AUTH_TOKEN_PATH": str(cluster.token_path)}
     keys = {"ray.address": cluster.address, "ray.cpus": share, "ray.poll_seconds": 1}
-    changes = {"launcher": "ray", "environment": environment, **keys}
+    changes = {"launcher": "ray", **keys}
     raylet = second_node("second-host", jobs=1)
     api = cluster.cluster()
     wait_until(lambda: len(api.resources()) == 2, every=0.1)
@@ -37,21 +36,21 @@ def test_job_node_and_driver_killed(drivers, undisturbed, cluster, second_node, 
     def strike():
         """Strikes what has begun to train; returns whether every fault has been."""
         for point in set(POINTS) - set(faults.values()):
-            if (found := _training(drivers, point)) is None:
+            if (holder := _training(drivers, point)) is None:
                 continue
             # It must not end between the blow and its effect: a job's processes outlive it by 1 s.
-            os.kill(found["pid"], signal.SIGSTOP)
+            os.kill(holder["pid"], signal.SIGSTOP)
             if _training(drivers, point) is None:
-                os.kill(found["pid"], signal.SIGCONT)
+                os.kill(holder["pid"], signal.SIGCONT)
                 continue
-            if found["host"] == "second-host":
+            if holder["host"] == "second-host":
                 os.kill(raylet, signal.SIGKILL)
                 faults["node"] = point
             elif faults["job"] is None:
-                os.kill(found["pid"], signal.SIGKILL)
+                os.kill(holder["pid"], signal.SIGKILL)
                 faults["job"] = point
             else:
-                os.kill(found["pid"], signal.SIGCONT)
+                os.kill(holder["pid"], signal.SIGCONT)
         return None not in faults.values()
 
     wait_until(strike)
@@ -70,7 +69,6 @@ def test_job_node_and_driver_killed(drivers, undisturbed, cluster, second_node, 
 
 
 def test_cancel_saves_and_resume_goes_on(drivers, undisturbed, cluster, share, wait_until):
-    drivers.environment |= {"RAY_AUTH_TOKEN_PATH": str(cluster.token_path)}
     keys = {"ray.address": cluster.address, "ray.cpus": share, "ray.poll_seconds": 1}
     driver = drivers.run(launcher="ray", **keys)
     wait_until(lambda: any(_training(drivers, point) for point in POINTS))

@@ -38,6 +38,8 @@ class Job:
 class Engine:
     """Nodes that run a job each, a queue, and a launcher's methods."""
 
+    NAME = "simulated"
+    KEYS: ClassVar = {"poll_seconds": Key(15, "seconds"), "trials_per_job": Key(1, "trials")}
     is_this_host = False
 
     def __init__(self, world: World, rules: Rules, referee: Referee, workers: int) -> None:
@@ -53,7 +55,19 @@ class Engine:
         self.place: dict[str, str] = {}
         self._each_hour()
 
-    # The launcher.
+    # The launcher and, called, its class.
+
+    def __call__(self, settings: dict[str, Any], study_directory: pathlib.Path) -> "Engine":
+        """Returns the engine of the simulation under way."""
+        return self
+
+    def platform(self, settings: dict[str, Any]) -> str:
+        """Returns where trials would compute."""
+        return "cpu"
+
+    def devices(self, settings: dict[str, Any]) -> int:
+        """Returns how many devices a trial would see."""
+        return 1
 
     def capacity(self) -> int:
         """Returns as many jobs as there are nodes."""
@@ -95,16 +109,9 @@ class Engine:
         if self.world.now < self.away_until:
             return dict.fromkeys(handles, State.UNKNOWN)
         return {
-            handle: State.UNKNOWN if self.rules.happens(0.001) else self._state(handle)
+            handle: State.UNKNOWN if self.rules.happens(0.001) else self.jobs[handle].state
             for handle in handles
         }
-
-    def cancel(self, handles: Sequence[str]) -> None:
-        """Tells processes to stop."""
-        self._call()
-        for handle in handles:
-            for process in self.jobs[handle].processes:
-                process.told_to_stop = True
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -121,9 +128,6 @@ class Engine:
             and any(not self.referee.is_complete(t) for t in job.batch.jobs[job.index])
             for job in self.jobs.values()
         )
-
-    def _state(self, handle: str) -> State:
-        return self.jobs[handle].state if handle in self.jobs else State.GONE
 
     # Its nodes.
 
@@ -177,7 +181,7 @@ class Engine:
             (rules.killed, "killed", process.kill),
             (rules.preempted, "preempted", lambda: self._preempt(process)),
             (rules.asleep, "asleep past its lease", lambda: process.sleep_for(rules.nap())),
-            (rules.forgotten, "reported gone while it runs", lambda: self._forget(job)),
+            (rules.forgotten, "reported gone while it runs", lambda: self._gone(job)),
         ):
             if rules.happens(probability):
                 when = rules.rng.uniform(0, life_s)
@@ -191,10 +195,6 @@ class Engine:
     def _preempt(self, process: Process) -> None:
         process.told_to_stop = True
         self.world.at(5 * self.rules.eval_s + _GRACE_S, process.kill)
-
-    def _forget(self, job: Job) -> None:
-        if job.state is not State.GONE:
-            self._gone(job)
 
     def _ended(self, job: Job, process: Process, code: int | None) -> None:
         job.processes.remove(process)
@@ -221,8 +221,9 @@ class Engine:
                 self._gone(job)
 
     def _gone(self, job: Job) -> None:
-        job.state = State.GONE
-        self.alive -= 1
+        if job.state is not State.GONE:
+            job.state = State.GONE
+            self.alive -= 1
 
     def _each_hour(self) -> None:
         hour_s = 3600.0
@@ -251,31 +252,3 @@ class Engine:
     def _go_away(self) -> None:
         self.world.faults["engine away"] += 1
         self.away_until = self.world.now + self.rules.duration(_AWAY_S)
-
-
-DEFAULTS: dict[str, Any] = {"poll_seconds": 15, "trials_per_job": 1}
-# The engine of the simulation under way.
-current: list[Engine] = []
-
-
-class Simulated:
-    """An instance is the engine of the simulation under way."""
-
-    KEYS: ClassVar = {name: Key(value, "") for name, value in DEFAULTS.items()}
-
-    def __new__(cls, settings: dict[str, Any], study_directory: pathlib.Path) -> Engine:  # type: ignore[misc]
-        """Returns that engine."""
-        del settings, study_directory
-        return current[-1]
-
-    @classmethod
-    def platform(cls, settings: dict[str, Any]) -> str:
-        """Returns where trials would compute."""
-        del settings
-        return "cpu"
-
-    @classmethod
-    def devices(cls, settings: dict[str, Any]) -> int:
-        """Returns how many devices a trial would see."""
-        del settings
-        return 1

@@ -66,9 +66,7 @@ class Process(Actor):
 
     def kill(self) -> None:
         """SIGKILL, or its node is gone."""
-        if not self.over:
-            self.dead = True
-            self._leave(None)
+        self._leave(None)
 
     def _leave(self, code: int | None) -> None:
         if not self.over:
@@ -80,9 +78,9 @@ class Process(Actor):
         """SIGSTOP between two of its steps, and SIGCONT later."""
         self.asleep_until = max(self.asleep_until, self.world.now + seconds)
 
-    def before(self, kind: str) -> None:
+    def before(self) -> None:
         """Dies or stops where it is meant to."""
-        super().before(kind)
+        super().before()
         if self._fault is None:
             return
         fault, left, seconds = self._fault
@@ -98,7 +96,7 @@ class Process(Actor):
             self.sleep_for(seconds)
             self._apart.stop(seconds)
             self.woke_in_step = True
-        super().before(kind)
+        super().before()
 
     def beat(self) -> None:
         """The heartbeat's thread: renews the lease, again and again."""
@@ -134,9 +132,9 @@ class Process(Actor):
         self.batch.note_claim(self.index, submissions.CLAIMS_END)
         self.code = FINISHED
 
-    def _attempt(self, one: trial.Trial) -> Generator[float, None, str]:
+    def _attempt(self, task: trial.Trial) -> Generator[float, None, str]:
         """Claims and trains a trial; returns the outcome."""
-        directory = self.root / one.path
+        directory = self.root / task.path
         if status.read(directory)["state"] in ("done", "diverged"):
             return "already finished"
         began = self.world.now
@@ -148,8 +146,8 @@ class Process(Actor):
             return "already finished"
         self.attempt, self.beaten_at = attempt, began  # it may have been stopped in between
         try:
-            self.batch.note_claim(self.index, one.path)
-            return (yield from self._train(one, attempt))
+            self.batch.note_claim(self.index, task.path)
+            return (yield from self._train(task, attempt))
         except lease.LostError:
             self.world.faults["fenced"] += 1
             self.attempt = None  # what it publishes is put together from all attempts
@@ -159,54 +157,47 @@ class Process(Actor):
         finally:
             self.attempt = None
 
-    def _train(self, one: trial.Trial, attempt: lease.Attempt) -> Generator[float, None, str]:
+    def _train(self, task: trial.Trial, attempt: lease.Attempt) -> Generator[float, None, str]:
         yield self.rules.duration(20)
-        start = self.referee.checkpoints.get(one.path, 0)
+        start = self.referee.checkpoints.get(task.path, 0)
         layout.write_json(attempt.directory / measurements.RESUMED, {"global_step": start})
-        self._say(one, attempt, "running", start)
-        for step in range(start + one.eval_every, one.steps + 1, one.eval_every):
+        status.say(attempt, "running", task.id, start, task.steps)
+        for step in range(start + task.eval_every, task.steps + 1, task.eval_every):
             yield self.rules.duration(self.rules.eval_s)
-            if self.rules.is_poison(one.path):
-                return self._crash(one, attempt)
+            if self.rules.is_poison(task.path):
+                return self._crash(task, attempt)
             if self.told_to_stop:
-                return self._preempted(one, attempt, step - one.eval_every)
-            self._evaluate(one, attempt, step)
-        self._say(one, attempt, "done", one.steps)
+                return self._preempted(task, attempt, step - task.eval_every)
+            self._evaluate(task, attempt, step)
+        status.say(attempt, "done", task.id, task.steps, task.steps)
         self.referee.completed(attempt, self)
         attempt.end("done")
         return "done"
 
-    def _say(
-        self, one: trial.Trial, attempt: lease.Attempt, state: str, step: int, **fields: object
-    ) -> None:
-        attempt.check()
-        known = {"id": one.id, "steps": one.steps, "reason": None, "attempt": attempt.number}
-        known |= {"global_step": step, "preemption_count": attempt.number - 1}
-        status.write(attempt.trial_directory, state, **(known | fields))
-
-    def _evaluate(self, one: trial.Trial, attempt: lease.Attempt, step: int) -> None:
+    def _evaluate(self, task: trial.Trial, attempt: lease.Attempt, step: int) -> None:
         attempt.check()
         writer = measurements.Writer(attempt.directory)
         try:
-            metric = {"validation/accuracy": (one.point * 37 % 101) / 101}
+            metric = {"validation/accuracy": (task.point * 37 % 101) / 101}
             writer.append([{"kind": "eval", "global_step": step, **metric}])
             writer.sync()
         finally:
             writer.close()
         measurements.publish(attempt.trial_directory)
-        self._say(one, attempt, "running", step, step_seconds=self.rules.eval_s / one.eval_every)
+        step_s = self.rules.eval_s / task.eval_every
+        status.say(attempt, "running", task.id, step, task.steps, step_seconds=step_s)
         attempt.check()
-        self.referee.checkpoints[one.path] = step
+        self.referee.checkpoints[task.path] = step
 
-    def _preempted(self, one: trial.Trial, attempt: lease.Attempt, step: int) -> str:
-        self._say(one, attempt, "pending", step, reason=f"preempted at step {step}")
+    def _preempted(self, task: trial.Trial, attempt: lease.Attempt, step: int) -> str:
+        status.say(attempt, "pending", task.id, step, task.steps, f"preempted at step {step}")
         attempt.end("preempted")
         return "preempted"
 
-    def _crash(self, one: trial.Trial, attempt: lease.Attempt) -> str:
+    def _crash(self, task: trial.Trial, attempt: lease.Attempt) -> str:
         if self.world.rng.random() < 0.5:
             self.dead = True  # the whole process: no outcome
             raise Killed
-        self._say(one, attempt, "failed", 0, reason="RuntimeError: poison")
+        status.say(attempt, "failed", task.id, 0, task.steps, "RuntimeError: poison")
         attempt.end("failed", error="RuntimeError: poison", retry=True)
         return "failed"

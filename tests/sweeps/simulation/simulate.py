@@ -10,12 +10,10 @@ measure. The file system is real, every operation counted and, for the driver, s
 import argparse
 import contextlib
 import dataclasses
-import io
 import json
 import math
 import os
 import pathlib
-import shutil
 import sys
 import tempfile
 import time
@@ -27,10 +25,11 @@ from sweeps.records import layout
 from sweeps.scheduling import driver
 from sweeps.study import config, study
 from sweeps.study.trial import Trial
-from tests.sweeps.simulation.engine import DEFAULTS, Engine, current
+from tests.sweeps import defaults
+from tests.sweeps.simulation.engine import Engine
+from tests.sweeps.simulation.environment import simulated
 from tests.sweeps.simulation.referee import Referee
 from tests.sweeps.simulation.rules import Rules
-from tests.sweeps.simulation.stand_ins import NAME, simulated
 from tests.sweeps.simulation.world import Actor, Host, Killed, TooLongError, World
 from workloads.arguments import positive, whole
 from workloads.base import errors
@@ -47,24 +46,24 @@ class DriverProcess(Actor):
         self._rules, self._dies = rules, dies
         self._left = rules.rng.randrange(50)
 
-    def before(self, kind: str) -> None:
+    def before(self) -> None:
         """Takes the time that the operation takes."""
-        super().before(kind)
+        super().before()
         self.world.advance(self._rules.latency())
         if self._dies():
             self._left -= 1
             if self._left < 0:
                 self.world.faults["driver killed"] += 1
                 self.dead = True
-        super().before(kind)
+        super().before()
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
     """What a simulated sweep did.
 
-    hours: simulated. cpu_s: the drivers', start_s of it before their first job. operations: the
-    drivers', by kind; worker_operations: of all others. most_jobs: at the engine at a time.
+    hours: simulated. cpu_s: the drivers'. operations: the drivers' file operations;
+    worker_operations: those of all others. most_jobs: at the engine at a time.
     """
 
     trials: int
@@ -72,8 +71,7 @@ class Result:
     drivers: int
     hours: float
     cpu_s: float
-    wall_s: float
-    operations: dict[str, int]
+    operations: int
     worker_operations: int
     jobs: int
     most_jobs: int
@@ -85,7 +83,7 @@ class Result:
     @property
     def operations_per_trial(self) -> float:
         """Returns the drivers' file operations per trial."""
-        return sum(self.operations.values()) / self.trials
+        return self.operations / self.trials
 
 
 class Simulation:
@@ -102,39 +100,35 @@ class Simulation:
         workers: int,
         seed: int = 0,
         crashes: int = 3,
-        cache_s: float = 60.0,
         limit_h: float = math.inf,
         **changes: Any,
     ) -> None:
         self.study = _study(directory, trials)
-        self.world = World(seed, cache_s)
+        self.world = World(seed)
         self.world.limit_s = 3600 * limit_h
         self.rules = Rules(self.world.rng, **changes)
         self.referee = Referee(self.world, self.study.directory)
-        self.trials, self.workers = trials, workers
+        self.trials = trials
         # Shares of the trials that are done when a driver dies.
         self._deaths = sorted(self.world.rng.random() for _ in range(crashes))
         self._drivers, self._cpu_s = 0, 0.0
+        self.engine = Engine(self.world, self.rules, self.referee, workers)
 
     def run(self) -> Result:
         """Runs the study to its end, whoever dies; returns what happened."""
-        began = time.perf_counter()
         self.study.directory.mkdir(parents=True)
-        with simulated(self.world, self.referee, self.study.directory):
-            engine = Engine(self.world, self.rules, self.referee, self.workers)
-            current.append(engine)
+        counts: dict[str, int] = {}
+        with simulated(self.engine, self.study.directory):
             try:
                 counts = self._drive()
                 self.world.limit_s = math.inf
             except TooLongError:
-                counts = {}
                 self.referee.violated("the study does not end")
             finally:
-                current.remove(engine)
                 self.world.close()
         if counts:
             self.referee.judge(self._planned(), self.rules.is_poison)
-        return self._result(engine, counts, time.perf_counter() - began)
+        return self._result(counts)
 
     def _drive(self) -> dict[str, int]:
         while True:
@@ -143,7 +137,11 @@ class Simulation:
             self.world.actor = DriverProcess(self.world, host, self.rules, self._is_driver_due)
             began = time.process_time() - self.world.events_cpu_s
             try:
-                with contextlib.redirect_stdout(_Nowhere()), progress.Progress() as shown:
+                with (
+                    open(os.devnull, "w") as nowhere,
+                    contextlib.redirect_stdout(nowhere),
+                    progress.Progress() as shown,
+                ):
                     return driver.Driver(self.study, shown).run()
             except Killed:
                 self._deaths[:1] = []
@@ -168,31 +166,23 @@ class Simulation:
         selection = layout.read_json(self.study.directory / layout.SELECTION)
         return self.study.trials("tune") + self.study.trials("compare", selection)
 
-    def _result(self, engine: Engine, counts: dict[str, int], s: float) -> Result:
-        operations = dict(self.world.operations)
+    def _result(self, counts: dict[str, int]) -> Result:
+        operations = self.world.operations
         return Result(
             trials=self.trials,
-            workers=self.workers,
+            workers=self.engine.workers,
             drivers=self._drivers,
             hours=self.world.now / 3600,
             cpu_s=self._cpu_s,
-            wall_s=s,
-            operations=dict(operations.pop("DriverProcess")),
-            worker_operations=sum(sum(kinds.values()) for kinds in operations.values()),
-            jobs=len(engine.jobs),
-            most_jobs=engine.most_alive,
+            operations=operations[DriverProcess],
+            worker_operations=operations.total() - operations[DriverProcess],
+            jobs=len(self.engine.jobs),
+            most_jobs=self.engine.most_alive,
             attempts=self.referee.attempts,
             faults=dict(sorted(self.world.faults.items())),
             violations=self.world.violations,
             counts=counts,
         )
-
-
-class _Nowhere(io.TextIOBase):
-    """Takes what the driver prints."""
-
-    def write(self, text: str) -> int:
-        return len(text)
 
 
 def _study(directory: pathlib.Path, trials: int) -> study.Study:
@@ -217,23 +207,17 @@ def _study(directory: pathlib.Path, trials: int) -> study.Study:
         "eval_every": 10,
     }
     overrides = [f"--config.{key}={value}" for key, value in changes.items()]
-    found = study.resolve(config.parse("digits_vit_quick", overrides))
-    own = {"launcher": NAME, NAME: DEFAULTS, "max_attempts": Rules.max_attempts}
-    return study.Study({**found.settings, **own}, found.points)
-
-
-def _folder() -> str | None:
-    """Returns a file system in memory where there is one."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    resolved = study.resolve(config.parse("digits_vit_quick", overrides))
+    launcher = {"launcher": Engine.NAME, Engine.NAME: defaults.of(Engine)}
+    settings = {**resolved.settings, **launcher, "max_attempts": Rules.max_attempts}
+    return study.Study(settings, resolved.points)
 
 
 def simulate(trials: int, workers: int, seed: int = 0, **options: Any) -> Result:
     """Runs a simulation in a directory that is removed afterwards; see Simulation."""
-    directory = pathlib.Path(tempfile.mkdtemp(prefix="attnperf-simulation-", dir=_folder()))
-    try:
-        return Simulation(directory, trials, workers, seed, **options).run()
-    finally:
-        shutil.rmtree(directory)
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="attnperf-simulation-", dir=memory) as directory:
+        return Simulation(pathlib.Path(directory), trials, workers, seed, **options).run()
 
 
 def main(arguments: list[str] | None = None) -> int:

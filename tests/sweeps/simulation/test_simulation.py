@@ -10,7 +10,7 @@ from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import State
 from sweeps.records import clock, lease, status
 from sweeps.scheduling import retry_policy
-from tests.sweeps.simulation import engine, simulate, stand_ins
+from tests.sweeps.simulation import engine, environment, simulate
 
 # About as bad as a cluster can be in which a study of 100 trials still ends within a day.
 BAD = {
@@ -60,13 +60,11 @@ def test_jobs_that_sleep_between_reading_and_claiming_or_writing(seed):
 
 
 def test_a_seed_says_everything_and_the_real_things_return():
-    before = (os.stat, os.replace, io.open, open, clock.clock, lease.identity)
+    before = (os.stat, os.replace, io.open, open, clock.clock, launchers.launcher_class)
     first, again = (simulate.simulate(100, 20, 5, crashes=2, beat_s=45.0) for _ in range(2))
     assert (first.hours, first.operations) == (again.hours, again.operations)
     assert first.faults == again.faults
-    assert before == (os.stat, os.replace, io.open, open, clock.clock, lease.identity)
-    assert "simulated" not in launchers.CLASSES
-    assert engine.current == []
+    assert before == (os.stat, os.replace, io.open, open, clock.clock, launchers.launcher_class)
 
 
 def test_file_operations_per_trial_do_not_grow():
@@ -78,57 +76,39 @@ def test_file_operations_per_trial_do_not_grow():
     assert large.operations_per_trial < 1.1 * small.operations_per_trial
 
 
-def _unknown_is_gone(patch):
-    real = engine.Engine.status
-
-    def status_of(self, handles):
-        found = real(self, handles)
-        return {h: State.GONE if s is State.UNKNOWN else s for h, s in found.items()}
-
-    patch(engine.Engine, "status", status_of)
+def _status_without_unknown(engine_under_way, handles):
+    states = STATUS(engine_under_way, handles)
+    return {h: State.GONE if s is State.UNKNOWN else s for h, s in states.items()}
 
 
-def _writes_unchecked(patch):
-    patch(lease.Attempt, "check", lambda self: None)
-
-
-def _every_lease_is_dead(patch):
-    patch(lease, "is_alive", lambda attempt: False)
-
-
-def _old_heartbeats_are_alive(patch):
-    patch(lease, "EXPIRES_AFTER_S", 1e9)
-
-
-def _own_clock_for_heartbeats(patch):
-    patch(stand_ins.SimulatedClock, "server_time", lambda self, folder: self.time())
-
-
-def _lost_answers_are_refusals(patch):
-    patch(engine.Engine, "find", lambda self, batch: None)
-
-
-def _killed_once_and_given_up(patch):
-    patch(retry_policy.RetryPolicy, "may_retry", lambda self, trial: False)
+STATUS = engine.Engine.status
+CLOCK, POLICY = environment.SimulatedClock, retry_policy.RetryPolicy
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("fault", "found", "changes"),
+    ("place", "name", "fault", "found", "changes"),
     [
-        (_unknown_is_gone, "jobs at an engine that takes 20", {}),
-        (_writes_unchecked, "while . has the trial", {"asleep": 0.5}),
-        (_every_lease_is_dead, "after a heartbeat of attempt", {}),
-        (_old_heartbeats_are_alive, "the study does not end", CALM),
-        (_own_clock_for_heartbeats, "after a heartbeat of attempt|does not end", {}),
-        (_lost_answers_are_refusals, "jobs at an engine that takes 20", {}),
-        (_killed_once_and_given_up, "ended as failed, not done", {}),
+        (engine.Engine, "status", _status_without_unknown, "jobs at an engine that takes 20", {}),
+        (lease.Attempt, "check", lambda self: None, "while . has the trial", {"asleep": 0.5}),
+        (lease, "is_alive", lambda attempt: False, "after a heartbeat of attempt", {}),
+        (lease, "EXPIRES_AFTER_S", 1e9, "the study does not end", CALM),
+        (
+            *(CLOCK, "server_time", lambda self, folder: self.time()),
+            *("after a heartbeat of attempt|does not end", {}),
+        ),
+        (engine.Engine, "find", lambda self, batch: None, "jobs at an engine that takes 20", {}),
+        (POLICY, "may_retry", lambda self, trial: False, "ended as failed, not done", {}),
+    ],
+    ids=[
+        *("unknown is gone", "writes unchecked", "every lease is dead", "old heartbeats are alive"),
+        *("own clock for heartbeats", "lost answers are refusals", "killed once and given up"),
     ],
 )
-def test_a_planted_fault_is_found(monkeypatch, fault, found, changes):
-    fault(monkeypatch.setattr)
-    result = run(3, **changes)
-    assert any(re.search(found, text) for text in result.violations), result.violations[:3]
+def test_a_planted_fault_is_found(monkeypatch, place, name, fault, found, changes):
+    monkeypatch.setattr(place, name, fault)
+    violations = run(3, **changes).violations
+    assert any(re.search(found, text) for text in violations), violations[:3]
 
 
 def test_done_stays_done_whatever_a_job_that_slept_writes_after(tmp_path):

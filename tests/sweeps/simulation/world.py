@@ -54,25 +54,10 @@ class Actor:
         self.pid = world.new_pid()
         self.dead = False
 
-    def before(self, kind: str) -> None:
+    def before(self) -> None:
         """Called ahead of each of its file operations. Raises Killed once it is dead."""
         if self.dead:
             raise Killed
-
-    def kill(self) -> None:
-        """SIGKILL: it does nothing more."""
-        self.dead = True
-
-    def identity(self) -> dict[str, Any]:
-        """Returns what `sweeps.records.lease.identity` would on its host."""
-        return {
-            "host": self.host.name,
-            "boot_id": f"{self.host.name}-{self.host.boot}",
-            "pid_namespace": "simulated",
-            "pid": self.pid,
-            "pid_start": str(self.pid),
-            "claimed_at": self.world.now + self.host.skew_s,
-        }
 
 
 class World:
@@ -81,17 +66,17 @@ class World:
     cache_s: a heartbeat looks up to so much older than it is (an NFS client's attribute cache).
     """
 
-    def __init__(self, seed: int, cache_s: float) -> None:
+    cache_s = 60.0
+
+    def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.now, self.limit_s = 0.0, math.inf
-        self.cache_s = cache_s
         # The file server's clock is as wrong as any; 1.7e9 s is in 2023.
         self.server_offset_s = 1.7e9 + self.rng.uniform(-600, 600)
         self.actor: Actor | None = None
         self.processes: dict[int, Actor] = {}
-        self.operations: dict[str, collections.Counter[str]] = collections.defaultdict(
-            collections.Counter
-        )
+        # File operations, by the class of who made them.
+        self.operations: collections.Counter[type] = collections.Counter()
         self.faults: collections.Counter[str] = collections.Counter()
         self.violations: list[str] = []
         # Processor seconds that the events took, i.e. not the driver.
@@ -132,11 +117,29 @@ class World:
                 self.events_cpu_s += time.process_time() - began
         self.now = until
 
-    def before(self, kind: str) -> None:
+    def before(self) -> None:
         """Counts a file operation of whoever acts."""
         if self.actor is not None:
-            self.operations[type(self.actor).__name__][kind] += 1
-            self.actor.before(kind)
+            self.operations[type(self.actor)] += 1
+            self.actor.before()
+
+    def identity(self) -> dict[str, Any]:
+        """Stands in the place of `sweeps.records.lease.identity`."""
+        actor = self.actor
+        assert actor is not None
+        return {
+            "host": actor.host.name,
+            "boot_id": f"{actor.host.name}-{actor.host.boot}",
+            "pid_namespace": "simulated",
+            "pid": actor.pid,
+            "pid_start": str(actor.pid),
+            "claimed_at": self.now + actor.host.skew_s,
+        }
+
+    def process_start(self, pid: int) -> str | None:
+        """Stands in the place of `lease.process_start`: None for processes that are dead."""
+        process = self.processes.get(pid)
+        return None if process is None or process.dead else str(pid)
 
     # Turns of processes.
 
@@ -145,16 +148,14 @@ class World:
         self.actor = actor
         try:
             return next(steps)
-        except StopIteration:
-            return None
-        except Killed:
+        except (StopIteration, Killed):
             return None
 
     def close(self) -> None:
         """Ends the threads of processes that still sleep."""
-        for one in list(self.stopped):
-            one.actor.dead = True
-            one.wake()
+        for step in list(self.stopped):
+            step.actor.dead = True
+            step.wake()
 
 
 class Apart:

@@ -116,11 +116,11 @@ def _cluster():
     root = pathlib.Path(tempfile.mkdtemp(prefix="slurm-"))
     root.chmod(0o755)
     before = os.environ.get("SLURM_CONF")
-    one = Cluster(root)
-    one.script("up")
-    yield one
-    one.tidy()
-    one.script("down")
+    cluster = Cluster(root)
+    cluster.script("up")
+    yield cluster
+    cluster.tidy()
+    cluster.script("down")
     os.environ.pop("SLURM_CONF")
     if before is not None:
         os.environ["SLURM_CONF"] = before
@@ -139,23 +139,23 @@ STAND_IN = """
 import json, os, pathlib, signal, sys, time
 from sweeps.launchers.slurm import launcher
 
-folder, index, told = pathlib.Path(sys.argv[1]), int(sys.argv[2].split("=")[1]), []
+folder, index, signals = pathlib.Path(sys.argv[1]), int(sys.argv[2].split("=")[1]), []
 for number in (signal.SIGTERM, signal.SIGUSR1):
-    signal.signal(number, lambda number, frame: told.append(number))
+    signal.signal(number, lambda number, frame: signals.append(number))
 
 def note(event, **fields):
     line = {"event": event, "index": index, "at": time.time(), **fields}
-    for key in ("SLURMD_NODENAME", "SLURM_PROCID", "SLURM_NTASKS", "CUDA_VISIBLE_DEVICES", "MARK"):
+    for key in ("SLURMD_NODENAME", "CUDA_VISIBLE_DEVICES", "MARK"):
         line[key] = os.environ.get(key)
     with (folder / "events").open("a") as file:
         file.write(json.dumps(line) + "\\n")
 
 note("start")
 print("index", index, flush=True)
-while not told and not (folder / "finish").exists():
+while not signals and not (folder / "finish").exists():
     time.sleep(0.05)
-if told:
-    note("told", signal=told[0])
+if signals:
+    note("signal", signal=signals[0])
     while (folder / "saving").exists():
         time.sleep(0.05)
     if not (folder / "cancelled").exists():

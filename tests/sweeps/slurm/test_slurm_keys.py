@@ -125,8 +125,8 @@ def test_parts_begin_where_a_logs_name_can_say_the_index():
         ({"poll_seconds": 0}, "slurm.poll_seconds is 0"),
         ({"gpu_type": "a100"}, "needs slurm.gpus"),
         ({"mounts": "/data:/data"}, "needs slurm.container"),
-        ({"nodes": 2, "workers": 2}, "leave slurm.workers at 0"),
-        ({"gpus": 1, "workers": 2}, "at most one worker per GPU"),
+        ({"nodes": 2, "workers": 2}, "one process on each"),
+        ({"gpus": 1, "workers": 2}, "a number of workers that divides it"),
         ({"python": "python -i"}, "without spaces"),
         ({"setup": "a\0b"}, "zero byte"),
         ({"flags": "--time=1:00:00"}, "--time is set by the launcher; use slurm.time"),
@@ -165,21 +165,3 @@ def test_containers_need_pyxis(cluster, tmp_path):
     keys = {**defaults.of(launcher.Slurm), "container": "image.sqsh"}
     with pytest.raises(ValueError, match="needs pyxis"):
         launcher.Slurm({"slurm": keys}, tmp_path)
-
-
-def test_the_cluster_is_never_asked_for_all_its_jobs(tmp_path, monkeypatch):
-    """Handles by id and by name (their sbatch was cut off) are asked for by what they are."""
-    squeue = tmp_path / "squeue"
-    squeue.write_text(
-        f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n'
-        'case "$*" in *--jobs=*) echo "7|0|s-a|RUNNING|None"; echo "7|1|s-a|PENDING|None";;\n'
-        '*--name=*) echo "9|0|s-b|RUNNING|None";; esac\n'
-    )
-    squeue.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    found = launcher.listed(["7_0", "s-b_0", "s-b_1", "8_0"])
-    assert {handle: job.array for handle, job in found.items()} == {"7_0": "7", "s-b_0": "9"}
-    asked = (tmp_path / "asked").read_text().splitlines()
-    assert [line.split()[-1] for line in asked] == ["--jobs=7,8", "--name=s-b"]
-    assert launcher.listed([]) == {}
-    assert len((tmp_path / "asked").read_text().splitlines()) == 2

@@ -3,12 +3,13 @@
 from typing import ClassVar
 
 from sweeps.launchers.config_keys import Key
-from sweeps.launchers.remote import Engine
+from sweeps.launchers.protocol import Launcher
 
 
-class Processes(Engine):
+class Processes(Launcher):
     """Finds nothing wrong."""
 
+    NAME = "processes"
     KEYS: ClassVar = {"trials_per_job": Key(1, "trials"), "workers": Key(0, "processes")}
 
     @classmethod
