@@ -125,8 +125,6 @@ def compiler_report(
         except jax.errors.JaxRuntimeError as error:
             return _out_of_memory(str(error))
     text = executable.as_text()
-    memory = executable.memory_analysis()
-    sizes = {name: _bytes(tree) for name, tree in named.items()}
     module = hlo.Module(text)
     counted = list(module.counted())
     calls = [one for one in counted if one.call]
@@ -147,14 +145,8 @@ def compiler_report(
             f"kernel {name} is NOT counted: no bundles or grid known" for name in uncounted
         ]
     return {
-        "memory": {
-            **sizes,
-            "other arguments": memory.argument_size_in_bytes - sum(sizes.values()),
-            "outputs": memory.output_size_in_bytes - memory.alias_size_in_bytes,
-            "scratch": memory.temp_size_in_bytes,
-            "code": memory.generated_code_size_in_bytes,
-        },
-        "peak": getattr(memory, "peak_memory_in_bytes", None),
+        "memory": memory_parts(executable, named),
+        "peak": executable.memory_analysis().peak_memory_in_bytes,
         "parts": hlo.totals(counted, _part, lambda one: one.instruction.cycles),
         "kernels": kernels,
         "calls": hlo.totals(calls, lambda one: one.call, lambda one: 1),
@@ -167,6 +159,22 @@ def compiler_report(
         "warnings": warnings,
         "cpu_seconds": time.process_time(),
         "versions": _versions(where.accelerator.platform),
+    }
+
+
+def memory_parts(executable: Any, named: dict[str, Any]) -> dict[str, int]:
+    """Returns what a compiled program takes on one device, bytes by part.
+
+    named: trees of sharded shapes among its arguments.
+    """
+    sizes = {name: _bytes(tree) for name, tree in named.items()}
+    memory = executable.memory_analysis()
+    return {
+        **sizes,
+        "other arguments": memory.argument_size_in_bytes - sum(sizes.values()),
+        "outputs": memory.output_size_in_bytes - memory.alias_size_in_bytes,
+        "scratch": memory.temp_size_in_bytes,
+        "code": memory.generated_code_size_in_bytes,
     }
 
 
