@@ -208,14 +208,14 @@ def _compare(result: Result, predicted: calibration.Prediction | None, standard_
     result.summary += f", {figures['over_standard']:.3f} times standard"
     if predicted is None:
         return
-    figures["plan_gb"], ratios = predicted.total_gb, [figures["memory_gb"] / predicted.total_gb]
+    figures["plan_gb"] = predicted.total_gb
+    ratios = [figures["memory_gb"] / predicted.total_gb]
     result.summary += f"; plan: {predicted.total_gb:.2f} GB"
     if predicted.step_ms:
         figures["plan_ms"] = predicted.step_ms
         ratios.append(figures["step_ms"] / predicted.step_ms)
         result.summary += f", {predicted.step_ms:.1f} ms"
     elif predicted.least_ms:
-        figures["least_ms"] = predicted.least_ms
         ratios.append(min(figures["step_ms"] / predicted.least_ms, 1.0))
         result.summary += f", at least {predicted.least_ms:.1f} ms"
     near = all(abs(ratio - 1) <= calibration.TOLERANCE for ratio in ratios)
