@@ -152,7 +152,7 @@ simulate: $(VENV)/.installed
 
 ## performance: docs/performance.md, by the real TPU compiler; about an hour
 performance: .venv-compile-tpu/.installed
-	.venv-compile-tpu/bin/python -m tests.sweeps.performance
+	.venv-compile-tpu/bin/python -m tests.benchmarks.performance
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .

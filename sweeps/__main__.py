@@ -116,7 +116,6 @@ def _parser() -> argparse.ArgumentParser:
         )
     plan.add_argument("--step_seconds", type=positive(), help="measured time per step")
     plan.add_argument("--topology", default="", help="for which, such as v5e:8x8 or h100:1x1x8")
-    plan.add_argument("--device_gb", type=positive(most=1e6), help="of a device with other memory")
     _add_compile(
         add(
             "compile",
@@ -268,7 +267,7 @@ def _plan(options: argparse.Namespace) -> int:
     from sweeps.scheduling import preflight
     from sweeps.study import config
 
-    chosen = options.step_seconds, options.topology, options.device_gb
+    chosen = options.step_seconds, options.topology
     found = _resolved(options, planning=True)
     print("\n\n".join(plan.render(one, *chosen) for one in found), flush=True)
     for one in found:

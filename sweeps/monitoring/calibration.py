@@ -92,7 +92,7 @@ def predict(study: Study, where: accelerators.Topology) -> dict[str, Prediction]
         return {}
     between = {
         name: math.exp(
-            np.interp(math.log(wanted), np.log(examples), np.log([one[name] for one in points]))
+            np.interp(math.log(wanted), np.log(examples), np.log([point[name] for point in points]))
         )
         for name in points[0]
     }
@@ -144,15 +144,6 @@ def ideal_ms(work: dict[str, float], device: accelerators.Accelerator) -> dict[s
     """Returns how long each part would take at the device's peak or bandwidth, alone."""
     rates = {True: device.peak_tflops * 1e9, False: device.bandwidth_gb * 1e6}
     return {part: amount / rates[part in FLOPS] for part, amount in work.items()}
-
-
-def least_ms(row: dict[str, Any], device: accelerators.Accelerator) -> float:
-    """Returns what a step of float32 takes at least, but for caches, from a row of `compile`.
-
-    Its products at the peak (a GPU's in TF32 is half of bfloat16's), or its bytes at the bandwidth.
-    """
-    peak_tflops = device.peak_tflops / (2 if device.platform == "cuda" else 1)
-    return max(row["flops"] / 1e9 / peak_tflops, 1e3 * row["hbm_gb"] / device.bandwidth_gb)
 
 
 @functools.cache

@@ -5,6 +5,7 @@ JAX reads when it is imported, and a compiler that crashes takes no one with it.
 `topologies` give devices without hardware; the step is the one that trains, lowered for shapes.
 """
 
+import collections
 import contextlib
 import glob
 import importlib.metadata
@@ -13,9 +14,9 @@ import math
 import os
 import pathlib
 import re
+import string
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from attention import table as variants_table
@@ -34,20 +35,37 @@ _PARTS = (
     ("other layers", r"jvp\("),
     ("optimizer", r"."),
 )
+# What the figures depend on.
+_LIBRARIES = {
+    "tpu": ("jax", "jaxlib", "flax", "libtpu"),
+    "cuda": ("jax", "jaxlib", "flax", "jax-cuda12-plugin", "nvidia-cudnn-cu12"),
+}
 _COPIES = ("copy", "transpose", "copy-start")
-_WARNING = "Involuntary full rematerialization"
+# Of every row; null where the memory does not suffice, but for fits and warnings.
+FIGURES = (
+    "memory_gb",
+    "peak_gb",
+    "fits",
+    "step_ms",
+    "xla_ms",
+    "kernel_ms",
+    "hbm_gb",
+    "kernel_hbm_gb",
+    "collectives_gb",
+    "flops",
+    "custom_calls",
+    "warnings",
+)
+_WARNING = re.compile(r"Involuntary full rematerialization.{0,260}")
+# XLA's names of the GPUs.
+_NAMES = {"h100": "NVIDIA H100 80GB HBM3", "h200": "NVIDIA H200"}
 _BUNDLES = "schedule-analysis_final_bundles"
 
 
 def compiled(trial: Trial, topology: str, plain: bool = False) -> dict[str, Any]:
-    """Returns what the compiler says of the trial's train step on a topology.
+    """Returns the figures of the trial's train step on a topology, as `compiler_report`.
 
-    plain: with the host model's own attention.
-
-    {"memory": bytes by part, "peak": bytes, "parts": cycles by part, "kernels": cycles by call,
-    "calls": how often each, "hbm", "kernel_hbm", "collectives": bytes, "flops": of its matrix
-    products and convolutions, "warnings", "cpu_seconds", "versions"}, of one device and one step;
-    {"out_of_memory"}, in the compiler's words, where the memory does not suffice. Raises ValueError
+    plain: with the attention that the model has of itself, whatever the variant. Raises ValueError
     where the extra is not installed, or mesh and batch do not fit the topology.
     """
     where = accelerators.topology(topology)
@@ -58,9 +76,9 @@ def compiled(trial: Trial, topology: str, plain: bool = False) -> dict[str, Any]
         from sweeps.training import train_step
 
         step = train_step.of_trial(trial, plain)
-        state, *others = step.abstract_arguments(trial, _devices(where))
-        named = {"parameters": state.params, "moments": state.optimizer, "batch": others[0]}
-        return compiler_report(lambda: step.traced(state, *others), named, where, scratch)
+        state, *arguments = step.abstract_arguments(trial, _devices(where))
+        named = {"parameters": state.params, "moments": state.optimizer, "batch": arguments[0]}
+        return compiler_report(lambda: step.traced(state, *arguments), named, where, scratch)
 
 
 @contextlib.contextmanager
@@ -112,9 +130,11 @@ def compiler_report(
     where: accelerators.Topology,
     scratch: str,
 ) -> dict[str, Any]:
-    """Returns what the compiler says of the traced program that `trace` returns; see `compiled`.
+    """Returns FIGURES of the traced program that `trace` returns, as `compile` defines them.
 
-    named: trees of sharded shapes among its arguments, for "memory". scratch: of `compiling_for`.
+    Beside them, unless the memory does not suffice, "parts_ms" and "kernels_ms" (by part of the
+    step, by kernel; {} for GPUs), "memory_parts_gb" and "versions". named: trees of sharded shapes
+    among its arguments, for the memory. scratch: of `compiling_for`.
     """
     import jax
 
@@ -123,50 +143,81 @@ def compiler_report(
         try:
             executable = traced.lower().compile()
         except jax.errors.JaxRuntimeError as error:
-            return _out_of_memory(str(error))
-    text = executable.as_text()
-    memory = executable.memory_analysis()
-    sizes = {name: _bytes(tree) for name, tree in named.items()}
-    module = hlo.Module(text)
-    counted = list(module.counted())
-    calls = [one for one in counted if one.call]
+            reason = _out_of_memory(str(error))
+            return {**dict.fromkeys(FIGURES), "fits": False, "warnings": [reason]}
+    module = hlo.Module(executable.as_text())
     warnings = _warnings(scratch)
-    if module.unknown_loops:
-        warnings.append(f"loops counted once: {', '.join(module.unknown_loops)}")
-    kernels: dict[str, float] = {}
-    pallas_calls = list(_pallas_calls(traced.jaxpr))
-    again = {one["name"]: _read_again(one) for one in pallas_calls}
-    if where.accelerator.platform == "tpu":
-        own = [one for one in calls if one.is_kernel]
-        programs = {
-            one["name"]: (math.prod(one["grid_mapping"].grid), _products(one["jaxpr"]))
-            for one in pallas_calls
-        }
-        kernels, uncounted = _kernel_cycles(own, programs, where.accelerator, scratch)
+    if module.unread:
+        warnings.append(f"loops counted once, or branches not at all: {', '.join(module.unread)}")
+    device = where.accelerator
+    pallas_calls = {call["name"]: call for call in _pallas_calls(traced.jaxpr)}
+    hbm = kernel_hbm = collectives = 0.0
+    parts: collections.Counter[str] = collections.Counter()
+    calls: collections.Counter[str] = collections.Counter()
+    kernel_lines = []
+    for line in module.counted:
+        instruction = line.instruction
+        traffic = _traffic(line, device, pallas_calls) * line.times
+        hbm += traffic
+        collectives += line.collective_bytes * line.times
+        if instruction.cycles:
+            parts[_part(instruction)] += instruction.cycles * line.times
+        if instruction.call:
+            calls[instruction.call] += line.times
+        if instruction.is_kernel:
+            kernel_hbm += traffic
+            kernel_lines.append(line)
+    parts_ms = _in_ms(parts, device)
+    kernels_ms: dict[str, float] = {}
+    times: dict[str, float | None] = dict.fromkeys(("step_ms", "xla_ms", "kernel_ms"))
+    if device.platform == "tpu":
+        cycles, uncounted = _kernel_cycles(kernel_lines, pallas_calls, device, scratch)
         warnings += [
             f"kernel {name} is NOT counted: no bundles or grid known" for name in uncounted
         ]
+        kernels_ms = _in_ms(cycles, device)
+        xla_ms, kernel_ms = sum(parts_ms.values()), sum(kernels_ms.values())
+        times = {"step_ms": xla_ms + kernel_ms, "xla_ms": xla_ms, "kernel_ms": kernel_ms}
+    memory = memory_parts(executable, named)
+    memory_gb = sum(memory.values()) / 1e9
     return {
-        "memory": {
-            **sizes,
-            "other arguments": memory.argument_size_in_bytes - sum(sizes.values()),
-            "outputs": memory.output_size_in_bytes - memory.alias_size_in_bytes,
-            "scratch": memory.temp_size_in_bytes,
-            "code": memory.generated_code_size_in_bytes,
-        },
-        "peak": getattr(memory, "peak_memory_in_bytes", None),
-        "parts": hlo.totals(counted, _part, lambda one: one.instruction.cycles),
-        "kernels": kernels,
-        "calls": hlo.totals(calls, lambda one: one.call, lambda one: 1),
-        "hbm": sum(_traffic(one, where, again) * one.times for one in counted),
-        "kernel_hbm": sum(
-            _traffic(one, where, again) * one.times for one in calls if one.is_kernel
-        ),
-        "collectives": sum(one.collective_bytes * one.times for one in counted),
+        "memory_gb": memory_gb,
+        "peak_gb": executable.memory_analysis().peak_memory_in_bytes / 1e9,
+        # A TPU's compiler refuses what does not fit.
+        "fits": device.platform == "tpu" or memory_gb <= device.usable_gb(),
+        **times,
+        "hbm_gb": hbm / 1e9,
+        "kernel_hbm_gb": kernel_hbm / 1e9,
+        "collectives_gb": collectives / 1e9,
         "flops": _products(traced.jaxpr) / where.devices,
+        "custom_calls": dict(calls),
         "warnings": warnings,
-        "cpu_seconds": time.process_time(),
-        "versions": _versions(where.accelerator.platform),
+        "parts_ms": parts_ms,
+        "kernels_ms": kernels_ms,
+        "memory_parts_gb": {part: size / 1e9 for part, size in memory.items()},
+        "versions": {
+            name: importlib.metadata.version(name) for name in _LIBRARIES[device.platform]
+        },
+    }
+
+
+def _in_ms(cycles: Mapping[str, float], device: accelerators.Accelerator) -> dict[str, float]:
+    return {name: number / device.clock_ghz / 1e6 for name, number in cycles.items()}
+
+
+def memory_parts(executable: Any, named: dict[str, Any]) -> dict[str, int]:
+    """Returns what a compiled program takes on one device, bytes by part.
+
+    named: trees of sharded shapes among its arguments.
+    """
+    sizes = {name: _bytes(tree) for name, tree in named.items()}
+    memory = executable.memory_analysis()
+    return {
+        **sizes,
+        "other arguments": memory.argument_size_in_bytes - sum(sizes.values()),
+        "outputs": memory.output_size_in_bytes - memory.alias_size_in_bytes,
+        "scratch": memory.temp_size_in_bytes,
+        "code": memory.generated_code_size_in_bytes,
     }
 
 
@@ -195,21 +246,23 @@ def _devices(where: accelerators.Topology) -> tuple[Any, ...]:
 
 
 def _target_config(kind: str) -> str:
-    """Returns XLA's description of a GPU, with the versions of the libraries that are installed."""
+    """Returns XLA's description of a GPU, with the versions of the libraries that are installed.
+
+    An H200 is the same chip with another memory.
+    """
     text = (pathlib.Path(__file__).parents[1] / "targets" / "h100.txtpb").read_text("utf-8")
-    if kind == "h200":  # the same chip with another memory
-        text = re.sub(r"(memory_bandwidth): \d+", r"\1: 4800000000000", text)
-        text = re.sub(r"(device_memory_size): \d+", r"\1: 151397597184", text)
-        text = text.replace("NVIDIA H100 80GB HBM3", "NVIDIA H200")
-    cudnn = importlib.metadata.version("nvidia-cudnn-cu12").split(".")[:3]
-    cuda = importlib.metadata.version("nvidia-cuda-runtime-cu12").split(".")[:2]
-    numbers = zip(("major", "minor", "patch"), cudnn, strict=True)
-    runtime = zip(("major", "minor"), cuda, strict=True)
-    return (
-        text.replace("{CUDNN}", ".".join(cudnn))
-        .replace("{CUDA}", ".".join([*cuda, "0"]))
-        .replace("{CUDNN_VERSION}", " ".join(f"{name}: {value}" for name, value in numbers))
-        .replace("{CUDA_VERSION}", " ".join(f"{name}: {value}" for name, value in runtime))
+    cudnn = importlib.metadata.version("nvidia-cudnn-cu12").split(".")
+    cuda = importlib.metadata.version("nvidia-cuda-runtime-cu12").split(".")
+    device = accelerators.KINDS[kind]
+    return string.Template(text).substitute(
+        name=_NAMES[kind],
+        bandwidth=round(device.bandwidth_gb * 1e9),
+        memory=round(device.memory_gb * 1e9),
+        cudnn_major=cudnn[0],
+        cudnn_minor=cudnn[1],
+        cudnn_patch=cudnn[2],
+        cuda_major=cuda[0],
+        cuda_minor=cuda[1],
     )
 
 
@@ -227,37 +280,35 @@ def _errors_in(scratch: str) -> Iterator[None]:
         os.close(file)
 
 
-def _out_of_memory(message: str) -> dict[str, Any]:
+def _out_of_memory(message: str) -> str:
+    """Returns how much memory is lacking, in the compiler's words. Raises ValueError if none is."""
     # "Scoped" memory is the chip's own, which a kernel's blocks do not fit: not the step's.
     if "RESOURCE_EXHAUSTED" not in message or "ScopedVmem" in message:
         raise ValueError(f"the compiler refuses the train step: {message.splitlines()[0][:500]}")
     used = re.search(r"([\d.]+[KMGT])\)? (?:of|exceeds available HBM) \(?([\d.]+[KMGT])", message)
-    words = f"{used[1]} of {used[2]}" if used else message.splitlines()[0][:200]
-    return {"out_of_memory": words}
+    return f"{used[1]} of {used[2]}" if used else message.splitlines()[0][:200]
 
 
 def _warnings(scratch: str) -> list[str]:
     """Returns what the partitioner warned of, each once, as written to logs or standard error."""
     warnings: dict[str, None] = {}
     for path in [*glob.glob(f"{scratch}/*.log.*"), f"{scratch}/stderr"]:
-        for line in pathlib.Path(path).read_text("utf-8", errors="replace").splitlines():
-            if _WARNING in line:
-                warnings[line[line.index(_WARNING) :][:300]] = None
+        text = pathlib.Path(path).read_text("utf-8", errors="replace")
+        warnings |= dict.fromkeys(_WARNING.findall(text))
     return list(warnings)
 
 
 def _kernel_cycles(
-    calls: list[hlo.Counted],
-    programs: dict[str, tuple[int, float]],
+    lines: list[hlo.Counted],
+    pallas_calls: dict[str, dict[str, Any]],
     device: accelerators.Accelerator,
     scratch: str,
 ) -> tuple[dict[str, float], list[str]]:
     """Returns cycles by kernel, and the kernels that nothing is known of.
 
-    programs: how many steps a kernel's grid has, and the FLOP of one's matrix products. A kernel's
-    cycles: its bundles in all steps, what its products take at the matrix units' peak (which wide
-    heads reach before their bundles end), or its operands and results at the memory's bandwidth,
-    whichever is most. A loop inside a kernel counts once.
+    A kernel's cycles: its bundles in all steps of its grid, what its products take at the matrix
+    units' peak (which wide heads reach before their bundles end), or its operands and results at
+    the memory's bandwidth, whichever is most. A loop inside a kernel counts once.
     """
     bundles: dict[str, int] = {}
     for path in pathlib.Path(scratch).glob(f"*{_BUNDLES}*"):
@@ -270,17 +321,17 @@ def _kernel_cycles(
     clock = device.clock_ghz * 1e9
     cycles: dict[str, float] = {}
     uncounted = []
-    for one in calls:
-        name = _kernel_name(one.instruction.name)
-        if name not in bundles or name not in programs:
+    for line in lines:
+        name = _kernel_name(line.instruction.name)
+        if name not in bundles or name not in pallas_calls:
             uncounted.append(name)
             continue
-        steps, products = programs[name]
-        moved = one.all_bytes / (device.bandwidth_gb * 1e9) * clock
-        multiplied = steps * products / (device.peak_tflops * 1e12) * clock
-        cycles[name] = cycles.get(name, 0.0) + one.times * max(
-            steps * bundles[name], multiplied, moved
-        )
+        steps = math.prod(pallas_calls[name]["grid_mapping"].grid)
+        products = steps * _products(pallas_calls[name]["jaxpr"])
+        moved = line.all_bytes / (device.bandwidth_gb * 1e9) * clock
+        multiplied = products / (device.peak_tflops * 1e12) * clock
+        longest = max(steps * bundles[name], multiplied, moved)
+        cycles[name] = cycles.get(name, 0.0) + line.times * longest
     return cycles, uncounted
 
 
@@ -294,10 +345,8 @@ def _pallas_calls(jaxpr: Any) -> Iterator[dict[str, Any]]:
     for equation in jaxpr.eqns:
         if equation.primitive.name == "pallas_call":
             yield equation.params
-        for value in equation.params.values():
-            values = value if isinstance(value, tuple | list) else (value,)
-            for program in (inner for part in values for inner in _inner(part)):
-                yield from _pallas_calls(program)
+        for program in _programs(equation):
+            yield from _pallas_calls(program)
 
 
 def _read_again(call: dict[str, Any]) -> float:
@@ -315,23 +364,30 @@ def _read_again(call: dict[str, Any]) -> float:
     return total / 2 if call["name"].endswith("_causal") else total
 
 
-def _traffic(one: hlo.Counted, where: accelerators.Topology, again: dict[str, float]) -> float:
+def _traffic(
+    line: hlo.Counted,
+    device: accelerators.Accelerator,
+    pallas_calls: dict[str, dict[str, Any]],
+) -> float:
     """Returns the bytes of main memory an instruction moves; more than once for a GPU's kernels.
 
-    again: of kernels in Triton by name, see `_read_again`. cuDNN's read keys and values (backward:
-    queries and cotangents) again for every tile of 128 rows that sees them, half of the tiles where
-    it is causal: (T/128 − 1) times their bytes, beside operands and results once. What its cache
-    (50 MB) saves is not taken off.
+    Triton's: see `_read_again`. cuDNN's read keys and values (backward: queries and cotangents)
+    again for every tile of 128 rows that sees them, half of the tiles where it is causal:
+    (T/128 − 1) times their bytes, beside operands and results once. What its cache (50 MB) saves is
+    not taken off.
     """
-    if where.accelerator.platform == "cuda" and "triton" in one.call:
-        name = re.search(r'\bname = "(\w+)"', one.instruction.rest)
-        return one.bytes + (again[name[1]] if name else 0.0)
-    shape = re.match(r"\w+\[(\d+),(\d+),(\d+),(\d+)\]", one.instruction.result.lstrip("("))
-    if where.accelerator.platform != "cuda" or not one.is_kernel or shape is None:
-        return one.bytes
+    instruction = line.instruction
+    if device.platform != "cuda" or not instruction.is_kernel:
+        return line.bytes
+    if "triton" in instruction.call:
+        name = instruction.attribute(r'\bname = "(\w+)"')
+        return line.bytes + (_read_again(pallas_calls[name]) if name else 0.0)
+    shape = re.match(r"\w+\[(\d+),(\d+),(\d+),(\d+)\]", instruction.result.lstrip("("))
+    if shape is None:
+        return line.bytes
     batch, rows, heads, size = map(int, shape.groups())
     more = max(0, math.ceil(rows / 128) - 1) * 2 * (2 * batch * rows * heads * size)
-    return one.bytes + more * (0.5 if "CAUSAL" in one.instruction.rest else 1)
+    return line.bytes + more * (0.5 if "CAUSAL" in instruction.attributes else 1)
 
 
 def _bytes(tree: Any) -> int:
@@ -344,10 +400,10 @@ def _bytes(tree: Any) -> int:
     )
 
 
-def _part(one: hlo.Counted) -> str:
-    if one.instruction.opcode in _COPIES:
+def _part(instruction: hlo.Instruction) -> str:
+    if instruction.opcode in _COPIES:
         return "layout copies"
-    place = one.instruction.op_name
+    place = instruction.op_name
     return next((part for part, pattern in _PARTS if re.search(pattern, place)), "unnamed")
 
 
@@ -369,7 +425,7 @@ def _products(jaxpr: Any) -> float:
             outputs = kernel.shape[params["dimension_numbers"].rhs_spec[0]]
             total += 2.0 * equation.outvars[0].aval.size * kernel.size / outputs
         elif name == "cond":
-            total += max(_products(branch.jaxpr) for branch in params["branches"])
+            total += max(map(_products, _programs(equation)))
         else:
             times = 1.0
             if name == "scan":
@@ -378,19 +434,16 @@ def _products(jaxpr: Any) -> float:
                 times = math.prod(params["grid_mapping"].grid)
             elif name == "shard_map":
                 times = params["mesh"].size
-            programs = (program for value in params.values() for program in _inner(value))
-            total += times * sum(map(_products, programs))
+            total += times * sum(map(_products, _programs(equation)))
     return total
 
 
-def _inner(value: Any) -> list[Any]:
-    """Returns the programs in a parameter of an equation."""
-    value = getattr(value, "jaxpr", value)
-    return [value] if hasattr(value, "eqns") else []
-
-
-def _versions(platform: str) -> dict[str, str]:
-    """Returns the versions that the figures depend on."""
-    names = ["jax", "jaxlib", "flax"]
-    names += ["libtpu"] if platform == "tpu" else ["jax-cuda12-plugin", "nvidia-cudnn-cu12"]
-    return {name: importlib.metadata.version(name) for name in names}
+def _programs(equation: Any) -> list[Any]:
+    """Returns the programs in an equation's parameters, alone or in tuples."""
+    programs = []
+    for value in equation.params.values():
+        for part in value if isinstance(value, tuple | list) else (value,):
+            program = getattr(part, "jaxpr", part)
+            if hasattr(program, "eqns"):
+                programs.append(program)
+    return programs

@@ -13,6 +13,7 @@ predicted); not here (with what is missing).
 """
 
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -25,7 +26,7 @@ import numpy as np
 
 from attention import files, table
 from sweeps.launchers import local, tpu_host
-from sweeps.monitoring import calibration, jax_calls
+from sweeps.monitoring import calibration, compiled_step, jax_calls
 from sweeps.monitoring import compile as compiler
 from sweeps.study import config, study
 from sweeps.study.trial import Trial
@@ -103,15 +104,14 @@ def run(out: pathlib.Path, parts: tuple[str, ...]) -> bool:
     return not set(verdicts) & set(BAD)
 
 
-def _in_process(
-    what: str, function: Callable[..., list[Result]], /, **arguments: Any
+def _attempt(
+    what: str, function: Callable[..., list[Result]], /, *arguments: Any, **more: Any
 ) -> list[Result]:
-    """Returns the results that a function gives in a process of its own, or its failure as one."""
+    """Returns the results that a function gives, or its failure as one."""
     try:
-        results: list[Result] = jax_calls.call(function, **arguments)
+        return function(*arguments, **more)
     except (ValueError, OSError, ChildProcessError) as error:
         return [Result(what, "FAILED", str(error))]
-    return results
 
 
 def _devices() -> dict[str, Any]:
@@ -122,13 +122,11 @@ def _devices() -> dict[str, Any]:
     from attention import devices
 
     platform, device = devices.default_platform(), jax.local_devices()[0]
-    memory = (device.memory_stats() or {}).get("bytes_limit")
     versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "flax")}
     return {
         "platform": platform,
         "kind": device.device_kind,
         "count": jax.local_device_count(),
-        "memory_gb": None if memory is None else memory / 1e9,
         "versions": {**versions, "runtime": device.client.platform_version.splitlines()[0]},
     }
 
@@ -139,7 +137,7 @@ def _kernels(devices: dict[str, Any]) -> Iterator[Result]:
             needed = " or ".join(entry.platforms)
             yield Result(name, "not here", f"runs on {needed}, and this is {devices['platform']}")
         else:
-            yield from _in_process(name, _errors, kernel=name)
+            yield from _attempt(name, jax_calls.call, _errors, kernel=name)
 
 
 def _errors(kernel: str) -> list[Result]:
@@ -189,7 +187,9 @@ def _steps(devices: dict[str, Any]) -> Iterator[Result]:
             trials, standard_ms = compiler.first_trials(resolved), None
             for variant in _VARIANTS:
                 what = f"{timed.study}, {timed.examples * count} examples, {variant} by {kernel}"
-                for result in _in_process(what, _step, what=what, trial=trials[variant]):
+                for result in _attempt(
+                    what, jax_calls.call, _step, what=what, trial=trials[variant]
+                ):
                     if result.figures:
                         standard_ms = standard_ms or result.figures["step_ms"]
                         _compare(result, predicted.get(variant), standard_ms)
@@ -208,14 +208,14 @@ def _compare(result: Result, predicted: calibration.Prediction | None, standard_
     result.summary += f", {figures['over_standard']:.3f} times standard"
     if predicted is None:
         return
-    figures["plan_gb"], ratios = predicted.total_gb, [figures["memory_gb"] / predicted.total_gb]
+    figures["plan_gb"] = predicted.total_gb
+    ratios = [figures["memory_gb"] / predicted.total_gb]
     result.summary += f"; plan: {predicted.total_gb:.2f} GB"
     if predicted.step_ms:
         figures["plan_ms"] = predicted.step_ms
         ratios.append(figures["step_ms"] / predicted.step_ms)
         result.summary += f", {predicted.step_ms:.1f} ms"
     elif predicted.least_ms:
-        figures["least_ms"] = predicted.least_ms
         ratios.append(min(figures["step_ms"] / predicted.least_ms, 1.0))
         result.summary += f", at least {predicted.least_ms:.1f} ms"
     near = all(abs(ratio - 1) <= calibration.TOLERANCE for ratio in ratios)
@@ -225,17 +225,9 @@ def _compare(result: Result, predicted: calibration.Prediction | None, standard_
 def _step(what: str, trial: Trial) -> list[Result]:
     import jax
 
-    from sweeps.training import train_step
     from workloads import bench
 
-    step = train_step.of_trial(trial)
-    workload: Any = step.workload
-    state = step.first_state(0)
-    batch = jax.device_put(workload.example_batch(trial.batch_size), workload.devices.batch())
-    arguments = batch, train_step.scalars_of(trial), train_step.seed_key(0, train_step.DROPOUT)
-    started = time.monotonic()
-    update = step.compile(state, *arguments)
-    compiled_s = time.monotonic() - started
+    state, arguments, update = _compiled(trial)
 
     def updated() -> Any:
         nonlocal state
@@ -244,20 +236,30 @@ def _step(what: str, trial: Trial) -> list[Result]:
 
     bench.seconds(updated, 2)
     step_ms = 1e3 * min(bench.seconds(updated, _TIMED) for _ in range(2))
-    memory = update.memory_analysis()
-    sizes = (
-        memory.argument_size_in_bytes,
-        memory.output_size_in_bytes,
-        memory.temp_size_in_bytes,
-        memory.generated_code_size_in_bytes,
-    )
-    memory_gb = (sum(sizes) - memory.alias_size_in_bytes) / 1e9
-    figures = {"step_ms": step_ms, "memory_gb": memory_gb, "compiled_s": compiled_s}
+    memory_gb = sum(compiled_step.memory_parts(update, {}).values()) / 1e9
+    figures = {"step_ms": step_ms, "memory_gb": memory_gb}
     summary = f"{step_ms:.1f} ms, compiler {memory_gb:.2f} GB"
     if peak := (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use"):
         figures["peak_gb"] = peak / 1e9
         summary += f", at most {figures['peak_gb']:.2f} GB in use"
     return [Result(what, "measured", summary, figures)]
+
+
+def _compiled(trial: Trial) -> tuple[Any, tuple[Any, ...], Any]:
+    """Returns a trial's first state, an update's other arguments (random examples), the update."""
+    import jax
+
+    from sweeps.training import train_step
+
+    step = train_step.of_trial(trial)
+    workload: Any = step.workload
+    state = step.first_state(0)
+    examples = jax.device_get(workload.example_batch(trial.batch_size))
+    rows = workload.devices.rows(trial.batch_size)
+    batch = workload.devices.shard(jax.tree.map(lambda leaf: leaf[rows], examples))
+    key = train_step.seed_key(0, train_step.DROPOUT)
+    arguments = (batch, train_step.scalars_of(trial), key)
+    return state, arguments, step.compile(state, *arguments)
 
 
 def _processes(devices: dict[str, Any]) -> Iterator[Result]:
@@ -279,24 +281,26 @@ def _processes(devices: dict[str, Any]) -> Iterator[Result]:
         environments = [
             tpu_host.variables(share, ports, index, grid) for index, share in enumerate(shares)
         ]
-    try:
-        trial = compiler.first_trials(_resolved("digits_vit_quick", {"batch_size": "32"}))["laser"]
-        shared = {"count": 2, "port": port, "trial": trial}
-        with (
-            jax_calls.Call(_losses, index=1, environment=environments[1], **shared) as second,
-            jax_calls.Call(_losses, index=0, environment=environments[0], **shared) as first,
-        ):
-            losses = first.result(_LIMIT_S), second.result(_LIMIT_S)
-        codes = [call.process.exitcode for call in (first, second)]
-        if any(codes):
-            raise ValueError(f"the processes gave their losses, and ended with codes {codes}")
-        alone = jax_calls.call(_losses, index=0, environment={}, count=1, port=0, trial=trial)
-    except (ValueError, OSError, ChildProcessError) as error:
-        yield Result(what, "FAILED", str(error))
-        return
+    yield from _attempt(what, _two_against_one, what, environments, port)
+
+
+def _two_against_one(what: str, environments: list[dict[str, str]], port: int) -> list[Result]:
+    """Returns how far the losses of two processes are from those of one."""
+    trial = compiler.first_trials(_resolved("digits_vit_quick", {"batch_size": "32"}))["laser"]
+    shared = {"count": 2, "port": port, "trial": trial}
+    start = functools.partial(jax_calls.SubprocessCall, _losses, **shared)
+    with (
+        start(index=1, environment=environments[1]) as second,
+        start(index=0, environment=environments[0]) as first,
+    ):
+        losses = first.result(_LIMIT_S), second.result(_LIMIT_S)
+    codes = [call.process.exitcode for call in (first, second)]
+    if any(codes):
+        raise ValueError(f"the processes gave their losses, and ended with codes {codes}")
+    alone = jax_calls.call(_losses, index=0, environment={}, count=1, port=0, trial=trial)
     worst = float(np.max(np.abs(np.asarray(losses) / np.asarray(alone) - 1)))
     summary = f"losses within {worst:.1e} of one process's"
-    yield Result(what, "ok" if worst < 1e-4 else "WRONG", summary, {"worst": worst})
+    return [Result(what, "ok" if worst < 1e-4 else "WRONG", summary, {"worst": worst})]
 
 
 def _losses(
@@ -309,8 +313,6 @@ def _losses(
     os.environ |= environment
     import jax
 
-    from sweeps.training import train_step
-
     if count > 1:
         # Where one fails, the other is not to wait for it longer than that.
         jax.distributed.initialize(
@@ -320,17 +322,10 @@ def _losses(
             initialization_timeout=60,
             shutdown_timeout_seconds=20,
         )
-    step = train_step.of_trial(trial)
-    workload: Any = step.workload
-    state = step.first_state(0)
-    whole = jax.device_get(workload.example_batch(trial.batch_size))
-    rows = workload.devices.rows(trial.batch_size)
-    batch = workload.devices.shard(jax.tree.map(lambda leaf: leaf[rows], whole))
-    scalars, key = train_step.scalars_of(trial), train_step.seed_key(0, train_step.DROPOUT)
-    update = step.compile(state, batch, scalars, key)
+    state, arguments, update = _compiled(trial)
     losses = []
     for _ in range(3):
-        state, metrics = update(state, batch, scalars, key)
+        state, metrics = update(state, *arguments)
         losses.append(float(metrics.loss))
     if count > 1:
         # Both now: at their ends the first would wait 20 s for the other, which is told to end

@@ -1,20 +1,23 @@
-"""What a compiled program says in its text (HLO): cycles, bytes, collectives, calls, by part.
+"""A compiled program's text (HLO): cycles, bytes, collectives and calls of every instruction.
 
 The compiler's own analyses count the body of a loop once; here it counts as often as its loop runs,
 read from the loop's condition. Bytes are what every instruction reads and writes of the device's
-main memory (not of on-chip memory, `S(1)` and above), as XLA reckons them: a slice reads what it
+main memory (not of on-chip memory, `S(1)` and above), as XLA counts them: a slice reads what it
 gives, an update in place writes what is new, a gather reads what it picks.
 """
 
+import collections
 import dataclasses
 import functools
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-_BITS = {"pred": 8, "s4": 4, "u4": 4, "f8e4m3fn": 8, "f8e5m2": 8, "bf16": 16, "token": 0}
+_WORDS = {"pred": 8, "token": 0, "opaque": 8}
 _HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
 _LINE = re.compile(r"\s+(?:ROOT )?%([\w.\-]+) = ")
+# Name, result, opcode, operands, attributes. Operands are names alone, without brackets.
+_INSTRUCTION = re.compile(_LINE.pattern + r"(\(.*?\)|\S+) ([a-z][\w\-]*)\((.*?)\)(.*)")
 _SHAPE = re.compile(r"(\w+)\[([\d,]*)\](?:\{[^}]*?(?:S\((\d+)\))?\})?")
 _FREE = frozenset(
     [
@@ -23,9 +26,6 @@ _FREE = frozenset(
         "get-tuple-element",
         "tuple",
         "bitcast",
-        "while",
-        "conditional",
-        "call",
         "after-all",
         "partition-id",
         "replica-id",
@@ -44,30 +44,52 @@ _BOOKKEEPING = re.compile(r"AllocateBuffer|ConcatBitcast|AssumeGather|AsyncColle
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One line: its name, result (as text), opcode, operands' names, and the rest of the line."""
+    """One line.
+
+    result: its shape, as text. arguments: what stands in the brackets. attributes: the rest.
+    """
 
     name: str
     result: str
     opcode: str
-    operands: tuple[str, ...]
-    rest: str
+    arguments: str
+    attributes: str
+
+    @property
+    def operands(self) -> list[str]:
+        """The names of its operands."""
+        return re.findall(r"%([\w.\-]+)", self.arguments)
+
+    def attribute(self, pattern: str) -> str:
+        """Returns the pattern's group where its attributes hold it, else ''."""
+        match = re.search(pattern, self.attributes)
+        return match[1] if match else ""
 
     @property
     def op_name(self) -> str:
         """Where in the traced program it comes from: 'jit(_step)/jvp(Transformer)/…', or ''."""
-        found = re.search(r'op_name="([^"]*)"', self.rest)
-        return found[1] if found else ""
+        return self.attribute(r'op_name="([^"]*)"')
 
     @property
     def cycles(self) -> int:
         """The TPU compiler's estimate; 0 where it gives none."""
-        found = re.search(r'"estimated_cycles":"(\d+)"', self.rest)
-        return int(found[1]) if found else 0
+        return int(self.attribute(r'"estimated_cycles":"(\d+)"') or 0)
 
     def called(self, role: str) -> str:
         """Returns the computation that it calls as `role` ('calls', 'body', 'condition')."""
-        found = re.search(rf"\b{role}=%?([\w.\-]+)", self.rest)
-        return found[1] if found else ""
+        return self.attribute(rf"\b{role}=%?([\w.\-]+)")
+
+    @property
+    def call(self) -> str:
+        """The target of a call of a kernel or library, such as 'tpu_custom_call'; or ''."""
+        if self.opcode != "custom-call" or _BOOKKEEPING.search(self.attributes):
+            return ""
+        return self.attribute(r'custom_call_target="([^"]*)"')
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether it is an attention kernel (Mosaic, Triton, cuDNN), not a library matmul."""
+        return bool(re.search(r"tpu_custom_call|fmha|triton|mosaic", self.call))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,251 +105,184 @@ class Counted:
     all_bytes: int
     collective_bytes: int
 
-    @property
-    def is_kernel(self) -> bool:
-        """Whether it is an attention kernel (Mosaic, Triton, cuDNN), not a library matmul."""
-        return bool(re.search(r"tpu_custom_call|fmha|triton|mosaic", self.call))
 
-    @property
-    def call(self) -> str:
-        """The target of a call of a kernel or library, such as 'tpu_custom_call'; or ''."""
-        found = re.search(r'custom_call_target="([^"]*)"', self.instruction.rest)
-        target = found[1] if found and self.instruction.opcode == "custom-call" else ""
-        return "" if _BOOKKEEPING.search(target) else target
+Computation = dict[str, Instruction]
 
 
 class Module:
-    """A compiled program. Iterate over `counted()`; `unknown_loops` names what counted once."""
+    """A compiled program.
+
+    counted: every instruction that runs, as often as its loops do. unread: names of loops that
+    counted once, because their number of trips cannot be read, and of branches, not counted.
+    """
 
     def __init__(self, text: str) -> None:
         """Raises ValueError for a text without an entry computation."""
-        self.computations: dict[str, dict[str, Instruction]] = {}
-        self.entry = ""
-        self.unknown_loops: list[str] = []
+        self._computations: dict[str, Computation] = {}
         self._channels: set[str] = set()
-        self._read(text)
-        if not self.entry:
+        self.unread: list[str] = []
+        entry = self._read(text)
+        if not entry:
             raise ValueError("the compiled program's text has no ENTRY computation")
+        self.counted = list(self._walk(entry, 1))
 
-    def _read(self, text: str) -> None:
-        lines: dict[str, Instruction] = {}
-        pending = ""
+    def _read(self, text: str) -> str:
+        """Reads the computations; returns the name of the entry, or ''."""
+        lines: Computation = {}
+        entry, pending = "", ""
         for line in text.splitlines():
             if header := _HEADER.match(line):
-                lines = self.computations.setdefault(header[2], {})
-                self.entry = header[2] if header[1] else self.entry
+                lines = self._computations.setdefault(header[2], {})
+                entry = header[2] if header[1] else entry
             elif _LINE.match(line) or line.startswith("}"):
-                if pending:
-                    instruction = _instruction(pending)
-                    lines[instruction.name] = instruction
-                pending = "" if line.startswith("}") else line
-            elif pending:
+                if match := _INSTRUCTION.match(pending):
+                    lines[match[1]] = Instruction(*match.groups())
+                pending = line
+            else:
                 # Attributes of Mosaic's calls span several lines.
                 pending += " " + line.strip()
-
-    def counted(self) -> Iterator[Counted]:
-        """Yields every instruction that runs, loops and branches included (the longer branch)."""
-        self._channels.clear()
-        yield from self._walk(self.entry, 1)
+        return entry
 
     def _walk(self, computation: str, times: int) -> Iterator[Counted]:
-        lines = self.computations[computation]
-        for one in lines.values():
-            if one.opcode == "while":
-                trips = self._trips(one, lines)
-                yield from self._walk(one.called("body"), times * trips)
-            elif one.opcode in ("call", "async-start"):
-                yield from self._walk(one.called("to_apply") or one.called("calls"), times)
-            elif one.opcode == "conditional":
-                yield from self._longest_branch(one, times)
+        lines = self._computations[computation]
+        for line in lines.values():
+            if line.opcode == "while":
+                yield from self._walk(line.called("body"), times * self._trips(line))
+            elif line.opcode in ("call", "async-start"):
+                yield from self._walk(line.called("to_apply") or line.called("calls"), times)
+            elif line.opcode == "conditional":
+                self.unread.append(line.name)  # no train step of ours has branches
             else:
-                whole = _size(one.result) + sum(
-                    _size(lines[name].result) for name in one.operands if name in lines
-                )
-                yield Counted(one, times, self._bytes(one, lines), whole, self._sent(one))
+                shapes = [line.result, *(operand.result for operand in _operands(line, lines))]
+                moved = self._bytes(line, lines)
+                yield Counted(line, times, moved, sum(map(_size, shapes)), self._sent(line))
 
-    def _longest_branch(self, one: Instruction, times: int) -> Iterator[Counted]:
-        found = re.search(r"branch_computations=\{([^}]*)\}", one.rest)
-        names = found[1].split(",") if found else [one.called("true_computation")]
-        names += [] if found else [one.called("false_computation")]
-        walked = [list(self._walk(name.strip(" %"), times)) for name in names]
-        yield from max(walked, key=lambda counted: sum(c.bytes * c.times for c in counted))
-
-    def _trips(self, loop: Instruction, outside: dict[str, Instruction]) -> int:
+    def _trips(self, loop: Instruction) -> int:
         """Returns how often a loop's body runs: once where that cannot be read, which is noted."""
-        known = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.rest)
-        if known:
-            return int(known[1])
-        condition = self.computations[loop.called("condition")]
-        compared = next((one for one in condition.values() if one.opcode == "compare"), None)
-        if compared is None:
-            fused = [one for one in condition.values() if one.opcode == "fusion"]
-            condition = self.computations[fused[0].called("calls")] if fused else condition
-            compared = next((one for one in condition.values() if one.opcode == "compare"), None)
-        limits = [_constant(one) for one in condition.values() if _constant(one) is not None]
-        if compared is None or len(limits) != 1 or "direction=LT" not in compared.rest:
-            self.unknown_loops.append(loop.name)
+        condition = self._computations[loop.called("condition")]
+        lines = list(condition.values())
+        for line in condition.values():
+            lines += self._computations.get(line.called("calls"), {}).values()
+        compares = [line for line in lines if line.opcode == "compare"]
+        limits = [limit for line in lines if (limit := _constant(line)) is not None]
+        is_below = [line.attribute(r"direction=(\w+)") == "LT" for line in compares]
+        if is_below != [True] or len(limits) != 1:
+            self.unread.append(loop.name)
             return 1
-        [limit] = limits
-        return max(1, math.ceil((limit or 1) / self._step(loop)))
+        return max(1, math.ceil(limits[0] / self._step(loop, condition)))
 
-    def _step(self, loop: Instruction) -> int:
+    def _step(self, loop: Instruction, condition: Computation) -> int:
         """Returns what a loop adds to its counter: 1 unless its body says otherwise."""
-        condition = self.computations[loop.called("condition")].values()
-        index = [
-            found[1]
-            for one in condition
-            if one.opcode == "get-tuple-element" and (found := re.search(r"index=(\d+)", one.rest))
-        ]
-        body = self.computations[loop.called("body")]
-        result = list(body.values())[-1]
-        if len(index) != 1 or result.opcode != "tuple":
+        read = [line for line in condition.values() if line.opcode == "get-tuple-element"]
+        if len(read) != 1:
             return 1
-        new = body.get(result.operands[int(index[0])])
-        if new is None or new.opcode != "add":
-            return 1
-        added = [_constant(body[name]) for name in new.operands if name in body]
-        return next((step for step in added if step), 1)
+        body = self._computations[loop.called("body")]
+        counter = int(read[0].attribute(r"index=(\d+)"))
+        added = body[list(body.values())[-1].operands[counter]]
+        steps = map(_constant, _operands(added, body)) if added.opcode == "add" else ()
+        return next(filter(None, steps), 1)
 
-    def _sent(self, one: Instruction) -> int:
+    def _sent(self, line: Instruction) -> int:
         """Returns what a collective, or one inside a fusion, brings or sends, in bytes."""
-        if _COLLECTIVES.match(one.opcode):
+        if _COLLECTIVES.match(line.opcode):
             # An asynchronous one stands in the fusions that start it, go on and finish.
-            channel = re.search(r"channel_id=(\d+)", one.rest)
-            if channel is not None and channel[1] in self._channels:
+            channel = line.attribute(r"channel_id=(\d+)")
+            if channel in self._channels:
                 return 0
-            self._channels.add(channel[1] if channel else "")
+            if channel:
+                self._channels.add(channel)
             # A start gives its operand beside its result.
-            return max((size for size, _ in _shapes(one.result)), default=0)
-        inner = self.computations.get(one.called("calls"), {}) if one.opcode == "fusion" else {}
-        return sum(self._sent(part) for part in inner.values())
+            return max((size for size, _ in _shapes(line.result)), default=0)
+        inner = self._computations[line.called("calls")] if line.opcode == "fusion" else {}
+        return sum(map(self._sent, inner.values()))
 
-    def _bytes(self, one: Instruction, lines: dict[str, Instruction]) -> int:
-        if one.opcode in _FREE or one.opcode.endswith("-done"):
+    def _bytes(self, line: Instruction, lines: Computation) -> int:
+        if line.opcode in _FREE or line.opcode.endswith("-done"):
             return 0
-        if one.opcode == "custom-call" and _BOOKKEEPING.search(one.rest):
-            return 0
-        operands = [lines[name] for name in one.operands if name in lines]
-        if one.opcode.endswith("-start"):
+        operands = [_main(operand.result) for operand in _operands(line, lines)]
+        if line.opcode.endswith("-start"):
             # (result, operand, …) of a transfer; a slice's operand is larger than what is read.
-            sizes = [size for size, main in _shapes(one.result) if main and size > 64]
-            shape = [size for size, _ in _shapes(one.result) if size > 64]
-            return min(shape, default=0) * min(len(sizes), 2)
-        written = _main(one.result)
-        if one.opcode == "custom-call":
+            transferred = [(size, main) for size, main in _shapes(line.result) if size > 64]
+            ends = sum(main for _, main in transferred)
+            return min((size for size, _ in transferred), default=0) * min(ends, 2)
+        written = _main(line.result)
+        if line.opcode == "custom-call":
+            if not line.call:
+                return 0
             # cuBLAS and cuDNN are lent a workspace of bytes as a result, which need not be used.
-            written -= sum(int(size) for size in re.findall(r"\bs8\[(\d+)\]", one.result))
-        if one.opcode in ("dynamic-slice", "slice", "gather"):
+            written -= sum(int(size) for size in re.findall(r"\bs8\[(\d+)\]", line.result))
+        if line.opcode in ("dynamic-slice", "slice", "gather"):
             return 2 * written
-        if one.opcode == "dynamic-update-slice":
-            return 2 * _main(operands[1].result) if len(operands) > 1 else written
-        if one.opcode == "fusion":
-            return self._fused_bytes(one, operands)
-        return written + sum(_main(operand.result) for operand in operands)
+        if line.opcode == "dynamic-update-slice":
+            return 2 * operands[1]
+        if line.opcode == "fusion":
+            inner = self._computations[line.called("calls")]
+            read = sum(map(min, operands, self._read_by(inner)))
+            return min(read + self._written_by(inner), sum(operands) + written)
+        return written + sum(operands)
 
-    def _fused_bytes(self, one: Instruction, operands: list[Instruction]) -> int:
-        inner = self.computations[one.called("calls")]
-        users = _users(inner)
-        total = 0
-        for parameter, operand in zip(_parameters(inner), operands, strict=False):
-            main = _main(operand.result)
-            total += min(main, self._read_of(parameter, users)) if main else 0
+    def _written_by(self, inner: Computation) -> int:
+        """Returns what a fusion writes: of results that are updated in place the update alone."""
         root = list(inner.values())[-1]
-        for part in (
-            [inner.get(name) for name in root.operands] if root.opcode == "tuple" else [root]
-        ):
-            if part is not None:
-                total += self._written(part, inner)
-        return min(total, sum(_main(operand.result) for operand in operands) + _main(one.result))
+        total = 0
+        for part in _operands(root, inner) if root.opcode == "tuple" else [root]:
+            while part.opcode in ("bitcast", "copy", "convert"):
+                [part] = _operands(part, inner)
+            if part.opcode == "dynamic-update-slice":
+                total += _size(_operands(part, inner)[1].result)
+            else:
+                total += _main(part.result)
+        return total
 
-    def _written(self, part: Instruction, inner: dict[str, Instruction]) -> int:
-        """Returns what a fusion writes for one of its results: the update alone where it is one."""
-        while part.opcode in ("bitcast", "copy", "convert") and part.operands[0] in inner:
-            part = inner[part.operands[0]]
-        if part.opcode == "dynamic-update-slice":
-            update = inner.get(part.operands[1])
-            return _size(update.result) if update else 0
-        return _main(part.result)
+    def _read_by(self, inner: Computation) -> list[int]:
+        """Returns the bytes that a fusion reads of each of its parameters, in their order."""
+        users: dict[str, list[Instruction]] = collections.defaultdict(list)
+        for line in inner.values():
+            for name in line.operands:
+                users[name].append(line)
+        parameters = [line for line in inner.values() if line.opcode == "parameter"]
+        parameters.sort(key=lambda line: int(line.arguments))
+        return [self._read_of(parameter, users) for parameter in parameters]
 
     def _read_of(self, part: Instruction, users: dict[str, list[Instruction]]) -> int:
         """Returns how many bytes of a fusion's parameter are read, in fusions inside it, too."""
         total = 0
-        for user in users.get(part.name, []):
-            first = bool(user.operands) and user.operands[0] == part.name
-            if user.opcode in ("dynamic-slice", "slice", "gather") and first:
+        for user in users[part.name]:
+            is_first = user.operands[0] == part.name
+            if user.opcode in ("dynamic-slice", "slice", "gather") and is_first:
                 total += _size(user.result)
-            elif user.opcode == "dynamic-update-slice" and first:
+            elif user.opcode == "dynamic-update-slice" and is_first:
                 continue  # in place
             elif user.opcode == "bitcast":
                 total += self._read_of(user, users)
             elif user.opcode == "fusion":
-                inner = self.computations[user.called("calls")]
-                passed, deeper = zip(user.operands, _parameters(inner), strict=False), _users(inner)
-                total += sum(
-                    self._read_of(one, deeper) for name, one in passed if name == part.name
-                )
+                read = self._read_by(self._computations[user.called("calls")])
+                for name, size in zip(user.operands, read, strict=True):
+                    total += size if name == part.name else 0
             else:
                 return _size(part.result)
         return min(total, _size(part.result))
 
 
-def _parameters(inner: dict[str, Instruction]) -> list[Instruction]:
-    """Returns the parameters of a computation in their order."""
-    parameters = [part for part in inner.values() if part.opcode == "parameter"]
-    return sorted(parameters, key=lambda one: int(re.search(r"\d+", one.rest)[0]))  # type: ignore[index]
+def _operands(line: Instruction, lines: Computation) -> list[Instruction]:
+    return [lines[name] for name in line.operands]
 
 
-def _users(lines: dict[str, Instruction]) -> dict[str, list[Instruction]]:
-    users: dict[str, list[Instruction]] = {}
-    for one in lines.values():
-        for name in one.operands:
-            users.setdefault(name, []).append(one)
-    return users
-
-
-def _instruction(line: str) -> Instruction:
-    name = _LINE.match(line)
-    assert name is not None
-    rest = line[name.end() :]
-    # Layouts of a single result hold no blanks.
-    end = _closing(rest) + 1 if rest.startswith("(") else rest.index(" ")
-    result, rest = rest[:end], rest[end:].lstrip()
-    opcode, _, after = rest.partition("(")
-    close = _closing("(" + after)
-    inside = after[: close - 1]
-    operands = tuple(re.findall(r"%([\w.\-]+)", inside))
-    if opcode in ("parameter", "constant"):
-        return Instruction(name[1], result, opcode, (), f"{opcode}({inside})" + after[close:])
-    return Instruction(name[1], result, opcode, operands, after[close:])
-
-
-def _closing(text: str) -> int:
-    """Returns the index of the bracket that closes the first character."""
-    depth = 0
-    for index, letter in enumerate(text):
-        depth += (letter == "(") - (letter == ")")
-        if depth == 0:
-            return index
-    return len(text) - 1
-
-
-def _constant(one: Instruction) -> int | None:
-    found = re.match(r"constant\((\d+)\)", one.rest) if one.opcode == "constant" else None
-    return int(found[1]) if found else None
+def _constant(line: Instruction) -> int | None:
+    is_number = line.opcode == "constant" and line.arguments.isdecimal()
+    return int(line.arguments) if is_number else None
 
 
 @functools.cache
 def _shapes(result: str) -> tuple[tuple[int, bool], ...]:
     """Returns each array's bytes, and whether it lies in main memory."""
-    return tuple(
-        (_array_bytes(kind, dims), space in ("", "0"))
-        for kind, dims, space in _SHAPE.findall(result)
-    )
-
-
-def _array_bytes(kind: str, dims: str) -> int:
-    bits = _BITS.get(kind) if kind in _BITS else int(re.sub(r"\D", "", kind)[:2] or 8)
-    return math.prod(map(int, filter(None, dims.split(",")))) * (bits or 0) // 8
+    shapes = []
+    for kind, dims, space in _SHAPE.findall(result):
+        width = re.search(r"\d+", kind)
+        bits = int(width[0]) if width else _WORDS[kind]
+        elements = math.prod(int(size) for size in dims.split(",") if size)
+        shapes.append((elements * bits // 8, space in ("", "0")))
+    return tuple(shapes)
 
 
 def _size(result: str) -> int:
@@ -336,15 +291,3 @@ def _size(result: str) -> int:
 
 def _main(result: str) -> int:
     return sum(size for size, main in _shapes(result) if main)
-
-
-def totals(
-    counted: list[Counted], part_of: Callable[[Counted], str], amount: Callable[[Counted], float]
-) -> dict[str, float]:
-    """Returns the sum of an amount, times how often it runs, by part."""
-    result: dict[str, float] = {}
-    for one in counted:
-        if value := amount(one) * one.times:
-            part = part_of(one)
-            result[part] = result.get(part, 0.0) + value
-    return result

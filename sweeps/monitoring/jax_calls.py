@@ -8,10 +8,8 @@ import os
 import pathlib
 import sys
 import tempfile
-import time
 from collections.abc import Callable
-from concurrent import futures
-from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
 from typing import Any
 
 from workloads.base import errors
@@ -19,22 +17,23 @@ from workloads.base import errors
 _LAST_LINES = 12
 
 
-class Call:
-    """A call under way. `with Call(function, **arguments) as call:` ends it if left early."""
+class SubprocessCall:
+    """A call under way in a process of its own.
+
+    `with SubprocessCall(function, **arguments) as call:` ends the process if an error leaves it.
+    """
 
     def __init__(self, function: Callable[..., Any], **arguments: Any) -> None:
-        """Starts a function of a module in a process of its own; returns at once."""
+        """Starts a function of a module; returns at once."""
         self._name = function.__name__
         self._stderr = tempfile.NamedTemporaryFile()  # noqa: SIM115  (closed by `__exit__`)
-        earlier = multiprocessing.active_children()
-        self._pool = futures.ProcessPoolExecutor(
-            1,
-            mp_context=multiprocessing.get_context("spawn"),
-            initializer=_send_stderr_to,
-            initargs=(self._stderr.name,),
+        context = multiprocessing.get_context("spawn")
+        self._answer, connection = context.Pipe(duplex=False)
+        self.process = context.Process(
+            target=_respond, args=(connection, self._stderr.name, function, arguments)
         )
-        self._future = self._pool.submit(_in_words, function, arguments)
-        [self.process] = set(multiprocessing.active_children()) - set(earlier)
+        self.process.start()
+        connection.close()  # the process's end alone is open: where it dies, ours says so
 
     def result(self, limit_s: float | None = None) -> Any:
         """Waits; returns what the function returned.
@@ -43,62 +42,60 @@ class Call:
         function's own message, and ChildProcessError with the last lines that the process wrote
         where it ended in any other way.
         """
-        try:
-            error, trace = self._future.exception(limit_s), ""
-        except TimeoutError:
+        if not self._answer.poll(limit_s):
             raise TimeoutError(
                 f"the process that computes {self._name!r} gave no answer in {limit_s:.0f} s"
-            ) from None
-        written = pathlib.Path(self._stderr.name).read_text("utf-8", errors="replace")
-        if error is None or isinstance(error, ValueError | OSError):
-            sys.stderr.write(written)
-            return self._future.result()
-        if isinstance(error, BrokenProcessPool):
+            )
+        try:
+            answer = self._answer.recv()
+        except (EOFError, OSError):  # the latter amid an answer
             self.process.join()
-            # The pool's thread may have been told how it ended, and not noted it yet.
-            late = time.monotonic() + 5
-            while self.process.exitcode is None and time.monotonic() < late:
-                time.sleep(0.01)
-            what = f"ended with code {self.process.exitcode}"
-        else:
-            what, trace = "failed", str(error.__cause__)
-        tail = "\n".join((written + trace).splitlines()[-_LAST_LINES:])
-        raise ChildProcessError(
-            f"the process that computes {self._name!r} {what} and gave no answer; its last lines:\n"
-            f"{tail}"
-        )
+            lines = self._written().splitlines()[-_LAST_LINES:]
+            raise ChildProcessError(
+                f"the process that computes {self._name!r} ended with code "
+                f"{self.process.exitcode} and gave no answer; its last lines:\n" + "\n".join(lines)
+            ) from None
+        sys.stderr.write(self._written())
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
-    def __enter__(self) -> "Call":
+    def _written(self) -> str:
+        return pathlib.Path(self._stderr.name).read_text("utf-8", errors="replace")
+
+    def __enter__(self) -> "SubprocessCall":
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        if not self._future.done():
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
             self.process.kill()  # JAX, several processes connected, does not end on SIGTERM
-        self._pool.shutdown()
+        self.process.join()
+        self._answer.close()
         self._stderr.close()
 
 
 def call(function: Callable[..., Any], **arguments: Any) -> Any:
-    """Returns function(**arguments), computed in a process of its own; see Call."""
-    with Call(function, **arguments) as under_way:
+    """Returns function(**arguments), computed in a process of its own; see SubprocessCall."""
+    with SubprocessCall(function, **arguments) as under_way:
         return under_way.result()
 
 
-def _send_stderr_to(path: str) -> None:
-    """Has what this process writes to standard error, from C++ too, go to a file."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+def _respond(
+    connection: Connection, stderr: str, function: Callable[..., Any], arguments: dict[str, Any]
+) -> None:
+    """Sends what the function returns, or an error that is an answer, as one any process has.
+
+    What this process writes to standard error, from C++ too, goes to a file.
+    """
+    descriptor = os.open(stderr, os.O_WRONLY | os.O_APPEND)
     os.dup2(descriptor, 2)
-    os.close(descriptor)
-
-
-def _in_words(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Returns what the function does; errors that are answers become ones that any process has."""
     try:
-        return function(**arguments)
-    except ValueError as error:
-        raise ValueError(str(error)) from None
+        answer = function(**arguments)
     except OSError as error:
-        raise OSError(errors.message(error)) from None
+        answer = OSError(errors.message(error))
+    except ValueError as error:
+        answer = ValueError(str(error))
+    connection.send(answer)
 
 
 def costs(
@@ -145,49 +142,40 @@ def data(
     Raises ValueError naming the directory, the file and the command that repairs it.
     """
     from workloads import catalog
-    from workloads.downstream import suites
 
     entry = catalog.get(workload)
     module = catalog.data_module(workload)
     lines: list[str] = []
     if suite:
-        suites.check_harness()
+        check_suite(suite, workload, data_dir)
     if entry.embedded:
-        _prepare(workload, suite, data_dir)
+        module.prepare(data_dir)
     else:
         paths = extra_paths or {}
-        given = {name: where for name, where in paths.items() if name in entry.extra_paths}
-        lines = list(module.check(data_dir, **given))
+        needed = {name: path for name, path in paths.items() if name in entry.extra_paths}
+        lines = list(module.check(data_dir, **needed))
     reference = None
     if hasattr(module, "read_reference"):
-        found = module.read_reference(data_dir)
-        reference = {name: found[name] for name in ("note", "rows")}
-    if suite:
-        suites.check(suites.get(suite), data_dir)
+        record = module.read_reference(data_dir)
+        reference = {name: record[name] for name in ("note", "rows")}
     return {"lines": lines, "reference": reference}
 
 
-def suite(suite: str, workload: str, data_dir: str) -> dict[str, Any]:
+def check_suite(suite: str, workload: str, data_dir: str) -> dict[str, Any]:
     """Checks what a suite needs beside a model of a workload: its data, the tokenizer, lm-eval.
 
     Embedded workloads make what is absent. Returns {"lines": what was found, "reference": None}.
     Raises ValueError as `data`.
     """
-    from workloads.downstream import suites
-
-    suites.check_harness()
-    _prepare(workload, suite, data_dir)
-    found = suites.get(suite)
-    suites.check(found, data_dir)
-    return {"lines": [f"{data_dir}: suite {suite}, {len(found.tasks)} tasks"], "reference": None}
-
-
-def _prepare(workload: str, suite: str, data_dir: str) -> None:
-    """Makes embedded data, and a suite's questions on it, where they are absent."""
     from workloads import catalog
     from workloads.downstream import embedded, suites
 
+    suites.check_harness()
+    questions = suites.get(suite)
     if catalog.get(workload).embedded:
         catalog.data_module(workload).prepare(data_dir)
-        if suite and suites.get(suite).embedded:
+        if questions.embedded:
             embedded.prepare(data_dir)
+    suites.check(questions, data_dir)
+    lines = [f"{data_dir}: suite {suite}, {len(questions.tasks)} tasks"]
+    return {"lines": lines, "reference": None}

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from attention import precision
 from attention import table as variants_table
@@ -17,17 +16,14 @@ from sweeps.study import checks
 from sweeps.study.study import Study
 from sweeps.training import accelerators
 from workloads import catalog
-from workloads.base.options import MESH_AXES
-from workloads.base.workload_spec import WorkloadSpec
+from workloads.base.options import MESH_AXES, mesh_shape
 
 # Two moments in float32, beside the parameter itself, in each checkpoint that stays.
 _BYTES_OF_MOMENTS = 2 * 4
 _BYTES = {"float32": 4, "bfloat16": 2}
 _LOG_BYTES = 300_000
-# Whose input is said where no topology is given and the workload is planned for none.
+# Whose input is estimated where no topology is named and the workload has none of its own.
 _GPUS = "h100:1x1x8"
-# Whose compiler speaks for a launcher's devices, of which no more than the platform is known.
-_KINDS = {"gpu": "h100", "tpu": "v5e"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,18 +43,14 @@ class Resources:
     side_by_side: int
     problem: str = ""
 
-    @property
-    def at_once(self) -> int | None:
-        """How many trials run at a time, None where that is unknown."""
-        return None if self.jobs is None else self.jobs * self.side_by_side
+    def wall_steps(self, trials: int, steps: int) -> float:
+        """Returns how many steps, one after the other, `trials` of `steps` each take at least.
 
-    def jobs_for(self, trials: int) -> int:
-        """Returns how many jobs that many trials are."""
-        return -(-trials // self.trials_per_job)
-
-    def wall_steps(self, trials: int, steps: int) -> int | None:
-        """Returns how many steps, one after the other, `trials` of `steps` each take at least."""
-        return None if self.at_once is None else -(-trials // self.at_once) * steps
+        NaN where it is not known how many run at a time.
+        """
+        if self.jobs is None:
+            return math.nan
+        return -(-trials // (self.jobs * self.side_by_side)) * steps
 
     def describe(self) -> str:
         """Returns the resources in words."""
@@ -81,7 +73,7 @@ def resources_of(study: Study) -> Resources:
     """
     settings = study.settings
     name = settings["launcher"]
-    launcher_class, own = launchers.launcher_class(name), settings[name]
+    launcher_class, keys = launchers.launcher_class(name), settings[name]
     launcher_class.check(settings)
     jobs, problem = None, ""
     try:
@@ -91,18 +83,18 @@ def resources_of(study: Study) -> Resources:
         if name == "local":
             raise
         problem = str(error)
-    trials_per_job = int(own.get("trials_per_job", 1))
-    side_by_side = min(int(own.get("workers", 0)) or 1, trials_per_job)
+    trials_per_job = int(keys.get("trials_per_job", 1))
+    side_by_side = min(int(keys.get("workers", 0)) or 1, trials_per_job)
     where = (name, launcher_class.platform(settings), launcher_class.devices(settings))
     return Resources(*where, trials_per_job, jobs, side_by_side, problem)
 
 
 @dataclasses.dataclass(frozen=True)
 class StageCost:
-    """One stage's cost.
+    """The cost of a stage.
 
-    hours: of all trials, one after the other; wall_hours: as many at a time as its resources
-    allow, without waiting in an engine's queue. None where that is not known.
+    steps: of all trials. wall_steps: one after the other, with as many trials at a time as the
+    resources allow, without waiting in an engine's queue. NaN: not known, as disk_gb may be.
     """
 
     stage: str
@@ -110,60 +102,46 @@ class StageCost:
     jobs: int
     programs: int
     steps: int
-    hours: float | None
-    wall_hours: float | None
-    disk_gb: float | None
+    wall_steps: float
+    disk_gb: float
 
 
-def lines(study: Study, where: Resources, step_seconds: float | None) -> list[StageCost]:
-    """Returns the cost per stage; without `step_seconds` hours are not known."""
-    entry = catalog.get(study.workload)
+def lines(study: Study, where: Resources) -> list[StageCost]:
+    """Returns the cost per stage."""
+    settings, parameters = study.settings, catalog.get(study.workload).parameters
     result = []
     for stage in study.stages:
         # Which point is selected does not change the cost.
-        selection = {"points": dict.fromkeys(study.settings["variants"], 0)}
+        selection = {"points": dict.fromkeys(settings["variants"], 0)}
         trials = study.trials(stage, selection)
-        steps = sum(trial.steps for trial in trials)
-        per_parameter = _BYTES[study.settings["param_dtype"]] + _BYTES_OF_MOMENTS
-        kept = min(study.settings["keep_checkpoints"], trials[0].evaluations)
-        size = kept * entry.parameters * per_parameter + _LOG_BYTES
-        programs = len({trial.program for trial in trials})
-        wall = where.wall_steps(len(trials), trials[0].steps)
+        kept = min(settings["keep_checkpoints"], trials[0].evaluations)
+        per_parameter = _BYTES[settings["param_dtype"]] + _BYTES_OF_MOMENTS
+        size = kept * parameters * per_parameter + _LOG_BYTES
         result.append(
             StageCost(
                 stage=stage,
                 trials=len(trials),
-                jobs=where.jobs_for(len(trials)),
-                programs=programs,
-                steps=steps,
-                hours=_in_hours(steps, step_seconds),
-                wall_hours=_in_hours(wall, step_seconds),
-                disk_gb=len(trials) * size / 1e9 if entry.parameters else None,
+                jobs=-(-len(trials) // where.trials_per_job),
+                programs=len({trial.program for trial in trials}),
+                steps=sum(trial.steps for trial in trials),
+                wall_steps=where.wall_steps(len(trials), trials[0].steps),
+                disk_gb=len(trials) * size / 1e9 if parameters else math.nan,
             )
         )
     return result
 
 
 def summary(study: Study) -> str:
-    """Returns the study's trials, steps and wall time in a line, for `run`.
-
-    Before it, for models at full size on accelerators, what a device needs.
-    """
+    """Returns the study's trials, steps and wall time in a line, for `run`."""
     entry, where = catalog.get(study.workload), resources_of(study)
     seconds, source = entry.step_time(study.settings["batch_size"])
-    total = _total(lines(study, where, seconds))
-    known = total.wall_hours is not None and where.devices == entry.devices
-    wall = f"about {view.duration(3600 * (total.wall_hours or 0))}" if known else "unknown time"
-    why = source if known else "python -m sweeps plan --topology=... reckons it"
-    if not entry.parameters:
-        why = "python -m sweeps plan --step_seconds=... reckons it"
-    text = f"whole study: {total.trials:,} trials, {total.steps:,} steps, {wall} ({why})"
-    if not entry.stands_in_for and where.platform in _KINDS:
-        kind = _KINDS[where.platform]
-        here = accelerators.Topology(f"devices such as {kind}", kind, (where.devices,))
-        needs, _ = on_hardware(study, here, judged=False)
-        text = "\n".join(one for one in (needs, text) if one)
-    return text
+    total = _total(lines(study, where))
+    wall = "unknown time"
+    if seconds is None or where.jobs is None or where.devices != entry.devices:
+        source = "python -m sweeps plan with --topology or --step_seconds estimates it"
+    else:
+        wall = f"about {view.duration(total.wall_steps * seconds)}"
+    return f"whole study: {total.trials:,} trials, {total.steps:,} steps, {wall} ({source})"
 
 
 def steps_after(study: Study, after: Sequence[Study]) -> float:
@@ -172,32 +150,29 @@ def steps_after(study: Study, after: Sequence[Study]) -> float:
     Those that are complete count nothing. 0 where the time of a step is not known: only small
     workloads have one for any host.
     """
-    entries = [catalog.get(one.workload) for one in (study, *after)]
+    studies = (study, *after)
+    entries = [catalog.get(resolved.workload) for resolved in studies]
     if not all(entry.stands_in_for for entry in entries):
         return 0.0
-    hours = 0.0
-    for other, entry in zip(after, entries[1:], strict=True):
-        begun = (other.directory / layout.STUDY).exists()
-        if not begun or not survey.StudyReader(other.directory).look().complete:
-            seconds, _ = entry.step_time(other.settings["batch_size"])
-            hours += _total(lines(other, resources_of(other), seconds)).wall_hours or 0
-    seconds, _ = entries[0].step_time(study.settings["batch_size"])
-    return 3600 * hours / seconds if seconds else 0.0
+    times = [
+        entry.step_time(resolved.settings["batch_size"])[0] or math.nan
+        for entry, resolved in zip(entries, studies, strict=True)
+    ]
+    wall_s = 0.0
+    for later, step_s in zip(after, times[1:], strict=True):
+        has_begun = (later.directory / layout.STUDY).exists()
+        if not has_begun or not survey.StudyReader(later.directory).look().complete:
+            wall_s += _total(lines(later, resources_of(later))).wall_steps * step_s
+    return 0.0 if math.isnan(wall_s / times[0]) else wall_s / times[0]
 
 
-def _in_hours(steps: int | None, seconds: float | None) -> float | None:
-    return None if steps is None or seconds is None else steps * seconds / 3600
-
-
-def on_hardware(
-    study: Study, where: accelerators.Topology, device_gb: float | None = None, judged: bool = True
-) -> tuple[str, float | None]:
+def on_hardware(study: Study, where: accelerators.Topology) -> tuple[str, float | None]:
     """Returns what a train step needs on accelerators, as text, and its seconds if they are known.
 
-    From a model of what their compiler says (`calibration`), for the variant that needs most.
-    device_gb: instead of what the kind of device has. judged: say whether it fits. A mesh that is
-    not for so many devices gives way to the nearest one that is, which is said. Empty where the
-    model knows nothing of the workload. Raises ValueError where mesh, batch or kernel do not fit.
+    From a model of what their compiler says (`calibration`), for the variant that needs most. A
+    mesh that is not for so many devices gives way to the nearest one that is, with a remark. Empty
+    where the model knows nothing of the workload. Raises ValueError where mesh, batch or kernel do
+    not fit.
     """
     settings = study.settings
     platform = "gpu" if where.accelerator.platform == "cuda" else where.accelerator.platform
@@ -207,41 +182,36 @@ def on_hardware(
             f"kernel {settings['kernel']!r} runs on {' and '.join(able)}, not on {where.text}: "
             "choose another by --config.kernel"
         )
-    remark = []
-    mesh = checks.options(settings).mesh
-    if (fitting := _mesh_for(mesh, where.devices)) != mesh:
-        study = dataclasses.replace(
-            study, settings={**settings, "mesh": dict(zip(MESH_AXES, fitting, strict=True))}
+    remark = ""
+    mesh = _mesh_for(checks.options(settings).mesh, where.devices)
+    if mesh != checks.options(settings).mesh:
+        sizes = dict(zip(MESH_AXES, mesh, strict=True))
+        study = dataclasses.replace(study, settings={**settings, "mesh": sizes})
+        flags = " ".join(f"--config.mesh.{axis}={size}" for axis, size in sizes.items())
+        remark = (
+            f"\n    the study's mesh {settings['mesh']} is not for {where.devices} devices; to "
+            f"run it on them as estimated here, give {flags}"
         )
-        given = " ".join(
-            f"--config.mesh.{axis}={size}" for axis, size in zip(MESH_AXES, fitting, strict=True)
-        )
-        remark = [
-            f"    the study's mesh {settings['mesh']} is not for {where.devices} devices; to run "
-            f"it on them as reckoned here, give {given}"
-        ]
-    known = calibration.predict(study, where)
-    if not known:
+    predictions = calibration.predict(study, where)
+    if not predictions:
         return "", None
-    variant, found = max(known.items(), key=lambda item: item[1].total_gb)
-    answer = ""
-    if judged:
-        gb = where.accelerator.usable_gb(device_gb)
-        answer = f", {calibration.verdict(found.total_gb, gb)}: {gb:.4g} GB can be had"
-    listing = " + ".join(f"{part} {size:.2f}" for part, size in found.memory_gb.items() if size)
-    seconds = None if found.step_ms is None else found.step_ms / 1e3
-    time = "" if seconds is None else f", {seconds:.3g} s a step"
-    if found.least_ms is not None:
-        time = f", at least {found.least_ms / 1e3:.3g} s a step"
-    data = fitting[0] or where.devices // (fitting[1] * fitting[2])
-    text = [
-        f"on {where.text}, {where.devices} devices as data {data} x fsdp {fitting[1]} x tensor "
-        f"{fitting[2]}, per device: {found.total_gb:.2f} GB{answer}{time}",
-        f"    = {listing} ({variant}; within {calibration.TOLERANCE:.0%} of the compiler on what "
-        "it was asked, docs/performance.md)",
-        *remark,
-    ]
-    return "\n".join(text), seconds
+    variant, step = max(predictions.items(), key=lambda item: item[1].total_gb)
+    usable_gb = where.accelerator.usable_gb()
+    parts = " + ".join(f"{part} {size:.2f}" for part, size in step.memory_gb.items() if size)
+    time = ""
+    if step.step_ms is not None:
+        time = f", {step.step_ms / 1e3:.3g} s a step"
+    elif step.least_ms is not None:
+        time = f", at least {step.least_ms / 1e3:.3g} s a step"
+    data, fsdp, tensor = mesh_shape(mesh, where.devices)
+    text = (
+        f"on {where.text}, {where.devices} devices as data {data} x fsdp {fsdp} x tensor {tensor}, "
+        f"per device: {step.total_gb:.2f} GB, {calibration.verdict(step.total_gb, usable_gb)}: "
+        f"{usable_gb:.4g} GB can be had{time}\n    = {parts} ({variant}; within "
+        f"{calibration.TOLERANCE:.0%} of the compiler on what it was asked, docs/performance.md)"
+        f"{remark}"
+    )
+    return text, step.step_ms and step.step_ms / 1e3
 
 
 def _mesh_for(mesh: tuple[int, int, int], devices: int) -> tuple[int, int, int]:
@@ -253,12 +223,7 @@ def _mesh_for(mesh: tuple[int, int, int], devices: int) -> tuple[int, int, int]:
     return 0, math.gcd(fsdp, devices // tensor), tensor
 
 
-def render(
-    study: Study,
-    step_seconds: float | None = None,
-    topology: str = "",
-    device_gb: float | None = None,
-) -> str:
+def render(study: Study, step_seconds: float | None = None, topology: str = "") -> str:
     """Returns the plan as text, for the workload's own topology unless one is given.
 
     Raises ValueError for a topology that does not exist or that mesh, batch or kernel do not fit.
@@ -268,17 +233,17 @@ def render(
     needs, devices = "", entry.devices
     seconds, source = entry.step_time(settings["batch_size"])
     if topology or entry.topology:
-        found = accelerators.topology(topology or entry.topology)
-        needs, predicted = on_hardware(study, found, device_gb)
-        needs = needs or f"on {found.text}: no figures of a compiler are known for {entry.name}"
+        target = accelerators.topology(topology or entry.topology)
+        needs, predicted = on_hardware(study, target)
+        needs = needs or f"on {target.text}: no figures of a compiler are known for {entry.name}"
         if predicted is not None:
-            seconds, devices = predicted, found.devices
-            source = f"hours of {found.text}: {predicted:.3g} s a step, as said below"
+            seconds, devices = predicted, target.devices
+            source = f"hours of {target.text}: {predicted:.3g} s a step, as below"
         if topology:
-            where = dataclasses.replace(where, devices=found.devices)
+            where = dataclasses.replace(where, devices=target.devices)
     if step_seconds is not None:
         seconds, devices, source = step_seconds, where.devices, "given by --step_seconds"
-    stages = lines(study, where, seconds)
+    stages = lines(study, where)
     size = (
         f"{entry.parameters:,} parameters" if entry.parameters else "of the size that it is given"
     )
@@ -294,83 +259,66 @@ def render(
         f"{'stage':<10}{'trials':>8}{'jobs':>8}{'programs':>10}{'steps':>14}{'hours':>10}"
         f"{'wall':>10}{'disk GB':>10}",
     ]
-    text += [_row(line) for line in [*stages, _total(stages)]]
+    text += [_row(line, seconds or math.nan) for line in [*stages, _total(stages)]]
     text.append(f"hours: {source or 'no step time known; give --step_seconds'}")
     if seconds is not None and where.devices != devices:
         text.append(
             f"    but a trial has {where.devices} here, not {devices}: give --topology or "
             "--step_seconds"
         )
-    text.append(
+    text += [
         "wall: hours with as many trials at a time as above, stages one after the other, without "
-        "waiting in queues"
-    )
-    text.append("disk: what stays; a trial holds three times as much while it runs")
-    text.append("programs: train steps to compile; every trial of a program shares one")
-    text.append(precision.describe(settings["matmul_precision"], where.platform))
+        "waiting in queues",
+        "disk: what stays; a trial holds three times as much while it runs",
+        "programs: train steps to compile; every trial of a program shares one",
+        precision.describe(settings["matmul_precision"], where.platform),
+    ]
     text += [needs] if needs else []
     if entry.example_cpu_ms is not None:
-        bound = ""
+        least_s = None
         if not step_seconds and (topology or not entry.topology):
-            judged = bool(topology) or where.platform == "gpu"
-            bound = _most_input(study, topology or _GPUS, judged)
-        if seconds is not None and not (topology and bound):
-            text.append(_input(entry, settings, seconds))
-        text += [bound] if bound else []
+            least_s = _least_seconds(study, topology or _GPUS)
+        if seconds is not None and not (topology and least_s):
+            text.append(f"input: {_input(study, seconds)}")
+        if least_s:
+            text.append(
+                f"input on {topology or _GPUS}, if a step were limited by memory bandwidth or "
+                f"products alone ({least_s:.3g} s): {_input(study, least_s)}"
+            )
     if settings["launcher"] != "local":
-        sample = remote.sample(settings)
-        text += ["", "a job, as it would be submitted:"]
-        text.append(
-            launchers.launcher_class(settings["launcher"]).preview(settings, sample).rstrip()
-        )
+        launcher = launchers.launcher_class(settings["launcher"])
+        preview = launcher.preview(settings, remote.sample(settings))
+        text += ["", "a job, as it would be submitted:", preview.rstrip()]
     return "\n".join(text)
 
 
-def _input(entry: WorkloadSpec, settings: dict[str, Any], seconds: float) -> str:
+def _input(study: Study, seconds: float) -> str:
     """Returns how many cores must read and decode so that steps of so many seconds do not wait."""
-    workers = settings["loader_workers"]
-    said, cores = _cores(entry, settings, seconds)
-    short = "" if workers >= cores else ": too few, training will wait for its input"
-    return f"input: {said}; loader_workers is {workers}{short}"
-
-
-def _cores(entry: WorkloadSpec, settings: dict[str, Any], seconds: float) -> tuple[str, float]:
+    entry, workers = catalog.get(study.workload), study.settings["loader_workers"]
     assert entry.example_cpu_ms is not None
-    rate = settings["batch_size"] / seconds
+    rate = study.settings["batch_size"] / seconds
     cores = rate * entry.example_cpu_ms / 1e3
+    verdict = "" if workers >= cores else ": too few, training would wait for its input"
     return (
         f"{rate:,.0f} {entry.unit}/s at {entry.example_cpu_ms} ms of a CPU core each take "
-        f"{cores:.1f} cores of a trial's hosts"
-    ), cores
-
-
-def _most_input(study: Study, topology: str, judged: bool) -> str:
-    """Returns `_input` for GPUs of which no more than the least time of a step is known, else ''.
-
-    judged: say whether the study's loader_workers are enough for them.
-    """
-    known = calibration.predict(study, accelerators.topology(topology)).values()
-    least = min((one.least_ms for one in known if one.least_ms is not None), default=None)
-    if least is None:
-        return ""
-    settings, seconds = study.settings, least / 1e3
-    said, cores = _cores(catalog.get(study.workload), settings, seconds)
-    workers = settings["loader_workers"]
-    verdict = f"; loader_workers is {workers}" if judged else ""
-    if judged and workers < cores:
-        verdict += ": too few if steps were as short as that"
-    return (
-        f"input on {topology}, were a step no longer than its bytes take at the memory's full "
-        f"bandwidth or its products at the peak ({seconds:.3g} s): {said}{verdict}"
+        f"{cores:.1f} cores of a trial's hosts; loader_workers is {workers}{verdict}"
     )
 
 
-def _row(line: StageCost) -> str:
-    programs = str(line.programs) if line.programs else ""
-    disk = "?" if line.disk_gb is None else f"{line.disk_gb:.2f}"
+def _least_seconds(study: Study, topology: str) -> float | None:
+    """Returns the least time of a step on GPUs of which no more is known, else None."""
+    predictions = calibration.predict(study, accelerators.topology(topology))
+    least_ms = {prediction.least_ms for prediction in predictions.values()}
+    known = [ms / 1e3 for ms in least_ms if ms is not None]
+    return min(known, default=None)
+
+
+def _row(line: StageCost, seconds: float) -> str:
+    hours, wall = _figure(line.steps * seconds / 3600), _figure(line.wall_steps * seconds / 3600)
+    disk = "?" if math.isnan(line.disk_gb) else f"{line.disk_gb:.2f}"
     return (
-        f"{line.stage:<10} {line.trials:>7} {line.jobs:>7} {programs:>9} {line.steps:>13,}"
-        f" {_hours(line.hours):>9} {_hours(line.wall_hours):>9} {disk:>9}"
+        f"{line.stage:<10} {line.trials:>7} {line.jobs:>7} {line.programs or '':>9} "
+        f"{line.steps:>13,} {hours:>9} {wall:>9} {disk:>9}"
     )
 
 
@@ -382,18 +330,12 @@ def _total(stages: list[StageCost]) -> StageCost:
         jobs=sum(line.jobs for line in stages),
         programs=0,
         steps=sum(line.steps for line in stages),
-        hours=_sum([line.hours for line in stages]),
-        wall_hours=_sum([line.wall_hours for line in stages]),
-        disk_gb=_sum([line.disk_gb for line in stages]),
+        wall_steps=sum(line.wall_steps for line in stages),
+        disk_gb=sum(line.disk_gb for line in stages),
     )
 
 
-def _sum(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
-
-
-def _hours(hours: float | None) -> str:
-    if hours is None:
+def _figure(hours: float) -> str:
+    if math.isnan(hours):
         return "?"
     return f"{hours:,.2f}" if hours < 10 else f"{hours:,.0f}"

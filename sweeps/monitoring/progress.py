@@ -15,17 +15,9 @@ from sweeps.study.trial import Task
 
 
 class Progress(view.Display):
-    """Shows how a study goes; survey: of the study as planned, None where no plan is known."""
+    """Shows how a study goes while it is run."""
 
-    def __init__(self, survey: Survey | None = None) -> None:
-        super().__init__()
-        self.survey = survey or Survey(pathlib.Path(), "", [])
-        self._stage = ""
-
-    def __exit__(self, *exception: Any) -> None:
-        if self._terminal is not None:
-            self.show(self.survey)
-        super().__exit__(*exception)
+    _stage = ""
 
     def stage(self, name: str, trials: Sequence[Task], directory: pathlib.Path) -> None:
         """A stage begins: the status of its trials takes the place of the plan."""
@@ -73,10 +65,6 @@ class Progress(view.Display):
     def looked(self, trial: Task, record: dict[str, Any]) -> None:
         """The status of a running trial was read."""
         self._put(trial, "running", record)
-
-    def tick(self) -> None:
-        """Shows the survey; to be called often."""
-        self.show(self.survey)
 
     def _put(self, trial: Task, state: str, record: dict[str, Any]) -> None:
         stage, variant, *_ = trial.path.split("/")

@@ -196,8 +196,12 @@ def planned(directory: pathlib.Path) -> Survey:
     record = layout.study_record(directory)
     survey = Survey(directory, record["name"], record["stages"])
     try:
+        steps = operator.index(record["config"]["steps"])
         for stage in survey.stages:
-            survey.rows |= {(row.stage, row.variant): row for row in not_begun(record, stage)}
+            for group in stages.groups(record["config"], stage):
+                counts, steps_left = Counter(pending=group.trials), group.trials * steps
+                row = StageRow(stage, group.variant, counts, steps_left)
+                survey.rows[stage, group.variant] = row
     except (KeyError, TypeError) as problem:
         raise ValueError(
             f"{directory / layout.STUDY} is damaged: its config cannot be counted with "
@@ -207,44 +211,33 @@ def planned(directory: pathlib.Path) -> Survey:
 
 
 class StudyReader:
-    """Looks at a study again and again; trials that have ended well are read once."""
+    """Looks at a study again and again; the status of trials that have ended well is read once."""
 
     def __init__(self, directory: pathlib.Path) -> None:
         self._directory = directory
         self._ended: dict[str, dict[str, Any]] = {}
-        self._listed: dict[str, tuple[tuple[int, ...], list[dict[str, Any]]]] = {}
 
     def look(self) -> Survey:
         """Returns the study as it is now. Raises ValueError as `planned`."""
         survey = planned(self._directory)
         for stage in survey.stages:
             try:
-                trials = self._trials(stage)
-            except FileNotFoundError:
-                continue
+                trials = layout.planned(self._directory, stage, "variant", "steps")
             except (ValueError, OSError) as error:
                 survey.damaged[stage] = str(error)
                 continue
+            if trials is None:
+                continue
             survey.begin(stage)
             for trial in trials:
-                record = self._status(trial["path"])
-                survey.put(TrialStatus(stage=stage, state=column(record), status=record, **trial))
+                path, variant, steps = trial["path"], trial["variant"], trial["steps"]
+                record = self._status(path)
+                survey.put(TrialStatus(path, stage, variant, column(record), steps, record))
         failed = [problem for problem in survey.problems.values() if problem.state == "failed"]
         for problem in failed[:LISTED]:
             problem.log_tail = attempts.log_tail(self._directory / problem.path)
         _count_jobs(survey)
         return survey
-
-    def _trials(self, stage: str) -> list[dict[str, Any]]:
-        """Returns the path, variant and steps of a stage's trials."""
-        stat = (self._directory / stage / layout.TRIALS).stat()
-        version = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
-        if self._listed.get(stage, ((), []))[0] != version:
-            keys = ("path", "variant", "steps")
-            rows = layout.planned(self._directory, stage, *keys) or []
-            # 100,000 whole records would stay in memory.
-            self._listed[stage] = version, [{key: row[key] for key in keys} for row in rows]
-        return self._listed[stage][1]
 
     def _status(self, path: str) -> dict[str, Any]:
         record = self._ended.get(path) or status.seen(self._directory / path)
@@ -277,17 +270,3 @@ def _count_jobs(survey: Survey) -> None:
     for job in jobs:
         state = "running" if job in running else "waiting" if job in unfinished else "over"
         survey.jobs.setdefault(job[0], Counter())[state] += 1
-
-
-def not_begun(record: dict[str, Any], stage: str) -> list[StageRow]:
-    """Returns the rows of a stage whose trials are not on disk yet."""
-    steps = operator.index(record["config"]["steps"])
-    return [
-        StageRow(
-            stage,
-            group.variant,
-            Counter(pending=group.trials),
-            steps_left=group.trials * steps,
-        )
-        for group in stages.groups(record["config"], stage)
-    ]

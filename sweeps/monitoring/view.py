@@ -45,9 +45,9 @@ def _table(survey: Survey) -> list[str]:
     return [layout.format(*cells).rstrip() for cells in table]
 
 
-def _listed(state: str, lines: list[str]) -> list[str]:
-    more = len(lines) - LISTED
-    return [*lines[:LISTED], f"and {more:,} more {state}"] if more > 0 else lines
+def _listed(state: str, lines: list[str], most: int = LISTED) -> list[str]:
+    more = len(lines) - most
+    return [*lines[:most], f"and {more:,} more {state}"] if more > 0 else lines
 
 
 def time_left(survey: Survey) -> str:
@@ -89,9 +89,9 @@ def line(survey: Survey) -> str:
         states = (f"{counts[name]} {name}" for name in COLUMNS if counts[name])
         parts.append(" ".join([stage, *states]))
     running = [_running(trial) for trial in survey.running.values()]
-    if more := len(running[_IN_A_LINE:]):
-        running = [*running[:_IN_A_LINE], f"and {more:,} more running"]
-    return "; ".join([", ".join(parts), time_left(survey), *running])
+    return "; ".join(
+        [", ".join(parts), time_left(survey), *_listed("running", running, _IN_A_LINE)]
+    )
 
 
 def duration(seconds: float) -> str:
@@ -106,9 +106,13 @@ def duration(seconds: float) -> str:
 
 
 class Display:
-    """Shows a study while it goes on: renewed in place on a terminal, elsewhere in lines."""
+    """Shows a study while it goes on: renewed in place on a terminal, elsewhere in lines.
 
-    def __init__(self) -> None:
+    survey: what is shown, of the study as planned at first, None where no plan is known.
+    """
+
+    def __init__(self, survey: Survey | None = None) -> None:
+        self.survey = survey or Survey(pathlib.Path(), "", [])
         self._terminal: Any = None
         self._began = self._shown = time.monotonic()
 
@@ -121,7 +125,8 @@ class Display:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        if self._terminal is not None:  # the last survey stays on the screen
+        if self._terminal is not None:
+            self.tick()  # the last survey stays on the screen
             self._terminal.__exit__(*exception)
             self._terminal = None
 
@@ -135,15 +140,15 @@ class Display:
             with contextlib.suppress(OSError):  # a run outlives its reader
                 print(text, flush=True)
 
-    def show(self, survey: Survey, is_news: bool = False) -> None:
-        """Renews the screen; elsewhere prints a line of news, or once a minute."""
+    def tick(self, is_news: bool = False) -> None:
+        """Renews the screen; elsewhere prints a line of news, or once a minute. Call it often."""
         if self._terminal is not None:
             from rich.text import Text
 
-            self._terminal.update(Text(render(survey)), refresh=True)
+            self._terminal.update(Text(render(self.survey)), refresh=True)
         elif is_news or time.monotonic() - self._shown > _LINE_S:
             self._shown = time.monotonic()
-            self.say(line(survey))
+            self.say(line(self.survey))
 
 
 def watch(directory: pathlib.Path, every_s: float = 2.0) -> None:
@@ -154,8 +159,9 @@ def watch(directory: pathlib.Path, every_s: float = 2.0) -> None:
     shown: list[Any] = []
     with contextlib.suppress(KeyboardInterrupt), Display() as display:
         for survey in looks(StudyReader(directory), every_s):
+            display.survey = survey
             counts = [row.counts for row in survey.rows.values()]
-            display.show(survey, is_news=counts != shown)
+            display.tick(is_news=counts != shown)
             shown = counts
 
 

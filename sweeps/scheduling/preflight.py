@@ -169,12 +169,12 @@ def check_data(study: Study, suite: str = "", here: bool = False) -> None:
         layout.write_json(path, rows)
 
 
-def _ask_of_suite(study: Study, suite: str) -> jax_calls.Call:
+def _ask_of_suite(study: Study, suite: str) -> jax_calls.SubprocessCall:
     where = {"workload": study.workload, "data_dir": study.data_dir}
-    return jax_calls.Call(jax_calls.suite, suite=suite, **where)
+    return jax_calls.SubprocessCall(jax_calls.check_suite, suite=suite, **where)
 
 
-def _ask(study: Study) -> jax_calls.Call:
+def _ask(study: Study) -> jax_calls.SubprocessCall:
     if algoperf_specs.is_algoperf(study.workload):
         name = algoperf_specs.own_name(study.workload)
         # A batch larger than AlgoPerf's data, where that is fabricated.
@@ -183,4 +183,4 @@ def _ask(study: Study) -> jax_calls.Call:
             tiny_sizes.check_batch(study.settings["batch_size"], sizes, remedy)
     where = {"data_dir": study.data_dir, "extra_paths": study.extra_paths}
     suite = study.settings["downstream"]
-    return jax_calls.Call(jax_calls.data, workload=study.workload, suite=suite, **where)
+    return jax_calls.SubprocessCall(jax_calls.data, workload=study.workload, suite=suite, **where)

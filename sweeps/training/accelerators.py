@@ -30,10 +30,10 @@ class Accelerator:
     accelerator_type: str = ""
     dimensions: int = 3
 
-    def usable_gb(self, memory_gb: float | None = None) -> float:
-        """What a program may take of its memory, or of `memory_gb` where that is given."""
+    def usable_gb(self) -> float:
+        """What a program may take of its memory."""
         share = GPU_SHARE if self.platform == "cuda" else 1.0
-        return share * (memory_gb or self.memory_gb)
+        return share * self.memory_gb
 
 
 _GIB = 1.073741824

@@ -6,7 +6,7 @@ import pytest
 
 from sweeps.monitoring import calibration
 from sweeps.training import accelerators
-from tests.sweeps import performance
+from tests.benchmarks import performance
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "performance.md"
 
@@ -101,10 +101,10 @@ def test_times_by_hand():
 def test_the_least_time_by_hand():
     """33.5232 GB at 3,352.32 GB/s are 10 ms; 9.894 TFLOP are 20 in TF32, 50 at v5e's 197."""
     row = {"flops": 9.894e11, "hbm_gb": 33.5232}
-    assert calibration.least_ms(row, accelerators.KINDS["h100"]) == pytest.approx(10)
+    assert performance.least_ms(row, accelerators.KINDS["h100"]) == pytest.approx(10)
     row["flops"] = 9.894e12
-    assert calibration.least_ms(row, accelerators.KINDS["h100"]) == pytest.approx(20)
-    assert calibration.least_ms(row, accelerators.KINDS["v5e"]) == pytest.approx(9894 / 197)
+    assert performance.least_ms(row, accelerators.KINDS["h100"]) == pytest.approx(20)
+    assert performance.least_ms(row, accelerators.KINDS["v5e"]) == pytest.approx(9894 / 197)
 
 
 def test_factors_come_back_from_what_they_made():

@@ -170,7 +170,8 @@ def _refusal(capsys, *arguments):
 
 def test_what_cannot_be_evaluated_is_refused_at_the_door(trained, tmp_path, capsys, monkeypatch):
     """By name, with the remedy, and before anything is written or loaded."""
-    monkeypatch.setattr(jax_calls, "Call", lambda *given, **more: pytest.fail("it was asked"))
+    call = "sweeps.monitoring.jax_calls.SubprocessCall"
+    monkeypatch.setattr(call, lambda *given, **more: pytest.fail("it was asked"))
     where = trained.directory
     for arguments, words in (
         (("--suite=pydok",), "unknown suite 'pydok'"),
@@ -206,12 +207,14 @@ def test_models_that_are_no_decoders_are_refused(make_trial, capsys):
 
 def test_missing_data_and_lm_eval_are_named_before_a_worker_starts(trained, monkeypatch, capsys):
     monkeypatch.setattr(downstream.scheduler, "of_study", lambda *given: pytest.fail("it began"))
-    monkeypatch.setattr(jax_calls, "_prepare", lambda *given: None)
+    module = types.SimpleNamespace(prepare=lambda data_dir: None)
+    monkeypatch.setattr("workloads.catalog.data_module", lambda name: module)
+    monkeypatch.setattr("workloads.downstream.embedded.prepare", lambda data_dir: None)
 
     def start(function, **arguments):
         return contextlib.nullcontext(types.SimpleNamespace(result=lambda: function(**arguments)))
 
-    monkeypatch.setattr(jax_calls, "Call", start)
+    monkeypatch.setattr(jax_calls, "SubprocessCall", start)
     folder = trained.directory.parent / "nothing"
     folder.mkdir()
     more = (trained.directory, "--suite=pydoc", f"--data_dir={folder}")

@@ -64,7 +64,7 @@ def _fails():
 
 
 def test_a_part_that_fails_is_a_result():
-    (result,) = hardware_check._in_process("a kernel", _fails)
+    (result,) = hardware_check._attempt("a kernel", jax_calls.call, _fails)
     assert result == hardware_check.Result("a kernel", "FAILED", "no room")
 
 
@@ -77,7 +77,7 @@ def test_a_process_that_does_not_answer_is_ended():
     """Two that never find each other would else hold the devices and the command for ever."""
     with (
         pytest.raises(TimeoutError, match="'_waits' gave no answer in 5 s"),
-        jax_calls.Call(_waits) as call,
+        jax_calls.SubprocessCall(_waits) as call,
     ):
         call.result(5)
     call.process.join(30)
@@ -186,7 +186,7 @@ def test_processes_of_other_losses_are_wrong(losses, monkeypatch):
         def result(self, limit_s):
             return self.losses
 
-    monkeypatch.setattr(jax_calls, "Call", Answer)
+    monkeypatch.setattr(jax_calls, "SubprocessCall", Answer)
     monkeypatch.setattr(jax_calls, "call", lambda *given, **settings: [1.0, 2.0, 3.0])
     (result,) = hardware_check._processes({"platform": "cpu", "kind": "cpu", "count": 1})
     assert result.verdict == "WRONG"

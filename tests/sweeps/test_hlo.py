@@ -75,7 +75,7 @@ ENTRY %main (a: f32[32], b: bf16[100,4], c: f32[8]) -> f32[32] {
 
 
 def _counted() -> dict[str, hlo.Counted]:
-    return {one.instruction.name: one for one in hlo.Module(_TEXT).counted()}
+    return {one.instruction.name: one for one in hlo.Module(_TEXT).counted}
 
 
 def test_a_loop_counts_as_often_as_it_runs() -> None:
@@ -84,7 +84,7 @@ def test_a_loop_counts_as_often_as_it_runs() -> None:
     assert update.times == 2
     assert update.instruction.cycles == 100
     assert update.instruction.op_name.endswith("attention/add")
-    assert counted["kernel.1"].call == "tpu_custom_call"
+    assert counted["kernel.1"].instruction.call == "tpu_custom_call"
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_a_collective_counts_once_however_often_it_stands() -> None:
 
 def test_a_loop_that_cannot_be_read_is_named() -> None:
     module = hlo.Module(_TEXT.replace("direction=LT", "direction=NE"))
-    assert [one.times for one in module.counted() if one.instruction.name == "new"] == [1]
-    assert module.unknown_loops == ["loop"]
+    assert [one.times for one in module.counted if one.instruction.name == "new"] == [1]
+    assert module.unread == ["loop"]
 
 
 def test_a_text_that_is_no_program() -> None:

@@ -110,10 +110,11 @@ def test_a_crash_shows_its_last_lines(tmp_path, monkeypatch):
     broken = tmp_path / "jax.py"
     broken.write_text("raise RuntimeError('this JAX is broken')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ChildProcessError, match=r"(?s)'costs' failed .*this JAX is broken"):
+    lines = r"(?s)'costs' ended with code 1 .*this JAX is broken"
+    with pytest.raises(ChildProcessError, match=lines):
         jax_calls.call(jax_calls.costs, **MEMORY)
     monkeypatch.undo()
-    with jax_calls.Call(jax_calls.costs, **MEMORY) as call:
+    with jax_calls.SubprocessCall(jax_calls.costs, **MEMORY) as call:
         os.kill(call.process.pid, signal.SIGKILL)
         with pytest.raises(ChildProcessError, match="ended with code -9 and gave no answer"):
             call.result()

@@ -1,6 +1,6 @@
 """docs/performance.md: what accelerators' compilers say of our studies' steps.
 
-    python -m tests.sweeps.performance
+    python -m tests.benchmarks.performance
 
 Rows are compiled one after the other, each in a process of its own; what was compiled is kept in
 experiments/performance, so that a run that was stopped goes on: remove it where the code or a
@@ -22,7 +22,7 @@ from sweeps.monitoring import calibration, jax_calls
 from sweeps.monitoring import compile as compiler
 from sweeps.study import config, study
 from sweeps.training import accelerators
-from tests.sweeps import maxtext
+from tests.benchmarks import maxtext
 from workloads import catalog
 
 
@@ -107,7 +107,7 @@ within 15 % of the compiler on all of them.
 
 AlgoPerf's rows are its own models with their own attention, trained by our step. MaxText's are its own
 `train_compile` of c4_lm's work: its decoder with an MLP without a gate, one table of embeddings, without
-rotary embedding, bfloat16, full rematerialisation, layers scanned, AdamW (tests/sweeps/maxtext.py).
+rotary embedding, bfloat16, full rematerialisation, layers scanned, AdamW (tests/benchmarks/maxtext.py).
 
 | study | changed | topology | variant | GB | plan GB | fits | ms | plan ms | of them kernels | HBM GB | collectives GB | of peak | × baseline | warnings |
 |---|---|---|---|--:|--:|:--|--:|--:|--:|--:|--:|--:|--:|--:|
@@ -162,10 +162,9 @@ def _rows(row: Row, its_study: study.Study) -> list[dict[str, Any]]:
         return compiler.rows(its_study, row.topology, plain=bool(row.peer))
     attention, size = row.changed.partition("=")[2], its_study.settings["batch_size"]
     arguments = {"topology": row.topology, "batch_size": size, "attention": attention}
-    report = jax_calls.call(maxtext.compiled, **arguments)
-    where = accelerators.topology(row.topology)
-    model = compiler.model_flops(its_study, where)
-    return [{"variant": "", **compiler.figures(where, report, model)}]
+    figures = jax_calls.call(maxtext.compiled, **arguments)
+    model_flops = compiler.model_flops(its_study, accelerators.topology(row.topology))
+    return [{"variant": "", **figures, "model_flops": model_flops}]
 
 
 def fit(compiled: list[tuple[Row, study.Study, list[dict[str, Any]]]]) -> dict[str, Any]:
@@ -257,16 +256,21 @@ def _points(
     for examples in sorted({examples for examples, _ in rows}):
         alike_rows = [entry for number, entry in rows if number == examples]
         if device.platform == "cuda":
-            time = {
-                "least_ms": round(
-                    min(calibration.least_ms(entry, device) for entry in alike_rows), 2
-                )
-            }
+            time = {"least_ms": round(min(least_ms(entry, device) for entry in alike_rows), 2)}
         else:
             time = {"ms": round(float(np.mean([entry["step_ms"] for entry in alike_rows])), 2)}
         gb = round(float(np.mean([entry["memory_gb"] for entry in alike_rows])), 3)
         points.append({"examples": examples, "gb": gb, **time})
     return points
+
+
+def least_ms(row: dict[str, Any], device: accelerators.Accelerator) -> float:
+    """Returns what a step of float32 takes at least, but for caches, from a row of `compile`.
+
+    Its products at the peak (a GPU's in TF32 is half of bfloat16's), or its bytes at the bandwidth.
+    """
+    peak_tflops = device.peak_tflops / (2 if device.platform == "cuda" else 1)
+    return max(row["flops"] / 1e9 / peak_tflops, 1e3 * row["hbm_gb"] / device.bandwidth_gb)
 
 
 def _summary(row: dict[str, Any]) -> str:
@@ -298,7 +302,7 @@ def _line(
     if entry["memory_gb"] is None:
         return _cells([*cells, entry["warnings"][0], plan_gb, "NO"])
     timed = entry["step_ms"] is not None
-    share = compiler.share_of_peak(entry, row.topology)
+    share = compiler.share_of_peak(entry, accelerators.topology(row.topology).accelerator)
     figures = [
         f"{entry['memory_gb']:.2f}",
         plan_gb,

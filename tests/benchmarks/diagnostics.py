@@ -1,4 +1,4 @@
-"""What diagnostics cost here: `python -m tests.sweeps.diagnostics_benchmark WORKLOAD`.
+"""What diagnostics cost here: `python -m tests.benchmarks.diagnostics WORKLOAD`.
 
 Times a recording (`sweeps.training.diagnostics`: computing it, fetching it and making its rows)
 against a LASER train step of the workload's own batch size, in one process and one run, taking
@@ -28,7 +28,7 @@ EXAMPLES = 8
 
 def main() -> None:
     """Prints the figures."""
-    parser = argparse.ArgumentParser(prog="python -m tests.sweeps.diagnostics_benchmark")
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.diagnostics")
     parser.add_argument("workload", metavar="WORKLOAD")
     name = parser.parse_args().workload
     changes = {"workload": name, "batch_size": 0, "protocol": "grid"}
