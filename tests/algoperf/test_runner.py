@@ -170,10 +170,23 @@ def test_an_evaluation_that_failed_is_told(folder):
         ({"data_dir": "/nowhere"}, "lacks /nowhere/imagenet2012/5.1.0"),
         ({"imagenet_v2_data_dir": "/nowhere"}, "lacks /nowhere/imagenet_v2/matched"),
         ({"resume_last_run": "true"}, "cannot resume"),
+        ({"workload": "wmt_post_ln"}, "has no workload 'wmt_post_ln'; use a version that has it"),
+        ({"experiment_dir": "experiments"}, "give --experiment_dir=/"),
+        ({"submission_path": "nowhere.py"}, "submission_path=nowhere.py: AlgoPerf imports it"),
+        ({"submission_path": "algorithms/sgd"}, "Give the path of a .py file relative to"),
+        ({"submission_path": f"{STAND_IN}/algorithms/sgd.py"}, "relative to one of"),
     ],
 )
 def test_refused_before_anything_heavy(capsys, folder, changes, words):
     assert words in _refusal(capsys, folder, "--tiny", **changes)
+
+
+def test_an_experiment_that_exists_is_refused(capsys, folder, stand_in):
+    """AlgoPerf would ask whether to mix it with the new one, and end with status 0 without."""
+    (folder / "experiments/try/imagenet_vit_jax").mkdir(parents=True)
+    assert "imagenet_vit_jax exists. Give another" in _refusal(capsys, folder, "--tiny")
+    for answer in ("overwrite", "append_timestamp"):
+        assert _checked(folder, stand_in, **{answer: "true"}).workload == "imagenet_vit"
 
 
 def test_a_variant_without_a_temperature_takes_none(capsys, folder):
@@ -302,4 +315,4 @@ def test_submission_is_looked_for_here_then_at_algoperf_then_at_ours(folder, sta
     assert root("sweeps/algoperf/submission.py") == REPOSITORY
     (folder / "algorithms").mkdir()
     (folder / "algorithms/sgd.py").touch()
-    assert root("algorithms/sgd.py") == root("absent.py") == folder
+    assert root("algorithms/sgd.py") == folder

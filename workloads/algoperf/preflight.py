@@ -28,7 +28,7 @@ _STRINGS = (
     "hparam_end_index",
     "rng_seed",
 )
-_BOOLEANS = ("skip_evals", "resume_last_run")
+_BOOLEANS = ("skip_evals", "overwrite", "resume_last_run", "append_timestamp")
 _DEFAULTS = {"data_dir": "~/data", "tuning_ruleset": "external"}
 
 
@@ -75,7 +75,8 @@ def check(request: Request, installation: Installation) -> CheckedRun:
     """Returns a run that AlgoPerf can be started with. Reads no data and loads no JAX.
 
     Raises ValueError with what to do: unknown variant or workload, flags that absl refuses, another
-    framework than JAX, a missing tokenizer, missing or fabricated data.
+    framework than JAX, a missing tokenizer, an experiment that exists, missing or fabricated data,
+    a submission that AlgoPerf could not import.
     """
     check_attention(request.attention, request.hyperparameters)
     values = _parse(request.arguments)
@@ -86,9 +87,15 @@ def check(request: Request, installation: Installation) -> CheckedRun:
     name = values["workload"]
     supported.injection_point(name)
     catalog.check_variant(algoperf_specs.PREFIX + name, request.attention)
+    if not installation.registers(name):
+        raise ValueError(
+            f"AlgoPerf in {installation.directory} has no workload {name!r}; use a version that "
+            "has it (finewebedu_lm: 1.0, commit f364a0b)"
+        )
     base = data.base_of(name)
     _check_tokenizer(values, base)
     _check_resume(values)
+    _check_experiment(values)
     _check_data(values, base)
     sizes = _check_sizes(request.tiny, values, base)
     root = _import_root(values["submission_path"], installation)
@@ -138,6 +145,23 @@ def _check_resume(values: dict[str, Any]) -> None:
         )
 
 
+def _check_experiment(values: dict[str, Any]) -> None:
+    """AlgoPerf asks on the terminal whether to go on in a directory that exists.
+
+    "y" mixes the measurements of two variants, "N" ends with status 0, and without a terminal the
+    question is a traceback.
+    """
+    root = Path(values["experiment_dir"]).expanduser()
+    if not root.is_absolute():
+        raise ValueError(
+            f"--experiment_dir={root}: AlgoPerf's checkpoints need an absolute path; give "
+            f"--experiment_dir={root.resolve()}"
+        )
+    directory = root / values["experiment_name"] / f"{values['workload']}_jax"
+    if directory.exists() and not (values["overwrite"] or values["append_timestamp"]):
+        raise ValueError(f"{directory} exists. Give another --experiment_name, or --overwrite")
+
+
 def _check_data(values: Mapping[str, Any], base: str) -> None:
     directory, second = (
         values[flag] and Path(values[flag]).expanduser()
@@ -175,13 +199,21 @@ def _check_sizes(tiny: bool, values: Mapping[str, Any], base: str) -> dict[str, 
 
 
 def _import_root(submission: str, installation: Installation) -> Path:
-    """Returns the directory below which AlgoPerf will find `--submission_path`.
+    """Returns the directory below which `--submission_path` lies.
 
     AlgoPerf imports `a/b.py` as `a.b`: from the working directory, its own, or ours.
     """
+    path = Path(submission)
     ours = Path(__file__).resolve().parents[2]
     roots = (Path.cwd(), installation.directory, ours)
-    return next((root for root in roots if (root / submission).is_file()), Path.cwd())
+    if not path.is_absolute() and path.suffix == ".py":
+        for root in roots:
+            if (root / path).is_file():
+                return root
+    raise ValueError(
+        f"--submission_path={submission}: AlgoPerf imports it as a module. Give the path of a .py "
+        f"file relative to one of {', '.join(map(str, roots))}"
+    )
 
 
 def _notes(values: dict[str, Any]) -> tuple[str, ...]:
