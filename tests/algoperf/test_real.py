@@ -17,7 +17,7 @@ WORKLOADS = tuple(supported.SUPPORTED)
 
 def _types(installation, name, variant):
     """Traces init_model_fn without computing it; returns the shapes and types of parameters."""
-    workload = injected.with_variant(installation.make_workload(name), registry.get(variant))
+    workload = injected.with_variant(installation.make_workload(name), name, registry.get(variant))
     with jax.disable_jit():
         jax.eval_shape(workload.init_model_fn, jax.random.PRNGKey(0))
     return workload.param_shapes, workload.model_params_types
@@ -25,7 +25,7 @@ def _types(installation, name, variant):
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_every_leaf_of_a_variant_has_a_type(algoperf, name, monkeypatch):
-    if not algoperf.registers(name):
+    if name not in algoperf.workloads_module().WORKLOADS:
         pytest.skip(f"{algoperf} has no {name}")
     jax_sharding_utils = algoperf.module("algoperf.jax_sharding_utils")
     # Placing arrays on devices needs arrays; here there are shapes only.
@@ -90,7 +90,7 @@ def small_wmt(algoperf, monkeypatch):
 def test_wmt_evaluates_and_decodes_with_the_variant(algoperf, small_wmt, variant):
     """Cached decoding step by step: test_injected.py."""
     spec = algoperf.module("algoperf.spec")
-    workload = injected.with_variant(small_wmt(), registry.get(variant))
+    workload = injected.with_variant(small_wmt(), "wmt", registry.get(variant))
     params, _ = workload.init_model_fn(jax.random.PRNGKey(0))
     shift = lambda leaf: leaf + 0.1 * jnp.cos(jnp.arange(leaf.size)).reshape(leaf.shape)  # noqa: E731
     params = jax.tree.map(shift, params)

@@ -5,7 +5,7 @@ Of the data: TFDS would download what is missing.
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,18 @@ from absl import flags
 
 from attention import table
 from workloads import algoperf_specs, catalog
-from workloads.algoperf import data, supported, tiny_sizes
+from workloads.algoperf import data, tiny_sizes
 from workloads.algoperf.installation import Installation
 
 # submission_runner.py marks these as required. Flags and defaults below are its own too.
 REQUIRED = ("workload", "framework", "submission_path", "experiment_dir", "experiment_name")
+_TOKENIZER = "librispeech_tokenizer_vocab_path"
 _STRINGS = (
     *REQUIRED,
     "tuning_ruleset",
     "data_dir",
     "imagenet_v2_data_dir",
-    "librispeech_tokenizer_vocab_path",
+    _TOKENIZER,
     "hparam_start_index",
     "hparam_end_index",
     "rng_seed",
@@ -85,21 +86,31 @@ def check(request: Request, installation: Installation) -> CheckedRun:
             f"--framework={values['framework']}: variants are JAX code; give --framework=jax"
         )
     name = values["workload"]
-    supported.injection_point(name)
     catalog.check_variant(algoperf_specs.PREFIX + name, request.attention)
-    if not installation.registers(name):
-        raise ValueError(
-            f"AlgoPerf in {installation.directory} has no workload {name!r}; use a version that "
-            "has it (finewebedu_lm: 1.0, commit f364a0b)"
-        )
-    base = data.base_of(name)
-    _check_tokenizer(values, base)
+    installation.check_registered(name)
+    if algoperf_specs.TOKENIZER in catalog.get(algoperf_specs.PREFIX + name).extra_paths:
+        data.check_tokenizer(f"--{_TOKENIZER}", values[_TOKENIZER])
     _check_resume(values)
     _check_experiment(values)
-    _check_data(values, base)
-    sizes = _check_sizes(request.tiny, values, base)
+    directory = Path(values["data_dir"]).expanduser()
+    second = values["imagenet_v2_data_dir"] and Path(values["imagenet_v2_data_dir"]).expanduser()
+    # The self-tuning ruleset does not hand --skip_evals on (submission_runner.py).
+    evaluates = not values["skip_evals"] or values["tuning_ruleset"] == "self"
+    data.check_files(name, directory, second, evaluates)
+    sizes = tiny_sizes.read_sizes(directory, name)
+    if request.tiny and sizes is None:
+        raise ValueError(
+            f"--tiny: {directory} holds real data (no {tiny_sizes.MARKER} that names the data of "
+            f"{name}); evaluations of it keep AlgoPerf's sizes"
+        )
+    if sizes is not None and not request.tiny and evaluates:
+        raise ValueError(
+            f"{directory} holds fabricated data of {sizes} examples, and AlgoPerf's evaluations "
+            "divide by their real numbers (50,000 images). Give --tiny (before `--`), which "
+            "evaluates what is there and says so in flags_0.json, or --skip_evals"
+        )
     root = _import_root(values["submission_path"], installation)
-    return CheckedRun(name, root, sizes, _notes(values))
+    return CheckedRun(name, root, sizes if request.tiny else None, _notes(values))
 
 
 def _parse(arguments: Sequence[str]) -> dict[str, Any]:
@@ -116,19 +127,6 @@ def _parse(arguments: Sequence[str]) -> dict[str, Any]:
     except flags.Error as error:
         raise ValueError(f"submission_runner.py's flags, behind `--`: {error}") from error
     return {name: values[name].value for name in values}
-
-
-def _check_tokenizer(values: dict[str, Any], base: str) -> None:
-    if base != "librispeech_conformer":
-        return
-    path = values["librispeech_tokenizer_vocab_path"]
-    if not path or not Path(path).is_file():
-        flaw = f"={path}: no such file" if path else " is not given"
-        raise ValueError(
-            f"--librispeech_tokenizer_vocab_path{flaw}. Without it AlgoPerf reports a word error "
-            "rate of 0 and goals reached. Give the SentencePiece model that its dataset_setup "
-            "wrote (spm_model.vocab)"
-        )
 
 
 def _check_resume(values: dict[str, Any]) -> None:
@@ -160,42 +158,6 @@ def _check_experiment(values: dict[str, Any]) -> None:
     directory = root / values["experiment_name"] / f"{values['workload']}_jax"
     if directory.exists() and not (values["overwrite"] or values["append_timestamp"]):
         raise ValueError(f"{directory} exists. Give another --experiment_name, or --overwrite")
-
-
-def _check_data(values: Mapping[str, Any], base: str) -> None:
-    directory, second = (
-        values[flag] and Path(values[flag]).expanduser()
-        for flag in ("data_dir", "imagenet_v2_data_dir")
-    )
-    if missing := data.missing(base, directory, second, _evaluates(values)):
-        raise ValueError(
-            f"{base} lacks {', '.join(missing)}: AlgoPerf would download it, or fail. Its dataset "
-            "guide says how to prepare it; to try without, `python -m workloads algoperf_data DIR "
-            f"--workload={base}` writes a few fabricated examples"
-        )
-
-
-def _evaluates(values: Mapping[str, Any]) -> bool:
-    # The self-tuning ruleset does not hand --skip_evals on (submission_runner.py).
-    return not values["skip_evals"] or values["tuning_ruleset"] == "self"
-
-
-def _check_sizes(tiny: bool, values: Mapping[str, Any], base: str) -> dict[str, int] | None:
-    """Returns the sizes that `--tiny` evaluates, None without it."""
-    directory = Path(values["data_dir"]).expanduser()
-    sizes = tiny_sizes.read_sizes(directory, base)
-    if tiny and sizes is None:
-        raise ValueError(
-            f"--tiny: {directory} holds real data (no {tiny_sizes.MARKER} that names {base}); "
-            "evaluations of it keep AlgoPerf's sizes"
-        )
-    if sizes is not None and not tiny and _evaluates(values):
-        raise ValueError(
-            f"{directory} holds fabricated data of {sizes} examples, and AlgoPerf's evaluations "
-            "divide by their real numbers (50,000 images). Give --tiny (before `--`), which "
-            "evaluates what is there and says so in flags_0.json, or --skip_evals"
-        )
-    return sizes if tiny else None
 
 
 def _import_root(submission: str, installation: Installation) -> Path:

@@ -47,7 +47,7 @@ def test_a_comparison_that_is_not_in_float64_is_refused():
 
 @pytest.mark.parametrize(("difference", "counts"), [(0.0, (2, 0)), (1.0, (1, 1))])
 def test_rows_are_printed_and_counted(difference, counts, capsys):
-    checkout = installation.Installation(installation.Path("/"), None, host_checkout.Revision())
+    checkout = installation.Installation(installation.Path("/"), host_checkout.Revision())
     table = (Row("w", "a", 0.0, 0.0), Row("w", "b", difference, 0.1, "why"))
     assert command.show(checkout, table) == counts
     assert f"| w | b; why | {difference:.2g} | 0.1 |" in capsys.readouterr().out
