@@ -247,8 +247,8 @@ def test_missing_dashes_are_named(capsys, folder):
 
 
 def _checked(folder, stand_in, **changes):
-    request = preflight.Request("laser", None, True, tuple(_flags(folder, **changes)))
-    return preflight.check(request, stand_in)
+    request = preflight.Request("laser", None, tuple(_flags(folder, **changes)))
+    return preflight.check(request, stand_in, tiny=True)
 
 
 def test_seed_0_is_told(folder, stand_in):

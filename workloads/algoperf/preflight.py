@@ -35,17 +35,25 @@ _DEFAULTS = {"data_dir": "~/data", "tuning_ruleset": "external"}
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A requested run: our options, and the flags of AlgoPerf's runner."""
+    """A requested run of somebody else's trainer: the variant, and the trainer's own flags."""
 
     attention: str
     tau: float | None
-    tiny: bool
     arguments: tuple[str, ...]
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
         """What `attention.registry.get` takes beside the name."""
         return {} if self.tau is None else {"tau": self.tau}
+
+    def check_attention(self) -> None:
+        """Raises ValueError for a variant that is not known, or that lacks its temperature."""
+        table.check(self.attention, self.hyperparameters)
+        # A +temp variant with τ = 1 is the plain one under another name.
+        if "temp" in self.attention.split("+") and self.tau is None:
+            raise ValueError(
+                f"--attention={self.attention} needs its temperature; give --tau=0.9, as studies do"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,25 +69,16 @@ class CheckedRun:
     notes: tuple[str, ...] = ()
 
 
-def check_attention(attention: str, hyperparameters: dict[str, Any]) -> None:
-    """Raises ValueError for a variant, as a command line names it, that is not known, or that lacks
-    its temperature."""
-    table.check(attention, hyperparameters)
-    # A +temp variant with τ = 1 is the plain one under another name.
-    if "temp" in attention.split("+") and "tau" not in hyperparameters:
-        raise ValueError(
-            f"--attention={attention} needs its temperature; give --tau=0.9, as studies do"
-        )
-
-
-def check(request: Request, installation: Installation) -> CheckedRun:
+def check(request: Request, installation: Installation, tiny: bool = False) -> CheckedRun:
     """Returns a run that AlgoPerf can be started with. Reads no data and loads no JAX.
+
+    tiny: whether fabricated data is evaluated.
 
     Raises ValueError with what to do: unknown variant or workload, flags that absl refuses, another
     framework than JAX, a missing tokenizer, an experiment that exists, missing or fabricated data,
     a submission that AlgoPerf could not import.
     """
-    check_attention(request.attention, request.hyperparameters)
+    request.check_attention()
     values = _parse(request.arguments)
     if values["framework"] != "jax":
         raise ValueError(
@@ -98,19 +97,19 @@ def check(request: Request, installation: Installation) -> CheckedRun:
     evaluates = not values["skip_evals"] or values["tuning_ruleset"] == "self"
     data.check_files(name, directory, second, evaluates)
     sizes = tiny_sizes.read_sizes(directory, name)
-    if request.tiny and sizes is None:
+    if tiny and sizes is None:
         raise ValueError(
             f"--tiny: {directory} holds real data (no {tiny_sizes.MARKER} that names the data of "
             f"{name}); evaluations of it keep AlgoPerf's sizes"
         )
-    if sizes is not None and not request.tiny and evaluates:
+    if sizes is not None and not tiny and evaluates:
         raise ValueError(
             f"{directory} holds fabricated data of {sizes} examples, and AlgoPerf's evaluations "
             "divide by their real numbers (50,000 images). Give --tiny (before `--`), which "
             "evaluates what is there and says so in flags_0.json, or --skip_evals"
         )
     root = _import_root(values["submission_path"], installation)
-    return CheckedRun(name, root, sizes if request.tiny else None, _notes(values))
+    return CheckedRun(name, root, sizes if tiny else None, _notes(values))
 
 
 def _parse(arguments: Sequence[str]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from attention import table
 from workloads.algoperf import installation, preflight, tiny_sizes
 
 
-def run(request: preflight.Request, algoperf_dir: str | None = None) -> None:
+def run(request: preflight.Request, algoperf_dir: str | None = None, tiny: bool = False) -> None:
     """Runs submission_runner.py with the variant; returns when it has ended.
 
     Its flags are `request.arguments`; `attention`, `attention_tau` and `attnperf_tiny`
@@ -34,7 +34,7 @@ def run(request: preflight.Request, algoperf_dir: str | None = None) -> None:
     its runner exits, with status 1 where evaluations failed.
     """
     checkout = installation.find(algoperf_dir)
-    checked = preflight.check(request, checkout)
+    checked = preflight.check(request, checkout, tiny)
     print(f"python -m workloads algoperf: {checkout}", file=sys.stderr)
     for note in filter(None, (checkout.remark, *checked.notes)):
         print(f"python -m workloads algoperf: note: {note}", file=sys.stderr)
@@ -53,7 +53,7 @@ def run(request: preflight.Request, algoperf_dir: str | None = None) -> None:
     # AlgoPerf imports `a/b.py` as `a.b`; the directory of the submission comes first.
     sys.path.insert(0, str(checked.import_root))
     script = str(checkout.directory / "submission_runner.py")
-    sys.argv = [script, *request.arguments, *_define_flags(request)]
+    sys.argv = [script, *request.arguments, *_define_flags(request, tiny)]
     with _reported(errors), checkout.missing_named():
         runpy.run_path(script, run_name="__main__")
 
@@ -132,7 +132,7 @@ def _reported(errors: list[str]) -> Iterator[None]:
         raise SystemExit(1)
 
 
-def _define_flags(request: preflight.Request) -> list[str]:
+def _define_flags(request: preflight.Request, tiny: bool) -> list[str]:
     """Defines our flags beside AlgoPerf's; returns them as arguments."""
     flags.DEFINE_string("attention", "standard", "attnperf: the attention variant.")
     flags.DEFINE_float("attention_tau", 1.0, "attnperf: the variant's temperature.")
@@ -140,5 +140,5 @@ def _define_flags(request: preflight.Request) -> list[str]:
     return [
         f"--attention={table.canonical(request.attention)}",
         f"--attention_tau={request.tau or 1.0}",
-        f"--attnperf_tiny={str(request.tiny).lower()}",
+        f"--attnperf_tiny={str(tiny).lower()}",
     ]
