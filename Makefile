@@ -130,7 +130,7 @@ named-%:
 ## test-algoperf: what skips without AlgoPerf, against the checkout ALGOPERF_DIR (docs/algoperf.md)
 test-algoperf: named-ALGOPERF_DIR .venv-with-algoperf/.installed
 	ATTNPERF_ALGOPERF_DIR="$(abspath $(ALGOPERF_DIR))" \
-	    .venv-with-algoperf/bin/python -m pytest -rs $(ALGOPERF_TESTS)
+	    .venv-with-algoperf/bin/python -m pytest -rs -m "not table" $(ALGOPERF_TESTS)
 
 ## test-init2winit: what skips without init2winit, against INIT2WINIT_DIR (docs/init2winit.md)
 test-init2winit: named-INIT2WINIT_DIR .venv-with-init2winit/.installed
@@ -139,8 +139,8 @@ test-init2winit: named-INIT2WINIT_DIR .venv-with-init2winit/.installed
 
 ## parity: our workloads and optimizer against those of ALGOPERF_DIR, number by number
 parity: named-ALGOPERF_DIR .venv-with-algoperf/.installed
-	.venv-with-algoperf/bin/python -m tests.algoperf.parity \
-	    --algoperf_dir="$(abspath $(ALGOPERF_DIR))" $(PARITY)
+	ATTNPERF_ALGOPERF_DIR="$(abspath $(ALGOPERF_DIR))" \
+	    .venv-with-algoperf/bin/python -m pytest tests/algoperf/parity $(PARITY)
 
 ## soak: a study whose workers and drivers are killed a hundred times loses nothing (docs/faults.md)
 soak: $(VENV)/.installed

@@ -281,9 +281,8 @@ def _bench(options: argparse.Namespace) -> int:
 def _algoperf(options: argparse.Namespace) -> int:
     from workloads.algoperf import preflight, runner
 
-    flags = tuple(options.arguments)
-    request = preflight.Request(options.attention, options.tau, options.tiny, flags)
-    runner.run(request, options.algoperf_dir)
+    request = preflight.Request(options.attention, options.tau, tuple(options.arguments))
+    runner.run(request, options.algoperf_dir, options.tiny)
     return 0
 
 
@@ -298,11 +297,11 @@ def _algoperf_data(options: argparse.Namespace) -> int:
 
 
 def _init2winit(options: argparse.Namespace) -> int:
-    from workloads.init2winit import preflight, runner
+    from workloads.algoperf import preflight
+    from workloads.init2winit import runner
 
-    arguments = tuple(options.arguments)
-    request = preflight.Request(options.attention, options.tau, options.data_dir, arguments)
-    runner.run(request, options.init2winit_dir)
+    request = preflight.Request(options.attention, options.tau, tuple(options.arguments))
+    runner.run(request, options.init2winit_dir, options.data_dir)
     return 0
 
 
@@ -311,7 +310,7 @@ def _init2winit_data(options: argparse.Namespace) -> int:
 
     files.check_output_directory(options.directory, "DIR")
     path = tiny_data.prepare(options.directory, options.dataset)
-    print(f"{path}: {options.dataset}, a small one; give init2winit --data_dir={path}")
+    print(f"{path}: {options.dataset}, small data; give init2winit --data_dir={path}")
     return 0
 
 

@@ -10,10 +10,9 @@ or warmup_steps; label_smoothing (0 unless given), dropout_rate (unless given th
 grad_clip (none unless given), epsilon (1e-8 unless given). All of them are traced: trials of one
 process that differ in values alone share a compilation as long as the workload object lives.
 
-Signatures: algoperf/spec.py and submission_runner.py. Two flags, in flags_0.json as every other:
-`--batch_size` and `--eval_batch_size`. The runner parses its flags before it imports a submission,
-so that they are set by ATTNPERF_BATCH_SIZE and ATTNPERF_EVAL_BATCH_SIZE unless this module was
-imported before.
+Signatures: algoperf/spec.py and submission_runner.py. The runner parses its flags before it imports
+a submission, so that ATTNPERF_BATCH_SIZE sets the batch size, which flags_0.json has as
+`batch_size`.
 """
 
 import functools
@@ -50,20 +49,16 @@ _OPTIONAL = {"label_smoothing": 0.0, "grad_clip": math.inf, "epsilon": 1e-8}
 _LOG_EVERY = 100  # updates, as AlgoPerf's own submissions
 
 
-def _define(name: str, variable: str, help_text: str) -> None:
-    if name not in flags.FLAGS:
-        text = os.environ.get(variable, "0")
-        if not text.isdecimal():
-            raise ValueError(f"{variable}={text!r}: give a whole number of examples")
-        flags.DEFINE_integer(name, int(text), f"{help_text}; 0: AlgoPerf's. Or {variable}")
-
-
-_define("batch_size", "ATTNPERF_BATCH_SIZE", "examples per update, over all devices")
-_define("eval_batch_size", "ATTNPERF_EVAL_BATCH_SIZE", "examples per evaluation batch")
+_VARIABLE = "ATTNPERF_BATCH_SIZE"
+if "batch_size" not in flags.FLAGS:
+    _text = os.environ.get(_VARIABLE, "0")
+    if not _text.isdecimal():
+        raise ValueError(f"{_VARIABLE}={_text!r}: give a whole number of examples")
+    flags.DEFINE_integer("batch_size", int(_text), f"{_VARIABLE}; 0: AlgoPerf's")
 
 
 def get_batch_size(workload_name: str) -> int:
-    """Returns the global batch size: `--batch_size`, else that of AlgoPerf's NAdamW baseline.
+    """Returns the global batch size: ATTNPERF_BATCH_SIZE, else that of AlgoPerf's NAdamW baseline.
 
     Raises ValueError for a name without one; the runner then asks for its base workload's.
     """
@@ -72,18 +67,9 @@ def get_batch_size(workload_name: str) -> int:
     if workload_name not in BATCH_SIZES:
         raise ValueError(
             f"no batch size is known for workload {workload_name!r}, only for "
-            f"{', '.join(BATCH_SIZES)}; set ATTNPERF_BATCH_SIZE"
+            f"{', '.join(BATCH_SIZES)}; set {_VARIABLE}"
         )
     return BATCH_SIZES[workload_name]
-
-
-# The runner takes the workload's own where a submission has no such function.
-if flags.FLAGS["eval_batch_size"].value:
-
-    def get_eval_batch_size(workload_name: str) -> int:
-        """Returns the global batch size of evaluations, `--eval_batch_size`."""
-        del workload_name
-        return int(flags.FLAGS.eval_batch_size)
 
 
 def scalars_of(hyperparameters: Any, step_hint: int) -> dict[str, float]:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from sweeps.init2winit import overrides, rows
@@ -34,10 +34,10 @@ _FOLDER, _WORKER = "init2winit", "1"
 # trainer_lib/base_trainer.py: CHECKPOINT_TTL; orbax calls a whole checkpoint by its step alone.
 _CHECKPOINTS = "ttl=180d"
 _POLL_S = 0.5
-_STOP_S = 30.0
 _STATUS_EVERY_S = 10.0
 # `python -m workloads` ends so for input that is refused, with a message that begins so.
-_REFUSED, _SAYS = 2, "python -m workloads: "
+_REFUSED = 2
+_MESSAGE = "python -m workloads: "
 # Of its log, that are looked through for it.
 _LINES = 40
 
@@ -70,8 +70,8 @@ class Attempt:
     ) -> None:
         self.trial, self.attempt, self.data_dir = trial, attempt, data_dir
         self.stop_requested = stop_requested
-        self._own = attempt.directory / _FOLDER
-        self._start, self._last_evaluation = 0, 0
+        self._folder = attempt.directory / _FOLDER
+        self._last_evaluation = 0
         self._said_at = time.monotonic()
 
     def run(self) -> str:
@@ -81,27 +81,29 @@ class Attempt:
         over, ValueError for what init2winit or its checks refuse, RuntimeError where its process
         ended in any other way.
         """
-        found = self._last_checkpoint()
-        self._start = self._last_evaluation = found.step
-        where = {"global_step": self._start}
-        layout.write_json(self.attempt.directory / measurements.RESUMED, where)
+        checkpoint = self._last_checkpoint()
+        start = self._last_evaluation = checkpoint.step
+        layout.write_json(self.attempt.directory / measurements.RESUMED, {"global_step": start})
         self._note_provenance()
-        self._say("running", self._start, note=found.note)
+        self._say("running", start, note=checkpoint.note)
         with contextlib.closing(measurements.Writer(self.attempt.directory)) as self._writer:
-            self._writer.append(list(found.unread))
+            self._writer.append(list(checkpoint.unread))
             self._writer.sync()
-            (self._own / _WORKER).mkdir(parents=True)
-            if found.path is not None:  # last: a worker that is killed here leaves it to the next
-                os.rename(found.path, self._own / _WORKER / _CHECKPOINTS)
-            self._reader = self._reads(self._own, self._start)
-            with self._process() as process:
-                while process.poll() is None:
-                    self.attempt.check()
-                    self._put(self._reader.take())
-                    if self.stop_requested():
-                        _stop(process)
-                    else:
+            (self._folder / _WORKER).mkdir(parents=True)
+            if checkpoint.path is not None:  # last: a job that is killed here leaves it to the next
+                os.rename(checkpoint.path, self._folder / _WORKER / _CHECKPOINTS)
+            self._reader = self._reads(self._folder, start)
+            # A session of its own: Ctrl-C is for the driver, which has this attempt stopped.
+            with subprocess.Popen(
+                self._command(), stdin=subprocess.DEVNULL, start_new_session=True
+            ) as process:
+                try:
+                    while process.poll() is None and not self.stop_requested():
+                        self.attempt.check()
+                        self._put(self._reader.take())
                         time.sleep(_POLL_S)
+                finally:
+                    process.kill()  # it knows no signal: what it has saved is as of an evaluation
             self._put(self._reader.take())
             self._writer.sync()
         self.attempt.check()
@@ -123,15 +125,15 @@ class Attempt:
         """Returns the newest checkpoint of the attempts before this one."""
         for number in range(self.attempt.number - 1, 0, -1):
             attempt = self._directory / layout.ATTEMPTS / str(number)
-            found = attempt / _FOLDER / _WORKER / _CHECKPOINTS
-            if (step := _newest(found)) is None:
+            folder = attempt / _FOLDER / _WORKER / _CHECKPOINTS
+            step = _newest(folder)
+            if step is None:
                 continue
             began = layout.read_record(attempt / measurements.RESUMED).get("global_step", 0)
             known = {_place(row) for row in measurements.curve(self._directory)}
-            there = self._reads(attempt / _FOLDER, began).take()
             unread = [
                 row
-                for row in there
+                for row in self._reads(attempt / _FOLDER, began).take()
                 if row["global_step"] < step + (row["kind"] == "eval") and _place(row) not in known
             ]
             note = None
@@ -141,48 +143,35 @@ class Attempt:
                 )
                 if step == self.trial.steps:  # it would train nothing, and evaluate nothing
                     return _Checkpoint(note=f"{note}, the last one: trained anew")
-            return _Checkpoint(step, found, unread, note)
+            return _Checkpoint(step, folder, unread, note)
         return _Checkpoint()
 
-    @contextlib.contextmanager
-    def _process(self) -> Iterator[subprocess.Popen[bytes]]:
-        """init2winit's process; killed where this attempt ends before it."""
+    def _command(self) -> list[str]:
         trial = self.trial
-        given = [f"--attention={trial.variant}", f"--data_dir={self.data_dir}"]
+        options = [f"--attention={trial.variant}", f"--data_dir={self.data_dir}"]
         if "tau" in trial.variant_hyperparameters:
-            given.append(f"--tau={trial.variant_hyperparameters['tau']}")
+            options.append(f"--tau={trial.variant_hyperparameters['tau']}")
         if trial.init2winit_dir:
-            given.append(f"--init2winit_dir={trial.init2winit_dir}")
-        command = [
-            *(sys.executable, "-m", "sweeps.init2winit", str(os.getpid()), "--"),
-            *(*given, "--", *overrides.main_arguments(trial, str(self._own.absolute()))),
-        ]
-        # A session of its own: Ctrl-C is for the driver, which has this attempt stopped.
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+            options.append(f"--init2winit_dir={trial.init2winit_dir}")
+        settings = overrides.main_arguments(trial, str(self._folder.absolute()))
+        module = [sys.executable, "-m", "sweeps.init2winit", str(os.getpid())]
+        return [*module, "--", *options, "--", *settings]
 
-    def _put(self, found: list[dict[str, Any]]) -> None:
+    def _put(self, new: list[dict[str, Any]]) -> None:
         """Adds rows to the attempt's measurements, and at evaluations to the CSVs."""
-        if not found:
-            return
-        self._writer.append(found)
-        if any(row["kind"] == "eval" for row in found):
+        self._writer.append(new)
+        if any(row["kind"] == "eval" for row in new):
             measurements.publish(self._directory)
-        for row in found:
-            kind, row = row["kind"], {k: v for k, v in row.items() if k != "kind"}
-            if kind == "eval":
+        for row in new:
+            if row["kind"] == "eval":
                 self._last_evaluation = step = row["global_step"]
                 selected_by = f"validation/{self.trial.targets['metric']}"
                 evaluation = {selected_by: row[selected_by]}
                 seconds = row["total_duration"] / step
                 self._say("running", step, step_seconds=seconds, evaluation=evaluation)
             elif "step_seconds" in row and time.monotonic() - self._said_at >= _STATUS_EVERY_S:
-                self._say("running", row["global_step"] + 1, figures=row)
+                figures = {name: value for name, value in row.items() if name != "kind"}
+                self._say("running", row["global_step"] + 1, figures=figures)
 
     def _say(self, state: str, step: int, reason: str | None = None, **fields: Any) -> None:
         self._said_at = time.monotonic()
@@ -191,7 +180,7 @@ class Attempt:
 
     def _ended(self, code: int) -> str:
         """Returns what the trial came to, by how its process ended."""
-        trial, meta = self.trial, self._own / _WORKER / init2winit_columns.META
+        trial, meta = self.trial, self._folder / _WORKER / init2winit_columns.META
         recorded = layout.read_record(meta).get("status")
         if code == 0 and recorded == "done":
             if self._last_evaluation < trial.steps:
@@ -206,7 +195,7 @@ class Attempt:
             self._say("diverged", self._last_evaluation, f"init2winit calls it diverged, {after}")
             return "diverged"
         if self.stop_requested() and code < 0:
-            saved = _newest(self._own / _WORKER / _CHECKPOINTS) or 0
+            saved = _newest(self._folder / _WORKER / _CHECKPOINTS) or 0
             reason = f"preempted; init2winit's last checkpoint is of step {saved}"
             self._say("pending", saved, reason)
             raise loop.Preempted
@@ -217,9 +206,9 @@ class Attempt:
         raise RuntimeError(f"init2winit's process ended with {how}: {last}")
 
     def _note_provenance(self) -> None:
-        found = provenance.of_another_process(self.trial.seed, self.data_dir)
-        installed = installation.find(self.trial.init2winit_dir or None)
-        meta = {**installed.record(), **found}
+        checkout = installation.find(self.trial.init2winit_dir)
+        ours = provenance.of_another_process(self.trial.seed, self.data_dir)
+        meta = {**checkout.record(), **ours}
         name = f"meta_data_{self.attempt.number - 1}.json"
         layout.write_json(self._directory / name, meta)
 
@@ -229,27 +218,19 @@ def _place(row: dict[str, Any]) -> tuple[str, int]:
     return row["kind"], row["global_step"]
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Ends init2winit, which knows no signal: what it has saved is at its last evaluation."""
-    process.terminate()
-    try:
-        process.wait(_STOP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
 def _last_words(trial_directory: pathlib.Path) -> str:
     """Returns what the command said last, in the attempt's log: its own message, or a last line."""
     lines = attempts.log_tail(trial_directory, _LINES)
-    said = [number for number, line in enumerate(lines) if line.startswith(_SAYS)]
-    if said:
-        return " ".join(lines[said[-1] :]).removeprefix(_SAYS)
+    starts = [number for number, line in enumerate(lines) if line.startswith(_MESSAGE)]
+    if starts:
+        return " ".join(lines[starts[-1] :]).removeprefix(_MESSAGE)
     return remote.last_line("\n".join(lines))
 
 
 def _newest(folder: pathlib.Path) -> int | None:
     """Returns the step of the newest whole checkpoint in a folder, None where there is none."""
     with contextlib.suppress(FileNotFoundError):
-        return max((int(one.name) for one in folder.iterdir() if one.name.isdigit()), default=None)
+        return max(
+            (int(path.name) for path in folder.iterdir() if path.name.isdigit()), default=None
+        )
     return None

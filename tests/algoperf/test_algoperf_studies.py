@@ -20,7 +20,7 @@ def _study(tmp_path, *changes):
 
 
 def test_every_workload_of_the_table_takes_a_variant():
-    assert {algoperf_specs.own_name(name) for name in catalog.ALGOPERF} <= set(supported.SUPPORTED)
+    assert {algoperf_specs.own_name(name) for name in catalog.ALGOPERF} == set(supported.SUPPORTED)
 
 
 @pytest.mark.parametrize("name", list(catalog.ALGOPERF))
@@ -142,7 +142,7 @@ class TestCheck:
             data.Check("algoperf:imagenet_vit").check("/data", algoperf_dir=str(algoperf_dir))
         places = {"algoperf_dir": str(algoperf_dir), "tokenizer_vocab_path": str(tmp_path / "spm")}
         name = "algoperf:librispeech_conformer"
-        with pytest.raises(DataError, match="there is no such file on this host"):
+        with pytest.raises(DataError, match="tokenizer_vocab_path=.*spm: no such file"):
             jax_calls.data(name, str(tmp_path), places)
         (tmp_path / "spm").touch()
         with pytest.raises(DataError, match=r"lacks .*train-clean-100.csv.*test-clean.csv"):

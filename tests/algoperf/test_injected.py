@@ -32,7 +32,7 @@ TOLERANCE = 2e-6  # float32, outputs of order 1
 def _made(installation, name, variant=None, **settings):
     workload = installation.make_workload(name)
     if variant is not None:
-        workload = injected.with_variant(workload, registry.get(variant, **settings))
+        workload = injected.with_variant(workload, name, registry.get(variant, **settings))
     return workload, *workload.init_model_fn(jax.random.PRNGKey(0))
 
 
@@ -93,20 +93,6 @@ def test_standard_is_the_host_and_laser_has_its_tree(stand_in, name):
     assert np.abs(np.asarray(_logits(laser, params, state, batch))[told] - wanted).max() > 1e-3
 
 
-def test_object_keeps_its_class_name_and_tells_its_variant(stand_in):
-    workload = stand_in.make_workload("imagenet_vit")
-    from algoperf import logger_utils
-
-    base = type(workload)
-    ours = injected.with_variant(workload, registry.get("laser+temp", tau=0.9))
-    assert ours is workload
-    assert isinstance(ours, base)
-    assert type(ours).__name__ == base.__name__
-    found = logger_utils.get_meta_data(ours)
-    assert found["workload.attention"] == "laser+temp"
-    assert found["workload.attention_tau"] == 0.9
-
-
 class Flash(nn.MultiHeadDotProductAttention):
     """A layer that attends by a function of its own, as somebody's fused kernel would."""
 
@@ -134,7 +120,7 @@ class Own(nn.Module):
     ],
 )
 def test_layers_that_do_not_run_the_variant_are_refused(stand_in, monkeypatch, name, layer, error):
-    workload = injected.with_variant(stand_in.make_workload(name), registry.get("laser"))
+    workload = injected.with_variant(stand_in.make_workload(name), name, registry.get("laser"))
     models = sys.modules["algoperf.workloads.imagenet_vit.imagenet_jax.workload"]
     # Of the blocks alone; the pooling layer names flax's in the same way.
     original = nn.MultiHeadDotProductAttention
@@ -253,47 +239,21 @@ def test_padded_frames_are_hidden_from_the_formula_too():
     assert row.difference <= TOLERANCE
 
 
-@pytest.mark.parametrize("name", ["imagenet_vit", "librispeech_conformer"])
-def test_another_formula_is_seen(stand_in, name, monkeypatch):
+def test_another_formula_is_seen(stand_in, monkeypatch):
     """Both sides of the parity table would have the mistake; float64 has not."""
     ours = laser.log_mean_exp
     monkeypatch.setattr(laser, "log_mean_exp", lambda *a, **k: ours(*a, **k) + 1e-3)
-    assert not _formula_row(stand_in, name, "laser").passed
-
-
-@pytest.mark.slow
-def test_second_variant_and_a_used_object_are_refused(stand_in):
-    workload = injected.with_variant(stand_in.make_workload("wmt"), registry.get("laser"))
-    with pytest.raises(ValueError, match="has the variant 'laser' already"):
-        injected.with_variant(workload, registry.get("standard"))
-    used, _, _ = _made(stand_in, "wmt")
-    with pytest.raises(ValueError, match="made its model already"):
-        injected.with_variant(used, registry.get("laser"))
-
-
-def test_object_with_an_equality_of_its_own_is_refused(stand_in):
-    base = type(stand_in.make_workload("wmt"))
-    same = type("WmtWorkload", (base,), {"__eq__": lambda a, b: True, "__hash__": lambda a: 1})
-    with pytest.raises(ValueError, match="own equality"):
-        injected.with_variant(same(), registry.get("laser"))
-
-
-def test_unsupported_class_is_refused():
-    class OgbgWorkload:
-        pass
-
-    with pytest.raises(ValueError, match="'OgbgWorkload' does not take.*WmtWorkload"):
-        injected.with_variant(OgbgWorkload(), registry.get("laser"))
+    assert not _formula_row(stand_in, "imagenet_vit", "laser").passed
 
 
 def test_depths_are_the_layers_indices():
     assert supported.SUPPORTED["finewebedu_lm"].depth("blocks_11/CausalAttn_0") == 11
-    vit, wmt = supported.injection_point("imagenet_vit_map"), supported.injection_point("wmt")
+    vit, wmt = supported.SUPPORTED["imagenet_vit_map"], supported.SUPPORTED["wmt"]
     assert vit.depth("Transformer/encoderblock_11/MultiHeadDotProductAttention_1") == 11
     assert vit.depth("MAPHead_0/MultiHeadDotProductAttention_0") == 12
     assert wmt.depth("decoder/encoderdecoderblock_5/MultiHeadDotProductAttention_1") == 5
     assert wmt.depth("encoder/encoderblock_2/MultiHeadDotProductAttention_0") == 2
     path = "ConformerBlock_3/MultiHeadedSelfAttention_0/MultiHeadDotProductAttention_0"
-    assert supported.injection_point("librispeech_conformer").depth(path) == 3
+    assert supported.SUPPORTED["librispeech_conformer"].depth(path) == 3
     with pytest.raises(ValueError, match="has other names than 2c90454"):
         vit.depth("Transformer/layer_0/attention")

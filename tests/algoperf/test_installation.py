@@ -1,11 +1,11 @@
 """AlgoPerf is found, recognised, and its workloads made by name."""
 
-import dataclasses
 import os
 import pathlib
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -44,53 +44,36 @@ def test_nothing_installed_says_what_to_do(monkeypatch):
 
 
 @pytest.fixture
-def named(tmp_path):
-    """A checkout by its files' names only."""
+def repository(tmp_path):
+    """A checkout by its files' names only, of one commit."""
     for name in installation.FILES:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    return tmp_path
-
-
-@pytest.fixture
-def repository(named):
-    """A checkout by name only, of one commit."""
-    git = ["git", "-C", str(named), "-c", "user.name=t", "-c", "user.email=t@t"]
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@t"]
     for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "x"]):
         subprocess.run([*git, *command], check=True)
-    return named
+    return tmp_path
 
 
 def test_looking_at_a_checkout_writes_nothing_into_it(repository):
     index = repository / ".git" / "index"
-    os.utime(repository / "algoperf/spec.py", (1, 1))  # git would refresh what it knows of it
+    os.utime(repository / "algoperf/spec.py", (1, 1))  # git would refresh its index
     before = index.read_bytes()
     assert host_checkout.revision(repository).changed == ()
     assert index.read_bytes() == before
 
 
-def test_commit_from_git_and_the_remark_about_it(stand_in, repository):
-    found = installation.find(repository)
-    assert len(found.revision.commit) == 40
-    assert "is at commit" in found.remark
-    assert "not known" in stand_in.remark
-    revision = host_checkout.Revision(installation.TESTED_COMMITS[0])
-    tested = installation.Installation(repository, "0.6.0", revision)
+def test_commit_and_local_changes_are_recorded_and_remarked(stand_in, repository):
+    assert "is at an unknown commit; attnperf was tested with 2c90454 and" in stand_in.remark
+    checkout = installation.find(repository)
+    commit = checkout.revision.commit
+    assert f"is at commit {commit[:12]}; attnperf was tested with" in checkout.remark
+    tested = installation.Installation(
+        repository, host_checkout.Revision(installation.TESTED_COMMITS[0])
+    )
     assert tested.remark is None
-    assert tested.record() == {
-        "algoperf_dir": str(repository),
-        "algoperf_commit": installation.TESTED_COMMITS[0],
-        "algoperf_changed_files": "",
-        "attnperf_commit": provenance.git_commit(),
-    }
-
-
-def test_local_changes_are_recorded_with_the_commit(repository, monkeypatch):
-    clean = installation.find(repository)
-    monkeypatch.setattr(installation, "TESTED_COMMITS", (clean.revision.commit,))
-    assert clean.remark is None
     (repository / "mine.py").touch()  # a user's submission, which git does not track
-    assert installation.find(repository) == clean
+    assert installation.find(repository) == checkout
     spec, registry = repository / "algoperf/spec.py", repository / installation.FILES[2]
     spec.write_text("changed = True\n")
     registry.unlink()
@@ -98,11 +81,15 @@ def test_local_changes_are_recorded_with_the_commit(repository, monkeypatch):
     (repository / "submission_runner.py").chmod(0o755)
     changed = ("algoperf/spec.py", "algoperf/workloads/workloads.py", "submission_runner.py")
     revision = host_checkout.revision(repository)
-    assert revision == dataclasses.replace(clean.revision, changed=changed)
-    dirty = dataclasses.replace(clean, revision=revision)
-    assert dirty.record()["algoperf_commit"] == f"{revision.commit}-dirty"
-    assert dirty.record()["algoperf_changed_files"] == ", ".join(changed)
-    assert "algoperf/spec.py" in dirty.remark
+    assert revision == host_checkout.Revision(commit, changed)
+    dirty = installation.Installation(repository, revision)
+    assert dirty.record() == {
+        "algoperf_dir": str(repository),
+        "algoperf_commit": f"{commit}-dirty",
+        "algoperf_changed_files": ", ".join(changed),
+        "attnperf_commit": provenance.git_commit(),
+    }
+    assert "with local changes to algoperf/spec.py" in dirty.remark
 
 
 def test_the_commit_is_the_directorys_inside_a_hook_of_git_too(repository, monkeypatch):
@@ -112,11 +99,8 @@ def test_the_commit_is_the_directorys_inside_a_hook_of_git_too(repository, monke
     assert host_checkout.revision(repository) == expected
 
 
-@pytest.mark.parametrize("environment", [{"PATH": ""}, {"HOME": "/nowhere"}])
-def test_without_git_the_commit_is_unknown(repository, monkeypatch, environment):
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    (repository / ".git/HEAD").unlink()
+def test_without_git_the_commit_is_unknown(repository, monkeypatch):
+    monkeypatch.setenv("PATH", "")
     assert str(host_checkout.revision(repository)) == "unknown"
 
 
@@ -140,30 +124,31 @@ def test_the_commit_of_another_users_checkout_is_known(repository):
 
 
 @pytest.mark.parametrize(
-    ("version", "revision", "remark"),
+    ("version", "revision"),
     [
-        ("0.5.1.dev706+g2c90454fc", "2c90454fc", None),
-        # A tree with local changes.
-        ("0.5.1.dev706+g2c90454fc.d20260102", "2c90454fc-dirty", "g2c90454fc.d20260102"),
+        ("0.5.1.dev706+g2c90454fc", "2c90454fc"),
+        ("0.5.1.dev706+g2c90454fc.d20260102", "2c90454fc-dirty"),  # a tree with local changes
+        ("0.6.0", "unknown"),
     ],
 )
-def test_commit_from_the_version_that_setuptools_scm_wrote(named, version, revision, remark):
-    (named / "algoperf/_version.py").write_text(f"__version__ = version = '{version}'\n")
-    found = installation.find(named)
-    assert (found.version, str(found.revision)) == (version, revision)
-    assert found.remark is None if remark is None else remark in found.remark
+def test_commit_from_the_version_that_setuptools_scm_wrote(repository, version, revision):
+    shutil.rmtree(repository / ".git")
+    (repository / "algoperf/_version.py").write_text(f"__version__ = version = '{version}'\n")
+    checkout = installation.find(repository)
+    assert str(checkout.revision) == revision
+    assert (checkout.remark is None) == (revision == "2c90454fc")
 
 
 def test_workloads_by_name(stand_in):
     made = stand_in.make_workload("librispeech_conformer", tokenizer_vocab_path="x")
     assert made.tokenizer_vocab_path == "x"
-    with pytest.raises(ValueError, match="no workload 'bert'; it has .*imagenet_vit"):
+    with pytest.raises(ValueError, match="no workload 'bert'"):
         stand_in.make_workload("bert")
 
 
 def test_second_algoperf_in_one_process_is_refused(stand_in, tmp_path):
     stand_in.workloads_module()
-    other = installation.Installation(tmp_path, None, host_checkout.Revision())
+    other = installation.Installation(tmp_path, host_checkout.Revision())
     with pytest.raises(host_checkout.MissingError, match="can hold one AlgoPerf"):
         other.activate()
 
@@ -187,13 +172,7 @@ def test_importing_the_plugin_loads_nothing_heavy():
 def test_real_registry_has_what_we_support(algoperf):
     from workloads.algoperf import supported
 
-    registry = algoperf.workloads_module().WORKLOADS
-    assert set(supported.SUPPORTED) - set(registry) <= SINCE_1_0
-    for name in set(supported.SUPPORTED) & set(registry):
-        assert registry[name]["workload_class_name"] == supported.SUPPORTED[name].class_name
-    for name in set(registry) - set(supported.SUPPORTED):
-        with pytest.raises(ValueError, match="its model has no attention|cannot run it"):
-            supported.injection_point(name)
+    assert set(supported.SUPPORTED) - set(algoperf.workloads_module().WORKLOADS) <= SINCE_1_0
 
 
 @pytest.mark.parametrize(
@@ -216,8 +195,8 @@ def test_a_library_that_its_files_lack_is_named_and_that_of_a_submission_is_not(
     (tmp_path / "theirs/starts.py").write_text(starts)
     paths = [str(tmp_path / script) for script in scripts]
     monkeypatch.setattr(sys, "argv", paths)
-    found = installation.Installation(tmp_path / "theirs", None, host_checkout.Revision())
-    with pytest.raises(ImportError, match="surely_absent") as raised, found.missing_named():
+    checkout = installation.Installation(tmp_path / "theirs", host_checkout.Revision())
+    with pytest.raises(ImportError, match="surely_absent") as raised, checkout.missing_named():
         runpy.run_path(paths[0])
     assert type(raised.value) is error
 

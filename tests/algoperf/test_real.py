@@ -17,7 +17,7 @@ WORKLOADS = tuple(supported.SUPPORTED)
 
 def _types(installation, name, variant):
     """Traces init_model_fn without computing it; returns the shapes and types of parameters."""
-    workload = injected.with_variant(installation.make_workload(name), registry.get(variant))
+    workload = injected.with_variant(installation.make_workload(name), name, registry.get(variant))
     with jax.disable_jit():
         jax.eval_shape(workload.init_model_fn, jax.random.PRNGKey(0))
     return workload.param_shapes, workload.model_params_types
@@ -25,7 +25,7 @@ def _types(installation, name, variant):
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_every_leaf_of_a_variant_has_a_type(algoperf, name, monkeypatch):
-    if not algoperf.registers(name):
+    if name not in algoperf.workloads_module().WORKLOADS:
         pytest.skip(f"{algoperf} has no {name}")
     jax_sharding_utils = algoperf.module("algoperf.jax_sharding_utils")
     # Placing arrays on devices needs arrays; here there are shapes only.
@@ -73,24 +73,13 @@ def test_a_checkpoint_still_cannot_be_restored(algoperf, tmp_path):
     assert found["model_params"]["kernel"].shape == (jax.local_device_count(), 2, 3)
 
 
-@pytest.fixture
-def small_wmt(algoperf, monkeypatch):
-    """AlgoPerf's WMT workload, its model's sizes reduced."""
-    import functools
-
-    models = algoperf.module("algoperf.workloads.wmt.wmt_jax.models")
-    monkeypatch.setattr(algoperf.make_workload("wmt").__class__, "_vocab_size", 11)
-    small = {"vocab_size": 11, "emb_dim": 8, "num_heads": 2, "num_layers": 2, "qkv_dim": 8}
-    config = functools.partial(models.TransformerConfig, **small, mlp_dim=8, max_len=256)
-    monkeypatch.setattr(models, "TransformerConfig", config)
-    return lambda: algoperf.make_workload("wmt")
-
-
 @pytest.mark.parametrize("variant", ["standard", "laser", "laser+per_dim_temp+qk_norm"])
-def test_wmt_evaluates_and_decodes_with_the_variant(algoperf, small_wmt, variant):
+def test_wmt_evaluates_and_decodes_with_the_variant(algoperf, monkeypatch, variant):
     """Cached decoding step by step: test_injected.py."""
     spec = algoperf.module("algoperf.spec")
-    workload = injected.with_variant(small_wmt(), registry.get(variant))
+    for change in list(small_models.small(algoperf)):
+        monkeypatch.setattr(*change)
+    workload = injected.with_variant(algoperf.make_workload("wmt"), "wmt", registry.get(variant))
     params, _ = workload.init_model_fn(jax.random.PRNGKey(0))
     shift = lambda leaf: leaf + 0.1 * jnp.cos(jnp.arange(leaf.size)).reshape(leaf.shape)  # noqa: E731
     params = jax.tree.map(shift, params)

@@ -31,14 +31,14 @@ def data(tmp_path_factory):
 @pytest.fixture
 def made(algoperf):
     """A function that makes the workload, small, with a variant or none."""
-    if not algoperf.registers(NAME):
+    if NAME not in algoperf.workloads_module().WORKLOADS:
         pytest.skip(f"{algoperf} has no {NAME}: it is of 1.0")
 
     def make(variant=None):
         workload = algoperf.make_workload(NAME)
         _shrink(workload)
         if variant is not None:
-            workload = injected.with_variant(workload, registry.get(variant))
+            workload = injected.with_variant(workload, NAME, registry.get(variant))
         return workload, workload.init_model_fn(jax.random.PRNGKey(0))[0]
 
     return make

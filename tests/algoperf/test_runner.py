@@ -1,6 +1,5 @@
 """`python -m workloads algoperf`: the runner runs unmodified, and what cannot run is refused."""
 
-import contextlib
 import csv
 import json
 import os
@@ -8,7 +7,6 @@ import pathlib
 import subprocess
 import sys
 
-import absl.flags
 import pytest
 
 from sweeps.records import provenance
@@ -90,7 +88,7 @@ def test_trains_with_the_variant_and_writes_it_down(folder):
     """With a relative submission of AlgoPerf's."""
     done = _run(folder, "--hparam_end_index=1")
     assert done.returncode == 0, done.stderr
-    for note in ("the commit of AlgoPerf", "submission_runner.py replaces XLA_FLAGS",
+    for note in ("AlgoPerf in ", "submission_runner.py replaces XLA_FLAGS",
                  "AlgoPerf shuffles its search points anew"):  # fmt: skip
         assert f"note: {note}" in done.stderr
     assert "'laser+temp' runs in 2 of 2 attention layers" in done.stderr
@@ -155,25 +153,33 @@ def test_an_evaluation_that_failed_is_told(folder):
         ({"attention": "lazer"}, "laser"),
         ({"attention": "laser+temp"}, "give --tau=0.9"),
         ({"framework": "pytorch"}, "give --framework=jax"),
-        ({"workload": "imagenet_resnet"}, "its model has no attention"),
-        ({"workload": "imagenet_vit_post_ln"}, "cannot run it"),
-        ({"workload": "librispeech_deepspeech"}, "its model has no attention"),
-        ({"workload": "imagenet_vitt"}, "did you mean 'imagenet_vit'"),
+        ({"workload": "imagenet_resnet"}, "unknown workload 'algoperf:imagenet_resnet'"),
+        ({"workload": "imagenet_vit_post_ln"}, "raises at its first training step"),
+        ({"workload": "imagenet_vitt"}, "Did you mean 'algoperf:imagenet_vit'"),
         ({"workload": "finewebedu_lm", "attention": "laser+qk_norm"}, "has no row 'laser+qk_norm'"),
         ({"workload": None}, "Flag --workload must have a value"),
         ({"skip_evals": "perhaps"}, "submission_runner.py's flags"),
-        ({"workload": "librispeech_conformer"}, "vocab_path is not given"),
-        (
-            {"workload": "librispeech_conformer", "librispeech_tokenizer_vocab_path": "/absent"},
-            "vocab_path=/absent: no such file",
-        ),
+        ({"workload": "librispeech_conformer"}, "vocab_path=None: no such file"),
         ({"data_dir": "/nowhere"}, "lacks /nowhere/imagenet2012/5.1.0"),
         ({"imagenet_v2_data_dir": "/nowhere"}, "lacks /nowhere/imagenet_v2/matched"),
         ({"resume_last_run": "true"}, "cannot resume"),
+        ({"workload": "wmt_post_ln"}, "has no workload 'wmt_post_ln'"),
+        ({"experiment_dir": "experiments"}, "give --experiment_dir=/"),
+        ({"submission_path": "nowhere.py"}, "submission_path=nowhere.py: AlgoPerf imports it"),
+        ({"submission_path": "algorithms/sgd"}, "Give the path of a .py file relative to"),
+        ({"submission_path": f"{STAND_IN}/algorithms/sgd.py"}, "relative to one of"),
     ],
 )
 def test_refused_before_anything_heavy(capsys, folder, changes, words):
     assert words in _refusal(capsys, folder, "--tiny", **changes)
+
+
+def test_an_experiment_that_exists_is_refused(capsys, folder, stand_in):
+    """AlgoPerf would ask whether to mix it with the new one, and end with status 0 without."""
+    (folder / "experiments/try/imagenet_vit_jax").mkdir(parents=True)
+    assert "imagenet_vit_jax exists. Give another" in _refusal(capsys, folder, "--tiny")
+    for answer in ("overwrite", "append_timestamp"):
+        assert _checked(folder, stand_in, **{answer: "true"}).workload == "imagenet_vit"
 
 
 def test_a_variant_without_a_temperature_takes_none(capsys, folder):
@@ -199,7 +205,7 @@ def test_a_directory_holds_fabricated_data_of_several_workloads(folder, monkeypa
     assert tiny_sizes.read_sizes(tiny, "librispeech_conformer_gelu") == tiny_data.SIZES
     assert tiny_sizes.read_sizes(tiny, "finewebedu_lm")["test"] == 0
     assert tiny_sizes.read_sizes(tiny, "wmt") is None
-    assert "holds real data (no attnperf_tiny_data.json that names wmt)" in _refusal(
+    assert "no attnperf_tiny_data.json that names the data of wmt" in _refusal(
         capsys, folder, "--tiny", workload="wmt"
     )
     (tiny / "NOTE").unlink()
@@ -207,42 +213,16 @@ def test_a_directory_holds_fabricated_data_of_several_workloads(folder, monkeypa
         tiny_data.prepare(tiny, "imagenet_vit")
 
 
-BATCHES = """
-from algorithms.sgd import *  # noqa: F403
-
-def get_batch_size(workload_name):
-    return {batch}
-
-def get_eval_batch_size(workload_name):
-    return {evaluation}
-"""
-
-
-@pytest.mark.parametrize(
-    ("batch", "evaluation", "words"),
-    [
-        (9, 4, "a batch of 9 examples, and the fabricated data has 8 to train on: change get_b"),
-        (8, 8, "evaluation batches of 8 examples do not divide the 4 fabricated ones"),
-        (8, 3, "leave get_eval_batch_size out, or make it 4"),
-        (8, 2, None),
-    ],
-)
-def test_batches_that_fabricated_data_cannot_fill(
-    folder, stand_in, monkeypatch, batch, evaluation, words
-):
-    """Refused when the runner has made the workload object, and nothing else."""
-    (folder / "batches.py").write_text(BATCHES.format(batch=batch, evaluation=evaluation))
+def test_a_batch_that_fabricated_data_cannot_fill_is_refused(folder, stand_in, monkeypatch):
+    """As the runner asks: of the submission by the workload's name."""
+    (folder / "batches.py").write_text("def get_batch_size(name):\n    return 9\n")
     monkeypatch.syspath_prepend(folder)
     monkeypatch.delitem(sys.modules, "batches", raising=False)
     module = stand_in.workloads_module()
-    values = absl.flags.FlagValues()
-    absl.flags.DEFINE_string("submission_path", "batches.py", "", flag_values=values)
-    values.mark_as_parsed()
-    monkeypatch.setattr(absl.flags, "FLAGS", values)
-    workload = tiny_sizes.with_sizes(stand_in.make_workload("imagenet_vit"), SIZES)
-    refused = pytest.raises(ValueError, match=words) if words else contextlib.nullcontext()
-    with refused:
-        runner._check_batches("imagenet_vit", SIZES, module, workload)
+    with pytest.raises(ValueError, match="the fabricated data has 8 to train on: change get_batch"):
+        runner.check_batch("imagenet_vit", SIZES, "batches.py", module)
+    # A held-out variant has the batch of its base.
+    runner.check_batch("imagenet_vit_map", SIZES, "algorithms/sgd.py", module)
 
 
 def test_a_study_on_fabricated_data_refuses_a_batch_that_is_larger(folder):
@@ -267,8 +247,8 @@ def test_missing_dashes_are_named(capsys, folder):
 
 
 def _checked(folder, stand_in, **changes):
-    request = preflight.Request("laser", None, True, tuple(_flags(folder, **changes)))
-    return preflight.check(request, stand_in)
+    request = preflight.Request("laser", None, tuple(_flags(folder, **changes)))
+    return preflight.check(request, stand_in, tiny=True)
 
 
 def test_seed_0_is_told(folder, stand_in):
@@ -302,4 +282,4 @@ def test_submission_is_looked_for_here_then_at_algoperf_then_at_ours(folder, sta
     assert root("sweeps/algoperf/submission.py") == REPOSITORY
     (folder / "algorithms").mkdir()
     (folder / "algorithms/sgd.py").touch()
-    assert root("algorithms/sgd.py") == root("absent.py") == folder
+    assert root("algorithms/sgd.py") == folder

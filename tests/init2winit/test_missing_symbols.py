@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from workloads.init2winit import installation, missing_symbols, preflight, runner, tiny_data
+from workloads.algoperf.preflight import Request
+from workloads.init2winit import installation, missing_symbols, runner, tiny_data
 
 
 def test_the_checkout_has_the_gaps(tree):
@@ -31,7 +32,7 @@ def test_a_tree_with_other_gaps_is_refused(stand_in, file, before, after, words)
     """Before its flags, which another commit may have others of, and before it is imported."""
     path = stand_in.directory / "init2winit" / file
     path.write_text(path.read_text("utf-8").replace(before, after))
-    request = preflight.Request("laser", None, None, ("--model=vit", "--dataset=mnist"))
+    request = Request("laser", None, ("--model=vit", "--dataset=mnist"))
     with pytest.raises(ValueError, match=words):
         runner.run(request, str(stand_in.directory))
 

@@ -11,6 +11,7 @@ import pytest
 from flax import linen as nn
 
 from attention import registry
+from workloads.algoperf.preflight import Request
 from workloads.init2winit import models, own_attention, preflight, runner
 
 
@@ -20,12 +21,11 @@ def _trained(stand_in, directory, model, attention, overrides=""):
         f"--config.model={model}", "--config.dataset=fake", "--config.num_train_steps=3",
         f"--experiment_dir={directory}", f"--config.hparam_overrides_json={overrides}",
     )  # fmt: skip
-    request = preflight.Request(attention, None, "/texts", arguments)
+    request = Request(attention, None, arguments)
     run = preflight.check(request, stand_in)
-    main = stand_in.main_module(request.data_dir)
-    record = preflight.recorded(request, run)
+    main = stand_in.main_module("/texts")
     before = (main.models, main.hyperparameters, main._write_trial_meta_data)
-    runner.prepare(main, request, run, record)
+    runner.prepare(main, request, run, {})
     config = types.SimpleNamespace(
         model=model,
         num_train_steps=3,
@@ -34,7 +34,7 @@ def _trained(stand_in, directory, model, attention, overrides=""):
         log_frequency=1,
     )
     try:
-        return main.train(config), run.directory
+        return main.train(config), directory / "1"
     finally:
         main.models, main.hyperparameters, main._write_trial_meta_data = before
 
@@ -159,5 +159,3 @@ def test_unknown_models_are_refused():
     empty = types.SimpleNamespace(_ALL_MODELS={})
     with pytest.raises(ValueError, match="no attention that a variant goes through"):
         models.register(empty, names=["resnet"])
-    with pytest.raises(ValueError, match="has no 'vit'"):
-        models.register(empty, names=["vit"])

@@ -180,7 +180,7 @@ def test_what_is_missing_is_said_before_anything_starts(stand_in, libraries, tmp
     small = '{"dataset": "fake"}'
     [line, remark] = check(tmp_path, init2winit_config=small, **where)
     assert "vit on fake" in line
-    assert "tells no commit" in remark
+    assert "is at an unknown commit" in remark
     for name, words in (("mnst", "has no data set 'mnst'"), ("mnist", "init2winit_data DIR")):
         with pytest.raises(ValueError, match=words):
             check(tmp_path, init2winit_config=json.dumps({"dataset": name}), **where)

@@ -38,10 +38,12 @@ def make(
             f"{name}: AlgoPerf's pipelines give every process the same batch; use the devices of "
             "one process"
         )
-    checkout = installation.find(extra_paths.get(algoperf_specs.DIRECTORY) or None)
+    checkout = installation.find(extra_paths.pop(algoperf_specs.DIRECTORY, ""))
+    if algoperf_specs.TOKENIZER in row.extra_paths and not extra_paths[algoperf_specs.TOKENIZER]:
+        raise ValueError(algoperf_specs.no_tokenizer(name))
     modes = checkout.module("algoperf.spec").ForwardPassMode
     _set_up_libraries()
-    theirs = checkout.make_workload(algoperf_specs.own_name(name), **_arguments(row, extra_paths))
+    theirs = checkout.make_workload(algoperf_specs.own_name(name), **extra_paths)
     if "dropout_rate" not in inspect.signature(theirs.model_fn).parameters:
         raise ValueError(
             f"AlgoPerf in {checkout.directory} gives its model a dropout rate when it is made, not "
@@ -50,18 +52,10 @@ def make(
     if variant is not None:
         from workloads.algoperf import injected
 
-        theirs = injected.with_variant(theirs, variant)
-    return AlgoperfWorkload(name, theirs, variant, modes, checkout)
-
-
-def _arguments(row: WorkloadSpec, extra_paths: dict[str, str]) -> dict[str, str]:
-    """Returns what the workload's constructor takes."""
-    if algoperf_specs.TOKENIZER not in row.extra_paths:
-        return {}
-    path = extra_paths.get(algoperf_specs.TOKENIZER, "")
-    if not path:
-        raise ValueError(algoperf_specs.no_tokenizer(row.name))
-    return {algoperf_specs.TOKENIZER: path}
+        theirs = injected.with_variant(theirs, algoperf_specs.own_name(name), variant)
+    for key, value in checkout.record().items():  # once: it asks git
+        setattr(theirs, key, value)
+    return AlgoperfWorkload(name, theirs, variant, modes)
 
 
 def _set_up_libraries() -> None:
@@ -81,10 +75,6 @@ def _theirs(name: str) -> Any:
     return property(lambda self: getattr(self.theirs, name), doc=f"AlgoPerf's `{name}`.")
 
 
-def _recorded(name: str) -> Any:
-    return property(lambda self: self._record[name], doc="As records have it.")
-
-
 class AlgoperfWorkload(spec.Workload):
     """AlgoPerf's workload object, `theirs`, trained and evaluated through our interface.
 
@@ -92,42 +82,30 @@ class AlgoperfWorkload(spec.Workload):
     (`workloads.algoperf.tiny_data`), of which as many examples are evaluated as there are.
     """
 
-    def __init__(
-        self,
-        name: str,
-        theirs: Any,
-        variant: Any,
-        modes: Any,
-        checkout: installation.Installation,
-    ) -> None:
+    def __init__(self, name: str, theirs: Any, variant: Any, modes: Any) -> None:
         self.name, self.theirs, self.variant = name, theirs, variant
         self.options, self.devices = Options(), sharding.Devices()
-        self._modes, self._record = modes, checkout.record()  # once: it asks git
+        self._modes = modes
         self._sizes_of: str | None = None
         self._takes_bn = "use_running_average_bn" in inspect.signature(theirs.model_fn).parameters
 
     def __str__(self) -> str:
         return self.name
 
-    target_metric_name = _theirs("target_metric_name")
-    validation_target_value = _theirs("validation_target_value")
-    test_target_value = _theirs("test_target_value")
-    loss_type = _theirs("loss_type")
-    num_train_examples = _theirs("num_train_examples")
-    num_eval_train_examples = _theirs("num_eval_train_examples")
-    num_validation_examples = _theirs("num_validation_examples")
-    num_test_examples = _theirs("num_test_examples")
+    def __getattr__(self, name: str) -> Any:
+        """AlgoPerf's metric, targets, type of loss, sizes of splits and step hint."""
+        return getattr(self.theirs, name)
+
     eval_batch_size = _theirs("eval_batch_size")
-    step_hint = _theirs("step_hint")
     param_shapes = _theirs("param_shapes")
     attention_layers = _theirs("attention_layers")
     has_reached_validation_target = _theirs("has_reached_validation_target")
     has_reached_test_target = _theirs("has_reached_test_target")
     is_output_params = _theirs("is_output_params")
     loss_fn = _theirs("loss_fn")
-    algoperf_dir = _recorded("algoperf_dir")
-    algoperf_commit = _recorded("algoperf_commit")
-    algoperf_changed_files = _recorded("algoperf_changed_files")
+    algoperf_dir = _theirs("algoperf_dir")
+    algoperf_commit = _theirs("algoperf_commit")
+    algoperf_changed_files = _theirs("algoperf_changed_files")
 
     @property
     def attnperf_tiny(self) -> bool:

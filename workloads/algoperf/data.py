@@ -58,84 +58,70 @@ class Check:
                 f"python -m workloads check {ours} --full --data_dir={files.quoted(data_dir)} "
                 f"(same layout)",
             )
-        lines = [*_algoperf(algoperf_specs.own_name(self.name), algoperf_dir)]
+        name = algoperf_specs.own_name(self.name)
+        checkout = installation.find(algoperf_dir or None)
+        checkout.check_registered(name)
+        _check_libraries(name)
+        lines = [str(checkout), *filter(None, [checkout.remark])]
         if algoperf_specs.TOKENIZER in catalog.get(self.name).extra_paths:
-            lines.append(_tokenizer(self.name, tokenizer_vocab_path))
-        return [*lines, _data(self.name, Path(data_dir))]
+            check_tokenizer(f"--config.{algoperf_specs.TOKENIZER}", tokenizer_vocab_path)
+            lines.append(f"tokenizer {tokenizer_vocab_path}")
+        check_files(name, Path(data_dir))
+        sizes = tiny_sizes.read_sizes(data_dir, name)
+        fabricated = f", FABRICATED: evaluations of {sizes} examples" if sizes else ""
+        return [*lines, f"{data_dir} has every part that {name} reads{fabricated}"]
 
     def prepare(self, data_dir: str, manual_dir: str | None = None) -> None:
         """Raises DataError: AlgoPerf prepares its data, and ours has the same layout."""
         del manual_dir
-        raise DataError(
-            f"{self.name} reads what AlgoPerf prepares", _repair(self.name, Path(data_dir))
-        )
+        name = algoperf_specs.own_name(self.name)
+        raise DataError(f"{self.name} reads what AlgoPerf prepares", _repair(name, data_dir))
 
 
-def _algoperf(own_name: str, algoperf_dir: str) -> list[str]:
-    found = installation.find(algoperf_dir or None)
-    if not found.registers(own_name):
+def _check_libraries(name: str) -> None:
+    family = name.split("_")[0]
+    absent = [library for library in _LIBRARIES[family] if not importlib.util.find_spec(library)]
+    if absent:
         raise DataError(
-            f"AlgoPerf in {found.directory} has no workload {own_name!r}: another version?",
-            f"use one that attnperf was tested with ({installation.TESTED})",
-        )
-    family = own_name.split("_")[0]
-    missing = [name for name in _LIBRARIES[family] if importlib.util.find_spec(name) is None]
-    if missing:
-        raise DataError(
-            f"AlgoPerf's {own_name} needs {', '.join(missing)}, not installed here",
+            f"AlgoPerf's {name} needs {', '.join(absent)}, not installed here",
             "install AlgoPerf by its docs/GETTING_STARTED.md, or what it needs: pip install "
             "'/path/to/attnperf[algoperf]'",
         )
-    return [str(found), *filter(None, [found.remark])]
 
 
-def _tokenizer(name: str, path: str) -> str:
-    if not path:
-        raise DataError(algoperf_specs.no_tokenizer(name))
-    if not Path(path).is_file():
+def check_tokenizer(option: str, path: str) -> None:
+    """Raises DataError where an option names no SentencePiece model, which speech needs."""
+    if not path or not Path(path).is_file():
         raise DataError(
-            f"tokenizer_vocab_path={path}: there is no such file on this host",
-            "set --config.tokenizer_vocab_path to the SentencePiece model that AlgoPerf's "
-            "dataset_setup wrote",
+            f"{option}={path}: no such file. Without the model that targets were made with "
+            "AlgoPerf reports a word error rate of 0 and goals reached",
+            f"set {option} to the spm_model.vocab that AlgoPerf's dataset_setup wrote",
         )
-    return f"tokenizer {path}"
 
 
-def _data(name: str, data_dir: Path) -> str:
-    if absent := missing(algoperf_specs.own_name(name), data_dir):
+def check_files(
+    name: str, data_dir: Path, imagenet_v2_dir: Path | None = None, evaluates: bool = True
+) -> None:
+    """Raises DataError naming the paths that AlgoPerf's readers open and that do not exist.
+
+    name: AlgoPerf's of the workload, whose data has the base workload's name. imagenet_v2_dir:
+    `data_dir` unless given. evaluates: whether evaluations read their splits.
+    """
+    base = next(base for base in TRAINING if name.startswith(base))
+    paths = [data_dir / part for part in TRAINING[base]]
+    if evaluates:
+        paths += [data_dir / part for part in EVALUATION[base]]
+        if base == "imagenet_vit":
+            paths.append((imagenet_v2_dir or data_dir) / IMAGENET_V2)
+    if absent := [str(path) for path in paths if not path.exists()]:
         raise DataError(
-            f"AlgoPerf's {algoperf_specs.own_name(name)} lacks {', '.join(absent)}",
+            f"AlgoPerf's {name} lacks {', '.join(absent)}: it would download it, or fail",
             _repair(name, data_dir),
         )
-    sizes = tiny_sizes.read_sizes(data_dir, algoperf_specs.own_name(name))
-    made_up = f", FABRICATED: evaluations of {sizes} examples" if sizes else ""
-    return f"{data_dir} has every part that {algoperf_specs.own_name(name)} reads{made_up}"
 
 
-def _repair(name: str, data_dir: Path) -> str:
-    ours = catalog.get(name).data_name
-    if ours not in catalog.WORKLOADS:
-        return "AlgoPerf's dataset guide, datasets/README.md (1.0: dataset/README.md)"
-    other = catalog.get(ours).repair(str(data_dir))
-    return f"AlgoPerf's datasets/README.md (1.0: dataset/); or, same layout, {other}"
-
-
-def base_of(own_name: str) -> str:
-    """Returns the workload whose data a workload of AlgoPerf reads: that of the same start."""
-    return next(base for base in TRAINING if own_name.startswith(base))
-
-
-def missing(
-    own_name: str, data_dir: Path, imagenet_v2_dir: Path | None = None, evaluates: bool = True
-) -> list[str]:
-    """Returns the paths that AlgoPerf's readers open and that do not exist.
-
-    imagenet_v2_dir: `data_dir` unless given. evaluates: whether evaluations read their splits.
-    """
-    base = base_of(own_name)
-    paths = [
-        data_dir / part for part in (*TRAINING[base], *(EVALUATION[base] if evaluates else ()))
-    ]
-    if base == "imagenet_vit" and evaluates:
-        paths.append((imagenet_v2_dir or data_dir) / IMAGENET_V2)
-    return [str(path) for path in paths if not path.exists()]
+def _repair(name: str, data_dir: str | os.PathLike[str]) -> str:
+    guide = "prepare it by AlgoPerf's datasets/README.md (1.0: dataset/README.md)"
+    if name in catalog.WORKLOADS:
+        guide += f"; or, same layout, {catalog.get(name).repair(str(data_dir))}"
+    return f"{guide}; to try without: `python -m workloads algoperf_data DIR` fabricates a few"

@@ -15,12 +15,13 @@ from workloads.algoperf import causal_attention, supported, tiny_sizes
 _MODEL_METHODS = ("init_model_fn", "model_fn")
 
 
-def with_variant(workload: Any, variant: Variant) -> Any:
-    """Returns `workload` itself, its class now a subclass that trains with `variant`.
+def with_variant(workload: Any, name: str, variant: Variant) -> Any:
+    """Returns the new object `workload` itself, its class a subclass that trains with `variant`.
 
-    `init_model_fn`, `model_fn`, and what else calls the model (`supported.InjectionPoint`) run
-    inside `attention.inject.injected` (`causal_attention.injected` for finewebedu_lm); everything
-    else is AlgoPerf's own. The object gains the attributes `attention` (the variant's name) and
+    name: AlgoPerf's name of the workload. `init_model_fn`, `model_fn`, and what else calls the
+    model (`supported.InjectionPoint`) run inside `attention.inject.injected`
+    (`causal_attention.injected` for finewebedu_lm); everything else is AlgoPerf's own. The object
+    gains the attributes `attention` (the variant's name) and
     `attention_tau`, and in `init_model_fn` the attribute `attention_layers` (how many ran the
     variant), which AlgoPerf writes to meta_data_0.json as `workload.attention…`
     (algoperf/logger_utils.py). `init_model_fn` raises ValueError for a model with another number
@@ -28,64 +29,42 @@ def with_variant(workload: Any, variant: Variant) -> Any:
 
     One object has one variant for good: submissions jit their step with the workload as a static
     argument, which JAX tells apart by identity, and a variant is no part of that key. Raises
-    ValueError for an object with a variant, one whose model was made already, one with an
-    equality of its own, a workload that is not supported, and a variant that it cannot take.
+    ValueError for a variant that the workload cannot take.
     """
-    name = supported.name_of_class(type(workload).__name__)
-    entry = supported.SUPPORTED[name]
     catalog.check_variant(algoperf_specs.PREFIX + name, variant.name)
-    _check_unused(workload, variant)
+    point = supported.SUPPORTED[name]
+    inside = causal_attention.injected if point.causal else inject.injected
+    contexts = {
+        **dict.fromkeys((*_MODEL_METHODS, *point.traced), inside),
+        **dict.fromkeys(point.jitted, _injected_while_tracing),
+    }
     members: dict[str, Any] = {
         "attention": variant.name,
         "attention_tau": variant.hyperparameters.get("tau", 1.0),
     }
-    inside = causal_attention.injected if entry.own_attention else inject.injected
-    contexts = {
-        **dict.fromkeys((*_MODEL_METHODS, *entry.traced), inside),
-        **dict.fromkeys(entry.jitted, _injected_while_tracing),
-    }
     base = type(workload)
-    for name, context in contexts.items():
-        members[name] = _entering(getattr(base, name), variant, entry, context)
+    for method, context in contexts.items():
+        entered = functools.partial(context, variant, depth=point.depth)
+        members[method] = _entering(getattr(base, method), entered, variant, point.layers)
     workload.__class__ = tiny_sizes.subclass(base, members)
     return workload
 
 
-def _check_unused(workload: Any, variant: Variant) -> None:
-    before = getattr(workload, "attention", None)
-    if before is not None:
-        raise ValueError(
-            f"this workload object has the variant {before!r} already; make a new object for "
-            f"{variant.name!r}"
-        )
-    if getattr(workload, "_param_shapes", None) is not None:
-        raise ValueError(
-            "this workload object has made its model already, and compiled functions may hold it "
-            "without the variant; call with_variant on a new object"
-        )
-    if type(workload).__hash__ is not object.__hash__:
-        raise ValueError(
-            f"{type(workload).__name__} defines its own equality, so two objects with different "
-            "variants could share a compiled function"
-        )
-
-
 def _entering(
     method: Callable[..., Any],
+    context: Callable[[], contextlib.AbstractContextManager[Any]],
     variant: Variant,
-    entry: supported.InjectionPoint,
-    context: Callable[..., contextlib.AbstractContextManager[Any]],
+    layers: int,
 ) -> Callable[..., Any]:
     """Returns a method of the workload's class, run inside the context."""
 
     @functools.wraps(method)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with context(variant, depth=entry.depth) as injection:
+        with context() as injection:
             output = method(self, *args, **kwargs)
         if method.__name__ == "init_model_fn":
-            causal_attention.check_layers(
-                variant, injection.layers, entry.layers, f"AlgoPerf's {entry.class_name}"
-            )
+            model = f"AlgoPerf's {type(self).__name__}"
+            causal_attention.check_layers(variant, injection.layers, layers, model)
             self.attention_layers = len(injection.layers)
         return output
 

@@ -5,7 +5,7 @@ Of the data: TFDS would download what is missing.
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,38 +13,47 @@ from absl import flags
 
 from attention import table
 from workloads import algoperf_specs, catalog
-from workloads.algoperf import data, supported, tiny_sizes
+from workloads.algoperf import data, tiny_sizes
 from workloads.algoperf.installation import Installation
 
 # submission_runner.py marks these as required. Flags and defaults below are its own too.
 REQUIRED = ("workload", "framework", "submission_path", "experiment_dir", "experiment_name")
+_TOKENIZER = "librispeech_tokenizer_vocab_path"
 _STRINGS = (
     *REQUIRED,
     "tuning_ruleset",
     "data_dir",
     "imagenet_v2_data_dir",
-    "librispeech_tokenizer_vocab_path",
+    _TOKENIZER,
     "hparam_start_index",
     "hparam_end_index",
     "rng_seed",
 )
-_BOOLEANS = ("skip_evals", "resume_last_run")
+_BOOLEANS = ("skip_evals", "overwrite", "resume_last_run", "append_timestamp")
 _DEFAULTS = {"data_dir": "~/data", "tuning_ruleset": "external"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A requested run: our options, and the flags of AlgoPerf's runner."""
+    """A requested run of somebody else's trainer: the variant, and the trainer's own flags."""
 
     attention: str
     tau: float | None
-    tiny: bool
     arguments: tuple[str, ...]
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
         """What `attention.registry.get` takes beside the name."""
         return {} if self.tau is None else {"tau": self.tau}
+
+    def check_attention(self) -> None:
+        """Raises ValueError for a variant that is not known, or that lacks its temperature."""
+        table.check(self.attention, self.hyperparameters)
+        # A +temp variant with τ = 1 is the plain one under another name.
+        if "temp" in self.attention.split("+") and self.tau is None:
+            raise ValueError(
+                f"--attention={self.attention} needs its temperature; give --tau=0.9, as studies do"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,39 +69,47 @@ class CheckedRun:
     notes: tuple[str, ...] = ()
 
 
-def check_attention(attention: str, hyperparameters: dict[str, Any]) -> None:
-    """Raises ValueError for a variant, as a command line names it, that is not known, or that lacks
-    its temperature."""
-    table.check(attention, hyperparameters)
-    # A +temp variant with τ = 1 is the plain one under another name.
-    if "temp" in attention.split("+") and "tau" not in hyperparameters:
-        raise ValueError(
-            f"--attention={attention} needs its temperature; give --tau=0.9, as studies do"
-        )
-
-
-def check(request: Request, installation: Installation) -> CheckedRun:
+def check(request: Request, installation: Installation, tiny: bool = False) -> CheckedRun:
     """Returns a run that AlgoPerf can be started with. Reads no data and loads no JAX.
 
+    tiny: whether fabricated data is evaluated.
+
     Raises ValueError with what to do: unknown variant or workload, flags that absl refuses, another
-    framework than JAX, a missing tokenizer, missing or fabricated data.
+    framework than JAX, a missing tokenizer, an experiment that exists, missing or fabricated data,
+    a submission that AlgoPerf could not import.
     """
-    check_attention(request.attention, request.hyperparameters)
+    request.check_attention()
     values = _parse(request.arguments)
     if values["framework"] != "jax":
         raise ValueError(
             f"--framework={values['framework']}: variants are JAX code; give --framework=jax"
         )
     name = values["workload"]
-    supported.injection_point(name)
     catalog.check_variant(algoperf_specs.PREFIX + name, request.attention)
-    base = data.base_of(name)
-    _check_tokenizer(values, base)
+    installation.check_registered(name)
+    if algoperf_specs.TOKENIZER in catalog.get(algoperf_specs.PREFIX + name).extra_paths:
+        data.check_tokenizer(f"--{_TOKENIZER}", values[_TOKENIZER])
     _check_resume(values)
-    _check_data(values, base)
-    sizes = _check_sizes(request.tiny, values, base)
+    _check_experiment(values)
+    directory = Path(values["data_dir"]).expanduser()
+    second = values["imagenet_v2_data_dir"] and Path(values["imagenet_v2_data_dir"]).expanduser()
+    # The self-tuning ruleset does not hand --skip_evals on (submission_runner.py).
+    evaluates = not values["skip_evals"] or values["tuning_ruleset"] == "self"
+    data.check_files(name, directory, second, evaluates)
+    sizes = tiny_sizes.read_sizes(directory, name)
+    if tiny and sizes is None:
+        raise ValueError(
+            f"--tiny: {directory} holds real data (no {tiny_sizes.MARKER} that names the data of "
+            f"{name}); evaluations of it keep AlgoPerf's sizes"
+        )
+    if sizes is not None and not tiny and evaluates:
+        raise ValueError(
+            f"{directory} holds fabricated data of {sizes} examples, and AlgoPerf's evaluations "
+            "divide by their real numbers (50,000 images). Give --tiny (before `--`), which "
+            "evaluates what is there and says so in flags_0.json, or --skip_evals"
+        )
     root = _import_root(values["submission_path"], installation)
-    return CheckedRun(name, root, sizes, _notes(values))
+    return CheckedRun(name, root, sizes if tiny else None, _notes(values))
 
 
 def _parse(arguments: Sequence[str]) -> dict[str, Any]:
@@ -111,19 +128,6 @@ def _parse(arguments: Sequence[str]) -> dict[str, Any]:
     return {name: values[name].value for name in values}
 
 
-def _check_tokenizer(values: dict[str, Any], base: str) -> None:
-    if base != "librispeech_conformer":
-        return
-    path = values["librispeech_tokenizer_vocab_path"]
-    if not path or not Path(path).is_file():
-        flaw = f"={path}: no such file" if path else " is not given"
-        raise ValueError(
-            f"--librispeech_tokenizer_vocab_path{flaw}. Without it AlgoPerf reports a word error "
-            "rate of 0 and goals reached. Give the SentencePiece model that its dataset_setup "
-            "wrote (spm_model.vocab)"
-        )
-
-
 def _check_resume(values: dict[str, Any]) -> None:
     """It restores eval_results as None and reads them as a dict (checkpoint_utils).
 
@@ -138,50 +142,39 @@ def _check_resume(values: dict[str, Any]) -> None:
         )
 
 
-def _check_data(values: Mapping[str, Any], base: str) -> None:
-    directory, second = (
-        values[flag] and Path(values[flag]).expanduser()
-        for flag in ("data_dir", "imagenet_v2_data_dir")
-    )
-    if missing := data.missing(base, directory, second, _evaluates(values)):
+def _check_experiment(values: dict[str, Any]) -> None:
+    """AlgoPerf asks on the terminal whether to go on in a directory that exists.
+
+    "y" mixes the measurements of two variants, "N" ends with status 0, and without a terminal the
+    question is a traceback.
+    """
+    root = Path(values["experiment_dir"]).expanduser()
+    if not root.is_absolute():
         raise ValueError(
-            f"{base} lacks {', '.join(missing)}: AlgoPerf would download it, or fail. Its dataset "
-            "guide says how to prepare it; to try without, `python -m workloads algoperf_data DIR "
-            f"--workload={base}` writes a few fabricated examples"
+            f"--experiment_dir={root}: AlgoPerf's checkpoints need an absolute path; give "
+            f"--experiment_dir={root.resolve()}"
         )
-
-
-def _evaluates(values: Mapping[str, Any]) -> bool:
-    # The self-tuning ruleset does not hand --skip_evals on (submission_runner.py).
-    return not values["skip_evals"] or values["tuning_ruleset"] == "self"
-
-
-def _check_sizes(tiny: bool, values: Mapping[str, Any], base: str) -> dict[str, int] | None:
-    """Returns the sizes that `--tiny` evaluates, None without it."""
-    directory = Path(values["data_dir"]).expanduser()
-    sizes = tiny_sizes.read_sizes(directory, base)
-    if tiny and sizes is None:
-        raise ValueError(
-            f"--tiny: {directory} holds real data (no {tiny_sizes.MARKER} that names {base}); "
-            "evaluations of it keep AlgoPerf's sizes"
-        )
-    if sizes is not None and not tiny and _evaluates(values):
-        raise ValueError(
-            f"{directory} holds fabricated data of {sizes} examples, and AlgoPerf's evaluations "
-            "divide by their real numbers (50,000 images). Give --tiny (before `--`), which "
-            "evaluates what is there and says so in flags_0.json, or --skip_evals"
-        )
-    return sizes if tiny else None
+    directory = root / values["experiment_name"] / f"{values['workload']}_jax"
+    if directory.exists() and not (values["overwrite"] or values["append_timestamp"]):
+        raise ValueError(f"{directory} exists. Give another --experiment_name, or --overwrite")
 
 
 def _import_root(submission: str, installation: Installation) -> Path:
-    """Returns the directory below which AlgoPerf will find `--submission_path`.
+    """Returns the directory below which `--submission_path` lies.
 
     AlgoPerf imports `a/b.py` as `a.b`: from the working directory, its own, or ours.
     """
+    path = Path(submission)
     ours = Path(__file__).resolve().parents[2]
     roots = (Path.cwd(), installation.directory, ours)
-    return next((root for root in roots if (root / submission).is_file()), Path.cwd())
+    if not path.is_absolute() and path.suffix == ".py":
+        for root in roots:
+            if (root / path).is_file():
+                return root
+    raise ValueError(
+        f"--submission_path={submission}: AlgoPerf imports it as a module. Give the path of a .py "
+        f"file relative to one of {', '.join(map(str, roots))}"
+    )
 
 
 def _notes(values: dict[str, Any]) -> tuple[str, ...]:

@@ -1,7 +1,9 @@
-"""Which AlgoPerf workloads take our attention, and where their layers are. Loads no JAX."""
+"""Where the attention layers of AlgoPerf's workloads are. Loads no JAX.
+
+Which workloads take a variant, and which variants: `workloads.algoperf_specs`.
+"""
 
 import dataclasses
-import difflib
 import functools
 import re
 from collections.abc import Callable
@@ -38,93 +40,34 @@ class InjectionPoint:
     `layers`: how many attention modules the model has at full size. `depth`: the layer's index by
     the path of its attention module. `traced`: methods beside
     `init_model_fn` and `model_fn` that call the model at every call. `jitted`: methods under
-    `jax.jit`, which call it only while they are traced. `own_attention`: the model is not built on
-    flax's attention module (`workloads.algoperf.causal_attention`). What the model can take:
-    `workloads.algoperf_specs`.
+    `jax.jit`, which call it only while they are traced. `causal`: the model is not built on
+    flax's attention module (`workloads.algoperf.causal_attention`).
     """
 
-    class_name: str
     layers: int
     depth: Callable[[str], int]
     traced: tuple[str, ...] = ()
     jitted: tuple[str, ...] = ()
-    own_attention: bool = False
+    causal: bool = False
 
 
-def _wmt(class_name: str) -> InjectionPoint:
-    # These call their models themselves, not through model_fn (wmt_jax/workload.py). Six encoder
-    # blocks with one attention, six decoder blocks with two.
-    return InjectionPoint(
-        class_name, 18, _wmt_depth, ("predict_step",), ("eval_step", "initialize_cache")
-    )
+_CONFORMER = InjectionPoint(4, _conformer_depth)
+# WMT's methods call their models themselves, not through model_fn (wmt_jax/workload.py). Six
+# encoder blocks with one attention, six decoder blocks with two.
+_WMT = InjectionPoint(18, _wmt_depth, ("predict_step",), ("eval_step", "initialize_cache"))
 
-
-# Class names: algoperf/workloads/workloads.py. Module names: …_jax/models.py.
+# By AlgoPerf's names of workloads. Names of modules: …_jax/models.py.
 SUPPORTED: dict[str, InjectionPoint] = {
-    "imagenet_vit": InjectionPoint("ImagenetVitWorkload", 12, _vit_depth),
-    "imagenet_vit_glu": InjectionPoint("ImagenetVitGluWorkload", 12, _vit_depth),
-    "imagenet_vit_map": InjectionPoint("ImagenetVitMapWorkload", 13, _vit_depth),
-    "librispeech_conformer": InjectionPoint("LibriSpeechConformerWorkload", 4, _conformer_depth),
-    "librispeech_conformer_attention_temperature": InjectionPoint(
-        "LibriSpeechConformerAttentionTemperatureWorkload", 4, _conformer_depth
-    ),
-    "librispeech_conformer_layernorm": InjectionPoint(
-        "LibriSpeechConformerLayerNormWorkload", 4, _conformer_depth
-    ),
-    "librispeech_conformer_gelu": InjectionPoint(
-        "LibriSpeechConformerGeluWorkload", 4, _conformer_depth
-    ),
-    "wmt": _wmt("WmtWorkload"),
-    "wmt_post_ln": _wmt("WmtWorkloadPostLN"),
-    "wmt_attention_temp": _wmt("WmtWorkloadAttentionTemp"),
-    "wmt_glu_tanh": _wmt("WmtWorkloadGLUTanH"),
-    "finewebedu_lm": InjectionPoint("LmWorkload", 12, _lm_depth, own_attention=True),
+    "imagenet_vit": InjectionPoint(12, _vit_depth),
+    "imagenet_vit_glu": InjectionPoint(12, _vit_depth),
+    "imagenet_vit_map": InjectionPoint(13, _vit_depth),
+    "librispeech_conformer": _CONFORMER,
+    "librispeech_conformer_attention_temperature": _CONFORMER,
+    "librispeech_conformer_layernorm": _CONFORMER,
+    "librispeech_conformer_gelu": _CONFORMER,
+    "wmt": _WMT,
+    "wmt_post_ln": _WMT,
+    "wmt_attention_temp": _WMT,
+    "wmt_glu_tanh": _WMT,
+    "finewebedu_lm": InjectionPoint(12, _lm_depth, causal=True),
 }
-
-_REFUSED: dict[str, str] = {
-    "imagenet_vit_post_ln": (
-        "AlgoPerf itself cannot run it at 2c90454: Encoder1DBlock calls the output of its second "
-        "Dropout, `Dropout(rate)(y, train)(rate=rate)`, and an array cannot be called "
-        "(imagenet_vit/imagenet_jax/models.py)"
-    ),
-}
-# By the start of their names.
-_WITHOUT_ATTENTION = (
-    "cifar",
-    "criteo1tb",
-    "fastmri",
-    "imagenet_resnet",
-    "librispeech_deepspeech",
-    "mnist",
-    "ogbg",
-)
-
-
-def injection_point(name: str) -> InjectionPoint:
-    """Returns where a variant enters the workload `name`.
-
-    Raises ValueError with the reason, and what works, for one that cannot be.
-    """
-    if name in SUPPORTED:
-        return SUPPORTED[name]
-    if name in _REFUSED:
-        reason = _REFUSED[name]
-    elif name.startswith(_WITHOUT_ATTENTION):
-        reason = "its model has no attention"
-    else:
-        near = difflib.get_close_matches(name, SUPPORTED, n=1)
-        reason = "it is not known" + (f" (did you mean {near[0]!r}?)" if near else "")
-    raise ValueError(
-        f"workload {name!r} does not take --attention: {reason}. These do: {', '.join(SUPPORTED)}"
-    )
-
-
-def name_of_class(class_name: str) -> str:
-    """Returns the workload's name for its class. Raises ValueError for another class."""
-    names = {entry.class_name: name for name, entry in SUPPORTED.items()}
-    if class_name not in names:
-        raise ValueError(
-            f"workload class {class_name!r} does not take an attention variant. These do: "
-            + ", ".join(f"{name} ({known})" for known, name in names.items())
-        )
-    return names[class_name]

@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from workloads.base.errors import DataError
 
@@ -39,15 +40,78 @@ class Revision:
         return f", with local changes to {shown}" if self.changed else ""
 
 
-def record(name: str, directory: Path, checkout: Revision) -> dict[str, str]:
-    """Returns what logs and studies record of a checkout: `<name>_dir`, `_commit` and which files
-    differ from that; and attnperf's own commit."""
-    return {
-        "attnperf_commit": str(revision(Path(__file__).resolve().parents[2])),
-        f"{name}_dir": str(directory),
-        f"{name}_commit": str(checkout),
-        f"{name}_changed_files": ", ".join(checkout.changed),
-    }
+@dataclasses.dataclass(frozen=True)
+class Checkout:
+    """One project of somebody else's: its files, in `directory`, and what is checked out there.
+
+    A subclass says what it is: its name, its package, the tested commits, the oldest first, and
+    what a user does who lacks it.
+    """
+
+    directory: Path
+    revision: Revision
+    name: ClassVar[str]
+    package: ClassVar[str]
+    tested: ClassVar[tuple[str, ...]]
+    what_to_do: ClassVar[str]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.revision} in {self.directory}"
+
+    @property
+    def remark(self) -> str | None:
+        """A sentence where this is not known to be a tested commit as it is, else None."""
+        commit, changes = self.revision.commit, self.revision.changes
+        if commit and not changes and any(tested.startswith(commit) for tested in self.tested):
+            return None
+        state = f"is at commit {commit[:12]}{changes}" if commit else "is at an unknown commit"
+        return (
+            f"{self.name} in {self.directory} {state}; attnperf was tested with "
+            f"{' and '.join(tested[:7] for tested in self.tested)}, and what it computes may have "
+            "changed"
+        )
+
+    def record(self) -> dict[str, str]:
+        """Returns what logs and studies record of it, and attnperf's own commit."""
+        return {
+            "attnperf_commit": str(revision(Path(__file__).resolve().parents[2])),
+            f"{self.package}_dir": str(self.directory),
+            f"{self.package}_commit": str(self.revision),
+            f"{self.package}_changed_files": ", ".join(self.revision.changed),
+        }
+
+    def activate(self) -> None:
+        """Puts the directory on sys.path, first, so that its package is the one that is imported.
+
+        Raises MissingError where another one has been imported already.
+        """
+        loaded = sys.modules.get(self.package)
+        if loaded and Path(str(loaded.__file__)).resolve().parents[1] != self.directory:
+            raise MissingError(
+                f"{self.package} was imported from {loaded.__file__} before {self.directory} was "
+                f"asked for; one process can hold one {self.name}. Start another process"
+            )
+        if str(self.directory) not in sys.path:
+            sys.path.insert(0, str(self.directory))
+
+    @contextlib.contextmanager
+    def missing_named(self) -> Iterator[None]:
+        """Raises MissingError for a library that a file of the directory imports in vain.
+
+        The file may import it through another library. A user's own file that lacks one keeps
+        Python's error.
+        """
+        try:
+            yield
+        except ModuleNotFoundError as error:
+            names = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+            files = [Path(name).resolve() for name in names if not name.startswith("<frozen ")]
+            sources = [file for file in files if "site-packages" not in file.parts]
+            if not sources or not sources[-1].is_relative_to(self.directory):
+                raise
+            raise MissingError(
+                f"{sources[-1]} needs {error.name}, which is not installed. {self.what_to_do}"
+            ) from error
 
 
 def revision(directory: Path) -> Revision:
@@ -88,35 +152,3 @@ def check_files(
         lacking = ", ".join(missing)
         raise MissingError(f"{directory} is not {name}: it lacks {lacking}. {what_to_do}")
     return directory
-
-
-def put_first(directory: Path, package: str, name: str) -> None:
-    """Puts the directory on sys.path, first, so that `import package` finds this one.
-
-    Raises MissingError where another one has been imported already.
-    """
-    loaded = sys.modules.get(package)
-    if loaded is not None and Path(str(loaded.__file__)).resolve().parents[1] != directory:
-        raise MissingError(
-            f"{package} was imported from {loaded.__file__} before {directory} was asked for; one "
-            f"process can hold one {name}. Start another process"
-        )
-    if str(directory) not in sys.path:
-        sys.path.insert(0, str(directory))
-
-
-@contextlib.contextmanager
-def missing_named(directory: Path, what_to_do: str) -> Iterator[None]:
-    """Raises MissingError for a library that a file of the directory imports in vain, itself or
-    through another library; what a user's own file imports is that file's."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        names = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-        files = [Path(name).resolve() for name in names if not name.startswith("<frozen ")]
-        own = [file for file in files if "site-packages" not in file.parts]
-        if not own or not own[-1].is_relative_to(directory):
-            raise
-        raise MissingError(
-            f"{own[-1]} needs {error.name}, which is not installed. {what_to_do}"
-        ) from error

@@ -7,6 +7,7 @@ import os
 
 from attention import files
 from workloads import init2winit_specs as specs
+from workloads.algoperf.preflight import Request
 from workloads.base.errors import DataError
 from workloads.init2winit import installation, preflight
 
@@ -41,16 +42,11 @@ class Check:
         if missing:
             raise DataError(f"{self.name} needs {', '.join(missing)}, not installed here", _REMEDY)
         checkout = installation.find(init2winit_dir or None)
-        fields = dict(specs.read_config(init2winit_config))
-        request = preflight.Request(
-            attention="standard",
-            tau=None,
-            data_dir=str(data_dir),
-            arguments=arguments(fields, model=specs.own_name(self.name), num_train_steps=1),
-        )
-        run = preflight.check(request, checkout)
-        line = f"{checkout}: {run.model} on {run.dataset}"
-        return [f"{line}, data in {data_dir}", *filter(None, [checkout.remark])]
+        fields = specs.read_config(init2winit_config)
+        settings = arguments(fields, model=specs.own_name(self.name), num_train_steps=1)
+        run = preflight.check(Request("standard", None, settings), checkout, str(data_dir))
+        line = f"{checkout}: {run.record['model']} on {run.record['dataset']}, data in {data_dir}"
+        return [line, *filter(None, [checkout.remark])]
 
     def prepare(self, data_dir: str, manual_dir: str | None = None) -> None:
         """Raises DataError: its data sets are prepared by tensorflow-datasets or by hand."""

@@ -1,11 +1,9 @@
 """Where init2winit is: a checkout that the user names. It is never changed."""
 
-import dataclasses
 import importlib
 import os
 import sys
 import types
-from pathlib import Path
 
 from workloads.base import host_checkout
 from workloads.init2winit import missing_symbols
@@ -27,34 +25,16 @@ _WHAT_TO_DO = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Installation:
+class Installation(host_checkout.Checkout):
     """One checkout: `directory` holds `init2winit/` and `hessian/`.
 
     Made by `find`.
     """
 
-    directory: Path
-    revision: host_checkout.Revision
-
-    def __str__(self) -> str:
-        return f"init2winit {self.revision} in {self.directory}"
-
-    @property
-    def remark(self) -> str | None:
-        """A sentence where this is not known to be the tested commit as it is, else None."""
-        commit, changes = self.revision.commit, self.revision.changes
-        if commit == TESTED_COMMIT and not changes:
-            return None
-        stands = f"is at commit {commit[:12]}{changes}" if commit else "tells no commit"
-        return (
-            f"init2winit in {self.directory} {stands}; attnperf was tested with "
-            f"{TESTED_COMMIT[:7]}. It has the same gaps, but what it computes may have changed"
-        )
-
-    def record(self) -> dict[str, str]:
-        """Returns what logs and studies record of it."""
-        return host_checkout.record("init2winit", self.directory, self.revision)
+    name = "init2winit"
+    package = "init2winit"
+    tested = (TESTED_COMMIT,)
+    what_to_do = _WHAT_TO_DO
 
     def main_module(self, data_dir: str | None) -> types.ModuleType:
         """Its `main.py` as a module, imported with JAX, TensorFlow and all that it imports, what
@@ -65,18 +45,11 @@ class Installation:
         self.activate()
         if "init2winit.main" in sys.modules:
             return sys.modules["init2winit.main"]
-        with host_checkout.missing_named(self.directory, _WHAT_TO_DO):
+        with self.missing_named():
             missing_symbols.fill_modules(self.directory, data_dir)
             main = importlib.import_module("init2winit.main")
             missing_symbols.fill_names(main)
         return main
-
-    def activate(self) -> None:
-        """Puts the directory on sys.path, first.
-
-        Raises MissingError where another init2winit has been imported already.
-        """
-        host_checkout.put_first(self.directory, "init2winit", "init2winit")
 
 
 def find(directory: str | os.PathLike[str] | None = None) -> Installation:

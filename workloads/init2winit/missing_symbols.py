@@ -224,16 +224,13 @@ def fill_names(main: Any) -> None:
     main.CNS_LOGS_ENCODING = ""
     main.makedirs = functools.partial(os.makedirs, exist_ok=True)
 
-    def file_options(*, cns2_storage_options: None = None, **options: Any) -> Any:
+    def file_options(*, cns2_storage_options: dict[str, Any], **options: Any) -> Any:
         del cns2_storage_options
         return ocp.checkpoint_manager.FileOptions(**options)
 
-    def no_options(**_: Any) -> None:
-        return None
-
     orbax = Substitute(
         ocp,
-        options=Substitute(ocp.options, Cns2StorageOptions=no_options),
+        options=Substitute(ocp.options, Cns2StorageOptions=dict),
         checkpoint_manager=Substitute(ocp.checkpoint_manager, FileOptions=file_options),
     )
     for path in _ORBAX_USERS:

@@ -17,6 +17,7 @@ init2winit/trainer_lib/training_algorithm.py of github.com/google/init2winit.
 import contextlib
 import dataclasses
 import functools
+import itertools
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -45,28 +46,20 @@ def register(
     `_MODEL_TRAINING_DEFAULTS` get the model's. A variant that a model cannot have (`per_dim_temp`
     of the Conformers, which have it inside) is left out.
 
-    Raises ValueError for a model that is not known to work or is not registered there, for an
-    unknown variant, and for a name that is taken.
+    Raises ValueError for a model that is not known to work and for an unknown variant.
     """
-    variants = tuple(variants)
-    pairs = []
-    for name in names:
+    registered = []
+    for name, variant in itertools.product(names, variants):
         init2winit_specs.model(name)
-        if name not in models._ALL_MODELS:
-            registered = ", ".join(models._ALL_MODELS)
-            raise ValueError(f"init2winit's registry has no {name!r}: {registered}")
-        for variant in variants:
-            table.check(variant, {})
-            with contextlib.suppress(ValueError):
-                catalog.check_variant(init2winit_specs.PREFIX + name, variant)
-                pairs.append((name, variant))
-    return tuple(_register(models, training_algorithm, *pair) for pair in pairs)
+        table.check(variant, {})
+        with contextlib.suppress(ValueError):
+            catalog.check_variant(init2winit_specs.PREFIX + name, variant)
+            registered.append(_register(models, training_algorithm, name, variant))
+    return tuple(registered)
 
 
 def _register(models: Any, training_algorithm: Any, base: str, variant: str) -> str:
     name = f"{base}_{variant}"
-    if name in models._ALL_MODELS:
-        raise ValueError(f"{name!r} is registered already; register once per process")
     model, hyperparameters = models._ALL_MODELS[base]
     hyperparameters = hyperparameters.copy_and_resolve_references()
     if "temp" in variant.split("+"):

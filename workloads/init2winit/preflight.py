@@ -13,7 +13,7 @@ from typing import Any
 from absl import flags
 from ml_collections import config_flags
 
-from attention import files
+from attention import files, table
 from workloads import catalog
 from workloads import init2winit_specs as specs
 from workloads.algoperf import preflight as algoperf
@@ -22,8 +22,6 @@ from workloads.init2winit.installation import Installation
 
 CONFIG = str(Path(default_config.__file__).resolve())
 META = "meta_data.json"
-# Its registries.
-MODELS, DATASETS = "model_lib/models.py", "dataset_lib/datasets.py"
 # Data sets that tensorflow-datasets reads, by the folder it looks for (small_image_datasets.py).
 _TFDS = {
     "mnist": "mnist",
@@ -46,77 +44,59 @@ _TEXT_FILES = ("train.txt", "valid.txt", "test.txt")
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
-    """A run as it was asked for: our options, and the flags of init2winit's main.py as given."""
-
-    attention: str
-    tau: float | None
-    data_dir: str | None
-    arguments: tuple[str, ...]
-
-    @property
-    def hyperparameters(self) -> dict[str, Any]:
-        """What `attention.registry.get` takes beside the name."""
-        return {} if self.tau is None else {"tau": self.tau}
-
-
-@dataclasses.dataclass(frozen=True)
 class CheckedRun:
-    """What the checks found. `arguments` are main.py's, with its config first."""
+    """A run that main.py can be started with: what it records, and where it writes.
 
-    model: str
-    dataset: str
-    num_train_steps: int
+    record: what meta_data.json gains, since init2winit itself writes it nowhere. arguments:
+    main.py's, its config first. note: a sentence for the user, or None.
+    """
+
+    record: dict[str, Any]
     experiment_dir: Path
     worker_id: int
     arguments: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-
-    @property
-    def directory(self) -> Path:
-        """Where the run writes: `<experiment_dir>/<worker_id>`."""
-        return self.experiment_dir / str(self.worker_id)
+    note: str | None
 
 
-def check(request: Request, installation: Installation) -> CheckedRun:
-    """Returns what a run needs to know beside its request. Reads no data and loads no JAX.
+def check(
+    request: algoperf.Request, installation: Installation, data_dir: str | None = None
+) -> CheckedRun:
+    """Returns a run that init2winit can be started with. Reads no data and loads no JAX.
 
     Raises ValueError with what to do: unknown variant, model or data set, a model without
     attention, a field that is required, data that are missing, a directory with another run.
     """
-    algoperf.check_attention(request.attention, request.hyperparameters)
+    request.check_attention()
     arguments = _with_config(request.arguments)
-    given, config = _parse(arguments)
+    values, config = _parse(arguments)
     for name in ("model", "dataset", "num_train_steps"):
         if config.get(name) is None:
             raise ValueError(f"init2winit's main.py needs --config.{name}=…, after `--`")
     specs.model(config.model)
     catalog.check_variant(specs.PREFIX + config.model, request.attention)
-    for file, kind, name in (
-        (MODELS, "model", config.model),
-        (DATASETS, "data set", config.dataset),
-    ):
-        if name not in (known := registered(installation, file)):
-            raise ValueError(f"init2winit has no {kind} {name!r}; it has {', '.join(known)}")
+    known = data_sets(installation)
+    if config.dataset not in known:
+        raise ValueError(f"init2winit has no data set {config.dataset!r}; it has {known}")
     if config.dataset in _BROKEN:
         raise ValueError(f"data set {config.dataset}: {_BROKEN[config.dataset]}")
-    _check_data(config.dataset, request.data_dir)
-    run = CheckedRun(
-        model=config.model,
-        dataset=config.dataset,
-        num_train_steps=config.num_train_steps,
-        experiment_dir=_experiment_dir(given["experiment_dir"]),
-        worker_id=given["worker_id"],
-        arguments=arguments,
-    )
-    note = _earlier(run, request, str(installation.revision))
-    return dataclasses.replace(run, notes=(note,) if note else ())
+    _check_data(config.dataset, data_dir)
+    record = {
+        "attention": table.canonical(request.attention),
+        "attention_tau": request.tau or 1.0,
+        "model": config.model,
+        "dataset": config.dataset,
+    }
+    experiment_dir, worker_id = _experiment_dir(values["experiment_dir"]), values["worker_id"]
+    note = _resume_note(experiment_dir / str(worker_id), record, str(installation.revision))
+    record["num_train_steps"] = config.num_train_steps
+    return CheckedRun(record, experiment_dir, worker_id, arguments, note)
 
 
 def _with_config(arguments: tuple[str, ...]) -> tuple[str, ...]:
     """Its config's fields are read after the file, which is ours where none is given."""
-    given = any(re.match(r"--?config(=|$)", each) for each in arguments)
-    return arguments if given else (f"--config={CONFIG}", *arguments)
+    if any(re.match(r"--?config(=|$)", argument) for argument in arguments):
+        return arguments
+    return (f"--config={CONFIG}", *arguments)
 
 
 def _parse(arguments: tuple[str, ...]) -> tuple[dict[str, Any], Any]:
@@ -134,34 +114,30 @@ def _parse(arguments: tuple[str, ...]) -> tuple[dict[str, Any], Any]:
     except (flags.Error, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
         words = " ".join(str(error).split())
         raise ValueError(f"init2winit's --config: {words}") from error
-    for each in rest:
-        name = each.lstrip("-").partition("=")[0]
-        if each.startswith("-") and (name in config or name == "hparam_file"):
+    for argument in rest:
+        name = argument.lstrip("-").partition("=")[0]
+        if argument.startswith("-") and (name in config or name == "hparam_file"):
+            field = "hparam_overrides_json" if name.startswith("hparam") else name
             raise ValueError(
-                f"{each}: main.py has no such flag any more (since March 2026); its options are "
-                f"fields of its config: --config.{_field(name)}=…"
+                f"{argument}: main.py has no such flag any more (since March 2026); its options "
+                f"are fields of its config: --config.{field}=…"
             )
-    given = {name: values[name].value for name in ("experiment_dir", "worker_id")}
-    return given, config
+    return {name: values[name].value for name in ("experiment_dir", "worker_id")}, config
 
 
-def _field(name: str) -> str:
-    return "hparam_overrides_json" if name in ("hparam_overrides", "hparam_file") else name
+def data_sets(installation: Installation) -> list[str]:
+    """Returns the names in its registry of data sets; reads the file and imports nothing."""
+    text = (installation.directory / "init2winit/dataset_lib/datasets.py").read_text("utf-8")
+    return re.findall(r"^    '(\w+)': ?_Dataset\(", text, re.MULTILINE)
 
 
-def registered(installation: Installation, file: str) -> list[str]:
-    """Returns the names in one of its registries; reads the file and imports nothing."""
-    text = (installation.directory / "init2winit" / file).read_text("utf-8")
-    return re.findall(r"^    '(\w+)': ?(?:_Dataset)?\(", text, re.MULTILINE)
-
-
-def _experiment_dir(given: str | None) -> Path:
-    if not given:
+def _experiment_dir(text: str | None) -> Path:
+    if not text:
         raise ValueError("init2winit's main.py needs --experiment_dir=DIR, after `--`")
-    path = Path(given).expanduser()
+    path = Path(text).expanduser()
     if not path.is_absolute():
         raise ValueError(
-            f"--experiment_dir={given}: its checkpoints need an absolute path; give "
+            f"--experiment_dir={text}: its checkpoints need an absolute path; give "
             f"--experiment_dir={path.resolve()}"
         )
     return path
@@ -178,7 +154,7 @@ def _check_data(dataset: str, data_dir: str | None) -> None:
         if missing:
             raise ValueError(
                 f"--data_dir={data_dir} lacks {', '.join(missing)} of {dataset}; `python -m "
-                "workloads init2winit_data DIR --dataset=wikitext103` writes a small stand-in"
+                "workloads init2winit_data DIR --dataset=wikitext103` writes a small one"
             )
     if dataset in _TFDS:
         home = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
@@ -187,48 +163,34 @@ def _check_data(dataset: str, data_dir: str | None) -> None:
             raise ValueError(
                 f"{folder} holds no prepared data, and tensorflow-datasets would download it; "
                 "name a directory that does by --data_dir=DIR, before `--` (`python -m workloads "
-                "init2winit_data DIR` writes a small stand-in for mnist, --dataset=librispeech "
+                "init2winit_data DIR` makes a small mnist, --dataset=librispeech "
                 "for that), or prepare it: `tfds "
                 f"build {_TFDS[dataset]} --data_dir={files.quoted(Path(home).expanduser())}`"
             )
 
 
-def _earlier(run: CheckedRun, request: Request, commit: str) -> str | None:
-    """A note where init2winit will go on from an earlier run's checkpoints; ValueError where these
-    are another variant's, which it would not notice."""
-    path = run.directory / META
+def _resume_note(directory: Path, record: dict[str, Any], commit: str) -> str | None:
+    """Returns a note where init2winit will go on from a run's checkpoints in `directory`.
+
+    Raises ValueError where these are of another `record`, which init2winit would not notice.
+    """
+    path = directory / META
     if not path.is_file():
         return None
     try:
-        record = json.loads(path.read_text("utf-8"))
+        before = json.loads(path.read_text("utf-8"))
     except ValueError:
-        record = {}
-    before = {key: record.get(key) for key in recorded(request, run)}
-    now = recorded(request, run)
-    differs = [
-        key for key in ("attention", "attention_tau", "model", "dataset") if before[key] != now[key]
-    ]
-    if differs:
-        words = ", ".join(f"{key} {before[key]!r}" for key in differs)
+        before = {}
+    differing = [key for key, value in record.items() if before.get(key) != value]
+    if differing:
+        words = ", ".join(f"{key} {before.get(key)!r}" for key in differing)
         raise ValueError(
-            f"{run.directory} holds a run with {words}, whose checkpoints init2winit would go "
+            f"{directory} holds a run with {words}, whose checkpoints init2winit would go "
             "on from; give another --experiment_dir or --worker_id"
         )
-    begun = record.get("init2winit_commit", commit)
-    at = "" if begun == commit else f", which init2winit {begun} wrote; this is {commit}"
+    writer = before.get("init2winit_commit", commit)
+    at = "" if writer == commit else f", which init2winit {writer} wrote; this is {commit}"
     return (
-        f"{run.directory} holds a run ({record.get('status')}); init2winit goes on from its "
+        f"{directory} holds a run ({before.get('status')}); init2winit goes on from its "
         f"last checkpoint{at}"
     )
-
-
-def recorded(request: Request, run: CheckedRun) -> dict[str, Any]:
-    """Returns what meta_data.json gains: what init2winit itself does not write anywhere."""
-    mixer, *modifiers = request.attention.split("+")
-    return {
-        "attention": "+".join((mixer, *sorted(modifiers))),
-        "attention_tau": 1.0 if request.tau is None else request.tau,
-        "model": run.model,
-        "dataset": run.dataset,
-        "num_train_steps": run.num_train_steps,
-    }

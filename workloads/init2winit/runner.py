@@ -11,6 +11,7 @@ import os
 import sys
 from typing import Any
 
+from workloads.algoperf.preflight import Request
 from workloads.init2winit import installation, missing_symbols, preflight
 
 # optimizer_lib/optimizers.py has no branch for nadam, though its defaults are there.
@@ -21,7 +22,7 @@ _NADAMW = (
 )
 
 
-def run(request: preflight.Request, init2winit_dir: str | None = None) -> None:
+def run(request: Request, init2winit_dir: str | None = None, data_dir: str | None = None) -> None:
     """Runs init2winit's main with the variant; returns when it has ended.
 
     Everything is checked first (`preflight.check`), before JAX or TensorFlow load; what is filled
@@ -30,29 +31,32 @@ def run(request: preflight.Request, init2winit_dir: str | None = None) -> None:
     where training ends, with status 1 where it diverged.
     """
     checkout = installation.find(init2winit_dir)
-    checked = preflight.check(request, checkout)
+    checked = preflight.check(request, checkout, data_dir)
     print(f"python -m workloads init2winit: {checkout}", file=sys.stderr)
-    for note in filter(None, (checkout.remark, *checked.notes)):
+    for note in filter(None, (checkout.remark, checked.note)):
         print(f"python -m workloads init2winit: note: {note}", file=sys.stderr)
     for symbol in missing_symbols.TABLE:
         line = f"filled in ({symbol.kind}): {symbol.missing}: {symbol.instead}"
         print(line, file=sys.stderr)
-    if request.data_dir is not None:
-        os.environ["TFDS_DATA_DIR"] = request.data_dir
-    main = checkout.main_module(request.data_dir)
-    record = preflight.recorded(request, checked) | checkout.record()
-    prepare(main, request, checked, record)
+    if data_dir is not None:
+        os.environ["TFDS_DATA_DIR"] = data_dir
+    main = checkout.main_module(data_dir)
+    prepare(main, request, checked, checkout.record())
     _run(main, checked)
 
 
 def prepare(
-    main: Any, request: preflight.Request, checked: preflight.CheckedRun, record: dict[str, Any]
+    main: Any, request: Request, checked: preflight.CheckedRun, checkout: dict[str, str]
 ) -> None:
-    """Has init2winit's module main train `checked` with the variant and record `record`."""
+    """Has init2winit's module main train `checked` with the variant.
+
+    meta_data.json gains the record of the run, and that of the checkout.
+    """
     from attention import registry
     from workloads.algoperf.causal_attention import Substitute
     from workloads.init2winit import models
 
+    record = {**checked.record, **checkout}
     variant = registry.get(request.attention, **request.hyperparameters)
     get_model, build = main.models.get_model, main.hyperparameters.build_hparams
     write = main._write_trial_meta_data

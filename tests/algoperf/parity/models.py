@@ -11,7 +11,7 @@ that name is given another meaning. Neither's code is changed.
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -22,8 +22,7 @@ import numpy as np
 from attention import registry
 from tests.algoperf.parity import workload_pairs
 from tests.algoperf.parity.rows import CLOSE, DOUBLE, Row, largest, norm_ratio
-from tests.algoperf.parity.workload_pairs import FULL_SIZE, Pair, step_rows
-from workloads import algoperf_specs
+from tests.algoperf.parity.workload_pairs import Pair, step_rows
 from workloads.algoperf.installation import Installation
 from workloads.base import dropout
 from workloads.speech import spectrogram
@@ -32,31 +31,7 @@ _KEY = 11
 _RATE = 0.1
 
 
-def rows(installation: Installation, names: Sequence[str]) -> Iterator[Row]:
-    """Yields the comparison of the loss, of full-size trees, and of small models."""
-    if "imagenet_vit" in names:
-        yield from loss_rows(installation)
-    for name in names:
-        yield from shape_rows(name, installation)
-        yield from model_rows(name, installation, small=True)
-
-
-def rows_of_full_size(installation: Installation, names: Sequence[str]) -> Iterator[Row]:
-    """Yields the comparison of the two models whose variants are compared, at full size."""
-    for name in FULL_SIZE:
-        if name in names:
-            yield from model_rows(name, installation, small=False)
-
-
-def rows_in_double(installation: Installation, names: Sequence[str]) -> Iterator[Row]:
-    """Yields the comparison of the Conformers in float64."""
-    for name in algoperf_specs.SPEECH:
-        variants = _DOUBLE_VARIANTS if name in FULL_SIZE else ("standard",)
-        for variant in variants if name in names else ():
-            yield from double_rows(name, variant, installation)
-
-
-def shape_rows(name: str, installation: Installation) -> Iterator[Row]:
+def shape_rows(installation: Installation, name: str) -> Iterator[Row]:
     """Yields the comparison of the full-size parameter trees, which computes nothing."""
     pair = workload_pairs.make(name, installation)
     key = jax.random.PRNGKey(_KEY)
@@ -75,7 +50,7 @@ def _shapes(tree: Any) -> set[tuple[str, tuple[int, ...], str]]:
     return {(jax.tree_util.keystr(path), leaf.shape, str(leaf.dtype)) for path, leaf in leaves}
 
 
-def model_rows(name: str, installation: Installation, *, small: bool) -> Iterator[Row]:
+def model_rows(installation: Installation, name: str, small: bool) -> Iterator[Row]:
     """Yields the comparison from the same parameters, at full size or small."""
     pair = workload_pairs.make(name, installation, small=small)
     key = jax.random.PRNGKey(_KEY)
@@ -135,7 +110,6 @@ def loss_rows(installation: Installation) -> Iterator[Row]:
 
 
 _FRONT_END = "algoperf.workloads.librispeech_conformer.librispeech_jax.librispeech_preprocessor"
-_DOUBLE_VARIANTS = ("standard", "laser", "diff_laser")
 # How much further than AlgoPerf's own our float32 gradient may be from float64's.
 _NO_WORSE = 2.0
 
@@ -168,7 +142,7 @@ def double(installation: Installation) -> Iterator[None]:
         jax.config.update("jax_enable_x64", before)
 
 
-def double_rows(name: str, variant: str, installation: Installation) -> Iterator[Row]:
+def double_rows(installation: Installation, name: str, variant: str) -> Iterator[Row]:
     """Yields a training step of the small model in float64, then float32's errors against it."""
     pair = workload_pairs.make(name, installation, variant=registry.get(variant), small=True)
     key = jax.random.PRNGKey(_KEY)

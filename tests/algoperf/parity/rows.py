@@ -31,6 +31,12 @@ class Row:
     tolerance: float
     remark: str = ""
 
+    def __str__(self) -> str:
+        verdict = "pass" if self.passed else "**FAIL**"
+        quantity = f"{self.quantity}; {self.remark}" if self.remark else self.quantity
+        figures = f"{self.difference:.2g} | {self.tolerance:.2g}"
+        return f"| {self.subject} | {quantity} | {figures} | {verdict} |"
+
     @property
     def passed(self) -> bool:
         return self.difference <= self.tolerance

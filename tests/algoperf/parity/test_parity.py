@@ -1,9 +1,10 @@
-"""Our workloads and our submission against AlgoPerf's, small; skips where it is not installed.
+"""Our workloads and our submission against AlgoPerf's; skips where it is not installed.
 
-Full size, and the table of differences: `make parity`.
+`make parity` runs all of it and prints the table of differences. Tests marked `table` run there
+alone: small models take a minute each to compile, the full size takes minutes.
 """
 
-import itertools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -12,45 +13,86 @@ import pytest
 
 from attention import registry
 from sweeps.training import optimizers
-from tests.algoperf.parity import __main__ as command
-from tests.algoperf.parity import models, optimizer, variants, workload_pairs
+from tests.algoperf.parity import inputs, metrics, models, optimizer, rows, variants, workload_pairs
+from workloads import algoperf_specs, catalog
 
 # AlgoPerf and its libraries warn.
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 
+GENERAL = {
+    "optimizer": (optimizer.update_rows, optimizer.schedule_rows, optimizer.point_rows),
+    "metrics": (metrics.accuracy_rows, metrics.decoding_rows, metrics.wer_rows),
+    "inputs": (inputs.speech_rows, inputs.image_rows, inputs.mixup_rows),
+    "models": (models.loss_rows,),
+}
+FULL_SIZE = ("imagenet_vit", "librispeech_conformer")
+# Every mixer and every modifier.
+VARIANTS = (
+    "standard",
+    "laser",
+    "diff",
+    "diff_laser",
+    "standard+temp",
+    "laser+qk_norm",
+    "laser+per_dim_temp",
+)
+# What is run outside of `make parity` too, by its id.
+ALWAYS = (
+    "models-imagenet_vit_glu-small",
+    "models-librispeech_conformer-small",
+    "double-librispeech_conformer-standard",
+    "double-librispeech_conformer-diff_laser",
+    "variants-imagenet_vit-laser+qk_norm",
+    "variants-imagenet_vit-diff_laser",
+)
 
-def check(table):
-    assert [row for row in table if not row.passed] == []
+
+def _comparisons():
+    """Yields an id, a function from AlgoPerf to rows, and its other arguments."""
+    for name in (*algoperf_specs.IMAGES, *algoperf_specs.SPEECH):
+        yield f"models-{name}-small", models.model_rows, (name, True)
+    for name in FULL_SIZE:
+        yield f"full_size-{name}", models.model_rows, (name, False)
+        for variant in VARIANTS:
+            if not catalog.get(name).support.refusal(variant):
+                yield f"variants-{name}-{variant}", variants.variant_rows, (name, variant)
+    for name in algoperf_specs.SPEECH:
+        yield f"double-{name}-standard", models.double_rows, (name, "standard")
+    for variant in ("laser", "diff_laser"):
+        name = "librispeech_conformer"
+        yield f"double-{name}-{variant}", models.double_rows, (name, variant)
 
 
-GENERAL = [*itertools.chain(*command.GENERAL.values()), models.loss_rows]
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(function, id=f"{part}-{function.__name__}")
+        for part, functions in GENERAL.items()
+        for function in functions
+    ],
+)
+def test_training_metrics_and_data_are_algoperfs(reference, check, function):
+    check(function(reference))
 
 
-@pytest.mark.parametrize("rows", GENERAL, ids=lambda rows: rows.__name__)
-def test_training_metrics_and_data_are_algoperfs(reference, rows):
-    check(rows(reference))
+@pytest.mark.parametrize("name", [*algoperf_specs.IMAGES, *algoperf_specs.SPEECH])
+def test_models_full_size_tree_is_algoperfs(reference, check, name):
+    check(models.shape_rows(reference, name))
 
 
-@pytest.mark.parametrize("name", command.WORKLOADS)
-def test_the_full_size_tree_is_algoperfs(reference, name):
-    check(models.shape_rows(name, reference))
-
-
-@pytest.mark.parametrize("name", ["imagenet_vit_glu", "librispeech_conformer"])
-def test_values_steps_and_dropout_are_algoperfs(reference, name):
-    check(models.model_rows(name, reference, small=True))
-
-
-@pytest.mark.parametrize("variant", ["standard", "diff_laser"])
-def test_without_rounding_the_conformers_gradient_is_algoperfs(reference, variant):
-    """In float64; float32's two gradients, each some 1e-5 wrong, show less."""
-    check(models.double_rows("librispeech_conformer", variant, reference))
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        pytest.param(
+            function, arguments, id=id_, marks=() if id_ in ALWAYS else (pytest.mark.table,)
+        )
+        for id_, function, arguments in _comparisons()
+    ],
+)
+def test_values_steps_and_variants_are_algoperfs(reference, check, function, arguments):
+    """`double`: float32's two gradients, each some 1e-5 wrong, show less."""
+    check(function(reference, *arguments))
     assert jnp.ones(1).dtype == jnp.float32 == np.float32
-
-
-@pytest.mark.parametrize("variant", ["laser+qk_norm", "diff_laser"])
-def test_a_variant_is_the_same_in_algoperfs_model(reference, variant):
-    check(variants.variant_rows("imagenet_vit", variant, reference))
 
 
 def test_another_optimizer_exceeds_the_tolerance(reference, monkeypatch):
@@ -70,5 +112,14 @@ def test_another_variant_exceeds_every_tolerance(reference):
     )
     both = mixed.outputs(params, {}, mixed.batch(size=64), jax.random.key(2), train=True)
     names = ("logits", "loss", "gradient")
-    rows = list(workload_pairs.step_rows("mixed", names, *both, mixed.tolerances))
-    assert not any(row.passed for row in rows)
+    table = workload_pairs.step_rows("mixed", names, *both, mixed.tolerances)
+    assert not any(row.passed for row in table)
+
+
+def test_no_difference_hides_in_a_nan_or_a_shape():
+    ones = {"a": jnp.ones(2), "b": jnp.ones((2, 1))}
+    assert math.isnan(rows.largest(ones, {**ones, "b": jnp.full((2, 1), jnp.nan)}))
+    assert not rows.Row("subject", "quantity", math.nan, 1e-5).passed
+    for other in ({**ones, "b": jnp.ones((2, 3))}, {"a": jnp.ones(2)}):
+        with pytest.raises(ValueError, match="differ"):
+            rows.largest(ones, other)

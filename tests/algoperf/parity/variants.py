@@ -4,7 +4,7 @@ Both compute the variant by our code, which says nothing of the variant's formul
 `formula_row` holds against float64.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -16,33 +16,14 @@ from attention.variant import Variant
 from attention.verification import oracle
 from tests.algoperf.parity import workload_pairs
 from tests.algoperf.parity.rows import CLOSE, Row, largest
-from tests.algoperf.parity.workload_pairs import FULL_SIZE, Side, step_rows
-from workloads import catalog
+from tests.algoperf.parity.workload_pairs import Side, step_rows
 from workloads.algoperf.installation import Installation
 
 _KEY = 13
 _TAU = 0.9
-# Every mixer and every modifier; the Conformer's steps take a minute each to compile on CPU cores.
-_VARIANTS = (
-    "standard",
-    "laser",
-    "diff",
-    "diff_laser",
-    "standard+temp",
-    "laser+qk_norm",
-    "laser+per_dim_temp",
-)
 
 
-def rows(installation: Installation, names: Sequence[str]) -> Iterator[Row]:
-    """Yields the rows of every variant that a workload's model can have."""
-    for name in FULL_SIZE:
-        for variant in _VARIANTS if name in names else ():
-            if not catalog.get(name).support.refusal(variant):
-                yield from variant_rows(name, variant, installation)
-
-
-def variant_rows(name: str, variant: str, installation: Installation) -> Iterator[Row]:
+def variant_rows(installation: Installation, name: str, variant: str) -> Iterator[Row]:
     """Yields tree, initial values, and a training step without dropout; small models."""
     hyperparameters: dict[str, Any] = {"tau": _TAU} if "temp" in variant.split("+") else {}
     chosen = registry.get(variant, **hyperparameters)

@@ -21,8 +21,6 @@ from workloads import algoperf_specs, registry
 from workloads.algoperf.installation import Installation
 from workloads.base import spec
 
-# Of these, the variants and the full size are compared.
-FULL_SIZE = ("imagenet_vit", "librispeech_conformer")
 _SMALL_VIT = {"width": 48, "depth": 2, "mlp_dim": 96, "num_heads": 4}
 # AlgoPerf's initialisation takes a batch of two utterances of 320,000 samples.
 _SECOND = 16_000
