@@ -102,14 +102,7 @@ class Training:
             self._trace = trace.Trace(self.trial.profile, self.directory / layout.PROFILE)
             opened.callback(self._trace.close)
             self._write(lambda: self._open(opened))
-            try:
-                return self._train(self._first_or_restored(store), store)
-            except AGREED:
-                raise
-            except Exception:
-                if self.processes.count > 1:
-                    opened.pop_all()  # to close a store is to wait for the others
-                raise
+            return self._train(self._first_or_restored(store), store)
 
     def _write(self, work: Callable[[], None]) -> None:
         """Has process 0 do what it alone does.
