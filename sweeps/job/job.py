@@ -2,8 +2,9 @@
 
 `python -m sweeps job STUDY_DIR/jobs/BATCH.json --index=I` runs job I of a batch, on this host or on
 the node that an engine chose. SIGTERM and SIGUSR1 have its trial saved. Where the engine starts a
-job on several nodes at once, they train each trial together: the first claims trials, the others
-train with it. Where a node has several workers, the job starts one process for each.
+job on several nodes at once, they train each trial together: process 0 claims trials, and
+broadcasts its claims to the others. Where a node has several workers, the job starts one process
+for each.
 
 It exits with FINISHED (0) where nothing is left for it to do, AGAIN (75) where it was told to stop
 or one of several processes was lost, WRONG_NODE (76) where this node cannot run it, 1 where a trial
@@ -22,18 +23,20 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from sweeps.distributed import bootstrap, process_group
+from sweeps.distributed import process_group
 from sweeps.job import accelerator, trainer
 from sweeps.launchers import local
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import AGAIN, FINISHED, WRONG_NODE, EngineError
-from sweeps.records import layout, outages, status, submissions
+from sweeps.records import layout, lease, outages, status, submissions
 from sweeps.scheduling import preflight
 from sweeps.study import study
 from workloads import init2winit_specs
 
 # What the engine counts against its retries, where it has any.
 _UNFINISHED = 1
+# Broadcast in place of a trial's index: process 0 claims no more.
+_END = -1
 
 
 class Job:
@@ -66,8 +69,8 @@ class Job:
         if all(map(self._is_complete, self.paths)):
             self.batch.note_claim(self.index, submissions.CLAIMS_END)
             return FINISHED  # e.g. a requeued job of which only the end was lost
-        group = bootstrap.detect(os.environ)
-        if group is not None and self._suite:
+        group = process_group.detect(os.environ)
+        if group.count > 1 and self._suite:
             return self._refuse(
                 "an evaluation is computed by one process, on all devices of its host, and this "
                 "job has several: give its launcher's keys one host"
@@ -79,23 +82,29 @@ class Job:
                 if self.trainer.stopping:  # a signal to all processes cut the check short
                     return self._interrupted()
                 return self._refuse(str(error))
-            if group is None and self._workers > 1:
+            if group.count == 1 and self._workers > 1:
                 return self._share_node()
-        try:
-            self.trainer.follow_group(process_group.join())
-        except bootstrap.StartError as error:
-            _say(str(error))
-            return AGAIN
+        self.trainer.processes = process_group.join()
         code = self._find_platform()
-        if code == FINISHED and (group is None or group.is_primary):
-            code = self._train_all()
-            self.trainer.processes.end(code)
-        elif code == FINISHED:
-            code = self.trainer.follow()
-        if self.trainer.processes.broken or (group is not None and code == WRONG_NODE):
+        if code == WRONG_NODE and group.count > 1:
             sys.stderr.flush()
             os._exit(code)  # at its regular end JAX would wait for the others
+        if code == FINISHED and group.is_primary:
+            code = self._train_all()
+            group.broadcast(_END, code)
+        elif code == FINISHED:
+            code = self._follow()
         return code
+
+    def _follow(self) -> int:
+        """Trains what process 0 claims; returns its exit code."""
+        while True:
+            index, number = self.trainer.processes.broadcast(0, 0)
+            if index == _END:
+                return number
+            attempt = lease.Attempt(self.root / self.paths[index], number)
+            workers = self.study.settings["loader_workers"]
+            self.trainer.follow(attempt, self.study.data_dir, workers)
 
     def _is_complete(self, path: str) -> bool:
         read = functools.partial(status.read, self.root / path)
@@ -195,11 +204,12 @@ class Job:
             self._tried.update(lines)
         return path in self._tried
 
-    def _note_claim(self, directory: pathlib.Path) -> None:
-        path = str(directory.relative_to(self.root))
+    def _note_claim(self, attempt: lease.Attempt) -> None:
+        path = str(attempt.trial_directory.relative_to(self.root))
         if path in self.paths:  # otherwise the evaluation of a trial that was trained here
             with contextlib.suppress(OSError):  # of a full disk the trial's end is to tell
                 self.batch.note_claim(self.index, path)
+            self.trainer.processes.broadcast(self.paths.index(path), attempt.number)
 
     def _interrupted(self) -> int:
         if submissions.is_cancelled(self.root):

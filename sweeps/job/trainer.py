@@ -35,37 +35,27 @@ FINISHED, ELSEWHERE, UNCLAIMED = "already finished", "claimed elsewhere", "not c
 class Trainer:
     """Claims trials, trains them in this process, gives them back.
 
-    `claimed(directory)` is called once a trial is claimed. `processes` are those that train each
-    trial; on the primary one `run` is called for each trial, on the others `follow`, once.
+    `claimed(attempt)` is called once a trial is claimed. `processes` are those that train each
+    trial: on process 0 `run` is called for each, on the others `follow` for each that it claims.
     mesh: of evaluations, {"data", "fsdp", "tensor"}; None for each trial's own. `stopping`: the
     trial at hand is saved, and no other begun. `broken`: this process must end.
     """
 
+    processes = process_group.SINGLE
+
     def __init__(
         self,
-        processes: process_group.ProcessGroup | process_group.SingleProcess | None = None,
-        claimed: Callable[[pathlib.Path], None] = lambda directory: None,
+        claimed: Callable[[lease.Attempt], None] = lambda attempt: None,
         mesh: Mapping[str, int] | None = None,
     ) -> None:
         self._mesh = mesh
         self._programs: dict[Any, Any] = {}
-        self._held: lease.Attempt | None = None
         self._claimed = claimed
         self.stopping = self.broken = False
-        self.follow_group(processes or process_group.SingleProcess())
-
-    def follow_group(
-        self, processes: process_group.ProcessGroup | process_group.SingleProcess
-    ) -> None:
-        """Has the processes that train together stop together."""
-        self.processes = processes
-        processes.on_stop, processes.on_failure = self.stop, self._peer_failed
 
     def stop(self) -> None:
         """Has the trial at hand saved at the next step."""
         self.stopping = True
-
-    # On the primary process, or the only one.
 
     def run(self, directory: pathlib.Path, data_dir: str, loader_workers: int = 0) -> End:
         """Claims and trains the trial in a directory, unless it is finished or claimed."""
@@ -93,11 +83,11 @@ class Trainer:
         return outages.retry_transient(read, lambda: self.stopping)["state"] in status.COMPLETE
 
     def _run_claimed(self, attempt: lease.Attempt, data_dir: str, loader_workers: int) -> End:
-        self._held, directory = attempt, attempt.trial_directory
+        directory = attempt.trial_directory
         end: str | Exception = OSError()
         trained: Trial | None = None
         try:
-            self._claimed(directory)
+            self._claimed(attempt)
             with (
                 trial_lock.logged(attempt),
                 trial_lock.heartbeat(attempt, self.stop),
@@ -110,19 +100,18 @@ class Trainer:
                         trained = trials.read(directory)
                         end = self._train(trained, attempt, data_dir, loader_workers, watchdog)
                 except Exception as problem:  # whatever it is, the study goes on around this trial
+                    self._end_if_lost(problem)
                     end = problem
                 outcome, error = trial_lock.conclude(attempt, end, trained)
         except OSError as problem:
             outcome, error = "failed", disk.named(problem, directory)
         # A device or its memory may be broken for good: the next trial gets a new process.
         self.broken |= outcome == "failed" and not isinstance(end, ValueError)
-        if not (attempt.directory / lease.OUTCOME).exists():
-            # The lease could not be given back; only the end of this process does it.
+        if self._is_waited_for(end) or not (attempt.directory / lease.OUTCOME).exists():
+            # Or the lease could not be given back: only the end of this process does it.
             print(f"{directory}: {outcome}: {error}", file=sys.stderr, flush=True)
             os._exit(1)
-        self._held = None
-        if self.processes.broken:
-            os._exit(AGAIN)  # at its regular end JAX would wait for the others
+        self.stopping |= outcome == "preempted"  # it may be another process that was told
         if outcome == "done" and trained and trained.downstream:
             self._evaluate_trained(trained, directory, data_dir)
         return End(outcome, error)
@@ -132,17 +121,43 @@ class Trainer:
 
         Where that does not succeed, the driver sees to it when the stage is over.
         """
-        if self.stopping or not isinstance(self.processes, process_group.SingleProcess):
+        if self.stopping or self.processes.count > 1:
             return
         end = self.run(
             directory / layout.downstream_path(trained.steps, trained.downstream), data_dir
         )
         print(f"{directory}: evaluated: {end.outcome}: {end.error}", file=sys.stderr, flush=True)
 
-    def _peer_failed(self, problem: Exception) -> None:
-        """Gives the attempt back before this process ends: another one of the group failed."""
-        if self._held is not None:
-            trial_lock.conclude(self._held, problem)
+    def follow(self, attempt: lease.Attempt, data_dir: str, loader_workers: int) -> None:
+        """Trains, on a process other than 0, the trial that process 0 has claimed."""
+        from sweeps.training import loop
+
+        try:
+            with contextlib.closing(trial_lock.Watchdog()) as watchdog:
+                trial = trials.read(attempt.trial_directory)
+                self._train(trial, attempt, data_dir, loader_workers, watchdog)
+        except loop.AGREED as end:
+            print(f"{attempt.directory}: {type(end).__name__} {end}", file=sys.stderr, flush=True)
+        except Exception as problem:
+            self._end_if_lost(problem)
+            try:
+                trial_lock.conclude(attempt, problem)
+            finally:
+                os._exit(1)
+
+    def _end_if_lost(self, problem: Exception) -> None:
+        """Ends this process where another one of its group was lost: no failure of the trial."""
+        if self.processes.count > 1 and process_group.is_lost_process(problem):
+            traceback.print_exception(problem)
+            os._exit(AGAIN)
+
+    def _is_waited_for(self, end: str | Exception) -> bool:
+        """Whether the others of the group wait in a collective, and end when this process does."""
+        if self.processes.count == 1 or isinstance(end, str):
+            return False
+        from sweeps.training import loop
+
+        return not isinstance(end, loop.AGREED)
 
     def _train(
         self,
@@ -160,11 +175,9 @@ class Trainer:
             return process.Attempt(record, attempt, data_dir, lambda: self.stopping).run()
         from sweeps.training import loop
 
-        directory = attempt.trial_directory
         program = self._program(record, loader_workers)
-        _note_provenance(record, attempt, program, data_dir)
-        where = {"data_dir": data_dir, "loader_workers": loader_workers}
-        self.processes.order(trial=str(directory), attempt=attempt.number, **where)
+        if self.processes.is_primary:
+            _note_provenance(record, attempt, program, data_dir)
         return loop.Training(
             trial=record,
             attempt=attempt,
@@ -193,52 +206,6 @@ class Trainer:
         return evaluating.evaluate(
             trial, attempt, workload, data_dir, lambda: self._stops(watchdog)
         )
-
-    # On the other processes of a group.
-
-    def follow(self) -> int:
-        """Trains what the primary process orders, until its last order.
-
-        An order: {"trial": directory, "attempt": number, "data_dir": directory, "loader_workers":
-        n}. Returns the primary's exit code, AGAIN for a broken group.
-        """
-        group = self.processes
-        assert isinstance(group, process_group.ProcessGroup)
-        while (order := group.next_order(lambda: self.stopping))["kind"] != "end":
-            self._follow(order)
-            if group.broken:
-                return AGAIN
-        group.leave()
-        code: int = order["code"]
-        return code
-
-    def _follow(self, order: dict[str, Any]) -> None:
-        from sweeps.training import loop
-
-        try:
-            try:
-                attempt = lease.Attempt(pathlib.Path(order["trial"]), order["attempt"])
-                record = trials.read(attempt.trial_directory)
-                program = self._program(record, order["loader_workers"])
-            except Exception as problem:
-                self.processes.failed(problem)
-                raise
-            loop.Training(
-                trial=record,
-                attempt=attempt,
-                step_function=program,
-                data_dir=order["data_dir"],
-                stop_requested=lambda: self.stopping,
-                processes=self.processes,
-            ).run()
-        except loop.Preempted:
-            print(f"{order['trial']}: saved", file=sys.stderr)
-        except process_group.PrimaryError as error:
-            print(f"{order['trial']}: the primary process failed: {error}", file=sys.stderr)
-        except Exception as problem:
-            traceback.print_exception(problem)
-
-    # On all.
 
     def _program(self, record: Any, loader_workers: int) -> Any:
         """Returns the train step of the trial's program, made once per process."""

@@ -200,8 +200,7 @@ OWN: dict[str, Key] = {
     ),
     "checkpoint_minutes": Key(
         0,
-        "minutes after which a checkpoint is due before the next one of checkpoint_every, "
-        "looked at every log_every updates; 0: off",
+        "minutes after which a checkpoint is due before the next one of checkpoint_every; 0: off",
         Range(0, 100_000),
         role=Role.OBSERVATION,
     ),

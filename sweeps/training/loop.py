@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import enum
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,10 +16,26 @@ from sweeps.training import checkpoints, live, trace, train_step
 
 # A status is a file of its own, written anew: between evaluations no more often than this.
 _STATUS_EVERY_S = 10.0
+# Updates between two agreements of several processes. One takes 4 ms and waits for the updates in
+# flight; a signal leaves two minutes to stop by default, which is 12 s for each of ten updates.
+AGREE_EVERY = 10
+
+
+class Order(enum.IntEnum):
+    """What follows an update. Of several processes' orders the largest counts."""
+
+    GO_ON = 0
+    SAVE = 1  # the last checkpoint is `checkpoint_minutes` old
+    STOP = 2  # a signal came, or the study is cancelled
+    LEAVE = 3  # process 0 has lost the trial, or cannot write its files
 
 
 class Preempted(Exception):  # noqa: N818  (an order to stop, not an error)
     """The trial was told to stop and has saved itself."""
+
+
+# All processes have left the trial at the same place, and can train another one.
+AGREED = (Preempted, lease.LostError, process_group.PrimaryError)
 
 
 @dataclasses.dataclass
@@ -43,8 +60,8 @@ class Training:
     """One attempt at a trial, from its last checkpoint to the end of its budget.
 
     `stop_requested()` is asked after every update. Compilation is not in the training time: it is
-    paid once for many trials. Where several processes train, `processes` is their group, and the
-    primary one alone writes files.
+    paid once for many trials. Where several processes train, `processes` is their group: all run
+    this, and process 0 alone writes files.
     """
 
     def __init__(
@@ -54,18 +71,19 @@ class Training:
         step_function: train_step.TrainStep,
         data_dir: str,
         stop_requested: Callable[[], bool],
-        processes: process_group.ProcessGroup | process_group.SingleProcess | None = None,
+        processes: process_group.ProcessGroup = process_group.SINGLE,
     ) -> None:
         self.trial, self.attempt, self.data_dir = trial, attempt, data_dir
         self.step_function, self.workload = step_function, step_function.workload
         self.stop_requested = stop_requested
-        self.processes = processes or process_group.SingleProcess()
+        self.processes = processes
         self.directory = attempt.trial_directory
         self.times = TrainingTimes()
-        # Bytes of measurements of earlier attempts that the curve up to here consists of.
+        # Bytes of each attempt's measurements that the curve up to here consists of.
         self._measured: dict[str, int] = {}
         self._saved = -1
         self._said_at = self._saved_at = time.monotonic()
+        self._problem: Exception | None = None
         self._recorder: Any = None
         self._events: event_files.EventFile | None = None
 
@@ -73,24 +91,37 @@ class Training:
         """Trains and returns 'done' or 'diverged'.
 
         Raises Preempted after saving when told to stop, lease.LostError where another worker has
-        taken over, ValueError for a checkpoint of another model; in a group PrimaryError for what
-        the primary process raised, PeerError where another one is lost.
+        taken over, ValueError for a checkpoint of another model. Of several processes all raise
+        Preempted; where process 0 raises what its own part failed of, the others PrimaryError.
         """
         with contextlib.ExitStack() as opened:
             # Evaluations and diagnostics are traced within it, too; other trials are not.
             opened.enter_context(train_step.precise(self.trial.matmul_precision))
-            try:
-                store = checkpoints.Checkpoints(self.directory / layout.CHECKPOINTS, self.trial)
-                opened.callback(self._close, store)
-                self._trace = trace.Trace(self.trial.profile, self.directory / layout.PROFILE)
-                opened.callback(self._trace.close)
-                self.processes.on_primary(lambda: self._open(opened))
-                return self._train(self._first_or_restored(store), store)
-            except Preempted:
-                raise
-            except Exception as problem:
-                self.processes.failed(problem)
-                raise
+            store = checkpoints.Checkpoints(self.directory / layout.CHECKPOINTS, self.trial)
+            opened.callback(store.close)
+            self._trace = trace.Trace(self.trial.profile, self.directory / layout.PROFILE)
+            opened.callback(self._trace.close)
+            self._write(lambda: self._open(opened))
+            return self._train(self._first_or_restored(store), store)
+
+    def _write(self, work: Callable[[], None]) -> None:
+        """Has process 0 do what it alone does.
+
+        What that raises is raised at the next agreement: the others come there, too.
+        """
+        if not self.processes.is_primary or self._problem is not None:
+            return
+        try:
+            work()
+        except Exception as problem:
+            self._problem = problem
+
+    def _agree(self, order: Order = Order.GO_ON) -> Order:
+        """Returns the order that counts for all processes; raises where it is to leave."""
+        order = Order(self.processes.agree(Order.LEAVE if self._problem else order))
+        if order is Order.LEAVE:
+            raise self._problem or process_group.PrimaryError("process 0 leaves the trial")
+        return order
 
     def _open(self, opened: contextlib.ExitStack) -> None:
         self._writer = measurements.Writer(self.attempt.directory)
@@ -100,10 +131,6 @@ class Training:
     def _close_events(self) -> None:
         if self._events is not None:
             self._events.close()
-
-    def _close(self, store: checkpoints.Checkpoints) -> None:
-        if not self.processes.broken:  # otherwise nobody is there to finish it with
-            store.close()
 
     def _first_or_restored(self, store: checkpoints.Checkpoints) -> train_step.TrainState:
         state = self.step_function.first_state(self.trial.seed)
@@ -115,7 +142,8 @@ class Training:
         elif self.trial.start:
             params, model_state = checkpoints.start(self.trial, state.params, state.model_state)
             state = state._replace(params=params, model_state=model_state)
-        self.processes.on_primary(lambda: self._begin(start, store.damages))
+        self._write(lambda: self._begin(start, store.damages))
+        self._agree()
         return state
 
     def _begin(self, start: int, damages: list[str]) -> None:
@@ -154,7 +182,7 @@ class Training:
             if done < trial.steps:
                 batch = next(queue)
             # Of an earlier update: the devices are at work on this one meanwhile.
-            is_old = self._show(mark)
+            self._show(mark)
             self._logged.note(step, measured)
             if self._trace.ends(done):
                 mark = self._profile(self._trace.close, state, mark)
@@ -164,15 +192,20 @@ class Training:
                 mark = self._evaluate(done, state, mark)
                 if int(state.nonfinite_at) >= 0:
                     return self._diverged(int(state.nonfinite_at))
-            if is_old or done % trial.checkpoint_every == 0 or done == trial.steps:
+            order = self._order()
+            if self.processes.count > 1 and done % AGREE_EVERY:
+                order = Order.GO_ON
+            else:
+                order = self._agree(order)
+            is_last = done == trial.steps
+            if order >= Order.SAVE or is_last or done % trial.checkpoint_every == 0:
                 mark = self._save(done, state, store, mark)
-            if self._trace.starts(done):
-                mark = self._profile(self._trace.start, state, mark)
-            if done < trial.steps and self.processes.stops(self.stop_requested(), done):
-                self._save(done, state, store, mark)
+            if order is Order.STOP and not is_last:
                 store.wait()
                 self._conclude("pending", done, f"preempted at step {done}")
                 raise Preempted
+            if self._trace.starts(done):
+                mark = self._profile(self._trace.start, state, mark)
         store.wait()
         self._conclude("done", trial.steps)
         return "done"
@@ -185,7 +218,15 @@ class Training:
             measurements.publish(self.directory)
             self._say(state, step, reason)
 
-        self.processes.on_primary(write)
+        self._write(write)
+        self._agree()
+
+    def _order(self) -> Order:
+        if self.stop_requested():
+            return Order.STOP
+        minutes = self.trial.checkpoint_minutes
+        is_old = minutes and time.monotonic() - self._saved_at >= 60 * minutes
+        return Order.SAVE if is_old else Order.GO_ON
 
     def _queue(self, start: int) -> Iterator[Any]:
         return self.workload._build_input_queue(
@@ -209,7 +250,7 @@ class Training:
             return mark
         started = self._train_time(state, mark)
         row = self._recorder.row(step, state)
-        self.processes.on_primary(lambda: self._put_row(row))
+        self._write(lambda: self._put_row(row))
         return self._log_time(started)
 
     def _profile(
@@ -217,7 +258,7 @@ class Training:
     ) -> float:
         """Begins or ends the trace while the devices are idle; its time is logging's."""
         started = self._train_time(state, mark)
-        self.processes.on_primary(turn)
+        self._write(turn)
         return self._log_time(started)
 
     def _put_row(self, row: dict[str, Any]) -> None:
@@ -237,19 +278,17 @@ class Training:
         self.times.accumulated_logging_time += now - since
         return now
 
-    def _show(self, mark: float) -> bool:
-        """Writes down the logged figures that are on their way; `mark` as for `_train_time`.
-
-        Returns whether the last checkpoint is `checkpoint_minutes` old: the same on all processes.
-        """
+    def _show(self, mark: float) -> None:
+        """Writes down the logged figures that are on their way; `mark` as for `_train_time`."""
         rows = self._take(mark)
-        return bool(rows and self.processes.on_primary(lambda: self._put_figures(rows)))
+        if rows:
+            self._write(lambda: self._put_figures(rows))
 
     def _take(self, mark: float) -> list[dict[str, Any]]:
         so_far = self.times.accumulated_submission_time
         return self._logged.take(lambda: so_far + time.perf_counter() - mark)
 
-    def _put_figures(self, rows: list[dict[str, Any]]) -> bool:
+    def _put_figures(self, rows: list[dict[str, Any]]) -> None:
         self.attempt.check()
         self._put_rows(rows)
         figures = {name: value for name, value in rows[-1].items() if name != "kind"}
@@ -260,8 +299,6 @@ class Training:
             # Until an evaluation has been timed, too.
             known = {} if self._evaluated else {"step_seconds": figures["step_seconds"]}
             self._say("running", done, figures=figures, **known)
-        minutes = self.trial.checkpoint_minutes
-        return bool(minutes) and now - self._saved_at >= 60 * minutes
 
     def _put_rows(self, rows: list[dict[str, Any]]) -> None:
         """Adds rows to the attempt's files."""
@@ -284,7 +321,7 @@ class Training:
         ended = time.perf_counter()
         self.times.accumulated_eval_time += ended - started
         rows += [{"kind": "eval", "global_step": step, **metrics, **self.times.columns()}]
-        self.processes.on_primary(lambda: self._log(rows))
+        self._write(lambda: self._log(rows))
         return self._log_time(ended)
 
     def _log(self, rows: list[dict[str, Any]]) -> None:
@@ -308,20 +345,19 @@ class Training:
         started = self._train_time(state, mark)
         # Rows first: a checkpoint promises that everything before it is on disk.
         rows = self._take(started)
-        size = self.processes.on_primary(lambda: self._put_down(rows))
-        measured = {**self._measured, str(self.attempt.number): size}
-        store.save(step, state, measured, dataclasses.asdict(self.times))
+        self._write(lambda: self._put_down(rows))
+        self._agree()
+        store.save(step, state, self._measured, dataclasses.asdict(self.times))
         self._saved_at = time.monotonic()
         return self._log_time(started)
 
-    def _put_down(self, rows: list[dict[str, Any]]) -> int:
-        """Returns the bytes of the attempt's measurements, which are on disk."""
+    def _put_down(self, rows: list[dict[str, Any]]) -> None:
+        """Brings the attempt's measurements to disk, and counts their bytes."""
         self.attempt.check()
         if rows:
             self._put_rows(rows)
-        size = self._writer.sync()
+        self._measured[str(self.attempt.number)] = self._writer.sync()
         self.attempt.check()  # again: a busy disk may take longer than a lease
-        return size
 
     def _diverged(self, step: int) -> str:
         self._conclude("diverged", step, f"the loss of update {step} was not finite")

@@ -346,6 +346,19 @@ def disk(tmp_path):
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+def fill_disk(disk, leave):
+    """Fills a disk up to `leave` bytes; returns the file to remove."""
+    filler = disk / "filler"
+    descriptor = os.open(filler, os.O_CREAT | os.O_WRONLY)
+    with contextlib.suppress(OSError):
+        while os.write(descriptor, b"\0" * 2**16):
+            pass
+    if leave:
+        os.ftruncate(descriptor, os.fstat(descriptor).st_size - leave)
+    os.close(descriptor)
+    return filler
+
+
 @pytest.fixture
 def stub_drivers(tmp_path, data_dir, stub_environment):
     """As `drivers`, of workers that train nothing, for a second a trial."""

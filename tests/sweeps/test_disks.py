@@ -1,6 +1,5 @@
 """Disks that fill, turn read-only, are somebody else's, or lack the data: named, then mended."""
 
-import contextlib
 import os
 import pathlib
 import shutil
@@ -14,6 +13,7 @@ from sweeps.launchers.protocol import WRONG_NODE
 from sweeps.records import code_snapshot, layout, lease, status, submissions
 from sweeps.study import study_directory
 from tests.sweeps.chaos import equality
+from tests.sweeps.conftest import fill_disk
 
 NOBODY = 65534
 
@@ -24,19 +24,6 @@ def on_disk(drivers, disk):
     return drivers.move_to(disk)
 
 
-def _fill(disk, leave):
-    """Fills a disk up to `leave` bytes; returns the file to remove."""
-    filler = disk / "filler"
-    descriptor = os.open(filler, os.O_CREAT | os.O_WRONLY)
-    with contextlib.suppress(OSError):
-        while os.write(descriptor, b"\0" * 2**16):
-            pass
-    if leave:
-        os.ftruncate(descriptor, os.fstat(descriptor).st_size - leave)
-    os.close(descriptor)
-    return filler
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "leave", [0, 2**16, 2**20], ids=["measurement and status", "checkpoint", "second checkpoint"]
@@ -45,7 +32,7 @@ def test_disk_fills_and_room_is_made(on_disk, disk, undisturbed, wait_until, lea
     """Trials fail by name, the driver and its workers end well; the next run completes all."""
     first = on_disk.run(max_attempts=2)
     wait_until(lambda: (on_disk.trial(0) / layout.EVAL_MEASUREMENTS).exists())
-    filler = _fill(disk, leave)
+    filler = fill_disk(disk, leave)
     code, output = on_disk.finish(first)
     assert code in (1, 2), output
     assert "\nTraceback" not in output  # a log's last lines, indented, may have one

@@ -208,17 +208,18 @@ def test_a_loss_that_is_not_finite_ends_the_trial(
 
 
 def test_checkpoints_by_wall_time_hold_their_rows_and_resume(make_trial, monkeypatch):
-    """A minute between looks, which come with every second update's row; killed in update 11."""
+    """An update takes half a minute; killed in update 11."""
     settings = {"steps": 16, "eval_every": 16, "log_every": 2}
     whole = make_trial(name="whole", **settings)
     Device(lambda step: 1 / (1 + step), monkeypatch).train(whole)
     directory = make_trial(name="killed", checkpoint_minutes=2, **settings)
-    now = itertools.count()
-    clock = types.SimpleNamespace(
-        monotonic=lambda: 60.0 * next(now), perf_counter=time.perf_counter
-    )
-    monkeypatch.setattr(loop, "time", clock)
     device = Device(lambda step: 1 / (1 + step), monkeypatch)
+
+    def monotonic():
+        return 30.0 * sum(kind == "update" for kind, _ in device.events)
+
+    clock = types.SimpleNamespace(monotonic=monotonic, perf_counter=time.perf_counter)
+    monkeypatch.setattr(loop, "time", clock)
     device.killed_at = 11
     assert device.train(directory) == "killed"
     assert layout.checkpoint_steps(directory) == [4, 8]

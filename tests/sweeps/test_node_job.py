@@ -73,7 +73,7 @@ class Trainer(trainer.Trainer):
     stops_after = None
 
     def run(self, directory, data_dir, loader_workers=0):
-        self._claimed(directory)
+        self._claimed(lease.Attempt(directory, 1))
         outcome = self.ends.get(directory.name, "done")
         self.broken |= outcome == "failed"
         if directory.name == self.stops_after:

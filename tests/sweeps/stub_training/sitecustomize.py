@@ -25,7 +25,7 @@ class Training:
 
     def __init__(self, trial, attempt, step_function, data_dir, stop_requested, processes):
         del step_function, data_dir
-        assert type(processes).__name__ == "SingleProcess", "a group trains for real"
+        assert processes.count == 1, "a group trains for real"
         self.trial, self.attempt = trial, attempt
         self.stop_requested = stop_requested
 
