@@ -114,9 +114,9 @@ def missing_named(directory: Path, what_to_do: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         names = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
         files = [Path(name).resolve() for name in names if not name.startswith("<frozen ")]
-        own = [file for file in files if "site-packages" not in file.parts]
-        if not own or not own[-1].is_relative_to(directory):
+        callers = [file for file in files if "site-packages" not in file.parts]
+        if not callers or not callers[-1].is_relative_to(directory):
             raise
         raise MissingError(
-            f"{own[-1]} needs {error.name}, which is not installed. {what_to_do}"
+            f"{callers[-1]} needs {error.name}, which is not installed. {what_to_do}"
         ) from error
