@@ -66,10 +66,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
-        given = " ".join(unknown)
-        runs = _OTHERS_FLAGS.get(options.command)
-        hint = f". Flags of {runs} follow after `--`: ... -- {given}" if runs else ""
-        parser.error(f"unrecognized arguments: {given}{hint}")
+        flags = " ".join(unknown)
+        runner = _OTHERS_FLAGS.get(options.command)
+        hint = f". Flags of {runner} follow after `--`: ... -- {flags}" if runner else ""
+        parser.error(f"unrecognized arguments: {flags}{hint}")
     try:
         return int(options.run(options))
     except (ValueError, OSError) as error:

@@ -128,7 +128,9 @@ def _check_options(name: str, options: Options) -> None:
             value, default = options.mesh[1:], (1, 1)
         if value != default and field.name not in support.options:
             able = ", ".join(
-                other for other, e in WORKLOADS.items() if field.name in e.support.options
+                workload
+                for workload, entry in WORKLOADS.items()
+                if field.name in entry.support.options
             )
             what = "mesh (fsdp, tensor)" if field.name == "mesh" else field.name
             raise ValueError(
@@ -146,7 +148,7 @@ def _check_options(name: str, options: Options) -> None:
 def check_decoder(name: str) -> None:
     """Raises ValueError where a workload's model does not give the next token of a text."""
     if not get(name).support.decoder:
-        able = ", ".join(other for other, entry in WORKLOADS.items() if entry.support.decoder)
+        able = ", ".join(workload for workload, entry in WORKLOADS.items() if entry.support.decoder)
         raise ValueError(
             f"{name} is no decoder: its model does not say how probable a text's continuation is, "
             f"which suites ask; workloads that can be evaluated: {able}"

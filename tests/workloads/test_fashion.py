@@ -17,6 +17,7 @@ import jax
 import numpy as np
 import pytest
 
+import workloads.images.image_workload  # noqa: F401  it takes the sizes when it is imported
 from attention import registry as variants
 from tests.workloads import data_files
 from workloads import __main__ as command

@@ -114,8 +114,8 @@ class Devices:
         if jax.process_count() == 1:
             check_batch(size, self._parts)
             return jax.device_put(batch, self.batch())
-        own = self.rows(self._parts)
-        size = size * self._parts // (own.stop - own.start)
+        rows = self.rows(self._parts)
+        size = size * self._parts // (rows.stop - rows.start)
         check_batch(size, self._parts)
         return jax.tree.map(
             lambda leaf: jax.make_array_from_process_local_data(

@@ -126,13 +126,13 @@ class BaseWorkload(spec.Workload):
         """
         params_rng, _ = jax.random.split(rng)
         if self._init is None:
-            one = copy.copy(self)
-            one._model = self._placed_model()
+            placed_model = copy.copy(self)
+            placed_model._model = self._placed_model()
             placed: Any = self.devices.replicated()
             if self.parameter_rules:
-                shapes = jax.eval_shape(one._initial_variables, params_rng)
+                shapes = jax.eval_shape(placed_model._initial_variables, params_rng)
                 placed = sharding.shardings(shapes, self.parameter_rules, self.devices.mesh)
-            self._init = jax.jit(one._initial_variables, out_shardings=placed)
+            self._init = jax.jit(placed_model._initial_variables, out_shardings=placed)
         model_state = dict(self._init(params_rng))
         params = model_state.pop("params")
         self._param_shapes = jax.tree.map(lambda leaf: spec.ShapeTuple(leaf.shape), params)
@@ -170,7 +170,7 @@ class BaseWorkload(spec.Workload):
         return self._placed_model()
 
     def _placed_model(self) -> nn.Module:
-        """Returns the model; a kernel of one platform is told the devices, perhaps not here."""
+        """Returns the model; a kernel of one platform has the devices, which may not be here."""
         if self.variant is None or not variants_table.KERNELS[self.variant.kernel].platforms:
             return self._model
         variant = dataclasses.replace(self.variant, sharding=self.devices.heads())
@@ -195,12 +195,12 @@ class BaseWorkload(spec.Workload):
     def observable(self) -> Self:
         """cuDNN's kernel, whose bias has shapes and a gradient of its own, gives way to XLA's form
         of the same call; those for TPUs, which take no bias, to our core."""
-        one = copy.copy(self)
-        other = self.variant and variants_table.KERNELS[self.variant.kernel].observed_by
-        if other:
-            one.variant = dataclasses.replace(self.variant, kernel=other)
-            one._model = self._model.clone(variant=one.variant)
-        return one
+        workload = copy.copy(self)
+        kernel = self.variant and variants_table.KERNELS[self.variant.kernel].observed_by
+        if kernel:
+            workload.variant = dataclasses.replace(self.variant, kernel=kernel)
+            workload._model = self._model.clone(variant=workload.variant)
+        return workload
 
     @abc.abstractmethod
     def _open(self, split: str, data_dir: str) -> sources.Source:
@@ -331,10 +331,10 @@ class BaseWorkload(spec.Workload):
         del rng, global_step
         sums, predictions = [], []
         for batch in self._batches_of(split, data_dir, global_batch_size):
-            one, predicted = self._eval_step(params, model_state, batch)
-            sums.append(one)
+            batch_sums, predicted = self._eval_step(params, model_state, batch)
+            sums.append(batch_sums)
             predictions.append(self.devices.on_host(predicted))
-        totals = {name: float(sum(float(one[name]) for one in sums)) for name in sums[0]}
+        totals = {name: float(sum(float(part[name]) for part in sums)) for name in sums[0]}
         return self._metrics(totals, num_examples, predictions, data_dir)
 
     def _batches_of(self, split: str, data_dir: str, batch_size: int) -> Iterator[spec.Batch]:

@@ -69,10 +69,7 @@ def prepare(data_dir: str | os.PathLike[str], source: Path | None = None) -> Pat
     if source is None:
         FASHION.check(data_dir)
         return Path(data_dir)
-    try:
-        arrays = read(source)
-    except DataError as problem:
-        raise DataError(str(problem), repair(data_dir)) from problem
+    arrays = read(source, repair(data_dir))
 
     def examples() -> image_set.Examples:
         files.write(Path(data_dir, LICENSE_FILE), _LICENSE)
@@ -81,36 +78,37 @@ def prepare(data_dir: str | os.PathLike[str], source: Path | None = None) -> Pat
     return FASHION.prepare(data_dir, examples)
 
 
-def read(source: Path) -> list[np.ndarray]:
+def read(source: Path, repair: str = "") -> list[np.ndarray]:
     """Returns the arrays of FILES, uint8, in their order.
 
     source: a folder with the files, compressed by gzip or not. If a file is there in both forms,
     both are checked. Raises DataError naming the file that is missing, damaged or another one.
     """
     if not source.is_dir():
-        raise DataError(f"there is no folder {source}")
+        raise DataError(f"there is no folder {source}", repair)
     arrays: dict[str, np.ndarray] = {}
     for path in filter(Path.is_file, sorted(source.iterdir())):
         name = path.name.removesuffix(".gz").replace(".idx", "-idx")
         if name in FILES:
-            arrays[name] = _array(path, name)
+            arrays[name] = _array(path, name, repair)
     if missing := [name for name in FILES if name not in arrays]:
-        raise DataError(f"{source} lacks {', '.join(missing)}")
+        raise DataError(f"{source} lacks {', '.join(missing)}", repair)
     return [arrays[name] for name in FILES]
 
 
-def _array(path: Path, name: str) -> np.ndarray:
+def _array(path: Path, name: str, repair: str) -> np.ndarray:
     opener = gzip.open if path.suffix == ".gz" else open
     try:
         with opener(path, "rb") as file:
             content: bytes = file.read(_MOST_BYTES)
     except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
-        raise DataError(f"{path} is cut short or damaged: {problem}") from problem
+        raise DataError(f"{path} is cut short or damaged: {problem}", repair) from problem
     digest = hashlib.sha256(content).hexdigest()
     if digest != FILES[name]:
         raise DataError(
             f"{path} is not Fashion-MNIST's {name}: its SHA-256 is {digest}, not {FILES[name]}; "
-            "MNIST's digits come in files of the same names and sizes"
+            "MNIST's digits come in files of the same names and sizes",
+            repair,
         )
     axes = content[3]
     shape = np.frombuffer(content, ">u4", axes, offset=4)

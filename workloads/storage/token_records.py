@@ -1,5 +1,11 @@
 """Token records on disk: `tokens.json`, the tokenizer, and shards of fixed-length sequences.
 
+Documents stand in records one after another, a separator after each. Records are cut from that
+stream without regard to where documents end; what is left at the end and fills no record is
+counted. Language model and BERT share this form: full sequences without padding, no pairs of
+sentences and no next-sentence prediction (RoBERTa, Liu et al. 2019, section 4.2, FULL-SENTENCES
+across documents).
+
 A directory holds `<split>-00000-of-0000N.npy` (NumPy arrays uint16 `[records, length]`, written as
 streams), `spm.model`, and `tokens.json`, which is written last and says what there is: its presence
 means that the directory is whole.
@@ -14,7 +20,7 @@ import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,6 +31,9 @@ from workloads.base.errors import DataError
 from workloads.storage import tfrecord, tokenizer
 
 DTYPE = np.dtype("<u2")
+# Characters that are tokenised at a time: what lies in memory, beside one document.
+_BATCH_CHARACTERS = 2**20
+EMPTY = np.zeros(0, DTYPE)
 
 
 def file_name(split: str, shard: int, shards: int) -> str:
@@ -68,6 +77,63 @@ class Counts:
     def __add__(self, other: "Counts") -> "Counts":
         pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
         return Counts(*(mine + theirs for mine, theirs in pairs))
+
+
+def packed(
+    tail: np.ndarray, documents: Iterable[Sequence[int]], length: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows uint16 `[n, length]` that `tail` and the documents fill, a separator after each, and the
+    tail that does not fill one yet."""
+    ids = itertools.chain.from_iterable((*document, tokenizer.EOS) for document in documents)
+    stream = np.concatenate([tail, np.fromiter(ids, DTYPE)])
+    end = len(stream) - len(stream) % length
+    return stream[:end].reshape(-1, length), stream[end:]
+
+
+def write_shard(
+    path: Path, texts: Iterable[str], processor: Any, length: int, max_records: int | None = None
+) -> Counts:
+    """Tokenise and pack `texts` into one shard file, which appears when it is whole.
+
+    `max_records` cuts the shard; what is beyond counts as dropped. Memory is bounded by the
+    longest document.
+    """
+    tail, counts, records = EMPTY, Counts(), 0
+    with files.replacing(path) as new, new.open("wb") as file:
+        write_header(file, records, length)
+        for batch in _batches(texts):
+            documents = processor.encode(batch, num_threads=1)
+            rows, tail = packed(tail, documents, length)
+            if max_records is not None:
+                rows = rows[: max_records - records]
+            file.write(rows.data)
+            records += len(rows)
+            counts += _counted(documents)
+        write_header(file, records, length)
+    dropped = counts.tokens - records * length
+    return dataclasses.replace(counts, records=records, dropped_tokens=dropped)
+
+
+def _counted(documents: Sequence[Sequence[int]]) -> Counts:
+    return Counts(
+        documents=len(documents),
+        empty_documents=sum(not document for document in documents),
+        tokens=sum(map(len, documents)) + len(documents),
+        unknown_tokens=sum(document.count(tokenizer.UNK) for document in documents),
+    )
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= _BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 INFO_FILE, TOKENIZER_FILE = "tokens.json", "spm.model"

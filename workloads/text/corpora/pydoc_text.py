@@ -37,7 +37,7 @@ import numpy as np
 
 from attention import files
 from workloads.base.errors import DataError, repair_commands
-from workloads.storage import packing, preparation, token_records, tokenizer
+from workloads.storage import preparation, token_records, tokenizer
 
 _NOT_EVERYWHERE = {"ensurepip", "idlelib", "test", "tests", "tkinter", "turtledemo"}
 _DROPPED_LATER = {"distutils", "lib2to3"}
@@ -266,7 +266,7 @@ def _write_split(
     path = data_dir / token_records.file_name(role, 0, 1)
     processor = tokenizer.load(data_dir / token_records.TOKENIZER_FILE)
     texts = (document.text for document in documents)
-    counts = packing.write_shard(path, texts, processor, LENGTH, SIZES[role])
+    counts = token_records.write_shard(path, texts, processor, LENGTH, SIZES[role])
     if counts.records != SIZES[role]:
         raise DataError(
             f"the text of Python {platform.python_version()} gives {counts.records} records for "

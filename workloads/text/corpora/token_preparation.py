@@ -20,7 +20,7 @@ from typing import Any
 from attention import files
 from workloads.base import machine
 from workloads.base.errors import DataError, repair_commands
-from workloads.storage import packing, preparation, tfds_directory, token_records, tokenizer
+from workloads.storage import preparation, tfds_directory, token_records, tokenizer
 from workloads.storage.token_records import WrittenShard
 
 SPLITS = ("train", "validation", "test")
@@ -243,7 +243,7 @@ class Corpus:
 def _write(data_dir: Path, identity: dict[str, Any], job: OutputShard) -> WrittenShard:
     path = data_dir / job.file
     processor = tokenizer.load(data_dir / token_records.TOKENIZER_FILE)
-    counts = packing.write_shard(path, job.input.texts(), processor, int(identity["length"]))
+    counts = token_records.write_shard(path, job.input.texts(), processor, int(identity["length"]))
     shard = WrittenShard(job.file, counts, files.sha256(path))
     note = {**identity, "input": job.input.identity, "shard": dataclasses.asdict(shard)}
     files.write(_note(data_dir, job), json.dumps(note))

@@ -7,7 +7,7 @@
   part validation, the others train.
 
 Each input file becomes an output shard, its documents in their order, packed as
-`workloads.storage.packing` says: 512 tokens without padding, no next-sentence prediction.
+`workloads.storage.token_records` says: 512 tokens without padding, no next-sentence prediction.
 Vocabulary: SentencePiece, 32,000 pieces with byte fallback, trained on the first 100,000 documents
 of train, unless a model of that size lies in the directory as `spm.model`.
 """
