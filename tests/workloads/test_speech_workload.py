@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import registry as variants
 from tests.workloads import small_speech
 from workloads import registry
 from workloads.base import spec
@@ -137,8 +136,3 @@ def test_definition_is_algoperfs():
     assert (full.eval_batch_size, full.step_hint) == (256, 76_000)
     assert full.loss_type == spec.LossType.CTC_LOSS
     assert (full.validation_target_value, full.test_target_value) == (0.085884, 0.052981)
-    assert full.is_output_params("Dense_0")
-    with pytest.raises(ValueError, match=r"per_dim_temp"):
-        registry.make("librispeech_conformer", variants.get("laser+per_dim_temp"))
-    with pytest.raises(ValueError, match="scan_layers"):
-        registry.make("librispeech_conformer", scan_layers=True)
