@@ -121,10 +121,8 @@ class Evaluate:
         record = layout.study_record(directory)
         trained = study.from_record(record, directory)
         self.changed = config.changed(trained.settings, overrides or [], _CHANGEABLE)
-        # Of a study of a version that did not write it down, too.
-        where = data_dir or trained.settings["data_dir"]
-        if where and where != record["config"].get("data_dir"):
-            self.changed["data_dir"] = str(files.typed_path(str(where)).absolute())
+        if data_dir:
+            self.changed["data_dir"] = str(files.typed_path(str(data_dir)).absolute())
         self.study: Study = dataclasses.replace(trained, settings=trained.settings | self.changed)
         checks.check_downstream(self.study.settings, suite)
         launchers.launcher_class(self.study.settings["launcher"]).check(self.study.settings)

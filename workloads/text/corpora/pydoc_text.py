@@ -39,10 +39,15 @@ from attention import files
 from workloads.base.errors import DataError, repair_commands
 from workloads.storage import packing, preparation, token_records, tokenizer
 
-_NOT_EVERYWHERE = {"ensurepip", "idlelib", "test", "tests", "tkinter", "turtledemo"}
-_DROPPED_LATER = {"distutils", "lib2to3"}
-_NO_LIBRARY = {"__phello__", "__pycache__", "dist-packages", "lib-dynload", "site-packages"}
-LEFT_OUT = _NOT_EVERYWHERE | _DROPPED_LATER | _NO_LIBRARY | {"encodings", "pydoc_data"}
+LEFT_OUT = {
+    # Not everywhere.
+    *("ensurepip", "idlelib", "test", "tests", "tkinter", "turtledemo"),
+    # Dropped by later versions.
+    *("distutils", "lib2to3"),
+    # No part of the library, and tables.
+    *("__phello__", "__pycache__", "dist-packages", "lib-dynload", "site-packages"),
+    *("encodings", "pydoc_data"),
+}
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _BLANK_LINE = re.compile(r"\n\s*\n")
 
