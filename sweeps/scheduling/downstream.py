@@ -74,14 +74,14 @@ def of_trials(
     return wanted
 
 
-def _too_few(study: Study, directory: pathlib.Path, there: int, wanted: int) -> str:
-    if not there:
+def _too_few(study: Study, directory: pathlib.Path, kept: int, wanted: int) -> str:
+    if not kept:
         return (
             f"{directory} has no checkpoint, so its model is lost: copy its {layout.CHECKPOINTS}/ "
             "back, or move the trial's directory away and resume the study, which trains it anew"
         )
     return (
-        f"{directory} has {there} checkpoints and {wanted} are asked: give --checkpoints={there}; "
+        f"{directory} has {kept} checkpoints and {wanted} are asked: give --checkpoints={kept}; "
         f"a study keeps {wanted} where it is trained with --config.keep_checkpoints={wanted} (it "
         f"had {study.settings['keep_checkpoints']})"
     )

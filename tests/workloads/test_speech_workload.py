@@ -123,10 +123,8 @@ def test_training_steps_learn_and_move_the_averages(data_dir):
         params, state, value = step(params, state, jax.random.key(number), 0.1)
         values.append(float(value))
     assert values[-1] < 0.7 * values[0]
-    assert jax.tree.structure(state) == jax.tree.structure(before)
     moved = jax.tree.map(lambda a, b: bool((a != b).any()), state, before)
     assert all(jax.tree.leaves(moved))
-    assert all(jnp.shape(a) == jnp.shape(b) for a, b in zip(*map(jax.tree.leaves, (state, before)), strict=True))  # fmt: skip  # noqa: E501
 
 
 def test_definition_is_algoperfs():
