@@ -74,14 +74,14 @@ def of_trials(
     return wanted
 
 
-def _too_few(study: Study, directory: pathlib.Path, there: int, wanted: int) -> str:
-    if not there:
+def _too_few(study: Study, directory: pathlib.Path, kept: int, wanted: int) -> str:
+    if not kept:
         return (
             f"{directory} has no checkpoint, so its model is lost: copy its {layout.CHECKPOINTS}/ "
             "back, or move the trial's directory away and resume the study, which trains it anew"
         )
     return (
-        f"{directory} has {there} checkpoints and {wanted} are asked: give --checkpoints={there}; "
+        f"{directory} has {kept} checkpoints and {wanted} are asked: give --checkpoints={kept}; "
         f"a study keeps {wanted} where it is trained with --config.keep_checkpoints={wanted} (it "
         f"had {study.settings['keep_checkpoints']})"
     )
@@ -121,10 +121,8 @@ class Evaluate:
         record = layout.study_record(directory)
         trained = study.from_record(record, directory)
         self.changed = config.changed(trained.settings, overrides or [], _CHANGEABLE)
-        # Of a study of a version that did not write it down, too.
-        where = data_dir or trained.settings["data_dir"]
-        if where and where != record["config"].get("data_dir"):
-            self.changed["data_dir"] = str(files.typed_path(str(where)).absolute())
+        if data_dir:
+            self.changed["data_dir"] = str(files.typed_path(str(data_dir)).absolute())
         self.study: Study = dataclasses.replace(trained, settings=trained.settings | self.changed)
         checks.check_downstream(self.study.settings, suite)
         launchers.launcher_class(self.study.settings["launcher"]).check(self.study.settings)

@@ -42,17 +42,24 @@ def _record(directory, step, value):
     return folder
 
 
-@pytest.fixture
-def other(tmp_path, monkeypatch):
-    """Another study's directory, of seeds 0 and 1, as if it were trained."""
-    made = _resolved(tmp_path, name="other")
+def _trained(folder, **changes):
+    """Returns another study's trial directories, as if it were trained."""
+    made = _resolved(folder, name="other", **changes)
     study_directory.prepare(made)
+    directories = []
     for number, trial in enumerate(study_directory.materialise(made, "grid", made.trials("grid"))):
         directory = made.directory / trial.path
         status.write(directory, "done", global_step=20, steps=20)
         _record(directory, 10, 1)
         _record(directory, 20, 100 + number)
-    return made.directory
+        directories.append(directory)
+    return directories
+
+
+@pytest.fixture
+def other(tmp_path):
+    """Another study's directory, of seeds 0 and 1."""
+    return _trained(tmp_path)[0].parents[3]
 
 
 def _tuned(folder, **changes):
@@ -61,10 +68,10 @@ def _tuned(folder, **changes):
 
 def test_a_trial_starts_from_the_last_checkpoint_of_its_variant_and_seed(other, tmp_path):
     tuned = _tuned(tmp_path).trials("grid")
-    wanted = [
-        f"{other}/grid/standard/pydoc_lm_jax/trial_{number}/checkpoints/20" for number in (1, 2)
+    folder = f"{other}/grid/standard/pydoc_lm_jax"
+    assert [trial.start_from for trial in tuned] == [
+        f"{folder}/trial_{number}/checkpoints/20" for number in (1, 2)
     ]
-    assert [trial.start_from for trial in tuned] == wanted
     # A path says the same as a name in experiment_dir.
     by_path = _resolved(tmp_path, name="tuned", workload=FINETUNED, finetune_from=str(other))
     assert by_path.trials("grid") == tuned
@@ -79,16 +86,7 @@ def test_seeds_that_there_are_not_are_taken_in_turn(other, tmp_path):
 
 
 def test_of_several_points_the_one_that_validation_prefers(tmp_path, monkeypatch):
-    made = _resolved(tmp_path, name="other", points=3, seeds=1)
-    study_directory.prepare(made)
-    losses = {}
-    for trial, loss in zip(
-        study_directory.materialise(made, "grid", made.trials("grid")), (3.0, 2.0, 4.0), strict=True
-    ):
-        directory = made.directory / trial.path
-        status.write(directory, "done", steps=20)
-        _record(directory, 20, 1)
-        losses[directory] = loss
+    losses = dict(zip(_trained(tmp_path, points=3, seeds=1), (3.0, 2.0, 4.0), strict=True))
     monkeypatch.setattr(start.selection, "trial_value", lambda path, metric, mode: losses[path])
     (trial,) = _tuned(tmp_path, seeds=1).trials("grid")
     assert "trial_1001/" in trial.start_from

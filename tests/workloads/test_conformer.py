@@ -49,21 +49,23 @@ def test_variants_of_the_model(full_shapes):
         for layer in range(4)
         for leaf in ("bias", "scale")
     }
-    models = {
+    configs = {
         name: registry.make(f"librispeech_conformer{name}")._model.config
         for name in ("", "_gelu", "_layernorm", "_attention_temperature")
     }
-    assert models[""] == conformer.Config()
-    assert models["_gelu"].activation == "gelu"
-    assert not models["_layernorm"].use_post_layer_norm
-    assert models["_attention_temperature"].attention_temperature == 1.6
+    assert configs == {
+        "": conformer.Config(),
+        "_gelu": conformer.Config(activation="gelu"),
+        "_layernorm": conformer.Config(use_post_layer_norm=False),
+        "_attention_temperature": conformer.Config(attention_temperature=1.6),
+    }
 
 
 def test_query_scale_by_hand():
     """softplus(ln(e^2 - 1)) = 2, so the logits are multiplied by 2/ln 2; zeros change nothing."""
     q, k, v = jax.random.normal(jax.random.key(0), (3, 1, 5, 2, 4))
 
-    class Host(nn.Module):
+    class Model(nn.Module):
         @nn.compact
         def __call__(self, q, k, v):
             return conformer.query_scaled_attention(None, 0, 1.6)(q, k, v)
@@ -73,7 +75,7 @@ def test_query_scale_by_hand():
     )
     for params, factor in ((plain, 1.0), (scaled, 2 / np.log(2))):
         expected = 1.6 * nn.dot_product_attention(q * factor, k, v)
-        np.testing.assert_allclose(Host().apply({"params": params}, q, k, v), expected, atol=1e-6)
+        np.testing.assert_allclose(Model().apply({"params": params}, q, k, v), expected, atol=1e-6)
 
 
 def test_layer_norm_by_hand():

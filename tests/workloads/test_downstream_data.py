@@ -305,7 +305,7 @@ def test_harness_absent_or_of_another_release(monkeypatch, version):
         return version
 
     monkeypatch.setattr(suites.importlib.metadata, "version", installed)
-    message = rf"lm-eval 0.4.13, which .*attnperf\[downstream\].*found: {version}"
+    message = rf"lm-eval 0.4.13, which .*attnperf\[downstream\].*installed: {version}"
     with pytest.raises(ValueError, match=message):
         suites.check_harness()
 

@@ -1,4 +1,4 @@
-"""The twin's questions: by hand on small documents, and what holds of those that come with us."""
+"""Questions about Python's documentation: by hand, and properties of the prepared ones."""
 
 import ast
 
@@ -8,7 +8,7 @@ import pytest
 from workloads.base.errors import DataError
 from workloads.downstream import embedded, local_data, pydoc_questions, suites
 from workloads.downstream.tokens import Tokens
-from workloads.storage import token_records, tokenizer
+from workloads.storage import tokenizer
 from workloads.text.corpora import pydoc_text
 
 # The questions take half a minute to make, for which other processes would wait.
@@ -24,16 +24,12 @@ def data_dir(made_once):
     return made_once("pydoc_questions", fill)
 
 
-def _rows(data_dir, task, split="test"):
-    return local_data.read(data_dir, task, split)
-
-
 @pytest.mark.parametrize(
     ("task", "least", "choices"),
     [("next", 400, 4), ("near", 380, 4), ("sig", 500, 4), ("swap", 550, 2)],
 )
-def test_questions_fit_the_twin_and_have_one_right_answer(data_dir, task, least, choices):
-    rows, tokens = _rows(data_dir, task), Tokens(data_dir)
+def test_questions_fit_the_model_and_have_one_right_answer(data_dir, task, least, choices):
+    rows, tokens = local_data.read(data_dir, task, "test"), Tokens(data_dir)
     assert len(rows) >= least
     for row in rows:
         assert len(set(row["choices"])) == choices
@@ -51,11 +47,11 @@ def test_right_answers_stand_in_the_test_part_and_swaps_do_not(data_dir):
     held_out = " ".join(document.text for document in parts["test"]).split()
     text = " ".join(held_out)
     for task in ("next", "near"):
-        for row in _rows(data_dir, task):
+        for row in local_data.read(data_dir, task, "test"):
             right = row["choices"][row["gold"]]
             assert f"{row['context']} {right}" in text
             assert len(right.split()) == 8
-    for row in _rows(data_dir, "swap"):
+    for row in local_data.read(data_dir, "swap", "test"):
         right, wrong = row["choices"][row["gold"]].split(), row["choices"][1 - row["gold"]].split()
         assert " ".join(right) in text
         different = [
@@ -67,7 +63,8 @@ def test_right_answers_stand_in_the_test_part_and_swaps_do_not(data_dir):
 
 
 def test_no_text_of_returns_is_in_two_splits_and_none_is_trained_on(data_dir):
-    splits = {split: _rows(data_dir, "returns", split) for split in ("train", "validation", "test")}
+    names = ("train", "validation", "test")
+    splits = {split: local_data.read(data_dir, "returns", split) for split in names}
     texts = [row["text"] for rows in splits.values() for row in rows]
     assert len(texts) == len(set(texts))
     assert min(map(len, splits.values())) > 400
@@ -117,8 +114,8 @@ def test_references_by_hand(data_dir):
         {"context": "5", "choices": ["8 5", "7 5"], "gold": 1},
         {"context": "", "choices": ["8 5", "7 5"], "gold": 1},
     ]
-    found = pydoc_questions.references(rows, Letters(), train, "acc")
-    assert found == {"bigram": 0.5, "word overlap": 0.0}
+    references = pydoc_questions.references(rows, Letters(), train, "acc")
+    assert references == {"bigram": 0.5, "word overlap": 0.0}
     pairs = pydoc_text.bigram(train, pydoc_text.unigram(train, 12))
     assert pairs[5, 7] > pairs[5, 8]
     assert pairs[tokenizer.EOS, 8] > pairs[tokenizer.EOS, 7]
@@ -126,20 +123,14 @@ def test_references_by_hand(data_dir):
     assert pydoc_questions.references(rows, Letters(), train, "acc_mutual_info")["bigram"] == 0.5
 
 
-def test_they_are_made_once_and_again_where_they_are_damaged(data_dir, tmp_path):
+def test_the_index_names_every_task_and_what_simple_answers_get(data_dir, tmp_path):
     index = local_data.index(data_dir)
     assert set(index) == {"next", "near", "sig", "swap", "returns"}
     assert set(index["sig"]["references"]) == {"bigram", "word overlap"}
+    assert 0.45 < index["next"]["references"]["bigram"] < 0.65
+    assert 0.2 < index["sig"]["references"]["bigram"] < 0.3
+    assert 0.85 < index["swap"]["references"]["bigram"] < 0.91
     for name in embedded.NAMES:
         suites.check_data(suites.get(name), data_dir, full=True)
     with pytest.raises(DataError, match="no whole set of token records"):
         embedded.prepare(tmp_path)
-
-
-def test_the_bigram_is_below_what_a_model_must_reach(data_dir):
-    told = {task: entry.get("references", {}) for task, entry in local_data.index(data_dir).items()}
-    assert 0.45 < told["next"]["bigram"] < 0.65
-    assert 0.2 < told["sig"]["bigram"] < 0.3
-    assert 0.85 < told["swap"]["bigram"] < 0.91
-    records = token_records.TokenSplit(data_dir, "train")
-    assert pydoc_text.all_records(records).shape == (6800, 64)

@@ -27,12 +27,6 @@ def documents() -> list[pydoc_text.Document]:
     return pydoc_text.documents()
 
 
-@pytest.fixture
-def own(prepared: Path, tmp_path: Path) -> Path:
-    """A copy that a test may damage."""
-    return Path(shutil.copytree(prepared, tmp_path / "own"))
-
-
 def test_files_and_sizes(prepared: Path) -> None:
     assert set(data_files.contents(prepared)) == {
         "NOTE",
@@ -115,33 +109,27 @@ def test_paragraphs_are_kept_once() -> None:
     ]
 
 
-def test_check_says_what_figures_may_be_compared(own: Path) -> None:
-    lines = pydoc_text.check(own)
-    sha256 = json.loads((own / "reference.json").read_text())["sha256"]
-    assert f"SHA-256 of all records: {sha256}" in lines
-    reference = pydoc_text.read_reference(own)
-    (own / "reference.json").write_text(json.dumps({**reference, "python": "3.12.0"}))
-    assert "comparable with those on records of the same SHA-256 only" in pydoc_text.check(own)[-1]
+def test_check_says_what_figures_may_be_compared(prepared: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(prepared, tmp_path / "copy"))
+    reference = pydoc_text.read_reference(copy)
+    assert f"SHA-256 of all records: {reference['sha256']}" in pydoc_text.check(copy)
+    (copy / "reference.json").write_text(json.dumps({**reference, "python": "3.12.0"}))
+    assert "comparable with those on records of the same SHA-256 only" in pydoc_text.check(copy)[-1]
 
 
 def test_damage_is_found_and_prepared_again_with_the_same_bytes(
-    own: Path,
     prepared: Path,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     documents: list[pydoc_text.Document],
 ) -> None:
+    copy = Path(shutil.copytree(prepared, tmp_path / "copy"))
     monkeypatch.setattr(pydoc_text, "documents", lambda: documents)  # read anew, but once
-    data_files.flip(own / "train-00000-of-00001.npy", -2)
+    data_files.flip(copy / "train-00000-of-00001.npy", -2)
     with pytest.raises(DataError, match="python -m workloads prepare pydoc_lm"):
-        pydoc_text.check(own)
-    pydoc_text.prepare(own)
-    assert data_files.contents(own) == data_files.contents(prepared)
-
-
-def test_other_data_is_never_replaced(tmp_path: Path) -> None:
-    (tmp_path / "tokens.json").write_text("{}")
-    with pytest.raises(DataError, match=r"tokens\.json is there, .* it is not replaced"):
-        pydoc_text.prepare(tmp_path)
+        pydoc_text.check(copy)
+    pydoc_text.prepare(copy)
+    assert data_files.contents(copy) == data_files.contents(prepared)
 
 
 def test_a_python_with_less_text_is_named(

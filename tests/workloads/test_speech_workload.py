@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import registry as variants
 from tests.workloads import small_speech
 from workloads import registry
 from workloads.base import spec
@@ -124,10 +123,8 @@ def test_training_steps_learn_and_move_the_averages(data_dir):
         params, state, value = step(params, state, jax.random.key(number), 0.1)
         values.append(float(value))
     assert values[-1] < 0.7 * values[0]
-    assert jax.tree.structure(state) == jax.tree.structure(before)
     moved = jax.tree.map(lambda a, b: bool((a != b).any()), state, before)
     assert all(jax.tree.leaves(moved))
-    assert all(jnp.shape(a) == jnp.shape(b) for a, b in zip(*map(jax.tree.leaves, (state, before)), strict=True))  # fmt: skip  # noqa: E501
 
 
 def test_definition_is_algoperfs():
@@ -137,8 +134,3 @@ def test_definition_is_algoperfs():
     assert (full.eval_batch_size, full.step_hint) == (256, 76_000)
     assert full.loss_type == spec.LossType.CTC_LOSS
     assert (full.validation_target_value, full.test_target_value) == (0.085884, 0.052981)
-    assert full.is_output_params("Dense_0")
-    with pytest.raises(ValueError, match=r"per_dim_temp"):
-        registry.make("librispeech_conformer", variants.get("laser+per_dim_temp"))
-    with pytest.raises(ValueError, match="scan_layers"):
-        registry.make("librispeech_conformer", scan_layers=True)

@@ -60,9 +60,7 @@ def test_digit_strings_are_of_two_to_four_words() -> None:
         "validation": [20, 90, 90],
         "test": [20, 90, 90],
     }
-    every = {text for role in ROLES for text in spoken.digit_strings(role, 2)}
-    assert len(every) == 100
-    assert {word for text in spoken.digits("train") for word in text.split()} == set(spoken.WORDS)
+    assert len({text for role in ROLES for text in spoken.digit_strings(role, 2)}) == 100
 
 
 def test_no_timbre_has_two_roles() -> None:

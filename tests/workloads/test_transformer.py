@@ -19,6 +19,23 @@ TINY = TransformerSize(2, 16, 24, 4, 5, vocabulary=32, context=8)
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(4, 32, (2, 8)))
 
 
+# At a vocabulary of 32,000.
+COUNTS = {
+    "c4_lm_234m": 234_128_384,
+    "c4_lm": 301_270_016,
+    "c4_lm_435m": 435_487_744,
+    "c4_lm_1b": 1_139_410_944,
+    "c4_lm_2b": 2_213_152_768,
+    "c4_lm_8b": 7_733_123_440,
+    "wikipedia_bert_2b": 2_213_152_768,
+    # 12·(4·768² + 2·768·3072 + 2·768) + 32000·768 + 768.
+    "wikipedia_bert": 109_529_856,
+    # 2·(4·64² + 2·64·256 + 2·64) + 1024·64 + 64.
+    "pydoc_lm": 164_160,
+    "pydoc_bert": 164_160,
+}
+
+
 def _shapes(size, variant=None, scan_layers=True):
     model = Transformer(size, variant, options=Options(scan_layers=scan_layers))
     return jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 8), int))["params"]
@@ -35,6 +52,11 @@ def _values(shape):
 def _paths(tree):
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {"/".join(part.key for part in path): leaf.shape for path, leaf in leaves}
+
+
+def test_parameter_counts():
+    """As the paper names them; tests of the catalog count the models' own."""
+    assert {name: size.parameters for name, size in SIZES.items()} == COUNTS
 
 
 def test_forward_pass_against_plain_numpy():

@@ -1,6 +1,6 @@
 """A suite asked of a model: prompts and shots by lm-eval, probabilities and metrics by us.
 
-What is written, below the directory that is given: `tasks/<task>.jsonl.gz` as soon as a task is
+Files below the output directory: `tasks/<task>.jsonl.gz` as soon as a task is
 finished, then `samples.jsonl.gz`, all of them, and last `results.json`. A question's line keeps
 every choice's log-likelihood with and without its question, its tokens and bytes, so that other
 normalisations and paired tests need no second run.
@@ -179,19 +179,19 @@ def _choice_sample(
         gold = row.get("right", loaded.doc_to_target(row))
     if isinstance(gold, str):
         gold = texts.index(gold)
-    given, alone = scores[: len(texts)], scores[len(texts) :]
-    logs = np.array([score.loglikelihood for score in given])
+    answers, alone = scores[: len(texts)], scores[len(texts) :]
+    logs = np.array([score.loglikelihood for score in answers])
     ranked = {"acc": logs}
     if alone:
         ranked["acc_norm"] = logs / [len(text) for text in texts]
         ranked["acc_mutual_info"] = logs - [score.loglikelihood for score in alone]
-    ranked["acc_per_token"] = logs / [score.tokens for score in given]
+    ranked["acc_per_token"] = logs / [score.tokens for score in answers]
     return {
         "task": task.name,
         "question": number,
         "gold": gold,
-        "choices": [_choice(*choice) for choice in itertools.zip_longest(texts, given, alone)],
-        "truncated": max(score.truncated for score in given),
+        "choices": [_choice(*choice) for choice in itertools.zip_longest(texts, answers, alone)],
+        "truncated": max(score.truncated for score in answers),
         "correct": {
             name: int(np.argmax(values)) in _right(gold) for name, values in ranked.items()
         },

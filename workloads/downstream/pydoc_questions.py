@@ -144,14 +144,14 @@ def _signatures(documents: Sequence[Document]) -> list[Row]:
 
 
 def _returns(parts: dict[str, list[Document]], tokens: Tokens) -> dict[str, list[Row]]:
-    seen: set[str] = set()
+    texts: set[str] = set()
     splits: dict[str, list[Row]] = {}
     for split in ("train", "validation", "test"):
         rows = splits[split] = []
         for function in (one for document in parts[split] for one in _functions(document)):
             text = _cut(function.doc, tokens)
-            if function.returns is not None and text not in seen:
-                seen.add(text)
+            if function.returns is not None and text not in texts:
+                texts.add(text)
                 rows.append({"text": text, "label": int(function.returns)})
     return splits
 
@@ -181,28 +181,28 @@ def _functions(document: Document) -> Iterator[_Function]:
 
 
 def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    given = node.args
-    names = [one.arg for one in (*given.posonlyargs, *given.args)]
-    names += [f"*{given.vararg.arg}"] if given.vararg else []
-    names += [one.arg for one in given.kwonlyargs]
-    names += [f"**{given.kwarg.arg}"] if given.kwarg else []
+    arguments = node.args
+    names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
+    names += [f"*{arguments.vararg.arg}"] if arguments.vararg else []
+    names += [argument.arg for argument in arguments.kwonlyargs]
+    names += [f"**{arguments.kwarg.arg}"] if arguments.kwarg else []
     return ", ".join(names)
 
 
 def _gives_value(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool | None:
     """Whether a function returns or yields something; None where it has no code of its own."""
-    code = [one for one in node.body if not isinstance(one, ast.Pass | ast.Raise)]
-    if all(isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) for one in code):
+    code = [part for part in node.body if not isinstance(part, ast.Pass | ast.Raise)]
+    if all(isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant) for part in code):
         return None
-    return any(_is_value(one) for one in _own(node))
+    return any(_is_value(part) for part in _code(node))
 
 
-def _own(node: ast.AST) -> Iterator[ast.AST]:
+def _code(node: ast.AST) -> Iterator[ast.AST]:
     """The nodes of a function's code without those of functions and classes inside."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, (*_FUNCTIONS, ast.ClassDef, ast.Lambda)):
             yield child
-            yield from _own(child)
+            yield from _code(child)
 
 
 def _is_value(node: ast.AST) -> bool:
@@ -224,8 +224,8 @@ def references(
 
     def by_bigram(context: str, choice: str) -> float:
         before, after = tokens.pair(context, f" {choice}")
-        given = _summed(pairs, before[-1] if before else tokenizer.EOS, after)
-        return given - (_summed(pairs, tokenizer.EOS, after) if metric == "acc_mutual_info" else 0)
+        score = _summed(pairs, before[-1] if before else tokenizer.EOS, after)
+        return score - (_summed(pairs, tokenizer.EOS, after) if metric == "acc_mutual_info" else 0)
 
     return {"bigram": _share(rows, by_bigram), "word overlap": _share(rows, _overlap)}
 
@@ -244,8 +244,8 @@ def _summed(pairs: np.ndarray, before: int, ids: Sequence[int]) -> float:
 
 def _overlap(context: str, choice: str) -> float:
     """The share of a choice's different words that the context has."""
-    there, words = _words(context), _words(choice)
-    return len(words & there) / max(1, len(words))
+    words = _words(choice)
+    return len(words & _words(context)) / max(1, len(words))
 
 
 def _words(text: str) -> set[str]:

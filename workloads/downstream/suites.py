@@ -103,7 +103,7 @@ def check_harness() -> None:
     if version != HARNESS_VERSION:
         raise ValueError(
             f"{HARNESS} {HARNESS_VERSION}, which has the prompts, is not installed: pip install "
-            f"'attnperf[downstream]', or '{HARNESS}=={HARNESS_VERSION}'; found: {version}"
+            f"'attnperf[downstream]', or '{HARNESS}=={HARNESS_VERSION}'; installed: {version}"
         )
 
 

@@ -108,7 +108,7 @@ def query_scaled_attention(variant: Any, depth: int, temperature: float) -> Call
         else:
             layer = {"depth": depth, "scale_query": QueryScaler()}
             if mask is not None and variants_table.KERNELS[variant.kernel].key_masks_only:
-                # Frames that may not look give 0 by our core; these kernels are told of keys alone.
+                # Frames that may not look give 0 by our core; these kernels mask keys alone.
                 rows = jnp.swapaxes(jnp.any(mask, axis=-1, keepdims=True), -3, -2)
                 settings["mask"] = jnp.any(mask, axis=-2, keepdims=True)
                 output = jnp.where(rows, variant(query, key, value, **layer, **settings), 0)

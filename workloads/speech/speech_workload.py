@@ -1,4 +1,4 @@
-"""Speech recognition as a workload: the Conformer on LibriSpeech as AlgoPerf has it, and stand-ins.
+"""Speech recognition as a workload: AlgoPerf's Conformer on LibriSpeech, and small ones.
 
 `librispeech_conformer` and its gelu, layernorm and attention_temperature forms: sizes and splits by
 algoperf/workloads/librispeech_conformer/{workload.py,input_pipeline.py,librispeech_jax/workload.py}.
@@ -107,7 +107,8 @@ class SpeechWorkload(BaseWorkload):
         """Returns (logits float32 [B, T, V], paddings [B, T]) and the new model state.
 
         TRAIN turns on SpecAugment and dropout. Batch norm uses the batch's own statistics in
-        training and where the running ones are to be updated, unless told otherwise.
+        training and where the running ones are to be updated; `use_running_average_bn` overrides
+        that.
         """
         train = mode == spec.ForwardPassMode.TRAIN
         if use_running_average_bn is None:

@@ -5,7 +5,7 @@ tokens are to be predicted; of those 80 % become the mask id, 10 % a random ordi
 stay. What is drawn is a function of the sequence's key alone. There is no sentence task.
 Axes: B batch, L length, K positions to predict.
 
-The workloads: the paper's on C4 and Wikipedia, and small stand-ins.
+The workloads: the paper's on C4 and Wikipedia, and small ones.
 
 `c4_lm` (301 M parameters), `c4_lm_234m`, `_435m`, `_1b`, `_2b`, `_8b`: the paper's decoder-only
 models. Sequences of 1024 tokens, 1024 a batch, 160,000 steps: 167.8 billion tokens. AlgoPerf's
@@ -56,7 +56,7 @@ CHOSEN = 0.15
 _MASKED, _RANDOM = 0.8, 0.1
 # Purpose of the draws, folded into the seed's key before the step; training has 1 and 3, mixup 2.
 _MASKING = 4
-# Stands in for the step in evaluations: no training gets there.
+# The step of evaluations: no training gets so far.
 _EVALUATION = 2**31 - 1
 
 

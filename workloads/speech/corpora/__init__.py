@@ -1,1 +1,1 @@
-"""Speech corpora: LibriSpeech in its layouts, and synthesised stand-ins."""
+"""Speech corpora: LibriSpeech in its layouts, and small synthesised ones."""

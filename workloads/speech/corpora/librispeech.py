@@ -26,7 +26,7 @@ SPLITS: dict[str, tuple[str, ...]] = {
     "test": ("test-clean",),
 }
 # Of AlgoPerf's workload. Its README counts 543,323 files, four fewer than these sizes give, so a
-# training set that differs by less than a thousandth is told, not refused.
+# training set that differs by less than a thousandth is reported, not refused.
 SIZES = {"train": 263_840, "validation": 5348, "test": 2472}
 _TOLERANCE = {"train": 263, "validation": 0, "test": 0}
 # Of the archives, https://www.openslr.org/12.
@@ -43,7 +43,7 @@ _SAMPLE = 32
 
 
 def check(data_dir: str | os.PathLike[str], full: bool = False) -> list[str]:
-    """One line per split about what was found good; DataError at the first thing that is not.
+    """One line per split that is good; DataError at the first thing that is not.
 
     Reads the lists, looks for every file, and decodes a sample of 32 utterances per split, which
     takes seconds. With `full`, reads every utterance (97 GB of int16, or AlgoPerf's 387 GB).

@@ -1,6 +1,6 @@
 """What the synthesised corpora say: strings of digits, and five-word sentences.
 
-The embedded stand-in for LibriSpeech, `DIGITS`: strings of two to four digits. 1600 utterances to
+The small data set beside LibriSpeech, `DIGITS`: strings of two to four digits. 1600 utterances to
 train, 200 to validate, 200 to test, 0.75 s on average. The three roles share neither voices
 (timbres, `speakers`) nor strings: of the strings of each length, one permutation gives 80 % to
 train, 10 % to validation, 10 % to test. Two-digit strings, of which there are only 100, are a tenth

@@ -1,1 +1,1 @@
-"""Text corpora: C4, Wikipedia and the embedded stand-in, made into token records."""
+"""Text corpora: C4, Wikipedia and small embedded data, made into token records."""

@@ -1,4 +1,4 @@
-"""The embedded stand-in for C4 and Wikipedia: Python's own documentation as token records.
+"""The small data set beside C4 and Wikipedia: Python's own documentation as token records.
 
 A document is one topic of `pydoc_data.topics`, or all docstrings of one source file of the standard
 library in the order they stand in. Sources are parsed, never imported. What not every installation
@@ -39,10 +39,15 @@ from attention import files
 from workloads.base.errors import DataError, repair_commands
 from workloads.storage import preparation, token_records, tokenizer
 
-_NOT_EVERYWHERE = {"ensurepip", "idlelib", "test", "tests", "tkinter", "turtledemo"}
-_DROPPED_LATER = {"distutils", "lib2to3"}
-_NO_LIBRARY = {"__phello__", "__pycache__", "dist-packages", "lib-dynload", "site-packages"}
-LEFT_OUT = _NOT_EVERYWHERE | _DROPPED_LATER | _NO_LIBRARY | {"encodings", "pydoc_data"}
+LEFT_OUT = {
+    # Not everywhere.
+    *("ensurepip", "idlelib", "test", "tests", "tkinter", "turtledemo"),
+    # Dropped by later versions.
+    *("distutils", "lib2to3"),
+    # No part of the library, and tables.
+    *("__phello__", "__pycache__", "dist-packages", "lib-dynload", "site-packages"),
+    *("encodings", "pydoc_data"),
+}
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _BLANK_LINE = re.compile(r"\n\s*\n")
 
@@ -74,20 +79,20 @@ def deduplicated(texts: Iterable[tuple[str, str]]) -> list[Document]:
     Copies are found by their letters and digits alone; paragraphs without any are dropped, and so
     are documents that nothing is left of.
     """
-    seen: set[str] = set()
+    known: set[str] = set()
     kept = []
     for name, text in texts:
         paragraphs = [" ".join(part.split()) for part in _BLANK_LINE.split(text)]
-        new = [paragraph for paragraph in paragraphs if _is_new(paragraph, seen)]
+        new = [paragraph for paragraph in paragraphs if _is_new(paragraph, known)]
         if new:
             kept.append(Document(name, "\n".join(new)))
     return kept
 
 
-def _is_new(paragraph: str, seen: set[str]) -> bool:
+def _is_new(paragraph: str, known: set[str]) -> bool:
     key = "".join(filter(str.isalnum, paragraph)).lower()
-    is_new = bool(key) and key not in seen
-    seen.add(key)
+    is_new = bool(key) and key not in known
+    known.add(key)
     return is_new
 
 

@@ -216,8 +216,9 @@ class Corpus:
         digest = tokenizer.sha256(tokenizer.read(data_dir / token_records.TOKENIZER_FILE))
         identity = {"length": self.length, "tokenizer": digest, "source": source}
         (data_dir / PROGRESS).mkdir(exist_ok=True)
-        written = {job.file: _finished(data_dir, job, identity) for job in jobs}
-        todo = [job for job in jobs if written[job.file] is None]
+        finished = {job.file: _finished(data_dir, job, identity) for job in jobs}
+        written = {file: shard for file, shard in finished.items() if shard is not None}
+        todo = [job for job in jobs if job.file not in written]
         for job in todo:
             for rest in data_dir.glob(f".{job.file}.*.tmp"):  # of a preparation that was killed
                 rest.unlink()
