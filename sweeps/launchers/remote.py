@@ -26,17 +26,22 @@ TRIALS_PER_JOB = Key(1, "trials that one job runs", COUNT)
 
 
 def variables(text: str) -> dict[str, str]:
-    """Returns {"A": "1", "B": "2 3"} of "A=1 B='2 3'". Raises ValueError for anything else."""
+    """Returns {"A": "1", "B": "2 3"} of "A=1 B='2 3'".
+
+    Raises ValueError for anything else, and for PYTHONPATH, by which a job finds its study's code.
+    """
     values = {}
     try:
         parts = shlex.split(text)
     except ValueError as error:
         raise ValueError(f"{text!r}: {error}; give NAME=VALUE NAME='VALUE WITH SPACES'") from error
     for part in parts:
-        name, separator, value = part.partition("=")
-        if not separator or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        match = re.fullmatch(r"(?s)([A-Za-z_][A-Za-z0-9_]*)=(.*)", part)
+        if match is None:
             raise ValueError(f"{part!r} is no variable; give NAME=VALUE NAME='VALUE WITH SPACES'")
-        values[name] = value
+        values[match[1]] = match[2]
+    if "PYTHONPATH" in values:
+        raise ValueError("PYTHONPATH is the code's; install what it is to find")
     return values
 
 

@@ -93,6 +93,7 @@ def test_slurm_jobs_are_known_and_withdrawn_whatever_is_printed_around(
 ):
     _surround(site, name)
     engine, batch = _slurm(tmp_path), make_batch()
+    assert engine.find(batch) is None
     handles = engine.submit(batch)
     assert handles == ["1000_0", "1000_1"]
     assert set(engine.status(handles).values()) == {State.QUEUED}
@@ -359,6 +360,7 @@ def portal():
         (200, b""),
         (200, b'{"login": "https://portal"}'),
         (200, b"[1]"),
+        (200, b'[{"type": "x"}]'),
         (200, b"null"),
         (500, b"<html>oops</html>"),
         (403, b"denied"),
@@ -374,8 +376,8 @@ def test_pages_in_the_place_of_rays_dashboard_tell_nothing(portal, page, tmp_pat
         with pytest.raises(EngineError):
             ask(make_batch())
     portal.page = 200, b'{"ray_version": "2.60.0"}'
-    engine._cluster()
-    portal.page = page
+    with engine._cluster():
+        portal.page = page
     assert engine.status(["a-0"]) == {"a-0": State.UNKNOWN}
     for ask in (engine.find, engine.submit, lambda batch: engine.cancel(["a-0"])):
         with pytest.raises(EngineError):

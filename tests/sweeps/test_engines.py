@@ -77,15 +77,11 @@ def make_scheduler(make_study, clusters):
 
 
 def test_jobs_of_another_namespace_are_taken_up_and_not_submitted_again(make_scheduler, clusters):
-    first, trials = make_scheduler("a", lambda: True)
-    first.stop_requested = lambda: bool(first.jobs)
-    with pytest.raises(Interrupted):
-        first.run(trials)
-    assert len(clusters.jobs["a"]) == 2
-    [batch] = submissions.batches(first.root)
+    [batch] = submissions.batches(_submitted(make_scheduler, "a"))
     assert batch.place == {"context": "c", "namespace": "a"}
-    second = _look(make_scheduler, "b", 3)
-    assert second.jobs.keys() == clusters.jobs["a"]
+    scheduler = _look(make_scheduler, "b", 3)
+    assert scheduler.jobs.keys() == clusters.jobs["a"]
+    assert len(scheduler.jobs) == 2
     assert clusters.jobs["b"] == set()
 
 
@@ -93,13 +89,11 @@ def test_jobs_are_taken_up_once_the_file_server_answers(make_scheduler, clusters
     _submitted(make_scheduler, "a")
     batch = next(submissions.batches(_submitted(make_scheduler, "a")))
     batch.file.with_name(f"{batch.name}.handles.json").unlink()
-    real, met = submissions.read, []
+    real, failures = submissions.read, iter([False, True, True])
 
     def read(file):
-        if len(met) < 3:
-            met.append(file)
-            if len(met) != 1:
-                raise OSError(errno.ESTALE, "Stale file handle")
+        if next(failures, False):
+            raise OSError(errno.ESTALE, "Stale file handle")
         return real(file)
 
     monkeypatch.setattr(submissions, "read", read)
@@ -110,14 +104,17 @@ def test_jobs_are_taken_up_once_the_file_server_answers(make_scheduler, clusters
 
 
 @pytest.mark.parametrize(
-    ("how", "said"), [("down", "does not answer"), ("absent", "namespace=a, which cannot be asked")]
+    ("how", "message"),
+    [("down", "does not answer"), ("absent", "namespace=a, which cannot be asked")],
 )
-def test_an_engine_out_of_reach_causes_no_resubmission(make_scheduler, clusters, capsys, how, said):
+def test_an_engine_out_of_reach_causes_no_resubmission(
+    make_scheduler, clusters, capsys, how, message
+):
     _submitted(make_scheduler, "a")
     getattr(clusters, how).add("a")
     _look(make_scheduler, "b", 6)
     assert clusters.jobs["b"] == set()
-    assert capsys.readouterr().out.count(said) == 1
+    assert capsys.readouterr().out.count(message) == 1
 
 
 def _look(make_scheduler, namespace, count):

@@ -343,8 +343,7 @@ def test_a_study_whose_pod_is_evicted_loses_no_step(
     assert "saved; the engine runs this job again" in log.read_text()
     assert equality.outcomes(directory) == ["preempted", "done"]
     second = directory / layout.ATTEMPTS / "2"
-    resumed = layout.read_json(second / measurements.RESUMED)["global_step"]
-    assert 0 < resumed < 200
+    assert 0 < layout.read_json(second / measurements.RESUMED)["global_step"] < 200
     rows = [row for row in measurements.curve(directory) if row["kind"] == "train"]
     assert [row["global_step"] for row in rows] == list(range(200))
     assert status.read(directory)["preemption_count"] == 1

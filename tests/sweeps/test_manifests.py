@@ -176,6 +176,7 @@ def test_code_outside_of_the_volume_is_refused():
         ({"tolerations": "a b:NoSchedule"}, "'a b:NoSchedule' is no taint"),
         ({"tolerations": "a=b c:NoExecute"}, "'a=b c:NoExecute' is no taint"),
         ({"environment": "A"}, "'A' is no variable"),
+        ({"environment": "PYTHONPATH=/x"}, "PYTHONPATH is the code's"),
         ({"cpus": 0}, "kubernetes.cpus is 0"),
         ({"retries": -1}, "kubernetes.retries is -1"),
         ({"python": ""}, "needs --config.kubernetes.python"),

@@ -4,9 +4,9 @@ Whole, the float32 logits of 16,384 tokens and 32,000 words are 2.1 GB, and thei
 large. Here a loop takes some tokens after the other, and where a gradient is asked it is made in
 the same pass, while the chunk's logits are there: nothing is computed twice. What is kept for the
 backward pass is the gradient by the hidden states, in their dtype, and by the embedding, in
-float32. `jax.checkpoint` in place of the gradient, as compiled for TPU v5e, computes the logits twice: c4_lm
-takes 1.7 % longer in float32 (741.5 instead of 729.4 ms) and 4.6 % in bfloat16 with the kernel
-'fused' (319.1 instead of 305.0 ms, 3.12 instead of 2.92 GB).
+float32. `jax.checkpoint` in place of the gradient, as compiled for TPU v5e, computes the
+logits twice: c4_lm takes 1.7 % longer in float32 (741.5 instead of 729.4 ms) and 4.6 % in bfloat16
+with the kernel 'fused' (319.1 instead of 305.0 ms, 3.12 instead of 2.92 GB).
 
 Every device works on its own tokens with the embedding of its group ('fsdp') in the hidden states'
 dtype; the embedding's gradient is summed on the device and divided over the group once, after the

@@ -242,11 +242,7 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             result = simulate(trials, workers, options.seed, **chosen)
         except (ValueError, OSError) as error:
-            print(
-                f"python -m tests.sweeps.simulation.simulate: {errors.message(error)}",
-                file=sys.stderr,
-            )
-            return 2
+            parser.error(errors.message(error))
         print(json.dumps(dataclasses.asdict(result), indent=1), flush=True)
         violated += len(result.violations)
     return 1 if violated else 0

@@ -8,6 +8,7 @@ the middle of real code waits in a thread of its own until it wakes. No two ever
 import collections
 import dataclasses
 import heapq
+import itertools
 import math
 import random
 import threading
@@ -51,7 +52,7 @@ class Actor:
 
     def __init__(self, world: "World", host: Host) -> None:
         self.world, self.host = world, host
-        self.pid = world.new_pid()
+        self.pid = next(world.numbers)
         self.dead = False
 
     def before(self) -> None:
@@ -82,13 +83,10 @@ class World:
         # Processor seconds that the events took, i.e. not the driver.
         self.events_cpu_s = 0.0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._count, self._pids, self._within = 0, 0, False
+        self._within = False
+        # Numbers of processes and, for those at the same time, of events.
+        self.numbers = itertools.count(1)
         self.stopped: dict[Apart, None] = {}
-
-    def new_pid(self) -> int:
-        """Returns a process number that nobody else has."""
-        self._pids += 1
-        return self._pids
 
     def host(self, name: str) -> Host:
         """Returns a host whose clock is off by up to ten minutes."""
@@ -96,8 +94,7 @@ class World:
 
     def at(self, delay_s: float, event: Callable[[], None]) -> None:
         """Has something happen later."""
-        self._count += 1
-        heapq.heappush(self._events, (self.now + delay_s, self._count, event))
+        heapq.heappush(self._events, (self.now + delay_s, next(self.numbers), event))
 
     def advance(self, seconds: float) -> None:
         """Lets time pass, and what is due by then happen, for the driver."""
