@@ -97,17 +97,17 @@ make performance          # this page, by the real TPU compiler; about an hour
 
 Written by `make performance`; nothing here was run on an accelerator. {definitions}
 
-What these figures leave out: waiting for the network and for transfers between memories, the host's
-input, evaluations and checkpoints. A TPU's cycles are its compiler's estimate. A GPU's compiler
-estimates no time without a device. "HBM GB" of language models' rows by XLA's own core on TPUs and ViT's is up
-to 7 % too much: they were compiled before fusions inside fusions were looked into.
+Not included: waiting for the network and for transfers between memories, the input pipeline,
+evaluations and checkpoints. "HBM GB" is up to 7 % too large in the rows of ViT and in those of language
+models by kernel `xla` on TPUs: they are older than the rule for fusions inside fusions.
 
-† These rows did not calibrate the model of `plan`, whose figures stand in "plan GB" and "plan ms"; it is
-within 15 % of the compiler on all of them.
+† The model of `plan` was not calibrated with these rows. Its predictions are the columns "plan GB" and
+"plan ms". They are within 15 % of the compiler on every row.
 
-AlgoPerf's rows are its own models with their own attention, trained by our step. MaxText's are its own
-`train_compile` of c4_lm's work: its decoder with an MLP without a gate, one table of embeddings, without
-rotary embedding, bfloat16, full rematerialisation, layers scanned, AdamW (tests/benchmarks/maxtext.py).
+AlgoPerf's rows are its own models with their own attention, trained by our step. MaxText's rows are its
+own `train_compile` for the work of c4_lm: its decoder with an MLP without a gate, one table of embeddings,
+no rotary embedding, bfloat16, full rematerialisation, scanned layers and AdamW
+(tests/benchmarks/maxtext.py).
 
 | study | changed | topology | variant | GB | plan GB | fits | ms | plan ms | of them kernels | HBM GB | collectives GB | of peak | × baseline | warnings |
 |---|---|---|---|--:|--:|:--|--:|--:|--:|--:|--:|--:|--:|--:|
@@ -330,7 +330,7 @@ def _page(compiled: list[tuple[Row, study.Study, list[dict[str, Any]]]]) -> str:
         planned = calibration.predict(its_study, accelerators.topology(row.topology))
         lines += [_line(row, planned.get(entry["variant"]), entry, entries[0]) for entry in entries]
         versions |= entries[0].get("versions", {})
-    definitions = (compiler.__doc__ or "").partition("Definitions ")[2]
+    definitions = (compiler.__doc__ or "").partition("Definitions ")[2].strip()
     head = _HEAD.format(definitions=f"Definitions {definitions}")
     listed = ", ".join(f"{name} {number}" for name, number in versions.items())
     return head + "\n".join(lines) + f"\n\nVersions: {listed}.\n"
