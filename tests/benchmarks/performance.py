@@ -88,7 +88,7 @@ ROWS = (
     Row("c4_lm_paper", "attention=flash", "v5e:8x8", False, "MaxText"),
 )
 _CACHE = pathlib.Path("experiments/performance")
-_PAGE = pathlib.Path("docs/performance.md")
+_PAGE = pathlib.Path(__file__).parents[2] / "docs" / "performance.md"
 _HEAD = """# What the compilers say
 
 ```bash
@@ -120,8 +120,9 @@ def main() -> None:
     compiled = []
     for row in ROWS:
         its_study = resolved(row)
-        compiled.append((row, its_study, _compiled(row, its_study)))
-        print(*row[:3], *(_summary(entry) for entry in compiled[-1][2]), sep="  ", flush=True)
+        entries = _compiled(row, its_study)
+        compiled.append((row, its_study, entries))
+        print(_line(row, None, entries[0], entries[0]), flush=True)
     calibrating = [entries for row, _, entries in compiled if row.calibrates]
     if not any("missing" in entry for entries in calibrating for entry in entries):
         factors = fit(compiled)
@@ -251,7 +252,6 @@ def _points(
     rows: list[tuple[float, dict[str, Any]]], device: accelerators.Accelerator
 ) -> list[dict[str, float]]:
     """Returns the mean figures of each number of examples, in order; a GPU's least times."""
-
     points = []
     for examples in sorted({examples for examples, _ in rows}):
         alike_rows = [entry for number, entry in rows if number == examples]
@@ -271,15 +271,6 @@ def least_ms(row: dict[str, Any], device: accelerators.Accelerator) -> float:
     """
     peak_tflops = device.peak_tflops / (2 if device.platform == "cuda" else 1)
     return max(row["flops"] / 1e9 / peak_tflops, 1e3 * row["hbm_gb"] / device.bandwidth_gb)
-
-
-def _summary(row: dict[str, Any]) -> str:
-    if "missing" in row:
-        return "not installed"
-    if row["memory_gb"] is None:
-        return str(row["warnings"][0])
-    time = "" if row["step_ms"] is None else f" {row['step_ms']:.1f} ms"
-    return f"{row['variant']} {row['memory_gb']:.2f} GB{time}"
 
 
 def _line(
@@ -321,6 +312,13 @@ def _line(
 
 def _cells(texts: list[str]) -> str:
     return f"| {' | '.join(texts)} |"
+
+
+def table() -> dict[tuple[str, ...], dict[str, str]]:
+    """Returns the page's rows by (study, changed, topology, variant): cells by heading."""
+    lines = [line for line in _PAGE.read_text("utf-8").splitlines() if line.startswith("|")]
+    headings, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {tuple(row[:4]): dict(zip(headings, row, strict=False)) for row in rows}
 
 
 def _page(compiled: list[tuple[Row, study.Study, list[dict[str, Any]]]]) -> str:

@@ -154,8 +154,8 @@ def test_every_study_is_timed_by_variant(monkeypatch):
 )
 def test_a_kernel_of_nan_is_wrong(gradients, verdict, monkeypatch):
     def measure(case):
-        given = gradients if case.qs == 4 else (0.0, 0.0, 0.0)
-        return check.Measurement(case, 0.0, given, None, (2e-6, 3e-6))
+        errors = gradients if case.qs == 4 else (0.0, 0.0, 0.0)
+        return check.Measurement(case, 0.0, errors, None, (2e-6, 3e-6))
 
     monkeypatch.setattr(check, "measure", measure)
     assert {result.verdict for result in hardware_check._errors("xla")} == {verdict}
@@ -170,6 +170,6 @@ def test_processes_of_other_losses_are_wrong(losses, monkeypatch):
         return contextlib.nullcontext(call)
 
     monkeypatch.setattr(jax_calls, "SubprocessCall", start)
-    monkeypatch.setattr(jax_calls, "call", lambda *given, **settings: [1.0, 2.0, 3.0])
+    monkeypatch.setattr(jax_calls, "call", lambda *arguments, **settings: [1.0, 2.0, 3.0])
     (result,) = hardware_check._processes({"platform": "cpu", "kind": "cpu", "count": 1})
     assert result.verdict == "WRONG"

@@ -109,8 +109,12 @@ def test_a_run_in_a_log(begun, capsys, monkeypatch):
 
 
 def test_durations_as_people_say_them():
-    given = (80, 300, 7200, 200_000)
-    assert [view.duration(s) for s in given] == ["80 s", "5 min", "2.0 h", "2.3 days"]
+    assert [view.duration(s) for s in (80, 300, 7200, 200_000)] == [
+        "80 s",
+        "5 min",
+        "2.0 h",
+        "2.3 days",
+    ]
 
 
 def test_a_log_gets_a_line_per_change_until_ctrl_c(begun, monkeypatch, capsys):

@@ -30,7 +30,7 @@ def _events(directory):
             if event.session_log.status == event_pb2.SessionLog.START:
                 # tensorboard/backend/event_processing/plugin_event_accumulator.py: _Purge
                 points = [point for point in points if point[1] < event.step]
-            points += [(one.tag, event.step, one.simple_value) for one in event.summary.value]
+            points += [(value.tag, event.step, value.simple_value) for value in event.summary.value]
     return {tag: [p[1:] for p in points if p[0] == tag] for tag, *_ in points}
 
 
@@ -83,7 +83,7 @@ def test_a_missing_library_is_refused_in_words(make_study, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("updates", "message"),
     [
         ("100", "first:last"),
         ("a:b", "first:last"),
@@ -93,9 +93,9 @@ def test_a_missing_library_is_refused_in_words(make_study, monkeypatch):
         ("4:13", "12 updates; give --config.profile=100:110"),
     ],
 )
-def test_updates_that_cannot_be_traced_are_refused(make_study, given, said):
-    with pytest.raises(ValueError, match=f"profile.*{said}"):
-        make_study(profile=given)
+def test_updates_that_cannot_be_traced_are_refused(make_study, updates, message):
+    with pytest.raises(ValueError, match=f"profile.*{message}"):
+        make_study(profile=updates)
     assert make_study(profile="4:12").settings["profile"] == "4:12"
 
 
