@@ -2,16 +2,16 @@
 
 Definitions (per device and step):
 
-- memory_gb: arguments + outputs − aliases + scratch + code; peak_gb: XLA's own peak. 10⁹ bytes.
-- xla_ms: the TPU compiler's estimated cycles by the clock of `accelerators`; it knows no waiting
-  for the network or for transfers. kernel_ms: of kernels, which carry no cycles: what their
-  instructions take (bundles × grid steps / clock), their products at the matrix units' peak, or
-  their bytes at the memory's bandwidth, whichever is most. step_ms: both. A GPU's compiler gives
-  no times without a device: null.
-- hbm_gb: bytes read and written in main memory, kernels' included, which are kernel_hbm_gb.
-- plan_gb, plan_ms: what `plan` says of memory_gb and step_ms, null where it says nothing.
-- flops: matrix products and convolutions of the program, recomputation included; model_flops: the
-  model's (`workloads list`); utilisation: model_flops over what the device can do in step_ms.
+- memory_gb: arguments + outputs − aliases + scratch + code, in 10⁹ bytes. peak_gb: XLA's own peak.
+- xla_ms: the TPU compiler's estimate, its cycles over the clock of `accelerators`.
+- kernel_ms: the time of kernels, for which the compiler gives no cycles. It is the largest of three
+  times: instructions (bundles × grid steps / clock), matrix products at the peak of the matrix
+  units, and bytes at the bandwidth of main memory.
+- step_ms: xla_ms + kernel_ms. Null for GPUs, whose compiler estimates no time without a device.
+- hbm_gb: bytes read and written in main memory. kernel_hbm_gb: the kernels' share of them.
+- plan_gb, plan_ms: memory_gb and step_ms as `plan` predicts them, null where it predicts none.
+- flops: matrix products and convolutions of the program, recomputation included. model_flops: those
+  of the model (`workloads list`). Utilisation: model_flops over what the device can do in step_ms.
 """
 
 import json

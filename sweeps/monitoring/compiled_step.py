@@ -1,7 +1,7 @@
 """A trial's train step compiled for accelerators that are not here, and what the compiler says.
 
 Runs in a process of its own (`jax_calls`): the compilers read environment variables, which
-JAX reads when it is imported, and a compiler that crashes takes no one with it. jax's
+JAX reads when it is imported, and a compiler that crashes ends that process alone. jax's
 `topologies` give devices without hardware; the step is the one that trains, lowered for shapes.
 """
 
@@ -358,9 +358,9 @@ def _read_again(call: dict[str, Any]) -> float:
     grid = call["grid_mapping"]
     for block in grid.block_mappings[: grid.num_inputs]:
         array = block.array_aval
-        sizes = [getattr(one, "block_size", 1) for one in block.block_shape]
-        each = math.prod(map(min, sizes, array.shape)) * array.dtype.itemsize
-        total += max(0, each * math.prod(grid.grid) - array.size * array.dtype.itemsize)
+        sizes = [getattr(size, "block_size", 1) for size in block.block_shape]
+        read = math.prod(map(min, sizes, array.shape)) * math.prod(grid.grid)
+        total += max(0, read - array.size) * array.dtype.itemsize
     return total / 2 if call["name"].endswith("_causal") else total
 
 

@@ -95,7 +95,6 @@ def run(out: pathlib.Path, parts: tuple[str, ...]) -> bool:
             verdicts.append(result.verdict)
             line = dataclasses.asdict(result)
             report["lines"].append({"part": part, "said": line.pop("summary"), **line})
-            report["seconds"] = time.monotonic() - started
             files.write(out, json.dumps(report, indent=1) + "\n")
             print(f"{result.verdict:9s} {part}: {result.what}: {result.summary}", flush=True)
     counts = ", ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts))

@@ -67,9 +67,8 @@ class Progress(view.Display):
         self._put(trial, "running", record)
 
     def _put(self, trial: Task, state: str, record: dict[str, Any]) -> None:
-        stage, variant, *_ = trial.path.split("/")
-        stage = self._stage or stage
-        self.survey.put(TrialStatus(trial.path, stage, variant, state, trial.steps, record))
+        variant = trial.path.split("/")[1]
+        self.survey.put(TrialStatus(trial.path, self._stage, variant, state, trial.steps, record))
 
     def _counts(self) -> tuple[int, int]:
         """Returns how many trials of the stage have ended, and how many there are."""

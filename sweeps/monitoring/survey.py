@@ -4,7 +4,7 @@
 (`sweeps.monitoring.progress`). Standard library only.
 
 File operations of a reader per trial, whatever the study's size: 1 for a trial that is pending,
-done or diverged, 3 for one that has failed, 9 for one that is running (reads of /proc not counted).
+done or diverged, 3 for a failed one, 10 for a running one (reads of /proc are not counted).
 """
 
 import collections

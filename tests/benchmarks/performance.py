@@ -88,7 +88,7 @@ ROWS = (
     Row("c4_lm_paper", "attention=flash", "v5e:8x8", False, "MaxText"),
 )
 _CACHE = pathlib.Path("experiments/performance")
-_PAGE = pathlib.Path("docs/performance.md")
+_PAGE = pathlib.Path(__file__).parents[2] / "docs" / "performance.md"
 _HEAD = """# What the compilers say
 
 ```bash
@@ -97,17 +97,17 @@ make performance          # this page, by the real TPU compiler; about an hour
 
 Written by `make performance`; nothing here was run on an accelerator. {definitions}
 
-What these figures leave out: waiting for the network and for transfers between memories, the host's
-input, evaluations and checkpoints. A TPU's cycles are its compiler's estimate. A GPU's compiler
-estimates no time without a device. "HBM GB" of language models' rows by XLA's own core on TPUs and ViT's is up
-to 7 % too much: they were compiled before fusions inside fusions were looked into.
+Not included: waiting for the network and for transfers between memories, the input pipeline,
+evaluations and checkpoints. "HBM GB" is up to 7 % too large in the rows of ViT and in those of language
+models by kernel `xla` on TPUs: they are older than the rule for fusions inside fusions.
 
-† These rows did not calibrate the model of `plan`, whose figures stand in "plan GB" and "plan ms"; it is
-within 15 % of the compiler on all of them.
+† The model of `plan` was not calibrated with these rows. Its predictions are the columns "plan GB" and
+"plan ms". They are within 15 % of the compiler on every row.
 
-AlgoPerf's rows are its own models with their own attention, trained by our step. MaxText's are its own
-`train_compile` of c4_lm's work: its decoder with an MLP without a gate, one table of embeddings, without
-rotary embedding, bfloat16, full rematerialisation, layers scanned, AdamW (tests/benchmarks/maxtext.py).
+AlgoPerf's rows are its own models with their own attention, trained by our step. MaxText's rows are its
+own `train_compile` for the work of c4_lm: its decoder with an MLP without a gate, one table of embeddings,
+no rotary embedding, bfloat16, full rematerialisation, scanned layers and AdamW
+(tests/benchmarks/maxtext.py).
 
 | study | changed | topology | variant | GB | plan GB | fits | ms | plan ms | of them kernels | HBM GB | collectives GB | of peak | × baseline | warnings |
 |---|---|---|---|--:|--:|:--|--:|--:|--:|--:|--:|--:|--:|--:|
@@ -120,8 +120,9 @@ def main() -> None:
     compiled = []
     for row in ROWS:
         its_study = resolved(row)
-        compiled.append((row, its_study, _compiled(row, its_study)))
-        print(*row[:3], *(_summary(entry) for entry in compiled[-1][2]), sep="  ", flush=True)
+        entries = _compiled(row, its_study)
+        compiled.append((row, its_study, entries))
+        print(_line(row, None, entries[0], entries[0]), flush=True)
     calibrating = [entries for row, _, entries in compiled if row.calibrates]
     if not any("missing" in entry for entries in calibrating for entry in entries):
         factors = fit(compiled)
@@ -251,7 +252,6 @@ def _points(
     rows: list[tuple[float, dict[str, Any]]], device: accelerators.Accelerator
 ) -> list[dict[str, float]]:
     """Returns the mean figures of each number of examples, in order; a GPU's least times."""
-
     points = []
     for examples in sorted({examples for examples, _ in rows}):
         alike_rows = [entry for number, entry in rows if number == examples]
@@ -271,15 +271,6 @@ def least_ms(row: dict[str, Any], device: accelerators.Accelerator) -> float:
     """
     peak_tflops = device.peak_tflops / (2 if device.platform == "cuda" else 1)
     return max(row["flops"] / 1e9 / peak_tflops, 1e3 * row["hbm_gb"] / device.bandwidth_gb)
-
-
-def _summary(row: dict[str, Any]) -> str:
-    if "missing" in row:
-        return "not installed"
-    if row["memory_gb"] is None:
-        return str(row["warnings"][0])
-    time = "" if row["step_ms"] is None else f" {row['step_ms']:.1f} ms"
-    return f"{row['variant']} {row['memory_gb']:.2f} GB{time}"
 
 
 def _line(
@@ -323,6 +314,13 @@ def _cells(texts: list[str]) -> str:
     return f"| {' | '.join(texts)} |"
 
 
+def table() -> dict[tuple[str, ...], dict[str, str]]:
+    """Returns the page's rows by (study, changed, topology, variant): cells by heading."""
+    lines = [line for line in _PAGE.read_text("utf-8").splitlines() if line.startswith("|")]
+    headings, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {tuple(row[:4]): dict(zip(headings, row, strict=False)) for row in rows}
+
+
 def _page(compiled: list[tuple[Row, study.Study, list[dict[str, Any]]]]) -> str:
     lines: list[str] = []
     versions: dict[str, str] = {}
@@ -330,7 +328,7 @@ def _page(compiled: list[tuple[Row, study.Study, list[dict[str, Any]]]]) -> str:
         planned = calibration.predict(its_study, accelerators.topology(row.topology))
         lines += [_line(row, planned.get(entry["variant"]), entry, entries[0]) for entry in entries]
         versions |= entries[0].get("versions", {})
-    definitions = (compiler.__doc__ or "").partition("Definitions ")[2]
+    definitions = (compiler.__doc__ or "").partition("Definitions ")[2].strip()
     head = _HEAD.format(definitions=f"Definitions {definitions}")
     listed = ", ".join(f"{name} {number}" for name, number in versions.items())
     return head + "\n".join(lines) + f"\n\nVersions: {listed}.\n"

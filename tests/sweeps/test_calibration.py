@@ -1,27 +1,10 @@
 """`plan`'s model of a step against what compilers said of it, as docs/performance.md holds it."""
 
-import pathlib
-
 import pytest
 
 from sweeps.monitoring import calibration
 from sweeps.training import accelerators
 from tests.benchmarks import performance
-
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "performance.md"
-
-
-def _rows():
-    """Returns the page's rows by (study, changed, topology, variant): cells by heading."""
-    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("|")]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    named = [dict(zip(cells[0], row, strict=False)) for row in cells[2:]]
-    return {tuple(row[key] for key in ("study", "changed", "topology", "variant")): row
-            for row in named if row.get("study")}  # fmt: skip
-
-
-def _number(text):
-    return None if text == "–" else float(text)
 
 
 @pytest.mark.parametrize(
@@ -30,31 +13,25 @@ def _number(text):
 def test_plan_is_near_the_compiler_on_every_row(row, in_process):
     """What the page says of plan is what plan says now, and both are near the compiler."""
     its_study, where = performance.resolved(row), accelerators.topology(row.topology)
-    rows, found = _rows(), 0
-    every = calibration.predict(its_study, where)
+    predictions, table = calibration.predict(its_study, where), performance.table()
     for variant in its_study.settings["variants"]:
-        told = rows[row.study + "†" * (not row.calibrates), row.changed, row.topology, variant]
-        if not every:  # ViT and Conformer by a kernel: no figures were fitted
-            assert (told["plan GB"], told["plan ms"]) == ("–", "–")
+        line = table[row.study + "†" * (not row.calibrates), row.changed, row.topology, variant]
+        if not predictions:  # ViT and Conformer by a kernel: no figures were fitted
+            assert (line["plan GB"], line["plan ms"]) == ("–", "–")
             assert not row.calibrates
-            found += 1
             continue
-        planned = every[variant]
-        assert planned.total_gb == pytest.approx(float(told["plan GB"]), abs=0.006)
-        compiled = float(told["GB"])
-        assert abs(planned.total_gb / compiled - 1) <= calibration.TOLERANCE
-        said = calibration.verdict(planned.total_gb, where.accelerator.usable_gb())
-        assert {"fits": "yes", "DOES NOT FIT": "NO"}.get(said, told["fits"]) == told["fits"]
-        if (step_ms := _number(told["ms"])) is not None:
-            assert planned.step_ms == pytest.approx(float(told["plan ms"]), abs=0.06)
-            assert abs(planned.step_ms / step_ms - 1) <= calibration.TOLERANCE
-        else:
-            assert planned.step_ms is None
+        planned = predictions[variant]
+        assert planned.total_gb == pytest.approx(float(line["plan GB"]), abs=0.006)
+        assert planned.total_gb == pytest.approx(float(line["GB"]), rel=calibration.TOLERANCE)
+        verdict = calibration.verdict(planned.total_gb, where.accelerator.usable_gb())
+        assert {"fits": "yes", "DOES NOT FIT": "NO"}.get(verdict, line["fits"]) == line["fits"]
+        assert (planned.step_ms is None) == (line["ms"] == "–")
+        if planned.step_ms is not None:
+            assert planned.step_ms == pytest.approx(float(line["plan ms"]), abs=0.06)
+            assert planned.step_ms == pytest.approx(float(line["ms"]), rel=calibration.TOLERANCE)
         if planned.least_ms is not None:
-            least = 1e3 * float(told["HBM GB"]) / where.accelerator.bandwidth_gb
+            least = 1e3 * float(line["HBM GB"]) / where.accelerator.bandwidth_gb
             assert planned.least_ms <= least + 0.02  # the page's last digit
-        found += 1
-    assert found
 
 
 def test_figures_of_other_settings_are_not_given():
@@ -79,9 +56,8 @@ def test_rows_that_did_not_calibrate_are_among_them():
 @pytest.mark.parametrize("row", [row for row in performance.ROWS if row.peer], ids=str)
 def test_peers_stand_beside(row):
     """As compiled where they were installed, else with the words."""
-    told = [one for key, one in _rows().items() if key[:3] == row[:3]]
-    assert [one["variant"] for one in told] == [f"{row.peer}'s own"]
-    assert told[0]["GB"] == "not installed" or float(told[0]["GB"]) > 1
+    line = performance.table()[*row[:3], f"{row.peer}'s own"]
+    assert line["GB"] == "not installed" or float(line["GB"]) > 1
 
 
 def test_a_verdict_leaves_to_the_compiler_what_it_cannot_tell():
@@ -112,5 +88,5 @@ def test_factors_come_back_from_what_they_made():
     parts = ("gradients", "kept")
     true, amounts = [1.5, 0.25], [[1.0, 8.0], [4.0, 2.0], [0.1, 0.3]]
     wanted = [2.0 + sum(a * b for a, b in zip(true, row, strict=True)) for row in amounts]
-    found = performance._non_negative(list(parts), amounts, wanted, [2.0, 2.0, 2.0])
-    assert found == pytest.approx(dict(zip(parts, true, strict=True)), abs=1e-4)
+    factors = performance._non_negative(list(parts), amounts, wanted, [2.0, 2.0, 2.0])
+    assert factors == pytest.approx(dict(zip(parts, true, strict=True)), abs=1e-4)

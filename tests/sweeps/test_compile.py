@@ -39,9 +39,9 @@ def test_a_small_study(capfd: pytest.CaptureFixture[str]) -> None:
         sweeps.main([*_ARGUMENTS, "--config.variants=laser", "--config.baseline=laser", "--json"])
         == 0
     )
-    found = json.loads(capfd.readouterr().out)
-    assert (found["study"], found["topology"]) == ("digits_vit_quick", "v5e:2x2")
-    [row] = found["rows"]
+    printed = json.loads(capfd.readouterr().out)
+    assert (printed["study"], printed["topology"]) == ("digits_vit_quick", "v5e:2x2")
+    [row] = printed["rows"]
     assert row.keys() >= set(compiled_step.FIGURES)
     assert row["fits"]
     assert (row["kernel_ms"], row["custom_calls"]) == (0, {})
@@ -76,9 +76,9 @@ def test_work_in_a_kernel_is_counted(capfd: pytest.CaptureFixture[str]) -> None:
 def test_what_does_not_fit_is_exit_1(capfd: pytest.CaptureFixture[str]) -> None:
     arguments = ["compile", "--config=c4_lm_paper", "--topology=v5e:2x4"]
     assert sweeps.main([*arguments, "--config.variants=standard"]) == 1
-    said = capfd.readouterr().out
-    assert "OUT OF MEMORY, 25.51G of 15.75G" in said
-    assert "--config.compute_dtype=bfloat16" in said
+    printed = capfd.readouterr().out
+    assert "OUT OF MEMORY, 25.51G of 15.75G" in printed
+    assert "--config.compute_dtype=bfloat16" in printed
 
 
 def test_rows_of_several_kernels_are_told_apart() -> None:
@@ -90,15 +90,15 @@ def test_rows_of_several_kernels_are_told_apart() -> None:
     rest = {**nothing, **counts, **lists, "warnings": [], "versions": {}, "fits": True}
     times = {("standard", "xla"): 4.0, ("laser", "xla"): 6.0}
     times |= {("standard", "splash"): 2.0, ("laser", "splash"): 2.2}
-    found = [
+    compiled = [
         {"variant": variant, "kernel": kernel, "memory_gb": 1.0, "step_ms": ms, **rest}
         for (variant, kernel), ms in times.items()
     ]
-    said = compiler.render(resolved, "v5e:2x2", found)
+    text = compiler.render(resolved, "v5e:2x2", compiled)
     for name in ("standard by xla", "laser by xla", "standard by splash", "laser by splash"):
-        assert f"{name}: 1 GB" in said
-    assert "step 6 ms, 1.500 times standard" in said
-    assert "step 2.2 ms, 1.100 times standard" in said
+        assert f"{name}: 1 GB" in text
+    assert "step 6 ms, 1.500 times standard" in text
+    assert "step 2.2 ms, 1.100 times standard" in text
 
 
 @libtpu

@@ -85,27 +85,11 @@ def test_a_process_that_does_not_answer_is_ended():
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_does_not_end_the_command_without_a_word(tmp_path, environment):
-    """Its pool would write to it: SIGPIPE is ignored wherever processes are started."""
-    command_line = [sys.executable, "-m", "sweeps", "hardware", f"--out={tmp_path}/hardware.json"]
-    with subprocess.Popen(command_line, env=environment(), stdout=subprocess.DEVNULL) as program:
-        try:
-            started = pathlib.Path(f"/proc/{program.pid}/task/{program.pid}/children")
-            while not started.read_text():
-                assert program.poll() is None
-                time.sleep(0.1)
-            status = pathlib.Path(f"/proc/{program.pid}/status").read_text()
-        finally:
-            program.kill()
-    (ignored,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:"))
-    assert int(ignored, 16) >> (signal.SIGPIPE - 1) & 1
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("part", "number"), [("kernels", "SIGTERM"), ("processes", "SIGINT")])
 def test_a_check_that_is_stopped_leaves_no_process_and_no_semaphore(
     tmp_path, environment, part, number
 ):
+    """Nor does a process of its own that dies end it without a word: SIGPIPE is ignored."""
     with subprocess.Popen(
         [sys.executable, "-m", "sweeps", "hardware", f"--parts={part}"],
         env=environment(),
@@ -121,11 +105,14 @@ def test_a_check_that_is_stopped_leaves_no_process_and_no_semaphore(
             assert program.poll() is None
             started |= {int(child) for child in children.read_text().split()}
             time.sleep(0.1)
+        status = pathlib.Path(f"/proc/{program.pid}/status").read_text()
         program.send_signal(getattr(signal, number))
-        _, said = program.communicate(timeout=60)
+        _, printed = program.communicate(timeout=60)
+    (ignored,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:"))
+    assert int(ignored, 16) >> (signal.SIGPIPE - 1) & 1
     assert program.returncode == 130
-    assert "leaked" not in said
-    assert "Traceback" not in said
+    assert "leaked" not in printed
+    assert "Traceback" not in printed
     assert not [child for child in started if pathlib.Path(f"/proc/{child}/cwd").exists()]
 
 
@@ -167,8 +154,8 @@ def test_every_study_is_timed_by_variant(monkeypatch):
 )
 def test_a_kernel_of_nan_is_wrong(gradients, verdict, monkeypatch):
     def measure(case):
-        given = gradients if case.qs == 4 else (0.0, 0.0, 0.0)
-        return check.Measurement(case, 0.0, given, None, (2e-6, 3e-6))
+        errors = gradients if case.qs == 4 else (0.0, 0.0, 0.0)
+        return check.Measurement(case, 0.0, errors, None, (2e-6, 3e-6))
 
     monkeypatch.setattr(check, "measure", measure)
     assert {result.verdict for result in hardware_check._errors("xla")} == {verdict}
@@ -176,17 +163,13 @@ def test_a_kernel_of_nan_is_wrong(gradients, verdict, monkeypatch):
 
 @pytest.mark.parametrize("losses", [[1.0, 2.0, math.nan], [math.nan, 2.0, 3.0], [1.0, 2.0, 3.1]])
 def test_processes_of_other_losses_are_wrong(losses, monkeypatch):
-    class Answer(contextlib.nullcontext):
+    def start(function, index, **settings):
         process = types.SimpleNamespace(exitcode=0)
+        answer = losses if index else [1.0, 2.0, 3.0]
+        call = types.SimpleNamespace(process=process, result=lambda limit_s: answer)
+        return contextlib.nullcontext(call)
 
-        def __init__(self, function, index, **settings):
-            super().__init__(self)
-            self.losses = losses if index else [1.0, 2.0, 3.0]
-
-        def result(self, limit_s):
-            return self.losses
-
-    monkeypatch.setattr(jax_calls, "SubprocessCall", Answer)
-    monkeypatch.setattr(jax_calls, "call", lambda *given, **settings: [1.0, 2.0, 3.0])
+    monkeypatch.setattr(jax_calls, "SubprocessCall", start)
+    monkeypatch.setattr(jax_calls, "call", lambda *arguments, **settings: [1.0, 2.0, 3.0])
     (result,) = hardware_check._processes({"platform": "cpu", "kind": "cpu", "count": 1})
     assert result.verdict == "WRONG"

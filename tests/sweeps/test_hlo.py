@@ -75,7 +75,7 @@ ENTRY %main (a: f32[32], b: bf16[100,4], c: f32[8]) -> f32[32] {
 
 
 def _counted() -> dict[str, hlo.Counted]:
-    return {one.instruction.name: one for one in hlo.Module(_TEXT).counted}
+    return {line.instruction.name: line for line in hlo.Module(_TEXT).counted}
 
 
 def test_a_loop_counts_as_often_as_it_runs() -> None:
@@ -109,7 +109,7 @@ def test_a_collective_counts_once_however_often_it_stands() -> None:
 
 def test_a_loop_that_cannot_be_read_is_named() -> None:
     module = hlo.Module(_TEXT.replace("direction=LT", "direction=NE"))
-    assert [one.times for one in module.counted if one.instruction.name == "new"] == [1]
+    assert [line.times for line in module.counted if line.instruction.name == "new"] == [1]
     assert module.unread == ["loop"]
 
 

@@ -34,8 +34,8 @@ def test_the_count_is_that_of_the_initial_parameters() -> None:
 def test_a_trial_records_what_its_workload_says_of_itself() -> None:
     """AlgoPerf's keys: `analysis` takes step hint and targets from them."""
     workload = workloads.make("digits_vit", registry.get("standard"))
-    found = provenance.meta_data(workload, 0, "")
-    assert {name: value for name, value in found.items() if name.startswith("workload.")} == {
+    record = provenance.meta_data(workload, 0, "")
+    assert {name: value for name, value in record.items() if name.startswith("workload.")} == {
         "workload.eval_batch_size": 16,
         "workload.num_eval_train_examples": 400,
         "workload.num_test_examples": 400,

@@ -35,8 +35,7 @@ def test_jobs_and_wall_time_by_hand():
 def test_the_plan_of_this_host(make_study, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     resolved = make_study(points=5, variants="standard,laser", seeds=2, **{"local.workers": 2})
-    found = plan.resources_of(resolved)
-    assert found == plan.Resources("local", "cpu", 1, 1, 2, 1)
+    assert plan.resources_of(resolved) == plan.Resources("local", "cpu", 1, 1, 2, 1)
     text = plan.render(resolved, step_seconds=300.0)
     assert "launcher local: 2 workers, a trial each at a time, 1 cpu device per trial" in text
     # 5 trials of 12 steps of 5 minutes are an hour each; two at a time.
@@ -57,8 +56,8 @@ def test_an_engine_that_is_not_here_can_be_planned_for(make_study, monkeypatch, 
     )
     assert re.search(r"tune +2 +1 +1 +24 +2.00 +\? ", text)
     for workers, side_by_side in ((0, 1), (2, 2), (8, 4)):
-        found = plan.resources_of(_slurm(make_study, trials_per_job=4, workers=workers))
-        assert found.side_by_side == side_by_side
+        where = plan.resources_of(_slurm(make_study, trials_per_job=4, workers=workers))
+        assert where.side_by_side == side_by_side
 
 
 _CUDNN = {"kernel": "cudnn", "compute_dtype": "bfloat16"}
@@ -112,11 +111,6 @@ def test_data_that_this_host_does_not_see(make_study, tmp_path, capsys):
     overrides = ["--config.launcher=slurm", f"--config.data_dir={away}"]
     with pytest.raises(ValueError, match=f"{away}/imagenet2012/5.1.0: does not exist"):
         preflight.check_data(study.resolve(config.parse("imagenet_vit_paper", overrides)))
-    # This host's own trials need it here.
-    with pytest.raises(ValueError, match="/nowhere/imagenet2012"):
-        preflight.check_data(
-            study.resolve(config.parse("imagenet_vit_paper", ["--config.data_dir=/nowhere"]))
-        )
 
 
 def test_a_job_checks_its_node(make_study, data_dir, tmp_path, capsys):
@@ -248,8 +242,8 @@ def test_the_time_of_a_step_is_in_proportion_to_its_batch(make_study):
 )
 def test_a_plan_says_what_run_would_refuse(name, keys, word, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    given = {"experiment_dir": str(tmp_path), **keys}
-    overrides = [f"--config.{key}={value}" for key, value in given.items()]
+    keys = {"experiment_dir": str(tmp_path), **keys}
+    overrides = [f"--config.{key}={value}" for key, value in keys.items()]
     assert command.main(["plan", f"--config={name}", *overrides]) == 0
     printed = capsys.readouterr()
     assert "total" in printed.out

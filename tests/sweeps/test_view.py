@@ -1,13 +1,11 @@
 """What a person sees of a study: by `status`, by `status --watch` as a process, and by `run`."""
 
+import contextlib
 import os
 import pty
 import re
-import signal
 import subprocess
 import sys
-import threading
-import time
 
 import pytest
 
@@ -111,76 +109,29 @@ def test_a_run_in_a_log(begun, capsys, monkeypatch):
 
 
 def test_durations_as_people_say_them():
-    given = (80, 300, 7200, 200_000)
-    assert [view.duration(s) for s in given] == ["80 s", "5 min", "2.0 h", "2.3 days"]
+    assert [view.duration(s) for s in (80, 300, 7200, 200_000)] == [
+        "80 s",
+        "5 min",
+        "2.0 h",
+        "2.3 days",
+    ]
 
 
-class Watching:
-    """A watching process and what it has shown so far."""
-
-    def __init__(self, directory, environment, on_terminal):
-        self.shown = b""
-        self._read, write = pty.openpty() if on_terminal else os.pipe()
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", CODE, str(directory)],
-            stdout=write,
-            stderr=write,
-            env=environment(TERM="xterm", COLUMNS="120", LINES="40"),
-        )
-        os.close(write)
-        self._thread = threading.Thread(target=self._listen)
-        self._thread.start()
-
-    def _listen(self):
-        try:
-            while part := os.read(self._read, 65536):
-                self.shown += part
-        except OSError:  # a terminal's way to end
-            pass
-
-    @property
-    def text(self):
-        return self.shown.decode(errors="replace")
-
-    def wait_for(self, pattern):
-        deadline = time.monotonic() + 120
-        while not re.search(pattern, self.text):
-            assert self.process.poll() is None, self.text
-            assert time.monotonic() < deadline, self.text
-            time.sleep(0.02)
-
-    def end(self):
-        code = self.process.wait(120)
-        self._thread.join()
-        os.close(self._read)
-        return code
-
-
-@pytest.fixture
-def watch(environment):
-    """Returns a function that watches a study; the process is killed at the end."""
-    started = []
-
-    def start(directory, on_terminal=False):
-        started.append(Watching(directory, environment, on_terminal))
-        return started[-1]
-
-    yield start
-    for watching in started:
-        if watching.process.poll() is None:
-            watching.process.kill()
-            watching.end()
-
-
-def test_a_log_gets_a_line_per_change(begun, watch):
+def test_a_log_gets_a_line_per_change_until_ctrl_c(begun, monkeypatch, capsys):
     directory, trials, directories = begun
-    watching = watch(directory)
-    watching.wait_for("1 running")
-    _finish(directories[:1])
-    watching.wait_for("1 done")
-    _finish(directories)
-    assert watching.end() == 0
-    lines = [re.sub(r"^\[[\d:]{5}\] ", "", line) for line in watching.text.splitlines()]
+
+    def looks(reader, every_s):
+        yield reader.look()
+        yield reader.look()
+        _finish(directories[:1])
+        yield reader.look()
+        _finish(directories)
+        yield reader.look()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(view, "looks", looks)
+    view.watch(directory)
+    lines = [re.sub(r"^\[[\d:]{5}\] ", "", line) for line in capsys.readouterr().out.splitlines()]
     assert lines == [
         f"grid 1 pending 1 running; {LEFT}; {trials[0].path} running: step 4/12",
         "grid 1 pending 1 done; time left: unknown until a trial runs and its steps are timed",
@@ -188,24 +139,27 @@ def test_a_log_gets_a_line_per_change(begun, watch):
     ]
 
 
-def test_a_terminal_gets_a_table_that_changes(begun, watch):
+def test_a_terminal_gets_a_table_that_changes(begun, environment):
     directory, _, directories = begun
-    watching = watch(directory, on_terminal=True)
-    watching.wait_for(re.escape(LEFT))
-    assert re.search("stage +variant .*preempted", watching.text)
-    assert "trial_1 running" in watching.text
-    _finish(directories)
-    assert watching.end() == 0
-    assert re.search(r"\n\S*complete", watching.text)
-
-
-@pytest.mark.parametrize("on_terminal", [False, True])
-def test_ctrl_c_leaves_quietly(begun, watch, on_terminal):
-    watching = watch(begun[0], on_terminal)
-    watching.wait_for("running")
-    watching.process.send_signal(signal.SIGINT)
-    assert watching.end() == 0
-    assert not re.search("Traceback|Interrupt", watching.text)
+    master, slave = pty.openpty()
+    with subprocess.Popen(
+        ["timeout", "120", sys.executable, "-c", CODE, str(directory)],
+        stdout=slave,
+        stderr=slave,
+        env=environment(TERM="xterm", COLUMNS="120", LINES="40"),
+    ) as program:
+        os.close(slave)
+        text = ""
+        with contextlib.suppress(OSError):  # how a terminal ends
+            while part := os.read(master, 65536):
+                text += part.decode(errors="replace")
+                if LEFT in text:
+                    _finish(directories)
+        os.close(master)
+    assert program.returncode == 0
+    assert re.search("stage +variant .*preempted", text)
+    assert "trial_1 running" in text
+    assert re.search(r"\n\S*complete", text)
 
 
 def test_a_trial_that_failed_may_be_tried_again(begun):
