@@ -120,6 +120,6 @@ def test_no_difference_hides_in_a_nan_or_a_shape():
     ones = {"a": jnp.ones(2), "b": jnp.ones((2, 1))}
     assert math.isnan(rows.largest(ones, {**ones, "b": jnp.full((2, 1), jnp.nan)}))
     assert not rows.Row("subject", "quantity", math.nan, 1e-5).passed
-    for other in ({**ones, "b": jnp.ones((2, 3))}, {"a": jnp.ones(2)}):
+    for changed in ({**ones, "b": jnp.ones((2, 3))}, {"a": jnp.ones(2)}):
         with pytest.raises(ValueError, match="differ"):
-            rows.largest(ones, other)
+            rows.largest(ones, changed)

@@ -50,8 +50,8 @@ class CausalAttn(nn.Module):
     def _by_einsums(self, query, key, value):
         length = query.shape[1]
         logits = jnp.einsum("...qhd,...khd->...hqk", query, key)
-        seen = jnp.tril(jnp.ones((1, 1, length, length), bool))
-        logits = self.attn_scale * jnp.where(seen, logits, jnp.finfo(jnp.float32).min)
+        visible = jnp.tril(jnp.ones((1, 1, length, length), bool))
+        logits = self.attn_scale * jnp.where(visible, logits, jnp.finfo(jnp.float32).min)
         weights = jax.nn.softmax(logits, axis=-1)
         return jnp.einsum("...hqk,...khd->...qhd", weights, value)
 

@@ -69,10 +69,6 @@ class LibriSpeechConformerWorkload(TinyWorkload):
     target_metric_name = "wer"
     attention_temperature = 1.0
 
-    def __init__(self, tokenizer_vocab_path=None, use_specaug=True):
-        super().__init__()
-        self.tokenizer_vocab_path = tokenizer_vocab_path
-
     def make_model(self):
         return Conformer(self.attention_temperature)
 
