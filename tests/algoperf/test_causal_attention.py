@@ -27,7 +27,7 @@ def models(stand_in):
 @pytest.fixture(params=[False, True], ids=["einsums", "function"])
 def layer(request, models):
     """One layer, its parameters away from their start, and what it gets."""
-    module = models.CausalAttn(models.ModelConfig(by_function=request.param))
+    module = models.CausalAttn(request.param)
     hidden = jax.random.normal(jax.random.key(0), (3, 8, 16))
     return module, module.init(jax.random.key(1), hidden), hidden
 
@@ -107,8 +107,7 @@ def test_learned_leaves_lie_beside_the_projections(layer):
 
 @pytest.mark.parametrize("name", ["laser", "diff_laser"])
 def test_no_position_sees_the_future_and_layers_know_their_index(models, name):
-    config = models.ModelConfig(by_function=name == "laser")
-    model, tokens = models.TransformerDo(config), jnp.arange(16).reshape(2, 8) % 6
+    model, tokens = models.TransformerDo(name == "laser"), jnp.arange(16).reshape(2, 8) % 6
     indices = []
 
     def depth(path):
@@ -160,7 +159,7 @@ def test_a_layer_that_attends_otherwise_is_refused(
 ):
     method = functools.partialmethod(lambda self, *arrays: attend(models, *arrays))
     monkeypatch.setattr(models.CausalAttn, "_by_einsums", method)
-    module = models.CausalAttn(models.ModelConfig())
+    module = models.CausalAttn()
     arguments = (jax.random.key(0), jnp.ones((1, 8, 16)))
     with pytest.raises(error, match=message):
         _inside(registry.get(variant), module.init, *arguments, depth=lambda path: 0)

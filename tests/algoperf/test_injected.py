@@ -11,7 +11,7 @@ from flax import linen as nn
 
 from attention import inject, registry
 from attention.mixers import laser
-from tests.algoperf.parity import variants, workload_pairs
+from tests.algoperf.parity import models, workload_pairs
 from workloads import registry as workloads
 from workloads.algoperf import causal_attention, injected, supported
 from workloads.base import spec
@@ -115,7 +115,7 @@ class Own(nn.Module):
 )
 def test_layers_that_do_not_run_the_variant_are_refused(stand_in, monkeypatch, name, layer, error):
     workload = injected.with_variant(stand_in.make_workload(name), name, registry.get("laser"))
-    models = sys.modules["algoperf.workloads.imagenet_vit.imagenet_jax.workload"]
+    module = sys.modules["algoperf.workloads.imagenet_vit.imagenet_jax.workload"]
     # Of the blocks alone; the pooling layer names flax's in the same way.
     original = nn.MultiHeadDotProductAttention
 
@@ -123,7 +123,7 @@ def test_layers_that_do_not_run_the_variant_are_refused(stand_in, monkeypatch, n
         return layer(num_heads, **settings) if "name" in settings else original(num_heads)
 
     substitute = causal_attention.Substitute(nn, MultiHeadDotProductAttention=attention)
-    monkeypatch.setattr(models, "nn", substitute)
+    monkeypatch.setattr(module, "nn", substitute)
     with pytest.raises(error, match="'laser' ran in [01] ") as raised:
         workload.init_model_fn(jax.random.PRNGKey(0))
     assert isinstance(raised.value, ValueError)  # the command answers it without a traceback
@@ -211,7 +211,7 @@ def _formula_row(stand_in, name, variant):
     side = workload_pairs.Side(workload, stand_in.module("algoperf.spec").ForwardPassMode, chosen)
     with side.context():
         params, state = workload.init_model_fn(jax.random.PRNGKey(0))
-    return variants.formula_row(name, chosen, side, _moved(params), state, _batch(workload))
+    return models.formula_row(name, chosen, side, _moved(params), state, _batch(workload))
 
 
 @pytest.mark.parametrize("name", ["imagenet_vit", "librispeech_conformer"])
@@ -229,7 +229,7 @@ def test_padded_frames_are_hidden_from_the_formula_too():
     audio, paddings = batch["inputs"]
     batch["inputs"] = (audio, paddings.at[0, paddings.shape[1] // 2 :].set(1.0))
     side = workload_pairs.Side(workload, spec.ForwardPassMode)
-    row = variants.formula_row("padded", workload.variant, side, _moved(params), state, batch)
+    row = models.formula_row("padded", workload.variant, side, _moved(params), state, batch)
     assert row.difference <= TOLERANCE
 
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from algoperf.workloads.base import CLASSES, TinyWorkload
-from algoperf.workloads.finewebedu_lm.finewebedu_lm_jax.models import ModelConfig, TransformerDo
+from algoperf.workloads.finewebedu_lm.finewebedu_lm_jax.models import TransformerDo
 
 LENGTH = 8
 
@@ -14,7 +14,7 @@ class LmWorkload(TinyWorkload):
     num_test_examples = 0
 
     def make_model(self):
-        return TransformerDo(ModelConfig(classes=CLASSES))
+        return TransformerDo()
 
     def example(self):
         return (jnp.ones((1, LENGTH), jnp.int32),)
