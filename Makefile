@@ -138,6 +138,7 @@ test-init2winit: named-INIT2WINIT_DIR .venv-with-init2winit/.installed
 	    .venv-with-init2winit/bin/python -m pytest -rs $(INIT2WINIT_TESTS)
 
 ## parity: our workloads and optimizer against those of ALGOPERF_DIR, number by number
+parity: export XLA_FLAGS ?= --xla_backend_optimization_level=3
 parity: named-ALGOPERF_DIR .venv-with-algoperf/.installed
 	ATTNPERF_ALGOPERF_DIR="$(abspath $(ALGOPERF_DIR))" \
 	    .venv-with-algoperf/bin/python -m pytest tests/algoperf/parity $(PARITY)

@@ -65,8 +65,8 @@ def export(
         reasons = _check_trials(study, study_stage, trials)
         targets = {place(trial): trial for trial in trials if trial["path"] not in reasons}
         for target in targets.keys() & sources.keys():
-            other = sources[target][0]
-            raise ValueError(f"{study} and {other} both have {target}; export them apart")
+            first = sources[target][0]
+            raise ValueError(f"{study} and {first} both have {target}; export them apart")
         sources |= {target: (study, trial) for target, trial in targets.items()}
         stages.append(study_stage)
         left_out += [f"{path}: {reason}" for path, reason in reasons.items()]

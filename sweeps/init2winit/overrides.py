@@ -16,6 +16,7 @@ def hparam_overrides(trial: Trial) -> dict[str, Any]:
     (`sweeps.training.optimizers.learning_rate`). Dropout by the model's names.
     """
     point = trial.hyperparameters
+    model = specs.MODELS[specs.own_name(trial.workload)]
     direction = {
         "b1": 1.0 - point["one_minus_beta1"],
         "b2": point["beta2"],
@@ -33,7 +34,8 @@ def hparam_overrides(trial: Trial) -> dict[str, Any]:
         optimizer = {"join": chain, "grad_clip": point["grad_clip"]}
     return {
         **specs.read_config(trial.init2winit_config).get(specs.OVERRIDES, {}),
-        **_dropout(trial),
+        # A point that names no rate has 0 (`sweeps.study.hyperparameters.DEFAULTS`).
+        **dict.fromkeys(model.dropout, point["dropout_rate"]),
         "batch_size": trial.batch_size,
         "rng_seed": trial.seed,
         "label_smoothing": point["label_smoothing"],
@@ -47,17 +49,11 @@ def hparam_overrides(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _dropout(trial: Trial) -> dict[str, float]:
-    """A point that names no rate has 0 (`sweeps.study.hyperparameters.DEFAULTS`)."""
-    names = specs.MODELS[specs.own_name(trial.workload)].dropout
-    return dict.fromkeys(names, trial.hyperparameters["dropout_rate"])
-
-
 def main_arguments(trial: Trial, experiment_dir: str) -> tuple[str, ...]:
     """Returns the arguments of init2winit's main.py that train a trial in `experiment_dir`."""
-    given = specs.read_config(trial.init2winit_config)
+    fields = specs.read_config(trial.init2winit_config)
     return data.arguments(
-        given | {specs.OVERRIDES: hparam_overrides(trial)},
+        fields | {specs.OVERRIDES: hparam_overrides(trial)},
         experiment_dir,
         model=specs.own_name(trial.workload),
         num_train_steps=trial.steps,

@@ -35,7 +35,7 @@ def algoperf():
     """The real AlgoPerf as an Installation; skips where there is none, fails where one is named."""
     try:
         checkout = installation.find()
-        checkout.workloads_module()
+        checkout.module("algoperf.workloads.workloads")
     except ImportError as error:
         if os.environ.get(installation.DIRECTORY_VARIABLE):
             raise

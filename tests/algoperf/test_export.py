@@ -72,12 +72,12 @@ def _grid(tmp_path, name, workload):
 
 def test_the_tree_is_the_one_that_scoring_reads(finished, capsys):
     assert command.main(["export", "--format=algoperf", str(finished)]) == 0
-    said = capsys.readouterr().out
-    assert "left out: grid/laser/imagenet_vit_jax/trial_1002: it is pending" in said
-    assert "export/algoperf_grid: 7 trials of stage grid" in said
+    shown = capsys.readouterr().out
+    assert "left out: grid/laser/imagenet_vit_jax/trial_1002: it is pending" in shown
+    assert "export/algoperf_grid: 7 trials of stage grid" in shown
     root = finished / "export/algoperf_grid"
-    found = sorted(path.relative_to(root).as_posix() for path in root.glob("*/*/*/trial_*"))
-    assert found == sorted(
+    trials = sorted(path.relative_to(root).as_posix() for path in root.glob("*/*/*/trial_*"))
+    assert trials == sorted(
         f"{variant}/study_{seed}/imagenet_vit_jax/trial_{point}"
         for variant in ("standard", "laser")
         for seed in (1, 2)
@@ -107,12 +107,12 @@ def test_analysis_reads_study_and_export_alike(finished):
     assert {run.workload for run in ours.runs} == {"algoperf:imagenet_vit"}
     assert {run.workload for run in exported.runs} == {"imagenet_vit"}
     assert exported.published
-    there = {(run.variant, run.point, run.seed): run for run in exported.runs}
+    copies = {(run.variant, run.point, run.seed): run for run in exported.runs}
     for run in ours.runs:
         if run.state == "done":
-            twin = there[run.variant, run.point + 1, run.seed + 1]
-            assert twin.evals["validation/accuracy"].tolist() == [0.1, 0.3]
-            assert (twin.steps, twin.hyperparameters) == (run.steps, run.hyperparameters)
+            copy = copies[run.variant, run.point + 1, run.seed + 1]
+            assert copy.evals["validation/accuracy"].tolist() == [0.1, 0.3]
+            assert (copy.steps, copy.hyperparameters) == (run.steps, run.hyperparameters)
 
 
 def test_an_existing_directory_is_refused_and_kept(finished, tmp_path):
@@ -155,11 +155,12 @@ def test_a_workload_that_algoperf_lacks_is_refused(tmp_path, workload, capsys):
 
 
 def test_every_workload_that_algoperf_has_is_exported(algoperf):
-    assert set(export._SCORED) <= {*algoperf.workloads_module().WORKLOADS, "finewebedu_lm"}
+    registry = algoperf.module("algoperf.workloads.workloads").WORKLOADS
+    assert set(export._SCORED) <= {*registry, "finewebedu_lm"}
 
 
 def test_several_studies_are_one_export(finished, tmp_path, capsys):
-    wmt, other = (_grid(tmp_path, name, "wmt") for name in ("wmt", "other"))
+    wmt, second = (_grid(tmp_path, name, "wmt") for name in ("wmt", "other"))
     out = tmp_path / "logs"
     arguments = ["export", "--format=algoperf", f"--out={out}", str(finished), str(wmt)]
     assert command.main(arguments) == 0
@@ -167,7 +168,7 @@ def test_several_studies_are_one_export(finished, tmp_path, capsys):
     assert {path.name for path in out.glob("*/*/*")} == {"imagenet_vit_jax", "wmt_jax"}
     assert len(list(out.glob("*/*/*/trial_*"))) == 14
     with pytest.raises(ValueError, match="both have .*/wmt_jax/trial_"):
-        export.export([wmt, other], tmp_path / "both")
+        export.export([wmt, second], tmp_path / "both")
 
 
 @pytest.fixture
@@ -207,11 +208,11 @@ def test_what_cannot_be_exported_says_why(finished, tmp_path, capsys):
 SCORE = """
 import runpy, sys
 from workloads.algoperf import installation
-found = installation.find(sys.argv[1])
-found.activate()
-sys.path.insert(0, str(found.directory / "scoring"))
+trials = installation.find(sys.argv[1])
+trials.activate()
+sys.path.insert(0, str(trials.directory / "scoring"))
 sys.argv[1:2] = []
-runpy.run_path(str(found.directory / "scoring/score_submissions.py"), run_name="__main__")
+runpy.run_path(str(trials.directory / "scoring/score_submissions.py"), run_name="__main__")
 """
 
 
@@ -223,8 +224,8 @@ def test_algoperfs_score_submissions_summarises_two_workloads(finished, algoperf
         sys.executable, "-W", "ignore", "-c", SCORE, algoperf.directory,
         f"--submission_directory={out}", f"--output_dir={results}",
     ]  # fmt: skip
-    here = {**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).resolve().parents[2])}
-    subprocess.run(command_line, env=here, check=True, capture_output=True, text=True)
+    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).resolve().parents[2])}
+    subprocess.run(command_line, env=environment, check=True, capture_output=True, text=True)
     for variant, reached in (("standard", 4), ("laser", 3)):
         with (results / f"{variant}_summary.csv").open() as file:
             rows = list(csv.DictReader(file))

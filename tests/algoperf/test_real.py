@@ -25,7 +25,7 @@ def _types(installation, name, variant):
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_every_leaf_of_a_variant_has_a_type(algoperf, name, monkeypatch):
-    if name not in algoperf.workloads_module().WORKLOADS:
+    if name not in algoperf.module("algoperf.workloads.workloads").WORKLOADS:
         pytest.skip(f"{algoperf} has no {name}")
     jax_sharding_utils = algoperf.module("algoperf.jax_sharding_utils")
     # Placing arrays on devices needs arrays; here there are shapes only.
@@ -36,7 +36,7 @@ def test_every_leaf_of_a_variant_has_a_type(algoperf, name, monkeypatch):
         monkeypatch.setattr(*change)
     trees = {}
     model = catalog.get(f"algoperf:{name}").support
-    for variant in (one for one in registry.names() if one.count("+") < 2):
+    for variant in (name for name in registry.names() if name.count("+") < 2):
         if model.refusal(variant):
             continue
         try:
@@ -69,8 +69,8 @@ def test_a_checkpoint_still_cannot_be_restored(algoperf, tmp_path):
         checkpoints.maybe_restore_checkpoint(
             "jax", state, params, None, {}, [], 0, 0, str(tmp_path)
         )
-    found = checkpoints.replicate_checkpoint({"model_params": params}, ["model_params"])
-    assert found["model_params"]["kernel"].shape == (jax.local_device_count(), 2, 3)
+    restored = checkpoints.replicate_checkpoint({"model_params": params}, ["model_params"])
+    assert restored["model_params"]["kernel"].shape == (jax.local_device_count(), 2, 3)
 
 
 @pytest.mark.parametrize("variant", ["standard", "laser", "laser+per_dim_temp+qk_norm"])

@@ -6,8 +6,7 @@ import pytest
 
 from attention import registry
 from workloads import registry as workload_registry
-from workloads.algoperf import injected, tiny_data, tiny_sizes
-from workloads.base import spec
+from workloads.algoperf import injected, tiny_data
 
 NAME = "finewebedu_lm"
 SMALL = {"_vocab_size": 64, "_emb_dim": 32, "_n_heads": 2, "_n_layers": 2, "_mlp_dim": 64}
@@ -31,7 +30,7 @@ def data(tmp_path_factory):
 @pytest.fixture
 def made(algoperf):
     """A function that makes the workload, small, with a variant or none."""
-    if NAME not in algoperf.workloads_module().WORKLOADS:
+    if NAME not in algoperf.module("algoperf.workloads.workloads").WORKLOADS:
         pytest.skip(f"{algoperf} has no {NAME}: it is of 1.0")
 
     def make(variant=None):
@@ -51,36 +50,27 @@ def _logits(workload, params, batch, algoperf):
 
 
 def test_standard_is_the_host_and_laser_has_its_tree(algoperf, made, data):
-    host, params = made()
-    batch = next(host._build_input_queue(jax.random.PRNGKey(2), "train", str(data), 2))
-    wanted = _logits(host, params, batch, algoperf)
+    plain, params = made()
+    batch = next(plain._build_input_queue(jax.random.PRNGKey(2), "train", str(data), 2))
+    wanted = _logits(plain, params, batch, algoperf)
     for variant, apart in (("standard", False), ("laser", True), ("standard+per_dim_temp", False)):
-        ours, own = made(variant)
+        ours, start = made(variant)
         if "+" not in variant:
-            assert jax.tree.all(jax.tree.map(np.array_equal, params, own))
-        difference = np.abs(_logits(ours, own, batch, algoperf) - wanted).max()
+            assert jax.tree.all(jax.tree.map(np.array_equal, params, start))
+        difference = np.abs(_logits(ours, start, batch, algoperf) - wanted).max()
         assert (difference > 1e-3) if apart else (difference < TOLERANCE), variant
 
 
-def test_evaluation_of_fabricated_data(algoperf, made, data):
-    workload, params = made("diff_laser")
-    tiny_sizes.with_sizes(workload, tiny_sizes.read_sizes(data, NAME))
-    found = workload.eval_model(4, params, None, jax.random.PRNGKey(0), str(data), None, 0)
-    assert found["validation/num_examples"] == 4
-    # 64 tokens, nothing learned.
-    assert 3.5 < found["validation/loss"] < 5.0
-    assert found["validation/ppl"] == pytest.approx(np.exp(found["validation/loss"]), rel=1e-5)
-
-
-def test_our_interface_leaves_the_empty_test_split_out(algoperf, made, data):
+def test_our_interface_evaluates_fabricated_data_without_a_test_split(algoperf, made, data):
     del made  # skips
     places = {"algoperf_dir": str(algoperf.directory)}
-    workload = workload_registry.make(f"algoperf:{NAME}", registry.get("laser"), extra_paths=places)
+    variant = registry.get("diff_laser")
+    workload = workload_registry.make(f"algoperf:{NAME}", variant, extra_paths=places)
     _shrink(workload.theirs)
     params, state = workload.init_model_fn(jax.random.key(0))
-    found = workload.eval_model(4, params, state, jax.random.key(0), str(data))
-    assert {name for name in found if name.startswith("test/")} == {"test/num_examples"}
-    batch = next(workload._build_input_queue(0, "train", str(data), 2))
-    forward = params, batch, state, spec.ForwardPassMode.TRAIN, jax.random.key(1), True
-    logits, _ = workload.model_fn(*forward, dropout_rate=0.0)
-    assert logits.shape == (2, 1024, SMALL["_vocab_size"])
+    metrics = workload.eval_model(4, params, state, jax.random.key(0), str(data))
+    assert metrics["validation/num_examples"] == 4
+    assert {name for name in metrics if name.startswith("test/")} == {"test/num_examples"}
+    # 64 tokens, nothing learned.
+    assert 3.5 < metrics["validation/loss"] < 5.0
+    assert metrics["validation/ppl"] == pytest.approx(np.exp(metrics["validation/loss"]), rel=1e-5)

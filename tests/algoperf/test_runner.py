@@ -126,13 +126,13 @@ def test_trains_with_the_variant_and_writes_it_down(folder):
 FAILING = """
 from algorithms.sgd import *  # noqa: F403
 
-def prepare_for_eval(workload, current_param_container, optimizer_state, global_step, **_):
-    def fail(**_):
+def prepare_for_eval(workload, current_param_container, global_step):
+    def fail(*_):
         raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory\\nmore lines")
 
     if global_step == 2:
         workload._eval_model_on_split = fail
-    return optimizer_state, current_param_container, None
+    return current_param_container
 """
 
 
@@ -218,11 +218,11 @@ def test_a_batch_that_fabricated_data_cannot_fill_is_refused(folder, stand_in, m
     (folder / "batches.py").write_text("def get_batch_size(name):\n    return 9\n")
     monkeypatch.syspath_prepend(folder)
     monkeypatch.delitem(sys.modules, "batches", raising=False)
-    module = stand_in.workloads_module()
+    stand_in.activate()
     with pytest.raises(ValueError, match="the fabricated data has 8 to train on: change get_batch"):
-        runner.check_batch("imagenet_vit", SIZES, "batches.py", module)
+        runner.check_batch("imagenet_vit", SIZES, "batches.py", stand_in)
     # A held-out variant has the batch of its base.
-    runner.check_batch("imagenet_vit_map", SIZES, "algorithms/sgd.py", module)
+    runner.check_batch("imagenet_vit_map", SIZES, "algorithms/sgd.py", stand_in)
 
 
 def test_a_study_on_fabricated_data_refuses_a_batch_that_is_larger(folder):

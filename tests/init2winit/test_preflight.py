@@ -61,29 +61,19 @@ def test_flags_that_cannot_be_are_refused(stand_in, arguments, words):
 
 
 @pytest.mark.parametrize(
-    ("base", "words"),
+    ("changes", "words"),
     [
-        ((), "needs --config.model=…"),
-        (("--config.model=vit",), "needs --config.num_train_steps=…"),
-        (("--config=nowhere.py", *ARGUMENTS), "nowhere.py"),
+        ({"base": ()}, "needs --config.model=…"),
+        ({"base": ("--config.model=vit",)}, "needs --config.num_train_steps=…"),
+        ({"base": ("--config=nowhere.py", *ARGUMENTS)}, "nowhere.py"),
+        ({"attention": "lazer"}, "laser"),
+        ({"attention": "laser+temp"}, "needs its temperature; give --tau=0.9"),
+        ({"attention": "sigmoid"}, "keeps its own softmax"),
     ],
 )
-def test_what_a_run_lacks_is_named(stand_in, base, words):
+def test_what_a_run_lacks_is_named(stand_in, changes, words):
     with pytest.raises(ValueError, match=words):
-        _check(stand_in, base=base)
-
-
-@pytest.mark.parametrize(
-    ("attention", "words"),
-    [
-        ("lazer", "laser"),
-        ("laser+temp", "needs its temperature; give --tau=0.9"),
-        ("sigmoid", "keeps its own softmax"),
-    ],
-)
-def test_variants_that_cannot_be_are_refused(stand_in, attention, words):
-    with pytest.raises(ValueError, match=words):
-        _check(stand_in, attention=attention)
+        _check(stand_in, **changes)
 
 
 def test_what_a_model_does_itself_is_refused_by_name():

@@ -22,12 +22,12 @@ pytestmark = [
     pytest.mark.slow,
 ]
 REFUSED = {
-    *((host, f"{mixer}+per_dim_temp") for host in ("conformer", "mlcommons_conformer")
+    *((name, f"{mixer}+per_dim_temp") for name in ("conformer", "mlcommons_conformer")
       for mixer in ("standard", "laser")),
-    *((host, f"{mixer}+qk_norm") for host in ("nanodo", "rope_nanodo")
+    *((name, f"{mixer}+qk_norm") for name in ("nanodo", "rope_nanodo")
       for mixer in ("standard", "laser")),
 }  # fmt: skip
-ROWS = [(host, row) for host in specs.MODELS for row in table.PAPER_ROWS]
+ROWS = [(name, row) for name in specs.MODELS for row in table.PAPER_ROWS]
 
 
 @pytest.fixture(scope="module")
@@ -64,59 +64,59 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def _flax_module(modules, host, variant=None, **settings):
+def _flax_module(modules, name, variant=None, **settings):
     models, _ = modules
-    hps = models.get_model_hparams(host).copy_and_resolve_references()
+    hps = models.get_model_hparams(name).copy_and_resolve_references()
     hps.unlock()
-    hps.update({"batch_size": 2, **SETTINGS[host], **settings})
-    made = models.get_model(host)
+    hps.update({"batch_size": 2, **SETTINGS[name], **settings})
+    made = models.get_model(name)
     if variant is not None:
-        made = variants.model_class(made, host, lambda _: variant)
+        made = variants.model_class(made, name, lambda _: variant)
     model = types.SimpleNamespace(hps=hps, dataset_meta_data={"shift_inputs": True, "causal": True})
     return made.build_flax_module(model)
 
 
-def _inputs(host):
+def _inputs(name):
     random = jax.random.key(0)
-    if host == "vit":
+    if name == "vit":
         return (jax.random.normal(random, (2, 8, 8, 3)),)
-    if "conformer" in host:
+    if "conformer" in name:
         return jax.random.normal(random, (2, 3200)), jnp.zeros((2, 3200))
     return (jax.random.randint(random, (2, 8), 1, 20),)
 
 
-def _init(module, host):
+def _init(module, name):
     keys = {"params": jax.random.key(1), "dropout": jax.random.key(2)}
-    return jax.jit(lambda: module.init(keys, *_inputs(host), train=False))()
+    return jax.jit(lambda: module.init(keys, *_inputs(name), train=False))()
 
 
-def _apply(module, host, variables):
-    found = jax.jit(lambda v: module.apply(v, *_inputs(host), train=False))(variables)
-    return found[0] if isinstance(found, tuple) else found
+def _apply(module, name, variables):
+    leaves = jax.jit(lambda v: module.apply(v, *_inputs(name), train=False))(variables)
+    return leaves[0] if isinstance(leaves, tuple) else leaves
 
 
 def _leaves(variables):
-    found = jax.tree_util.tree_leaves_with_path(variables["params"])
-    return {jax.tree_util.keystr(path): leaf for path, leaf in found}
+    leaves = jax.tree_util.tree_leaves_with_path(variables["params"])
+    return {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
 
 
-@pytest.mark.parametrize(("host", "row"), ROWS)
-def test_a_row_has_the_hosts_parameters_and_its_own_or_is_refused(modules, host, row):
-    if (host, row) in REFUSED:
-        with pytest.raises(ValueError, match=host):
-            catalog.check_variant(specs.PREFIX + host, row)
+@pytest.mark.parametrize(("name", "row"), ROWS)
+def test_a_row_has_the_hosts_parameters_and_its_own_or_is_refused(modules, name, row):
+    if (name, row) in REFUSED:
+        with pytest.raises(ValueError, match=name):
+            catalog.check_variant(specs.PREFIX + name, row)
         return
-    catalog.check_variant(specs.PREFIX + host, row)
+    catalog.check_variant(specs.PREFIX + name, row)
     variant = registry.get(row, **({"tau": 0.9} if "temp" in row.split("+") else {}))
-    plain, ours = _flax_module(modules, host), _flax_module(modules, host, variant)
-    before, after = _leaves(_init(plain, host)), _leaves(variables := _init(ours, host))
+    plain, ours = _flax_module(modules, name), _flax_module(modules, name, variant)
+    before, after = _leaves(_init(plain, name)), _leaves(variables := _init(ours, name))
     assert all(jnp.array_equal(before[name], after[name]) for name in before)
-    own = set(after) - set(before)
+    added = set(after) - set(before)
     entries = table.entries_of(variant.name).values()
-    assert bool(own) == any(entry.parameters != "none" for entry in entries)
-    outputs = _apply(ours, host, variables)
+    assert bool(added) == any(entry.parameters != "none" for entry in entries)
+    outputs = _apply(ours, name, variables)
     assert jnp.isfinite(outputs).all()
-    changes = jnp.abs(outputs - _apply(plain, host, _init(plain, host))).max()
+    changes = jnp.abs(outputs - _apply(plain, name, _init(plain, name))).max()
     # per_dim_temp is exactly standard where it begins.
     if row in ("standard", "standard+per_dim_temp"):
         assert changes < 1e-5
@@ -124,15 +124,15 @@ def test_a_row_has_the_hosts_parameters_and_its_own_or_is_refused(modules, host,
         assert changes > 1e-6
 
 
-@pytest.mark.parametrize("host", SETTINGS)
-def test_every_parameter_has_a_gradient_through_the_variant(modules, host):
-    module = _flax_module(modules, host, registry.get("laser"))
-    variables = _init(module, host)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_parameter_has_a_gradient_through_the_variant(modules, name):
+    module = _flax_module(modules, name, registry.get("laser"))
+    variables = _init(module, name)
 
     def loss(params):
         rngs = {"dropout": jax.random.key(3)}
         out = module.apply(
-            {**variables, "params": params}, *_inputs(host), train=True, rngs=rngs,
+            {**variables, "params": params}, *_inputs(name), train=True, rngs=rngs,
             mutable=["batch_stats"],
         )[0]  # fmt: skip
         return jnp.square(out[0] if isinstance(out, tuple) else out).sum()
@@ -143,29 +143,29 @@ def test_every_parameter_has_a_gradient_through_the_variant(modules, host):
     assert all(jnp.abs(leaf).max() > 0 for leaf in attention.values())
 
 
-@pytest.mark.parametrize("host", ["vit", "transformer"])
-def test_differential_attention_knows_its_layer(modules, host):
-    module = _flax_module(modules, host, registry.get("diff"))
-    assert jnp.isfinite(_apply(module, host, _init(module, host))).all()
+@pytest.mark.parametrize("name", ["vit", "transformer"])
+def test_differential_attention_knows_its_layer(modules, name):
+    module = _flax_module(modules, name, registry.get("diff"))
+    assert jnp.isfinite(_apply(module, name, _init(module, name))).all()
 
 
 def test_the_temperature_of_a_host_comes_after_lasers_logarithm(modules):
     laser = registry.get("laser")
-    one = _flax_module(modules, "vit", laser, attn_temperature=1.0)
-    variables = _init(one, "vit")
-    two = _flax_module(modules, "vit", laser, attn_temperature=2.0)
+    single = _flax_module(modules, "vit", laser, attn_temperature=1.0)
+    variables = _init(single, "vit")
+    double = _flax_module(modules, "vit", laser, attn_temperature=2.0)
     # Twice the output is what twice the output's projection gives, up to its bias (zero here).
     doubled = jax.tree_util.tree_map_with_path(
         lambda path, leaf: leaf * 2 if "'out']['kernel'" in jax.tree_util.keystr(path) else leaf,
         variables,
     )
-    assert jnp.allclose(_apply(two, "vit", variables), _apply(one, "vit", doubled), atol=1e-5)
+    assert jnp.allclose(_apply(double, "vit", variables), _apply(single, "vit", doubled), atol=1e-5)
 
 
 def test_models_are_registered_with_their_hosts_training_defaults(modules):
     models, algorithm = modules
-    hosts = ("vit", "conformer", "mlcommons_conformer")
-    names = variants.register(models, algorithm, names=hosts)
+    names = ("vit", "conformer", "mlcommons_conformer")
+    names = variants.register(models, algorithm, names=names)
     assert "vit_laser" in names
     assert "conformer_laser+per_dim_temp" not in names
     assert len(names) == 8 + 6 + 6

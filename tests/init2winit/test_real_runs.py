@@ -48,8 +48,8 @@ def _params(directory):
 @pytest.mark.filterwarnings("ignore")
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(tree, tmp_path):
     """Its fake data are the same batch for ever: init2winit shuffles other data anew on the way."""
-    said = _run(tree, tmp_path / "whole", "laser")
-    assert "filled in (raises): init2winit.model_lib.lingvo_attention" in said
+    shown = _run(tree, tmp_path / "whole", "laser")
+    assert "filled in (raises): init2winit.model_lib.lingvo_attention" in shown
     stop = (
         "--config.early_stopping_target_name=valid/ce_loss",
         "--config.early_stopping_target_value=100.0", "--config.early_stopping_mode=below",
@@ -60,6 +60,6 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(tree, tmp_path):
     assert any("it stopped early" in problem for problem in run.problems)
     assert "goes on from its last checkpoint" in _run(tree, tmp_path / "stopped", "laser")
     whole, stopped = _params(tmp_path / "whole"), _params(tmp_path / "stopped")
-    assert all(np.array_equal(one, other) for one, other in zip(whole, stopped, strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(whole, stopped, strict=True))
     (run,) = studies.read_study(tmp_path / "stopped").runs
     assert (run.state, run.last_step, run.variant) == ("done", 8, "laser")

@@ -26,27 +26,29 @@ def test_its_updates_by_our_points_are_ours(tree, tmp_path, optimizer):
     from init2winit import schedules
     from init2winit.optimizer_lib import optimizers as theirs
 
-    given = [f"--config.experiment_dir={tmp_path}", f"--config.optimizer={optimizer}"]
-    [one, *_] = study.resolve(config.parse("init2winit_vit_demo", given)).trials("tune")
-    one = dataclasses.replace(one, hyperparameters=POINT, steps=STEPS, step_hint=STEPS)
-    hps = config_dict.ConfigDict({"l2_decay_factor": None, **overrides.hparam_overrides(one)})
+    changes = [f"--config.experiment_dir={tmp_path}", f"--config.optimizer={optimizer}"]
+    [trial, *_] = study.resolve(config.parse("init2winit_vit_demo", changes)).trials("tune")
+    trial = dataclasses.replace(trial, hyperparameters=POINT, steps=STEPS, step_hint=STEPS)
+    hps = config_dict.ConfigDict({"l2_decay_factor": None, **overrides.hparam_overrides(trial)})
     rate = schedules.get_schedule_fn(hps.lr_hparams, max_training_updates=STEPS)
     scalars = {name: jnp.float32(value) for name, value in POINT.items()}
     scalars |= {"warmup_steps": jnp.float32(3), "step_hint": jnp.float32(STEPS)}
-    ours = [float(optimizers.learning_rate(jnp.int32(step), scalars)) for step in range(STEPS)]
-    assert ours == pytest.approx([float(rate(step)) for step in range(STEPS)], rel=1e-6, abs=1e-9)
+    rates = [float(optimizers.learning_rate(jnp.int32(step), scalars)) for step in range(STEPS)]
+    assert rates == pytest.approx([float(rate(step)) for step in range(STEPS)], rel=1e-6, abs=1e-9)
 
     begin, update = theirs.get_optimizer(hps)
     parameters = {"w": jnp.asarray([0.3, -2.0, 1e-3]), "b": jnp.asarray([0.0])}
-    mine, state, own = parameters, begin(parameters), optimizers.init(optimizer, parameters)
+    ours, state, moments = parameters, begin(parameters), optimizers.init(optimizer, parameters)
     for step in range(STEPS):
         draw = np.random.default_rng(step).normal(size=4).astype(np.float32)
         gradients = {"w": jnp.asarray(draw[:3]), "b": jnp.asarray(draw[3:])}
         state.hyperparams["learning_rate"] = rate(step)
         change, state = update(gradients, state, parameters)
         parameters = jax.tree.map(jnp.add, parameters, change)
-        mine, own = optimizers.step(optimizer, gradients, own, mine, jnp.int32(step), scalars)
-        for name, values in mine.items():
+        ours, moments = optimizers.step(
+            optimizer, gradients, moments, ours, jnp.int32(step), scalars
+        )
+        for name, values in ours.items():
             np.testing.assert_allclose(
                 parameters[name], values, rtol=2e-6, atol=2e-6 * POINT["learning_rate"]
             )

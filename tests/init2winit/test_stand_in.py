@@ -70,13 +70,13 @@ def test_standard_is_what_the_model_computes_itself(stand_in, tensorflow, tmp_pa
 
 @pytest.mark.parametrize("model", ["vit", "transformer", "nanodo"])
 def test_lasers_logarithm_is_of_the_models_own_weights(stand_in, tensorflow, tmp_path, model):
-    """exp(v) averaged by the host, and its logarithm, before a factor on the output: by hand."""
+    """exp(v) averaged by the name, and its logarithm, before a factor on the output: by hand."""
     (variables, outputs), _ = _trained(stand_in, tmp_path, model, "laser")
     params = variables["params"]
-    own = {"vit": "encoderblock_0", "transformer": "Block_0", "nanodo": "blocks_0"}[model]
+    layer = {"vit": "encoderblock_0", "transformer": "Block_0", "nanodo": "blocks_0"}[model]
     x = jax.random.normal(jax.random.key(0), (2, 4, 8))
     query, key, value = (
-        jnp.einsum("btm,mhd->bthd", x, params[own][name]["kernel"])
+        jnp.einsum("btm,mhd->bthd", x, params[layer][name]["kernel"])
         for name in ("query", "key", "value")
     )
     factor = 1.5 if model == "transformer" else 1.0
@@ -85,7 +85,7 @@ def test_lasers_logarithm_is_of_the_models_own_weights(stand_in, tensorflow, tmp
         logits = jnp.where(jnp.tril(jnp.ones((4, 4), bool)), logits, -jnp.inf)
     mean = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(logits), jnp.exp(value))
     mixed = jnp.log(mean) * (0.5 if model == "vit" else 1.0)
-    x = jnp.einsum("bthd,hdm->btm", mixed, params[own]["out"]["kernel"])
+    x = jnp.einsum("bthd,hdm->btm", mixed, params[layer]["out"]["kernel"])
     expected = x.mean(axis=-2) @ params["head"]["kernel"] + params["head"]["bias"]
     assert jnp.allclose(outputs, expected, atol=1e-5)
 
@@ -126,12 +126,12 @@ def test_layers_that_a_variant_cannot_enter(stand_in, tensorflow, make, variant,
         module.init(jax.random.key(0), jnp.ones((1, 2, 4)))
 
 
-@pytest.mark.parametrize("host", ["vit", "transformer", "nanodo"])
-def test_the_number_of_layers_is_that_of_the_hyperparameters(stand_in, tensorflow, host):
+@pytest.mark.parametrize("name", ["vit", "transformer", "nanodo"])
+def test_the_number_of_layers_is_that_of_the_hyperparameters(stand_in, tensorflow, name):
     stand_in.main_module(None)
-    plain = sys.modules["init2winit.model_lib.models"].get_model(host)
+    plain = sys.modules["init2winit.model_lib.models"].get_model(name)
     counts = []
-    made = models.model_class(plain, host, lambda hps: registry.get("laser"), counts.append)
+    made = models.model_class(plain, name, lambda hps: registry.get("laser"), counts.append)
     made({"num_layers": 1}).flax_module.init(jax.random.key(0), jnp.ones((1, 2, 4)))
     assert counts == [1]
     for hps, number in (({"num_layers": 6}, 6), ({"depth": 12, "pool_type": "map"}, 13)):

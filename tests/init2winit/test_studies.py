@@ -29,47 +29,48 @@ POINT = {
 
 def _study(tmp_path, **changes):
     settings = {"experiment_dir": tmp_path, "init2winit_dir": tmp_path, "seeds": 2, **changes}
-    given = [f"--config.{key}={value}" for key, value in settings.items()]
-    return study.resolve(config.parse("init2winit_vit_demo", given))
+    arguments = [f"--config.{key}={value}" for key, value in settings.items()]
+    return study.resolve(config.parse("init2winit_vit_demo", arguments))
 
 
 def _trial(tmp_path, point=POINT, **changes):
-    [one, *_] = _study(tmp_path, **changes).trials("tune")
-    return dataclasses.replace(one, hyperparameters=point)
+    [first, *_] = _study(tmp_path, **changes).trials("tune")
+    return dataclasses.replace(first, hyperparameters=point)
 
 
 def test_a_point_becomes_init2winits_own_hyperparameters(tmp_path):
-    one = _trial(tmp_path, optimizer="adamw")
-    found = overrides.hparam_overrides(one)
-    assert found["lr_hparams"] == {
+    first = _trial(tmp_path, optimizer="adamw")
+    record = overrides.hparam_overrides(first)
+    assert record["lr_hparams"] == {
         "schedule": "cosine_warmup", "base_lr": 0.002, "warmup_steps": 7,
     }  # fmt: skip
-    assert found["opt_hparams"] == {
+    assert record["opt_hparams"] == {
         "0": {"element": "scale_by_adam", "hps": {"b1": 0.9, "b2": 0.99, "eps": 1e-8}},
         "1": {"element": "add_decayed_weights", "hps": {"weight_decay": 0.05}},
     }
-    assert (found["optimizer"], found["batch_size"], found["rng_seed"]) == ("kitchen_sink", 50, 0)
-    assert (found["label_smoothing"], found["dropout_rate"], found["width"]) == (0.1, 0.2, 48)
+    settings = {"optimizer": "kitchen_sink", "batch_size": 50, "rng_seed": 0, "width": 48}
+    settings |= {"label_smoothing": 0.1, "dropout_rate": 0.2}
+    assert settings.items() <= record.items()
     clipped = overrides.hparam_overrides(_trial(tmp_path, {**POINT, "grad_clip": 5.0}))
     assert clipped["opt_hparams"]["grad_clip"] == 5.0
     assert clipped["opt_hparams"]["join"]["0"]["element"] == "scale_by_nadam"
-    arguments = overrides.main_arguments(one, "/e")
+    arguments = overrides.main_arguments(first, "/e")
     assert arguments[:2] == ("--config.dataset=mnist", "--config.model=vit")
     assert "--config.num_train_steps=100" in arguments
     assert {"--config.eval_frequency=20", "--config.log_frequency=5"} <= set(arguments)
-    assert json.loads(arguments[-2].partition("=")[2]) == found
+    assert json.loads(arguments[-2].partition("=")[2]) == record
     assert arguments[-1] == "--experiment_dir=/e"
 
 
 def test_every_rate_of_dropout_gets_the_points(tmp_path):
     speech = _trial(tmp_path, workload="init2winit:conformer")
-    found = overrides.hparam_overrides(speech)
-    assert (found["residual_dropout_rate"], found["input_dropout_rate"]) == (0.2, 0.2)
+    record = overrides.hparam_overrides(speech)
+    assert (record["residual_dropout_rate"], record["input_dropout_rate"]) == (0.2, 0.2)
 
 
 def test_its_rows_become_ours(tmp_path):
-    one, file = _trial(tmp_path), tmp_path / "measurements.csv"
-    reader = rows.Reader(file, one)
+    first, file = _trial(tmp_path), tmp_path / "measurements.csv"
+    reader = rows.Reader(file, first)
     assert reader.take() == []
     head = (
         "global_step,train_cost,grad_norm,train_steps_per_sec,valid/error_rate,valid/ce_loss,"
@@ -94,7 +95,7 @@ def test_its_rows_become_ours(tmp_path):
         "accumulated_logging_time": 0.0, "total_duration": 4.5,
     }  # fmt: skip
     # Its mean after a restart counts costs from before it, until the next evaluation is over.
-    again = rows.Reader(file, one, evaluation, resumed=True)
+    again = rows.Reader(file, first, evaluation, resumed=True)
     first, second, later = again.take()
     assert "loss" not in first
     assert "loss" not in second
@@ -147,31 +148,31 @@ def test_it_is_no_workload_of_our_loop():
 
 
 def test_ids_depend_on_its_config_not_on_where_it_lies(tmp_path):
-    """Nor on how it is spelt; and no other trial's id knows of it."""
+    """Nor on how it is spelt; and no different trial's id knows of it."""
     spelt = [
         '{"dataset": "mnist", "hparam_overrides": {"depth": 2, "width": 48}}',
         '{"hparam_overrides": {"width": 48, "depth": 2}, "dataset": "mnist"}',
         '{"dataset": "mnist", "hparam_overrides": {"depth": 3, "width": 48}}',
     ]
-    one, same, other = (_trial(tmp_path, init2winit_config=text) for text in spelt)
-    assert one.id == same.id != other.id
+    first, same, different = (_trial(tmp_path, init2winit_config=text) for text in spelt)
+    assert first.id == same.id != different.id
     elsewhere = _trial(tmp_path, init2winit_config=spelt[0], init2winit_dir="/elsewhere")
-    assert elsewhere.id == one.id
-    record = json.loads(json.dumps(one.to_json()))
-    assert trial.from_record(record, pathlib.Path("trial.json")) == one
+    assert elsewhere.id == first.id
+    record = json.loads(json.dumps(first.to_json()))
+    assert trial.from_record(record, pathlib.Path("trial.json")) == first
 
 
 @pytest.fixture
 def libraries(monkeypatch, tmp_path):
     """PYTHONPATH of processes: what stands in for TensorFlow, and empty packages for the rest."""
-    here, empty = pathlib.Path(__file__).parent / "libraries", tmp_path / "empty"
+    tensorflow, empty = pathlib.Path(__file__).parent / "libraries", tmp_path / "empty"
     for name in data._LIBRARIES:
         if name != "tensorflow":
             (empty / name).mkdir(parents=True)
             (empty / name / "__init__.py").touch()
     monkeypatch.syspath_prepend(empty)
-    monkeypatch.syspath_prepend(here)
-    return os.pathsep.join(map(str, (here, empty)))
+    monkeypatch.syspath_prepend(tensorflow)
+    return os.pathsep.join(map(str, (tensorflow, empty)))
 
 
 def test_what_is_missing_is_said_before_anything_starts(stand_in, libraries, tmp_path, monkeypatch):
@@ -205,14 +206,14 @@ class Driver:
             "variants": "laser", "baseline": "laser", "local.workers": 1, "max_attempts": 2,
             "steps": 12, "eval_every": 4, "log_every": 2, **changes,
         }  # fmt: skip
-        given = [str(directory / "s")]
+        arguments = [str(directory / "s")]
         if command == "run":
-            given = [f"--config.{key}={value}" for key, value in settings.items()]
-            given.append("--config=init2winit_vit_demo")
+            arguments = [f"--config.{key}={value}" for key, value in settings.items()]
+            arguments.append("--config=init2winit_vit_demo")
         paths = os.pathsep.join((str(floor_plan.ROOT), libraries))
         self.trial = directory / "s/grid/laser/vit_jax/trial_1"
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sweeps", command, *given],
+            [sys.executable, "-m", "sweeps", command, *arguments],
             cwd=floor_plan.ROOT,
             env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths},
             stdout=subprocess.PIPE,
@@ -253,9 +254,9 @@ def test_a_trial_is_trained_by_its_trainer_and_killed_with_its_worker(
     driver.process.send_signal(signal.SIGINT)
     driver.said()
     assert driver.process.returncode == 130
-    found = status.read(driver.trial)
-    assert found["state"] == "pending"
-    assert "last checkpoint is of step" in found["reason"]
+    record = status.read(driver.trial)
+    assert record["state"] == "pending"
+    assert "last checkpoint is of step" in record["reason"]
     assert not list(driver.trial.glob("attempts/1/init2winit/1/ttl=180d"))  # it was moved
     driver = Driver(stand_in, libraries, tmp_path, command="resume")
     assert "1 done" in driver.said()
@@ -275,15 +276,15 @@ def test_the_job_of_an_engine_trains_it_where_its_platform_is(stand_in, librarie
     """What an engine would start on a node. Told of a GPU that is not there, JAX takes the CPU."""
     where = {"init2winit_dir": stand_in.directory, "data_dir": tmp_path}
     small = {"init2winit_config": '{"dataset": "fake"}', "steps": 4, "eval_every": 4}
-    found = _study(tmp_path, launcher="slurm", points=1, **where, **small)
-    study_directory.prepare(found)
-    trials = found.trials("tune")
-    study_directory.materialise(found, "tune", trials)
-    directory = found.directory / trials[0].path
+    record = _study(tmp_path, launcher="slurm", points=1, **where, **small)
+    study_directory.prepare(record)
+    trials = record.trials("tune")
+    study_directory.materialise(record, "tune", trials)
+    directory = record.directory / trials[0].path
 
     def job(platform):
         jobs = [(trials[0].path,)]
-        batch = submissions.new(found.directory, "slurm", jobs, {}, platform=platform)
+        batch = submissions.new(record.directory, "slurm", jobs, {}, platform=platform)
         paths = os.pathsep.join((str(floor_plan.ROOT), libraries))
         environment = {**os.environ, "PYTHONPATH": paths}
         return subprocess.run(
@@ -301,8 +302,8 @@ def test_the_job_of_an_engine_trains_it_where_its_platform_is(stand_in, librarie
 def test_how_its_process_ends_is_how_the_trial_ends(stand_in, libraries, tmp_path):
     driver = Driver(stand_in, libraries, tmp_path / "a", hparam_overrides={"diverges_at": 8})
     assert "1 diverged" in driver.said()
-    found = status.read(driver.trial)
-    assert (found["state"], found["global_step"]) == ("diverged", 4)
+    record = status.read(driver.trial)
+    assert (record["state"], record["global_step"]) == ("diverged", 4)
     driver = Driver(stand_in, libraries, tmp_path / "b", hparam_overrides={"crash_at": 6})
     assert "exit code 1: RuntimeError: the device is lost" in driver.said()
     assert driver.process.returncode == 1

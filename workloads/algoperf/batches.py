@@ -59,9 +59,9 @@ def _keyed(tf: Any, key: Any) -> Any:
     numbers = itertools.count(_FIRST)
 
     def uniform(
-        shape: Any, minval: Any = 0, maxval: Any = None, dtype: Any = None, **others: Any
+        shape: Any, minval: Any = 0, maxval: Any = None, dtype: Any = None, **_: Any
     ) -> Any:
-        del others  # an operation's own seed and name
+        # Not used: the seed and the name of an operation.
         seed = tf.random.experimental.stateless_fold_in(key, next(numbers))
         return tf.random.stateless_uniform(
             shape, seed=seed, minval=minval, maxval=maxval, dtype=dtype or tf.float32
@@ -93,20 +93,17 @@ def with_own_torch_generator(queue: Iterator[Any], key: Array) -> Iterator[Any]:
     """Yields a queue's batches, torch's global generator being the queue's while one is drawn."""
     import torch
 
-    state = torch.Generator().manual_seed(_seed_of(key)).get_state()
+    high, low = (int(word) for word in np.asarray(key))
+    seed = (high << 32 | low) & (2**63 - 1)  # torch takes what an int64 holds
+    state = torch.Generator().manual_seed(seed).get_state()
     while True:
-        others = torch.get_rng_state()
+        outside = torch.get_rng_state()
         torch.set_rng_state(state)
         try:
             batch = next(queue, None)
         finally:
             state = torch.get_rng_state()
-            torch.set_rng_state(others)
+            torch.set_rng_state(outside)
         if batch is None:
             return
         yield batch
-
-
-def _seed_of(key: Array) -> int:
-    high, low = (int(word) for word in np.asarray(key))
-    return (high << 32 | low) & (2**63 - 1)  # torch takes what an int64 holds

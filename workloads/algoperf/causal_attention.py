@@ -32,8 +32,6 @@ CLASS_NAME = "CausalAttn"
 _LOGITS, _MEAN = "...qhd,...khd->...hqk", "...hqk,...khd->...qhd"
 # The calls of one layer, in order, in each version.
 _FORMS = (["dot_product_attention"], [_LOGITS, _MEAN])
-# `implementation` chooses among kernels that compute the same; ours is the variant's `kernel`.
-_KNOWN = {"query", "key", "value", "bias", "mask", "scale", "is_causal", "implementation"}
 
 
 @contextlib.contextmanager
@@ -43,9 +41,9 @@ def injected(
     """Puts `variant` into every layer of that class called inside; as `attention.inject.injected`.
 
     Learned leaves lie beside the layer's projections. What the model can take is checked before
-    (`workloads.catalog.check_variant`). Raises ValueError where the layer is to be observed, and
-    where the variant meets a call that it does not know; RuntimeError on a clean exit where a layer
-    attended in neither of the two forms, or where no layer was called.
+    (`workloads.catalog.check_variant`). Raises ValueError where the layer is to be observed;
+    RuntimeError on a clean exit where a layer attended in neither of the two forms, or where no
+    layer was called.
     """
     if probe.is_on():
         raise ValueError("this layer's attention cannot be observed; leave diagnostics off")
@@ -151,13 +149,9 @@ class _Layer:
     def dot_product_attention(
         self, query: Array, key: Array, value: Array, **settings: Any
     ) -> Array:
-        """In place of jax.nn's: the variant, with our kernel."""
-        if unknown := sorted(set(settings) - _KNOWN):
-            raise ValueError(
-                f"the layer gives jax.nn.dot_product_attention {unknown[0]!r}, which no "
-                f"variant takes; known: {', '.join(sorted(_KNOWN))}"
-            )
+        """In place of jax.nn's: the variant. TypeError for a setting that no variant takes."""
         self.calls.append("dot_product_attention")
+        # It chooses among backends that compute the same; ours is the variant's `kernel`.
         settings.pop("implementation", None)
         attend = _InScope(self.variant, parent=self.scope)
         return attend(query, key, value, depth=self.depth, **settings)

@@ -55,15 +55,11 @@ class Installation(host_checkout.Checkout):
             version.version = "0+unknown"  # type: ignore[attr-defined]
             sys.modules.setdefault("algoperf._version", version)
 
-    def workloads_module(self) -> types.ModuleType:
-        """Its `algoperf.workloads.workloads`, imported (JAX, torch and TensorFlow with it).
+    def module(self, name: str) -> types.ModuleType:
+        """A module of AlgoPerf, imported (JAX, torch and TensorFlow with most of them).
 
         Raises MissingError naming the library that is not installed.
         """
-        return self.module("algoperf.workloads.workloads")
-
-    def module(self, name: str) -> types.ModuleType:
-        """A module of AlgoPerf, imported. Raises MissingError as `workloads_module`."""
         self.activate()
         try:
             return importlib.import_module(name)
@@ -89,7 +85,7 @@ class Installation(host_checkout.Checkout):
         DataError for a name that its registry lacks.
         """
         self.check_registered(name)
-        module = self.workloads_module()
+        module = self.module("algoperf.workloads.workloads")
         entry = module.WORKLOADS[name]
         return module.import_workload(
             workload_path=f"{module.BASE_WORKLOADS_DIR}{entry['workload_path']}_jax/workload.py",

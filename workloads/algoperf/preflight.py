@@ -17,10 +17,10 @@ from workloads.algoperf import data, tiny_sizes
 from workloads.algoperf.installation import Installation
 
 # submission_runner.py marks these as required. Flags and defaults below are its own too.
-REQUIRED = ("workload", "framework", "submission_path", "experiment_dir", "experiment_name")
+_REQUIRED = ("workload", "framework", "submission_path", "experiment_dir", "experiment_name")
 _TOKENIZER = "librispeech_tokenizer_vocab_path"
 _STRINGS = (
-    *REQUIRED,
+    *_REQUIRED,
     "tuning_ruleset",
     "data_dir",
     "imagenet_v2_data_dir",
@@ -30,6 +30,7 @@ _STRINGS = (
     "rng_seed",
 )
 _BOOLEANS = ("skip_evals", "overwrite", "resume_last_run", "append_timestamp")
+FLAGS = (*_STRINGS, *_BOOLEANS)
 _DEFAULTS = {"data_dir": "~/data", "tuning_ruleset": "external"}
 
 
@@ -119,7 +120,7 @@ def _parse(arguments: Sequence[str]) -> dict[str, Any]:
         flags.DEFINE_string(name, _DEFAULTS.get(name), "", flag_values=values)
     for name in _BOOLEANS:
         flags.DEFINE_boolean(name, False, "", flag_values=values)
-    flags.mark_flags_as_required(REQUIRED, flag_values=values)
+    flags.mark_flags_as_required(_REQUIRED, flag_values=values)
     values.set_gnu_getopt(True)
     try:
         values(["submission_runner.py", *arguments], known_only=True)

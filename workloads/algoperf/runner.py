@@ -38,7 +38,7 @@ def run(request: preflight.Request, algoperf_dir: str | None = None, tiny: bool 
     print(f"python -m workloads algoperf: {checkout}", file=sys.stderr)
     for note in filter(None, (checkout.remark, *checked.notes)):
         print(f"python -m workloads algoperf: note: {note}", file=sys.stderr)
-    module: Any = checkout.workloads_module()
+    module: Any = checkout.module("algoperf.workloads.workloads")
     errors: list[str] = []
     original = module.import_workload
 
@@ -71,7 +71,7 @@ def _prepare(
     submission = flags.FLAGS.submission_path
     if checked.sizes is not None:
         tiny_sizes.with_sizes(workload, checked.sizes)
-        check_batch(checked.workload, checked.sizes, submission, checkout.workloads_module())
+        check_batch(checked.workload, checked.sizes, submission, checkout)
     # Its path in flags_0.json is relative to one of three directories.
     workload.submission_file = str(checked.import_root / submission)
     for name, value in checkout.record().items():
@@ -80,12 +80,14 @@ def _prepare(
     injected.with_variant(workload, checked.workload, variant)
 
 
-def check_batch(name: str, sizes: dict[str, int], path: str, module: Any) -> None:
+def check_batch(
+    name: str, sizes: dict[str, int], path: str, checkout: installation.Installation
+) -> None:
     """Raises ValueError where a batch of the submission in `path` does not fit fabricated data.
 
     Asked as the runner will ask (score_submission_on_workload), and before it makes a directory.
-    module: AlgoPerf's `algoperf.workloads.workloads`.
     """
+    module: Any = checkout.module("algoperf.workloads.workloads")
     submission = importlib.import_module(module.convert_filepath_to_module(path))
     try:
         batch = submission.get_batch_size(name)

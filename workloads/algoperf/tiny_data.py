@@ -59,8 +59,8 @@ def prepare(directory: str | os.PathLike[str], workload: str) -> Path:
 
 
 def _write_marker(path: Path, workload: str) -> None:
-    own = LM_SIZES if workload == "finewebedu_lm" else SIZES
-    sizes = {**tiny_sizes.read(path), workload: own}
+    new = LM_SIZES if workload == "finewebedu_lm" else SIZES
+    sizes = {**tiny_sizes.read(path), workload: new}
     content = {"fabricated": True, "note": DESCRIPTION, "sizes": sizes}
     files.write(path / MARKER, json.dumps(content, indent=2) + "\n")
 

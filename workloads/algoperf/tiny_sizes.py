@@ -63,7 +63,10 @@ def with_sizes(workload: Any, sizes: Mapping[str, int]) -> Any:
     repeats that split to fill them and divides by the number. `attnperf_tiny` is True, and reaches
     meta_data_0.json with the numbers. Targets, step hint and times stay AlgoPerf's.
     """
-    batch = _eval_batch_size()
+    import jax
+
+    devices = jax.local_device_count()
+    batch = -(-EVAL_BATCH_SIZE // devices) * devices
     members = {
         "attnperf_tiny": True,
         "eval_batch_size": batch,
@@ -80,10 +83,3 @@ def subclass(base: Any, members: Mapping[str, Any]) -> Any:
     """Returns a subclass of the same name, with these members beside its own."""
     about = {"__module__": base.__module__, "__doc__": base.__doc__}
     return type(base)(base.__name__, (base,), {**about, **members})
-
-
-def _eval_batch_size() -> int:
-    import jax
-
-    devices = jax.local_device_count()
-    return -(-EVAL_BATCH_SIZE // devices) * devices

@@ -3,7 +3,7 @@
 `mnist`: scikit-learn's 1797 handwritten digits, 28 × 28, as a TFDS directory, of whose split train
 init2winit validates on the last 400; `wikitext103`: Python's own documentation as three text files,
 in words as WikiText's; `librispeech`: two digits each, spoken by espeak-ng, as a TFDS directory,
-with a SentencePiece model of `PIECES`. They are stand-ins: what is learned from them says nothing
+with a SentencePiece model of `PIECES`. They are small: what is learned from them says nothing
 about MNIST, WikiText or LibriSpeech.
 docs/init2winit.md has the hyperparameters that go with them.
 """
@@ -32,7 +32,7 @@ _UTTERANCES = {"train": 160, "validation": 32, "test": 32}
 TOKENIZER = "librispeech/spm.model"
 PIECES = 28
 _SPEECH_SPLITS = {"train": "train_clean100", "validation": "dev_clean", "test": "test_clean"}
-NOTE = "Stand-in, made by `python -m workloads init2winit_data`: not the data set of this name"
+NOTE = "Small data, made by `python -m workloads init2winit_data`: not the data set of this name"
 
 
 def prepare(directory: str | os.PathLike[str], dataset: str) -> Path:

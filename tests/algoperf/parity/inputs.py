@@ -18,8 +18,7 @@ import jax
 import numpy as np
 
 from tests.algoperf.parity import workload_pairs
-from tests.algoperf.parity.rows import Row, largest
-from tests.algoperf.parity.workload_pairs import Pair
+from tests.algoperf.parity.workload_pairs import Pair, Row, largest
 from workloads import registry
 from workloads.algoperf import tiny_data
 from workloads.algoperf.installation import Installation

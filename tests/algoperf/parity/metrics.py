@@ -9,7 +9,7 @@ print, up to two more.
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 import sentencepiece
 
 from tests.algoperf.parity import workload_pairs
-from tests.algoperf.parity.rows import CLOSE, Row, largest
+from tests.algoperf.parity.workload_pairs import CLOSE, Row, largest
 from workloads.algoperf.installation import Installation
 from workloads.speech import ctc
 from workloads.speech.corpora import speech_tokenizer
@@ -88,7 +88,7 @@ def wer_rows(installation: Installation) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / speech_tokenizer.FILE_NAME
         path.write_bytes(speech_tokenizer.train([word for pair in cases for word in pair], 24))
-        theirs = [_algoperf(metrics, path, [case]) for case in cases]
+        theirs = [_algoperf(metrics, path, case) for case in cases]
     ours = [ctc.word_errors([reference], [hypothesis]) for reference, hypothesis in cases]
     shown = [
         ctc.word_errors([printed(reference)], [printed(hypothesis)])
@@ -108,17 +108,12 @@ def _most(values: Any) -> float:
     return float(np.abs(values).max())
 
 
-def _algoperf(metrics: Any, path: Path, cases: Sequence[tuple[str, str]]) -> tuple[float, float]:
+def _algoperf(metrics: Any, path: Path, case: tuple[str, str]) -> tuple[float, float]:
     """Returns errors and words by AlgoPerf's own function, from ids as its evaluation has them."""
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
-    reference, hypothesis = ([pieces.encode(case[side]) for case in cases] for side in (0, 1))
+    reference, hypothesis = (np.asarray([[*pieces.encode(text), 0]], np.int32) for text in case)
     arrays: list[np.ndarray] = []
-    for rows in (hypothesis, reference):
-        size = max(1, *(len(row) for row in rows), 1) + 1
-        ids = np.zeros((len(rows), size), np.int32)
-        for number, row in enumerate(rows):
-            ids[number, : len(row)] = row
+    for ids in (hypothesis, reference):
         arrays += [ids, (ids == 0).astype(np.int32)]
-    tokenizer = metrics.load_tokenizer(str(path))
-    errors, words = metrics.compute_wer(*arrays, tokenizer)
+    errors, words = metrics.compute_wer(*arrays, metrics.load_tokenizer(str(path)))
     return float(errors), float(words)

@@ -15,7 +15,7 @@ import numpy as np
 from sweeps.algoperf import submission as our_submission
 from sweeps.study import space
 from sweeps.training import optimizers
-from tests.algoperf.parity.rows import Row, largest, norm_ratio
+from tests.algoperf.parity.workload_pairs import Row, largest, norm_ratio
 from workloads.algoperf.installation import Installation
 
 _THEIRS = "algorithms/baselines/external_tuning/jax_nadamw_full_budget.py"

@@ -13,7 +13,7 @@ import pytest
 
 from attention import registry
 from sweeps.training import optimizers
-from tests.algoperf.parity import inputs, metrics, models, optimizer, rows, variants, workload_pairs
+from tests.algoperf.parity import inputs, metrics, models, optimizer, workload_pairs
 from workloads import algoperf_specs, catalog
 
 # AlgoPerf and its libraries warn.
@@ -55,7 +55,7 @@ def _comparisons():
         yield f"full_size-{name}", models.model_rows, (name, False)
         for variant in VARIANTS:
             if not catalog.get(name).support.refusal(variant):
-                yield f"variants-{name}-{variant}", variants.variant_rows, (name, variant)
+                yield f"variants-{name}-{variant}", models.variant_rows, (name, variant)
     for name in algoperf_specs.SPEECH:
         yield f"double-{name}-standard", models.double_rows, (name, "standard")
     for variant in ("laser", "diff_laser"):
@@ -118,8 +118,8 @@ def test_another_variant_exceeds_every_tolerance(reference):
 
 def test_no_difference_hides_in_a_nan_or_a_shape():
     ones = {"a": jnp.ones(2), "b": jnp.ones((2, 1))}
-    assert math.isnan(rows.largest(ones, {**ones, "b": jnp.full((2, 1), jnp.nan)}))
-    assert not rows.Row("subject", "quantity", math.nan, 1e-5).passed
-    for other in ({**ones, "b": jnp.ones((2, 3))}, {"a": jnp.ones(2)}):
+    assert math.isnan(workload_pairs.largest(ones, {**ones, "b": jnp.full((2, 1), jnp.nan)}))
+    assert not workload_pairs.Row("subject", "quantity", math.nan, 1e-5).passed
+    for changed in ({**ones, "b": jnp.ones((2, 3))}, {"a": jnp.ones(2)}):
         with pytest.raises(ValueError, match="differ"):
-            rows.largest(ones, other)
+            workload_pairs.largest(ones, changed)

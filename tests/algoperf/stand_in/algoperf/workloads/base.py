@@ -1,4 +1,4 @@
-"""What the stand-in's workloads share: random data, cross-entropy, accuracy."""
+"""What the small workloads share: random data, cross-entropy, accuracy."""
 
 import functools
 
@@ -6,48 +6,52 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from algoperf import param_utils, spec
+from algoperf import spec
 
 CLASSES = 6
 
 
-class TinyWorkload(spec.Workload):
+class ShapeTuple:
+    """A shape that JAX's tree functions take for a leaf."""
+
+    def __init__(self, shape_tuple):
+        self.shape_tuple = shape_tuple
+
+
+class TinyWorkload:
     target_metric_name = "accuracy"
     validation_target_value = 0.99
     test_target_value = 0.99
-    loss_type = spec.LossType.SOFTMAX_CROSS_ENTROPY
     num_train_examples = 16
     num_eval_train_examples = 4
     num_validation_examples = 4
     num_test_examples = 4
     eval_batch_size = 4
-    train_mean = 0.0
-    train_stddev = 1.0
-    max_allowed_runtime_sec = 600
-    eval_period_time_sec = 0
     step_hint = 100
-    input_shape, input_dtype = (5, 8), jnp.float32
 
-    def has_reached_validation_target(self, eval_result):
-        return eval_result[f"validation/{self.target_metric_name}"] > self.validation_target_value
+    def __init__(self, tokenizer_vocab_path=None):
+        self.tokenizer_vocab_path = tokenizer_vocab_path
+        self._eval_iters = {}
+        self._param_shapes = None
 
-    def has_reached_test_target(self, eval_result):
-        return eval_result[f"test/{self.target_metric_name}"] > self.test_target_value
-
-    def is_output_params(self, param_key):
-        return param_key == "head"
+    @property
+    def param_shapes(self):
+        if self._param_shapes is None:
+            raise ValueError("init_model_fn comes first")
+        return self._param_shapes
 
     def make_model(self):
         raise NotImplementedError
 
+    def example(self):
+        """What the model is initialised on."""
+        return (jnp.ones((1, 5, 8)),)
+
     def init_model_fn(self, rng):
         self._model = self.make_model()
-        variables = jax.jit(self._model.init)(
-            rng, jnp.ones((1, *self.input_shape), self.input_dtype)
-        )
-        self._param_shapes = param_utils.jax_param_shapes(variables["params"])
-        self._param_types = param_utils.jax_param_types(self._param_shapes)
-        return variables["params"], {}
+        params = jax.jit(self._model.init)(rng, *self.example())["params"]
+        self._param_shapes = jax.tree.map(lambda leaf: ShapeTuple(leaf.shape), params)
+        return params, {}
 
     def model_fn(
         self,
@@ -59,19 +63,21 @@ class TinyWorkload(spec.Workload):
         update_batch_norm,
         dropout_rate=0.0,
     ):
-        inputs = augmented_and_preprocessed_input_batch["inputs"]
-        return self._model.apply({"params": params}, inputs), model_state
+        return self.logits(params, augmented_and_preprocessed_input_batch), None
+
+    def logits(self, params, batch):
+        return self._model.apply({"params": params}, batch["inputs"])
 
     def loss_fn(self, label_batch, logits_batch, mask_batch=None, label_smoothing=0.0):
         wanted = jax.nn.one_hot(label_batch, logits_batch.shape[-1])
-        wanted = wanted * (1 - label_smoothing) + label_smoothing / logits_batch.shape[-1]
         losses = -jnp.sum(wanted * jax.nn.log_softmax(logits_batch), axis=-1)
         weights = jnp.ones_like(losses) if mask_batch is None else mask_batch
-        return {
-            "summed": jnp.sum(losses * weights),
-            "n_valid_examples": jnp.sum(weights),
-            "per_example": losses,
-        }
+        return {"summed": jnp.sum(losses * weights), "n_valid_examples": jnp.sum(weights)}
+
+    def draw(self, draws, size):
+        """A batch."""
+        inputs = draws.standard_normal((size, 5, 8)).astype(np.float32)
+        return {"inputs": inputs, "targets": draws.integers(0, CLASSES, size)}
 
     def _build_input_queue(
         self,
@@ -85,38 +91,38 @@ class TinyWorkload(spec.Workload):
     ):
         draws = np.random.default_rng(np.asarray(data_rng).ravel().tolist())
         while True:
-            inputs = draws.standard_normal((global_batch_size, *self.input_shape))
-            yield {
-                "inputs": jnp.asarray(inputs, jnp.float32),
-                "targets": jnp.asarray(draws.integers(0, CLASSES, global_batch_size)),
-            }
+            yield jax.tree.map(jnp.asarray, self.draw(draws, global_batch_size))
 
     @functools.partial(jax.jit, static_argnums=(0,))
     def _eval_batch(self, params, batch, model_state, rng):
         logits, _ = self.model_fn(
             params, batch, model_state, spec.ForwardPassMode.EVAL, rng, update_batch_norm=False
         )
-        hits = jnp.sum(jnp.argmax(logits, -1) == batch["targets"])
-        return {"accuracy": hits, "loss": self.loss_fn(batch["targets"], logits)["summed"]}
+        hits = jnp.mean(jnp.argmax(logits, -1) == batch["targets"])
+        loss = self.loss_fn(batch["targets"], logits)
+        return {"accuracy": hits, "loss": loss["summed"] / loss["n_valid_examples"]}
 
-    def _eval_model_on_split(
+    def _eval_model_on_split(self, split, batch_size, params, model_state, rng, data_dir):
+        if split not in self._eval_iters:
+            self._eval_iters[split] = self._build_input_queue(rng, split, data_dir, batch_size)
+        return self._eval_batch(params, next(self._eval_iters[split]), model_state, rng)
+
+    def eval_model(
         self,
-        split,
-        num_examples,
         global_batch_size,
         params,
         model_state,
         rng,
         data_dir,
-        global_step=0,
+        imagenet_v2_data_dir,
+        global_step,
     ):
-        if split not in self._eval_iters:
-            self._eval_iters[split] = self._build_input_queue(
-                rng, split, data_dir, global_batch_size
+        results = {}
+        for split in ("train", "validation", "test"):
+            metrics = self._eval_model_on_split(
+                split, global_batch_size, params, model_state, rng, data_dir
             )
-        total = {"accuracy": 0.0, "loss": 0.0}
-        for _ in range(-(-num_examples // global_batch_size)):
-            found = self._eval_batch(params, next(self._eval_iters[split]), model_state, rng)
-            total = {name: total[name] + float(found[name]) for name in total}
-        accuracy, loss = (total[name] / num_examples for name in ("accuracy", "loss"))
-        return {self.target_metric_name: accuracy, "loss": loss}
+            results |= {f"{split}/{name}": float(value) for name, value in metrics.items()}
+            if split != "train":
+                results[f"{split}/num_examples"] = getattr(self, f"num_{split}_examples")
+        return results

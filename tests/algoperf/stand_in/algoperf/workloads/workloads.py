@@ -4,10 +4,6 @@ import importlib
 
 BASE_WORKLOADS_DIR = "algoperf/workloads/"
 WORKLOADS = {
-    "imagenet_resnet": {
-        "workload_path": "imagenet_resnet/imagenet",
-        "workload_class_name": "ImagenetResNetWorkload",
-    },
     "imagenet_vit": {
         "workload_path": "imagenet_vit/imagenet",
         "workload_class_name": "ImagenetVitWorkload",
@@ -19,10 +15,6 @@ WORKLOADS = {
     "librispeech_conformer": {
         "workload_path": "librispeech_conformer/librispeech",
         "workload_class_name": "LibriSpeechConformerWorkload",
-    },
-    "librispeech_conformer_attention_temperature": {
-        "workload_path": "librispeech_conformer/librispeech",
-        "workload_class_name": "LibriSpeechConformerAttentionTemperatureWorkload",
     },
     "wmt": {"workload_path": "wmt/wmt", "workload_class_name": "WmtWorkload"},
     "finewebedu_lm": {

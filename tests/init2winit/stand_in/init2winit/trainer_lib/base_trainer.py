@@ -14,16 +14,16 @@ def file_options():
 
 
 def restored(trial_dir):
-    """The step of the last checkpoint, which is all that this one has to know."""
+    """The step of the last checkpoint, which is all that this path has to know."""
     folder = pathlib.Path(trial_dir) / "ttl=180d"
-    steps = (int(one.name) for one in folder.glob("*") if one.name.isdigit())
+    steps = (int(path.name) for path in folder.glob("*") if path.name.isdigit())
     return max(steps, default=0)
 
 
 def save(trial_dir, step):
     folder = pathlib.Path(trial_dir) / "ttl=180d"
-    older = [one for one in folder.glob("*") if one.name.isdigit()]
+    older = [path for path in folder.glob("*") if path.name.isdigit()]
     (folder / f"{step}.orbax-checkpoint-tmp").mkdir(parents=True)
     (folder / f"{step}.orbax-checkpoint-tmp").rename(folder / str(step))
-    for one in older:
-        shutil.rmtree(one)
+    for path in older:
+        shutil.rmtree(path)

@@ -1,40 +1,32 @@
 """A decoder whose attention is its own: by two einsums, or by jax.nn's function."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-
-@dataclasses.dataclass(frozen=True)
-class ModelConfig:
-    width: int = 16
-    heads: int = 2
-    layers: int = 2
-    classes: int = 6
-    # AlgoPerf 1.0 has the einsums; its mixed precision, before and after, the function.
-    by_function: bool = False
+WIDTH = 16
+HEADS = 2
+LAYERS = 2
+CLASSES = 6
 
 
 class CausalAttn(nn.Module):
-    cfg: ModelConfig
+    # AlgoPerf 1.0 has the einsums; its mixed precision, before and after, the function.
+    by_function: bool = False
 
     def setup(self):
-        shape = (self.cfg.heads, self.cfg.width // self.cfg.heads)
+        shape = (HEADS, WIDTH // HEADS)
         self.multilinear_query = nn.DenseGeneral(shape, use_bias=False, name="query")
         self.multilinear_key = nn.DenseGeneral(shape, use_bias=False, name="key")
         self.multilinear_value = nn.DenseGeneral(shape, use_bias=False, name="value")
         self.attn_scale = self.param("attn_scale", nn.initializers.constant(3.0), ())
-        self.output_projection = nn.DenseGeneral(
-            self.cfg.width, use_bias=False, name="attn_out_proj"
-        )
+        self.output_projection = nn.DenseGeneral(WIDTH, use_bias=False, name="attn_out_proj")
 
     def __call__(self, hidden):
         query, key = self.multilinear_query(hidden), self.multilinear_key(hidden)
         value = self.multilinear_value(hidden)
         query, key = (x / (jnp.linalg.norm(x, axis=-1, keepdims=True) + 1e-6) for x in (query, key))
-        attend = self._by_function if self.cfg.by_function else self._by_einsums
+        attend = self._by_function if self.by_function else self._by_einsums
         return self.output_projection(attend(query, key, value).reshape(hidden.shape))
 
     def _by_function(self, query, key, value):
@@ -50,26 +42,26 @@ class CausalAttn(nn.Module):
     def _by_einsums(self, query, key, value):
         length = query.shape[1]
         logits = jnp.einsum("...qhd,...khd->...hqk", query, key)
-        seen = jnp.tril(jnp.ones((1, 1, length, length), bool))
-        logits = self.attn_scale * jnp.where(seen, logits, jnp.finfo(jnp.float32).min)
+        visible = jnp.tril(jnp.ones((1, 1, length, length), bool))
+        logits = self.attn_scale * jnp.where(visible, logits, jnp.finfo(jnp.float32).min)
         weights = jax.nn.softmax(logits, axis=-1)
         return jnp.einsum("...hqk,...khd->...qhd", weights, value)
 
 
 class TBlock(nn.Module):
-    cfg: ModelConfig
+    by_function: bool
 
     @nn.compact
     def __call__(self, hidden):
-        return hidden + CausalAttn(self.cfg)(nn.RMSNorm()(hidden))
+        return hidden + CausalAttn(self.by_function)(nn.RMSNorm()(hidden))
 
 
 class TransformerDo(nn.Module):
-    cfg: ModelConfig
+    by_function: bool = False
 
     def setup(self):
-        self.embed = nn.Embed(self.cfg.classes, self.cfg.width)
-        self.blocks = [TBlock(self.cfg) for _ in range(self.cfg.layers)]
+        self.embed = nn.Embed(CLASSES, WIDTH)
+        self.blocks = [TBlock(self.by_function) for _ in range(LAYERS)]
 
     def __call__(self, tokens):
         hidden = self.embed(tokens)

@@ -1,7 +1,5 @@
 """A Conformer's attention alone: an own function with a learned factor and a temperature."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -39,43 +37,27 @@ def attention(
 
 
 class MultiHeadedSelfAttention(nn.Module):
-    temperature: float
-
     @nn.compact
     def __call__(self, hidden):
-        chosen = functools.partial(attention, temperature=self.temperature)
-        return nn.MultiHeadDotProductAttention(num_heads=2, attention_fn=chosen)(inputs_q=hidden)
+        return nn.MultiHeadDotProductAttention(num_heads=2, attention_fn=attention)(hidden)
 
 
 class ConformerBlock(nn.Module):
-    temperature: float
-
     @nn.compact
     def __call__(self, hidden):
-        return hidden + MultiHeadedSelfAttention(self.temperature)(hidden)
+        return hidden + MultiHeadedSelfAttention()(hidden)
 
 
 class Conformer(nn.Module):
-    temperature: float
-
     @nn.compact
     def __call__(self, hidden):
         for _ in range(2):
-            hidden = ConformerBlock(self.temperature)(hidden)
+            hidden = ConformerBlock()(hidden)
         return nn.Dense(CLASSES, name="head")(jnp.mean(hidden, axis=1))
 
 
 class LibriSpeechConformerWorkload(TinyWorkload):
     target_metric_name = "wer"
-    attention_temperature = 1.0
-
-    def __init__(self, tokenizer_vocab_path=None, use_specaug=True):
-        super().__init__()
-        self.tokenizer_vocab_path = tokenizer_vocab_path
 
     def make_model(self):
-        return Conformer(self.attention_temperature)
-
-
-class LibriSpeechConformerAttentionTemperatureWorkload(LibriSpeechConformerWorkload):
-    attention_temperature = 1.6
+        return Conformer()

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from algoperf import param_utils
 from algoperf.workloads.base import CLASSES, TinyWorkload
 
 LENGTH = 6
@@ -67,53 +66,26 @@ class Transformer(nn.Module):
 class WmtWorkload(TinyWorkload):
     target_metric_name = "bleu"
 
-    def init_model_fn(self, rng):
-        self._model = Transformer(cached=False)
-        ones = jnp.ones((2, LENGTH))
-        variables = jax.jit(self._model.init)(rng, ones, ones)
-        self._param_shapes = param_utils.jax_param_shapes(variables["params"])
-        self._param_types = param_utils.jax_param_types(self._param_shapes)
-        return variables["params"], None
+    def make_model(self):
+        return Transformer(cached=False)
 
-    def model_fn(
-        self,
-        params,
-        augmented_and_preprocessed_input_batch,
-        model_state,
-        mode,
-        rng,
-        update_batch_norm,
-        dropout_rate=0.0,
-    ):
-        batch = augmented_and_preprocessed_input_batch
-        return self._model.apply({"params": params}, batch["inputs"], batch["targets"]), None
+    def example(self):
+        return jnp.ones((2, LENGTH)), jnp.ones((2, LENGTH))
 
-    def _build_input_queue(
-        self,
-        data_rng,
-        split,
-        data_dir,
-        global_batch_size,
-        num_batches=None,
-        repeat_final_dataset=None,
-    ):
-        draws = np.random.default_rng(np.asarray(data_rng).ravel().tolist())
-        while True:
-            inputs = draws.integers(3, CLASSES, (global_batch_size, LENGTH))
-            inputs[:, -1] = 0
-            weights = jnp.asarray(inputs > 0, jnp.float32)
-            yield {
-                "inputs": jnp.asarray(inputs),
-                "targets": jnp.asarray(inputs),
-                "weights": weights,
-            }
+    def logits(self, params, batch):
+        return self._model.apply({"params": params}, batch["inputs"], batch["targets"])
+
+    def draw(self, draws, size):
+        words = draws.integers(3, CLASSES, (size, LENGTH))
+        words[:, -1] = 0
+        return {"inputs": words, "targets": words, "weights": np.asarray(words > 0, np.float32)}
 
     @functools.partial(jax.jit, static_argnums=(0,))
     def eval_step(self, params, batch):
-        logits = self._model.apply({"params": params}, batch["inputs"], batch["targets"])
-        hits = jnp.sum((jnp.argmax(logits, -1) == batch["targets"]) * batch["weights"])
+        logits = self.logits(params, batch)
+        hits = jnp.mean((jnp.argmax(logits, -1) == batch["targets"]) * batch["weights"])
         loss = self.loss_fn(batch["targets"], logits, batch["weights"])["summed"]
-        return {"accuracy": hits, "loss": loss, "denominator": jnp.sum(batch["weights"])}
+        return {"bleu": hits, "loss": loss}
 
     @functools.partial(jax.jit, static_argnums=(0, 2))
     def initialize_cache(self, inputs, max_decode_len=LENGTH):
@@ -143,24 +115,8 @@ class WmtWorkload(TinyWorkload):
         _, (tokens, logits) = jax.lax.scan(step, start, None, length=max_decode_len)
         return jnp.swapaxes(tokens, 0, 1), jnp.swapaxes(logits, 0, 1)
 
-    def _eval_model_on_split(
-        self,
-        split,
-        num_examples,
-        global_batch_size,
-        params,
-        model_state,
-        rng,
-        data_dir,
-        global_step=0,
-    ):
-        if split not in self._eval_iters:
-            self._eval_iters[split] = self._build_input_queue(
-                rng, split, data_dir, global_batch_size
-            )
-        batch = next(self._eval_iters[split])
-        metrics = {name: float(value) for name, value in self.eval_step(params, batch).items()}
+    def _eval_model_on_split(self, split, batch_size, params, model_state, rng, data_dir):
+        batch = next(self._build_input_queue(rng, split, data_dir, batch_size))
         cache = self.initialize_cache(batch["inputs"])
         self.predict_step(batch["inputs"], params, cache, 2, LENGTH)
-        accuracy, loss = (metrics[name] / metrics["denominator"] for name in ("accuracy", "loss"))
-        return {"bleu": accuracy, "loss": loss}
+        return self.eval_step(params, batch)
