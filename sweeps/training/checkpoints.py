@@ -243,8 +243,15 @@ def restore_trained(
     trial: Trial, directory: pathlib.Path, step: int, workload: spec.Workload
 ) -> tuple[Any, Any]:
     """Returns what `restore_parameters` does, placed as the workload's mesh says."""
-    key = train_step.seed_key(trial.seed, train_step.INIT)
-    return restore_parameters(trial, directory, step, *train_step.placed_shapes(workload, key))
+    shapes = jax.eval_shape(
+        workload.init_model_fn, train_step.seed_key(trial.seed, train_step.INIT)
+    )
+
+    def placed(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    params, model_state = jax.tree.map(placed, shapes, train_step.shardings_of(workload, shapes))
+    return restore_parameters(trial, directory, step, params, model_state)
 
 
 def start(trial: Trial, params: Any, model_state: Any) -> tuple[Any, Any]:
