@@ -1,6 +1,6 @@
 """JAX as a job's trials need it: its persistent cache, and the platform that the job was promised.
 
-`python -m sweeps.job.accelerator PLATFORM` finds the platform, and ends.
+`python -m sweeps.job.accelerator PLATFORM` ends with an error where JAX does not find the platform.
 """
 
 import os
@@ -9,7 +9,6 @@ import subprocess
 import sys
 
 from attention import checkout
-from sweeps.launchers.protocol import WRONG_NODE
 from sweeps.records import provenance
 
 
@@ -66,16 +65,9 @@ def set_up_other_trainer(cache_dir: str, platform: str) -> None:
         raise ValueError(done.stderr.strip())
 
 
-def main() -> int:
-    """Returns 0, WRONG_NODE where JAX does not find the platform of the argument."""
+if __name__ == "__main__":
     checkout.start("sweeps.job.accelerator")
     try:
         set_up(os.environ.get("JAX_COMPILATION_CACHE_DIR", ""), sys.argv[1])
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        return WRONG_NODE
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    except ValueError as problem:
+        sys.exit(str(problem))

@@ -14,7 +14,6 @@ read.
 
 import contextlib
 import dataclasses
-import functools
 import os
 import pathlib
 import signal
@@ -28,7 +27,7 @@ from sweeps.job import accelerator, trainer
 from sweeps.launchers import local
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import AGAIN, FINISHED, WRONG_NODE, EngineError
-from sweeps.records import layout, lease, outages, status, submissions
+from sweeps.records import layout, lease, outages, submissions
 from sweeps.scheduling import preflight
 from sweeps.study import study
 from workloads import init2winit_specs
@@ -66,7 +65,7 @@ class Job:
         """Trains what is free; returns the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, self._told_to_stop)
-        if all(map(self._is_complete, self.paths)):
+        if all(self.trainer.is_finished(self.root / path) for path in self.paths):
             self.batch.note_claim(self.index, submissions.CLAIMS_END)
             return FINISHED  # e.g. a requeued job of which only the end was lost
         group = process_group.detect(os.environ)
@@ -105,11 +104,6 @@ class Job:
             attempt = lease.Attempt(self.root / self.paths[index], number)
             workers = self.study.settings["loader_workers"]
             self.trainer.follow(attempt, self.study.data_dir, workers)
-
-    def _is_complete(self, path: str) -> bool:
-        read = functools.partial(status.read, self.root / path)
-        found = outages.retry_transient(read, lambda: self.trainer.stopping)
-        return found["state"] in status.COMPLETE
 
     def _check_node(self) -> None:
         """Raises ValueError or OSError where this node lacks data or libraries."""

@@ -5,6 +5,7 @@ An evaluation of a trained trial (`sweeps.scheduling.downstream`) is claimed the
 
 import contextlib
 import dataclasses
+import faulthandler
 import functools
 import os
 import pathlib
@@ -60,13 +61,13 @@ class Trainer:
     def run(self, directory: pathlib.Path, data_dir: str, loader_workers: int = 0) -> End:
         """Claims and trains the trial in a directory, unless it is finished or claimed."""
         try:
-            if self._is_finished(directory):
+            if self.is_finished(directory):
                 return End(FINISHED)
             claim = functools.partial(lease.claim, directory)
             attempt = outages.retry_transient(claim, lambda: self.stopping)
             if attempt is None:
                 return End(ELSEWHERE)
-            if self._is_finished(directory):
+            if self.is_finished(directory):
                 # This process may have slept since it read the status.
                 attempt.end("lost")
                 return End(FINISHED)
@@ -78,7 +79,8 @@ class Trainer:
             layout.remove_left_overs(directory / layout.ATTEMPTS, now)
         return self._run_claimed(attempt, data_dir, loader_workers)
 
-    def _is_finished(self, directory: pathlib.Path) -> bool:
+    def is_finished(self, directory: pathlib.Path) -> bool:
+        """Whether nothing is left of a trial; asks again where the file server fails."""
         read = functools.partial(status.read, directory)
         return outages.retry_transient(read, lambda: self.stopping)["state"] in status.COMPLETE
 
@@ -91,14 +93,14 @@ class Trainer:
             with (
                 trial_lock.logged(attempt),
                 trial_lock.heartbeat(attempt, self.stop),
-                contextlib.closing(trial_lock.Watchdog()) as watchdog,
+                trial_lock.watchdog(),
             ):
                 try:
                     if layout.is_evaluation(directory):
-                        end = self._evaluate(attempt, data_dir, watchdog)
+                        end = self._evaluate(attempt, data_dir)
                     else:
                         trained = trials.read(directory)
-                        end = self._train(trained, attempt, data_dir, loader_workers, watchdog)
+                        end = self._train(trained, attempt, data_dir, loader_workers)
                 except Exception as problem:  # whatever it is, the study goes on around this trial
                     self._end_if_lost(problem)
                     end = problem
@@ -133,9 +135,9 @@ class Trainer:
         from sweeps.training import loop
 
         try:
-            with contextlib.closing(trial_lock.Watchdog()) as watchdog:
+            with trial_lock.watchdog():
                 trial = trials.read(attempt.trial_directory)
-                self._train(trial, attempt, data_dir, loader_workers, watchdog)
+                self._train(trial, attempt, data_dir, loader_workers)
         except loop.AGREED as end:
             print(f"{attempt.directory}: {type(end).__name__} {end}", file=sys.stderr, flush=True)
         except Exception as problem:
@@ -160,18 +162,13 @@ class Trainer:
         return not isinstance(end, loop.AGREED)
 
     def _train(
-        self,
-        record: Trial,
-        attempt: lease.Attempt,
-        data_dir: str,
-        loader_workers: int,
-        watchdog: trial_lock.Watchdog,
+        self, record: Trial, attempt: lease.Attempt, data_dir: str, loader_workers: int
     ) -> str:
         """Returns 'done' or 'diverged', or raises what ended the training."""
         if init2winit_specs.is_init2winit(record.workload):
             from sweeps.init2winit import process
 
-            watchdog.close()  # its process trains, not this one
+            faulthandler.cancel_dump_traceback_later()  # its process trains, not this one
             return process.Attempt(record, attempt, data_dir, lambda: self.stopping).run()
         from sweeps.training import loop
 
@@ -183,18 +180,16 @@ class Trainer:
             attempt=attempt,
             step_function=program,
             data_dir=data_dir,
-            stop_requested=lambda: self._stops(watchdog),
+            stop_requested=self._stops,
             processes=self.processes,
         ).run()
 
-    def _stops(self, watchdog: trial_lock.Watchdog) -> bool:
+    def _stops(self) -> bool:
         """Returns whether to stop; asked after every update."""
-        watchdog.progress()
+        trial_lock.expect_progress()
         return self.stopping
 
-    def _evaluate(
-        self, attempt: lease.Attempt, data_dir: str, watchdog: trial_lock.Watchdog
-    ) -> str:
+    def _evaluate(self, attempt: lease.Attempt, data_dir: str) -> str:
         """Returns 'done', or raises what ended the evaluation."""
         from sweeps.job import evaluating
 
@@ -203,9 +198,7 @@ class Trainer:
             mesh = self._mesh["data"], self._mesh["fsdp"], self._mesh["tensor"]
             trial = dataclasses.replace(trial, mesh=mesh)
         workload = self._program(trial, 0).workload
-        return evaluating.evaluate(
-            trial, attempt, workload, data_dir, lambda: self._stops(watchdog)
-        )
+        return evaluating.evaluate(trial, attempt, workload, data_dir, self._stops)
 
     def _program(self, record: Any, loader_workers: int) -> Any:
         """Returns the train step of the trial's program, made once per process."""

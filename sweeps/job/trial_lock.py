@@ -5,7 +5,6 @@ import faulthandler
 import os
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 
@@ -15,29 +14,25 @@ from sweeps.study.trial import Trial
 # Without progress for so long a process ends itself. Compiling and a whole evaluation lie between
 # two updates, so it is an hour.
 HANGS_AFTER_S = float(os.environ.get("ATTNPERF_HANG_S", "3600"))
-_ARM_EVERY_S = min(10.0, HANGS_AFTER_S / 6)
 _STDERR = 2  # the descriptor, which leads to the attempt's log
 
 
-class Watchdog:
-    """Ends this process where its trial hangs, with what each thread does in the attempt's log.
-
-    A thread of C, which waits for no lock of Python's.
-    """
-
-    def __init__(self) -> None:
-        self._armed_at = time.monotonic()
-        faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True, file=_STDERR)
-
-    def progress(self) -> None:
-        """An update, or a batch of an evaluation, has ended."""
-        if time.monotonic() - self._armed_at >= _ARM_EVERY_S:
-            self._armed_at = time.monotonic()
-            faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True, file=_STDERR)
-
-    def close(self) -> None:
-        """The trial is given back."""
+@contextlib.contextmanager
+def watchdog() -> Iterator[None]:
+    """Ends this process where its trial hangs, with what each thread does in the attempt's log."""
+    expect_progress()
+    try:
+        yield
+    finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+def expect_progress() -> None:
+    """Gives the trial time for another update, or another batch of an evaluation.
+
+    A thread of C waits for it, which needs no lock of Python's; to start it takes 35 µs.
+    """
+    faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True, file=_STDERR)
 
 
 @contextlib.contextmanager

@@ -106,18 +106,15 @@ def topology(text: str) -> Topology:
     numbers that are not a topology's.
     """
     kind, _, rest = text.partition(":")
-    is_gpu = kind in COMPILED and KINDS[kind].platform == "cuda"
-    slices = r"" if is_gpu else r"(\*[1-9]\d{0,2})?"
-    if kind not in COMPILED or not re.fullmatch(r"[1-9]\d{0,3}(x[1-9]\d{0,3})*" + slices, rest):
+    dimensions = KINDS[kind].dimensions if kind in COMPILED else 0
+    numbers = r"[1-9]\d{0,3}" + r"x[1-9]\d{0,3}" * (dimensions - 1)
+    if dimensions and KINDS[kind].platform == "tpu":
+        numbers += r"(\*[1-9]\d{0,2})?"
+    if not dimensions or not re.fullmatch(numbers, rest):
         raise ValueError(
             f"topology {text!r}: give KIND:NUMBERS such as v5e:8x8, v5e:8x8*2 (two slices), "
             f"v5p:2x2x4 or h100:1x1x8, of a kind out of {', '.join(COMPILED)}"
         )
-    numbers, _, count = rest.partition("*")
-    shape = tuple(map(int, numbers.split("x")))
-    if len(shape) != KINDS[kind].dimensions:
-        raise ValueError(
-            f"topology {text!r}: {kind} takes {KINDS[kind].dimensions} numbers, such as {kind}:"
-            + "x".join(["1", "1", "8"] if is_gpu else ["2"] * KINDS[kind].dimensions)
-        )
+    chips, _, count = rest.partition("*")
+    shape = tuple(map(int, chips.split("x")))
     return Topology(text, kind, shape, int(count or 1))

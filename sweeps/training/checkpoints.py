@@ -94,7 +94,7 @@ class _Parameters(NamedTuple):
     model_state: Any
 
 
-class DamagedError(Exception):
+class DamagedError(ValueError):
     """A checkpoint cannot be read as it was written; the message names it."""
 
 
@@ -146,7 +146,7 @@ class Checkpoints:
         Arrays take the shapes, dtypes and shardings of `like`. The record holds `measurements` and
         `clock` as `save` got them. Later checkpoints, which do not count, are set aside; `damages`
         says which. Raises ValueError where a checkpoint belongs to another trial or model;
-        DamagedError where several processes must begin again.
+        RuntimeError where several processes must begin again.
         """
         # NumPy's integers where another process was asked.
         for step in sorted(map(int, self._manager.all_steps()), reverse=True):
@@ -157,7 +157,7 @@ class Checkpoints:
                 self.damages.append(f"checkpoint {step} is set aside: {damage}")
                 # Of several processes one may see it, and the others wait for it.
                 if jax.process_count() > 1:
-                    raise
+                    raise RuntimeError(self.damages[-1]) from damage
         return None
 
     def _read(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
@@ -220,23 +220,6 @@ def restore_parameters(
     damage of what is not read is not noticed. Raises ValueError where the checkpoint is damaged,
     not there, or another trial's or model's.
     """
-    try:
-        return _parameters(trial, directory, step, params, model_state)
-    except DamagedError as damage:
-        raise ValueError(f"{damage}: the checkpoint is damaged") from damage
-
-
-def restore_trained(
-    trial: Trial, directory: pathlib.Path, step: int, workload: spec.Workload
-) -> tuple[Any, Any]:
-    """Returns what `restore_parameters` does, placed as the workload's mesh says."""
-    key = train_step.seed_key(trial.seed, train_step.INIT)
-    return restore_parameters(trial, directory, step, *train_step.placed_shapes(workload, key))
-
-
-def _parameters(
-    trial: Trial, directory: pathlib.Path, step: int, params: Any, model_state: Any
-) -> tuple[Any, Any]:
     folder = directory.absolute() / layout.CHECKPOINTS / str(step)
     if not folder.is_dir():
         there = ", ".join(map(str, layout.checkpoint_steps(directory))) or "none"
@@ -254,6 +237,21 @@ def _parameters(
         restored = like._replace(**reader.restore(folder / "state", args=args))
     _check_sums(folder, record, restored)
     return restored.params, restored.model_state
+
+
+def restore_trained(
+    trial: Trial, directory: pathlib.Path, step: int, workload: spec.Workload
+) -> tuple[Any, Any]:
+    """Returns what `restore_parameters` does, placed as the workload's mesh says."""
+    shapes = jax.eval_shape(
+        workload.init_model_fn, train_step.seed_key(trial.seed, train_step.INIT)
+    )
+
+    def placed(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    params, model_state = jax.tree.map(placed, shapes, train_step.shardings_of(workload, shapes))
+    return restore_parameters(trial, directory, step, params, model_state)
 
 
 def start(trial: Trial, params: Any, model_state: Any) -> tuple[Any, Any]:

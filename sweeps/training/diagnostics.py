@@ -33,7 +33,8 @@ class CompiledDiagnostics:
         self._workload = workload
         self._observable = workload.observable()
         self._whole = workload.devices.replicated()
-        self._compiled: dict[Any, Any] = {}
+        # Called with parameters, model state, batch and label smoothing.
+        self.measure = jax.jit(self._measure, out_shardings=self._whole)
         self._paths: tuple[str, ...] = ()
 
     def first(self, batch: spec.Batch, examples: int) -> spec.Batch:
@@ -45,20 +46,8 @@ class CompiledDiagnostics:
         few: spec.Batch = cut(batch)
         return few
 
-    def compile(self, state: train_step.TrainState, batch: spec.Batch, smoothing: Array) -> Any:
-        """Returns the executable for these shapes, compiled the first time they are seen.
-
-        It is called with params, model state, batch and label smoothing.
-        """
-        arguments = (state.params, state.model_state, batch, smoothing)
-        signature = train_step.signature(arguments)
-        if signature not in self._compiled:
-            measure = jax.jit(self._measure, out_shardings=self._whole)
-            self._compiled[signature] = measure.lower(*arguments).compile()
-        return self._compiled[signature]
-
     def layers(self, measured: Any) -> list[dict[str, Any]]:
-        """Returns the record of each layer, in order, from what the executable returned."""
+        """Returns the record of each layer, in order, from what `measure` returned."""
         layers = zip(self._paths, jax.device_get(measured), strict=True)
         return [
             {"layer": path, "index": index, **diagnostics.summary(*one)}
@@ -140,7 +129,7 @@ class Recorder:
         self._trial, self._compiled = trial, of(step_function)
         self._batch = self._compiled.first(next(queue(0)), trial.diagnostics_examples)
         self._smoothing = jnp.asarray(trial.hyperparameters["label_smoothing"], jnp.float32)
-        self._measure = self._compiled.compile(state, self._batch, self._smoothing)
+        self.row(0, state)  # compiles, which belongs to no time of the trial
 
     def is_due(self, step: int) -> bool:
         """Whether to record after `step` updates: at the start, every so many, and at the end."""
@@ -152,7 +141,9 @@ class Recorder:
 
         Where several processes train, all must call it.
         """
-        measured = self._measure(state.params, state.model_state, self._batch, self._smoothing)
+        measured = self._compiled.measure(
+            state.params, state.model_state, self._batch, self._smoothing
+        )
         return {
             "kind": measurements.DIAGNOSTICS,
             "global_step": step,

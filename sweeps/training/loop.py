@@ -84,6 +84,7 @@ class Training:
         self._saved = -1
         self._said_at = self._saved_at = time.monotonic()
         self._problem: Exception | None = None
+        self._opened = contextlib.ExitStack()
         self._recorder: Any = None
         self._events: event_files.EventFile | None = None
 
@@ -94,14 +95,13 @@ class Training:
         taken over, ValueError for a checkpoint of another model. Of several processes all raise
         Preempted; where process 0 raises what its own part failed of, the others PrimaryError.
         """
-        with contextlib.ExitStack() as opened:
+        with self._opened as opened:
             # Evaluations and diagnostics are traced within it, too; other trials are not.
             opened.enter_context(train_step.precise(self.trial.matmul_precision))
             store = checkpoints.Checkpoints(self.directory / layout.CHECKPOINTS, self.trial)
             opened.callback(store.close)
             self._trace = trace.Trace(self.trial.profile, self.directory / layout.PROFILE)
             opened.callback(self._trace.close)
-            self._write(lambda: self._open(opened))
             return self._train(self._first_or_restored(store), store)
 
     def _write(self, work: Callable[[], None]) -> None:
@@ -123,15 +123,6 @@ class Training:
             raise self._problem or process_group.PrimaryError("process 0 leaves the trial")
         return order
 
-    def _open(self, opened: contextlib.ExitStack) -> None:
-        self._writer = measurements.Writer(self.attempt.directory)
-        opened.callback(self._writer.close)
-        opened.callback(self._close_events)
-
-    def _close_events(self) -> None:
-        if self._events is not None:
-            self._events.close()
-
     def _first_or_restored(self, store: checkpoints.Checkpoints) -> train_step.TrainState:
         state = self.step_function.first_state(self.trial.seed)
         checkpoint, start = store.restore(state), 0
@@ -147,9 +138,12 @@ class Training:
         return state
 
     def _begin(self, start: int, damages: list[str]) -> None:
+        self._writer = measurements.Writer(self.attempt.directory)
+        self._opened.callback(self._writer.close)
         layout.write_json(self.attempt.directory / measurements.RESUMED, {"global_step": start})
         if self.trial.tensorboard:
             self._events = event_files.EventFile(self.attempt, start)
+            self._opened.callback(self._events.close)
         note = "; ".join([*damages, f"goes on from step {start}"]) if damages else None
         if note:
             print(note, flush=True)
@@ -190,8 +184,11 @@ class Training:
             diverged = self._logged.nonfinite_at >= 0
             if diverged or trial.evaluates_at(done):
                 mark = self._evaluate(done, state, mark)
-                if int(state.nonfinite_at) >= 0:
-                    return self._diverged(int(state.nonfinite_at))
+                nonfinite_at = int(state.nonfinite_at)
+                if nonfinite_at >= 0:
+                    reason = f"the loss of update {nonfinite_at} was not finite"
+                    self._conclude("diverged", nonfinite_at, reason)
+                    return "diverged"
             order = self._order()
             if self.processes.count > 1 and done % AGREE_EVERY:
                 order = Order.GO_ON
@@ -358,7 +355,3 @@ class Training:
             self._put_rows(rows)
         self._measured[str(self.attempt.number)] = self._writer.sync()
         self.attempt.check()  # again: a busy disk may take longer than a lease
-
-    def _diverged(self, step: int) -> str:
-        self._conclude("diverged", step, f"the loss of update {step} was not finite")
-        return "diverged"

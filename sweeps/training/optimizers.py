@@ -5,6 +5,7 @@ hyperparameters as scalars inside the traced train step; its state never depends
 schedules branch in Python on their arguments, so the schedule is written in jnp.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -92,15 +93,10 @@ def _nadamw(scalars: Scalars) -> optax.GradientTransformation:
     return _decayed(nadam, scalars)
 
 
-def _nadamw_optax(scalars: Scalars) -> optax.GradientTransformation:
-    nadam = optax.scale_by_adam(
-        _beta1(scalars), scalars["beta2"], scalars["epsilon"], nesterov=True
+def _adamw(scalars: Scalars, nesterov: bool = False) -> optax.GradientTransformation:
+    adam = optax.scale_by_adam(
+        _beta1(scalars), scalars["beta2"], scalars["epsilon"], nesterov=nesterov
     )
-    return _decayed(nadam, scalars)
-
-
-def _adamw(scalars: Scalars) -> optax.GradientTransformation:
-    adam = optax.scale_by_adam(_beta1(scalars), scalars["beta2"], scalars["epsilon"])
     return _decayed(adam, scalars)
 
 
@@ -132,7 +128,7 @@ def _scale_by_trust_ratio_of_layers() -> optax.GradientTransformation:
 
 OPTIMIZERS: dict[str, Callable[[Scalars], optax.GradientTransformation]] = {
     "nadamw": _nadamw,
-    "nadamw_optax": _nadamw_optax,
+    "nadamw_optax": functools.partial(_adamw, nesterov=True),
     "adamw": _adamw,
     "lamb": _lamb,
 }

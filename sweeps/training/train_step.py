@@ -105,7 +105,7 @@ class TrainStep:
         """Returns the state before the first update, of the seed alone."""
         params, model_state = self.workload.init_model_fn(seed_key(seed, INIT))
         if self._first is None:
-            shardings = _shardings(
+            shardings = shardings_of(
                 self.workload, jax.eval_shape(self._first_state, params, model_state)
             )
             self._first = jax.jit(self._first_state, out_shardings=shardings)
@@ -128,7 +128,7 @@ class TrainStep:
 
     def traced(self, state: TrainState, batch: Any, scalars: dict[str, Array], key: Array) -> Any:
         """Returns the step as JAX traced it, to be lowered, or its `jaxpr` to be looked at."""
-        shardings = _shardings(self.workload, state), self.workload.devices.replicated()
+        shardings = shardings_of(self.workload, state), self.workload.devices.replicated()
         step = jax.jit(self._step, donate_argnums=0, out_shardings=shardings)
         with precise(self.matmul_precision):
             return step.trace(state, batch, scalars, key)
@@ -158,7 +158,7 @@ class TrainStep:
             return shaped(leaf, whole)
 
         return (
-            jax.tree.map(shaped, state, _shardings(self.workload, state)),
+            jax.tree.map(shaped, state, shardings_of(self.workload, state)),
             jax.tree.map(batched, example),
             jax.tree.map(everywhere, scalars_of(trial)),
             everywhere(seed_key(0, DROPOUT)),
@@ -221,7 +221,9 @@ class TrainStep:
             return (*new[:2], placed(new[2])), None
 
         def placed(gradients: Any) -> Any:
-            return jax.lax.with_sharding_constraint(gradients, _shardings(self.workload, gradients))
+            return jax.lax.with_sharding_constraint(
+                gradients, shardings_of(self.workload, gradients)
+            )
 
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), state.params)
         nothing = jnp.float32(0), jnp.float32(0), placed(zeros)
@@ -230,20 +232,9 @@ class TrainStep:
         return (summed, (count, None)), gradients
 
 
-def _shardings(workload: Any, tree: Any) -> Any:
+def shardings_of(workload: Any, tree: Any) -> Any:
     """Returns where each part of a tree lies: by the workload's rules, or on all devices."""
     return sharding.shardings(tree, workload.parameter_rules, workload.devices.mesh)
-
-
-def placed_shapes(workload: spec.Workload, key: Array) -> tuple[Any, Any]:
-    """Returns (parameters, model state) as `workload.init_model_fn` would, shapes alone."""
-    shapes = jax.eval_shape(workload.init_model_fn, key)
-
-    def placed(leaf: Any, where: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
-
-    params, model_state = jax.tree.map(placed, shapes, _shardings(workload, shapes))
-    return params, model_state
 
 
 def of_trial(trial: Trial, plain: bool = False) -> TrainStep:

@@ -40,15 +40,15 @@ class Orders(trainer.Trainer):
         super().__init__()
         self.data_dir, self.error = data_dir, None
 
-    def _stops(self, watchdog):
-        return super()._stops(watchdog) or self._is_at_step()
+    def _stops(self):
+        return super()._stops() or self._is_at_step()
 
     def _is_at_step(self):
-        return status.recorded(self._held.trial_directory)["global_step"] == self.stop_at
+        return status.recorded(self.trial)["global_step"] == self.stop_at
 
     def run(self, trial, stop_at=None):
         """Returns how the trial ended."""
-        self.stop_at, self.stopping = stop_at, False
+        self.trial, self.stop_at, self.stopping = trial, stop_at, False
         end = super().run(trial, self.data_dir)
         self.error = end.error
         return end.outcome

@@ -133,21 +133,6 @@ def test_killed_and_resumed_has_every_row_once(make_trial, program, data_dir):
     assert run.times.accumulated_logging_time > 0
 
 
-def test_a_resumed_study_may_switch_them_on(make_trial, program, data_dir):
-    directory = make_trial(name="late")
-    record = layout.read_json(directory / layout.TRIAL)
-    assert trial.read(directory).diagnostics == 0
-    _attempt(directory, program, data_dir, stops_at=6)
-    assert make_trial(name="late", diagnostics=4) == directory
-    assert trial.read(directory).diagnostics == 4
-    assert layout.read_json(directory / layout.TRIAL)["versions"] == record["versions"]
-    _attempt(directory, program, data_dir)
-    assert sorted({line["global_step"] for line in _lines(directory)[1:]}) == [8, 12]
-    # A finished trial stays as it was recorded.
-    make_trial(name="late", diagnostics=0)
-    assert trial.read(directory).diagnostics == 4
-
-
 def test_training_time_excludes_recording(make_trial, program, data_dir, monkeypatch):
     import time
 
@@ -190,8 +175,7 @@ def _recorded(workload, state, batch, examples):
     probe = diagnostics.CompiledDiagnostics(workload)
     few = probe.first(batch, examples)
     smoothing = jax.numpy.float32(0.1)
-    measure = probe.compile(state, few, smoothing)
-    return probe.layers(measure(state.params, state.model_state, few, smoothing))
+    return probe.layers(probe.measure(state.params, state.model_state, few, smoothing))
 
 
 def _state(workload, init, *inputs):

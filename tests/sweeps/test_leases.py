@@ -363,10 +363,9 @@ import os, pathlib, sys, time
 from sweeps.job import trial_lock
 from sweeps.records import lease
 attempt = lease.claim(pathlib.Path(sys.argv[1]))
-with trial_lock.logged(attempt):
-    watchdog = trial_lock.Watchdog()
+with trial_lock.logged(attempt), trial_lock.watchdog():
     for _ in range(4):
-        watchdog.progress()
+        trial_lock.expect_progress()
         time.sleep(0.2)
     print("hangs", flush=True)
     time.sleep(1000)

@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 from sweeps.job import accelerator
-from sweeps.monitoring import plan
 from sweeps.records import provenance
 from sweeps.study import config, study
 from sweeps.study import trial as trials
 from sweeps.training import train_step
 from tests.sweeps import test_live
-from workloads.base import spec
 
 
 def test_it_is_part_of_a_trial_s_identity(make_trial):
@@ -38,40 +36,16 @@ def test_every_part_of_a_trial_is_traced_in_it_and_no_other_trial(make_trial, mo
         assert device.precisions == [named] * 3
 
 
-class Workload(spec.Workload):
-    """One product and its loss, which notes the precision it is traced in."""
-
-    def __init__(self):
-        self.precisions = []
-
-    def model_fn(self, params, batch, *arguments, **settings):
-        self.precisions.append(jax.config.jax_default_matmul_precision)
-        return batch["inputs"] @ params["w"], None
-
-    def loss_fn(self, targets, logits, weights, smoothing):
-        return {"summed": jnp.sum((logits - targets) ** 2), "n_valid_examples": 1}
-
-    def init_model_fn(self, key):
-        return {"w": jnp.ones((2, 2))}, None
-
-
-Workload.__abstractmethods__ = frozenset()  # of data and evaluations, which it has not
-
-
-@pytest.mark.parametrize(("precision", "named"), [("float32", "float32"), ("default", None)])
-def test_a_step_is_compiled_in_it_wherever_that_is_done(precision, named):
+@pytest.mark.parametrize("precision", ["float32", "default"])
+def test_a_step_is_traced_in_it_wherever_that_is_done(make_trial, precision):
     """Of a command that compiles and trains nothing, too."""
-    step = train_step.TrainStep(Workload(), "nadamw", matmul_precision=precision)
-    names = ("learning_rate", "one_minus_beta1", "beta2", "epsilon", "weight_decay", "grad_clip")
-    others = ("label_smoothing", "dropout_rate", "warmup_steps", "step_hint")
-    scalars = {name: jnp.float32(0.5) for name in (*names, *others)}
-    batch = {"inputs": jnp.ones((2, 2)), "targets": jnp.ones((2, 2))}
-    state = step.first_state(0)
-    update = step.compile(state, batch, scalars, jax.random.key(0))
-    assert set(step.workload.precisions) == {named}
-    _, measured = update(state, batch, scalars, jax.random.key(0))
-    assert measured.loss == 4.0
-    assert measured.nonfinite_at == -1
+    trial = trials.read(make_trial(matmul_precision=precision))
+    step = train_step.of_trial(trial)
+    arguments = step.abstract_arguments(trial, tuple(jax.devices()))
+    with jax.default_matmul_precision("tensorfloat32"):
+        text = str(step.traced(*arguments).jaxpr)
+    assert ("Precision.HIGHEST" in text) == (precision == "float32")
+    assert "TF32" not in text
 
 
 def test_it_is_recorded_beside_what_the_platform_makes_of_it(monkeypatch):
@@ -84,14 +58,6 @@ def test_it_is_recorded_beside_what_the_platform_makes_of_it(monkeypatch):
         gpu = types.SimpleNamespace(compute_capability=capability)
         monkeypatch.setattr(jax, "devices", lambda gpu=gpu: [gpu])
         assert provenance.meta_data(workload, 0, "")["float32_products"] == made
-
-
-def test_plan_says_it_in_one_line(make_study):
-    made = make_study(matmul_precision="bfloat16")
-    text = plan.render(made, None)
-    (line,) = [line for line in text.splitlines() if "matmul_precision" in line]
-    assert line.startswith("matmul_precision bfloat16: products of float32 arrays are float32 on")
-    assert "cpu (here), TF32 on gpu (float32 before Ampere), bfloat16 on tpu" in line
 
 
 def test_the_papers_pair_sets_it():
