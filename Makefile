@@ -141,7 +141,7 @@ parity: named-ALGOPERF_DIR .venv-with-algoperf/.installed
 	.venv-with-algoperf/bin/python -m tests.algoperf.parity \
 	    --algoperf_dir="$(abspath $(ALGOPERF_DIR))" $(PARITY)
 
-## soak: a study whose workers and drivers are killed a hundred times loses nothing (docs/faults.md)
+## soak: a study whose jobs and drivers are killed a hundred times loses nothing (docs/faults.md)
 soak: $(VENV)/.installed
 	$(BIN)/python -m tests.sweeps.chaos.soak $(SOAK)
 
