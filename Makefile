@@ -143,7 +143,7 @@ parity: named-ALGOPERF_DIR .venv-with-algoperf/.installed
 	ATTNPERF_ALGOPERF_DIR="$(abspath $(ALGOPERF_DIR))" \
 	    .venv-with-algoperf/bin/python -m pytest tests/algoperf/parity $(PARITY)
 
-## soak: a study whose workers and drivers are killed a hundred times loses nothing (docs/faults.md)
+## soak: a study whose jobs and drivers are killed a hundred times loses nothing (docs/faults.md)
 soak: $(VENV)/.installed
 	$(BIN)/python -m tests.sweeps.chaos.soak $(SOAK)
 

@@ -165,7 +165,7 @@ class Job:
         for path in self._in_turn():
             if self.trainer.stopping or submissions.is_cancelled(self.root):
                 return self._interrupted()
-            if self.batch.sharing > 1 and self._is_tried(path):
+            if not self._is_engine and self._is_tried(path):
                 continue
             settings = self.study.settings
             end = self.trainer.run(
@@ -191,12 +191,21 @@ class Job:
         return self.paths[first:] + self.paths[:first]
 
     def _is_tried(self, path: str) -> bool:
-        """Whether a job that shares the trials has claimed one: the driver says what follows."""
+        """Whether another job has tried a trial since this batch was submitted.
+
+        The driver says what follows.
+        """
+        if path in self._tried:
+            return True
         first = self.index - self.index % self.batch.sharing
-        for index in range(first, first + self.batch.sharing):
-            lines, self._offsets[index] = self.batch.claims(index, self._offsets.get(index, 0))
-            self._tried.update(lines)
-        return path in self._tried
+        with contextlib.suppress(OSError):  # as the claim that follows will tell
+            for index in range(first, first + self.batch.sharing):
+                lines, self._offsets[index] = self.batch.claims(index, self._offsets.get(index, 0))
+                self._tried.update(lines)
+            record = status.recorded(self.root / path)  # jobs of other batches may have the trial
+            is_newer = record.get("heartbeat", 0) > self.batch.created_at
+            return path in self._tried or (record["state"] == "failed" and is_newer)
+        return False
 
     def _note_claim(self, attempt: lease.Attempt) -> None:
         path = str(attempt.trial_directory.relative_to(self.root))

@@ -136,9 +136,10 @@ class LocalLauncher(Launcher):
         return handles
 
     def find(self, batch: Batch) -> list[str] | None:
-        """Returns the names of a batch's jobs, None where none of them runs."""
+        """Returns the names of a batch's jobs, None where none of them runs or waits here."""
         handles = remote.job_names(batch)
-        return handles if any(map(_is_held, handles)) else None
+        is_known = any(handle in self._queue or _is_held(handle) for handle in handles)
+        return handles if is_known else None
 
     def states(self, handles: Sequence[str]) -> dict[str, State]:
         """Returns the state of every handle; starts queued jobs in slots that are free."""
@@ -181,9 +182,9 @@ class LocalLauncher(Launcher):
         for handle, (batch, index, trials) in list(self._queue.items()):
             slot, held = self._free_slot()
             if held is not None:
-                del self._queue[handle]
                 with held:
                     self._processes[handle] = self._start(batch, index, slot, handle, held)
+                del self._queue[handle]
                 continue
             # Jobs of another driver, which has the slots, may have ended them.
             while trials and status.recorded(self._study / trials[0])["state"] in status.COMPLETE:

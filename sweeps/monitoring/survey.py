@@ -250,7 +250,7 @@ def _count_jobs(survey: Survey) -> None:
     """Counts the jobs at engines by the files of their trials.
 
     A trial counts for the last job that got it; jobs that lost all their trials to later ones are
-    over.
+    over. Jobs of a driver's host share trials, and as many run as trials do.
     """
     batches = []
     for path in submissions.files(survey.directory):
@@ -261,7 +261,7 @@ def _count_jobs(survey: Survey) -> None:
     jobs: list[tuple[str, str, int]] = []
     last: dict[str, tuple[str, str, int]] = {}
     for batch in sorted(batches, key=lambda batch: batch.created_at):
-        if batch.handles != []:  # else the engine refused it
+        if batch.launcher != "local" and batch.handles != []:  # else the engine refused it
             for index, paths in enumerate(batch.jobs):
                 jobs.append((batch.launcher, batch.name, index))
                 last |= dict.fromkeys(paths, jobs[-1])

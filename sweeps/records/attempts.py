@@ -52,7 +52,12 @@ def count_failures(newest_first: Iterable[End]) -> tuple[int, int]:
 
 
 def last_error(directory: pathlib.Path) -> dict[str, Any]:
-    """Returns the last attempt's {"outcome", "error", "retry"}; 'killed' if it left none."""
+    """Returns the last attempt's {"outcome", "error", "retry"}; 'killed' if it left none.
+
+    {} where there was no attempt.
+    """
+    if not lease.latest(directory):
+        return {}
     record = layout.read_record(lease.last(directory) / lease.OUTCOME)
     killed = {"outcome": "killed", "error": "the worker process died", "retry": True}
     return record if isinstance(record.get("outcome"), str) else killed

@@ -35,7 +35,8 @@ class Outage:
     def __init__(
         self, say: Callable[[str], None], stop_if_ordered: Callable[[], None] = lambda: None
     ) -> None:
-        self._say, self._printed, self._stop_if_ordered = say, "", stop_if_ordered
+        self._say, self._stop_if_ordered = say, stop_if_ordered
+        self._printed: int | None = None
         self._since: float | None = None
         self._last = 0.0
 
@@ -49,8 +50,8 @@ class Outage:
                 f"{error}, and nothing else for {PATIENCE_S / 60:.0f} minutes; what is done is "
                 "kept, `resume` goes on"
             ) from error
-        if str(error) != self._printed:
-            self._printed = str(error)
+        if error.errno != self._printed:  # the path may be another one each time
+            self._printed = error.errno
             self._say(f"{error}; the driver waits")
 
     def wait_out(self, work: Callable[[], Result]) -> Result:
@@ -71,7 +72,7 @@ class Outage:
     def note_success(self) -> None:
         """A turn was good; after QUIET_S of them the outage is forgotten."""
         if self._since is not None and clock.clock.monotonic() - self._last > QUIET_S:
-            self._since, self._printed = None, ""
+            self._since = self._printed = None
 
 
 def retry_transient(work: Callable[[], Result], stop_requested: Callable[[], bool]) -> Result:

@@ -33,6 +33,8 @@ _POLL_S = 0.5
 _WATCH_S, _WATCH_HERE_S = 30.0, 5.0
 # Before the engine is tried again after it refused, or dropped, jobs.
 _PAUSE_S = 60.0
+# Trials that jobs of this host share: each lost job has its list written anew, for its successor.
+_MOST_SHARED = 1000
 # Kills at one step that a trial is forgiven on an engine: nodes vanish.
 _MOST_KILLS = 10
 _HOSTS_AVOIDED = 16
@@ -129,8 +131,7 @@ class Scheduler:
             if self.policy.begin(trial) not in status.COMPLETE:
                 self.left[trial.path] = trial
         self._adopt()
-        held = self._held()
-        self.pending.update((path, one) for path, one in self.left.items() if path not in held)
+        self._queue(self.left)
         while self._is_busy():
             try:
                 self._stop_if_told()
@@ -169,6 +170,7 @@ class Scheduler:
         """Has trials that no job of this driver has looked after by their files."""
         after_s = _WATCH_HERE_S if self.launcher.is_this_host else _WATCH_S
         for trial in trials:
+            self.pending.pop(trial.path, None)
             self.watched[trial.path] = trial, clock.clock.monotonic() + after_s
 
     def _hold_back(self) -> None:
@@ -235,8 +237,20 @@ class Scheduler:
             batch.record(handles or [])
             self.unsure.remove(batch)
             self.jobs |= self._jobs_of(batch, handles or [])
-            free = batch.paths & self.left.keys() - self._held()
-            self.pending.update((path, self.left[path]) for path in sorted(free))
+            self._queue(sorted(batch.paths & self.left.keys()))
+
+    def _queue(self, paths: Iterable[str]) -> None:
+        """Has trials wait for a job where no job has them, or may have them."""
+        taken = self._held()
+        if self._trials_per_job is None:  # a job that shares trials has those that it has claimed
+            for handle, job in self.jobs.items():
+                self._note_claims(handle, job)
+            taken = self._claimed().union(*(batch.paths for batch in self.unsure))
+        self.pending.update((path, self.left[path]) for path in paths if path not in taken)
+
+    def _claimed(self) -> set[str]:
+        """Returns trials that jobs are known to have claimed."""
+        return {path for job in self.jobs.values() for path in job.claimed}
 
     def _held(self) -> set[str]:
         """Returns trials that a job has, or may have."""
@@ -251,30 +265,24 @@ class Scheduler:
         waits = clock.clock.monotonic() < self._wait_until
         if waits or not wanted or free < min(wanted, max(1, len(self.jobs) // 10)):
             return
-        per_job = self._trials_per_job or len(self.pending)
+        most = free * self._trials_per_job if self._trials_per_job else _MOST_SHARED
         # Trials of a job share a program, so that it compiles once.
         by_program: dict[object, list[Task]] = {}
-        for _ in range(min(len(self.pending), free * per_job)):
-            path, trial = self.pending.popitem(last=False)
-            if path in self.left:  # another job has not ended it
-                by_program.setdefault(trial.program, []).append(trial)
+        for trial in itertools.islice(self.pending.values(), most):
+            by_program.setdefault(trial.program, []).append(trial)
         if self._trials_per_job is None:
-            if together := list(itertools.chain(*by_program.values())):
-                self._submit_jobs([together], min(free, len(together)))
+            together = list(itertools.chain(*by_program.values()))
+            # Where no other job has them, the next slots to be free are for them, too.
+            has_others = not self._held().isdisjoint(trial.path for trial in together)
+            jobs = free if has_others else self.launcher.capacity()
+            self._submit_jobs([together], min(jobs, len(together)))
             return
         groups = [
-            same[start : start + per_job]
+            same[start : start + self._trials_per_job]
             for same in by_program.values()
-            for start in range(0, len(same), per_job)
+            for start in range(0, len(same), self._trials_per_job)
         ]
-        for trial in itertools.chain(*reversed(groups[free:])):
-            self._put_first(trial)
-        if groups:
-            self._submit_jobs(groups[:free])
-
-    def _put_first(self, trial: Task) -> None:
-        self.pending[trial.path] = trial
-        self.pending.move_to_end(trial.path, last=False)
+        self._submit_jobs(groups[:free])
 
     def _submit_jobs(self, groups: list[list[Task]], sharing: int = 1) -> None:
         """Submits a job for each group of trials, or `sharing` jobs that share them."""
@@ -291,6 +299,8 @@ class Scheduler:
         )
         # Whatever happens until its handles are on disk: the engine is asked by the batch's name.
         self.unsure.append(batch)
+        for path in batch.paths:
+            del self.pending[path]
         try:
             handles = self.launcher.submit(batch)
         except EngineError as error:
@@ -325,8 +335,7 @@ class Scheduler:
                 if len(job.trials) == 1:  # its claims need not be read
                     self._started(job, handle, job.trials)
         if gone:
-            held = self._held()
-            claimed = {path for job in self.jobs.values() for path in job.claimed}
+            held, claimed = self._held(), self._claimed()
             for job in gone:
                 self._follow_up_job(job, held, claimed)
         for handle in list(itertools.islice(self._running, _READ_AT_ONCE)):
@@ -340,10 +349,16 @@ class Scheduler:
             if path in self.left:
                 self.progress.started(job.trials[path], f"{self.name} job {handle}")
 
+    def _note_claims(self, handle: str, job: SubmittedJob) -> None:
+        added = job.read_claims()
+        self._started(job, handle, added)
+        for path in added:
+            self.pending.pop(path, None)
+
     def _look_at(self, handle: str, job: SubmittedJob) -> None:
         """Shows how far the trials are that a job has claimed."""
         if len(job.trials) > 1:
-            self._started(job, handle, job.read_claims())
+            self._note_claims(handle, job)
         for path in job.at_work:
             trial = self.left.get(path)
             if trial is None:
@@ -388,14 +403,16 @@ class Scheduler:
                 continue
             if path in job.claimed:
                 self._follow_up(trial)
-            elif not job.has_ended and (job.offset or path in held):
+            elif not job.has_ended and (job.offset or self.launcher.is_this_host):
                 self.pending.setdefault(path, trial)
-            elif path not in held:
+            elif path not in held and path not in self.pending:
                 self._unclaimed(job, trial, refusal["reason"] if refusal else None)
 
     def _bound_early_deaths(self, job: SubmittedJob, refusal: dict[str, str] | None) -> None:
         """Raises ValueError where this host can run no job, or its jobs end before they claim."""
-        self._died_early = 0 if job.offset else self._died_early + 1
+        # A driver that is killed while it submits leaves jobs that never start.
+        if job.offset or job.batch.has_started(job.index):
+            self._died_early = 0 if job.offset else self._died_early + 1
         if refusal is not None or self._died_early >= self.study.settings["max_attempts"]:
             log = job.batch.log(job.index)
             tail = "\n".join(attempts.tail(log))
@@ -436,7 +453,8 @@ class Scheduler:
 
     def _put_back(self, trial: Task, reason: str | None) -> None:
         self.progress.ended(trial, "will be tried again", reason)
-        self._put_first(trial)
+        self.pending[trial.path] = trial
+        self.pending.move_to_end(trial.path, last=False)
 
     def _give_up(self, trial: Task, reason: str, tail: list[str]) -> None:
         """Writes down that a trial failed for good. Raises ValueError where the disk is full."""
@@ -452,6 +470,7 @@ class Scheduler:
     ) -> None:
         """Nothing more is done for a trial."""
         self.left.pop(trial.path, None)
+        self.pending.pop(trial.path, None)
         self.progress.ended(trial, outcome, error, tail)
 
     def _say_once(self, text: str) -> None:

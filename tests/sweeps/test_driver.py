@@ -15,6 +15,7 @@ import pytest
 
 from sweeps import __main__ as command
 from sweeps.job import job
+from sweeps.launchers.protocol import FINISHED
 from sweeps.monitoring import plan
 from sweeps.monitoring.progress import Progress
 from sweeps.records import attempts, disk, layout, lease, measurements, status, submissions
@@ -483,6 +484,27 @@ def test_a_job_begins_with_its_share_of_the_trials(make_study):
     first, second = (list(job.Job(batch.file, index)._in_turn()) for index in range(2))
     assert first == paths
     assert second == paths[3:] + paths[:3]
+
+
+def test_a_job_leaves_trials_that_other_jobs_have_tried(make_study, monkeypatch):
+    """Those that a job of its batch has claimed, and those that failed meanwhile in another's."""
+    made = make_study(protocol="grid", points=3, variants="standard")
+    study_directory.prepare(made)
+    free, claimed, failed = study_directory.materialise(made, "grid", made.trials("grid"))
+    status.write(made.directory / free.path, "failed")  # before: a person runs the study again
+    paths = (free.path, claimed.path, failed.path)
+    batch = submissions.new(made.directory, "local", [paths], {}, sharing=2)
+    batch.note_claim(1, claimed.path)
+    status.write(made.directory / failed.path, "failed")
+    worked, trained = job.Job(batch.file, 0), []
+
+    def run(directory, *_):
+        trained.append(directory)
+        return job.trainer.End("done")
+
+    monkeypatch.setattr(worked.trainer, "run", run)
+    assert worked._train_all() == FINISHED
+    assert trained == [made.directory / free.path]
 
 
 def test_several_studies_run_one_after_the_other(tmp_path, monkeypatch, capsys):

@@ -174,13 +174,18 @@ class Stub:
     place = {}  # noqa: RUF012
 
     def __init__(self):
-        self.ends, self.taken = [], []
+        self.ends, self.taken, self.batches, self.slots = [], [], [], 1
+        self.running = set()  # handles of jobs of an earlier driver
 
     def capacity(self):
-        return 1
+        return self.slots
+
+    def find(self, batch):
+        return [f"{batch.name}-{index}" for index in range(batch.size)]
 
     def submit(self, batch):
         root = batch.file.parents[1]
+        self.batches.append(batch)
         for path in batch.jobs[0]:
             if status.recorded(root / path)["state"] == "done":
                 continue
@@ -196,7 +201,8 @@ class Stub:
         return [batch.name]
 
     def status(self, handles):
-        return dict.fromkeys(handles, State.GONE)
+        states = {True: State.RUNNING, False: State.GONE}
+        return {handle: states[handle in self.running] for handle in handles}
 
     def close(self):
         pass
@@ -276,7 +282,7 @@ def test_a_scheduler_outlives_a_file_server_that_fails_as_it_begins(
         (["done"], [1, 2], 0),
         (["open"], [0, 1, 2], 0),
         (["done", submissions.CLAIMS_END], [1, 2], 2),  # it could claim neither
-        ([], [0, 1, 2], 3),
+        ([], [0, 1, 2], 0),  # killed before it claimed one
     ],
 )
 def test_what_a_job_that_is_gone_leaves(make_scheduler, monkeypatch, claims, pending, counted):
@@ -299,6 +305,96 @@ def test_what_a_job_that_is_gone_leaves(make_scheduler, monkeypatch, claims, pen
     one._follow_up_job(job, set(), set())
     assert sorted(one.pending) == sorted(paths[number] for number in pending)
     assert len(unrecorded) == counted
+
+
+def test_jobs_that_a_killed_driver_did_not_start_are_no_deaths(make_scheduler):
+    """It was killed while it submitted: the engine takes the batch for its own all the same."""
+    one, trials = make_scheduler()
+    submissions.new(one.root, "local", [tuple(t.path for t in trials)], {}, sharing=4)
+    one.run(trials)
+    assert [status.read(one.root / t.path)["state"] for t in trials] == ["done"] * 3
+    assert one.launcher.taken == [trial.path for trial in trials]
+
+
+def test_jobs_that_end_before_they_claim_are_bounded(make_scheduler, monkeypatch):
+    """A log shows that a job was started, or that it could not be."""
+    one, trials = make_scheduler()
+    batches = []
+
+    def submit(batch):
+        batches.append(batch)
+        batch.log(0).write_text("no such module")
+        return [batch.name]
+
+    monkeypatch.setattr(one.launcher, "submit", submit)
+    with pytest.raises(ValueError, match="before it claimed a trial; .* ends with\nno such module"):
+        one.run(trials)
+    assert len(batches) == one.study.settings["max_attempts"]
+
+
+def test_a_job_that_is_taken_up_holds_what_it_has_claimed(make_scheduler, capsys):
+    """The slot of a killed job that shared its trials is used at once, and nothing counts."""
+    one, trials = make_scheduler()
+    stub, (held, killed, free) = one.launcher, [trial.path for trial in trials]
+    stub.slots = 2
+    batch = submissions.new(one.root, "local", [(held, killed, free)], {}, sharing=2)
+    handles = stub.find(batch)
+    batch.record(handles)
+    batch.note_claim(0, held)
+    batch.note_claim(1, killed)
+    at_work = lease.claim(one.root / held)
+    status.write(one.root / held, "running")
+    stub.running.add(handles[0])
+
+    looks = []
+
+    def stop_requested():
+        looks.append(sorted(stub.taken) == sorted([killed, free]))
+        if looks[-1] and stub.running:
+            status.write(one.root / held, "done")
+            at_work.end("done")
+            batch.note_claim(0, submissions.CLAIMS_END)
+            stub.running.clear()
+        return len(looks) > 100
+
+    one.stop_requested = stop_requested
+    one.run(trials)
+    assert sorted(stub.taken) == sorted([killed, free])
+    assert "again" not in capsys.readouterr().out
+
+
+def test_jobs_share_a_bounded_number_of_trials(make_scheduler, monkeypatch):
+    """One that is lost has its list written anew. The next slots to be free get a new list's jobs:
+    the last trials of a study are not one job's alone."""
+    monkeypatch.setattr(schedulers, "_MOST_SHARED", 3)
+    one, trials = make_scheduler(points=5)
+    stub, real = one.launcher, one.launcher.submit
+    stub.slots = 2
+
+    def submit(batch):
+        """Of the first batch one job still runs when its trials are done."""
+        handles = stub.find(batch)
+        stub.running = set() if stub.batches else {handles[1]}
+        real(batch)
+        return handles
+
+    monkeypatch.setattr(stub, "submit", submit)
+    one.run(trials)
+    assert stub.taken == [trial.path for trial in trials]
+    assert [len(batch.jobs[0]) for batch in one.launcher.batches] == [3, 2]
+    assert [batch.sharing for batch in one.launcher.batches] == [2, 2]
+
+
+def test_a_batch_that_cannot_be_written_is_no_end_of_its_trials(
+    make_scheduler, monkeypatch, capsys
+):
+    one, trials = make_scheduler()
+    failing(monkeypatch, "replace", errno.EIO, lambda path: submissions.JOBS in path, times=2)
+    one.run(trials)
+    assert one.launcher.taken == [trial.path for trial in trials]
+    shown = capsys.readouterr().out
+    assert shown.count("Input/output error") == 1
+    assert "again" not in shown
 
 
 def test_an_outage_ends_after_an_hour(monkeypatch):
@@ -525,13 +621,32 @@ def test_a_slot_has_one_job_whoever_starts_it(launchers):
     }
     assert one.status(handles) == dict.fromkeys(handles, State.GONE)  # nobody else starts them
     assert other.find(batches[0]) == [first, second]
-    assert other.find(batches[1]) is None
+    assert other.find(batches[1]) == handles
+    assert one.find(batches[1]) is None
     one.cancel([first])
     _gone(one, first)
     assert sorted(other.status(handles).values()) == [State.QUEUED, State.RUNNING]
     assert list(one._processes) == [second]  # a launcher forgets jobs that are gone
     one.close()
     assert other.status([second]) == {second: State.GONE}
+
+
+def test_jobs_that_could_not_be_started_wait(launchers, monkeypatch):
+    """No memory for a process: the scheduler asks for the batch again, and it has all its jobs."""
+    make, root, path = launchers
+    batch, one = submissions.new(root, "local", [(path,)], {}, sharing=2), make()
+    real, problem = subprocess.Popen, OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    def fails(*arguments, **named):
+        raise problem
+
+    monkeypatch.setattr(subprocess, "Popen", fails)
+    with pytest.raises(OSError, match="allocate"):
+        one.submit(batch)
+    monkeypatch.setattr(subprocess, "Popen", real)
+    handles = one.find(batch)
+    assert one.status(handles) == dict.fromkeys(handles, State.RUNNING)
+    assert len(handles) == 2
 
 
 def _gone(launcher, handle):

@@ -167,6 +167,7 @@ def test_jobs_are_counted_by_their_trials(begin):
     first = submissions.new(directory, "slurm", jobs, {})
     first.record(["7_0", "7_1", "7_2"])
     submissions.new(directory, "slurm", [(paths[0],)], {}).record([])  # refused whole
+    submissions.new(directory, "local", [(paths[0],)], {}, sharing=2)  # as many run as trials do
     assert StudyReader(directory).look().jobs == {"slurm": {"waiting": 3}}
     lease.claim(directory / paths[1])
     _write(directory / paths[1], "running")
