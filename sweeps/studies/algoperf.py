@@ -1,6 +1,6 @@
 """The paper's studies on AlgoPerf's own workload objects: its models, its data pipelines."""
 
-from sweeps.studies import ConfigDict, member
+from sweeps.studies import ConfigDict, family
 from sweeps.studies.imagenet_vit import imagenet_vit_paper
 from sweeps.studies.librispeech_conformer import librispeech_conformer_paper
 
@@ -48,6 +48,4 @@ def algoperf_librispeech_conformer_paper(config: ConfigDict) -> None:
     config.loader_workers = 0  # AlgoPerf's pipelines choose their own
 
 
-def get_config(argument: str) -> ConfigDict:
-    """Returns the configuration of study `algoperf_<argument>`."""
-    return member("algoperf", argument, globals())
+get_config = family("algoperf", globals())

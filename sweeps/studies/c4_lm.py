@@ -1,6 +1,6 @@
 """The paper's language models on C4: one study per table and size."""
 
-from sweeps.studies import ConfigDict, member
+from sweeps.studies import ConfigDict, family
 
 # The paper tunes on its 16-layer model and takes that point everywhere.
 _TUNING_STUDY = "c4_lm_234m_paper"
@@ -234,6 +234,4 @@ def c4_lm_lamb(config: ConfigDict) -> None:
     config.points = 3
 
 
-def get_config(argument: str) -> ConfigDict:
-    """Returns the configuration of study `c4_lm_<argument>`."""
-    return member("c4_lm", argument, globals())
+get_config = family("c4_lm", globals())

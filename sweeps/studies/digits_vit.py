@@ -1,7 +1,7 @@
 """Images, small: Vision Transformers on scikit-learn's handwritten digits."""
 
 from attention import table
-from sweeps.studies import ConfigDict, member
+from sweeps.studies import ConfigDict, family
 
 
 def digits_vit_demo(config: ConfigDict) -> None:
@@ -19,8 +19,6 @@ def digits_vit_demo(config: ConfigDict) -> None:
     """
     config.workload = "digits_vit"
     config.variants = table.PAPER_ROWS
-    config.points = 8
-    config.seeds = 3
     config.eval_every = 100
     config.log_every = 10
 
@@ -64,6 +62,4 @@ def digits_vit_quick(config: ConfigDict) -> None:
     config.log_every = 10
 
 
-def get_config(argument: str) -> ConfigDict:
-    """Returns the configuration of study `digits_vit_<argument>`."""
-    return member("digits_vit", argument, globals())
+get_config = family("digits_vit", globals())

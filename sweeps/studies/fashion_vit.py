@@ -1,7 +1,7 @@
 """Real pictures: Vision Transformers on Fashion-MNIST."""
 
 from attention import table
-from sweeps.studies import ConfigDict, member
+from sweeps.studies import ConfigDict, family
 
 
 def fashion_vit_evidence(config: ConfigDict) -> None:
@@ -36,6 +36,4 @@ def fashion_vit_patch4(config: ConfigDict) -> None:
     config.seeds = 12
 
 
-def get_config(argument: str) -> ConfigDict:
-    """Returns the configuration of study `fashion_vit_<argument>`."""
-    return member("fashion_vit", argument, globals())
+get_config = family("fashion_vit", globals())

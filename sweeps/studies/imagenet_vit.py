@@ -1,7 +1,7 @@
 """The paper's Vision Transformer on ImageNet."""
 
 from attention import table
-from sweeps.studies import ConfigDict, member
+from sweeps.studies import ConfigDict, family
 
 
 def imagenet_vit_paper(config: ConfigDict) -> None:
@@ -29,6 +29,4 @@ def imagenet_vit_paper(config: ConfigDict) -> None:
     config.loader_workers = 32
 
 
-def get_config(argument: str) -> ConfigDict:
-    """Returns the configuration of study `imagenet_vit_<argument>`."""
-    return member("imagenet_vit", argument, globals())
+get_config = family("imagenet_vit", globals())

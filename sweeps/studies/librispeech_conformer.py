@@ -1,6 +1,6 @@
 """The paper's Conformer on LibriSpeech."""
 
-from sweeps.studies import ConfigDict, member
+from sweeps.studies import ConfigDict, family
 from workloads import catalog
 
 
@@ -30,6 +30,4 @@ def librispeech_conformer_paper(config: ConfigDict) -> None:
     config.loader_workers = 16
 
 
-def get_config(argument: str) -> ConfigDict:
-    """Returns the configuration of study `librispeech_conformer_<argument>`."""
-    return member("librispeech_conformer", argument, globals())
+get_config = family("librispeech_conformer", globals())

@@ -1,7 +1,7 @@
 """Text, small: language models on Python's own documentation."""
 
 from attention import table
-from sweeps.studies import ConfigDict, member
+from sweeps.studies import ConfigDict, family
 
 
 def pydoc_lm_demo(config: ConfigDict) -> None:
@@ -20,7 +20,6 @@ def pydoc_lm_demo(config: ConfigDict) -> None:
     config.protocol = "grid"
     config.space = "pydoc_adamw"
     config.points = 1
-    config.seeds = 3
     config.eval_every = 600
 
 
@@ -130,7 +129,6 @@ def pydoc_returns(config: ConfigDict) -> None:
     config.protocol = "grid"
     config.space = "pydoc_returns_adamw"
     config.points = 1
-    config.seeds = 3
     config.eval_every = 209  # an epoch
     config.steps = 627
     config.downstream = "pydoc_returns"
@@ -147,6 +145,4 @@ def pydoc_returns_scratch(config: ConfigDict) -> None:
     config.finetune_from = ""
 
 
-def get_config(argument: str) -> ConfigDict:
-    """Returns the configuration of study `pydoc_<argument>`."""
-    return member("pydoc", argument, globals())
+get_config = family("pydoc", globals())

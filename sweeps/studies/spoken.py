@@ -1,6 +1,6 @@
 """Speech, small: Conformers on synthesised speech."""
 
-from sweeps.studies import ConfigDict, member
+from sweeps.studies import ConfigDict, family
 from workloads import catalog
 
 
@@ -19,7 +19,6 @@ def spoken_digits_conformer_demo(config: ConfigDict) -> None:
     config.protocol = "grid"
     config.space = "spoken_digits_nadamw"
     config.points = 1
-    config.seeds = 3
     config.eval_every = 50
     config.log_every = 10
 
@@ -79,6 +78,4 @@ def spoken_sentences_conformer_demo(config: ConfigDict) -> None:
     config.eval_every = 200
 
 
-def get_config(argument: str) -> ConfigDict:
-    """Returns the configuration of study `spoken_<argument>`."""
-    return member("spoken", argument, globals())
+get_config = family("spoken", globals())

@@ -1,6 +1,6 @@
 """The paper's BERT on Wikipedia."""
 
-from sweeps.studies import ConfigDict, member
+from sweeps.studies import ConfigDict, family
 from sweeps.studies.c4_lm import paper_lm
 
 
@@ -24,6 +24,4 @@ def wikipedia_bert_2b_paper(config: ConfigDict) -> None:
     config.points = 3
 
 
-def get_config(argument: str) -> ConfigDict:
-    """Returns the configuration of study `wikipedia_bert_<argument>`."""
-    return member("wikipedia_bert", argument, globals())
+get_config = family("wikipedia_bert", globals())
