@@ -412,11 +412,11 @@ def _export(options: argparse.Namespace) -> None:
     for line in written.left_out:
         print(f"left out: {line}")
     stages = ", ".join(dict.fromkeys(written.stages))
-    directory = files.quoted(written.directory)
+    quoted = files.quoted(written.directory)
     print(
         f"{written.directory}: {written.trials} trials of stage {stages}\n"
-        f"then: python -m analysis table {directory}, or AlgoPerf's\n"
-        f"    scoring/score_submissions.py --submission_directory={directory}\n"
+        f"then: python -m analysis table {quoted}, or AlgoPerf's\n"
+        f"    scoring/score_submissions.py --submission_directory={quoted}\n"
         "    (summaries; its --compute_performance_profiles needs all of AlgoPerf's base workloads)"
     )
 
