@@ -19,9 +19,11 @@ def wikipedia_bert_2b_paper(config: ConfigDict) -> None:
     (AdamW at 1e-3, 3e-4 and 1e-4 on standard attention; spaces/bert_adamw.json).
     """
     paper_lm(config, "wikipedia_bert_2b", "bert_mlm_error", fsdp=16)
-    config.protocol = "tune_then_compare"
-    config.space = "bert_adamw"
-    config.points = 3
+    config.update(
+        protocol="tune_then_compare",
+        space="bert_adamw",
+        points=3,
+    )
 
 
 get_config = family("wikipedia_bert", globals())
