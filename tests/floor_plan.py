@@ -1,16 +1,16 @@
-"""The rooms' files and what each imports, read from their sources: for the tests of the layers."""
+"""The packages' files and what each imports, by their sources: for the tests of the layers."""
 
 import ast
 import pathlib
 from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-ROOMS = ("analysis", "sweeps", "workloads", "attention")
+PACKAGES = ("analysis", "sweeps", "workloads", "attention")
 
 
-def files(room: str) -> list[pathlib.Path]:
-    """Returns a room's modules, sorted, packages' own files among them."""
-    return sorted((ROOT / room).rglob("*.py"))
+def files(package: str) -> list[pathlib.Path]:
+    """Returns a package's modules, sorted, `__init__.py` among them."""
+    return sorted((ROOT / package).rglob("*.py"))
 
 
 def imported(path: pathlib.Path, within: bool = True) -> Iterator[str]:
@@ -26,9 +26,9 @@ def imported(path: pathlib.Path, within: bool = True) -> Iterator[str]:
 
 
 def needs(path: pathlib.Path) -> set[pathlib.Path]:
-    """Returns the modules of the rooms that a file imports."""
+    """Returns the modules of the project that a file imports."""
     # `from sweeps.records.lease import claim` imports sweeps/records/lease.py.
     names = {part for name in imported(path) for part in (name, name.rpartition(".")[0])}
-    ours = (name for name in names if name.split(".")[0] in ROOMS)
+    ours = (name for name in names if name.split(".")[0] in PACKAGES)
     paths = {ROOT.joinpath(*name.split(".")).with_suffix(".py") for name in ours}
     return {module for module in paths if module.is_file()}

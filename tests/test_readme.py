@@ -34,21 +34,20 @@ VARIABLES = {
 
 
 def _commands(page):
-    """Yields the arguments of every `python -m ROOM …` in a page's shell blocks."""
+    """Yields package and arguments of every `python -m PACKAGE …` in a page's shell blocks."""
     for block in re.findall(r"^```(?:bash|sh)\n(.*?)^```", page.read_text("utf-8"), re.S | re.M):
         lines = iter(block.replace("\\\n", " ").splitlines())
         for line in lines:
             while line.split("#")[0].count("'") % 2:  # a quoted argument goes on
                 line += f" {next(lines)}"
-            found = re.search(r"python -m (analysis|attention|sweeps|workloads) (.*)", line)
-            if found and "--help" not in found[2]:
-                text = found[2]
-                for name, value in VARIABLES.items():
-                    text = text.replace(name, value)
-                yield found[1], tuple(shlex.split(text, comments=True))
+            for name, value in VARIABLES.items():
+                line = line.replace(name, value)
+            command = re.search(r"python -m (analysis|attention|sweeps|workloads) (.*)", line)
+            if command and "--help" not in command[2]:
+                yield command[1], tuple(shlex.split(command[2], comments=True))
 
 
-COMMANDS = sorted({(page.name, *one) for page in PAGES for one in _commands(page)})
+COMMANDS = sorted({(page.name, *command) for page in PAGES for command in _commands(page)})
 
 
 def test_the_readme_can_be_read_at_once():
@@ -74,40 +73,38 @@ def test_what_a_page_points_to_is_there(page):
         assert (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize(("page", "room", "arguments"), COMMANDS)
-def test_a_command_of_a_page_is_taken(page, room, arguments):
+@pytest.mark.parametrize(("page", "package", "arguments"), COMMANDS)
+def test_a_command_of_a_page_is_taken(page, package, arguments):
     del page
     known = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    options, rest = PARSERS[room]().parse_known_args(list(known))
-    assert all(one.startswith("--config.") for one in rest), rest
-    if getattr(options, "config", None) and options.command in ("plan", "run", "compile"):
-        overrides = [one for one in rest if one.startswith("--config.")]
-        study.resolve(config.parse(options.config, overrides), planning=True)
+    options, overrides = PARSERS[package]().parse_known_args(list(known))
+    assert all(override.startswith("--config.") for override in overrides), overrides
+    if package == "sweeps" and options.command in ("plan", "run", "compile"):
+        for name in options.config.split(","):
+            study.resolve(config.parse(name, overrides), planning=True)
 
 
 @pytest.mark.slow
 def test_the_readme_s_first_study_runs_as_written(tmp_path):
-    """Plan, run, status and table of digits_vit_quick, line by line; then each room's list."""
+    """Plan, run, status and table of digits_vit_quick, line by line; then each package's list."""
     text = (ROOT / "README.md").read_text("utf-8")
     blocks = re.findall(r"^```bash\n(.*?)^```", text, re.S | re.M)
     first = next(block for block in blocks if "sweeps status experiments/digits_vit_quick" in block)
     lines = [line for line in first.splitlines() if line.startswith("python -m")]
     assert [line.split()[3] for line in lines] == ["plan", "run", "status", "table"]
-    lists = ["attention list", "workloads list", "sweeps studies", "analysis paper one_shot"]
+    lines += [
+        "python -m attention list",
+        "python -m workloads list",
+        "python -m sweeps studies",
+        "python -m analysis paper one_shot",
+        "python -m analysis table experiments --format=markdown",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    for line in [*lines, *(f"python -m {room}" for room in lists)]:
+    for line in lines:
         words = shlex.split(line.replace("python", shlex.quote(sys.executable), 1), comments=True)
         ran = subprocess.run(
             words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
         assert ran.returncode == 0, f"{line}: {ran.stdout[-2000:]}{ran.stderr[-2000:]}"
         assert ran.stdout.strip(), line
-    assert "| LASER | 1 |" in _ran_table(tmp_path, environment)
-
-
-def _ran_table(directory, environment):
-    words = [sys.executable, "-m", "analysis", "table", "experiments", "--format=markdown"]
-    found = subprocess.run(
-        words, cwd=directory, env=environment, capture_output=True, text=True, check=True
-    )
-    return found.stdout
+    assert "| LASER | 1 |" in ran.stdout

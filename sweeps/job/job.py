@@ -27,7 +27,7 @@ from sweeps.job import accelerator, trainer
 from sweeps.launchers import local
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import AGAIN, FINISHED, WRONG_NODE, EngineError
-from sweeps.records import layout, lease, outages, submissions
+from sweeps.records import layout, lease, outages, status, submissions
 from sweeps.scheduling import preflight
 from sweeps.study import study
 from workloads import init2winit_specs

@@ -13,18 +13,21 @@ from attention import table as variants_table
 from sweeps.study.config import base
 
 
-def member(
-    family: str, argument: str, functions: Mapping[str, Callable[[ConfigDict], None]]
-) -> ConfigDict:
-    """Returns the configuration of a family's study, with its name.
+def family(
+    name: str, functions: Mapping[str, Callable[[ConfigDict], None]]
+) -> Callable[[str], ConfigDict]:
+    """Returns the `get_config` of a family: it takes the argument of one of its studies.
 
-    Raises ValueError naming the family's studies where there is no such one.
+    `get_config` raises ValueError naming the family's studies where there is no such one.
     """
-    name = f"{family}_{argument}"
-    if name not in functions:
-        members = [member for member in functions if member.startswith(f"{family}_")]
-        raise ValueError(variants_table.unknown("study", name, members))
-    config = base()
-    config.name = name
-    functions[name](config)
-    return config
+
+    def get_config(argument: str) -> ConfigDict:
+        config = base()
+        config.name = f"{name}_{argument}"
+        if config.name not in functions:
+            members = [member for member in functions if member.startswith(f"{name}_")]
+            raise ValueError(variants_table.unknown("study", config.name, members))
+        functions[config.name](config)
+        return config
+
+    return get_config

@@ -1,6 +1,6 @@
 """The paper's studies on AlgoPerf's own workload objects: its models, its data pipelines."""
 
-from sweeps.studies import ConfigDict, member
+from sweeps.studies import ConfigDict, family
 from sweeps.studies.imagenet_vit import imagenet_vit_paper
 from sweeps.studies.librispeech_conformer import librispeech_conformer_paper
 
@@ -20,8 +20,10 @@ def algoperf_imagenet_vit_paper(config: ConfigDict) -> None:
     reads n batches again before it goes on: AlgoPerf's pipelines start at their first batch alone.
     """
     imagenet_vit_paper(config)
-    config.workload = "algoperf:imagenet_vit"
-    config.loader_workers = 0  # AlgoPerf's pipelines choose their own
+    config.update(
+        workload="algoperf:imagenet_vit",
+        loader_workers=0,  # AlgoPerf's pipelines choose their own
+    )
 
 
 def algoperf_librispeech_conformer_paper(config: ConfigDict) -> None:
@@ -44,10 +46,10 @@ def algoperf_librispeech_conformer_paper(config: ConfigDict) -> None:
     scales its queries per dimension already.
     """
     librispeech_conformer_paper(config)
-    config.workload = "algoperf:librispeech_conformer"
-    config.loader_workers = 0  # AlgoPerf's pipelines choose their own
+    config.update(
+        workload="algoperf:librispeech_conformer",
+        loader_workers=0,  # AlgoPerf's pipelines choose their own
+    )
 
 
-def get_config(argument: str) -> ConfigDict:
-    """Returns the configuration of study `algoperf_<argument>`."""
-    return member("algoperf", argument, globals())
+get_config = family("algoperf", globals())

@@ -1,6 +1,6 @@
 """The paper's language models on C4: one study per table and size."""
 
-from sweeps.studies import ConfigDict, member
+from sweeps.studies import ConfigDict, family
 
 # The paper tunes on its 16-layer model and takes that point everywhere.
 _TUNING_STUDY = "c4_lm_234m_paper"
@@ -13,19 +13,23 @@ def paper_lm(config: ConfigDict, workload: str, paper_table: str = "", fsdp: int
     same experiment_dir. Blocks in a loop with rematerialisation; one trial at a time has all
     devices of the host, of which `fsdp` share a copy of the parameters.
     """
-    config.paper_table = paper_table
-    config.workload = workload
-    config.optimizer = "adamw"
-    config.protocol = "grid"
-    config.space = f"selected:{_TUNING_STUDY}"
-    config.points = 1
-    config.seeds = 1
-    config.eval_every = 8_000
+    config.update(
+        paper_table=paper_table,
+        workload=workload,
+        optimizer="adamw",
+        protocol="grid",
+        space=f"selected:{_TUNING_STUDY}",
+        points=1,
+        seeds=1,
+        eval_every=8_000,
+    )
     config.mesh.fsdp = fsdp  # with a copy of all moments each, 301 M do not fit 16 GB
-    config.scan_layers = True
-    config.remat = True
-    # Of 16,384 tokens a device (c4_lm on 64 chips) the float32 logits are 2.1 GB, of these 0.26.
-    config.loss_chunk_tokens = 2048
+    config.update(
+        scan_layers=True,
+        remat=True,
+        # The float32 logits of 16,384 tokens a device (c4_lm on 64 chips) are 2.1 GB, these 0.26.
+        loss_chunk_tokens=2048,
+    )
     config.local.workers = 1
 
 
@@ -46,9 +50,11 @@ def c4_lm_234m_paper(config: ConfigDict) -> None:
     them.
     """
     paper_lm(config, "c4_lm_234m", "lm_test_loss")
-    config.protocol = "tune_then_compare"
-    config.space = "paper_adamw"
-    config.points = 15
+    config.update(
+        protocol="tune_then_compare",
+        space="paper_adamw",
+        points=15,
+    )
 
 
 def c4_lm_paper(config: ConfigDict) -> None:
@@ -134,9 +140,11 @@ def c4_lm_2b_bfloat16(config: ConfigDict) -> None:
     Result:   the paper prints losses of 2.350 (standard) and 2.333 (LASER).
     """
     paper_lm(config, "c4_lm_2b", "lm_precision", fsdp=16)
-    config.compute_dtype = "bfloat16"
-    config.param_dtype = "bfloat16"
-    config.matmul_precision = "bfloat16"
+    config.update(
+        compute_dtype="bfloat16",
+        param_dtype="bfloat16",
+        matmul_precision="bfloat16",
+    )
 
 
 def c4_lm_2b_diff(config: ConfigDict) -> None:
@@ -152,14 +160,16 @@ def c4_lm_2b_diff(config: ConfigDict) -> None:
               whether it keeps Diff's norm per head: --config.diff_head_norm=False leaves it out.
     """
     paper_lm(config, "c4_lm_2b", fsdp=16)
-    config.paper_note = (
-        "The paper prints downstream accuracies for its Differential Transformer pair, no loss: "
-        "nothing of it can stand beside this table."
+    config.update(
+        paper_note=(
+            "The paper prints downstream accuracies for its Differential Transformer pair, no "
+            "loss: nothing of it can stand beside this table."
+        ),
+        variants=("diff", "diff_laser"),
+        baseline="diff",
+        steps=22_888,
+        eval_every=2_289,
     )
-    config.variants = ("diff", "diff_laser")
-    config.baseline = "diff"
-    config.steps = 22_888
-    config.eval_every = 2_289
 
 
 def c4_lm_2b_superglue(config: ConfigDict) -> None:
@@ -180,13 +190,15 @@ def c4_lm_2b_superglue(config: ConfigDict) -> None:
     Result:   not run: the benchmark's data are to be had by a network alone.
     """
     paper_lm(config, "c4_lm_2b:superglue", fsdp=8)
-    config.finetune_from = "c4_lm_2b_paper"
-    config.matmul_precision = "float32"
-    config.protocol = "tune_then_compare"
-    config.space = "finetuning_adamw"
-    config.points = 3
-    config.eval_every = 250
-    config.downstream = "superglue"
+    config.update(
+        finetune_from="c4_lm_2b_paper",
+        matmul_precision="float32",
+        protocol="tune_then_compare",
+        space="finetuning_adamw",
+        points=3,
+        eval_every=250,
+        downstream="superglue",
+    )
 
 
 def c4_lm_8b_paper(config: ConfigDict) -> None:
@@ -204,13 +216,15 @@ def c4_lm_8b_paper(config: ConfigDict) -> None:
     Activations are in bfloat16 and parameters in float32, our choice: the paper does not say.
     """
     paper_lm(config, "c4_lm_8b", fsdp=16)
-    config.paper_note = (
-        "The paper prints downstream accuracies for its 7.7 B model, no loss: nothing of it can "
-        "stand beside this table."
+    config.update(
+        paper_note=(
+            "The paper prints downstream accuracies for its 7.7 B model, no loss: nothing of it "
+            "can stand beside this table."
+        ),
+        steps=41_962,
+        eval_every=2_099,
+        compute_dtype="bfloat16",
     )
-    config.steps = 41_962
-    config.eval_every = 2_099
-    config.compute_dtype = "bfloat16"
     config.mesh.tensor = 2
 
 
@@ -228,12 +242,12 @@ def c4_lm_lamb(config: ConfigDict) -> None:
     weight decay 0.1 are tried on standard attention (spaces/lamb.json).
     """
     paper_lm(config, "c4_lm", "lm_lamb")
-    config.optimizer = "lamb"
-    config.protocol = "tune_then_compare"
-    config.space = "lamb"
-    config.points = 3
+    config.update(
+        optimizer="lamb",
+        protocol="tune_then_compare",
+        space="lamb",
+        points=3,
+    )
 
 
-def get_config(argument: str) -> ConfigDict:
-    """Returns the configuration of study `c4_lm_<argument>`."""
-    return member("c4_lm", argument, globals())
+get_config = family("c4_lm", globals())

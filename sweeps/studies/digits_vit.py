@@ -1,7 +1,7 @@
 """Images, small: Vision Transformers on scikit-learn's handwritten digits."""
 
 from attention import table
-from sweeps.studies import ConfigDict, member
+from sweeps.studies import ConfigDict, family
 
 
 def digits_vit_demo(config: ConfigDict) -> None:
@@ -17,12 +17,12 @@ def digits_vit_demo(config: ConfigDict) -> None:
     point for all rows: the paper's protocol. 400 images each for validation and test (one image is
     0.25 points).
     """
-    config.workload = "digits_vit"
-    config.variants = table.PAPER_ROWS
-    config.points = 8
-    config.seeds = 3
-    config.eval_every = 100
-    config.log_every = 10
+    config.update(
+        workload="digits_vit",
+        variants=table.PAPER_ROWS,
+        eval_every=100,
+        log_every=10,
+    )
 
 
 def digits_vit_evidence(config: ConfigDict) -> None:
@@ -57,13 +57,13 @@ def digits_vit_quick(config: ConfigDict) -> None:
     Time:     under a minute on two CPU cores.
     Result:   a table with n = 1, hence no interval and no verdict; errors near 0.5.
     """
-    config.workload = "digits_vit"
-    config.points = 2
-    config.seeds = 1
-    config.steps = 100
-    config.log_every = 10
+    config.update(
+        workload="digits_vit",
+        points=2,
+        seeds=1,
+        steps=100,
+        log_every=10,
+    )
 
 
-def get_config(argument: str) -> ConfigDict:
-    """Returns the configuration of study `digits_vit_<argument>`."""
-    return member("digits_vit", argument, globals())
+get_config = family("digits_vit", globals())

@@ -1,7 +1,7 @@
 """Real pictures: Vision Transformers on Fashion-MNIST."""
 
 from attention import table
-from sweeps.studies import ConfigDict, member
+from sweeps.studies import ConfigDict, family
 
 
 def fashion_vit_evidence(config: ConfigDict) -> None:
@@ -14,13 +14,15 @@ def fashion_vit_evidence(config: ConfigDict) -> None:
 
     Seeds start at 5. The pilot used 0 to 4 and 100 to 104.
     """
-    config.workload = "fashion_vit"
-    config.variants = table.PAPER_ROWS
-    config.space = "fashion_nadamw"
-    config.points = 3
-    config.first_seed = 5
-    config.seeds = 10
-    config.eval_every = 2500
+    config.update(
+        workload="fashion_vit",
+        variants=table.PAPER_ROWS,
+        space="fashion_nadamw",
+        points=3,
+        first_seed=5,
+        seeds=10,
+        eval_every=2500,
+    )
 
 
 def fashion_vit_patch4(config: ConfigDict) -> None:
@@ -31,11 +33,11 @@ def fashion_vit_patch4(config: ConfigDict) -> None:
     Result:   docs/evidence.md; its question was fixed before the run.
     """
     fashion_vit_evidence(config)
-    config.workload = "fashion_vit_patch4"
-    config.variants = ("standard", "laser")
-    config.seeds = 12
+    config.update(
+        workload="fashion_vit_patch4",
+        variants=("standard", "laser"),
+        seeds=12,
+    )
 
 
-def get_config(argument: str) -> ConfigDict:
-    """Returns the configuration of study `fashion_vit_<argument>`."""
-    return member("fashion_vit", argument, globals())
+get_config = family("fashion_vit", globals())

@@ -1,7 +1,7 @@
 """The paper's Vision Transformer on ImageNet."""
 
 from attention import table
-from sweeps.studies import ConfigDict, member
+from sweeps.studies import ConfigDict, family
 
 
 def imagenet_vit_paper(config: ConfigDict) -> None:
@@ -19,16 +19,16 @@ def imagenet_vit_paper(config: ConfigDict) -> None:
     trains one trial (local.workers is 1), fed by 32 decoding processes: a training image costs 2.3
     ms of a CPU core, so 8 V100s at 0.415 s a step ask for 6 cores and faster accelerators for more.
     """
-    config.paper_table = "vit_error"
-    config.workload = "imagenet_vit"
-    config.variants = table.PAPER_ROWS
-    config.points = 50
-    config.seeds = 5
-    config.eval_every = 1_680
+    config.update(
+        paper_table="vit_error",
+        workload="imagenet_vit",
+        variants=table.PAPER_ROWS,
+        points=50,
+        seeds=5,
+        eval_every=1_680,
+    )
     config.local.workers = 1
     config.loader_workers = 32
 
 
-def get_config(argument: str) -> ConfigDict:
-    """Returns the configuration of study `imagenet_vit_<argument>`."""
-    return member("imagenet_vit", argument, globals())
+get_config = family("imagenet_vit", globals())

@@ -2,7 +2,7 @@
 
 import json
 
-from sweeps.studies import ConfigDict, member
+from sweeps.studies import ConfigDict, family
 
 _SMALL = {
     **{"train_size": 997, "valid_size": 400, "test_size": 400, "num_classes": 10},
@@ -18,16 +18,15 @@ def init2winit_vit_demo(config: ConfigDict) -> None:
     Time:     3 to 4 minutes on two CPU cores, most of it the start of eight processes.
     Result:   errors near 0.6, and no verdict: 100 steps on digits in place of MNIST.
     """
-    config.workload = "init2winit:vit"
-    config.init2winit_config = json.dumps({"dataset": "mnist", "hparam_overrides": _SMALL})
-    config.points = 2
-    config.seeds = 3
-    config.steps = 100
-    config.batch_size = 50
-    config.eval_every = 20
-    config.log_every = 5
+    config.update(
+        workload="init2winit:vit",
+        init2winit_config=json.dumps({"dataset": "mnist", "hparam_overrides": _SMALL}),
+        points=2,
+        steps=100,
+        batch_size=50,
+        eval_every=20,
+        log_every=5,
+    )
 
 
-def get_config(argument: str) -> ConfigDict:
-    """Returns the configuration of study `init2winit_vit_<argument>`."""
-    return member("init2winit_vit", argument, globals())
+get_config = family("init2winit_vit", globals())

@@ -1,6 +1,6 @@
 """The paper's Conformer on LibriSpeech."""
 
-from sweeps.studies import ConfigDict, member
+from sweeps.studies import ConfigDict, family
 from workloads import catalog
 
 
@@ -20,16 +20,16 @@ def librispeech_conformer_paper(config: ConfigDict) -> None:
     model scales its queries per dimension already, which is why there are six rows and not eight.
     Label smoothing is drawn with every point of the space and does nothing to CTC, as in AlgoPerf.
     """
-    config.paper_table = "conformer_wer"
-    config.workload = "librispeech_conformer"
-    config.variants = catalog.paper_rows(config.workload)
-    config.points = 50
-    config.seeds = 5
-    config.eval_every = 1_520
+    config.update(
+        paper_table="conformer_wer",
+        workload="librispeech_conformer",
+        variants=catalog.paper_rows("librispeech_conformer"),
+        points=50,
+        seeds=5,
+        eval_every=1_520,
+    )
     config.local.workers = 1
     config.loader_workers = 16
 
 
-def get_config(argument: str) -> ConfigDict:
-    """Returns the configuration of study `librispeech_conformer_<argument>`."""
-    return member("librispeech_conformer", argument, globals())
+get_config = family("librispeech_conformer", globals())

@@ -1,7 +1,7 @@
 """Text, small: language models on Python's own documentation."""
 
 from attention import table
-from sweeps.studies import ConfigDict, member
+from sweeps.studies import ConfigDict, family
 
 
 def pydoc_lm_demo(config: ConfigDict) -> None:
@@ -15,13 +15,14 @@ def pydoc_lm_demo(config: ConfigDict) -> None:
     One point of AdamW, chosen beforehand on standard attention (spaces/pydoc_adamw.json);
     pydoc_lm_evidence tunes.
     """
-    config.workload = "pydoc_lm"
-    config.optimizer = "adamw"
-    config.protocol = "grid"
-    config.space = "pydoc_adamw"
-    config.points = 1
-    config.seeds = 3
-    config.eval_every = 600
+    config.update(
+        workload="pydoc_lm",
+        optimizer="adamw",
+        protocol="grid",
+        space="pydoc_adamw",
+        points=1,
+        eval_every=600,
+    )
 
 
 def pydoc_lm_evidence(config: ConfigDict) -> None:
@@ -34,11 +35,13 @@ def pydoc_lm_evidence(config: ConfigDict) -> None:
               nats per token, and what the models can do. A small workload, not evidence about C4.
     """
     pydoc_lm_demo(config)
-    config.variants = table.PAPER_ROWS
-    config.protocol = "tune_then_compare"
-    config.points = 3
-    config.seeds = 12
-    config.downstream = "pydoc"
+    config.update(
+        variants=table.PAPER_ROWS,
+        protocol="tune_then_compare",
+        points=3,
+        seeds=12,
+        downstream="pydoc",
+    )
 
 
 def pydoc_lm_tuned(config: ConfigDict) -> None:
@@ -51,8 +54,10 @@ def pydoc_lm_tuned(config: ConfigDict) -> None:
               gives to standard attention alone.
     """
     pydoc_lm_evidence(config)
-    config.downstream = ""
-    config.protocol = "tune_each"
+    config.update(
+        downstream="",
+        protocol="tune_each",
+    )
 
 
 def pydoc_lm_lamb(config: ConfigDict) -> None:
@@ -63,11 +68,13 @@ def pydoc_lm_lamb(config: ConfigDict) -> None:
     Result:   docs/evidence.md; the small version of c4_lm_lamb.
     """
     pydoc_lm_demo(config)
-    config.optimizer = "lamb"
-    config.protocol = "tune_then_compare"
-    config.space = "lamb"
-    config.points = 3
-    config.seeds = 5
+    config.update(
+        optimizer="lamb",
+        protocol="tune_then_compare",
+        space="lamb",
+        points=3,
+        seeds=5,
+    )
 
 
 def pydoc_lm_diff(config: ConfigDict) -> None:
@@ -91,9 +98,11 @@ def pydoc_lm_quick(config: ConfigDict) -> None:
     Result:   a table of losses with n = 1, hence no interval and no verdict.
     """
     pydoc_lm_demo(config)
-    config.seeds = 1
-    config.steps = 800
-    config.eval_every = 400
+    config.update(
+        seeds=1,
+        steps=800,
+        eval_every=400,
+    )
 
 
 def pydoc_bert_demo(config: ConfigDict) -> None:
@@ -104,9 +113,11 @@ def pydoc_bert_demo(config: ConfigDict) -> None:
     Result:   a table of errors at masked positions; the small version of wikipedia_bert_2b_paper.
     """
     pydoc_lm_demo(config)
-    config.workload = "pydoc_bert"
-    config.space = "pydoc_bert_adamw"
-    config.eval_every = 800
+    config.update(
+        workload="pydoc_bert",
+        space="pydoc_bert_adamw",
+        eval_every=800,
+    )
 
 
 def pydoc_returns(config: ConfigDict) -> None:
@@ -124,16 +135,17 @@ def pydoc_returns(config: ConfigDict) -> None:
               eval_measurements.csv stand beside them, and of each question TRIAL/downstream. See
               docs/downstream.md.
     """
-    config.workload = "pydoc_lm:pydoc_returns"
-    config.finetune_from = "pydoc_lm_demo"
-    config.optimizer = "adamw"
-    config.protocol = "grid"
-    config.space = "pydoc_returns_adamw"
-    config.points = 1
-    config.seeds = 3
-    config.eval_every = 209  # an epoch
-    config.steps = 627
-    config.downstream = "pydoc_returns"
+    config.update(
+        workload="pydoc_lm:pydoc_returns",
+        finetune_from="pydoc_lm_demo",
+        optimizer="adamw",
+        protocol="grid",
+        space="pydoc_returns_adamw",
+        points=1,
+        eval_every=209,  # an epoch
+        steps=627,
+        downstream="pydoc_returns",
+    )
 
 
 def pydoc_returns_scratch(config: ConfigDict) -> None:
@@ -147,6 +159,4 @@ def pydoc_returns_scratch(config: ConfigDict) -> None:
     config.finetune_from = ""
 
 
-def get_config(argument: str) -> ConfigDict:
-    """Returns the configuration of study `pydoc_<argument>`."""
-    return member("pydoc", argument, globals())
+get_config = family("pydoc", globals())

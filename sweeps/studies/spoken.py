@@ -1,6 +1,6 @@
 """Speech, small: Conformers on synthesised speech."""
 
-from sweeps.studies import ConfigDict, member
+from sweeps.studies import ConfigDict, family
 from workloads import catalog
 
 
@@ -15,13 +15,14 @@ def spoken_digits_conformer_demo(config: ConfigDict) -> None:
     One point of NAdamW, chosen beforehand on standard attention (spaces/spoken_digits_nadamw.json);
     spoken_digits_conformer_evidence tunes.
     """
-    config.workload = "spoken_digits_conformer"
-    config.protocol = "grid"
-    config.space = "spoken_digits_nadamw"
-    config.points = 1
-    config.seeds = 3
-    config.eval_every = 50
-    config.log_every = 10
+    config.update(
+        workload="spoken_digits_conformer",
+        protocol="grid",
+        space="spoken_digits_nadamw",
+        points=1,
+        eval_every=50,
+        log_every=10,
+    )
 
 
 def spoken_digits_conformer_evidence(config: ConfigDict) -> None:
@@ -34,10 +35,12 @@ def spoken_digits_conformer_evidence(config: ConfigDict) -> None:
               workload.
     """
     spoken_digits_conformer_demo(config)
-    config.variants = catalog.paper_rows(config.workload)
-    config.protocol = "tune_then_compare"
-    config.points = 3
-    config.seeds = 20
+    config.update(
+        variants=catalog.paper_rows(config.workload),
+        protocol="tune_then_compare",
+        points=3,
+        seeds=20,
+    )
 
 
 def spoken_digits_conformer_tuned(config: ConfigDict) -> None:
@@ -61,9 +64,11 @@ def spoken_digits_conformer_quick(config: ConfigDict) -> None:
     Result:   a WER table with n = 1, hence no interval and no verdict; WER 1: 150 steps are few.
     """
     spoken_digits_conformer_demo(config)
-    config.seeds = 1
-    config.steps = 150
-    config.eval_every = 75
+    config.update(
+        seeds=1,
+        steps=150,
+        eval_every=75,
+    )
 
 
 def spoken_sentences_conformer_demo(config: ConfigDict) -> None:
@@ -74,11 +79,11 @@ def spoken_sentences_conformer_demo(config: ConfigDict) -> None:
     Result:   a WER table; standard attention ended at 0.14 on test with one seed.
     """
     spoken_digits_conformer_demo(config)
-    config.workload = "spoken_sentences_conformer"
-    config.space = "spoken_sentences_nadamw"
-    config.eval_every = 200
+    config.update(
+        workload="spoken_sentences_conformer",
+        space="spoken_sentences_nadamw",
+        eval_every=200,
+    )
 
 
-def get_config(argument: str) -> ConfigDict:
-    """Returns the configuration of study `spoken_<argument>`."""
-    return member("spoken", argument, globals())
+get_config = family("spoken", globals())

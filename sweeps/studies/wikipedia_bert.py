@@ -1,6 +1,6 @@
 """The paper's BERT on Wikipedia."""
 
-from sweeps.studies import ConfigDict, member
+from sweeps.studies import ConfigDict, family
 from sweeps.studies.c4_lm import paper_lm
 
 
@@ -19,11 +19,11 @@ def wikipedia_bert_2b_paper(config: ConfigDict) -> None:
     (AdamW at 1e-3, 3e-4 and 1e-4 on standard attention; spaces/bert_adamw.json).
     """
     paper_lm(config, "wikipedia_bert_2b", "bert_mlm_error", fsdp=16)
-    config.protocol = "tune_then_compare"
-    config.space = "bert_adamw"
-    config.points = 3
+    config.update(
+        protocol="tune_then_compare",
+        space="bert_adamw",
+        points=3,
+    )
 
 
-def get_config(argument: str) -> ConfigDict:
-    """Returns the configuration of study `wikipedia_bert_<argument>`."""
-    return member("wikipedia_bert", argument, globals())
+get_config = family("wikipedia_bert", globals())

@@ -1,7 +1,6 @@
-"""What a study's settings must be, and when two of them are the same study."""
+"""What a study's settings must be."""
 
 import dataclasses
-import pathlib
 from typing import Any
 
 from attention import table as variants_table
@@ -83,26 +82,27 @@ def _check_extra_paths(settings: dict[str, Any]) -> None:
         )
 
 
+# The command takes a temperature alone of a mechanism's hyperparameters.
+_UNKNOWN_TO_INIT2WINIT = (
+    *("kernel", "matmul_precision", "loader_workers", "attention", "diff_head_norm"),
+    *("checkpoint_minutes", "keep_checkpoints", "tensorboard", "profile", "finetune_from"),
+)
+
+
 def _check_init2winit(settings: dict[str, Any]) -> None:
     """Raises ValueError for a setting that init2winit's own trainer has no name for."""
     name = settings["workload"]
     if not init2winit_specs.is_init2winit(name):
         return
     defaults = configs.base().to_dict()
-    same = ["kernel", "matmul_precision", "loader_workers"]
-    same += ["attention", "diff_head_norm"]  # the command takes a temperature alone
-    same += ["checkpoint_minutes", "keep_checkpoints", "tensorboard", "profile", "finetune_from"]
-    for key in same:
-        if settings[key] != defaults[key]:
+    allowed = {key: defaults[key] for key in _UNKNOWN_TO_INIT2WINIT}
+    # Its schedule ends with the training, and it saves when it evaluates.
+    allowed |= {"step_hint": settings["steps"], "checkpoint_every": settings["eval_every"]}
+    for key, value in allowed.items():
+        if settings[key] != value:
             raise ValueError(
-                f"{name} is trained by init2winit's own trainer, which knows no {key}: leave it at "
-                f"{defaults[key]!r}"
-            )
-    for key, other in (("step_hint", "steps"), ("checkpoint_every", "eval_every")):
-        if settings[key] != settings[other]:
-            raise ValueError(
-                f"{name}: {key} is {settings[key]}, {other} is {settings[other]}: init2winit's "
-                f"schedule ends with the training, and it saves when it evaluates; leave {key} at 0"
+                f"{name} is trained by init2winit's own trainer, which knows no {key}: it is "
+                f"{settings[key]!r} and must be {value!r}; leave it at {defaults[key]!r}"
             )
     if settings["optimizer"] not in init2winit_specs.OPTIMIZERS:
         raise ValueError(
@@ -167,8 +167,10 @@ def _check_names(settings: dict[str, Any]) -> None:
     for key in ("name", "experiment_dir"):
         if not settings[key]:
             raise ValueError(f"{key} is empty; a study needs one: --config.{key}=...")
-    if not variants or len(set(variants)) < len(variants):
-        raise ValueError(f"variants={shown(variants)}: give each variant once, at least one")
+    if not variants or len(set(variants)) < len(variants) or len(variants) > keys.MOST_VARIANTS:
+        raise ValueError(
+            f"variants={shown(variants)}: give each variant once, 1 to {keys.MOST_VARIANTS} of them"
+        )
     if settings["baseline"] not in variants:
         raise ValueError(
             f"baseline {settings['baseline']!r} is not among the variants: {', '.join(variants)}"
@@ -191,22 +193,4 @@ def _check_size(settings: dict[str, Any]) -> None:
             f"{trials:,} trials: {len(settings['variants'])} variants, {settings['points']:,} "
             f"points, {settings['seeds']:,} seeds, {settings['tuning_seeds']:,} tuning_seeds; a "
             f"study may have {keys.MOST_TRIALS:,}. Lower one of them, or make several studies"
-        )
-
-
-def check_same(settings: dict[str, Any], record: dict[str, Any], where: pathlib.Path) -> None:
-    """Raises ValueError where the study on disk is another one, naming the keys that differ."""
-    stored = configs.of_this_version(record["config"])
-    free = {key for key, role in keys.roles().items() if role.may_change}
-    if stored["diagnostics"]:  # what is recorded would not fit what other examples give
-        free.remove("diagnostics_examples")
-    differing = [
-        f"{key}: {stored.get(key)!r} there, {value!r} now"
-        for key, value in settings.items()
-        if key not in free and stored.get(key) != value
-    ]
-    if differing:
-        raise ValueError(
-            f"{where} holds another study of that name ({'; '.join(differing)}). "
-            "Choose another --config.name, or remove the directory"
         )

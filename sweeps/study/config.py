@@ -1,7 +1,7 @@
 """Study configurations: where they are, and how a command line changes them.
 
-A study file defines `get_config()`, or `get_config(argument)` for a family of studies, which starts
-from `base()`. Keys are locked: an unknown one is refused.
+A study is a file that defines `get_config()`, or `get_config(argument)` for a family of studies. It
+starts from `base()`. Keys are locked: an unknown one is refused.
 """
 
 import ast
@@ -21,6 +21,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from attention import files
+from attention.table import unknown
 from sweeps.launchers.config_keys import shown
 from sweeps.records import layout
 from sweeps.study import keys, selection
@@ -73,10 +74,8 @@ def parse(name: str, overrides: list[str]) -> ml_collections.ConfigDict:
     name: a shipped study, `FAMILY_ARGUMENT` or `FAMILY:ARGUMENT`, or a file, `FILE.py` or
     `FILE.py:ARGUMENT`. Raises ValueError for an unknown study or key, or a value of the wrong type.
     """
-    path, argument = _file(name)
-    config = _load(path, argument)
-    _override(config, overrides, path)
-    _drop_paper_table(config, _keys_of(overrides))
+    config = _load(*_file(name))
+    _drop_paper_table(config, _override(config, overrides))
     return config
 
 
@@ -85,38 +84,46 @@ def _file(name: str) -> tuple[pathlib.Path, str | None]:
     path = files.typed_path(name)
     if (file := re.fullmatch(r"(?s)(.*?\.py)(?::(.*))?", str(path))) and os.path.isfile(file[1]):
         return pathlib.Path(file[1]), file[2]
-    studies, family = shipped(), name.partition(":")[0]
-    if study := studies.get(name.replace(":", "_")):
+    studies, full_name = shipped(), name.replace(":", "_")
+    if study := studies.get(full_name):
         return study.path, study.argument
-    nearest = difflib.get_close_matches(name.replace(":", "_"), studies, n=1)
-    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    family = name.partition(":")[0]
     members = [study for study in studies if study.startswith(f"{family}_")] or studies
-    raise ValueError(
-        f"no study {shown(name)}: give a .py file or one of {', '.join(members)}.{hint}"
-    )
+    raise ValueError(f"{unknown('study', full_name, members)} Or give a .py file")
 
 
-def _keys_of(overrides: list[str]) -> list[str]:
-    return [override.removeprefix("--config.").split("=")[0] for override in overrides]
+def _override(config: ml_collections.ConfigDict, overrides: list[str]) -> list[str]:
+    """Changes a config by `--config.key=value`; returns the keys.
 
-
-def _override(
-    config: ml_collections.ConfigDict, overrides: list[str], path: pathlib.Path | str
-) -> None:
+    Raises ValueError for an unknown key, or a value of the wrong type.
+    """
+    known = keys.every()
+    changed = []
     for override in overrides:
-        if not override.startswith("--config.") or "=" not in override:
+        key, is_change, value = override.removeprefix("--config.").partition("=")
+        if not is_change or not override.startswith("--config."):
             raise ValueError(
                 f"{override!r} is not understood; change the study by --config.KEY=VALUE"
             )
-    values = flags.FlagValues()
-    try:
-        # Defines the flags of the overrides, too; a config that is given is not loaded again.
-        config_flags.DEFINE_config_dict(
-            "config", config, flag_values=values, sys_argv=["sweeps", *overrides]
-        )
-        values(["sweeps", *overrides])
-    except (AttributeError, LookupError, TypeError, ValueError, flags.Error) as error:
-        raise ValueError(_explain(path, overrides, error)) from error
+        if key not in known:
+            nearest = difflib.get_close_matches(key, known, n=1)
+            hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+            raise ValueError(
+                f"unknown config key {shown(key)}.{hint} `python -m sweeps keys` lists them all"
+            )
+        arguments = ["sweeps", override]
+        values = flags.FlagValues()
+        try:
+            config_flags.DEFINE_config_dict(
+                "config", config, flag_values=values, sys_argv=arguments
+            )
+            values(arguments)
+        except (LookupError, TypeError, ValueError, flags.Error) as error:
+            raise ValueError(
+                f"{key} is {shown(value)}; it must be {known[key].describe()}"
+            ) from error
+        changed.append(key)
+    return changed
 
 
 def changed(
@@ -129,8 +136,7 @@ def changed(
     """
     config = base()
     config.update(settings)
-    _override(config, overrides, settings["name"])
-    changes = {key.split(".")[0]: key for key in _keys_of(overrides)}
+    changes = {key.split(".")[0]: key for key in _override(config, overrides)}
     if fixed := [key for group, key in changes.items() if group not in changeable]:
         raise ValueError(
             f"{fixed[0]} is what the study was trained with, and stays; what may be given here: "
@@ -142,7 +148,7 @@ def changed(
 
 
 def _load(path: pathlib.Path, argument: str | None) -> ml_collections.ConfigDict:
-    """Returns what a study file's get_config makes, with the keys and types of `base`.
+    """Returns what a file's get_config makes, with the keys and types of `base`.
 
     Raises ValueError, with the line, for whatever goes wrong in a file that a person wrote.
     """
@@ -160,15 +166,12 @@ def _load(path: pathlib.Path, argument: str | None) -> ml_collections.ConfigDict
             lines = [error.lineno]
         where = f", line {lines[-1]}" if lines else ""
         raise ValueError(f"{path}{where}: {type(error).__name__}: {error}") from error
-    if not isinstance(config, ml_collections.ConfigDict):
+    names = flat(config.to_dict()) if isinstance(config, ml_collections.ConfigDict) else {}
+    if differing := set(names) ^ set(keys.every()):
+        which = f"; {', '.join(sorted(differing))} differ" if names else ""
         raise ValueError(
-            f"{path}: a study file defines get_config(), and that returns "
-            "sweeps.study.config.base() with the changes it makes"
-        )
-    if differing := set(flat(config.to_dict())) ^ set(keys.every()):
-        raise ValueError(
-            f"{path}: the config lacks or adds {', '.join(sorted(differing))}; start from "
-            "sweeps.study.config.base() and leave it locked"
+            f"{path}: a study defines get_config(), and that returns "
+            f"sweeps.study.config.base(), locked, with the changes it makes{which}"
         )
     return config
 
@@ -196,20 +199,6 @@ def _drop_paper_table(config: ml_collections.ConfigDict, changed: list[str]) -> 
         config.paper_table = ""
 
 
-def _explain(path: pathlib.Path | str, overrides: list[str], error: BaseException) -> str:
-    known = keys.every()
-    for override, key in zip(overrides, _keys_of(overrides), strict=True):
-        if key not in known:
-            nearest = difflib.get_close_matches(key, known, n=1)
-            hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-            return f"unknown config key {shown(key)}.{hint} `python -m sweeps keys` lists them all"
-        # The library calls it a flag, and says Python's types.
-        if str(error).startswith(f"flag --config.{key}="):
-            value = override.partition("=")[2]
-            return f"{key} is {shown(value)}; it must be {known[key].describe()}"
-    return f"{path} with {' '.join(overrides) or 'no overrides'}: {error}"
-
-
 def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a stored config, with defaults for keys that it lacks."""
     config = base().to_dict()
@@ -225,10 +214,10 @@ def of_this_version(stored: Mapping[str, Any]) -> dict[str, Any]:
     Raises ValueError where it has a key that this version does not know.
     """
     config = completed(stored)
-    if unknown := sorted(flat(config).keys() - keys.every().keys()):
+    if added := sorted(flat(config).keys() - keys.every().keys()):
         raise ValueError(
             f"study {stored.get('name')} has settings that this version does not know: "
-            f"{', '.join(unknown)}. {keys.OTHER_VERSION}"
+            f"{', '.join(added)}. {keys.OTHER_VERSION}"
         )
     return config
 

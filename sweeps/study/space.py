@@ -9,15 +9,19 @@ import json
 import math
 import os
 import pathlib
+from collections.abc import Iterable
 from typing import Any
 
-from attention.table import unknown
 from sweeps.launchers.config_keys import shown
 from sweeps.study import halton
 
 Point = dict[str, float]
 SHIPPED = pathlib.Path(__file__).parents[1] / "spaces"
 _RANGE, _POINTS = {"min", "max", "scaling"}, {"feasible_points"}
+_DIMENSION = (
+    "{'min', 'max', 'scaling': 'linear' or 'log'} with min ≤ max, and min > 0 where it is 'log', "
+    "or {'feasible_points': [...]} with at least one; all finite numbers"
+)
 
 
 def points(search_space: dict[str, Any] | list[Point], n: int) -> list[Point]:
@@ -50,58 +54,46 @@ def _value(dimension: dict[str, Any], coordinate: float) -> Any:
 
 def check(search_space: Any) -> None:
     """Raises ValueError, naming the hyperparameter, unless it has one of AlgoPerf's two forms."""
-    if not isinstance(search_space, dict | list):
-        kind = type(search_space).__name__
-        raise ValueError(f"a search space is a dict of ranges or a list of points, not {kind}")
-    if not search_space:
-        raise ValueError("the search space is empty; give at least one hyperparameter or point")
+    if not isinstance(search_space, dict | list) or not search_space:
+        raise ValueError(
+            "a search space is a dict of ranges or a list of points, at least one; "
+            f"it is {shown(search_space)}"
+        )
     if isinstance(search_space, dict):
         for name, dimension in search_space.items():
-            _check_dimension(name, dimension)
+            if not _is_dimension(dimension):
+                raise ValueError(f"{name} is {shown(dimension)}; it must be {_DIMENSION}")
         return
-    keys = set(search_space[0]) if isinstance(search_space[0], dict) else set()
     for number, point in enumerate(search_space):
-        if not isinstance(point, dict) or not point:
-            raise ValueError(f"point {number} of the search space is no dict of values: {point!r}")
-        if set(point) != keys:
+        if not isinstance(point, dict) or not point or not _are_finite(point.values()):
+            raise ValueError(
+                f"point {number} of the search space is {shown(point)}; it must be a dict of "
+                "finite numbers"
+            )
+        if set(point) != set(search_space[0]):
             raise ValueError(
                 f"point {number} of the search space has {sorted(point)}, point 0 has "
-                f"{sorted(keys)}; all points need the same hyperparameters"
+                f"{sorted(search_space[0])}; all points need the same hyperparameters"
             )
-        for name, value in point.items():
-            _check_number(f"{name} of point {number}", value)
 
 
-def _check_dimension(name: str, dimension: Any) -> None:
-    if not isinstance(dimension, dict) or set(dimension) not in (_RANGE, _POINTS):
-        raise ValueError(
-            f"{name}: {dimension!r} is neither {{'min', 'max', 'scaling'}} nor "
-            "{'feasible_points'}"
-        )
-    if "feasible_points" in dimension:
+def _is_dimension(dimension: Any) -> bool:
+    if not isinstance(dimension, dict):
+        return False
+    if set(dimension) == _POINTS:
         choices = dimension["feasible_points"]
-        if not isinstance(choices, list) or not choices:
-            raise ValueError(f"{name}: feasible_points is {choices!r}; give a list of 1 or more")
-        for choice in choices:
-            _check_number(f"a feasible point of {name}", choice)
-        return
-    low, high, scaling = dimension["min"], dimension["max"], dimension["scaling"]
-    _check_number(f"min of {name}", low)
-    _check_number(f"max of {name}", high)
-    if scaling not in ("linear", "log"):
-        raise ValueError(f"{name}: {unknown('scaling', scaling, ('linear', 'log'))}")
-    if low > high:
-        raise ValueError(f"{name}: min {low} is above max {high}; exchange them")
-    if scaling == "log" and low <= 0:
-        raise ValueError(
-            f"{name}: log scaling needs min > 0, but it is {low}; raise min or use linear scaling"
-        )
+        return isinstance(choices, list) and bool(choices) and _are_finite(choices)
+    if set(dimension) != _RANGE or not _are_finite((dimension["min"], dimension["max"])):
+        return False
+    has_scaling = dimension["scaling"] == "linear" or (
+        dimension["scaling"] == "log" and dimension["min"] > 0
+    )
+    return has_scaling and dimension["min"] <= dimension["max"]
 
 
-def _check_number(what: str, value: Any) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not abs(value) < math.inf:
-        raise ValueError(f"{what} is {value!r}; it must be a finite number")
+def _are_finite(values: Iterable[Any]) -> bool:
+    """Returns whether all are numbers; a JSON file's NaN and Infinity are none, nor is true."""
+    return all(type(value) in (int, float) and abs(value) < math.inf for value in values)
 
 
 def load(name: str) -> dict[str, Any] | list[Point]:

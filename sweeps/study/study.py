@@ -1,7 +1,6 @@
 """A study: a checked configuration, its points, its stages, and the trials they consist of."""
 
 import dataclasses
-import functools
 import json
 import os
 import pathlib
@@ -66,16 +65,22 @@ class Study:
         selected = selection["points"] if stage == "compare" and selection else {}
         if stage == "compare" and not selected:
             raise ValueError("stage 'compare' needs the points that stage 'tune' selects")
+        starts = {(start.variant, start.seed): start for start in self.starts}
         return [
-            self._trial(stage, group.variant, selected[group.variant] if selected else point, seed)
+            self._trial(
+                stage,
+                group.variant,
+                selected[group.variant] if selected else point,
+                seed,
+                starts.get((group.variant, seed)),
+            )
             for group in stages.groups(self.settings, stage)
             for point in range(group.points)
             for seed in group.seeds
         ]
 
-    def _trial(self, stage: str, variant: str, point: int, seed: int) -> Trial:
+    def _trial(self, stage: str, variant: str, point: int, seed: int, start: Start | None) -> Trial:
         settings, entry = self.settings, catalog.get(self.workload)
-        start = self._starts.get((variant, seed))
         values = {name: settings[name] for name in SETTINGS}
         values["mesh"] = checks.options(settings).mesh
         return Trial(
@@ -96,25 +101,6 @@ class Study:
             **values,
         )
 
-    @functools.cached_property
-    def _starts(self) -> dict[tuple[str, int], Start]:
-        return {(start.variant, start.seed): start for start in self.starts}
-
-    def tuned_values(self) -> dict[str, dict[int, dict[str, float | None]]]:
-        """Returns what 'tune' measured, when it is over.
-
-        Of each tuned variant and point the trials' best validation metrics by path, None for a lost
-        trial (`sweeps.study.selection`). Raises ValueError where a trial that is done cannot be
-        read.
-        """
-        entry = catalog.get(self.workload)
-        metric = f"validation/{entry.metric}"
-        values: dict[str, dict[int, dict[str, float | None]]] = {}
-        for trial in self.trials("tune"):
-            value = selection.trial_value(self.directory / trial.path, metric, entry.mode)
-            values.setdefault(trial.variant, {}).setdefault(trial.point, {})[trial.path] = value
-        return values
-
 
 def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
     """Returns the study a config describes, with defaults filled in and everything checked.
@@ -126,8 +112,6 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
     keys.check(settings)
     # --config.variants=standard,laser arrives as one string.
     names = [name for part in settings["variants"] for name in part.split(",") if name.strip()]
-    if len(names) > keys.MOST_VARIANTS:
-        raise ValueError(f"{len(names):,} variants; a study may have {keys.MOST_VARIANTS}")
     settings["variants"] = [variants_table.canonical(name) for name in names]
     for key in ("baseline", "tuning_variant"):
         settings[key] = variants_table.canonical(settings[key])

@@ -7,9 +7,9 @@ import uuid
 from typing import Any
 
 from sweeps.records import layout, provenance, stages, status
-from sweeps.study import checks, selection
+from sweeps.study import config, keys, selection
 from sweeps.study.study import Study
-from sweeps.study.trial import Trial, from_record, read
+from sweeps.study.trial import CHANGEABLE, Trial, from_record
 from workloads import catalog
 
 
@@ -46,34 +46,36 @@ def prepare(study: Study) -> None:
 
 
 def check_same(study: Study) -> None:
-    """Raises ValueError where the study's directory holds another study."""
+    """Raises ValueError where the study's directory holds another study, naming what differs."""
     directory = study.directory
     if not (directory / layout.STUDY).exists():
         return
     record = layout.study_record(directory)
-    checks.check_same(study.settings, record, directory)
-    recorded = next(directory.glob(f"*/*/*/trial_*/{layout.TRIAL}"), None)
-    if recorded is not None:  # of another schema: before anything is written
-        read(recorded.parent)
+    stored = config.of_this_version(record["config"])
+    changeable = {key for key, role in keys.roles().items() if role.may_change}
+    if stored["diagnostics"]:  # what is recorded would not fit what other examples give
+        changeable.remove("diagnostics_examples")
+    differing = [
+        f"{key}: {stored.get(key)!r} there, {value!r} now"
+        for key, value in study.settings.items()
+        if key not in changeable and stored.get(key) != value
+    ]
     common = min(len(record["points"]), len(study.points))
     if list(study.points[:common]) != record["points"][:common]:
-        raise ValueError(
-            f"{directory}: space {study.settings['space']!r} gives other points than when the "
-            "study began. Choose another --config.name, or restore the space"
+        differing.append(
+            f"space {study.settings['space']!r} gives other points than when the study began"
         )
-    _check_starts(study, record)
-
-
-def _check_starts(study: Study, record: dict[str, Any]) -> None:
-    """Raises ValueError where trials would start from other parameters than when it began."""
     contents = {(row["variant"], row["seed"]): row["content"] for row in record.get("starts", ())}
-    for start in study.starts:
-        if contents.get((start.variant, start.seed), start.content) != start.content:
-            raise ValueError(
-                f"{study.directory}: {start.checkpoint}, from which {start.variant} starts with "
-                f"seed {start.seed}, holds other parameters than when the study began. Choose "
-                "another --config.name, or restore that study"
-            )
+    differing += [
+        f"{start.checkpoint} holds other parameters than when the study began"
+        for start in study.starts
+        if contents.get((start.variant, start.seed), start.content) != start.content
+    ]
+    if differing:
+        raise ValueError(
+            f"{directory} holds another study of that name ({'; '.join(differing)}). "
+            "Choose another --config.name, or remove the directory"
+        )
 
 
 def select(study: Study, choice: str = "") -> dict[str, Any]:
@@ -86,14 +88,22 @@ def select(study: Study, choice: str = "") -> dict[str, Any]:
     chooses nothing.
     """
     entry, path = catalog.get(study.workload), study.directory / layout.SELECTION
-    begun, values = _begun(study), study.tuned_values()
+    metric = f"validation/{entry.metric}"
+    begun = _begun(study)
+    # Of each tuned variant and point the trials' best validation metrics, None for a lost trial.
+    values: dict[str, dict[int, list[float | None]]] = {}
+    lost = []
+    for trial in study.trials("tune"):
+        value = selection.trial_value(study.directory / trial.path, metric, entry.mode)
+        values.setdefault(trial.variant, {}).setdefault(trial.point, []).append(value)
+        if value is None:
+            lost.append(trial.path)
     # What a person has decided against, by tuned variant.
     remembered = {} if choice else layout.read_record(path).get("kept", {})
     chosen: dict[str, int] = {}
     kept: dict[str, int | None] = {}
     for variant, by_point in values.items():
-        seeds = {point: list(by_path.values()) for point, by_path in by_point.items()}
-        best, before = selection.best_point(seeds, entry.mode), begun.get(variant)
+        best, before = selection.best_point(by_point, entry.mode), begun.get(variant)
         again = variant in remembered and remembered[variant] == best
         if before is not None and before != best and (choice == "keep" or again):
             kept[variant], best = best, before
@@ -105,25 +115,14 @@ def select(study: Study, choice: str = "") -> dict[str, Any]:
             )
         chosen[variant] = best
     _check_begun(study, begun, chosen, choice)
-    tuned = stages.tuned(study.settings).items()
-    trials = [
-        trial
-        for by_point in values.values()
-        for by_path in by_point.values()
-        for trial in by_path.items()
-    ]
     record = {
-        "metric": f"validation/{entry.metric}",
+        "metric": metric,
         "mode": entry.mode,
         "from_stage": "tune",
-        "points": {variant: chosen[source] for variant, source in tuned},
-        "trials": {
-            variant: layout.trial_path(
-                "tune", source, study.workload, chosen[source], study.settings["first_seed"]
-            )
-            for variant, source in tuned
+        "points": {
+            variant: chosen[source] for variant, source in stages.tuned(study.settings).items()
         },
-        "lost": [path for path, value in trials if value is None],
+        "lost": lost,
     }
     if kept:  # what validation would choose instead
         record["kept"] = kept
@@ -173,8 +172,7 @@ def materialise(study: Study, stage: str, trials: list[Trial]) -> list[Trial]:
 
     A recorded trial that has not ended takes over what may change (`trial.CHANGEABLE`), for its
     next attempt. One that is done or diverged stays as it was recorded. Returns the trials as they
-    are recorded. Raises ValueError where a trial's
-    directory holds another trial.
+    are recorded. Raises ValueError where a trial's directory holds another trial.
     """
     folder = study.directory / stage
     folder.mkdir(exist_ok=True)
@@ -199,7 +197,8 @@ def _write_trial(directory: pathlib.Path, trial: Trial) -> Trial:
             f"{directory} holds trial {recorded.id}, this study wants {trial.id} there. "
             "Choose another --config.name, or remove that directory"
         )
-    changed = recorded.with_changes(trial)
+    changes = {name: getattr(trial, name) for name in CHANGEABLE}
+    changed = dataclasses.replace(recorded, **changes)
     if changed == recorded or status.read(directory)["state"] in ("done", "diverged"):
         return recorded
     layout.write_json(path, record | changed.to_json())

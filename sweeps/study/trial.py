@@ -120,11 +120,6 @@ class Trial:
         text = json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def with_changes(self, other: "Trial") -> "Trial":
-        """Returns the trial with the values of `other` for what ids leave out."""
-        changes = {name: getattr(other, name) for name in CHANGEABLE}
-        return dataclasses.replace(self, **changes)
-
     @property
     def path(self) -> str:
         """Directory relative to the study's."""
@@ -150,7 +145,7 @@ class Trial:
 _ROLES = keys.roles()
 # Fields that are keys of a study.
 SETTINGS = tuple(field.name for field in dataclasses.fields(Trial) if field.name in _ROLES)
-# Where things lie that a worker needs beside the data.
+# Where things lie that a job needs beside the data.
 EXTRA_PATHS = tuple(name for name in SETTINGS if _ROLES[name] is Role.PATH)
 # Fields that may change until a trial is finished: results differ by rounding alone.
 CHANGEABLE = (*(name for name in SETTINGS if _ROLES[name].may_change), "start_from")

@@ -112,9 +112,9 @@ _COMMAND = re.compile(
 )
 
 
-@pytest.mark.parametrize("room", floor_plan.ROOMS)
-def test_paths_in_printed_commands_are_quoted(room):
-    for path in floor_plan.files(room):
+@pytest.mark.parametrize("package", floor_plan.PACKAGES)
+def test_paths_in_printed_commands_are_quoted(package):
+    for path in floor_plan.files(package):
         for text in ast.walk(ast.parse(path.read_text("utf-8"))):
             before = ""
             for part in text.values if isinstance(text, ast.JoinedStr) else ():
