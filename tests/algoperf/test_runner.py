@@ -159,7 +159,10 @@ def test_an_evaluation_that_failed_is_told(folder):
         ({"workload": "imagenet_vit_post_ln"}, "cannot run it"),
         ({"workload": "librispeech_deepspeech"}, "its model has no attention"),
         ({"workload": "imagenet_vitt"}, "did you mean 'imagenet_vit'"),
-        ({"workload": "finewebedu_lm", "attention": "laser+qk_norm"}, "has no row 'laser+qk_norm'"),
+        (
+            {"workload": "finewebedu_lm", "attention": "laser+qk_norm"},
+            "cannot have variant 'laser+qk_norm'",
+        ),
         ({"workload": None}, "Flag --workload must have a value"),
         ({"skip_evals": "perhaps"}, "submission_runner.py's flags"),
         ({"workload": "librispeech_conformer"}, "vocab_path is not given"),
