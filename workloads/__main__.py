@@ -71,10 +71,11 @@ def main(arguments: list[str] | None = None) -> int:
         hint = f". Flags of {runner} follow after `--`: ... -- {flags}" if runner else ""
         parser.error(f"unrecognized arguments: {flags}{hint}")
     try:
-        return int(options.run(options))
+        options.run(options)
     except (ValueError, OSError) as error:
         print(f"python -m workloads: {errors.message(error)}", file=sys.stderr)
         return 2
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -179,7 +180,7 @@ def _add_init2winit(commands: "argparse._SubParsersAction[argparse.ArgumentParse
     data.set_defaults(run=_init2winit_data)
 
 
-def _list(options: argparse.Namespace) -> int:
+def _list(options: argparse.Namespace) -> None:
     del options
     for name, entry in catalog.WORKLOADS.items():
         print(f"{name}: {entry.description}")
@@ -194,7 +195,6 @@ def _list(options: argparse.Namespace) -> int:
     able = [name for name, entry in catalog.WORKLOADS.items() if entry.support.decoder]
     print(f"MODEL:SUITE: a decoder fine-tuned on questions, such as {able[-1]}:pydoc_returns")
     print(f"    MODEL of {', '.join(able)}; SUITE of {', '.join(finetuning_specs.SUITES)}")
-    return 0
 
 
 def _targets(entry: WorkloadSpec) -> str:
@@ -211,9 +211,10 @@ def _data(options: argparse.Namespace) -> tuple[Any, str]:
     return module, str(options.data_dir or catalog.default_data_dir(options.name))
 
 
-def _prepare(options: argparse.Namespace) -> int:
+def _prepare(options: argparse.Namespace) -> None:
     if options.name == _DOWNSTREAM:
-        return _prepare_downstream(options)
+        _prepare_downstream(options)
+        return
     module, directory = _data(options)
     if catalog.get(options.name).embedded:
         if options.manual_dir:
@@ -227,10 +228,9 @@ def _prepare(options: argparse.Namespace) -> int:
 
         embedded.prepare(directory)
     print(f"{options.name}: prepared in {directory}")
-    return 0
 
 
-def _prepare_downstream(options: argparse.Namespace) -> int:
+def _prepare_downstream(options: argparse.Namespace) -> None:
     from workloads.downstream import conversion, embedded
 
     directory = _downstream_dir(options)
@@ -241,7 +241,6 @@ def _prepare_downstream(options: argparse.Namespace) -> int:
     else:
         embedded.prepare(directory)
     print("\n".join(conversion.check(directory)))
-    return 0
 
 
 def _downstream_dir(options: argparse.Namespace) -> str:
@@ -255,63 +254,57 @@ def _downstream_dir(options: argparse.Namespace) -> str:
     return str(options.data_dir)
 
 
-def _check(options: argparse.Namespace) -> int:
+def _check(options: argparse.Namespace) -> None:
     if options.name == _DOWNSTREAM:
         from workloads.downstream import conversion
 
-        print("\n".join(conversion.check(_downstream_dir(options))))
-        return 0
-    module, directory = _data(options)
-    full = options.full and not catalog.get(options.name).embedded
-    lines = module.check(directory, full=True) if full else module.check(directory)
+        lines = conversion.check(_downstream_dir(options))
+    else:
+        module, directory = _data(options)
+        full = options.full and not catalog.get(options.name).embedded
+        lines = module.check(directory, full=True) if full else module.check(directory)
     print("\n".join(lines))
-    return 0
 
 
-def _bench(options: argparse.Namespace) -> int:
+def _bench(options: argparse.Namespace) -> None:
     from workloads import bench
 
     directory = str(options.data_dir or catalog.default_data_dir(options.name))
     names = options.variants.split(",")
     for line in bench.lines(options.name, directory, names, options.batch_size):
         print(line, flush=True)
-    return 0
 
 
-def _algoperf(options: argparse.Namespace) -> int:
+def _algoperf(options: argparse.Namespace) -> None:
     from workloads.algoperf import preflight, runner
 
     request = preflight.Request(options.attention, options.tau, tuple(options.arguments))
     runner.run(request, options.algoperf_dir, options.tiny)
-    return 0
 
 
-def _algoperf_data(options: argparse.Namespace) -> int:
+def _algoperf_data(options: argparse.Namespace) -> None:
     from workloads.algoperf import tiny_data, tiny_sizes
 
     files.check_output_directory(options.directory, "DIR")
     path = tiny_data.prepare(options.directory, options.workload)
     sizes = tiny_sizes.read_sizes(path, options.workload)
     print(f"{path}: fabricated data for {options.workload}, {sizes} examples")
-    return 0
 
 
-def _init2winit(options: argparse.Namespace) -> int:
+def _init2winit(options: argparse.Namespace) -> None:
     from workloads.algoperf import preflight
     from workloads.init2winit import runner
 
     request = preflight.Request(options.attention, options.tau, tuple(options.arguments))
     runner.run(request, options.init2winit_dir, options.data_dir)
-    return 0
 
 
-def _init2winit_data(options: argparse.Namespace) -> int:
+def _init2winit_data(options: argparse.Namespace) -> None:
     from workloads.init2winit import tiny_data
 
     files.check_output_directory(options.directory, "DIR")
     path = tiny_data.prepare(options.directory, options.dataset)
     print(f"{path}: {options.dataset}, small data; give init2winit --data_dir={path}")
-    return 0
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ def check_variant(name: str, variant: str, kernel: str = "xla") -> None:
                 "there; use kernel='xla', which leaves the sum to the model"
             )
     if reason := support.refusal(variant):
-        raise ValueError(f"{name} has no row {variant!r}: {reason}")
+        raise ValueError(f"{name} cannot have variant {variant!r}: {reason}")
 
 
 def _check_options(name: str, options: Options) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from workloads.storage import tfds_directory, tfds_writer, token_records, tokenizer
+from workloads.storage import tfds_directory, token_records, tokenizer
 
 # fmt: off
 _SYLLABLES = (
@@ -68,7 +68,7 @@ def write_text_dataset(
     import tensorflow_datasets as tfds
 
     directory = tfds_directory.directory_of(tree, dataset)
-    tfds_writer.write_dataset(
+    tfds_directory.write_dataset(
         directory,
         dataset=dataset,
         splits={

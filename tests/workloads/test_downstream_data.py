@@ -14,12 +14,12 @@ from workloads import __main__ as commands
 from workloads.base.errors import DataError
 from workloads.downstream import conversion, local_data, suites
 from workloads.downstream.data_sets import DATA_SETS
-from workloads.storage import tfds_directory, tfds_writer
+from workloads.storage import tfds_directory
 
 
 def _tfds(tree, dataset, features, splits):
     directory = tfds_directory.directory_of(tree, dataset)
-    tfds_writer.write_dataset(
+    tfds_directory.write_dataset(
         directory,
         dataset=dataset,
         splits=splits,

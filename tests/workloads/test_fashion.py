@@ -5,13 +5,7 @@ import errno
 import gc
 import gzip
 import hashlib
-import os
-import random
 import re
-import signal
-import subprocess
-import sys
-import time
 
 import jax
 import numpy as np
@@ -27,8 +21,6 @@ from workloads.base.errors import DataError
 from workloads.images import fashion, imagenet, images
 from workloads.storage import preparation, tfrecord
 
-# The real files, where somebody has them: `.ci/run` gets them.
-REAL = os.environ.get("ATTNPERF_FASHION_DIR", "")
 TRAIN, TEST = 60, 10
 TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS = fashion.FILES
 
@@ -237,26 +229,3 @@ def test_one_channel_becomes_three_on_the_device(prepared):
     deviation = np.array([0.229, 0.224, 0.225], np.float32) * 255
     batch = next(_workload()._build_input_queue(jax.random.key(0), "test", prepared, 2))
     np.testing.assert_allclose(batch["inputs"][0], (picture - mean) / deviation, rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_the_real_files(tmp_path, monkeypatch):
-    """Prepared by the command, killed at any moment: it goes on, to the same pictures."""
-    if not REAL:
-        pytest.skip("ATTNPERF_FASHION_DIR names no folder of Fashion-MNIST's files")
-    monkeypatch.undo()
-    data = tmp_path / "data"
-    arguments = [sys.executable, "-m", "workloads"]
-    prepare = [*arguments, "prepare", "fashion_vit", f"--data_dir={data}", f"--from={REAL}"]
-    for _ in range(2):
-        with subprocess.Popen(prepare) as process:
-            time.sleep(random.Random(time.time()).uniform(3.0, 12.0))
-            process.send_signal(signal.SIGKILL)
-    subprocess.run(prepare, check=True)
-    check = [*arguments, "check", "fashion_vit", f"--data_dir={data}"]
-    checked = subprocess.run(check, check=True, capture_output=True, text=True)
-    assert fashion.FASHION.content_sha256 in checked.stdout
-    assert sum(path.stat().st_size for path in data.rglob("*")) < 2**26
-    rows = fashion.read_reference(data)["rows"]
-    assert rows[0]["test/error"] == pytest.approx(0.1528, abs=1e-4)
-    assert rows[1]["test/error"] == 0.9

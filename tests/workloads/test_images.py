@@ -23,9 +23,17 @@ def _encode(picture: np.ndarray, kind: str, **options: object) -> bytes:
     return buffer.getvalue()
 
 
-def test_png_is_decoded_exactly_as_rgb() -> None:
-    picture = _picture(5, 9)
-    np.testing.assert_array_equal(images.decode(_encode(picture, "PNG")), picture)
+RGB = _picture(4, 6)
+GREY, OPAQUE = np.stack([RGB[:, :, 0]] * 3, -1), np.full((4, 6), 9, np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("stored", "expected"),
+    [(RGB, RGB), (RGB[:, :, 0], GREY), (np.dstack([RGB, OPAQUE]), RGB)],
+    ids=["RGB", "grey", "transparent"],
+)
+def test_png_is_decoded_exactly_as_rgb(stored: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_array_equal(images.decode(_encode(stored, "PNG")), expected)
 
 
 def test_jpeg_keeps_the_order_of_the_colours() -> None:
@@ -33,13 +41,6 @@ def test_jpeg_keeps_the_order_of_the_colours() -> None:
     decoded = images.decode(_encode(picture, "JPEG", quality=100))
     assert decoded.shape == (16, 24, 3)
     assert np.abs(decoded.astype(int) - picture).max() <= 2
-
-
-def test_grey_and_transparent_images_become_rgb() -> None:
-    grey = _picture(4, 6)[:, :, 0]
-    np.testing.assert_array_equal(images.decode(_encode(grey, "PNG")), np.stack([grey] * 3, -1))
-    transparent = np.dstack([_picture(4, 6), np.full((4, 6), 9, np.uint8)])
-    np.testing.assert_array_equal(images.decode(_encode(transparent, "PNG")), transparent[:, :, :3])
 
 
 def test_orientation_in_the_file_is_ignored() -> None:

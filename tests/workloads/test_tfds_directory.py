@@ -14,7 +14,7 @@ import tensorflow_datasets as tfds
 
 from tests.workloads import data_files
 from workloads.base.errors import DataError
-from workloads.storage import tfds_directory, tfds_writer, tfrecord
+from workloads.storage import tfds_directory, tfrecord
 
 DATASET = "imagenet_v2/matched-frequency:3.0.0"
 REPAIR = "run the repair command"
@@ -56,7 +56,7 @@ def _write(directory: Path, train: list[dict[str, Any]] = EXAMPLES) -> None:
             "file_name": tfds.features.Text(),
         }
     )
-    tfds_writer.write_dataset(
+    tfds_directory.write_dataset(
         directory,
         dataset=DATASET,
         splits={"train": train, "test": EXAMPLES[:5]},

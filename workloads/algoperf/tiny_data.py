@@ -21,7 +21,7 @@ from workloads.algoperf.tiny_sizes import MARKER
 from workloads.base.errors import DataError
 from workloads.images import imagenet
 from workloads.speech.corpora import librispeech, speech_records, speech_tokenizer
-from workloads.storage import preparation, tfds_writer, tokenizer
+from workloads.storage import preparation, tfds_directory, tokenizer
 
 DESCRIPTION = "Fabricated by `python -m workloads algoperf_data`: to try the plugin, not to measure"
 # A batch may be larger: AlgoPerf repeats the training split. Its evaluations are slow on CPU cores.
@@ -112,7 +112,7 @@ def _write_wmt(path: Path) -> None:
 
     (path / WMT_TOKENIZER).write_bytes(_word_model(WMT_VOCABULARY))
     for dataset, splits in (("wmt17", ("train",)), ("wmt14", ("validation", "test"))):
-        tfds_writer.write_dataset(
+        tfds_directory.write_dataset(
             path / f"{dataset}_translate/de-en/1.0.0",
             dataset=f"{dataset}_translate/de-en:1.0.0",
             splits={split: _sentences(split) for split in splits},

@@ -14,7 +14,7 @@ import numpy as np
 
 from workloads.base.errors import DataError, repair_commands
 from workloads.images import images
-from workloads.storage import tfds_directory, tfds_writer
+from workloads.storage import tfds_directory
 
 NUM_CLASSES = 1000
 TRAIN_TAR, VALIDATION_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
@@ -48,7 +48,7 @@ def write(
     """Writes both directories from the examples of each role, with the features of TFDS's.
 
     Every example is `{"image": encoded bytes, "label": int, "file_name": str}`. Otherwise as
-    `tfds_writer.write_dataset`.
+    `tfds_directory.write_dataset`.
     """
     import tensorflow_datasets as tfds
 
@@ -60,7 +60,7 @@ def write(
         }
     )
     for dataset in (IMAGENET, IMAGENET_V2):
-        tfds_writer.write_dataset(
+        tfds_directory.write_dataset(
             tfds_directory.directory_of(data_dir, dataset),
             dataset=dataset,
             splits={role: examples[role] for role in PARTS if PARTS[role].dataset == dataset},

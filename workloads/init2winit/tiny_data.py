@@ -20,7 +20,7 @@ import numpy as np
 from attention import files
 from workloads.images import digits
 from workloads.speech.corpora import espeak, speakers, speech_records, speech_tokenizer, spoken
-from workloads.storage import preparation, tfds_writer
+from workloads.storage import preparation, tfds_directory
 from workloads.text.corpora import pydoc_text
 
 # Beside the tokens that init2winit adds, <unk> and <eos>.
@@ -65,7 +65,7 @@ def _write_mnist(path: Path) -> Path:
             "label": tfds.features.ClassLabel(num_classes=10),
         }
     )
-    tfds_writer.write_dataset(
+    tfds_directory.write_dataset(
         path / "mnist/3.0.1",
         dataset="mnist:3.0.1",
         splits={"train": parts["train"] + parts["validation"], "test": parts["test"]},
@@ -139,7 +139,7 @@ def _write_librispeech(path: Path) -> Path:
             "id": np.str_,
         }
     )
-    tfds_writer.write_dataset(
+    tfds_directory.write_dataset(
         path / "librispeech/default/2.1.1",
         dataset="librispeech/default:2.1.1",
         splits=splits,

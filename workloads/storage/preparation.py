@@ -43,12 +43,15 @@ def prepare_once(
     `check` does of what was written.
     """
     data_dir = Path(data_dir)
-    if _is_whole(data_dir, check):
+    with contextlib.suppress(DataError):
+        check(data_dir)
         return data_dir
     with locked(data_dir):
-        if not _is_whole(data_dir, check):  # another process may have written it meanwhile
-            write(data_dir)
+        with contextlib.suppress(DataError):  # another process may have written it meanwhile
             check(data_dir)
+            return data_dir
+        write(data_dir)
+        check(data_dir)
     return data_dir
 
 
@@ -132,14 +135,6 @@ def in_processes(
             ) from problem
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _is_whole(data_dir: Path, check: Callable[[Path], Any]) -> bool:
-    try:
-        check(data_dir)
-    except DataError:
-        return False
-    return True
 
 
 def read_reference(data_dir: str | os.PathLike[str], repair: str) -> dict[str, Any]:
