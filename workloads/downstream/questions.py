@@ -9,10 +9,10 @@ import functools
 import logging
 import os
 import pathlib
-import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from workloads.downstream import local_data
 from workloads.downstream.suites import Suite, Task
 from workloads.text import finetuning_specs
 
@@ -90,41 +90,33 @@ def load(task: Task, data_dir: str | os.PathLike[str]) -> Any:
     # What lm-eval builds on asks the network where this is not set, for half a minute.
     os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
     import datasets
-    import yaml
-    from lm_eval.tasks import TaskManager
+    import lm_eval
+    from lm_eval.api.task import ConfigurableTask
+
+    # Private, of suites.HARNESS_VERSION: a TaskManager takes a file and reads no fields beside it.
+    from lm_eval.tasks._yaml_loader import load_yaml
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     datasets.disable_progress_bars()
-    rows = "custom_dataset: !function workloads.downstream.local_data.lm_eval_dataset\n"
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder, "task.yaml")
-        path.write_text(yaml.safe_dump(_task_file(task, data_dir)) + rows, encoding="utf-8")
-        # Without lm-eval's index of all its tasks, which takes seconds.
-        loaded = TaskManager(include_defaults=False).load(str(path))["tasks"][task.name]
-    loaded.set_fewshot_seed(_SHOTS_SEED)
-    return loaded
-
-
-def _task_file(task: Task, data_dir: str | os.PathLike[str]) -> dict[str, Any]:
-    """Returns the fields of a task file that includes the named one."""
-    import lm_eval
-
     entry = task.entry
     stock = pathlib.Path(lm_eval.__file__).parent / "tasks"
-    fields: dict[str, Any] = {
-        "include": str((_OURS if entry.ours else stock) / entry.file),
+    config = load_yaml((_OURS if entry.ours else stock) / entry.file)
+    config |= {
         "task": task.name,
         "dataset_path": "json",
         "dataset_name": None,
         "dataset_kwargs": {"data_dir": os.path.abspath(data_dir), "data": entry.data},
+        "custom_dataset": local_data.lm_eval_dataset,
         "num_fewshot": task.shots,
     }
     if task.shots:
-        fields["fewshot_split"] = entry.shots_from
+        config["fewshot_split"] = entry.shots_from
     if not entry.generates:
         # The last has lm-eval ask for the choices alone, which are no continuations of `partial`.
         metrics = ("acc",) if entry.partial else ("acc", "acc_norm", "acc_mutual_info")
-        fields["metric_list"] = [
+        config["metric_list"] = [
             {"metric": name, "aggregation": "mean", "higher_is_better": True} for name in metrics
         ]
-    return fields
+    loaded = ConfigurableTask(config=config)
+    loaded.set_fewshot_seed(_SHOTS_SEED)
+    return loaded

@@ -35,7 +35,6 @@ wrong at 0.840 of all positions.
 """
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -47,7 +46,7 @@ from workloads.base.options import Options
 from workloads.base.workload import Sizes
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.storage import tokenizer
-from workloads.text.corpora import c4, pydoc_text, wikipedia
+from workloads.text.corpora import pydoc_text, token_preparation
 from workloads.text.specs import SIZES, TransformerSize
 from workloads.text.text_workload import TextWorkload
 
@@ -189,19 +188,15 @@ def _choose(tokens: Array, key: Array, rounding: Array) -> tuple[Array, Array]:
     return positions[order], weights[order].astype(jnp.float32)
 
 
-def _full_size(fewest: Mapping[str, int]) -> Sizes:
-    return Sizes(
-        # What 160,000 steps see: 1.08 epochs of C4's 156 B tokens, many of Wikipedia's. What a
-        # directory holds, `check` says.
-        num_train=160_000 * 1024,
-        num_eval_train=fewest["train"],
-        num_validation=fewest["validation"],
-        num_test=fewest["test"],
-        eval_batch_size=256,
-    )
-
-
-C4, WIKIPEDIA = _full_size(c4.C4.fewest), _full_size(wikipedia.WIKIPEDIA.fewest)
+FULL_SIZE = Sizes(
+    # What 160,000 steps see: 1.08 epochs of C4's 156 B tokens, many of Wikipedia's. What a
+    # directory holds, `check` says.
+    num_train=160_000 * 1024,
+    num_eval_train=token_preparation.FEWEST["train"],
+    num_validation=token_preparation.FEWEST["validation"],
+    num_test=token_preparation.FEWEST["test"],
+    eval_batch_size=256,
+)
 PYDOC = Sizes(
     num_train=pydoc_text.SIZES["train"],
     num_eval_train=400,
@@ -211,13 +206,8 @@ PYDOC = Sizes(
 )
 
 
-def make_lm(row: WorkloadSpec, variant: Any, options: Options) -> LMWorkload:
-    """Returns a language model's workload; use `workloads.registry.make`."""
-    sizes = PYDOC if row.embedded else C4
-    return LMWorkload(row, variant, options, SIZES[row.name], sizes)
-
-
-def make_bert(row: WorkloadSpec, variant: Any, options: Options) -> BertWorkload:
-    """Returns a masked language model's workload; use `workloads.registry.make`."""
-    sizes = PYDOC if row.embedded else WIKIPEDIA
-    return BertWorkload(row, variant, options, SIZES[row.name], sizes)
+def make(row: WorkloadSpec, variant: Any, options: Options) -> TextWorkload:
+    """Returns a language model's workload, masked or not; use `workloads.registry.make`."""
+    kind = BertWorkload if row.metric == "accuracy" else LMWorkload
+    sizes = PYDOC if row.embedded else FULL_SIZE
+    return kind(row, variant, options, SIZES[row.name], sizes)

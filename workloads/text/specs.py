@@ -86,6 +86,7 @@ def _of_model(name: str) -> dict[str, Any]:
     """Returns what the entry of a Transformer says of its model, its tokens and FLOP."""
     size, is_bert = SIZES[name], "bert" in name
     return {
+        "factory": "workloads.text.language_models:make",
         "parameters": size.parameters,
         "head_size": size.head_size,
         "support": size.support(decoder=not is_bert),
@@ -114,7 +115,6 @@ def _c4(name: str, says: str, loss: float | None, topology: str) -> WorkloadSpec
         name,
         loss,
         topology,
-        factory="workloads.text.language_models:make_lm",
         data="workloads.text.corpora.c4:C4",
         data_name="c4_lm",
         description=f"decoder-only Transformer, {says}, on C4",
@@ -129,7 +129,6 @@ def _bert(name: str, says: str, accuracy: float | None, topology: str) -> Worklo
         name,
         accuracy,
         topology,
-        factory="workloads.text.language_models:make_bert",
         data="workloads.text.corpora.wikipedia:WIKIPEDIA",
         data_name="wikipedia_bert",
         description=f"masked language model, {says}, on Wikipedia",
@@ -176,7 +175,6 @@ SPECS: tuple[WorkloadSpec, ...] = (
         "decoder-only Transformer",
         4.0,
         0.020,
-        factory="workloads.text.language_models:make_lm",
         metric="loss",
         mode="min",
         batch_size=8,
@@ -188,7 +186,6 @@ SPECS: tuple[WorkloadSpec, ...] = (
         "masked language model",
         0.2,
         0.031,
-        factory="workloads.text.language_models:make_bert",
         metric="accuracy",
         mode="max",
         batch_size=16,
