@@ -1,19 +1,20 @@
-"""What a compiler would say of a step's time and memory, without it: a model fitted to its figures.
+"""A model of a step's time and memory, fitted to what compilers say of steps.
 
-A part's amount (bytes or FLOP, `workloads/text/costs.py`) times a factor, summed:
+Language models. Each part has an amount in bytes or FLOP (`workloads/text/costs.py`). The model is
+the sum of amounts times factors:
 
-- memory_gb: parameters and moments as they are, the others by the factors "memory" of the platform,
-  times that of the kind of device.
+- memory_gb: parameters and moments count as they are. The other parts have the factors "memory" of
+  the platform, times one of the kind of device.
 - step_ms: FLOP at the peak and bytes at the bandwidth of the device, by the factors "time" of the
-  platform, times that of its kind. None for GPUs, whose compiler gives no times.
+  platform, times one of its kind. None for GPUs, whose compiler estimates no times.
 
-Of other workloads, whose step is not a sum of such parts (ViT's time grows as the examples of a
-device to the power 1.4), the figures themselves, by examples of a device, and between two of them a
-power law: "points". For GPUs they have, instead of a time, its least: that of standard attention or
-of LASER, whichever is less.
+Other workloads. Their step is no sum of such parts: ViT's time grows as the examples of a device to
+the power 1.4. "points" holds the compiler's figures by examples of a device; between two points a
+power law holds. GPUs have the least time of a step in place of its time, by the quicker of standard
+attention and LASER.
 
-`calibration.json` holds the factors, written by `make performance` from the rows of
-docs/performance.md without a †; a test holds the model to within TOLERANCE of every row.
+`make performance` writes `calibration.json` from the rows of docs/performance.md without a †. A
+test holds the model to within TOLERANCE of every row.
 """
 
 import dataclasses
@@ -50,7 +51,7 @@ FLOPS = ("products", "score_products", "kernel_products")
 class Prediction:
     """memory_gb by part, 10⁹ bytes per device; step_ms, None where it is not known.
 
-    least_ms: `least_ms` of the step, where only that is known.
+    least_ms: the least time of the step, where only that is known.
     """
 
     memory_gb: dict[str, float]
@@ -64,7 +65,7 @@ class Prediction:
 
 
 def verdict(needed_gb: float, available_gb: float) -> str:
-    """Returns whether a prediction fits, as far as it can tell: a compiler may still decide."""
+    """Returns whether a prediction fits; within TOLERANCE of the limit the compiler decides."""
     if needed_gb * (1 + TOLERANCE) <= available_gb:
         return "fits"
     if needed_gb / (1 + TOLERANCE) > available_gb:

@@ -1,8 +1,8 @@
-"""A trial's train step compiled for accelerators that are not here, and what the compiler says.
+"""A trial's train step, compiled for accelerators that are not here, and the compiler's figures.
 
-Runs in a process of its own (`jax_calls`): the compilers read environment variables, which
-JAX reads when it is imported, and a compiler that crashes ends that process alone. jax's
-`topologies` give devices without hardware; the step is the one that trains, lowered for shapes.
+It runs in a process of its own (`jax_calls`). The compilers are set up by environment variables,
+which JAX reads when it is imported, and a compiler that crashes ends that process alone. jax's
+`topologies` give devices without hardware. The step is the one that trains, lowered for shapes.
 """
 
 import collections
@@ -350,9 +350,9 @@ def _pallas_calls(jaxpr: Any) -> Iterator[dict[str, Any]]:
 
 
 def _read_again(call: dict[str, Any]) -> float:
-    """Returns the bytes that a kernel's programs read beyond its operands once.
+    """Returns the bytes that a kernel's programs read, less those of its operands.
 
-    Each reads its blocks, as far as there is an array; of all rows of a causal problem half.
+    Each program reads its blocks as far as the array goes. A causal problem reads half of them.
     """
     total = 0.0
     grid = call["grid_mapping"]
@@ -369,12 +369,12 @@ def _traffic(
     device: accelerators.Accelerator,
     pallas_calls: dict[str, dict[str, Any]],
 ) -> float:
-    """Returns the bytes of main memory an instruction moves; more than once for a GPU's kernels.
+    """Returns the bytes of main memory that an instruction moves.
 
-    Triton's: see `_read_again`. cuDNN's read keys and values (backward: queries and cotangents)
-    again for every tile of 128 rows that sees them, half of the tiles where it is causal:
-    (T/128 − 1) times their bytes, beside operands and results once. What its cache (50 MB) saves is
-    not taken off.
+    A GPU's kernels read some operands more than once. Triton's: see `_read_again`. cuDNN's read
+    keys and values (backward: queries and cotangents) for every tile of 128 rows that sees them,
+    which is half of the tiles of a causal problem: (T/128 − 1) times their bytes are added. What
+    the cache (50 MB) saves is not subtracted.
     """
     instruction = line.instruction
     if device.platform != "cuda" or not instruction.is_kernel:
@@ -410,7 +410,7 @@ def _part(instruction: hlo.Instruction) -> str:
 def _products(jaxpr: Any) -> float:
     """Returns the FLOP of a traced program's matrix products and convolutions, all devices'.
 
-    Loops count as often as they run, both sides of a kernel's conditions as the larger, whatever a
+    Loops count as often as they run, and of a condition's branches the larger one counts. What a
     compiler merges or computes twice is not known here.
     """
     total = 0.0

@@ -5,9 +5,9 @@
                 over standard, beside the figures of `plan`
     processes   updates of one trial by two processes, each with devices of its own, against one
 
-Each part has a process of its own, so that devices are free for the next one; this one loads no
-JAX. Every result is printed and in the file as soon as it is known: `python -m analysis hardware
-FILE` prints it again. Verdicts: ok; WRONG (an error beyond its limit, other losses); DIFFERS (more
+Each part has a process of its own, so that devices are free for the next one. This process loads no
+JAX. Every result is printed and written as soon as it is known; `python -m analysis hardware FILE`
+prints the file. Verdicts: ok; WRONG (an error beyond its limit, other losses); DIFFERS (more
 than calibration.TOLERANCE from the prediction); FAILED (with the error); measured (nothing was
 predicted); not here (with what is missing).
 """
@@ -313,7 +313,7 @@ def _losses(
     import jax
 
     if count > 1:
-        # Where one fails, the other is not to wait for it longer than that.
+        # If one process fails, the other waits no longer than this.
         jax.distributed.initialize(
             f"127.0.0.1:{port}",
             count,
@@ -327,8 +327,8 @@ def _losses(
         state, metrics = update(state, *arguments)
         losses.append(float(metrics.loss))
     if count > 1:
-        # Both now: at their ends the first would wait 20 s for the other, which is told to end
-        # after it, and both would abort.
+        # Both processes now. When Python ends, the first would wait 20 s for the second, which is
+        # waited for after it, and both would abort.
         jax.distributed.shutdown()
     return losses
 

@@ -1,6 +1,6 @@
-"""What a driver wants to know and only JAX or data libraries can tell.
+"""Questions of a driver that need JAX or data libraries.
 
-A driver never loads them: they answer from a process of their own, started anew (never forked).
+A driver never loads those. A process of its own, started anew (never forked), computes the answer.
 """
 
 import multiprocessing
@@ -33,7 +33,7 @@ class SubprocessCall:
             target=_respond, args=(connection, self._stderr.name, function, arguments)
         )
         self.process.start()
-        connection.close()  # the process's end alone is open: where it dies, ours says so
+        connection.close()  # so that the pipe ends when the process dies
 
     def result(self, limit_s: float | None = None) -> Any:
         """Waits; returns what the function returned.

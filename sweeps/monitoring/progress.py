@@ -1,7 +1,7 @@
 """The progress of a run: a driver's survey of its study, kept up to date by events and shown.
 
-An event costs the same in a study of 100 trials and of 100,000. Files are read as a stage begins
-and as a trial ends; whoever looks at running trials passes on what their status says.
+An event costs the same in a study of 100 trials and of 100,000. Files are read when a stage begins
+and when a trial ends. The scheduler reads the status of running trials and passes it on.
 """
 
 import pathlib

@@ -178,12 +178,12 @@ def test_cores_that_eight_h100s_need():
     """Of no GPU a time is known but its least: 26.47 ms are 38,685 images/s, 89 cores."""
     a_study = study.resolve(config.parse("imagenet_vit_paper", []), planning=True)
 
-    def told(**settings):
+    def input_lines(**settings):
         lines = plan.render(a_study, **settings).splitlines()
         return [line for line in lines if line.startswith("input")]
 
     short = "; loader_workers is 32: too few, training would wait for its input"
-    budget, least = told()
+    budget, least = input_lines()
     assert budget.startswith("input: 2,466 images/s at 2.3 ms")  # by AlgoPerf's budget
     assert budget.endswith("loader_workers is 32")
     assert least.startswith("input on h100:1x1x8, if a step were limited by memory bandwidth")
@@ -191,9 +191,9 @@ def test_cores_that_eight_h100s_need():
         "(0.0265 s): 38,685 images/s at 2.3 ms of a CPU core each take 89.0 cores of a trial's "
         f"hosts{short}"
     )
-    assert told(topology="h100:1x1x8") == [least]
-    assert [line[:13] for line in told(topology="v5e:2x4")] == ["input: 10,638"]
-    (line,) = told(step_seconds=0.05)
+    assert input_lines(topology="h100:1x1x8") == [least]
+    assert [line[:13] for line in input_lines(topology="v5e:2x4")] == ["input: 10,638"]
+    (line,) = input_lines(step_seconds=0.05)
     assert line.startswith("input: 20,480")
     assert line.endswith(short)
 

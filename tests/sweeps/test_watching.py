@@ -23,10 +23,8 @@ def _events(directory):
     event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
     points = []
     for path in sorted((directory / layout.TENSORBOARD).iterdir(), key=lambda path: path.name[-6:]):
-        whole = path.read_bytes()
-        for offset in tfrecord.scan_offsets(str(path))[:-1]:
-            size = int.from_bytes(whole[offset : offset + 8], "little")
-            event = event_pb2.Event.FromString(whole[offset + 12 : offset + 12 + size])
+        for payload in tfrecord.stream(str(path)):
+            event = event_pb2.Event.FromString(payload)
             if event.session_log.status == event_pb2.SessionLog.START:
                 # tensorboard/backend/event_processing/plugin_event_accumulator.py: _Purge
                 points = [point for point in points if point[1] < event.step]
