@@ -12,10 +12,10 @@ from typing import Any
 from workloads.base.workload_spec import ModelSupport, WorkloadSpec
 
 PREFIX = "algoperf:"
-# Where things lie that a worker must know; study keys and trial fields have these names.
+# Where things lie that a job must know; study keys and trial fields have these names.
 DIRECTORY, TOKENIZER = "algoperf_dir", "tokenizer_vocab_path"
 DIRECTORY_VARIABLE = "ATTNPERF_ALGOPERF_DIR"
-_OWN: dict[str, Any] = {
+_MODULES: dict[str, Any] = {
     "factory": "workloads.algoperf.adapter:make",
     "data": "workloads.algoperf.data:Check",
 }
@@ -30,7 +30,7 @@ def _same(ours: WorkloadSpec) -> WorkloadSpec:
     return dataclasses.replace(
         ours,
         name=PREFIX + ours.name,
-        **_OWN,
+        **_MODULES,
         data_name=ours.data_name or ours.name,
         description=f"AlgoPerf's own {ours.description}",
         support=dataclasses.replace(
@@ -47,7 +47,7 @@ def _wmt(
 ) -> WorkloadSpec:
     return WorkloadSpec(
         name=PREFIX + name,
-        **_OWN,
+        **_MODULES,
         data_name="wmt",
         description=f"AlgoPerf's own {description}",
         metric="bleu",
@@ -69,7 +69,7 @@ def _wmt(
 # algoperf/workloads/finewebedu_lm/workload.py of AlgoPerf 1.0; it has no test split.
 _LM = WorkloadSpec(
     name=PREFIX + "finewebedu_lm",
-    **_OWN,
+    **_MODULES,
     data_name="finewebedu_lm",
     description="AlgoPerf's own decoder on FineWeb-Edu, since its version 1.0",
     metric="ppl",
@@ -127,7 +127,7 @@ def is_algoperf(name: str) -> bool:
     return name.startswith(PREFIX)
 
 
-def own_name(name: str) -> str:
+def short_name(name: str) -> str:
     """Returns AlgoPerf's key for a workload of this table, 'imagenet_vit'."""
     return name.removeprefix(PREFIX)
 

@@ -23,9 +23,11 @@ DIRECTORY, CONFIG = "init2winit_dir", "init2winit_config"
 DIRECTORY_VARIABLE = "ATTNPERF_INIT2WINIT_DIR"
 OVERRIDES = "hparam_overrides"
 # Injection points: where a variant enters a model. `flax`: flax's own attention module, whose
-# function is wrapped; `own`: init2winit's copy of it (model_lib/attention.py), whose function is
+# function is wrapped; `copied`: init2winit's copy of it (model_lib/attention.py), whose function is
 # replaced; `causal`: the einsums, or jax.nn's function, of a layer with a name.
-FLAX, OWN, CAUSAL = "flax", "own", "causal"
+FLAX = "flax"
+COPIED = "copied"
+CAUSAL = "causal"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +75,7 @@ MODELS: dict[str, Model] = {
         "decoder-only Transformer",
         "loss",
         512,
-        OWN,
+        COPIED,
         dropout=("dropout_rate", "attention_dropout_rate"),
     ),
     "nanodo": Model(
@@ -130,7 +132,14 @@ FIELDS = (
     *("compile_init_on_cpu", OVERRIDES),
 )
 # Hyperparameters that a trial's point, seed, steps or batch size says.
-TRIALS_OWN = ("optimizer", "opt_hparams", "lr_hparams", "batch_size", "rng_seed", "label_smoothing")
+TRIAL_HYPERPARAMETERS = (
+    "optimizer",
+    "opt_hparams",
+    "lr_hparams",
+    "batch_size",
+    "rng_seed",
+    "label_smoothing",
+)
 # Of `sweeps.training.optimizers`, those that its `kitchen_sink` makes with a point's numbers: the
 # element that gives the direction.
 OPTIMIZERS = {"nadamw": "scale_by_nadam", "adamw": "scale_by_adam"}
@@ -153,7 +162,7 @@ def _spec(name: str, model: Model) -> WorkloadSpec:
         data_name="init2winit",
         support=ModelSupport(
             refused=model.refused,
-            keeps_softmax=model.injection_point != OWN,
+            keeps_softmax=model.injection_point != COPIED,
             options=(),
             whole_batch="init2winit's own trainer knows no microbatches",
             observable=False,
@@ -171,7 +180,7 @@ def is_init2winit(name: str) -> bool:
     return name.startswith(PREFIX)
 
 
-def own_name(name: str) -> str:
+def short_name(name: str) -> str:
     """Returns init2winit's name of a workload's model, 'vit'."""
     return name.removeprefix(PREFIX)
 
@@ -186,9 +195,9 @@ def refuse(row: WorkloadSpec, *_: Any, **__: Any) -> Any:
 
 def check_point(name: str, point: Mapping[str, float]) -> None:
     """Raises ValueError for a point whose `dropout_rate` a workload's model has no name for."""
-    if point["dropout_rate"] and not MODELS[own_name(name)].dropout:
+    if point["dropout_rate"] and not MODELS[short_name(name)].dropout:
         raise ValueError(
-            f"dropout_rate is {point['dropout_rate']}, and init2winit's {own_name(name)} has no "
+            f"dropout_rate is {point['dropout_rate']}, and init2winit's {short_name(name)} has no "
             "dropout; take it out"
         )
 
@@ -214,7 +223,7 @@ def read_config(text: str) -> dict[str, Any]:
             words = table.unknown(f"field of {CONFIG}", field, FIELDS)
             raise ValueError(f"{words} Steps, evaluations and seeds are the study's own keys")
     for name in overrides:
-        if name.split(".")[0] in TRIALS_OWN:
+        if name.split(".")[0] in TRIAL_HYPERPARAMETERS:
             raise ValueError(
                 f"{CONFIG}: hyperparameter {name} is what the study's space, seeds and batch_size "
                 "say; take it out"

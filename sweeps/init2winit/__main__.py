@@ -1,8 +1,8 @@
-"""One trial's process: `python -m sweeps.init2winit PARENT -- ARGUMENTS`, started by a worker.
+"""One trial's process: `python -m sweeps.init2winit PARENT -- ARGUMENTS`, started by a job.
 
-It is `python -m workloads init2winit ARGUMENTS`, but ends when the worker PARENT (its process
-number) does, whatever ended it: nobody would follow it, and another worker may begin the trial.
-Linux only, as workers are.
+It is `python -m workloads init2winit ARGUMENTS`, but ends when the job PARENT (its process
+number) does, whatever ended it: nobody would follow it, and another job may begin the trial.
+Linux only, as jobs are.
 """
 
 import ctypes

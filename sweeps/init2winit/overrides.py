@@ -16,7 +16,7 @@ def hparam_overrides(trial: Trial) -> dict[str, Any]:
     (`sweeps.training.optimizers.learning_rate`). Dropout by the model's names.
     """
     point = trial.hyperparameters
-    model = specs.MODELS[specs.own_name(trial.workload)]
+    model = specs.MODELS[specs.short_name(trial.workload)]
     direction = {
         "b1": 1.0 - point["one_minus_beta1"],
         "b2": point["beta2"],
@@ -55,7 +55,7 @@ def main_arguments(trial: Trial, experiment_dir: str) -> tuple[str, ...]:
     return data.arguments(
         fields | {specs.OVERRIDES: hparam_overrides(trial)},
         experiment_dir,
-        model=specs.own_name(trial.workload),
+        model=specs.short_name(trial.workload),
         num_train_steps=trial.steps,
         eval_frequency=trial.eval_every,
         log_frequency=trial.log_every,

@@ -45,8 +45,8 @@ _LINES = 40
 class _Checkpoint(NamedTuple):
     """Where an attempt begins: after `step` updates, with what lies in `path`, None for nothing.
 
-    unread: the rows up to there that an earlier attempt's worker did not live to read. note: where
-    the evaluation there is lost: init2winit saves first, and then writes down what it measured.
+    unread: the rows up to that step that an earlier attempt's job did not live to read. note:
+    where the evaluation of that step is lost: init2winit saves first, then it writes measurements.
     """
 
     step: int = 0
@@ -70,6 +70,7 @@ class Attempt:
     ) -> None:
         self.trial, self.attempt, self.data_dir = trial, attempt, data_dir
         self.stop_requested = stop_requested
+        self._directory = attempt.trial_directory
         self._folder = attempt.directory / _FOLDER
         self._last_evaluation = 0
         self._said_at = time.monotonic()
@@ -77,7 +78,7 @@ class Attempt:
     def run(self) -> str:
         """Trains and returns 'done' or 'diverged'.
 
-        Raises loop.Preempted when told to stop, lease.LostError where another worker has taken
+        Raises loop.Preempted when told to stop, lease.LostError where another job has taken
         over, ValueError for what init2winit or its checks refuse, RuntimeError where its process
         ended in any other way.
         """
@@ -109,10 +110,6 @@ class Attempt:
         self.attempt.check()
         measurements.publish(self._directory)
         return self._ended(process.returncode)
-
-    @property
-    def _directory(self) -> pathlib.Path:
-        return self.attempt.trial_directory
 
     def _reads(self, folder: pathlib.Path, start: int) -> rows.Reader:
         """Returns the reader of what init2winit measures in an attempt's folder, from `start`."""

@@ -176,7 +176,7 @@ def _ask_of_suite(study: Study, suite: str) -> jax_calls.SubprocessCall:
 
 def _ask(study: Study) -> jax_calls.SubprocessCall:
     if algoperf_specs.is_algoperf(study.workload):
-        name = algoperf_specs.own_name(study.workload)
+        name = algoperf_specs.short_name(study.workload)
         # A batch larger than AlgoPerf's data, where that is fabricated.
         if sizes := tiny_sizes.read_sizes(study.data_dir, name):
             remedy = f"set --config.batch_size to {sizes['train']} or fewer"

@@ -20,7 +20,9 @@ def _study(tmp_path, *changes):
 
 
 def test_every_workload_of_the_table_takes_a_variant():
-    assert {algoperf_specs.own_name(name) for name in catalog.ALGOPERF} == set(supported.SUPPORTED)
+    assert {algoperf_specs.short_name(name) for name in catalog.ALGOPERF} == set(
+        supported.SUPPORTED
+    )
 
 
 @pytest.mark.parametrize("name", ["imagenet_vit", "librispeech_conformer"])

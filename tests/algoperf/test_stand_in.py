@@ -39,15 +39,3 @@ def test_flags_that_are_checked_are_the_runners(algoperf):
     text = (algoperf.directory / "submission_runner.py").read_text()
     for name in (*preflight.FLAGS, "max_global_steps"):
         assert f"'{name}'" in text
-
-
-def test_failed_evaluations_are_logged_and_forgotten(algoperf):
-    """Why `workloads.algoperf.runner` exists; when this fails, AlgoPerf has repaired it."""
-    tree = ast.parse((algoperf.directory / "submission_runner.py").read_text())
-    body = next(node for node in ast.walk(tree) if getattr(node, "name", "") == "train_once")
-    tries = [node for node in ast.walk(body) if isinstance(node, ast.Try)]
-    (around,) = [node for node in tries if "eval_model" in ast.unparse(node.body)]
-    (handler,) = around.handlers
-    assert ast.unparse(handler.type) == "RuntimeError"
-    assert "logging.exception" in ast.unparse(handler)
-    assert not any(isinstance(node, ast.Raise) for node in ast.walk(handler))

@@ -43,7 +43,7 @@ def make(
         raise ValueError(algoperf_specs.no_tokenizer(name))
     modes = checkout.module("algoperf.spec").ForwardPassMode
     _set_up_libraries()
-    theirs = checkout.make_workload(algoperf_specs.own_name(name), **extra_paths)
+    theirs = checkout.make_workload(algoperf_specs.short_name(name), **extra_paths)
     if "dropout_rate" not in inspect.signature(theirs.model_fn).parameters:
         raise ValueError(
             f"AlgoPerf in {checkout.directory} gives its model a dropout rate when it is made, not "
@@ -52,7 +52,7 @@ def make(
     if variant is not None:
         from workloads.algoperf import injected
 
-        theirs = injected.with_variant(theirs, algoperf_specs.own_name(name), variant)
+        theirs = injected.with_variant(theirs, algoperf_specs.short_name(name), variant)
     for key, value in checkout.record().items():  # once: it asks git
         setattr(theirs, key, value)
     return AlgoperfWorkload(name, theirs, variant, modes)
@@ -184,14 +184,14 @@ class AlgoperfWorkload(spec.Workload):
         """
         from workloads import registry
 
-        ours: Any = registry.make(algoperf_specs.own_name(self.name))
+        ours: Any = registry.make(algoperf_specs.short_name(self.name))
         return ours.example_batch(batch_size)
 
     def use_data(self, data_dir: str) -> None:
         """Has fabricated data evaluated by its own sizes; every other method calls it first."""
         if self._sizes_of == data_dir:
             return
-        sizes = tiny_sizes.read_sizes(data_dir, algoperf_specs.own_name(self.name))
+        sizes = tiny_sizes.read_sizes(data_dir, algoperf_specs.short_name(self.name))
         if sizes is not None:
             tiny_sizes.with_sizes(self.theirs, sizes)
         self._sizes_of = data_dir

@@ -58,7 +58,7 @@ class Check:
                 f"python -m workloads check {ours} --full --data_dir={files.quoted(data_dir)} "
                 f"(same layout)",
             )
-        name = algoperf_specs.own_name(self.name)
+        name = algoperf_specs.short_name(self.name)
         checkout = installation.find(algoperf_dir or None)
         checkout.check_registered(name)
         _check_libraries(name)
@@ -74,7 +74,7 @@ class Check:
     def prepare(self, data_dir: str, manual_dir: str | None = None) -> None:
         """Raises DataError: AlgoPerf prepares its data, and ours has the same layout."""
         del manual_dir
-        name = algoperf_specs.own_name(self.name)
+        name = algoperf_specs.short_name(self.name)
         raise DataError(f"{self.name} reads what AlgoPerf prepares", _repair(name, data_dir))
 
 

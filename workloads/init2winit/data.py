@@ -43,7 +43,7 @@ class Check:
             raise DataError(f"{self.name} needs {', '.join(missing)}, not installed here", _REMEDY)
         checkout = installation.find(init2winit_dir or None)
         fields = specs.read_config(init2winit_config)
-        settings = arguments(fields, model=specs.own_name(self.name), num_train_steps=1)
+        settings = arguments(fields, model=specs.short_name(self.name), num_train_steps=1)
         run = preflight.check(Request("standard", None, settings), checkout, str(data_dir))
         line = f"{checkout}: {run.record['model']} on {run.record['dataset']}, data in {data_dir}"
         return [line, *filter(None, [checkout.remark])]

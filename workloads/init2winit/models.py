@@ -119,7 +119,7 @@ def _enter(
     """Returns what puts a variant into a model, at its injection point."""
     if model.injection_point == init2winit_specs.FLAX:
         return inject.injected
-    if model.injection_point == init2winit_specs.OWN:
+    if model.injection_point == init2winit_specs.COPIED:
         return own_attention.injected
     return functools.partial(causal_attention.injected, class_name=model.class_name)
 

@@ -1,12 +1,12 @@
 """AlgoPerf's runner in small: its flags, its way to a workload and a submission, its files."""
 
+import csv
 import importlib
 import json
 import os
 
 import jax
 from absl import app, flags, logging
-from algoperf import logger_utils
 from algoperf.workloads import workloads
 
 for name in (
@@ -19,14 +19,31 @@ flags.DEFINE_integer("rng_seed", None, "")
 FLAGS = flags.FLAGS
 
 
+def write_json(directory, name, content):
+    with open(os.path.join(directory, name), "w") as file:
+        json.dump(content, file)
+
+
+def meta_data(workload):
+    names = (name for name in dir(workload) if name != "param_shapes")
+    values = {f"workload.{name}": getattr(workload, name) for name in names}
+    return {name: value for name, value in values.items() if isinstance(value, float | int | str)}
+
+
+def write_rows(directory, rows):
+    with open(os.path.join(directory, "eval_measurements.csv"), "w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def train_once(workload, submission, batch_size, hyperparameters, log_dir):
     key = jax.random.PRNGKey(FLAGS.rng_seed)
     queue = workload._build_input_queue(key, "train", FLAGS.data_dir, batch_size)
     params, model_state = workload.init_model_fn(key)
-    meta_data = logger_utils.get_meta_data(workload, FLAGS.rng_seed)
-    logger_utils.write_json(os.path.join(log_dir, "meta_data_0.json"), meta_data)
-    logger_utils.write_json(os.path.join(log_dir, "flags_0.json"), FLAGS.flag_values_dict())
-    logger = logger_utils.MetricLogger(log_dir)
+    write_json(log_dir, "meta_data_0.json", meta_data(workload))
+    write_json(log_dir, "flags_0.json", FLAGS.flag_values_dict())
+    rows = []
     for step in range(1, FLAGS.max_global_steps + 1):
         params = submission.update_params(
             workload, params, model_state, hyperparameters, next(queue), key
@@ -36,9 +53,10 @@ def train_once(workload, submission, batch_size, hyperparameters, log_dir):
             metrics = workload.eval_model(
                 workload.eval_batch_size, params, model_state, key, FLAGS.data_dir, None, step
             )
-            logger.append_scalar_metrics(metrics, step)
+            rows.append({**metrics, "global_step": step})
         except RuntimeError:
             logging.exception(f"Eval step {step} error.")
+    write_rows(log_dir, rows)
 
 
 def main(_):
@@ -55,7 +73,7 @@ def main(_):
     folder = f"{FLAGS.workload}_{FLAGS.framework}"
     trial = os.path.join(FLAGS.experiment_dir, FLAGS.experiment_name, folder, "trial_1")
     os.makedirs(trial)
-    logger_utils.write_json(os.path.join(trial, "hparams.json"), point)
+    write_json(trial, "hparams.json", point)
     train_once(workload, submission, submission.get_batch_size(FLAGS.workload), point, trial)
 
 
