@@ -37,6 +37,12 @@ def _fill(disk, leave):
     return filler
 
 
+def test_full_disk_at_the_door(disk, make_study):
+    _fill(disk, 0)
+    with pytest.raises(ValueError, match="cannot be written: No space left on device"):
+        study_directory.prepare(make_study(experiment_dir=disk))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "leave", [0, 2**16, 2**20], ids=["measurement and status", "checkpoint", "second checkpoint"]
