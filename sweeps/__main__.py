@@ -251,10 +251,7 @@ def _plan(options: argparse.Namespace) -> None:
     from sweeps.study import config
 
     studies = _resolved(options, planning=True)
-    texts = [
-        plan.render(study, options.step_seconds, options.topology)
-        for study in studies
-    ]
+    texts = [plan.render(study, options.step_seconds, options.topology) for study in studies]
     print("\n\n".join(texts), flush=True)
     for study in studies:
         for problem in preflight.refusals(study, elsewhere=bool(options.topology)):

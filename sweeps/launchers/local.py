@@ -25,7 +25,7 @@ from workloads.base import machine
 
 KEYS = {
     "workers": Key(0, "processes; 0: one per CPU core or accelerator, at most 8", Range(0, 1024)),
-    "pin": Key(True, "each worker to its own CPU cores or accelerators"),
+    "pin": Key(True, "each process to its own CPU cores or accelerators"),
 }
 Thing = TypeVar("Thing")
 
@@ -223,8 +223,8 @@ class LocalLauncher(Launcher):
 def _share(things: list[Thing], slot: int, size: int) -> list[Thing]:
     """Returns what slot `slot` of `size` gets: neighbours, as many as every other, at least one
     while any is left."""
-    own = max(1, len(things) // size)
-    return things[slot * own :][:own]
+    count = max(1, len(things) // size)
+    return things[slot * count :][:count]
 
 
 def free_ports(count: int) -> list[int]:
@@ -280,8 +280,8 @@ def accelerators() -> tuple[str, list[str]]:
         paths = glob.glob(pattern, root_dir=ROOT)
         if not paths or ("vfio" in pattern and not _has_google_devices()):
             continue  # maybe a host that passes devices of others to virtual machines
-        if (given := os.environ.get(variable)) is not None:
-            return variable, [number for number in given.split(",") if number not in _NO_DEVICE]
+        if (visible := os.environ.get(variable)) is not None:
+            return variable, [number for number in visible.split(",") if number not in _NO_DEVICE]
         # A container has its host's names, nvidia4, for what CUDA counts from 0.
         return variable, [str(number) for number in range(len(paths))]
     return "", []
@@ -302,8 +302,8 @@ def compilation_cache() -> pathlib.Path:
     $JAX_COMPILATION_CACHE_DIR where set. Otherwise one folder per set of CPU features: XLA's CPU
     programs use the features of the machine that compiled them, and home directories are shared.
     """
-    if given := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        return pathlib.Path(given)
+    if folder := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        return pathlib.Path(folder)
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text("utf-8").splitlines()
         features = next(line for line in lines if line.startswith(("flags", "Features")))

@@ -56,10 +56,11 @@ def last_error(directory: pathlib.Path) -> dict[str, Any]:
 
     {} where there was no attempt.
     """
-    if not lease.latest(directory):
+    attempt = lease.last(directory)
+    if attempt.name == "0":
         return {}
-    record = layout.read_record(lease.last(directory) / lease.OUTCOME)
-    killed = {"outcome": "killed", "error": "the worker process died", "retry": True}
+    record = layout.read_record(attempt / lease.OUTCOME)
+    killed = {"outcome": "killed", "error": "its process died", "retry": True}
     return record if isinstance(record.get("outcome"), str) else killed
 
 

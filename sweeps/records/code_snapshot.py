@@ -1,7 +1,7 @@
 """A snapshot of the code in the study's directory: what was submitted is what runs, also later.
 
 `<study>/code/<hash>/` holds the four packages as they were; a job in a queue, a requeued job and a
-restarted worker import them from there, whatever is edited in the checkout meanwhile. Each attempt
+restarted one import them from there, whatever is edited in the checkout meanwhile. Each attempt
 records the commit and the hash in meta_data_<k>.json.
 """
 

@@ -29,10 +29,9 @@ def check() -> None:
 
 
 class EventFile:
-    """The event file of an attempt that begins after `resumed` updates. Raises as `check`."""
+    """The event file of an attempt that begins after `resumed` updates."""
 
     def __init__(self, attempt: lease.Attempt, resumed: int) -> None:
-        check()
         from tensorboardX.event_file_writer import EventsWriter
 
         folder = attempt.trial_directory / layout.TENSORBOARD

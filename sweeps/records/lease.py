@@ -1,4 +1,4 @@
-"""Claims: at most one live worker has a trial, on local disks and network file systems alike.
+"""Claims: at most one live job has a trial, on local disks and network file systems alike.
 
 `attempts/<k>` is the claim on attempt k and the fencing token: it appears by renaming a directory
 that already holds the lease, which succeeds once. A lease is dead when its outcome is recorded,
@@ -25,17 +25,17 @@ EXPIRES_AFTER_S = float(os.environ.get("ATTNPERF_LEASE_S", "120"))
 HEARTBEAT_EVERY_S = min(10.0, EXPIRES_AFTER_S / 6)
 
 
-# What a rename says where another worker was there first; ENOENT: the draft was tidied up.
+# What a rename says where another job was first; ENOENT: the draft was tidied up.
 _LOST_RACE = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT)
 
 
 class LostError(Exception):
-    """Another worker has taken over: this one must write nothing more."""
+    """Another job has taken over: this one must write nothing more."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
-    """An attempt at a trial that a worker holds, number from 1, in `<trial>/attempts/<number>`."""
+    """An attempt at a trial that a job holds, number from 1, in `<trial>/attempts/<number>`."""
 
     trial_directory: pathlib.Path
     number: int
@@ -75,9 +75,9 @@ def last(trial_directory: pathlib.Path) -> pathlib.Path:
 
 
 def claim(trial_directory: pathlib.Path) -> Attempt | None:
-    """Returns the next attempt, or None where a live worker has the trial.
+    """Returns the next attempt, or None where a live job has the trial.
 
-    Raises OSError where the attempt cannot be written; another worker that was faster is no error.
+    Raises OSError where the attempt cannot be written; another job that was faster is no error.
     """
     number = latest(trial_directory)
     if number and is_alive(trial_directory / layout.ATTEMPTS / str(number)):
@@ -106,7 +106,7 @@ def claim(trial_directory: pathlib.Path) -> Attempt | None:
 
 
 def is_alive(attempt: pathlib.Path) -> bool:
-    """Whether the attempt's worker still runs, as far as can be known from here."""
+    """Whether the attempt's job still runs, as far as can be known from here."""
     if (attempt / OUTCOME).exists():
         return False
     lease, here = layout.read_record(attempt / LEASE), identity()

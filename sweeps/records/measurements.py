@@ -120,7 +120,7 @@ def lacking(trial_directory: pathlib.Path, step: int, sizes: Mapping[str, int]) 
 
     sizes: the bytes of measurements that it counts on, by the number of the attempt. They must be
     whole, and no attempt after those may have resumed at an earlier step: the checkpoint is then
-    one that a worker finished after it was superseded, of updates whose rows were replaced.
+    one that a job finished after it was superseded, of updates whose rows were replaced.
     """
     folder = trial_directory / layout.ATTEMPTS
     for number, size in sizes.items():

@@ -1,8 +1,8 @@
-"""File systems that fail for a while: one rule for drivers, and one for workers.
+"""File systems that fail for a while: one rule for drivers, and one for jobs.
 
 A driver whose turn met an OSError says it once and goes on with the next turn; it ends after an
 hour in which no QUIET_S passed without one (most turns touch no file, so a good one proves little).
-No such turn counts against a trial. A worker that cannot claim a trial asks again for half a
+No such turn counts against a trial. A job that cannot claim a trial asks again for half a
 minute, and then the trial's failure is counted and reported. Between turns, as a stage begins or
 ends, a driver waits for a file server alone: what else fails there ends it.
 """

@@ -169,8 +169,10 @@ def meta_data(
     """Returns the content of meta_data_<k>.json: AlgoPerf's keys where it has them."""
     workload.use_data(data_dir)
     count = parameters(workload)  # first: AlgoPerf's layers are counted as its model is traced
-    own = type(workload)
-    names = {name for name in dir(own) if isinstance(getattr(own, name), property)}
+    workload_class = type(workload)
+    names = {
+        name for name in dir(workload_class) if isinstance(getattr(workload_class, name), property)
+    }
     properties = {}
     for name in sorted({*names, *_OF_WORKLOADS} - {"param_shapes"}):
         value = None if name.startswith("_") else getattr(workload, name, None)

@@ -22,10 +22,8 @@ _TYPES: dict[str, Any] = {
 def write(directory: pathlib.Path, state: str, **fields: Any) -> None:
     """Replaces the trial's status, keeping fields that are not given anew. An evaluation has none.
 
-    Raises ValueError for a state that does not exist.
+    state: one of layout.STATES.
     """
-    if state not in layout.STATES:
-        raise ValueError(f"unknown state {state!r}. Known: {', '.join(layout.STATES)}")
     if layout.is_evaluation(directory):
         return
     old = recorded(directory)
@@ -45,7 +43,7 @@ def say(
 ) -> None:
     """Writes how far an attempt is, `done` steps `of` so many, as long as it holds its trial.
 
-    Raises lease.LostError where another worker has taken over.
+    Raises lease.LostError where another job has taken over.
     """
     attempt.check()
     write(
@@ -65,8 +63,8 @@ def say(
 def read(directory: pathlib.Path) -> dict[str, Any]:
     """Returns the status; `pending` where nothing was written yet.
 
-    A trial that says `running` while no worker is alive is reported as `pending` with the reason
-    'interrupted': its worker was killed before it could say so. A damaged status.json makes the
+    A trial that says `running` while no job is alive is reported as `pending` with the reason
+    'interrupted': its job was killed before it could say so. A damaged status.json makes the
     trial `pending` too, with the damage as its reason and under the key `damaged`: its checkpoints
     say how far it is.
     """
@@ -75,7 +73,7 @@ def read(directory: pathlib.Path) -> dict[str, Any]:
     if status["state"] in COMPLETE or not begun:
         return status
     attempt = lease.last(directory)
-    # A worker that was stopped between its check and its write may have replaced "done" since.
+    # A job that was stopped between its check and its write may have replaced "done" since.
     outcome = layout.read_record(attempt / lease.OUTCOME).get("outcome")
     if outcome in COMPLETE:
         return {**status, "state": outcome, "reason": None}

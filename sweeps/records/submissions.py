@@ -93,8 +93,8 @@ class Batch:
     @property
     def handles(self) -> list[str] | None:
         """The engine's handles, [] where nothing was submitted, None where that is not known."""
-        found = layout.read_json_if_there(_beside(self.file, "handles"))
-        return None if found is None else [str(handle) for handle in found]
+        handles = layout.read_json_if_there(_beside(self.file, "handles"))
+        return None if handles is None else [str(handle) for handle in handles]
 
     def record(self, handles: list[str]) -> None:
         """Writes down the handles."""

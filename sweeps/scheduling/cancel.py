@@ -31,10 +31,10 @@ def cancel(directory: pathlib.Path) -> str:
     settings = config.completed(record["config"])
     rows = [row for stage in record["stages"] for row in layout.planned(directory, stage) or []]
     trials = [directory / row["path"] for row in rows]
-    begun = [path.parent for one in trials for path in one.glob(_EVALUATIONS)]
-    evaluated = [one for one in begun if not (one / layout.RESULTS).exists()]
+    begun = [path.parent for trial in trials for path in trial.glob(_EVALUATIONS)]
+    unevaluated = [directory for directory in begun if not (directory / layout.RESULTS).exists()]
     batches = list(submissions.batches(directory))
-    if survey.StudyReader(directory).look().complete and not evaluated:
+    if survey.StudyReader(directory).look().complete and not unevaluated:
         return f"{directory} is complete: every trial has ended, and there is nothing to cancel"
     layout.write_json(directory / submissions.CANCELLED, {"cancelled_at": time.time()})
     cancelled = _cancel_jobs(directory, settings, batches)

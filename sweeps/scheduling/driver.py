@@ -6,6 +6,7 @@ twice; finished trials are not repeated and one process at a time has a trial.
 
 import contextlib
 import functools
+from collections import Counter
 
 from sweeps.monitoring.progress import Progress
 from sweeps.records import measurements, status, submissions
@@ -30,18 +31,16 @@ class Driver:
         """
         study_directory.prepare(self.study)
         (self.study.directory / submissions.CANCELLED).unlink(missing_ok=True)
-        counts: dict[str, int] = {}
-        with scheduler.stopping_signals() as told:
-            made = scheduler.of_study(self.study, self.progress, told)
-            with contextlib.closing(made) as jobs:
+        counts: Counter[str] = Counter()
+        with scheduler.stopping_signals() as stop_requested:
+            jobs = scheduler.of_study(self.study, self.progress, stop_requested)
+            wait_out = jobs.outage.wait_out
+            with contextlib.closing(jobs):
                 for stage in self.study.stages:
-                    wait_out = jobs.outage.wait_out
                     trials = wait_out(functools.partial(self._run_stage, jobs, stage))
-                    for state in wait_out(functools.partial(self._ends, trials)):
-                        counts[state] = counts.get(state, 0) + 1
-                    if lacking := wait_out(functools.partial(self._evaluate, jobs, trials)):
-                        counts["not evaluated"] = counts.get("not evaluated", 0) + lacking
-        return counts
+                    counts.update(wait_out(functools.partial(self._ends, trials)))
+                    counts.update(wait_out(functools.partial(self._evaluate, jobs, trials)))
+        return dict(counts)
 
     def _run_stage(self, jobs: Scheduler, stage: str) -> list[Trial]:
         """Returns a stage's trials when they are finished."""
@@ -62,9 +61,9 @@ class Driver:
     def _ends(self, trials: list[Trial]) -> list[str]:
         return [str(status.read(self.study.directory / trial.path)["state"]) for trial in trials]
 
-    def _evaluate(self, jobs: Scheduler, trials: list[Trial]) -> int:
+    def _evaluate(self, jobs: Scheduler, trials: list[Trial]) -> list[str]:
         """Has the stage's models evaluated by config.downstream, where no job has done so when
-        it had trained them; returns how many could not be."""
+        it had trained them; returns 'not evaluated' for each that could not be."""
         suite = self.study.settings["downstream"]
         wanted = downstream.of_trials(self.study, trials, suite) if suite else []
-        return len(downstream.run(jobs, self.progress, wanted))
+        return ["not evaluated" for _ in downstream.run(jobs, self.progress, wanted)]

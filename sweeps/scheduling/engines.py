@@ -37,8 +37,8 @@ class Engines:
         key = _key(batch.launcher, batch.place)
         if key not in self._launchers:
             try:
-                own = {**self._settings[batch.launcher], **batch.place}
-                settings = {**self._settings, batch.launcher: own}
+                keys = {**self._settings[batch.launcher], **batch.place}
+                settings = {**self._settings, batch.launcher: keys}
                 launcher = launchers.launcher_class(batch.launcher)
                 self._launchers[key] = launcher(settings, self._directory)
             except (KeyError, ValueError) as error:
@@ -79,8 +79,8 @@ def _key(launcher: str, place: Mapping[str, str]) -> tuple[Any, ...]:
 
 def _together(jobs: Mapping[str, Batch]) -> Iterable[tuple[Batch, list[str]]]:
     """Returns the handles of each engine, with one of their batches."""
-    found: dict[Any, tuple[Batch, list[str]]] = {}
+    engines: dict[Any, tuple[Batch, list[str]]] = {}
     for handle, batch in jobs.items():
         key = _key(batch.launcher, batch.place)
-        found.setdefault(key, (batch, []))[1].append(handle)
-    return found.values()
+        engines.setdefault(key, (batch, []))[1].append(handle)
+    return engines.values()

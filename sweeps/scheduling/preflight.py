@@ -92,8 +92,8 @@ def check_init2winit(study: Study) -> None:
     what they need: its config is a setting, which a study's directory fixes."""
     if init2winit_specs.is_init2winit(study.workload) and study.settings["launcher"] == "local":
         names = catalog.get(study.workload).extra_paths
-        given = {name: study.extra_paths[name] for name in names}
-        catalog.data_module(study.workload).check(study.data_dir, **given)
+        paths = {name: study.extra_paths[name] for name in names}
+        catalog.data_module(study.workload).check(study.data_dir, **paths)
 
 
 def refusals(study: Study, elsewhere: bool = False) -> list[str]:
@@ -103,13 +103,13 @@ def refusals(study: Study, elsewhere: bool = False) -> list[str]:
     """
     wanted = [] if elsewhere else [check_kernel, check_devices]
     wanted += [check_event_files, study_directory.check_same, _check_places]
-    found = []
+    problems = []
     for check in wanted:
         try:
             check(study)
         except (ValueError, OSError) as error:
-            found.append(f"run would refuse this: {errors.message(error)}")
-    return [*found, *filter(None, [_unseen(study)])]
+            problems.append(f"run would refuse this: {errors.message(error)}")
+    return [*problems, *filter(None, [_unseen(study)])]
 
 
 def _check_places(study: Study) -> None:
@@ -157,7 +157,7 @@ def check_data(study: Study, suite: str = "", here: bool = False) -> None:
         entry = catalog.get(study.workload)
         if entry.embedded:
             print(f"data: {study.data_dir} ({entry.description}; made there if absent)", flush=True)
-    with _ask_of_suite(study, suite) if suite else _ask(study) as call:
+    with _ask(study, suite) as call:
         answer = call.result()
     for line in answer["lines"]:
         print(f"data: {line}", flush=True)
@@ -169,18 +169,20 @@ def check_data(study: Study, suite: str = "", here: bool = False) -> None:
         layout.write_json(path, rows)
 
 
-def _ask_of_suite(study: Study, suite: str) -> jax_calls.SubprocessCall:
+def _ask(study: Study, suite: str = "") -> jax_calls.SubprocessCall:
+    """Returns the question whether the workload's data is whole, or that of a suite."""
     where = {"workload": study.workload, "data_dir": study.data_dir}
-    return jax_calls.SubprocessCall(jax_calls.check_suite, suite=suite, **where)
-
-
-def _ask(study: Study) -> jax_calls.SubprocessCall:
+    if suite:
+        return jax_calls.SubprocessCall(jax_calls.check_suite, suite=suite, **where)
     if algoperf_specs.is_algoperf(study.workload):
         name = algoperf_specs.short_name(study.workload)
         # A batch larger than AlgoPerf's data, where that is fabricated.
         if sizes := tiny_sizes.read_sizes(study.data_dir, name):
             remedy = f"set --config.batch_size to {sizes['train']} or fewer"
             tiny_sizes.check_batch(study.settings["batch_size"], sizes, remedy)
-    where = {"data_dir": study.data_dir, "extra_paths": study.extra_paths}
-    suite = study.settings["downstream"]
-    return jax_calls.SubprocessCall(jax_calls.data, workload=study.workload, suite=suite, **where)
+    return jax_calls.SubprocessCall(
+        jax_calls.data,
+        suite=study.settings["downstream"],
+        extra_paths=study.extra_paths,
+        **where,
+    )

@@ -17,7 +17,7 @@ class Next(enum.Enum):
 
     NOTHING = "finished"
     AGAIN = "again"
-    WATCH = "a live worker has it"
+    WATCH = "a live job has it"
     GIVE_UP = "given up"
 
 
@@ -85,10 +85,10 @@ class RetryPolicy:
         )
 
     def decide(self, trial: Task) -> Decision:
-        """Returns what follows for a trial that its worker or job has left."""
+        """Returns what follows for a trial that its job has left."""
         directory = self._root / trial.path
-        found = status.read(directory)
-        state, reason = str(found["state"]), found["reason"]
+        record = status.read(directory)
+        state, reason = str(record["state"]), record["reason"]
         if state in status.COMPLETE:
             return Decision(Next.NOTHING, state, reason)
         if state == "running":

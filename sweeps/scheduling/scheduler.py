@@ -364,11 +364,11 @@ class Scheduler:
             if trial is None:
                 continue
             # One file operation, not ten: the engine says that it runs.
-            found = status.recorded(self.root / path)
-            if found["state"] in status.COMPLETE:
-                self._over(trial, found["state"], None)
-            elif found["state"] != "failed":
-                self.progress.looked(trial, found)
+            record = status.recorded(self.root / path)
+            if record["state"] in status.COMPLETE:
+                self._over(trial, record["state"], None)
+            elif record["state"] != "failed":
+                self.progress.looked(trial, record)
             elif self.policy.decide(trial).next is Next.GIVE_UP:
                 self._follow_up(trial)
         job.claimed = [path for path in job.claimed if path in self.left]
@@ -508,13 +508,13 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @contextlib.contextmanager
 def stopping_signals() -> Iterator[Callable[[], bool]]:
     """Yields whether a signal has told this process to save and end."""
-    told: list[int] = []
+    signals: list[int] = []
     earlier = [
-        (number, signal.signal(number, lambda signum, frame: told.append(signum)))
+        (number, signal.signal(number, lambda signum, frame: signals.append(signum)))
         for number in _STOPPING
     ]
     try:
-        yield lambda: bool(told)
+        yield lambda: bool(signals)
     finally:
         for number, handler in earlier:
             signal.signal(number, handler)

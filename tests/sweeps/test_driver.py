@@ -1,8 +1,6 @@
 """Whole studies through the real command: interrupted, doubled, poisoned, continued."""
 
-import contextlib
 import errno
-import functools
 import os
 import pathlib
 import re
@@ -18,67 +16,16 @@ from sweeps.job import job
 from sweeps.launchers.protocol import FINISHED
 from sweeps.monitoring import plan
 from sweeps.monitoring.progress import Progress
-from sweeps.records import attempts, disk, layout, lease, measurements, status, submissions
+from sweeps.records import attempts, layout, lease, measurements, status, submissions
 from sweeps.scheduling import driver
 from sweeps.study import study, study_directory
-from tests.sweeps.conftest import kill_jobs
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "sweeps"]
 
 
-def _arguments(tmp_path, data_dir, **changes):
-    settings = {
-        "experiment_dir": tmp_path,
-        "data_dir": data_dir,
-        "batch_size": 16,
-        "steps": 8,
-        "eval_every": 4,
-        "local.workers": 2,
-        "local.pin": False,
-        **changes,
-    }
-    overrides = [f"--config.{key}={value}" for key, value in settings.items()]
-    return [*COMMAND, "run", "--config=digits_vit_quick", *overrides]
-
-
-@pytest.fixture
-def start_stub(start, stub_environment):
-    """As `start`, with workers that train nothing: who runs what is all that is asked."""
-    return functools.partial(start, stub_environment)
-
-
-@pytest.fixture
-def start(tmp_path, data_dir, cache_dir, environment):
-    """Returns a function that starts `sweeps run` on a small study."""
-    started = []
-
-    def run(environment=environment, **changes):
-        process = subprocess.Popen(
-            _arguments(tmp_path, data_dir, **changes),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir)),
-            cwd=tmp_path,
-        )
-        started.append(process)
-        return process
-
-    yield run
-    for process in started:
-        process.kill()
-        process.communicate()
-    kill_jobs(_study(tmp_path))
-
-
-def _finish(process, timeout=240):
-    output, _ = process.communicate(timeout=timeout)
-    return process.returncode, output
-
-
-def _study(tmp_path):
-    return tmp_path / "digits_vit_quick"
+# Changes of `drivers` to a study that selects a point between two stages.
+SELECTING = {"protocol": "tune_then_compare", "variants": "standard,laser", "points": 2}
 
 
 def _attempts(study):
@@ -86,11 +33,11 @@ def _attempts(study):
 
 
 @pytest.mark.slow
-def test_a_study_from_nothing_and_again(tmp_path, start):
+def test_a_study_from_nothing_and_again(drivers):
     """Tune, select, compare without a person; a second run repeats nothing."""
-    code, output = _finish(start())
+    study = drivers.study
+    code, output = drivers.finish(drivers.run(**SELECTING))
     assert code == 0, output
-    study = _study(tmp_path)
     assert "4 done" in output
     selection = layout.read_json(study / layout.SELECTION)
     assert selection["points"]["standard"] == selection["points"]["laser"]
@@ -105,60 +52,43 @@ def test_a_study_from_nothing_and_again(tmp_path, start):
     assert {path.name for path in trial.iterdir()} == expected
     assert layout.read_json(study / layout.REFERENCE)["digits_vit"]["rows"][0]["test/error"] < 0.05
     before = _attempts(study)
-    code, output = _finish(start())
+    code, output = drivers.finish(drivers.run(**SELECTING))
     assert code == 0
     assert "2 trials, 2 already finished" in output
     assert _attempts(study) == before
-    code, output = _finish(start(seeds=2))
+    code, output = drivers.finish(drivers.run(**SELECTING, seeds=2))
     assert code == 0
     assert "6 done" in output
     assert _attempts(study).items() >= before.items()
-    shown = subprocess.run(
-        [*COMMAND, "status", str(study)], capture_output=True, text=True, check=True
-    ).stdout
+    shown = drivers.call("status", study).stdout
     assert re.search(r"compare +laser +0 +0 +2 +0 +0", shown)
 
 
 @pytest.mark.slow
-def test_interrupted_and_continued(tmp_path, start_stub):
-    process = start_stub(steps=400, eval_every=4)
-    study = _study(tmp_path)
-    deadline = time.monotonic() + 120
-    while not list(study.glob("tune/*/*/*/eval_measurements.csv")):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+def test_interrupted(stub_drivers, wait_until):
+    process = stub_drivers.run(steps=400)
+    wait_until((stub_drivers.trial(0) / layout.EVAL_MEASUREMENTS).exists)
     process.send_signal(signal.SIGINT)
-    code, output = _finish(process, 90)
+    code, output = stub_drivers.finish(process, 90)
     assert code == 130, output
-    assert "interrupted; the same command goes on with what is left" in output
-    states = [status.read(path.parent)["state"] for path in study.glob("tune/*/*/*/trial.json")]
-    assert set(states) == {"pending"}
-    # The same study, cut short so that the test ends soon, is another study.
-    code, output = _finish(start_stub(steps=8))
-    assert code == 2
-    assert "holds another study of that name (" in output
-    assert "steps: 400 there, 8 now" in output
+    assert f"python -m sweeps resume {stub_drivers.study}" in output
+    assert {status.read(stub_drivers.trial(point))["state"] for point in range(4)} == {"pending"}
 
 
 @pytest.mark.slow
-def test_two_drivers_do_not_run_a_trial_twice(tmp_path, start_stub):
-    first, second = start_stub(seeds=2), start_stub(seeds=2)
-    results = [_finish(first), _finish(second)]
+def test_two_drivers_do_not_run_a_trial_twice(stub_drivers):
+    both = [stub_drivers.run(**SELECTING, seeds=2) for _ in range(2)]
+    results = [stub_drivers.finish(process) for process in both]
     assert [code for code, _ in results] == [0, 0], results
-    attempts = list(_study(tmp_path).glob("*/*/*/*/attempts/*"))
-    assert len(attempts) == 2 + 4
-    assert all(path.name == "1" for path in attempts)
+    assert list(_attempts(stub_drivers.study).values()) == ["1"] * 6
 
 
-def test_a_poison_trial_is_given_up_and_the_study_completes(
-    tmp_path, start, start_stub, stub_environment
-):
+def test_a_poison_trial_is_given_up_and_the_study_completes(stub_drivers):
     """Whoever takes trial_1 is killed at once, as by the kernel's out-of-memory killer."""
     # Slow, so that none gets as far as a checkpoint before it is killed.
-    slow = functools.partial(stub_environment, STUB_UPDATE_S="0.2")
-    process = start(slow, protocol="grid", points=2, max_attempts=2)
-    poisoned = _study(tmp_path) / "grid/laser/digits_vit_jax/trial_1"
+    slow = {**stub_drivers.environment, "STUB_UPDATE_S": "0.2"}
+    process = stub_drivers.run(environment=slow, max_attempts=2)
+    poisoned = stub_drivers.trial(0)
     killed = 0
     while process.poll() is None:
         number = lease.latest(poisoned)
@@ -167,18 +97,16 @@ def test_a_poison_trial_is_given_up_and_the_study_completes(
             os.kill(layout.read_json(attempt / lease.LEASE)["pid"], signal.SIGKILL)
             killed = number
         time.sleep(0.01)
-    code, output = _finish(process)
+    code, output = stub_drivers.finish(process)
     assert code == 1, output
     assert killed == 2
     assert re.search(r"(3 done, 1 failed|1 failed, 3 done)", output)
     assert status.read(poisoned)["state"] == "failed"
     assert "died (without progress: 0 failures, 2 kills)" in status.read(poisoned)["reason"]
     # Running again is a person's wish to try once more, and now nobody kills it.
-    code, output = _finish(start_stub(protocol="grid", points=2, max_attempts=2))
+    code, output = stub_drivers.finish(stub_drivers.run(max_attempts=2))
     assert code == 0, output
-    assert status.read(poisoned)["state"] == "done"
-    others = [p.parent for p in _study(tmp_path).glob("grid/*/*/*/trial.json")]
-    assert [status.read(p)["state"] for p in others] == ["done"] * 4
+    assert [status.read(stub_drivers.trial(point))["state"] for point in range(4)] == ["done"] * 4
 
 
 @pytest.mark.parametrize(
@@ -225,28 +153,12 @@ def test_the_command_itself_answers_in_one_breath(tmp_path, arguments, message):
     assert time.monotonic() - started < 20
 
 
-def test_a_worker_preempted_by_somebody_else_goes_on(tmp_path, start_stub):
-    """SIGTERM to one worker alone: its trial is saved, handed out again, and done."""
-    process = start_stub(protocol="grid", points=1, steps=60, eval_every=4)
-    trial = _study(tmp_path) / "grid/laser/digits_vit_jax/trial_1"
-    deadline = time.monotonic() + 120
-    while not (trial / layout.EVAL_MEASUREMENTS).exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    os.kill(layout.read_json(trial / "attempts/1" / lease.LEASE)["pid"], signal.SIGTERM)
-    code, output = _finish(process)
-    assert code == 0, output
-    assert status.read(trial)["state"] == "done"
-    assert lease.latest(trial) == 2
-    assert "2 done" in output
-
-
-def test_a_claim_that_fails_is_not_tried_forever(tmp_path, start_stub):
-    """attempts/ is a file: no worker can claim the trial, and the study ends around it."""
-    trial = _study(tmp_path) / "grid/laser/digits_vit_jax/trial_1"
+def test_a_claim_that_fails_is_not_tried_forever(stub_drivers):
+    """attempts/ is a file: no job can claim the trial, and the study ends around it."""
+    trial = stub_drivers.trial(0)
     trial.mkdir(parents=True)
-    (trial / "attempts").write_text("in the way")
-    code, output = _finish(start_stub(protocol="grid", points=1, max_attempts=2))
+    (trial / layout.ATTEMPTS).write_text("in the way")
+    code, output = stub_drivers.finish(stub_drivers.run(points=2, max_attempts=2))
     assert code == 1, output
     assert output.count("will be tried again") == 1
     assert "1 done" in output
@@ -406,73 +318,6 @@ def test_plan_tells_the_cost(capsys):
     # 50 × 167,999 steps × 0.4153 s.
     assert int(tune[1]) == pytest.approx(8_399_950 * 0.4153 / 3600, abs=1)
     assert re.search(r"compare +40 +40 +8 ", printed)
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become an unprivileged user")
-def test_read_only_experiment_directory(tmp_path, data_dir):
-    """As an unprivileged uid: root may write into mode 0555."""
-    folder = tmp_path / "locked"
-    folder.mkdir(mode=0o555)
-    code = (
-        "import os, sys; from sweeps.study import config, study, study_directory;"
-        f"changes = ['--config.experiment_dir={folder}'];"
-        "s = study.resolve(config.parse('digits_vit_quick', changes));"
-        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        "try:\n    study_directory.prepare(s)\n"
-        "except ValueError as error:\n    print(error)\n"
-    )
-    for parent in [tmp_path, *tmp_path.parents][:4]:
-        parent.chmod(parent.stat().st_mode | 0o055)
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        cwd="/",
-    )
-    assert "cannot be written: Permission denied" in done.stdout, done.stderr
-    assert "--config.experiment_dir" in done.stdout
-
-
-@pytest.fixture
-def tiny_disk(tmp_path):
-    """A tmpfs of 256 kB; skips where mounting is not allowed."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], capture_output=True
-    )
-    if mount.returncode:
-        pytest.skip("cannot mount a tmpfs here: the full disk is not tested")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def test_full_disk_at_the_door(tiny_disk, make_study):
-    from sweeps.study import study_directory
-
-    filler = os.open(tiny_disk / "filler", os.O_CREAT | os.O_WRONLY)
-    with contextlib.suppress(OSError):
-        while os.write(filler, b"\0" * 4096):
-            pass
-    os.close(filler)
-    with pytest.raises(ValueError, match="cannot be written: No space left on device"):
-        study_directory.prepare(make_study(experiment_dir=tiny_disk))
-
-
-@pytest.mark.slow
-def test_disk_that_fills_while_training_fails_the_trial_by_name(
-    tiny_disk, make_trial, worker, data_dir
-):
-    """The checkpoint (2.6 MB) does not fit: the trial is given back, and the job ends."""
-    directory = make_trial(experiment_dir=tiny_disk, steps=4)
-    one = worker()
-    one.run(directory, data_dir)
-    assert one.process.wait(120) == 1
-    # Whether or not the disk took the outcome, the lease is not left behind alive.
-    found = status.read(directory)
-    assert found["state"] in ("failed", "pending")
-    assert found["state"] == "pending" or disk.is_reason(found["reason"])
 
 
 def test_a_job_begins_with_its_share_of_the_trials(make_study):

@@ -10,19 +10,7 @@ import pytest
 
 from sweeps.launchers.protocol import AGAIN, FINISHED
 from sweeps.records import attempts, layout, lease, measurements, status
-
-# What bit equality is judged on: not on times.
-EXACT = ("global_step", "loss", "grad_norm", "train/", "validation/", "test/")
-
-
-def _rows(directory, name):
-    with (directory / name).open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    return [{k: v for k, v in row.items() if k.startswith(EXACT)} for row in rows]
-
-
-def _measured(directory):
-    return _rows(directory, layout.EVAL_MEASUREMENTS), _rows(directory, layout.MEASUREMENTS)
+from tests.sweeps.chaos import equality
 
 
 @pytest.fixture
@@ -35,7 +23,7 @@ def uninterrupted(made_once, make_trial, worker, data_dir):
         assert one.end()[0] == "done"
 
     (written,) = made_once("uninterrupted", run).rglob(layout.EVAL_MEASUREMENTS)
-    return _measured(written.parent), lambda: make_trial(name="killed")
+    return equality.curves(written.parent), lambda: make_trial(name="killed")
 
 
 def _kill_when(one, moment):
@@ -71,7 +59,7 @@ def test_killed_and_resumed_equals_never_killed(uninterrupted, worker, data_dir,
     last = worker()
     last.run(directory, data_dir)
     assert last.end()[0] in ("done", "already finished")
-    assert _measured(directory) == expected
+    assert equality.curves(directory) == expected
     assert len(expected[0]) == 3
     assert [row["global_step"] for row in expected[1] if row["loss"]] == [str(n) for n in range(12)]
 
@@ -97,7 +85,7 @@ def test_sigterm_saves_first_and_the_next_worker_goes_on_from_there(
     other.run(directory, data_dir)
     assert other.end()[0] == "done"
     assert other.start == saved
-    assert _measured(directory) == expected
+    assert equality.curves(directory) == expected
     assert attempts.count_failures(attempts.ends(directory)) == (0, 0)
     with (directory / layout.EVAL_MEASUREMENTS).open(newline="") as file:
         counts = [row["preemption_count"] for row in csv.DictReader(file)]
@@ -136,7 +124,7 @@ def test_divergence_ends_the_trial_with_its_step(make_trial, worker, data_dir):
     assert found["state"] == "diverged"
     step = found["global_step"]
     assert found["reason"] == f"the loss of update {step} was not finite"
-    losses = [float(row["loss"]) for row in _measured(directory)[1] if row["loss"]]
+    losses = [float(row["loss"]) for row in equality.curves(directory)[1] if row["loss"]]
     assert [abs(loss) < float("inf") for loss in losses[: step + 1]] == [True] * step + [False]
 
 
@@ -167,33 +155,6 @@ def test_checkpoint_of_another_model_is_refused_by_name(make_trial, worker, data
     one.run(same_model, data_dir)
     assert "belongs to trial" in one.end()[1]
     assert attempts.last_error(same_model)["retry"] is False
-
-
-@pytest.mark.slow
-def test_missing_data_and_what_was_printed_are_in_the_trials_log(make_trial, worker, tmp_path):
-    directory = make_trial()
-    one = worker()
-    one.run(directory, str(tmp_path / "nowhere"))
-    outcome, error = one.end()
-    assert outcome == "failed"
-    assert "nowhere" in error
-    assert "DataError" in "\n".join(attempts.log_tail(directory, 30))
-
-
-@pytest.mark.slow
-def test_half_written_checkpoint_is_passed_over(make_trial, worker, data_dir):
-    """What a kill leaves beside the last whole checkpoint is removed, not restored."""
-    directory = make_trial(steps=8, eval_every=4)
-    one = worker()
-    one.run(directory, data_dir)
-    one.end()
-    folder = directory / layout.CHECKPOINTS
-    (folder / "99.orbax-checkpoint-tmp-1").mkdir()
-    layout.write_json(directory / layout.STATUS, {"state": "pending", "global_step": 0})
-    one.run(directory, data_dir)
-    assert one.end()[0] == "done"
-    assert one.start == 8
-    assert not list(folder.glob("99*"))
 
 
 def test_truncated_last_line_is_no_measurement(tmp_path):
@@ -228,12 +189,12 @@ def test_curve_is_cut_where_the_next_attempt_resumed(tmp_path):
         writer.close()
     (tmp_path / layout.ATTEMPTS / "3").mkdir()  # died before it knew where to resume
     measurements.publish(tmp_path)
-    rows = _rows(tmp_path, layout.MEASUREMENTS)
+    rows = equality.rows(tmp_path, layout.MEASUREMENTS)
     assert [row["loss"] for row in rows if row["loss"]] == [
         *("1.0", "1.1", "1.2", "1.3"),
         *("2.4", "2.5", "2.6", "2.7"),
     ]
-    evals = _rows(tmp_path, layout.EVAL_MEASUREMENTS)
+    evals = equality.rows(tmp_path, layout.EVAL_MEASUREMENTS)
     assert [(row["global_step"], row["test/loss"]) for row in evals] == [
         ("2", "1"),
         ("4", "1"),
@@ -278,13 +239,3 @@ def test_two_claims_at_once_have_one_winner(tmp_path):
             won = [c for c in pool.map(lease.claim, [folder] * 8) if c]
         assert [claim.number for claim in won] == [1]
         assert os.listdir(folder / layout.ATTEMPTS) == ["1"]
-
-
-@pytest.mark.slow
-def test_only_the_last_checkpoint_of_a_finished_trial_is_kept(make_trial, worker, data_dir):
-    directory = make_trial()
-    one = worker()
-    one.run(directory, data_dir)
-    assert one.end()[0] == "done"
-    kept = [p.name for p in (directory / layout.CHECKPOINTS).iterdir() if p.name.isdigit()]
-    assert kept == ["12"]
