@@ -78,10 +78,10 @@ def test_the_catalog_knows_which_mixers_a_model_can_have(name, toy):
 def test_what_meta_data_tells_are_properties():
     """AlgoPerf's logger and ours write a workload's properties to meta_data_0.json."""
     kind = type(registry.make("digits_vit"))
-    found = {name for name in dir(kind) if isinstance(getattr(kind, name), property)}
+    properties = {name for name in dir(kind) if isinstance(getattr(kind, name), property)}
     sizes = {f"num_{split}_examples" for split in ("train", "eval_train", "validation", "test")}
     targets = {"target_metric_name", "validation_target_value", "test_target_value"}
-    assert found == {*sizes, *targets, "eval_batch_size", "step_hint", "param_shapes"}
+    assert properties == {*sizes, *targets, "eval_batch_size", "step_hint", "param_shapes"}
 
 
 def test_targets_are_reached_from_the_right_side():
@@ -137,12 +137,12 @@ def test_evaluations_divide_over_any_number_of_devices(monkeypatch):
 def test_bench_times_every_kind_of_model(name, monkeypatch):
     with pytest.raises(ValueError, match="lazer"):  # before it reads data
         next(bench.lines(name, "/nowhere", ["standard", "lazer"]))
-    monkeypatch.setattr(bench, "_loader", lambda *given: "")
+    monkeypatch.setattr(bench, "_loader", lambda *arguments: "")
     monkeypatch.setattr(bench, "ROUNDS", 1)
     lines = list(bench.lines(name, "/nowhere", ["standard", "laser"], 2))
     assert "laser / standard" in lines[2]
 
 
 def test_a_jobs_cache_folder_holds_its_data(tmp_path):
-    found = catalog.default_data_dir("digits_vit", {"ATTNPERF_CACHE": str(tmp_path)})
-    assert found == tmp_path / "data" / "digits_vit"
+    folder = catalog.default_data_dir("digits_vit", {"ATTNPERF_CACHE": str(tmp_path)})
+    assert folder == tmp_path / "data" / "digits_vit"

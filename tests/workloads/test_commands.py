@@ -28,9 +28,9 @@ def _refusal(capsys, line):
     ],
 )
 def test_a_place_that_cannot_be_written_is_refused_before_any_work(capsys, line):
-    told = _refusal(capsys, line)
-    assert "give a" in told
-    assert "/proc" in told or "/dev/null" in told
+    message = _refusal(capsys, line)
+    assert "give a" in message
+    assert "/proc" in message or "/dev/null" in message
 
 
 @pytest.mark.parametrize("typed", ["gs://bucket/x", "$NOWHERE/x", "~nobody-of-that-name/x"])

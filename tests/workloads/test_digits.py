@@ -27,9 +27,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def own(prepared: Path, tmp_path: Path) -> Path:
+def copy(prepared: Path, tmp_path: Path) -> Path:
     """A copy that a test may damage."""
-    return Path(shutil.copytree(prepared, tmp_path / "own"))
+    return Path(shutil.copytree(prepared, tmp_path / "copy"))
 
 
 def test_the_layout_is_imagenets(prepared: Path) -> None:
@@ -92,20 +92,20 @@ def test_reference_rows_are_the_nearest_neighbour_s_and_the_most_frequent_class_
     ],
 )
 def test_damage_is_named_and_prepared_again(
-    own: Path, prepared: Path, damage: Callable[[Path], None], file: str
+    copy: Path, prepared: Path, damage: Callable[[Path], None], file: str
 ) -> None:
-    damage(own / file)
+    damage(copy / file)
     with pytest.raises(DataError, match="python -m workloads prepare digits_vit") as caught:
-        digits.check(own)
+        digits.check(copy)
     assert Path(file).name in str(caught.value)
-    digits.prepare(own)
-    assert data_files.contents(own) == data_files.contents(prepared)
+    digits.prepare(copy)
+    assert data_files.contents(copy) == data_files.contents(prepared)
 
 
-def test_other_images_are_found_by_their_hash(own: Path) -> None:
+def test_other_images_are_found_by_their_hash(copy: Path) -> None:
     examples = digits._examples()
     examples["test"][7]["label"] = (examples["test"][7]["label"] + 1) % 10
     note = digits.DIGITS.note
-    imagenet.write(own, examples, num_classes=10, description=note, encoding="png")
+    imagenet.write(copy, examples, num_classes=10, description=note, encoding="png")
     with pytest.raises(DataError, match=r"the images have SHA-256 .*, not 16f4c9f2"):
-        digits.check(own)
+        digits.check(copy)

@@ -156,9 +156,9 @@ def test_reference_rows(prepared):
     assert (constant["name"], constant["constant"]) == (f"always {frequent}", True)
     assert constant["test/error"] == 0.9
     asked = np.random.RandomState(0).permutation(50)[:20]
-    own = ((known[asked][:, None] - known) ** 2).sum(-1)
-    own[np.arange(20), asked] = own.max() + 1
-    assert neighbour["train/error"] == np.mean(labels[own.argmin(1)] != labels[asked])
+    train_distances = ((known[asked][:, None] - known) ** 2).sum(-1)
+    train_distances[np.arange(20), asked] = train_distances.max() + 1
+    assert neighbour["train/error"] == np.mean(labels[train_distances.argmin(1)] != labels[asked])
 
 
 def test_whole_data_need_no_source(prepared, capsys):

@@ -55,7 +55,7 @@ def _write(data_dir: Path, num_classes: int = 1000, **changes: list[dict[str, An
 
 @pytest.fixture
 def sizes_of_the_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check, told to expect the small directory's sizes."""
+    """The check, expecting the small directory's sizes."""
     parts = {
         role: imagenet.Part(part.dataset, SIZES[role]) for role, part in imagenet.PARTS.items()
     }
@@ -63,8 +63,8 @@ def sizes_of_the_small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def own(small: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(small, tmp_path / "own"))
+def copy(small: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(small, tmp_path / "copy"))
 
 
 def test_roles_are_algoperfs_data_sets_and_sizes() -> None:
@@ -105,37 +105,37 @@ def test_a_label_out_of_range_is_refused(small: Path) -> None:
         list(imagenet.checked(split, [8], label, decode=False))
 
 
-def _no_image(own: Path) -> None:
+def _no_image(copy: Path) -> None:
     examples = _examples(9, 9)
     examples[4]["image"] = bytes(1000)
-    _write(own, test=examples)
+    _write(copy, test=examples)
 
 
 @pytest.mark.usefixtures("sizes_of_the_small")
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda own: _write(own, test=_examples(8, 8)), "there are 8 examples, 9 are expected"),
-        (lambda own: _write(own, num_classes=1001), "are 1001 classes, 1000 are expected"),
+        (lambda copy: _write(copy, test=_examples(8, 8)), "there are 8 examples, 9 are expected"),
+        (lambda copy: _write(copy, num_classes=1001), "are 1001 classes, 1000 are expected"),
         (_no_image, r"'test': example 4: 1000 bytes .* no JPEG or PNG"),
-        (shutil.rmtree, "prepare imagenet_vit --data_dir=.*/own"),
+        (shutil.rmtree, "prepare imagenet_vit --data_dir=.*/copy"),
     ],
 )
-def test_other_data_is_refused(own: Path, change: Callable[[Path], None], message: str) -> None:
-    change(own)
+def test_other_data_is_refused(copy: Path, change: Callable[[Path], None], message: str) -> None:
+    change(copy)
     with pytest.raises(DataError, match=message):
-        imagenet.check(own)
+        imagenet.check(copy)
 
 
 @pytest.mark.usefixtures("sizes_of_the_small")
-def test_a_damaged_record_is_found_by_the_full_check(own: Path) -> None:
+def test_a_damaged_record_is_found_by_the_full_check(copy: Path) -> None:
     sampled = np.random.RandomState(0).choice(48, imagenet._SAMPLE, replace=False)
     number = next(n for n in range(48) if n not in sampled)
-    shard = Path(imagenet.open_split(own, "train").shards[0])
+    shard = Path(imagenet.open_split(copy, "train").shards[0])
     data_files.flip(shard, tfrecord.TFRecordFile(shard).offsets[number] + 500)
-    assert imagenet.check(own)
+    assert imagenet.check(copy)
     with pytest.raises(DataError, match=rf"00000-of-00001: record {number} at byte \d+ is cor"):
-        imagenet.check(own, full=True)
+        imagenet.check(copy, full=True)
 
 
 def test_the_folder_above_algoperfs_is_recognised(small: Path, tmp_path: Path) -> None:

@@ -51,10 +51,10 @@ def test_the_list_names_every_folder_and_only_parts_above():
 @pytest.mark.parametrize("part", IMPORTS)
 def test_a_part_imports_what_the_list_names(part):
     for path in FILES:
-        own = path.relative_to(ROOT).with_suffix("").parts
-        if _part(own) != part:
+        module = path.relative_to(ROOT).with_suffix("").parts
+        if _part(module) != part:
             continue
         names = [name.split(".") for name in floor_plan.imported(path)]
-        found = {_part(tuple(name[1:])) for name in names if name[0] == "workloads"}
-        assert found <= {part, *IMPORTS[part]}, path
+        imports = {_part(tuple(name[1:])) for name in names if name[0] == "workloads"}
+        assert imports <= {part, *IMPORTS[part]}, path
         assert not {name[0] for name in names} & {"sweeps", "analysis"}, path

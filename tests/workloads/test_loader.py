@@ -160,17 +160,17 @@ def test_the_generator_of_an_example_depends_on_its_position_alone() -> None:
 def test_evaluation_sees_each_example_once_in_order(count: int | None, batches: int) -> None:
     source = Pictures(23)
     with loader.eval_batches(source, batch_size=4, transform=PLAIN, num_examples=count) as stream:
-        found = list(stream)
-    assert len(found) == batches
-    assert {batch["inputs"].shape for batch in found} == {(4, 6, 5, 3)}
-    weights = np.concatenate([batch["weights"] for batch in found])
+        evaluated = list(stream)
+    assert len(evaluated) == batches
+    assert {batch["inputs"].shape for batch in evaluated} == {(4, 6, 5, 3)}
+    weights = np.concatenate([batch["weights"] for batch in evaluated])
     number = 23 if count is None else count
     assert weights.dtype == np.float32
     assert weights.tolist() == [1.0] * number + [0.0] * (4 * batches - number)
-    labels = np.concatenate([batch["targets"] for batch in found])
+    labels = np.concatenate([batch["targets"] for batch in evaluated])
     assert labels.dtype == np.int32
     assert labels.tolist() == list(range(number)) + [0] * (4 * batches - number)
-    inputs = np.concatenate([batch["inputs"] for batch in found])
+    inputs = np.concatenate([batch["inputs"] for batch in evaluated])
     for label in range(number):
         expected = PLAIN(source[label], np.random.default_rng(0))["inputs"]
         np.testing.assert_array_equal(inputs[label], expected)
@@ -270,7 +270,7 @@ def test_a_forgotten_stream_ends_its_workers_whichever_thread_finds_it(started_p
     assert stream._thread is not None
     stream._thread.submit(stream._end).result(20)  # as the collector would, from there
     for worker in started_processes:
-        # No join: grain's thread joins it, too, and of two threads one is told that it still lives.
+        # No join: grain's thread joins it, too, and of two threads one may be told that it lives.
         assert connection.wait([worker.sentinel], 20)
     assert iterators == []
 

@@ -11,7 +11,7 @@ CORES = 96
 
 
 @pytest.mark.parametrize(
-    ("own", "files", "expected"),
+    ("groups", "files", "expected"),
     [
         ("0::/", {"cpu.max": "50000 100000"}, 1),
         ("0::/", {"cpu.max": "250000 100000"}, 3),
@@ -29,7 +29,7 @@ CORES = 96
         (None, {"cpu.max": "50000 100000"}, CORES),
     ],
 )
-def test_the_cpu_quota_of_a_container_is_seen(tmp_path, monkeypatch, own, files, expected):
+def test_the_cpu_quota_of_a_container_is_seen(tmp_path, monkeypatch, groups, files, expected):
     for name, limit in files.items():
         path = tmp_path / "groups" / name
         if isinstance(limit, str):
@@ -39,8 +39,8 @@ def test_the_cpu_quota_of_a_container_is_seen(tmp_path, monkeypatch, own, files,
         path.mkdir(parents=True)
         for field, number in zip(("quota", "period"), limit, strict=True):
             (path / f"cpu.cfs_{field}_us").write_text(f"{number}\n")
-    if own is not None:
-        (tmp_path / "own").write_text(f"{own}\n")
+    if groups is not None:
+        (tmp_path / "own").write_text(f"{groups}\n")
     monkeypatch.setattr(machine, "CONTROL_GROUPS", tmp_path / "groups")
     monkeypatch.setattr(machine, "OWN_GROUPS", tmp_path / "own")
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda process: set(range(CORES)))

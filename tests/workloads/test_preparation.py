@@ -45,13 +45,13 @@ def test_every_file_that_is_whole_must_say_the_same(name, tmp_path):
         preparation.claim(tmp_path, NOTE)
 
 
-@pytest.mark.parametrize("other", ["shard", "folder/file"])
-def test_files_of_others_are_not_replaced(other, tmp_path):
-    path = tmp_path / other
+@pytest.mark.parametrize("file", ["shard", "folder/file"])
+def test_files_of_others_are_not_replaced(file, tmp_path):
+    path = tmp_path / file
     path.parent.mkdir(exist_ok=True)
     path.touch()
-    for names in (None, ["nothing", other.split("/")[0]]):
-        with pytest.raises(DataError, match=f"{other.split('/')[0]} is there"):
+    for names in (None, ["nothing", file.split("/")[0]]):
+        with pytest.raises(DataError, match=f"{file.split('/')[0]} is there"):
             preparation.claim(tmp_path, NOTE, names)
     preparation.claim(tmp_path, NOTE, ["nothing"])
 

@@ -84,8 +84,8 @@ def _train(workload, data_dir):
     for _ in range(2):
         batch = next(queue)
         update = step_function.compile(state, batch, scalars, key)
-        state, found = update(state, batch, scalars, key)
-        measured += [float(found.loss), float(found.grad_norm)]
+        state, step_metrics = update(state, batch, scalars, key)
+        measured += [float(step_metrics.loss), float(step_metrics.grad_norm)]
     size = workload.eval_batch_size
     metrics = workload._eval_model_on_split(
         "validation", 5, size, state.params, state.model_state, key, data_dir

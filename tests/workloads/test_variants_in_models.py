@@ -43,8 +43,8 @@ def _conformer(variant=None):
 
 
 def _depth(path):
-    found = re.search(r"block_(\d+)", path, re.IGNORECASE)
-    return int(found[1]) if found else 2  # the pooling head behind two blocks
+    block = re.search(r"block_(\d+)", path, re.IGNORECASE)
+    return int(block[1]) if block else 2  # the pooling head behind two blocks
 
 
 @pytest.mark.parametrize(
@@ -58,22 +58,22 @@ def _depth(path):
 def test_a_variant_as_argument_is_the_injected_one(make, inputs, name):
     """Names, shapes and initial values to the bit; outputs to rounding (of a ViT: to the bit)."""
     variant = registry.get(name, **TAU.get(name, {}))
-    own, host = make(variant), make()
+    model, plain = make(variant), make()
 
     def run(params=None):
-        """The host model with the variant injected."""
+        """The plain model with the variant injected."""
         with inject.injected(variant, depth=_depth):
             if params is None:
-                return host.init(jax.random.key(0), *inputs)
-            return host.apply(params, *inputs)
+                return plain.init(jax.random.key(0), *inputs)
+            return plain.apply(params, *inputs)
 
-    ours, theirs = jax.jit(own.init)(jax.random.key(0), *inputs), jax.jit(run)()
+    ours, theirs = jax.jit(model.init)(jax.random.key(0), *inputs), jax.jit(run)()
     assert jax.tree.structure(ours) == jax.tree.structure(theirs)
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
     keys = iter(jax.random.split(jax.random.key(1), 999))
     moved = jax.tree.map(lambda a: a + 0.1 * jax.random.normal(next(keys), a.shape), ours["params"])
     moved = {**ours, "params": moved}
-    got, expected = jax.jit(own.apply)(moved, *inputs), jax.jit(run)(moved)
+    got, expected = jax.jit(model.apply)(moved, *inputs), jax.jit(run)(moved)
     if make is _vit:
         np.testing.assert_array_equal(got, expected)
         return
@@ -132,10 +132,10 @@ def test_kernels_are_open_to_the_conformer(kernel, monkeypatch):
         output, pullback = jax.vjp(lambda *qkv: model.apply(params, *qkv, mask), *arrays)
         return output, pullback(jnp.cos(output))
 
-    (output, found), expected = run(kernel), run("xla")
+    (output, gradients), expected = run(kernel), run("xla")
     assert not output[1, 5:].any()
     jax.tree.map(
-        functools.partial(np.testing.assert_allclose, atol=3e-6), (output, found), expected
+        functools.partial(np.testing.assert_allclose, atol=3e-6), (output, gradients), expected
     )
     catalog.check_variant("librispeech_conformer", "laser", kernel)
 
