@@ -12,7 +12,6 @@ import json
 import os
 import pathlib
 import re
-import shlex
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -160,22 +159,16 @@ class Ray(Launcher):
         for index, handle in enumerate(handles):
             body = ray_job.body(batch, index, self._keys, selector)
             try:
-                self._submit_one(handle, body, batch.log(index))
+                with self._cluster() as cluster:
+                    cluster.submit_job(submission_id=handle, **body)
             except EngineError:
+                # From the list: a proxy in Ray's place would say 404 of any job.
+                if handle in self._jobs():  # raises where nobody answers
+                    continue  # this submission repeats one that was cut short
                 if index == 0:
                     raise
                 break  # those that Ray does not know are soon found to be gone
         return handles
-
-    def _submit_one(self, handle: str, body: dict[str, Any], log: pathlib.Path) -> None:
-        try:
-            with self._cluster() as cluster:
-                cluster.submit_job(submission_id=handle, **body)
-        except EngineError:
-            # From the list: a proxy in Ray's place would say 404 of any job.
-            known = self._jobs().get(handle)  # raises where nobody answers
-            if known is None or shlex.quote(str(log)) not in known.entrypoint:
-                raise  # else the job is there: this submission repeats one that was cut short
 
     def _jobs(self) -> dict[str, Any]:
         with self._cluster() as cluster:

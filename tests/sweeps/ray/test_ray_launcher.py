@@ -5,7 +5,6 @@ import os
 import pathlib
 import signal
 import subprocess
-import types
 
 import pytest
 
@@ -274,29 +273,6 @@ def test_paths_reach_a_job_as_they_are(tmp_path, name):
     *_, file, index, end = batch.log(0).read_text().split("|")
     assert (file, index, end) == (str(batch.file), "--index=0", "")
     assert batch.log(0).read_text().startswith(f"{folder}|-m|sweeps.launchers.ray.job|")
-
-
-@pytest.mark.parametrize("name", ["it's", "a b", "plain"])
-def test_a_repeated_submission_knows_its_job_by_its_log(tmp_path, monkeypatch, name):
-    """Whose path the job's shell commands hold in quotes."""
-    settings = {"ray": {**defaults.of(ray.Ray), "address": "http://head:8265"}}
-    batch = Batch(tmp_path / name / "s-a.json", ((),), {})
-    body = job.body(batch, 0, settings["ray"], {})
-
-    class Refusing:
-        """A cluster that has the batch's job."""
-
-        def submit_job(self, **job):
-            raise RuntimeError("already exists")
-
-        def jobs(self):
-            return {"s-a-0": types.SimpleNamespace(entrypoint=body["entrypoint"])}
-
-    engine = ray.Ray(settings, tmp_path)
-    monkeypatch.setattr(engine, "_connected", Refusing())
-    assert engine.submit(batch) == ["s-a-0"]
-    with pytest.raises(EngineError, match="already exists"):
-        engine.submit(Batch(tmp_path / "elsewhere" / "s-a.json", ((),), {}))
 
 
 def test_cores_are_taken_one_by_one_and_shared_when_none_is_left(tmp_path):
