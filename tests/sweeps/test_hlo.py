@@ -107,9 +107,17 @@ def test_a_collective_counts_once_however_often_it_stands() -> None:
     assert counted["g.1"].collective_bytes + counted["g.2"].collective_bytes == 100 * 8 * 2
 
 
-def test_a_loop_that_cannot_be_read_is_named() -> None:
-    module = hlo.Module(_TEXT.replace("direction=LT", "direction=NE"))
-    assert [line.times for line in module.counted if line.instruction.name == "new"] == [1]
+@pytest.mark.parametrize(
+    ("text", "unreadable", "times"),
+    [
+        ("direction=LT", "direction=NE", [1]),
+        ("while(%start), condition=%condition, body", "conditional(%zero, %start), branch", []),
+    ],
+)
+def test_what_cannot_be_read_is_named(text: str, unreadable: str, times: list[int]) -> None:
+    """A loop counts once, a branch not at all."""
+    module = hlo.Module(_TEXT.replace(text, unreadable))
+    assert [line.times for line in module.counted if line.instruction.name == "new"] == times
     assert module.unread == ["loop"]
 
 
