@@ -56,11 +56,11 @@ def seed_key(seed: int, purpose: int) -> Array:
 
 def scalars_of(trial: Trial) -> dict[str, Array]:
     """Returns a trial's traced hyperparameters, float32."""
-    given = trial.hyperparameters
+    point = trial.hyperparameters
     values = {
-        **{name: given[name] for name in given if name != "warmup_factor"},
-        "grad_clip": given.get("grad_clip", math.inf),
-        "warmup_steps": int(given["warmup_factor"] * trial.step_hint),
+        **{name: point[name] for name in point if name != "warmup_factor"},
+        "grad_clip": point.get("grad_clip", math.inf),
+        "warmup_steps": int(point["warmup_factor"] * trial.step_hint),
         "step_hint": trial.step_hint,
     }
     return {name: jnp.asarray(value, jnp.float32) for name, value in values.items()}
@@ -135,9 +135,9 @@ class TrainStep:
         if name not in self._converters:
             convert = getattr(self.workload, name)
             shapes: Any = jax.eval_shape(convert, state)
-            given: Any = jax.tree.structure(state)
+            structure: Any = jax.tree.structure(state)
             self._converters[name] = None
-            if jax.tree.structure(shapes) != given:
+            if jax.tree.structure(shapes) != structure:
                 converted = jax.jit(convert, out_shardings=shardings_of(self.workload, shapes))
                 self._converters[name] = converted
         convert = self._converters[name]
@@ -266,7 +266,7 @@ def shardings_of(workload: Any, tree: Any) -> Any:
 def of_trial(trial: Trial, plain: bool = False) -> TrainStep:
     """Returns a trial's train step, not compiled yet: the same for all trials of a program.
 
-    plain: with the attention that the host model has of itself instead of the trial's variant.
+    plain: with the attention that the model has of itself instead of the trial's variant.
     """
     variant = None
     if not plain:
