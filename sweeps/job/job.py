@@ -69,11 +69,6 @@ class Job:
             self.batch.note_claim(self.index, submissions.CLAIMS_END)
             return FINISHED  # e.g. a requeued job of which only the end was lost
         group = process_group.detect(os.environ)
-        if group.count > 1 and self._suite:
-            return self._refuse(
-                "an evaluation is computed by one process, on all devices of its host, and this "
-                "job has several: give its launcher's keys one host"
-            )
         if self._is_engine and self._slot is None:
             try:
                 self._check_node()

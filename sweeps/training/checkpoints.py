@@ -9,7 +9,7 @@ same methods, and another number of processes can restore what they wrote.
 
 A checkpoint names the bytes of each attempt's measurements that it counts on: a trial resumes at a
 checkpoint, and its curve goes on there. Those bytes may be lost because their file was cut short or
-corrupted. They may also be void, because a worker that was frozen past its lease finished writing a
+corrupted. They may also be void, because a job that was frozen past its lease finished writing a
 checkpoint of updates whose rows a later attempt replaced.
 
 A checkpoint that is damaged, or does not have its measurements, is set aside as `damaged-<step>`
@@ -222,8 +222,8 @@ def restore_parameters(
     """
     folder = directory.absolute() / layout.CHECKPOINTS / str(step)
     if not folder.is_dir():
-        there = ", ".join(map(str, layout.checkpoint_steps(directory))) or "none"
-        raise ValueError(f"{directory} has no checkpoint of step {step}; it has {there}")
+        steps = ", ".join(map(str, layout.checkpoint_steps(directory))) or "none"
+        raise ValueError(f"{directory} has no checkpoint of step {step}; it has {steps}")
     like, record = _Parameters(params, model_state), _record(folder)
     parts = tuple(f".{name}" for name in like._fields)
     stored = {path: shape for path, shape in record["shapes"].items() if path.startswith(parts)}

@@ -43,18 +43,18 @@ class CompiledDiagnostics:
             lambda whole: jax.tree.map(lambda leaf: leaf[:examples], whole),
             out_shardings=self._whole,
         )
-        few: spec.Batch = cut(batch)
-        return few
+        first: spec.Batch = cut(batch)
+        return first
 
     def layers(self, measured: Any) -> list[dict[str, Any]]:
         """Returns the record of each layer, in order, from what `measure` returned."""
         layers = zip(self._paths, jax.device_get(measured), strict=True)
         return [
-            {"layer": path, "index": index, **diagnostics.summary(*one)}
-            for index, (path, one) in enumerate(layers)
+            {"layer": path, "index": index, **diagnostics.summary(*values)}
+            for index, (path, values) in enumerate(layers)
         ]
 
-    def seen(self, params: Any, model_state: Any, batch: spec.Batch) -> list[probe.Layer]:
+    def observe(self, params: Any, model_state: Any, batch: spec.Batch) -> list[probe.Layer]:
         """Returns every attention call of the forward pass, whole on every device."""
 
         def forward(params: Any, model_state: Any, batch: spec.Batch) -> list[probe.Layer]:
@@ -94,7 +94,7 @@ class CompiledDiagnostics:
     def _loss(
         self, params: Any, probes: Any, model_state: Any, batch: spec.Batch, smoothing: Array
     ) -> tuple[Array, list[probe.Layer]]:
-        with probe.probed(probes) as seen:
+        with probe.probed(probes) as record:
             logits, _ = self._observable.model_fn(
                 params,
                 batch,
@@ -106,7 +106,7 @@ class CompiledDiagnostics:
                 dropout_rate=0.0,
             )
         losses = self._observable.loss_fn(batch["targets"], logits, batch.get("weights"), smoothing)
-        return losses["summed"] / losses["n_valid_examples"], seen.layers
+        return losses["summed"] / losses["n_valid_examples"], record.layers
 
 
 @functools.cache

@@ -75,7 +75,7 @@ class LoggedMetrics:
         loss, grad_norm, nonfinite_at = jax.device_get(tuple(measured))
         self.nonfinite_at = int(nonfinite_at)
         now, done = seconds(), step + 1
-        each = (now - self._seconds) / (done - self._done)
+        step_seconds = (now - self._seconds) / (done - self._done)
         self._seconds, self._done = now, done
         row = {"kind": "train", "global_step": step, "loss": float(loss)}
-        return [row | {"grad_norm": float(grad_norm), **self._throughput.columns(each)}]
+        return [row | {"grad_norm": float(grad_norm), **self._throughput.columns(step_seconds)}]

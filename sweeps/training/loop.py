@@ -82,7 +82,7 @@ class Training:
         # Bytes of each attempt's measurements that the curve up to here consists of.
         self._measured: dict[str, int] = {}
         self._saved = -1
-        self._said_at = self._saved_at = time.monotonic()
+        self._status_at = self._saved_at = time.monotonic()
         self._problem: Exception | None = None
         self._opened = contextlib.ExitStack()
         self._recorder: Any = None
@@ -93,7 +93,7 @@ class Training:
 
         Raises Preempted after saving when told to stop, lease.LostError where another worker has
         taken over, ValueError for a checkpoint of another model. Of several processes all raise
-        Preempted; where process 0 raises what its own part failed of, the others PrimaryError.
+        Preempted; where process 0 raises the error of its own part, the others raise PrimaryError.
         """
         with self._opened as opened:
             # Evaluations and diagnostics are traced within it, too; other trials are not.
@@ -290,8 +290,8 @@ class Training:
         self._put_rows(rows)
         figures = {name: value for name, value in rows[-1].items() if name != "kind"}
         now = time.monotonic()
-        if now - self._said_at >= _STATUS_EVERY_S:
-            self._said_at = now
+        if now - self._status_at >= _STATUS_EVERY_S:
+            self._status_at = now
             done = figures.pop("global_step") + 1
             # Until an evaluation has been timed, too.
             known = {} if self._evaluated else {"step_seconds": figures["step_seconds"]}
@@ -325,7 +325,7 @@ class Training:
         self.attempt.check()
         self._put_rows(rows)
         measurements.publish(self.directory)
-        self._evaluated, self._said_at = True, time.monotonic()
+        self._evaluated, self._status_at = True, time.monotonic()
         row = rows[-1]
         # Seconds a step with its share of evaluations: what `status` reckons with.
         seconds = row["total_duration"] / row["global_step"]

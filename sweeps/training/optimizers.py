@@ -113,12 +113,12 @@ def _scale_by_trust_ratio_of_layers() -> optax.GradientTransformation:
     ratio = optax.scale_by_trust_ratio()
 
     def scaled(path: Any, update: Array, param: Array) -> Array:
-        def one(u: Array, p: Array) -> Array:
+        def scale_layer(u: Array, p: Array) -> Array:
             result: Array = ratio.update(u, ratio.init(p), p)[0]
             return result
 
         stacked = any(getattr(part, "key", None) == STACKED for part in path)
-        return (jax.vmap(one) if stacked else one)(update, param)
+        return (jax.vmap(scale_layer) if stacked else scale_layer)(update, param)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         return jax.tree_util.tree_map_with_path(scaled, updates, params), state

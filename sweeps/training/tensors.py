@@ -39,7 +39,10 @@ def dump(
         workload = step_function.workload
         params, model_state = checkpoints.restore_trained(record, directory, step, workload)
         where = str(data_dir or _data_dir(directory))
-        seen = _observed(record, step_function, params, model_state, examples, where)
+        queue = workload._build_input_queue(record.seed, "train", where, record.batch_size)
+        probe = diagnostics.of(step_function)
+        batch = probe.first(next(queue), examples)
+        layers: list[Layer] = jax.device_get(probe.observe(params, model_state, batch))
     about = {
         "trial": record.id,
         "workload": record.workload,
@@ -47,14 +50,16 @@ def dump(
         "seed": record.seed,
         "global_step": step,
         "examples": examples,
-        "dtype": str(seen[0].query.dtype),
+        "dtype": str(layers[0].query.dtype),
         "stored": "float32; a query is multiplied by its scale times the root of its head size, "
         "so that 1/root(D) is the scale of all",
-        "scales": [layer.scale for layer in seen],
+        "scales": [layer.scale for layer in layers],
     }
-    arrays = {name: _arrays(name, layer) for name, layer in zip(_names(seen), seen, strict=True)}
+    arrays = {
+        name: _arrays(name, layer) for name, layer in zip(_names(layers), layers, strict=True)
+    }
     cached_tensors.write(out, arrays, about)
-    return about | {"layers": len(seen)}
+    return about | {"layers": len(layers)}
 
 
 def _record(directory: pathlib.Path, examples: int) -> Trial:
@@ -79,23 +84,6 @@ def _data_dir(directory: pathlib.Path) -> str:
     return str(layout.record(notes[-1], data_dir=str)["data_dir"])
 
 
-def _observed(
-    record: Trial,
-    step_function: train_step.TrainStep,
-    params: Any,
-    model_state: Any,
-    examples: int,
-    data_dir: str,
-) -> list[Layer]:
-    """Returns the layers of one forward pass, on this machine's memory."""
-    workload = step_function.workload
-    queue = workload._build_input_queue(record.seed, "train", data_dir, record.batch_size)
-    probe = diagnostics.of(step_function)
-    batch = probe.first(next(queue), examples)
-    seen: list[Layer] = jax.device_get(probe.seen(params, model_state, batch))
-    return seen
-
-
 def _names(layers: list[Layer]) -> list[str]:
     """Returns a name for each call: its module's path, with a number where that is not enough."""
     paths = [layer.path for layer in layers]
@@ -107,12 +95,12 @@ def _names(layers: list[Layer]) -> list[str]:
 
 def _arrays(name: str, layer: Layer) -> dict[str, Any]:
     """Returns what the file holds of a layer."""
-    seen = layer.masks.pairs
+    pairs = layer.masks.pairs
     if layer.query.ndim != 4:
         raise ValueError(f"{name}: its queries are {layer.query.shape}, not [examples, T, H, D]")
     if layer.logits:
         raise ValueError(f"{name} changes its logits (soft cap), for which the file has no place")
-    visible = np.broadcast_to(True if seen is None else seen, layer.shape)
+    visible = np.broadcast_to(True if pairs is None else pairs, layer.shape)
     if layer.bias is not None and np.any(np.broadcast_to(layer.bias, layer.shape)[visible] != 0):
         raise ValueError(f"{name} adds a bias to its logits, for which the file has no place")
     factor = layer.scale * math.sqrt(layer.query.shape[-1])
@@ -122,6 +110,6 @@ def _arrays(name: str, layer: Layer) -> dict[str, Any]:
         "key": layer.key,
         "value": layer.value,
         "visibility": None
-        if seen is None
-        else np.reshape(seen, (1,) * (4 - seen.ndim) + seen.shape),
+        if pairs is None
+        else np.reshape(pairs, (1,) * (4 - pairs.ndim) + pairs.shape),
     }

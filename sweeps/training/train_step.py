@@ -53,11 +53,11 @@ def seed_key(seed: int, purpose: int) -> Array:
 
 def scalars_of(trial: Trial) -> dict[str, Array]:
     """Returns a trial's traced hyperparameters, float32."""
-    given = trial.hyperparameters
+    point = trial.hyperparameters
     values = {
-        **{name: given[name] for name in given if name != "warmup_factor"},
-        "grad_clip": given.get("grad_clip", math.inf),
-        "warmup_steps": int(given["warmup_factor"] * trial.step_hint),
+        **{name: point[name] for name in point if name != "warmup_factor"},
+        "grad_clip": point.get("grad_clip", math.inf),
+        "warmup_steps": int(point["warmup_factor"] * trial.step_hint),
         "step_hint": trial.step_hint,
     }
     return {name: jnp.asarray(value, jnp.float32) for name, value in values.items()}
@@ -240,7 +240,7 @@ def shardings_of(workload: Any, tree: Any) -> Any:
 def of_trial(trial: Trial, plain: bool = False) -> TrainStep:
     """Returns a trial's train step, not compiled yet: the same for all trials of a program.
 
-    plain: with the attention that the host model has of itself instead of the trial's variant.
+    plain: with the attention that the model has of itself instead of the trial's variant.
     """
     variant = None
     if not plain:

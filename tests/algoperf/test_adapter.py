@@ -200,7 +200,7 @@ def test_diagnostics_see_attention_of_every_kind(make, name, calls):
     pytest.importorskip("torch") if "librispeech" in name else None
     workload = make(name, "laser")
     params, model_state = workload.init_model_fn(jax.random.key(0))
-    layers = diagnostics.CompiledDiagnostics(workload).seen(
+    layers = diagnostics.CompiledDiagnostics(workload).observe(
         params, model_state, next(_queue(workload, 0))
     )
     assert len({layer.path for layer in layers}) == calls
