@@ -24,9 +24,9 @@ from sweeps.scheduling.scheduler import Scheduler
 from sweeps.study import study_directory
 
 
-def failing(monkeypatch, function, number, when, times=10**9):
+def failing(monkeypatch, function, number, when, times=10**9, module=os):
     """Has a function of `os` fail for paths that `when` picks, a number of times; returns them."""
-    real, met = getattr(os, function), []
+    real, met = getattr(module, function), []
 
     def fails(path, *arguments, **named):
         if isinstance(path, str | os.PathLike) and when(os.fspath(path)) and len(met) < times:
@@ -34,7 +34,7 @@ def failing(monkeypatch, function, number, when, times=10**9):
             raise OSError(number, os.strerror(number), os.fspath(path))
         return real(path, *arguments, **named)
 
-    monkeypatch.setattr(os, function, fails)
+    monkeypatch.setattr(module, function, fails)
     return met
 
 
@@ -121,17 +121,11 @@ def test_a_listing_that_a_client_caches_delays_fencing(tmp_path, monkeypatch):
     zombie.end("preempted")
     assert lease.claim(tmp_path).number == 2
     monkeypatch.setattr(os, "listdir", cached)
-    while not _is_lost(zombie):
-        now += 1.0
-    assert now == 60.0
-
-
-def _is_lost(attempt):
-    try:
-        attempt.check()
-    except lease.LostError:
-        return True
-    return False
+    now = 59.0
+    zombie.check()
+    now = 60.0
+    with pytest.raises(lease.LostError):
+        zombie.check()
 
 
 # --- heartbeats
@@ -227,9 +221,9 @@ def make_scheduler(make_study, monkeypatch):
     return make
 
 
-@pytest.mark.parametrize("function", ["listdir", "open"])
+@pytest.mark.parametrize(("module", "function"), [(os, "listdir"), (io, "open")])
 def test_a_scheduler_outlives_a_file_server_that_fails(
-    make_scheduler, monkeypatch, capsys, function
+    make_scheduler, monkeypatch, capsys, module, function
 ):
     """Every trial ends once, none is counted as failed, and it is said once."""
     one, trials = make_scheduler()
@@ -244,16 +238,9 @@ def test_a_scheduler_outlives_a_file_server_that_fails(
             away.clear()
 
     monkeypatch.setattr(one, "_look", look)
-    where = io if function == "open" else os
-    original, met = getattr(where, function), []
-
-    def fails(path, *arguments, **named):
-        if away and root in os.fspath(path) and len(met) < 2:
-            met.append(path)
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
-        return original(path, *arguments, **named)
-
-    monkeypatch.setattr(where, function, fails)
+    met = failing(
+        monkeypatch, function, errno.ESTALE, lambda path: away and root in path, 2, module
+    )
     one.run(trials)
     assert [status.read(one.root / t.path)["state"] for t in trials] == ["done"] * 3
     shown = capsys.readouterr().out
@@ -604,7 +591,7 @@ def launchers(make_trial, monkeypatch):
         one.close()
 
 
-def test_a_slot_has_one_job_whoever_starts_it(launchers):
+def test_a_slot_has_one_job_whoever_starts_it(launchers, wait_until):
     """Jobs of two drivers take the slots crosswise; a queued one starts where one is free."""
     make, root, path = launchers
     batches = [submissions.new(root, "local", [(path,)], {}, sharing=2) for _ in range(2)]
@@ -624,7 +611,7 @@ def test_a_slot_has_one_job_whoever_starts_it(launchers):
     assert other.find(batches[1]) == handles
     assert one.find(batches[1]) is None
     one.cancel([first])
-    _gone(one, first)
+    wait_until(lambda: one.status([first])[first] is State.GONE)
     assert sorted(other.status(handles).values()) == [State.QUEUED, State.RUNNING]
     assert list(one._processes) == [second]  # a launcher forgets jobs that are gone
     one.close()
@@ -635,25 +622,17 @@ def test_jobs_that_could_not_be_started_wait(launchers, monkeypatch):
     """No memory for a process: the scheduler asks for the batch again, and it has all its jobs."""
     make, root, path = launchers
     batch, one = submissions.new(root, "local", [(path,)], {}, sharing=2), make()
-    real, problem = subprocess.Popen, OSError(errno.ENOMEM, "Cannot allocate memory")
 
     def fails(*arguments, **named):
-        raise problem
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
-    monkeypatch.setattr(subprocess, "Popen", fails)
-    with pytest.raises(OSError, match="allocate"):
-        one.submit(batch)
-    monkeypatch.setattr(subprocess, "Popen", real)
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", fails)
+        with pytest.raises(OSError, match="allocate"):
+            one.submit(batch)
     handles = one.find(batch)
     assert one.status(handles) == dict.fromkeys(handles, State.RUNNING)
     assert len(handles) == 2
-
-
-def _gone(launcher, handle):
-    until = time.monotonic() + 60
-    while launcher.status([handle])[handle] is not State.GONE:
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def test_a_queued_job_is_dropped_once_its_trials_are_complete(launchers):

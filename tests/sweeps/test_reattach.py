@@ -17,10 +17,6 @@ from tests.sweeps.chaos import equality, storm
 POINTS = range(4)
 
 
-def _kill(pid, number=signal.SIGKILL):
-    os.kill(pid, number)
-
-
 def _at_work(drivers):
     """Returns {point: process number} of trials that both workers train now, {} where not both."""
     running = [p for p in POINTS if status.recorded(drivers.trial(p))["state"] == "running"]
@@ -49,24 +45,18 @@ def test_driver_killed_and_its_jobs_taken_up(stub_drivers, stub_undisturbed, wai
     orphans = wait_until(lambda: _at_work(stub_drivers))
     first.kill()
     for pid in orphans.values():  # so that the next driver finds them for sure
-        _kill(pid, signal.SIGSTOP)
+        os.kill(pid, signal.SIGSTOP)
     second = stub_drivers.run()
     _taken_up(second)
     assert {point: stub_drivers.worker(point) for point in orphans} == orphans
     for pid in orphans.values():
-        _kill(pid, signal.SIGCONT)
+        os.kill(pid, signal.SIGCONT)
     code, output = stub_drivers.finish(second)
     assert code == 0, output
     assert "4 done" in output
     assert "jobs submitted" not in output
     assert _attempts(stub_drivers) == dict.fromkeys(POINTS, 1)
     assert equality.problems(stub_drivers.study, stub_undisturbed) == []
-
-
-def _commands(pid, columns="args="):
-    """Returns the command lines of a process's children."""
-    command = ["ps", "-o", columns, "--ppid", str(pid)]
-    return subprocess.run(command, capture_output=True, text=True).stdout
 
 
 @pytest.mark.slow
@@ -76,7 +66,7 @@ def test_host_crash(drivers, undisturbed, wait_until):
     workers = wait_until(lambda: _at_work(drivers))
     wait_until(lambda: any(storm.is_saving(drivers.trial(point)) for point in POINTS), every=0)
     for pid in (first.pid, *workers.values()):
-        _kill(pid)
+        os.kill(pid, signal.SIGKILL)
     first.wait()
     wait_until(lambda: not any(drivers.worker(point) for point in POINTS))
     code, output = drivers.finish(drivers.run())
@@ -91,10 +81,12 @@ def test_jobs_killed_before_they_claim_a_trial(drivers, undisturbed, wait_until)
     killed = set()
 
     def kill_workers():
-        for line in _commands(first.pid, "pid=,args=").splitlines():
+        command = ["ps", "-o", "pid=,args=", "--ppid", str(first.pid)]
+        children = subprocess.run(command, capture_output=True, text=True).stdout
+        for line in children.splitlines():
             pid, _, command = line.strip().partition(" ")
             if "-m sweeps job " in command and len(killed) < 2:
-                _kill(int(pid))
+                os.kill(int(pid), signal.SIGKILL)
                 killed.add(pid)
         return len(killed) == 2
 
@@ -111,11 +103,11 @@ def test_a_second_driver_takes_up_the_jobs_of_the_first(stub_drivers, stub_undis
     first = stub_drivers.run()
     jobs = wait_until(lambda: _at_work(stub_drivers))
     for pid in jobs.values():  # trials of a second would end while the other starts
-        _kill(pid, signal.SIGSTOP)
+        os.kill(pid, signal.SIGSTOP)
     second = stub_drivers.run()
     _taken_up(second)
     for pid in jobs.values():
-        _kill(pid, signal.SIGCONT)
+        os.kill(pid, signal.SIGCONT)
     code, output = stub_drivers.finish(second)
     assert code == 0, output
     assert stub_drivers.finish(first)[0] == 0
@@ -191,7 +183,7 @@ def test_code_edited_after_submission_is_not_what_runs(
     )
     assert "edited after submission" in broken.stderr
     for pid in workers.values():
-        _kill(pid)
+        os.kill(pid, signal.SIGKILL)
     code, output = drivers.finish(first)
     assert code == 0, output
     assert "will be tried again" in output
