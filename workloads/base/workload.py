@@ -104,14 +104,13 @@ class BaseWorkload(spec.Workload):
     num_test_examples = _property(lambda self: self._sizes.num_test)
 
     def has_reached_validation_target(self, eval_result: dict[str, float]) -> bool:
-        value = eval_result[f"validation/{self.target_metric_name}"]
-        return self._reaches(value, self.validation_target_value)
+        return self._reaches(eval_result, "validation", self.validation_target_value)
 
     def has_reached_test_target(self, eval_result: dict[str, float]) -> bool:
-        value = eval_result[f"test/{self.target_metric_name}"]
-        return self._reaches(value, self.test_target_value)
+        return self._reaches(eval_result, "test", self.test_target_value)
 
-    def _reaches(self, value: float, target: float) -> bool:
+    def _reaches(self, eval_result: dict[str, float], split: str, target: float) -> bool:
+        value = eval_result[f"{split}/{self.target_metric_name}"]
         return value > target if self._row.mode == "max" else value < target
 
     @property
