@@ -24,6 +24,12 @@ def on_disk(drivers, disk):
     return drivers.move_to(disk)
 
 
+def test_full_disk_at_the_door(disk, make_study):
+    fill_disk(disk, 0)
+    with pytest.raises(ValueError, match="cannot be written: No space left on device"):
+        study_directory.prepare(make_study(experiment_dir=disk))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "leave", [0, 2**16, 2**20], ids=["measurement and status", "checkpoint", "second checkpoint"]
