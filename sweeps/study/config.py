@@ -203,8 +203,8 @@ def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a stored config, with defaults for keys that it lacks."""
     config = base().to_dict()
     for key, value in stored.items():
-        both = isinstance(value, dict) and isinstance(config.get(key), dict)
-        config[key] = {**config[key], **value} if both else value
+        is_group = isinstance(value, dict) and isinstance(config.get(key), dict)
+        config[key] = {**config[key], **value} if is_group else value
     return config
 
 

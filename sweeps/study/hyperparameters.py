@@ -52,10 +52,9 @@ def complete(point: Mapping[str, float]) -> dict[str, float]:
             raise ValueError(
                 f"{name} is {value}; allowed: {limit.low} {sign} {name} ≤ {limit.high:g}"
             )
-    both = {"beta1", "one_minus_beta1"} & set(point)
-    if len(both) != 1:
-        given = "both" if both else "neither"
-        raise ValueError(f"give one of beta1 and one_minus_beta1; the point has {given}")
+    if ("beta1" in point) == ("one_minus_beta1" in point):
+        count = "both" if "beta1" in point else "neither"
+        raise ValueError(f"give one of beta1 and one_minus_beta1; the point has {count}")
     missing = [name for name in REQUIRED if name not in point]
     if missing:
         raise ValueError(f"the point lacks {', '.join(missing)}; it has {', '.join(point)}")

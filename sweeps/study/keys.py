@@ -33,7 +33,9 @@ OTHER_VERSION = "Choose another --config.experiment_dir, or go on with the versi
 def _attention_keys() -> dict[str, Key]:
     """Returns a key per hyperparameter of mechanisms and modifiers but τ and Diff's norm."""
     return {
-        f"attention.{name}": Key(hyperparameter.default, f"{name} of every row with {mechanism}")
+        f"attention.{name}": Key(
+            hyperparameter.default, f"{name} of every variant with {mechanism}"
+        )
         for table in (variants_table.MIXERS, variants_table.MODIFIERS)
         for mechanism, entry in table.items()
         for name, hyperparameter in entry.hyperparameters.items()
@@ -60,7 +62,7 @@ OWN: dict[str, Key] = {
     "workload": Key("", "what is trained: see `python -m workloads list`", _NAME),
     "variants": Key(
         ("standard", "laser"),
-        f"rows of the table, at most {MOST_VARIANTS}: see `python -m attention list`",
+        f"what is compared, at most {MOST_VARIANTS}: see `python -m attention list`",
         role=Role.EXTENT,
     ),
     "baseline": Key(
@@ -68,7 +70,7 @@ OWN: dict[str, Key] = {
     ),
     "tau": Key(
         0.9,
-        "τ of every `+temp` row; the paper does not print its own",
+        "τ of every `+temp` variant; the paper does not print its own",
         Range(1e-6, 1e6),
     ),
     "kernel": Key(
@@ -271,8 +273,8 @@ OWN: dict[str, Key] = {
 
 def roles() -> dict[str, Role]:
     """Returns the role of every key or group of keys: 'mesh' for 'mesh.data'."""
-    own = {name.split(".")[0]: key.role for name, key in OWN.items()}
-    return own | dict.fromkeys(launchers.CLASSES, Role.RUNNER)
+    study_roles = {name.split(".")[0]: key.role for name, key in OWN.items()}
+    return study_roles | dict.fromkeys(launchers.CLASSES, Role.RUNNER)
 
 
 def every() -> dict[str, Key]:
