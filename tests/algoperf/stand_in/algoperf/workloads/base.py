@@ -100,7 +100,7 @@ class TinyWorkload:
         )
         hits = jnp.mean(jnp.argmax(logits, -1) == batch["targets"])
         loss = self.loss_fn(batch["targets"], logits)
-        return {"accuracy": hits, "loss": loss["summed"] / loss["n_valid_examples"]}
+        return {self.target_metric_name: hits, "loss": loss["summed"] / loss["n_valid_examples"]}
 
     def _eval_model_on_split(self, split, batch_size, params, model_state, rng, data_dir):
         if split not in self._eval_iters:
