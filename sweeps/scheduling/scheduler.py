@@ -300,7 +300,7 @@ class Scheduler:
         # Whatever happens until its handles are on disk: the engine is asked by the batch's name.
         self.unsure.append(batch)
         for path in batch.paths:
-            del self.pending[path]
+            self.pending.pop(path, None)
         try:
             handles = self.launcher.submit(batch)
         except EngineError as error:

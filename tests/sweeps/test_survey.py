@@ -13,7 +13,7 @@ from sweeps.monitoring import progress, survey
 from sweeps.monitoring.survey import StageRow, StudyReader, Survey, TrialStatus
 from sweeps.records import layout, lease, status, submissions
 from sweeps.study import study_directory
-from tests.sweeps.simulation.counted_files import CountedFiles
+from tests.sweeps.simulation.counted_files import counted_files
 
 
 @pytest.fixture
@@ -249,10 +249,10 @@ def test_file_operations_per_trial_stay_constant(begin):
         directory = _in_every_state(*begin(points=points, name=f"of_{points}", **GRID))
         reader, counts = StudyReader(directory), []
         for _ in range(2):
-            kinds = []
-            with CountedFiles(str(directory), kinds.append, kinds.append):
+            counter = itertools.count()
+            with counted_files(str(directory), lambda c=counter: next(c), lambda target: None):
                 reader.look()
-            counts.append(len(kinds))
+            counts.append(next(counter))
         return counts
 
     (few_first, few_again), (first, again) = operations(80), operations(160)

@@ -202,7 +202,7 @@ class Corpus:
         if pieces != self.vocab_size:
             raise DataError(f"{path} has {pieces} pieces; {self.vocab_size} are needed", repair)
         digest = tokenizer.sha256(tokenizer.read(path))
-        is_ours = note.exists() and note.read_text() == digest
+        is_ours = note.exists() and note.read_text("utf-8") == digest
         return f"trained on {first} of train" if is_ours else "given"
 
     def _write_records(
