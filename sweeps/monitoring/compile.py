@@ -117,7 +117,7 @@ def _lines(
                 f"(program: {row['flops'] / row['model_flops']:.2f} times as many)"
             )
         wanted = study.settings["baseline"], row["kernel"]
-        baseline = next(each for each in compiled if (each["variant"], each["kernel"]) == wanted)
+        baseline = next(row for row in compiled if (row["variant"], row["kernel"]) == wanted)
         if row is not baseline and baseline["step_ms"] is not None:
             ratio = f", {row['step_ms'] / baseline['step_ms']:.3f} times {baseline['variant']}"
         lines.append(f"    step {row['step_ms']:.4g} ms{plan_ms}{peak}{ratio}")

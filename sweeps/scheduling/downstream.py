@@ -129,7 +129,7 @@ class Evaluate:
         self.suite = suite
         self.stage, rows = layout.planned_stage(directory, record, stage or None)
         planned = [trials.read(self.study.directory / row["path"]) for row in rows]
-        states = [str(status.read(self.study.directory / one.path)["state"]) for one in planned]
+        states = [str(status.read(self.study.directory / trial.path)["state"]) for trial in planned]
         counts = Counter(state for state in states if state != "done")
         self.left_out = ", ".join(f"{count} {state}" for state, count in counts.items())
         self.wanted = of_trials(self.study, planned, suite, checkpoints)

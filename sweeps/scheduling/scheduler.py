@@ -241,11 +241,12 @@ class Scheduler:
 
     def _queue(self, paths: Iterable[str]) -> None:
         """Has trials wait for a job where no job has them, or may have them."""
-        taken = self._held()
         if self._trials_per_job is None:  # a job that shares trials has those that it has claimed
             for handle, job in self.jobs.items():
                 self._note_claims(handle, job)
             taken = self._claimed().union(*(batch.paths for batch in self.unsure))
+        else:
+            taken = self._held()
         self.pending.update((path, self.left[path]) for path in paths if path not in taken)
 
     def _claimed(self) -> set[str]:
@@ -258,12 +259,14 @@ class Scheduler:
         return set().union(*held, *(batch.paths for batch in self.unsure))
 
     def _submit(self) -> None:
-        doubtful = sum(batch.size for batch in self.unsure)
-        free = self.launcher.capacity() - len(self.jobs) - doubtful
+        # Ray's capacity is a question to the cluster: nobody asks while nothing is to be submitted.
+        if not self.pending or clock.clock.monotonic() < self._wait_until:
+            return
+        capacity = self.launcher.capacity()
+        free = capacity - len(self.jobs) - sum(batch.size for batch in self.unsure)
         wanted = -(-len(self.pending) // (self._trials_per_job or 1))
         # Few large batches: an engine takes an array of a hundred as easily as one job.
-        waits = clock.clock.monotonic() < self._wait_until
-        if waits or not wanted or free < min(wanted, max(1, len(self.jobs) // 10)):
+        if free < min(wanted, max(1, len(self.jobs) // 10)):
             return
         most = free * self._trials_per_job if self._trials_per_job else _MOST_SHARED
         # Trials of a job share a program, so that it compiles once.
@@ -274,7 +277,7 @@ class Scheduler:
             together = list(itertools.chain(*by_program.values()))
             # Where no other job has them, the next slots to be free are for them, too.
             has_others = not self._held().isdisjoint(trial.path for trial in together)
-            jobs = free if has_others else self.launcher.capacity()
+            jobs = free if has_others else capacity
             self._submit_jobs([together], min(jobs, len(together)))
             return
         groups = [

@@ -96,7 +96,9 @@ def _best(study: pathlib.Path, rows: list[dict[str, Any]]) -> str:
     entry = catalog.get(rows[0]["workload"])
     column = f"validation/{entry.metric}"
     values = [selection.trial_value(study / row["path"], column, entry.mode) for row in rows]
-    best = selection.best_index([math.nan if one is None else one for one in values], entry.mode)
+    best = selection.best_index(
+        [math.nan if value is None else value for value in values], entry.mode
+    )
     return str(rows[best or 0]["path"])
 
 
