@@ -1,5 +1,7 @@
 """The contract every line of the table keeps, checked without data and without allocating."""
 
+import csv
+
 import jax
 import pytest
 
@@ -32,6 +34,47 @@ def test_an_entry_tells_the_truth(name):
     if entry.embedded:
         assert catalog.get(entry.stands_in_for).metric == entry.metric
         assert callable(data.read_reference)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["imagenet_vit", "imagenet_vit_glu", "imagenet_vit_map", "librispeech_conformer"],
+)
+def test_a_parameter_tree_is_algoperfs(name, shared):
+    with (shared / "algoperf_params" / f"{name}.csv").open() as file:
+        expected = {(row["collection"], row["path"]): row["shape"] for row in csv.DictReader(file)}
+    tree = jax.eval_shape(registry.make(name)._initial_variables, jax.random.key(0))
+    shapes = {
+        (path[0].key, "/".join(part.key for part in path[1:])): "x".join(map(str, leaf.shape))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+    assert shapes == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "targets", "loss"),
+    [
+        (
+            "imagenet_vit",
+            (1_281_167, 51_200, 50_000, 10_000, 2048, 167_999),
+            (0.77309, 0.6519),
+            spec.LossType.SOFTMAX_CROSS_ENTROPY,
+        ),
+        (
+            "librispeech_conformer",
+            (263_840, 5376, 5348, 2472, 256, 76_000),
+            (0.085884, 0.052981),
+            spec.LossType.CTC_LOSS,
+        ),
+    ],
+)
+def test_sizes_and_targets_are_algoperfs(name, sizes, targets, loss):
+    full = registry.make(name)
+    examples = (full.num_train_examples, full.num_eval_train_examples)
+    held_out = (full.num_validation_examples, full.num_test_examples)
+    assert (*examples, *held_out, full.eval_batch_size, full.step_hint) == sizes
+    assert (full.validation_target_value, full.test_target_value) == targets
+    assert full.loss_type == loss
 
 
 @pytest.mark.parametrize("name", [n for n, entry in catalog.WORKLOADS.items() if entry.embedded])

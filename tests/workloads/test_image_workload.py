@@ -141,15 +141,12 @@ def test_an_evaluation_is_read_by_the_loader_s_workers(data_dir, started_process
     jax.tree.map(np.testing.assert_array_equal, by_workers, by_threads)
 
 
-def test_targets_and_sizes_are_algoperfs():
-    full = registry.make("imagenet_vit")
-    assert (full.num_train_examples, full.num_eval_train_examples) == (1_281_167, 51_200)
-    assert (full.num_validation_examples, full.num_test_examples) == (50_000, 10_000)
-    assert (full.eval_batch_size, full.step_hint) == (2048, 167_999)
-    assert (full.validation_target_value, full.test_target_value) == (0.77309, 0.6519)
-    assert full.is_output_params("head")
+def test_shapes_are_known_after_initialisation():
     with pytest.raises(ValueError, match="init_model_fn"):
-        _ = full.param_shapes
+        _ = registry.make("imagenet_vit").param_shapes
+
+
+def test_imagenet_is_mixed_as_in_algoperf():
     assert image_workload.IMAGENET.mixup_alpha == 0.2
 
 

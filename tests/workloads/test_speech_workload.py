@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tests.workloads import small_speech
-from workloads import registry
 from workloads.base import spec
 from workloads.speech.conformer_layers import SpecAugMasks
 from workloads.speech.corpora import speech_tokenizer
@@ -125,12 +124,3 @@ def test_training_steps_learn_and_move_the_averages(data_dir):
     assert values[-1] < 0.7 * values[0]
     moved = jax.tree.map(lambda a, b: bool((a != b).any()), state, before)
     assert all(jax.tree.leaves(moved))
-
-
-def test_definition_is_algoperfs():
-    full = registry.make("librispeech_conformer")
-    assert (full.num_train_examples, full.num_eval_train_examples) == (263_840, 5376)
-    assert (full.num_validation_examples, full.num_test_examples) == (5348, 2472)
-    assert (full.eval_batch_size, full.step_hint) == (256, 76_000)
-    assert full.loss_type == spec.LossType.CTC_LOSS
-    assert (full.validation_target_value, full.test_target_value) == (0.085884, 0.052981)
