@@ -1,14 +1,21 @@
-"""Corpora that the tests of text workloads are prepared from, and processes that a test starts."""
+"""Corpora that the tests of text workloads are prepared from; programs and processes of tests."""
 
+import json
 import multiprocessing.process
+import os
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from attention import files
 from workloads.storage import tfds_directory, token_records, tokenizer
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 # fmt: off
 _SYLLABLES = (
     "at", "ten", "ti", "on", "is", "all", "you", "need", "the", "cat", "sat", "mat", "val",
@@ -30,6 +37,12 @@ def spm_model() -> bytes:
     return tokenizer.train(sentences(300, 99), VOCABULARY, byte_fallback=True)
 
 
+@pytest.fixture(autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache folder of the test's own, where indices of its files are kept."""
+    monkeypatch.setenv("ATTNPERF_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
 @pytest.fixture
 def started_processes(monkeypatch) -> list[multiprocessing.process.BaseProcess]:
     """Every process that the test has started, also one that has ended.
@@ -47,6 +60,26 @@ def started_processes(monkeypatch) -> list[multiprocessing.process.BaseProcess]:
     return started
 
 
+def start_python(code: str, devices: int = 1, **environment: str) -> subprocess.Popen[str]:
+    """Starts a program that may import the tests, with so many CPU devices."""
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=REPOSITORY,
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def result_of(program: subprocess.Popen[str]) -> tuple[Any, str]:
+    """Returns what the last line printed is as JSON, and the program's errors."""
+    output, errors = program.communicate()
+    assert program.returncode == 0, errors[-3000:]
+    return json.loads(output.splitlines()[-1]), errors
+
+
 def check_records(directory: Path, splits: Mapping[str, Sequence[Sequence[str]]]) -> None:
     """Asserts that records of 16 tokens are those of the texts, packed by hand shard by shard."""
     processor = tokenizer.load(directory / "spm.model")
@@ -58,6 +91,26 @@ def check_records(directory: Path, splits: Mapping[str, Sequence[Sequence[str]]]
         source = token_records.TokenSplit(directory, split)
         records = [source[number]["tokens"] for number in range(len(source))]
         np.testing.assert_array_equal(records, np.concatenate(rows))
+
+
+def write_token_records(directory: Path, splits: Mapping[str, Sequence[np.ndarray]]) -> None:
+    """Writes shards of records, of one length, beside their vocabulary of 330 pieces."""
+    written: dict[str, list[token_records.WrittenShard]] = {}
+    for split, shards in splits.items():
+        written[split] = []
+        for number, rows in enumerate(shards):
+            path = directory / token_records.file_name(split, number, len(shards))
+            np.save(path, rows)
+            counts = token_records.Counts(records=len(rows), tokens=rows.size)
+            shard = token_records.WrittenShard(path.name, counts, files.sha256(path))
+            written[split].append(shard)
+    token_records.write_info(
+        directory,
+        length=rows.shape[1],
+        vocab_size=VOCABULARY,
+        splits=written,
+        source={"dataset": "numbers"},
+    )
 
 
 def write_text_dataset(

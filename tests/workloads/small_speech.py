@@ -1,4 +1,6 @@
-"""A speech workload of eight short utterances of noise, and its data in AlgoPerf's layout."""
+"""A speech workload of eight utterances of noise, its data in AlgoPerf's layout; a small corpus."""
+
+import dataclasses
 
 import numpy as np
 
@@ -7,12 +9,20 @@ from workloads import catalog
 from workloads.base.options import Options
 from workloads.base.workload import Sizes
 from workloads.speech import conformer, speech_workload
-from workloads.speech.corpora import speech_records, speech_tokenizer
+from workloads.speech.corpora import speech_records, speech_tokenizer, spoken
 
 TEXTS = ["AB BA", "BA", "AB", "BAB A", "A B", "BB AA", "ABBA", "A"]
 VOCABULARY = 8
 COUNTS = {"train-clean-100": 8, "dev-clean": 3, "test-clean": 3}
 SPLITS = {"train": ("train-clean-100",), "validation": ("dev-clean",), "test": ("test-clean",)}
+# Of the spoken digits: 40 utterances to train, and six of each other role.
+SPOKEN = dataclasses.replace(
+    spoken.DIGITS,
+    texts=lambda role: spoken.digits(role)[: {"train": 40}.get(role, 6)],
+    sizes={"train": 40, "validation": 6, "test": 6},
+    vocab_size=24,
+    max_targets=30,
+)
 
 
 def write(folder):

@@ -47,9 +47,8 @@ OTHERS = {name: _idx(array) for name, array in _arrays(1).items()}
 
 
 @pytest.fixture(autouse=True)
-def few(monkeypatch, tmp_path):
+def few(monkeypatch):
     """Fashion-MNIST of 60 and 10 images."""
-    monkeypatch.setenv("ATTNPERF_CACHE", str(tmp_path / "cache"))
     files = {name: hashlib.sha256(content).hexdigest() for name, content in CONTENTS.items()}
     sizes = {"train": 50, "validation": 10, "test": TEST}
     set_of = dataclasses.replace(fashion.FASHION, sizes=sizes, neighbours=20)

@@ -19,11 +19,6 @@ from workloads.storage import tfrecord
 SIZES = {"train": 48, "validation": 12, "test": 9}
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ATTNPERF_CACHE", str(tmp_path / "cache"))
-
-
 def _examples(count: int, seed: int) -> list[dict[str, Any]]:
     """Photograph-like JPEGs from 30 to 500 pixels a side, among them very long ones."""
     generator = np.random.default_rng(seed)

@@ -117,21 +117,6 @@ def test_check_says_what_figures_may_be_compared(prepared: Path, tmp_path: Path)
     assert "comparable with those on records of the same SHA-256 only" in pydoc_text.check(copy)[-1]
 
 
-def test_damage_is_found_and_prepared_again_with_the_same_bytes(
-    prepared: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    documents: list[pydoc_text.Document],
-) -> None:
-    copy = Path(shutil.copytree(prepared, tmp_path / "copy"))
-    monkeypatch.setattr(pydoc_text, "documents", lambda: documents)  # read anew, but once
-    data_files.flip(copy / "train-00000-of-00001.npy", -2)
-    with pytest.raises(DataError, match="python -m workloads prepare pydoc_lm"):
-        pydoc_text.check(copy)
-    pydoc_text.prepare(copy)
-    assert data_files.contents(copy) == data_files.contents(prepared)
-
-
 def test_a_python_with_less_text_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, documents: list[pydoc_text.Document]
 ) -> None:

@@ -1,7 +1,6 @@
 """Embedded speech: the same everywhere, voices and texts disjoint, never over other speech."""
 
 import dataclasses
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import espeakng_loader
 import numpy as np
 import pytest
 
-from tests.workloads import data_files
+from tests.workloads import small_speech
 from workloads.base.errors import DataError
 from workloads.speech.corpora import (
     espeak,
@@ -23,13 +22,7 @@ pytestmark = pytest.mark.slow
 
 CORPORA = [spoken.DIGITS, spoken.SENTENCES]
 ROLES = ["train", "validation", "test"]
-SMALL = dataclasses.replace(
-    spoken.DIGITS,
-    texts=lambda role: spoken.digits(role)[: {"train": 40}.get(role, 6)],
-    sizes={"train": 40, "validation": 6, "test": 6},
-    vocab_size=24,
-    max_targets=30,
-)
+SMALL = small_speech.SPOKEN
 # Variants with `breath` in their definition: its noise is seeded by the clock.
 CLOCK_SEEDED = frozenset(
     {"Alicia", "Demonic", "Reed", "caleb", "f2", "f3", "f5"}
@@ -38,8 +31,8 @@ CLOCK_SEEDED = frozenset(
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return SMALL.prepare(tmp_path_factory.mktemp("small"))
+def small(made_once: Callable[..., Path]) -> Path:
+    return made_once("spoken", SMALL.prepare)
 
 
 # What is said, and by whom.
@@ -133,46 +126,6 @@ def test_transcripts_are_what_the_voices_of_a_role_said(small: Path) -> None:
         assert sorted(texts) == sorted(SMALL.texts(role))
         known = {numbers[voice] for voice in speakers.voices(role)}
         assert {int(name.split("-")[0]) for _, name in source.ids} <= known
-
-
-def _shorten(path: Path) -> None:
-    path.write_text("\n".join(path.read_text().splitlines()[:-1]) + "\n")
-
-
-@pytest.mark.parametrize(
-    ("damage", "pattern", "message"),
-    [
-        (data_files.flip, "test/*_audio.npy", "audio, targets and pieces have SHA-256"),
-        (data_files.flip, "validation/*_targets.npy", ""),
-        (Path.unlink, "train/*_audio.npy", "_audio.npy cannot be read"),
-        (Path.unlink, "reference.json", "reference.json cannot be read"),
-        (Path.unlink, "spm_model.vocab", "spm_model.vocab: the tokenizer cannot be read"),
-        (Path.unlink, "validation.csv", "validation.csv cannot be read"),
-        (_shorten, "test.csv", "audio, targets and pieces have SHA-256"),
-    ],
-)
-def test_damage_is_found(
-    small: Path, tmp_path: Path, damage: Callable[[Path], object], pattern: str, message: str
-) -> None:
-    copy = Path(shutil.copytree(small, tmp_path / "copy"))
-    path = next(copy.glob(pattern))
-    damage(path)
-    with pytest.raises(DataError, match=r"python -m workloads prepare spoken_digits") as caught:
-        SMALL.check(copy)
-    assert message in str(caught.value)
-
-
-def test_damage_is_mended(small: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(small, tmp_path / "copy"))
-    data_files.flip(next(copy.glob("test/*_audio.npy")))
-    SMALL.prepare(copy)
-    assert data_files.contents(copy) == data_files.contents(small)
-
-
-def test_other_speech_is_never_replaced(tmp_path: Path) -> None:
-    (tmp_path / "train.csv").write_text(",id\n")
-    with pytest.raises(DataError, match=r"train\.csv is there, .* it is not replaced"):
-        SMALL.prepare(tmp_path)
 
 
 def test_an_utterance_that_is_too_long_ends_a_preparation(tmp_path: Path) -> None:

@@ -21,11 +21,6 @@ REPAIR = "run the repair command"
 LAST = "imagenet_v2-train.tfrecord-00002-of-00003"
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ATTNPERF_CACHE", str(tmp_path / "cache"))
-
-
 def _examples(count: int) -> list[dict[str, Any]]:
     pictures = np.random.default_rng(0).integers(0, 256, (count, 6, 5, 3), np.uint8)
     return [
@@ -241,11 +236,6 @@ def test_the_place_says_the_configuration_of_a_data_set_prepared_before_2020(
         shutil.copytree(directory, copy)
         with pytest.raises(DataError, match=r"this is data set imagenet_v2:3\.0\.0, not"):
             _open(copy)
-
-
-@pytest.mark.parametrize("place", ["/", "/data", "imagenet_v2/3.0.0"])
-def test_a_shallow_place_says_no_configuration(directory: Path, place: str) -> None:
-    _forget_configuration(directory)
     builder = tfds.builder_from_directory(directory)
-    name = tfds_directory._full_name(builder, Path(place))
-    assert name == "imagenet_v2:3.0.0"
+    for shallow in ("/", "/data"):
+        assert tfds_directory._full_name(builder, Path(shallow)) == "imagenet_v2:3.0.0"

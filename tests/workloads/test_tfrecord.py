@@ -26,12 +26,6 @@ WRITTEN_BY_TENSORFLOW = bytes.fromhex(
 RECORDS = [b"abc", b"", bytes(range(256)) * 3, b"last"]
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ATTNPERF_CACHE", str(tmp_path / "cache"))
-    tfrecord._warn_once.cache_clear()
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     tfrecord.write_tfrecord(tmp_path / "some.tfrecord", RECORDS)
@@ -145,6 +139,7 @@ def test_a_damaged_cache_entry_is_replaced(path: Path, damage: bytes) -> None:
 def test_an_unwritable_cache_is_told_once(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    tfrecord._warn_once.cache_clear()
     monkeypatch.setenv("ATTNPERF_CACHE", str(path))  # a file, so no folder can be made below it
     with caplog.at_level(logging.WARNING):
         assert _read(path) == RECORDS
