@@ -16,9 +16,8 @@ TRAIN = "c4-train.tfrecord-0000{}-of-00004"
 
 
 @pytest.fixture(autouse=True)
-def _small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fabricated data sets are smaller than an evaluation."""
-    monkeypatch.setenv("ATTNPERF_CACHE", str(tmp_path / "cache"))
     fewest = dict.fromkeys(token_preparation.SPLITS, 1)
     small = dataclasses.replace(c4.C4, vocab_size=330, length=16, documents=100, fewest=fewest)
     monkeypatch.setattr(c4, "C4", small)
@@ -76,14 +75,11 @@ def test_a_vocabulary_of_the_right_size_is_used(
         large.prepare(tmp_path / "data", tree)
 
 
-def test_processes_and_place_change_nothing(tree: Path, tmp_path: Path, spm_model: bytes) -> None:
+def test_processes_and_place_change_nothing(tree: Path, tmp_path: Path) -> None:
     for name, processes in (("one", 1), ("three", 3)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "spm.model").write_bytes(spm_model)
         c4.C4.prepare(tmp_path / name, tree, processes=processes)
     assert data_files.contents(tmp_path / "one") == data_files.contents(tmp_path / "three")
     shutil.copytree(tree / "c4", tmp_path / "in_place" / "c4")
-    shutil.copy(tmp_path / "one" / "spm.model", tmp_path / "in_place")
     c4.C4.prepare(tmp_path / "in_place", processes=1)
     shutil.rmtree(tmp_path / "in_place" / "c4")
     assert data_files.contents(tmp_path / "in_place") == data_files.contents(tmp_path / "one")

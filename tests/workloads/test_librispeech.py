@@ -64,11 +64,6 @@ def job(tmp_path: Path) -> librispeech_prepare.SplitToPrepare:
     )
 
 
-def _load(job: librispeech_prepare.SplitToPrepare, name: str) -> tuple[np.ndarray, np.ndarray]:
-    folder = job.data_dir / job.split
-    return np.load(folder / f"{name}_audio.npy"), np.load(folder / f"{name}_targets.npy")
-
-
 def test_samples_and_transcripts_survive(job: librispeech_prepare.SplitToPrepare) -> None:
     report = librispeech_prepare.prepare_split(job)
     assert report.kept == ("20-3-0000", "20-3-0001", "7-11-0000", "7-11-0001")
@@ -82,7 +77,8 @@ def test_samples_and_transcripts_survive(job: librispeech_prepare.SplitToPrepare
         ("20-3-0001", TEXTS[1], 101, 21),
         ("7-11-0000", TEXTS[2], 100, 7),
     ):
-        audio, targets = _load(job, name)
+        files = (job.data_dir / "dev-clean" / f"{name}_{part}.npy" for part in ("audio", "targets"))
+        audio, targets = map(np.load, files)
         assert audio.dtype == np.int16
         assert targets.dtype == np.int32
         assert (audio == _samples(length, seed)).all()

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections import Counter
 from multiprocessing import connection
 from pathlib import Path
@@ -22,6 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sweeps.waiting import wait
 from workloads.base import loader, machine, sources
 from workloads.base.errors import DataError
 from workloads.images import images
@@ -67,20 +67,12 @@ def _train(
         return [next(stream) for _ in range(count)]
 
 
-def _assert_same(one: list[Batch], other: list[Batch]) -> None:
-    assert len(one) == len(other)
-    for first, second in zip(one, other, strict=True):
-        assert first.keys() == second.keys()
-        for name in first:
-            np.testing.assert_array_equal(first[name], second[name], err_msg=name)
-
-
 @given(start=st.integers(0, 40), seed=st.integers(0, 2**40))
 @settings(max_examples=20)
 def test_starting_at_a_step_is_skipping_to_it(start: int, seed: int) -> None:
     source = Pictures(7)
     whole = _train(start + 3, seed=seed, source=source)
-    _assert_same(_train(3, start, seed=seed, source=source), whole[start:])
+    np.testing.assert_equal(_train(3, start, seed=seed, source=source), whole[start:])
 
 
 def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,14 +80,14 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for count in (1, 3):
         monkeypatch.setattr(machine, "cpu_count", lambda count=count: count)
         batches.append(_train(12, 2))
-    _assert_same(*batches)
+    np.testing.assert_equal(*batches)
 
 
 def test_worker_processes_change_nothing_and_end_with_the_stream(started_processes) -> None:
     stream = loader.train_batches(
         Pictures(23), seed=1, batch_size=4, transform=SHIFT, start_step=5, num_workers=2
     )
-    _assert_same([next(stream) for _ in range(5)], _train(5, 5))
+    np.testing.assert_equal([next(stream) for _ in range(5)], _train(5, 5))
     assert len(started_processes) == 2
     stream.close()
     for worker in started_processes:
@@ -103,13 +95,6 @@ def test_worker_processes_change_nothing_and_end_with_the_stream(started_process
         assert not worker.is_alive()
     with pytest.raises(ValueError, match="closed"):
         next(stream)
-
-
-class Large(Pictures):
-    """Pictures of a megabyte each."""
-
-    def __getitem__(self, number: int) -> dict[str, Any]:
-        return {"image": np.full((1024, 1024, 1), number, np.uint8), "label": number}
 
 
 def test_every_epoch_holds_each_example_once_in_another_order() -> None:
@@ -133,19 +118,11 @@ def test_seeds_and_epochs_share_no_order() -> None:
 
 
 def test_augmentation_differs_by_seed_epoch_and_example() -> None:
-    class OneLabel(Pictures):
-        def __getitem__(self, number: int) -> dict[str, Any]:
-            return super().__getitem__(0) | {"label": number}
-
-    source = OneLabel(12)
+    source = [Pictures(1)[0]] * 12
     shift = functools.partial(images.shifted_view, max_shift=5)
     batches = [*_train(2, seed=0, source=source, batch_size=12, transform=shift)]
     batches += _train(1, seed=1, source=source, batch_size=12, transform=shift)
-    by_label = [
-        [batch["inputs"][np.flatnonzero(batch["targets"] == label)[0]] for label in range(12)]
-        for batch in batches
-    ]
-    pictures = {picture.tobytes() for pictures in by_label for picture in pictures}
+    pictures = {picture.tobytes() for batch in batches for picture in batch["inputs"]}
     assert len(pictures) > 25  # 36 draws of 121 shifts
 
 
@@ -181,17 +158,16 @@ def test_workers_that_came_to_the_end_leave_no_shared_memory() -> None:
     def shared() -> int:
         return Path("/proc/self/maps").read_text().count("/dev/shm/psm_")
 
+    large = [{"image": np.zeros((1024, 1024, 1), np.uint8), "label": 0}] * 8  # a megabyte each
     gc.collect()
     gc.disable()
     before = shared()
     try:
-        with loader.eval_batches(Large(8), batch_size=4, transform=PLAIN, num_workers=2) as stream:
+        with loader.eval_batches(large, batch_size=4, transform=PLAIN, num_workers=2) as stream:
             batches = list(stream)
         assert len(batches) == 2
-        patience = time.monotonic() + 10  # grain unmaps in threads
-        while shared() > before and time.monotonic() < patience:
-            time.sleep(0.1)
-        assert shared() <= before
+        # grain unmaps in threads.
+        wait(lambda: shared() <= before, "no shared memory", 10)
     finally:
         gc.enable()
 
@@ -200,7 +176,7 @@ def test_a_cache_of_decoded_images_changes_nothing() -> None:
     source = Pictures(23)
     cached = sources.CachedSource(source, images.decoded)
     assert len(cached) == 23
-    _assert_same(_train(8, source=cached), _train(8, source=source))
+    np.testing.assert_equal(_train(8, source=cached), _train(8, source=source))
 
 
 def test_the_fixed_subset_is_fixed_and_mixed() -> None:
@@ -348,14 +324,5 @@ def test_workers_end_with_a_program_that_is_killed(tmp_path: Path) -> None:
         program.kill()
     assert len(started) == 3  # two workers, and Python's own that looks after shared memory
 
-    def alive(child: str) -> bool:
-        try:
-            state = Path(f"/proc/{child}/stat").read_text()
-        except OSError:
-            return False
-        return state.rsplit(")", 1)[1].split()[0] != "Z"
-
-    patience = time.monotonic() + 30
-    while any(map(alive, started)) and time.monotonic() < patience:
-        time.sleep(0.1)
-    assert not any(map(alive, started))
+    # A process that has ended has no program, also where nobody has asked for its exit code.
+    wait(lambda: not any(Path(f"/proc/{child}/exe").exists() for child in started), "all ended", 30)

@@ -5,13 +5,12 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.workloads import data_files
+from tests.sweeps.waiting import wait
 from tests.workloads.conftest import check_records, sentences, write_text_dataset
 from workloads.base.errors import DataError
 from workloads.text.corpora import token_preparation, wikipedia
@@ -100,22 +99,12 @@ def test_blank_lines_part_documents(tmp_path: Path) -> None:
         list(token_preparation.mlperf_documents(tmp_path / "part", "repair"))
 
 
-def _wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_killed_in_the_middle_it_leaves_no_process_and_goes_on(
-    data: Path, mlperf: Path, tmp_path: Path, spm_model: bytes
+    data: Path, mlperf: Path, articles: list[list[str]], tmp_path: Path
 ) -> None:
     """One part is a pipe that nothing comes through: the preparation waits there until it dies."""
-    (tmp_path / "whole").mkdir()
-    (tmp_path / "whole" / "spm.model").write_bytes(spm_model)
-    content = (mlperf / "part-00001-of-00004").read_bytes()
-    wikipedia.WIKIPEDIA.prepare(tmp_path / "whole", mlperf, processes=1)
     pipe = mlperf / "part-00001-of-00004"
+    content = pipe.read_bytes()
     pipe.unlink()
     os.mkfifo(pipe)
     script = tmp_path / "prepare.py"
@@ -126,13 +115,13 @@ def test_killed_in_the_middle_it_leaves_no_process_and_goes_on(
         stderr=subprocess.DEVNULL,
     )
     try:
-        _wait_for(lambda: len(list((data / ".progress").glob("*.json"))) == 4)
+        wait(lambda: len(list((data / ".progress").glob("*.json"))) == 4, "four shards")
         children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
     finally:
         running.kill()
         running.wait()
     assert children
-    _wait_for(lambda: not any(Path("/proc", child).exists() for child in children))
+    wait(lambda: not any(Path(f"/proc/{child}/exe").exists() for child in children), "all ended")
     assert not (data / "tokens.json").exists()
     finished = {path: path.stat().st_mtime_ns for path in data.glob("*.npy")}
     assert len(finished) == 4
@@ -140,7 +129,7 @@ def test_killed_in_the_middle_it_leaves_no_process_and_goes_on(
     pipe.write_bytes(content)
     wikipedia.WIKIPEDIA.prepare(data, mlperf, processes=1)
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
-    assert data_files.contents(data) == data_files.contents(tmp_path / "whole")
+    check_records(data, _splits(articles))
 
 
 @pytest.mark.parametrize(
