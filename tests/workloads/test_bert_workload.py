@@ -5,12 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from workloads import catalog
-from workloads.base.options import Options
-from workloads.base.workload import Sizes
+from tests.workloads import small_text
 from workloads.storage import tokenizer
 from workloads.text import language_models
-from workloads.text.language_models import BertWorkload
 from workloads.text.specs import TransformerSize
 
 TINY = TransformerSize(1, 8, 16, 2, 4, vocabulary=1024, context=60)
@@ -18,7 +15,7 @@ TINY = TransformerSize(1, 8, 16, 2, 4, vocabulary=1024, context=60)
 
 @pytest.fixture(scope="module")
 def workload():
-    return BertWorkload(catalog.get("pydoc_bert"), None, Options(), TINY, Sizes(8, 8, 8, 8, 4))
+    return small_text.make("pydoc_bert", size=TINY)
 
 
 @pytest.fixture(scope="module")
@@ -99,19 +96,6 @@ def test_evaluation_masks_belong_to_the_record(workload, tokens):
         np.testing.assert_array_equal(shifted[name], records[2:6])
     train = workload._train_batch({"tokens": tokens[:4]}, jax.random.key(0), 0)
     assert (train["inputs"] != first["inputs"]).any()
-    half = np.repeat([1.0, 0.0], 2).astype(np.float32)
-    filled = workload._eval_batch({"tokens": tokens[:4], "weights": half}, 0)
-    assert float(filled["weights"][2:].sum()) == 0
-    np.testing.assert_array_equal(filled["weights"][:2], first["weights"][:2])
-
-
-def test_evaluation_batches_count_on(workload, tokens):
-    """The second batch of a split is masked by the numbers of its own records."""
-    workload._cached.sources["validation", "memory"] = [{"tokens": row} for row in tokens[:8]]
-    _, second = workload._build_input_queue(0, "validation", "memory", 4)
-    weights = np.ones(4, np.float32)
-    expected = workload._eval_batch({"tokens": tokens[4:8], "weights": weights}, 4)
-    np.testing.assert_array_equal(second["inputs"], expected["inputs"])
 
 
 def test_metrics_by_hand(workload, monkeypatch):

@@ -7,11 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from workloads import catalog, registry
-from workloads.base.options import Options
-from workloads.base.workload import Sizes
+from tests.workloads import small_text
+from workloads import registry
 from workloads.text import chunked_loss, text_workload
-from workloads.text.language_models import BertWorkload, LMWorkload
 from workloads.text.specs import TransformerSize
 
 # 48 tokens of a batch, 61 words: neither is any other size here.
@@ -19,15 +17,10 @@ SIZE = TransformerSize(1, 16, 24, 2, 4, vocabulary=61, context=12)
 WEIGHTS = np.asarray([1.0, 0.0, 0.5, 1.0], np.float32)
 
 
-def _workload(kind, dtype="float32", most=0):
-    options = Options(dtype, loss_chunk_tokens=most)
-    return kind(catalog.get("pydoc_lm"), None, options, SIZE, Sizes(8, 8, 8, 8, 4))
-
-
-def _batch(workload, kind):
+def _batch(workload):
     batch = workload.example_batch(4)
     weights = batch.get("weights", np.ones((4, 1), np.float32))
-    return {**batch, "weights": weights * WEIGHTS[:, None] if kind is BertWorkload else WEIGHTS}
+    return {**batch, "weights": weights * WEIGHTS[:, None] if "positions" in batch else WEIGHTS}
 
 
 def _loss(workload, params, batch):
@@ -38,27 +31,27 @@ def _loss(workload, params, batch):
 
 
 @pytest.mark.parametrize(
-    ("kind", "dtype", "most"),
+    ("name", "dtype", "most"),
     # 5 and 7 fill up the last chunk; 100 are more than there are.
     [
-        (LMWorkload, "float32", 5),
-        (LMWorkload, "bfloat16", 100),
-        (BertWorkload, "float32", 3),
+        ("pydoc_lm", "float32", 5),
+        ("pydoc_lm", "bfloat16", 100),
+        ("pydoc_bert", "float32", 3),
     ],
 )
-def test_value_and_gradients_are_those_of_the_whole(kind, dtype, most):
+def test_value_and_gradients_are_those_of_the_whole(name, dtype, most):
     """With dropout, label smoothing and weights; the embedding is shared by input and output."""
-    found = {}
-    for size in (0, most):
-        workload = _workload(kind, dtype, size)
+    results = {}
+    for tokens in (0, most):
+        workload = small_text.make(name, size=SIZE, compute_dtype=dtype, loss_chunk_tokens=tokens)
         params, _ = workload.init_model_fn(jax.random.key(0))
-        batch = _batch(workload, kind)
+        batch = _batch(workload)
         step = jax.value_and_grad(lambda p, w=workload, b=batch: _loss(w, p, b), has_aux=True)
-        found[size] = jax.jit(step)(params)
+        results[tokens] = jax.jit(step)(params)
         sums, _ = workload._eval_step(params, None, batch)
-        found[size] = (*found[size], sums)
-    (whole, count), gradients, sums = found[0]
-    (chunked, same), by_chunks, summed = found[most]
+        results[tokens] = (*results[tokens], sums)
+    (whole, count), gradients, sums = results[0]
+    (chunked, same), by_chunks, summed = results[most]
     narrow = dtype == "bfloat16"
     assert float(count) == float(same)
     np.testing.assert_allclose(chunked, whole, rtol=1e-3 if narrow else 1e-6)
@@ -69,10 +62,10 @@ def test_value_and_gradients_are_those_of_the_whole(kind, dtype, most):
     assert (
         set(sums)
         == set(summed)
-        == {"loss", "tokens"} | ({"correct"} if kind is BertWorkload else set())
+        == {"loss", "tokens"} | ({"correct"} if name == "pydoc_bert" else set())
     )
-    for name, value in sums.items():
-        np.testing.assert_allclose(summed[name], value, rtol=1e-6, err_msg=name)
+    for metric, value in sums.items():
+        np.testing.assert_allclose(summed[metric], value, rtol=1e-6, err_msg=metric)
 
 
 def test_the_embeddings_gradient_is_summed_in_float32():
@@ -110,9 +103,9 @@ def _largest_logits(function, *arguments):
 
 def test_logits_of_all_tokens_never_exist():
     for most, expected in ((0, 48), (12, 12)):
-        workload = _workload(LMWorkload, most=most)
+        workload = small_text.make(size=SIZE, loss_chunk_tokens=most)
         params, _ = workload.init_model_fn(jax.random.key(0))
-        batch = _batch(workload, LMWorkload)
+        batch = _batch(workload)
         train = jax.grad(lambda p, w=workload, b=batch: _loss(w, p, b)[0])
         assert _largest_logits(train, params) == expected
         evaluate = workload._evaluated

@@ -23,22 +23,6 @@ def workload():
     return registry.make("digits_vit")
 
 
-def test_batches_are_normalised_and_a_function_of_seed_and_step(workload, data_dir):
-    queue = workload._build_input_queue(5, "train", data_dir, 16)
-    batches = [next(queue) for _ in range(4)]
-    assert batches[0]["inputs"].shape == (16, 32, 32, 3)
-    assert batches[0]["inputs"].dtype == jnp.float32
-    darkest = (0 - 0.485 * 255) / (0.229 * 255)
-    assert float(batches[0]["inputs"][..., 0].min()) == pytest.approx(darkest, rel=1e-5)
-    later = workload._build_input_queue(5, "train", data_dir, 16, start_step=2)
-    for expected in batches[2:]:
-        np.testing.assert_array_equal(next(later)["inputs"], expected["inputs"])
-    other = next(workload._build_input_queue(6, "train", data_dir, 16))
-    assert np.abs(other["inputs"] - batches[0]["inputs"]).max() > 1
-    by_key = next(workload._build_input_queue(jax.random.key(5), "train", data_dir, 16))
-    assert by_key["inputs"].shape == (16, 32, 32, 3)
-
-
 def test_a_batch_has_no_example_twice(workload, data_dir):
     assert next(workload._build_input_queue(5, "train", data_dir, 997))["targets"].shape == (997,)
     with pytest.raises(ValueError, match="998 examples.* 997"):
@@ -93,37 +77,13 @@ def test_loss_by_hand(workload):
 
 
 def test_nan_is_no_right_answer(workload, monkeypatch):
-    """The argmax of NaN is class 0, which the first example is of."""
-    logits = jnp.full((3, 10), jnp.nan).at[2].set(jnp.arange(10.0))
-    batch = {"targets": jnp.asarray([0, 1, 9]), "weights": jnp.ones(3)}
+    """The argmax of NaN is class 0, which the first example is of; the last one fills up."""
+    logits = jnp.full((4, 10), jnp.nan).at[2:].set(jnp.arange(10.0))
+    batch = {"targets": jnp.asarray([0, 1, 9, 9]), "weights": jnp.asarray([1.0, 1.0, 1.0, 0.0])}
     monkeypatch.setattr(type(workload), "_eval_logits", lambda *ignored: logits)
     sums, _ = workload._evaluated({}, None, batch)
     assert float(sums["accuracy"]) == 1
-    assert float(text_workload.correct(batch["targets"], logits)) == 1
-
-
-@pytest.mark.slow
-def test_metrics_count_every_example_once(workload, data_dir):
-    """Padded batches (400 examples by 150) give the metrics of one whole batch."""
-    params, state = workload.init_model_fn(jax.random.key(0))
-    params = jax.tree.map(
-        lambda leaf: jax.random.normal(jax.random.key(leaf.size), leaf.shape) * 0.2, params
-    )
-    # Every answer is class 0, as the label of padding would be if it counted.
-    params["head"]["bias"] = params["head"]["bias"].at[0].set(100.0)
-    rng = jax.random.key(0)
-    whole = workload.eval_model(400, params, state, rng, data_dir)
-    padded = workload.eval_model(150, params, state, rng, data_dir)
-    assert whole == pytest.approx(padded, rel=1e-5)
-    assert set(whole) == {
-        "train/accuracy", "train/loss", "validation/accuracy", "validation/loss",
-        "validation/num_examples", "test/accuracy", "test/loss", "test/num_examples",
-    }  # fmt: skip
-    assert whole["validation/num_examples"] == 400
-    batch = next(workload._build_input_queue(0, "test", data_dir, 400))
-    logits, _ = workload.model_fn(params, batch, None, None, rng, False)
-    right = (np.argmax(logits, -1) == np.asarray(batch["targets"])).mean()
-    assert whole["test/accuracy"] == pytest.approx(right)
+    assert float(text_workload.correct(batch["targets"][:3], logits[:3])) == 1
 
 
 @pytest.mark.slow

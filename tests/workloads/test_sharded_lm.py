@@ -3,47 +3,37 @@
 import dataclasses
 import functools
 import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import jax
 import numpy as np
 import pytest
 
 from attention import registry as variants
-from sweeps.training import train_step
-from workloads import catalog
+from tests.workloads import short_training, small_text
+from tests.workloads.conftest import result_of, start_python
 from workloads.base.options import Options
-from workloads.base.workload import Sizes
-from workloads.text import costs, language_models
-from workloads.text.specs import SIZES, TransformerSize
+from workloads.text import costs
+from workloads.text.specs import SIZES
 
-TINY = TransformerSize(2, 16, 32, 4, 8, vocabulary=64, context=16)
-POINT = {
-    "learning_rate": 1e-2, "one_minus_beta1": 0.1, "beta2": 0.99, "epsilon": 1e-8,
-    "weight_decay": 0.1, "label_smoothing": 0.1, "dropout_rate": 0.1, "grad_clip": np.inf,
-    "warmup_steps": 1.0, "step_hint": 10.0,
-}  # fmt: skip
+MESHES = ((2, 2, 2), (1, 4, 2))
 
 
-def _train(mesh, make=language_models.LMWorkload, steps=5, microbatches=1, **options):
+def _train(mesh, name="pydoc_lm", steps=5, microbatches=1, **options):
     """Some steps: losses with gradient norms, and the shapes of the first device's parts."""
-    options = Options(scan_layers=True, remat=True, mesh=mesh, **options)
-    workload = make(
-        catalog.get("pydoc_lm"), variants.get("laser+qk_norm"), options, TINY, Sizes(8, 8, 8, 8, 8)
+    workload = small_text.make(
+        name, "laser+qk_norm", scan_layers=True, remat=True, mesh=mesh, **options
     )
-    step_function = train_step.TrainStep(workload, "adamw", microbatches)
-    state = step_function.first_state(0)
-    scalars = {name: jax.numpy.float32(value) for name, value in POINT.items()}
-    key, batch = train_step.seed_key(0, train_step.DROPOUT), workload.example_batch(8)
-    losses = []
-    for _ in range(steps):
-        update = step_function.compile(state, batch, scalars, key)
-        state, measured = update(state, batch, scalars, key)
-        losses.append((float(measured.loss), float(measured.grad_norm)))
-    return losses, _parts(state.params), _parts(state.optimizer), step_function.compilations
+    batches = [workload.example_batch(8)] * steps
+    compilations, state, losses = short_training.train(workload, batches, microbatches)
+    return losses, _parts(state.params), _parts(state.optimizer), compilations
+
+
+def measure():
+    """Prints what `_train` gives for each mesh, and in parts; a BERT is compiled, too."""
+    results = [_train(mesh) for mesh in MESHES]
+    results.append(_train(MESHES[0], microbatches=2, loss_chunk_tokens=12))
+    _train(MESHES[0], "pydoc_bert", 1)
+    print(json.dumps(results))
 
 
 def _parts(tree):
@@ -66,32 +56,16 @@ def eight_devices():
     Under 'in parts' from microbatches, with the loss in chunks, of the first mesh. What the
     compiler warned of is under 'warnings'; a BERT is compiled for that, too.
     """
-    here = pathlib.Path(__file__).resolve()
-    code = (
-        f"import sys, json; sys.path.insert(0, {str(here.parent)!r}); import test_sharded_lm as t;"
-        "print('RESULT', json.dumps([t._train(mesh) for mesh in ((2, 2, 2), (1, 4, 2))]));"
-        "in_parts = t._train((2, 2, 2), microbatches=2, loss_chunk_tokens=12);"
-        "print('PARTS', json.dumps(in_parts));"
-        "t._train((2, 2, 2), t.language_models.BertWorkload, 1)"
+    program = start_python(
+        "from tests.workloads import test_sharded_lm as t; t.measure()", devices=8
     )
-    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
-    environment = {
-        **os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": str(here.parents[2])
-    }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    lines = dict(line.split(" ", 1) for line in done.stdout.splitlines())
-    return {
-        **dict(zip(((2, 2, 2), (1, 4, 2)), json.loads(lines["RESULT"]), strict=True)),
-        "in parts": json.loads(lines["PARTS"]),
-        "warnings": [line for line in done.stderr.splitlines() if "rematerialization" in line],
-    }
+    results, errors = result_of(program)
+    warnings = [line for line in errors.splitlines() if "rematerialization" in line]
+    return {**dict(zip((*MESHES, "in parts"), results, strict=True)), "warnings": warnings}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", [(2, 2, 2), (1, 4, 2)])
+@pytest.mark.parametrize("mesh", MESHES)
 def test_losses_are_those_of_one_device(one_device, eight_devices, mesh):
     np.testing.assert_allclose(eight_devices[mesh][0], one_device[0], rtol=2e-4)
     assert one_device[0][4][0] < one_device[0][0][0]
@@ -114,7 +88,7 @@ def test_no_array_is_gathered_for_want_of_a_way(eight_devices):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", [(2, 2, 2), (1, 4, 2)])
+@pytest.mark.parametrize("mesh", MESHES)
 def test_every_device_holds_its_part(eight_devices, mesh):
     """The embedding and all matrices are divided by fsdp · tensor, moments as parameters."""
     _, fsdp, tensor = mesh
@@ -129,9 +103,9 @@ def test_every_device_holds_its_part(eight_devices, mesh):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", [(2, 2, 2), (1, 4, 2)])
+@pytest.mark.parametrize("mesh", MESHES)
 def test_costs_count_what_devices_hold(eight_devices, mesh, monkeypatch):
-    monkeypatch.setitem(SIZES, "tiny_lm", TINY)
+    monkeypatch.setitem(SIZES, "tiny_lm", small_text.TINY)
     parts = costs.per_device(
         "tiny_lm",
         Options(scan_layers=True, remat=True, mesh=mesh),

@@ -1,7 +1,6 @@
 """Token records: packed without loss, read by number, refused when not whole."""
 
 import functools
-import hashlib
 import json
 import pickle
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import sentencepiece
 from hypothesis import strategies as st
 
 from tests.workloads import data_files
+from tests.workloads.conftest import write_token_records
 from workloads.base.errors import DataError
 from workloads.storage import tfrecord, token_records, tokenizer
 
@@ -28,33 +28,19 @@ SECOND = "train-00002-of-00003.npy"
 def directory(tmp_path: Path, spm_model: bytes) -> Path:
     """Two splits in shards of 4, 0, 5 and 1 records of 6 tokens."""
     (tmp_path / "spm.model").write_bytes(spm_model)
-    splits = {split: _write(tmp_path, split, parts) for split, parts in PARTS.items()}
-    token_records.write_info(
-        tmp_path, length=6, vocab_size=330, splits=splits, source={"dataset": "numbers"}
-    )
+    write_token_records(tmp_path, PARTS)
     return tmp_path
-
-
-def _write(
-    directory: Path, split: str, parts: tuple[np.ndarray, ...]
-) -> list[token_records.WrittenShard]:
-    written = []
-    for number, rows in enumerate(parts):
-        path = directory / token_records.file_name(split, number, len(parts))
-        np.save(path, rows)
-        counts = token_records.Counts(
-            len(rows), documents=1, tokens=rows.size + 2, dropped_tokens=2
-        )
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        written.append(token_records.WrittenShard(path.name, counts, digest))
-    return written
 
 
 def _open(directory: Path, split: str = "train") -> token_records.TokenSplit:
     return token_records.TokenSplit(directory, split, REPAIR)
 
 
-def test_records_come_back_by_number_over_all_shards(directory: Path) -> None:
+def test_records_come_back_by_number_over_all_shards(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though fewer files are kept open than there are shards."""
+    monkeypatch.setattr(tfrecord, "opened", functools.lru_cache(1)(tfrecord.opened.__wrapped__))
     split = _open(directory)
     assert (len(split), split.length, split.vocab_size) == (9, 6, 330)
     for number in (8, 0, 3, 4):
@@ -64,6 +50,7 @@ def test_records_come_back_by_number_over_all_shards(directory: Path) -> None:
         assert record["tokens"].tolist() == ROWS[number].tolist()
         record["tokens"][:] = 0  # a copy
         assert split[number]["tokens"].tolist() == ROWS[number].tolist()
+    assert len(data_files.open_below(directory)) == 1
     assert _open(directory, "test")[0]["tokens"].tolist() == ROWS[9].tolist()
     for number in (9, -1):
         with pytest.raises(IndexError, match=f"record {number} asked, there are 9"):
@@ -144,14 +131,6 @@ def test_a_replaced_shard_is_read_anew(directory: Path) -> None:
     assert _open(directory)[8]["tokens"].tolist() == ROWS[4].tolist()
 
 
-def test_more_shards_than_are_kept_open(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = functools.lru_cache(1)(tfrecord.opened.__wrapped__)
-    monkeypatch.setattr(tfrecord, "opened", one)
-    split = _open(directory)
-    assert [record["tokens"].tolist() for record in split] == ROWS[:9].tolist()
-    assert len(data_files.open_below(directory)) == 1
-
-
 DOCUMENTS = st.lists(st.lists(st.integers(0, 49), max_size=12), max_size=12)
 
 
@@ -159,28 +138,19 @@ def _stream(documents: list[list[int]]) -> list[int]:
     return [token for document in documents for token in [*document, 1]]
 
 
-@hypothesis.given(DOCUMENTS, st.integers(1, 9))
+@hypothesis.given(DOCUMENTS, st.integers(1, 9), st.integers(1, 13))
 def test_records_and_tail_are_the_documents_with_separators(
-    documents: list[list[int]], length: int
-) -> None:
-    rows, tail = token_records.packed(token_records.EMPTY, documents, length)
-    assert rows.dtype == np.uint16
-    assert rows.shape[1] == length
-    assert [*rows.ravel().tolist(), *tail.tolist()] == _stream(documents)
-    assert len(tail) < length
-
-
-@hypothesis.given(DOCUMENTS, st.integers(1, 9), st.integers(1, 4))
-def test_batches_of_documents_change_nothing(
     documents: list[list[int]], length: int, size: int
 ) -> None:
-    rows, whole_tail = token_records.packed(token_records.EMPTY, documents, length)
-    pieces, tail = [rows[:0]], token_records.EMPTY
+    """In batches of any number of documents."""
+    pieces, tail = [], token_records.EMPTY
     for i in range(0, len(documents), size):
-        piece, tail = token_records.packed(tail, documents[i : i + size], length)
-        pieces.append(piece)
-    assert np.concatenate(pieces).tolist() == rows.tolist()
-    assert tail.tolist() == whole_tail.tolist()
+        rows, tail = token_records.packed(tail, documents[i : i + size], length)
+        assert rows.dtype == np.uint16
+        assert rows.shape[1] == length
+        pieces += rows.ravel().tolist()
+    assert [*pieces, *tail.tolist()] == _stream(documents)
+    assert len(tail) < length
 
 
 @pytest.fixture(scope="module")

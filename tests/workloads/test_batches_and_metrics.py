@@ -1,0 +1,86 @@
+"""What batches and evaluations of every kind of workload keep, on a few examples."""
+
+import jax
+import numpy as np
+import pytest
+
+from tests.workloads import small_speech, small_text
+from workloads import registry
+from workloads.base import spec
+from workloads.images import digits
+
+METRICS = {
+    "digits_vit": {"accuracy", "loss"},
+    "pydoc_lm": {"loss", "perplexity"},
+    "pydoc_bert": {"accuracy", "loss"},
+    "spoken_digits_conformer": {"wer", "ctc_loss", "loss"},
+}
+
+
+@pytest.fixture(scope="module", params=METRICS)
+def name(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def data_dir(name, made_once, tmp_path_factory):
+    if name == "digits_vit":
+        return str(made_once("digits", digits.prepare))
+    if name == "spoken_digits_conformer":
+        return small_speech.write(tmp_path_factory.mktemp("speech"))
+    return "in memory"
+
+
+@pytest.fixture(scope="module")
+def workload(name):
+    if name == "digits_vit":
+        return registry.make(name)
+    if name == "spoken_digits_conformer":
+        return small_speech.make()
+    return small_text.make(name)
+
+
+def _train_batches(workload, data_dir, seed, count, **start):
+    queue = workload._build_input_queue(seed, "train", data_dir, 4, **start)
+    return [next(queue) for _ in range(count)]
+
+
+def test_batches_are_a_function_of_seed_and_step(workload, data_dir):
+    batches = _train_batches(workload, data_dir, 5, 3)
+    later = _train_batches(workload, data_dir, 5, 1, start_step=2)
+    jax.tree.map(np.testing.assert_array_equal, later, batches[2:])
+    (another,) = _train_batches(workload, data_dir, jax.random.key(6), 1)
+    differ = jax.tree.map(lambda a, b: bool((a != b).any()), another, batches[0])
+    assert any(jax.tree.leaves(differ))
+
+
+def test_example_batches_have_the_shapes_of_training(workload, data_dir):
+    """`compile` and `bench` train on them."""
+    (batch,) = _train_batches(workload, data_dir, 0, 1)
+    shapes, expected = (
+        jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), batches)
+        for batches in (workload.example_batch(4), batch)
+    )
+    assert shapes == expected
+
+
+@pytest.mark.slow
+def test_evaluations_count_every_example_once(name, workload, data_dir):
+    """Batches that are filled up give the metrics of one whole batch; its loss is the mean."""
+    key, count = jax.random.key(0), workload.num_validation_examples
+    params, state = workload.init_model_fn(key)
+    params = jax.tree.map(
+        lambda leaf: leaf + 0.2 * jax.random.normal(jax.random.key(leaf.size), leaf.shape), params
+    )
+    metrics = workload.eval_model(count, params, state, key, data_dir)
+    in_parts = workload.eval_model(count * 2 // 3, params, state, key, data_dir)
+    assert metrics == pytest.approx(in_parts, rel=1e-5)
+    splits = ("train", "validation", "test")
+    names = {f"{split}/{metric}" for split in splits for metric in METRICS[name]}
+    assert set(metrics) == {*names, "validation/num_examples", "test/num_examples"}
+    assert metrics["validation/num_examples"] == count
+    (batch,) = workload._build_input_queue(0, "validation", data_dir, count)
+    outputs, _ = workload.model_fn(params, batch, state, spec.ForwardPassMode.EVAL, key, False)
+    losses = workload.loss_fn(batch["targets"], outputs, batch["weights"])
+    mean = float(losses["summed"] / losses["n_valid_examples"])
+    assert metrics["validation/loss"] == pytest.approx(mean, rel=1e-5)
