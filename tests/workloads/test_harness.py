@@ -9,17 +9,13 @@ import jax
 import numpy as np
 import pytest
 
-from attention import registry as variants
-from tests.workloads import fabricated_rows
+from tests.workloads import fabricated_rows, small_text
 from tests.workloads.conftest import VOCABULARY, WORDS, sentences
-from workloads import catalog, registry
-from workloads.base.options import Options
-from workloads.base.workload import Sizes
+from workloads import registry
 from workloads.downstream import harness, local_data, questions, suites
 from workloads.downstream.scoring import Scorer, score_texts
 from workloads.downstream.tokens import Tokens
 from workloads.storage import tokenizer
-from workloads.text.language_models import LMWorkload
 from workloads.text.specs import TransformerSize
 
 pytest.importorskip("lm_eval", reason="needs .[downstream]")
@@ -30,9 +26,7 @@ ABOUT = {"trial_id": "t", "variant": "laser", "workload": "tiny", "seed": 0, "st
 
 @pytest.fixture(scope="module")
 def model():
-    laser = variants.get("laser")
-    sizes = Sizes(50, 6, 14, 9, 4)
-    workload = LMWorkload(catalog.get("pydoc_lm"), laser, Options(), SIZE, sizes)
+    workload = small_text.make("pydoc_lm", "laser", SIZE)
     return workload, workload.init_model_fn(jax.random.key(0))[0]
 
 

@@ -22,13 +22,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sweeps.waiting import wait
+from tests.workloads.conftest import REPOSITORY
 from workloads.base import loader, machine, sources
 from workloads.base.errors import DataError
 from workloads.images import images
 
 pytestmark = pytest.mark.slow
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 SHIFT = functools.partial(images.shifted_view, max_shift=2)
 PLAIN = images.shifted_view
 

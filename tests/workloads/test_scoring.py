@@ -1,35 +1,20 @@
 """Scores against single requests as they are, for every row of the paper, on several devices."""
 
 import itertools
-import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import jax
 import numpy as np
 import pytest
 
-from attention import registry as variants
 from attention import table as variants_table
-from workloads import catalog
-from workloads.base.options import Options
-from workloads.base.workload import Sizes
+from tests.workloads import small_text
+from tests.workloads.conftest import result_of, start_python
 from workloads.downstream.scoring import Scorer, ladder
 from workloads.storage import tokenizer
-from workloads.text.language_models import BertWorkload, LMWorkload
 from workloads.text.specs import TransformerSize
 
 SIZE = TransformerSize(2, 16, 32, 2, 8, vocabulary=62, context=40)
-SIZES = Sizes(50, 6, 14, 9, 4)
 ROWS = (*variants_table.PAPER_ROWS, "diff", "diff_laser", "sigmoid")
-
-
-def _workload(name=None, **options):
-    settings = {"tau": 0.8} if "+temp" in (name or "") else {}
-    variant = None if name is None else variants.get(name, **settings)
-    return LMWorkload(catalog.get("pydoc_lm"), variant, Options(**options), SIZE, SIZES)
 
 
 def _moved(parameters):
@@ -66,7 +51,7 @@ def _alone(model, parameters, request, length=None):
 
 def check_row(name, count=24, **options):
     """Raises AssertionError where scores are not those of requests alone; returns the scorer."""
-    workload = _workload(name, **options)
+    workload = small_text.make("pydoc_lm", name, SIZE, **options)
     parameters = _moved(workload.init_model_fn(jax.random.key(0))[0])
     scorer = Scorer(workload, parameters, tokens=160)
     requests, model = _requests(count), jax.jit(workload.observable()._called_model().apply)
@@ -92,8 +77,6 @@ def test_scores_are_those_of_requests_alone(name):
 @pytest.mark.parametrize("devices", [1, 2])
 def test_every_row_of_the_paper(devices):
     """In a process of its own, whose number of devices it is told; on two, what devices divide."""
-    root = pathlib.Path(__file__).parents[2]
-    flag = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
     code = (
         "import jax, json\n"
         "from tests.workloads import test_scoring\n"
@@ -102,22 +85,13 @@ def test_every_row_of_the_paper(devices):
         "    test_scoring.check_row('laser', mesh=mesh, scan_layers=True)\n"
         "print(json.dumps(jax.device_count()))\n"
     )
-    environment = {**os.environ, "XLA_FLAGS": flag, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=root,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout) == devices
+    count, _ = result_of(start_python(code, devices))
+    assert count == devices
 
 
 @pytest.fixture(scope="module")
 def scorer():
-    workload = _workload()
+    workload = small_text.make(size=SIZE)
     return Scorer(workload, workload.init_model_fn(jax.random.key(3))[0], tokens=160)
 
 
@@ -171,9 +145,8 @@ def test_order_and_copies_change_nothing(scorer):
 
 
 def test_a_model_that_sees_both_sides_is_refused():
-    bert = BertWorkload(catalog.get("pydoc_bert"), None, Options(), SIZE, SIZES)
     with pytest.raises(ValueError, match="pydoc_bert is no decoder"):
-        Scorer(bert, {})
+        Scorer(small_text.make("pydoc_bert", size=SIZE), {})
 
 
 @pytest.mark.parametrize("context", [40, 64, 512, 1024, 1000])

@@ -8,7 +8,7 @@ import espeakng_loader
 import numpy as np
 import pytest
 
-from tests.workloads import small_speech
+from tests.workloads.small_speech import SPOKEN
 from workloads.base.errors import DataError
 from workloads.speech.corpora import (
     espeak,
@@ -22,7 +22,6 @@ pytestmark = pytest.mark.slow
 
 CORPORA = [spoken.DIGITS, spoken.SENTENCES]
 ROLES = ["train", "validation", "test"]
-SMALL = small_speech.SPOKEN
 # Variants with `breath` in their definition: its noise is seeded by the clock.
 CLOCK_SEEDED = frozenset(
     {"Alicia", "Demonic", "Reed", "caleb", "f2", "f3", "f5"}
@@ -32,7 +31,7 @@ CLOCK_SEEDED = frozenset(
 
 @pytest.fixture(scope="module")
 def small(made_once: Callable[..., Path]) -> Path:
-    return made_once("spoken", SMALL.prepare)
+    return made_once("spoken", SPOKEN.prepare)
 
 
 # What is said, and by whom.
@@ -117,28 +116,28 @@ def test_noise_lies_10_to_30_db_below_the_speech() -> None:
 
 
 def test_transcripts_are_what_the_voices_of_a_role_said(small: Path) -> None:
-    tokenizer = speech_tokenizer.load(small, SMALL.vocab_size, "")
+    tokenizer = speech_tokenizer.load(small, SPOKEN.vocab_size, "")
     numbers = speakers.speaker_ids()
     for role in ROLES:
-        source = SMALL.open_split(small, role)
+        source = SPOKEN.open_split(small, role)
         ids = [source[number]["targets"] for number in range(len(source))]
         texts = [speech_tokenizer.decode(tokenizer, targets) for targets in ids]
-        assert sorted(texts) == sorted(SMALL.texts(role))
+        assert sorted(texts) == sorted(SPOKEN.texts(role))
         known = {numbers[voice] for voice in speakers.voices(role)}
         assert {int(name.split("-")[0]) for _, name in source.ids} <= known
 
 
 def test_an_utterance_that_is_too_long_ends_a_preparation(tmp_path: Path) -> None:
-    short = dataclasses.replace(SMALL, max_audio=9000)
+    short = dataclasses.replace(SPOKEN, max_audio=9000)
     with pytest.raises(DataError, match="1 to 9000 samples are expected"):
         short.prepare(tmp_path)
     assert not (tmp_path / "reference.json").exists()
 
 
 def test_check_compares_with_the_published_hash(small: Path) -> None:
-    reference = SMALL.read_reference(small)
+    reference = SPOKEN.read_reference(small)
     digest, version = reference["sha256"], reference["espeak_ng"]
-    same = dataclasses.replace(SMALL, content_sha256=digest, espeak_version=version)
+    same = dataclasses.replace(SPOKEN, content_sha256=digest, espeak_version=version)
     assert same.check(small)[-2:] == [
         f"SHA-256 of audio, targets and pieces: {digest}",
         f"made by espeak-ng {version}, the same audio as the author's",

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.sweeps.waiting import wait
-from tests.workloads.conftest import check_records, sentences, write_text_dataset
+from tests.workloads.conftest import REPOSITORY, check_records, sentences, write_text_dataset
 from workloads.base.errors import DataError
 from workloads.text.corpora import token_preparation, wikipedia
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 PREPARE = """
 import dataclasses, sys
 from workloads.text.corpora import wikipedia
