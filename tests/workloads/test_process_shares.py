@@ -62,10 +62,11 @@ def _train(workload, data_dir):
 def measure(folder):
     """Prints the losses, gradient norms and metrics of each workload, by this process's group."""
     process_group.join()
+    size = dataclasses.replace(small_text.TINY, layers=1)
     made = (
-        small_text.make("pydoc_lm", "laser", mesh=(1, 2, 1)),
-        small_text.make("pydoc_bert", "laser", mesh=(0, 1, 1)),
-        small_text.make("pydoc_lm", "laser", mesh=(1, 1, 2)),
+        small_text.make("pydoc_lm", "laser", size, mesh=(1, 2, 1)),
+        small_text.make("pydoc_bert", "laser", size, mesh=(0, 1, 1)),
+        small_text.make("pydoc_lm", "laser", size, mesh=(1, 1, 2)),
         small_speech.make(),
     )
     print(json.dumps([_train(workload, folder) for workload in made]))
