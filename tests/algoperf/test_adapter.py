@@ -99,8 +99,7 @@ def curve(tmp_path):
         ]  # fmt: skip
         made = study.resolve(config.parse("digits_vit_quick", overrides))
         study_directory.prepare(made)
-        (trial,) = made.trials("grid")
-        study_directory.materialise(made, "grid", [trial])
+        (trial,) = study_directory.materialise(made, "grid", made.trials("grid"))
         directory = made.directory / trial.path
         for stop in (*stops, None):
             _attempt(made, trial, directory, stop)
@@ -136,7 +135,11 @@ def _attempt(made, trial, directory, stop):
 @pytest.mark.filterwarnings("ignore")  # AlgoPerf's and its libraries' own
 @pytest.mark.parametrize(
     ("workload", "variant"),
-    [("imagenet_vit", "laser+qk_norm"), ("librispeech_conformer", "laser"), ("wmt", "laser")],
+    [
+        ("imagenet_vit", "laser+qk_norm"),
+        ("librispeech_conformer", "diff_laser"),
+        ("wmt", "diff_laser+per_dim_temp+qk_norm"),
+    ],
 )
 def test_a_resumed_trial_measures_what_an_undisturbed_one_does(
     checkout, curve, tmp_path, workload, variant
@@ -152,12 +155,13 @@ def test_a_resumed_trial_measures_what_an_undisturbed_one_does(
 
 
 def test_a_language_model_without_a_test_split_trains_and_resumes(stand_in, curve):
-    whole = curve(stand_in, "whole", "laser", "finewebedu_lm")
+    variant = "diff_laser+per_dim_temp"
+    whole = curve(stand_in, "whole", variant, "finewebedu_lm")
     evaluations = [row for row in whole if row["kind"] == "eval"]
     assert evaluations[-1]["validation/ppl"] < evaluations[0]["validation/ppl"]
     # AlgoPerf reports a test loss of 0 over 0 examples.
     assert {n for n in evaluations[0] if n.startswith("test/")} == {"test/num_examples"}
-    assert curve(stand_in, "twice", "laser", "finewebedu_lm", stops=(3,)) == whole
+    assert curve(stand_in, "twice", variant, "finewebedu_lm", stops=(3,)) == whole
 
 
 def test_trials_on_fabricated_data_say_so_with_their_sizes(make, stand_in, curve, tmp_path, capsys):
