@@ -55,24 +55,6 @@ def test_batches_are_a_function_of_seed_and_step(make, name):
     assert not _equal(next(_queue(make(name), 0, seed=4)), drawn[0])
 
 
-def test_evaluations_do_not_depend_on_how_many_there_were(make):
-    workload = make()
-    params, model_state = workload.init_model_fn(jax.random.key(0))
-
-    def evaluate(workload):
-        return workload.eval_model(
-            workload.eval_batch_size, params, model_state, jax.random.key(1), "/data", None, 5
-        )
-
-    first = evaluate(workload)
-    assert set(first) == {
-        "train/accuracy", "train/loss", "validation/accuracy", "validation/loss",
-        "validation/num_examples", "test/accuracy", "test/loss", "test/num_examples",
-    }  # fmt: skip
-    assert all(isinstance(value, int | float) for value in first.values())
-    assert evaluate(workload)["train/loss"] == first["train/loss"]
-
-
 @pytest.fixture(params=["stand_in", "algoperf"])
 def checkout(request, monkeypatch):
     """The stand-in, and AlgoPerf with small models where it is installed."""
@@ -144,6 +126,7 @@ def _attempt(made, trial, directory, stop):
 def test_a_resumed_trial_measures_what_an_undisturbed_one_does(
     checkout, curve, tmp_path, workload, variant
 ):
+    """Nor does an evaluation depend on how many its process has made before."""
     pytest.importorskip("torch") if "librispeech" in workload else None
     if checkout.directory.name != "stand_in":
         tiny_data.prepare(tmp_path, workload)
