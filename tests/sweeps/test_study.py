@@ -37,13 +37,6 @@ def test_demo_is_the_papers_protocol_small():
     assert values == {row: {"tau": 0.9} if row.endswith("+temp") else {} for row in rows}
 
 
-def test_paper_study_is_the_full_protocol():
-    trials = _study("imagenet_vit_paper").trials("tune")
-    assert len(trials) == 50
-    first = trials[0]
-    assert (first.steps, first.batch_size, first.step_hint) == (167_999, 1024, 167_999)
-
-
 @pytest.mark.parametrize(
     ("name", "changes", "paper_table"),
     [
@@ -196,7 +189,7 @@ def test_protocols():
         ({"param_dtype": "bfloat16"}, "digits_vit has no param_dtype 'bfloat16'.*c4_lm"),
         ({"mesh.tensor": 2}, r"digits_vit has no mesh \(fsdp, tensor\) \(1, 2\)"),
         ({"paper_table": "vit"}, "unknown paper_table 'vit'"),
-        ({"space": "nowhere.json"}, "no search space"),
+        ({"space": "papr"}, "no search space 'papr'.*paper_adamw, paper_nadamw"),
         ({"checkpoint_every": 30, "eval_every": 20}, "multiple of eval_every"),
         ({"name": "a/b"}, "name is 'a/b'; it must be a name without '/'"),
         ({"steps": -1}, "steps is -1"),
@@ -224,6 +217,20 @@ def test_protocols():
         ({"variants": ",".join(["standard"] * 1000)}, "give each variant once, 1 to 100 of them"),
         ({"space": "s" * 300}, "space is 's+"),
         ({"remat": "maybe"}, "remat is 'maybe'; it must be True or False"),
+        ({"workload": "c4_lm_301m"}, "'c4_lm_301m' is called 'c4_lm'"),
+        ({"diagnostics": -1}, "diagnostics is -1; it must be 0 to"),
+        ({"diagnostics": 5, "diagnostics_examples": 0}, "must be 1 to"),
+        ({"diagnostics": 5, "batch_size": 4}, "set --config.diagnostics_examples=4 or fewer"),
+        ({"microbatches": 0}, "microbatches is 0; it must be 1 to"),
+        ({"microbatches": 3, "batch_size": 8}, "cannot be divided into 3 microbatches"),
+        (
+            {"microbatches": 2, "workload": "librispeech_conformer", "variants": "standard"},
+            "BatchNorm takes its statistics over a",
+        ),
+        (
+            {"microbatches": 2, "workload": "algoperf:imagenet_vit"},
+            "AlgoPerf's own models draw dropout for",
+        ),
     ],
 )
 def test_what_cannot_run_is_refused_before_anything_is_made(changes, message):
@@ -560,9 +567,13 @@ def test_a_finished_study_is_not_cancelled(tmp_path, capsys, last_state, is_canc
             for value in ("-1", "0", "nan", "inf", "1e400", "80GB", "")
         ),
         *(f"tensors x --examples={n}" for n in ("-1", "0", "1e9")),
+        *(
+            f"evaluate x --suite=pydoc --data_dir={path}"
+            for path in ("~nobody_of_that_name/x", "$DATA/x", "gs://bucket/x")
+        ),
     ],
 )  # fmt: skip
-def test_numbers_of_commands_are_positive_finite_and_bounded(capsys, arguments):
+def test_numbers_of_commands_are_bounded_and_paths_those_of_a_disk(capsys, arguments):
     with pytest.raises(SystemExit) as raised:
         main(arguments.split())
     assert raised.value.code == 2
@@ -669,15 +680,6 @@ PATH_KEYS = {
 }
 
 
-@pytest.mark.parametrize("key", PATH_KEYS)
-def test_a_path_of_the_home_directory(key, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    shutil.copy(space.SHIPPED / "paper_adamw.json", tmp_path / "x.json")
-    overrides = [f"--config.{key}=~/x.json"]
-    made = study.resolve(config.parse(PATH_KEYS[key], overrides), planning=True)
-    assert made.settings[key] == str(tmp_path / "x.json")
-
-
 def test_every_key_of_a_path_is_read_as_one():
     named = {name for name, key in keys.every().items() if key.allowed is config_keys.PATH}
     assert named == {*PATH_KEYS, "finetune_from"}
@@ -694,20 +696,25 @@ def test_an_impossible_path_is_refused_by_its_key(key, path, tmp_path, capsys, m
 
 
 @pytest.mark.parametrize(
-    ("overrides", "path"),
+    ("name", "overrides", "key", "path"),
     [
-        (["finetune_from=~/other"], "other"),
-        (["finetune_from=other", "experiment_dir=~/e"], "e/other"),
+        *((name, [f"{key}=~/x.json"], key, "x.json") for key, name in PATH_KEYS.items()),
+        ("~/mine.py:quick", ["finetune_from=~/other"], "finetune_from", "other"),
+        (
+            "~/mine.py:quick",
+            ["finetune_from=other", "experiment_dir=~/e"],
+            *("finetune_from", "e/other"),
+        ),
     ],
 )
-def test_a_study_and_where_it_starts_lie_in_the_home_directory(
-    overrides, path, tmp_path, monkeypatch
-):
+def test_a_path_of_the_home_directory(name, overrides, key, path, tmp_path, monkeypatch):
+    """Of a study, of its keys, and of the study that it starts from."""
     monkeypatch.setenv("HOME", str(tmp_path))
+    shutil.copy(space.SHIPPED / "paper_adamw.json", tmp_path / "x.json")
     shutil.copy(config.SHIPPED / "digits_vit.py", tmp_path / "mine.py")
     changes = [f"--config.{override}" for override in overrides]
-    made = study.resolve(config.parse("~/mine.py:quick", changes), planning=True)
-    assert made.settings["finetune_from"] == str(tmp_path / path)
+    made = study.resolve(config.parse(name, changes), planning=True)
+    assert made.settings[key] == str(tmp_path / path)
 
 
 def test_data_named_by_a_variable_is_written_down_once(tmp_path, monkeypatch):

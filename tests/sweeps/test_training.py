@@ -140,32 +140,6 @@ def test_eight_devices_give_the_losses_of_one(data_dir, environment):
     assert one_metrics == pytest.approx(eight_metrics, rel=2e-3)
 
 
-def test_batches_that_do_not_divide_are_refused(data_dir, environment):
-    code = (
-        "from workloads import registry;"
-        "w = registry.make('digits_vit');"
-        f"next(w._build_input_queue(0, 'train', {data_dir!r}, 12))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env=environment(XLA_FLAGS="--xla_force_host_platform_device_count=8"),
-    )
-    assert "batch_size 12 cannot be divided over 8 devices" in done.stderr
-
-
-def test_the_driver_loads_neither_jax_nor_tensorflow(data_dir, environment):
-    code = (
-        "import sys; from sweeps import __main__; from sweeps.monitoring import view, plan;"
-        "from sweeps.scheduling import driver, preflight; from sweeps.study import config, study;"
-        "s = study.resolve(config.parse('digits_vit_demo', []));"
-        f"from workloads.images import digits; digits.check({data_dir!r});"
-        "bad = {'jax', 'tensorflow', 'flax'} & set(sys.modules); assert not bad, bad"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment())
-
-
 def test_bfloat16_compute_trains(data_dir):
     from attention import registry as variants
 

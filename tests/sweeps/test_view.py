@@ -108,15 +108,6 @@ def test_a_run_in_a_log(begun, capsys, monkeypatch):
     ]
 
 
-def test_durations_as_people_say_them():
-    assert [view.duration(s) for s in (80, 300, 7200, 200_000)] == [
-        "80 s",
-        "5 min",
-        "2.0 h",
-        "2.3 days",
-    ]
-
-
 def test_a_log_gets_a_line_per_change_until_ctrl_c(begun, monkeypatch, capsys):
     directory, trials, directories = begun
 
