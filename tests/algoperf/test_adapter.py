@@ -10,10 +10,10 @@ import pytest
 
 from analysis import cli
 from attention import registry as variants
-from sweeps.records import layout, lease, measurements, provenance
+from sweeps.job import trainer
+from sweeps.records import layout, measurements, provenance
 from sweeps.study import config, study, study_directory
-from sweeps.training import diagnostics, train_step
-from sweeps.training import loop as training_module
+from sweeps.training import diagnostics
 from tests.algoperf import small_models
 from workloads import registry
 from workloads.algoperf import tiny_data, tiny_sizes
@@ -84,7 +84,7 @@ def curve(tmp_path):
         (trial,) = study_directory.materialise(made, "grid", made.trials("grid"))
         directory = made.directory / trial.path
         for stop in (*stops, None):
-            _attempt(made, trial, directory, stop)
+            _attempt(directory, made.data_dir, stop)
         return [
             {key: value for key, value in row.items() if not re.search("time|second", key) and
              key not in ("score", "total_duration", "preemption_count")}
@@ -94,24 +94,13 @@ def curve(tmp_path):
     return train
 
 
-def _attempt(made, trial, directory, stop):
+def _attempt(directory, data_dir, stop):
     """Trains a trial, in a program of its own as a new process would, until `stop` or its end."""
-    attempt = lease.claim(directory)
-    workload = registry.make(
-        trial.workload, variants.get(trial.variant), extra_paths=trial.extra_paths, **trial.options
-    )
-    steps = itertools.count(1)
-    step_function = train_step.TrainStep(workload, trial.optimizer)
-    run = training_module.Training(
-        trial, attempt, step_function, made.data_dir, lambda: next(steps) == stop
-    )
-    if stop is None:
-        assert run.run() == "done"
-    else:
-        with pytest.raises(training_module.Preempted):
-            run.run()
-    attempt.end("preempted" if stop else "done")
-    assert step_function.compilations == 1
+    job, updates = trainer.Trainer(), itertools.count(1)
+    job._stops = lambda: next(updates) == stop
+    assert job.run(directory, data_dir).outcome == ("preempted" if stop else "done")
+    (program,) = job._programs.values()
+    assert program.compilations == 1
 
 
 @pytest.mark.filterwarnings("ignore")  # AlgoPerf's and its libraries' own

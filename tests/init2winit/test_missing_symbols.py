@@ -47,8 +47,8 @@ def test_a_raising_module_is_imported_inherited_from_and_never_used():
         made("queries")
 
 
-def test_a_module_that_is_installed_is_not_replaced(stand_in, tensorflow, tmp_path, monkeypatch):
-    del tensorflow
+@pytest.mark.usefixtures("tensorflow")
+def test_a_module_that_is_installed_is_not_replaced(stand_in, tmp_path, monkeypatch):
     (tmp_path / "libraries/vizier").mkdir(parents=True)
     (tmp_path / "libraries/vizier/pyvizier.py").touch()
     monkeypatch.syspath_prepend(tmp_path / "libraries")

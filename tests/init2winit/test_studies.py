@@ -184,9 +184,7 @@ def test_what_is_missing_is_said_before_anything_starts(stand_in, libraries, tmp
         with pytest.raises(ValueError, match=words):
             check(tmp_path, init2winit_config=json.dumps({"dataset": name}), **where)
     monkeypatch.delenv(installation.DIRECTORY_VARIABLE, raising=False)
-    with pytest.raises(
-        ValueError, match="no checkout of init2winit is named.*checkout afd5"
-    ):
+    with pytest.raises(ValueError, match="no checkout of init2winit is named.*checkout afd5"):
         check(tmp_path, init2winit_config=small)
     monkeypatch.setattr(data, "_LIBRARIES", ("tensorflow", "pandsa"))
     with pytest.raises(ValueError, match="needs pandsa, not installed"):

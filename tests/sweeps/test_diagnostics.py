@@ -168,12 +168,8 @@ def _state(workload, init, *inputs):
     model_state = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), shapes)
     zero = np.zeros([], np.int32)
     return jax.device_put(
-        train_step.TrainState(zero, params, model_state, None, zero), _whole(workload)
+        train_step.TrainState(zero, params, model_state, None, zero), workload.devices.replicated()
     )
-
-
-def _whole(workload):
-    return workload.devices.replicated()
 
 
 def _numbers(records):
@@ -196,7 +192,7 @@ def test_layers_in_a_loop_are_recorded_as_those_outside():
             stack = jax.tree.map(lambda *leaves: np.stack(leaves), *layers)
             stacked = params | {"layers": stack}
             assert jax.tree.structure(stacked) == jax.tree.structure(state.params)
-            state = state._replace(params=jax.device_put(stacked, _whole(workload)))
+            state = state._replace(params=jax.device_put(stacked, workload.devices.replicated()))
         found["params"] = state.params
         found[looped] = _recorded(workload, state, workload.example_batch(4), 3)
     assert [record["layer"] for record in found[True]] == ["layer_0/attention", "layer_1/attention"]

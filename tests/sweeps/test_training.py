@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from attention import registry as variants
 from sweeps.job import trainer
 from sweeps.records import layout, status
 from sweeps.study import study_directory
@@ -52,8 +53,6 @@ POINT = {
 
 
 def _three_losses(data_dir, variant="laser", **point):
-    from attention import registry as variants
-
     workload = registry.make("digits_vit", variants.get(variant))
     step_function = train_step.TrainStep(workload, "nadamw")
     state = step_function.first_state(0)
@@ -141,8 +140,6 @@ def test_eight_devices_give_the_losses_of_one(data_dir, environment):
 
 
 def test_bfloat16_compute_trains(data_dir):
-    from attention import registry as variants
-
     workload = registry.make("digits_vit", variants.get("laser+qk_norm"), "bfloat16")
     step_function = train_step.TrainStep(workload, "nadamw")
     state = step_function.first_state(0)
