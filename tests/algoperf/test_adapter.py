@@ -12,9 +12,10 @@ from analysis import cli
 from attention import registry as variants
 from sweeps.job import trainer
 from sweeps.records import layout, measurements, provenance
-from sweeps.study import config, study, study_directory
+from sweeps.study import config, study
 from sweeps.training import diagnostics
 from tests.algoperf import small_models
+from tests.sweeps.conftest import begin_stage
 from workloads import registry
 from workloads.algoperf import tiny_data, tiny_sizes
 from workloads.base import spec
@@ -80,8 +81,7 @@ def curve(tmp_path):
             )
         ]  # fmt: skip
         made = study.resolve(config.parse("digits_vit_quick", overrides))
-        study_directory.prepare(made)
-        (trial,) = study_directory.materialise(made, "grid", made.trials("grid"))
+        (trial,) = begin_stage(made, "grid")
         directory = made.directory / trial.path
         for stop in (*stops, None):
             _attempt(directory, made.data_dir, stop)

@@ -15,9 +15,10 @@ import pytest
 from sweeps.init2winit import overrides, rows
 from sweeps.launchers.protocol import WRONG_NODE
 from sweeps.records import layout, lease, measurements, status, submissions
-from sweeps.study import config, study, study_directory
+from sweeps.study import config, study
 from tests import floor_plan
 from tests.sweeps import waiting
+from tests.sweeps.conftest import begin_stage
 from workloads import catalog, registry
 from workloads.init2winit import data, installation
 
@@ -275,8 +276,7 @@ def test_the_job_of_an_engine_trains_it_where_its_platform_is(stand_in, librarie
     where = {"init2winit_dir": stand_in.directory, "data_dir": tmp_path}
     small = {"init2winit_config": '{"dataset": "fake"}', "steps": 4, "eval_every": 4}
     record = _study(tmp_path, launcher="slurm", points=1, **where, **small)
-    study_directory.prepare(record)
-    first, _ = study_directory.materialise(record, "tune", record.trials("tune"))
+    (first,) = begin_stage(record)
     directory = record.directory / first.path
 
     def job(platform):

@@ -259,8 +259,8 @@ def test_none_whole_begins_anew(trained, stopped, lost):
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_named_and_costs_nothing(trained, disk):
-    """Where, how much is free and needed; with room, the undisturbed curve."""
+def test_a_full_disk_is_named_and_costs_nothing(trained, disk, capsys):
+    """Where, how much is free and needed, in a line; with room, the undisturbed curve."""
     orders, whole, stopped = trained
     trial_directory = disk / stopped.relative_to(stopped.parents[4])
     shutil.copytree(stopped.parents[3], trial_directory.parents[3])
@@ -268,6 +268,7 @@ def test_a_full_disk_is_named_and_costs_nothing(trained, disk):
     (disk / "filler").write_bytes(b"\0" * (room - 2**18))
     outcome, error = orders.run(trial_directory)
     assert outcome == "failed"
+    assert error in capsys.readouterr().err.splitlines()
     needs = sum(path.stat().st_size for path in (whole / layout.CHECKPOINTS / "6").rglob("*"))
     assert error.startswith(f"disk full: No space left on device for {trial_directory} (")
     (taken,) = re.findall(r"a checkpoint takes ([0-9.]+) kB", error)

@@ -12,8 +12,9 @@ from sweeps.job import evaluating, job, trainer
 from sweeps.monitoring import jax_calls, progress
 from sweeps.records import layout, lease, status, submissions
 from sweeps.scheduling import cancel, downstream
-from sweeps.study import config, study, study_directory
+from sweeps.study import config, study
 from sweeps.study import trial as trials
+from tests.sweeps.conftest import begin_stage
 from workloads.downstream import harness, suites
 
 TASKS = [task.name for task in suites.get("pydoc").tasks]
@@ -27,8 +28,7 @@ def _made(folder, **changes):
     }
     overrides = [f"--config.{key}={value}" for key, value in settings.items()]
     made = study.resolve(config.parse("pydoc_lm_quick", overrides))
-    study_directory.prepare(made)
-    for trial in study_directory.materialise(made, "grid", made.trials("grid")):
+    for trial in begin_stage(made, "grid"):
         directory = made.directory / trial.path
         status.write(directory, "done", global_step=60, steps=60)
         for step in (40, 50, 55, 60):

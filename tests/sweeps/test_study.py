@@ -18,6 +18,7 @@ from sweeps.launchers import table as launchers
 from sweeps.records import layout, lease, measurements, status, submissions
 from sweeps.scheduling import cancel
 from sweeps.study import config, keys, selection, space, study, study_directory, trial
+from tests.sweeps.conftest import begin_attempt, begin_stage
 from workloads.__main__ import main as workloads_main
 
 
@@ -132,14 +133,12 @@ def test_what_ids_leave_out_may_change_until_a_trial_is_finished(make_study):
     """A trial that failed is tried again, perhaps because of the change."""
     changes = {"workload": "pydoc_lm", "points": 4, "variants": "standard", "seeds": 1}
     made = make_study(**changes)
-    study_directory.prepare(made)
-    trials = study_directory.materialise(made, "tune", made.trials("tune"))
+    trials = begin_stage(made)
     states = ("pending", "failed", "diverged", "done")
     for record, state in zip(trials, states, strict=True):
         layout.write_json(made.directory / record.path / layout.STATUS, {"state": state})
     again = make_study(**changes, remat=True, checkpoint_every=8, **{"mesh.data": 1})
-    study_directory.prepare(again)
-    standing = study_directory.materialise(again, "tune", again.trials("tune"))
+    standing = begin_stage(again)
     assert [record.id for record in standing] == [record.id for record in trials]
     after, before = (True, 8, 1), (False, 4, 0)
     changed = [(new.remat, new.checkpoint_every, new.mesh[0]) for new in standing]
@@ -333,12 +332,9 @@ def test_selection_by_hand(lost, mode):
 
 
 def _ended(directory, accuracy, state="done"):
-    status.write(directory, state, global_step=2)
-    attempt = directory / layout.ATTEMPTS / "1"
-    attempt.mkdir(parents=True, exist_ok=True)
-    layout.write_json(attempt / measurements.RESUMED, {"global_step": 0})
     row = {"kind": "eval", "global_step": 2, "validation/accuracy": accuracy}
-    (attempt / measurements.FILE).write_text(json.dumps(row) + "\n")
+    begin_attempt(directory, [row]).end(state)
+    status.write(directory, state, global_step=2)
 
 
 def test_a_stale_running_over_done_is_selected_by(tmp_path):
@@ -369,8 +365,7 @@ def tuned(make_study):
         points = 1 + max(point for point, _ in values)
         changes = {"points": points, "tuning_seeds": 3, "protocol": protocol, **changes}
         made = make_study(**changes)
-        study_directory.prepare(made)
-        for record in study_directory.materialise(made, "tune", made.trials("tune")):
+        for record in begin_stage(made):
             value = values.get((record.point, record.seed), 0.1)
             state = value if isinstance(value, str) else "done"
             _ended(made.directory / record.path, 0.99 if state == value else value, state)
@@ -534,8 +529,7 @@ def test_impossible_settings_in_a_study_record(tmp_path, capsys, command, change
 @pytest.mark.parametrize("content", ["{}", "[]", '{"trials": "abc"}', '{"trials": [{}]}'])
 def test_damaged_lists_of_trials_are_named_by_cancel(tmp_path, capsys, content):
     resolved = _study("digits_vit_quick", experiment_dir=tmp_path)
-    study_directory.prepare(resolved)
-    study_directory.materialise(resolved, "tune", resolved.trials("tune"))
+    begin_stage(resolved)
     path = resolved.directory / "tune" / layout.TRIALS
     path.write_text(content)
     assert main(["cancel", str(resolved.directory)]) == 2
@@ -548,8 +542,7 @@ def test_damaged_lists_of_trials_are_named_by_cancel(tmp_path, capsys, content):
 )
 def test_a_finished_study_is_not_cancelled(tmp_path, capsys, last_state, is_cancelled):
     resolved = _study("digits_vit_quick", experiment_dir=tmp_path, protocol="grid")
-    study_directory.prepare(resolved)
-    trials = study_directory.materialise(resolved, "grid", resolved.trials("grid"))
+    trials = begin_stage(resolved, "grid")
     for record in trials:
         state = last_state if record is trials[-1] else "done"
         steps = {"global_step": record.steps, "steps": record.steps}

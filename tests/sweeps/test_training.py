@@ -12,8 +12,8 @@ import pytest
 from attention import registry as variants
 from sweeps.job import trainer
 from sweeps.records import layout, status
-from sweeps.study import study_directory
 from sweeps.training import train_step
+from tests.sweeps.conftest import begin_stage
 from workloads import registry
 
 pytestmark = pytest.mark.slow
@@ -22,9 +22,7 @@ pytestmark = pytest.mark.slow
 def test_a_fifty_trial_sweep_compiles_its_train_step_once(make_study, data_dir):
     """50 points in one process, counted where XLA is asked for an executable."""
     study = make_study(points=50, steps=1, eval_every=1, batch_size=8)
-    study_directory.prepare(study)
-    trials = study.trials("tune")
-    study_directory.materialise(study, "tune", trials)
+    trials = begin_stage(study)
     one = trainer.Trainer()
     for trial in trials:
         one.run(study.directory / trial.path, data_dir)
