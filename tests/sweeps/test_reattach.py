@@ -157,6 +157,7 @@ def test_code_edited_after_submission_is_not_what_runs(drivers, undisturbed, cop
     broken = subprocess.run(
         [sys.executable, "-c", "import sweeps.training.loop"],
         env=drivers.environment,
+        cwd=copy,
         capture_output=True,
         text=True,
     )
