@@ -10,11 +10,12 @@ import pytest
 
 from analysis import cli
 from attention import registry as variants
-from sweeps.records import layout, lease, measurements, provenance
-from sweeps.study import config, study, study_directory
-from sweeps.training import diagnostics, train_step
-from sweeps.training import loop as training_module
+from sweeps.job import trainer
+from sweeps.records import layout, measurements, provenance
+from sweeps.study import config, study
+from sweeps.training import diagnostics
 from tests.algoperf import small_models
+from tests.sweeps.conftest import begin_stage
 from workloads import registry
 from workloads.algoperf import tiny_data, tiny_sizes
 from workloads.base import spec
@@ -55,24 +56,6 @@ def test_batches_are_a_function_of_seed_and_step(make, name):
     assert not _equal(next(_queue(make(name), 0, seed=4)), drawn[0])
 
 
-def test_evaluations_do_not_depend_on_how_many_there_were(make):
-    workload = make()
-    params, model_state = workload.init_model_fn(jax.random.key(0))
-
-    def evaluate(workload):
-        return workload.eval_model(
-            workload.eval_batch_size, params, model_state, jax.random.key(1), "/data", None, 5
-        )
-
-    first = evaluate(workload)
-    assert set(first) == {
-        "train/accuracy", "train/loss", "validation/accuracy", "validation/loss",
-        "validation/num_examples", "test/accuracy", "test/loss", "test/num_examples",
-    }  # fmt: skip
-    assert all(isinstance(value, int | float) for value in first.values())
-    assert evaluate(workload)["train/loss"] == first["train/loss"]
-
-
 @pytest.fixture(params=["stand_in", "algoperf"])
 def checkout(request, monkeypatch):
     """The stand-in, and AlgoPerf with small models where it is installed."""
@@ -98,12 +81,10 @@ def curve(tmp_path):
             )
         ]  # fmt: skip
         made = study.resolve(config.parse("digits_vit_quick", overrides))
-        study_directory.prepare(made)
-        (trial,) = made.trials("grid")
-        study_directory.materialise(made, "grid", [trial])
+        (trial,) = begin_stage(made, "grid")
         directory = made.directory / trial.path
         for stop in (*stops, None):
-            _attempt(made, trial, directory, stop)
+            _attempt(directory, made.data_dir, stop)
         return [
             {key: value for key, value in row.items() if not re.search("time|second", key) and
              key not in ("score", "total_duration", "preemption_count")}
@@ -113,34 +94,28 @@ def curve(tmp_path):
     return train
 
 
-def _attempt(made, trial, directory, stop):
+def _attempt(directory, data_dir, stop):
     """Trains a trial, in a program of its own as a new process would, until `stop` or its end."""
-    attempt = lease.claim(directory)
-    workload = registry.make(
-        trial.workload, variants.get(trial.variant), extra_paths=trial.extra_paths, **trial.options
-    )
-    steps = itertools.count(1)
-    step_function = train_step.TrainStep(workload, trial.optimizer)
-    run = training_module.Training(
-        trial, attempt, step_function, made.data_dir, lambda: next(steps) == stop
-    )
-    if stop is None:
-        assert run.run() == "done"
-    else:
-        with pytest.raises(training_module.Preempted):
-            run.run()
-    attempt.end("preempted" if stop else "done")
-    assert step_function.compilations == 1
+    job, updates = trainer.Trainer(), itertools.count(1)
+    job._stops = lambda: next(updates) == stop
+    assert job.run(directory, data_dir).outcome == ("preempted" if stop else "done")
+    (program,) = job._programs.values()
+    assert program.compilations == 1
 
 
 @pytest.mark.filterwarnings("ignore")  # AlgoPerf's and its libraries' own
 @pytest.mark.parametrize(
     ("workload", "variant"),
-    [("imagenet_vit", "laser+qk_norm"), ("librispeech_conformer", "laser"), ("wmt", "laser")],
+    [
+        ("imagenet_vit", "laser+qk_norm"),
+        ("librispeech_conformer", "diff_laser"),
+        ("wmt", "diff_laser+per_dim_temp+qk_norm"),
+    ],
 )
 def test_a_resumed_trial_measures_what_an_undisturbed_one_does(
     checkout, curve, tmp_path, workload, variant
 ):
+    """Nor does an evaluation depend on how many its process has made before."""
     pytest.importorskip("torch") if "librispeech" in workload else None
     if checkout.directory.name != "stand_in":
         tiny_data.prepare(tmp_path, workload)
@@ -152,12 +127,13 @@ def test_a_resumed_trial_measures_what_an_undisturbed_one_does(
 
 
 def test_a_language_model_without_a_test_split_trains_and_resumes(stand_in, curve):
-    whole = curve(stand_in, "whole", "laser", "finewebedu_lm")
+    variant = "diff_laser+per_dim_temp"
+    whole = curve(stand_in, "whole", variant, "finewebedu_lm")
     evaluations = [row for row in whole if row["kind"] == "eval"]
     assert evaluations[-1]["validation/ppl"] < evaluations[0]["validation/ppl"]
     # AlgoPerf reports a test loss of 0 over 0 examples.
     assert {n for n in evaluations[0] if n.startswith("test/")} == {"test/num_examples"}
-    assert curve(stand_in, "twice", "laser", "finewebedu_lm", stops=(3,)) == whole
+    assert curve(stand_in, "twice", variant, "finewebedu_lm", stops=(3,)) == whole
 
 
 def test_trials_on_fabricated_data_say_so_with_their_sizes(make, stand_in, curve, tmp_path, capsys):

@@ -16,32 +16,17 @@ from sweeps.algoperf import export
 from sweeps.records import layout
 from sweeps.study import config, study, study_directory
 
-EVALS = {
-    "global_step": (5, 10),
-    "train/accuracy": (0.1, 0.4),
-    "train/loss": (2.0, 1.5),
-    "validation/accuracy": (0.1, 0.3),
-    "validation/loss": (2.0, 1.6),
-    "test/accuracy": (0.1, 0.25),
-    "test/loss": (2.0, 1.7),
-    "validation/bleu": (1.0, 31.0),
-    "test/bleu": (1.0, 31.0),
-    "accumulated_submission_time": (1.0, 2.0),
-    "score": (1.0, 2.0),
-    "preemption_count": (0, 0),
-}
-
-
-def _write_csv(path, columns):
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
+EVALS = """\
+global_step,train/accuracy,train/loss,validation/accuracy,validation/loss,test/accuracy,test/loss,\
+validation/bleu,test/bleu,accumulated_submission_time,score,preemption_count
+5,0.1,2.0,0.1,2.0,0.1,2.0,1.0,1.0,1.0,1.0,0
+10,0.4,1.5,0.3,1.6,0.25,1.7,31.0,31.0,2.0,2.0,0
+"""
 
 
 def _finish(directory, state="done"):
-    _write_csv(directory / layout.EVAL_MEASUREMENTS, EVALS)
-    _write_csv(directory / layout.MEASUREMENTS, EVALS)
+    for name in (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS):
+        (directory / name).write_text(EVALS)
     layout.write_json(directory / "meta_data_0.json", {"workload.target_metric_name": "accuracy"})
     layout.write_json(directory / layout.STATUS, {"state": state})
 
@@ -49,11 +34,11 @@ def _finish(directory, state="done"):
 @pytest.fixture
 def finished(tmp_path):
     """A grid of 2 variants x 2 points x 2 seeds, one trial of it still pending."""
-    return _grid(tmp_path, "small", "imagenet_vit")
+    return _grid(tmp_path, "small", "algoperf:imagenet_vit")
 
 
 def _study(tmp_path, name, workload, *more):
-    changes = ("steps=10", "eval_every=5", f"name={name}", f"workload=algoperf:{workload}",
+    changes = ("steps=10", "eval_every=5", f"name={name}", f"workload={workload}",
                f"experiment_dir={tmp_path}", *more)  # fmt: skip
     overrides = [f"--config.{change}" for change in changes]
     made = study.resolve(config.parse("digits_vit_quick", overrides))
@@ -63,9 +48,7 @@ def _study(tmp_path, name, workload, *more):
 
 def _grid(tmp_path, name, workload):
     made = _study(tmp_path, name, workload, "protocol=grid", "seeds=2")
-    trials = made.trials("grid")
-    study_directory.materialise(made, "grid", trials)
-    for trial in trials[:-1]:
+    for trial in study_directory.materialise(made, "grid", made.trials("grid"))[:-1]:
         _finish(made.directory / trial.path)
     return made.directory
 
@@ -143,11 +126,7 @@ def test_an_interrupted_export_leaves_nothing(finished, tmp_path, monkeypatch, f
 @pytest.mark.parametrize("workload", ["digits_vit", "pydoc_lm"])
 def test_a_workload_that_algoperf_lacks_is_refused(tmp_path, workload, capsys):
     """AlgoPerf's scoring would end at it with KeyError."""
-    small = _grid(tmp_path, "of_ours", "wmt")
-    trials = json.loads((small / "grid" / layout.TRIALS).read_text())
-    for trial in trials["trials"]:
-        trial["path"] = trial["path"].replace("wmt_jax", f"{workload}_jax")
-    layout.write_json(small / "grid" / layout.TRIALS, trials)
+    small = _grid(tmp_path, "of_ours", workload)
     out = tmp_path / "logs"
     assert command.main(["export", "--format=algoperf", f"--out={out}", str(small)]) == 2
     assert f"{small} is of {workload}" in capsys.readouterr().err
@@ -160,7 +139,7 @@ def test_every_workload_that_algoperf_has_is_exported(algoperf):
 
 
 def test_several_studies_are_one_export(finished, tmp_path, capsys):
-    wmt, second = (_grid(tmp_path, name, "wmt") for name in ("wmt", "other"))
+    wmt, second = (_grid(tmp_path, name, "algoperf:wmt") for name in ("wmt", "other"))
     out = tmp_path / "logs"
     arguments = ["export", "--format=algoperf", f"--out={out}", str(finished), str(wmt)]
     assert command.main(arguments) == 0
@@ -174,10 +153,9 @@ def test_several_studies_are_one_export(finished, tmp_path, capsys):
 @pytest.fixture
 def tuned(tmp_path):
     """A study of which one trial of both stages is done, with the same variant, point and seed."""
-    made = _study(tmp_path, "tuned", "imagenet_vit")
+    made = _study(tmp_path, "tuned", "algoperf:imagenet_vit")
     for stage, selection in (("tune", None), ("compare", {"points": {"standard": 0, "laser": 0}})):
-        trials = made.trials(stage, selection)
-        study_directory.materialise(made, stage, trials)
+        trials = study_directory.materialise(made, stage, made.trials(stage, selection))
         _finish(made.directory / trials[0].path)
     return made.directory
 
@@ -219,7 +197,7 @@ runpy.run_path(str(trials.directory / "scoring/score_submissions.py"), run_name=
 def test_algoperfs_score_submissions_summarises_two_workloads(finished, algoperf, tmp_path):
     pytest.importorskip("pandas", reason="AlgoPerf's scoring needs pandas")
     out, results = tmp_path / "logs", tmp_path / "results"
-    export.export([finished, _grid(tmp_path, "wmt", "wmt")], out)
+    export.export([finished, _grid(tmp_path, "wmt", "algoperf:wmt")], out)
     command_line = [
         sys.executable, "-W", "ignore", "-c", SCORE, algoperf.directory,
         f"--submission_directory={out}", f"--output_dir={results}",

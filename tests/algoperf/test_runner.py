@@ -14,7 +14,6 @@ from sweeps.scheduling.preflight import check_data
 from sweeps.study import config, study
 from workloads import __main__ as command
 from workloads.algoperf import preflight, runner, tiny_data, tiny_sizes
-from workloads.base.errors import DataError
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 STAND_IN = REPOSITORY / "tests/algoperf/stand_in"
@@ -160,6 +159,10 @@ def test_an_evaluation_that_failed_is_told(folder):
             {"workload": "finewebedu_lm", "attention": "laser+qk_norm"},
             "cannot have variant 'laser+qk_norm'",
         ),
+        (
+            {"workload": "librispeech_conformer", "attention": "laser+per_dim_temp"},
+            "cannot have variant 'laser+per_dim_temp'",
+        ),
         ({"workload": None}, "Flag --workload must have a value"),
         ({"skip_evals": "perhaps"}, "submission_runner.py's flags"),
         ({"workload": "librispeech_conformer"}, "vocab_path=None: no such file"),
@@ -211,9 +214,6 @@ def test_a_directory_holds_fabricated_data_of_several_workloads(folder, monkeypa
     assert "no attnperf_tiny_data.json that names the data of wmt" in _refusal(
         capsys, folder, "--tiny", workload="wmt"
     )
-    (tiny / "NOTE").unlink()
-    with pytest.raises(DataError, match="is of other data; it is not replaced"):
-        tiny_data.prepare(tiny, "imagenet_vit")
 
 
 def test_a_batch_that_fabricated_data_cannot_fill_is_refused(folder, stand_in, monkeypatch):

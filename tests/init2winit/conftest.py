@@ -32,16 +32,12 @@ def stand_in(tmp_path, monkeypatch):
     root = tmp_path / "checkout"
     shutil.copytree(STAND_IN, root)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    before = dict(sys.modules)
-    for name in [name for name in before if name.split(".")[0] == "init2winit"]:
-        del sys.modules[name]
+    for name in [name for name in sys.modules if name.split(".")[0] == "init2winit"]:
+        monkeypatch.delitem(sys.modules, name)
     yield installation.find(root)
     for name, module in list(sys.modules.items()):
         if name.split(".")[0] == "init2winit" or isinstance(module, missing_symbols.RaisingModule):
             del sys.modules[name]
-    sys.modules.update(
-        {name: module for name, module in before.items() if name.split(".")[0] == "init2winit"}
-    )
 
 
 @pytest.fixture

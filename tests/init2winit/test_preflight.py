@@ -5,8 +5,6 @@ import sys
 
 import pytest
 
-from workloads import catalog
-from workloads import init2winit_specs as specs
 from workloads.algoperf.preflight import Request
 from workloads.base import host_checkout
 from workloads.init2winit import installation, preflight
@@ -34,6 +32,7 @@ def test_a_run_is_admitted_and_nothing_is_imported(stand_in):
     assert run.arguments[0] == f"--config={preflight.CONFIG}"
     assert run.note is None
     assert "init2winit" not in sys.modules
+    _check(stand_in, "--config.model=transformer", attention="sigmoid")
 
 
 @pytest.mark.parametrize(
@@ -41,6 +40,7 @@ def test_a_run_is_admitted_and_nothing_is_imported(stand_in):
     [
         (("--config.model=resnet",), r"'resnet' has no attention .* goes through\. Models with"),
         (("--config.model=vti",), "did you mean 'vit'"),
+        (("--config.model=xformer_translate_binary",), "no variant was tried in init2winit's xfor"),
         (("--config.dataset=pile",), r"no data set 'pile'; it has \['fake'"),
         (("--config.dataset=wikitext2",), "wikitext2: fails in init2winit itself"),
         (
@@ -69,21 +69,15 @@ def test_flags_that_cannot_be_are_refused(stand_in, arguments, words):
         ({"attention": "lazer"}, "laser"),
         ({"attention": "laser+temp"}, "needs its temperature; give --tau=0.9"),
         ({"attention": "sigmoid"}, "keeps its own softmax"),
+        (
+            {"attention": "standard+qk_norm", "base": (*ARGUMENTS, "--config.model=nanodo")},
+            "nanodo.*divides its queries",
+        ),
     ],
 )
 def test_what_a_run_lacks_is_named(stand_in, changes, words):
     with pytest.raises(ValueError, match=words):
         _check(stand_in, **changes)
-
-
-def test_what_a_model_does_itself_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"conformer.*scales its queries per dimension itself"):
-        catalog.check_variant("init2winit:conformer", "laser+per_dim_temp")
-    with pytest.raises(ValueError, match=r"nanodo.*divides its queries"):
-        catalog.check_variant("init2winit:nanodo", "standard+qk_norm")
-    catalog.check_variant("init2winit:transformer", "sigmoid")
-    with pytest.raises(ValueError, match="no variant was tried in init2winit's xformer_translate"):
-        specs.model("xformer_translate_binary")
 
 
 def test_data_that_tfds_would_download_are_refused(stand_in, tmp_path, monkeypatch):
@@ -114,9 +108,6 @@ def test_another_variants_run_is_not_gone_on_from(stand_in, tmp_path):
         _check(stand_in, place)
 
 
-def test_a_directory_that_is_not_init2winit_says_what_to_do(tmp_path, monkeypatch):
+def test_a_directory_that_is_not_init2winit_says_so(tmp_path):
     with pytest.raises(host_checkout.MissingError, match="is not init2winit: it lacks"):
         installation.find(tmp_path)
-    monkeypatch.delenv(installation.DIRECTORY_VARIABLE, raising=False)
-    with pytest.raises(host_checkout.MissingError, match="git checkout afd5a84"):
-        installation.find()

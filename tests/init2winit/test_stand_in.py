@@ -153,9 +153,3 @@ def test_the_number_of_layers_is_that_of_the_hyperparameters(stand_in, tensorflo
 def test_hyperparameters_that_are_refused(stand_in, tensorflow, tmp_path, overrides, words):
     with pytest.raises(ValueError, match=words):
         _trained(stand_in, tmp_path, "vit", "laser", overrides)
-
-
-def test_unknown_models_are_refused():
-    empty = types.SimpleNamespace(_ALL_MODELS={})
-    with pytest.raises(ValueError, match="no attention that a variant goes through"):
-        models.register(empty, names=["resnet"])

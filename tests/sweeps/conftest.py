@@ -3,13 +3,11 @@
 import collections
 import contextlib
 import functools
-import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -17,9 +15,35 @@ from sweeps.launchers import local
 from sweeps.monitoring import jax_calls
 from sweeps.records import layout, lease, measurements, submissions
 from sweeps.study import config, study, study_directory
+from tests.sweeps import waiting
 from workloads.images import digits
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+
+
+def begin_stage(resolved, stage="tune"):
+    """Writes a study and the trials of a stage to disk; returns the trials."""
+    study_directory.prepare(resolved)
+    return study_directory.materialise(resolved, stage, resolved.trials(stage))
+
+
+def begin_attempt(directory, rows=(), resumed=0):
+    """Claims a trial, as resumed after some updates, and writes rows of measurements.
+
+    Returns the attempt, which is under way.
+    """
+    attempt = lease.claim(directory)
+    layout.write_json(attempt.directory / measurements.RESUMED, {"global_step": resumed})
+    writer = measurements.Writer(attempt.directory)
+    writer.append(rows)
+    writer.close()
+    return attempt
+
+
+def change_lease(attempt, **changes):
+    """Writes an attempt's lease anew with other values, as another process would have it."""
+    path = attempt.directory / lease.LEASE
+    layout.write_json(path, {**layout.read_json(path), **changes})
 
 
 @pytest.fixture(scope="session")
@@ -54,10 +78,7 @@ def make_trial_in(make_study_in):
 
     def make(folder, stage="tune", index=0, **changes):
         resolved = make_study_in(folder, **changes)
-        study_directory.prepare(resolved)
-        trials = resolved.trials(stage)
-        study_directory.materialise(resolved, stage, trials)
-        return resolved.directory / trials[index].path
+        return resolved.directory / begin_stage(resolved, stage)[index].path
 
     return make
 
@@ -119,23 +140,15 @@ def in_process(monkeypatch):
 
 
 class JobProcess:
-    """Real jobs of one trial each, one after the other; what they did is read from files."""
+    """The real job of one trial, with arguments; what it does is read from files."""
 
-    def __init__(self, cache_dir, *arguments, **extra):
-        self._arguments = arguments
-        self.environment = _environment(**{"JAX_COMPILATION_CACHE_DIR": str(cache_dir), **extra})
-        self.process = None
-
-    def run(self, directory, data_dir):
-        """Starts the job of a trial, of a study whose data lie in `data_dir`."""
+    def __init__(self, cache_dir, directory, *arguments, **variables):
         self._directory, root = directory, layout.study_of(directory)
-        record = layout.read_json(root / layout.STUDY)
-        record["config"]["data_dir"] = data_dir
-        layout.write_json(root / layout.STUDY, record)
+        self.environment = _environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir), **variables)
         self.batch = submissions.new(root, "local", [(str(directory.relative_to(root)),)], {})
         with self.batch.log(0).open("w") as log:
             self.process = subprocess.Popen(
-                [*self.batch.command(0), *self._arguments],
+                [*self.batch.command(0), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -150,45 +163,43 @@ class JobProcess:
                 return path
         return None
 
-    def rows(self, kind):
-        """Returns the rows of a kind, 'train' or 'eval', that it has measured."""
-        with contextlib.suppress(TypeError, FileNotFoundError):
-            lines = (self.attempt / measurements.FILE).read_text().splitlines(keepends=True)
-            rows = [json.loads(line) for line in lines if line.endswith("\n")]
-            return [row for row in rows if row["kind"] == kind]
-        return []
-
     @property
     def start(self):
-        """The step that its attempt began from, None before it knows."""
-        record = layout.read_record(self.attempt / measurements.RESUMED) if self.attempt else {}
-        return record.get("global_step")
+        """The step that its attempt began from."""
+        return layout.read_json(self.attempt / measurements.RESUMED)["global_step"]
 
-    def wait_for(self, kind, count=1, timeout=240):
-        """Waits for so many rows of a kind; fails where the process ends before."""
-        deadline = time.monotonic() + timeout
-        while len(self.rows(kind)) < count:
+    def wait_for(self, kind, count=1):
+        """Waits for so many rows of a kind, 'train' or 'eval'; fails where it ends before."""
+
+        def are_measured():
             ended = self.process.poll() is not None
-            if ended and len(self.rows(kind)) < count:
-                pytest.fail(f"no {count} rows of {kind}: {self.batch.log(0).read_text()}")
-            assert time.monotonic() < deadline, f"no {count} rows of {kind} within {timeout} s"
-            time.sleep(0.005)
+            measured = self._count(kind) >= count
+            assert measured or not ended, self.batch.log(0).read_text()
+            return measured
 
-    def end(self, timeout=240):
+        waiting.wait(are_measured, f"{count} rows of {kind}", 240, every=0.005)
+
+    def _count(self, kind):
+        if self.attempt is None:
+            return 0
+        number = int(self.attempt.name)
+        rows = measurements.curve(self._directory)
+        return sum(row["kind"] == kind and row["preemption_count"] == number - 1 for row in rows)
+
+    def end(self):
         """Waits for its end; returns the outcome and the error, '' where there is none."""
-        self.process.wait(timeout)
+        self.process.wait(240)
         text = self.batch.log(0).read_text()
         path = f"{self.batch.jobs[0][0]}: "
-        said = [line for line in text.splitlines() if line.startswith(path)]
-        assert said, text
-        outcome, _, error = said[-1].removeprefix(path).partition(": ")
+        lines = [line for line in text.splitlines() if line.startswith(path)]
+        assert lines, text
+        outcome, _, error = lines[-1].removeprefix(path).partition(": ")
         return outcome, error
 
     def kill(self):
         """SIGKILL."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
+        self.process.kill()
+        self.process.wait()
 
 
 @pytest.fixture(scope="session")
@@ -199,16 +210,16 @@ def cache_dir(tmp_path_factory):
 
 @pytest.fixture
 def worker(cache_dir):
-    """Returns a function that makes a JobProcess; all are killed at the end."""
-    made = []
+    """Returns a function that starts the job of a trial; all are killed at the end."""
+    jobs = []
 
-    def make(*arguments, **extra):
-        made.append(JobProcess(cache_dir, *arguments, **extra))
-        return made[-1]
+    def start(directory, *arguments, **variables):
+        jobs.append(JobProcess(cache_dir, directory, *arguments, **variables))
+        return jobs[-1]
 
-    yield make
-    for one in made:
-        one.kill()
+    yield start
+    for job in jobs:
+        job.kill()
 
 
 def kill_jobs(study):
@@ -252,17 +263,10 @@ class Drivers:
         """Returns the study's settings as arguments, `--config.key=value` changed."""
         return [f"--config.{key}={value}" for key, value in {**self._settings, **changes}.items()]
 
-    def resolve(self, **changes):
-        """Returns the study."""
-        return study.resolve(config.parse("digits_vit_quick", self.overrides(**changes)))
-
-    def materialise(self, **changes):
-        """Writes the study and its trials to disk, and returns the trials' directories."""
-        made = self.resolve(**changes)
-        study_directory.prepare(made)
-        trials = made.trials("grid")
-        study_directory.materialise(made, "grid", trials)
-        return [made.directory / trial.path for trial in trials]
+    def materialise(self):
+        """Writes the study and its trials to disk; returns the first trial's directory."""
+        begin_stage(study.resolve(config.parse("digits_vit_quick", self.overrides())), "grid")
+        return self.trial(0)
 
     def trial(self, point):
         """Returns the directory of a trial by its point."""
@@ -295,10 +299,11 @@ class Drivers:
             cwd=self.folder,
         )
 
-    def finish(self, process, timeout=240):
-        """Waits for a driver; returns its exit code and output."""
+    def finish(self, process, code=0, timeout=240):
+        """Waits for a driver, which must end with that exit code; returns its output."""
         output, _ = process.communicate(timeout=timeout)
-        return process.returncode, output
+        assert process.returncode == code, output
+        return output
 
     def worker(self, point):
         """Returns the process number of the live worker that has a trial, 0 where there is none."""
@@ -329,9 +334,9 @@ class Drivers:
 @pytest.fixture
 def drivers(tmp_path, data_dir, environment, cache_dir):
     """Drivers of a small study that a test may disturb."""
-    made = Drivers(tmp_path, data_dir, environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir)))
-    yield made
-    made.close()
+    variables = environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir))
+    with contextlib.closing(Drivers(tmp_path, data_dir, variables)) as made:
+        yield made
 
 
 @pytest.fixture
@@ -362,26 +367,21 @@ def fill_disk(disk, leave):
 @pytest.fixture
 def stub_drivers(tmp_path, data_dir, stub_environment):
     """As `drivers`, of workers that train nothing, for a second a trial."""
-    made = Drivers(tmp_path, data_dir, stub_environment(STUB_UPDATE_S="0.1"))
-    yield made
-    made.close()
-
-
-def _undisturbed(folder, data_dir, environment, **changes):
-    """Runs the study of `drivers` in peace."""
-    made = Drivers(folder, data_dir, environment)
-    code, output = made.finish(made.run(**changes))
-    made.close()
-    assert code == 0, output
+    variables = stub_environment(STUB_UPDATE_S="0.1")
+    with contextlib.closing(Drivers(tmp_path, data_dir, variables)) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")
 def make_undisturbed(made_once, data_dir, environment, cache_dir):
     """Returns a function that runs the study of `drivers` in peace and returns its directory."""
-    variables = environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir))
+    real = environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir))
 
-    def make(name, **changes):
-        run = functools.partial(_undisturbed, data_dir=data_dir, environment=variables, **changes)
+    def make(name, variables=real, **changes):
+        def run(folder):
+            with contextlib.closing(Drivers(folder, data_dir, variables)) as made:
+                made.finish(made.run(**changes))
+
         return made_once(name, run) / Drivers.NAME
 
     return make
@@ -394,11 +394,9 @@ def undisturbed(make_undisturbed):
 
 
 @pytest.fixture(scope="session")
-def stub_undisturbed(made_once, data_dir, stub_environment):
+def stub_undisturbed(make_undisturbed, stub_environment):
     """As `undisturbed`, of `stub_drivers`."""
-    variables = stub_environment()
-    folder = made_once("stub", lambda folder: _undisturbed(folder, data_dir, variables))
-    return folder / Drivers.NAME
+    return make_undisturbed("stub", stub_environment())
 
 
 @pytest.fixture(scope="session")
@@ -411,12 +409,4 @@ def one_core():
 @pytest.fixture(scope="session")
 def wait_until():
     """Returns a function that waits until a condition holds, and returns what it returned."""
-
-    def wait(condition, timeout=120, every=0.005):
-        deadline = time.monotonic() + timeout
-        while not (found := condition()):
-            assert time.monotonic() < deadline, f"not within {timeout} s"
-            time.sleep(every)
-        return found
-
-    return wait
+    return functools.partial(waiting.wait, every=0.005)

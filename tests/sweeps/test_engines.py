@@ -12,7 +12,7 @@ from sweeps.monitoring.progress import Progress
 from sweeps.records import layout, submissions
 from sweeps.scheduling import cancel
 from sweeps.scheduling.scheduler import Interrupted, Scheduler
-from sweeps.study import study_directory
+from tests.sweeps.conftest import begin_stage
 
 
 class Cluster(kubernetes.Kubernetes):
@@ -66,8 +66,7 @@ def make_scheduler(make_study, clusters):
         keys = {"image": "i", "volume_claim": "v", "context": "c", "namespace": namespace}
         settings = {f"kubernetes.{name}": value for name, value in keys.items()}
         made = make_study(launcher="kubernetes", points=2, **settings)
-        study_directory.prepare(made)
-        trials = study_directory.materialise(made, "tune", made.trials("tune"))
+        trials = begin_stage(made)
         engine = clusters(made.settings, made.directory)
         scheduler = Scheduler(made, Progress(), stop, engine)
         scheduler.poll_s = 0.0

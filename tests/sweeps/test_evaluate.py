@@ -1,7 +1,6 @@
 """`sweeps evaluate`: what is refused, handed out, resumed and told; models and lm-eval stand in."""
 
 import contextlib
-import json
 import re
 import shutil
 import types
@@ -13,8 +12,9 @@ from sweeps.job import evaluating, job, trainer
 from sweeps.monitoring import jax_calls, progress
 from sweeps.records import layout, lease, status, submissions
 from sweeps.scheduling import cancel, downstream
-from sweeps.study import config, study, study_directory
+from sweeps.study import config, study
 from sweeps.study import trial as trials
+from tests.sweeps.conftest import begin_stage
 from workloads.downstream import harness, suites
 
 TASKS = [task.name for task in suites.get("pydoc").tasks]
@@ -28,8 +28,7 @@ def _made(folder, **changes):
     }
     overrides = [f"--config.{key}={value}" for key, value in settings.items()]
     made = study.resolve(config.parse("pydoc_lm_quick", overrides))
-    study_directory.prepare(made)
-    for trial in study_directory.materialise(made, "grid", made.trials("grid")):
+    for trial in begin_stage(made, "grid"):
         directory = made.directory / trial.path
         status.write(directory, "done", global_step=60, steps=60)
         for step in (40, 50, 55, 60):
@@ -223,12 +222,6 @@ def test_a_line_per_checkpoint(trained):
         downstream.summary(evaluation.study, evaluation.wanted)
 
 
-@pytest.mark.parametrize("typed", ["~nobody_of_that_name/x", "$DATA/x", "gs://bucket/x"])
-def test_a_data_dir_that_nobody_means_is_refused(trained, typed):
-    with pytest.raises(ValueError, match="path"):
-        downstream.Evaluate(trained.directory, "pydoc", data_dir=typed)
-
-
 def test_evaluations_go_through_the_schedulers_of_trials(trained, asked):
     """What has results is not handed out, and what got none is told."""
     wanted = downstream.Evaluate(trained.directory, "pydoc", checkpoints=2).wanted
@@ -250,10 +243,6 @@ def test_evaluations_go_through_the_schedulers_of_trials(trained, asked):
 
 
 def test_cancel_finds_evaluations_of_a_complete_study(trained):
-    (trained.directory / "grid" / layout.TRIALS).write_text(
-        json.dumps({"trials": [trial.to_json() | {"path": trial.path}
-                               for trial in trained.trials("grid")]})
-    )  # fmt: skip
     for trial in trained.trials("grid"):
         status.write(trained.directory / trial.path, "diverged")
     assert "nothing to cancel" in cancel.cancel(trained.directory)

@@ -24,41 +24,34 @@ def _same(trial, undisturbed):
     assert equality.trial_problems(trial, other) == []
 
 
-def test_killed_while_it_writes_a_checkpoint(
-    drivers, undisturbed, worker, one_core, data_dir, wait_until
-):
+def test_killed_while_it_writes_a_checkpoint(drivers, undisturbed, worker, one_core, wait_until):
     """SIGKILL while orbax's temporary directory is there: back to the checkpoint before."""
-    trial, *_ = drivers.materialise()
+    trial = drivers.materialise()
     for _ in range(10):  # the directory may become whole before the signal comes
-        one = worker(one_core)
-        one.run(trial, data_dir)
-        one.wait_for("eval")
+        job = worker(trial, one_core)
+        job.wait_for("eval")
         wait_until(lambda: storm.is_saving(trial), every=0)
-        one.kill()
+        job.kill()
         if storm.is_saving(trial):
             break
     assert storm.is_saving(trial)
     assert status.read(trial)["state"] == "pending"
-    last = worker(one_core)
-    last.run(trial, data_dir)
-    assert last.end()[0] == "done"
+    assert worker(trial, one_core).end()[0] == "done"
     assert not storm.is_saving(trial)
     _same(trial, undisturbed)
 
 
-def test_eight_jobs_race_for_a_trial(drivers, worker, one_core, data_dir):
+def test_eight_jobs_race_for_a_trial(drivers, worker, one_core):
     """One wins; the others leave nothing on disk."""
-    trial, *_ = drivers.materialise()
-    racers = [worker(one_core) for _ in range(8)]
-    for one in racers:
-        one.run(trial, data_dir)
-    for one in racers:
-        one.process.wait(240)
+    trial = drivers.materialise()
+    racers = [worker(trial, one_core) for _ in range(8)]
+    for job in racers:
+        job.process.wait(240)
     assert os.listdir(trial / layout.ATTEMPTS) == ["1"]
-    winners = [one for one in racers if one.attempt]
-    assert [one.end()[0] for one in winners] == ["done"]
-    losers = [one for one in racers if not one.attempt]
-    assert [one.process.returncode for one in losers] == [FINISHED] * 7
+    winners = [job for job in racers if job.attempt]
+    assert [job.end()[0] for job in winners] == ["done"]
+    losers = [job for job in racers if not job.attempt]
+    assert [job.process.returncode for job in losers] == [FINISHED] * 7
 
 
 def _contents(trial: pathlib.Path, without: str) -> dict[str, bytes]:
@@ -74,14 +67,12 @@ def _contents(trial: pathlib.Path, without: str) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("moment", ["training", "saving"])
 def test_frozen_worker_wakes_after_its_lease_and_writes_nothing(
-    drivers, undisturbed, worker, one_core, data_dir, wait_until, monkeypatch, moment
+    drivers, undisturbed, worker, one_core, wait_until, monkeypatch, moment
 ):
     """SIGSTOP; the lease passes; another worker finishes the trial; SIGCONT."""
     monkeypatch.setattr(lease, "EXPIRES_AFTER_S", 3.0)
-    trial, *_ = drivers.materialise()
-    zombie = worker(one_core, ATTNPERF_LEASE_S="3")
-    other = worker(one_core, ATTNPERF_LEASE_S="3")
-    zombie.run(trial, data_dir)
+    trial = drivers.materialise()
+    zombie = worker(trial, one_core, ATTNPERF_LEASE_S="3")
     zombie.wait_for("train")
     if moment == "saving":
         wait_until(lambda: storm.is_saving(trial), every=0)
@@ -89,8 +80,7 @@ def test_frozen_worker_wakes_after_its_lease_and_writes_nothing(
     first = trial / layout.ATTEMPTS / "1"
     wait_until(lambda: not lease.is_alive(first))
     assert status.read(trial)["reason"].startswith("interrupted")
-    other.run(trial, data_dir)
-    assert other.end()[0] == "done"
+    assert worker(trial, one_core, ATTNPERF_LEASE_S="3").end()[0] == "done"
     _same(trial, undisturbed)
     before, own = _contents(trial, "1"), {path.name for path in first.iterdir()}
     zombie.process.send_signal(signal.SIGCONT)
@@ -109,31 +99,24 @@ def test_frozen_worker_wakes_after_its_lease_and_writes_nothing(
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPU cores")
-def test_moved_to_another_number_of_cores(drivers, undisturbed, worker, one_core, data_dir, capsys):
+def test_moved_to_another_number_of_cores(drivers, undisturbed, worker, one_core, capsys):
     """Not bit for bit, but within the tolerance; the record and the log say why."""
-    trial, *_ = drivers.materialise()
-    one = worker(one_core)
-    one.run(trial, data_dir)
-    one.wait_for("eval", 2)
-    one.kill()
-    two = worker()
-    two.run(trial, data_dir)
-    assert two.end()[0] == "done"
+    trial = drivers.materialise()
+    first = worker(trial, one_core)
+    first.wait_for("eval", 2)
+    first.kill()
+    assert worker(trial).end()[0] == "done"
     cores = len(os.sched_getaffinity(0))
     own = one_core.count(",") + 1
     assert layout.read_json(trial / layout.TRIAL)["hardware"]["cpu_count"] == own
     assert layout.read_json(trial / "meta_data_1.json")["cpu_count"] == cores
     assert "resumed elsewhere: cpu_count differ" in "\n".join(attempts.log_tail(trial, 50))
     worst = 0.0
-    for here, there in zip(
-        equality.curves(trial),
-        equality.curves(undisturbed / trial.relative_to(trial.parents[3])),
-        strict=True,
-    ):
-        assert len(here) == len(there)
-        for mine, theirs in zip(here, there, strict=True):
-            assert mine.keys() == theirs.keys()
-            pairs = [(float(mine[k]), float(theirs[k])) for k in mine if mine[k] or theirs[k]]
+    expected = equality.curves(undisturbed / trial.relative_to(drivers.study))
+    for rows, expected_rows in zip(equality.curves(trial), expected, strict=True):
+        for row, other in zip(rows, expected_rows, strict=True):
+            assert row.keys() == other.keys()
+            pairs = [(float(row[k]), float(other[k])) for k in row if row[k] or other[k]]
             worst = max([worst, *(abs(a - b) / max(abs(b), 1e-8) for a, b in pairs)])
     with capsys.disabled():
         print(f"\nmoved from {own} to {cores} cores: relative difference {worst:.2g}")

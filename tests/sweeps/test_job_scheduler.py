@@ -1,6 +1,5 @@
 """The job scheduler with real jobs: an engine of subprocesses, killed, lost and cut off at will."""
 
-import errno
 import os
 import pathlib
 import signal
@@ -14,8 +13,8 @@ from sweeps.launchers.protocol import EngineError, State
 from sweeps.monitoring.progress import Progress
 from sweeps.records import layout, status, submissions
 from sweeps.scheduling.scheduler import Interrupted, Scheduler
-from sweeps.study import study_directory
 from tests.sweeps.chaos import equality
+from tests.sweeps.conftest import begin_stage
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
@@ -24,24 +23,19 @@ class ProcessEngine:
     """An engine that starts every job at once; its processes outlive drivers."""
 
     is_this_host = False
+    place = {}  # noqa: RUF012
 
     def __init__(self, environment):
         self.environment = environment
         self.processes = {}
         self.submitted = []
-        self.reachable = True
-        self.loses_answers = False
         self.cancelled = []
-        self.place = {}
-        self.at_once = 8
         self.before = []  # commands instead of the job's own, used up first
 
     def capacity(self):
-        return self.at_once
+        return 8
 
     def submit(self, batch):
-        if not self.reachable:
-            raise EngineError("the engine is away")
         handles = []
         for index in range(batch.size):
             command = self.before.pop(0) if self.before else batch.command(index)
@@ -61,31 +55,14 @@ class ProcessEngine:
             handles.append(f"{batch.name}/{index}")
             self.processes[handles[-1]] = process
         self.submitted.append(batch)
-        if self.loses_answers:
-            raise KeyboardInterrupt  # the driver dies between the engine's answer and its record
         return handles
 
-    def find(self, batch):
-        if not self.reachable:
-            raise EngineError("the engine is away")
-        return [h for h in self.processes if h.startswith(f"{batch.name}/")] or None
-
     def status(self, handles):
-        if not self.reachable:
-            return dict.fromkeys(handles, State.UNKNOWN)
-        return {handle: self._state(handle) for handle in handles}
-
-    def _state(self, handle):
-        process = self.processes.get(handle)
-        return State.RUNNING if process and process.poll() is None else State.GONE
+        alive = {handle for handle, process in self.processes.items() if process.poll() is None}
+        return {h: State.RUNNING if h in alive else State.GONE for h in handles}
 
     def cancel(self, handles):
         self.cancelled += handles
-        for handle in handles:
-            self.processes[handle].terminate()
-
-    def close(self):
-        pass
 
 
 @pytest.fixture
@@ -116,9 +93,7 @@ def make_scheduler(make_study, engine, _processes):
     def make(**changes):
         settings = {"launcher": "processes", "points": 2, "eval_every": 4, "steps": 8, **changes}
         resolved = make_study(**settings)
-        study_directory.prepare(resolved)
-        trials = resolved.trials("tune")
-        study_directory.materialise(resolved, "tune", trials)
+        trials = begin_stage(resolved)
         made = Scheduler(resolved, Progress(), lambda: False, engine)
         made.poll_s = 0.2
         return made, trials
@@ -196,68 +171,15 @@ def test_a_node_without_data_is_avoided(make_scheduler, engine, data_dir, tmp_pa
     assert [len(batch.avoid) for batch in engine.submitted] == [0, 1]
 
 
-def test_an_engine_that_does_not_answer_causes_no_resubmission(make_scheduler, engine):
-    scheduler, trials = make_scheduler(points=1)
-    looks = []
-
-    def stop_requested():
-        looks.append(1)
-        engine.reachable = not 2 <= len(looks) < 12
-        return False
-
-    scheduler.stop_requested = stop_requested
-    scheduler.run(trials)
-    assert _states(scheduler, trials) == ["done"]
-    assert len(engine.submitted) == 1
-    assert len(looks) >= 12
-
-
-def test_a_file_server_that_does_not_say_whether_the_study_is_cancelled(
-    make_scheduler, engine, monkeypatch
-):
-    scheduler, trials = make_scheduler(points=1)
-    real, failures = os.stat, [OSError(errno.ESTALE, "Stale file handle")] * 3
-
-    def stale(path, *arguments, **keywords):
-        if failures and str(path).endswith(submissions.CANCELLED):
-            raise failures.pop()
-        return real(path, *arguments, **keywords)
-
-    monkeypatch.setattr(os, "stat", stale)
-    scheduler.run(trials)
-    assert _states(scheduler, trials) == ["done"]
-    assert failures == []
-
-
 def test_an_engine_away_at_first_is_the_users_to_know(make_scheduler, engine):
     scheduler, trials = make_scheduler()
-    engine.reachable = False
+
+    def submit(batch):
+        raise EngineError("the engine is away")
+
+    engine.submit = submit
     with pytest.raises(ValueError, match="processes does not take the jobs: the engine is away"):
         scheduler.run(trials)
-
-
-def test_a_driver_that_dies_between_answer_and_record_submits_nothing_twice(make_scheduler, engine):
-    scheduler, trials = make_scheduler()
-    engine.loses_answers = True
-    with pytest.raises(KeyboardInterrupt):
-        scheduler.run(trials)
-    engine.loses_answers = False
-    successor, trials = make_scheduler()
-    successor.run(trials)
-    assert _states(successor, trials) == ["done", "done"]
-    assert len(engine.submitted) == 1
-
-
-def test_a_stopped_driver_leaves_jobs_and_its_successor_adopts_them(make_scheduler, engine):
-    scheduler, trials = make_scheduler(steps=40)
-    scheduler.stop_requested = lambda: len(scheduler.jobs) == 2
-    with pytest.raises(Interrupted):
-        scheduler.run(trials)
-    assert all(process.poll() is None for process in engine.processes.values())
-    successor, trials = make_scheduler(steps=40)
-    successor.run(trials)
-    assert _states(successor, trials) == ["done", "done"]
-    assert len(engine.submitted) == 1
 
 
 def test_jobs_of_a_cancelled_study_are_withdrawn(make_scheduler, engine):
@@ -272,21 +194,6 @@ def test_jobs_of_a_cancelled_study_are_withdrawn(make_scheduler, engine):
     with pytest.raises(Interrupted):
         scheduler.run(trials)
     assert engine.cancelled == list(scheduler.jobs)
-
-
-def test_a_file_system_that_comes_back_costs_nothing(make_scheduler, engine, monkeypatch):
-    scheduler, trials = make_scheduler()
-    real, failures = submissions.new, [OSError(28, "No space left on device")] * 2
-    monkeypatch.setattr("sweeps.scheduling.scheduler._PAUSE_S", 0.1)
-
-    def full(*arguments):
-        if failures:
-            raise failures.pop()
-        return real(*arguments)
-
-    monkeypatch.setattr(submissions, "new", full)
-    scheduler.run(trials)
-    assert _states(scheduler, trials) == ["done", "done"]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,13 @@ from tests.sweeps import defaults
 pytestmark = pytest.mark.skipif(not shutil.which("kubectl"), reason="needs kubectl")
 
 HERE = pathlib.Path(__file__).parent
-REASONS = {403: "Forbidden", 404: "NotFound", 422: "Invalid", 503: "ServiceUnavailable"}
+REASONS = {
+    403: "Forbidden",
+    404: "NotFound",
+    409: "AlreadyExists",
+    422: "Invalid",
+    503: "ServiceUnavailable",
+}
 GROUP = "jobset.x-k8s.io"
 
 
@@ -31,18 +37,16 @@ DISCOVERY = json.loads((HERE / "golden" / "kubernetes_discovery.json").read_text
 
 
 class ApiServer(http.server.ThreadingHTTPServer):
-    """`objects` by (namespace, name); `deleted` the bodies of deletions.
+    """`objects` by (namespace, name); `tried` the bodies of dry runs, `deleted` those of deletions.
 
-    It `refuses` to create one name, answers creations with status `code` where that is set, and
-    `keeps` what it has where told so.
+    It answers a method for a name with the status code that `refusals` has for (method, name).
     """
 
     daemon_threads = True
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.objects, self.deleted, self.refuses, self.keeps = {}, {}, None, False
-        self.tried, self.code = [], 0
+        self.objects, self.deleted, self.tried, self.refusals = {}, {}, [], {}
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -59,27 +63,30 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def _refuse(self, code, reason, name):
-        message = f'jobsets.{GROUP} "{name}" {reason}'
-        status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code}
-        self._answer({**status, "reason": reason, "message": message}, code)
+    def _refuses(self, name, code):
+        """Refuses the request by `refusals`, else by `code` if it is not 0; returns whether."""
+        code = self.server.refusals.get((self.command, name), code)
+        if code:
+            status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code}
+            message = f'jobsets.{GROUP} "{name}" {REASONS[code]}'
+            self._answer({**status, "reason": REASONS[code], "message": message}, code)
+        return bool(code)
 
     def _body(self):
         return json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
 
     def _place(self):
-        match = re.fullmatch(
-            r"/apis/[^/]+/[^/]+/namespaces/([^/]+)/jobs(?:ets)?(?:/([^/]+))?",
-            urllib.parse.urlsplit(self.path).path,
-        )
-        return match and match.groups()
+        """Returns the namespace and the name, None where it is a list, of JobSets or Jobs."""
+        path = urllib.parse.urlsplit(self.path).path
+        place = re.search(r"/namespaces/([^/]+)/jobs(?:ets)?(?:/([^/]+))?$", path)
+        return place and place.groups()
 
     def do_GET(self):
         url, place = urllib.parse.urlsplit(self.path), self._place()
         if place is None:
             answer = DISCOVERY.get(url.path)
             self._answer(answer or {}, 200 if answer else 404)
-        elif place[1] is None:
+        else:
             key, value = urllib.parse.parse_qs(url.query)["labelSelector"][0].split("=")
             items = [
                 item
@@ -87,35 +94,23 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 if namespace == place[0] and item["metadata"]["labels"].get(key) == value
             ]
             self._answer({"kind": "JobSetList", "apiVersion": f"{GROUP}/v1alpha2", "items": items})
-        elif place in self.server.objects:
-            self._answer(self.server.objects[place])
-        else:
-            self._refuse(404, "NotFound", place[1])
 
     def do_POST(self):
         body = self._body()
         place = self._place()[0], body["metadata"]["name"]
         assert "fieldValidation=Strict" in self.path
-        if self.server.code:
-            self._refuse(self.server.code, REASONS[self.server.code], place[1])
-        elif "dryRun=All" in self.path:
+        if self._refuses(place[1], 409 if place in self.server.objects else 0):
+            return
+        if "dryRun=All" in self.path:
             self.server.tried.append(body)
-            self._answer(body, 201)
-        elif place[1] == self.server.refuses:
-            self._refuse(422, "Invalid", place[1])
-        elif place in self.server.objects:
-            self._refuse(409, "AlreadyExists", place[1])
         else:
             self.server.objects[place] = body
-            self._answer(body, 201)
+        self._answer(body, 201)
 
     def do_DELETE(self):
         place, body = self._place(), self._body()
-        if self.server.keeps:
-            self._refuse(403, "Forbidden", place[1])
-        elif self.server.objects.pop(place, None) is None:
-            self._refuse(404, "NotFound", place[1])
-        else:
+        if not self._refuses(place[1], 0 if place in self.server.objects else 404):
+            del self.server.objects[place]
             self.server.deleted[place] = body
             self._answer({"kind": "Status", "apiVersion": "v1", "status": "Success"})
 
@@ -175,12 +170,13 @@ def test_jobsets_are_created_once_listed_and_deleted(server, launcher, batch):
 
 
 def test_a_batch_of_which_a_part_is_refused_is_taken_back_or_found(server, launcher, batch):
-    server.refuses, server.keeps = "s-quick-00000000-1", True
+    first, second = "s-quick-00000000-0", "s-quick-00000000-1"
+    server.refusals = {("POST", second): 422, ("DELETE", first): 403}
     with pytest.raises(EngineError, match=r"kubectl create failed: .*s-quick-00000000-1"):
         launcher.submit(batch)
     states = launcher.status(launcher.find(batch))
-    assert states == {"s-quick-00000000-0": State.QUEUED, "s-quick-00000000-1": State.GONE}
-    server.keeps = False
+    assert states == {first: State.QUEUED, second: State.GONE}
+    del server.refusals["DELETE", first]
     with pytest.raises(EngineError, match="kubectl create failed"):
         launcher.submit(batch)
     assert server.objects == {}
@@ -200,7 +196,7 @@ def test_the_server_judges_a_jobset_and_its_job_before_a_study_begins(server, la
     [(422, ValueError), (404, ValueError), (403, EngineError), (503, EngineError)],
 )
 def test_only_a_judgement_of_the_manifest_is_a_refusal(server, launcher, code, error):
-    server.code = code
+    server.refusals = {("POST", "sample-0"): code}
     with pytest.raises(error, match="kubectl create --dry-run=server: .*sample-0"):
         launcher.verify()
 

@@ -60,59 +60,43 @@ def test_states_of_jobsets(jobset, state):
 class Cluster:
     """Answers the launcher's kubectl, and does what the controllers of JobSet and Job do.
 
-    A pod is a real process with the variables of its manifest and no others, restarted as the
-    manifest's own policy says. It shows that manifests, exit codes, signals and states fit
-    together; it is no proof about a real cluster. There is no container: the test makes mount_path
-    a link to the volume.
+    A pod is a real process with the variables of its manifest and no others. Whenever jobs are
+    listed, those that ended are started again or not, as the manifest's own policy says. It shows
+    that manifests, exit codes, signals and states fit together; it is no proof about a real
+    cluster. There is no container: the test makes mount_path a link to the volume.
     """
 
     def __init__(self):
-        self.jobsets, self.pods, self.threads = {}, {}, []
+        self.jobsets, self.pods, self.failures = {}, {}, collections.Counter()
         # The exit codes of a job's pods, by its name.
         self.codes = collections.defaultdict(list)
-        self.is_down = self.is_evicted = False
+        self.is_evicted = False
 
     def __call__(self, command, *rest, **options):
         """Stands in the place of `remote.run`."""
-        if self.is_down:
-            refused = "The connection to the server 127.0.0.1:6443 was refused"
-            return subprocess.CompletedProcess(command, 1, "", refused)
         verb, *arguments = command[1 : command.index("--context")]
         output = getattr(self, f"_{verb}")(arguments)
         return subprocess.CompletedProcess(command, 0, output or "", "")
 
     def _create(self, arguments):
-        for file in arguments[1::2] if arguments[0] == "--filename" else ():
+        files = [argument for argument in arguments if argument.endswith(".yaml")]
+        for file in files:  # none of a dry run
             jobset = yaml.safe_load(pathlib.Path(file).read_text())
             name = jobset["metadata"]["name"]
             assert name not in self.jobsets
-            jobset["spec"]["suspend"] = "kueue.x-k8s.io/queue-name" in jobset["metadata"]["labels"]
+            jobset["status"] = {"replicatedJobsStatus": _READY}
             self.jobsets[name] = jobset
-        self._start()
-
-    def _start(self):
-        for name, jobset in self.jobsets.items():
-            if not jobset["spec"]["suspend"] and "status" not in jobset:
-                jobset["status"] = {"replicatedJobsStatus": _READY}
-                self._start_pod(name, jobset)
-                self.threads.append(threading.Thread(target=self._control, args=(name, jobset)))
-                self.threads[-1].start()
-
-    def admit(self):
-        """Lets suspended JobSets run, as Kueue does."""
-        for jobset in self.jobsets.values():
-            jobset["spec"]["suspend"] = False
-        self._start()
+            self._start_pod(name)
 
     def _get(self, arguments):
-        key, value = arguments[2].split("=")
-        items = [j for j in self.jobsets.values() if j["metadata"]["labels"].get(key) == value]
-        return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+        for name in list(self.jobsets):
+            code = self.pods[name].poll()
+            if code is not None and "terminalState" not in self.jobsets[name]["status"]:
+                self._judge(name, 128 - code if code < 0 else code)
+        return json.dumps({"apiVersion": "v1", "kind": "List", "items": [*self.jobsets.values()]})
 
     def _delete(self, arguments):
-        *flags, first = arguments[1:5]
-        assert flags == ["--ignore-not-found", "--wait=false", "--cascade=foreground"]
-        for name in {first, *arguments[5:]} & self.jobsets.keys():
+        for name in self.jobsets.keys() & set(arguments):
             self.jobsets[name]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
             self.pods[name].terminate()  # a pod's end reaches its first process
 
@@ -122,9 +106,11 @@ class Cluster:
         self.is_evicted = True
         pod.terminate()
 
-    def _start_pod(self, name, jobset):
-        job = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
-        container = job["template"]["spec"]["containers"][0]
+    def _job(self, name):
+        return self.jobsets[name]["spec"]["replicatedJobs"][0]["template"]["spec"]
+
+    def _start_pod(self, name):
+        container = self._job(name)["template"]["spec"]["containers"][0]
         fields = {"spec.nodeName": "a-node"}
         variables = {
             variable["name"]: variable.get("value")
@@ -134,25 +120,21 @@ class Cluster:
         image = {"PATH": os.environ["PATH"], "HOME": "/", "JOB_COMPLETION_INDEX": "0"}
         self.pods[name] = subprocess.Popen(container["command"], env={**image, **variables})
 
-    def _control(self, name, jobset):
-        """Judges the end of a job's pod, and starts it again."""
-        job = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
-        failures = 0
-        while True:
-            code = self.pods[name].wait()
-            code = 128 - code if code < 0 else code
-            self.codes[name].append(code)
-            if "deletionTimestamp" in jobset["metadata"]:
-                del self.jobsets[name]
-                return
-            action = _action(job["podFailurePolicy"]["rules"], code, self.is_evicted)
-            self.is_evicted = False
-            failures += action == "Count"
-            if action in ("Complete", "FailJob") or failures > job["backoffLimit"]:
-                state = "Completed" if action == "Complete" else "Failed"
-                jobset["status"] = {"terminalState": state}
-                return
-            self._start_pod(name, jobset)
+    def _judge(self, name, code):
+        """Ends a job whose pod has ended, or starts it again."""
+        self.codes[name].append(code)
+        if "deletionTimestamp" in self.jobsets[name]["metadata"]:
+            del self.jobsets[name]
+            return
+        job = self._job(name)
+        action = _action(job["podFailurePolicy"]["rules"], code, self.is_evicted)
+        self.is_evicted = False
+        self.failures[name] += action == "Count"
+        if action in ("Complete", "FailJob") or self.failures[name] > job["backoffLimit"]:
+            state = "Completed" if action == "Complete" else "Failed"
+            self.jobsets[name]["status"] = {"terminalState": state}
+        else:
+            self._start_pod(name)
 
 
 def _action(rules, code, is_evicted):
@@ -173,12 +155,9 @@ def cluster(monkeypatch):
     made = Cluster()
     monkeypatch.setattr(remote, "run", made)
     yield made
-    for jobset in made.jobsets.values():
-        jobset["metadata"]["deletionTimestamp"] = "now"
     for pod in made.pods.values():
         pod.kill()
-    for thread in made.threads:
-        thread.join()
+        pod.wait()
 
 
 @pytest.fixture
@@ -265,32 +244,26 @@ def test_cancelled_jobs_end_and_are_gone(make_launcher, cluster, wait_until, wai
     assert launcher.find(batch) is None
 
 
-def test_kueue_holds_jobs_back(make_launcher, cluster, wait_gone):
-    launcher, batch = make_launcher(queue="sweeps")
-    handles = launcher.submit(batch)
-    assert launcher.status(handles) == {handles[0]: State.QUEUED}
-    cluster.admit()
-    wait_gone(launcher, handles)
-    assert cluster.codes[handles[0]] == [0]
-
-
-def test_a_cluster_out_of_reach_is_unknown_and_never_gone(make_launcher, cluster):
-    launcher, batch = make_launcher()
-    cluster.is_down = True
-    assert launcher.status(["x"]) == {"x": State.UNKNOWN}
-    for ask in (launcher.find, launcher.submit, lambda batch: launcher.cancel(["x"])):
-        with pytest.raises(EngineError, match="was refused"):
-            ask(batch)
-
-
-def test_a_cluster_that_does_not_answer_in_time(make_launcher, monkeypatch, tmp_path):
-    (tmp_path / "kubectl").write_text("#!/bin/sh\nexec sleep 300\n")
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("exec sleep 300", "kubectl create did not answer"),
+        ("echo The connection to the server was refused >&2; exit 1", "was refused"),
+    ],
+)
+def test_a_cluster_that_does_not_answer_is_unknown_and_never_gone(
+    make_launcher, monkeypatch, tmp_path, script, message
+):
+    (tmp_path / "kubectl").write_text(f"#!/bin/sh\n{script}\n")
     (tmp_path / "kubectl").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(kubernetes, "_TIMEOUT_S", 0.5)
     launcher, batch = make_launcher()
-    with pytest.raises(EngineError, match="kubectl create did not answer"):
+    with pytest.raises(EngineError, match=message):
         launcher.submit(batch)
+    for ask in (lambda: launcher.find(batch), lambda: launcher.cancel(["x"])):
+        with pytest.raises(EngineError):
+            ask()
     assert launcher.status(["x"]) == {"x": State.UNKNOWN}
 
 
@@ -330,7 +303,7 @@ def test_a_study_whose_pod_is_evicted_loses_no_step(
     directory = study.directory / study.trials("grid")[0].path
 
     def evict_once_it_saved():
-        wait_until(lambda: any((directory / layout.CHECKPOINTS).glob("[0-9]*")), timeout=600)
+        wait_until(lambda: any((directory / layout.CHECKPOINTS).glob("[0-9]*")), timeout_s=600)
         cluster.evict()
 
     evicted = threading.Thread(target=evict_once_it_saved)

@@ -21,7 +21,7 @@ from sweeps.monitoring.progress import Progress
 from sweeps.records import clock, disk, layout, lease, outages, status, submissions
 from sweeps.scheduling import scheduler as schedulers
 from sweeps.scheduling.scheduler import Scheduler
-from sweeps.study import study_directory
+from tests.sweeps.conftest import begin_stage, change_lease
 
 
 def failing(monkeypatch, function, number, when, times=10**9, module=os):
@@ -45,10 +45,7 @@ def test_a_lease_says_how_long_it_is(tmp_path, monkeypatch):
     """A host with a shorter setting does not take a trial whose worker is at work elsewhere."""
     monkeypatch.setattr(lease, "EXPIRES_AFTER_S", 600.0)
     first = lease.claim(tmp_path / "new")
-    record = layout.read_json(first.directory / lease.LEASE)
-    assert record["expires_after_s"] == 600.0
-    elsewhere = {**record, "boot_id": "another host"}
-    layout.write_json(first.directory / lease.LEASE, elsewhere)
+    change_lease(first, boot_id="another host")
     seen = time.time() - 300
     os.utime(first.directory / lease.HEARTBEAT, (seen, seen))
     monkeypatch.setattr(lease, "EXPIRES_AFTER_S", 120.0)
@@ -195,8 +192,7 @@ class Stub:
         return [batch.name]
 
     def status(self, handles):
-        states = {True: State.RUNNING, False: State.GONE}
-        return {handle: states[handle in self.running] for handle in handles}
+        return {h: State.RUNNING if h in self.running else State.GONE for h in handles}
 
     def close(self):
         pass
@@ -211,9 +207,7 @@ def make_scheduler(make_study, monkeypatch):
 
     def make(points=3):
         made = make_study(protocol="grid", variants="standard", points=points)
-        study_directory.prepare(made)
-        trials = made.trials("grid")
-        study_directory.materialise(made, "grid", trials)
+        trials = begin_stage(made, "grid")
         one = Scheduler(made, Progress(), lambda: False, Stub())
         one.progress.stage("grid", trials, made.directory)
         return one, trials
@@ -221,7 +215,10 @@ def make_scheduler(make_study, monkeypatch):
     return make
 
 
-@pytest.mark.parametrize(("module", "function"), [(os, "listdir"), (io, "open")])
+@pytest.mark.parametrize(
+    ("module", "function"),
+    [(os, "listdir"), (io, "open"), (os, "stat")],  # of the mark of a cancelled study
+)
 def test_a_scheduler_outlives_a_file_server_that_fails(
     make_scheduler, monkeypatch, capsys, module, function
 ):
@@ -238,9 +235,11 @@ def test_a_scheduler_outlives_a_file_server_that_fails(
             away.clear()
 
     monkeypatch.setattr(one, "_look", look)
-    met = failing(
-        monkeypatch, function, errno.ESTALE, lambda path: away and root in path, 2, module
-    )
+
+    def is_asked(path):
+        return root in path and (away or path.endswith(submissions.CANCELLED))
+
+    met = failing(monkeypatch, function, errno.ESTALE, is_asked, 2, module)
     one.run(trials)
     assert [status.read(one.root / t.path)["state"] for t in trials] == ["done"] * 3
     shown = capsys.readouterr().out
@@ -372,15 +371,18 @@ def test_jobs_share_a_bounded_number_of_trials(make_scheduler, monkeypatch):
     assert [batch.sharing for batch in one.launcher.batches] == [2, 2]
 
 
+@pytest.mark.parametrize(("number", "is_this_host"), [(errno.EIO, True), (errno.ENOSPC, False)])
 def test_a_batch_that_cannot_be_written_is_no_end_of_its_trials(
-    make_scheduler, monkeypatch, capsys
+    make_scheduler, monkeypatch, capsys, number, is_this_host
 ):
+    """A full disk ends a driver only where jobs of its host need the same disk."""
     one, trials = make_scheduler()
-    failing(monkeypatch, "replace", errno.EIO, lambda path: submissions.JOBS in path, times=2)
+    one.launcher.is_this_host = is_this_host
+    failing(monkeypatch, "replace", number, lambda path: submissions.JOBS in path, times=2)
     one.run(trials)
     assert one.launcher.taken == [trial.path for trial in trials]
     shown = capsys.readouterr().out
-    assert shown.count("Input/output error") == 1
+    assert shown.count(os.strerror(number)) == 1
     assert "again" not in shown
 
 
@@ -432,8 +434,7 @@ def test_a_process_of_this_host_that_let_its_lease_pass_is_ended(
     one.jobs["x"] = schedulers.SubmittedJob(batch, 0, {trial.path: trial})
     one._end_silent()
     assert signals == []
-    path = attempt.directory / lease.LEASE
-    layout.write_json(path, {**layout.read_json(path), **changes})
+    change_lease(attempt, **changes)
     seen = time.time() - 300
     os.utime(attempt.directory / lease.HEARTBEAT, (seen, seen))
     one._look_for_silent_at = 0.0
@@ -475,11 +476,9 @@ def test_a_damaged_lease_has_no_process_to_signal(tmp_path, pid):
     """A signal to process -1 would reach every process of the user."""
     attempt = lease.claim(tmp_path)
     assert lease.process_here(attempt.directory) == os.getpid()
-    path = attempt.directory / lease.LEASE
-    record = layout.read_json(path)
-    layout.write_json(path, {**record, "pid": pid, "pid_start": None})
+    change_lease(attempt, pid=pid, pid_start=None)
     assert lease.process_here(attempt.directory) is None
-    layout.write_json(path, {**record, "pid_start": "another process of that number"})
+    change_lease(attempt, pid=os.getpid(), pid_start="another process of that number")
     assert lease.process_here(attempt.directory) is None
 
 
@@ -488,8 +487,7 @@ def test_a_host_that_does_not_tell_its_boot_is_taken_for_no_other(tmp_path, monk
     here = {**lease.identity(), "boot_id": None}
     monkeypatch.setattr(lease, "identity", lambda: here)
     attempt = lease.claim(tmp_path)
-    path = attempt.directory / lease.LEASE
-    layout.write_json(path, {**layout.read_json(path), "pid": 2**22 + 1})  # of another pod
+    change_lease(attempt, pid=2**22 + 1)  # of another pod
     assert lease.is_alive(attempt.directory)
     assert lease.claim(tmp_path) is None
 
@@ -528,16 +526,6 @@ def test_what_says_that_a_disk_is_full(problem, expected):
     wrapped = RuntimeError("saving failed")
     wrapped.__cause__ = problem
     assert disk.is_full(wrapped) == expected
-
-
-def test_sizes_in_words():
-    assert [disk.size(n) for n in (0, 999, 1_234_567, 24e9, 5e15)] == [
-        "0.0 kB",
-        "1.0 kB",
-        "1.2 MB",
-        "24.0 GB",
-        "5000.0 TB",
-    ]
 
 
 # --- slots

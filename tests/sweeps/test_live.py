@@ -1,6 +1,5 @@
 """Live figures: rows reach the attempt's file one update late, CSVs at evaluations; early ends."""
 
-import csv
 import itertools
 import json
 import socket
@@ -14,18 +13,19 @@ import pytest
 from sweeps.records import layout, lease, measurements, status
 from sweeps.study import trial as trials
 from sweeps.training import accelerators, live, loop, train_step
+from tests.sweeps.chaos import equality
+from tests.sweeps.conftest import begin_attempt
 from workloads import catalog
 
 
 def test_csvs_have_algoperfs_columns_and_ours(tmp_path):
     """Sorted, the step first; a value that is not known is an empty cell."""
-    attempt = lease.claim(tmp_path)
-    layout.write_json(attempt.directory / measurements.RESUMED, {"global_step": 0})
-    writer = measurements.Writer(attempt.directory)
     train = {"kind": "train", "global_step": 0, "loss": float("nan"), "grad_norm": 1.0}
-    writer.append([{**train, "step_seconds": 0.1, "model_flop_utilisation": None}])
-    writer.append([{"kind": "eval", "global_step": 1, "validation/loss": 3.0, "score": 1.0}])
-    writer.close()
+    rows = [
+        {**train, "step_seconds": 0.1, "model_flop_utilisation": None},
+        {"kind": "eval", "global_step": 1, "validation/loss": 3.0, "score": 1.0},
+    ]
+    begin_attempt(tmp_path, rows)
     measurements.publish(tmp_path)
     assert (tmp_path / layout.EVAL_MEASUREMENTS).read_text().splitlines() == [
         "global_step,preemption_count,score,validation/loss",
@@ -146,7 +146,7 @@ class Device:
 
 def _curve(directory):
     """Returns the losses in measurements.csv with their steps."""
-    rows = list(csv.DictReader((directory / layout.MEASUREMENTS).read_text().splitlines()))
+    rows = equality.rows(directory, layout.MEASUREMENTS)
     return [(int(row["global_step"]), row["loss"]) for row in rows if row["loss"]]
 
 

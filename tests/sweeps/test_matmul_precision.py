@@ -10,7 +10,6 @@ import pytest
 
 from sweeps.job import accelerator
 from sweeps.records import provenance
-from sweeps.study import config, study
 from sweeps.study import trial as trials
 from sweeps.training import train_step
 from tests.sweeps import test_live
@@ -58,17 +57,6 @@ def test_it_is_recorded_beside_what_the_platform_makes_of_it(monkeypatch):
         gpu = types.SimpleNamespace(compute_capability=capability)
         monkeypatch.setattr(jax, "devices", lambda gpu=gpu: [gpu])
         assert provenance.meta_data(workload, 0, "")["float32_products"] == made
-
-
-def test_the_papers_pair_sets_it():
-    pair = {
-        name: study.resolve(config.parse(name, []), planning=True).settings["matmul_precision"]
-        for name in ("c4_lm_2b_paper", "c4_lm_2b_bfloat16", "c4_lm_paper")
-    }
-    assert pair == {
-        **{"c4_lm_2b_paper": "float32", "c4_lm_2b_bfloat16": "bfloat16"},
-        "c4_lm_paper": "default",
-    }
 
 
 # Values of a user's variables that gave other losses (the first three), or ended trials.

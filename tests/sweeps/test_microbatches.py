@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sweeps.scheduling import preflight
 from sweeps.study import config, study
 from sweeps.training import train_step
 from workloads import catalog
@@ -91,20 +90,6 @@ def test_a_model_with_a_state_is_refused():
         step_function._step(state, {}, {}, jax.random.key(0))
 
 
-@pytest.mark.parametrize(
-    ("workload", "changes", "message"),
-    [
-        ("librispeech_conformer", {"microbatches": 2}, "BatchNorm takes its statistics over a"),
-        ("algoperf:imagenet_vit", {"microbatches": 2}, "AlgoPerf's own models draw dropout for"),
-        ("pydoc_lm", {"microbatches": 3}, "batch_size 8 cannot be divided into 3 microbatches"),
-        ("pydoc_lm", {"microbatches": 0}, "microbatches is 0; it must be 1 to"),
-    ],
-)
-def test_studies_that_cannot_be(workload, changes, message):
-    with pytest.raises(ValueError, match=message):
-        _study(workload=workload, **changes)
-
-
 def _study(**changes):
     overrides = [f"--config.{key}={value}" for key, value in changes.items()]
     return study.resolve(config.parse("pydoc_lm_quick", overrides))
@@ -117,11 +102,3 @@ def test_parts_are_a_part_of_the_program_and_not_of_the_trial():
     assert one.id == other.id
     assert one.program != other.program
     assert dataclasses.replace(one, microbatches=1) == other
-
-
-def test_devices_share_each_part(monkeypatch):
-    made = _study(microbatches=4)
-    launcher = preflight.launchers.launcher_class("local")
-    monkeypatch.setattr(launcher, "devices", lambda settings: 4)
-    with pytest.raises(ValueError, match="divided into 4 microbatches over 4 dev"):
-        preflight.check_devices(made)

@@ -13,7 +13,7 @@ from sweeps.job import job, trainer
 from sweeps.launchers import local
 from sweeps.launchers.protocol import AGAIN, FINISHED, WRONG_NODE
 from sweeps.records import clock, layout, lease, status, submissions
-from sweeps.study import study_directory
+from tests.sweeps.conftest import begin_stage
 
 
 @pytest.fixture(autouse=True)
@@ -33,11 +33,9 @@ def batch(make_study):
     return _batch(make_study(launcher="slurm", points=1))
 
 
-def _batch(made, **options):
-    study_directory.prepare(made)
-    trials = study_directory.materialise(made, "tune", made.trials("tune"))
-    launcher, paths = made.settings["launcher"], tuple(trial.path for trial in trials)
-    return submissions.new(made.directory, launcher, [paths], {}, **options)
+def _batch(made):
+    paths = tuple(trial.path for trial in begin_stage(made))
+    return submissions.new(made.directory, made.settings["launcher"], [paths], {})
 
 
 def test_a_job_marks_its_start_before_it_loads_what_the_node_may_lack(batch):

@@ -44,6 +44,8 @@ def test_the_plan_of_this_host(make_study, monkeypatch):
     assert compare == ["4", "4", "2", "48", "4.00", "2.00"]
     assert total == ["9", "9", "108", "9.00", "5.00"]
     assert "input:" not in text
+    # 0.04 s a step of 32 (workloads/images/specs.py), 0.02 of 16: 3 + 2 rounds of 12 steps.
+    assert plan.summary(resolved).startswith("whole study: 9 trials, 108 steps, about 1 s (")
 
 
 def test_an_engine_that_is_not_here_can_be_planned_for(make_study, monkeypatch, tmp_path):
@@ -88,14 +90,40 @@ def test_the_kernel_is_one_of_the_engine_s_devices(make_study, monkeypatch, chan
         preflight.check_kernel(resolved)
 
 
-def test_the_batch_and_the_mesh_fit_the_engine_s_devices(make_study):
-    preflight.check_devices(_slurm(make_study, gpus=8))
-    with pytest.raises(ValueError, match="batch_size 16 cannot be divided over 3 devices"):
-        preflight.check_devices(_slurm(make_study, gpus=3))
-    overrides = ["--config.launcher=slurm", "--config.slurm.gpus=8", "--config.mesh.fsdp=16"]
-    large = study.resolve(config.parse("c4_lm_paper", overrides), planning=True)
-    with pytest.raises(ValueError, match=r"launcher slurm.*the 8 device.*keys of --config.slurm"):
-        preflight.check_devices(large)
+_EIGHT_GPUS = ["launcher=slurm", "slurm.gpus=8"]
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "message"),
+    [
+        ("digits_vit_quick", _EIGHT_GPUS, None),
+        (
+            *("digits_vit_quick", ["launcher=slurm", "slurm.gpus=3"]),
+            "batch_size 32 cannot be divided over 3 devices",
+        ),
+        (
+            *("pydoc_lm_quick", [*_EIGHT_GPUS, "microbatches=4"]),
+            "divided into 4 microbatches over 8 dev",
+        ),
+        (
+            *("c4_lm_paper", [*_EIGHT_GPUS, "mesh.fsdp=16"]),
+            "launcher slurm.*the 8 device.*keys of --config.slurm",
+        ),
+        ("c4_lm_paper", ["mesh.fsdp=8"], None),
+        ("c4_lm_paper", ["mesh.fsdp=2", "mesh.tensor=4"], None),
+        ("c4_lm_paper", ["mesh.data=4", "mesh.fsdp=2"], None),
+        ("c4_lm_paper", ["mesh.fsdp=16"], "does not fit the 8 device.*--config.mesh.fsdp"),
+        ("c4_lm_paper", ["mesh.data=3"], "does not fit the 8 device"),
+    ],
+)
+def test_the_batch_and_the_mesh_fit_the_devices(monkeypatch, name, overrides, message):
+    """All eight of this host, or those of an engine's job, are for one trial."""
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+    changes = [f"--config.{override}" for override in overrides]
+    resolved = study.resolve(config.parse(name, changes), planning=True)
+    with pytest.raises(ValueError, match=message) if message else contextlib.nullcontext():
+        preflight.check_devices(resolved)
 
 
 def test_data_that_this_host_does_not_see(make_study, tmp_path, capsys):
@@ -165,13 +193,6 @@ def test_the_plan_shows_a_job_without_its_engine(
 )
 def test_a_mesh_gives_way_to_the_devices_that_are_asked_about(mesh, devices, expected):
     assert plan._mesh_for(mesh, devices) == expected
-
-
-def test_a_run_begins_with_the_whole_study_s_cost(make_study, monkeypatch):
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    resolved = make_study(points=5, variants="standard,laser", seeds=2, **{"local.workers": 2})
-    # 0.04 s a step of 32 (workloads/images/specs.py), 0.02 of 16: 3 + 2 rounds of 12 steps.
-    assert plan.summary(resolved).startswith("whole study: 9 trials, 108 steps, about 1 s (")
 
 
 def test_cores_that_eight_h100s_need():

@@ -1,6 +1,5 @@
 """Trials of several real processes: the numbers of one process, and faults of any of them."""
 
-import csv
 import os
 import signal
 import socket
@@ -14,12 +13,11 @@ from sweeps.distributed import process_group
 from sweeps.launchers import local, protocol
 from sweeps.records import attempts, layout, lease, status, submissions
 from sweeps.training import loop
-from tests.sweeps.conftest import JobProcess, fill_disk
+from tests.sweeps.chaos import equality
+from tests.sweeps.conftest import fill_disk
 
 SHAPE = {"steps": 60, "eval_every": 12}
 TWO = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
-# What equality is judged on: not on times.
-EXACT = ("global_step", "loss", "grad_norm", "train/", "validation/", "test/")
 
 
 # --- where the processes learn who they are ---
@@ -103,124 +101,102 @@ def test_contradicting_environments_are_refused(environment, message):
 class Group:
     """Two real processes of a trial's job: number 0 is the primary one."""
 
-    def __init__(self, cache_dir, logs, directory, data_dir, second_directory=None):
+    def __init__(self, worker, log, directory, second_directory=None):
         (port,) = local.free_ports(1)
-        environment = {
-            "ATTNPERF_COORDINATOR": f"127.0.0.1:{port}",
-            "ATTNPERF_NUM_PROCESSES": "2",
-            "JAX_COMPILATION_CACHE_DIR": str(cache_dir),
-        }
-        self.primary = JobProcess(cache_dir, **environment, ATTNPERF_PROCESS_ID="0")
-        self.primary.run(directory, data_dir)
-        self._log = logs / f"second-{port}.txt"
-        with self._log.open("w") as log:
+        coordinator = {"ATTNPERF_COORDINATOR": f"127.0.0.1:{port}", "ATTNPERF_NUM_PROCESSES": "2"}
+        self.primary = worker(directory, **coordinator, ATTNPERF_PROCESS_ID="0")
+        self._log = log
+        with log.open("w") as file:
             self.second = subprocess.Popen(
                 self.primary.batch.command(0),
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=file,
+                stderr=file,
                 env={**self.primary.environment, "ATTNPERF_PROCESS_ID": "1"},
                 cwd=second_directory,
             )
 
-    def codes(self, timeout=240):
+    def codes(self):
         """Waits for both processes; returns their exit codes and what they printed."""
-        codes = [process.wait(timeout) for process in (self.primary.process, self.second)]
+        codes = [process.wait(240) for process in (self.primary.process, self.second)]
         return codes, self.primary.batch.log(0).read_text() + self._log.read_text()
 
-    def kill(self):
-        """Kills what still runs."""
-        self.primary.kill()
-        self.second.kill()
-        self.second.wait()
+    def finish(self, code=0):
+        """Waits for both processes, which must end with that exit code."""
+        codes, text = self.codes()
+        assert codes == [code, code], text
 
 
 @pytest.fixture
-def group(cache_dir, tmp_path):
+def group(worker, tmp_path):
     """Returns a function that starts a group on a trial; all of it is killed at the end."""
-    started = []
+    groups = []
 
-    def start(*given, **options):
-        started.append(Group(cache_dir, tmp_path, *given, **options))
-        return started[-1]
+    def start(directory, **options):
+        log = tmp_path / f"second-{len(groups)}.txt"
+        groups.append(Group(worker, log, directory, **options))
+        return groups[-1]
 
     yield start
-    for one in started:
-        one.kill()
-
-
-def _rows(directory, name):
-    with (directory / name).open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    return [{k: v for k, v in row.items() if k.startswith(EXACT)} for row in rows]
-
-
-def _measured(directory):
-    return _rows(directory, layout.EVAL_MEASUREMENTS), _rows(directory, layout.MEASUREMENTS)
-
-
-def _saved(directory):
-    return sorted(int(path.name) for path in (directory / layout.CHECKPOINTS).iterdir())
+    for two in groups:
+        two.second.kill()
+        two.second.wait()
 
 
 @pytest.fixture
-def alone(made_once, make_trial, worker, data_dir):
+def alone(made_once, make_trial, worker):
     """Returns what one process with two devices measures."""
 
     def run(folder):
-        one = worker(XLA_FLAGS=TWO)
-        one.run(make_trial(name="alone", experiment_dir=folder, **SHAPE), data_dir)
-        assert one.end(240)[0] == "done"
+        trial = make_trial(name="alone", experiment_dir=folder, **SHAPE)
+        assert worker(trial, XLA_FLAGS=TWO).end()[0] == "done"
 
     (written,) = made_once("alone", run).rglob(layout.EVAL_MEASUREMENTS)
-    return _measured(written.parent)
+    return equality.curves(written.parent)
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one_and_stop_at_the_same_step(alone, make_trial, group, data_dir):
+def test_two_processes_train_as_one_and_stop_at_the_same_step(alone, make_trial, group):
     """Bit for bit; SIGTERM to either stops both."""
     stopped = make_trial(name="stopped", **SHAPE)
     for number in (1, 0):
-        two = group(stopped, data_dir)
+        two = group(stopped)
         two.primary.wait_for("eval")
         (two.primary.process, two.second)[number].terminate()
-        codes, text = two.codes()
-        assert codes == [protocol.AGAIN, protocol.AGAIN], text
+        two.finish(protocol.AGAIN)
         step = status.read(stopped)["global_step"]
         assert step < 60
         assert step % loop.AGREE_EVERY == 0
-        assert _saved(stopped)[-1] == step
-    two = group(stopped, data_dir)
-    codes, text = two.codes()
-    assert codes == [0, 0], text
+        assert layout.checkpoint_steps(stopped)[-1] == step
+    two = group(stopped)
+    two.finish()
     assert two.primary.start == step
-    assert _measured(stopped) == alone
+    assert equality.curves(stopped) == alone
     assert layout.read_json(stopped / layout.TRIAL)["hardware"]["process_count"] == 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loses", ["trial", "study"])
-def test_a_trial_that_is_lost_or_cancelled_is_left_by_both(make_trial, group, data_dir, loses):
+def test_a_trial_that_is_lost_or_cancelled_is_left_by_both(make_trial, group, loses):
     directory = make_trial(name="left", steps=2000)
-    two = group(directory, data_dir)
+    two = group(directory)
     two.primary.wait_for("train")
     if loses == "trial":
         (directory / layout.ATTEMPTS / "2").mkdir()
     else:
         layout.write_json(layout.study_of(directory) / submissions.CANCELLED, {})
-    codes, text = two.codes()
-    assert two.primary.end()[0] == {"trial": "lost", "study": "preempted"}[loses], text
-    assert codes == [0, 0], text
+    two.finish()
+    assert two.primary.end()[0] == {"trial": "lost", "study": "preempted"}[loses]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_killed_process_ends_both_and_one_process_goes_on(
-    alone, make_trial, group, worker, data_dir, number
+    alone, make_trial, group, worker, number
 ):
     """The job is killed, and the trial has not failed."""
     directory = make_trial(name="killed", **SHAPE)
-    two = group(directory, data_dir)
+    two = group(directory)
     two.primary.wait_for("eval", 2)
     (two.primary.process, two.second)[number].kill()
     began = time.monotonic()
@@ -230,18 +206,17 @@ def test_a_killed_process_ends_both_and_one_process_goes_on(
     assert codes[1 - number] in (protocol.AGAIN, -signal.SIGABRT), text
     assert [end.outcome for end in attempts.ends(directory)] == ["killed"]
     assert status.read(directory)["state"] != "failed"
-    one = worker(XLA_FLAGS=TWO)
-    one.run(directory, data_dir)
+    one = worker(directory, XLA_FLAGS=TWO)
     assert one.end()[0] == "done"
     assert one.start >= 12
-    assert _measured(directory) == alone
+    assert equality.curves(directory) == alone
 
 
 @pytest.mark.slow
-def test_a_process_without_heartbeats_ends_the_others(make_trial, group, data_dir):
+def test_a_process_without_heartbeats_ends_the_others(make_trial, group):
     """As where a host is lost, and no connection breaks."""
     directory = make_trial(name="frozen", steps=2000)
-    two = group(directory, data_dir)
+    two = group(directory)
     two.primary.wait_for("train")
     two.second.send_signal(signal.SIGSTOP)
     assert two.primary.process.wait(2 * process_group.HEARTBEAT_S) == -signal.SIGABRT
@@ -250,11 +225,9 @@ def test_a_process_without_heartbeats_ends_the_others(make_trial, group, data_di
 
 @pytest.mark.slow
 @pytest.mark.parametrize("leave", [0, 2**16], ids=["measurement", "checkpoint"])
-def test_a_full_disk_ends_both_and_room_lets_them_go_on(
-    alone, make_trial_in, group, data_dir, disk, leave
-):
+def test_a_full_disk_ends_both_and_room_lets_them_go_on(alone, make_trial_in, group, disk, leave):
     directory = make_trial_in(disk, name="full", **SHAPE)
-    two = group(directory, data_dir)
+    two = group(directory)
     two.primary.wait_for("eval")
     filler = fill_disk(disk, leave)
     codes, text = two.codes()
@@ -264,10 +237,9 @@ def test_a_full_disk_ends_both_and_room_lets_them_go_on(
     if leave:
         assert "disk full" in attempts.last_error(directory)["error"]
     filler.unlink()
-    two = group(directory, data_dir)
-    codes, text = two.codes()
-    assert codes == [0, 0], text
-    assert _measured(directory) == alone
+    two = group(directory)
+    two.finish()
+    assert equality.curves(directory) == alone
 
 
 @pytest.mark.slow
@@ -275,11 +247,11 @@ def test_a_second_process_that_fails_ends_all_and_says_why(
     make_trial, group, data_dir, tmp_path, monkeypatch
 ):
     """The data is in the primary process's working folder alone."""
-    directory = make_trial(name="partly")
+    directory = make_trial(name="partly", data_dir="/proc/self/cwd/data")
     (tmp_path / "there").mkdir()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").symlink_to(data_dir)
-    two = group(directory, "/proc/self/cwd/data", second_directory=tmp_path / "there")
+    two = group(directory, second_directory=tmp_path / "there")
     codes, text = two.codes()
     assert codes[0] in (protocol.AGAIN, -signal.SIGABRT), text
     assert codes[1] == 1, text

@@ -10,7 +10,6 @@ import sys
 import pytest
 
 from attention import checkout
-from sweeps.launchers.protocol import FINISHED
 from sweeps.records import layout, lease, status, submissions
 from tests.sweeps.chaos import equality, storm
 
@@ -39,24 +38,27 @@ def _taken_up(driver):
 
 
 @pytest.mark.slow
-def test_driver_killed_and_its_jobs_taken_up(stub_drivers, stub_undisturbed, wait_until):
-    """They go on to the end of their batch; the next driver starts none, and counts them once."""
+@pytest.mark.parametrize("is_killed", [True, False], ids=["driver killed", "two drivers"])
+def test_a_second_driver_takes_up_the_jobs_of_the_first(
+    stub_drivers, stub_undisturbed, wait_until, is_killed
+):
+    """They go on to the end of their batch; the second driver starts none, and counts them once."""
     first = stub_drivers.run()
-    orphans = wait_until(lambda: _at_work(stub_drivers))
-    first.kill()
-    for pid in orphans.values():  # so that the next driver finds them for sure
+    jobs = wait_until(lambda: _at_work(stub_drivers))
+    for pid in jobs.values():  # trials of a second would end while the other driver starts
         os.kill(pid, signal.SIGSTOP)
+    if is_killed:
+        first.kill()
     second = stub_drivers.run()
     _taken_up(second)
-    assert {point: stub_drivers.worker(point) for point in orphans} == orphans
-    for pid in orphans.values():
+    assert {point: stub_drivers.worker(point) for point in jobs} == jobs
+    for pid in jobs.values():
         os.kill(pid, signal.SIGCONT)
-    code, output = stub_drivers.finish(second)
-    assert code == 0, output
-    assert "4 done" in output
-    assert "jobs submitted" not in output
-    assert _attempts(stub_drivers) == dict.fromkeys(POINTS, 1)
+    assert "4 done" in stub_drivers.finish(second)
+    stub_drivers.finish(first, -signal.SIGKILL if is_killed else 0)
     assert equality.problems(stub_drivers.study, stub_undisturbed) == []
+    assert _attempts(stub_drivers) == dict.fromkeys(POINTS, 1)
+    assert len(list(stub_drivers.study.glob("jobs/*.handles.json"))) == 1
 
 
 @pytest.mark.slow
@@ -69,8 +71,7 @@ def test_host_crash(drivers, undisturbed, wait_until):
         os.kill(pid, signal.SIGKILL)
     first.wait()
     wait_until(lambda: not any(drivers.worker(point) for point in POINTS))
-    code, output = drivers.finish(drivers.run())
-    assert code == 0, output
+    drivers.finish(drivers.run())
     assert equality.problems(drivers.study, undisturbed) == []
 
 
@@ -91,29 +92,9 @@ def test_jobs_killed_before_they_claim_a_trial(drivers, undisturbed, wait_until)
         return len(killed) == 2
 
     wait_until(kill_workers)
-    code, output = drivers.finish(first)
-    assert code == 0, output
+    drivers.finish(first)
     assert equality.problems(drivers.study, undisturbed) == []
     assert _attempts(drivers) == dict.fromkeys(POINTS, 1)
-
-
-@pytest.mark.slow
-def test_a_second_driver_takes_up_the_jobs_of_the_first(stub_drivers, stub_undisturbed, wait_until):
-    """Both end well, with two jobs between them and one attempt at each trial."""
-    first = stub_drivers.run()
-    jobs = wait_until(lambda: _at_work(stub_drivers))
-    for pid in jobs.values():  # trials of a second would end while the other starts
-        os.kill(pid, signal.SIGSTOP)
-    second = stub_drivers.run()
-    _taken_up(second)
-    for pid in jobs.values():
-        os.kill(pid, signal.SIGCONT)
-    code, output = stub_drivers.finish(second)
-    assert code == 0, output
-    assert stub_drivers.finish(first)[0] == 0
-    assert equality.problems(stub_drivers.study, stub_undisturbed) == []
-    assert _attempts(stub_drivers) == dict.fromkeys(POINTS, 1)
-    assert len(list(stub_drivers.study.glob("jobs/*.handles.json"))) == 1
 
 
 @pytest.mark.slow
@@ -127,8 +108,7 @@ def test_cancel_saves_and_resume_goes_on(drivers, undisturbed, wait_until):
         os.kill(pid, signal.SIGCONT)
     assert done.returncode == 0, done.stderr
     assert "2 jobs withdrawn" in done.stdout
-    code, output = drivers.finish(first)
-    assert code == 130, output
+    drivers.finish(first, 130)
     assert [lease.process_start(pid) for pid in workers.values()] == [None, None]
     preempted = [
         point
@@ -143,8 +123,7 @@ def test_cancel_saves_and_resume_goes_on(drivers, undisturbed, wait_until):
         assert saved.is_dir()
     assert preempted
     assert "cancelled" in drivers.call("status", drivers.study).stdout
-    code, output = drivers.finish(drivers.run(command="resume"))
-    assert code == 0, output
+    drivers.finish(drivers.run(command="resume"))
     assert not (drivers.study / submissions.CANCELLED).exists()
     assert equality.problems(drivers.study, undisturbed) == []
     assert sum(_attempts(drivers).values()) == 4 + len(preempted)
@@ -161,14 +140,16 @@ def copy(tmp_path, drivers):
             ignore=shutil.ignore_patterns("__pycache__"),
         )
     drivers.environment["PYTHONPATH"] = str(root)
+    drivers.folder = root
     return root
 
 
 @pytest.mark.slow
-def test_code_edited_after_submission_is_not_what_runs(
-    drivers, undisturbed, copy, wait_until, tmp_path
-):
-    """Jobs that are submitted again run the code of the day the study was begun."""
+def test_code_edited_after_submission_is_not_what_runs(drivers, undisturbed, copy, wait_until):
+    """Jobs that are submitted again run the code of the day the study was begun.
+
+    Also where they are started in the folder of the edited code.
+    """
     first = drivers.run()
     workers = wait_until(lambda: _at_work(drivers))
     for name in ("training/loop.py", "job/job.py", "job/trainer.py"):
@@ -176,35 +157,14 @@ def test_code_edited_after_submission_is_not_what_runs(
     broken = subprocess.run(
         [sys.executable, "-c", "import sweeps.training.loop"],
         env=drivers.environment,
-        cwd=tmp_path,
+        cwd=copy,
         capture_output=True,
         text=True,
     )
     assert "edited after submission" in broken.stderr
     for pid in workers.values():
         os.kill(pid, signal.SIGKILL)
-    code, output = drivers.finish(first)
-    assert code == 0, output
+    output = drivers.finish(first)
     assert "will be tried again" in output
     assert equality.problems(drivers.study, undisturbed) == []
-
-    # A job of the same study: its trial's last attempt is undone first.
-    trial = drivers.trial(3)
-    shutil.rmtree(trial / layout.ATTEMPTS)
-    shutil.rmtree(trial / layout.CHECKPOINTS)
-    (trial / layout.STATUS).unlink()
-    (snapshot,) = (drivers.study / "code").iterdir()
-    given = {"PYTHONPATH": str(snapshot), "PYTHONSAFEPATH": "1"}
-    path = str(trial.relative_to(drivers.study))
-    batch = submissions.new(drivers.study, "slurm", [(path,)], given)
-    done = subprocess.run(
-        batch.command(0),
-        env={**drivers.environment, **batch.environment},
-        cwd=copy,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == FINISHED, done.stdout + done.stderr
-    assert status.read(trial)["state"] == "done"
-    assert [path.name for path in (drivers.study / "code").iterdir()] == [snapshot.name]
-    assert layout.read_json(trial / layout.TRIAL)["hardware"]
+    assert len(list((drivers.study / "code").iterdir())) == 1

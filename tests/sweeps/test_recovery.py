@@ -1,7 +1,7 @@
 """Real jobs killed with SIGKILL and stopped with SIGTERM: nothing is lost, nothing differs."""
 
 import csv
-import json
+import dataclasses
 import os
 import shutil
 import time
@@ -10,30 +10,30 @@ import pytest
 
 from sweeps.launchers.protocol import AGAIN, FINISHED
 from sweeps.records import attempts, layout, lease, measurements, status
+from sweeps.study import trial as trials
 from tests.sweeps.chaos import equality
+from tests.sweeps.conftest import begin_attempt, change_lease
 
 
 @pytest.fixture
-def uninterrupted(made_once, make_trial, worker, data_dir):
-    """Returns (measurements of a trial never killed, a function that makes its equal anew)."""
+def uninterrupted(made_once, make_trial, worker):
+    """Returns (measurements of a trial never killed, the directory of its equal, not begun)."""
 
     def run(folder):
-        one = worker()
-        one.run(make_trial(name="whole", experiment_dir=folder), data_dir)
-        assert one.end()[0] == "done"
+        assert worker(make_trial(name="whole", experiment_dir=folder)).end()[0] == "done"
 
     (written,) = made_once("uninterrupted", run).rglob(layout.EVAL_MEASUREMENTS)
-    return equality.curves(written.parent), lambda: make_trial(name="killed")
+    return equality.curves(written.parent), make_trial(name="killed")
 
 
-def _kill_when(one, moment):
+def _kill_when(job, moment):
     """Kills the job at a moment: so many rows of a kind, or seconds after its first update."""
     if isinstance(moment, tuple):
-        one.wait_for(*moment)
+        job.wait_for(*moment)
     else:
-        one.wait_for("train")
+        job.wait_for("train")
         time.sleep(moment)
-    one.kill()
+    job.kill()
 
 
 @pytest.mark.slow
@@ -46,45 +46,34 @@ def _kill_when(one, moment):
     ],
     ids=["before the first checkpoint", "twice", "anywhere, three times"],
 )
-def test_killed_and_resumed_equals_never_killed(uninterrupted, worker, data_dir, moments):
-    expected, make = uninterrupted
-    directory = make()
+def test_killed_and_resumed_equals_never_killed(uninterrupted, worker, moments):
+    expected, directory = uninterrupted
     for moment in moments:
-        one = worker()
-        one.run(directory, data_dir)
-        _kill_when(one, moment)
+        _kill_when(worker(directory), moment)
         if status.read(directory)["state"] == "done":
             break
         assert status.read(directory)["state"] == "pending"
-    last = worker()
-    last.run(directory, data_dir)
-    assert last.end()[0] in ("done", "already finished")
+    assert worker(directory).end()[0] in ("done", "already finished")
     assert equality.curves(directory) == expected
     assert len(expected[0]) == 3
     assert [row["global_step"] for row in expected[1] if row["loss"]] == [str(n) for n in range(12)]
 
 
 @pytest.mark.slow
-def test_sigterm_saves_first_and_the_next_worker_goes_on_from_there(
-    uninterrupted, worker, data_dir
-):
-    expected, make = uninterrupted
-    directory = make()
-    one = worker()
-    one.run(directory, data_dir)
-    one.wait_for("eval")
-    one.process.terminate()
-    assert one.end()[0] == "preempted"
-    assert one.process.returncode == AGAIN
-    found = status.read(directory)
-    assert found["state"] == "pending"
-    assert found["reason"].startswith("preempted at step")
-    saved = found["global_step"]
-    assert 4 <= saved < 12
-    other = worker()
-    other.run(directory, data_dir)
-    assert other.end()[0] == "done"
-    assert other.start == saved
+def test_sigterm_saves_first_and_the_next_job_goes_on_from_there(uninterrupted, worker):
+    expected, directory = uninterrupted
+    first = worker(directory)
+    first.wait_for("eval")
+    first.process.terminate()
+    assert first.end()[0] == "preempted"
+    assert first.process.returncode == AGAIN
+    saved = status.read(directory)
+    assert saved["state"] == "pending"
+    assert saved["reason"].startswith("preempted at step")
+    assert 4 <= saved["global_step"] < 12
+    second = worker(directory)
+    assert second.end()[0] == "done"
+    assert second.start == saved["global_step"]
     assert equality.curves(directory) == expected
     assert attempts.count_failures(attempts.ends(directory)) == (0, 0)
     with (directory / layout.EVAL_MEASUREMENTS).open(newline="") as file:
@@ -94,32 +83,25 @@ def test_sigterm_saves_first_and_the_next_worker_goes_on_from_there(
 
 
 @pytest.mark.slow
-def test_a_trial_has_one_worker_and_is_not_run_twice(make_trial, worker, data_dir):
+def test_a_trial_has_one_job_and_is_not_run_twice(make_trial, worker):
     directory = make_trial(steps=200, eval_every=4)
-    first, second = worker(), worker()
-    first.run(directory, data_dir)
-    first.wait_for("train")
-    second.run(directory, data_dir)
-    assert second.end()[0] == "claimed elsewhere"
-    first.kill()
+    worker(directory).wait_for("train")
+    assert worker(directory).end()[0] == "claimed elsewhere"
     quick = make_trial(steps=4, name="short")
-    second.run(quick, data_dir)
-    assert second.end()[0] == "done"
-    second.run(quick, data_dir)
-    assert second.process.wait(60) == FINISHED
+    assert worker(quick).end()[0] == "done"
+    assert worker(quick).process.wait(60) == FINISHED
     assert lease.latest(quick) == 1
 
 
 @pytest.mark.slow
-def test_divergence_ends_the_trial_with_its_step(make_trial, worker, data_dir):
+def test_divergence_ends_the_trial_with_its_step(make_trial, worker):
     """A learning rate of 1e30 makes the second update's loss infinite or nan."""
     directory = make_trial()
-    record = layout.read_json(directory / layout.TRIAL)
-    record["hyperparameters"] |= {"learning_rate": 1e30, "warmup_factor": 0.0}
-    _rewrite(directory, record)
-    one = worker()
-    one.run(directory, data_dir)
-    assert one.end()[0] == "diverged"
+    record = trials.read(directory)
+    point = {**record.hyperparameters, "learning_rate": 1e30, "warmup_factor": 0.0}
+    diverging = dataclasses.replace(record, hyperparameters=point)
+    layout.write_json(directory / layout.TRIAL, diverging.to_json())
+    assert worker(directory).end()[0] == "diverged"
     found = status.read(directory)
     assert found["state"] == "diverged"
     step = found["global_step"]
@@ -128,44 +110,27 @@ def test_divergence_ends_the_trial_with_its_step(make_trial, worker, data_dir):
     assert [abs(loss) < float("inf") for loss in losses[: step + 1]] == [True] * step + [False]
 
 
-def _rewrite(directory, record):
-    """Writes a changed trial as a trial of its own."""
-    from sweeps.study import trial
-
-    fields = {k: v for k, v in record.items() if k in trial.Trial.__dataclass_fields__}
-    layout.write_json(directory / layout.TRIAL, trial.Trial(**fields).to_json())
-
-
 @pytest.mark.slow
-def test_checkpoint_of_another_model_is_refused_by_name(make_trial, worker, data_dir):
+def test_checkpoint_of_another_model_is_refused_by_name(make_trial, worker):
     directory = make_trial(steps=4, name="small")
-    one = worker()
-    one.run(directory, data_dir)
-    one.end()
+    worker(directory).end()
     other = make_trial(steps=4, name="other", tuning_variant="standard+qk_norm")
     shutil.copytree(directory / layout.CHECKPOINTS, other / layout.CHECKPOINTS)
-    one.run(other, data_dir)
-    outcome, error = one.end()
+    outcome, error = worker(other).end()
     assert outcome == "failed"
     assert "is of another model" in error
     assert "_ln']" in error
     assert status.read(other)["state"] == "failed"
     same_model = make_trial(index=1, steps=4, name="third")
     shutil.copytree(directory / layout.CHECKPOINTS, same_model / layout.CHECKPOINTS)
-    one.run(same_model, data_dir)
-    assert "belongs to trial" in one.end()[1]
+    assert "belongs to trial" in worker(same_model).end()[1]
     assert attempts.last_error(same_model)["retry"] is False
 
 
 def test_truncated_last_line_is_no_measurement(tmp_path):
-    attempt = tmp_path / layout.ATTEMPTS / "1"
-    attempt.mkdir(parents=True)
-    layout.write_json(attempt / measurements.RESUMED, {"global_step": 0})
-    writer = measurements.Writer(attempt)
     row = {"kind": "train", "global_step": 0, "loss": 1.5, "grad_norm": 0.5}
-    writer.append([row, {**row, "global_step": 1}])
-    writer.close()
-    path = attempt / measurements.FILE
+    attempt = begin_attempt(tmp_path, [row, {**row, "global_step": 1}])
+    path = attempt.directory / measurements.FILE
     whole = path.read_bytes()
     for cut in range(len(whole)):
         path.write_bytes(whole[:cut])
@@ -178,15 +143,12 @@ def test_truncated_last_line_is_no_measurement(tmp_path):
 def test_curve_is_cut_where_the_next_attempt_resumed(tmp_path):
     """Attempt 1 got to step 6 and was resumed at 4; attempt 2 counts from there."""
     for number, resumed, steps in ((1, 0, range(6)), (2, 4, range(4, 8))):
-        attempt = tmp_path / layout.ATTEMPTS / str(number)
-        attempt.mkdir(parents=True)
-        layout.write_json(attempt / measurements.RESUMED, {"global_step": resumed})
-        writer = measurements.Writer(attempt)
+        rows = []
         for step in steps:
-            train = {"kind": "train", "global_step": step, "loss": number + step / 10}
-            evaluation = {"kind": "eval", "global_step": step + 1, "test/loss": number}
-            writer.append([train, evaluation] if step % 2 else [train])
-        writer.close()
+            rows.append({"kind": "train", "global_step": step, "loss": number + step / 10})
+            if step % 2:
+                rows.append({"kind": "eval", "global_step": step + 1, "test/loss": number})
+        begin_attempt(tmp_path, rows, resumed).end("killed")
     (tmp_path / layout.ATTEMPTS / "3").mkdir()  # died before it knew where to resume
     measurements.publish(tmp_path)
     rows = equality.rows(tmp_path, layout.MEASUREMENTS)
@@ -214,28 +176,13 @@ def test_leases(tmp_path):
     with pytest.raises(lease.LostError):
         first.beat()
     second.beat()
-    path = second.directory / lease.LEASE
-    record = json.loads(path.read_text())
-    layout.write_json(path, {**record, "pid": 2**22 - 1})
-    assert lease.claim(tmp_path).number == 3
-    third = tmp_path / layout.ATTEMPTS / "3"
-    record = json.loads((third / lease.LEASE).read_text())
-    layout.write_json(third / lease.LEASE, {**record, "boot_id": "another host"})
+    change_lease(second, pid=2**22 - 1)
+    third = lease.claim(tmp_path)
+    assert third.number == 3
+    change_lease(third, boot_id="another host")
     assert lease.claim(tmp_path) is None
     old = time.time() - 121
-    os.utime(third / lease.HEARTBEAT, (old, old))
+    os.utime(third.directory / lease.HEARTBEAT, (old, old))
     assert lease.claim(tmp_path).number == 4
     (tmp_path / layout.ATTEMPTS / "4" / lease.LEASE).write_text("")  # the host crashed
     assert lease.claim(tmp_path).number == 5
-
-
-def test_two_claims_at_once_have_one_winner(tmp_path):
-    import concurrent.futures
-
-    for round_number in range(20):
-        folder = tmp_path / str(round_number)
-        folder.mkdir()
-        with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            won = [c for c in pool.map(lease.claim, [folder] * 8) if c]
-        assert [claim.number for claim in won] == [1]
-        assert os.listdir(folder / layout.ATTEMPTS) == ["1"]

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.records import attempts, layout, lease, measurements, status
+from sweeps.records import attempts, status
 from sweeps.records.attempts import End
 from sweeps.scheduling.retry_policy import Next, RetryPolicy
+from tests.sweeps.conftest import begin_attempt
 
 
 def _count(*ends):
@@ -71,8 +72,7 @@ def trial(tmp_path):
     directory = tmp_path / "compare/laser/digits_vit_jax/trial_1"
 
     def attempt(outcome, step, **fields):
-        made = lease.claim(directory)
-        layout.write_json(made.directory / measurements.RESUMED, {"global_step": step})
+        made = begin_attempt(directory, resumed=step)
         state = "pending" if outcome == "preempted" else "failed"
         status.write(directory, state, global_step=step, reason="as told")
         made.end(outcome, **fields)

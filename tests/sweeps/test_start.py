@@ -21,6 +21,8 @@ LIBRARIES = (
     "tensorflow_datasets",
     "cv2",
     "scipy",
+    "torch",
+    "algoperf",
 )
 MEMORY = {
     "workload": "c4_lm_234m",
@@ -86,7 +88,11 @@ def test_a_whole_run_loads_no_large_library_into_the_driver(
 def test_status_and_plan_take_less_than_a_second(tmp_path, make_trial, environment):
     """Of this process's own CPU time, which other processes on the machine hardly change."""
     directory = make_trial().parents[3]
-    for command in (["status", str(directory)], ["plan", "--config=digits_vit_quick"]):
+    for command in (
+        ["status", str(directory)],
+        ["plan", "--config=digits_vit_quick"],
+        ["plan", "--config=algoperf_imagenet_vit_paper"],
+    ):
         output = _run(environment, command)
         assert float(output.split("CPU seconds:")[1]) < 1.0
 

@@ -18,6 +18,7 @@ from sweeps.launchers import table as launchers
 from sweeps.records import layout, lease, measurements, status, submissions
 from sweeps.scheduling import cancel
 from sweeps.study import config, keys, selection, space, study, study_directory, trial
+from tests.sweeps.conftest import begin_attempt, begin_stage
 from workloads.__main__ import main as workloads_main
 
 
@@ -35,13 +36,6 @@ def test_demo_is_the_papers_protocol_small():
     assert [t.seed for t in compared] == [0, 1, 2] * 8
     values = {t.variant: t.variant_hyperparameters for t in compared}
     assert values == {row: {"tau": 0.9} if row.endswith("+temp") else {} for row in rows}
-
-
-def test_paper_study_is_the_full_protocol():
-    trials = _study("imagenet_vit_paper").trials("tune")
-    assert len(trials) == 50
-    first = trials[0]
-    assert (first.steps, first.batch_size, first.step_hint) == (167_999, 1024, 167_999)
 
 
 @pytest.mark.parametrize(
@@ -139,14 +133,12 @@ def test_what_ids_leave_out_may_change_until_a_trial_is_finished(make_study):
     """A trial that failed is tried again, perhaps because of the change."""
     changes = {"workload": "pydoc_lm", "points": 4, "variants": "standard", "seeds": 1}
     made = make_study(**changes)
-    study_directory.prepare(made)
-    trials = study_directory.materialise(made, "tune", made.trials("tune"))
+    trials = begin_stage(made)
     states = ("pending", "failed", "diverged", "done")
     for record, state in zip(trials, states, strict=True):
         layout.write_json(made.directory / record.path / layout.STATUS, {"state": state})
     again = make_study(**changes, remat=True, checkpoint_every=8, **{"mesh.data": 1})
-    study_directory.prepare(again)
-    standing = study_directory.materialise(again, "tune", again.trials("tune"))
+    standing = begin_stage(again)
     assert [record.id for record in standing] == [record.id for record in trials]
     after, before = (True, 8, 1), (False, 4, 0)
     changed = [(new.remat, new.checkpoint_every, new.mesh[0]) for new in standing]
@@ -196,7 +188,7 @@ def test_protocols():
         ({"param_dtype": "bfloat16"}, "digits_vit has no param_dtype 'bfloat16'.*c4_lm"),
         ({"mesh.tensor": 2}, r"digits_vit has no mesh \(fsdp, tensor\) \(1, 2\)"),
         ({"paper_table": "vit"}, "unknown paper_table 'vit'"),
-        ({"space": "nowhere.json"}, "no search space"),
+        ({"space": "papr"}, "no search space 'papr'.*paper_adamw, paper_nadamw"),
         ({"checkpoint_every": 30, "eval_every": 20}, "multiple of eval_every"),
         ({"name": "a/b"}, "name is 'a/b'; it must be a name without '/'"),
         ({"steps": -1}, "steps is -1"),
@@ -224,6 +216,20 @@ def test_protocols():
         ({"variants": ",".join(["standard"] * 1000)}, "give each variant once, 1 to 100 of them"),
         ({"space": "s" * 300}, "space is 's+"),
         ({"remat": "maybe"}, "remat is 'maybe'; it must be True or False"),
+        ({"workload": "c4_lm_301m"}, "'c4_lm_301m' is called 'c4_lm'"),
+        ({"diagnostics": -1}, "diagnostics is -1; it must be 0 to"),
+        ({"diagnostics": 5, "diagnostics_examples": 0}, "must be 1 to"),
+        ({"diagnostics": 5, "batch_size": 4}, "set --config.diagnostics_examples=4 or fewer"),
+        ({"microbatches": 0}, "microbatches is 0; it must be 1 to"),
+        ({"microbatches": 3, "batch_size": 8}, "cannot be divided into 3 microbatches"),
+        (
+            {"microbatches": 2, "workload": "librispeech_conformer", "variants": "standard"},
+            "BatchNorm takes its statistics over a",
+        ),
+        (
+            {"microbatches": 2, "workload": "algoperf:imagenet_vit"},
+            "AlgoPerf's own models draw dropout for",
+        ),
     ],
 )
 def test_what_cannot_run_is_refused_before_anything_is_made(changes, message):
@@ -326,12 +332,9 @@ def test_selection_by_hand(lost, mode):
 
 
 def _ended(directory, accuracy, state="done"):
-    status.write(directory, state, global_step=2)
-    attempt = directory / layout.ATTEMPTS / "1"
-    attempt.mkdir(parents=True, exist_ok=True)
-    layout.write_json(attempt / measurements.RESUMED, {"global_step": 0})
     row = {"kind": "eval", "global_step": 2, "validation/accuracy": accuracy}
-    (attempt / measurements.FILE).write_text(json.dumps(row) + "\n")
+    begin_attempt(directory, [row]).end(state)
+    status.write(directory, state, global_step=2)
 
 
 def test_a_stale_running_over_done_is_selected_by(tmp_path):
@@ -362,8 +365,7 @@ def tuned(make_study):
         points = 1 + max(point for point, _ in values)
         changes = {"points": points, "tuning_seeds": 3, "protocol": protocol, **changes}
         made = make_study(**changes)
-        study_directory.prepare(made)
-        for record in study_directory.materialise(made, "tune", made.trials("tune")):
+        for record in begin_stage(made):
             value = values.get((record.point, record.seed), 0.1)
             state = value if isinstance(value, str) else "done"
             _ended(made.directory / record.path, 0.99 if state == value else value, state)
@@ -527,8 +529,7 @@ def test_impossible_settings_in_a_study_record(tmp_path, capsys, command, change
 @pytest.mark.parametrize("content", ["{}", "[]", '{"trials": "abc"}', '{"trials": [{}]}'])
 def test_damaged_lists_of_trials_are_named_by_cancel(tmp_path, capsys, content):
     resolved = _study("digits_vit_quick", experiment_dir=tmp_path)
-    study_directory.prepare(resolved)
-    study_directory.materialise(resolved, "tune", resolved.trials("tune"))
+    begin_stage(resolved)
     path = resolved.directory / "tune" / layout.TRIALS
     path.write_text(content)
     assert main(["cancel", str(resolved.directory)]) == 2
@@ -541,8 +542,7 @@ def test_damaged_lists_of_trials_are_named_by_cancel(tmp_path, capsys, content):
 )
 def test_a_finished_study_is_not_cancelled(tmp_path, capsys, last_state, is_cancelled):
     resolved = _study("digits_vit_quick", experiment_dir=tmp_path, protocol="grid")
-    study_directory.prepare(resolved)
-    trials = study_directory.materialise(resolved, "grid", resolved.trials("grid"))
+    trials = begin_stage(resolved, "grid")
     for record in trials:
         state = last_state if record is trials[-1] else "done"
         steps = {"global_step": record.steps, "steps": record.steps}
@@ -560,9 +560,13 @@ def test_a_finished_study_is_not_cancelled(tmp_path, capsys, last_state, is_canc
             for value in ("-1", "0", "nan", "inf", "1e400", "80GB", "")
         ),
         *(f"tensors x --examples={n}" for n in ("-1", "0", "1e9")),
+        *(
+            f"evaluate x --suite=pydoc --data_dir={path}"
+            for path in ("~nobody_of_that_name/x", "$DATA/x", "gs://bucket/x")
+        ),
     ],
 )  # fmt: skip
-def test_numbers_of_commands_are_positive_finite_and_bounded(capsys, arguments):
+def test_numbers_of_commands_are_bounded_and_paths_those_of_a_disk(capsys, arguments):
     with pytest.raises(SystemExit) as raised:
         main(arguments.split())
     assert raised.value.code == 2
@@ -669,15 +673,6 @@ PATH_KEYS = {
 }
 
 
-@pytest.mark.parametrize("key", PATH_KEYS)
-def test_a_path_of_the_home_directory(key, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    shutil.copy(space.SHIPPED / "paper_adamw.json", tmp_path / "x.json")
-    overrides = [f"--config.{key}=~/x.json"]
-    made = study.resolve(config.parse(PATH_KEYS[key], overrides), planning=True)
-    assert made.settings[key] == str(tmp_path / "x.json")
-
-
 def test_every_key_of_a_path_is_read_as_one():
     named = {name for name, key in keys.every().items() if key.allowed is config_keys.PATH}
     assert named == {*PATH_KEYS, "finetune_from"}
@@ -694,20 +689,25 @@ def test_an_impossible_path_is_refused_by_its_key(key, path, tmp_path, capsys, m
 
 
 @pytest.mark.parametrize(
-    ("overrides", "path"),
+    ("name", "overrides", "key", "path"),
     [
-        (["finetune_from=~/other"], "other"),
-        (["finetune_from=other", "experiment_dir=~/e"], "e/other"),
+        *((name, [f"{key}=~/x.json"], key, "x.json") for key, name in PATH_KEYS.items()),
+        ("~/mine.py:quick", ["finetune_from=~/other"], "finetune_from", "other"),
+        (
+            "~/mine.py:quick",
+            ["finetune_from=other", "experiment_dir=~/e"],
+            *("finetune_from", "e/other"),
+        ),
     ],
 )
-def test_a_study_and_where_it_starts_lie_in_the_home_directory(
-    overrides, path, tmp_path, monkeypatch
-):
+def test_a_path_of_the_home_directory(name, overrides, key, path, tmp_path, monkeypatch):
+    """Of a study, of its keys, and of the study that it starts from."""
     monkeypatch.setenv("HOME", str(tmp_path))
+    shutil.copy(space.SHIPPED / "paper_adamw.json", tmp_path / "x.json")
     shutil.copy(config.SHIPPED / "digits_vit.py", tmp_path / "mine.py")
     changes = [f"--config.{override}" for override in overrides]
-    made = study.resolve(config.parse("~/mine.py:quick", changes), planning=True)
-    assert made.settings["finetune_from"] == str(tmp_path / path)
+    made = study.resolve(config.parse(name, changes), planning=True)
+    assert made.settings[key] == str(tmp_path / path)
 
 
 def test_data_named_by_a_variable_is_written_down_once(tmp_path, monkeypatch):

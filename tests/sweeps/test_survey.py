@@ -13,6 +13,7 @@ from sweeps.monitoring import progress, survey
 from sweeps.monitoring.survey import StageRow, StudyReader, Survey, TrialStatus
 from sweeps.records import layout, lease, status, submissions
 from sweeps.study import study_directory
+from tests.sweeps.conftest import begin_stage, change_lease
 from tests.sweeps.simulation.counted_files import counted_files
 
 
@@ -25,10 +26,7 @@ def begin(make_study):
 
     def make(**changes):
         resolved = make_study(**changes)
-        study_directory.prepare(resolved)
-        trials = resolved.trials(resolved.stages[0])
-        study_directory.materialise(resolved, resolved.stages[0], trials)
-        return resolved.directory, trials
+        return resolved.directory, begin_stage(resolved, resolved.stages[0])
 
     return make
 
@@ -131,14 +129,12 @@ def test_damaged_files_are_named(begin):
     directory, trials = begin(points=3)
     paths = [directory / trial.path for trial in trials]
     for path in paths[1:]:
-        lease.claim(path)
+        attempt = lease.claim(path)
         _write(path, "running", 4)
     (paths[1] / "attempts/1" / lease.LEASE).write_text('{"host": "el')
     # Of another host, whose heartbeat is gone: nobody can say whether it lives.
-    attempt = paths[2] / "attempts/1"
-    record = layout.read_json(attempt / lease.LEASE)
-    layout.write_json(attempt / lease.LEASE, {**record, "boot_id": "another"})
-    (attempt / lease.HEARTBEAT).unlink()
+    change_lease(attempt, boot_id="another")
+    (attempt.directory / lease.HEARTBEAT).unlink()
     for content in (
         b'{"state": "do',
         b"\xff\xfe",

@@ -9,10 +9,11 @@ import jax
 import numpy as np
 import pytest
 
+from attention import registry as variants
 from sweeps.job import trainer
 from sweeps.records import layout, status
-from sweeps.study import study_directory
 from sweeps.training import train_step
+from tests.sweeps.conftest import begin_stage
 from workloads import registry
 
 pytestmark = pytest.mark.slow
@@ -21,9 +22,7 @@ pytestmark = pytest.mark.slow
 def test_a_fifty_trial_sweep_compiles_its_train_step_once(make_study, data_dir):
     """50 points in one process, counted where XLA is asked for an executable."""
     study = make_study(points=50, steps=1, eval_every=1, batch_size=8)
-    study_directory.prepare(study)
-    trials = study.trials("tune")
-    study_directory.materialise(study, "tune", trials)
+    trials = begin_stage(study)
     one = trainer.Trainer()
     for trial in trials:
         one.run(study.directory / trial.path, data_dir)
@@ -52,8 +51,6 @@ POINT = {
 
 
 def _three_losses(data_dir, variant="laser", **point):
-    from attention import registry as variants
-
     workload = registry.make("digits_vit", variants.get(variant))
     step_function = train_step.TrainStep(workload, "nadamw")
     state = step_function.first_state(0)
@@ -140,35 +137,7 @@ def test_eight_devices_give_the_losses_of_one(data_dir, environment):
     assert one_metrics == pytest.approx(eight_metrics, rel=2e-3)
 
 
-def test_batches_that_do_not_divide_are_refused(data_dir, environment):
-    code = (
-        "from workloads import registry;"
-        "w = registry.make('digits_vit');"
-        f"next(w._build_input_queue(0, 'train', {data_dir!r}, 12))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env=environment(XLA_FLAGS="--xla_force_host_platform_device_count=8"),
-    )
-    assert "batch_size 12 cannot be divided over 8 devices" in done.stderr
-
-
-def test_the_driver_loads_neither_jax_nor_tensorflow(data_dir, environment):
-    code = (
-        "import sys; from sweeps import __main__; from sweeps.monitoring import view, plan;"
-        "from sweeps.scheduling import driver, preflight; from sweeps.study import config, study;"
-        "s = study.resolve(config.parse('digits_vit_demo', []));"
-        f"from workloads.images import digits; digits.check({data_dir!r});"
-        "bad = {'jax', 'tensorflow', 'flax'} & set(sys.modules); assert not bad, bad"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment())
-
-
 def test_bfloat16_compute_trains(data_dir):
-    from attention import registry as variants
-
     workload = registry.make("digits_vit", variants.get("laser+qk_norm"), "bfloat16")
     step_function = train_step.TrainStep(workload, "nadamw")
     state = step_function.first_state(0)

@@ -13,7 +13,7 @@ from sweeps import __main__ as command
 from sweeps.monitoring import progress, view
 from sweeps.monitoring.survey import StudyReader, Survey, TrialStatus
 from sweeps.records import lease, status
-from sweeps.study import study_directory
+from tests.sweeps.conftest import begin_stage
 
 CODE = (
     "import pathlib, sys; from sweeps.monitoring import view; "
@@ -25,9 +25,7 @@ CODE = (
 def begun(make_study):
     """A grid of two trials, one of them running: the directory, the trials, their directories."""
     resolved = make_study(protocol="grid", points=2, variants="standard", name="watched")
-    study_directory.prepare(resolved)
-    trials = resolved.trials("grid")
-    study_directory.materialise(resolved, "grid", trials)
+    trials = begin_stage(resolved, "grid")
     directories = [resolved.directory / trial.path for trial in trials]
     lease.claim(directories[0])
     status.write(directories[0], "running", global_step=4, steps=12, step_seconds=2.0)
@@ -105,15 +103,6 @@ def test_a_run_in_a_log(begun, capsys, monkeypatch):
         f"{paths[1]} done [1/2]",
         f"{paths[0]} failed: KeyError: 'x' [2/2]",
         "    last line",
-    ]
-
-
-def test_durations_as_people_say_them():
-    assert [view.duration(s) for s in (80, 300, 7200, 200_000)] == [
-        "80 s",
-        "5 min",
-        "2.0 h",
-        "2.3 days",
     ]
 
 

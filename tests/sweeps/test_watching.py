@@ -5,17 +5,12 @@ import json
 
 import pytest
 
-from sweeps.records import event_files, layout, lease, measurements
+from sweeps.records import event_files, layout, measurements
 from sweeps.scheduling import preflight
 from sweeps.study import trial as trials
 from sweeps.training import trace
+from tests.sweeps.conftest import begin_attempt
 from workloads.storage import tfrecord
-
-
-def _attempt(directory, resumed):
-    attempt = lease.claim(directory)
-    layout.write_json(attempt.directory / measurements.RESUMED, {"global_step": resumed})
-    return attempt
 
 
 def _events(directory):
@@ -44,11 +39,9 @@ def test_a_resumed_trial_shows_every_point_once(tmp_path):
              *map(_train, (4, 5))]),
         (4, [_train(4, step_seconds=0.25, model_flop_utilisation=None), _train(5)]),
     ):  # fmt: skip
-        attempt = _attempt(tmp_path, resumed)
-        writer, events = (
-            measurements.Writer(attempt.directory),
-            event_files.EventFile(attempt, resumed),
-        )
+        attempt = begin_attempt(tmp_path, resumed=resumed)
+        writer = measurements.Writer(attempt.directory)
+        events = event_files.EventFile(attempt, resumed)
         for row in rows:
             writer.append([row])
             events.append([row])

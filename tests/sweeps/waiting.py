@@ -13,12 +13,12 @@ def absent(engine, reason):
     end(f"no {engine} here: {reason}")
 
 
-def wait(condition, what, timeout_s=120.0):
+def wait(condition, what="", timeout_s=120.0, every=0.1):
     """Returns what `condition()` returns once that is true; fails after the timeout, 120 s."""
     deadline = time.monotonic() + timeout_s
     while not (answer := condition()):
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.1)
+        time.sleep(every)
     return answer
 
 

@@ -32,11 +32,6 @@ def _mid_training(drivers, *, again=False):
     return points
 
 
-def _finish(drivers, process):
-    code, output = drivers.finish(process, 900)
-    assert code == 0, output
-
-
 @pytest.fixture(scope="session")
 def undisturbed(make_undisturbed):
     """The directory of the same study on this host, never interrupted."""
@@ -66,7 +61,7 @@ def test_jobs_killed_requeued_and_told_to_stop(drivers, undisturbed, cluster, wa
         fault(point)
         expected[point] = [outcome, "done"]
         jobs[point] = 2 if fault is kill else 1
-    _finish(drivers, process)
+    drivers.finish(process, timeout=900)
     assert equality.problems(drivers.study, undisturbed) == []
     assert {point: equality.outcomes(drivers.trial(point)) for point in expected} == expected
     assert {point: len(drivers.handles()[drivers.trial(point)]) for point in jobs} == jobs
@@ -99,7 +94,7 @@ def test_preemption_and_the_loss_of_driver_controller_and_node(
     assert {len(handles) for handles in drivers.handles().values()} == {1}
     for node in ("n1", "n2"):
         cluster.restart(f"slurmd-{node}")
-    _finish(drivers, second)
+    drivers.finish(second, timeout=900)
     assert equality.problems(drivers.study, undisturbed) == []
     assert have_saved()
 
@@ -111,7 +106,7 @@ def test_a_trial_over_two_nodes_is_saved_by_both_and_goes_on(drivers, cluster, w
     process = drivers.run(**{**SLURM, "points": 1, "slurm.nodes": 2, "slurm.setup": setup})
     wait_for(lambda: _mid_training(drivers), "training")
     cluster.run("scancel", "--signal=TERM", drivers.handles()[drivers.trial(0)][-1])
-    _finish(drivers, process)
+    drivers.finish(process, timeout=900)
     directory = drivers.trial(0)
     assert equality.outcomes(directory) == ["preempted", "done"]
     assert layout.read_json(directory / layout.TRIAL)["hardware"]["process_count"] == 2
@@ -123,9 +118,8 @@ def test_a_half_done_local_study_moves_to_slurm(drivers, cluster, undisturbed, w
     process = drivers.run(**STUDY)
     wait_for(lambda: _mid_training(drivers), "training")
     process.terminate()
-    code, output = drivers.finish(process, 300)
-    assert code == 130, output
-    _finish(drivers, drivers.run(**SLURM))
+    drivers.finish(process, 130, timeout=300)
+    drivers.finish(drivers.run(**SLURM), timeout=900)
     assert equality.problems(drivers.study, undisturbed) == []
     outcomes = [equality.outcomes(drivers.trial(point)) for point in POINTS]
     assert ["preempted", "done"] in outcomes
