@@ -1,5 +1,7 @@
 """Python's documentation as records: split by document, no paragraph twice, the same every time."""
 
+import ast
+import gc
 import json
 import math
 import shutil
@@ -97,6 +99,30 @@ x = "no docstring"
         "inner",
         "last",
     ]
+
+
+class _Parser:
+    """Garbage that parses when it is collected."""
+
+    def __init__(self) -> None:
+        self.cycle = self
+
+    def __del__(self) -> None:
+        ast.parse("x = 1")
+
+
+def test_a_finalizer_may_parse_too() -> None:
+    source = Path(ast.__file__).read_bytes()
+    thresholds = gc.get_threshold()
+    try:
+        gc.set_threshold(50)
+        for _ in range(40):
+            _Parser()
+        names = {node.name for node in pydoc_text.syntax_tree(source).body if hasattr(node, "name")}
+        assert gc.isenabled()
+    finally:
+        gc.set_threshold(*thresholds)
+    assert {"parse", "literal_eval"} <= names
 
 
 def test_paragraphs_are_kept_once() -> None:

@@ -19,6 +19,7 @@ frequencies). Before the first token of a record stands the separator, as in a d
 
 import ast
 import functools
+import gc
 import hashlib
 import inspect
 import itertools
@@ -134,10 +135,24 @@ def docstrings(source: bytes) -> list[str]:
 
     Raises SyntaxError for a source that is no Python.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # invalid escapes in old sources
-        tree = ast.parse(source)
-    return [inspect.cleandoc(text) for text in _walk(tree)]
+    return [inspect.cleandoc(text) for text in _walk(syntax_tree(source))]
+
+
+def syntax_tree(source: bytes) -> ast.Module:
+    """Returns the syntax tree of a module. Raises SyntaxError for a source that is no Python.
+
+    Garbage is not collected meanwhile: Python 3.11 raises SystemError where a finalizer parses,
+    too, as it does when asyncio logs a lost exception (python/cpython#106905).
+    """
+    is_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes in old sources
+            return ast.parse(source)
+    finally:
+        if is_collecting:
+            gc.enable()
 
 
 def _walk(node: ast.AST) -> Iterator[str]:
