@@ -17,7 +17,7 @@ and ours, in bfloat16 and float32, and compares with float64: ‖out − ref‖/
 FILE.npz holds <layer>/query, /key, /value, as `python -m sweeps tensors` writes them (format:
 attention/verification/cached_tensors.py). Without files normal tensors are drawn. A tensor of the
 paper's shape takes about 6 s on two CPU cores, so its 4,800 take 8 hours.
-then: python -m analysis reconstruction reconstruction.json
+The paper's figures stand beside those in bfloat16.
 """
 
 
@@ -117,10 +117,7 @@ def _reconstruct(options: argparse.Namespace) -> int:
     record = reconstruction.document(tensors, source, options.causal)
     reconstruction.write(record, options.out)
     print(reconstruction.text(record, by_layer=not options.files))
-    print(
-        f"wrote {options.out}; beside the paper: python -m analysis reconstruction "
-        f"{files.quoted(options.out)}"
-    )
+    print(f"wrote {options.out}")
     return 0
 
 

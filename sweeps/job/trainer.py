@@ -20,7 +20,7 @@ from sweeps.launchers.protocol import AGAIN
 from sweeps.records import disk, layout, lease, outages, status
 from sweeps.study import trial as trials
 from sweeps.study.trial import Trial
-from workloads import init2winit_specs
+from workloads import catalog, init2winit_specs
 
 
 class End(NamedTuple):
@@ -219,5 +219,8 @@ def _note_provenance(record: Any, attempt: lease.Attempt, program: Any, data_dir
     directory, count = attempt.trial_directory, attempt.number - 1
     precision = record.matmul_precision
     meta = provenance.meta_data(program.workload, record.seed, data_dir, precision)
+    meta["model_flops_per_step"] = catalog.get(record.workload).step_flops(
+        record.variant, record.batch_size
+    )
     layout.write_json(directory / f"meta_data_{count}.json", meta)
     provenance.note_hardware(directory / layout.TRIAL)

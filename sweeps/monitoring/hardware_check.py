@@ -6,10 +6,9 @@
     processes   updates of one trial by two processes, each with devices of its own, against one
 
 Each part has a process of its own, so that devices are free for the next one. This process loads no
-JAX. Every result is printed and written as soon as it is known; `python -m analysis hardware FILE`
-prints the file. Verdicts: ok; WRONG (an error beyond its limit, other losses); DIFFERS (more
-than calibration.TOLERANCE from the prediction); FAILED (with the error); measured (nothing was
-predicted); not here (with what is missing).
+JAX. Every result is printed and written as soon as it is known. Verdicts: ok; WRONG (an error
+beyond its limit, other losses); DIFFERS (more than calibration.TOLERANCE from the prediction);
+FAILED (with the error); measured (nothing was predicted); not here (with what is missing).
 """
 
 import dataclasses
@@ -36,7 +35,6 @@ _VARIANTS = ("standard", "laser")
 _TIMED = 10
 _LIMIT_S = 300.0
 
-# As analysis reads them (analysis/views/hardware.py).
 FORMAT = "attnperf-hardware-1"
 BAD = ("WRONG", "DIFFERS", "FAILED")
 
@@ -99,7 +97,7 @@ def run(out: pathlib.Path, parts: tuple[str, ...]) -> bool:
             print(f"{result.verdict:9s} {part}: {result.what}: {result.summary}", flush=True)
     counts = ", ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts))
     minutes = (time.monotonic() - started) / 60
-    print(f"{out}: {counts} in {minutes:.1f} min; python -m analysis hardware {files.quoted(out)}")
+    print(f"{out}: {counts} in {minutes:.1f} min")
     return not set(verdicts) & set(BAD)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from attention import table
 from workloads.base import errors
 
 
@@ -56,7 +57,8 @@ class WorkloadSpec:
     train_examples: in the training split, 0 where the data that was prepared decides.
     unit: what throughput counts, units of it an example: 1024 tokens, 1 image. flops: a training
     step's model FLOP per example, forward and backward, of standard attention and without what
-    rematerialisation repeats; None where no formula is kept.
+    rematerialisation repeats; attention_flops: the part of QKᵀ and A·V in it, one half each. Both
+    are None where no formula is kept.
     """
 
     name: str
@@ -81,6 +83,7 @@ class WorkloadSpec:
     unit: str = "examples"
     units: int = 1
     flops: float | None = None
+    attention_flops: float | None = None
     # Wall time of one update of batch_size examples, and where the figure is from: what
     # `sweeps plan` reckons with.
     step_seconds: float | None = None
@@ -91,6 +94,17 @@ class WorkloadSpec:
     example_cpu_ms: float | None = None
     # The accelerators that the workload is planned for (sweeps/training/accelerators.py).
     topology: str = ""
+
+    def step_flops(self, variant: str, batch_size: int) -> float | None:
+        """Returns a training step's model FLOP with a variant, None where no formula is kept.
+
+        As `flops`, but A·V counts by the width of the mechanism's values: both maps of a pair of
+        differential attention weigh values of twice the size.
+        """
+        if self.flops is None or self.attention_flops is None:
+            return None
+        wider = table.value_size(variant, 1) - 1
+        return float(batch_size * (self.flops + wider * self.attention_flops / 2))
 
     def step_time(self, batch_size: int) -> tuple[float | None, str]:
         """Returns the wall time of an update of so many examples, and where the figure is from.

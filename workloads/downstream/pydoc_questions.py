@@ -18,7 +18,6 @@ import dataclasses
 import inspect
 import random
 import re
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -170,10 +169,7 @@ def _functions(document: Document) -> Iterator[_Function]:
         return
     source = (pydoc_text.library_path() / document.name).read_bytes()
     lines = set(document.text.split("\n"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # invalid escapes in old sources
-        tree = ast.parse(source)
-    for node in ast.walk(tree):
+    for node in ast.walk(pydoc_text.syntax_tree(source)):
         if isinstance(node, _FUNCTIONS) and (doc := ast.get_docstring(node)):
             first = " ".join(re.split(r"\n\s*\n", inspect.cleandoc(doc))[0].split())
             if first in lines:

@@ -3,17 +3,20 @@
 Targets and step hint: algoperf/workloads/imagenet_vit/{workload.py,imagenet_jax/workload.py}.
 """
 
+from typing import Any
+
 from workloads.base.workload_spec import WorkloadSpec
 
 
-def _vit_flops(parameters: int, patches: int, layers: int, width: int) -> float:
+def _vit_flops(parameters: int, patches: int, layers: int, width: int) -> dict[str, Any]:
     """Returns a training step's model FLOP per image, forward and backward.
 
     6 per parameter and patch, and 12·layers·width·patches per patch for QKᵀ and A·V, as for
     Transformers on text (arXiv:2204.02311, appendix B). The head, which sees an image once, counts
     as if it saw every patch: 2 % too many, and 9 % with attention pooling.
     """
-    return 6 * parameters * patches + 12 * layers * width * patches**2
+    attention = 12 * layers * width * patches**2
+    return {"flops": 6 * parameters * patches + attention, "attention_flops": attention}
 
 
 def _imagenet(
@@ -35,7 +38,7 @@ def _imagenet(
         head_size=64,
         unit="images",
         train_examples=1_281_167,
-        flops=_vit_flops(parameters, patches=(224 // 16) ** 2, layers=12, width=384),
+        **_vit_flops(parameters, patches=(224 // 16) ** 2, layers=12, width=384),
         # A JPEG of ImageNet's mean size, decoded, cropped and augmented.
         example_cpu_ms=2.3,
         # 69,768 s allowed for 167,999 steps (max_allowed_runtime_sec of the workload).
@@ -64,7 +67,7 @@ def _fashion(
         head_size=16,
         unit="images",
         train_examples=55_000,
-        flops=_vit_flops(parameters, patches=patches, layers=2, width=64),
+        **_vit_flops(parameters, patches=patches, layers=2, width=64),
         target_source="ours",
         stands_in_for="imagenet_vit",
         step_seconds=step_seconds,
@@ -93,7 +96,7 @@ SPECS: tuple[WorkloadSpec, ...] = (
         head_size=16,
         unit="images",
         train_examples=997,
-        flops=_vit_flops(75_018, patches=(32 // 4) ** 2, layers=2, width=64),
+        **_vit_flops(75_018, patches=(32 // 4) ** 2, layers=2, width=64),
         target_source="ours",
         embedded=True,
         stands_in_for="imagenet_vit",

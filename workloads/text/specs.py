@@ -47,8 +47,12 @@ class TransformerSize:
         """
         output = self.vocabulary * self.width
         per_token = 6 * (self.parameters - output + predicted * output)
-        per_token += 12 * self.layers * self.heads * self.head_size * self.context
-        return per_token * self.context
+        return per_token * self.context + self.attention_flops
+
+    @property
+    def attention_flops(self) -> float:
+        """The part of QKᵀ and A·V in `flops`."""
+        return 12 * self.layers * self.heads * self.head_size * self.context**2
 
     def support(self, decoder: bool) -> ModelSupport:
         """Returns what a Transformer of this size can take of a study."""
@@ -93,6 +97,7 @@ def _of_model(name: str) -> dict[str, Any]:
         "unit": "tokens",
         "units": size.context,
         "flops": size.flops(_PREDICTED if is_bert else 1.0),
+        "attention_flops": size.attention_flops,
     }
 
 
