@@ -1,157 +1,201 @@
-"""The report: one HTML file with everything that a study's directory says, verdicts first."""
+"""The report, one HTML file on all studies of a directory, verdicts first; and its charts as files.
+
+The list of the views of a table is here.
+"""
 
 import collections
 import dataclasses
 import datetime
 import json
+import math
+import os
 import pathlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from analysis.compare import families, summary
-from analysis.compare.error_table import ErrorTable
-from analysis.load import paper
-from analysis.load.files.json_records import META_FILE
+import markupsafe
+import pandas as pd
+import vl_convert
+
+from analysis.compare import frames, sentences, summary
+from analysis.compare.error_table import ErrorTable, VariantResult
+from analysis.compare.scaling import families
+from analysis.load import paper, records
 from analysis.load.records import Run
-from analysis.render import html, pictures, style
+from analysis.render import charts, pages, printing
+from analysis.render.charts import Picture, Plot
 from analysis.render.pages import Page
-from analysis.render.pictures import Picture
-from analysis.views import catalog, verdicts
-from analysis.views.table import power
+from analysis.views import diagnostics, downstream, plots, scaling, spikes, time
+from analysis.views import paper as paper_view
+from analysis.views import summary as summary_view
+from analysis.views import table as table_view
+from attention import files
 from sweeps.records import layout
 
-# Which views stand where in a study's section: the first before the verdicts, the results below the
-# table, what was recorded inside the attention layers in a chapter of its own.
-BEFORE_VERDICTS = ("effects",)
-RESULTS = ("intervals", "curves", "hyperparameters", "time", "spikes", "downstream")
-INSIDE = ("diagnostics",)
-
-# Keys of `versions` in the order that a reader looks for them; the others follow.
-FIRST = ("python", "jax", "jaxlib", "flax", "optax")
+# What the page takes of the bundle of Vega's libraries.
+LIBRARIES = "window.vegaEmbed = vegaEmbed;"
 UNKNOWN = "not recorded"
-# Groups of a study's keys, of which one says who ran it (sweeps/launchers/table.py).
-_ENGINES = {"local", "slurm", "ray", "kubernetes"}
+# A trial's records; what the second says replaces what the first does.
+RECORDS = (records.META_FILE, layout.TRIAL)
+# Keys of `versions` in the order that a reader looks for them; the others follow.
+FIRST_VERSIONS = ("python", "jax", "jaxlib", "flax", "optax")
+# Sections of a study's configuration, of which one describes the engine that ran it
+# (sweeps/launchers/table.py).
+ENGINES = {"local", "slurm", "ray", "kubernetes"}
+
+# Charts and pages of a study's results: what comes between the verdicts and the attention layers.
+RESULTS = (plots.CURVES, plots.HYPERPARAMETERS, *time.PLOTS, *downstream.PLOTS)
+RESULT_PAGES = (time.page, spikes.page, downstream.page)
 
 
-def page(tables: Sequence[ErrorTable], directory: pathlib.Path) -> str:
-    """Returns the page on `tables`, one section each; figures are inside it as data."""
-    style.distinguish(row.variant for table in tables for row in table.rows)
-    sections = [_section(number, table) for number, table in enumerate(tables)]
-    answer, answer_pictures = _answer(tables)
+def page(tables: Sequence[ErrorTable], directory: pathlib.Path, folder: pathlib.Path) -> str:
+    """Returns the report on `tables`, a section each, of the studies in `directory`. It links to
+    their files relative to `folder`, where the report will be."""
+    labels = {row.variant: row.label for table in tables for row in table.rows}
+    answer, answer_pictures = _answer(tables, labels)
     names = list(dict.fromkeys(table.study.name for table in tables))
-    title = names[0] if len(names) == 1 else f"{directory.resolve().name}: {len(names)} studies"
-    laws, drawn = scaling_laws(tables)
-    # The paper's tables, those first that a study here stands beside.
-    view, beside = catalog.get("paper"), {table.study.paper_table for table in tables}
-    printed = view.pages(sorted(view.PRINTED, key=lambda key: key not in beside))
-    return html.render(
+    laws = families(tables)
+    # The tables of the paper that a study here reproduces come first.
+    reproduced = {table.study.paper_table for table in tables}
+    keys = sorted(paper_view.PRINTED, key=lambda key: key not in reproduced)
+    return printing.fill_template(
         "report.html",
-        title=title,
+        title=names[0] if len(names) == 1 else f"{directory.resolve().name}: {len(names)} studies",
         made=f"Report made by attnperf on {datetime.date.today().isoformat()}; figures of the "
         f"paper: {paper.SOURCE}.",
+        bundle=markupsafe.Markup(vl_convert.javascript_bundle(LIBRARIES)),
+        variants=labels,
+        layout=layout,
         answer=answer,
         answer_pictures=answer_pictures,
-        sections=sections,
+        sections=[_section(*place, folder, labels) for place in enumerate(tables)],
         across=len(laws),
-        across_pictures=drawn,
-        appendix=[*laws, *printed],
+        across_pictures=[made for law in laws for made in _pictures(scaling.PLOTS, law, labels)],
+        appendix=[*map(scaling.of_family, laws), *paper_view.pages(keys)],
     )
 
 
-def _answer(tables: Sequence[ErrorTable]) -> tuple[Page | None, list[Picture]]:
-    """Returns the first screen: variants by workloads, over all of them, what the seeds can see;
-    None where nothing is compared. Problems are named in the studies' own sections."""
+def _answer(
+    tables: Sequence[ErrorTable], names: Iterable[str]
+) -> tuple[Page | None, list[Picture]]:
+    """Returns the first screen: variants by workloads, over all of them, what the seeds can detect;
+    None if nothing is compared. Problems are listed in the studies' own sections."""
     try:
-        view, found = catalog.get("summary"), summary.of_tables(tables)
+        found = summary.of_tables(tables)
     except ValueError:  # no baseline, or several: the sections say so
         return None, []
-    drawn = [made for plot in view.PLOTS if (made := pictures.embed(plot, found))]
-    return dataclasses.replace(view.page(found), problems=()), drawn
+    shown = dataclasses.replace(summary_view.page(found), problems=())
+    return shown, _pictures(summary_view.PLOTS, found, names)
 
 
-def _section(number: int, table: ErrorTable) -> dict[str, Any]:
-    """Returns one study and workload: what the template prints of it, in its order."""
+def _section(
+    number: int, table: ErrorTable, folder: pathlib.Path, names: Iterable[str]
+) -> dict[str, Any]:
+    """Returns one study and workload: the values of the template, in its order."""
     name = f"{table.study.name}: {table.metric.title} on {table.workload}"
+    counted = trials(table)
+    seconds = counted.set_index("variant")["seconds"]
     return dict(
         anchor=f"{number}-{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}",
         title=name,
-        headline=verdicts.headline(table),
+        headline=sentences.headline(table),
         description=_description(table),
-        sensitivity=power.sentence(table),
-        verdicts=verdicts.of_table(table),
+        verdicts=sentences.verdicts(table),
         problems=len(table.problems),
-        first_pictures=_pictures(BEFORE_VERDICTS, table),
-        main=catalog.get("table").page(table),
-        pictures=_pictures(RESULTS, table),
-        pages=_pages(RESULTS, table),
-        inside=_pictures(INSIDE, table),
-        inside_pages=_pages(INSIDE, table),
+        first_pictures=_pictures([plots.EFFECTS], table, names),
+        main=table_view.page(table, details=True),
+        pictures=_pictures(RESULTS, table, names),
+        pages=[made for page in RESULT_PAGES if (made := page(table))],
+        inside=_pictures(diagnostics.PLOTS, table, names),
+        inside_page=diagnostics.page(table),
+        paste=[
+            paste_line(table, row, seconds[seconds.index == row.variant])
+            for row in table.rows
+            if row.n
+        ],
+        metric=table.metric,
+        directory=os.path.relpath(table.study.directory, folder),
+        published=table.study.published,
+        trials=counted.to_dict("records"),
         provenance=provenance(table),
         config=configuration(table),
     )
 
 
-def _pictures(names: Iterable[str], table: ErrorTable) -> list[Picture]:
-    """Returns the figures of views, of those that there is something to draw for."""
-    plots = (plot for name in names for plot in getattr(catalog.get(name), "PLOTS", ()))
-    return [made for plot in plots if (made := pictures.embed(plot, table)) is not None]
-
-
-def _pages(names: Iterable[str], table: ErrorTable) -> list[Page]:
-    """Returns the pages of views, of those that have something to say."""
-    makers = (getattr(catalog.get(name), "page", None) for name in names)
-    return [made for page in makers if page and (made := page(table)) is not None]
+def _pictures(figures: Iterable[Plot[Any]], shown: Any, names: Iterable[str]) -> list[Picture]:
+    """Returns the charts of `figures` that there is something to draw for. `names` are all variants
+    of the report."""
+    return [made for plot in figures if (made := charts.embed(plot, shown, names))]
 
 
 def _description(table: ErrorTable) -> str:
     """Returns what was compared, in a sentence or two."""
-    measured = [row for row in table.rows if row.n]
-    seeds = sorted({row.n for row in measured})
-    spread = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0] if seeds else 0)
-    many = "seed" if spread == "1" else "seeds"
-    whom = "1 variant" if len(table.rows) == 1 else f"{len(table.rows)} variants"
-    said = f"{whom}, {spread} {many} each, workload {table.workload}"
-    if table.has_baseline:
-        said += f", baseline {table.baseline_label}"
+    seeds = sorted({row.n for row in table.rows if row.n}) or [0]
+    spread = pages.span(map(str, seeds))
+    parts = [
+        f"{len(table.rows)} variant{'s' * (len(table.rows) > 1)}",
+        f"{spread} seed{'s' * (spread != '1')} each",
+        f"workload {table.workload}",
+    ]
+    if table.baseline_row:
+        parts.append(f"baseline {table.baseline_label}")
     note = f" Data: {table.reference_note}" if table.reference_note else ""
-    return f"{said}.{note}"
+    return f"{', '.join(parts)}.{note}"
 
 
-def scaling_laws(tables: Sequence[ErrorTable]) -> tuple[list[Page], list[Picture]]:
-    """Returns the scaling law of each family of language models (one data set, optimizer,
-    precision, batch size and budget), as pages and as figures: none where a family has one size
-    only."""
-    view, found = catalog.get("scaling"), families.of(tables)
-    drawn = (pictures.embed(plot, family) for family in found for plot in view.PLOTS)
-    return [view.of_family(family) for family in found], [each for each in drawn if each]
+def paste_line(table: ErrorTable, row: VariantResult, seconds: "pd.Series[float]") -> str:
+    """Returns a variant's line for a pull request: n, steps, training time (the `seconds` of its
+    trials) and the deciding metric as mean ± sd over seeds, p after Holm and the verdict."""
+    result = table.of(row)
+    parts = [f"n = {row.n}", f"{row.last_step:,.0f} steps"]
+    if seconds.notna().any():
+        parts.append(f"time {_mean_sd(seconds.mean(), seconds.std(), 1)} s")
+    if result.summary:
+        spread = _mean_sd(result.summary.mean, result.summary.sd, table.metric.digits)
+        parts.append(f"{table.what} {spread}")
+    if result.comparison:
+        p = pages.p_text(result.comparison.p_holm)
+        parts.append(f"p {p} against {table.baseline_label} ({result.comparison.verdict})")
+    return f"{row.label} on {table.workload}: {', '.join(parts)}"
+
+
+def _mean_sd(mean: float, sd: float, digits: int) -> str:
+    return f"{mean:.{digits}f}{f' ± {sd:.{digits}f}' if math.isfinite(sd) else ''}"
+
+
+def trials(table: ErrorTable) -> pd.DataFrame:
+    """Returns one row per trial that the table counts: variant, label, seed, trial (its directory
+    below the study's), the step that validation chose, the metric of each split at it, the
+    seconds of the whole training, nan where undefined; and whether it has logs of attempts."""
+    keys = ["variant", "label", "seed", "trial", "step"]
+    values = frames.seeds(table)
+    frame = values.pivot_table(index=keys, columns="split", values="value", sort=False)
+    seconds = frames.evaluations(table).groupby("trial")["seconds"].max()
+    frame = frame.reindex(columns=layout.SPLITS).reset_index()
+    places = [table.study.directory / trial / layout.ATTEMPTS for trial in frame["trial"]]
+    return frame.assign(
+        seconds=frame["trial"].map(seconds), has_logs=[place.is_dir() for place in places]
+    )
 
 
 def provenance(table: ErrorTable) -> list[tuple[str, str]]:
-    """Returns where a table's numbers come from, as its files say: (name, text) pairs on the trials
-    that the table counts, and on their study."""
+    """Returns where a table's numbers come from, as (name, text) pairs on the trials that the table
+    counts and on their study; what trials disagree on with the number of trials for each."""
     study = table.study
-    points = {row.variant: row.point for row in table.rows}
-    done = [run for run in study.stage(table.stage) if run.state == "done"]
-    runs = [run for run in done if points.get(run.variant) == run.point]
-    records = [(_read(run, layout.TRIAL), _read(run, META_FILE)) for run in runs]
-    own = layout.read_json_if_there(study.directory / layout.STUDY) or {}
+    runs = [run for row in table.rows for run in table.runs(row, ("done",))]
+    record = layout.read_json_if_there(study.directory / layout.STUDY) or {}
+    facts = pd.DataFrame([_facts(run, record) for run in runs] or [_facts(None, record)])
+    seeds = sorted({run.seed for run in runs})
     return [
         ("Study", study.name),
         ("Kind", _kind(table)),
         ("Workload", table.workload),
         ("Protocol", str(study.config.get("protocol") or UNKNOWN)),
-        (
-            "Trials",
-            f"{len(runs)} counted in this table, of {len(study.runs)} in the study, stage "
-            f"{table.stage}",
-        ),
-        ("Seeds", ", ".join(map(str, sorted({run.seed for run in runs}))) or "none"),
-        ("Steps", _several(str(run.steps or run.last_step or UNKNOWN) for run in runs)),
-        ("Commit", _commits(own, records)),
-        ("Versions", _several(_versions(own, *pair) for pair in records) or _versions(own, {}, {})),
-        ("Devices", _several(_devices(*pair) for pair in records)),
-        ("Host", _several(_host(*pair) for pair in records)),
+        ("Stage", table.stage),
+        ("Trials", f"{len(runs)} in this table, {len(study.runs)} in the study"),
+        ("Seeds", ", ".join(map(str, seeds)) or "none"),
+        *((str(name), _agreed(texts)) for name, texts in facts.items()),
     ]
 
 
@@ -162,71 +206,82 @@ def _kind(table: ErrorTable) -> str:
     return f"a study of attnperf{trainer}" if table.study.config else f"runs{trainer}"
 
 
+def _facts(run: Run | None, study_record: dict[str, Any]) -> dict[str, str]:
+    """Returns how a trial was run, as the files of the trial say, else those of its study; the
+    study's problems name a file that cannot be read."""
+    parts = [study_record]
+    if run:
+        parts += [records.read_json(run.path / file, run.name, []) or {} for file in RECORDS]
+    parts.append(parts[-1].get("hardware") or {})
+    record = {key: value for part in parts for key, value in part.items() if value}
+    versions = record.get("versions") or {}
+    if "python_version" in record:
+        versions = {"python": record["python_version"]} | versions
+    names = sorted(versions, key=[*FIRST_VERSIONS, *sorted(versions)].index)
+    # AlgoPerf's logs name their GPUs.
+    kind = record.get("device_kind") or record.get("gpu_model_name")
+    count = record.get("device_count") or record.get("gpu_count", "?")
+    processes = record.get("process_count", 1)
+    host = (str(record.get("cpu_model_name", "")).strip(), record.get("os_platform"))
+    return {
+        "Steps": str(run.steps or run.last_step or UNKNOWN) if run else UNKNOWN,
+        "Commit": str(record.get("git_commit") or record.get("git_commit_hash") or UNKNOWN),
+        "Versions": ", ".join(f"{name} {versions[name]}" for name in names) or UNKNOWN,
+        "Devices": f"{count} × {kind}{f' in {processes} processes' * (processes > 1)}"
+        if kind
+        else UNKNOWN,
+        "Host": f"{record.get('cpu_count', '?')} × {', '.join(filter(None, host))}"
+        if host[0]
+        else UNKNOWN,
+    }
+
+
+def _agreed(texts: Iterable[str]) -> str:
+    """Returns the text if all agree, else each with its number of trials."""
+    counts = collections.Counter(texts).most_common()
+    if len(counts) == 1:
+        return counts[0][0]
+    return "; ".join(f"{text} ({n} trial{'s' * (n > 1)})" for text, n in counts)
+
+
 def configuration(table: ErrorTable) -> str:
-    """Returns the study's resolved configuration, a line for each key as a command line would
-    change it, empty where it has none; without the keys of engines that did not run it."""
-    config = table.study.config
-    others = _ENGINES - {config.get("launcher")}
-    return "\n".join(_lines({name: config[name] for name in config if name not in others}))
+    """Returns the study's configuration as a command line sets it, a key a line, without the
+    engines that did not run it; empty if it has none."""
+    others = ENGINES - {table.study.config.get("launcher")}
+    config = {key: value for key, value in table.study.config.items() if key not in others}
+    (flat,) = pd.json_normalize(config).to_dict("records") if config else [{}]
+    return "\n".join(f"{name} = {json.dumps(value)}" for name, value in flat.items())
 
 
-def _lines(values: dict[str, Any], prefix: str = "") -> Iterable[str]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _lines(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name} = {json.dumps(value)}"
+def write_plots(
+    tables: Sequence[ErrorTable], out: pathlib.Path | None, suffix: str = "png"
+) -> Iterator[str]:
+    """Writes the figures of `tables` as files with a suffix (png, svg or pdf) below `out`, or into
+    plots/ of each one's study unless given, and yields a line for each: the file written, or why
+    there is nothing to draw."""
+    directories = [_directory(table, tables, out) for table in tables]
+    for directory in directories:
+        files.check_output_directory(directory, "--out")
+        directory.mkdir(parents=True, exist_ok=True)
+    names = {row.variant for table in tables for row in table.rows}
+    for table, directory in zip(tables, directories, strict=True):
+        figures = (plots.EFFECTS, *RESULTS, *diagnostics.PLOTS)
+        for plot in (plot for plot in figures if plot.applies(table)):
+            chart = plot.draw(table)
+            if chart is None:
+                yield f"not written: {plot.file}: {plot.absent}"
+                continue
+            path = directory / f"{plot.file}.{suffix}"
+            charts.save(chart, path, names)
+            yield f"wrote {path}"
 
 
-def _read(run: Run, file: str) -> dict[str, Any]:
-    """Returns a JSON object of a trial; the study's problems name one that cannot be read."""
-    try:
-        record = layout.read_json_if_there(run.path / file)
-    except (ValueError, OSError):
-        return {}
-    return record if isinstance(record, dict) else {}
-
-
-def _several(texts: Iterable[str]) -> str:
-    """Returns the text if all agree, else each with how many trials say so."""
-    counts = collections.Counter(texts)
-    if len(counts) < 2:
-        return next(iter(counts), UNKNOWN)
-    return "; ".join(
-        f"{text} ({count} trial{'s' if count > 1 else ''})" for text, count in counts.most_common()
-    )
-
-
-def _commits(own: dict[str, Any], records: list[tuple[dict, dict]]) -> str:
-    found = (trial.get("git_commit") or meta.get("git_commit_hash") for trial, meta in records)
-    return _several(str(commit or own.get("git_commit") or UNKNOWN) for commit in found)
-
-
-def _versions(own: dict[str, Any], trial: dict[str, Any], meta: dict[str, Any]) -> str:
-    hardware = trial.get("hardware") or {}
-    versions = hardware.get("versions") or trial.get("versions") or own.get("versions") or {}
-    if not versions and meta.get("python_version"):
-        versions = {"python": meta["python_version"]}
-    rank = {name: place for place, name in enumerate(FIRST)}
-    names = sorted(versions, key=lambda name: (rank.get(name, len(FIRST)), name))
-    return ", ".join(f"{name} {versions[name]}" for name in names) or UNKNOWN
-
-
-def _devices(trial: dict[str, Any], meta: dict[str, Any]) -> str:
-    hardware = trial.get("hardware") or meta
-    if kind := hardware.get("device_kind"):
-        processes = hardware.get("process_count", 1)
-        split = f" in {processes} processes" if processes > 1 else ""
-        return f"{hardware.get('device_count', '?')} × {kind}{split}"
-    if meta.get("gpu_model_name"):  # AlgoPerf's logs
-        return f"{meta.get('gpu_count', '?')} × {meta['gpu_model_name']}"
-    return UNKNOWN
-
-
-def _host(trial: dict[str, Any], meta: dict[str, Any]) -> str:
-    hardware = trial.get("hardware") or meta
-    if not hardware.get("cpu_model_name"):
-        return UNKNOWN
-    cores = hardware.get("cpu_count", "?")
-    name = hardware["cpu_model_name"].strip()
-    return f"{name}, {cores} CPU{'' if cores == 1 else 's'}, {hardware.get('os_platform', '')}"
+def _directory(
+    table: ErrorTable, tables: Sequence[ErrorTable], out: pathlib.Path | None
+) -> pathlib.Path:
+    """Returns a directory that no other of the tables writes into."""
+    of_study = [other for other in tables if other.study.directory == table.study.directory]
+    directory = out or table.study.directory / "plots"
+    if out and len(of_study) < len(tables):
+        directory /= table.study.directory.name
+    return directory / table.workload if len(of_study) > 1 else directory

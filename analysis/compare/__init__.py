@@ -1,1 +1,1 @@
-"""A study's variants compared, as data: the error table, what its seeds can see, times, scaling."""
+"""A study's variants compared, as data: error table, detectable differences, times, scaling."""

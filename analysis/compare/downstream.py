@@ -1,37 +1,71 @@
-"""What a study's variants can do: their scores on the tasks of each suite that trials were asked.
+"""Scores of a study's variants on the tasks of suites, each against the baseline's.
 
-What trials have is held against one another first: which checkpoints all were asked at, who asked
-other questions than the rest, who states other references. What is left out is named.
+Three kinds of noise, never mixed into one number. Over questions: other questions of the kind, put
+to the same trained models; intervals and p-values of tasks and of their mean are of this. Over
+checkpoints: how one run moves as it trains. Over seeds: how another run would differ.
+
+p-values of tasks are corrected by Holm over variants x tasks, not over a variant's tasks alone:
+a reader looks through the whole table for what stands out, so the whole table is the family. Means
+over tasks, one for each variant, are corrected over the variants.
+
+Trials are compared only where they answered the same questions. What is missing or left out is a
+problem of the table.
 """
 
 import collections
 import functools
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from analysis.compare import build, suite_scores
+from analysis.compare import error_table
 from analysis.compare.error_table import ErrorTable
-from analysis.compare.suite_scores import Answers, Score
-from analysis.load import studies
-from analysis.load.files import downstream
-from analysis.load.files.downstream import Evaluation, Task
-from analysis.load.files.json_records import VISIBLE
-from analysis.load.files.trial_files import THREADS
+from analysis.load import samples, studies
+from analysis.load.records import VISIBLE, Problem
+from analysis.load.samples import Task
+from analysis.statistics import comparisons, intervals
+from attention import table as variants
 from sweeps.records import layout
 
 # What stands in a task's place where it is their mean.
 MEAN = "mean over tasks"
+COUNTS = (
+    *("n", "seeds", "seeds_compared", "seeds_baseline", "right_alone", "baseline_alone"),
+    *("checkpoints", "checkpoint_seeds"),
+)
+COLUMNS = (
+    *("study", "workload", "stage", "suite", "step", "kind", "variant", "label", "task"),
+    *("metric", "n", "seeds", "score", "low", "high", "difference", "difference_low"),
+    *("difference_high", "seeds_compared", "seeds_baseline", "right_alone", "baseline_alone"),
+    *("p", "p_holm", "seeds_low", "seeds_high", "seeds_p", "seeds_p_holm"),
+    *("checkpoints", "checkpoint_seeds", "checkpoint_mean", "sd_checkpoints", "sd_seeds"),
+    *("undecodable", "metrics"),
+)
 
 
 @dataclass(frozen=True)
 class SuiteTable:
-    """A suite's scores at the checkpoint of `step`: `scores` by variant and task, `means` by
-    variant where it has every task. `tasks` are those of one trial, for what holds for all;
-    `metrics` the one that each is shown by. `steps` are the last checkpoints that all trials were
-    asked at. `problems` names what is missing, damaged or cannot be compared."""
+    """A suite's scores at the checkpoint of `step`.
+
+    `scores` has a row for each variant (`kind` is `variant`) or reference (`reference`, without a
+    variant) and task, MEAN for the mean over tasks, which stands where every task does. A score is
+    the mean over `seeds` of the fraction of n questions that is right; `low` and `high` bound its
+    95% interval over questions. `difference` is from the baseline's score, over `seeds_compared`
+    and `seeds_baseline` runs, with its interval and `p` over questions; `right_alone` and
+    `baseline_alone` count questions (a model's answers to one averaged) that one of the two has
+    right more often. `seeds_low` to `seeds_p_holm` compare means over tasks by seeds. Over the last
+    `checkpoints` of `checkpoint_seeds` trials there are their mean and two standard deviations
+    (`intervals.deviations`). `metrics` maps each metric of results.json to its mean over seeds;
+    `undecodable` is the share of generated answers that are none of those allowed. What is
+    undefined is nan.
+
+    `tasks` are those of one trial, for what holds for all; `metrics` the one that each is shown by.
+    `steps` are the last checkpoints that all trials were asked at.
+    """
 
     suite: str
     step: int
@@ -39,213 +73,182 @@ class SuiteTable:
     baseline: str
     tasks: Mapping[str, Task]
     metrics: Mapping[str, str]
-    scores: Mapping[str, Mapping[str, Score]]
-    means: Mapping[str, Score]
+    scores: pd.DataFrame
     harness: tuple[str, ...]
-    problems: tuple[str, ...]
-
-    def reference(self, of_task: Mapping[str, float | None]) -> float | None:
-        """Returns the mean over the suite's tasks of a row that has a number for each of them."""
-        values = [of_task.get(name) for name in self.tasks]
-        known = [value for value in values if value is not None]
-        return float(np.mean(known)) if known and len(known) == len(values) else None
-
-    @property
-    def references(self) -> dict[str, dict[str, float | None]]:
-        """Returns what stands beside the variants: by name, a number for each task or None."""
-        found = {}
-        if any(task.majority is not None for task in self.tasks.values()):
-            found["majority class"] = {name: task.majority for name, task in self.tasks.items()}
-        for name in dict.fromkeys(name for task in self.tasks.values() for name in task.references):
-            found[name] = {key: task.references.get(name) for key, task in self.tasks.items()}
-        return found
-
-    @property
-    def has_spread(self) -> bool:
-        """Returns whether any score is over several checkpoints or seeds."""
-        spreads = [score.spread for of in self.scores.values() for score in of.values()]
-        return any(max(each.checkpoints, each.seeds) > 1 for each in spreads)
-
-    @property
-    def generated(self) -> tuple[str, ...]:
-        """Returns the tasks whose answers were generated, as fine-tuned models give them."""
-        return tuple(name for name, task in self.tasks.items() if task.undecodable is not None)
+    problems: tuple[Problem, ...]
 
 
-@dataclass(frozen=True)
-class _Trial:
-    variant: str
-    seed: int
-    name: str
-    evaluations: tuple[Evaluation, ...]
-    problems: tuple[str, ...]
-
-
+# Reading and testing takes longest of all, and pages and figures show the same tables.
+@functools.lru_cache(maxsize=16)
 def of_table(
-    table: ErrorTable, suite: str | None = None, metric: str | None = None, step: int | None = None
+    table: ErrorTable, suite: str | None, metric: str | None, step: int | None
 ) -> tuple[SuiteTable, ...]:
     """Returns a table for each suite that trials of an error table were asked: those of its stage
     and points that are done; () where none was.
 
     `suite`: only this one. `metric`: instead of each task's primary one. `step`: of the checkpoint,
-    the last one unless given. Raises ValueError for a suite, metric or step that no trial has.
+    the last one where it is None. Raises ValueError for a suite, metric or step that no trial has.
     """
     runs = [
         (row.variant, run)
         for row in table.rows
-        for run in build.first_of_each_seed(table.runs(row, ("done",)))
+        for run in error_table.first_of_each_seed(table.runs(row, ("done",)))
     ]
-    with ThreadPoolExecutor(THREADS) as threads:
-        read = list(threads.map(lambda each: downstream.of_trial(each[1].path, each[1].name), runs))
-    trials = tuple(
-        _Trial(variant, run.seed, run.name, tuple(found), tuple(problems))
-        for (variant, run), (found, problems) in zip(runs, read, strict=True)
+    read = [samples.of_trial(run.path, run.name) for _, run in runs]
+    asked = pd.DataFrame(
+        [
+            (variant, run.seed, run.name, each.suite, each.step, each)
+            for (variant, run), (evaluations, _) in zip(runs, read, strict=True)
+            for each in evaluations
+        ],
+        columns=["variant", "seed", "trial", "suite", "step", "evaluation"],
     )
-    names = sorted({each.suite for trial in trials for each in trial.evaluations})
+    strange = [problem for _, problems in read for problem in problems]
+    names = sorted(asked["suite"].unique())
     if suite is not None:
         _check(suite, names, "suite", table.study.name)
         names = [suite]
-    shared = table.baseline, table.study.shares_seeds, table.last
-    return tuple(_built(trials, name, step, metric, *shared) for name in names)
+    trials = [run.name for _, run in runs]
+    return tuple(
+        _of_suite(table, name, asked[asked["suite"] == name], trials, metric, step, strange)
+        for name in names
+    )
 
 
-def from_random_weights(table: ErrorTable) -> tuple[str, tuple[SuiteTable, ...]] | None:
-    """Returns the name and the suites of the study that trains the workload of a fine-tuned one
-    from random weights: beside it, with an empty `finetune_from`. None for a study that is not
-    fine-tuned; the names of none or several, and no suites, where not one such study is there."""
-    config, own = table.study.config, table.study.directory.resolve()
-    if not config.get("finetune_from"):
-        return None
-    found = []
-    for path in sorted(own.parent.glob(f"{VISIBLE}/{layout.STUDY}")):
-        other = layout.read_record(path).get("config")
-        other = other if isinstance(other, dict) else {}
-        same = other.get("workload") == config.get("workload")
-        if same and not other.get("finetune_from") and path.parent != own:
+def from_random_weights(table: ErrorTable) -> tuple[list[str], tuple[SuiteTable, ...]]:
+    """Returns the names of the studies beside a fine-tuned one that train its workload from random
+    weights (with an empty `finetune_from`), and the suites of that study where there is just one.
+    """
+    study, found = table.study, []
+    for path in sorted(study.directory.resolve().parent.glob(f"{VISIBLE}/{layout.STUDY}")):
+        config = layout.read_record(path).get("config")
+        if not isinstance(config, dict) or config.get("finetune_from"):
+            continue
+        if config.get("workload") == study.config.get("workload"):
             found.append(path.parent)
+    names = [path.name for path in found]
     if len(found) != 1:
-        return ", ".join(path.name for path in found), ()
-    random = build.error_table(studies.read_study(found[0]), baseline=table.baseline)
-    return found[0].name, of_table(random)
+        return names, ()
+    random = error_table.build(studies.read_study(found[0]), baseline=table.baseline)
+    return names, of_table(random, None, None, None)
 
 
-def _check(given: str, known: Sequence[str], what: str, where: str) -> None:
-    if given not in known:
+def _check(name: str, known: Sequence[str], what: str, where: str) -> None:
+    if name not in known:
         listed = ", ".join(known) or "none: `python -m sweeps evaluate` makes them"
-        raise ValueError(f"no results of {what} {given!r} in {where}; there are {listed}")
+        raise ValueError(f"no results of {what} {name!r} in {where}; there are {listed}")
 
 
-# The page, its figure at two widths and the figure's words show one table: made once. Evaluations
-# that were not read again are the same objects.
-@functools.lru_cache(maxsize=16)
-def _built(
-    trials: tuple[_Trial, ...],
+def _of_suite(
+    table: ErrorTable,
     suite: str,
-    step: int | None,
+    asked: pd.DataFrame,
+    trials: Sequence[str],
     metric: str | None,
-    baseline: str,
-    shares_seeds: bool,
-    last: int,
+    step: int | None,
+    strange: Sequence[Problem],
 ) -> SuiteTable:
-    asked = {
-        trial: {each.step: each for each in trial.evaluations if each.suite == suite}
-        for trial in trials
-    }
-    problems = [problem for trial in trials for problem in trial.problems]
-    problems += [text for found in asked.values() for each in found.values()
-                 for text in each.problems]  # fmt: skip
-    every = sorted({at for found in asked.values() for at, each in found.items() if each.tasks})
+    problems = [*strange, *(each for found in asked["evaluation"] for each in found.problems)]
+    answers = _answers(asked)
+    every = sorted(answers["step"].unique().tolist())
     if step is not None:
-        _check(str(step), [str(at) for at in every], "step", f"suite {suite}")
-    at = step if step is not None else every[-1] if every else 0
-    problems += _absent(asked, at, suite) if every else []
-    counted = {trial: found for trial, found in asked.items() if at in found and found[at].tasks}
-    steps = _common_steps(counted, at, last, suite, problems)
-    answers = _same_questions(counted, baseline, problems)
-    tasks = _first_tasks(answers, at)
+        _check(str(step), [str(each) for each in every], "step", f"suite {suite}")
+    at = step if step is not None else max(every, default=0)
+    answers = answers[answers["trial"].isin(answers["trial"][answers["step"] == at])]
+    names = answers["variant"].unique().tolist()
+    wanted = sorted(answers["step"][answers["step"] <= at].unique().tolist())[-table.last :]
+    problems += _missing(trials, asked, wanted, suite)
+    has_tasks = answers.groupby("step")["trial"].nunique()
+    steps = [each for each in wanted if has_tasks[each] == answers["trial"].nunique()]
+    # Where two sets of questions are as frequent, the baseline's count.
+    by_baseline = answers.sort_values("variant", key=lambda of: of != table.baseline, kind="stable")
+    answers, others = _same_questions(by_baseline)
+    tasks = _tasks(answers, at)
     metrics = _metrics(tasks, metric, suite)
-    problems += _other_figures(answers, tasks)
-    scored = suite_scores.Scored(answers, metrics, at, steps, baseline, shares_seeds)
-    names = list(dict.fromkeys(trial.variant for trial in counted))
-    means = {variant: mean for variant in names if (mean := scored.mean(variant)) is not None}
+    answers = answers[answers["task"].isin(metrics)]
+    problems += [*others, *_other_statements(answers, tasks)]
+    shared = {
+        "study": table.study.name,
+        "workload": table.workload,
+        "stage": table.stage,
+        "suite": suite,
+        "step": at,
+    }
+    rows = Scoring(answers, metrics, at, steps, table).rows(names) + _references(tasks, metrics)
     return SuiteTable(
         suite=suite,
         step=at,
         steps=tuple(steps),
-        baseline=baseline,
+        baseline=table.baseline,
         tasks={name: tasks[name] for name in metrics},
         metrics=metrics,
-        scores=suite_scores.corrected({name: scored.of_tasks(name) for name in names}),
-        means=suite_scores.corrected_means(means),
-        harness=tuple(sorted({found[at].harness for found in counted.values()})),
+        scores=_corrected(pd.DataFrame([shared | row for row in rows], columns=list(COLUMNS))),
+        harness=tuple(sorted(set(answers["harness"][answers["step"] == at]))),
         problems=tuple(dict.fromkeys(problems)),
     )
 
 
-def _absent(asked: Mapping[_Trial, Mapping[int, Evaluation]], at: int, suite: str) -> Iterator[str]:
-    """Names trials without results at the step shown, but for those that say more themselves."""
-    for trial, found in asked.items():
-        if at not in found:
-            other = f"; its last is {max(found)}" if found else ""
-            yield f"missing: {trial.name}: no results of {suite} at step {at}{other}"
+def _answers(asked: pd.DataFrame) -> pd.DataFrame:
+    """Returns a row for each task that a trial answered at a step; `answer` is its Task, `file` the
+    trial's results.json."""
+    rows = [
+        {
+            "variant": row.variant,
+            "seed": row.seed,
+            "trial": row.trial,
+            "step": row.step,
+            "file": f"{layout.downstream_path(row.step, row.suite)}/{layout.RESULTS}",
+            "harness": row.evaluation.harness,
+            "task": name,
+            "answer": task,
+        }
+        for row in asked.itertuples()
+        for name, task in row.evaluation.tasks.items()
+    ]
+    names = ["variant", "seed", "trial", "step", "file", "harness", "task", "answer"]
+    return pd.DataFrame(rows, columns=names)
 
 
-def _common_steps(
-    counted: Mapping[_Trial, Mapping[int, Evaluation]],
-    at: int,
-    last: int,
-    suite: str,
-    problems: list[str],
-) -> list[int]:
-    """Returns the last checkpoints, up to `at`, that all trials were asked at; one that only some
-    were is named."""
-    there = {
-        trial: {step for step, each in found.items() if each.tasks and step <= at}
-        for trial, found in counted.items()
-    }
-    wanted = sorted(set().union(*there.values()))[-last:]
-    for trial, steps in there.items():
-        if absent := [str(step) for step in wanted if step not in steps]:
-            problems.append(
-                f"missing: {trial.name}: no results of {suite} at step {', '.join(absent)}, where "
-                "other trials have them: left out of ± over checkpoints"
+def _missing(
+    trials: Iterable[str], asked: pd.DataFrame, wanted: Iterable[int], suite: str
+) -> Iterator[Problem]:
+    """Yields trials that were not asked at one of the steps `wanted`. One whose results cannot be
+    read has a problem already."""
+    steps = asked.groupby("trial")["step"].agg(set)
+    for trial in trials:
+        absent = [str(step) for step in wanted if step not in steps.get(trial, ())]
+        if absent:
+            text = (
+                f"no results of {suite} at step {', '.join(absent)}, where other trials have them"
             )
-    return [step for step in wanted if all(step in steps for steps in there.values())]
+            yield Problem("missing", trial, "", text)
 
 
-def _same_questions(
-    counted: Mapping[_Trial, Mapping[int, Evaluation]], baseline: str, problems: list[str]
-) -> Answers:
-    """Returns every trial's tasks; of a task those that asked the questions that most did, of two
-    as many the baseline's. The others are named."""
-    answers: dict[str, dict[tuple[str, int, int], Task]] = {}
-    places = {}
-    for trial in sorted(counted, key=lambda trial: trial.variant != baseline):
-        for step, evaluation in counted[trial].items():
-            key = (trial.variant, trial.seed, step)
-            places[key] = evaluation.where
-            for name, task in evaluation.tasks.items():
-                answers.setdefault(name, {})[key] = task
-    for name, found in answers.items():
-        identities = collections.Counter(task.identity for task in found.values())
-        usual, count = identities.most_common(1)[0]
-        for key, task in list(found.items()):
-            if task.identity != usual:
-                problems.append(
-                    f"mismatch: {places[key]}: {name} asked other questions (other numbers, right "
-                    f"answers, data or shots) than {count} others did; its answers are left out"
-                )
-                del found[key]
-    return answers
+def _same_questions(answers: pd.DataFrame) -> tuple[pd.DataFrame, list[Problem]]:
+    """Returns the answers to the questions of a task that most trials were asked, of two as
+    frequent the first, and who was asked others."""
+    identities = answers["answer"].map(lambda task: task.identity)
+    usual = identities.groupby(answers["task"]).transform(
+        lambda of_task: collections.Counter(of_task).most_common(1)[0][0]
+    )
+    others = answers[identities != usual]
+    problems = [
+        Problem(
+            "mismatch",
+            row.trial,
+            row.file,
+            f"{row.task} asked other questions (other numbers, right answers, data or shots) than "
+            "most trials did; its answers are left out",
+        )
+        for row in others.itertuples()
+    ]
+    return answers[identities == usual], problems
 
 
-def _first_tasks(answers: Answers, at: int) -> dict[str, Task]:
+def _tasks(answers: pd.DataFrame, at: int) -> dict[str, Task]:
     """Returns each task as the first trial has it, at the step shown where one has it there."""
-    found = {}
-    for name, of_task in answers.items():
-        shown = [task for (_, _, step), task in of_task.items() if step == at]
-        found[name] = (shown or list(of_task.values()))[0]
-    return found
+    shown = pd.concat([answers[answers["step"] == at], answers]).drop_duplicates("task")
+    return dict(zip(shown["task"], shown["answer"], strict=True))
 
 
 def _metrics(tasks: Mapping[str, Task], metric: str | None, suite: str) -> dict[str, str]:
@@ -257,14 +260,191 @@ def _metrics(tasks: Mapping[str, Task], metric: str | None, suite: str) -> dict[
     return {name: metric for name, task in tasks.items() if metric in task.bits}
 
 
-def _other_figures(answers: Answers, tasks: Mapping[str, Task]) -> Iterator[str]:
-    """Names trials whose results.json has another primary metric or reference of a task."""
-    for name, found in answers.items():
-        for (variant, seed, step), task in found.items():
-            for what in ("primary", "majority", "references"):
-                own, shown = getattr(task, what), getattr(tasks[name], what)
-                if own != shown:
-                    yield (
-                        f"mismatch: {variant}, seed {seed}, step {step}: {what} of {name} is "
-                        f"{own!r}, elsewhere {shown!r}, which is shown"
-                    )
+def _other_statements(answers: pd.DataFrame, tasks: Mapping[str, Task]) -> Iterator[Problem]:
+    """Yields trials whose results.json has another primary metric or reference of a task."""
+    for row in answers.itertuples():
+        for what in ("primary", "majority", "references"):
+            stated, shown = getattr(row.answer, what), getattr(tasks[row.task], what)
+            if stated != shown:
+                text = f"{what} of {row.task} is {stated!r}, elsewhere {shown!r}, which is shown"
+                yield Problem("mismatch", row.trial, row.file, text)
+
+
+def _references(tasks: Mapping[str, Task], names: Iterable[str]) -> list[dict[str, Any]]:
+    """Returns the rows of answering without a model; the mean where every task has a number."""
+    shown = {name: tasks[name] for name in names}
+    values = {name: {"majority class": task.majority, **task.references}
+              for name, task in shown.items()}  # fmt: skip
+    rows = []
+    for label in dict.fromkeys(label for of_task in values.values() for label in of_task):
+        scores = {name: of_task.get(label) for name, of_task in values.items()}
+        known = [score for score in scores.values() if score is not None]
+        if known:
+            mean = float(np.mean(known)) if len(known) == len(scores) else None
+            rows += [
+                {"kind": "reference", "variant": "", "label": label, "task": name, "score": score}
+                for name, score in {**scores, MEAN: mean}.items()
+            ]
+    return rows
+
+
+class Scoring:
+    """Scores of the `answers` of a suite by `metrics`, one for each task, `at` a step; `steps` are
+    the last checkpoints. Differences are from the table's baseline, over the seeds that both have
+    where most are shared (`comparisons.paired_seeds`), else over all runs of both."""
+
+    def __init__(
+        self,
+        answers: pd.DataFrame,
+        metrics: Mapping[str, str],
+        at: int,
+        steps: Sequence[int],
+        table: ErrorTable,
+    ) -> None:
+        self._metrics, self._table = metrics, table
+        pairs = list(zip(answers["answer"], answers["task"].map(metrics), strict=True))
+        answers = answers.assign(
+            value=[task.metrics.get(metric, np.nan) for task, metric in pairs],
+            is_known=[metric in task.bits for task, metric in pairs],
+        )
+        shown = answers[answers["is_known"] & (answers["step"] == at)]
+        right = [task.right(metrics[task.name]) for task in shown["answer"]]
+        self._shown = shown.groupby(["variant", "task"])["answer"].agg(list)
+        self._right = _by_variant(shown.assign(right=right), "right", ["task"], [*metrics])
+        places = [(task, step) for task in metrics for step in steps]
+        self._curves = _by_variant(answers, "value", ["task", "step"], places)
+
+    def rows(self, names: Iterable[str]) -> list[dict[str, Any]]:
+        """Returns a row of SuiteTable.scores for each variant and each task that it has answered,
+        and of the mean over tasks where it has every one."""
+        parts = {**{task: [task] for task in self._metrics}, MEAN: [*self._metrics]}
+        return [
+            self._row(name, task, tasks, right)
+            for name in names
+            for task, tasks in parts.items()
+            if name in self._right and len(right := self._right[name][tasks].dropna())
+        ]
+
+    def _row(self, name: str, task: str, tasks: list[str], right: pd.DataFrame) -> dict[str, Any]:
+        """Returns a row over the seeds of `right` [seeds, tasks], each a bool [n]."""
+        totals = [_total(right[each]) for each in tasks]
+        low, high = intervals.percentile_interval(
+            comparisons.resampled_means(totals).mean(axis=1) / len(right)
+        )
+        row = {
+            "kind": "variant",
+            "variant": name,
+            "label": variants.label(name),
+            "task": task,
+            "metric": self._metrics.get(task),
+            "n": sum(map(len, totals)),
+            "seeds": len(right),
+            "score": float(np.mean([each.mean() for each in totals]) / len(right)),
+            "low": low,
+            "high": high,
+            **self._spread(name, tasks),
+        }
+        if task != MEAN:
+            row |= _stated(self._shown[name, task])
+        baseline = self._right.get(self._table.baseline)
+        if name == self._table.baseline or baseline is None:
+            return row
+        against, shares = baseline[tasks].dropna(), self._table.study.shares_seeds
+        if task == MEAN and len(against):
+            by_seeds = comparisons.compare(_seed_means(right), _seed_means(against), shares)
+            row |= {
+                "seeds_low": by_seeds.low,
+                "seeds_high": by_seeds.high,
+                "seeds_p": by_seeds.p,
+            }
+        return row | (_difference(right, against, shares) if len(against) else {})
+
+    def _spread(self, name: str, tasks: list[str]) -> dict[str, Any]:
+        """Returns the columns over the last checkpoints of the seeds that have them all."""
+        whole = self._curves[name][tasks].dropna().to_numpy(float)
+        if not whole.size:
+            return {"checkpoints": 0, "checkpoint_seeds": 0}
+        # Of each seed the mean over tasks, [seeds, checkpoints].
+        values = np.array([row.reshape(len(tasks), -1).mean(axis=0) for row in whole])
+        over_checkpoints, over_seeds = intervals.deviations(values)
+        return {
+            "checkpoints": values.shape[1],
+            "checkpoint_seeds": len(values),
+            "checkpoint_mean": float(values.mean()),
+            "sd_checkpoints": over_checkpoints,
+            "sd_seeds": over_seeds,
+        }
+
+
+def _by_variant(
+    answers: pd.DataFrame, values: str, across: list[str], columns: Sequence[Any]
+) -> dict[str, pd.DataFrame]:
+    """Returns each variant's `values` [seeds, columns], nan where it has none."""
+    wide = answers.pivot(index=["variant", "seed"], columns=across, values=values)
+    blocks = wide.reindex(columns=columns).groupby(level="variant")
+    return {name: block.droplevel("variant") for name, block in blocks}
+
+
+def _difference(ours: pd.DataFrame, theirs: pd.DataFrame, shares_seeds: bool) -> dict[str, Any]:
+    """Returns the columns of the difference of the means over tasks of two models' right answers
+    [seeds, tasks], each a bool [n]; p is exact for one task."""
+    shared = comparisons.paired_seeds(list(ours.index), list(theirs.index), shares_seeds)
+    if shared:
+        ours, theirs = ours.loc[shared], theirs.loc[shared]
+    # In units that make sums of both whole numbers: one answer, where seeds are as many.
+    unit = math.lcm(len(ours), len(theirs))
+    sums = [
+        unit // len(ours) * _total(ours[task]) - unit // len(theirs) * _total(theirs[task])
+        for task in ours
+    ]
+    means = comparisons.resampled_means(sums).mean(axis=1) / unit
+    # Models of unequal numbers of seeds cannot be exchanged.
+    exact = len(sums) == 1 and len(ours) == len(theirs)
+    low, high = intervals.percentile_interval(means)
+    return {
+        "difference": float(np.mean([each.mean() for each in sums]) / unit),
+        "difference_low": low,
+        "difference_high": high,
+        "seeds_compared": len(ours),
+        "seeds_baseline": len(theirs),
+        "right_alone": int(sum((each > 0).sum() for each in sums)),
+        "baseline_alone": int(sum((each < 0).sum() for each in sums)),
+        "p": comparisons.sign_flips(sums[0]) if exact else comparisons.bootstrap_p(means),
+    }
+
+
+def _total(right: pd.Series) -> np.ndarray:
+    """Returns of each question how many seeds have it right, int64 [n]."""
+    return np.asarray(np.sum(right.tolist(), axis=0, dtype=np.int64))
+
+
+def _seed_means(right: pd.DataFrame) -> dict[int, float]:
+    """Returns the mean over tasks of each seed's shares of right answers."""
+    return {
+        int(seed): float(np.mean([answers.mean() for answers in row]))
+        for seed, row in zip(right.index, right.to_numpy(), strict=True)
+    }
+
+
+def _stated(answers: Sequence[Task]) -> dict[str, Any]:
+    """Returns the columns of what results.json states of the seeds' answers, averaged."""
+    names = dict.fromkeys(name for task in answers for name in task.metrics)
+    undecodable = [task.undecodable for task in answers if task.undecodable is not None]
+    return {
+        "metrics": {
+            name: float(np.mean([t.metrics[name] for t in answers if name in t.metrics]))
+            for name in names
+        },
+        "undecodable": float(np.mean(undecodable)) if undecodable else None,
+    }
+
+
+def _corrected(scores: pd.DataFrame) -> pd.DataFrame:
+    """Returns the scores with p-values corrected: of tasks over variants x tasks, of means, over
+    questions and over seeds, over the variants."""
+    numbers = scores.columns.drop([*COLUMNS[:10], "metrics"])
+    scores = scores.astype(dict.fromkeys(numbers, float)).astype(dict.fromkeys(COUNTS, "Int64"))
+    is_mean = scores["task"] == MEAN
+    for rows in (is_mean, ~is_mean):
+        scores.loc[rows, "p_holm"] = comparisons.holm(scores.loc[rows, "p"])
+    return scores.assign(seeds_p_holm=comparisons.holm(scores["seeds_p"]))

@@ -1,45 +1,63 @@
-"""A study's error table as data: what is measured of each variant, before anything is laid out."""
+"""The error table of a study's stage: its variants, each compared with the baseline.
 
+A verdict is withheld, although the test gives one, where the comparison is not fair. Lost seeds: a
+trial that diverged or failed has no number, and it counts as worse than any that was measured. A
+variant that lost seeds cannot be called better; if the baseline lost seeds, no variant can be
+called worse. Lengths: a longer run is better for its length alone, and AlgoPerf's runs end at
+their target.
+"""
+
+import collections
+import dataclasses
 import functools
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis.load import metrics
+import numpy as np
+
+from analysis.load import measurements, metrics, paper, selection
 from analysis.load.metrics import Metric
 from analysis.load.paper import PaperCell
-from analysis.load.records import Run, StudyRuns
-from analysis.statistics.results import Comparison, Summary
+from analysis.load.records import Problem, Run, StudyRuns
+from analysis.statistics import comparisons, intervals
+from analysis.statistics.comparisons import Comparison
+from analysis.statistics.intervals import Summary
 from attention import table as variants
+from sweeps.records import layout
 
+DEFAULT_BASELINE = "standard"
 LAST = 5
+# By how much of the longer one the median last steps may differ: one evaluation of 20.
+LENGTHS_APART = 0.05
+# Why a seed is lost whose validation metric is never finite.
+NON_FINITE = "non-finite"
 
 
 @dataclass(frozen=True)
 class SplitResult:
     """One variant on one split: `values` maps a seed to the number at the step that validation
-    chose, `last` a seed to its last evaluations (not all finite, perhaps). `summary` is None
-    without values, `comparison` for the baseline and without values, `paper` wherever the paper
-    prints no such number or the study is not the paper's. `non_finite` seeds have none here,
-    though validation chose a step of theirs."""
+    chose. `summary` is None without values, `comparison` for the baseline and without values,
+    `paper` where the paper prints no such number or the study is not the paper's. `non_finite`
+    seeds have a step that validation chose and no finite number here."""
 
     values: dict[int, float] = field(default_factory=dict)
     summary: Summary | None = None
     comparison: Comparison | None = None
     paper: PaperCell | None = None
-    last: dict[int, tuple[float, ...]] = field(default_factory=dict)
     non_finite: int = 0
 
 
 @dataclass(frozen=True)
 class VariantResult:
-    """One row: the variant, the point whose trials it reports, n trials, a result per split.
+    """One variant: the point whose trials are reported, n trials, a result per split.
 
     Of the `planned` seeds of that point, n have an evaluation that validation chose; `lost` maps
-    why a seed has no number (`diverged`, `failed`, `non-finite`) to how many have none, which
-    verdicts take into account (`verdict_rules`); the others have not finished. `last_step` is the
-    median of the n trials' last evaluations' steps, None without any. `chosen` maps a seed to the
-    validation metric that chose its step, as that metric is shown (an error, not an accuracy).
+    why a seed has no number (`diverged`, `failed`, `non-finite`) to how many have none; the others
+    have not finished. `last_step` is the median of the n trials' last evaluations' steps, nan
+    without any. `chosen` maps a seed to the validation metric that chose its step, as that metric
+    is shown (an error, not an accuracy).
     """
 
     variant: str
@@ -49,7 +67,7 @@ class VariantResult:
     hyperparameters: dict[str, Any]
     planned: int = 0
     lost: dict[str, int] = field(default_factory=dict)
-    last_step: float | None = None
+    last_step: float = math.nan
     chosen: dict[int, float] = field(default_factory=dict)
 
     @property
@@ -59,12 +77,16 @@ class VariantResult:
 
     @property
     def seeds(self) -> str:
-        """Returns n in words: `5`, or `3 of 5 (1 diverged, 1 unfinished)`."""
+        """Returns n as a text: `5`, or `3 of 5 (1 diverged, 1 unfinished)`."""
         missing = self.lost | ({"unfinished": self.unfinished} if self.unfinished else {})
         if not missing:
             return str(self.n)
-        said = ", ".join(f"{count} {state}" for state, count in missing.items())
-        return f"{self.n} of {self.planned} ({said})"
+        reasons = ", ".join(f"{count} {state}" for state, count in missing.items())
+        return f"{self.n} of {self.planned} ({reasons})"
+
+    def lost_on(self, split: str) -> int:
+        """Returns how many seeds are lost on a split."""
+        return sum(self.lost.values()) + self.splits[split].non_finite
 
     @property
     def label(self) -> str:
@@ -80,7 +102,7 @@ class VariantResult:
 @dataclass(frozen=True)
 class Reference:
     """A reference row, e.g. nearest neighbour or bigram: split to number or None. `constant`: the
-    same answer for every example; then `chosen` is what it has of the metric that chooses, as that
+    same answer for every example; then `chosen` is its value of the metric that chooses, as that
     is shown, on validation, None where that is not recorded."""
 
     name: str
@@ -89,10 +111,10 @@ class Reference:
     chosen: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ErrorTable:
     """What the views are given. `decisive` is the split of the verdict, `last` how many of a
-    trial's last evaluations the results keep."""
+    trial's last evaluations are summed up."""
 
     study: StudyRuns
     workload: str
@@ -104,7 +126,7 @@ class ErrorTable:
     rows: tuple[VariantResult, ...]
     references: tuple[Reference, ...]
     reference_note: str | None
-    problems: tuple[str, ...]
+    problems: tuple[Problem, ...]
     last: int = LAST
 
     @functools.cached_property
@@ -113,22 +135,9 @@ class ErrorTable:
         return {row.variant: row for row in self.rows}
 
     @property
-    def groups(self) -> list[list[VariantResult]]:
-        """Returns the rows of each group within which the best is marked."""
-        found: dict[str, list[VariantResult]] = {}
-        for row in self.rows:
-            found.setdefault(row.group, []).append(row)
-        return list(found.values())
-
-    @property
     def baseline_row(self) -> VariantResult | None:
         """Returns the row that the others are compared with, None where there is none."""
         return self.by_variant.get(self.baseline)
-
-    @property
-    def has_baseline(self) -> bool:
-        """Returns whether there is a row that the others are compared with."""
-        return self.baseline in self.by_variant
 
     @property
     def baseline_label(self) -> str:
@@ -137,7 +146,7 @@ class ErrorTable:
 
     @property
     def what(self) -> str:
-        """Returns what verdicts are on: `test error`."""
+        """Returns the quantity of the verdicts: `test error`."""
         return f"{self.decisive} {self.metric.label}"
 
     @property
@@ -148,7 +157,7 @@ class ErrorTable:
     @property
     def is_paper(self) -> bool:
         """Returns whether the paper's column stands beside ours."""
-        return any(cell.paper for row in self.rows for cell in row.splits.values())
+        return any(result.paper for row in self.rows for result in row.splits.values())
 
     def of(self, row: VariantResult) -> SplitResult:
         """Returns a row's result on the deciding split."""
@@ -157,8 +166,8 @@ class ErrorTable:
     @property
     def comparisons(self) -> dict[str, Comparison]:
         """Returns the comparisons on the deciding split by variant, of those that have one."""
-        found = {row.variant: self.of(row).comparison for row in self.rows}
-        return {name: each for name, each in found.items() if each is not None}
+        every = {row.variant: self.of(row).comparison for row in self.rows}
+        return {name: comparison for name, comparison in every.items() if comparison is not None}
 
     def runs(self, row: VariantResult, states: Collection[str] = ()) -> list[Run]:
         """Returns the stage's runs of a row's variant and point, in `states` where given."""
@@ -168,3 +177,229 @@ class ErrorTable:
             if (run.variant, run.point) == (row.variant, row.point)
             and (not states or run.state in states)
         ]
+
+
+def build(
+    study: StudyRuns,
+    stage: str | None = None,
+    metric: str | None = None,
+    baseline: str | None = None,
+    last: int = LAST,
+) -> ErrorTable:
+    """Returns the table of one stage (the last one unless given).
+
+    `metric` is what to show, by name: `error`, or a metric's column; unless given, what the study
+    selects by, accuracy shown as error. `baseline` is the variant that the others are compared
+    with, the study's own unless given; without a row of that name nothing is compared. The step
+    is always the one that the study's own validation metric chose. Only trials that are done, and
+    of one seed the first, enter; the others are in `problems`.
+
+    Raises ValueError where the study has no such stage, or where there are evaluations and none has
+    a column of the metric.
+    """
+    stage = _stage(study, stage)
+    chosen_by = selection.study_metric(study)
+    shown = metrics.get(metric) if metric else metrics.shown_for(chosen_by.source)
+    problems = _problems(study, stage, shown)
+    # Before the stage is planned every variant of the study's.
+    planned = {run.variant for run in study.stage(stage)}
+    named = planned or {str(name) for name in study.config.get("variants", ())}
+    names = sorted(named, key=variants.order)
+    rows = [_row(study, stage, name, shown, chosen_by, problems) for name in names]
+    if others := len(set(study.problems) - set(problems)):
+        text = (
+            f"{others} problems of trials outside this table; `python -m analysis runs` lists them"
+        )
+        problems.append(Problem("elsewhere", "", "", text))
+    baseline = baseline or str(study.config.get("baseline", DEFAULT_BASELINE))
+    _compare(rows, baseline, shown, study.shares_seeds)
+    reference = study.references.get(study.workload) or {}
+    return ErrorTable(
+        study=study,
+        workload=study.workload,
+        stage=stage,
+        metric=shown,
+        chosen_by=chosen_by,
+        baseline=baseline,
+        decisive="test" if any(row.splits["test"].values for row in rows) else "validation",
+        rows=tuple(rows),
+        last=last,
+        references=tuple(
+            Reference(
+                str(row.get("name", "unnamed")),
+                {split: shown.reference(row, split) for split in layout.SPLITS},
+                constant=row.get("constant") is True,
+                chosen=metrics.shown_for(chosen_by.source).reference(row, "validation"),
+            )
+            for row in reference.get("rows", ())
+        ),
+        reference_note=reference.get("note"),
+        problems=tuple(dict.fromkeys(problems)),
+    )
+
+
+def check_baseline(studies: Sequence[StudyRuns], asked: str | None) -> None:
+    """Raises ValueError where none of the studies has a variant called `asked`, unless None."""
+    names = {run.variant for study in studies for run in study.runs}
+    names |= {str(name) for study in studies for name in study.config.get("variants", ())}
+    if asked is not None and asked not in names:
+        known = ", ".join(sorted(names)) or "none"
+        raise ValueError(f"no variant {asked!r} to compare with; there are {known}: give one")
+
+
+def _stage(study: StudyRuns, stage: str | None) -> str:
+    chosen = study.stages[-1] if stage is None and study.stages else stage
+    if chosen is None or chosen not in study.stages:
+        stages = ", ".join(study.stages) or "none"
+        raise ValueError(f"no stage {chosen!r} in {study.name}; {layout.STUDY} names {stages}")
+    return chosen
+
+
+def _problems(study: StudyRuns, stage: str, shown: Metric) -> list[Problem]:
+    """Returns problems of no particular trial: of the study, of a stage that has not begun, of
+    columns that no trial has. Raises ValueError where no trial has any column."""
+    problems = list(study.study_problems)
+    if stage not in study.planned:
+        problems.append(Problem("missing", stage, layout.TRIALS, "the stage has not begun"))
+    measured = [run for run in study.stage(stage) if run.evals]
+    # On a split without examples there is nothing that could be measured.
+    held = {
+        split
+        for run in measured
+        for split in layout.SPLITS
+        if shown.column(split) in run.evals or split in measurements.splits_of_nothing(run.evals)
+    }
+    absent = [split for split in layout.SPLITS if measured and split not in held]
+    if len(absent) == len(layout.SPLITS):
+        raise ValueError(shown.missing(measured[0], selection.VALIDATION))
+    for split in absent:
+        problems.append(Problem("missing", "", "", f"no trial has a column {shown.column(split)}"))
+    return problems
+
+
+def _row(
+    study: StudyRuns,
+    stage: str,
+    variant: str,
+    shown: Metric,
+    chosen_by: Metric,
+    problems: list[Problem],
+) -> VariantResult:
+    """Returns the row of `variant`, without comparison: of `shown`, at the steps that `chosen_by`
+    chose. What is missing is added to `problems`."""
+    point = selection.chosen_point(study, stage, variant)
+    planned = [run for run in study.stage(stage) if run.variant == variant]
+    runs = [run for run in planned if run.point == point]
+    problems += [problem for run in runs for problem in run.problems]
+    seeds = first_of_each_seed(runs)
+    if point is None:
+        text = "no point was chosen by validation"
+        problems.append(Problem("missing", f"{stage}/{variant}", "", text))
+        # Only runs that are not done can be counted.
+        seeds = first_of_each_seed(run for run in planned if run.state != "done")
+    column, value_of = chosen_by.column("validation"), metrics.shown_for(chosen_by.source).shown
+    chosen: dict[Run, dict[str, float]] = {}
+    for run in (run for run in seeds if run.is_finished):
+        row = selection.best_step(run, chosen_by)
+        if row is not None:
+            chosen[run] = row
+        elif run.last_step is not None:
+            text = f"no {'finite' if column in run.evals else 'column'} {column}"
+            problems.append(Problem("missing", run.name, "", text))
+    steps = [run.last_step for run in chosen if run.last_step is not None]
+    cells: dict[str, PaperCell | None] = {}
+    if study.paper_table and shown.name == paper.TABLES[study.paper_table].metric:
+        place = study.paper_table, study.workload, study.config, variant
+        cells = {split: paper.cell(*place, split) for split in layout.SPLITS}
+    return VariantResult(
+        variant=variant,
+        point=point,
+        n=len(chosen),
+        splits={
+            split: _split(chosen, split, shown, cells.get(split), problems)
+            for split in layout.SPLITS
+        },
+        hyperparameters=runs[0].variant_hyperparameters if runs else {},
+        planned=len(seeds),
+        lost=lost_seeds(seeds, set(chosen), column),
+        last_step=float(np.median(steps)) if steps else math.nan,
+        chosen={run.seed: value_of(row[column]) for run, row in chosen.items()},
+    )
+
+
+def first_of_each_seed(runs: Iterable[Run]) -> list[Run]:
+    """Returns the first run of each seed; the reader names the others as duplicated."""
+    first: dict[int, Run] = {}
+    for run in runs:
+        first.setdefault(run.seed, run)
+    return list(first.values())
+
+
+def lost_seeds(runs: Sequence[Run], usable: Set[Run], column: str) -> dict[str, int]:
+    """Returns how many of `runs` are lost, by why: `diverged` and `failed` are what trials say;
+    `non-finite` are those that are finished, not `usable`, and have the `column` that chooses."""
+    reasons: collections.Counter[str] = collections.Counter()
+    for run in runs:
+        if run.state in layout.LOST:
+            reasons[run.state] += 1
+        elif run not in usable and run.is_finished and column in run.evals:
+            reasons[NON_FINITE] += 1
+    return dict(sorted(reasons.items()))
+
+
+def _split(
+    chosen: dict[Run, dict[str, float]],
+    split: str,
+    shown: Metric,
+    cell: PaperCell | None,
+    problems: list[Problem],
+) -> SplitResult:
+    values: dict[int, float] = {}
+    non_finite, column = 0, shown.column(split)
+    measured = any(column in row for row in chosen.values())
+    for run, row in chosen.items():
+        if column not in row:
+            # The reader names a missing column of the trial's own metric.
+            if measured and run.metric != shown.source:
+                problems.append(Problem("missing", run.name, "", f"no column {column}"))
+        elif math.isfinite(value := shown.shown(row[column])):
+            values[run.seed] = value
+        else:
+            non_finite += 1
+            text = f"no {column} at step {row['global_step']:.0f}"
+            problems.append(Problem("missing", run.name, "", text))
+    summary = intervals.summarise(list(values.values())) if values else None
+    return SplitResult(values, summary, paper=cell, non_finite=non_finite)
+
+
+def _compare(
+    rows: Sequence[VariantResult], baseline: str, shown: Metric, shares_seeds: bool
+) -> None:
+    """Sets the rows' comparisons, corrected over the variants of each split, with verdicts that
+    are not fair withheld; none where no row is the baseline's."""
+    by_variant = {row.variant: row for row in rows}
+    for split in layout.SPLITS:
+        values = {row.variant: row.splits[split].values for row in rows}
+        compared = comparisons.compare_all(values, baseline, shares_seeds, shown.lower_is_better)
+        for name, comparison in compared.items():
+            row = by_variant[name]
+            fair = _withheld(comparison, row, by_variant[baseline], split)
+            row.splits[split] = dataclasses.replace(row.splits[split], comparison=fair)
+
+
+def _withheld(
+    comparison: Comparison, row: VariantResult, baseline: VariantResult, split: str
+) -> Comparison:
+    """Returns the comparison; its verdict is `cannot tell`, and `withheld` says why, where a rule
+    of this module forbids the one it had."""
+    loser = {"better": row, "worse": baseline}.get(comparison.verdict)
+    if loser is None or not (lengths_differ(row, baseline) or loser.lost_on(split)):
+        return comparison
+    reason = "lengths" if lengths_differ(row, baseline) else "lost seeds"
+    return dataclasses.replace(comparison, verdict="cannot tell", withheld=reason)
+
+
+def lengths_differ(row: VariantResult, baseline: VariantResult) -> bool:
+    """Returns whether the medians of the trials' last steps are more than LENGTHS_APART apart."""
+    low, high = sorted((row.last_step, baseline.last_step))
+    return high - low > LENGTHS_APART * high

@@ -1,76 +1,90 @@
 """Loss by model size over several studies: power laws, and the parameters that a variant saves."""
 
+import dataclasses
 import math
-import pathlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from analysis.compare import build, families
 from analysis.compare.error_table import ErrorTable, VariantResult
-from analysis.compare.families import MixedStudiesError
-from analysis.load.files import json_records
-from analysis.load.files.json_records import META_FILE
-from analysis.load.records import StudyRuns
+from analysis.load.records import META_FILE, PARAMETERS, Problem
 from analysis.statistics import power_law
 from analysis.statistics.power_law import PowerLaw, Saving
 from attention import table as variants
-from sweeps.records import layout
 
-PARAMETERS = "parameters"
+# What moves the loss beside the size: keys of a study's configuration.
+STATED = ("optimizer", "compute_dtype", "param_dtype", "batch_size", "steps", "step_hint")
+DATA, SPLIT = "data", "deciding split"
+KEYS = (SPLIT, DATA, *STATED)
+# c4_lm_234m and c4_lm_1b are sizes of c4_lm: the name up to here is the data and the objective.
+SIZED = re.compile(r"(.+?_(?:lm|bert))(?:_.*)?")
 
 
-class MissingParametersError(ValueError):
-    """A study's files do not say how many parameters its model has."""
-
-
-@dataclass(frozen=True)
-class Size:
-    """A variant at one size: `values` maps a seed to its loss, in the workload's unit. `study` is
-    the study's name, `place` what tells it from others of that name, `shares_seeds` as there."""
-
-    study: str
-    place: pathlib.Path
-    shares_seeds: bool
-    workload: str
-    variant: str
-    parameters: int
-    values: dict[int, float]
-    paper: str | None
-
-    @property
-    def mean(self) -> float:
-        """Returns the geometric mean over seeds: the logs are what is fitted."""
-        return math.exp(float(np.mean(np.log([*self.values.values()]))))
+class MixedStudiesError(ValueError):
+    """Studies of different experiments, or twice the same one, were given as sizes of one model."""
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """Sizes in ascending order, a fit for each variant with two sizes or more, and what each saves
-    against the baseline at `loss`, or, in `without`, why that cannot be said of it. `source` says
-    where `loss` is from."""
+    """Loss on `split` by size.
 
-    names: tuple[str, ...]
+    `points`, in ascending order of size: one row per seed of a variant at one size: study, place
+    (its directory), workload, variant, parameters, seed, loss, and the loss that the paper prints.
+    `sizes`: one row per variant and size: of the same and n, the loss a geometric mean over seeds,
+    as the logs are what is fitted. `laws`: the fit of each variant with two sizes or more.
+    `savings`: one row per law but the baseline's: variant, what `power_law.Saving` has of reaching
+    `loss`, nan where the loss of a variant does not fall with size: `obstacle` is that variant, its
+    own or the baseline, else empty.
+    """
+
     baseline: str
     split: str
     loss: float | None
-    source: str
-    sizes: tuple[Size, ...]
-    fits: dict[str, PowerLaw]
-    savings: dict[str, Saving]
-    without: dict[str, str]
-    problems: tuple[str, ...]
+    points: pd.DataFrame
+    sizes: pd.DataFrame
+    laws: dict[str, PowerLaw]
+    savings: pd.DataFrame
+    problems: tuple[Problem, ...]
+
+    @property
+    def names(self) -> str:
+        """Returns the studies' names."""
+        return ", ".join(dict.fromkeys(self.points["study"]))
 
 
-def of_studies(
-    studies: Sequence[StudyRuns], loss: float | None = None, given: Mapping[str, int] | None = None
-) -> Scaling:
-    """Returns the scaling of `studies`, each one size of model, in loss on their deciding split.
+def configurations(tables: Sequence[ErrorTable]) -> pd.DataFrame:
+    """Returns what studies' losses depend on beside the size of the model and its points, a row per
+    table: KEYS, None where the study's files do not state one. The data is told by the workload's
+    name."""
+    rows = []
+    for table in tables:
+        row = {key: table.study.config.get(key) or None for key in STATED}
+        for key in ("steps", "step_hint"):
+            of_runs = {getattr(run, key) for run in table.study.stage(table.stage)} - {None}
+            if not row[key] and of_runs:  # 0: the workload's own, which the trials state
+                row[key] = ", ".join(f"{count:,}" for count in sorted(of_runs))
+        sized = SIZED.fullmatch(table.workload)
+        row |= {DATA: sized and sized.group(1), SPLIT: table.decisive}
+        rows.append({key: f"{v:,}" if isinstance(v, int) else v for key, v in row.items()})
+    return pd.DataFrame(rows, columns=KEYS, dtype=object)
 
-    As `of_tables`; MissingMetricError, too, where a study has no loss.
-    """
-    return of_tables([build.error_table(study, None, "loss") for study in studies], loss, given)
+
+def families(tables: Sequence[ErrorTable]) -> list[list[ErrorTable]]:
+    """Returns the tables of losses whose workloads are sizes of a model, by what `configurations`
+    says of them; only families of several workloads."""
+    losses = [
+        table
+        for table in tables
+        if table.metric.name == "loss" and any(row.n for row in table.rows)
+    ]
+    stated = configurations(losses)
+    groups = stated[stated[DATA].notna()].fillna("").groupby(list(KEYS), sort=False)
+    found = [[losses[number] for number in group.index] for _, group in groups]
+    return [each for each in found if len({table.workload for table in each}) > 1]
 
 
 def of_tables(
@@ -80,132 +94,136 @@ def of_tables(
 
     `loss`, above 0, is the loss to reach: the baseline's fit at the largest size unless given.
     `given` maps a workload to its number of parameters where its trials do not record one. Raises
-    MissingParametersError where neither says it, MixedStudiesError where tables are not of one
-    family or hold one size twice. A study that was given twice is read once.
+    ValueError where neither says it, MixedStudiesError where tables are not of one family or hold
+    one size twice.
     """
-    tables, problems = families.once(tables)
-    families.check(tables)
-    found = [size for table in tables for size in _sizes(table, given or {})]
-    sizes = tuple(sorted(found, key=lambda each: (each.parameters, variants.order(each.variant))))
-    _check_sizes(sizes)
-    baseline, fits = tables[0].baseline, _fits(sizes)
-    goal, source = _goal(fits.get(baseline), loss)
-    without = _without(fits, baseline)
+    stated = configurations(tables).assign(study=[table.study.name for table in tables])
+    notes = _check_family(stated)
+    points = _points(tables, given or {})
+    sizes = _sizes(points)
+    laws = {}
+    for name in sorted(set(sizes["variant"]), key=variants.order):
+        own = sizes[sizes["variant"] == name]
+        if len(own) > 1:
+            laws[name] = power_law.fit(own["parameters"], own["loss"], own["n"])
+    baseline = tables[0].baseline
+    if loss is None and baseline in laws:
+        loss = laws[baseline].loss(laws[baseline].largest)
+    are_shared = all(table.study.shares_seeds for table in tables)
     return Scaling(
-        names=tuple(dict.fromkeys(table.study.name for table in tables)),
         baseline=baseline,
         split=tables[0].decisive,
-        loss=goal,
-        source=source,
+        loss=loss,
+        points=points,
         sizes=sizes,
-        fits=fits,
-        savings=_savings(fits, baseline, goal, sizes, without),
-        without=without,
+        laws=laws,
+        savings=_savings(laws, baseline, loss, points if are_shared else points.iloc[:0]),
         problems=(
-            *problems,
-            *families.unstated(tables),
-            *(f"{table.study.name}: {problem}" for table in tables for problem in table.problems),
+            *notes,
+            *(
+                dataclasses.replace(problem, trial=f"{table.study.name}/{problem.trial}")
+                for table in tables
+                for problem in table.problems
+            ),
         ),
     )
 
 
-def _sizes(table: ErrorTable, given: Mapping[str, int]) -> Iterable[Size]:
-    for row in table.rows:
-        result = table.of(row)
-        if not result.values:
-            continue
-        yield Size(
-            study=table.study.name,
-            place=table.study.directory.resolve(),
-            shares_seeds=table.study.shares_seeds,
-            workload=table.workload,
-            variant=row.variant,
-            parameters=given.get(table.workload) or _parameters(table, row),
-            values=dict(result.values),
-            paper=result.paper.text if result.paper else None,
+def _check_family(stated: pd.DataFrame) -> list[Problem]:
+    """Returns a note on every key that some studies state and others do not. Raises
+    MixedStudiesError, naming the keys, their values and the studies, where studies state different
+    values of a key."""
+    differing, notes = [], []
+    for key in KEYS:
+        studies = stated.groupby(key, sort=False)["study"].agg(", ".join)
+        if len(studies) > 1:
+            listed = "; ".join(f"{value}: {names}" for value, names in studies.items())
+            differing.append(f"{key} ({listed})")
+        silent = ", ".join(stated["study"][stated[key].isna()])
+        if silent and len(studies) and key != DATA:
+            text = f"{silent}: no {key} is stated; taken as that of the others"
+            notes.append(Problem("note", "", "", text))
+    if differing:
+        raise MixedStudiesError(
+            "a power law needs studies that differ in the size of their model alone; these differ "
+            f"in {'; '.join(differing)}: name the studies of one family"
         )
+    return notes
+
+
+def _points(tables: Sequence[ErrorTable], given: Mapping[str, int]) -> pd.DataFrame:
+    rows: list[dict[str, Any]] = []
+    for table in tables:
+        for row in table.rows:
+            result = table.of(row)
+            if not result.values:
+                continue
+            size = {
+                "study": table.study.name,
+                "place": table.study.directory.resolve(),
+                "workload": table.workload,
+                "variant": row.variant,
+                "parameters": given.get(table.workload) or _parameters(table, row),
+                "paper": result.paper.text if result.paper else None,
+            }
+            rows += [size | {"seed": seed, "loss": loss} for seed, loss in result.values.items()]
+    rows.sort(key=lambda row: (row["parameters"], variants.order(row["variant"]), row["seed"]))
+    columns = [*("study", "place", "workload", "variant"), *("parameters", "paper", "seed", "loss")]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _parameters(table: ErrorTable, row: VariantResult) -> int:
     """Returns the number that the first of the row's trials to record it says."""
     for run in table.runs(row):
-        record = layout.read_json_if_there(run.path / META_FILE)
-        count = record.get(PARAMETERS) if isinstance(record, dict) else None
-        if json_records.is_number(count) and count >= 1:
+        if count := run.meta.get(PARAMETERS):
             return int(count)
-    raise MissingParametersError(
+    raise ValueError(
         f"{table.study.name}: no trial of {row.variant} records {PARAMETERS!r} in {META_FILE} "
         f"(trials of an older version do not); give --parameters={table.workload}=N"
     )
 
 
-def _check_sizes(sizes: Sequence[Size]) -> None:
-    """Raises MixedStudiesError where two studies have one size of a variant: their seeds are not
-    of one sample, and a law of both would count a size twice."""
-    first: dict[tuple[str, int], Size] = {}
-    for size in sizes:
-        other = first.setdefault((size.variant, size.parameters), size)
-        if other is not size:
-            raise MixedStudiesError(
-                f"{other.study} ({other.place}) and {size.study} ({size.place}) have the same "
-                f"size, {size.parameters:,} parameters of {size.variant}: name one of them"
-            )
-
-
-def _fits(sizes: Sequence[Size]) -> dict[str, PowerLaw]:
-    fits = {}
-    for name in sorted({size.variant for size in sizes}, key=variants.order):
-        own = [size for size in sizes if size.variant == name]
-        if len({size.parameters for size in own}) < 2:
-            continue
-        fits[name] = power_law.fit(
-            [size.parameters for size in own],
-            [size.mean for size in own],
-            [len(size.values) for size in own],
+def _sizes(points: pd.DataFrame) -> pd.DataFrame:
+    """Returns a row per variant and size. Raises MixedStudiesError where two studies have one size
+    of a variant: their seeds are not of one sample, and a law of both would count a size twice."""
+    keys = ["study", "place", "workload", "variant", "parameters"]
+    groups = points.groupby(keys, sort=False)
+    sizes = groups.agg(
+        n=("seed", "size"),
+        loss=("loss", lambda losses: math.exp(np.mean(np.log(losses)))),
+        paper=("paper", "first"),
+    ).reset_index()
+    again = sizes[sizes.duplicated(["variant", "parameters"])]
+    if len(again):
+        variant, count = again[["variant", "parameters"]].iloc[0]
+        same = sizes[sizes["variant"].eq(variant) & sizes["parameters"].eq(count)]
+        places = (
+            f"{study} ({place})" for study, place in zip(same["study"], same["place"], strict=True)
         )
-    return fits
-
-
-def _goal(fit: PowerLaw | None, loss: float | None) -> tuple[float | None, str]:
-    if loss is not None:
-        return loss, "given"
-    if fit is None:
-        return None, "none: the baseline has fewer than two sizes"
-    return fit.loss(fit.largest), "the baseline's fit at its largest size"
-
-
-def _without(fits: Mapping[str, PowerLaw], baseline: str) -> dict[str, str]:
-    """Returns why nothing can be said of what a variant saves: its own law or the baseline's."""
-    if baseline not in fits:
-        return {}
-    of_baseline = power_law.obstacle(fits[baseline])
-    others = {name: fit for name, fit in fits.items() if name != baseline}
-    if of_baseline:
-        return dict.fromkeys(others, f"of {variants.label(baseline)}, {of_baseline}")
-    found = {name: power_law.obstacle(fit) for name, fit in others.items()}
-    return {name: why for name, why in found.items() if why}
+        raise MixedStudiesError(
+            f"{' and '.join(places)} have the same size, {count:,} parameters of {variant}: name "
+            "one of them"
+        )
+    return sizes
 
 
 def _savings(
-    fits: Mapping[str, PowerLaw],
-    baseline: str,
-    loss: float | None,
-    sizes: Sequence[Size],
-    without: Mapping[str, str],
-) -> dict[str, Saving]:
-    if loss is None or baseline not in fits:
-        return {}
-    return {
-        name: power_law.between(fits[baseline], fit, loss, _are_paired(sizes, baseline, name))
-        for name, fit in fits.items()
-        if name not in (baseline, *without)
-    }
-
-
-def _are_paired(sizes: Sequence[Size], first: str, second: str) -> bool:
-    """Returns whether both variants ran in the same studies with the same seeds, shared ones."""
-    of_each = [
-        [(size.place, size.values.keys()) for size in sizes if size.variant == name]
-        for name in (first, second)
-    ]
-    return of_each[0] == of_each[1] and all(size.shares_seeds for size in sizes)
+    laws: Mapping[str, PowerLaw], baseline: str, loss: float | None, pairs: pd.DataFrame
+) -> pd.DataFrame:
+    """Returns the savings; fits are paired whose `pairs`, points of shared seeds, are the same."""
+    rows: list[dict[str, Any]] = []
+    for name, law in laws.items():
+        base = laws.get(baseline)
+        if base is None or law is base or loss is None:
+            continue
+        obstacles = [each for each in (baseline, name) if not laws[each].falls]
+        row = {"variant": name, "obstacle": "".join(obstacles[:1])}
+        if not obstacles:
+            seeds = [
+                pairs.loc[pairs["variant"] == each, ["place", "workload", "seed"]].values.tolist()
+                for each in (baseline, name)
+            ]
+            row |= vars(power_law.between(base, law, loss, seeds[0] == seeds[1] != []))
+        rows.append(row)
+    columns = ["variant", "obstacle", *(field.name for field in fields(Saving))]
+    return pd.DataFrame(rows, columns=columns)

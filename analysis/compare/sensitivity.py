@@ -1,17 +1,20 @@
-"""What a study's seeds can see: of the effect it is asked for, the paper's unless one is given."""
+"""The power analysis: differences that a study's seeds can detect, and the seeds that the paper's
+effect, or one that is given, needs.
 
+Exact for normal noise, by the noncentral t distribution: Cohen (1988), "Statistical power analysis
+for the behavioral sciences", chapter 2; as in statsmodels' TTestPower and TTestIndPower, which
+give nan at some shifts (effect in standard errors) above 3.6.
+"""
+
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from analysis.compare.error_table import ErrorTable
 from analysis.load import paper
-from analysis.load.paper import PaperCell
-from analysis.statistics import permutation
-from analysis.statistics.comparisons import ALPHA
-from analysis.statistics.power import detectable, seeds_needed
-from analysis.statistics.results import Comparison
-from attention import table as variants
+from analysis.statistics import comparisons
+from analysis.statistics.comparisons import ALPHA, Comparison
 
 # A word of a workload's name to the paper's table of that domain, and the workload it prints.
 DOMAINS = {
@@ -22,130 +25,176 @@ DOMAINS = {
 }
 # The paper prints losses of the language model on test only.
 PRINTED = "test"
-
-
-@dataclass(frozen=True)
-class ExpectedEffect:
-    """`sizes` maps a variant to a difference of the table's metric (0 or more, its direction left
-    out); without those of which nothing is expected: what the paper found says nothing of others.
-    `source` says in words where they are from, or why there are none."""
-
-    sizes: Mapping[str, float]
-    source: str
+POWER = 0.8
+# More are more than anybody trains, and far more make scipy's t distribution overflow.
+MOST_SEEDS = 10_000
+# In standard errors: beyond it power is 1 at any level of ours, and from 1e12 scipy gives nan.
+_LARGEST_SHIFT = 1e9
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What a variant's comparison with the baseline can see. `sd` is as in Comparison, `degrees`
-    its degrees of freedom, `alpha` 0.05 divided by the number of variants compared. `detectable`
-    is the smallest true difference that is found with 80% power, `effect` the one asked for,
-    `seeds` how many seeds would find it; nan, nan and None where undefined. `detectable` is inf
-    where no difference can be found at these n, `seeds` where MOST_SEEDS do not find the effect."""
+    """What a variant's comparison with the baseline can detect, at 80% power and a level of 0.05
+    divided by the number of variants compared. `detectable` is the smallest true difference,
+    `effect` the one asked for, `seeds` how many seeds would detect it; nan, nan and None where
+    undefined. `detectable` is inf where no difference can be found at these n, `seeds` where
+    MOST_SEEDS do not find the effect."""
 
-    n: str
-    is_paired: bool
-    degrees: int
-    sd: float
-    alpha: float
     detectable: float
     effect: float
     seeds: float | None
 
 
-def of_table(table: ErrorTable, split: str, asked: ExpectedEffect) -> dict[str, Sensitivity]:
+def of_table(table: ErrorTable, split: str, effects: Mapping[str, float]) -> dict[str, Sensitivity]:
     """Returns the sensitivity of each variant that is compared with the baseline on `split`, by
-    its name: to the effect that is `asked` of it, if any is."""
-    compared = {row.variant: row.splits[split].comparison for row in table.rows}
-    there = {name: each for name, each in compared.items() if each is not None}
-    alpha = ALPHA / max(1, sum(each.is_tested for each in there.values()))
+    its name: to its size in `effects`, if it has one."""
+    compared = {
+        row.variant: comparison
+        for row in table.rows
+        if (comparison := row.splits[split].comparison) is not None
+    }
+    alpha = ALPHA / max(1, sum(comparison.is_tested for comparison in compared.values()))
     return {
-        name: _sensitivity(each, alpha, asked.sizes.get(name, math.nan))
-        for name, each in there.items()
+        name: _sensitivity(comparison, alpha, effects.get(name, math.nan))
+        for name, comparison in compared.items()
     }
 
 
 def _sensitivity(comparison: Comparison, alpha: float, effect: float) -> Sensitivity:
     paired, sd = comparison.is_paired, comparison.sd
-    n, m = comparison.n, comparison.n_baseline
-    degrees = comparison.pairs - 1 if paired else n + m - 2
-    found, seeds = math.nan, None
-    if sd > 0:
-        found, seeds = math.inf, _seeds(effect, sd, alpha, paired)
-        if comparison.smallest_p < alpha:
-            count = comparison.pairs if paired else n
-            found = detectable(sd, count, alpha, paired=paired, n_baseline=m)
-    return Sensitivity(comparison.seeds, paired, degrees, sd, alpha, found, effect, seeds)
-
-
-def _seeds(effect: float, sd: float, alpha: float, paired: bool) -> float | None:
-    """A permutation test also needs enough seeds to reach `alpha` at all."""
+    if not sd > 0:
+        return Sensitivity(math.nan, effect, None)
+    least = math.inf
+    if comparison.smallest_p < alpha:
+        n = comparison.pairs if paired else comparison.n
+        least = detectable(sd, n, alpha, paired=paired, n_baseline=comparison.n_baseline)
     if not abs(effect) > 0:
-        return None
-    seeds = seeds_needed(effect, sd, alpha, paired=paired)
-    least = 2 if paired else permutation.seeds_to_reach(alpha)
-    return math.inf if seeds is None or least is None else max(seeds, least)
+        return Sensitivity(least, effect, None)
+    needed = seeds_needed(effect, sd, alpha, paired=paired)
+    # A permutation test also needs enough seeds to reach `alpha` at all.
+    enough = 2 if paired else comparisons.seeds_to_reach(alpha)
+    seeds = math.inf if needed is None or enough is None else max(needed, enough)
+    return Sensitivity(least, effect, seeds)
 
 
-def expected(table: ErrorTable, split: str, given: float | None = None) -> ExpectedEffect:
-    """Returns the effects to look for on `split`: `given`, of every variant; else each variant's
-    own difference from the baseline in the paper's table: for the study's workload, or relative in
-    that domain, times the baseline's median. Raises ValueError where `given` is no finite number
-    above 0, or above 1 where the metric is a share."""
+def check(table: ErrorTable, effect: float | None) -> None:
+    """Raises ValueError where `effect` is no finite number above 0, or above 1 where the metric is
+    a share."""
+    most = 1.0 if table.metric.is_bounded else math.inf
+    if effect is not None and (not 0 < effect <= most or math.isinf(effect)):
+        limit = "above 0 and at most 1 (0.01 is one point)" if most == 1 else "above 0"
+        raise ValueError(f"--effect={effect:g}: give a {table.metric.label} {limit}")
+
+
+def expected(table: ErrorTable, split: str, given: float | None = None) -> dict[str, float]:
+    """Returns the size, 0 or more, of the effect to look for on `split` by variant: `given`, of
+    every variant; else, of variants that the paper prints, their difference from the baseline in
+    the table for the study's workload, or their relative difference in that domain (on test, where
+    the paper prints only that), times the baseline's median."""
     if given is not None:
-        most = 1.0 if table.metric.is_bounded else math.inf
-        if not (0 < given < math.inf and given <= most):
-            limit = " and at most 1 (0.01 is one point)" if most == 1 else ""
-            raise ValueError(
-                f"--effect={given:g}: give a difference of {table.metric.label} above 0{limit}"
-            )
-        sizes = {row.variant: given for row in table.rows}
-        return ExpectedEffect(sizes, f"{given:g}, as given")
-    name, config = table.study.paper_table, dict(table.study.config)
-    if name and table.metric.name == paper.TABLES[name].metric:
-        printed = _printed(table, name, table.workload, config, split)
-        if base := printed.pop(table.baseline, None):
-            sizes = {key: abs(cell.value - base.value) for key, cell in printed.items()}
-            examples = _examples(printed, base)
-            return ExpectedEffect(sizes, f"the paper's differences on {split}, {examples}")
-    return _relative(table, split)
-
-
-def _relative(table: ErrorTable, split: str) -> ExpectedEffect:
-    domain = next((DOMAINS[word] for word in table.workload.split("_") if word in DOMAINS), None)
-    if domain is None or table.metric.name != paper.TABLES[domain[0]].metric:
-        what = f"{table.metric.label} on {table.workload}"
-        return ExpectedEffect({}, f"the paper has none of {what}; give one with --effect")
-    name, workload = domain
-    baseline = table.baseline_row
-    summary = baseline.splits[split].summary if baseline else None
-    if summary is None:
-        return ExpectedEffect({}, "the baseline has no number")
-    of_split, printed = split, _printed(table, name, workload, {}, split)
-    if table.baseline not in printed:
-        of_split, printed = PRINTED, _printed(table, name, workload, {}, PRINTED)
-    base = printed.pop(table.baseline, None)
-    if base is None:
-        what = f"the paper prints no number of the baseline, {table.baseline_label}"
-        return ExpectedEffect({}, f"{what}; give one with --effect")
-    shares = {key: abs(cell.value / base.value - 1) for key, cell in printed.items()}
-    return ExpectedEffect(
-        {key: share * abs(summary.median) for key, share in shares.items()},
-        f"the paper's relative differences on {of_split} of {workload}, "
-        f"{_examples(printed, base)}, times the baseline's median",
-    )
-
-
-def _examples(printed: Mapping[str, PaperCell], base: PaperCell) -> str:
-    """Returns the numbers behind the effects: `0.3749 to LASER 0.3593`."""
-    cells = (f"{variants.label(name)} {cell.text}" for name, cell in printed.items())
-    return f"{base.text} to {', '.join(cells) or 'none'}"
+        return {row.variant: given for row in table.rows}
+    own = table.study.paper_table, table.workload, dict(table.study.config), split
+    if base_and_others := _printed(table, *own):
+        base, others = base_and_others
+        return {name: abs(value - base) for name, value in others.items()}
+    row = table.baseline_row
+    summary = row.splits[split].summary if row else None
+    domains = [DOMAINS[word] for word in table.workload.split("_") if word in DOMAINS]
+    for (name, workload), of_split in itertools.product(domains[:1], (split, PRINTED)):
+        if summary and (base_and_others := _printed(table, name, workload, {}, of_split)):
+            base, others = base_and_others
+            shares = {name: abs(value / base - 1) for name, value in others.items()}
+            return {name: share * abs(summary.median) for name, share in shares.items()}
+    return {}
 
 
 def _printed(
     table: ErrorTable, name: str, workload: str, config: dict, split: str
-) -> dict[str, PaperCell]:
-    """Returns what the paper prints of the table's variants."""
-    cells = {
-        row.variant: paper.cell(name, workload, config, row.variant, split) for row in table.rows
-    }
-    return {name: cell for name, cell in cells.items() if cell is not None}
+) -> tuple[float, dict[str, float]] | None:
+    """Returns the paper's numbers in its table `name`, the baseline's and the other variants', None
+    where it prints none of the baseline, or another metric."""
+    if not name or table.metric.name != paper.TABLES[name].metric:
+        return None
+    values = {}
+    for row in table.rows:
+        if cell := paper.cell(name, workload, config, row.variant, split):
+            values[row.variant] = cell.value
+    return (values.pop(table.baseline), values) if table.baseline in values else None
+
+
+def power_at(
+    effect: float,
+    sd: float,
+    n: int,
+    alpha: float,
+    paired: bool = True,
+    n_baseline: int | None = None,
+) -> float:
+    """Returns the probability that the two-sided t-test at `alpha` finds a true difference.
+
+    `effect` and `sd` have the same unit. Paired: `sd` is that of the differences over `n` seeds.
+    Not paired: that of either group, of `n` and `n_baseline` seeds (`n` unless given). Raises
+    ValueError where `n` is below 2, `sd` is not above 0, or the power is undefined (an `effect` or
+    `alpha` that is nan).
+    """
+    from scipy import stats  # 0.6 s, which a table without this analysis does not need
+
+    m = n_baseline or n
+    if min(n, m) < 2 or not sd > 0:
+        raise ValueError(f"power needs n > 1 seeds and sd > 0; it was given n = {n}, sd = {sd}")
+    degrees = n - 1 if paired else n + m - 2
+    shift = abs(effect) / (sd * math.sqrt(1 / n if paired else 1 / n + 1 / m))
+    limit = stats.t.isf(alpha / 2, degrees)
+    # Of -effect, whose power is the same: of a positive shift scipy's lower tail is nan from 3.6 on
+    # and its upper one at some from 37 on, of a negative one neither.
+    mirrored = -min(shift, _LARGEST_SHIFT)
+    found = float(stats.nct.cdf(-limit, degrees, mirrored) + stats.nct.sf(limit, degrees, mirrored))
+    if math.isnan(found):
+        raise ValueError(f"no power for effect = {effect}, sd = {sd}, n = {n}, alpha = {alpha}")
+    return found
+
+
+def detectable(
+    sd: float,
+    n: int,
+    alpha: float,
+    power: float = POWER,
+    paired: bool = True,
+    n_baseline: int | None = None,
+) -> float:
+    """Returns the smallest true difference, in the unit of `sd`, that the test finds with
+    probability `power`; arguments and errors as for `power_at`."""
+    from scipy import optimize
+
+    def missing(effect: float) -> float:
+        return power_at(effect, 1.0, n, alpha, paired, n_baseline) - power
+
+    if not sd > 0:
+        raise ValueError(f"a detectable difference needs sd > 0; it was given {sd}")
+    most = 1.0
+    while missing(most) < 0:
+        most *= 2
+    return sd * float(optimize.brentq(missing, 0.0, most, xtol=1e-12))
+
+
+def seeds_needed(
+    effect: float, sd: float, alpha: float, power: float = POWER, paired: bool = True
+) -> int | None:
+    """Returns the fewest seeds (not paired: of either group) with which the test finds a true
+    difference of `effect` with probability `power`, at least 2; None where MOST_SEEDS do not.
+
+    Raises ValueError for an effect of 0, which no number of seeds finds, and as `power_at` does.
+    """
+    if not abs(effect) > 0:
+        raise ValueError(f"no number of seeds finds a difference of {effect}")
+
+    def enough(n: int) -> bool:
+        return power_at(effect, sd, n, alpha, paired) >= power
+
+    if not enough(MOST_SEEDS):
+        return None
+    least, most = 2, MOST_SEEDS
+    while least < most:
+        middle = (least + most) // 2
+        least, most = (least, middle) if enough(middle) else (middle + 1, most)
+    return most

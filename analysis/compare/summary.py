@@ -7,110 +7,91 @@ WER or loss than the baseline's mean, in per cent of it (more, where more is bet
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from analysis.compare import failed_runs
-from analysis.compare.build import DEFAULT_BASELINE
-from analysis.compare.error_table import ErrorTable, VariantResult
-from analysis.compare.failed_runs import FailedRuns
-from analysis.load.records import Run
-from analysis.load.targets import TIME
-from analysis.statistics import across, rates
-from analysis.statistics.results import Comparison, Estimate, Rate
+from analysis.compare import failed_runs, target_times
+from analysis.compare.error_table import DEFAULT_BASELINE, ErrorTable
+from analysis.load.records import TIME, Problem, Run
+from analysis.statistics import across, comparisons
+from analysis.statistics.comparisons import Comparison
+from analysis.statistics.intervals import Estimate
 from attention import table as variants
 
-NOTHING = Estimate(math.nan, math.nan, math.nan)
-
-
-@dataclass(frozen=True)
-class Improvement:
-    """One variant in one column: `percent` of the baseline's mean over the seeds that are compared,
-    which is taken as known, with the 95% interval of the difference, and the comparison behind
-    it."""
-
-    percent: Estimate
-    comparison: Comparison
-
-
-@dataclass(frozen=True)
-class Line:
-    """One variant: its improvement in each column (None where it is not compared), and, over the
-    columns `over` (numbers), what can be said of all of them, of the runs that the columns' tests
-    compare: mean standardised effect, undefined where the columns' effects differ in kind,
-    `effect_kind`; interquartile mean of the runs' improvements less the baseline's, in %;
-    probability that one of its runs beats one of the baseline's; time of a step over the
-    baseline's. `left_out` says why
-    other columns in which it was trained are not in it. `failed` are its runs that failed to train,
-    over all columns of the summary's baseline where that can be told, None where it cannot."""
-
-    variant: str
-    cells: tuple[Improvement | None, ...]
-    failed: Rate | None
-    over: tuple[int, ...] = ()
-    left_out: tuple[str, ...] = ()
-    effect: Estimate = NOTHING
-    effect_kind: str = ""
-    iqm: Estimate = NOTHING
-    improvement: Estimate = NOTHING
-    step_time: Estimate = NOTHING
-
-    @property
-    def label(self) -> str:
-        """Returns the variant as the paper calls it."""
-        return variants.label(self.variant)
+CELLS = (
+    *("variant", "column", "study", "workload", "quantity", "value", "low", "high"),
+    *("n", "trained", "p", "verdict", "withheld", "left_out"),
+)
+OVER = ("variant", "workload", "quantity", "unit", "value", "low", "high", "count", "n")
+# The quantities of `profiles`.
+BETTER = "share of runs better by more than τ %"
+WITHIN = "share of workloads within τ times the fastest"
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The columns' tables, the baseline that most of them have, a line for each variant, the
-    baseline's own first, and a sentence for each study that has no column."""
+    """The columns' `tables`, their `headings` (the workload, with the study where two columns are
+    of one workload), the baseline that most of them have, and the variants, it first.
+
+    `cells`, CELLS: one row per variant and column, by its number, in which it was to be trained
+    beside a baseline: `value`, in % of the baseline's mean over the seeds that are compared, which
+    is taken as known, nan where none are; `low` and `high`, the 95% interval of the difference;
+    `n` of the seeds `trained` that are compared; p after Holm's correction; the verdict, or
+    `withheld`; `withheld`, why there is none in spite of p; `left_out`, why the column is not in
+    `over`.
+
+    `over`, OVER: one row per variant and quantity over the columns that `workload` lists by their
+    numbers from 1, of the runs that the columns' tests compare: `effect`, the mean standardised
+    effect, nan where the columns' effects differ in kind, its `unit`; `iqm`, the interquartile mean
+    of the runs' improvements less the baseline's, in %; `improvement`, the probability that one of
+    its runs beats one of the baseline's; `step_time` over the baseline's; and over all columns of
+    the baseline that can tell, `failed_to_train`, the share of its n runs that did.
+
+    `problems` name studies that have no column.
+    """
 
     tables: tuple[ErrorTable, ...]
+    headings: tuple[str, ...]
     baseline: str
-    lines: tuple[Line, ...]
-    without_column: tuple[str, ...]
-
-    @property
-    def headings(self) -> list[str]:
-        """Returns a name for each column: the workload, with the study's where it is not alone."""
-        return _headings(self.tables)
+    variants: tuple[str, ...]
+    cells: pd.DataFrame
+    over: pd.DataFrame
+    problems: tuple[Problem, ...]
 
 
 def of_tables(tables: Sequence[ErrorTable]) -> Summary:
     """Returns the summary of error tables. Raises ValueError where none of them compares anything
-    with a baseline, where one is given twice, or where as many have one baseline as another."""
-    places = [(table.study.directory.resolve(), table.workload) for table in tables]
-    for place in places:
-        if places.count(place) > 1:
-            raise ValueError(f"{place[0]} is given twice: its runs would count twice; give it once")
-    reasons = [(table, _why_no_column(table)) for table in tables]
-    compared = [table for table, why in reasons if not why]
+    with a baseline, or where as many have one baseline as another."""
+    problems = []
+    compared = []
+    for table in tables:
+        if why := _why_no_column(table):
+            problems.append(Problem("left out", "", "", f"{table.study.name}: {why}"))
+        else:
+            compared.append(table)
     if not compared:
         raise ValueError("nothing to sum up: no study here has a variant beside its baseline")
-    bases = [table.baseline for table in compared]
-    most = max(map(bases.count, bases))
-    common = [name for name in dict.fromkeys(bases) if bases.count(name) == most]
-    if len(common) > 1 and DEFAULT_BASELINE not in common:
-        raise ValueError(
-            f"as many studies are compared with {' as with '.join(common)}: choose by --baseline"
-        )
-    baseline = DEFAULT_BASELINE if DEFAULT_BASELINE in common else common[0]
-    names = {baseline} | {
-        row.variant for table in compared for row in table.rows if row.variant != table.baseline
-    }
-    failures = [failed_runs.of_table(table) for table in compared]
-    ordered = sorted(names, key=lambda name: (name != baseline, variants.order(name)))
-    lines = tuple(_line(name, compared, baseline, failures) for name in ordered)
-    lacking = tuple(f"{table.study.name}: {why}" for table, why in reasons if why)
-    return Summary(tuple(compared), baseline, lines, lacking)
-
-
-def _headings(tables: Sequence[ErrorTable]) -> list[str]:
-    names = [table.workload for table in tables]
-    return [
-        table.workload if names.count(table.workload) == 1 else table.study.name for table in tables
-    ]
+    baseline = _common_baseline(compared)
+    others = {name for table in compared for name in table.by_variant if name != table.baseline}
+    names = (baseline, *sorted(others - {baseline}, key=variants.order))
+    workloads = [table.workload for table in compared]
+    cells = _cells(compared, names, baseline)
+    return Summary(
+        tables=tuple(compared),
+        headings=tuple(
+            table.workload
+            if workloads.count(table.workload) == 1
+            else f"{table.study.name}: {table.workload}"
+            for table in compared
+        ),
+        baseline=baseline,
+        variants=names,
+        cells=cells,
+        over=_over(compared, cells, baseline),
+        problems=tuple(problems),
+    )
 
 
 def _why_no_column(table: ErrorTable) -> str:
@@ -124,132 +105,163 @@ def _why_no_column(table: ErrorTable) -> str:
     return "" if len(table.rows) > 1 else f"no variant beside {table.baseline_label}"
 
 
-def _line(
-    variant: str, tables: Sequence[ErrorTable], baseline: str, failures: Sequence[FailedRuns]
-) -> Line:
-    cells = tuple(_cell(table, variant) for table in tables)
-    own = [
-        number
-        for number, table in enumerate(tables)
-        if table.baseline == baseline and variant in table.by_variant
-    ]
-    failed = _failed(variant, [failures[number] for number in own])
-    if variant == baseline:
-        return Line(variant, cells, failed)
-    reasons = {number: _why_left_out(tables[number], variant) for number in own}
-    over = tuple(number for number, why in reasons.items() if not why)
-    headings = _headings(tables)
-    left_out = tuple(f"{headings[number]}: {why}" for number, why in reasons.items() if why)
-    if not over:
-        return Line(variant, cells, failed, left_out=left_out)
-    chosen = [tables[number] for number in over]
-    compared = [table.comparisons[variant] for table in chosen]
-    mine, base = (scores(chosen, variant, name) for name in (variant, baseline))
-    paired = [each.is_paired for each in compared]
-    kinds = sorted({each.effect_kind for each in compared})
-    effects = [_sign(table) * each.effect for table, each in zip(chosen, compared, strict=True)]
-    return Line(
-        variant=variant,
-        cells=cells,
-        over=over,
-        left_out=left_out,
-        effect_kind=" and ".join(kinds),
-        effect=across.mean_effect(
-            effects if len(kinds) == 1 else [],
-            [_size(each) for each in compared],
-            [
-                each.pairs - 1 if each.is_paired else each.n + each.n_baseline - 2
-                for each in compared
-            ],
-        ),
-        iqm=across.bootstrapped(across.iqm_difference, mine, base, paired),
-        improvement=across.bootstrapped(across.probability_of_improvement, mine, base, paired),
-        failed=failed,
-        step_time=across.mean_ratio([_log_ratios(table, variant) for table in chosen]),
-    )
+def _common_baseline(tables: Sequence[ErrorTable]) -> str:
+    common = pd.Series([table.baseline for table in tables]).mode().tolist()
+    if DEFAULT_BASELINE in common:
+        return DEFAULT_BASELINE
+    if len(common) > 1:
+        raise ValueError(
+            f"as many studies are compared with {' as with '.join(common)}: choose by --baseline"
+        )
+    return str(common[0])
+
+
+def _cells(tables: Sequence[ErrorTable], names: Sequence[str], baseline: str) -> pd.DataFrame:
+    rows = []
+    for name in names:
+        for number, table in enumerate(tables):
+            if name == table.baseline or name not in table.by_variant:
+                continue
+            each = table.comparisons.get(name, Comparison())
+            scale = _scale(table, each.baseline)
+            bounds = sorted((scale * each.low, scale * each.high))
+            place = (name, number, table.study.name, table.workload, "improvement_percent")
+            seeds = (each.pairs or each.n, each.n)
+            word = "withheld" if each.withheld else each.verdict
+            outcome = (each.p_holm, word, each.withheld)
+            why = "another baseline" if table.baseline != baseline else _why_left_out(table, name)
+            rows.append((*place, scale * each.difference, *bounds, *seeds, *outcome, why))
+    return pd.DataFrame(rows, columns=CELLS)
+
+
+def _scale(table: ErrorTable, mean: float) -> float:
+    """Returns what a difference is multiplied by to be an improvement in % of the baseline's mean,
+    nan where that is 0 or unknown."""
+    sign = -1 if table.metric.lower_is_better else 1
+    return 100 * sign / abs(mean) if abs(mean) > 0 else math.nan
 
 
 def _why_left_out(table: ErrorTable, variant: str) -> str:
     """Returns why a column says nothing of a variant that the lines over all may use."""
-    row, base = table.by_variant[variant], table.by_variant[table.baseline]
-    lost = [each.label for each in (row, base) if each.lost or table.of(each).non_finite]
-    if lost:
-        return f"seeds of {' and '.join(lost)} were lost, which count as worse than any"
-    comparison = table.comparisons.get(variant)
-    if comparison is None or not comparison.is_tested:
-        return "fewer than 2 seeds to compare"
-    if comparison.withheld:
-        return "runs differ in length"
-    if math.isnan(comparison.effect):
-        return "all differences are equal, or there are two: no effect in units of noise"
-    if not abs(comparison.baseline) > 0:
-        return "the baseline's mean is 0: no per cent of it"
-    return ""
+    each = table.comparisons.get(variant, Comparison())
+    sides = [table.by_variant[name] for name in (variant, table.baseline)]
+    reasons = {
+        "lost seeds": any(row.lost or table.of(row).non_finite for row in sides),
+        "fewer than 2 seeds to compare": not each.is_tested,
+        "runs of different lengths": each.withheld,
+        "differences without a spread": math.isnan(each.effect),
+        "a baseline's mean of 0": not abs(each.baseline) > 0,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
-def _failed(variant: str, failures: Sequence[FailedRuns]) -> Rate | None:
-    found = [
-        each.by_variant[variant].rate
-        for each in failures
-        if each.limit is not None and variant in each.by_variant
-    ]
-    return rates.rate(sum(r.count for r in found), sum(r.n for r in found)) if found else None
-
-
-def _size(comparison: Comparison) -> float:
-    if comparison.is_paired:
-        return float(comparison.pairs)
-    return comparison.n * comparison.n_baseline / (comparison.n + comparison.n_baseline)
-
-
-def scores(tables: Sequence[ErrorTable], variant: str, side: str) -> np.ndarray:
-    """Returns the improvements of `side`, `variant` or the baseline, over the baseline's mean, in %
-    of it, [seeds, tables] on the deciding splits, of the runs that the comparison of `variant` is
-    over; a row for each seed of any table, nan where a table compares no such run."""
-    seeds = sorted(
-        {seed for table in tables for row in table.rows for seed in table.of(row).values}
+def _over(tables: Sequence[ErrorTable], cells: pd.DataFrame, baseline: str) -> pd.DataFrame:
+    rows: list[dict[str, Any]] = []
+    for name, own in cells[cells["left_out"] == ""].groupby("variant", sort=False):
+        listed = ", ".join(str(number + 1) for number in own["column"])
+        estimates = _estimates([tables[number] for number in own["column"]], str(name))
+        for (quantity, unit), estimate in estimates.items():
+            row = {"variant": name, "workload": listed, "quantity": quantity, "unit": unit}
+            rows.append(row | vars(estimate))
+    failures = [failed_runs.of_table(table) for table in tables if table.baseline == baseline]
+    counts = pd.DataFrame(
+        [
+            {"variant": name, "count": each.rate.count, "n": each.rate.n}
+            for found in failures
+            if found.limit is not None
+            for name, each in found.by_variant.items()
+        ],
+        columns=["variant", "count", "n"],
     )
-    place = {seed: number for number, seed in enumerate(seeds)}
-    found = np.full((len(seeds), len(tables)), math.nan)
-    for column, table in enumerate(tables):
-        comparison = table.comparisons[variant]
-        names = (side, variant, table.baseline) if comparison.is_paired else (side,)
-        values = [table.of(table.by_variant[name]).values for name in names]
-        scale = 100 * _sign(table) / abs(comparison.baseline)
-        for seed in set.intersection(*map(set, values)):
-            found[place[seed], column] = scale * (values[0][seed] - comparison.baseline)
-    return found
+    for name, count, n in counts.groupby("variant").sum().itertuples():
+        rate = vars(comparisons.rate(count, n)) | {"value": count / n}
+        row = {"variant": name, "workload": "", "quantity": "failed_to_train", "unit": ""}
+        rows.append(row | rate)
+    return pd.DataFrame(rows, columns=OVER)
 
 
-def _sign(table: ErrorTable) -> int:
-    """Returns what a difference is multiplied by to be an improvement."""
-    return -1 if table.metric.lower_is_better else 1
+def _estimates(tables: Sequence[ErrorTable], variant: str) -> dict[tuple[str, str], Estimate]:
+    """Returns the estimates by quantity and unit."""
+    compared = [table.comparisons[variant] for table in tables]
+    effects = [
+        math.copysign(each.effect, _scale(table, each.baseline) * each.difference)
+        for table, each in zip(tables, compared, strict=True)
+    ]
+    kinds = " and ".join(sorted({each.effect_kind for each in compared}))
+    runs = scores(tables, variant)
+    mine, base = (runs.xs(side, axis=1, level=1).to_numpy() for side in ("variant", "baseline"))
+    paired = [each.is_paired for each in compared]
+    better = across.probability_of_improvement
+    return {
+        ("effect", kinds): across.mean_effect(effects, compared),
+        ("iqm", ""): across.bootstrapped(across.iqm_difference, mine, base, paired),
+        ("improvement", ""): across.bootstrapped(better, mine, base, paired),
+        ("step_time", ""): across.mean_ratio([_step_ratios(table, variant) for table in tables]),
+    }
 
 
-def _cell(table: ErrorTable, variant: str) -> Improvement | None:
-    comparison = table.comparisons.get(variant)
-    if comparison is None:
-        return None
-    mean = abs(comparison.baseline)
-    scale = 100 * _sign(table) / mean if mean > 0 else math.nan
-    low, high = sorted((scale * comparison.low, scale * comparison.high))
-    return Improvement(Estimate(scale * comparison.difference, low, high), comparison)
+def scores(tables: Sequence[ErrorTable], variant: str) -> pd.DataFrame:
+    """Returns the improvements in % of the runs that the comparisons of `variant` are over, on the
+    deciding splits: a row per seed, columns (number of the table, `variant` or `baseline`), nan
+    where a table compares no such run."""
+    improvements = {}
+    for number, table in enumerate(tables):
+        each = table.comparisons[variant]
+        names = {"variant": variant, "baseline": table.baseline}
+        runs = pd.DataFrame(
+            {
+                side: pd.Series(table.of(table.by_variant[name]).values)
+                for side, name in names.items()
+            }
+        )
+        runs = runs.dropna() if each.is_paired else runs
+        improvements[number] = _scale(table, each.baseline) * (runs - each.baseline)
+    return pd.concat(improvements, axis=1).sort_index()
 
 
-def _log_ratios(table: ErrorTable, variant: str) -> np.ndarray:
+def _step_ratios(table: ErrorTable, variant: str) -> np.ndarray:
     """Returns the logs of the seconds of a step over the baseline's, of each seed that has both."""
-    mine, base = (_seconds(table, table.by_variant[name]) for name in (variant, table.baseline))
-    return np.log([mine[seed] / base[seed] for seed in sorted(mine.keys() & base.keys())])
-
-
-def _seconds(table: ErrorTable, row: VariantResult) -> dict[int, float]:
-    found = {run.seed: _seconds_a_step(run) for run in table.runs(row, ("done",))}
-    return {seed: each for seed, each in found.items() if 0 < each < math.inf}
+    sides = []
+    for name in (variant, table.baseline):
+        runs = table.runs(table.by_variant[name], ("done",))
+        sides.append(pd.Series({run.seed: _seconds_a_step(run) for run in runs}, dtype=float))
+    ratios = (sides[0] / sides[1]).sort_index()
+    return np.log(ratios[ratios.gt(0) & np.isfinite(ratios)].to_numpy())
 
 
 def _seconds_a_step(run: Run) -> float:
     """Returns training seconds over updates at the last evaluation, nan without a time."""
-    seconds = run.evals.get(TIME)
-    if seconds is None or not run.last_step or not len(seconds):
-        return math.nan
-    return float(seconds[-1]) / run.last_step
+    seconds = run.evals.get(TIME, np.empty(0))
+    return float(seconds[-1]) / run.last_step if len(seconds) and run.last_step else math.nan
+
+
+def profiles(found: Summary) -> pd.DataFrame:
+    """Returns two distributions over workloads: variant, quantity, tau, share, ascending in tau.
+
+    BETTER: the share of a variant's runs, over all columns of the summary's baseline, that improve
+    on its mean by more than `tau` %; lost seeds do not (score distributions: Agarwal et al. 2021).
+    WITHIN: the share of the columns with a target in which the variant's median time to it, each
+    seed's fastest trial's, is at most `tau` times the fastest variant's (performance profiles:
+    Dolan and Moré 2002, as AlgoPerf scores).
+    """
+    rows: list[tuple[str, str, float]] = []
+    for table in found.tables:
+        mean = float(np.mean([*table.of(table.by_variant[table.baseline]).values.values()]))
+        scale = _scale(table, mean) if table.baseline == found.baseline else math.nan
+        for row in table.rows:
+            lost = sum(row.lost.values()) + table.of(row).non_finite
+            better = [scale * (value - mean) for value in table.of(row).values.values()]
+            better += [-math.inf] * lost
+            rows += [(row.variant, BETTER, tau) for tau in better if not math.isnan(scale)]
+        try:
+            reached = target_times.build(table, points="fastest").rows
+        except ValueError:  # no target is known
+            continue
+        times = reached["seconds"].mask(reached["seconds_is_bound"], math.inf)
+        ratios = (times / times.min()).fillna(math.inf)
+        rows += [(name, WITHIN, tau) for name, tau in zip(reached["variant"], ratios, strict=True)]
+    frame = pd.DataFrame(rows, columns=["variant", "quantity", "tau"])
+    groups = frame.groupby(["variant", "quantity"])["tau"]
+    frame["share"] = groups.rank(method="max") / groups.transform("size")
+    frame["share"] = frame["share"].mask(frame["quantity"] == BETTER, 1 - frame["share"])
+    return frame[np.isfinite(frame["tau"])].sort_values("tau", ignore_index=True)

@@ -5,69 +5,53 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
-from analysis.compare import crossings
-from analysis.compare.crossings import Crossing
 from analysis.compare.error_table import ErrorTable
-from analysis.load import metrics, selection, targets
-from analysis.load.records import Run, StudyRuns
-from analysis.load.targets import Target
-from analysis.statistics import speed_up
-from analysis.statistics.speed_up import SpeedUp
+from analysis.load import metrics, selection
+from analysis.load.measurements import STEP
+from analysis.load.metrics import Target, UnknownTargetError
+from analysis.load.records import TIME, Problem, Run
+from analysis.statistics.across import SpeedUp, speed_up
 from attention import table as variants
+from sweeps.records import layout
 
 # Which trials stand for a seed: at the point that validation chose, AlgoPerf's, each on its own.
 RULES = ("chosen", "fastest", "all")
 # Submissions of AlgoPerf's logs ran on the same machines, and their steps differ in price by less;
 # one of 2025 logs a step of which takes 218 of another's.
 OTHER_UNITS = 10.0
-
-
-@dataclass(frozen=True)
-class VariantTimes:
-    """A variant's runs at one point, None where seeds have theirs or none was chosen: `crossings`
-    in seed order, and how many times faster than the baseline, None for the baseline itself and
-    where there is none."""
-
-    variant: str
-    point: int | None
-    crossings: tuple[Crossing, ...]
-    by_steps: SpeedUp | None = None
-    by_seconds: SpeedUp | None = None
-
-    @property
-    def step_seconds(self) -> float:
-        """Returns the median seconds of training per step, nan where they are unknown."""
-        every = [each.last_seconds / each.last_step for each in self.crossings if each.last_step]
-        known = [seconds for seconds in every if math.isfinite(seconds)]
-        return float(np.median(known)) if known else math.nan
+# What is timed; `seconds` are of accumulated_submission_time: training, without evaluation and
+# logging.
+QUANTITIES = ("step", "seconds")
 
 
 @dataclass(frozen=True)
 class TargetTimes:
-    """What the table and the plot are made of, of the study of `table`. `left_out` are the runs
-    that may yet reach the target, pending or running ones; `rule`, one of RULES, says which trials
-    the rows are of, and `unchosen` names variants without a chosen point."""
+    """When the runs of `table` reach `target`, by `rule`, one of RULES.
+
+    `seeds`: one row per seed of a row of `rows`: what `crossings` gives of its trial, and `label`,
+    the variant's, with its point where a variant has several.
+
+    `rows`: one row per variant, or per variant and point: variant, point (its first seed's), label,
+    `reached` of `n` seeds, `last_seconds`, the longest run's, `apart`, the largest, and `price`,
+    the median seconds of a step; for each of QUANTITIES its median over seeds and
+    `<quantity>_is_bound` (`medians`); against the baseline, if there is one, what `across.SpeedUp`
+    has, as `<quantity>_ratio`, `_low`, `_high`, `_n` and `_method`, nan on its own row.
+
+    `left_out` are the runs that may yet reach the target, pending or running ones; `unchosen` names
+    variants without a chosen point.
+    """
 
     table: ErrorTable
     target: Target
     baseline: str
-    rows: tuple[VariantTimes, ...]
-    left_out: tuple[Run, ...]
-    disagreement: str | None
-    problems: tuple[str, ...]
     rule: str
+    seeds: pd.DataFrame
+    rows: pd.DataFrame
+    left_out: tuple[Run, ...]
     unchosen: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        """Returns the study's name."""
-        return self.table.study.name
-
-    @property
-    def is_paired(self) -> bool:
-        """Returns whether seeds are shared."""
-        return self.table.study.shares_seeds
+    problems: tuple[Problem, ...]
 
 
 def build(
@@ -83,8 +67,8 @@ def build(
     of which no point was chosen has never reached the target.
 
     `target` is in the unit of `metric` (error, wer ...; the target's own metric unless given);
-    without it, the runs' or AlgoPerf's. Raises UnknownTargetError where there is none, ValueError
-    for a metric other than the target's without a value, MissingMetricError for a metric that no
+    without it, the runs' or AlgoPerf's. Raises UnknownTargetError where there is none or no run
+    has ended, ValueError for a metric other than the target's without a value, or one that no
     evaluation has.
     """
     chosen = {row.variant: row.point for row in table.rows}
@@ -93,83 +77,173 @@ def build(
         for run in table.study.stage(table.stage)
         if points != "chosen" or chosen.get(run.variant) in (None, run.point)
     ]
-    runs = [run for run in due if run.state in crossings.COUNTED_STATES]
+    # A trial that diverged or failed did not reach what it had not reached; one still running may.
+    runs = [run for run in due if run.state in layout.FINISHED]
+    if not runs:
+        raise UnknownTargetError("no run that could reach a target; give another stage or point")
     measured = [run for run in runs if run.evals]
     goal, problems = _target(table, measured, target, split, metric)
-    columns = {name for run in measured for name in run.evals}
-    if measured and goal.metric.column(split) not in columns:
-        goal.metric.read(measured[0].evals, split, measured[0].name)
-    unchosen = () if points != "chosen" else tuple(
-        row.variant for row in table.rows if row.point is None
-    )  # fmt: skip
-    rows = _rows(runs, goal, points, unchosen)
+    if measured and not any(goal.metric.column(split) in run.evals for run in measured):
+        raise ValueError(goal.metric.missing(measured[0], split))
+
+    unchosen = {name for name, point in chosen.items() if point is None and points == "chosen"}
+    seeds = _seeds(crossings(runs, goal), points, unchosen)
+    rows = _rows(seeds)
     against = baseline or table.baseline
-    of_point = None if points == "fastest" else chosen.get(against)
-    base = next((row for row in rows if (row.variant, row.point) == (against, of_point)), None)
+    is_base = rows["variant"].eq(against)
+    if points == "all":
+        is_base &= rows["point"].eq(chosen.get(against))
+    if is_base.any():
+        rows = _compared(rows, seeds, rows["label"][is_base].iloc[0], table)
     return TargetTimes(
         table=table,
         target=goal,
         baseline=against,
-        rows=tuple(_against(row, base, table.study) for row in rows),
-        left_out=tuple(run for run in due if run not in runs),
-        disagreement=None if target is not None else targets.disagreement(measured[0], goal),
-        problems=(*problems, *table.problems),
         rule=points,
-        unchosen=tuple(row.variant for row in rows if row.variant in unchosen),
+        seeds=seeds,
+        rows=rows,
+        left_out=tuple(run for run in due if run not in runs),
+        unchosen=tuple(name for name in rows["variant"] if name in unchosen),
+        problems=(*problems, *table.problems),
     )
 
 
 def _target(
     table: ErrorTable, runs: Sequence[Run], value: float | None, split: str, metric: str | None
-) -> tuple[Target, tuple[str, ...]]:
+) -> tuple[Target, tuple[Problem, ...]]:
     if value is not None:
         shown = metrics.get(metric or table.chosen_by.source)
         return Target(shown, split, value, "given"), ()
-    goal, problems = targets.of_runs(runs, split, table.study.stage(table.stage))
+    goal, problems = metrics.target_of_runs(runs, split, table.study.stage(table.stage))
     if metric and metrics.get(metric) != goal.metric:
         raise ValueError(
             f"the target is {goal.words} ({goal.source}); for --metric={metric} give "
             "--target=VALUE, too"
         )
+    if other := metrics.disagreement(runs[0], goal):
+        problems += (Problem("note", "", "", f"{other}; the trials' own value is used"),)
     return goal, problems
 
 
-def _rows(
-    runs: Sequence[Run], target: Target, points: str, unchosen: Collection[str]
-) -> list[VariantTimes]:
-    """Returns a row for every variant and point, or for every variant, in the order of the
-    table."""
+def crossings(runs: Sequence[Run], target: Target) -> pd.DataFrame:
+    """Returns when each of `runs`, at least one, first reached `target`, a row per run: variant,
+    point, seed, state; `evaluation`, the place of the first evaluation at or past the target in its
+    curve, from 0, inf where there is none; its `step` and `seconds`, inf where the target was never
+    reached, as in a run that diverged or failed before its first evaluation, nan where they are
+    unknown; `last_step` and `last_seconds`, its last evaluation's, 0 where a lost run has none;
+    `apart`, the median number of steps from one evaluation to the next, nan for fewer than two.
 
-    def key(run: Run) -> tuple[str, int | None]:
-        return run.variant, None if points == "fastest" or run.variant in unchosen else run.point
+    At most the target counts where less is better, at least where more is, as in AlgoPerf's
+    scoring (score_submissions.py, operator.le and operator.ge). A value that is not finite
+    reaches nothing.
+    """
+    column = target.metric.column(target.split)
+    evals = [run.evals if column in run.evals else {} for run in runs]
+    names = {"step": STEP, "seconds": TIME, "value": column}
+    curves = pd.concat(
+        {
+            number: pd.DataFrame(
+                {name: own.get(of, math.nan if own else []) for name, of in names.items()},
+                dtype=float,
+            )
+            for number, own in enumerate(evals)
+        },
+        names=["run", "evaluation"],
+    )
+    of_run = curves.groupby(level=0)
+    last = of_run[[*QUANTITIES]].tail(1).droplevel(1).add_prefix("last_")
+    reached = target.is_reached(target.metric.shown(curves.pop("value").to_numpy()))
+    first = curves[reached].groupby(level=0).head(1).reset_index("evaluation")
 
-    rows = []
-    for variant, point in sorted(
-        {key(run) for run in runs}, key=lambda key: (variants.order(key[0]), key[1] or 0)
-    ):
-        seeds: dict[int, list[Run]] = {}
-        for run in sorted(runs, key=lambda run: run.seed):
-            if key(run) == (variant, point):
-                seeds.setdefault(run.seed, []).append(run)
-        of_seed = crossings.never if variant in unchosen else crossings.fastest
-        found = [of_seed(own, target) for own in seeds.values()]
-        rows.append(VariantTimes(variant, point, tuple(each for each in found if each)))
-    return rows
+    keys = ["variant", "point", "seed", "state"]
+    frame = pd.DataFrame([[getattr(run, key) for key in keys] for run in runs], columns=keys)
+    frame = frame.join(first).join(last)
+    frame["apart"] = of_run["step"].diff().groupby(level=0).median()
+    frame["evaluation"] = frame["evaluation"].astype(float).fillna(math.inf)
+    never_began = frame["last_step"].isna() & frame["state"].isin(layout.LOST)
+    for name in QUANTITIES:
+        ends = frame[f"last_{name}"].mask(never_began, 0.0)
+        is_late = np.isinf(frame["evaluation"]) & np.isfinite(ends)
+        frame[f"last_{name}"], frame[name] = ends, frame[name].mask(is_late, math.inf)
+    return frame
 
 
-def _against(row: VariantTimes, base: VariantTimes | None, study: StudyRuns) -> VariantTimes:
-    """Returns a row with its ratios to the baseline's, as it is where there is none."""
-    if base is None or row is base:
-        return row
-    ratios = [
-        speed_up.of(
-            {each.seed: getattr(each, what) for each in row.crossings},
-            {each.seed: getattr(each, what) for each in base.crossings},
-            study.shares_seeds,
-        )
-        for what in ("step", "seconds")
-    ]
-    price = row.step_seconds / base.step_seconds if base.step_seconds else math.nan
-    if study.published and not 1 / OTHER_UNITS <= price <= OTHER_UNITS and price == price:
-        ratios[0] = speed_up.OTHER_UNITS
-    return VariantTimes(row.variant, row.point, row.crossings, *ratios)
+def _seeds(trials: pd.DataFrame, points: str, unchosen: Collection[str]) -> pd.DataFrame:
+    """Returns a row for each seed of a variant, or of a variant and point, in the order of the
+    table. Of the variants `unchosen` no trial counts as a result: none reached the target.
+
+    Of several trials of a seed it is the one of the earliest evaluation that reaches the target,
+    counted in evaluations: AlgoPerf's rule (scoring/performance_profile.py: get_best_trial_index),
+    which takes any of several that tie; here the one with the least time. Where none reaches the
+    target it is the trial that trained longest.
+    """
+    never = trials["variant"].isin(unchosen) & trials["step"].notna()
+    trials.loc[never, [*QUANTITIES, "evaluation"]] = math.inf
+    trials["label"] = trials["variant"].map(variants.label)
+    order = {name: n for n, name in enumerate(sorted(set(trials["variant"]), key=variants.order))}
+    missed = trials["evaluation"].eq(math.inf)
+    ranked = trials.assign(
+        rank=trials["variant"].map(order),
+        time=trials["seconds"].fillna(math.inf).where(~missed, -trials["last_step"]),
+    ).sort_values(["evaluation", "time", "point"], kind="stable")
+    seed = ["rank", "seed"]
+    if points == "all":
+        seed = ["rank", "point", "seed"]
+        if trials.groupby("variant")["point"].nunique().gt(1).any():
+            ranked["label"] += ", point " + ranked["point"].astype(str)
+    return ranked.drop_duplicates(seed).sort_values(seed, ignore_index=True)
+
+
+def medians(seeds: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Returns for each label the median of the column `name`, one of QUANTITIES, in which inf
+    stands for "later than `last_<name>`, this seed's budget", and in `<name>_is_bound` whether it
+    is a bound that the true median lies above. Unknown values (nan) are left out.
+
+    A seed that never reached the target is as late as its budget or later, so that, with every
+    such seed put at its budget, the median is one that the true median lies at or above. It is a
+    bound only where the middle hangs on such a seed.
+    """
+    late = seeds.groupby("label", sort=False)[name].median()
+    at_budget = seeds[name].clip(upper=seeds[f"last_{name}"])
+    bounds = at_budget.groupby(seeds["label"], sort=False).median()
+    is_bound = np.isinf(late)
+    return pd.DataFrame({name: late.mask(is_bound, bounds), f"{name}_is_bound": is_bound})
+
+
+def _rows(seeds: pd.DataFrame) -> pd.DataFrame:
+    """Returns the medians over the seeds of each label."""
+    prices = seeds["last_seconds"] / seeds["last_step"]
+    trials = seeds.assign(
+        price=prices.where(np.isfinite(prices)), reached=np.isfinite(seeds["step"])
+    )
+    rows = trials.groupby("label", sort=False).agg(
+        variant=("variant", "first"),
+        point=("point", "first"),
+        reached=("reached", "sum"),
+        n=("step", "count"),
+        last_seconds=("last_seconds", "max"),
+        apart=("apart", "max"),
+        price=("price", "median"),
+    )
+    return rows.join([medians(seeds, name) for name in QUANTITIES]).reset_index()
+
+
+def _compared(
+    rows: pd.DataFrame, seeds: pd.DataFrame, baseline: str, table: ErrorTable
+) -> pd.DataFrame:
+    """Returns the rows with their ratios to the row whose label is `baseline`."""
+    times = {label: own.set_index("seed") for label, own in seeds.groupby("label")}
+    prices = rows.set_index("label")["price"]
+    relative = prices / prices[baseline]
+    other_units = relative.notna() & ~relative.between(1 / OTHER_UNITS, OTHER_UNITS)
+    ratios = []
+    for label in rows["label"]:
+        row: dict[str, object] = {}
+        for name in QUANTITIES if label != baseline else ():
+            own, base = (times[each][name].to_dict() for each in (label, baseline))
+            ratio = speed_up(own, base, table.study.shares_seeds)
+            if name == "step" and table.study.published and other_units[label]:
+                ratio = SpeedUp(method="units")
+            row |= {f"{name}_{key}": value for key, value in vars(ratio).items()}
+        ratios.append(row)
+    return rows.join(pd.DataFrame(ratios))

@@ -1,12 +1,23 @@
-"""Metrics by name: which column holds one, whether lower is better, how a table shows it."""
+"""Metrics by name: which column holds one, whether lower is better, how a table shows it; and
+targets, the values of them that runs have to reach: the runs' own, else AlgoPerf's.
 
-from collections.abc import Mapping
+`reference/algoperf_targets.csv` holds AlgoPerf's targets by version, as its source code states
+them (what differs between versions, and where its published logs state other ones:
+`analysis/reference/README.md`).
+"""
+
+import collections
+import functools
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from analysis.load.files.measurements import Columns
+from analysis.load import paper
+from analysis.load.measurements import is_metric
+from analysis.load.records import Columns, Problem, Run
 from sweeps.records import layout
 
 # AlgoPerf's metrics of which more is better; of every other metric (wer, loss, ...) less is.
@@ -22,55 +33,32 @@ OF_WORKLOAD = {
     "ogbg": "mean_average_precision",
     "wmt": "bleu",
 }
-# That of a workload which neither states it nor is one of these: the first column there is.
+# The target's metric of any other workload: the first of these that is a column.
 TARGET_METRICS = ("wer", "bleu", "mean_average_precision", "ssim", "ppl", "accuracy", "loss")
 
-# Numbers that are made from another column: name to that column.
-DERIVED = {"error": "accuracy", "perplexity": "loss"}
-LABELS = {
-    "wer": "WER",
-    "bleu": "BLEU",
-    "ssim": "SSIM",
-    "mean_average_precision": "mean average precision",
-    "ctc_loss": "CTC loss",
-    "ppl": "perplexity",
-}
-# Metrics that are no fraction; that of a loss is the workload's.
-UNITS = {"perplexity": "", "ppl": "", "bleu": "", "ctc_loss": ""}
-# 3 decimals of a perplexity of 13 tell losses 0.0001 apart, as 4 decimals of the loss do.
-DIGITS = {"perplexity": 3, "ppl": 3}
 # What an accuracy or a loss is the mean over, by a word of the workload's name.
 COUNTED = {"vit": "image", "lm": "token", "bert": "masked position"}
-
+# The source of a target that the trials themselves state, and AlgoPerf's.
+OWN, TARGETS = "stated in the trials' own files", "algoperf_targets.csv"
 Values = TypeVar("Values", float, np.ndarray)
-
-
-class MissingMetricError(ValueError):
-    """No evaluation has the metric's column; the message lists the columns there are."""
 
 
 @dataclass(frozen=True)
 class Metric:
     """A number that a table shows: column `<split>/<source>` itself, 1 minus it for `error`,
-    e to its power for `perplexity`."""
+    e to its power for `perplexity`. `label` is its name within a sentence, `text` what it is,
+    `digits` how many decimals a table prints."""
 
     name: str
     source: str
-
-    @property
-    def label(self) -> str:
-        """Returns the name within a sentence: `error`, `WER`, `loss`."""
-        return LABELS.get(self.name, self.name)
+    label: str
+    text: str
+    digits: int = 4
 
     @property
     def title(self) -> str:
         """Returns the name at the head of a table: `Error`, `WER`, `Loss`."""
         return self.label[0].upper() + self.label[1:]
-
-    @property
-    def digits(self) -> int:
-        """Returns how many decimals a table prints."""
-        return DIGITS.get(self.name, 4)
 
     @property
     def lower_is_better(self) -> bool:
@@ -89,35 +77,24 @@ class Metric:
         return self.source == "accuracy"
 
     def unit(self, workload: str) -> str:
-        """Returns the unit that the number has on a workload, empty where it has no name."""
-        if self.name != "loss":
-            return UNITS.get(self.name, "fraction")
-        counted = _counted(workload)
-        return f"nats per {counted}" if counted else ""
+        """Returns `nats per token` for the loss of a workload that counts tokens, empty for other
+        metrics, and where the workload's name does not say what is counted."""
+        counted = next((COUNTED[word] for word in workload.split("_") if word in COUNTED), "")
+        return f"nats per {counted}" if self.name == "loss" and counted else ""
 
     def axis(self, workload: str) -> str:
-        """Returns what a plot's axis says: `loss (nats per token)`."""
+        """Returns the title of a chart's axis: `loss (nats per token)`."""
         unit = self.unit(workload)
-        return f"{self.label} ({unit})" if unit.startswith("nats") else self.label
+        return f"{self.label} ({unit})" if unit else self.label
 
     def definition(self, workload: str) -> str:
-        """Returns what the number is on a workload, in words, for the foot of a table."""
-        masked = _counted(workload) == COUNTED["bert"]
-        where = " over masked positions" if masked else ""
+        """Returns what the number is on a workload, for the foot of a table."""
         unit = self.unit(workload)
-        words = {
-            "error": f"error = 1 - accuracy{where}, as a fraction",
-            "accuracy": f"accuracy{where}, as a fraction",
-            "wer": "WER over the corpus, as a fraction: word errors / words spoken",
-            "loss": f"loss in {unit}" if unit else "loss, as the workload defines it",
-            "perplexity": "perplexity = exp(loss), the loss in nats",
-            "ppl": "perplexity per token, as AlgoPerf's workload reports it",
-            "bleu": "BLEU over the corpus, 0 to 100; more is better",
-            "ssim": "SSIM (structural similarity), at most 1; more is better",
-            "mean_average_precision": "mean average precision over tasks, as a fraction; "
-            "more is better",
-        }
-        return words.get(self.name, self.label)
+        if unit:
+            return f"{self.label} in {unit}"
+        return self.text.format(
+            where=" over masked positions" if "bert" in workload.split("_") else ""
+        )
 
     def column(self, split: str) -> str:
         """Returns the column's name, e.g. `validation/accuracy`. `split` is train, validation
@@ -143,30 +120,46 @@ class Metric:
         source = row.get(self.column(split))
         return None if source is None else self.shown(float(source))
 
-    def read(self, columns: Columns, split: str, where: str) -> np.ndarray:
-        """Returns the column itself, float64 [rows], of the file that `where` names.
-
-        Raises MissingMetricError where the file has no such column.
-        """
-        if self.column(split) in columns:
-            return columns[self.column(split)]
-        there = sorted(n for n in columns if "/" in n and n.partition("/")[0] in layout.SPLITS)
-        raise MissingMetricError(
-            f"{where}: no column {self.column(split)}; it has {', '.join(there) or 'none'}"
-        )
+    def missing(self, run: Run, split: str) -> str:
+        """Returns a sentence on a run without the column: the file, and the columns that it has."""
+        names = ", ".join(sorted(filter(is_metric, run.evals))) or "none"
+        where = f"{run.name}/{layout.EVAL_MEASUREMENTS}"
+        return f"{where}: no column {self.column(split)}; it has {names}"
 
 
-def _counted(workload: str) -> str:
-    """Returns what is counted on a workload: `masked position` on wikipedia_bert_2b, empty where
-    no word of the name says so."""
-    return next((COUNTED[word] for word in workload.split("_") if word in COUNTED), "")
+KNOWN = {
+    metric.name: metric
+    for metric in (
+        Metric("error", "accuracy", "error", "error = 1 - accuracy{where}, as a fraction"),
+        Metric("accuracy", "accuracy", "accuracy", "accuracy{where}, as a fraction"),
+        Metric("loss", "loss", "loss", "loss, as the workload defines it"),
+        # 3 decimals of a perplexity of 13 tell losses 0.0001 apart, as 4 decimals of the loss do.
+        Metric("perplexity", "loss", "perplexity", "perplexity = exp(loss), the loss in nats", 3),
+        Metric("ppl", "ppl", "perplexity", "perplexity per token, as AlgoPerf reports it", 3),
+        Metric(
+            "wer",
+            "wer",
+            "WER",
+            "WER over the corpus, as a fraction: word errors / words spoken",
+        ),
+        Metric("ctc_loss", "ctc_loss", "CTC loss", "CTC loss"),
+        Metric("bleu", "bleu", "BLEU", "BLEU over the corpus, 0 to 100; more is better"),
+        Metric("ssim", "ssim", "SSIM", "SSIM (structural similarity), at most 1; more is better"),
+        Metric(
+            "mean_average_precision",
+            "mean_average_precision",
+            "mean average precision",
+            "mean average precision over tasks, as a fraction; more is better",
+        ),
+    )
+}
 
 
 def get(name: str) -> Metric:
     """Returns the metric called `name`: `error` (1 - accuracy), `perplexity` (exp(loss)), or a
     column's name with or without its split (`validation/wer`, `wer`, `loss`, `accuracy`)."""
     name = name.rsplit("/", 1)[-1]
-    return Metric(name, DERIVED.get(name, name))
+    return KNOWN.get(name) or Metric(name, name, name, name)
 
 
 def shown_for(target: str) -> Metric:
@@ -175,7 +168,7 @@ def shown_for(target: str) -> Metric:
     return get("error") if get(target).source == "accuracy" else get(target)
 
 
-def target(columns: Columns, stated: str | None = None, workload: str = "") -> str:
+def target_metric(columns: Columns, stated: str | None = None, workload: str = "") -> str:
     """Returns the metric a workload's target is set in: as stated, else that of AlgoPerf's
     workload where there is a column of it, else the first of TARGET_METRICS that is a column;
     accuracy where nothing tells."""
@@ -184,3 +177,146 @@ def target(columns: Columns, stated: str | None = None, workload: str = "") -> s
         known = None
     present = (name for name in TARGET_METRICS if f"validation/{name}" in columns)
     return stated or known or next(present, "accuracy")
+
+
+class UnknownTargetError(ValueError):
+    """Nothing states a target; the message says what was looked for and what to do."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A number to reach: at most `value` of `metric` on `split` where less is better, at least
+    `value` where more is. `source` says in words where it is from."""
+
+    metric: Metric
+    split: str
+    value: float
+    source: str
+
+    @property
+    def words(self) -> str:
+        """Returns the target as a reader writes it: `validation WER <= 0.085884`."""
+        sign = "≤" if self.metric.lower_is_better else "≥"
+        return f"{self.split} {self.metric.label} {sign} {self.value:g}"
+
+    def is_reached(self, values: np.ndarray | float) -> np.ndarray:
+        """Returns whether `values` [...], as they are shown, reach it; what is not finite does
+        not."""
+        better = np.less_equal if self.metric.lower_is_better else np.greater_equal
+        return np.isfinite(values) & better(values, self.value)
+
+
+@dataclass(frozen=True)
+class AlgoperfTarget:
+    """A line of AlgoPerf's table: values in the metric's own column (accuracy, not error), nan
+    where there is no target, `step_hint` in steps, `max_allowed_runtime_sec` in seconds."""
+
+    workload: str
+    version: str
+    metric: str
+    validation: float
+    test: float
+    step_hint: int
+    max_allowed_runtime_sec: int
+
+
+@functools.cache
+def algoperf_targets() -> tuple[AlgoperfTarget, ...]:
+    """Returns AlgoPerf's targets: every workload and published variant, by version, oldest
+    first."""
+    return tuple(
+        AlgoperfTarget(
+            workload=row["workload"],
+            version=row["version"],
+            metric=row["metric"],
+            validation=float(row["validation"]),
+            test=float(row["test"] or "nan"),
+            step_hint=int(row["step_hint"]),
+            max_allowed_runtime_sec=int(row["max_allowed_runtime_sec"]),
+        )
+        for row in paper.lines(TARGETS)
+    )
+
+
+def nearest_target(
+    workload: str, steps: int | None, seconds: float | None = None
+) -> AlgoperfTarget | None:
+    """Returns AlgoPerf's target of `workload` in the version whose step hint is nearest (in
+    ratio) to `steps`, the newer one on ties and without steps; None for other workloads.
+
+    A version that allows fewer `seconds` than a run trained cannot be the run's, where another
+    can: the 2024 logs ended ViT by time, 21.5 h of the 21.5 h allowed then, at 171,472 steps.
+    """
+    name = workload.rpartition(":")[2]  # `algoperf:imagenet_vit` in our studies
+    known = [target for target in algoperf_targets() if target.workload == name]
+    long_enough = [t for t in known if t.max_allowed_runtime_sec >= (seconds or 0.0)] or known
+    if not known or not steps:
+        return long_enough[-1] if known else None
+    return min(reversed(long_enough), key=lambda target: abs(math.log(target.step_hint / steps)))
+
+
+def target_of_run(
+    run: Run, split: str, steps: int | None = None, seconds: float | None = None
+) -> Target:
+    """Returns what `run` has to reach on `split` (validation or test).
+
+    First what its own files state, then AlgoPerf's table in the version nearest to `steps` and
+    `seconds` of training, the run's own unless given. Raises UnknownTargetError where neither
+    knows the workload.
+    """
+    stated = run.targets
+    if stated.get(split) is not None and stated.get("metric"):
+        return Target(get(str(stated["metric"])), split, float(stated[split]), OWN)
+    steps = steps or _steps(run)
+    known = nearest_target(run.workload, steps, seconds or run.trained_seconds)
+    value = getattr(known, split, math.nan)
+    if known is None or math.isnan(value):
+        raise UnknownTargetError(
+            f"no {split} target is known for {run.workload}: neither {run.name} nor AlgoPerf's "
+            f"table ({TARGETS}) states one; give --target=VALUE and --metric=NAME, or "
+            "another --split"
+        )
+    why = f"nearest to the longest run's {steps:,} steps and time" if steps else "the newest"
+    source = f"AlgoPerf {known.version} (step hint {known.step_hint:,}, {why})"
+    return Target(get(known.metric), split, value, source)
+
+
+def _steps(run: Run) -> int | None:
+    return run.step_hint or run.steps or run.last_step
+
+
+def target_of_runs(
+    runs: Sequence[Run], split: str, peers: Sequence[Run] = ()
+) -> tuple[Target, tuple[Problem, ...]]:
+    """Returns the target that most of the runs have, and a problem for each other one.
+
+    Where nothing states the budget, that of the longest run among `runs` and `peers`, all the
+    runs of their study and workload, counts: others may have been stopped early. Raises
+    UnknownTargetError where a run has no target, or where there are no runs.
+    """
+    if not runs:
+        raise UnknownTargetError("no run that could reach a target; give another stage or point")
+    every = (*runs, *peers)
+    steps, seconds = (
+        max(_steps(run) or 0 for run in every),
+        max(run.trained_seconds for run in every),
+    )
+    stated = collections.Counter(target_of_run(run, split, steps, seconds) for run in runs)
+    (chosen, _), *others = stated.most_common()
+    return chosen, tuple(
+        Problem("mismatch", "", "", f"{count} runs state {other.words}, not {chosen.words}")
+        for other, count in others
+        # The same number from another source is no other target.
+        if other.words != chosen.words
+    )
+
+
+def disagreement(run: Run, target: Target) -> str | None:
+    """Returns a text where AlgoPerf's table has another value than the run's own files."""
+    known = nearest_target(run.workload, _steps(run), run.trained_seconds)
+    table = getattr(known, target.split, math.nan)
+    if target.source != OWN or known is None or known.metric != target.metric.name:
+        return None
+    if math.isnan(table) or math.isclose(table, target.value, rel_tol=1e-6):
+        return None
+    return f"AlgoPerf {known.version}'s source code has {table:g} instead"

@@ -1,13 +1,133 @@
-"""What the reader hands on: a run, and the study that it belongs to."""
+"""What is read of a study: its JSON records, its problems, its runs, and the study itself.
 
+JSON files are written by programs and mended by hand. They are read by the types of their known
+keys: a key of another type is named and left out, so that `"steps": "3000"` is found here, once,
+and not by whoever counts steps later. Keys that nobody reads may hold anything.
+"""
+
+import json
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
-from analysis.load.files.measurements import STEP, Columns
+from sweeps.records import init2winit_columns, layout
+
+STEP, TIME = "global_step", "accumulated_submission_time"
+# A column's name to its array [rows].
+Columns = Mapping[str, np.ndarray]
+# A user's own files and directories: systems lay .snapshot, .ipynb_checkpoints, ._x, @eaDir beside.
+VISIBLE = "[!.@]*"
+FLAGS_FILE, META_FILE = "flags_0.json", "meta_data_0.json"
+# Keys of META_FILE: operations of one training step, and the number of parameters.
+FLOPS, PARAMETERS = "model_flops_per_step", "parameters"
+# What cannot be decoded, whatever library says so.
+NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
+
+# From 2^53 on a float64 does not hold every whole number.
+LARGEST = 2**53
+Whole = Annotated[int, msgspec.Meta(ge=0, lt=LARGEST)]
+Positive = Annotated[int, msgspec.Meta(ge=1, lt=LARGEST)]
+# What JSON can say, without nan and inf.
+Value = None | bool | int | float | str | list[Any] | dict[str, Any]
+
+# An object's keys, each with the type of its value, the keys of an object (null where it says
+# nothing), or a list of the keys of its items.
+Kinds = dict[str, Any]
+# Keys that stand for all others: those with a `/`, as names of columns have, and any.
+COLUMN, ANY = "*/*", "*"
+
+HYPERPARAMETERS: Kinds = {"warmup_factor": float, ANY: Value}
+# A trial, in trials.json and in its own trial.json.
+TRIAL: Kinds = {
+    "id": str,
+    "steps": Positive | None,
+    "step_hint": Positive | None,
+    "eval_every": Positive | None,
+    "targets": {
+        "metric": str | None,
+        "validation": float | None,
+        "test": float | None,
+        "train": float | None,
+    },
+    "hyperparameters": HYPERPARAMETERS,
+    "variant_hyperparameters": {ANY: Value},
+}
+# What an entry of trials.json cannot do without.
+PLANNED: Kinds = {"path": str, "variant": str, "workload": str, "point": Whole, "seed": Whole}
+STUDY: Kinds = {
+    "name": str,
+    "config": {"name": str, "workload": str, "baseline": str, "variants": list[str]},
+    # An item's place is a point's index: a list with another item is of no use.
+    "points": list[dict[str, Value]] | None,
+    "stages": list[str],
+    "paper_table": str | None,
+    "paper_note": str | None,
+}
+# A file's name to its keys.
+KNOWN: dict[str, Kinds] = {
+    layout.STUDY: STUDY,
+    layout.SELECTION: {
+        "metric": str | None,
+        "from_stage": str | None,
+        "points": {ANY: Whole},
+    },
+    layout.REFERENCE: {
+        ANY: {"note": str | None, "rows": [{"name": str, COLUMN: float | None}]},
+    },
+    layout.TRIAL: TRIAL,
+    layout.HPARAMS: HYPERPARAMETERS,
+    FLAGS_FILE: {
+        "max_global_steps": Positive | None,
+        "tuning_ruleset": str | None,
+        "attention": str | None,
+        "attention_tau": float | None,
+        "variant_hyperparameters": {ANY: Value},
+    },
+    META_FILE: {
+        "workload.target_metric_name": str | None,
+        "workload.validation_target_value": float | None,
+        "workload.test_target_value": float | None,
+        "workload.step_hint": Positive | None,
+        "workload.max_allowed_runtime_sec": float | None,
+        "workload.attention": str | None,
+        "workload.attention_tau": float | None,
+        FLOPS: float,
+        PARAMETERS: Positive,
+    },
+    init2winit_columns.META: {
+        "dataset": str,
+        "model": str,
+        "num_train_steps": Positive | None,
+        "attention": str | None,
+        "attention_tau": float | None,
+    },
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with a study's files or trials.
+
+    `kind` is one of `missing`, `truncated`, `damaged`, `unreadable`, `duplicated`, `mismatch`,
+    `failed`, `diverged`, `non-finite`, `unfinished`, `fabricated`, `out of order`, `unknown
+    format`, `left out` (what lies beside the study and is not read), `elsewhere` (in trials that a
+    page does not show), `note` (worth knowing, and wrong with nothing). `trial` is the trial's
+    directory below the study's, empty for what belongs to none; `file` the file's name, empty for
+    none; `text` says what is wrong, without naming either again.
+    """
+
+    kind: str
+    trial: str
+    file: str
+    text: str
+
+    def __str__(self) -> str:
+        place = "/".join(part for part in (self.trial, self.file) if part)
+        return ": ".join(part for part in (self.kind, place, self.text) if part)
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +143,8 @@ class Run:
     (`metric`, a name; `validation` and `test`, values of that metric's columns), empty where none
     does; `ends_early` says that evaluations which were due are missing at the end of a trial that
     is `done`; `step_hint` is the workload's and `allowed_s` the seconds of training that it allows,
-    None where no file says. `problems` and `notes` are complete sentences that name the trial.
+    None where no file says. `problems` is what is wrong with the trial, `notes` what is worth
+    knowing.
     """
 
     workload: str
@@ -44,8 +165,8 @@ class Run:
     variant_hyperparameters: dict[str, Any] = field(default_factory=dict)
     evals: Columns = field(default_factory=dict, repr=False)
     losses: Callable[[], Columns] = field(default=dict, repr=False)
-    problems: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[Problem, ...] = ()
     ends_early: bool = False
 
     @property
@@ -54,38 +175,47 @@ class Run:
         steps = self.evals.get(STEP, np.empty(0))
         return int(steps[-1]) if len(steps) else None
 
+    @property
+    def trained_seconds(self) -> float:
+        """Returns the training time until the last evaluation that records it, 0 for none."""
+        times = self.evals.get(TIME, np.zeros(0))
+        return float(times[np.isfinite(times)].max(initial=0.0))
+
     def row(self, index: int) -> dict[str, float]:
         """Returns one evaluation, a column's name to its value; `global_step` is an int."""
         return {name: values[index].item() for name, values in self.evals.items()}
 
     @property
-    def last_row(self) -> dict[str, float] | None:
-        """Returns the last evaluation as `row` does, None where there is none."""
-        return None if self.last_step is None else self.row(-1)
+    def is_finished(self) -> bool:
+        """Returns whether its numbers count: it is done, and its file goes on to the end."""
+        return self.state == "done" and not self.ends_early
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """Returns what META_FILE says, empty where it is missing or damaged."""
+        return read_json(self.path / META_FILE, self.name, []) or {}
 
 
 @dataclass(frozen=True, eq=False)
 class StudyRuns:
     """A study's directory, read.
 
-    `problems` holds one sentence for every trial that is missing, truncated, duplicated, failed,
-    diverged or unfinished, and for every file that could not be read; `notes` what is worth
-    knowing and wrong with nothing. `selection` is selection.json, None until a point was chosen;
-    `references` maps a workload to its entry of reference.json. `planned` holds the stages whose
-    trials.json exists. `paper_table` names the table of the paper (a key of `paper.TABLES`) that
-    stands beside ours, empty for none; `paper_note` is a sentence on it to print below ours.
+    `config` is study.json's. `study_problems` and `study_notes` belong to no run. `stages` are
+    those of the study, `planned` those whose trials.json exists. `points` are the hyperparameter
+    points. `selection` is selection.json, None until a point was chosen; `references` maps a
+    workload to its entry of reference.json. `paper_table` names the table of the paper (a key of
+    `paper.TABLES`) that stands beside ours, empty for none; `paper_note` is printed below ours.
     `published` is True for AlgoPerf's own logs, which have none of these. `shares_seeds` says
     whether trials of one `seed` began with the same random numbers, so that they are pairs: ours
-    do; a published log's `seed` is its study's number, and each trial drew its own. `beside` holds
-    those of its problems that are of other studies in the directory that was given.
+    do; each trial of a published log drew its own.
     """
 
     name: str
     config: dict[str, Any]
     runs: tuple[Run, ...]
-    problems: tuple[str, ...]
+    study_problems: tuple[Problem, ...]
     directory: pathlib.Path
-    notes: tuple[str, ...] = ()
+    study_notes: tuple[Problem, ...] = ()
     stages: tuple[str, ...] = ()
     planned: tuple[str, ...] = ()
     points: tuple[dict[str, Any], ...] = ()
@@ -95,7 +225,21 @@ class StudyRuns:
     paper_note: str = ""
     published: bool = False
     shares_seeds: bool = True
-    beside: tuple[str, ...] = ()
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Returns the study's problems, then those of its runs."""
+        return (*self.study_problems, *(each for run in self.runs for each in run.problems))
+
+    @property
+    def left_out(self) -> tuple[Problem, ...]:
+        """Returns the problems that name what lies beside the study and is not read."""
+        return tuple(each for each in self.study_problems if each.kind == "left out")
+
+    @property
+    def notes(self) -> tuple[Problem, ...]:
+        """Returns the notes of the runs, then the study's own."""
+        return (*(each for run in self.runs for each in run.notes), *self.study_notes)
 
     @property
     def workload(self) -> str:
@@ -106,3 +250,59 @@ class StudyRuns:
     def stage(self, name: str) -> tuple[Run, ...]:
         """Returns the runs of one stage."""
         return tuple(run for run in self.runs if run.stage == name)
+
+
+def read_json(path: pathlib.Path, trial: str, problems: list[Problem]) -> dict[str, Any] | None:
+    """Returns the JSON object in `path` as `usable` leaves it, None where there is no such file,
+    or none that is a JSON object: the latter is named in `problems`. `trial` is the name of the
+    trial that the file belongs to, empty for none."""
+    try:
+        record = layout.record(path)
+    except layout.ABSENT:
+        return None
+    except (ValueError, OSError) as error:
+        text = str(error).removeprefix(str(path)).lstrip(": ")
+        problems.append(Problem("unreadable", trial, path.name, text))
+        return None
+    return usable(record, KNOWN.get(path.name, {}), trial, path.name, problems)
+
+
+def usable(
+    record: dict[str, Any],
+    kinds: Kinds,
+    trial: str,
+    file: str,
+    problems: list[Problem],
+    place: str = "",
+) -> dict[str, Any]:
+    """Returns `record`, of a trial's `file`, without the keys that hold something else than `kinds`
+    says; `problems` names each: its key behind `place`, its value and what was expected."""
+    kept: dict[str, Any] = {}
+    for name, value in record.items():
+        kind = kinds.get(name) or ("/" in name and kinds.get(COLUMN)) or kinds.get(ANY, Any)
+        key = f"{place}{name}"
+        if isinstance(kind, dict) and isinstance(value, dict):
+            kept[name] = usable(value, kind, trial, file, problems, f"{key}.")
+        elif isinstance(kind, list) and isinstance(value, list):
+            items = {f"[{number}]": item for number, item in enumerate(value)}
+            rows = usable(items, {ANY: kind[0]}, trial, file, problems, key)
+            kept[name] = [*rows.values()]
+        elif damage := _damage(value, kind):
+            text = f"{key} is {value!r:.40}: {damage}; it is left out"
+            problems.append(Problem("unreadable", trial, file, text))
+        else:
+            kept[name] = value
+    return kept
+
+
+def _damage(value: Any, kind: Any) -> str:
+    """Returns what is wrong with a value, empty for nothing."""
+    if isinstance(kind, dict | list):
+        kind = type(kind) | None
+    try:
+        msgspec.convert(value, kind)
+        if kind is not Any and isinstance(value, float | list | dict):
+            json.dumps(value, allow_nan=False)
+    except NOT_JSON as error:
+        return str(error)
+    return ""

@@ -1,20 +1,22 @@
-"""What validation chooses: a step of every trial, a point of every search.
+"""Selection by validation: a step of every trial, a point of every search.
 
 The rule is the driver's, and so are the functions (`sweeps.study.selection`): a trial's best
 evaluation, the first on ties; a search's best point by the median over its seeds, a lost seed
 (diverged, failed, or without a finite evaluation) counting as the worst value there is. Train and
-test are reported at the step that validation chose and never choose anything. Where there is one
-point alone, nothing is chosen: it stands for its variant.
+test are reported at the step that validation chose and never choose. A single point represents
+its variant without a choice.
 
 The driver chooses when a stage is over, and what is not done by then is lost. A stage that is read
 here may go on: what has not finished is left out.
 """
 
-import contextlib
+import collections
 from collections.abc import Iterable
 
+import numpy as np
+
 from analysis.load import metrics
-from analysis.load.metrics import Metric, MissingMetricError
+from analysis.load.metrics import Metric
 from analysis.load.records import Run, StudyRuns
 from sweeps.records import layout
 from sweeps.study import selection as rule
@@ -22,50 +24,32 @@ from sweeps.study import selection as rule
 VALIDATION = "validation"
 
 
-def best_index(run: Run, metric: str | None = None) -> int | None:
-    """Returns the index into `run.evals` of the best evaluation by validation, None where no
-    evaluation is finite. `metric` is the name of a metric, the run's own unless given.
-
-    Raises MissingMetricError where the evaluations have no such column.
-    """
-    if run.last_step is None:
-        return None
-    chosen = metrics.get(metric or run.metric)
-    values = chosen.read(run.evals, VALIDATION, f"{run.name}/{layout.EVAL_MEASUREMENTS}")
-    return rule.best_index(values.tolist(), chosen.mode)
-
-
-def best_step(run: Run, metric: str | None = None) -> dict[str, float] | None:
-    """Returns the best evaluation by validation, a column's name to its value (`global_step`
-    among them, an int), or None where no evaluation is finite. Arguments and errors as for
-    `best_index`."""
-    index = best_index(run, metric)
+def best_step(run: Run, metric: Metric) -> dict[str, float] | None:
+    """Returns the best evaluation by a metric on validation, a column's name to its value
+    (`global_step` among them, an int), None where no evaluation has a finite one."""
+    values = run.evals.get(metric.column(VALIDATION), np.empty(0))
+    index = rule.best_index(values.tolist(), metric.mode)
     return None if index is None else run.row(index)
 
 
-def _values(runs: Iterable[Run], metric: str | None) -> dict[int, list[float | None]]:
+def _values(runs: Iterable[Run], metric: Metric) -> dict[int, list[float | None]]:
     """Returns of each point its trials' best validation metrics, None for a lost seed; a run that
     has not finished, does not have the metric, or of which the end is lost has none."""
-    found: dict[int, list[float | None]] = {}
+    column = metric.column(VALIDATION)
+    values: dict[int, list[float | None]] = collections.defaultdict(list)
     for run in runs:
         if run.state in layout.LOST:
-            found.setdefault(run.point, []).append(None)
-        elif run.state == "done" and not run.ends_early and run.evals:
-            with contextlib.suppress(MissingMetricError):
-                row = best_step(run, metric)
-                column = metrics.get(metric or run.metric).column(VALIDATION)
-                found.setdefault(run.point, []).append(None if row is None else row[column])
-    return found
+            values[run.point].append(None)
+        elif run.is_finished and column in run.evals:
+            row = best_step(run, metric)
+            values[run.point].append(None if row is None else row[column])
+    return values
 
 
-def best_point(runs: Iterable[Run], metric: str | None = None) -> int | None:
-    """Returns the index of the best point among `runs` (trials of one variant), None where no
-    trial can be chosen. `metric` is as for `best_index`."""
-    every = list(runs)
-    if not every:
-        return None
-    mode = metrics.get(metric or every[0].metric).mode
-    return rule.best_point(_values(every, metric), mode)
+def best_point(runs: Iterable[Run], metric: Metric) -> int | None:
+    """Returns the index of the best point among `runs` (trials of one variant) by a metric on
+    validation, None where no trial can be chosen."""
+    return rule.best_point(_values(runs, metric), metric.mode)
 
 
 def chosen_point(study: StudyRuns, stage: str, variant: str) -> int | None:
@@ -77,7 +61,7 @@ def chosen_point(study: StudyRuns, stage: str, variant: str) -> int | None:
     if study.selection is not None:
         return study.selection.get("points", {}).get(variant)
     runs = [run for run in study.stage(stage) if run.variant == variant]
-    metric = study_metric(study).source
+    metric = study_metric(study)
     points = {run.point for run in runs}
     if len(points) > 1:
         return best_point(runs, metric)

@@ -1,21 +1,24 @@
-"""Reads a directory's studies, ours or those that AlgoPerf published, into runs and problems.
+"""Reads the studies in a directory, ours or published logs, into runs and problems.
 
-Nothing is skipped in silence: every planned trial becomes a run, whatever is left of it on disk,
-and whatever is wrong with it is named in `problems`.
+Every planned trial becomes a run, and whatever is wrong with it is named in `problems`.
 """
 
 import collections
 import dataclasses
 import pathlib
-import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from analysis.load import cross_checks, directories, init2winit, paper, published, trials
-from analysis.load.files import json_records
-from analysis.load.records import Run, StudyRuns
+from analysis.load import logs, paper, records, trials
+from analysis.load.records import VISIBLE, Problem, Run, StudyRuns
 from attention import files
 from sweeps.records import layout
+
+# How many names a message lists.
+NAMED = 10
+# What shows that a directory is a study or logs; and that trials lie in it or one level below.
+STUDY_TRACES = (layout.STUDY, logs.ALGOPERF_TRIALS)
+TRACES = (*STUDY_TRACES, *(f"{VISIBLE}/{trace}" for trace in (*STUDY_TRACES, layout.TRIALS)))
 
 
 class NotAStudyError(ValueError):
@@ -27,242 +30,279 @@ def read_study(directory: str | pathlib.Path, whole: bool = False) -> StudyRuns:
     (`study_<seed>/<workload>_jax/trial_<n>` in it or one directory further down), or init2winit's
     (`<worker_id>/meta_data.json`, the same).
 
-    Curves stay in their files until they are asked for; what is wrong with eval_measurements.csv
-    is found now, with measurements.csv, which no table needs, only where `whole` says so.
-    Raises NotAStudyError where it holds neither, or where study.json itself cannot be used.
+    Curves stay in their files until they are asked for. What is wrong with eval_measurements.csv
+    is found now, with measurements.csv, which no table needs, only where `whole` is True.
+    Raises NotAStudyError where there is none of these, or where study.json cannot be used.
     """
     root = pathlib.Path(directory)
     if (root / layout.STUDY).is_file():
-        return _read_ours(root, whole)
-    if logs := published.read_logs(root, whole):
-        return directories.with_left_out(logs, root)
-    if logs := init2winit.read_logs(root, whole):
-        return logs
-    raise NotAStudyError(directories.expected(root))
-
-
-def _read_ours(root: pathlib.Path, whole: bool) -> StudyRuns:
-    problems: list[str] = []
-    record = _study_record(root / layout.STUDY, problems)
-    points = tuple(record.get("points") or ())
-    stages = tuple(record.get("stages") or _stages(root, problems))
-    entries = {stage: json_records.planned_trials(root, stage, problems) for stage in stages}
-    listed = [stage for stage, found in entries.items() if found]
-    unique = _unique([entry for listed in entries.values() for entry in listed or ()], problems)
-    runs = cross_checks.with_absent_columns(trials.read_trials(root, unique, points, whole))
-    selection = _selection(root, runs, problems)
-    paper_table = _paper_table(record, problems)
-    references = json_records.read(root / layout.REFERENCE, layout.REFERENCE, problems) or {}
-    problems += [*cross_checks.columns_nowhere(runs), *cross_checks.duplicates(runs)]
-    return StudyRuns(
-        name=str(record.get("name", root.name)),
-        config=record["config"],
-        runs=runs,
-        problems=(*problems, *(problem for run in runs for problem in run.problems)),
-        directory=root,
-        notes=(*(note for run in runs for note in run.notes), *_notes(root, listed, runs)),
-        stages=stages,
-        planned=tuple(stage for stage, listed in entries.items() if listed is not None),
-        points=points,
-        selection=selection,
-        references=references,
-        paper_table=paper_table,
-        paper_note=str(record.get("paper_note") or ""),
-    )
-
-
-def _study_record(path: pathlib.Path, problems: list[str]) -> dict[str, Any]:
-    """Raises NotAStudyError where study.json is damaged, of another format, or lacks its config."""
-    try:
-        record = layout.read_json(path)
-    except (ValueError, OSError) as error:
-        raise NotAStudyError(str(error)) from error
-    found = record.get("format") if isinstance(record, dict) else None
-    if found != layout.FORMAT:
-        raise NotAStudyError(f"{path}: format is {found!r}; this reads {layout.FORMAT!r}")
-    if not isinstance(record.get("config"), dict):
-        raise NotAStudyError(f"{path}: it has no object 'config'; was it written by hand?")
-    return json_records.usable(record, json_records.STUDY, f"{layout.STUDY}: ", problems)
-
-
-def _stages(root: pathlib.Path, problems: list[str]) -> tuple[str, ...]:
-    """Returns the stages that lie in the directory, for a record that does not name them."""
-    found = tuple(
-        sorted(path.parent.name for path in root.glob(f"{json_records.VISIBLE}/{layout.TRIALS}"))
-    )
-    those = f"those that have a {layout.TRIALS} are read: {', '.join(found) or 'none'}"
-    problems.append(f"missing: {layout.STUDY}: it names no stages; {those}")
-    return found
-
-
-def _paper_table(record: dict[str, Any], problems: list[str]) -> str:
-    """Returns the key of the paper's table, empty for none. Studies of before there were several
-    tables say `is_paper_protocol`, which meant the ViT table."""
-    older = "vit_error" if record.get("is_paper_protocol") else ""
-    name = str(record.get("paper_table", older) or "")
-    if name and name not in paper.TABLES:
-        known = ", ".join(paper.TABLES)
-        problems.append(f"unreadable: {layout.STUDY}: paper_table is {name!r}, not one of {known}")
-        return ""
-    return name
-
-
-def _unique(entries: list[dict], problems: list[str]) -> list[dict]:
-    """Returns the entries with each directory once, naming those that are planned twice."""
-    counts = collections.Counter(entry["path"] for entry in entries)
-    problems += [
-        f"duplicated: {path}: planned {count} times in {layout.TRIALS}, read once"
-        for path, count in counts.items()
-        if count > 1
-    ]
-    return list({entry["path"]: entry for entry in entries}.values())
-
-
-def _notes(root: pathlib.Path, stages: Sequence[str], runs: tuple[Run, ...]) -> Iterable[str]:
-    """Names trial directories that no list plans, leavings of an earlier selection or budget, and
-    says how cut records are mended."""
-    planned = {run.name for run in runs}
-    for name in (name for stage in stages for name in json_records.trial_directories(root, stage)):
-        if name not in planned:
-            yield f"{name}: not planned any more, left out"
-    if cut := sum(run.state == "done" and run.ends_early for run in runs):
-        mend = f"python -m sweeps resume {files.quoted(root)}"
-        yield f"{cut} done without whole records; to have them written anew: {mend}"
-
-
-def _selection(
-    root: pathlib.Path, runs: Sequence[Run], problems: list[str]
-) -> dict[str, Any] | None:
-    """Returns the selection of the study in `root`, None where nothing was chosen yet or the file
-    cannot be used. `problems` gains what is damaged, and each point that has no trial."""
-    record = json_records.read(root / layout.SELECTION, layout.SELECTION, problems)
-    if record is None:
-        return None
-    points = record.get("points")
-    if points is None:
-        problems.append(
-            f"unreadable: {layout.SELECTION}: it has no usable 'points'; each variant is "
-            "represented by the best point of its stage's own trials instead"
-        )
-        return None
-    for variant, point in points.items():
-        problems += _without_trials(variant, point, runs)
-    return record
-
-
-def _without_trials(variant: str, point: int, runs: Sequence[Run]) -> list[str]:
-    """A stage that was planned for a variant must have the point that was chosen for it."""
-    found: dict[str, set[int]] = {}
-    for run in runs:
-        if run.variant == variant:
-            found.setdefault(run.stage, set()).add(run.point)
-    return [
-        f"missing: {layout.SELECTION}: it chose point {point} for {variant}, of which {stage} has "
-        f"no trial; it has points {_listed(points)}"
-        for stage, points in found.items()
-        if point not in points
-    ]
-
-
-def _listed(points: set[int]) -> str:
-    more = f" and {len(points) - 10} more" if len(points) > 10 else ""
-    return ", ".join(map(str, sorted(points)[:10])) + more
+        return _cross_checked(_read_ours(root, whole))
+    study = logs.read_logs(root, whole) if root.is_dir() else None
+    if study is None:
+        raise NotAStudyError(f"{root}: {_why_none(root)}")
+    problems = (*study.study_problems, *_left_out(root, study.runs))
+    return _cross_checked(dataclasses.replace(study, study_problems=problems))
 
 
 def read_each(directory: str | pathlib.Path) -> tuple[StudyRuns, ...]:
     """Returns the studies in `directory`, by name, one for each workload that they hold.
 
-    `directory` is a study's, one of AlgoPerf's logs, or one that holds studies' directories and
-    logs. What lies there and cannot be read is named in the first study's `problems`, and in its
-    `beside`; studies of one name are `distinguished`. Raises NotAStudyError where there is none, or
-    where none of them can be used.
+    `directory` is a study's, one of logs, or one that holds studies' directories and logs. What
+    lies there and cannot be read is in the first study's `problems`, of kind `left out`; studies of
+    one name are `distinguished`. Raises NotAStudyError where no study can be read.
     """
     root = pathlib.Path(directory)
-    inside = directories.studies_in(root)
+    inside = sorted(path.parent for path in root.glob(f"{VISIBLE}/{layout.STUDY}"))
     if not inside or (root / layout.STUDY).is_file():
         return by_workload(read_study(root))
-    studies, beside = _readable(inside)
-    if logs := published.read_logs(root):
-        studies.append(logs)
-    beside += directories.left_out(root)
-    beside += cross_checks.copies_across([study.runs for study in studies])
-    first, *others = (part for each in distinguished(studies) for part in by_workload(each))
-    named = (*beside, *first.problems)
-    return dataclasses.replace(first, beside=tuple(beside), problems=named), *others
-
-
-def _readable(directories: Sequence[pathlib.Path]) -> tuple[list[StudyRuns], list[str]]:
-    """Returns the studies that can be read and a sentence for each that cannot. Raises
-    NotAStudyError where all of them cannot."""
     studies, problems = [], []
-    for path in directories:
+    for path in inside:
         try:
             studies.append(read_study(path))
         except NotAStudyError as error:
-            problems.append(f"left out: {path.name}: {error}")
+            problems.append(Problem("left out", path.name, "", str(error)))
     if not studies:
-        raise NotAStudyError("; ".join(problems))
-    return studies, problems
+        raise NotAStudyError("; ".join(problem.text for problem in problems))
+    published = logs.read_logs(root)
+    if published is not None:
+        studies.append(_cross_checked(published))
+    problems += _left_out(root, published.runs if published else (), inside)
+    first, *others = (part for study in distinguished(studies) for part in by_workload(study))
+    return dataclasses.replace(first, study_problems=(*problems, *first.study_problems)), *others
+
+
+def _left_out(
+    root: pathlib.Path, runs: Iterable[Run], studies: Iterable[pathlib.Path] = ()
+) -> list[Problem]:
+    """Returns a problem for each directory in `root` that holds trials and is not read: neither one
+    of the `studies` nor the directory of one of the `runs`."""
+    read = {*studies, *(parent for run in runs for parent in run.path.parents)}
+    return [
+        Problem("left out", path.name, "", f"it holds trials and is not read; give {path}")
+        for path in sorted(root.glob(VISIBLE))
+        if path not in read and _holds(path, TRACES)
+    ]
+
+
+def _holds(directory: pathlib.Path, traces: Iterable[str]) -> bool:
+    return any(next(directory.glob(trace), None) for trace in traces)
+
+
+def _why_none(root: pathlib.Path) -> str:
+    """Returns why `root` is no study: what was looked for, what it holds, what to give instead."""
+    if not root.is_dir():
+        what = "not a" if root.exists() else "no such"
+        return f"{what} directory; give a study's directory, the one with {layout.STUDY}"
+    visible = sorted(root.glob(VISIBLE))
+    below = [path.name for path in visible if _holds(path, TRACES)]
+    above = next((path for path in root.resolve().parents if _holds(path, STUDY_TRACES)), None)
+    hint = ""
+    if below:
+        hint = f" Trials lie in {_listed(below)}: give one of these."
+    elif above:
+        hint = f" It is a part of {above}: give that."
+    wanted = ", ".join((layout.STUDY, *logs.PATTERNS))
+    names = _listed(path.name for path in visible)
+    return f"no study here; looked for {wanted}. It holds {names}.{hint}"
+
+
+def _listed(names: Iterable[object]) -> str:
+    texts = sorted(map(str, names))
+    more = f" and {len(texts) - NAMED} more" if len(texts) > NAMED else ""
+    return ", ".join(texts[:NAMED]) + more or "nothing"
+
+
+def _read_ours(root: pathlib.Path, whole: bool) -> StudyRuns:
+    problems: list[Problem] = []
+    record = _study_record(root / layout.STUDY, problems)
+    points = tuple(record.get("points") or ())
+    lists = root.glob(f"{VISIBLE}/{layout.TRIALS}")
+    stages = tuple(record.get("stages") or sorted(path.parent.name for path in lists))
+    planned = {stage: _planned_trials(root, stage, problems) for stage in stages}
+    entries = [entry for listed in planned.values() for entry in listed or ()]
+    problems += [
+        Problem("duplicated", path, "", f"planned {count} times in {layout.TRIALS}, read once")
+        for path, count in collections.Counter(entry["path"] for entry in entries).items()
+        if count > 1
+    ]
+    unique = {entry["path"]: entry for entry in entries}
+    runs = trials.read_trials(root, [*unique.values()], points, whole)
+    table = str(record.get("paper_table") or "")
+    if table and table not in paper.TABLES:
+        text = f"paper_table is {table!r}, not one of {', '.join(paper.TABLES)}"
+        problems.append(Problem("unreadable", "", layout.STUDY, text))
+        table = ""
+    selection = _selection(root, runs, problems)
+    references = records.read_json(root / layout.REFERENCE, "", problems) or {}
+    return StudyRuns(
+        name=str(record.get("name", root.name)),
+        config=record["config"],
+        runs=tuple(runs),
+        study_problems=tuple(problems),
+        directory=root,
+        study_notes=tuple(_notes(root, [stage for stage in stages if planned[stage]], runs)),
+        stages=stages,
+        planned=tuple(stage for stage in stages if planned[stage] is not None),
+        points=points,
+        selection=selection,
+        references=references,
+        paper_table=table,
+        paper_note=str(record.get("paper_note") or ""),
+    )
+
+
+def _planned_trials(
+    root: pathlib.Path, stage: str, problems: list[Problem]
+) -> list[dict[str, Any]] | None:
+    """Returns the trials that a stage of the study in `root` consists of, None where it has not
+    been planned yet. What is damaged, or lost, is named in `problems`."""
+    try:
+        entries = layout.planned_entries(root, stage)
+    except (ValueError, OSError) as error:
+        problems.append(Problem("unreadable", stage, layout.TRIALS, str(error)))
+        return []
+    if entries is None:
+        # A stage without its list has not begun, unless trials lie there.
+        left = _trial_directories(root, stage)
+        if not left:
+            return None
+        text = f"nothing says which of {len(left)} directories of trials belong to it; none is read"
+        problems.append(Problem("missing", stage, layout.TRIALS, text))
+        return []
+    planned = []
+    for number, entry in enumerate(entries):
+        place = f"trials[{number}]"
+        record = entry if isinstance(entry, dict) else {}
+        record = records.usable(
+            record, records.PLANNED | records.TRIAL, stage, layout.TRIALS, problems, f"{place}."
+        )
+        absent = [name for name in records.PLANNED if name not in record]
+        path = pathlib.PurePosixPath(record.get("path", ".."))
+        if not absent and not path.is_absolute() and ".." not in path.parts:
+            planned.append(record)
+            continue
+        text = f"has no usable {', '.join(absent)}" if absent else f"leads out of the study: {path}"
+        problems.append(Problem("unreadable", stage, layout.TRIALS, f"{place} {text}"))
+    return planned
+
+
+def _trial_directories(root: pathlib.Path, stage: str) -> list[str]:
+    """Returns the trial directories of a stage, relative to `root`."""
+    found = sorted((root / stage).glob(f"{VISIBLE}/{VISIBLE}_jax/trial_*"))
+    return [path.relative_to(root).as_posix() for path in found if path.is_dir()]
+
+
+def _study_record(path: pathlib.Path, problems: list[Problem]) -> dict[str, Any]:
+    """Raises NotAStudyError where study.json is damaged, of another format, or lacks its config."""
+    record = records.read_json(path, "", problems)
+    if record is None:
+        raise NotAStudyError(f"{path}: {problems[-1].text}")
+    if record.get("format") != layout.FORMAT:
+        raise NotAStudyError(f"{path}: format is {record.get('format')!r}, not {layout.FORMAT!r}")
+    if "config" not in record:
+        raise NotAStudyError(f"{path}: it has no object 'config'; was it written by hand?")
+    return record
+
+
+def _notes(root: pathlib.Path, stages: Iterable[str], runs: Sequence[Run]) -> list[Problem]:
+    """Returns a note for each trial directory that no list plans, left by an earlier selection or
+    budget, and one with the command that writes cut records anew."""
+    planned = {run.name for run in runs}
+    names = (name for stage in stages for name in _trial_directories(root, stage))
+    notes = [
+        Problem("note", name, "", "not planned, not read") for name in names if name not in planned
+    ]
+    cut = sum(run.state == "done" and run.ends_early for run in runs)
+    if cut:
+        command = f"`python -m sweeps resume {files.quoted(root)}` writes them anew"
+        text = f"trials that are done with incomplete records: {cut}; {command}"
+        notes.append(Problem("note", "", "", text))
+    return notes
+
+
+def _selection(
+    root: pathlib.Path, runs: Sequence[Run], problems: list[Problem]
+) -> dict[str, Any] | None:
+    """Returns the selection of the study in `root`, None where nothing was chosen yet or the file
+    cannot be used. `problems` gains what is damaged, and each chosen point without a trial."""
+    record = records.read_json(root / layout.SELECTION, "", problems)
+    if record is None or record.get("points") is None:
+        return None
+    planned = {(run.stage, run.variant, run.point) for run in runs}
+    for stage, variant in dict.fromkeys((run.stage, run.variant) for run in runs):
+        point = record["points"].get(variant)
+        if point is not None and (stage, variant, point) not in planned:
+            text = f"point {point} of {variant} has no trial in {stage}"
+            problems.append(Problem("missing", "", layout.SELECTION, text))
+    return record
+
+
+def _cross_checked(study: StudyRuns) -> StudyRuns:
+    """Returns the study with what its trials say against one another: a column of the metric that
+    other trials of a variant have, two trials of one variant, point and seed."""
+    columns: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
+    for run in study.runs:
+        columns[run.workload, run.variant].update(run.evals)
+    first: dict[tuple, Run] = {}
+    runs, problems = [], list(study.study_problems)
+    for run in study.runs:
+        earlier = first.setdefault((run.stage, run.workload, run.variant, run.point, run.seed), run)
+        if earlier is not run:
+            text = f"{run.variant}, point {run.point}, seed {run.seed} is {earlier.name}, too"
+            problems.append(Problem("duplicated", run.name, "", f"{text}; the first counts"))
+        wanted = [f"{split}/{run.metric}" for split in layout.SPLITS if run.evals]
+        absent = [
+            Problem("missing", run.name, "", f"no column {name}")
+            for name in wanted
+            if name in columns[run.workload, run.variant] and name not in run.evals
+        ]
+        runs.append(dataclasses.replace(run, problems=(*run.problems, *absent)))
+    return dataclasses.replace(study, runs=tuple(runs), study_problems=tuple(problems))
 
 
 def by_workload(study: StudyRuns) -> tuple[StudyRuns, ...]:
     """Returns the study itself where all its runs are of one workload, else one for each, in the
-    order of their first runs."""
-    names = tuple(dict.fromkeys(run.workload for run in study.runs))
-    if len(names) < 2:
+    order of their first runs. A problem of no run belongs to the workload whose directory it
+    names, else to the first."""
+    workloads = tuple(dict.fromkeys(run.workload for run in study.runs))
+    if len(workloads) < 2:
         return (study,)
-    elsewhere = {problem for run in study.runs for problem in run.problems}
-    parts: dict[str, list[str]] = {name: [] for name in names}
-    for problem in study.problems:
-        if problem not in elsewhere:
-            parts[_workload_of(problem, names)].append(problem)
-    return tuple(_part(study, name, own) for name, own in parts.items())
-
-
-def _workload_of(problem: str, names: Sequence[str]) -> str:
-    """Returns the workload in whose directory something is wrong, the first for what is in none:
-    every problem stands under one table."""
-    inside = (rf"/{re.escape(name)}_(jax|pytorch)\b" for name in names)
-    found = (name for name, place in zip(names, inside, strict=True) if re.search(place, problem))
-    return next(found, names[0])
-
-
-def _part(study: StudyRuns, workload: str, problems: Sequence[str]) -> StudyRuns:
-    """`problems` are those of no trial."""
-    runs = tuple(run for run in study.runs if run.workload == workload)
-    others = [run for run in study.runs if run.workload != workload]
-    elsewhere = {text for run in others for text in (*run.problems, *run.notes)}
-    # A metric that was chosen by holds for one workload: the runs' own takes its place.
-    chosen = study.selection and {**study.selection, "metric": None}
-    return dataclasses.replace(
-        study,
-        config={**study.config, "workload": workload},
-        runs=runs,
-        problems=(*problems, *(problem for run in runs for problem in run.problems)),
-        notes=tuple(note for note in study.notes if note not in elsewhere),
-        selection=chosen,
+    folders = {
+        f"{workload.rpartition(':')[2]}_{framework}": workload
+        for workload in workloads
+        for framework in logs.FRAMEWORKS
+    }
+    problems = collections.defaultdict(list)
+    for problem in study.study_problems:
+        named = (folders[part] for part in problem.trial.split("/") if part in folders)
+        problems[next(named, workloads[0])].append(problem)
+    # The metric of selection.json is that of one workload; runs know theirs.
+    selection = study.selection and {**study.selection, "metric": None}
+    return tuple(
+        dataclasses.replace(
+            study,
+            config={**study.config, "workload": workload},
+            runs=tuple(run for run in study.runs if run.workload == workload),
+            study_problems=tuple(problems[workload]),
+            selection=selection,
+        )
+        for workload in workloads
     )
 
 
 def distinguished(studies: Iterable[StudyRuns]) -> tuple[StudyRuns, ...]:
-    """Returns the studies; those of different directories that share a name have it followed by
-    as much of their directories' paths as tells them apart: `tiny (a)` and `tiny (b)`."""
-    every = tuple(studies)
-    places: dict[str, set[pathlib.Path]] = {}
-    for study in every:
-        places.setdefault(study.name, set()).add(study.directory.resolve())
+    """Returns the studies; those that share a name have the directory behind it, as it was given:
+    `tiny (a)` and `tiny (b)`. Raises ValueError where one is there twice."""
+    studies = tuple(studies)
+    places = collections.Counter((study.directory.resolve(), study.workload) for study in studies)
+    for (directory, _), count in places.items():
+        if count > 1:
+            raise ValueError(f"{directory} is given {count} times; give it once")
+    named = {(study.directory.resolve(), study.name) for study in studies}
+    shared = collections.Counter(name for _, name in named)
     return tuple(
-        dataclasses.replace(study, name=f"{study.name} ({_tail(study, places[study.name])})")
-        if len(places[study.name]) > 1
+        dataclasses.replace(study, name=f"{study.name} ({study.directory})")
+        if shared[study.name] > 1
         else study
-        for study in every
+        for study in studies
     )
-
-
-def _tail(study: StudyRuns, places: Collection[pathlib.Path]) -> str:
-    """Returns the last parts of the study's path, as many as all `places` need to differ."""
-    own = study.directory.resolve()
-    counts = range(1, len(own.parts))
-    enough = (n for n in counts if len({place.parts[-n:] for place in places}) == len(places))
-    count = next(enough, len(own.parts))
-    return pathlib.PurePath(*own.parts[-count:]).as_posix()

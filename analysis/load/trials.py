@@ -1,21 +1,89 @@
 """Reads one trial's directory: identity, state, measurements, and what is wrong with them."""
 
 import pathlib
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from analysis.load import metrics
-from analysis.load.files import downstream, measurements, trial_files
-from analysis.load.files.json_records import META_FILE
-from analysis.load.files.measurements import ATTEMPT, Measurements
-from analysis.load.files.trial_files import TrialFiles
-from analysis.load.records import Run
+from analysis.load import measurements, metrics, records, samples
+from analysis.load.measurements import Measurements
+from analysis.load.records import META_FILE, Columns, Problem, Run
 from sweeps.records import layout, status
 
-NOTHING = Measurements({})
+# What runs in Python itself cannot be shared: a third thread gained nothing on two cores.
+THREADS = 2
 # What trial.json repeats of its entry in trials.json.
 IDENTITY = ("id", "variant", "workload", "point", "seed")
+
+
+@dataclass
+class TrialFiles:
+    """The files of the trial `name`; what is wrong with them is collected in `problems`, and what
+    is worth knowing in `notes`."""
+
+    directory: pathlib.Path
+    name: str
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[Problem] = field(default_factory=list)
+
+    def report(self, kind: str, text: str) -> None:
+        """Adds a problem of the trial as a whole."""
+        self.problems.append(Problem(kind, self.name, "", text))
+
+    def json(self, file: str) -> dict[str, Any]:
+        """Returns the JSON object in `file`, empty where it is missing or damaged; of its known
+        keys only those that hold what they should."""
+        return records.read_json(self.directory / file, self.name, self.problems) or {}
+
+    def read(self, file: str) -> Measurements | None:
+        """Returns the rows of a CSV file, None where it is missing."""
+        rows = measurements.read(self.directory / file, self.name)
+        if rows is not None:
+            self.problems += rows.problems
+            self.notes += rows.notes
+        return rows
+
+    def evaluations(self) -> Measurements | None:
+        """Returns the evaluations of eval_measurements.csv, None where it is missing."""
+        rows = self.read(layout.EVAL_MEASUREMENTS)
+        if rows is None:
+            return None
+        evals = measurements.only_evaluations(rows, self.name)
+        self.notes += evals.notes
+        return evals
+
+    def losses(self) -> Columns:
+        """Returns the rows of measurements.csv, none where it is missing."""
+        rows = measurements.read(self.directory / layout.MEASUREMENTS)
+        return rows.columns if rows else {}
+
+    def has(self, file: str) -> bool:
+        """Returns whether there is such a file."""
+        return (self.directory / file).is_file()
+
+    def check_data(self, meta: Mapping[str, Any]) -> None:
+        """Reports data that was made up to try AlgoPerf's workloads, as meta_data_0.json says."""
+        if meta.get("workload.attnperf_tiny"):
+            self.report(
+                "fabricated", "its data is that of `algoperf_data`: nothing follows from it"
+            )
+
+    def names_damage(self, file: str) -> bool:
+        """Returns whether a problem with `file` has been named already."""
+        return any(problem.file == file for problem in self.problems)
+
+
+def read_each(
+    places: Sequence[tuple[pathlib.Path, str]], read: Callable[[int, TrialFiles], Run]
+) -> list[Run]:
+    """Returns `read(index, files)` for the trials at `places`, directories and names, in order.
+
+    Reading and Arrow's parsing leave Python's lock to another thread. Raises what `read` raises.
+    """
+    files = [TrialFiles(*place) for place in places]
+    with ThreadPoolExecutor(THREADS) as threads:
+        return list(threads.map(read, range(len(files)), files))
 
 
 def read_trials(
@@ -27,120 +95,91 @@ def read_trials(
     record yet. `whole` also checks measurements.csv, which is otherwise left alone until its rows
     are asked for. Never raises for what a trial left on disk: that becomes the run's `problems`.
     """
-    planned = [_planned(study, entry, points) for entry in entries]
-    return trial_files.read_each(
-        [(run.path, run.name) for run in planned],
-        lambda index, files: _read_trial(planned[index], entries[index], files, whole),
+    return read_each(
+        [(study / entry["path"], entry["path"]) for entry in entries],
+        lambda index, files: _read_trial(entries[index], points, files, whole),
     )
 
 
-def _read_trial(planned: Run, entry: dict[str, Any], files: TrialFiles, whole: bool) -> Run:
+def _read_trial(
+    entry: dict[str, Any], points: Sequence[dict[str, Any]], files: TrialFiles, whole: bool
+) -> Run:
     # trials.json repeats what trial.json holds: it speaks for a trial that was deleted.
-    record, seen = entry | files.json(layout.TRIAL), status.seen(planned.path)
-    if damage := seen.get("damaged"):
-        named = str(damage).replace(str(planned.path), planned.name)
-        files.problems.append(f"unreadable: {named}")
-    if other := next((name for name in IDENTITY if record.get(name) != entry.get(name)), None):
-        mismatch = (
-            f"mismatch: {planned.name}: {layout.TRIAL} has {other} {record[other]}, "
-            f"{layout.TRIALS} plans {entry.get(other)}; the measurements are another trial's and "
-            "are not read"
-        )
-        return replace(planned, problems=(*files.problems, mismatch))
-    evals = files.evaluations()
-    if whole:
-        files.check_losses()
-        evaluations, strange = downstream.of_trial(planned.path, planned.name)
-        files.problems += [*strange, *(text for each in evaluations for text in each.problems)]
-    run = _with_record(planned, record, seen, evals or NOTHING, files)
-    if run.state == "done":
-        run = replace(run, ends_early=(run.last_step or 0) < (run.steps or 1))
-    absent = measurements.absent(evals, run.metric) if evals and evals.columns else []
-    problems = (*files.problems, *_problems(run, evals, files))
-    notes = [f"{run.name}: no column {ATTEMPT}"] * (ATTEMPT in absent)
-    return replace(run, problems=problems, notes=(*files.notes, *notes))
+    record = entry | files.json(layout.TRIAL)
+    state: Mapping[str, Any] = status.seen(files.directory)
+    if damage := state.get("damaged"):
+        text = str(damage).removeprefix(f"{files.directory / layout.STATUS} is ")
+        files.problems.append(Problem("unreadable", files.name, layout.STATUS, text))
+    other = [name for name in IDENTITY if record.get(name) != entry.get(name)]
+    if other:
+        text = f"{other[0]} is {record[other[0]]}, {layout.TRIALS} plans {entry.get(other[0])}"
+        files.report("mismatch", f"{layout.TRIAL}: {text}; another trial's, and not read")
+        record, state = entry, status.NEW
+    evals = None if other else files.evaluations()
+    targets, point = record.get("targets") or {}, record["point"]
+    columns = evals.columns if evals else {}
+    planned = points[point] if point < len(points) else {}
+    run = Run(
+        workload=record["workload"],
+        variant=record["variant"],
+        stage=record["path"].split("/")[0],
+        point=point,
+        seed=record["seed"],
+        path=files.directory,
+        name=files.name,
+        state=state["state"],
+        reason=state["reason"],
+        steps=record.get("steps"),
+        step_hint=record.get("step_hint"),
+        metric=metrics.target_metric(columns, targets.get("metric"), record["workload"]),
+        targets=targets,
+        hyperparameters=record.get("hyperparameters") or planned,
+        variant_hyperparameters=record.get("variant_hyperparameters") or {},
+        evals=columns,
+        losses=files.losses,
+    )
+    # As the engine judges what is done.
+    is_cut = run.state == "done" and (run.last_step or 0) < (run.steps or 1)
+    run = replace(run, ends_early=is_cut)
+    if not other:
+        _check(run, files, evals, whole)
+    return replace(run, problems=tuple(files.problems), notes=tuple(files.notes))
 
 
-def _problems(run: Run, evals: Measurements | None, files: TrialFiles) -> Iterable[str]:
-    """Yields what is wrong with a trial beside what its files could not say."""
-    yield from _state_problems(run, evals, files)
+def _check(run: Run, files: TrialFiles, evals: Measurements | None, whole: bool) -> None:
+    """Reports what the trial's files say against one another, and, where asked for the `whole`,
+    what is wrong with those that no table needs."""
+    reached = f"last evaluation at step {run.last_step} of {run.steps}"
+    is_named = files.names_damage(layout.EVAL_MEASUREMENTS)
+    if run.state in layout.LOST:
+        files.report(run.state, run.reason or "no reason was recorded")
+    elif evals is None:
+        files.report("missing", f"{run.state}, no {layout.EVAL_MEASUREMENTS}")
+    elif run.state != "done":
+        files.report("unfinished", f"{run.state}, {reached}")
+    # A file of which nothing could be read is named once.
+    elif run.ends_early and not (run.last_step is None and is_named):
+        files.report("truncated", f"done, {reached}")
+    if evals is not None and run.evals:
+        absent = measurements.absent(evals, run.metric)
+        files.notes += [Problem("note", run.name, "", f"no column {name}") for name in absent]
     if run.workload.startswith("algoperf:"):  # no other workload has made-up data
-        yield from trial_files.fabricated(files.name, files.json(META_FILE))
+        files.check_data(files.json(META_FILE))
     # A trial writes trial.json before its first step, and losses before any evaluation.
     if (run.state != "pending" or run.evals) and not files.has(layout.TRIAL):
-        yield f"missing: {run.name}: no {layout.TRIAL}, though it began: {layout.TRIALS} speaks"
+        files.report("missing", f"no {layout.TRIAL}, though it began: {layout.TRIALS} speaks")
     if run.state == "done" and run.evals and not files.has(layout.MEASUREMENTS):
-        yield (
-            f"missing: {run.name}: no {layout.MEASUREMENTS}: its logged losses are absent until "
-            "`python -m sweeps resume` writes it anew"
-        )
+        again = "`python -m sweeps resume` writes its logged losses again"
+        files.report("missing", f"no {layout.MEASUREMENTS}; {again}")
     # No trial evaluates after its last planned step: its record or its curve is another's.
-    if run.steps is not None and run.last_step is not None and run.last_step > run.steps:
-        yield f"mismatch: {run.name}: an evaluation at step {run.last_step} of {run.steps} planned"
+    if run.last_step is not None and run.last_step > (run.steps or run.last_step):
+        files.report("mismatch", reached)
     # A trial that says itself that it diverged need not be told so.
     if evals is not None and run.state != "diverged":
         for where in measurements.non_finite(evals, empty_is_nan=False):
-            yield f"non-finite: {run.name}: {where}"
-
-
-def _planned(study: pathlib.Path, entry: dict[str, Any], points: tuple[dict, ...]) -> Run:
-    point = int(entry["point"])
-    return Run(
-        workload=entry["workload"],
-        variant=entry["variant"],
-        stage=entry["path"].split("/")[0],
-        point=point,
-        seed=int(entry["seed"]),
-        path=study / entry["path"],
-        name=entry["path"],
-        state="pending",
-        steps=entry.get("steps"),
-        step_hint=entry.get("step_hint"),
-        metric=metrics.target({}, _stated(entry), entry["workload"]),
-        hyperparameters=dict(points[point]) if point < len(points) else {},
-    )
-
-
-def _with_record(run: Run, record: dict, seen: dict, evals: Measurements, files: TrialFiles) -> Run:
-    targets = record.get("targets")
-    return replace(
-        run,
-        state=seen["state"],
-        reason=seen["reason"],
-        steps=record.get("steps", run.steps),
-        step_hint=record.get("step_hint"),
-        metric=metrics.target(evals.columns, _stated(record), run.workload),
-        targets=targets if isinstance(targets, dict) else {},
-        hyperparameters=dict(record.get("hyperparameters", run.hyperparameters)),
-        variant_hyperparameters=record.get("variant_hyperparameters") or {},
-        evals=evals.columns,
-        losses=files.losses,
-    )
-
-
-def _stated(record: dict[str, Any]) -> str | None:
-    """Returns the metric of the workload's target, None where the record does not say."""
-    targets = record.get("targets")
-    return targets.get("metric") if isinstance(targets, dict) else None
-
-
-def _state_problems(run: Run, evals: Measurements | None, files: TrialFiles) -> Iterable[str]:
-    """Yields what the trial's state and the length of its curve say against it."""
-    published = evals is not None
-    if run.state in ("failed", "diverged"):
-        reason = run.reason or "no reason was recorded"
-        nothing = "" if published else f" (no {layout.EVAL_MEASUREMENTS})"
-        yield f"{run.state}: {run.name}: {reason}{nothing}"
-    elif not published and not files.names_damage(layout.EVAL_MEASUREMENTS):
-        yield f"missing: {run.name}: {run.state}, no {layout.EVAL_MEASUREMENTS}"
-    elif published and run.state in ("pending", "running"):
-        reached = f"last evaluation at step {run.last_step} of {run.steps}"
-        yield f"unfinished: {run.name}: {run.state}, {reached}"
-    elif published and run.state == "done":
-        # As the engine judges it; a file of which nothing could be read is named once.
-        end = f"ends at step {run.last_step} of {run.steps}"
-        if run.last_step is None:
-            end = "has no complete evaluation"
-        is_named = run.last_step is None and files.names_damage(layout.EVAL_MEASUREMENTS)
-        if run.ends_early and not is_named:
-            yield f"truncated: {run.name}: done, but it {end}"
+            files.report("non-finite", where)
+    if whole:
+        files.read(layout.MEASUREMENTS)
+        evaluations, problems = samples.of_trial(run.path, run.name)
+        files.problems += problems
+        files.problems += [problem for found in evaluations for problem in found.problems]

@@ -4,28 +4,132 @@ Which test, and why: with 3 to 10 seeds a permutation test of paired differences
 p < 0.05 after a correction (five seeds allow p >= 2 / 2**5 = 0.0625), so seeds that are shared are
 compared by the paired t-test, which assumes that differences between seeds are about normal. A
 study's shared seeds give both variants the same initial parameters and batches; where seeds share
-nothing but their number (AlgoPerf's logs) the permutation test of `permutation.py` takes its place,
-with the larger of its p-value and Welch's: the one needs no normal noise, the other no equal
-variances, and no p below 0.05 stands beside an interval of Welch's that holds 0.
+nothing but their number (AlgoPerf's logs) a permutation test takes its place, with the larger of
+its p-value and Welch's: the one needs no normal noise, the other no equal variances, and no p below
+0.05 stands beside an interval of Welch's that holds 0.
+
+The permutation test is studentised, because one of the bare difference is not valid where the
+groups' variances differ: Janssen (1997), "Studentized permutation tests for non-iid hypotheses and
+the generalized Behrens-Fisher problem"; Chung and Romano (2013), "Exact and asymptotically robust
+permutation tests". That holds asymptotically only. Of normal seeds without a difference, 2 with
+sd 2 against 8 with sd 0.2, it told 42% apart, so Welch's t-test stands beside it.
 
 Pairs use the shared seeds alone, so they are formed only where those are most (more than half) of
 the smaller side: of 12 seeds each with 2 in common a paired test would ignore 20 of 24 runs.
 Otherwise all runs are compared, unpaired. Shared seeds make that test conservative: with 6 of 12
 in common, whose values correlate by 0.9, it told 0.9 % of 4,000 simulated studies apart, not 5 %.
+
+Two models are also compared over the questions of a task. The unit is then the question: where
+several trials (seeds) answer the same questions, a question's answers are summed over them first,
+since answers to one question are alike, and counted one by one they would make a test claim several
+times the questions there are. Such a test speaks of the trained models that were asked; what
+another seed would give is said by a comparison over seeds.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
+from scipy import special
 
-from analysis.statistics import permutation
-from analysis.statistics.intervals import all_equal, t_bounds, t_interval, tolerance
-from analysis.statistics.results import Comparison, Verdict
+from analysis.statistics.intervals import (
+    NORMAL,
+    all_equal,
+    merged,
+    t_bounds,
+    t_interval,
+    tolerance,
+)
 
 ALPHA = 0.05
+# All ways to deal the seeds out are tried where these are no more than this (7 and 7: 3,432; 8 and
+# 8: 12,870), else this many seeded random ones.
+PERMUTATIONS = 9999
+# Draws of questions.
+RESAMPLES = 9999
+# The least standard error, in units of the range of the values: below it is rounding.
+_LEAST_ERROR = 1e-9
+# Numbers that are held at once: 64 MB.
+_HELD = 2**23
+
 Seeds = Mapping[int, float]
+Verdict = Literal["better", "worse", "cannot tell"]
+Frequency = Literal["more often", "less often", "cannot tell"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A variant against the baseline: over the `pairs` seeds that both have, or (`pairs` = 0)
+    over `n` seeds of the one and `n_baseline` of the other.
+
+    `difference` is the mean of variant minus baseline, `low` and `high` its 95% interval (not
+    corrected). `p` is two-sided; `p_holm` is corrected over the variants; both nan where `test`
+    is `none`. `test` is `t` (paired), `sign` (paired, all differences equal, t undefined: exact
+    sign flips), or `permutation` (not paired; p is Welch's t-test's where that is larger).
+    `smallest_p` is the least that the test can give at these n, 0 for t. `sd` is that of the
+    paired differences, else the pooled one; `effect` is `difference` in units of `sd`, d_z or g by
+    `effect_kind` (`standardised`); both nan where undefined. `baseline` is the mean of the
+    baseline's runs that are compared. `withheld` is why there is no verdict in spite of `p_holm`:
+    `lost seeds` or `lengths` (`compare/error_table.py`), else empty.
+    """
+
+    pairs: int = 0
+    difference: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    p: float = math.nan
+    test: Literal["t", "sign", "permutation", "none"] = "none"
+    p_holm: float = math.nan
+    verdict: Verdict = "cannot tell"
+    n: int = 0
+    n_baseline: int = 0
+    sd: float = math.nan
+    effect: float = math.nan
+    smallest_p: float = math.nan
+    baseline: float = math.nan
+    withheld: str = ""
+
+    @property
+    def is_tested(self) -> bool:
+        """Returns whether there is a p-value."""
+        return self.test != "none"
+
+    @property
+    def seeds(self) -> str:
+        """Returns the number of seeds: `3` that both have, or `3 v 5` of the two."""
+        return str(self.pairs) if self.is_paired else f"{self.n} v {self.n_baseline}"
+
+    @property
+    def is_paired(self) -> bool:
+        """Returns whether it is over shared seeds."""
+        return self.pairs > 0
+
+    @property
+    def is_partial(self) -> bool:
+        """Returns whether runs are left out: those whose seed only one of the two has."""
+        return self.is_paired and self.pairs < max(self.n, self.n_baseline)
+
+    @property
+    def effect_kind(self) -> str:
+        """Returns the unit of `effect`: `d_z`, sds of paired differences, or `g`, pooled sds."""
+        return "d_z" if self.is_paired else "g"
+
+
+@dataclass(frozen=True)
+class Rate:
+    """`count` of `n` runs with the 95% interval of the probability behind it, and its comparison
+    with the baseline's rate: two-sided `p`, `p_holm` corrected over the variants compared, both nan
+    where there is none, and the verdict at 0.05."""
+
+    count: int
+    n: int
+    low: float
+    high: float
+    p: float = math.nan
+    p_holm: float = math.nan
+    verdict: Frequency = "cannot tell"
 
 
 def compare(values: Seeds, baseline: Seeds, shares_seeds: bool) -> Comparison:
@@ -40,8 +144,10 @@ def compare(values: Seeds, baseline: Seeds, shares_seeds: bool) -> Comparison:
     if shared:
         return paired(values, baseline)
     against = float(np.mean(list(baseline.values()))) if baseline else math.nan
-    comparison = _untested(float(np.mean(list(values.values()))) - against)
-    return replace(comparison, n=len(values), n_baseline=len(baseline), baseline=against)
+    difference = float(np.mean(list(values.values()))) - against
+    return Comparison(
+        difference=difference, baseline=against, n=len(values), n_baseline=len(baseline)
+    )
 
 
 def paired_seeds(
@@ -57,43 +163,31 @@ def paired(values: Seeds, baseline: Seeds) -> Comparison:
     """Returns the comparison over the seeds in both; its test is `none` below 2 of them, and its
     difference nan without one."""
     seeds = sorted(values.keys() & baseline.keys())
-    pairs = np.array([(values[seed], baseline[seed]) for seed in seeds]).reshape(-1, 2)
+    untested = Comparison(n=len(values), n_baseline=len(baseline))
+    if not seeds:
+        return untested
+    pairs = np.array([(values[seed], baseline[seed]) for seed in seeds])
     differences = pairs[:, 0] - pairs[:, 1]
+    mean, against = float(differences.mean()), float(pairs[:, 1].mean())
+    untested = replace(untested, pairs=len(seeds), difference=mean, baseline=against)
     if len(seeds) < 2:
-        comparison = _untested(float(differences.mean()) if seeds else math.nan)
-    elif all_equal(differences, within := tolerance(pairs.ravel()).item()):
+        return untested
+    within = tolerance(pairs.ravel()).item()
+    if all_equal(differences, within):
         # Of the 2**n sign patterns of equal differences 2 are as extreme as the one there is.
-        mean, smallest = float(differences.mean()), 2.0 ** (1 - len(seeds))
-        p = 1.0 if abs(mean) <= within else smallest
-        comparison = Comparison(0, mean, mean, mean, p, "sign", sd=0.0, smallest_p=smallest)
-    else:
-        comparison = _t_test(differences)
-    against = float(pairs[:, 1].mean()) if seeds else math.nan
-    return replace(
-        comparison,
-        pairs=len(seeds),
-        n=len(values),
-        n_baseline=len(baseline),
-        baseline=against,
-    )
-
-
-def _untested(difference: float) -> Comparison:
-    return Comparison(0, difference, math.nan, math.nan, math.nan, "none")
-
-
-def _t_test(differences: np.ndarray) -> Comparison:
+        least = 2.0 ** (1 - len(seeds))
+        p = 1.0 if abs(mean) <= within else least
+        return replace(untested, low=mean, high=mean, p=p, test="sign", sd=0.0, smallest_p=least)
     low, high = map(float, t_interval(differences))
-    mean, sd = float(differences.mean()), float(differences.std(ddof=1))
-    return Comparison(
-        pairs=0,
-        difference=mean,
+    sd = float(differences.std(ddof=1))
+    return replace(
+        untested,
         low=low,
         high=high,
         p=float(paired_p(differences)),
         test="t",
         sd=sd,
-        effect=standardised(mean, sd, len(differences) - 1),
+        effect=standardised(mean, sd, len(seeds) - 1),
         smallest_p=0.0,
     )
 
@@ -101,9 +195,15 @@ def _t_test(differences: np.ndarray) -> Comparison:
 def paired_p(differences: np.ndarray) -> np.ndarray:
     """Returns the two-sided p-values [...] of Student's t-test of `differences` [..., n] against
     0 (1908; scipy.stats.ttest_1samp)."""
-    from scipy import stats
+    n = differences.shape[-1]
+    error = np.sqrt(differences.var(axis=-1) * (n / (n - 1)) / n)
+    return np.asarray(_two_sided(differences.mean(axis=-1) / error, n - 1))
 
-    return np.asarray(stats.ttest_1samp(differences, 0.0, axis=-1).pvalue)
+
+def _two_sided(t: np.ndarray, degrees: np.ndarray | int) -> np.ndarray:
+    """Returns the p-values [...] of Student's t [...]. scipy.special has the digits of scipy.stats,
+    whose import takes 0.6 s more."""
+    return np.asarray(2 * special.stdtr(degrees, -np.abs(t)))
 
 
 def unpaired(values: Seeds, baseline: Seeds) -> Comparison:
@@ -111,14 +211,15 @@ def unpaired(values: Seeds, baseline: Seeds) -> Comparison:
     first, second = (np.array(list(group.values())) for group in (values, baseline))
     n, m = len(first), len(second)
     difference = float(first.mean() - second.mean())
-    constant = all_equal(first) and all_equal(second)
-    sd = 0.0 if constant else pooled_sd(first, second)
-    bounds = (difference, difference) if constant else welch_interval(first, second)
+    low = high = difference
+    sd = 0.0
+    if not (all_equal(first) and all_equal(second)):
+        low, high = map(float, welch_interval(first, second))
+        sd = pooled_sd(first, second)
     return Comparison(
-        pairs=0,
         difference=difference,
-        low=float(bounds[0]),
-        high=float(bounds[1]),
+        low=low,
+        high=high,
         p=float(unpaired_p(first, second)),
         test="permutation",
         n=n,
@@ -126,7 +227,7 @@ def unpaired(values: Seeds, baseline: Seeds) -> Comparison:
         baseline=float(second.mean()),
         sd=sd,
         effect=standardised(difference, sd, n + m - 2),
-        smallest_p=permutation.smallest_p(n, m),
+        smallest_p=smallest_p(n, m),
     )
 
 
@@ -134,22 +235,12 @@ def unpaired_p(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Returns the two-sided p-values [...] of `first` [..., n] against `second` [..., m], n and
     m > 1: the larger of the permutation test's and Welch's; of groups without spread, for which
     Welch's t is undefined, the permutation test's."""
-    welch = np.where(_constant(first) & _constant(second), 0.0, welch_p(first, second))
-    return np.maximum(permutation.p_values(first, second), welch)
-
-
-def _constant(group: np.ndarray) -> np.ndarray:
-    return np.ptp(group, axis=-1) <= tolerance(group)[..., 0]
-
-
-def welch_p(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Returns the two-sided p-values [...] of Welch's t-test (as `welch_interval`); nan or 0 where
-    both are without spread."""
-    from scipy import stats
-
     difference, error, degrees = _welch(first, second)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(2 * stats.t.sf(np.abs(difference) / error, degrees))
+        welch = _two_sided(difference / error, degrees)
+    constant = [np.ptp(group, axis=-1) <= tolerance(group)[..., 0] for group in (first, second)]
+    p = np.where(constant[0] & constant[1], 0.0, welch)
+    return np.maximum(permutation_p(first, second), p)
 
 
 def welch_interval(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -171,6 +262,52 @@ def _welch(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarra
         degrees = (squares[0] + squares[1]) ** 2 / below
     difference = first.mean(axis=-1) - second.mean(axis=-1)
     return difference, np.sqrt(squares[0] + squares[1]), degrees
+
+
+def smallest_p(n: int, m: int) -> float:
+    """Returns the least two-sided p-value that groups of `n` and `m` can reach: 2 / 252 for 5 and
+    5; of R random permutations 2 / (R + 1) (Phipson and Smyth, 2010)."""
+    return min(1.0, 2 / min(math.comb(n + m, n), PERMUTATIONS + 1))
+
+
+def seeds_to_reach(p: float) -> int | None:
+    """Returns the least n of two equal groups whose smallest p-value is below `p`, None where no
+    number of seeds brings it below."""
+    if p <= 2 / (PERMUTATIONS + 1):
+        return None
+    return next(n for n in range(1, PERMUTATIONS) if smallest_p(n, n) < p)
+
+
+def permutation_p(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Returns the two-sided p-values [...] of the permutation test of `first` [..., n] against
+    `second` [..., m], n and m > 1: twice the smaller tail, as scipy.stats.permutation_test gives
+    it."""
+    from scipy import stats  # 0.6 s, which only logs of unpaired seeds need
+
+    n = first.shape[-1]
+    both = merged(np.concatenate([first, second], axis=-1))
+    centred = both - both.mean(axis=-1, keepdims=True)
+    # Equal values have no scale: every deal is then as extreme as the one there is, and p is 1.
+    spread = np.ptp(both, axis=-1, keepdims=True)
+    unit = np.where(spread > 0, centred, 0.0) / np.where(spread > 0, spread, 1.0)
+    result = stats.permutation_test(
+        (unit[..., :n], unit[..., n:]),
+        _welch_t,
+        n_resamples=PERMUTATIONS,
+        batch=max(1, _HELD // unit.size),
+        vectorized=True,
+        axis=-1,
+        rng=np.random.default_rng(0),
+    )
+    return np.asarray(result.pvalue)
+
+
+def _welch_t(first: np.ndarray, second: np.ndarray, axis: int) -> np.ndarray:
+    """Returns Welch's t. Rounded, so that deals which are equal but for the order of a sum are."""
+    squares = (group.var(axis=axis, ddof=1) / group.shape[axis] for group in (first, second))
+    error = np.sqrt(sum(squares))
+    difference = np.round(first.mean(axis=axis) - second.mean(axis=axis), 12)
+    return np.round(difference / np.maximum(error, _LEAST_ERROR), 9)
 
 
 def correction(degrees: int) -> float:
@@ -236,3 +373,121 @@ def corrected(comparisons: Sequence[Comparison], lower_is_better: bool) -> list[
         )
         for comparison, p_holm in zip(comparisons, p_values, strict=True)
     ]
+
+
+def compare_all(
+    values: Mapping[str, Seeds], baseline: str, shares_seeds: bool, lower_is_better: bool
+) -> dict[str, Comparison]:
+    """Returns the comparison of each name in `values` with that of `baseline`, with verdicts, p
+    corrected over them; of names without values none, empty where there is no baseline."""
+    if baseline not in values:
+        return {}
+    names = [name for name, own in values.items() if own and name != baseline]
+    pairs = [compare(values[name], values[baseline], shares_seeds) for name in names]
+    return dict(zip(names, corrected(pairs, lower_is_better), strict=True))
+
+
+def rate(count: int, n: int) -> Rate:
+    """Returns `count` of `n` with Wilson's 95% interval (Wilson 1927, "Probable inference, the law
+    of succession, and statistical inference"), which Brown, Cai and DasGupta (2001) recommend for
+    few runs: it is never empty at 0 of n. Raises ValueError unless 0 <= count <= n, n > 0."""
+    if not 0 <= count <= n or n < 1:
+        raise ValueError(f"a rate needs 0 <= count <= n and n > 0; it was given {count} of {n}")
+    share, weight = count / n, 2 * (n + NORMAL**2)
+    centre = (2 * n * share + NORMAL**2) / weight
+    half = NORMAL / weight * math.sqrt(4 * n * share * (1 - share) + NORMAL**2)
+    # Rounding leaves neither bound at 0 or 1.
+    low, high = centre - half if count else 0.0, centre + half if count < n else 1.0
+    return Rate(count, n, low, high)
+
+
+def fisher_p(first: Rate, second: Rate) -> float:
+    """Returns the two-sided p-value of Fisher's exact test (Fisher 1935; scipy.stats.fisher_exact):
+    the share of the ways to deal out what was counted that are no likelier than the one there is,
+    all of them whole numbers."""
+    counted = first.count + second.count
+    ways = [
+        math.comb(first.n, count) * math.comb(second.n, counted - count)
+        for count in range(max(0, counted - second.n), min(first.n, counted) + 1)
+    ]
+    found = math.comb(first.n, first.count) * math.comb(second.n, second.count)
+    return sum(each for each in ways if each <= found) / sum(ways)
+
+
+def compare_rates(rates: Mapping[str, Rate], baseline: str) -> dict[str, Rate]:
+    """Returns the rates, each but that of `baseline` compared with it by `fisher_p`, corrected over
+    them (Holm); as they are where there is no baseline. Runs of one seed are taken as independent,
+    as the test's two groups are."""
+    if baseline not in rates:
+        return dict(rates)
+    base, compared = rates[baseline], dict(rates)
+    p_values = {name: fisher_p(rate, base) for name, rate in rates.items() if name != baseline}
+    for (name, p), p_holm in zip(p_values.items(), holm([*p_values.values()]), strict=True):
+        rate = rates[name]
+        told: Frequency = "cannot tell"
+        if p_holm < ALPHA:
+            told = "more often" if rate.count * base.n > base.count * rate.n else "less often"
+        compared[name] = replace(rate, p=p, p_holm=float(p_holm), verdict=told)
+    return compared
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """Returns the two-sided p-value of McNemar's exact test, of the questions that one of two
+    models alone answers right; 1 where there is none.
+
+    McNemar (1947), "Note on the sampling error of the difference between correlated proportions or
+    percentages"; exact: scipy.stats.binomtest(only_first, only_first + only_second).
+    """
+    from scipy import stats
+
+    smaller, both = min(only_first, only_second), only_first + only_second
+    return min(1.0, 2 * float(stats.binom.cdf(smaller, both, 0.5)))
+
+
+def sign_flips(sums: np.ndarray) -> float:
+    """Returns the exact two-sided p-value of whole `sums` [n], a question's right answers of one
+    model minus the other's over their seeds: the share of the 2**n ways to exchange the models
+    question by question whose total is as far from 0. With one seed it is `mcnemar`.
+
+    Fisher (1935), "The Design of Experiments", sect. 21. The distribution of the total is that of
+    a sum of k (2 B - m), B binomial, over the m questions of each size k.
+    """
+    from scipy import stats
+
+    sizes, counts = np.unique(np.abs(sums[sums != 0]), return_counts=True)
+    if len(sizes) < 2:
+        return mcnemar(int((sums > 0).sum()), int((sums < 0).sum()))
+    total, chances = int(abs(sums.sum())), np.ones(1)
+    for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
+        spread = np.zeros(size * count + 1)  # the share of ups: 2 k B beside its least value
+        spread[::size] = stats.binom.pmf(np.arange(count + 1), count, 0.5)
+        chances = np.convolve(chances, spread)
+    largest = len(chances) - 1  # totals are -largest, -largest + 2 ... largest
+    upper = (largest + total) // 2
+    return min(1.0, 2 * float(chances[upper:].sum())) if total else 1.0
+
+
+def resampled_means(tasks: Iterable[np.ndarray], seed: int = 0) -> np.ndarray:
+    """Returns means [RESAMPLES, T] of the T `tasks`, whole numbers [n] of each one's questions,
+    over as many of its questions drawn with replacement.
+
+    Of few different numbers it does not matter which question was drawn but how often each number
+    was: counts are drawn from the multinomial distribution, which is the same and costs nothing.
+    The same `seed` gives the same draws. Efron (1979), "Bootstrap methods: another look at the
+    jackknife".
+    """
+    random = np.random.default_rng(seed)
+    columns = []
+    for values in tasks:
+        numbers, counts = np.unique(values, return_counts=True)
+        drawn = random.multinomial(len(values), counts / len(values), size=RESAMPLES)
+        columns.append(drawn @ numbers.astype(float) / len(values))
+    return np.stack(columns, axis=1)
+
+
+def bootstrap_p(differences: np.ndarray) -> float:
+    """Returns the two-sided p-value of resampled `differences` [RESAMPLES] against 0: twice the
+    share on the other side of it, at least 2 / (RESAMPLES + 1) (Davison and Hinkley, 1997,
+    "Bootstrap Methods and their Application", sect. 4.2)."""
+    below, above = int((differences <= 0).sum()), int((differences >= 0).sum())
+    return min(1.0, 2 * (min(below, above) + 1) / (len(differences) + 1))

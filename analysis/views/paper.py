@@ -1,23 +1,18 @@
-"""Every table of the paper with what is known to be inconsistent in it: what `paper` prints.
+"""The paper's tables, digits as printed. `analysis/reference/README.md` names what does not add up
+in them."""
 
-Those that rest on error, WER or loss stand beside a study's numbers in `table`, too (paper.TABLES);
-those of downstream accuracy in `downstream`, with the means that do not follow from their rows.
-What rests on measurements outside of a study is printed as "paper only, not measured". Digits as
-printed; notes (`analysis/reference/tables.toml`) from recomputing what is printed: the tests
-recompute every number in them from the files beside them.
-"""
+from collections.abc import Sequence
 
-from collections.abc import Iterable, Sequence
+import pandas as pd
 
 from analysis.load import paper
 from analysis.load.paper import PRINTED, PrintedTable
-from analysis.render.pages import NOTHING, Cell, Column, Page, Table
-from analysis.views.downstream import paper_means
+from analysis.render.pages import NOTHING, Page, Table
 
 MODEL, METHOD, TASK = "model", "method", "dataset_or_metric"
 HEADINGS = {MODEL: "Model", METHOD: "Method", TASK: "Quantity"}
 UNITS = {"percent": " %", "percent_points": " points", "billion_tokens": " billion tokens"}
-PAPER_ONLY = "paper only, not measured"
+PAPER_ONLY = "Paper only: no study of ours measures these numbers."
 
 
 def pages(keys: Sequence[str] | None = None) -> tuple[Page, ...]:
@@ -34,69 +29,42 @@ def pages(keys: Sequence[str] | None = None) -> tuple[Page, ...]:
 
 
 def page(key: str) -> Page:
-    """Returns one table: a table for each model that it prints, with its known inconsistencies."""
+    """Returns one table of the paper: a frame for each file that it is in."""
     printed = PRINTED[key]
-    status = "" if printed.ours else f" ({PAPER_ONLY})"
     return Page(
-        title=f"Paper, {printed.place}{status}",
-        tables=(
-            *(_table(paper.lines(file), printed) for file in printed.files),
-            *([paper_means.table(key)] if printed.mean else []),
+        title=f"Paper, {printed.place}",
+        tables=tuple(_table(file, printed) for file in printed.files),
+        notes=(
+            f"{paper.SOURCE}: {printed.what}; digits and bold as printed.",
+            printed.ours or PAPER_ONLY,
         ),
-        notes=tuple(_notes(printed)),
-        problems=(),
     )
 
 
-def _notes(printed: PrintedTable) -> Iterable[str]:
-    yield f"{paper.SOURCE}, {printed.place}: {printed.what}; digits and bold as printed."
-    only = f"{PAPER_ONLY[0].upper()}{PAPER_ONLY[1:]}: no study of ours gives these numbers."
-    yield printed.ours or only
-    yield from printed.notes
-
-
-def _table(rows: Sequence[dict[str, str]], printed: PrintedTable) -> Table:
-    """Models are rows, too, where the file has several; else the caption names the only one."""
-    models = list(dict.fromkeys(row[MODEL] for row in rows))
-    several = len(models) > 1 and MODEL not in printed.down
-    down = (MODEL, *printed.down) if several else tuple(printed.down)
-    headings = tuple(dict.fromkeys(row[printed.across] for row in rows)) if printed.across else ()
-    cells = {(_name(row, down), row.get(printed.across, "")): _cell(row) for row in rows}
-    columns = [Column(HEADINGS[name], numeric=False) for name in down]
-    if down == (TASK,):
-        columns = [Column("Task", numeric=False)]
-    return Table(
-        caption=models[0] if len(models) == 1 else rows[0]["table"],
-        columns=(*columns, *(Column(heading) for heading in headings or ("Value",))),
-        sections=tuple(_sections(rows, down, headings or ("",), cells)),
-    )
-
-
-def _name(row: dict[str, str], down: Sequence[str]) -> tuple[str, ...]:
-    return tuple(row[name] for name in down)
-
-
-def _sections(
-    rows: Sequence[dict[str, str]],
-    down: Sequence[str],
-    headings: Sequence[str],
-    cells: dict[tuple[tuple[str, ...], str], Cell],
-) -> Iterable[tuple[tuple[Cell, ...], ...]]:
-    """One section for each text of the first of several columns that name a row."""
-    names = list(dict.fromkeys(_name(row, down) for row in rows))
-    groups = dict.fromkeys(name[0] for name in names) if len(down) > 1 else {"": None}
-    for group in groups:
-        yield tuple(
-            (
-                *(Cell(text or NOTHING) for text in name),
-                *(cells.get((name, heading), Cell(NOTHING)) for heading in headings),
-            )
-            for name in names
-            if len(down) == 1 or name[0] == group
-        )
-
-
-def _cell(row: dict[str, str]) -> Cell:
-    spread = f" ± {row['std']}" if row["std"] else ""
+def _table(file: str, printed: PrintedTable) -> Table:
+    """Several models are rows, too; a single one is the caption. The first of several columns that
+    name a row groups the rows."""
+    cells = pd.DataFrame(paper.lines(file))
+    spread = (" ± " + cells["std"]).where(cells["std"] != "", "")
     # Only text figures mix units within a table.
-    return Cell(f"{row['value']}{spread}{UNITS.get(row['unit'], '')}", bold=row["bold"] == "1")
+    cells["text"] = cells["value"] + spread + cells["unit"].map(UNITS).fillna("")
+    models = cells[MODEL].unique()
+    several = len(models) > 1 and MODEL not in printed.down
+    down = [MODEL, *printed.down] if several else list(printed.down)
+    names = cells[down].drop_duplicates()
+    groups = (group for _, group in names.groupby(down[0], sort=False))
+    shown = names = pd.concat(groups, ignore_index=True)
+    bold = {}
+    columns = cells.groupby(printed.across, sort=False) if printed.across else [("Value", cells)]
+    for heading, column in columns:
+        joined = names.merge(column, how="left", on=down)
+        shown = shown.assign(**{heading: joined["text"]})
+        bold[heading] = joined["bold"].eq("1").tolist()
+    titles = {TASK: "Task"} if down == [TASK] else {}
+    return Table(
+        caption=models[0] if len(models) == 1 else cells["table"][0],
+        frame=shown.replace("", NOTHING).rename(columns=HEADINGS | titles),
+        formats=dict.fromkeys(bold, ""),
+        bold=bold,
+        group=names[down[0]].tolist() if len(down) > 1 else (),
+    )

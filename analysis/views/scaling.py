@@ -2,22 +2,19 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
+import altair as alt
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
+import pandas as pd
 
 from analysis.compare import scaling
 from analysis.compare.error_table import ErrorTable
-from analysis.compare.scaling import Scaling, Size
+from analysis.compare.scaling import Scaling
 from analysis.load import paper
-from analysis.render import pages, style
-from analysis.render.pages import NONE, Cell, Page, Row, Table
-from analysis.render.pictures import Plot
-from analysis.statistics import power_law
-from analysis.statistics.power_law import PowerLaw, Saving
+from analysis.load.records import Problem
+from analysis.render import charts, pages
+from analysis.render.charts import Plot
+from analysis.render.pages import Page, Table
 from attention import table as variants
 
 PAPER_SHARE = paper.printed(
@@ -26,144 +23,18 @@ PAPER_SHARE = paper.printed(
     "fewer parameters to reach test loss 2.347",
     "LASER vs Standard",
 )
-# Whether fits are paired to what their intervals are worth; measured in `power_law.between`.
-PAIRING = {
-    True: (
-        "Paired: both variants have the same seeds at every size, so the intervals take the "
-        "covariance of the two fits' residuals into account; of simulated studies they hold the "
-        "true share in 94 to 96 % with five sizes and in 96 to 99 % with three."
-    ),
-    False: (
-        "Not paired (seeds are not the same at every size): the two fits count as independent. Of "
-        "simulated studies the bootstrap's interval holds the true share in 98 to 100 %, the delta "
-        "method's in 96 to 97 %, and both in 99 to 100 % where the variants' losses vary together."
-    ),
-}
 
 
 def page(found: Scaling) -> Page:
-    """Returns the sizes, the fits, and the savings where there are any."""
-    tables = [_sizes(found)]
-    tables += [_fits(found)] if found.fits else []
-    tables += [_savings(found)] if found.savings or found.without else []
+    """Returns the sizes, the fits, and the savings where there are any; `data` has the seeds."""
+    tables = (_sizes(found), _fits(found), _savings(found))
     return Page(
-        title=f"{', '.join(found.names)}: {found.split} loss by number of parameters",
-        tables=tuple(tables),
+        title=f"{found.names}: {found.split} loss by number of parameters",
+        tables=tuple(table for table in tables if len(table.frame)),
         notes=tuple(_notes(found)),
         problems=found.problems,
+        data=lambda: found.points,
     )
-
-
-def _sizes(found: Scaling) -> Table:
-    has_paper = any(size.paper for size in found.sizes)
-    losses = ("Loss\npaper", "Loss\nmeasured") if has_paper else ("Loss",)
-    headings = ("Workload", "Parameters", "Variant", "n", *losses)
-    rows = tuple(_size_cells(size, has_paper) for size in found.sizes)
-    columns = pages.columns(*headings, words=("Workload", "Variant"))
-    return Table("Geometric mean over seeds", columns, (rows,))
-
-
-def _size_cells(size: Size, has_paper: bool) -> Row:
-    return (
-        Cell(size.workload),
-        Cell(f"{size.parameters:,}"),
-        Cell(variants.label(size.variant)),
-        Cell(str(len(size.values))),
-        *((Cell(size.paper or pages.NOTHING),) if has_paper else ()),
-        pages.number(size.mean),
-    )
-
-
-def _fits(found: Scaling) -> Table:
-    headings = ("Variant", "a", "b", "95% interval\nof b (t)", "Sizes", "from", "to")
-    rows = tuple((Cell(variants.label(name)), *_fit_cells(law)) for name, law in found.fits.items())
-    columns = pages.columns(*headings)
-    return Table("Power law f(n) = a n^b", columns, (rows,))
-
-
-def _fit_cells(law: PowerLaw) -> Row:
-    return (
-        Cell(f"{law.a:.4g}"),
-        pages.number(law.b, 5),
-        _bounds(law.low, law.high, 5),
-        Cell(str(law.sizes)),
-        Cell(f"{law.smallest:.4g}"),
-        Cell(f"{law.largest:.4g}"),
-    )
-
-
-def _bounds(low: float, high: float, digits: int, unit: str = "") -> Cell:
-    if math.isnan(low):
-        return Cell("none (2 sizes)")
-    return Cell(f"[{low:.{digits}f}, {high:.{digits}f}]{unit}")
-
-
-def _savings(found: Scaling) -> Table:
-    columns = pages.columns(
-        *("Variant", "Parameters\nbaseline", "Parameters\nvariant", "Fewer"),
-        *("95% interval\n(bootstrap)", "95% interval\n(delta)", "Paper"),
-    )
-    rows = tuple(
-        _saving_cells(name, found.savings.get(name))
-        for name in found.fits
-        if name in found.savings or name in found.without
-    )
-    return Table(f"Parameters to reach {found.split} loss {found.loss:.4g}", columns, (rows,))
-
-
-def _saving_cells(name: str, saving: Saving | None) -> Row:
-    if saving is None:
-        return (Cell(variants.label(name)), NONE, NONE, Cell("none (see notes)"), NONE, NONE, NONE)
-    mark = "†" if saving.is_extrapolated else ""
-    return (
-        Cell(variants.label(name)),
-        Cell(f"{saving.baseline:.4g}"),
-        Cell(f"{saving.variant:.4g}"),
-        Cell(f"{100 * saving.share:.2f} %{mark}"),
-        _bounds(100 * saving.low, 100 * saving.high, 1, " %"),
-        _bounds(100 * saving.delta_low, 100 * saving.delta_high, 1, " %"),
-        Cell(f"{PAPER_SHARE.text} %") if PAPER_SHARE and name == "laser" else NONE,
-    )
-
-
-def _notes(found: Scaling) -> Iterable[str]:
-    yield (
-        "Loss: at each trial's step that validation chose, as in `table`; parameters: as counted "
-        "by the trials, all of them, the embedding included."
-    )
-    if not found.fits:
-        yield "Fewer than two sizes of any variant: no power law."
-        return
-    yield (
-        "f(n) = a n^b by least squares on the logs, each size weighted by its seeds; no "
-        "irreducible loss is fitted: these few sizes do not determine one."
-    )
-    if any(law.sizes < power_law.LEAST_SIZES for law in found.fits.values()):
-        yield f"Fewer than {power_law.LEAST_SIZES} sizes: no residual, so no interval."
-    for name, why in found.without.items():
-        yield f"No share of parameters for {variants.label(name)}: {why}."
-    if found.savings:
-        yield from _saving_notes(found)
-
-
-def _saving_notes(found: Scaling) -> Iterable[str]:
-    yield (
-        f"Fewer: 1 - n of the variant / n of {variants.label(found.baseline)}, each with "
-        f"f(n) = {found.loss:.4g} ({found.source}). Bootstrap: parametric, "
-        f"{power_law.RESAMPLES:,} draws of (log a, b); delta: on the log ratio. Below 0 the "
-        "variant needs more parameters."
-    )
-    kinds = {saving.is_paired for saving in found.savings.values()}
-    yield from (note for is_paired, note in PAIRING.items() if is_paired in kinds)
-    if any(saving.is_extrapolated for saving in found.savings.values()):
-        yield "†: extrapolated, a size lies outside of those that were fitted."
-    if "laser" in found.savings:
-        yield (
-            f"paper: {paper.SOURCE}, text on the scaling law, test loss 2.347. Its 15.65 % cannot "
-            "be recomputed: the losses of the fit at 1.1 B and 2.2 B are not printed. Refits of "
-            "what is printed give 23.2 % (three sizes) or about 13 % (with the 2.2 B row of "
-            "tab:bf16), with intervals that hold 0 in both."
-        )
 
 
 def of_family(tables: Sequence[ErrorTable]) -> Page:
@@ -172,98 +43,122 @@ def of_family(tables: Sequence[ErrorTable]) -> Page:
         return page(scaling.of_tables(tables))
     except ValueError as error:  # no number of parameters, a loss without a logarithm ...
         names = ", ".join(table.study.name for table in tables)
-        return Page(f"Loss by model size: {names}", (), (), (str(error),))
+        return Page(f"Loss by model size: {names}", (), (), (Problem("note", "", "", str(error)),))
 
 
-def draw(tables: Sequence[ErrorTable]) -> Figure | None:
-    """Returns the figure of tables of losses, one per size; None where no variant has two sizes,
-    the trials do not record their numbers of parameters, or the tables are of no one family."""
+def _sizes(found: Scaling) -> Table:
+    columns = {"workload": "Workload", "parameters": "Parameters", "variant": "Variant", "n": "n"}
+    columns |= {"paper": "Loss\npaper"} if found.sizes["paper"].any() else {}
+    frame = found.sizes.assign(variant=found.sizes["variant"].map(variants.label))
+    frame = frame[[*columns, "loss"]].rename(columns=columns | {"loss": "Loss"})
+    formats = {"Parameters": ",", "Loss": ".4f", "Loss\npaper": ""}
+    return Table("Geometric mean over seeds", frame, formats)
+
+
+def _fits(found: Scaling) -> Table:
+    rows = [
+        {
+            "Variant": variants.label(name),
+            "a": f"{math.exp(law.log_a):.4g}",
+            "b": f"{law.b:.5f}",
+            "95% interval\nof b (t)": _bounds(law.low, law.high, 5),
+            "Sizes": len(law.residuals),
+            "from": f"{law.smallest:.4g}",
+            "to": f"{law.largest:.4g}",
+        }
+        for name, law in found.laws.items()
+    ]
+    return pages.text_table("Power law f(n) = a n^b", pd.DataFrame(rows))
+
+
+def _bounds(low: float, high: float, digits: int) -> str:
+    return "none (2 sizes)" if math.isnan(low) else pages.interval(low, high, digits)
+
+
+def _savings(found: Scaling) -> Table:
+    rows = []
+    for each in found.savings.itertuples():
+        row = {"Variant": variants.label(each.variant), "Fewer": "none (see notes)"}
+        if not each.obstacle:
+            row |= {
+                "Parameters\nbaseline": f"{each.of_baseline:.4g}",
+                "Parameters\nvariant": f"{each.of_variant:.4g}",
+                "Fewer": f"{100 * each.share:.2f} %{'†' if each.is_extrapolated else ''}",
+                "95% interval\nin %": _bounds(100 * each.low, 100 * each.high, 1),
+                "Paper": f"{PAPER_SHARE.text} %"
+                if PAPER_SHARE and each.variant == "laser"
+                else "–",
+            }
+        rows.append(row)
+    loss = "" if found.loss is None else f" {found.loss:.4g}"
+    return pages.text_table(f"Parameters to reach {found.split} loss{loss}", pd.DataFrame(rows))
+
+
+def _notes(found: Scaling) -> Iterable[str]:
+    yield (
+        "f(n) = a n^b by least squares on the logs of losses at the steps that validation chose "
+        "and of all parameters, each size weighted by its seeds; docs/analysis.md, `Time, size, "
+        "spikes`, has the intervals."
+    )
+    if not found.laws:
+        yield "Fewer than two sizes of any variant: no power law."
+    for each in found.savings[found.savings["obstacle"] != ""].itertuples():
+        whose, whom = variants.label(each.obstacle), variants.label(each.variant)
+        yield f"No share of parameters for {whom}: the loss of {whose} may not fall with size."
+    known = found.savings[found.savings["obstacle"] == ""]
+    if len(known):
+        paired = "paired" if known["is_paired"].all() else "not all paired, and then wider"
+        yield (
+            f"Fewer: 1 - n of the variant / n of {variants.label(found.baseline)}, each with "
+            f"f(n) = {found.loss:.4g}; below 0 the variant needs more parameters. †: extrapolated. "
+            f"Delta-method intervals, {paired} by study and seed. Paper: {paper.SOURCE}, test loss "
+            "2.347; its share cannot be recomputed."
+        )
+
+
+def draw(tables: Sequence[ErrorTable]) -> alt.LayerChart | None:
+    """Returns the seeds and the fitted lines of tables of losses, one per size, on logarithmic
+    axes; None where no variant has two sizes, the trials do not record their numbers of
+    parameters, or the tables are of no one family."""
     try:
         found = scaling.of_tables(tables)
     except ValueError:
         return None
-    return figure(found) if found.fits else None
-
-
-def figure(found: Scaling) -> Figure:
-    """Returns the figure: a dot is a seed, a line a fit; dotted in grey, the loss to reach."""
-    names = [*found.fits]
-    drawn = style.figure(7.2, 4.6)
-    axes = drawn.subplots()
-    style.tidy(axes)
-    for name in names:
-        _variant(axes, found, name)
-    values = np.array([v for size in found.sizes for v in size.values.values()])
-    sizes = np.array([size.parameters for size in found.sizes], float)
-    axes.set_xlim(*style.around(sizes, True))
-    axes.set_ylim(*style.around(values, True))
-    style.log_axis(axes.yaxis)
-    axes.set_xscale("log")
-    axes.set_xticks(sorted(set(sizes)), [_millions(size) for size in sorted(set(sizes))])
-    axes.minorticks_off()
-    if found.loss is not None:
-        axes.axhline(found.loss, color=style.GREY, linestyle=":", linewidth=1.2)
-    axes.set_xlabel("parameters", fontsize=10)
-    axes.set_ylabel(f"{found.split} loss", fontsize=10)
-    style.title(drawn, f"{', '.join(found.names)}: loss by size")
-    style.legend(drawn, _handles(names, found))
-    return drawn
-
-
-def _variant(axes: Axes, found: Scaling, name: str) -> None:
-    colour, marker = style.look(name)
-    for size in found.sizes:
-        if size.variant == name:
-            values = [*size.values.values()]
-            axes.plot(
-                [size.parameters] * len(values), values, marker, color=colour, ms=5, alpha=0.6
-            )
-    law = found.fits[name]
-    ends = np.geomspace(law.smallest, law.largest, 50)
-    line = _line(name, found)
-    axes.plot(ends, [law.loss(n) for n in ends], color=colour, linewidth=1.5, linestyle=line)
-
-
-def _line(name: str, found: Scaling) -> Any:
-    """Returns the line style: variants of one mixer share its colour, so each has dashes."""
-    peers = [other for other in found.fits if variants.mixer(other) == variants.mixer(name)]
-    return ("-", *style.REFERENCE_LINES)[peers.index(name) % 4]
-
-
-def _millions(parameters: float) -> str:
-    """Returns 301M, 2.2B."""
-    for scale, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if parameters >= scale:
-            return f"{parameters / scale:.3g}{letter}"
-    return f"{parameters:g}"
-
-
-def _handles(names: Sequence[str], found: Scaling) -> list[Line2D]:
-    handles = []
-    for name in names:
-        colour, marker = style.look(name)
-        line = _line(name, found)
-        handles.append(style.key(variants.label(name), color=colour, marker=marker, ls=line))
-    if found.loss is not None:
-        handles.append(style.key(f"loss {found.loss:.4g}", color=style.GREY, ls=":"))
-    return handles
-
-
-def words(tables: Sequence[ErrorTable]) -> str:
-    """Returns what the figure shows, whatever the tables hold."""
-    return (
-        "Loss by number of parameters on logarithmic axes, a line fitted to each variant; the "
-        "table of the scaling law has the numbers."
+    if not found.laws:
+        return None
+    names = [*found.laws]
+    sizes = sorted(set(found.points["parameters"]))
+    lines = [
+        {"variant": name, "parameters": size, "loss": law.loss(size)}
+        for name, law in found.laws.items()
+        for size in np.geomspace(law.smallest, law.largest, 50)
+    ]
+    points = found.points[found.points["variant"].isin(names)].drop(columns="place")
+    log = alt.Scale(type="log", nice=False, padding=12)
+    axis = alt.Axis(values=sizes, format=".3s", labelOverlap=True)
+    base = alt.Chart(points).encode(
+        x=alt.X("parameters:Q", title="parameters", scale=log, axis=axis),
+        y=alt.Y("loss:Q", title=f"{found.split} loss", scale=log),
+        color=charts.colour(names),
+        opacity=charts.faded(),
     )
+    tooltip = ["variant", "study", "seed", alt.Tooltip("parameters", format=","), "loss"]
+    seeds = base.mark_point(size=60).encode(shape=charts.shape(names), tooltip=tooltip)
+    fits = base.properties(data=pd.DataFrame(lines)).mark_line()
+    layers = [seeds, fits.encode(strokeDash=charts.dash(names))]
+    if found.loss is not None:
+        layers.append(charts.reference_line("y", found.loss, name=f"loss {found.loss:.4g}"))
+    chart = alt.LayerChart(layer=layers, title=f"{found.names}: loss by size")
+    return chart.properties(width=560, height=340)
 
 
 # Of several studies: the report draws it of each family, `plots` of none.
 PLOTS = (
     Plot(
-        file="scaling.png",
+        file="scaling",
         draw=draw,
-        words=words,
+        words=lambda tables: _sizes(scaling.of_tables(tables)).words(),
         absent="no variant has two sizes",
-        caption="One mark per study and variant: mean over seeds.",
+        caption="One mark per seed; lines are the fits; dotted: the loss to reach.",
     ),
 )

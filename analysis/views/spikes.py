@@ -14,17 +14,15 @@ Student's t of 5 degrees of freedom 390. A spike between two logged steps cannot
 the loss falls steeply within a window its fall counts as spread: only large spikes are seen there.
 """
 
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import warnings
 
 import numpy as np
+import pandas as pd
 
 from analysis.compare.error_table import ErrorTable
-from analysis.load.files.measurements import STEP
+from analysis.load.measurements import STEP
 from analysis.load.records import Run
-from analysis.render import pages
-from analysis.render.pages import NONE, Cell, Page, Row, Table
+from analysis.render.pages import Page, Table
 from attention import table as variants
 
 LOSS = "loss"
@@ -36,19 +34,7 @@ WARMUP = 0.05
 NORMAL_MAD = 1.4826
 # Losses are logged in single precision: equal ones differ by this share.
 ROUNDING = 1e-6
-
-
-@dataclass(frozen=True)
-class Spikes:
-    """One run's spikes: how many, the highest loss in one and its step (nan without a spike), how
-    many logged losses were `judged`, and how many of them were not finite."""
-
-    seed: int
-    count: int
-    worst: float
-    worst_step: float
-    judged: int
-    not_finite: int
+SPIKES, WORST = "Spikes\n(median)", "Worst loss\nin a spike"
 
 
 def find(losses: np.ndarray) -> np.ndarray:
@@ -59,26 +45,19 @@ def find(losses: np.ndarray) -> np.ndarray:
     finite = np.where(np.isfinite(losses), losses, np.nan)
     padded = np.concatenate([np.full(WINDOW, np.nan), finite])
     before = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[: len(losses)]
-    middle = _median(before)
-    spread = NORMAL_MAD * _median(np.abs(before - middle[:, None]))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "All-NaN slice")
+        middle = np.nanmedian(before, axis=1)
+        spread = NORMAL_MAD * np.nanmedian(np.abs(before - middle[:, None]), axis=1)
     known = np.isfinite(before).sum(axis=1) >= LEAST
     floor = np.maximum(spread, ROUNDING * np.abs(middle))
-    with np.errstate(invalid="ignore"):
-        return known & (finite - middle > DEVIATIONS * floor)
+    return known & (finite - middle > DEVIATIONS * floor)
 
 
-def _median(windows: np.ndarray) -> np.ndarray:
-    """Returns the median of the finite values of each row of [n, k], nan without any. As
-    np.nanmedian, which takes a Python call for each row."""
-    ordered = np.sort(windows, axis=1)  # nan last
-    counts = np.isfinite(ordered).sum(axis=1)
-    last = np.maximum(counts, 1)
-    ends = np.stack([(last - 1) // 2, last // 2], axis=1)
-    return np.take_along_axis(ordered, ends, axis=1).mean(axis=1)
-
-
-def of_run(run: Run) -> Spikes | None:
-    """Returns the spikes of one run, None where it logged no training loss after warm-up."""
+def of_run(run: Run) -> dict[str, float] | None:
+    """Returns a line of `of_table` for one run: its seed, the `count` of its spikes, the `worst`
+    loss in one and its `worst_step` (nan without a spike), how many logged losses were `judged`,
+    and how many of them were `not_finite`. None where it logged no training loss after warm-up."""
     trains = run.losses()
     if LOSS not in trains:
         return None
@@ -94,75 +73,63 @@ def of_run(run: Run) -> Spikes | None:
         return None
     spiking = find(losses)
     highest = int(np.argmax(np.where(spiking, losses, -np.inf)))
-    return Spikes(
+    return dict(
         seed=run.seed,
         count=int(np.sum(np.diff(spiking.astype(int), prepend=0) == 1)),
-        worst=float(losses[highest]) if spiking.any() else math.nan,
-        worst_step=float(steps[highest]) if spiking.any() else math.nan,
+        worst=float(losses[highest]) if spiking.any() else np.nan,
+        worst_step=float(steps[highest]) if spiking.any() else np.nan,
         judged=int(losses.size),
         not_finite=int((~np.isfinite(losses)).sum()),
     )
 
 
-def of_variants(table: ErrorTable) -> dict[str, tuple[Spikes, ...]]:
-    """Returns the spikes of every variant's trials at its chosen point that are done or diverged,
-    by seed; only variants with a logged loss."""
-    found: dict[str, tuple[Spikes, ...]] = {}
-    for row in table.rows:
-        runs = sorted(table.runs(row, STATES), key=lambda run: run.seed)
-        of_seeds = [of_run(run) for run in runs]
-        if known := tuple(each for each in of_seeds if each is not None):
-            found[row.variant] = known
-    return found
+def of_table(table: ErrorTable) -> pd.DataFrame:
+    """Returns the line of `of_run` and the variant of each trial at its variant's chosen point that
+    is done or diverged and has logged a loss."""
+    rows = [
+        {"variant": row.variant} | spikes
+        for row in table.rows
+        for run in table.runs(row, STATES)
+        if (spikes := of_run(run))
+    ]
+    return pd.DataFrame(rows)
 
 
 def page(table: ErrorTable) -> Page | None:
     """Returns spikes per variant with the rule in the notes, None where no trial of the table
     logged its training loss."""
-    found = of_variants(table)
-    if not found:
+    spikes = of_table(table)
+    if spikes.empty:
         return None
-    columns = pages.columns(
-        *("Variant", "Seeds", "Spikes\n(median)", "Range"),
-        *("Worst loss\nin a spike", "at step", "Not finite"),
+    of_variants = spikes.groupby("variant", sort=False)
+    counts = of_variants["count"].agg(["size", "median", "min", "max"])
+    # The highest loss of a variant is in its first row.
+    ordered = spikes.sort_values(["worst", "seed"], ascending=[False, True])
+    worst = ordered.groupby("variant").first().loc[counts.index]
+    frame = pd.DataFrame(
+        {
+            "Variant": counts.index.map(variants.label),
+            "Seeds": counts["size"],
+            SPIKES: counts["median"],
+            "Range": counts["min"].astype(str) + " to " + counts["max"].astype(str),
+            WORST: worst["worst"],
+            "at step": worst["worst_step"],
+            "Not finite": of_variants["not_finite"].sum(),
+        }
     )
-    rows = tuple(_cells(variant, seeds) for variant, seeds in found.items())
+    formats = {SPIKES: "g", "Range": "", WORST: ".4f", "at step": ",.0f"}
     return Page(
         title=f"{table.study.name}: training spikes on {table.workload}, stage {table.stage}",
-        tables=(Table("Spikes of the logged training loss, over seeds", columns, (rows,)),),
-        notes=tuple(_notes(found.values(), table)),
-        problems=(),
+        tables=(Table("Spikes of the logged training loss, over seeds", frame, formats),),
+        notes=(
+            f"Spike: a logged training loss more than {DEVIATIONS:g} robust deviations (1.4826 "
+            f"MAD) above the median of the {WINDOW} logged losses before it (at least {LEAST}, so "
+            "that a trial with fewer shows none). Spiking losses that follow each other are one "
+            "spike. Warm-up is left out. Seven deviations: the spike score of OLMo 2 "
+            "(arXiv:2501.00656).",
+            f"Trials have at least {spikes['judged'].min():,} logged losses after warm-up; a spike "
+            "between two of them is not seen. Where the loss falls steeply, only large spikes are "
+            "seen. Not finite: losses that were nan or infinite, over all seeds.",
+        ),
+        data=lambda: spikes.assign(study=table.study.name, workload=table.workload),
     )
-
-
-def _cells(variant: str, seeds: Sequence[Spikes]) -> Row:
-    counts = [each.count for each in seeds]
-    worst = max(seeds, key=lambda each: -math.inf if math.isnan(each.worst) else each.worst)
-    step = NONE if math.isnan(worst.worst) else Cell(f"{worst.worst_step:,.0f}")
-    return (
-        Cell(variants.label(variant)),
-        Cell(str(len(seeds))),
-        Cell(f"{np.median(counts):g}"),
-        Cell(f"{min(counts)} to {max(counts)}"),
-        pages.number(worst.worst),
-        step,
-        Cell(str(sum(each.not_finite for each in seeds))),
-    )
-
-
-def _notes(found: Iterable[Sequence[Spikes]], table: ErrorTable) -> Iterable[str]:
-    judged = sorted({each.judged for seeds in found for each in seeds})
-    of_each = f"{judged[0]:,}" + (f" to {judged[-1]:,}" if judged[1:] else "")
-    yield (
-        f"Spike: a logged training loss more than {DEVIATIONS:g} robust deviations (1.4826 MAD) "
-        f"above the median of the {WINDOW} logged losses before it (at least {LEAST}); losses "
-        "that follow each other are one spike; warm-up is left out. Seven deviations: the spike "
-        "score of OLMo 2 (arXiv:2501.00656)."
-    )
-    yield (
-        f"Only what was logged can be seen: {of_each} losses per trial after "
-        "warm-up, where the loss falls steeply large spikes alone. Not finite: losses that were "
-        "nan or infinite, all seeds together."
-    )
-    if judged[0] <= LEAST:
-        yield f"A trial with {LEAST} or fewer logged losses can show no spike."

@@ -240,7 +240,7 @@ def diagnosed() -> Any:
     return Made
 
 
-VOID = {"meta", "img", "source", "br", "link"}
+VOID = {"meta", "img", "source", "br", "link", "input"}
 
 
 class Page(html.parser.HTMLParser):

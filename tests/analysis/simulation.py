@@ -3,8 +3,8 @@
   python -m tests.analysis.simulation [--runs=20000] [--seed=0]
 
 prints how often the 95% intervals hold what they should, how often a study without any difference
-gives a verdict, and how often the difference that `power.detectable` names is found. A study is
-a baseline and 7 variants over n seeds; its noise is normal or mildly skewed (skewness 0.5, a
+gives a verdict, and how often the difference that `sensitivity.detectable` names is found. A study
+is a baseline and 7 variants over n seeds; its noise is normal or mildly skewed (skewness 0.5, a
 gamma distribution's), half of its variance common to all variants of a seed, so that the paired
 differences have sd 1. Unpaired designs are the same without the common part; in some of them the
 variants have fewer seeds than the baseline, of another sd (UNEQUAL).
@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.statistics import comparisons, intervals, permutation, power
+from analysis.compare import sensitivity
+from analysis.statistics import comparisons, intervals
 from workloads import arguments
 
 SEEDS = (3, 5, 10, 20)
@@ -28,8 +29,8 @@ SHARED = 0.5
 RUNS = 20_000
 # Seeds of a variant and of the baseline, and the variants' sd (the baseline's is 1).
 UNEQUAL = ((5, 5, 10.0), (3, 9, 10.0), (3, 9, 0.1), (4, 12, 10.0), (2, 8, 4.0))
-# Bootstrap and permutations cost thousands of times what t does.
-SLOW_RUNS = {"bootstrap": 2_000, "exact": 2_000, "random": 400}
+# Permutations cost thousands of times what t does.
+SLOW_RUNS = {"exact": 2_000, "random": 400}
 BATCH = 250
 
 
@@ -76,18 +77,9 @@ def studies(
     return values[:, 1:] + effects[:, None], values[:, :1]
 
 
-def coverage_of_mean(
-    rng: np.random.Generator, design: Design, runs: int, method: str = "t"
-) -> float:
-    """Returns how often the interval of the mean by `method`, `t` or `BCa`, holds the true one."""
-    held = 0.0
-    for count in _batches(runs, runs if method == "t" else BATCH):
-        values = noise(rng, (count, design.n), design.skewed)
-        low, high = (
-            intervals.t_interval(values) if method == "t" else intervals.resampled(values, method)
-        )
-        held += _held(low, high, 0.0) * count / runs
-    return held
+def coverage_of_mean(rng: np.random.Generator, design: Design, runs: int) -> float:
+    """Returns how often the interval of the mean holds the true one."""
+    return _held(*intervals.t_interval(noise(rng, (runs, design.n), design.skewed)), 0.0)
 
 
 def coverage_of_difference(
@@ -135,7 +127,7 @@ def power_reached(rng: np.random.Generator, design: Design, runs: int) -> float:
     """Returns the share of studies in which the one variant with the detectable effect is judged
     better, the others having none."""
     alpha = comparisons.ALPHA / design.variants
-    effect = power.detectable(design.sd, design.n, alpha, paired=design.paired)
+    effect = sensitivity.detectable(design.sd, design.n, alpha, paired=design.paired)
     effects = np.where(np.arange(design.variants) == 0, -effect, 0.0)
     return float((verdicts(rng, design, runs, effects)[:, 0] == "better").mean())
 
@@ -157,8 +149,8 @@ def _batches(runs: int, size: int) -> Iterable[int]:
 
 def lines(seed: int, runs: int) -> Iterable[str]:
     """Yields the table, line by line: `runs` studies for what is fast, fewer for the rest."""
-    yield f"{runs:,} studies; fewer (in brackets) for BCa and permutations; +- is 3 standard errors"
-    yield "noise   n  design    t mean  BCa mean        diff.  false pos.     with 3 real  power"
+    yield f"{runs:,} studies; fewer (in brackets) for permutations; +- is 3 standard errors"
+    yield "noise   n  design    t mean   diff.  false pos.     with 3 real  power"
     for skewed in (False, True):
         for n in SEEDS:
             for paired in (True, False):
@@ -174,16 +166,15 @@ def lines(seed: int, runs: int) -> Iterable[str]:
 
 
 def _line(rng: np.random.Generator, design: Design, runs: int) -> str:
-    kind = "exact" if permutation.is_exact(design.n, design.n) else "random"
+    is_exact = math.comb(2 * design.n, design.n) <= comparisons.PERMUTATIONS
+    kind = "exact" if is_exact else "random"
     tested = runs if design.paired else min(runs, SLOW_RUNS[kind])
     parts = [f"{'skewed' if design.skewed else 'normal'} {design.n:2d}"]
     parts.append("paired  " if design.paired else "unpaired")
     if design.paired:
-        slow = min(runs, SLOW_RUNS["bootstrap"])
         parts.append(f"{coverage_of_mean(rng, design, runs):6.1%}")
-        parts.append(f"{coverage_of_mean(rng, design, slow, 'BCa'):6.1%} ({slow:,})")
     else:
-        parts.append(" " * 21)
+        parts.append(" " * 6)
     parts.append(f"{coverage_of_difference(rng, design, runs):6.1%}")
     wrong = false_positives(rng, design, tested)
     parts.append(f"{wrong:5.1%} +- {monte_carlo_error(0.05, tested):.1%} ({tested:,})")

@@ -31,11 +31,8 @@ def run(*arguments, cwd: pathlib.Path = ROOT, **environment: str) -> subprocess.
 @pytest.fixture
 def made(hand_made):
     made = hand_made()
-    for variant, error in (("standard", 0.3), ("laser", 0.2)):
-        for seed in range(2):
-            rows = [made.evaluation(400, error + seed / 100)]
-            made.trial("compare", variant, 0, seed, rows)
-    made.select({"standard": 0, "laser": 0})
+    made.add_seeds("standard", (0.3, 0.31))
+    made.add_seeds("laser", (0.2, 0.21))
     return made
 
 
@@ -53,17 +50,13 @@ def test_help_names_the_commands_and_needs_no_libraries() -> None:
         assert word in done.stdout
 
 
-def test_table_prints_and_exits_with_0_despite_problems(made) -> None:
+def test_a_table_of_a_study_with_problems_exits_with_0(made) -> None:
     made.trial("compare", "laser", 0, 2, None, state="failed", reason="out of memory")
-    root = made.finish()
-    done = run("table", root)
+    done = run("table", made.finish())
     assert done.returncode == 0
     assert done.stderr == ""
-    assert "LASER" in done.stdout
-    assert (
-        "failed: compare/laser/imagenet_vit_jax/trial_3: out of memory (no eval_measurements.csv)"
-        in done.stdout
-    )
+    for part in ("LASER", "compare/laser/imagenet_vit_jax/trial_3", "out of memory"):
+        assert part in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -76,40 +69,34 @@ def test_the_suffix_of_the_file_chooses_the_format(made, tmp_path, file, begins,
     assert capsys.readouterr().out == ""
 
 
-def test_a_file_in_no_directory_is_one_line(made, tmp_path, capsys) -> None:
-    out = tmp_path / "nowhere" / "t.md"
-    assert cli.main(["table", str(made.finish()), "--out", str(out)]) == 2
-    assert f"{out.parent} is no directory" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("bad", ["/proc/none/x", "/proc/x", "{file}/x"])
+@pytest.mark.parametrize("place", ["/proc/none/x", "/proc/x", "{}/file/x"])
 @pytest.mark.parametrize(
-    "command",
+    ("command", "option", "suffix"),
     [
-        ("table", "DIR", "--out=OUT.md"),
-        ("summary", "DIR", "--out=OUT.md"),
-        ("summary", "DIR", "--plot=OUT.png"),
-        ("time", "DIR", "--out=OUT.csv"),
-        ("spikes", "DIR", "--out=OUT.txt"),
-        ("downstream", "DIR", "--out=OUT.tex"),
-        ("scaling", "DIR", "--out=OUT.html"),
-        ("plots", "DIR", "--out=OUT"),
-        ("report", "DIR", "--out=OUT.html"),
-        ("hardware", "FILE", "--out=OUT.md"),
-        ("reconstruction", "FILE", "--out=OUT.md"),
-        ("paper", "--out=OUT.md"),
+        ("table", "--out", ".md"),
+        ("summary", "--out", ".md"),
+        ("summary", "--plot", ".png"),
+        ("time", "--out", ".csv"),
+        ("spikes", "--out", ".txt"),
+        ("downstream", "--out", ".tex"),
+        ("scaling", "--out", ".html"),
+        ("plots", "--out", ""),
+        ("report", "--out", ".html"),
+        ("paper", "--out", ".md"),
     ],
 )
-def test_an_output_is_checked_before_anything_is_read(tmp_path, capsys, command, bad) -> None:
-    """The study does not exist, and yet the output is what is refused."""
+def test_an_output_is_checked_before_anything_is_read(
+    tmp_path, capsys, command, option, suffix, place
+) -> None:
+    """The study does not exist, and yet the output is what is refused, in one line."""
     (tmp_path / "file").write_text("")
-    bad = bad.format(file=tmp_path / "file")
-    given = [each.replace("DIR", str(tmp_path / "no")).replace("OUT", bad) for each in command]
-    assert cli.main([each.replace("FILE", str(tmp_path / "no.json")) for each in given]) == 2
+    given = f"{option}={place.format(tmp_path)}{suffix}"
+    assert cli.main([command, "nowhere", given]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    option = "--plot=" if "--plot" in given[-1] else "--out="
-    assert f"{option}{bad}" in printed.err
+    assert given in printed.err
+    assert "Errno" not in printed.err
+    assert printed.err.count("\n") == 1
 
 
 def test_csv_names_problems_on_stderr(made, capsys) -> None:
@@ -117,27 +104,21 @@ def test_csv_names_problems_on_stderr(made, capsys) -> None:
     assert cli.main(["table", str(made.finish()), "--format=csv"]) == 0
     printed = capsys.readouterr()
     assert printed.out.startswith("study,workload")
-    assert "missing: compare/laser/imagenet_vit_jax/trial_3" in printed.err
+    assert "compare/laser/imagenet_vit_jax/trial_3" in printed.err
 
 
-def test_runs_exits_with_0_or_with_1_where_something_is_wrong(made, capsys) -> None:
-    root = made.finish()
-    assert cli.main(["runs", str(root)]) == 0
-    assert "compare/laser/imagenet_vit_jax/trial_2" in capsys.readouterr().out
+def test_runs_exits_with_1_if_anything_is_wrong(made, capsys) -> None:
+    assert cli.main(["runs", str(made.finish())]) == 0
     made.trial("compare", "laser", 0, 2, None, state="pending")
     assert cli.main(["runs", str(made.finish())]) == 1
-    assert "missing: compare/laser/imagenet_vit_jax/trial_3" in capsys.readouterr().out
+    assert "compare/laser/imagenet_vit_jax/trial_3" in capsys.readouterr().out
 
 
 def test_runs_as_json(made, capsys) -> None:
-    rows = [made.evaluation(400, float("nan"))]
-    made.trial("compare", "laser", 0, 2, rows)
+    made.trial("compare", "laser", 0, 2, [made.evaluation(400, float("nan"))])
     cli.main(["runs", str(made.finish()), "--json"])
     record = json.loads(capsys.readouterr().out)
-    assert record["problems"] == [
-        "non-finite: compare/laser/imagenet_vit_jax/trial_3: "
-        "test/accuracy, train/accuracy, validation/accuracy at step 400 (1 evaluation)"
-    ]
+    assert [problem["kind"] for problem in record["problems"]] == ["non-finite"]
     assert [run["best_step"] for run in record["runs"]] == [400, 400, 400, 400, None]
     assert record["runs"][0]["metric"] == "error"
     assert record["runs"][0]["best_validation"] == pytest.approx(0.3)
@@ -145,11 +126,10 @@ def test_runs_as_json(made, capsys) -> None:
 
 def test_plots_go_into_the_study_unless_told(made, capsys) -> None:
     root = made.finish()
-    assert cli.main(["plots", str(root)]) == 0
-    assert (root / "plots" / "errors.png").stat().st_size > 0
-    printed = capsys.readouterr().out
-    assert "wrote" in printed
-    assert "not written: hyperparameters.png" in printed
+    for suffix, begins in (("png", b"\x89PNG"), ("svg", b"<svg"), ("pdf", b"%PDF")):
+        assert cli.main(["plots", str(root), f"--pictures={suffix}"]) == 0
+        assert (root / "plots" / f"effects.{suffix}").read_bytes().startswith(begins)
+        assert "hyperparameters" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["runs", "table", "plots"])
@@ -158,34 +138,15 @@ def test_a_directory_that_is_no_study_is_one_line_and_exit_2(command, tmp_path) 
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
-    assert "looked for study.json" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_table_of_published_logs_compares_with_nothing(tmp_path, capsys) -> None:
-    """Two submissions, each with a first point of its own."""
-    for submission, rate in (("baseline", 0.5), ("other", 0.25)):
-        directory = tmp_path / submission / "study_0" / "w_jax" / "trial_1"
-        directory.mkdir(parents=True)
-        text = f"global_step,validation/wer\n1,0.5\n2,{rate}\n"
-        (directory / "eval_measurements.csv").write_text(text)
-        (directory / "hparams.json").write_text(json.dumps({"learning_rate": rate}))
-    assert cli.main(["table", str(tmp_path), "--format=markdown"]) == 0
-    printed = capsys.readouterr().out
-    assert "| Variant | n | Train | Validation | Test |\n" in printed
-    assert "| baseline | 1 | – | 0.5000 | – |\n" in printed
-    assert "| other | 1 | – | 0.2500 | – |\n" in printed
-    assert "Paired by seed" not in printed
-    for name, rate in (("baseline", 0.5), ("other", 0.25)):
-        chosen = f"Point 1, chosen by validation in stage published for {name}: "
-        assert f"{chosen}learning_rate={rate}." in printed
+    assert "study.json" in done.stderr
 
 
 def test_a_metric_that_is_not_there_is_one_line(made, capsys) -> None:
     assert cli.main(["table", str(made.finish()), "--metric", "wer"]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "no column validation/wer; it has test/accuracy" in error
+    assert "validation/wer" in error
+    assert "test/accuracy" in error
 
 
 def test_another_sweeps_on_the_path_is_refused_with_both_places(tmp_path) -> None:
@@ -237,36 +198,17 @@ def test_a_suffix_of_no_format_is_refused_by_name(name, form, tmp_path, capsys) 
     out = tmp_path / name
     assert cli.main(["table", "nowhere", f"--out={out}", *form]) == 2
     error = capsys.readouterr().err
-    assert f"{out.suffix.lower()} is no format of ours; give one of .txt, .md, .tex, .csv" in error
+    assert out.suffix.lower() in error
     assert not out.exists()
 
 
 def test_a_suffix_of_another_format_is_refused(tmp_path, capsys) -> None:
     assert cli.main(["paper", f"--out={tmp_path / 't.md'}", "--format=csv"]) == 2
-    assert "is a name for markdown, --format=csv writes .csv" in capsys.readouterr().err
+    assert "--format=csv" in capsys.readouterr().err
     assert cli.main(["paper", f"--out={tmp_path / 'T.MD'}"]) == 0
     assert (tmp_path / "T.MD").read_text().startswith("**")
     assert cli.main(["paper", f"--out={tmp_path / 'plain'}", "--format=csv"]) == 0
     assert (tmp_path / "plain").read_text().startswith("document,")
-
-
-@pytest.mark.parametrize(
-    "command", ["table", "time", "spikes", "scaling", "reconstruction", "report", "plots"]
-)
-def test_out_that_cannot_be_written_is_named_before_anything_is_read(
-    command, tmp_path, capsys
-) -> None:
-    """No number of the system's, and no need of a study."""
-    (tmp_path / "file").write_text("")
-    outs = [tmp_path / "file"] if command == "plots" else [
-        tmp_path, tmp_path / "no" / "t.html", tmp_path / "file" / "t.html",
-    ]  # fmt: skip
-    for out in outs:
-        assert cli.main([command, "nowhere", f"--out={out}"]) == 2
-        error = capsys.readouterr().err
-        assert f"--out={out}: " in error
-        assert "Errno" not in error
-        assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize("start", ["=1+1", "+1+1", "-1+1", "@SUM(1)", "\t=1", "\r=1", "＝1+1"])
@@ -278,7 +220,7 @@ def test_no_name_is_a_formula_in_csv(start, hand_made, capsys) -> None:
             made.trial("compare", variant, 0, seed, rows)
     made.select({"standard": 0, "laser": 0})
     root = made.finish()
-    for arguments in (["table"], ["table", "--short"], ["time", "--target=0.5", "--metric=error"]):
+    for arguments in (["table"], ["time", "--target=0.5", "--metric=error"]):
         assert cli.main([*arguments, str(root), "--format=csv"]) == 0
         cells = [c for row in csv.reader(io.StringIO(capsys.readouterr().out)) for c in row]
         assert any(cell.startswith("'" + start.replace("\r", " ")) for cell in cells)
@@ -289,67 +231,41 @@ def test_no_name_is_a_formula_in_csv(start, hand_made, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    "cell", ["-0.0017", "+0.0050", "-4.5%", "-1e-05", "-inf", "+1,000", "-0.1 0.25", -0.5, 3, "a-b"]
+    ("cell", "is_number"),
+    [
+        *((text, True) for text in ("-0.0017", "+0.0050", "-4.5%", "-1e-05", "-inf", "+1,000")),
+        *((text, True) for text in ("-0.1 0.25", -0.5, 3, "a-b")),
+        *((text, False) for text in ("-", "-x", "+1+1", "-1 =2", "=", "-2%+3", "@a", "- 1")),
+    ],
 )
-def test_numbers_of_a_csv_stay_numbers(cell) -> None:
-    assert printing.cell_text(cell) == cell
+def test_what_begins_as_a_formula_and_is_no_number_is_quoted(cell, is_number) -> None:
+    assert printing.cell_text(cell) == (cell if is_number else f"'{cell}")
 
 
-@pytest.mark.parametrize("cell", ["-", "-x", "+1+1", "-1 =2", "=", "-2%+3", "@a", "- 1"])
-def test_what_begins_as_a_formula_and_is_no_number_is_quoted(cell) -> None:
-    assert printing.cell_text(cell) == f"'{cell}"
-
-
-def test_a_target_that_no_seed_reached_is_not_called_unknown(made, capsys) -> None:
-    root = made.finish()
-    for record in root.glob("compare/*/*/*/trial.json"):
-        stated = json.loads(record.read_text())
-        stated["targets"] = {"metric": "accuracy", "validation": 0.99, "test": 0.99}
-        record.write_text(json.dumps(stated))
-    assert cli.main(["time", str(root)]) == 0
-    said = capsys.readouterr().out
-    assert "0 of 2" in said
-    assert cli.main(["plots", str(root)]) == 0
-    assert "time_to_target.png: no target is known, or no seed reached it" in (
-        capsys.readouterr().out
-    )
-
-
-@pytest.mark.parametrize(("first", "seeds"), [(0, "12"), (1, "11"), (10, "12 v 12")])
-def test_the_short_table_has_the_n_of_the_test(hand_made, capsys, first, seeds) -> None:
-    """Of 12 seeds each 12, 11 or 2 are in both. The runs of each variant alone are told."""
+@pytest.mark.parametrize("first", [0, 1, 10])
+def test_a_table_has_the_n_of_the_test(hand_made, capsys, first) -> None:
+    """Of 12 seeds each 12, 11 or 2 are in both; 2 are no pairs, so that all 12 are compared."""
     made = hand_made()
     for variant, begin in {"standard": 0, "laser": first}.items():
         for seed in range(12):
             row = made.evaluation(400, 0.5 + 0.01 * (seed * 7 % 5) - 0.1 * (variant == "laser"))
             made.trial("compare", variant, 0, begin + seed, [row])
     made.select({"standard": 0, "laser": 0})
-    assert cli.main(["table", str(made.finish()), "--short", "--format=markdown"]) == 0
-    printed = capsys.readouterr().out
-    laser = next(line for line in printed.splitlines() if line.startswith("| LASER |"))
-    assert f" | {seeds} | " in laser.removeprefix("| LASER | 12 | ")
-    assert ("11 (12 and 12 seeds)" in printed) == (seeds == "11")
+    assert cli.main(["table", str(made.finish()), "--format=markdown"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (laser,) = (line for line in lines if line.startswith("| LASER |"))
+    assert ("| 11 |" in laser) == (first == 1)
 
 
-def test_a_short_table_has_what_a_reader_needs(made, tmp_path, capsys) -> None:
-    root = made.finish()
-    assert cli.main(["table", str(root), "--short"]) == 0
+def test_a_table_is_short(made, capsys) -> None:
+    root = str(made.finish())
+    assert cli.main(["table", root]) == 0
     text = capsys.readouterr().out
-    assert len(text.splitlines()) <= 12
-    for word in ("Variant", "Test, median", "Mean - Standard", "p (Holm)", "Verdict", "-0.1000"):
+    assert len(text.splitlines()) <= 16
+    for word in ("Variant", "Standard", "LASER", "-0.1000", "cannot tell"):
         assert word in text
-    for suffix in ("md", "tex", "html"):
-        out = tmp_path / f"t.{suffix}"
-        assert cli.main(["table", str(root), "--short", f"--out={out}"]) == 0
-        assert "0.1000" in out.read_text()
-        assert "bootstrap" not in out.read_text()
-    capsys.readouterr()
-    assert cli.main(["table", str(root), "--short", "--format=csv"]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert [row["variant"] for row in rows] == ["standard", "laser"]
-    assert float(rows[1]["difference"]) == pytest.approx(-0.1)
-    assert cli.main(["table", str(root), "--short", "--baseline=laser"]) == 0
-    assert "Mean - LASER" in capsys.readouterr().out
+    assert cli.main(["table", root, "--details"]) == 0
+    assert len(capsys.readouterr().out) > 2 * len(text)
 
 
 @pytest.mark.parametrize(
@@ -358,7 +274,6 @@ def test_a_short_table_has_what_a_reader_needs(made, tmp_path, capsys) -> None:
         ["table", "~/nowhere"],
         ["report", "nowhere", "--out=~/no/report.html"],
         ["summary", "~/nowhere"],
-        ["reconstruction", "~/nowhere.json"],
     ],
 )
 def test_the_home_directory_is_read_as_typed(arguments, tmp_path, monkeypatch, capsys) -> None:

@@ -1,17 +1,14 @@
 """Diagnostics of trials: files whole and damaged, and the table of their last records."""
 
-import json
-
 import numpy as np
 import pytest
 
-from analysis.compare import build
-from analysis.load.files import diagnostics as diagnostic_records
+from analysis import report
+from analysis.compare.error_table import build
+from analysis.load import diagnostics as diagnostic_records
 from analysis.load.studies import read_study
-from analysis.render.latex import render as to_latex
-from analysis.render.text import markdown
-from analysis.render.text import render as to_text
-from analysis.views.diagnostics import page as diagnostics
+from analysis.render import charts
+from analysis.views import diagnostics
 
 
 def _parse(text):
@@ -52,7 +49,7 @@ def test_layers_are_ordered_by_depth_not_by_name(diagnosed):
     assert _parse(diagnosed.text(lines)).layers[-1] == "encoderblock_11/attention"
 
 
-def test_what_does_not_exist_is_nan_and_what_is_not_finite_is_said(diagnosed):
+def test_what_does_not_exist_is_nan_and_what_is_not_finite_is_named_once(diagnosed):
     lines = [
         diagnosed.line(0, 0, logit_grad_norm=None),
         diagnosed.line(10, 0, entropy=None, histogram=None, nonfinite=["entropy", "histogram"]),
@@ -61,11 +58,7 @@ def test_what_does_not_exist_is_nan_and_what_is_not_finite_is_said(diagnosed):
     read = _parse(diagnosed.text(lines))
     assert np.isnan(read.values["logit_grad_norm"][:, 0]).tolist() == [True, False, False]
     assert np.isnan(read.histogram[:, 0, 0]).tolist() == [False, True, False]
-    layer = "encoderblock_0/attention"
-    assert read.problems == (
-        f"nonfinite: entropy in 2 records, first at step 10 in {layer}",
-        f"nonfinite: histogram in 1 records, first at step 10 in {layer}",
-    )
+    assert [problem.kind for problem in read.problems] == ["non-finite"] * 2
 
 
 def test_an_attempt_is_cut_where_the_next_one_resumed(diagnosed):
@@ -77,58 +70,11 @@ def test_an_attempt_is_cut_where_the_next_one_resumed(diagnosed):
     assert read.values["entropy"][:, 0].tolist() == [1, 2]
 
 
-def test_a_truncated_file_loses_its_last_step_and_nothing_else(diagnosed):
+def test_a_step_without_all_layers_is_left_out_and_named(diagnosed):
     lines = [diagnosed.line(step, index) for step in (0, 10) for index in (0, 1)]
     read = _parse(diagnosed.text(lines)[:-9])
     assert read.steps.tolist() == [0]
-    assert read.problems == (
-        "truncated in its last line (5), which is left out",
-        "incomplete at step 10, which is left out: 1 of 2 layers",
-    )
-
-
-DAMAGED = (
-    ('{"global_step": 1', "not JSON"),
-    ("[1, 2]", "not a JSON object"),
-    ({"global_step": -1}, "global_step is -1"),
-    ({"global_step": 1.5}, "global_step is 1.5"),
-    ({"index": True}, "index is True"),
-    ({"layer": 3}, "layer is 3"),
-    ({"entropy": "2"}, "entropy is '2'"),
-    ({"entropy": float("nan")}, "entropy is nan"),
-    ({"histogram": [1, 2]}, "histogram is not 25 counts"),
-    ({"histogram": [-1] * 25}, "histogram is not 25 counts"),
-)
-
-
-@pytest.mark.parametrize(("damage", "words"), DAMAGED)
-def test_a_damaged_line_is_named_and_left_out(diagnosed, damage, words):
-    bad = damage if isinstance(damage, str) else json.dumps(diagnosed.line(10, 0) | damage)
-    text = diagnosed.text([diagnosed.line(0, 0)]) + bad + "\n"
-    text += json.dumps(diagnosed.line(20, 0)) + "\n"
-    read = _parse(text)
-    assert read.steps.tolist() == [0, 20]
-    (problem,) = read.problems
-    assert problem.startswith(f"damaged in line 3, which is left out: {words}")
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("", "it has no first line"),
-        ("nothing\n", "not JSON"),
-        ('{"format": "other-2"}\n', "its format is 'other-2'; 'attnperf-diagnostics-1' is known"),
-        ('{"format": "attnperf-diagnostics-1"}\n', "no histogram_edges_log10"),
-        (
-            '{"format": "attnperf-diagnostics-1", "histogram_edges_log10": [0, -1]}\n',
-            "do not ascend",
-        ),
-    ],
-)
-def test_an_unknown_format_is_said_and_holds_nothing(content, words):
-    read = _parse(content)
-    assert read.steps.size == 0
-    assert words in read.problems[0]
+    assert [problem.kind for problem in read.problems] == ["truncated", "missing"]
 
 
 def _study(hand_made, diagnosed, seeds=3):
@@ -144,33 +90,28 @@ def _study(hand_made, diagnosed, seeds=3):
     return made
 
 
-def _cells(document, grid=0):
-    return {row[0].text: row for section in document.tables[grid].sections for row in section}
-
-
 def test_the_table_holds_the_last_record_beside_the_paper(hand_made, diagnosed):
-    table = build.error_table(read_study(_study(hand_made, diagnosed).finish()))
-    document = diagnostics.page(table)
-    rows = _cells(document)
-    texts = [cell.text for cell in rows["Standard"]]
-    # Seeds have entropies 1, 2, 5: the median is 2.
-    assert texts == ["Standard", "3", "100", "2", "40.0%", "20.0%", "2", "0.5", "0.1", "0.5"]
-    assert [cell.text for cell in rows["LASER"]][2:6] == ["200", "2", "60.0%", "30.0%"]
-    paper = [cell.text for cell in rows["paper, decoder of 2.2B"]]
-    assert paper[4:7] == ["80%", "20%", "–"]
-    gradients = [cell.text for cell in _cells(document, 1)["Standard"]][4:]
-    # √(1e-2² + 5e-3²), √2·3e-3, √2·4e-3, √2·5e-2; ranges 2 and 4; 1 floored of 128.
-    assert gradients == ["0.0112", "0.00424", "0.00566", "0.0707", "2", "4", "1", "128"]
-    assert document.problems == ()
-    for printer in (to_text, markdown, to_latex):
-        assert "decoder of 2.2B" in printer(document)
+    table = build(read_study(_study(hand_made, diagnosed).finish()))
+    page = diagnostics.page(table)
+    (shown,) = page.tables
+    rows = shown.texts().set_index("Variant")
+    # Seeds have entropies 1, 2, 5: the median is 2. Norms: √(1e-2² + 5e-3²), √2·3e-3, √2·4e-3,
+    # √2·5e-2; ranges 2 and 4; 1 floored of 128.
+    assert rows.loc["Standard"].tolist() == [
+        *("3", "100", "2", "40.0%", "20.0%", "2", "0.5", "0.1", "0.5"),
+        *("0.0112", "0.00424", "0.00566", "0.0707", "2", "4", "1", "128"),
+    ]
+    assert rows.loc["LASER"].tolist()[1:5] == ["200", "2", "60.0%", "30.0%"]
+    assert rows.loc[diagnostics.PAPER].tolist()[2:6] == ["–", "80.0%", "20.0%", "–"]
+    assert page.problems == ()
+    assert len(page.data()) == 3 * 2 * 2 + 3 * 3 * 2
 
 
 def test_without_diagnostics_there_is_no_table(hand_made):
     made = hand_made(("standard",))
     made.trial("compare", "standard", 0, 0, [made.evaluation(400, 0.2)])
     made.select({"standard": 0})
-    assert diagnostics.page(build.error_table(read_study(made.finish()))) is None
+    assert diagnostics.page(build(read_study(made.finish()))) is None
 
 
 def test_trials_that_are_damaged_or_lack_a_file_are_named(hand_made, diagnosed):
@@ -181,15 +122,16 @@ def test_trials_that_are_damaged_or_lack_a_file_are_named(hand_made, diagnosed):
     (second.path / diagnostic_records.FILE).write_text("{}\n")
     text = (third.path / diagnostic_records.FILE).read_text()
     (third.path / diagnostic_records.FILE).write_text(text[:-5])
-    document = diagnostics.page(build.error_table(study))
-    rows = _cells(document)
-    assert [cell.text for cell in rows["LASER"]][1:3] == ["1", "100"]
-    assert f"missing: {first.name}: no diagnostics.jsonl" in document.problems
-    assert any(
-        problem.startswith(f"{second.name}/diagnostics.jsonl: unreadable: its format is None")
-        for problem in document.problems
-    )
-    assert sum(problem.startswith(third.name) for problem in document.problems) == 2
+    document = diagnostics.page(build(study))
+    rows = document.tables[0].frame.set_index("Variant")
+    assert rows.loc["LASER", ["n", "Step"]].tolist() == [1, 100]
+    kinds = [(problem.kind, problem.trial) for problem in document.problems]
+    assert kinds == [
+        ("unreadable", second.name),
+        ("truncated", third.name),
+        ("missing", third.name),
+        ("missing", first.name),
+    ]
 
 
 def test_a_file_that_grew_is_read_anew(tmp_path, hand_made, diagnosed):
@@ -202,3 +144,59 @@ def test_a_file_that_grew_is_read_anew(tmp_path, hand_made, diagnosed):
     assert diagnostic_records.of_trial(run.path).steps.tolist() == [0]
     diagnosed.write(path, (0, 10), 1)
     assert diagnostic_records.of_trial(run.path).steps.tolist() == [0, 10]
+
+
+def _drawn(hand_made, diagnosed, layers=3, **changes):
+    made = hand_made(("standard", "laser"))
+    for variant in ("standard", "laser"):
+        for seed in range(3):
+            path = made.trial("compare", variant, 0, seed, [made.evaluation(400, 0.2)])
+            numbers = {"share_below_1e-3": 0.1 * (seed + 1)} | changes
+            diagnosed.write(path, (0, 100, 200), layers, **numbers)
+    made.select({"standard": 0, "laser": 0})
+    return build(read_study(made.finish()))
+
+
+@pytest.mark.parametrize("layers", [1, 32])
+def test_plots_are_written_of_any_depth(hand_made, diagnosed, tmp_path, layers):
+    table = _drawn(hand_made, diagnosed, layers, floored_channels=None)
+    lines = [line for line in report.write_plots([table], tmp_path) if "attention_" in line]
+    assert [line.split()[0] for line in lines] == ["wrote"] * 3
+    for plot in diagnostics.PLOTS:
+        assert (tmp_path / f"{plot.file}.png").stat().st_size > 5000
+        assert plot.words(table).count("Standard") == 1
+
+
+def test_lines_hold_the_median_and_bands_the_range_of_seeds(hand_made, diagnosed):
+    found = diagnostics.curves(diagnostics.records(_drawn(hand_made, diagnosed)))
+    standard = found[found["variant"] == "standard"].set_index(["quantity", "x"])
+    share = standard.loc[("share_below_1e-3", 100), ["low", "middle", "high", "n"]]
+    assert share.tolist() == pytest.approx([0.1, 0.2, 0.3, 3])
+    norm = standard.loc[("logit_grad_norm", 200), "middle"]
+    assert norm == pytest.approx(1e-2 * np.sqrt(1 + 0.25 + 0.0625))
+
+
+def test_the_map_of_probabilities_holds_shares_that_add_to_one(hand_made, diagnosed):
+    found = diagnostics.histograms(_drawn(hand_made, diagnosed))
+    shares = found.groupby(["variant", "layer"])["share"]
+    assert shares.sum().tolist() == pytest.approx([1] * 6)
+    assert shares.count().tolist() == [25] * 6
+    # 10^-7 closes its bin: 300 of 1,000 at step 200 lie in the one below it.
+    of_bin = found[(found["low"] == -7.5) & (found["high"] == -7.0)]["share"]
+    assert of_bin.tolist() == pytest.approx([0.3] * 6)
+
+
+def test_a_map_of_gradients_shows_numbers_above_zero(hand_made, diagnosed):
+    table = _drawn(hand_made, diagnosed, layers=1, query_grad_norm=0.0, key_grad_norm=None)
+    (rows,) = charts.specification(diagnostics.gradient_maps(table))["datasets"].values()
+    assert {row["gradient"] for row in rows} == {"gradient on logits", "gradient on W_V"}
+    assert {row["relative"] for row in rows} == {1.0}
+    assert {row["norm"] for row in rows} == {1e-2, 5e-2}
+
+
+def test_what_no_trial_has_is_not_drawn(hand_made, diagnosed):
+    table = _drawn(hand_made, diagnosed, histogram=None, **dict.fromkeys(diagnostics.WEIGHTS))
+    assert diagnostics.probabilities(table) is None
+    assert diagnostics.gradient_maps(table) is None
+    panels = charts.specification(diagnostics.over_training(table))["concat"]
+    assert len(panels) == len(diagnostics.PANELS) - 2

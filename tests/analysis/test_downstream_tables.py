@@ -1,27 +1,22 @@
 """Scores on the tasks of suites: values by hand, what cannot be compared, and every way out."""
 
-import csv
 import dataclasses
-import io
-import pathlib
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from analysis import report
 from analysis.cli import main
-from analysis.compare import build, downstream
+from analysis.compare import downstream
+from analysis.compare.downstream import MEAN
+from analysis.compare.error_table import build
 from analysis.load.studies import read_study
-from analysis.render import latex
-from analysis.render.text import markdown
-from analysis.statistics import questions
-from analysis.views import catalog
-from analysis.views.downstream import figure
+from analysis.statistics import comparisons, intervals
+from analysis.views import downstream as view
 from sweeps.records import layout
 
 # Of 10 questions LASER has 4 that Standard has not, and Standard 1.
 STANDARD, LASER = [1, 1, 1, 1, 0, 0, 0, 0, 0, 0], [1, 1, 1, 0, 1, 1, 1, 1, 0, 0]
-PAGE = catalog.get("downstream").page
 
 
 @pytest.fixture
@@ -45,17 +40,27 @@ def begun(hand_made, answered):
 
 
 def trial(made, variant, seed=0):
-    path = layout.trial_path("compare", variant, made.workload, 0, seed)
-    return made.root / path
+    return made.root / layout.trial_path("compare", variant, made.workload, 0, seed)
 
 
 def table_of(made, **asked):
-    return build.error_table(read_study(made.root), **asked)
+    return build(read_study(made.root), **asked)
 
 
-def suite_of(made, **asked):
-    (found,) = downstream.of_table(table_of(made), **asked)
+def suite_of(made, suite=None, metric=None, step=None, **asked):
+    (found,) = downstream.of_table(table_of(made, **asked), suite, metric, step)
     return found
+
+
+def row(found, variant, task="next"):
+    rows = found.scores[(found.scores["variant"] == variant) & (found.scores["task"] == task)]
+    (values,) = rows.to_dict("records")
+    return values
+
+
+def printed(made, number, **asked):
+    """The texts of a table of the page, by its number."""
+    return view.page(table_of(made, **asked)).tables[number].texts()
 
 
 def pair(standard=STANDARD, laser=LASER):
@@ -65,17 +70,15 @@ def pair(standard=STANDARD, laser=LASER):
 def test_one_task_by_hand(begun) -> None:
     found = suite_of(begun(pair()))
     assert found.problems == ()
-    base, score = (found.scores[name]["next"] for name in ("standard", "laser"))
-    assert (base.value, base.n, base.seeds, base.difference) == (0.4, 10, 1, None)
-    each = score.difference
-    assert (each.better, each.worse, each.seeds) == (4, 1, 1)
-    assert each.value == pytest.approx(0.3)
-    assert each.p == each.p_holm == pytest.approx(2 * 6 / 32)
+    base, score, mean = row(found, "standard"), row(found, "laser"), row(found, "laser", MEAN)
     # The bootstrap of 0.4 of 10 is binomial: 2.5 and 97.5 % are 1 and 7 of them.
-    assert (base.low, base.high) == (0.1, 0.7)
-    assert found.means["laser"].value == pytest.approx(0.7)
-    assert found.means["laser"].difference.value == pytest.approx(0.3)
-    assert found.means["laser"].by_seeds.test == "none"
+    expected = (0.4, 0.1, 0.7, 10, 1)
+    assert tuple(base[name] for name in ("score", "low", "high", "n", "seeds")) == expected
+    assert (score["right_alone"], score["baseline_alone"], score["seeds_compared"]) == (4, 1, 1)
+    assert score["difference"] == pytest.approx(0.3)
+    assert score["p"] == score["p_holm"] == pytest.approx(2 * 6 / 32)
+    assert (mean["score"], mean["difference"]) == pytest.approx((0.7, 0.3))
+    assert np.isnan([base["difference"], mean["seeds_p"]]).all()
 
 
 def test_holm_is_over_variants_and_tasks(begun) -> None:
@@ -88,45 +91,44 @@ def test_holm_is_over_variants_and_tasks(begun) -> None:
         "laser+temp": [{"next": {"acc": turned}, "swap": {"acc": turned}}],
     }
     found = suite_of(begun(answers))
-    p = found.scores["laser"]["swap"].difference
-    assert p.p == pytest.approx(2 / 64)
-    assert p.p_holm == pytest.approx(4 * 2 / 64)
-    assert found.scores["laser"]["next"].difference.p_holm == 1.0
-    assert found.scores["laser+temp"]["next"].difference.p == 1.0
+    best = row(found, "laser", "swap")
+    assert (best["p"], best["p_holm"]) == pytest.approx((2 / 64, 4 * 2 / 64))
+    assert row(found, "laser")["p_holm"] == 1.0
+    assert row(found, "laser+temp")["p"] == 1.0
+    # The family of means is the two variants.
+    means = [row(found, name, MEAN) for name in ("laser", "laser+temp")]
+    least = min(mean["p"] for mean in means)
+    assert min(mean["p_holm"] for mean in means) == pytest.approx(2 * least)
 
 
 def test_seeds_are_summed_question_by_question(begun) -> None:
     """The same answers of two seeds are no twenty questions."""
-    answers = {name: of * 2 for name, of in pair().items()}
-    one = suite_of(begun(pair())).scores["laser"]["next"]
-    two = suite_of(begun(answers, name="twice")).scores["laser"]["next"]
-    assert two.seeds == two.difference.seeds == 2
-    assert (two.value, two.low, two.high) == (one.value, one.low, one.high)
-    assert two.difference.p == one.difference.p
-    assert two.difference.value == pytest.approx(one.difference.value)
+    twice = {name: seeds * 2 for name, seeds in pair().items()}
+    one, two = (
+        row(suite_of(begun(of, name=str(len(of["laser"])))), "laser") for of in (pair(), twice)
+    )
+    assert (one["seeds"], two["seeds"], two["seeds_compared"]) == (1, 2, 2)
+    same = ("score", "low", "high", "difference", "p")
+    assert [two[name] for name in same] == pytest.approx([one[name] for name in same], rel=1e-12)
 
 
-def test_only_shared_seeds_are_compared(begun) -> None:
-    answers = pair() | {"standard": [{"next": {"acc": STANDARD}}, {"next": {"acc": [1] * 10}}]}
-    found = suite_of(begun(answers))
-    assert found.scores["standard"]["next"].value == pytest.approx(0.7)
-    assert found.scores["laser"]["next"].difference.value == pytest.approx(0.3)
-    assert found.scores["laser"]["next"].difference.seeds == 1
-
-
-def test_score_and_difference_are_of_the_same_runs_where_seeds_are_not_shared(begun) -> None:
-    """0.4 and 1.0 of the baseline's two runs, 0.7 of the one of the other."""
+@pytest.mark.parametrize(
+    ("shares_seeds", "seeds", "difference"),
+    # 0.4 and 1.0 of the baseline's two runs, 0.7 of the one of the other.
+    [(True, (1, 1), 0.3), (False, (1, 2), 0.0)],
+)
+def test_differences_are_of_shared_seeds_or_of_all(begun, shares_seeds, seeds, difference) -> None:
     answers = pair() | {"standard": [{"next": {"acc": STANDARD}}, {"next": {"acc": [1] * 10}}]}
     table = table_of(begun(answers))
-    study = dataclasses.replace(table.study, shares_seeds=False)
-    (found,) = downstream.of_table(dataclasses.replace(table, study=study))
-    base, score = (found.scores[name]["next"] for name in ("standard", "laser"))
-    each = score.difference
-    assert (each.seeds, each.seeds_baseline) == (1, 2)
-    assert each.value == pytest.approx(score.value - base.value) == pytest.approx(0.0)
-    assert found.means["laser"].difference.value == pytest.approx(0.0)
-    assert each.low < 0 < each.high
-    assert 0.1 < each.p <= 1.0
+    study = dataclasses.replace(table.study, shares_seeds=shares_seeds)
+    table = dataclasses.replace(table, study=study)
+    (found,) = downstream.of_table(table, None, None, None)
+    assert row(found, "standard")["score"] == pytest.approx(0.7)
+    score = row(found, "laser")
+    assert (score["seeds_compared"], score["seeds_baseline"]) == seeds
+    assert score["difference"] == pytest.approx(difference, abs=1e-12)
+    assert row(found, "laser", MEAN)["difference"] == pytest.approx(difference, abs=1e-12)
+    assert score["difference_low"] < difference < score["difference_high"]
 
 
 def test_mean_over_tasks_weighs_tasks_alike(begun) -> None:
@@ -135,12 +137,24 @@ def test_mean_over_tasks_weighs_tasks_alike(begun) -> None:
         "laser": [{"next": {"acc": [1] * 4 + [0] * 6}, "swap": {"acc": [1] * 2 + [0] * 2}}],
     }
     found = suite_of(begun(answers))
-    assert found.means["standard"].value == pytest.approx((0.2 + 0.75) / 2)
-    each = found.means["laser"].difference
-    assert each.value == pytest.approx((0.2 - 0.25) / 2)
+    assert row(found, "standard", MEAN)["score"] == pytest.approx((0.2 + 0.75) / 2)
+    mean = row(found, "laser", MEAN)
+    assert mean["difference"] == pytest.approx((0.2 - 0.25) / 2)
     sums = [[1 * (2 <= q < 4) for q in range(10)], [-1 * (q == 2) for q in range(4)]]
-    drawn = questions.resampled_means([np.array(s) for s in sums])
-    assert (each.low, each.high) == questions.interval(drawn.mean(axis=1))
+    drawn = comparisons.resampled_means([np.array(s) for s in sums])
+    expected = intervals.percentile_interval(drawn.mean(axis=1))
+    assert (mean["difference_low"], mean["difference_high"]) == expected
+
+
+def test_means_over_tasks_are_compared_by_seeds(begun) -> None:
+    """Differences 0.3 and 0.1 of two seeds: by Student's t with one degree of freedom."""
+    answers = pair()
+    answers["standard"] *= 2
+    answers["laser"] = [{"next": {"acc": LASER}}, {"next": {"acc": [1] * 5 + [0] * 5}}]
+    mean = row(suite_of(begun(answers)), "laser", MEAN)
+    half = 12.7062 * 0.1
+    assert (mean["seeds_low"], mean["seeds_high"]) == pytest.approx((0.2 - half, 0.2 + half), 1e-5)
+    assert mean["seeds_p_holm"] == pytest.approx(2 * np.arctan(1 / 2) / np.pi)
 
 
 def test_checkpoints_and_seeds_are_two_columns(begun, answered) -> None:
@@ -151,24 +165,13 @@ def test_checkpoints_and_seeds_are_two_columns(begun, answered) -> None:
     answered.write(trial(made, "standard", 1), last, step=300)
     found = suite_of(made)
     assert found.steps == (300, 400)
-    spread = found.scores["standard"]["next"].spread
-    assert (spread.checkpoints, spread.seeds) == (2, 2)
-    assert spread.mean == pytest.approx(0.55)
-    assert spread.over_checkpoints == pytest.approx((0.2 / 2**0.5 + 0) / 2)
-    assert spread.over_seeds == pytest.approx(0.1 / 2**0.5)
-    assert found.means["standard"].spread == spread
-    text = markdown(PAGE(table_of(made)))
-    assert "| Standard | next | 2 | 2 | 55.00 | 7.07 | 7.07 |" in text
-
-
-def test_the_step_and_the_number_of_checkpoints_can_be_chosen(begun, answered) -> None:
-    made = begun({"standard": [{"next": {"acc": STANDARD}}]})
-    answered.write(trial(made, "standard"), {"next": {"acc": LASER}}, step=300)
-    assert suite_of(made, step=300).scores["standard"]["next"].value == 0.7
-    (found,) = downstream.of_table(table_of(made, last=1))
-    assert found.steps == (400,)
-    with pytest.raises(ValueError, match=r"no results of step '7' in suite pydoc; there are 300, "):
-        suite_of(made, step=7)
+    names = ("checkpoints", "checkpoint_seeds", "checkpoint_mean", "sd_checkpoints", "sd_seeds")
+    expected = (2, 2, 0.55, (0.2 / 2**0.5 + 0) / 2, 0.1 / 2**0.5)
+    for task in ("next", MEAN):
+        assert [row(found, "standard", task)[name] for name in names] == pytest.approx(expected)
+    assert printed(made, -1).iloc[0].tolist()[2:] == ["2", "2", "55.00", "7.07", "7.07"]
+    assert suite_of(made, last=1).steps == (400,)
+    assert row(suite_of(made, step=300), "standard")["score"] == pytest.approx(0.5)
 
 
 def test_metrics_can_be_chosen(begun) -> None:
@@ -177,249 +180,206 @@ def test_metrics_can_be_chosen(begun) -> None:
     assert suite_of(made).metrics == {"next": "acc", "swap": "acc"}
     found = suite_of(made, metric="acc_norm")
     assert found.metrics == {"next": "acc_norm"}
-    assert found.scores["standard"]["next"].value == 0.7
-    with pytest.raises(ValueError, match="no results of metric 'f1' .* are acc, acc_norm"):
-        suite_of(made, metric="f1")
+    score = row(found, "standard")
+    assert (score["score"], score["metrics"]) == (0.7, {"acc": 0.4, "acc_norm": 0.7})
 
 
-def test_trials_and_checkpoints_that_are_missing_are_named(begun, answered) -> None:
+@pytest.mark.parametrize(
+    ("steps", "variant", "absent", "counted"),
+    [
+        ((300,), "laser", "400", {"standard"}),
+        ((300, 400), "standard", "300", {"standard", "laser"}),
+    ],
+)
+def test_trials_without_a_checkpoint_are_named(
+    begun, answered, steps, variant, absent, counted
+) -> None:
     made = begun({"standard": [{"next": {"acc": STANDARD}}], "laser": [None]})
-    answered.write(trial(made, "laser"), {"next": {"acc": LASER}}, step=300)
+    for step in steps:
+        answered.write(trial(made, "laser"), {"next": {"acc": LASER}}, step=step)
     found = suite_of(made)
-    place = "compare/laser/imagenet_vit_jax/trial_1"
-    assert found.problems == (
-        f"missing: {place}: no results of pydoc at step 400; its last is 300",
-    )
-    assert list(found.scores) == ["standard"]
-    answered.write(trial(made, "laser"), {"next": {"acc": LASER}})
-    found = suite_of(made)
-    assert found.steps == (400,)
-    assert (
-        "compare/standard/imagenet_vit_jax/trial_1: no results of pydoc at step 300, where "
-        in (found.problems[0])
-    )
+    (problem,) = found.problems
+    assert problem.kind == "missing"
+    assert problem.trial == f"compare/{variant}/imagenet_vit_jax/trial_1"
+    assert absent in problem.text
+    assert (set(found.scores["variant"]), found.steps) == ({*counted, ""}, (400,))
 
 
-def test_a_task_that_is_damaged_leaves_no_mean(begun) -> None:
+def test_a_task_that_is_damaged_leaves_no_mean(begun, answered) -> None:
     tasks = {"next": {"acc": STANDARD}, "swap": {"acc": LASER}}
     made = begun({"standard": [tasks], "laser": [tasks]})
     folder = trial(made, "laser") / "downstream/400/pydoc"
-    record = layout.read_json(folder / layout.RESULTS)
-    record["tasks"]["swap"]["metrics"]["acc"] = 0.9
-    layout.write_json(folder / layout.RESULTS, record)
-    page = PAGE(table_of(made))
-    assert "swap has acc 0.7, results.json says 0.9; swap is left out" in page.problems[0]
-    text = markdown(page)
-    assert "| LASER | **40.00** | – | – |" in text
-    assert "No mean of LASER: tasks are missing, and a mean of fewer is another." in text
+    answered.put(folder, answered.lines(tasks)[:-1])
+    assert [problem.kind for problem in suite_of(made).problems] == ["missing"]
+    assert printed(made, 0).iloc[1].tolist() == ["LASER", "40.00", "–", "–"]
+    assert printed(made, 1)["Variant"].tolist() == ["Standard"]
 
 
-def test_other_questions_are_named_and_not_compared(begun, answered) -> None:
+@pytest.mark.parametrize(
+    ("stated", "counts"), [({"data_sha256": "other"}, False), ({"majority": 0.5}, True)]
+)
+def test_other_questions_and_references_are_named(begun, answered, stated, counts) -> None:
+    """Answers to other questions are left out as well."""
     made = begun(pair())
-    answered.write(trial(made, "laser"), pair()["laser"][0], task={"data_sha256": "other"})
+    answered.write(trial(made, "laser"), pair()["laser"][0], task=stated)
     found = suite_of(made)
     (problem,) = found.problems
-    where = "compare/laser/imagenet_vit_jax/trial_1/downstream/400/pydoc"
-    assert problem.startswith(f"mismatch: {where}: next asked other questions")
-    assert found.scores["laser"] == {}
-    assert list(found.scores["standard"]) == ["next"]
-
-
-def test_other_references_are_named(begun, answered) -> None:
-    made = begun(pair())
-    answered.write(trial(made, "laser"), pair()["laser"][0], task={"majority": 0.5})
-    (problem,) = suite_of(made).problems
-    assert problem.startswith("mismatch: laser, seed 0, step 400: majority of next is 0.5, else")
+    place = ("compare/laser/imagenet_vit_jax/trial_1", "downstream/400/pydoc/results.json")
+    assert (problem.kind, problem.trial, problem.file) == ("mismatch", *place)
+    assert ("laser" in set(found.scores["variant"])) is counts
 
 
 def test_nothing_that_can_be_read_is_a_page_of_problems(begun) -> None:
     made = begun({"standard": [{"next": {"acc": STANDARD}}]})
     (trial(made, "standard") / "downstream/400/pydoc" / layout.SAMPLES).unlink()
     table = table_of(made)
-    page = PAGE(table)
+    page = view.page(table)
     assert page.tables == ()
-    assert page.problems[0].startswith("missing: ")
-    assert figure.draw(table) is None
+    assert [problem.kind for problem in page.problems] == ["missing"]
+    assert view.draw(table) is None
+    # `runs` names the same.
+    assert main(["runs", str(made.root)]) == 1
 
 
 def test_without_evaluations_there_is_no_view(study, capsys) -> None:
-    study.finish()
-    assert PAGE(build.error_table(read_study(study.root))) is None
-    assert not figure.PLOTS[0].applies(build.error_table(read_study(study.root)))
+    table = build(read_study(study.finish()))
+    assert view.page(table) is None
+    assert not view.PLOTS[0].applies(table)
     assert main(["downstream", str(study.root)]) == 2
-    assert "no trial that is done was asked a suite; `python -m sweeps eval" in (
-        capsys.readouterr().err
-    )
-
-
-REFERENCES = {"majority": 0.31, "references": {"chance": 0.25, "word overlap": 0.53}}
+    assert "sweeps evaluate" in capsys.readouterr().err
 
 
 def test_the_page(begun, answered) -> None:
     made = begun(pair())
+    references = {"majority": 0.31, "references": {"chance": 0.25, "word overlap": 0.53}}
     for variant, (tasks,) in pair().items():
-        more = REFERENCES | {"truncated": 3, "published_n": 100}
+        more = references | {"truncated": 3, "published_n": 100}
         answered.write(trial(made, variant), tasks, task=more)
-    text = markdown(PAGE(table_of(made)))
-    assert "| Standard | 40.00 | 40.00 |" in text
-    assert "| LASER | **70.00** | **70.00** |" in text
-    assert "| majority class | 31.00 | 31.00 |\n| chance | 25.00 | 25.00 |" in text
-    assert "| word overlap | 53.00 | 53.00 |\n| questions | 10 | – |" in text
-    assert "| LASER | next | 10 | 70.00 | [40.00, 100.00] | +30.00 |" in text
-    assert "| 4 | 1 | 0.375 | 0.375 |" in text
-    assert "Metrics (each task's primary metric, named beforehand): acc: next." in text
-    assert "longer than the model's and was cut: next 3." in text
-    assert "Other numbers of questions than published: next 10 for 100." in text
-    assert "One checkpoint of one seed: there is no ±" in text
-    assert "paper" not in text
-
-
-PAPER = {"paper_table": "lm_scaling"}
-
-
-@pytest.fixture
-def of_the_paper(begun):
-    def begin(record):
-        tasks = {"copa": {"acc": STANDARD}, "cb": {"acc": LASER}}
-        answers = {"standard": [tasks], "laser": [tasks]}
-        return begun(
-            answers, suite="paper_one_shot", workload="c4_lm_2b", record=record,
-            metric="accuracy",
-        )  # fmt: skip
-
-    return begin
-
-
-def test_the_paper_s_column_stands_beside_the_paper_s_study_alone(of_the_paper) -> None:
-    text = markdown(PAGE(table_of(of_the_paper(PAPER))))
-    assert "| paper: Standard | 82.00 | 42.86 | 62.34 |" in text
-    assert "| paper: LASER | **87.00** | **44.64** | 63.39 |" in text
-    assert "| 62.34 | – |\n" in text
-    assert "| 63.39 | +1.05 |\n" in text
-    assert "| LASER | 16 | 63.39 | 63.51 | no | 61.52 |" in text
-    assert "do not follow from its rows: LASER+per-dim-temp 63.52 (rows: 63.65)" in text
-
-
-def test_the_paper_s_checkpoints_stand_beside_ours(of_the_paper, answered) -> None:
-    made = of_the_paper(PAPER)
-    for variant in ("standard", "laser"):
-        tasks = {"copa": {"acc": STANDARD}, "cb": {"acc": LASER}}
-        answered.write(trial(made, variant), tasks, step=300, suite="paper_one_shot")
-    text = markdown(PAGE(table_of(made)))
-    assert "| Standard | cb | 2 | 1 | 70.00 | 0.00 | – | **43.93 ± 0.87** |" in text
-    assert "| LASER | mean over tasks | 2 | 1 | 55.00 | 0.00 | – | 63.58 ± 0.26 |" in text
-    assert "agree with the one-shot table's columns of the per-dim temperature" in text
-
-
-def test_runs_names_what_is_wrong_with_evaluations(begun, capsys) -> None:
-    made = begun(pair())
-    assert main(["runs", str(made.root)]) == 0
-    (trial(made, "laser") / "downstream/400/pydoc" / layout.SAMPLES).unlink()
-    assert main(["runs", str(made.root)]) == 1
-    said = " ".join(capsys.readouterr().out.split())
-    assert "missing: compare/laser/imagenet_vit_jax/trial_1/downstream/400/pydoc/samp" in said
-
-
-def test_another_study_has_no_paper_s_column(of_the_paper) -> None:
-    assert "paper" not in markdown(PAGE(table_of(of_the_paper({})))).replace("paper_one_shot", "")
-
-
-def generated(exact, ranked):
-    return {"returns": {"exact_match": exact, "acc": ranked}}
-
-
-def test_generated_answers_beside_the_same_model_from_random_weights(begun, answered) -> None:
-    mine = {"standard": [generated(LASER, STANDARD)]}
-    made = begun(mine, suite="returns", config={"finetune_from": "pretrained"})
-
-    def decodable(made, exact):
-        folder = trial(made, "standard") / "downstream/400/returns"
-        record = layout.read_json(folder / layout.RESULTS)
-        record["tasks"]["returns"]["majority"] = 0.6
-        layout.write_json(folder / layout.RESULTS, record)
-        lines = answered.lines(generated(exact, STANDARD), decodable=True)
-        answered.put(folder, [lines[0] | {"decodable": False}, *lines[1:]])
-
-    decodable(made, LASER)
-    text = markdown(PAGE(table_of(made)))
-    assert "| Standard | returns | 10 | 70.00 | [40.00, 100.00] | 40.00 | 10.00 | 60.00 | – |" in (
-        text
-    )
-    assert "From random weights: no study of imagenet_vit beside this one has an empty" in text
-    other = {"standard": [generated(STANDARD, STANDARD)]}
-    random = begun(other, suite="returns", config={"finetune_from": ""}, name="random")
-    decodable(random, STANDARD)
-    text = markdown(PAGE(table_of(made)))
-    assert "| 40.00 | 10.00 | 60.00 | 40.00 |" in text
-    assert "trained alike by the study random." in text
-    begun(other, suite="returns", config={"finetune_from": ""}, name="third")
-    assert "nothing is shown, since random, third do not say" in markdown(PAGE(table_of(made)))
-
-
-def test_an_interval_without_width_is_explained(begun) -> None:
-    text = markdown(PAGE(table_of(begun(pair(STANDARD, [1] * 10)))))
-    assert "| 100.00 | [100.00, 100.00] |" in text
-    assert "An interval without width: all answers were right, or none" in text
-
-
-def test_every_format(begun, capsys, tmp_path) -> None:
-    made = begun(pair())
-    assert main(["downstream", str(made.root)]) == 0
-    assert capsys.readouterr().out.startswith("tiny: downstream tasks on imagenet_vit, stage comp")
-    for suffix in ("md", "tex", "html", "csv"):
-        assert main(["downstream", str(made.root), f"--out={tmp_path / f'x.{suffix}'}"]) == 0
-    assert r"\begin{tabular}" in (tmp_path / "x.tex").read_text()
-    assert "<table>" in (tmp_path / "x.html").read_text()
-    lines = list(csv.DictReader(io.StringIO((tmp_path / "x.csv").read_text())))
-    assert [(line["kind"], line["label"], line["task"], line["score"]) for line in lines] == [
-        ("variant", "Standard", "next", "0.4"),
-        ("variant", "Standard", "mean over tasks", "0.4"),
-        ("variant", "LASER", "next", "0.7"),
-        ("variant", "LASER", "mean over tasks", "0.7"),
-        ("reference", "chance", "next", "0.25"),
-        ("reference", "chance", "mean over tasks", "0.25"),
+    page = view.page(table_of(made))
+    overview, means, tasks = page.tables
+    assert overview.texts().values.tolist() == [
+        ["Standard", "40.00", "40.00"],
+        ["LASER", "70.00", "70.00"],
+        ["majority class", "31.00", "31.00"],
+        ["chance", "25.00", "25.00"],
+        ["word overlap", "53.00", "53.00"],
+        ["questions", "10", "–"],
+        ["published questions", "100", "–"],
+        ["contexts cut", "3", "–"],
     ]
-    assert lines[2]["metrics"] == "acc=0.7"
-    assert float(lines[2]["p"]) == pytest.approx(0.375)
-    assert (lines[2]["right_alone"], lines[2]["baseline_alone"], lines[2]["seeds_compared"]) == (
-        "4", "1", "1",
-    )  # fmt: skip
-    assert latex.render(PAGE(table_of(made)))
+    assert overview.bold["Mean"] == [False, True] + 6 * [False]
+    assert means.texts().iloc[1].tolist()[:5] == [
+        "LASER",
+        "1",
+        "70.00",
+        "[40.00, 100.00]",
+        "+30.00",
+    ]
+    (line,) = tasks.texts().to_dict("records")
+    names = ("Right: it\nalone", "Right: baseline\nalone", "p", "p (Holm),\nquestions")
+    assert [line[name] for name in names] == ["4", "1", "0.375", "0.375"]
+    assert len(page.notes) <= 5
+
+
+ONE_SHOT = [["82.00", "42.86", "62.34"], ["87.00", "44.64", "63.39"]]
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("record", "expected"), [({"paper_table": "lm_scaling"}, ONE_SHOT), ({}, [])]
+)
+def test_the_paper_s_numbers_stand_beside_the_paper_s_study_alone(
+    begun, answered, record, expected
+) -> None:
+    tasks = {"copa": {"acc": STANDARD}, "cb": {"acc": LASER}}
+    made = begun(
+        {"standard": [tasks], "laser": [tasks]},
+        suite="paper_one_shot",
+        workload="c4_lm_2b",
+        record=record,
+        metric="accuracy",
+    )
+    for variant in ("standard", "laser"):
+        answered.write(trial(made, variant), tasks, step=300, suite="paper_one_shot")
+    page = view.page(table_of(made))
+    overview, means, _, last = (table.texts() for table in page.tables)
+    theirs = overview[overview["Variant"].str.startswith("paper")].values.tolist()
+    assert [line[1:] for line in theirs] == expected
+    assert [("Paper" in means), page.data()["paper"].notna().any()] == 2 * [bool(record)]
+    if record:
+        assert page.tables[0].bold["copa"][-3:] == [False, True, False]
+        assert means["Paper's\ndifference"].tolist() == ["–", "+1.05"]
+        assert last["Paper, over\n5 checkpoints"][5] == "63.58 ± 0.26"
+
+
+def test_generated_answers_beside_the_same_model_from_random_weights(begun, answered) -> None:
+    def study(exact, name, start):
+        tasks = {"returns": {"exact_match": exact, "acc": STANDARD}}
+        made = begun(
+            {"standard": [tasks]}, suite="returns", config={"finetune_from": start}, name=name
+        )
+        folder = answered.write(
+            trial(made, "standard"), tasks, suite="returns", task={"majority": 0.6}
+        )
+        lines = answered.lines(tasks, decodable=True)
+        answered.put(folder, [lines[0] | {"decodable": False}, *lines[1:]])
+        return made
+
+    made = study(LASER, "tiny", "pretrained")
+    expected = ["10", "70.00", "[40.00, 100.00]", "40.00", "10.00", "60.00"]
+    assert printed(made, -1).iloc[0].tolist()[2:] == expected
+    study(STANDARD, "random", "")
+    assert printed(made, -1).iloc[0].tolist()[2:] == [*expected, "40.00"]
+    # With a third it is not known which one it is.
+    study(STANDARD, "third", "")
+    assert printed(made, -1).iloc[0].tolist()[2:] == expected
+
+
+def test_every_format(begun, tmp_path) -> None:
+    made = begun(pair())
+    for suffix in ("txt", "md", "tex", "html", "csv"):
+        assert main(["downstream", str(made.root), f"--out={tmp_path / f'x.{suffix}'}"]) == 0
+    lines = pd.read_csv(tmp_path / "x.csv")
+    assert lines[["kind", "label", "task", "score"]].values.tolist() == [
+        ["variant", "Standard", "next", 0.4],
+        ["variant", "Standard", MEAN, 0.4],
+        ["variant", "LASER", "next", 0.7],
+        ["variant", "LASER", MEAN, 0.7],
+        ["reference", "chance", "next", 0.25],
+        ["reference", "chance", MEAN, 0.25],
+    ]
+    assert lines["metrics"][2] == "acc=0.7"
+    assert lines["p"][2] == pytest.approx(0.375)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
     [
-        ("--suite=glue", "no results of suite 'glue' in tiny; there are pydoc"),
-        ("--metric=f1", "no results of metric 'f1' in suite pydoc; there are acc"),
-        ("--step=7", "no results of step '7' in suite pydoc; there are 400"),
-        ("--baseline=diff", "no variant 'diff' to compare with"),
+        ("--suite=glue", ("glue", "pydoc")),
+        ("--metric=f1", ("f1", "acc")),
+        ("--step=7", ("'7'", "400")),
+        ("--baseline=diff", ("diff",)),
     ],
 )
-def test_what_there_is_not_is_refused_with_what_there_is(begun, capsys, option, said) -> None:
-    made = begun(pair())
-    assert main(["downstream", str(made.root), option]) == 2
-    assert said in capsys.readouterr().err
+def test_what_there_is_not_is_refused_with_what_there_is(begun, capsys, option, words) -> None:
+    assert main(["downstream", str(begun(pair()).root), option]) == 2
+    message = capsys.readouterr().err
+    assert all(word in message for word in words)
 
 
 def test_another_baseline(begun) -> None:
     made = begun(pair())
-    (found,) = downstream.of_table(table_of(made, baseline="laser"))
-    assert found.scores["standard"]["next"].difference.value == pytest.approx(-0.3)
-    (found,) = downstream.of_table(table_of(made, baseline="diff"))
-    assert found.scores["standard"]["next"].difference is None
-    text = markdown(PAGE(table_of(made, baseline="diff")))
-    assert "Nothing is compared: no trial of Diff was asked" in text
+    assert row(suite_of(made, baseline="laser"), "standard")["difference"] == pytest.approx(-0.3)
+    assert len(view.page(table_of(made, baseline="diff")).tables) == 2
 
 
-def test_plots_and_report_have_it(begun, tmp_path, parse_page) -> None:
-    made = begun(pair())
-    table = table_of(made)
-    written = list(catalog.write_plots([table], tmp_path / "plots"))
-    assert f"wrote {tmp_path / 'plots' / 'downstream.png'}" in written
-    assert pathlib.Path(tmp_path / "plots/downstream.png").stat().st_size > 10_000
-    words = figure.words(table)
-    assert "pydoc: Standard 40.00 %, LASER 70.00 %." in words
-    page = parse_page(report.page([table], made.root))
-    assert any("Right answers in percent, suite pydoc" in word for word in page.words)
-    assert any(words == each["alt"] for each in page.of("img"))
+def test_the_figure_shows_scores_differences_and_references(begun) -> None:
+    table = table_of(begun(pair()))
+    (plot,) = view.PLOTS
+    spec = plot.draw(table).to_dict()
+    assert [len(panels["hconcat"]) for panels in spec["vconcat"]] == [2]
+    shown = [line for lines in spec["datasets"].values() for line in lines]
+    scores = {(line["label"], line["task"]): line["score"] for line in shown if "score" in line}
+    assert scores["LASER", "next"] == pytest.approx(70.0)
+    assert scores["chance", MEAN] == pytest.approx(25.0)
+    assert any(line.get("low") == pytest.approx(-10.0) for line in shown)
+    assert "70.00" in plot.words(table)

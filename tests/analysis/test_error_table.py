@@ -1,23 +1,31 @@
-"""The error table as data: which trials enter, what is compared, what is said of the rest."""
+"""The error table as data: which trials enter, what is compared, which verdicts are withheld."""
 
 import math
+import pathlib
 import shutil
 
+import numpy as np
+import pandas as pd
 import pytest
+from scipy import stats
 
-from analysis.compare import build
-from analysis.load.metrics import MissingMetricError
+from analysis import cli
+from analysis.compare import error_table, sentences
+from analysis.compare.error_table import build
+from analysis.compare.frames import results
 from analysis.load.studies import read_study
-from analysis.views.table import error_table as table_view
+from analysis.views import table as table_view
 from sweeps.records import layout
 
-ERRORS = {"standard": (0.3, 0.5, 0.7), "laser": (0.2, 0.3, 0.4)}
+GOOD = [0.10, 0.101, 0.102, 0.103, 0.104]
+BAD = [0.20, 0.202, 0.204, 0.206, 0.207]
+WER = "global_step,train/wer,validation/wer,test/wer,preemption_count\n"
 
 
-def add_seeds(made, stage, variant, errors, point=0):
-    for seed, error in enumerate(errors):
+def add_seeds(made, stage, variant, errors, point=0, state="done", first=0):
+    for seed, error in enumerate(errors, start=first):
         rows = [made.evaluation(100, 0.8), made.evaluation(400, error)]
-        made.trial(stage, variant, point, seed, rows)
+        made.trial(stage, variant, point, seed, rows, state=state)
 
 
 @pytest.fixture
@@ -25,211 +33,410 @@ def study(hand_made):
     """Returns standard (0.3 0.5 0.7) against laser (0.2 0.3 0.4) on validation, two points."""
     made = hand_made(points=({"learning_rate": 0.001}, {"learning_rate": 0.01}))
     add_seeds(made, "tune", "standard", (0.4,), point=0)
-    for variant, errors in ERRORS.items():
-        add_seeds(made, "compare", variant, errors)
+    add_seeds(made, "compare", "standard", (0.3, 0.5, 0.7))
+    add_seeds(made, "compare", "laser", (0.2, 0.3, 0.4))
     made.select({"standard": 0, "laser": 0})
     return made
 
 
+@pytest.fixture
+def logs(tmp_path: pathlib.Path):
+    """Returns a function that writes AlgoPerf's logs: a submission to its seeds' WERs at a last
+    step, 100 unless given."""
+
+    def write(submissions, steps=None):
+        for name, values in submissions.items():
+            for seed, value in enumerate(values):
+                directory = tmp_path / name / f"study_{seed}" / "speech_jax" / "trial_1"
+                directory.mkdir(parents=True)
+                row = f"{(steps or {}).get(name, 100)},{value},{value},{value},0\n"
+                (directory / layout.EVAL_MEASUREMENTS).write_text(WER + row)
+        return read_study(tmp_path)
+
+    return write
+
+
 def table_of(made, **options):
-    return build.error_table(read_study(made.finish()), **options)
+    return build(read_study(made.finish()), **options)
+
+
+def comparison_of(table, variant="laser", split="test"):
+    return table.by_variant[variant].splits[split].comparison
+
+
+def kinds(table) -> list[str]:
+    return [problem.kind for problem in table.problems]
+
+
+def test_scipy_gives_the_same_numbers(hand_made) -> None:
+    """Medians, means, intervals, differences, p, Holm and verdicts, anew from the seeds' errors."""
+    rng = np.random.default_rng(0)
+    noise = rng.normal(0, 0.01, 5)
+    made = hand_made()
+    for variant, shift in {
+        "standard": 0,
+        "laser": -0.04,
+        "diff": 0.005,
+        "laser+temp": 0.05,
+    }.items():
+        made.add_seeds(variant, (0.5 + shift + noise + rng.normal(0, 0.004, 5)).tolist())
+    frame = results(table_of(made), None)
+    for _, lines in frame.groupby("split"):
+        lines = lines.set_index("variant")
+        values = {name: np.array(text.split(), float) for name, text in lines["values"].items()}
+        others = [name for name in values if name != "standard"]
+        tests = {name: stats.ttest_rel(values[name], values["standard"]) for name in others}
+        ranked = sorted(others, key=lambda name: tests[name].pvalue)
+        p_holm = np.maximum.accumulate([tests[n].pvalue * (3 - k) for k, n in enumerate(ranked)])
+        for name, x in values.items():
+            bounds = stats.ttest_1samp(x, 0).confidence_interval()
+            found = lines.loc[name, ["median", "mean", "sd", "interval_low", "interval_high"]]
+            assert list(found) == pytest.approx([np.median(x), x.mean(), x.std(ddof=1), *bounds])
+        for name, corrected in zip(ranked, np.minimum(1, p_holm), strict=True):
+            difference = values[name].mean() - values["standard"].mean()
+            bounds = tests[name].confidence_interval()
+            columns = ["difference", "difference_low", "difference_high", "p", "p_holm"]
+            expected = [difference, *bounds, tests[name].pvalue, corrected]
+            assert list(lines.loc[name, columns]) == pytest.approx(expected)
+            told = "worse" if difference > 0 else "better"
+            assert lines["verdict"][name] == (told if corrected < 0.05 else "cannot tell")
+    assert set(frame["verdict"]) == {"baseline", "better", "worse", "cannot tell"}
 
 
 def test_errors_at_the_step_that_validation_chose(study) -> None:
+    """Test differences -0.1, -0.2, -0.3: p = 0.0742 (worked in the statistics' tests)."""
     table = table_of(study)
     standard, laser = table.rows
-    assert [row.label for row in table.rows] == ["Standard", "LASER"]
     assert (table.stage, table.metric.name, table.decisive) == ("compare", "error", "test")
     assert standard.n == laser.n == 3
     assert standard.splits["validation"].summary.median == pytest.approx(0.5)
     assert standard.splits["test"].summary.mean == pytest.approx(0.51)
     assert list(laser.splits["train"].values.values()) == pytest.approx([0.19, 0.29, 0.39])
     assert table.problems == ()
+    assert standard.splits["test"].comparison is None
+    comparison = comparison_of(table)
+    assert comparison.difference == pytest.approx(-0.2)
+    assert comparison.p == comparison.p_holm == pytest.approx(0.0742, abs=5e-5)
+    assert comparison.verdict == "cannot tell"
+    turned = comparison_of(table_of(study, metric="accuracy"))
+    assert turned.difference == pytest.approx(0.2)
 
 
-def test_test_error_comes_from_the_step_of_the_best_validation_not_of_the_best_test(
-    hand_made,
-) -> None:
+def test_the_step_of_the_best_validation_counts_not_that_of_the_best_test(hand_made) -> None:
     made = hand_made(("standard",))
     rows = [
         made.evaluation(100, 0.3, test=0.05),
-        made.evaluation(200, 0.2, test=0.25),
-        made.evaluation(300, 0.2, test=0.15),
+        made.evaluation(200, 0.2, test=0.25) | {"validation/loss": 2.0, "test/loss": 2.5},
+        made.evaluation(300, 0.2, test=0.15) | {"validation/loss": 1.0, "test/loss": 1.5},
         made.evaluation(400, 0.4, test=0.01),
     ]
     made.trial("compare", "standard", 0, 0, rows)
     made.select({"standard": 0})
-    table = table_of(made)
-    assert table.rows[0].splits["test"].values == pytest.approx({0: 0.25})
-
-
-def test_the_comparison_pairs_seeds_with_the_baseline(study) -> None:
-    """Test differences -0.1, -0.2, -0.3: p = 0.0742 (worked in the statistics' tests)."""
-    standard, laser = table_of(study).rows
-    assert standard.splits["test"].comparison is None
-    comparison = laser.splits["test"].comparison
-    assert comparison.difference == pytest.approx(-0.2)
-    assert comparison.p == comparison.p_holm == pytest.approx(0.0742, abs=5e-5)
-    assert comparison.verdict == "cannot tell"
+    assert table_of(made).rows[0].splits["test"].values == pytest.approx({0: 0.25})
+    assert table_of(made, metric="loss").rows[0].splits["test"].values == {0: 2.5}
 
 
 def test_holm_counts_the_variants_that_were_tested(study) -> None:
     add_seeds(study, "compare", "laser+temp", (0.2, 0.41, 0.6))
     add_seeds(study, "compare", "standard+temp", (0.31,))
     study.select(dict.fromkeys(("standard", "laser", "laser+temp", "standard+temp"), 0))
-    rows = {row.variant: row.splits["test"].comparison for row in table_of(study).rows}
+    rows = table_of(study).comparisons
     assert math.isnan(rows["standard+temp"].p_holm)
     assert rows["standard+temp"].verdict == "cannot tell"
     assert rows["laser+temp"].p_holm == pytest.approx(2 * rows["laser+temp"].p)
     assert rows["laser"].p_holm == pytest.approx(rows["laser"].p)
 
 
-def test_trials_of_another_point_do_not_enter(study) -> None:
+def test_trials_of_another_point_or_that_are_not_done_are_not_counted(study) -> None:
     """Left from an earlier selection: planned, done, and much better."""
     add_seeds(study, "compare", "laser", (0.001, 0.001, 0.001), point=1)
-    laser = table_of(study).rows[1]
-    assert laser.n == 3
-    assert laser.point == 0
-    assert laser.splits["validation"].summary.median == pytest.approx(0.3)
-
-
-def test_trials_that_are_not_done_are_named_and_not_counted(study) -> None:
+    study.trial("tune", "standard", 1, 0, None, state="diverged", reason="loss is nan")
     rows = [study.evaluation(100, 0.01)]
     study.trial("compare", "laser", 0, 3, rows, state="diverged", reason="loss is nan")
     study.trial("compare", "laser", 0, 4, rows, state="running")
     study.trial("compare", "laser", 0, 5, None, state="pending")
     table = table_of(study)
-    assert table.rows[1].n == 3
-    assert [problem.split(": ")[0] for problem in table.problems] == [
-        "diverged",
-        "unfinished",
-        "missing",
-    ]
+    laser = table.rows[1]
+    assert (laser.n, laser.point) == (3, 0)
+    assert laser.splits["validation"].summary.median == pytest.approx(0.3)
+    assert kinds(table) == ["diverged", "unfinished", "missing", "elsewhere"]
 
 
-def test_problems_of_other_stages_stay_with_the_runs_command(study) -> None:
-    study.trial("tune", "standard", 1, 0, None, state="diverged", reason="loss is nan")
+def test_stages_and_points(study, hand_made) -> None:
+    tuning = table_of(study, stage="tune")
+    assert [(row.variant, row.n) for row in tuning.rows] == [("standard", 1)]
+    study.select({"standard": 0})
     table = table_of(study)
-    assert table.problems == ()
-    assert any("1 problems in trials outside" in note for note in table_view.page(table).notes)
-    assert [problem.split(": ")[0] for problem in read_study(study.root).problems] == ["diverged"]
-
-
-def test_a_table_of_the_tuning_stage(study) -> None:
-    table = table_of(study, stage="tune")
-    assert [(row.variant, row.n) for row in table.rows] == [("standard", 1)]
-
-
-def test_a_stage_that_has_not_begun_is_said(study) -> None:
+    assert (table.rows[1].point, table.rows[1].n) == (None, 0)
+    assert kinds(table) == ["missing"]
     del study.planned["compare"]
     shutil.rmtree(study.root / "compare")
     table = table_of(study)
     assert [(row.variant, row.n) for row in table.rows] == [("standard", 0), ("laser", 0)]
-    assert table.problems == ("missing: compare/trials.json: the stage has not begun",)
-
-
-def test_a_variant_without_a_chosen_point_is_said(study) -> None:
-    study.select({"standard": 0})
-    table = table_of(study)
-    assert (table.rows[1].point, table.rows[1].n) == (None, 0)
-    assert table.problems == (
-        "missing: compare/laser on imagenet_vit: no point was chosen for it by validation",
-    )
-
-
-def test_without_a_selection_each_variants_point_is_chosen_in_the_stage(hand_made) -> None:
-    made = hand_made(points=({"learning_rate": 0.1}, {"learning_rate": 0.2}))
+    assert table.problems[0].file == layout.TRIALS
+    made = hand_made(points=({"learning_rate": 0.1}, {"learning_rate": 0.2}), name="grid")
     made.stages = ("grid",)
-    add_seeds(made, "grid", "standard", (0.3, 0.3), point=0)
-    add_seeds(made, "grid", "standard", (0.2, 0.2), point=1)
-    add_seeds(made, "grid", "laser", (0.1, 0.1), point=0)
-    add_seeds(made, "grid", "laser", (0.2, 0.2), point=1)
-    table = table_of(made)
-    assert [(row.variant, row.point) for row in table.rows] == [("standard", 1), ("laser", 0)]
+    for variant, errors in {"standard": (0.3, 0.2), "laser": (0.1, 0.2)}.items():
+        for point, error in enumerate(errors):
+            add_seeds(made, "grid", variant, (error, error), point=point)
+    rows = table_of(made).rows
+    assert [(row.variant, row.point) for row in rows] == [("standard", 1), ("laser", 0)]
 
 
-def test_an_unknown_stage_lists_those_there_are(study) -> None:
-    with pytest.raises(ValueError, match="no stage 'test' in tiny; it has tune, compare"):
+def test_what_there_is_not_is_refused_with_a_list(study, capsys) -> None:
+    with pytest.raises(ValueError, match="tune, compare"):
         table_of(study, stage="test")
-
-
-def test_an_unknown_metric_lists_the_columns_there_are(study) -> None:
-    with pytest.raises(MissingMetricError, match="no column validation/wer; it has test/accuracy"):
+    with pytest.raises(ValueError, match="validation/wer.*test/accuracy"):
         table_of(study, metric="wer")
+    for command in ("table", "plots"):
+        assert cli.main([command, str(study.finish()), "--baseline=diff"]) == 2
+        assert "laser, standard" in capsys.readouterr().err
 
 
-def test_loss_is_shown_at_the_step_that_accuracy_chose(hand_made) -> None:
-    made = hand_made(("standard",))
-    rows = [
-        made.evaluation(100, 0.2) | {"validation/loss": 2.0, "test/loss": 2.5},
-        made.evaluation(400, 0.3) | {"validation/loss": 1.0, "test/loss": 1.5},
+def test_columns_that_all_or_some_trials_lack(study) -> None:
+    root = study.finish()
+    files = sorted(root.glob(f"compare/*/*/*/{layout.EVAL_MEASUREMENTS}"))
+    whole = [file.read_text() for file in files]
+    files[-1].write_text(whole[-1].replace("test/", "later/"))
+    table = build(read_study(root))
+    lacking = table.rows[0]
+    assert (len(lacking.splits["test"].values), lacking.n) == (2, 3)
+    assert [problem.trial for problem in table.problems] == [
+        str(files[-1].parent.relative_to(root))
     ]
-    made.trial("compare", "standard", 0, 0, rows)
-    made.select({"standard": 0})
-    table = table_of(made, metric="loss")
-    assert table.rows[0].splits["test"].values == {0: 2.5}
-
-
-def test_accuracy_is_better_when_higher(study) -> None:
-    """The same trials as accuracy: the differences turn round."""
-    comparison = table_of(study, metric="accuracy").rows[1].splits["test"].comparison
-    assert comparison.difference == pytest.approx(0.2)
-
-
-def test_without_a_test_split_validation_decides(study) -> None:
-    root = study.finish()
-    for file in root.glob(f"compare/*/*/*/{layout.EVAL_MEASUREMENTS}"):
-        file.write_text(file.read_text().replace("test/", "later/"))
-    table = build.error_table(read_study(root))
+    for file, text in zip(files, whole, strict=True):
+        file.write_text(text.replace("test/", "later/"))
+    table = build(read_study(root))
     assert table.decisive == "validation"
-    assert table.problems[0] == "missing: no trial has a column test/accuracy"
-    assert len(table.problems) == 1 + 3  # those of standard: its tuning trials have the column
+    assert set(kinds(table)) == {"missing"}
 
 
-def test_a_column_that_one_trial_lacks_is_said_of_that_trial(study) -> None:
-    root = study.finish()
-    file = root / study.planned["compare"][1]["path"] / layout.EVAL_MEASUREMENTS
-    file.write_text(file.read_text().replace("test/", "later/"))
-    table = build.error_table(read_study(root))
-    assert len(table.rows[0].splits["test"].values) == 2
-    assert table.rows[0].n == 3
-    assert table.problems == (
-        "missing: compare/standard/imagenet_vit_jax/trial_2: no column test/accuracy",
-    )
-
-
-def test_references_are_those_of_the_workload(study) -> None:
+def test_references_and_the_papers_cells(hand_made, study) -> None:
     rows = [{"name": "nearest", "train/error": None, "validation/error": 0.02, "test/error": 0.015}]
     study.reference(rows, "stand-in for ImageNet")
     table = table_of(study)
     assert table.reference_note == "stand-in for ImageNet"
     (reference,) = table.references
     assert reference.values == {"train": None, "validation": 0.02, "test": 0.015}
-
-
-def test_the_papers_cells_stand_beside_a_full_study_only(hand_made, study) -> None:
-    assert not table_of(study).is_paper
+    assert not table.is_paper
     full = hand_made(name="full", record={"paper_table": "vit_error"})
-    add_seeds(full, "compare", "laser+per_dim_temp", (0.3,))
-    full.select({"laser+per_dim_temp": 0})
+    for variant in sorted(full.eight_variants):
+        full.add_seeds(variant, (0.3,))
     table = table_of(full)
     assert table.is_paper
-    cell = table.rows[0].splits["validation"].paper
+    assert [row.variant for row in table.rows] == list(full.eight_variants)
+    cell = table.rows[-1].splits["validation"].paper
     assert (cell.value, cell.bold) == (0.2475, False)
 
 
-def test_rows_stand_in_the_papers_order(hand_made) -> None:
+def test_another_baseline_and_options_of_the_command(study, tmp_path) -> None:
+    """LASER is the baseline: Standard's differences are 0.1 0.2 0.3."""
+    root, out = str(study.finish()), tmp_path / "out.csv"
+    options = ["--effect=0.05", "--last=1", "--baseline=laser", f"--out={out}"]
+    assert cli.main(["table", root, *options]) == 0
+    frame = pd.read_csv(out).set_index(["variant", "split"])
+    standard = frame.loc["standard", "test"]
+    assert frame.loc["laser", "test"]["verdict"] == "baseline"
+    assert math.isnan(frame.loc["laser", "test"]["detectable"])
+    assert tuple(standard[["pairs", "test", "interval_method"]]) == (3, "t", "t")
+    assert standard["difference"] == pytest.approx(0.2)
+    assert standard["difference_sd"] == pytest.approx(0.1)
+    assert standard["effect_size"] == pytest.approx(1.128379, abs=1e-6)
+    assert (standard["expected_effect"], int(standard["seeds_needed"])) == (0.05, 34)
+    for wrong in ("--effect=0", "--effect=nan", "--last=0"):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main(["table", root, wrong])
+
+
+def test_published_seeds_are_not_paired(logs) -> None:
+    """Apart, 5 against 5 reach 2 / 252 = 0.0079: a verdict for one variant, not for seven: 7 *
+    2 / 252 = 0.056; 7 * 2 / 924 is below 0.05."""
+    high = [value + 0.2 for value in GOOD]
+    study = logs({"adam": high, "shampoo": GOOD})
+    assert results(build(study), None)["difference"].isna().all()  # none is called standard
+    table = build(study, baseline="adam")
+    comparison = comparison_of(table, "shampoo")
+    assert (comparison.test, comparison.verdict, comparison.seeds) == (
+        *("permutation", "better", "5 v 5"),
+    )
+    assert comparison.smallest_p == pytest.approx(2 / 252)
+    more = build(logs({f"other{k}": GOOD for k in range(6)}), baseline="adam")
+    assert {each.verdict for each in more.comparisons.values()} == {"cannot tell"}
+    assert any("6 seeds" in note for note in table_view.page(more).notes)
+    assert (results(more, None).query("n_baseline > 0")["detectable"] == math.inf).all()
+
+
+def seeds_of(made, standard, laser, states=None):
+    """`states` maps (variant, seed) to a state other than done."""
+    for variant, errors in {"standard": standard, "laser": laser}.items():
+        for seed, error in enumerate(errors):
+            state = (states or {}).get((variant, seed), "done")
+            add_seeds(made, "compare", variant, [error], state=state, first=seed)
+    made.select({"standard": 0, "laser": 0})
+    return table_of(made)
+
+
+def rewrite(made, rows, entry=-1) -> None:
+    """Writes other evaluations of a trial, the last planned unless given."""
+    file = made.root / made.planned["compare"][entry]["path"] / layout.EVAL_MEASUREMENTS
+    file.write_text(made.csv_text(rows))
+
+
+@pytest.mark.parametrize(
+    ("standard", "laser", "lost", "expected"),
+    [
+        (BAD, GOOD, (), "better"),
+        (BAD, GOOD, ("laser",), "cannot tell"),
+        (BAD, GOOD, ("standard",), "better"),
+        (GOOD, BAD, ("laser",), "worse"),
+        (GOOD, BAD, ("standard",), "cannot tell"),
+        (BAD, GOOD, ("laser", "standard"), "cannot tell"),
+    ],
+)
+@pytest.mark.parametrize("state", ["diverged", "failed"])
+def test_a_lost_seed_is_worse_than_any(hand_made, standard, laser, lost, expected, state) -> None:
+    states = {(variant, seed): state for variant in lost for seed in (3, 4)}
+    table = seeds_of(hand_made(), standard, laser, states)
+    comparison = comparison_of(table)
+    assert comparison.p_holm < 0.001
+    assert comparison.verdict == expected
+    assert comparison.withheld == ("lost seeds" if expected == "cannot tell" else "")
+    for name in lost:
+        row = table.by_variant[name]
+        assert (row.n, row.planned, row.lost, row.unfinished) == (3, 5, {state: 2}, 0)
+
+
+def test_lost_seeds_stand_in_the_table_its_frame_and_the_verdict(hand_made) -> None:
+    states = {("laser", 3): "diverged", ("laser", 4): "diverged"}
+    table = seeds_of(hand_made(), BAD, GOOD, states)
+    document = table_view.page(table)
+    assert document.tables[0].frame["n"][1] == "3 of 5 (2 diverged)"
+    assert document.tables[0].frame["Verdict"][1] == "cannot tell (lost seeds)"
+    laser = results(table, None).set_index(["variant", "split"]).loc["laser", "test"]
+    assert tuple(laser[["planned", "lost", "unfinished"]]) == (5, "diverged=2", 0)
+    assert tuple(laser[["verdict", "withheld"]]) == ("cannot tell", "lost seeds")
+    assert sentences.WITHHELD["lost seeds"] in sentences.verdicts(table)[1].sentence
+
+
+def test_unfinished_seeds_are_not_lost(hand_made) -> None:
+    """Neither is one that is done whose file ends before its last step: at 200 of 400."""
     made = hand_made()
-    for variant in sorted(made.eight_variants):
-        add_seeds(made, "compare", variant, (0.3,))
-    made.select(dict.fromkeys(made.eight_variants, 0))
-    assert [row.label for row in table_of(made).rows] == [
-        "Standard",
-        "Standard + temp",
-        "Standard + QK-normalization",
-        "Standard + per-dim temp",
-        "LASER",
-        "LASER + temp",
-        "LASER + QK-normalization",
-        "LASER + per-dim temp",
-    ]
+    states = {("laser", 2): "running", ("laser", 3): "pending"}
+    seeds_of(made, BAD, GOOD, states)
+    rewrite(made, [made.evaluation(200, 0.01)])
+    table = build(read_study(made.root))
+    row = table.rows[1]
+    assert (row.n, row.lost, row.unfinished) == (2, {}, 3)
+    assert row.seeds == "2 of 5 (3 unfinished)"
+    assert set(row.splits["test"].values) == {0, 1}
+    assert sorted(kinds(table)) == ["truncated", "unfinished", "unfinished"]
+
+
+def test_numbers_that_are_not_finite_are_lost(hand_made) -> None:
+    """A step that is finite is chosen; without one the seed is lost, on every split; one whose
+    test alone is not finite is lost there."""
+    made = hand_made()
+    table = seeds_of(made, BAD, [*GOOD[:4], math.nan])
+    assert table.rows[1].n == 5
+    rewrite(made, [made.evaluation(400, math.nan)])
+    table = build(read_study(made.root))
+    assert table.rows[1].lost == {"non-finite": 1}
+    assert comparison_of(table, split="validation").withheld == "lost seeds"
+    rewrite(made, [made.evaluation(400, 0.1, test=math.nan)])
+    table = build(read_study(made.root))
+    assert table.rows[1].splits["test"].non_finite == 1
+    assert comparison_of(table).withheld == "lost seeds"
+    assert comparison_of(table, split="validation").verdict == "better"
+
+
+@pytest.mark.parametrize(("state", "reason"), [("diverged", "diverged"), ("pending", "unfinished")])
+def test_a_variant_of_which_no_seed_has_a_number(hand_made, state, reason) -> None:
+    made = hand_made()
+    made.stages = ("grid",)
+    add_seeds(made, "grid", "standard", (0.2, 0.2, 0.2))
+    for seed in range(3):
+        made.trial("grid", "laser", 0, seed, None, state=state)
+    assert table_of(made).rows[1].seeds == f"0 of 3 (3 {reason})"
+
+
+def test_of_two_trials_of_one_seed_the_first_counts_and_is_named(hand_made) -> None:
+    made = hand_made()
+    made.add_seeds("standard", (0.2,))
+    made.add_seeds("laser", (0.1, 0.9))
+    second = made.planned["compare"][-1]
+    second["seed"] = 0
+    file = made.root / second["path"] / layout.TRIAL
+    layout.write_json(file, layout.read_json(file) | {"seed": 0})
+    table = table_of(made)
+    row = table.rows[1]
+    assert row.n == row.planned == len(row.splits["test"].values) == 1
+    assert row.splits["validation"].values == pytest.approx({0: 0.1})
+    assert kinds(table) == ["duplicated"]
+    assert error_table.first_of_each_seed([]) == []
+
+
+@pytest.mark.parametrize(("step", "withheld"), [(2000, "lengths"), (9600, "")])
+def test_runs_of_different_lengths_are_not_judged(logs, step, withheld) -> None:
+    """By their last errors the one that was at its target in a fifth of the steps is worse."""
+    study = logs({"adam": GOOD, "fast": BAD}, {"adam": 10_000, "fast": step})
+    table = build(study, baseline="adam")
+    comparison = comparison_of(table, "fast")
+    assert comparison.p < 0.01
+    assert comparison.verdict == ("cannot tell" if withheld else "worse")
+    assert comparison.withheld == withheld
+    assert any("2,000" in note for note in table_view.page(table).notes) == bool(withheld)
+
+
+def test_trials_of_ours_with_other_budgets_are_not_judged(hand_made) -> None:
+    made = hand_made()
+    seeds_of(made, BAD, GOOD)
+    for number, entry in enumerate(made.planned["compare"]):
+        if entry["variant"] == "laser":
+            file = made.root / entry["path"] / layout.TRIAL
+            layout.write_json(file, layout.read_json(file) | {"steps": 800})
+            error = 0.1 + entry["seed"] / 1000
+            rewrite(made, [made.evaluation(step, error) for step in (700, 800)], number)
+    assert comparison_of(build(read_study(made.root))).withheld == "lengths"
+
+
+@pytest.fixture
+def curves(hand_made):
+    """Returns two seeds whose last 3 validation errors are 0.1 0.2 0.3 and 0.5 0.3 0.7."""
+    made = hand_made(("standard",))
+    for seed, errors in enumerate(([0.9, 0.1, 0.2, 0.3], [0.05, 0.5, 0.3, 0.7])):
+        rows = [made.evaluation(100 * (k + 1), error) for k, error in enumerate(errors)]
+        made.trial("compare", "standard", 0, seed, rows)
+    made.select({"standard": 0, "laser": 0})
+    return made
+
+
+def last_of(made, split="validation", last=3) -> list[float]:
+    """Returns n, mean, SD over checkpoints and SD over seeds, nan where undefined."""
+    frame = results(table_of(made, last=last), None).set_index(["variant", "split"])
+    names = ["last_n", "last_mean", "last_sd_checkpoints", "last_sd_seeds"]
+    return frame[names].astype(float).loc["standard", split].tolist()
+
+
+def test_last_evaluations_by_hand(curves) -> None:
+    """Seeds' means 0.2 and 0.5, their own sds 0.1 and 0.2; test is 0.01 above. Trials that are not
+    done, have fewer evaluations or one that is not finite do not count."""
+    expected = [2, 0.35, 0.15, 0.3 / math.sqrt(2)]
+    assert last_of(curves) == pytest.approx(expected)
+    assert last_of(curves, "test")[1] == pytest.approx(0.36)
+    assert last_of(curves, last=1)[:3] == pytest.approx([2, 0.5, math.nan], nan_ok=True)
+    assert last_of(curves, last=5) == pytest.approx([0, *[math.nan] * 3], nan_ok=True)
+    for seed, errors, state in (
+        (2, [0.9] * 4, "running"),
+        (3, [0.9] * 4, "diverged"),
+        (4, [0.9, 0.8], "done"),
+        (5, [0.9, 0.9, 0.9, math.nan], "done"),
+    ):
+        steps = range(400 - 100 * (len(errors) - 1), 500, 100)
+        rows = [curves.evaluation(*pair) for pair in zip(steps, errors, strict=True)]
+        curves.trial("compare", "standard", 0, seed, rows, state=state)
+    assert last_of(curves) == pytest.approx(expected)
+    del curves.planned["compare"][1:]
+    assert math.isnan(last_of(curves)[3])
+    for file in curves.root.glob("compare/*/*/*/eval_measurements.csv"):
+        file.write_text(file.read_text().replace("train/", "later/"))
+    assert math.isnan(last_of(curves, "train")[0])

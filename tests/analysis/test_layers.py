@@ -13,17 +13,9 @@ ROOT = floor_plan.ROOT / "analysis"
 IMPORTS: dict[str, tuple[str, ...]] = {
     "render": (),
     "statistics": (),
-    "load/files": (),
-    "load": ("load/files",),
-    "compare": ("statistics", "load/files", "load"),
-    "views/table": ("render", "statistics", "load", "compare"),
-    "views/diagnostics": ("render", "load/files", "load", "compare"),
-    "views/downstream": ("render", "load", "compare"),
-    # `catalog` names its views, and imports one when it is asked for.
-    "views": (
-        *("render", "statistics", "load/files", "load", "compare"),
-        *("views/table", "views/downstream"),
-    ),
+    "load": (),
+    "compare": ("render", "statistics", "load"),
+    "views": ("render", "statistics", "load", "compare"),
 }
 # What computes with JAX is in the other rooms, which leave files behind. Of these rooms we take the
 # format of the files, the rule of selection, the names of variants and what any command line needs,
@@ -93,6 +85,6 @@ def test_a_table_imports_neither_jax_nor_what_draws(study):
         check=True,
     )
     modules = done.stdout.split()
-    assert not {"jax", "flax", "optax", "matplotlib", "jinja2"} & set(modules)
+    assert not {"jax", "flax", "optax", "altair", "jinja2"} & set(modules)
     ours = [name for name in modules if name.split(".")[0] == "analysis"]
     assert len(ours) <= 40, ours

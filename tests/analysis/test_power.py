@@ -1,8 +1,6 @@
 """Power and seeds needed, against statsmodels; what a table says of them."""
 
-import csv
 import functools
-import io
 import math
 import warnings
 
@@ -13,14 +11,12 @@ from hypothesis import strategies as st
 from scipy import special, stats
 from statsmodels.stats.power import TTestIndPower, TTestPower
 
-from analysis.compare import build, sensitivity
-from analysis.compare.error_table import ErrorTable
+from analysis.compare import sensitivity
+from analysis.compare.error_table import ErrorTable, build
+from analysis.compare.frames import results
 from analysis.load import paper
 from analysis.load.studies import read_study
-from analysis.statistics import power
-from analysis.views.table import error_table as table_view
-from analysis.views.table import power as power_view
-from analysis.views.table import tidy_csv
+from analysis.views import table as table_view
 
 ALPHAS = (0.05, 0.05 / 7)
 SHIFTS = (0.0, 1e-6, 0.3, 1, 2, 3, 3.7, 4.5, 5.1, 5.6, 6.2, 6.9, 7.1, 8.5, 12, 20, 36, 41, 60, 300)
@@ -49,7 +45,7 @@ def _integrated(shift: float, degrees: int, alpha: float) -> float:
 def test_power_is_statsmodels_and_the_integral_at_every_point(n) -> None:
     """statsmodels itself gives nan at some shifts above 3.6: there the integral alone decides."""
     for alpha in LEVELS:
-        found = [power.power_at(shift / math.sqrt(n), 1.0, n, alpha) for shift in SHIFTS]
+        found = [sensitivity.power_at(shift / math.sqrt(n), 1.0, n, alpha) for shift in SHIFTS]
         assert np.diff(found).min() >= -1e-12
         if n > 2:  # where the density of s is finite at 0, the sum over nodes is too coarse
             expected = [_integrated(shift, n - 1, alpha) for shift in SHIFTS]
@@ -64,14 +60,14 @@ def test_power_is_statsmodels_and_the_integral_at_every_point(n) -> None:
 
 @pytest.mark.parametrize("ratio", [10, 1e3, 1e6, 1e12, 1e300])
 def test_an_effect_that_is_large_beside_the_noise_needs_few_seeds(ratio) -> None:
-    assert 2 <= power.seeds_needed(ratio, 1.0, 0.05) <= 3
-    assert power.power_at(ratio, 1.0, 10_000, 0.05 / 7) == 1.0
+    assert 2 <= sensitivity.seeds_needed(ratio, 1.0, 0.05) <= 3
+    assert sensitivity.power_at(ratio, 1.0, 10_000, 0.05 / 7) == 1.0
 
 
 @pytest.mark.parametrize(("effect", "alpha"), [(math.nan, 0.05), (1.0, math.nan), (1.0, 3.0)])
 def test_an_undefined_power_is_no_number(effect, alpha) -> None:
-    with pytest.raises(ValueError, match="no power for effect"):
-        power.power_at(effect, 1.0, 5, alpha)
+    with pytest.raises(ValueError, match="effect ="):
+        sensitivity.power_at(effect, 1.0, 5, alpha)
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
@@ -79,23 +75,23 @@ def test_an_undefined_power_is_no_number(effect, alpha) -> None:
 def test_the_detectable_difference_is_statsmodels(n, alpha) -> None:
     """In units of 0.01, to what its solver finds."""
     paired = TTestPower().solve_power(nobs=n, alpha=alpha, power=0.8)
-    assert power.detectable(0.01, n, alpha) == pytest.approx(0.01 * paired, rel=1e-5)
+    assert sensitivity.detectable(0.01, n, alpha) == pytest.approx(0.01 * paired, rel=1e-5)
     unpaired = TTestIndPower().solve_power(nobs1=n, alpha=alpha, power=0.8)
-    assert power.detectable(0.01, n, alpha, paired=False) == pytest.approx(
+    assert sensitivity.detectable(0.01, n, alpha, paired=False) == pytest.approx(
         0.01 * unpaired, rel=1e-5
     )
 
 
 def test_power_of_groups_of_unequal_size_is_statsmodels() -> None:
     expected = TTestIndPower().power(1.5, nobs1=4, alpha=0.05, ratio=7 / 4)
-    found = power.power_at(1.5, 1.0, 4, 0.05, paired=False, n_baseline=7)
+    found = sensitivity.power_at(1.5, 1.0, 4, 0.05, paired=False, n_baseline=7)
     assert found == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("paired", [True, False])
 @pytest.mark.parametrize("effect", [0.0005, 0.0007, 0.001, 0.002, 0.004, 0.01, 0.03])
 def test_seeds_needed_are_the_least_that_statsmodels_finds_enough(effect, paired) -> None:
-    seeds = power.seeds_needed(effect, 0.01, 0.05 / 7, paired=paired)
+    seeds = sensitivity.seeds_needed(effect, 0.01, 0.05 / 7, paired=paired)
 
     def reached(n: int) -> float:
         if paired:
@@ -109,31 +105,31 @@ def test_seeds_needed_are_the_least_that_statsmodels_finds_enough(effect, paired
 @settings(deadline=None, max_examples=50)
 @given(st.floats(0.2, 10), st.floats(1e-4, 10), st.booleans())
 def test_as_many_seeds_as_are_needed_detect_the_effect(ratio, sd, paired) -> None:
-    seeds = power.seeds_needed(ratio * sd, sd, 0.05, paired=paired)
-    assert power.detectable(sd, seeds, 0.05, paired=paired) <= ratio * sd * (1 + 1e-9)
+    seeds = sensitivity.seeds_needed(ratio * sd, sd, 0.05, paired=paired)
+    assert sensitivity.detectable(sd, seeds, 0.05, paired=paired) <= ratio * sd * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize("alpha", [0.05, 0.05 / 40])
 def test_few_seeds_and_small_alphas_have_a_number(n, alpha) -> None:
-    found = power.detectable(1.0, n, alpha)
-    assert power.power_at(found, 1.0, n, alpha) == pytest.approx(0.8)
+    found = sensitivity.detectable(1.0, n, alpha)
+    assert sensitivity.power_at(found, 1.0, n, alpha) == pytest.approx(0.8)
 
 
 def test_what_has_no_power_is_refused() -> None:
-    with pytest.raises(ValueError, match="n > 1 seeds"):
-        power.power_at(1.0, 1.0, 1, 0.05)
-    with pytest.raises(ValueError, match="sd > 0"):
-        power.detectable(0.0, 3, 0.05)
-    with pytest.raises(ValueError, match="no number of seeds finds a difference of 0"):
-        power.seeds_needed(0.0, 1.0, 0.05)
+    with pytest.raises(ValueError, match="n = 1"):
+        sensitivity.power_at(1.0, 1.0, 1, 0.05)
+    with pytest.raises(ValueError, match="sd"):
+        sensitivity.detectable(0.0, 3, 0.05)
+    with pytest.raises(ValueError, match=r"0\.0"):
+        sensitivity.seeds_needed(0.0, 1.0, 0.05)
 
 
 @pytest.mark.parametrize("paired", [True, False])
 @pytest.mark.parametrize("sd", [1e4, 1e9, 1e200])
 def test_more_seeds_than_anybody_trains_are_not_counted(sd, paired) -> None:
-    assert power.seeds_needed(0.1, sd, 0.05, paired=paired) is None
-    assert power.seeds_needed(sd, sd, 0.05, paired=paired) > 5
+    assert sensitivity.seeds_needed(0.1, sd, 0.05, paired=paired) is None
+    assert sensitivity.seeds_needed(sd, sd, 0.05, paired=paired) > 5
 
 
 @pytest.mark.parametrize("blown", [1e6, 1e9, 1e12])
@@ -144,14 +140,19 @@ def test_a_loss_that_blew_up_needs_more_seeds_than_are_counted(hand_made, blown)
             made.trial("compare", variant, 0, seed, [made.measured(400, "loss", loss)])
     made.select({"standard": 0, "laser": 0})
     table = table_of(made)
-    assert power_view.page(table, 0.1).tables[0].sections[0][0][-1].text == "> 10,000"
     expected = sensitivity.expected(table, "test", 0.1)
     assert sensitivity.of_table(table, "test", expected)["laser"].seeds == math.inf
-    assert "takes > 10,000 seeds" in power_view.sentence(table)
+    assert power_table(table, 0.1).texts().iloc[0].iloc[-1] == "> 10,000"
 
 
 def table_of(made) -> ErrorTable:
-    return build.error_table(read_study(made.finish()))
+    return build(read_study(made.finish()))
+
+
+def power_table(table: ErrorTable, effect: float | None = None):
+    """The table of the power analysis, the only one with a column of seeds needed."""
+    tables = table_view.page(table, effect, details=True).tables
+    return next(each for each in tables if "Seeds\nneeded" in each.frame)
 
 
 def test_a_study_of_the_papers_table_is_asked_for_its_difference(hand_made) -> None:
@@ -160,19 +161,16 @@ def test_a_study_of_the_papers_table_is_asked_for_its_difference(hand_made) -> N
     made.add_seeds("standard", (0.3, 0.5, 0.7))
     made.add_seeds("laser", (0.2, 0.3, 0.4))
     expected = sensitivity.expected(table_of(made), "test")
-    assert expected.sizes == pytest.approx({"laser": 0.0156})
+    assert expected == pytest.approx({"laser": 0.0156})
     told = sensitivity.of_table(table_of(made), "test", expected)["laser"]
-    assert (told.n, told.alpha, told.degrees) == ("3", 0.05, 2)
-    assert told.sd == pytest.approx(0.1)
-    assert told.seeds == power.seeds_needed(0.0156, 0.1, 0.05)
-    assert told.detectable == pytest.approx(power.detectable(0.1, 3, 0.05))
+    assert told.seeds == sensitivity.seeds_needed(0.0156, 0.1, 0.05)
+    assert told.detectable == pytest.approx(sensitivity.detectable(0.1, 3, 0.05))
 
 
 def test_another_study_is_asked_for_the_relative_difference(study) -> None:
     """On validation 0.2417 / 0.2532 - 1 of the baseline's median, 0.5."""
     expected = sensitivity.expected(table_of(study), "validation")
-    assert expected.sizes == pytest.approx({"laser": 0.5 * (1 - 0.2417 / 0.2532)})
-    assert "validation of imagenet_vit, 0.2532 to LASER 0.2417" in expected.source
+    assert expected == pytest.approx({"laser": 0.5 * (1 - 0.2417 / 0.2532)})
 
 
 @pytest.mark.parametrize(
@@ -191,19 +189,24 @@ def test_each_domain_has_its_own_relative_difference(hand_made, workload, metric
         made.trial("compare", variant, 0, 0, [row])
     made.select({"standard": 0, "laser": 0})
     found = sensitivity.expected(table_of(made), "validation")
-    assert found.sizes == ({} if math.isnan(share) else pytest.approx({"laser": 0.4 * share}))
-    assert ("give one with --effect" in found.source) == math.isnan(share)
+    assert found == ({} if math.isnan(share) else pytest.approx({"laser": 0.4 * share}))
 
 
 def test_the_effect_may_be_given(study) -> None:
-    grid = power_view.page(table_of(study), 0.05).tables[0]
-    needed = power.seeds_needed(0.05, 0.1, 0.05)
-    assert [cell.text for cell in grid.sections[0][0]] == [
-        "LASER", "3", "0.1000", f"{power.detectable(0.1, 3, 0.05):.4f}", "0.0500", str(needed),
-    ]  # fmt: skip
+    needed = sensitivity.seeds_needed(0.05, 0.1, 0.05)
+    assert power_table(table_of(study), 0.05).texts().iloc[0].tolist() == [
+        *(
+            "LASER",
+            "3",
+            "0.1000",
+            f"{sensitivity.detectable(0.1, 3, 0.05):.4f}",
+            "0.0500",
+            str(needed),
+        )
+    ]
     for effect in (0.0, -0.05, 1.5, math.nan, math.inf):
-        with pytest.raises(ValueError, match="--effect=.* above 0 and at most 1"):
-            power_view.page(table_of(study), effect)
+        with pytest.raises(ValueError, match="--effect="):
+            table_view.page(table_of(study), effect)
 
 
 def test_each_variant_is_asked_for_the_effect_that_the_paper_prints_of_it(hand_made) -> None:
@@ -215,12 +218,12 @@ def test_each_variant_is_asked_for_the_effect_that_the_paper_prints_of_it(hand_m
     made = hand_made(names, record={"paper_table": "vit_error"})
     for name in names:
         made.add_seeds(name, (0.5, 0.52, 0.51))
-    found = sensitivity.expected(table_of(made), "test").sizes
+    found = sensitivity.expected(table_of(made), "test")
     own = {name: abs(cells[name] - cells["standard"]) for name in names[1:]}
     assert found == pytest.approx(own)
     assert len({round(size, 4) for size in found.values()}) == 2
     made.config["baseline"] = "laser"
-    other = sensitivity.expected(table_of(made), "test").sizes
+    other = sensitivity.expected(table_of(made), "test")
     assert other["standard+temp"] == pytest.approx(abs(cells["standard+temp"] - cells["laser"]))
 
 
@@ -230,41 +233,20 @@ def test_the_papers_effect_is_asked_of_its_variants_alone(hand_made) -> None:
     for rank, name in enumerate(names):
         made.add_seeds(name, (0.3 + 0.01 * rank, 0.32, 0.31))
     table = table_of(made)
-    document = power_view.page(table)
-    asked = {
-        row[0].text: [cell.text for cell in row[-2:]] for row in document.tables[0].sections[0]
-    }
-    others = ("Diff", "mine", "LASER + QK-normalization + temp")
-    assert all(asked[label] == ["–", "–"] for label in others)
-    assert {label for label, texts in asked.items() if "–" not in texts} == {
-        "LASER", "LASER + QK-normalization",
-    }  # fmt: skip
-    (note,) = (note for note in document.notes if note.startswith("Not in the paper"))
-    assert all(label in note for label in others)
-    lines = csv.DictReader(io.StringIO(tidy_csv.to_csv(table)))
-    blank = {line["variant"] for line in lines if not line["expected_effect"]}
-    assert blank == {"standard", "diff", "mine", "laser+qk_norm+temp"}
-    given = power_view.page(table, 0.01).tables[0].sections[0]
-    assert all(row[-2].text == "0.0100" and row[-1].text != "–" for row in given)
+    frame = results(table, None)
+    asked = set(frame["variant"][frame["expected_effect"].notna()])
+    assert asked == set(frame["variant"][frame["seeds_needed"].notna()])
+    assert asked == {"laser", "laser+qk_norm"}
+    given = results(table, 0.01).dropna(subset="seeds_needed")
+    assert set(given["variant"]) == set(names[1:])
+    assert set(given["expected_effect"]) == {0.01}
 
 
-def test_of_one_seed_nothing_can_be_said(hand_made) -> None:
+def test_one_seed_or_no_comparison_has_no_power(hand_made) -> None:
     made = hand_made()
-    for variant in ("standard", "laser"):
-        made.add_seeds(variant, (0.3,))
-    document = table_view.page(table_of(made))
-    grid = next(each for each in document.tables if each.caption.startswith("What these seeds"))
-    assert [cell.text for cell in grid.sections[0][0]][2:4] == ["–", "–"]
-    assert not any("Holm" in note or "corrected" in note for note in document.notes)
-    assert not any("0.05" in note or "Bold" in note for note in document.notes)
-    assert not any(
-        cell.bold for row in document.tables[0].sections for line in row for cell in line
-    )
-    assert any("no sd, so nothing can be said" in note for note in document.notes)
-    assert any("n = 1: one seed has no spread, so no interval" in note for note in document.notes)
-
-
-def test_without_a_comparison_there_is_no_such_grid(hand_made) -> None:
-    made = hand_made(("laser",))
-    made.add_seeds("laser", (0.2, 0.3))
-    assert power_view.page(table_of(made)).tables == ()
+    made.add_seeds("laser", (0.3,))
+    assert len(table_view.page(table_of(made), details=True).tables) == 2
+    made.add_seeds("standard", (0.3,))
+    assert power_table(table_of(made)).texts().iloc[0].tolist()[2:4] == ["–", "–"]
+    verdicts, *_ = table_view.page(table_of(made)).tables
+    assert not any(any(marks) for marks in verdicts.bold.values())

@@ -1,19 +1,22 @@
 """What validation chooses."""
 
+import dataclasses
 import json
 import math
 import pathlib
+import re
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.load import selection
-from analysis.load.metrics import MissingMetricError
+from analysis.load import metrics, selection
 from analysis.load.records import Run, StudyRuns
 from sweeps.records import layout, measurements
 from sweeps.study import selection as rule
+
+ACCURACY = metrics.get("accuracy")
 
 
 def run_of(values, column="validation/accuracy", point=0, seed=0, state="done", **more) -> Run:
@@ -36,43 +39,37 @@ def run_of(values, column="validation/accuracy", point=0, seed=0, state="done", 
     )
 
 
-def test_the_best_step_is_the_first_of_the_highest_accuracies() -> None:
-    row = selection.best_step(run_of([0.1, 0.7, 0.3, 0.7]))
-    assert row == {"global_step": 200, "validation/accuracy": 0.7}
-    assert isinstance(row["global_step"], int)
-
-
-def test_of_a_word_error_rate_the_lowest_is_best() -> None:
-    assert selection.best_step(run_of([0.9, 0.2, 0.2], "validation/wer"))["global_step"] == 200
+@pytest.mark.parametrize(
+    ("values", "column", "step"),
+    [
+        ([0.1, 0.7, 0.3, 0.7], "validation/accuracy", 200),  # the first of the highest
+        ([0.9, 0.2, 0.2], "validation/wer", 200),  # the first of the lowest
+        ([math.nan, math.inf, 0.2, math.nan], "validation/accuracy", 300),
+        ([], "validation/accuracy", None),
+        ([math.nan, math.nan], "validation/accuracy", None),
+    ],
+)
+def test_the_best_step_is_the_first_of_the_best_finite_ones(values, column, step) -> None:
+    row = selection.best_step(run_of(values, column), metrics.get(column))
+    assert (row and row["global_step"]) == step
+    assert row is None or isinstance(row["global_step"], int)
 
 
 def test_test_and_train_choose_nothing() -> None:
     more = {"test/accuracy": [0.9, 0.1], "train/accuracy": [0.9, 0.1]}
-    row = selection.best_step(run_of([0.3, 0.4], **more))
+    row = selection.best_step(run_of([0.3, 0.4], **more), ACCURACY)
     assert (row["global_step"], row["test/accuracy"]) == (200, 0.1)
 
 
-def test_evaluations_that_are_not_finite_are_left_out() -> None:
-    assert selection.best_step(run_of([math.nan, math.inf, 0.2, math.nan]))["global_step"] == 300
-
-
-@pytest.mark.parametrize("values", [[], [math.nan, math.nan]])
-def test_without_a_finite_evaluation_there_is_no_best_step(values) -> None:
-    assert selection.best_step(run_of(values)) is None
-
-
-def test_a_missing_column_is_said_by_name() -> None:
-    with pytest.raises(MissingMetricError) as raised:
-        selection.best_step(run_of([0.5]), "wer")
-    assert str(raised.value) == (
-        "tune/standard/imagenet_vit_jax/trial_1/eval_measurements.csv: no column validation/wer; "
-        "it has validation/accuracy"
-    )
+def test_a_missing_column_is_named_with_its_file() -> None:
+    text = metrics.get("wer").missing(run_of([0.5]), "validation")
+    assert re.search(r"eval_measurements.csv.*validation/wer.*validation/accuracy", text)
+    assert selection.best_step(run_of([0.5]), metrics.get("wer")) is None
 
 
 def test_error_and_accuracy_choose_the_same_step() -> None:
     run = run_of([0.1, 0.7, 0.3])
-    assert selection.best_step(run, "error") == selection.best_step(run, "validation/accuracy")
+    assert selection.best_step(run, metrics.get("error")) == selection.best_step(run, ACCURACY)
 
 
 def test_the_best_point_has_the_best_median_over_seeds() -> None:
@@ -83,19 +80,21 @@ def test_the_best_point_has_the_best_median_over_seeds() -> None:
         for point, values in accuracies.items()
         for seed, value in enumerate(values)
     ]
-    assert selection.best_point(runs) == 1
+    assert selection.best_point(runs, ACCURACY) == 1
 
 
 def test_equal_points_go_to_the_lower_index() -> None:
     runs = [run_of([0.5], point=point) for point in (3, 1, 2)]
-    assert selection.best_point(runs) == 1
+    assert selection.best_point(runs, ACCURACY) == 1
 
 
-@pytest.mark.parametrize("state", ["diverged", "failed", "running", "pending"])
+@pytest.mark.parametrize("state", ["diverged", "failed", "running", "pending", "cut"])
 def test_a_trial_that_is_not_done_is_never_chosen(state) -> None:
     runs = [run_of([0.9], point=0, state=state), run_of([0.2], point=1)]
-    assert selection.best_point(runs) == 1
-    assert selection.best_point(runs[:1]) is None
+    if state == "cut":
+        runs[0] = dataclasses.replace(runs[1], point=0, state="done", ends_early=True)
+    assert selection.best_point(runs, ACCURACY) == 1
+    assert selection.best_point(runs[:1], ACCURACY) is None
 
 
 # Values of a point's seeds ("diverged" and "failed" are lost, as is nan), and the point that the
@@ -131,30 +130,31 @@ def test_a_lost_seed_counts_as_the_worst_for_the_driver_too(seeds, chosen, mode,
             row = {"kind": "eval", "global_step": 1, column: number}
             (attempt / measurements.FILE).write_text(json.dumps(row) + "\n")
             found.setdefault(point, []).append(rule.trial_value(trial, column, mode))
-    assert selection.best_point(runs) == chosen
+    assert selection.best_point(runs, metrics.get(column)) == chosen
     assert rule.best_point(found, mode) == chosen
 
 
 def test_a_point_without_a_rival_stands_for_its_variant() -> None:
     """Nothing is chosen then; how many seeds were lost is said beside its numbers."""
     runs = [run_of([0.9]), run_of([0.9], seed=1, state="diverged")]
-    assert selection.best_point(runs) is None
+    assert selection.best_point(runs, ACCURACY) is None
     only = StudyRuns("one", {}, tuple(runs), (), pathlib.Path("one"))
     assert selection.chosen_point(only, "tune", "standard") == 0
 
 
 def test_nothing_to_choose_from() -> None:
-    assert selection.best_point([]) is None
-    assert selection.best_point([run_of([math.nan])]) is None
+    assert selection.best_point([], ACCURACY) is None
+    assert selection.best_point([run_of([math.nan])], ACCURACY) is None
 
 
 @settings(deadline=None)
 @given(st.lists(st.floats(0, 1) | st.just(math.nan), min_size=1, max_size=20))
 def test_no_evaluation_beats_the_best_and_none_before_equals_it(values) -> None:
-    index = selection.best_index(run_of(values))
+    row = selection.best_step(run_of(values), ACCURACY)
     finite = [value for value in values if not math.isnan(value)]
     if not finite:
-        assert index is None
+        assert row is None
         return
+    index = row["global_step"] // 100 - 1
     assert values[index] == max(finite)
     assert max(finite) not in values[:index]

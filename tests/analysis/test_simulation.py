@@ -11,8 +11,7 @@ import re
 import numpy as np
 import pytest
 
-from analysis.statistics import comparisons, intervals
-from analysis.views.table import notes as comparison_notes
+from analysis.statistics import comparisons
 from tests.analysis import simulation
 from tests.analysis.simulation import Design
 
@@ -73,13 +72,15 @@ def test_seeds_of_unequal_spread_give_no_more_verdicts(n, m, spread, variants) -
     assert simulation.false_positives(rng, design, UNPAIRED_RUNS) <= bound
 
 
-@pytest.mark.parametrize(("n", "m", "variants"), [(2, 8, 1), (3, 9, 1), (3, 9, 5)])
-def test_few_seeds_against_more_are_told_apart_as_often_as_the_notes_say(n, m, variants) -> None:
+@pytest.mark.parametrize(
+    ("n", "m", "variants", "stated"), [(2, 8, 1, 0.08), (3, 9, 1, 0.07), (3, 9, 5, 0.10)]
+)
+def test_few_seeds_against_more_are_told_apart_as_often_as_the_page_says(
+    n, m, variants, stated
+) -> None:
+    """Where their sds differ by a factor of 4, about the worst ratio (docs/analysis.md)."""
     design = Design(n, paired=False, variants=variants, n_baseline=m, spread=4.0)
     share = simulation.false_positives(np.random.default_rng(10), design, 1_500)
-    family = variants == comparison_notes.FAMILY
-    few = comparison_notes.TOLD_OF_FEW[f"{n} v {m}"]
-    stated = comparison_notes.TOLD_OF_FAMILY if family else few
     assert abs(share - stated) <= simulation.monte_carlo_error(stated, 1_500)
 
 
@@ -120,14 +121,6 @@ def test_the_permutation_test_finds_it_nearly_as_often() -> None:
     share = simulation.power_reached(np.random.default_rng(6), design, 1_000)
     error = simulation.monte_carlo_error(0.8, 1_000)
     assert 0.8 - error <= share <= 0.8 + error
-
-
-@pytest.mark.parametrize("n", [3, 10])
-def test_the_bootstraps_coverage_is_what_the_note_says(n) -> None:
-    runs = 500
-    share = simulation.coverage_of_mean(np.random.default_rng([7, n]), Design(n), runs, "BCa")
-    stated = intervals.COVERAGE[n]
-    assert abs(share - stated) <= simulation.monte_carlo_error(stated, runs) + 0.005
 
 
 @pytest.mark.parametrize("paired", [True, False])

@@ -1,6 +1,5 @@
 """A directory with several workloads or studies: one table each, by its workload's target."""
 
-import dataclasses
 import pathlib
 import re
 import shutil
@@ -8,14 +7,11 @@ import shutil
 import pytest
 
 from analysis import cli
-from analysis.compare import build
+from analysis.compare.error_table import build
 from analysis.load import studies
+from analysis.load.records import StudyRuns
 from analysis.load.studies import NotAStudyError, read_each, read_study
 
-LOGS = pathlib.Path(__file__).resolve().parents[2].parent / "shared" / "algoperf_logs" / "baseline"
-needs_logs = pytest.mark.skipif(
-    not LOGS.is_dir(), reason="AlgoPerf's published logs are not beside the repository"
-)
 DOMAINS = {"digits_vit": "accuracy", "pydoc_lm": "loss", "spoken_digits_conformer": "wer"}
 
 
@@ -31,21 +27,11 @@ def experiments(hand_made) -> pathlib.Path:
 
 
 def test_a_directory_of_studies_gives_each_with_its_own_metric(experiments) -> None:
-    tables = [build.error_table(study) for study in read_each(experiments)]
+    tables = [build(study) for study in read_each(experiments)]
     assert [(table.workload, table.metric.name) for table in tables] == [
         ("digits_vit", "error"),
         ("pydoc_lm", "loss"),
         ("spoken_digits_conformer", "wer"),
-    ]
-
-
-def test_the_command_prints_one_table_each(experiments, capsys) -> None:
-    assert cli.main(["table", str(experiments), "--format=markdown"]) == 0
-    titles = [line for line in capsys.readouterr().out.splitlines() if line.startswith("**")]
-    assert titles == [
-        "**digits_vit_demo: error on digits_vit, stage compare**",
-        "**pydoc_lm_demo: loss on pydoc_lm, stage compare**",
-        "**spoken_digits_conformer_demo: WER on spoken_digits_conformer, stage compare**",
     ]
 
 
@@ -56,12 +42,6 @@ def test_csv_of_several_has_one_header(experiments, capsys) -> None:
     assert [line.split(",")[1] for line in lines] == [name for name in DOMAINS for _ in range(3)]
 
 
-def test_plots_of_several_have_a_directory_each(experiments, tmp_path, capsys) -> None:
-    assert cli.main(["plots", str(experiments), "--out", str(tmp_path / "out")]) == 0
-    found = sorted(path.parent.name for path in tmp_path.glob("out/*/errors.png"))
-    assert found == [f"{workload}_demo" for workload in DOMAINS]
-
-
 def test_one_study_with_two_workloads_is_two(hand_made) -> None:
     """Each keeps its own trials, problems and target; nothing else of the other."""
     made = hand_made(workload="digits_vit")
@@ -70,12 +50,12 @@ def test_one_study_with_two_workloads_is_two(hand_made) -> None:
     made.workload, made.metric = "pydoc_lm", "loss"
     made.trial("compare", "standard", 0, 0, [made.measured(400, "loss", 4.0)])
     made.trial("compare", "standard", 0, 1, None, state="failed", reason="out of memory")
-    digits, text = (build.error_table(study) for study in read_each(made.finish()))
+    digits, text = (build(study) for study in read_each(made.finish()))
     assert (digits.workload, digits.metric.name, digits.problems) == ("digits_vit", "error", ())
     assert digits.rows[0].splits["validation"].values == {0: 0.25}
     assert (text.workload, text.metric.name) == ("pydoc_lm", "loss")
     assert text.rows[0].splits["validation"].values == {0: 4.0}
-    assert [problem.split(": ")[0] for problem in text.problems] == ["failed"]
+    assert [str(problem).split(": ")[0] for problem in text.problems] == ["failed"]
 
 
 def test_plots_of_two_workloads_of_one_study_have_a_directory_each(hand_made) -> None:
@@ -86,29 +66,30 @@ def test_plots_of_two_workloads_of_one_study_have_a_directory_each(hand_made) ->
     made.select({"standard": 0})
     root = made.finish()
     assert cli.main(["plots", str(root)]) == 0
-    found = sorted(path.parent.name for path in root.glob("plots/*/errors.png"))
+    found = sorted(path.parent.name for path in root.glob("plots/*/effects.png"))
     assert found == ["digits_vit", "imagenet_vit"]
 
 
-def test_a_directory_of_nothing_is_refused(tmp_path) -> None:
-    with pytest.raises(NotAStudyError, match="looked for study.json"):
-        read_each(tmp_path)
-
-
-@needs_logs
-def test_algoperfs_logs_give_a_table_of_error_and_one_of_wer() -> None:
-    """The best of five points by the median over five studies: its validation medians are those
-    of `listing.medians` (test_published_logs.py)."""
-    vit, conformer = (build.error_table(study) for study in read_each(LOGS))
-    assert (vit.workload, vit.metric.name) == ("imagenet_vit", "error")
-    assert (conformer.workload, conformer.metric.name) == ("librispeech_conformer", "wer")
-    for table, point, median in ((vit, 2, 0.2168), (conformer, 3, 0.08148)):
-        (row,) = table.rows
-        assert (row.variant, row.point, row.n) == ("baseline", point, 5)
-        assert row.splits["validation"].summary.median == pytest.approx(median, abs=5e-5)
-        assert not table.has_baseline
-        assert table.problems == ()
-    assert conformer.rows[0].splits["test"].summary.median < 0.06
+@pytest.mark.parametrize(
+    ("made", "given", "says"),
+    [
+        ("", "nowhere", "nowhere"),
+        ("a/notes.txt", "a/notes.txt", "notes.txt"),
+        ("a/study.csv", "a", "study.csv"),
+        ("l/deep/study.json", "l", "deep"),
+        ("l/external/adam/study_0/w_jax/trial_1/x", "l", "external"),
+        ("adam/study_0/w_jax/trial_1/x", "adam/study_0/w_jax/trial_1", "adam: give that"),
+        ("tiny/study.json", "tiny/compare", "tiny: give that"),
+    ],
+)
+def test_a_directory_without_a_study_says_what_to_give(tmp_path, made, given, says) -> None:
+    """The study above it, or those further down, or what it holds."""
+    path = tmp_path / (made or "x")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{}")
+    (tmp_path / "tiny/compare").mkdir(parents=True, exist_ok=True)
+    with pytest.raises(NotAStudyError, match=says):
+        read_study(tmp_path / given)
 
 
 LOG = "global_step,validation/wer,accumulated_submission_time\n1,0.5,2\n2,0.25,4.5\n"
@@ -119,27 +100,28 @@ def write_log(root: pathlib.Path, name: str, text: str = LOG) -> None:
     (root / name / "eval_measurements.csv").write_text(text)
 
 
+def beside(study: StudyRuns) -> list[str]:
+    """Returns the names of what is not read."""
+    return [problem.trial for problem in study.left_out]
+
+
 def test_a_damaged_study_does_not_take_the_good_ones_along(experiments, capsys) -> None:
     """The last one's record is cut: named on stderr and below the first table."""
     path = experiments / "spoken_digits_conformer_demo" / "study.json"
     path.write_text(path.read_text()[:40])
     studies = read_each(experiments)
     assert [study.workload for study in studies] == ["digits_vit", "pydoc_lm"]
-    (named,) = studies[0].beside
-    assert named.startswith("left out: spoken_digits_conformer_demo: ")
-    assert named in build.error_table(studies[0]).problems
-    assert cli.main(["table", str(experiments)]) == 0
-    assert "left out: spoken_digits_conformer_demo: " in capsys.readouterr().err
-    assert cli.main(["table", str(experiments), "--format=csv"]) == 0
-    assert capsys.readouterr().err.count("left out: spoken_digits_conformer_demo: ") == 1
-    assert cli.main(["report", str(experiments)]) == 0
-    assert "left out: spoken_digits_conformer_demo: " in (experiments / "report.html").read_text()
+    assert beside(studies[0]) == ["spoken_digits_conformer_demo"]
+    assert set(studies[0].left_out) <= set(build(studies[0]).problems)
+    for command in (["table"], ["table", "--format=csv"]):
+        assert cli.main([command[0], str(experiments), *command[1:]]) == 0
+        assert "spoken_digits_conformer_demo" in capsys.readouterr().err
 
 
 def test_where_every_study_is_damaged_all_are_named(experiments) -> None:
     for path in experiments.glob("*/study.json"):
         path.write_text("{")
-    with pytest.raises(NotAStudyError, match=r"digits_vit_demo: .*pydoc_lm_demo: "):
+    with pytest.raises(NotAStudyError, match=r"(?s)digits_vit_demo.*pydoc_lm_demo"):
         read_each(experiments)
 
 
@@ -147,25 +129,24 @@ def test_logs_beside_studies_are_read_with_them(experiments) -> None:
     write_log(experiments, "adam/study_0/w_jax/trial_1")
     studies = read_each(experiments)
     assert [study.workload for study in studies] == [*DOMAINS, "w"]
-    assert studies[0].beside == ()
     assert (studies[-1].published, studies[-1].runs[0].variant) == (True, "adam")
+    assert beside(studies[0]) == []
+    assert beside(read_study(experiments)) == [f"{workload}_demo" for workload in DOMAINS]
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    "name",
     [
-        ("old/grid/trials.json", "old: no study here: .*study.json was lost or not copied"),
-        ("old/b/wmt_jax/c/eval_measurements.csv", "old: no study here: .*found b/wmt_jax/c"),
-        ("old/more/study.json", r"old: no study here: .*one of these in it: more"),
-        ("old/logs/adam/study_0/w_jax/trial_1/eval_measurements.csv", "old: .* in it: logs"),
+        "old/grid/trials.json",
+        "old/more/study.json",
+        "old/adam/study_0/w_jax/trial_1/eval_measurements.csv",
     ],
 )
-def test_what_lies_beside_studies_and_is_none_is_named(experiments, name, says) -> None:
+def test_what_lies_beside_studies_and_is_none_is_named(experiments, name) -> None:
     (experiments / name).parent.mkdir(parents=True)
     (experiments / name).write_text("{}")
     (experiments / "plots").mkdir()
-    (named,) = read_each(experiments)[0].beside
-    assert re.match(f"left out: {says}", named)
+    assert beside(read_each(experiments)[0]) == ["old"]
 
 
 COMPANIONS = (".snapshot", ".ipynb_checkpoints", "@eaDir", "._tiny", ".tiny.x1Y2z3", ".Trash-1000")
@@ -192,52 +173,19 @@ def test_what_systems_lay_beside_logs_is_no_submission(tmp_path, name) -> None:
     assert after.problems == before.problems
 
 
-def test_studies_beside_logs_are_named_by_runs(experiments, capsys) -> None:
-    write_log(experiments, "adam/study_0/w_jax/trial_1")
-    assert cli.main(["runs", str(experiments)]) == 1
-    printed = capsys.readouterr().out
-    for workload in DOMAINS:
-        assert f"left out: {workload}_demo: a study of its own beside AlgoPerf's logs" in printed
-
-
-def test_a_copy_of_a_study_is_named(experiments) -> None:
-    """Its times are those of the other: no second run has the same to the last digit."""
-    for name in ("one", "two"):
-        shutil.copytree(experiments / "digits_vit_demo", experiments / name)
-    assert read_each(experiments)[0].beside == ()
-    for name in ("one", "two"):
-        (trial,) = (experiments / name).glob("compare/*/*/trial_1")
-        (trial / "eval_measurements.csv").write_text(LOG)
-    (named,) = read_each(experiments)[0].beside
-    assert named.startswith("duplicated: compare/standard/digits_vit_jax/trial_1/eval_measurements")
-
-
-def test_studies_of_one_name_are_told_apart_everywhere(hand_made, parse_page, capsys) -> None:
-    """In tables, in a report's headings, links and figures, and in scaling's titles."""
+def test_studies_of_one_name_are_told_apart(hand_made) -> None:
     roots = []
     for name in ("first", "second"):
         made = hand_made(name=name)
         made.config["name"] = "tiny"
         made.add_seeds("standard", (0.3, 0.4))
-        made.add_seeds("laser", (0.2, 0.3))
         roots.append(made.finish())
-    experiments = roots[0].parent
-    assert [study.name for study in read_each(experiments)] == ["tiny (first)", "tiny (second)"]
+    names = [study.name for study in read_each(roots[0].parent)]
+    assert names == [f"tiny ({root})" for root in roots]
     assert [study.name for study in read_each(roots[0])] == ["tiny"]
-    assert cli.main(["report", str(experiments), f"--out={experiments / 'r.html'}"]) == 0
-    page = parse_page((experiments / "r.html").read_text(encoding="utf-8"))
-    for name in ("tiny (first)", "tiny (second)"):
-        headings = [words for words in page.words if words.startswith(f"{name}: Error on")]
-        assert len(headings) == 2  # the link and what it leads to
-    assert len({link["href"] for link in page.of("a")}) == 2
-    assert "tiny: Error on imagenet_vit" not in page.words
 
 
-def test_as_much_of_a_path_is_named_as_tells_studies_apart(study, tmp_path) -> None:
-    """x/deep and y/deep end alike; a directory that is read twice is one study."""
-    root = study.finish()
-    made = read_study(root)
-    others = [dataclasses.replace(made, directory=tmp_path / place / "deep") for place in "xy"]
-    names = [each.name for each in studies.distinguished([*others, others[0]])]
-    assert names == ["tiny (x/deep)", "tiny (y/deep)", "tiny (x/deep)"]
-    assert studies.distinguished([made, made]) == (made, made)
+def test_a_study_that_is_given_twice_is_refused(study) -> None:
+    made = read_study(study.finish())
+    with pytest.raises(ValueError, match=re.escape(str(made.directory))):
+        studies.distinguished([made, made])

@@ -1,22 +1,22 @@
 """Several studies at once: statistics over runs and tasks, and the page that sums studies up."""
 
-import csv
-import dataclasses
 import io
 import math
+import pathlib
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
 from analysis import cli
-from analysis.compare import build, summary
+from analysis.compare import error_table, summary
+from analysis.load.records import TIME
 from analysis.load.studies import read_each
-from analysis.load.targets import TIME
+from analysis.render import charts
 from analysis.statistics import across, comparisons
+from analysis.statistics.comparisons import Comparison
 from analysis.views import summary as view
-from analysis.views import verdicts
-from analysis.views.table import notes as table_notes
 
 NAN = math.nan
 
@@ -75,14 +75,15 @@ def test_statistics_take_many_resamples_at_once() -> None:
 
 def test_the_mean_effect_by_hand() -> None:
     """Two tasks of 5 pairs, g = 1.5 and 0.5: J(4)² = 2/π · ... = 0.6366, v / (v - 2) = 2."""
-    found = across.mean_effect([1.5, 0.5], [5, 5], [4, 4])
+    five = Comparison(pairs=5)
+    found = across.mean_effect([1.5, 0.5], [five, five])
     assert found.value == 1
     scale = 2 * 2 / math.pi
     variance = sum(scale * (1 / 5 + g * g) - g * g for g in (1.5, 0.5))
     assert found.high - 1 == pytest.approx(1.959964 * math.sqrt(variance) / 2)
-    assert math.isnan(across.mean_effect([1.0], [3], [2]).low)
-    assert math.isnan(across.mean_effect([1.0, NAN], [5, 5], [4, 4]).value)
-    assert math.isnan(across.mean_effect([], [], []).value)
+    assert math.isnan(across.mean_effect([1.0], [Comparison(pairs=3)]).low)
+    assert math.isnan(across.mean_effect([1.0, NAN], [five, five]).value)
+    assert math.isnan(across.mean_effect([], []).value)
 
 
 @pytest.mark.parametrize(("seeds", "least", "most"), [(5, 0.97, 1.0), (12, 0.945, 0.975)])
@@ -95,7 +96,7 @@ def test_the_interval_of_the_mean_effect_holds_it(seeds, least, most) -> None:
             comparisons.standardised(float(one.mean()), float(one.std(ddof=1)), seeds - 1)
             for one in scores.T
         ]
-        found = across.mean_effect(effects, [seeds] * 3, [seeds - 1] * 3)
+        found = across.mean_effect(effects, [Comparison(pairs=seeds)] * 3)
         held += found.low <= 0.5 <= found.high
     assert least <= held / 1_000 <= most
 
@@ -113,240 +114,231 @@ def test_the_mean_ratio_is_geometric_and_holds_t() -> None:
     assert math.isnan(across.mean_ratio([logs, logs[:0]]).value)
 
 
+def made(hand_made, errors: dict, name="tiny", diverged=(), **more) -> pathlib.Path:
+    """Writes a study: `errors` maps a variant to what its seeds, from 0 or named, reach."""
+    study = hand_made(list(errors), name=name, **more)
+    for variant, values in errors.items():
+        for seed, value in (
+            values if isinstance(values, dict) else dict(enumerate(values))
+        ).items():
+            row = study.evaluation(400, value)
+            if study.metric != "accuracy":
+                row = study.measured(400, study.metric, value - 0.01)
+            study.trial("compare", variant, 0, seed, [row])
+    for variant in diverged:
+        study.trial("compare", variant, 0, 20, [], state="diverged")
+    study.select(dict.fromkeys(errors, 0))
+    return study.finish()
+
+
 @pytest.fixture
-def studies(hand_made, tmp_path):
+def studies(hand_made) -> pathlib.Path:
     """Images: LASER better by 0.10 0.11 0.12 0.13 of 0.5; text: worse by 0.1 of 4 nats."""
-    images = hand_made(name="images")
-    images.add_seeds("standard", (0.5, 0.5, 0.5, 0.5))
-    images.add_seeds("laser", (0.40, 0.39, 0.38, 0.37))
-    images.finish()
-    text = hand_made(name="text", workload="pydoc_lm", metric="loss")
-    for variant, values in {"standard": (3.9, 4.0, 4.1), "laser": (4.0, 4.11, 4.22)}.items():
-        for seed, value in enumerate(values):
-            text.trial("compare", variant, 0, seed, [text.measured(400, "loss", value - 0.01)])
-    text.select({"standard": 0, "laser": 0})
-    text.finish()
-    return images.root.parent
+    made(hand_made, {"standard": [0.5] * 4, "laser": (0.40, 0.39, 0.38, 0.37)}, "images")
+    text = {"standard": (3.9, 4.0, 4.1), "laser": (4.0, 4.11, 4.22)}
+    return made(hand_made, text, "text", workload="pydoc_lm", metric="loss").parent
 
 
-def _summary(root):
-    return summary.of_tables([build.error_table(study) for study in read_each(root)])
+def _summary(root) -> summary.Summary:
+    return summary.of_tables([error_table.build(study) for study in read_each(root)])
+
+
+def _over(found, variant, quantity) -> pd.Series:
+    """Returns a variant's row of a quantity over all workloads."""
+    rows = found.over[found.over["variant"].eq(variant) & found.over["quantity"].eq(quantity)]
+    assert len(rows) == 1
+    return rows.iloc[0]
+
+
+def _reasons(found) -> list[str]:
+    return found.cells["left_out"].tolist()
 
 
 def test_improvements_are_in_percent_of_the_baseline_s_mean(studies) -> None:
     found = _summary(studies)
-    assert (found.baseline, found.headings) == ("standard", ["imagenet_vit", "pydoc_lm"])
-    standard, laser = found.lines
-    assert standard.variant == "standard"
-    images, text = laser.cells
+    assert (found.baseline, found.headings) == ("standard", ("imagenet_vit", "pydoc_lm"))
+    assert found.variants == ("standard", "laser")
+    images, text = (cell for _, cell in found.cells.iterrows())
     test_error = 0.5 + 0.01  # hand-made studies lay test 0.01 above validation
-    assert images.percent.value == pytest.approx(100 * 0.115 / test_error)
-    assert images.comparison.verdict == "better"
-    assert text.percent.value == pytest.approx(-100 * 0.11 / 4.0)
-    assert text.percent.low < text.percent.value < text.percent.high
-    assert laser.over == (0, 1)
+    assert images["value"] == pytest.approx(100 * 0.115 / test_error)
+    assert (images["verdict"], images["n"]) == ("better", 4)
+    assert text["value"] == pytest.approx(-100 * 0.11 / 4.0)
+    assert text["low"] < text["value"] < text["high"]
+    effect = _over(found, "laser", "effect")
+    assert (effect["workload"], effect["unit"]) == ("1, 2", "d_z")
     effects = [table.comparisons["laser"].effect for table in found.tables]
-    assert laser.effect.value == pytest.approx(-sum(effects) / 2)
-    assert math.isnan(laser.effect.low)  # text has 3 seeds
-    assert laser.improvement.value == pytest.approx((1 + 1.5 / 9) / 2)  # 4.0 beats 4.1 and ties 4.0
-
-
-def _measured(made, variant, values: dict[int, float]) -> None:
-    for seed, value in values.items():
-        made.trial("compare", variant, 0, seed, [made.evaluation(400, value)])
-    made.select({"standard": 0, "laser": 0})
+    assert effect["value"] == pytest.approx(-sum(effects) / 2)
+    assert math.isnan(effect["low"])  # text has 3 seeds
+    # 4.0 beats 4.1 and ties 4.0
+    assert _over(found, "laser", "improvement")["value"] == pytest.approx((1 + 1.5 / 9) / 2)
 
 
 @pytest.mark.parametrize("shared", [2, 3, 11])
 def test_point_and_interval_are_of_the_runs_that_are_compared(hand_made, shared) -> None:
     """Where 11 of 12 seeds are shared, the twelfth of either side would move both numbers."""
-    made = hand_made(name=f"shared_{shared}")
     noise = np.random.default_rng(shared).normal(0, 0.02, 24)
     standard = dict(enumerate(0.3 + noise[:12]))
     laser = {12 - shared + rank: 0.29 + x for rank, x in enumerate(noise[12:])}
     standard[0], laser[23 - shared] = (0.99, 0.98) if shared == 11 else (0.3, 0.29)
-    _measured(made, "standard", standard)
-    _measured(made, "laser", laser)
-    made.finish()
-    (table,) = (build.error_table(study) for study in read_each(made.root))
-    comparison = table.comparisons["laser"]
+    found = _summary(made(hand_made, {"standard": standard, "laser": laser}))
+    comparison = found.tables[0].comparisons["laser"]
     assert comparison.pairs == (11 if shared == 11 else 0)
-    line = summary.of_tables([table]).lines[1]
-    for each in (line.iqm, line.improvement):
-        assert each.low <= each.value <= each.high
-    mine, base = (summary.scores([table], "laser", side) for side in ("laser", "standard"))
-    for scores in (mine, base):
-        assert np.isfinite(scores).sum() == (comparison.pairs or 12)
-    assert np.nanmean(mine) == pytest.approx(line.cells[0].percent.value)
-    assert np.nanmean(base) == pytest.approx(0)
-    (_, said) = verdicts.of_table(table)
-    notes = " ".join(view.page(summary.of_tables([table])).notes)
-    assert ("11 seeds that both have" in said.sentence) == comparison.is_partial == (shared == 11)
-    assert ("LASER 11 (12 and 12 seeds)" in notes) == comparison.is_partial
-    whole = dataclasses.replace(table.rows[1].splits["train"], comparison=None)
-    row = dataclasses.replace(table.rows[1], splits={**table.rows[1].splits, "train": whole})
-    elsewhere = dataclasses.replace(table, decisive="train", rows=(table.rows[0], row))
-    notes = " ".join(table_notes.left_out(elsewhere, ("test",)))
-    assert ("LASER 11 (12 and 12 seeds) on test" in notes) == comparison.is_partial
+    for quantity in ("iqm", "improvement"):
+        each = _over(found, "laser", quantity)
+        assert each["low"] <= each["value"] <= each["high"]
+    scores = summary.scores(found.tables, "laser")[0]
+    assert scores.count().tolist() == [comparison.pairs or 12] * 2
+    cell = found.cells.iloc[0]
+    assert scores["variant"].mean() == pytest.approx(cell["value"])
+    assert scores["baseline"].mean() == pytest.approx(0)
+    assert (cell["n"], cell["trained"]) == (comparison.pairs or 12, 12)
+    notes = " ".join(view.page(found).notes)
+    assert ("LASER 11 of 12" in notes) == comparison.is_partial == (shared == 11)
 
 
 def test_a_time_that_is_not_finite_is_in_no_ratio(hand_made) -> None:
-    made = hand_made()
+    study = hand_made()
     for variant, error in {"standard": 0.5, "laser": 0.4}.items():
         for seed in range(3):
             time = "inf" if (variant, seed) == ("laser", 0) else 40.0 + seed
-            row = made.evaluation(400, error + seed**2 * error / 100 - seed / 90)
-            made.trial("compare", variant, 0, seed, [row | {TIME: time}])
-    made.select({"standard": 0, "laser": 0})
-    made.finish()
-    line = _summary(made.root).lines[1]
-    assert line.step_time.value == pytest.approx(1.0)
+            row = study.evaluation(400, error + seed**2 * error / 100 - seed / 90)
+            study.trial("compare", variant, 0, seed, [row | {TIME: time}])
+    study.select({"standard": 0, "laser": 0})
+    found = _summary(study.finish())
+    assert _over(found, "laser", "step_time")["value"] == pytest.approx(1.0)
 
 
 def test_effects_in_different_units_have_no_mean(hand_made) -> None:
     """Pairs of the images' seeds, none of the text's: d_z and g."""
     for name, workload, first in (("images", "imagenet_vit", 0), ("text", "c4_lm", 5)):
-        made = hand_made(name=name, workload=workload)
-        _measured(made, "standard", dict(enumerate((0.5, 0.52, 0.51, 0.55))))
-        _measured(made, "laser", dict(enumerate((0.4, 0.42, 0.45, 0.41), first)))
-        made.finish()
-    line = _summary(made.root.parent).lines[1]
-    assert line.over == (0, 1)
-    assert line.effect_kind == "d_z and g"
-    assert math.isnan(line.effect.value)
-    assert line.iqm.value > 0
+        laser = dict(enumerate((0.4, 0.42, 0.45, 0.41), first))
+        errors = {"standard": (0.5, 0.52, 0.51, 0.55), "laser": laser}
+        root = made(hand_made, errors, name, workload=workload)
+    found = _summary(root.parent)
+    effect = _over(found, "laser", "effect")
+    assert (effect["workload"], effect["unit"]) == ("1, 2", "d_z and g")
+    assert math.isnan(effect["value"])
+    assert _over(found, "laser", "iqm")["value"] > 0
 
 
-def test_the_command_prints_variants_by_workloads(studies, capsys) -> None:
-    assert cli.main(["summary", str(studies), "--format=markdown"]) == 0
-    text = capsys.readouterr().out
-    assert "| Variant | imagenet\\_vit test error |" in text.replace(
-        "imagenet_vit", "imagenet\\_vit"
-    )
-    laser = next(line for line in text.splitlines() if line.startswith("| LASER |"))
-    assert "+22.5" in laser
-    assert "▲" in laser
-    assert "▼" in laser or "≈" in laser
-    assert "Over all workloads" in text
+def test_the_page_has_variants_by_workloads(studies) -> None:
+    page = view.page(_summary(studies))
+    cells, over, power = (table.texts() for table in page.tables)
+    assert cells.columns.tolist() == ["Variant", "imagenet_vit\ntest error", "pydoc_lm\ntest loss"]
+    assert cells.iloc[0].tolist() == ["Standard", "baseline", "baseline"]
+    assert cells.iloc[1, 1].startswith("+22.5 [")
+    assert cells.iloc[1, 1].endswith("▲")
+    assert over["Columns"].tolist() == ["–", "1, 2"]
+    assert power["Seeds"].tolist() == ["4", "3"]
+    assert len(page.notes) <= 5
 
 
-def test_two_studies_of_one_workload_are_named_and_said_to_count_twice(hand_made) -> None:
+def test_columns_of_one_workload_name_their_studies(hand_made) -> None:
     for name in ("first", "second"):
-        made = hand_made(name=name)
-        made.add_seeds("standard", (0.5, 0.6, 0.7))
-        made.add_seeds("laser", (0.4, 0.45, 0.41))
-        made.finish()
-    found = _summary(made.root.parent)
-    assert found.headings == ["first", "second"]
-    assert any("counted as often" in note for note in view.page(found).notes)
+        errors = {"standard": (0.5, 0.6, 0.7), "laser": (0.4, 0.45, 0.41)}
+        root = made(hand_made, errors, name)
+    found = _summary(root.parent)
+    assert found.headings == ("first: imagenet_vit", "second: imagenet_vit")
+    assert any("several times: imagenet_vit" in note for note in view.page(found).notes)
 
 
 def test_another_baseline_keeps_its_column_and_leaves_the_lines(studies, hand_made) -> None:
-    diff = hand_made(name="diff", workload="c4_lm")
-    diff.config["baseline"] = "diff"
-    diff.add_seeds("diff", (0.5, 0.6))
-    diff.add_seeds("diff_laser", (0.4, 0.45))
-    diff.finish()
+    errors = {"diff": (0.5, 0.6), "diff_laser": (0.4, 0.45)}
+    made(hand_made, errors, "diff", workload="c4_lm", config={"baseline": "diff"})
     found = _summary(studies)
-    line = next(line for line in found.lines if line.variant == "diff_laser")
-    assert line.over == ()
-    assert sum(cell is not None for cell in line.cells) == 1
-    page = view.page(found)
-    assert any("against Diff" in column.heading for column in page.tables[0].columns)
-    assert all(row[0].text != "Diff + LASER" for row in page.tables[1].sections[0])
-    assert all(line.variant != "diff" for line in found.lines)
+    assert found.variants == ("standard", "laser", "diff_laser")
+    assert "diff_laser" not in set(found.over["variant"])
+    assert found.cells["variant"].tolist().count("diff_laser") == 1
+    cells, over, _ = (table.frame for table in view.page(found).tables)
+    assert any("against Diff" in heading for heading in cells.columns)
+    assert "Diff + LASER" not in set(over["Variant"])
 
 
 def test_another_study_s_baseline_is_a_variant_where_it_is_compared(hand_made) -> None:
     for name, baseline, other in (("one", "standard", "diff"), ("two", "diff", "standard")):
-        made = hand_made(("standard", "diff"), name=name, config={"baseline": baseline})
-        made.add_seeds(baseline, (0.5, 0.6))
-        made.add_seeds(other, (0.4, 0.45))
-        made.finish()
-    found = _summary(made.root.parent)
-    assert [line.variant for line in found.lines] == ["standard", "diff"]
-    assert [cell is not None for cell in found.lines[1].cells] == [True, False]
+        errors = {baseline: (0.5, 0.6), other: (0.4, 0.45)}
+        root = made(hand_made, errors, name, config={"baseline": baseline})
+    found = _summary(root.parent)
+    assert found.variants == ("standard", "diff")
+    assert found.cells[["variant", "column"]].values.tolist() == [["standard", 1], ["diff", 0]]
+    assert _reasons(found)[0] == "another baseline"
 
 
-def test_nothing_to_sum_up_is_said(hand_made, capsys) -> None:
-    made = hand_made()
-    made.add_seeds("standard", (0.5, 0.6))
-    assert cli.main(["summary", str(made.finish())]) == 2
-    assert "no study here has a variant beside its baseline" in capsys.readouterr().err
-
-
-def test_lost_seeds_leave_the_lines_over_all_and_are_counted(studies, hand_made, capsys) -> None:
+def test_lost_seeds_leave_the_lines_over_all_and_are_counted(studies, hand_made) -> None:
     """A workload on which LASER diverged says nothing good of it: named, and its runs counted."""
-    bad = hand_made(name="bad", workload="spoken_digits_conformer", metric="wer")
-    for seed in range(4):
-        for variant, state in (("standard", "done"), ("laser", "diverged")):
-            rows = [bad.measured(400, "wer", 0.1 + 0.01 * seed)] if state == "done" else []
-            bad.trial("compare", variant, 0, seed, rows, state=state)
-    bad.select({"standard": 0, "laser": 0})
-    bad.finish()
+    errors = {"standard": (0.11, 0.12, 0.13, 0.14), "laser": ()}
+    speech = {"workload": "spoken_digits_conformer", "metric": "wer"}
+    made(hand_made, errors, "bad", diverged=("laser",), **speech)
     found = _summary(studies)
-    laser = next(line for line in found.lines if line.variant == "laser")
-    assert "bad" not in {found.tables[number].study.name for number in laser.over}
-    assert (laser.failed.count, laser.failed.n) == (4, 8)  # of images and speech: text cannot tell
-    assert cli.main(["summary", str(studies)]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert (
-        "spoken_digits_conformer: seeds of LASER were lost, which count as worse than any" in text
-    )
+    assert found.headings[0] == "spoken_digits_conformer"
+    assert _reasons(found) == ["lost seeds", "", ""]
+    assert _over(found, "laser", "iqm")["workload"] == "2, 3"
+    failed = _over(found, "laser", "failed_to_train")
+    assert (failed["count"], failed["n"]) == (1, 5)  # of images and speech: text cannot tell
+    assert any("lost seeds" in note for note in view.page(found).notes)
 
 
 def test_a_withheld_verdict_is_no_cannot_tell(hand_made) -> None:
-    made = hand_made()
-    made.add_seeds("standard", (0.50, 0.51, 0.52, 0.53))
-    made.add_seeds("laser", (0.30, 0.31, 0.32, 0.34))
-    made.trial("compare", "laser", 0, 4, [], state="diverged")
-    made.finish()
-    page = view.page(_summary(made.root))
-    assert page.tables[0].sections[0][1][1].text.endswith("○")
-    assert any("no verdict, whatever p is: seeds were lost" in note for note in page.notes)
+    errors = {"standard": (0.50, 0.51, 0.52, 0.53), "laser": (0.30, 0.31, 0.32, 0.34)}
+    found = _summary(made(hand_made, errors, diverged=("laser",)))
+    assert found.cells["withheld"].tolist() == ["lost seeds"]
+    assert view.page(found).tables[0].frame.iloc[1, 1].endswith("○")
 
 
 def test_rounding_is_no_spread(hand_made) -> None:
-    """Differences of 0.1 to the last digit but one: t and g are undefined, and the line says so."""
-    made = hand_made()
-    made.add_seeds("standard", (0.5, 0.6, 0.7, 0.3))
-    made.add_seeds("laser", (0.4, 0.5, 0.6, 0.2))
-    made.finish()
-    found = _summary(made.root)
-    assert found.lines[1].over == ()
-    assert "all differences are equal" in found.lines[1].left_out[0]
+    """Differences of 0.1 to the last digit but one: t and g are undefined."""
+    errors = {"standard": (0.5, 0.6, 0.7, 0.3), "laser": (0.4, 0.5, 0.6, 0.2)}
+    assert _reasons(_summary(made(hand_made, errors))) == ["differences without a spread"]
 
 
-def test_what_has_no_column_is_named(studies, hand_made, capsys) -> None:
-    made = hand_made(name="alone")
-    made.add_seeds("standard", (0.5, 0.6))
-    made.finish()
-    assert cli.main(["summary", str(studies)]) == 0
-    assert "alone: no variant beside Standard" in capsys.readouterr().out
-    assert cli.main(["summary", str(studies), "--baseline=laser"]) == 0
-    assert "alone: no variant laser to compare with" in capsys.readouterr().out
-
-
-def test_a_study_given_twice_is_refused(studies, capsys) -> None:
+def test_studies_without_a_column_are_named(studies, hand_made, capsys) -> None:
+    alone = made(hand_made, {"standard": (0.5, 0.6)}, "alone")
+    (problem,) = _summary(studies).problems
+    assert (problem.kind, problem.text.split(":")[0]) == ("left out", "alone")
+    assert cli.main(["summary", str(alone)]) == 2
+    assert "nothing to sum up" in capsys.readouterr().err
     assert cli.main(["summary", str(studies), str(studies / "images")]) == 2
-    assert "images is given twice: its runs would count twice" in capsys.readouterr().err
+    assert "images is given 2 times" in capsys.readouterr().err
 
 
 def test_csv_has_numbers(studies, capsys) -> None:
     assert cli.main(["summary", str(studies), "--format=csv"]) == 0
-    lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    lines = pd.read_csv(io.StringIO(capsys.readouterr().out))
     found = _summary(studies)
-    cell = next(line for line in lines if (line["variant"], line["study"]) == ("laser", "images"))
-    assert float(cell["value"]) == pytest.approx(found.lines[1].cells[0].percent.value)
-    assert cell["verdict"] == "better"
-    effect = next(line for line in lines if line["quantity"] == "effect_d_z")
-    assert float(effect["value"]) == pytest.approx(found.lines[1].effect.value)
-    assert effect["low"] == ""
+    cell = lines[lines["quantity"] == "improvement_percent"].iloc[0]
+    assert cell[["variant", "study", "verdict"]].tolist() == ["laser", "images", "better"]
+    assert cell["value"] == pytest.approx(found.cells["value"].iloc[0])
+    effect = lines[lines["quantity"] == "effect"].iloc[0]
+    assert effect["value"] == pytest.approx(_over(found, "laser", "effect")["value"])
+    assert math.isnan(effect["low"])
 
 
-def test_a_plot_is_written_where_it_is_asked_for(studies, tmp_path, capsys) -> None:
-    assert cli.main(["summary", str(studies), f"--plot={tmp_path / 'all.png'}"]) == 0
-    assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")
-    for name in ("all.pdf", "no/all.png"):
-        assert cli.main(["summary", str(studies), f"--plot={tmp_path / name}"]) == 2
-        assert "--plot=" in capsys.readouterr().err
+def test_profiles_by_hand(hand_made) -> None:
+    """Of two baseline runs one improves on their mean; a run that was lost improves by nothing.
+    The target is reached at once: LASER takes half the time."""
+    study = hand_made(workload="spoken_digits_conformer", metric="wer")
+    for variant, values, seconds in (("standard", (0.1, 0.3), 20.0), ("laser", (0.05, 0.08), 10.0)):
+        for seed, value in enumerate(values):
+            row = study.measured(400, "wer", value, apart=0.0) | {TIME: seconds}
+            study.trial("compare", variant, 0, seed, [row])
+    study.trial("compare", "laser", 0, 2, [], state="diverged")
+    study.select({"standard": 0, "laser": 0})
+    found = summary.profiles(_summary(study.finish()))
+    rows = found.sort_values(["quantity", "variant", "tau"])
+    assert rows["tau"].tolist() == pytest.approx([60, 75, -50, 50, 1, 2])
+    assert rows["share"].tolist() == pytest.approx([1 / 3, 0, 0.5, 0, 1, 1])
+
+
+def test_figures_of_the_page(studies, tmp_path, capsys) -> None:
+    found = _summary(studies)
+    for plot in view.PLOTS:
+        panels = charts.specification(plot.draw(found), found.variants)
+        assert len(panels.get("concat", panels.get("hconcat"))) >= 1
+        assert "LASER: " in plot.words(found)
+    for name in ("all.png", "all.svg"):
+        assert cli.main(["summary", str(studies), f"--plot={tmp_path / name}"]) == 0
+        assert (tmp_path / name).stat().st_size > 1_000
+    assert cli.main(["summary", str(studies), f"--plot={tmp_path / 'no' / 'all.png'}"]) == 2
+    assert "--plot=" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["summary", str(studies), f"--plot={tmp_path / 'all.gif'}"])

@@ -1,0 +1,240 @@
+"""What a table's trials measured, as frames for charts and files: one row per number."""
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.compare import failed_runs, sensitivity
+from analysis.compare.error_table import ErrorTable, VariantResult
+from analysis.load import selection
+from analysis.load.records import FLOPS, STEP, TIME, Run
+from attention import table as variants
+from sweeps.records import layout
+
+# The columns of `results`, and what each holds.
+RESULTS = (
+    dict.fromkeys(("study", "workload", "stage", "kind", "variant", "label", "group"), "object")
+    | {"point": "Int64", "split": "object", "metric": "object", "n": "Int64"}
+    | dict.fromkeys(("median", "mean", "sd", "interval_low", "interval_high"), "float64")
+    | {"interval_method": "object", "pairs": "Int64", "n_baseline": "Int64"}
+    | dict.fromkeys(("difference", "difference_low", "difference_high"), "float64")
+    | {"difference_sd": "float64", "effect_size": "float64", "effect_kind": "object"}
+    | {"test": "object", "smallest_p": "float64", "p": "float64", "p_holm": "float64"}
+    | {"verdict": "object", "detectable": "float64", "expected_effect": "float64"}
+    # A whole number, or inf.
+    | {"seeds_needed": "object"}
+    | {"last_n": "Int64", "last_mean": "float64"}
+    | {"last_sd_checkpoints": "float64", "last_sd_seeds": "float64"}
+    | {"failed": "Int64", "failed_of": "Int64", "failed_low": "float64", "failed_high": "float64"}
+    | {"failed_p": "float64", "failed_p_holm": "float64", "failed_verdict": "object"}
+    | {"planned": "Int64", "lost": "object", "unfinished": "Int64", "last_step": "float64"}
+    | {"withheld": "object", "paper": "float64", "seeds": "object", "values": "object"}
+)
+EVALUATIONS = (
+    *("variant", "label", "point", "seed", "trial"),
+    *("step", "seconds", "flops", "split", "value"),
+)
+SEEDS = ("variant", "label", "seed", "trial", "step", "split", "value")
+TRIALS = (
+    *("variant", "label", "point", "seed", "trial", "state"),
+    *("chosen", "step", "value", "hyperparameter", "setting"),
+)
+
+
+def counted(table: ErrorTable, row: VariantResult) -> list[Run]:
+    """Returns the trials that a row counts, by ascending seed."""
+    runs = {run.seed: run for run in reversed(table.runs(row)) if run.is_finished}
+    return [runs[seed] for seed in sorted(row.chosen) if seed in runs]
+
+
+@functools.lru_cache(maxsize=8)
+def evaluations(table: ErrorTable) -> pd.DataFrame:
+    """Returns EVALUATIONS: one row per evaluation and split of the counted trials. `value` is the
+    table's metric as shown, `seconds` are of training alone, `flops` training's operations; nan
+    where they were not recorded."""
+    parts = [
+        pd.DataFrame(
+            _place(run)
+            | {"step": run.evals[STEP], "seconds": run.evals.get(TIME, math.nan)}
+            | {"flops": run.evals[STEP] * run.meta.get(FLOPS, math.nan), "split": split}
+            | {"value": table.metric.shown(run.evals[table.metric.column(split)])}
+        )
+        for row in table.rows
+        for run in counted(table, row)
+        for split in layout.SPLITS
+        if table.metric.column(split) in run.evals
+    ]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=EVALUATIONS)
+
+
+def seeds(table: ErrorTable) -> pd.DataFrame:
+    """Returns SEEDS: one row per variant, seed and split, with the value at the step that the
+    trial's validation chose."""
+    lines = []
+    for row in table.rows:
+        trials = {run.seed: run for run in counted(table, row)}
+        best = {
+            seed: selection.best_step(run, table.chosen_by) or {} for seed, run in trials.items()
+        }
+        for split, result in row.splits.items():
+            for seed, value in result.values.items():
+                place = _place(trials[seed]) | {"step": best[seed].get(STEP), "split": split}
+                lines.append(place | {"value": value})
+    return pd.DataFrame(lines, columns=SEEDS)
+
+
+def trials(table: ErrorTable) -> pd.DataFrame:
+    """Returns TRIALS: one row per trial of the search and numeric hyperparameter that varies in
+    it. `value` is the validation metric at the trial's best step, nan for a lost trial; `chosen`
+    says whether validation chose its point for its variant."""
+    lines = []
+    for run in table.study.stage(searched(table)):
+        is_lost = run.state in layout.LOST
+        if not (run.evals or is_lost):
+            continue
+        best = None if is_lost else selection.best_step(run, table.chosen_by)
+        value = (best or {}).get(table.metric.column(selection.VALIDATION), math.nan)
+        place = _place(run) | {
+            "state": run.state,
+            "chosen": selection.chosen_point(table.study, run.stage, run.variant) == run.point,
+            "step": best and best[STEP],
+            "value": table.metric.shown(value),
+        }
+        for name, setting in run.hyperparameters.items():
+            if isinstance(setting, int | float) and not isinstance(setting, bool):
+                lines.append(place | {"hyperparameter": name, "setting": setting})
+    found = pd.DataFrame(lines, columns=TRIALS).replace({"value": [math.inf, -math.inf]}, math.nan)
+    return found[found.groupby("hyperparameter")["setting"].transform("nunique") > 1]
+
+
+def searched(table: ErrorTable) -> str:
+    """Returns the stage from which hyperparameter points were chosen."""
+    chosen_from = (table.study.selection or {}).get("from_stage")
+    return chosen_from or (table.study.stages[0] if table.study.stages else table.stage)
+
+
+def _place(run: Run) -> dict[str, Any]:
+    label = variants.label(run.variant)
+    place = {"variant": run.variant, "label": label, "point": run.point, "seed": run.seed}
+    return place | {"trial": run.name}
+
+
+@functools.lru_cache(maxsize=8)
+def results(table: ErrorTable, effect: float | None) -> pd.DataFrame:
+    """Returns one row per variant (`kind` variant) or reference (`kind` reference) and split, with
+    the columns RESULTS; what is undefined is missing.
+
+    `seeds` and `values` list every seed and its number, separated by spaces; `planned`, `lost`,
+    `unfinished`, `last_step` and the `failed` of `failed_of` runs are of the variant's trials, on
+    any split. `detectable` and `seeds_needed` are for `effect` (`sensitivity.expected`): inf
+    where no difference can be found at these n, and where more than
+    `sensitivity.MOST_SEEDS` are needed. The `last_` columns are over the last `table.last`
+    evaluations of the trials that have as many, all finite: the mean, the mean of the seeds' own
+    standard deviations, the standard deviation of the seeds' means.
+    """
+    shared = {
+        "study": table.study.name,
+        "workload": table.workload,
+        "stage": table.stage,
+        "metric": table.metric.name,
+    }
+    failures = failed_runs.of_table(table).by_variant
+    powers = {
+        split: sensitivity.of_table(table, split, sensitivity.expected(table, split, effect))
+        for split in layout.SPLITS
+    }
+    lines: list[dict[str, Any]] = []
+    for row in table.rows:
+        for split in layout.SPLITS:
+            line = shared | _variant_columns(table, row, split)
+            if power := powers[split].get(row.variant):
+                line |= {
+                    "detectable": power.detectable,
+                    "expected_effect": power.effect,
+                    "seeds_needed": power.seeds,
+                }
+            if failed := failures.get(row.variant):
+                rate = failed.rate
+                line |= {
+                    "failed": rate.count,
+                    "failed_of": rate.n,
+                    "failed_low": rate.low,
+                    "failed_high": rate.high,
+                    "failed_p": rate.p,
+                    "failed_p_holm": rate.p_holm,
+                    "failed_verdict": None if math.isnan(rate.p) else rate.verdict,
+                }
+            lines.append(line)
+    for reference in table.references:
+        line = shared | {"kind": "reference", "label": reference.name}
+        lines += [
+            line | {"split": split, "median": reference.values[split]} for split in layout.SPLITS
+        ]
+    return pd.DataFrame(lines, columns=list(RESULTS), dtype=object).astype(RESULTS)
+
+
+def _variant_columns(table: ErrorTable, row: VariantResult, split: str) -> dict[str, Any]:
+    result = row.splits[split]
+    columns = {
+        "kind": "variant",
+        "variant": row.variant,
+        "label": row.label,
+        "group": row.group,
+        "point": row.point,
+        "split": split,
+        "n": len(result.values),
+        "verdict": "baseline" if row.variant == table.baseline else None,
+        "planned": row.planned,
+        "lost": " ".join(f"{state}={count}" for state, count in row.lost.items()),
+        "unfinished": row.unfinished,
+        "last_step": row.last_step,
+        "paper": result.paper.value if result.paper else None,
+        "seeds": " ".join(str(seed) for seed in result.values),
+        "values": " ".join(repr(value) for value in result.values.values()),
+    }
+    if summary := result.summary:
+        columns |= {
+            "median": summary.median,
+            "mean": summary.mean,
+            "sd": summary.sd,
+            "interval_low": summary.low,
+            "interval_high": summary.high,
+            "interval_method": summary.method,
+        }
+    if comparison := result.comparison:
+        columns |= {
+            "pairs": comparison.pairs,
+            "n_baseline": comparison.n_baseline,
+            "difference": comparison.difference,
+            "difference_low": comparison.low,
+            "difference_high": comparison.high,
+            "difference_sd": comparison.sd,
+            "effect_size": comparison.effect,
+            "effect_kind": comparison.effect_kind,
+            "test": comparison.test,
+            "smallest_p": comparison.smallest_p,
+            "p": comparison.p,
+            "p_holm": comparison.p_holm,
+            "verdict": comparison.verdict,
+            "withheld": comparison.withheld,
+        }
+    return columns | _last_evaluations(table, row, split)
+
+
+def _last_evaluations(table: ErrorTable, row: VariantResult, split: str) -> dict[str, Any]:
+    """Returns the columns on the last evaluations, none where no trial has the split."""
+    column, k = table.metric.column(split), table.last
+    measured = [run.evals[column] for run in counted(table, row) if column in run.evals]
+    tails = [table.metric.shown(curve[-k:]) for curve in measured]
+    whole = np.array([tail for tail in tails if len(tail) == k and np.isfinite(tail).all()])
+    if not len(whole):
+        return {"last_n": 0} if tails else {}
+    return {
+        "last_n": len(whole),
+        "last_mean": float(whole.mean()),
+        "last_sd_checkpoints": float(whole.std(axis=1, ddof=1).mean()) if k > 1 else None,
+        "last_sd_seeds": float(whole.mean(axis=1).std(ddof=1)) if len(whole) > 1 else None,
+    }

@@ -1,0 +1,211 @@
+"""The sentences on a table's verdicts, notes, lost and failed runs, and power: all of them here."""
+
+import math
+from dataclasses import dataclass
+
+from analysis.compare import failed_runs
+from analysis.compare.error_table import LENGTHS_APART, ErrorTable, VariantResult, lengths_differ
+from analysis.compare.failed_runs import FailedRuns
+from analysis.compare.sensitivity import MOST_SEEDS
+from analysis.load import paper
+from analysis.render import pages
+from analysis.statistics.comparisons import ALPHA, seeds_to_reach
+from attention import table as variants
+
+MARKS = {"better": "▲", "worse": "▼", "cannot tell": "≈", "baseline": "●"} | {
+    "not compared": "○",
+    "no number": "–",
+}
+# Why a verdict is withheld although the test gives one (`error_table`), as a clause.
+WITHHELD = {
+    "lost seeds": "seeds were lost, and they may have been worse",
+    "lengths": "the runs differ in length: compare the time to the target",
+}
+
+
+@dataclass(frozen=True)
+class VariantVerdict:
+    """One variant's: `word` is better, worse, cannot tell, baseline, not compared (there is no
+    baseline) or no number; `mark` is a sign that needs no colour, `sentence` gives the numbers."""
+
+    label: str
+    word: str
+    mark: str
+    sentence: str
+
+
+def verdicts(table: ErrorTable) -> list[VariantVerdict]:
+    """Returns the verdict of every variant, in the table's order."""
+    return [
+        VariantVerdict(row.label, word(table, row), MARKS[word(table, row)], _sentence(table, row))
+        for row in table.rows
+    ]
+
+
+def word(table: ErrorTable, row: VariantResult) -> str:
+    """Returns the `word` of a variant's verdict (`VariantVerdict`)."""
+    result = table.of(row)
+    if row.variant == table.baseline:
+        return "baseline"
+    if result.summary is None:
+        return "no number"
+    return result.comparison.verdict if result.comparison else "not compared"
+
+
+def _sentence(table: ErrorTable, row: VariantResult) -> str:
+    result, digits = table.of(row), table.metric.digits
+    if result.summary is None:
+        return f"No completed trial has a {table.what}."
+    mean = pages.decimals(result.summary.mean, digits)
+    median = pages.decimals(result.summary.median, digits)
+    text = f"{table.what}: mean {mean}, median {median}, seeds {row.seeds}"
+    comparison = result.comparison
+    if comparison is None:
+        return f"{text}."
+    text += f"; mean difference {pages.decimals(comparison.difference, digits, signed=True)}"
+    if abs(comparison.baseline) > 0:  # not of nan either
+        text += f" ({comparison.difference / abs(comparison.baseline):+.1%})"
+    if not comparison.is_tested:
+        return f"{text}; too few seeds for a test."
+    bounds = pages.interval(comparison.low, comparison.high, digits, signed=True)
+    text += f" {bounds}, {pages.p_in_words(comparison.p_holm)} after Holm"
+    if comparison.is_partial:
+        text += f", over the {comparison.pairs} seeds that both have"
+    if comparison.withheld:
+        text += f"; no verdict: {WITHHELD[comparison.withheld]}"
+    return f"{text}."
+
+
+def headline(table: ErrorTable) -> str:
+    """Returns which variants are better or worse than the baseline, by how much and with which p,
+    how many cannot be told from it, and which variants' runs failed to train."""
+    base, what, row = table.baseline_label, table.what, table.baseline_row
+    if row is None or not table.of(row).values:
+        return f"No verdict on {what}: {base}, the baseline, has no number."
+    words: dict[str, list[str]] = {"better": [], "worse": [], "cannot tell": []}
+    for name, comparison in table.comparisons.items():
+        numbers = pages.decimals(comparison.difference, table.metric.digits, signed=True)
+        if comparison.is_tested:
+            numbers += f", {pages.p_in_words(comparison.p_holm)}"
+        words[comparison.verdict].append(f"{variants.label(name)} ({numbers})")
+    unclear = words.pop("cannot tell")
+    parts = [f"{', '.join(labels)} {word} than {base}" for word, labels in words.items() if labels]
+    if len(unclear) > 2:
+        unclear = [f"the {'other ' if parts else ''}{len(unclear)} variants"]
+    if unclear:
+        parts.append(f"cannot tell {' or '.join(unclear)} from {base}")
+    if not parts:
+        return f"No verdict on {what}: only the baseline has numbers."
+    text = f"{what[0].upper()}{what[1:]}: {'; '.join(parts)}."
+    return f"{text} {failed(table, failed_runs.of_table(table))}".rstrip()
+
+
+def failed(table: ErrorTable, found: FailedRuns) -> str:
+    """Returns how many runs of the variants and of the baseline failed to train, and which rates
+    differ from the baseline's, with p; empty where no run failed."""
+    parts = []
+    for name, failures in found.by_variant.items():
+        rate = failures.rate
+        text = f"{variants.label(name)} {rate.count} of {rate.n}"
+        if rate.verdict != "cannot tell":
+            text += f" ({rate.verdict}, {pages.p_in_words(rate.p_holm)})"
+        if rate.count or rate.verdict != "cannot tell" or name == table.baseline:
+            parts.append(text)
+    return f"Failed to train: {', '.join(parts)}." if found.any else ""
+
+
+def seeds_text(seeds: float) -> str:
+    """Returns a number of seeds as text: `1,234`, or `> 10,000` for inf."""
+    return f"> {MOST_SEEDS:,}" if math.isinf(seeds) else f"{seeds:,}"
+
+
+def notes(table: ErrorTable) -> list[str]:
+    """Returns the notes that a reader of the short table needs, at most five: the metric and the
+    step; lost seeds and lengths that withhold verdicts; why nothing can be told; the source of the
+    paper's columns, or the data; where to read on."""
+    definition = table.metric.definition(table.workload)
+    source = f"Data: {table.reference_note}" if table.reference_note else ""
+    if table.is_paper:
+        place = paper.TABLES[table.study.paper_table].place
+        source = f"paper: {paper.SOURCE}, {place}. {source}".rstrip()
+    lines = [
+        f"{definition}, at each trial's step with the best {table.chosen_by.column('validation')}; "
+        "n counts completed trials.",
+        " ".join(_unfair(table)),
+        _untold(table),
+        source,
+        "How to read this: docs/analysis.md, section Tables; `--details` prints the rest.",
+    ]
+    return [line for line in lines if line]
+
+
+def _unfair(table: ErrorTable) -> list[str]:
+    """Returns sentences on lost seeds and on lengths, for which verdicts are withheld."""
+    texts = []
+    lost = [row.label for row in table.rows if row.lost_on(table.decisive)]
+    if lost:
+        texts.append(
+            f"Lost seeds ({', '.join(lost)}) diverged, failed or are not finite: a variant that "
+            "lost seeds cannot be called better; if the baseline did, none can be called worse."
+        )
+    base = table.baseline_row
+    others = [row for row in table.rows if base and lengths_differ(row, base)]
+    if base and others:
+        ends = ", ".join(f"{row.label} {row.last_step:,.0f}" for row in (base, *others))
+        texts.append(
+            f"Median last steps differ by more than {LENGTHS_APART:.0%} ({ends}): see "
+            "`python -m analysis time`."
+        )
+    return texts
+
+
+def _untold(table: ErrorTable) -> str:
+    """Returns why no verdict is possible at all, empty where one is."""
+    if not table.baseline_row and len(table.rows) > 1:
+        names = ", ".join(row.variant for row in table.rows)
+        return f"No comparison: no variant is called {table.baseline!r}; give --baseline: {names}."
+    tested = [comparison for comparison in table.comparisons.values() if comparison.is_tested]
+    least = [comparison.smallest_p * len(tested) for comparison in tested]
+    blocked = [p for p in least if p >= ALPHA]
+    if not blocked:
+        return ""
+    seeds = seeds_to_reach(ALPHA / len(tested))
+    enough = f"; {seeds} seeds of each can" if seeds else ""
+    return (
+        f"Too few seeds: {len(blocked)} of {len(tested)} comparisons cannot reach p (Holm) below "
+        f"{ALPHA}, whatever the numbers are (at least {min(1.0, max(blocked)):.2g}){enough}."
+    )
+
+
+def details(table: ErrorTable) -> list[str]:
+    """Returns the notes below the tables of details: hyperparameters, the paper's and the data's
+    own notes, the limit of failed runs."""
+    study = table.study
+    texts = [*_hyperparameters(table), study.paper_note]
+    if table.is_paper:
+        texts.append(f"paper: {paper.TABLES[study.paper_table].caution}.")
+    elif study.paper_table and table.metric.name == paper.TABLES[study.paper_table].metric:
+        size = f"{table.workload} in {paper.dtype(study.config)}"
+        texts.append(f"paper: no number for these variants on {size}.")
+    found = failed_runs.of_table(table)
+    limit = "no constant answer is known, so only diverged runs are counted"
+    if found.limit is not None:
+        share = f"{1 - failed_runs.LEAST_REMOVED:.0%} of {found.answer}, {found.constant:.4f}"
+        limit = f"diverged, or above {found.limit:.4f} on validation ({share})"
+    texts.append(f"Failed to train: {limit}.")
+    return [text for text in texts if text]
+
+
+def _hyperparameters(table: ErrorTable) -> list[str]:
+    """Returns a line for each point and its values, with the variants that ran at it. In AlgoPerf's
+    logs each submission has its own values, which one of its trials states."""
+    labels: dict[str, list[str]] = {}
+    for row in table.rows:
+        runs = table.runs(row)
+        values = (runs[0].hyperparameters if runs else {}) | row.hyperparameters
+        texts = [
+            f"{key}={x:.6g}" if isinstance(x, float) else f"{key}={x}" for key, x in values.items()
+        ]
+        if row.point is not None:
+            labels.setdefault(f"point {row.point}, {', '.join(texts)}", []).append(row.label)
+    return [f"{', '.join(names)}: {values}." for values, names in labels.items()]

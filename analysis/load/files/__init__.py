@@ -1,1 +1,0 @@
-"""One trial's files: JSON records, measurements, diagnostics, and what is wrong with them."""

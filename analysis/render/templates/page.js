@@ -1,0 +1,180 @@
+"use strict";
+// Sorts and filters tables, draws the interactive charts and keeps their selections in step.
+// Nothing of a page depends on it: without it tables stand as written and charts as pictures.
+
+// The order of a click on a heading after another.
+const NEXT = { none: "ascending", ascending: "descending", descending: "none" };
+
+// What a cell sorts by: its number, else the first in its text, null without one; in a column of
+// words the text.
+function sortKey(row, column, isText) {
+  const cell = row.cells[column];
+  if (cell?.dataset.value) return Number(cell.dataset.value);
+  const text = cell?.textContent.trim() ?? "";
+  if (isText) return text === "–" ? null : text.toLowerCase();
+  const [number] = text.replaceAll(",", "").match(/[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?/i) ?? [];
+  if (number === undefined) return null;
+  return Number(number) - (text.startsWith("<") ? 1e-12 : 0);
+}
+
+function compareKeys(a, b) {
+  if (typeof a === "string") return a.localeCompare(b, undefined, { numeric: true });
+  return a - b;
+}
+
+// Sorts all rows across the groups of a table; `none` brings back the groups as they were.
+function sortRows(table, rows, column, order) {
+  for (const row of rows) row.home.append(row);
+  if (order === "none") return;
+  const isText = table.tHead.rows[0].cells[column].classList.contains("word-column");
+  const keyed = rows.map((row) => [sortKey(row, column, isText), row]);
+  const known = keyed.filter(([key]) => key !== null);
+  const unknown = keyed.filter(([key]) => key === null);
+  known.sort(([a], [b]) => compareKeys(a, b) * (order === "ascending" ? 1 : -1));
+  for (const [, row] of [...known, ...unknown]) table.tBodies[0].append(row);
+}
+
+function makeSortable(table, rows) {
+  const headings = [...table.tHead.rows[0].cells];
+  headings.forEach((heading, column) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.title = "Sort by this column";
+    button.append(...heading.childNodes);
+    heading.append(button);
+    button.addEventListener("click", () => {
+      const order = NEXT[heading.getAttribute("aria-sort") ?? "none"];
+      for (const each of headings) each.removeAttribute("aria-sort");
+      if (order !== "none") heading.setAttribute("aria-sort", order);
+      sortRows(table, rows, column, order);
+    });
+  });
+}
+
+function makeFilterable(table, rows) {
+  const field = document.createElement("input");
+  field.type = "search";
+  field.placeholder = "Filter rows";
+  field.setAttribute("aria-label", "Filter the rows of this table");
+  field.addEventListener("input", () => {
+    const wanted = field.value.toLowerCase();
+    for (const row of rows) row.hidden = !row.textContent.toLowerCase().includes(wanted);
+  });
+  (table.closest(".scroll") ?? table).before(field);
+}
+
+for (const table of document.querySelectorAll("table")) {
+  const rows = [...table.tBodies].flatMap((body) => [...body.rows]);
+  for (const row of rows) row.home = row.parentNode;
+  if (!table.tHead || rows.length < 2) continue;
+  makeSortable(table, rows);
+  if (rows.length > 3) makeFilterable(table, rows);
+}
+
+for (const line of document.querySelectorAll(".paste")) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.textContent = "Copy";
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(line.querySelector("code").textContent);
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = "Copy"), 2000);
+  });
+  line.append(button);
+}
+
+// Printing shows everything, and leaves the page as it was.
+addEventListener("beforeprint", () => {
+  for (const each of document.querySelectorAll("details:not([open])")) {
+    each.open = true;
+    each.openedToPrint = true;
+  }
+});
+addEventListener("afterprint", () => {
+  for (const each of document.querySelectorAll("details[open]")) {
+    if (each.openedToPrint) each.open = each.openedToPrint = false;
+  }
+});
+
+// The variants that charts show, all of them if empty, and the charts drawn so far.
+const STORE = "variants_store";
+let shown = [];
+const views = [];
+
+function showVariants(view) {
+  const fields = [{ type: "E", field: "variant" }];
+  view.data(STORE, shown.map((name) => ({ fields, values: [name] }))).runAsync();
+}
+
+// Takes a selection made in one chart, or by the boxes above all, to every other one.
+function select(names, source) {
+  for (const box of boxes()) box.checked = !names.length || names.includes(box.value);
+  if (names.length === shown.length && names.every((name) => shown.includes(name))) return;
+  shown = names;
+  for (const view of views) if (view !== source) showVariants(view);
+}
+
+function boxes() {
+  return [...document.querySelectorAll("#variants input")];
+}
+
+for (const box of boxes()) {
+  box.addEventListener("change", () => {
+    const checked = boxes().filter((each) => each.checked).map((each) => each.value);
+    select(checked.length === boxes().length ? [] : checked, null);
+  });
+}
+
+// Panels below each other, none wider than the window, the legend at the bottom.
+function narrowed(spec, width) {
+  if (spec.columns) spec.columns = 1;
+  if (typeof spec.width === "number") spec.width = Math.min(spec.width, width - 110);
+  if (spec.hconcat) {
+    spec.vconcat = spec.hconcat;
+    delete spec.hconcat;
+  }
+  const parts = [spec.spec, ...(spec.vconcat ?? []), ...(spec.concat ?? [])];
+  for (const part of parts) if (part) narrowed(part, width);
+  return spec;
+}
+
+function draw(figure) {
+  return (figure.drawing ??= drawn(figure));
+}
+
+async function drawn(figure) {
+  let spec = JSON.parse(figure.querySelector("script").textContent);
+  const box = figure.querySelector(".chart");
+  if (innerWidth < 640) {
+    spec = narrowed(spec, box.clientWidth);
+    spec.config = { ...spec.config, legend: { ...spec.config?.legend, orient: "bottom", columns: 2 } };
+  }
+  const live = document.createElement("div");
+  live.className = "live";
+  box.append(live);
+  const { view, vgSpec } = await vegaEmbed(live, spec, {
+    renderer: "svg",
+    actions: { export: true, source: false, compiled: false, editor: false },
+    tooltip: { theme: matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light" },
+  });
+  figure.classList.add("drawn");
+  figure.view = view;
+  if (!vgSpec.data?.some((each) => each.name === STORE)) return;
+  views.push(view);
+  if (shown.length) showVariants(view);
+  view.addSignalListener("variants", () => {
+    select([...new Set(view.data(STORE).map((tuple) => tuple.values[0]))], view);
+  });
+}
+
+// A chart is drawn when it comes near the window: dozens of them at once take seconds.
+if (window.vegaEmbed) {
+  const observer = new IntersectionObserver(
+    (entries) => {
+      for (const entry of entries) if (entry.isIntersecting) draw(entry.target);
+    },
+    { rootMargin: "600px" },
+  );
+  for (const figure of document.querySelectorAll("figure:has(script)")) observer.observe(figure);
+  document.querySelector("#variants")?.removeAttribute("hidden");
+}

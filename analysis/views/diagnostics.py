@@ -1,0 +1,358 @@
+"""Measurements inside the attention layers: the last records as a table, and three figures."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+
+from analysis.compare import frames
+from analysis.compare.error_table import ErrorTable
+from analysis.load import diagnostics, paper
+from analysis.load.diagnostics import FILE, GRADIENTS, QUANTITIES
+from analysis.load.records import Problem
+from analysis.render import charts
+from analysis.render.charts import Plot
+from analysis.render.pages import Page, Table
+from attention import table as variants
+
+CLAIMS = {
+    "share_below_1e-3": "attention probabilities < 1e-3",
+    "share_below_1e-7": "attention probabilities < 1e-7",
+}
+PAPER = "paper, decoder of 2.2B"
+
+
+def _norm(values: pd.Series) -> float:
+    return float(np.sqrt((values**2).sum(min_count=1)))
+
+
+def _total(values: pd.Series) -> float:
+    return float(values.sum(min_count=1))
+
+
+# Quantity to its heading, its format, and how layers are reduced to one number.
+COLUMNS: dict[str, tuple[str, str, str | Callable[[pd.Series], float]]] = {
+    "share_below_1e-3": ("Below\n1e-3", ".1%", "mean"),
+    "share_below_1e-7": ("Below\n1e-7", ".1%", "mean"),
+    "entropy": ("Entropy\n(nats)", ".3g", "mean"),
+    "entropy_share": ("Entropy /\nln(keys)", ".3g", "mean"),
+    "jacobian_mean": ("Jacobian\nmean", ".3g", "mean"),
+    "jacobian_max": ("Jacobian\nmax", ".3g", "max"),
+    "logit_grad_norm": ("Gradient\non logits", ".3g", _norm),
+    "query_grad_norm": ("on W_Q", ".3g", _norm),
+    "key_grad_norm": ("on W_K", ".3g", _norm),
+    "value_grad_norm": ("on W_V", ".3g", _norm),
+    "value_range_median": ("Range of V\nmedian", ".3g", "mean"),
+    "value_range_max": ("Range of V\nmax", ".3g", "max"),
+    "floored_channels": ("Floored\nchannels", "g", _total),
+    "channels": ("of", "g", _total),
+}
+REDUCE = {name: how for name, (_, _, how) in COLUMNS.items()}
+# Panels of the figure over training.
+PANELS = {
+    "share_below_1e-3": "probabilities below 1e-3",
+    "share_below_1e-7": "probabilities below 1e-7",
+    "entropy_share": "entropy / ln(visible keys)",
+    "jacobian_mean": "softmax Jacobian, mean of rows",
+    "logit_grad_norm": "gradient on logits, all layers",
+    "value_grad_norm": "gradient on W_V, all layers",
+}
+WEIGHTS = dict(zip(GRADIENTS, ("logits", "W_Q", "W_K", "W_V"), strict=True))
+WIDTH, HEIGHT = 200, 150
+# Records that a map of gradients shows: each is a column of pixels.
+RECORDS = 40
+
+
+@functools.lru_cache(maxsize=8)
+def records(table: ErrorTable) -> pd.DataFrame:
+    """Returns one row per counted trial, recorded step and layer (from 0): variant, label, seed,
+    trial, step, layer, QUANTITIES, and its histogram: the `share` of its probabilities in each of
+    the half decades from `low` (log10; the first stands apart and holds all smaller ones). Empty
+    where no trial recorded a whole step."""
+    parts = []
+    for run, recorded in _recorded(table):
+        steps, depth = recorded.steps, len(recorded.layers)
+        counts = recorded.histogram.reshape(-1, len(recorded.edges))
+        place = {
+            "variant": run.variant,
+            "label": variants.label(run.variant),
+            "seed": run.seed,
+            "trial": run.name,
+            "step": np.repeat(steps, depth),
+            "layer": np.tile(np.arange(depth), len(steps)),
+            "low": [[recorded.edges[0] - 1.5, *recorded.edges[:-1]]] * len(counts),
+            "share": [*(counts / counts.sum(axis=1, keepdims=True))],
+        }
+        values = {name: recorded.values[name].ravel() for name in QUANTITIES}
+        parts.append(pd.DataFrame(place | values))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+def _recorded(table: ErrorTable) -> list[tuple[Any, diagnostics.Diagnostics]]:
+    runs = [run for row in table.rows for run in frames.counted(table, row)]
+    read = [(run, diagnostics.of_trial(run.path)) for run in runs]
+    return [(run, each) for run, each in read if each is not None and each.steps.size]
+
+
+def shared(found: pd.DataFrame) -> pd.DataFrame:
+    """Returns the records at steps that all seeds of their variant have."""
+    seeds = found.groupby("variant")["seed"].transform("nunique")
+    return found[found.groupby(["variant", "step"])["seed"].transform("nunique") == seeds]
+
+
+def last(found: pd.DataFrame) -> pd.DataFrame:
+    """Returns the records at the last step that all seeds of their variant have."""
+    rows = shared(found)
+    return rows[rows["step"] == rows.groupby("variant")["step"].transform("max")]
+
+
+def medians(found: pd.DataFrame) -> pd.DataFrame:
+    """Returns one row per variant, its index: n, step, layers, and each quantity of COLUMNS at the
+    last shared step, layers reduced to one number, median over seeds."""
+    ends = last(found).groupby(["variant", "seed"], sort=False)
+    by_variant = found.groupby("variant", sort=False)
+    counts = {"n": by_variant["seed"].nunique(), "layers": by_variant["layer"].max() + 1}
+    reduced = ends.agg({"step": "max"} | REDUCE).groupby("variant", sort=False).median()
+    return pd.DataFrame(counts).join(reduced)
+
+
+def paper_shares() -> dict[str, float]:
+    """Returns the fractions of attention probabilities that the paper states, by quantity."""
+    claims = {row["dataset_or_metric"]: row["value"] for row in paper.lines("claims.csv")}
+    return {name: float(claims[words]) / 100 for name, words in CLAIMS.items()}
+
+
+def page(table: ErrorTable) -> Page | None:
+    """Returns the table of the last records, None where no trial has diagnostics."""
+    found, problems = records(table), _problems(table)
+    if found.empty and not problems:
+        return None
+    title = f"{table.study.name}: attention on {table.workload}, stage {table.stage}"
+    if found.empty:
+        return Page(title, (), problems=tuple(problems))
+    rows = medians(found)
+    lines = pd.concat([rows, pd.DataFrame([paper_shares()], index=[PAPER])])
+    headings = {"n": "n", "step": "Step", "layers": "Layers"}
+    formats = dict.fromkeys(headings.values(), ".0f")
+    for name, (heading, form, _) in COLUMNS.items():
+        headings[name], formats[heading] = heading, form
+    printed = lines[[*headings]].rename(columns=headings)
+    printed.insert(0, "Variant", [*map(variants.label, rows.index), PAPER])
+    groups = [*map(variants.group, rows.index), PAPER]
+    shown = Table(
+        "Attention in the last record", printed.reset_index(drop=True), formats, group=groups
+    )
+    examples = " or ".join(sorted({str(each.examples or 0) for _, each in _recorded(table)}))
+    return Page(title, (shown,), _notes(examples), tuple(problems), data=lambda: found)
+
+
+def _notes(examples: str) -> tuple[str, ...]:
+    return (
+        "Median over seeds at the last step that all seeds of the variant have, on "
+        f"{examples} examples. Over layers: mean of shares, entropy, Jacobian mean and median "
+        "range; root of the sum of squares of gradient norms; largest Jacobian and range; sum of "
+        "channels.",
+        f"paper: {paper.SOURCE}, text: about 80 % and 20 % of the probabilities of a decoder of "
+        "2.2 B lie below 1e-3 and 1e-7. The paper does not say how it counted; here masked "
+        "entries are left out. Shares grow with the number of keys.",
+        "Jacobian: Frobenius norm of diag(a) - a aT per row of probabilities a: 0.5 at two equal "
+        "ones, 0 where one key has all. Floored channels: channels of V whose range needs LASER's "
+        "floored form, counted for every variant.",
+    )
+
+
+def _problems(table: ErrorTable) -> list[Problem]:
+    """Returns the problems of the stage's files, trial by trial."""
+    runs = table.study.stage(table.stage)
+    files = {run.name: diagnostics.of_trial(run.path) for run in runs}
+    found = [
+        dataclasses.replace(problem, trial=name)
+        for name, file in files.items()
+        for problem in (file.problems if file else ())
+    ]
+    done = [run.name for run in runs if run.state == "done" and files[run.name] is None]
+    absent = [Problem("missing", name, "", f"no {FILE}") for name in done]
+    return found + absent * any(file is not None for file in files.values())
+
+
+def histograms(table: ErrorTable) -> pd.DataFrame:
+    """Returns the last shared record's probabilities: one row per variant, layer and half decade
+    from `low` to `high` (log10), with the mean over seeds of its `share`."""
+    bins = last(records(table)).explode(["low", "share"]).astype({"low": float, "share": float})
+    places = ["variant", "label", "layer", "low"]
+    shares = bins.dropna(subset="share").groupby(places, sort=False)["share"].mean().reset_index()
+    return shares.assign(high=shares["low"] + 0.5)
+
+
+def probabilities(table: ErrorTable) -> ChartType | None:
+    """Returns the map of the last record's probabilities, a panel for each variant, None without
+    histograms."""
+    shares = histograms(table)
+    if shares.empty:
+        return None
+    least = shares["low"].min() + 1.5
+    labels = f"datum.value < {least} ? '<1e{least:g}' : datum.value == 0 ? '1' : '1e' + datum.value"
+    axis = alt.Axis(values=[least - 1.25, -7, -3, 0], labelExpr=labels, grid=False)
+    base = alt.Chart(shares)
+    cells = base.mark_rect().encode(
+        x=alt.X("low:Q", title="attention probability", axis=axis, scale=alt.Scale(nice=False)),
+        x2="high:Q",
+        y=alt.Y("layer:O", title="layer"),
+        color=alt.Color(
+            "share:Q",
+            title="share of the layer's probabilities",
+            scale=alt.Scale(type="sqrt", scheme="cividis"),
+            legend=alt.Legend(format=".0%"),
+        ),
+        tooltip=["label:N", "layer:O", "low:Q", "high:Q", alt.Tooltip("share:Q", format=".2%")],
+    )
+    limits = base.transform_filter("datum.layer == 0 && (datum.low == -7 || datum.low == -3)")
+    rule = limits.mark_rule(color="white", strokeDash=charts.DASHES[1]).encode(x="low:Q")
+    depth = shares["layer"].max() + 1
+    panel = alt.LayerChart(layer=[cells, rule]).properties(
+        width=300, height=min(160, max(60, 14 * depth))
+    )
+    labelled = alt.Facet("label:N", sort=list(shares["label"].unique()))
+    title = f"{table.study.name}: attention probabilities in the last record"
+    return panel.facet(labelled, columns=2).properties(title=title)
+
+
+def curves(found: pd.DataFrame) -> pd.DataFrame:
+    """Returns one row per variant, shared step `x` and quantity of PANELS: layers reduced to one
+    number, its median over seeds `middle` and its range from `low` to `high`."""
+    per_seed = shared(found).groupby(["variant", "seed", "step"], sort=False)
+    long = per_seed.agg({name: REDUCE[name] for name in PANELS}).melt(
+        var_name="quantity", ignore_index=False
+    )
+    by_step = long.groupby(["variant", "quantity", "step"], sort=False)["value"]
+    bands = by_step.agg(low="min", middle="median", high="max", n="count").dropna().reset_index()
+    bands = charts.thinned(bands, ["variant", "quantity"]).rename(columns={"step": "x"})
+    return bands.assign(label=bands["variant"].map(variants.label))
+
+
+def over_training(table: ErrorTable) -> ChartType | None:
+    """Returns the chart of PANELS over training, None without numbers."""
+    found = records(table)
+    bands = curves(found)
+    if bands.empty:
+        return None
+    names = [name for name in found["variant"].unique() if name in set(bands["variant"])]
+    claims = paper_shares()
+    panels = []
+    for quantity, heading in PANELS.items():
+        of_panel = bands[bands["quantity"] == quantity]
+        if of_panel.empty:
+            continue
+        form = alt.Axis(format="%" if quantity in CLAIMS else "~g", tickCount=5)
+        scale = alt.Scale(zero=quantity not in WEIGHTS)
+        if quantity in WEIGHTS:
+            scale, form = charts.around(of_panel[["low", "high"]].to_numpy().ravel())
+        lines = charts.line_with_band(
+            of_panel,
+            alt.X("x:Q", title="training step", axis=alt.Axis(format="~s", tickCount=4)),
+            alt.Y("middle:Q", title=None, scale=scale, axis=form),
+            names,
+            dashed=True,
+        )
+        claim = (
+            [charts.reference_line("y", claims[quantity], name=PAPER)] if quantity in claims else []
+        )
+        panel = alt.LayerChart(layer=[lines, *claim])
+        panels.append(panel.properties(title=heading, width=WIDTH, height=HEIGHT))
+    title = alt.Title(
+        f"{table.study.name}: attention over training", subtitle="dashed grey: the paper's shares"
+    )
+    return alt.ConcatChart(concat=panels, columns=3).properties(title=title)
+
+
+def gradient_maps(table: ErrorTable) -> ChartType | None:
+    """Returns the maps of gradient norms, a row for each gradient, layers by steps, the mechanisms
+    of one set of modifiers side by side (the first set with two), median over seeds; None without
+    gradients."""
+    found = records(table)
+    modifiers = found["variant"].map(variants.modifier_label)
+    several = found.groupby(modifiers, sort=False)["variant"].nunique()
+    compared = found[modifiers == (several > 1).idxmax()]
+    places = ["variant", "label", "step", "layer"]
+    norms = shared(compared).melt(places, list(WEIGHTS), "gradient", "norm")
+    norms = (
+        norms[norms["norm"] > 0]
+        .groupby(["gradient", *places], sort=False)["norm"]
+        .median()
+        .reset_index()
+    )
+    if norms.empty:
+        return None
+    columns = compared[["variant", "step"]].drop_duplicates()
+    norms = norms.merge(charts.thinned(columns, ["variant"], RECORDS).drop(columns="marked"))
+    norms["relative"] = norms["norm"] / norms.groupby("gradient")["norm"].transform("max")
+    norms["gradient"] = "gradient on " + norms["gradient"].map(WEIGHTS)
+    legend = alt.Legend(title="norm / largest of the gradient", format="~g", tickCount=5)
+    cells = alt.Chart(norms, view=alt.ViewBackground(fill=charts.LIGHT)).mark_rect()
+    cells = cells.encode(
+        x=alt.X("step:O", title="training step", axis=alt.Axis(labelAngle=0, labelOverlap=True)),
+        y=alt.Y("layer:O", title="layer"),
+        color=alt.Color(
+            "relative:Q", scale=alt.Scale(type="log", scheme="cividis", nice=False), legend=legend
+        ),
+        tooltip=["label:N", "gradient:N", "step:Q", "layer:O", "norm:Q"],
+    )
+    title = alt.Title(
+        f"{table.study.name}: gradient norms by layer and step", subtitle="grey: 0 or not recorded"
+    )
+    chart = cells.properties(width=290, height=100).facet(
+        column=alt.Column("label:N", sort=list(norms["label"].unique())),
+        row=alt.Row("gradient:N", sort=list(norms["gradient"].unique())),
+    )
+    return chart.properties(title=title)
+
+
+def _words(table: ErrorTable, quantity: str, what: str) -> str:
+    """Returns every variant's number in the last record."""
+    _, form, _ = COLUMNS[quantity]
+    values = medians(records(table))[quantity]
+    texts = "; ".join(f"{variants.label(name)} {value:{form}}" for name, value in values.items())
+    return f"{what} In the last record, median over seeds: {texts}."
+
+
+def _plot(
+    file: str, draw: Callable[[ErrorTable], ChartType | None], quantity: str, what: str, how: str
+) -> Plot[ErrorTable]:
+    return Plot(
+        file=file,
+        draw=draw,
+        words=functools.partial(_words, quantity=quantity, what=what),
+        absent="the completed trials recorded no such numbers",
+        caption=f"{what} {how}",
+        applies=lambda table: not records(table).empty,
+    )
+
+
+PLOTS = (
+    _plot(
+        "attention_probabilities",
+        probabilities,
+        "share_below_1e-7",
+        "Attention probabilities by layer, in half decades, masked entries left out.",
+        "Dashed: 1e-7 and 1e-3; the strip on the left holds everything smaller.",
+    ),
+    _plot(
+        "attention_training",
+        over_training,
+        "entropy_share",
+        "Small probabilities, entropy, softmax Jacobian and gradients over training.",
+        f"Line: median over seeds. Band: smallest to largest seed. {charts.THINNED}",
+    ),
+    _plot(
+        "attention_gradients",
+        gradient_maps,
+        "logit_grad_norm",
+        "Gradient norms by layer and step, as shares of the largest of that gradient.",
+        f"Median over seeds, at most {RECORDS} records.",
+    ),
+)

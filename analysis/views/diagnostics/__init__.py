@@ -1,1 +1,0 @@
-"""What attention did while it trained, as tables, lines and maps."""

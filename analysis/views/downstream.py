@@ -1,0 +1,378 @@
+"""Scores on the tasks of suites: variants x tasks, means, each task against the baseline, the last
+checkpoints and generated answers; and a figure of the scores with their intervals.
+
+Percentages have two decimals, as the paper's.
+"""
+
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from analysis.compare import downstream
+from analysis.compare.downstream import MEAN, SuiteTable
+from analysis.compare.error_table import ErrorTable
+from analysis.load import paper
+from analysis.render import charts, pages
+from analysis.render.charts import Plot
+from analysis.render.pages import Page, Table
+from attention import table as variants
+
+PERCENT = 100.0
+# Formats of percentages and of their differences.
+SCORE, CHANGE = ".2f", "+.2f"
+PRINTED_CELL = operator.attrgetter("text")
+EXACT = "exact_match"
+# By which a generated answer is judged beside its exact match: choices by their log-likelihoods.
+RANKED = ("rank_accuracy", "acc")
+
+
+# A column of the scores to its heading and how it is printed; fractions as percentages.
+PRINTED: dict[str, tuple[str, Any]] = {
+    "label": ("Variant", ""),
+    "task": ("Task", ""),
+    "n": ("Questions", ","),
+    "seeds": ("Seeds", ""),
+    "score": ("Score", SCORE),
+    "interval": ("95 %, other\nquestions", str),
+    "difference": ("Difference", CHANGE),
+    "seeds_compared": ("Seeds\ncompared", ""),
+    "seeds_baseline": ("Seeds of the\nbaseline", ""),
+    "difference_interval": ("95 % of it,\nother questions", str),
+    "right_alone": ("Right: it\nalone", ""),
+    "baseline_alone": ("Right: baseline\nalone", ""),
+    "p": ("p", pages.p_text),
+    "p_holm": ("p (Holm),\nquestions", pages.p_text),
+    "seeds_interval": ("95 % of it,\nother seeds", str),
+    "seeds_p_holm": ("p (Holm),\nseeds", pages.p_text),
+    "checkpoints": ("Checkpoints", ""),
+    "checkpoint_seeds": ("Seeds", ""),
+    "checkpoint_mean": ("Mean of\ncheckpoints", SCORE),
+    "sd_checkpoints": ("SD over\ncheckpoints", SCORE),
+    "sd_seeds": ("SD over\nseeds", SCORE),
+    "exact": ("Exact match", SCORE),
+    "rank": ("Rank\naccuracy", SCORE),
+    "undecodable": ("Undecodable", SCORE),
+    "majority": ("Majority\nclass", SCORE),
+    "random": ("From random\nweights", SCORE),
+    "paper": ("Paper", PRINTED_CELL),
+    "paper_difference": ("Paper's\ndifference", CHANGE),
+    "paper_checkpoints": ("Paper, over\n5 checkpoints", PRINTED_CELL),
+}
+MEANS = (
+    *("label", "seeds", "score", "interval", "difference", "difference_interval"),
+    *("seeds_compared", "seeds_baseline", "p_holm", "seeds_interval", "seeds_p_holm"),
+    *("paper", "paper_difference"),
+)
+TASKS = (
+    *("label", "task", "n", "score", "interval", "difference", "difference_interval"),
+    *("seeds_compared", "seeds_baseline", "right_alone", "baseline_alone", "p", "p_holm"),
+    "paper_difference",
+)
+LAST = (
+    *("label", "task", "checkpoints", "checkpoint_seeds", "checkpoint_mean", "sd_checkpoints"),
+    *("sd_seeds", "paper_checkpoints"),
+)
+# What the last rows of the first table say of each task.
+QUESTIONS = {"questions": "n", "published questions": "published_n", "contexts cut": "truncated"}
+INTERVALS = (
+    ("interval", "low", "high"),
+    ("difference_interval", "difference_low", "difference_high"),
+    ("seeds_interval", "seeds_low", "seeds_high"),
+)
+GENERATED = (
+    *("label", "task", "n", "exact", "interval", "rank", "undecodable", "majority", "random"),
+)
+
+
+def page(
+    table: ErrorTable, suite: str | None = None, metric: str | None = None, step: int | None = None
+) -> Page | None:
+    """Returns the tables of every suite that the trials of `table` were asked, or of one, None
+    where they were asked none. `metric` and `step` as `compare.downstream.of_table` has them.
+
+    `data` has the rows of SuiteTable.scores, fractions at full precision, `metrics` as name=value
+    and `paper`, the fraction that the paper prints where the study is the paper's.
+    """
+    suites = downstream.of_table(table, suite, metric, step)
+    if not suites:
+        return None
+    is_finetuned = bool(table.study.config.get("finetune_from"))
+    names, random = downstream.from_random_weights(table) if is_finetuned else ([], ())
+    tables: list[Table] = []
+    notes: list[str] = []
+    data = []
+    for found in suites:
+        rows = _with_paper(found, table)
+        data.append(_tidy(rows))
+        if len(rows):
+            beside = next((each for each in random if each.suite == found.suite), None)
+            made = _tables(found, _printable(found, rows, beside))
+            tables += [each for each in made if len(each.frame)]
+            notes += _notes(found, rows)
+    if is_finetuned:
+        notes.append(_on_random_weights(names, table.workload))
+    problems = [problem for found in (*suites, *random) for problem in found.problems]
+    return Page(
+        title=f"{table.study.name}: downstream tasks on {table.workload}, stage {table.stage}",
+        tables=tuple(tables),
+        notes=tuple(notes),
+        problems=tuple(dict.fromkeys(problems)),
+        data=lambda: pd.concat(data, ignore_index=True),
+    )
+
+
+def _with_paper(found: SuiteTable, table: ErrorTable) -> pd.DataFrame:
+    """Returns the scores with the paper's cells, those over the last checkpoints, and the paper's
+    difference from the baseline, a fraction; of a study that is not the paper's, all undefined."""
+    entry, study, scores = paper.SUITES.get(found.suite), table.study, found.scores
+    is_paper = bool(study.paper_table or study.paper_note)
+    suite = found.suite if entry and is_paper and entry.workload == table.workload else ""
+    places = [
+        (variant, None if task == MEAN else task)
+        for variant, task in zip(scores["variant"], scores["task"], strict=True)
+    ]
+    cells = [paper.of_suite(suite, variant, task) for variant, task in places]
+    values = pd.Series([cell.value / PERCENT if cell else np.nan for cell in cells], scores.index)
+    is_baseline = scores["variant"] == found.baseline
+    base = dict(zip(scores["task"][is_baseline], values[is_baseline], strict=True))
+    return scores.assign(
+        paper=cells,
+        paper_checkpoints=[
+            paper.of_suite(suite, *place, over_checkpoints=True) for place in places
+        ],
+        paper_difference=(values - scores["task"].map(base)).where(~is_baseline),
+    )
+
+
+def _tidy(rows: pd.DataFrame) -> pd.DataFrame:
+    """Returns the rows as CSV has them."""
+    metrics = rows["metrics"].map(
+        lambda of: " ".join(f"{name}={value!r}" for name, value in of.items()), na_action="ignore"
+    )
+    fractions = [cell.value / PERCENT if cell else np.nan for cell in rows["paper"]]
+    return rows[[*downstream.COLUMNS]].assign(metrics=metrics, paper=fractions)
+
+
+def _stated(rows: pd.DataFrame, *names: str) -> pd.Series:
+    """Returns the first of the metrics `names` that results.json states, by variant and task."""
+    return rows.set_index(["variant", "task"])["metrics"].map(
+        lambda of: next((of[name] for name in names if name in of), None), na_action="ignore"
+    )
+
+
+def _printable(found: SuiteTable, rows: pd.DataFrame, random: SuiteTable | None) -> pd.DataFrame:
+    """Returns the rows with all columns of PRINTED, fractions as percentages; `random`: the scores
+    of the same models from random weights."""
+    beside = {} if random is None else _stated(random.scores, EXACT).to_dict()
+    rows = rows.assign(
+        group=rows["variant"].map(lambda name: variants.group(name) if name else "reference"),
+        exact=_stated(rows, EXACT).to_numpy(),
+        rank=_stated(rows, *RANKED).to_numpy(),
+        majority=rows["task"].map({name: task.majority for name, task in found.tasks.items()}),
+        random=[beside.get(place) for place in zip(rows["variant"], rows["task"], strict=True)],
+    )
+    for name, low, high in INTERVALS:
+        rows[name] = [
+            None if np.isnan(ends[0]) else pages.interval(*ends, 2, signed=name != "interval")
+            for ends in zip(PERCENT * rows[low], PERCENT * rows[high], strict=True)
+        ]
+    fractions = [name for name, (_, form) in PRINTED.items() if form in (SCORE, CHANGE)]
+    rows[fractions] = PERCENT * rows[fractions].astype(float)
+    return rows
+
+
+def _tables(found: SuiteTable, rows: pd.DataFrame) -> Iterator[Table]:
+    place = f"suite {found.suite}, step {found.step}"
+    yield _overview(found, rows, f"Right answers in percent, {place}")
+    rows = rows[rows["kind"] == "variant"]
+    is_mean = rows["task"] == MEAN
+    over = f"{len(found.tasks)} tasks" if len(found.tasks) > 1 else "one task"
+    yield _table(f"Mean over {over} in percent, {place}", rows[is_mean], MEANS)
+    base = variants.label(found.baseline)
+    yield _table(
+        f"Each task against {base}, {place}", rows[~is_mean & rows["difference"].notna()], TASKS
+    )
+    several = rows[(rows["checkpoints"] > 1) | (rows["checkpoint_seeds"] > 1)]
+    steps = ", ".join(map(str, found.steps))
+    yield _table(f"Checkpoints {steps} in percent, suite {found.suite}", several, LAST)
+    generated = [name for name, task in found.tasks.items() if task.undecodable is not None]
+    answers = rows[rows["task"].isin(generated)]
+    exact = answers["interval"].where(answers["metric"] == EXACT)
+    yield _table(
+        f"Generated answers in percent, {place}", answers.assign(interval=exact), GENERATED
+    )
+
+
+def _table(caption: str, rows: pd.DataFrame, names: Sequence[str]) -> Table:
+    """Returns the columns `names` as a table, but for those that no row has."""
+    printed = {name: PRINTED[name] for name in names if rows[name].notna().any()}
+    frame = rows[[*printed]].set_axis([heading for heading, _ in printed.values()], axis=1)
+    bold = {
+        heading: [bool(cell and cell.bold) for cell in rows[name]]
+        for name, (heading, form) in printed.items()
+        if form is PRINTED_CELL
+    }
+    return Table(
+        caption,
+        frame.reset_index(drop=True),
+        formats={heading: form for heading, form in printed.values() if form},
+        bold=bold,
+        group=rows["variant" if "task" in printed else "group"].tolist(),
+    )
+
+
+def _overview(found: SuiteTable, rows: pd.DataFrame, caption: str) -> Table:
+    """Returns variants x tasks, below them answers without a model, the paper's rows and how many
+    questions there are."""
+    is_ours = rows["kind"] == "variant"
+    best = rows["score"].where(is_ours).groupby(rows["task"]).transform("max")
+    is_best = is_ours & np.isclose(rows["score"], best, rtol=0, atol=1e-10)
+    theirs = rows[rows["paper"].notna()]
+    theirs = theirs.assign(
+        group="paper",
+        label="paper: " + theirs["label"],
+        score=theirs["paper"].map(PRINTED_CELL),
+        bold=[cell.bold for cell in theirs["paper"]],
+    )
+    counts = [
+        {"group": "questions", "variant": "", "label": label, "task": name, "bold": False}
+        | {"score": f"{getattr(task, key):,}"}
+        for label, key in QUESTIONS.items()
+        for name, task in found.tasks.items()
+        if getattr(task, key)
+    ]
+    body = pd.concat([rows.assign(bold=is_best), theirs, pd.DataFrame(counts)]).astype(
+        {"score": object}
+    )
+    keys = ["group", "variant", "label"]
+    order = pd.MultiIndex.from_frame(body[keys].drop_duplicates())
+    scores, bold = (
+        body.pivot(index=keys, columns="task", values=name)
+        .reindex(index=order, columns=[*found.tasks, MEAN])
+        .rename(columns={MEAN: "Mean"})
+        for name in ("score", "bold")
+    )
+    scores.insert(0, "Variant", order.get_level_values("label"))
+    return Table(
+        caption,
+        scores.reset_index(drop=True),
+        formats=dict.fromkeys(bold.columns, SCORE),
+        bold={name: marks.eq(True).tolist() for name, marks in bold.items()},
+        group=order.get_level_values("group").tolist(),
+    )
+
+
+def _notes(found: SuiteTable, rows: pd.DataFrame) -> Iterator[str]:
+    """Yields how to read a suite's tables; docs/analysis.md has the rest."""
+    metrics = pd.Series(found.metrics)
+    listed = "; ".join(
+        f"{metric}: {', '.join(tasks.index)}" for metric, tasks in metrics.groupby(metrics)
+    )
+    shots = " or ".join(map(str, sorted({task.shots for task in found.tasks.values()})))
+    harness = " and ".join(filter(None, found.harness)) or "an unnamed harness"
+    yield (
+        f"Suite {found.suite}, {shots} shots, judged by {harness}. Metrics: {listed}. Bold: the "
+        "highest of a column."
+    )
+    if rows["difference"].notna().any():
+        yield (
+            "Intervals and p are over other questions for the same trained models, unless a column "
+            "says seeds. p of a task is exact (McNemar's test for one seed). Holm's correction is "
+            "over variants and tasks. See docs/analysis.md, What models can do."
+        )
+    elif found.baseline not in set(rows["variant"]):
+        base = variants.label(found.baseline)
+        yield f"Nothing is compared: no trial of {base} was asked; --baseline=NAME takes another."
+    if rows["paper"].notna().any():
+        place = paper.PRINTED[paper.SUITES[found.suite].key].place
+        yield f"paper: {paper.SOURCE}, {place}; digits and bold as printed."
+
+
+def _on_random_weights(names: Sequence[str], workload: str) -> str:
+    """Returns where the column of random weights is from, or why there is none."""
+    if len(names) == 1:
+        return f"From random weights: the same model and variant, trained by the study {names[0]}."
+    if names:
+        return f"From random weights: not shown, as several studies have it: {', '.join(names)}."
+    return (
+        f"From random weights: no study of {workload} beside this one has an empty finetune_from; "
+        "train one with --config.finetune_from= to see what pretraining gives."
+    )
+
+
+def draw(table: ErrorTable) -> alt.VConcatChart | None:
+    """Returns the scores of each suite beside the differences from the baseline, None where no
+    trial was asked any."""
+    suites = [_panels(found) for found in _suites(table)]
+    if not suites:
+        return None
+    return alt.vconcat(*suites).properties(title=f"{table.study.name}: scores on downstream tasks")
+
+
+def _suites(table: ErrorTable) -> list[SuiteTable]:
+    return [each for each in downstream.of_table(table, None, None, None) if len(each.scores)]
+
+
+def _panels(found: SuiteTable) -> alt.HConcatChart:
+    """Returns a suite's scores and their differences from the baseline's, a row for each task."""
+    numbers = ["score", "low", "high", "difference", "difference_low", "difference_high"]
+    rows = found.scores.assign(**(PERCENT * found.scores[numbers]))
+    scores = rows[rows["kind"] == "variant"]
+    compared = scores.dropna(subset=["difference"]).assign(
+        low=scores["difference_low"], high=scores["difference_high"]
+    )
+    names = list(scores["variant"].unique())
+    y = alt.Y("task:N", sort=[*found.tasks, MEAN], title=None)
+    size = {"width": 300, "height": (len(found.tasks) + 1) * (10 + 9 * len(names))}
+
+    def intervals(frame: pd.DataFrame, x: str, title: str) -> alt.LayerChart:
+        axis = alt.X(f"{x}:Q", title=title, scale=alt.Scale(zero=False))
+        tooltip = ["label:N", "task:N", f"{x}:Q", "low:Q", "high:Q", "n:Q", "seeds:Q"]
+        marks = charts.interval_rows(frame, axis, y, tooltip, legend=True)
+        offset = alt.YOffset("variant:N", sort=names)
+        return marks.encode(yOffset=offset, strokeDash=charts.dash(names, legend=False))
+
+    references = (
+        alt.Chart(rows[rows["kind"] == "reference"].dropna(subset=["score"]))
+        .mark_tick(color=charts.GREY, thickness=2, size=16)
+        .encode(x="score:Q", y=y, tooltip=["label:N", "task:N", "score:Q"])
+    )
+    base = variants.label(found.baseline)
+    return alt.hconcat(
+        alt.layer(references, intervals(scores, "score", "right answers (%)")).properties(
+            title=f"{found.suite}, step {found.step}", **size
+        ),
+        alt.layer(
+            charts.reference_line("x", 0.0),
+            intervals(compared, "difference", f"minus {base} (points)"),
+        ).properties(**size),
+    )
+
+
+def words(table: ErrorTable) -> str:
+    """Returns every variant's mean over tasks, suite by suite."""
+    scores = pd.concat([found.scores for found in _suites(table)])
+    means = scores[(scores["kind"] == "variant") & (scores["task"] == MEAN)]
+    texts = means["label"] + means["score"].map(lambda score: f" {PERCENT * score:.2f} %")
+    parts = texts.groupby(means["suite"], sort=False).agg(", ".join)
+    listed = "; ".join(f"{suite}: {text}" for suite, text in parts.items())
+    return f"Right answers on downstream tasks by variant, mean over tasks. {listed}."
+
+
+PLOTS = (
+    Plot(
+        file="downstream",
+        draw=draw,
+        words=words,
+        absent="no suite has a task that can be read",
+        caption="Scores on each task with 95 % intervals over questions, and differences from the "
+        "baseline, paired question by question. Intervals are not corrected for their number; "
+        "p-values are. Within a task variants stand in the order of the legend. Grey: answers "
+        "without a model, such as chance and the majority class.",
+        applies=lambda table: bool(downstream.of_table(table, None, None, None)),
+    ),
+)

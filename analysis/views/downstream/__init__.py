@@ -1,1 +1,0 @@
-"""What models can do: scores on the tasks of suites, as tables, CSV and a figure."""

@@ -1,0 +1,333 @@
+"""The charts of an error table: effects and verdicts, learning curves, hyperparameters."""
+
+import functools
+import json
+import math
+from collections.abc import Sequence
+
+import altair as alt
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+
+from analysis.compare import frames
+from analysis.compare.error_table import ErrorTable
+from analysis.load.selection import VALIDATION
+from analysis.render import charts, pages
+from analysis.render.charts import Plot
+from attention import table as variants
+from sweeps.records import layout
+
+# Of the effects: the widths of both panels and the height of a variant.
+LEFT, RIGHT, ROW = 330, 250, 34
+# References further from the seeds than this, in widths of what they span, would squeeze them.
+NEAR = 1.5
+# Of the curves: the share of training whose evaluations need not be seen.
+START = 0.1
+# From so many seeds on the band is their middle half: the range of many is that of their worst.
+QUARTILES_FROM = 8
+# Columns of evaluations that can be the horizontal axis.
+AXES = {"step": "training step", "seconds": "seconds of training", "flops": "FLOPs of training"}
+# Of all panels of a row together, and of one panel: low where modifiers make several rows.
+WIDTH, HEIGHT, LOW = 620, 190, 130
+# The mark of a trial of the search that has no value.
+CROSS = "M-1,-1L1,1M-1,1L1,-1"
+
+
+@functools.lru_cache(maxsize=8)
+def effects(table: ErrorTable) -> pd.DataFrame:
+    """Returns the rows of `frames.results` of variants with a number on the deciding split,
+    and the paper's difference from its baseline, nan where it prints none."""
+    found = frames.results(table, None).query("kind == 'variant' and split == @table.decisive")
+    found = found.dropna(subset="mean")
+    printed = found.loc[found["variant"] == table.baseline, "paper"].max()
+    compared = found["difference"].notna()
+    return found.assign(paper_difference=(found["paper"] - printed).where(compared))
+
+
+def draw_effects(table: ErrorTable) -> ChartType | None:
+    """Returns the chart, None where no variant has a number on the deciding split (test, or
+    validation where nothing was tested)."""
+    found = effects(table)
+    if found.empty:
+        return None
+    found = found.assign(row=found["label"] + " (n = " + found["n"].astype(str) + ")")
+    panels = [_means(table, found)]
+    if table.comparisons:
+        panels.append(_differences(table, found))
+    chart = alt.HConcatChart(hconcat=panels, spacing=24)
+    return chart.properties(title=f"{table.study.name}: {table.what} on {table.workload}")
+
+
+def _means(table: ErrorTable, found: pd.DataFrame) -> alt.LayerChart:
+    """Returns the seeds, their mean and its interval, the paper's number, and references nearby."""
+    rows = alt.Y("row:N", title=None, sort=list(found["row"]))
+    title = f"{table.decisive} {table.metric.axis(table.workload)}"
+    x = alt.X("mean:Q", title=title, scale=alt.Scale(zero=False))
+    # No metric is below 0, and no share above 1: so few seeds cannot bound a mean there.
+    ends = (0.0, 1.0 if table.metric.is_bounded else math.inf)
+    low, high = found["interval_low"].clip(*ends), found["interval_high"].clip(*ends)
+    measured = charts.interval_rows(
+        found.assign(low=low, high=high),
+        x,
+        rows,
+        ["label:N", "n:Q", "mean:Q", "interval_low:Q", "interval_high:Q"],
+    )
+    seeds = frames.seeds(table).query("split == @table.decisive").merge(found[["variant", "row"]])
+    dots = alt.Chart(seeds).mark_circle(size=28, yOffset=9, opacity=0.5)
+    dots = dots.encode(
+        x=alt.X("value:Q"),
+        y=rows,
+        color=charts.colour(list(found["variant"]), legend=False),
+        tooltip=["label:N", "seed:Q", "step:Q", "value:Q", "trial:N"],
+    )
+    span = seeds["value"].max() - seeds["value"].min()
+    low, high = seeds["value"].min() - NEAR * span, seeds["value"].max() + NEAR * span
+    lines = [
+        charts.reference_line("x", value, name=f"{each.name} {value:.4g}")
+        for each in table.references
+        if (value := each.values[table.decisive]) is not None and low < value < high
+    ]
+    layers = [*lines, measured, dots, *_diamonds(found, "paper", rows)]
+    return alt.LayerChart(layer=layers).properties(width=LEFT, height=alt.Step(ROW))
+
+
+def _differences(table: ErrorTable, found: pd.DataFrame) -> alt.LayerChart:
+    """Returns the differences from the baseline about zero, and the verdicts."""
+    rows = alt.Y("row:N", title=None, sort=list(found["row"]), axis=None)
+    side = "left" if table.metric.lower_is_better else "right"
+    title = f"difference from {table.baseline_label} (better to the {side})"
+    x = alt.X("difference:Q", title=title, scale=alt.Scale(zero=True))
+    bounded = found.assign(low=found["difference_low"], high=found["difference_high"])
+    columns = ["label:N", "difference:Q", "low:Q", "high:Q", "p_holm:Q", "verdict:N"]
+    measured = charts.interval_rows(bounded, x, rows, columns)
+    p_values = found["p_holm"].map(lambda p: "" if math.isnan(p) else f" ({pages.p_in_words(p)})")
+    text = alt.Chart(found.assign(text=found["verdict"] + p_values))
+    verdicts = text.mark_text(align="left", fontWeight="bold", fontSize=12)
+    verdicts = verdicts.encode(
+        x=alt.value(RIGHT + 8), y=rows, text="text:N", color=charts.verdict_colour()
+    )
+    zero = charts.reference_line("x", 0, charts.BLACK)
+    layers = [zero, measured, verdicts, *_diamonds(found, "paper_difference", rows)]
+    return alt.LayerChart(layer=layers).properties(width=RIGHT, height=alt.Step(ROW))
+
+
+def _diamonds(found: pd.DataFrame, column: str, rows: alt.Y) -> list[alt.Chart]:
+    """Returns a layer of the paper's numbers, none where the paper has none."""
+    if found[column].isna().all():
+        return []
+    marks = alt.Chart(found).mark_point(shape="diamond", color=charts.BLACK, size=70)
+    value = alt.Tooltip(f"{column}:Q", title="paper")
+    return [marks.encode(x=f"{column}:Q", y=rows, tooltip=["label:N", value])]
+
+
+def effects_in_words(table: ErrorTable) -> str:
+    """Returns every variant's mean, its difference from the baseline, and the verdict."""
+    digits = table.metric.digits
+    parts = []
+    for line in effects(table).itertuples():
+        part = f"{line.label} {line.mean:.{digits}f}"
+        if line.variant in table.comparisons:
+            ends = (line.difference_low, line.difference_high)
+            bounds = pages.interval(*ends, digits, signed=True)
+            part += f", difference {line.difference:+.{digits}f} {bounds}, {line.verdict}"
+        parts.append(part)
+    return f"Mean {table.what} over seeds: {'; '.join(parts)}."
+
+
+def bands(table: ErrorTable) -> pd.DataFrame:
+    """Returns one row per point of a variant's curve: `by` (a key of AXES), its value `x`, the
+    median over seeds `middle` within `low` and `high` (smallest and largest, of many seeds the
+    middle half), the number of seeds `n`, and whether the point is `marked`."""
+    evaluations = frames.evaluations(table)
+    parts = []
+    for by in AXES:
+        known = evaluations[evaluations[by].notna()]
+        for (variant, split), of_seeds in known.groupby(["variant", "split"], sort=False):
+            curves = [
+                (curve[by].to_numpy(float), curve["value"].to_numpy())
+                for _, curve in of_seeds.groupby("seed")
+            ]
+            place = {"variant": variant, "split": split, "by": by, "n": len(curves)}
+            parts.append(_band(curves).assign(**place))
+    if not parts:
+        return pd.DataFrame(columns=["variant", "split", "by"])
+    found = charts.thinned(pd.concat(parts, ignore_index=True), ("variant", "split", "by"))
+    return found.assign(
+        label=found["variant"].map(variants.label),
+        modifiers=found["variant"].map(variants.modifier_label).replace("", "no modifier"),
+    )
+
+
+def _band(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> pd.DataFrame:
+    """Returns the median and the spread over seeds, each of which has its own (x, values)."""
+    x = _shared([places for places, _ in curves])
+    values = np.stack([np.interp(x, *curve) for curve in curves])
+    share = 0.25 if len(curves) >= QUARTILES_FROM else 0.0
+    # Of numbers that are there: between two infinite ones nothing can be interpolated.
+    low, high = np.quantile(values, (share, 1 - share), axis=0, method="nearest")
+    return pd.DataFrame({"x": x, "low": low, "middle": np.median(values, axis=0), "high": high})
+
+
+def _shared(evaluated: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns the places to draw: those at which every seed was evaluated. Where these are under
+    half of a seed's own, as in AlgoPerf's logs, which are evaluated by the clock, all places
+    between the last first and the first last: numbers are interpolated between evaluations."""
+    shared = functools.reduce(np.intersect1d, evaluated)
+    if 2 * len(shared) >= max(map(len, evaluated)):
+        return shared
+    begin, end = max(places[0] for places in evaluated), min(places[-1] for places in evaluated)
+    every = np.unique(np.concatenate(evaluated))
+    return every[(begin <= every) & (every <= end)]
+
+
+def draw_curves(table: ErrorTable) -> ChartType | None:
+    """Returns the chart, None where no trial of the table has a curve. A panel holds the
+    mechanisms with one set of modifiers on one split; a menu chooses the horizontal axis."""
+    found = bands(table)
+    if found.empty:
+        return None
+    families = list(found["modifiers"].unique())
+    splits = [split for split in layout.SPLITS if split in set(found["split"])]
+    known = [by for by in AXES if by in set(found["by"])]
+    menu = alt.binding_select(options=known, labels=[AXES[by] for by in known], name="Axis: ")
+    axis = alt.param(name="by", value=known[0], bind=menu if len(known) > 1 else alt.Undefined)
+    by = alt.ExprRef(
+        f"{json.dumps(f'{table.study.name}: {table.metric.label} by ')} + ({json.dumps(AXES)})[by]"
+    )
+    references = ", ".join(each.name for each in table.references)
+    below = f"dashed: {references}" if references else alt.Undefined
+    data = pd.concat([found, _references(table, families, splits)], ignore_index=True)
+    scale, ticks = charts.around(shown(table, found))
+    lines = charts.line_with_band(
+        data,
+        alt.X(
+            "x:Q",
+            scale=alt.Scale(zero=False, nice=False, padding=8),
+            axis=alt.Axis(title=None, format="~s", tickCount=4),
+        ),
+        alt.Y("middle:Q", title=table.metric.axis(table.workload), scale=scale, axis=ticks),
+        list(found["variant"].unique()),
+    )
+    rule = alt.Chart(data).mark_rule(color=charts.GREY, strokeDash=charts.DASHES[1], clip=True)
+    layers = [lines, rule.encode(y="reference:Q", tooltip=["name:N", "reference:Q"])]
+    panel = alt.LayerChart(layer=layers).properties(
+        width=WIDTH / len(splits), height=HEIGHT if len(families) == 1 else LOW
+    )
+    rows = alt.Row("modifiers:N", sort=families) if len(families) > 1 else alt.Undefined
+    chart = panel.facet(row=rows, column=alt.Column("split:N", sort=splits))
+    chart = chart.transform_filter("datum.by == by || isValid(datum.reference)").add_params(axis)
+    return chart.properties(title=alt.Title(by, subtitle=below))
+
+
+def _references(table: ErrorTable, families: Sequence[str], splits: Sequence[str]) -> pd.DataFrame:
+    """Returns a row per panel and reference line."""
+    lines = [
+        {"split": split, "modifiers": family, "reference": value, "name": each.name}
+        for each in table.references
+        for split, value in each.values.items()
+        for family in families
+        if value is not None and split in splits
+    ]
+    return pd.DataFrame(lines, columns=["split", "modifiers", "reference", "name"])
+
+
+def shown(table: ErrorTable, found: pd.DataFrame) -> np.ndarray:
+    """Returns the numbers that the vertical axis must hold.
+
+    Before training a loss is log(vocabulary) and a WER may be above 1, far from where variants
+    differ: of such metrics the first tenth of the steps may leave the axis, given that at least
+    two evaluations are left.
+    """
+    steps = found[found["by"] == "step"]
+    late = steps[steps["x"] >= START * steps["x"].max()]
+    kept = steps if table.metric.is_bounded or late["x"].nunique() < 2 else late
+    return kept[["low", "high"]].to_numpy().ravel()
+
+
+def curves_in_words(table: ErrorTable) -> str:
+    """Returns every variant's median on validation at the chosen steps."""
+    seeds = frames.seeds(table)
+    at_chosen = seeds[seeds["split"] == VALIDATION].groupby("label", sort=False)["value"].median()
+    ends = "; ".join(f"{name} {x:.{table.metric.digits}f}" for name, x in at_chosen.items())
+    what = f"{table.metric.label} over training, median and spread over seeds"
+    return f"Learning curves: {what}. Validation median at the chosen steps: {ends}."
+
+
+def draw_hyperparameters(table: ErrorTable) -> ChartType | None:
+    """Returns the chart, None where no hyperparameter varies among the measured trials of the
+    search: a panel for each hyperparameter, a mark for each trial at its best validation step, a
+    ring around those at a chosen point, and a cross on the upper edge for trials without a value,
+    which diverged or failed."""
+    found = frames.trials(table)
+    if not found["value"].notna().any():
+        return None
+    scale, axis = charts.around(found["value"].to_numpy(float), room=0.12)
+    label = f"{VALIDATION} {table.metric.axis(table.workload)}"
+    y = alt.Y("value:Q", title=label, scale=scale, axis=axis)
+    panels = [
+        _panel(each, str(name), y) for name, each in found.groupby("hyperparameter", sort=False)
+    ]
+    points = found["point"].nunique()
+    title = alt.Title(
+        f"{table.study.name}: stage {frames.searched(table)}, {points} hyperparameter points",
+        subtitle="ring: point chosen by validation; cross: diverged or failed",
+    )
+    return alt.ConcatChart(concat=panels, columns=3).properties(title=title)
+
+
+def _panel(trials: pd.DataFrame, name: str, y: alt.Y) -> alt.LayerChart:
+    names = list(trials["variant"].unique())
+    scale, axis = charts.around(trials["setting"].to_numpy(float))
+    x = alt.X("setting:Q", title=name, scale=scale, axis=axis)
+    tooltip = ["label:N", "seed:Q", "step:Q", "value:Q", "setting:Q", "state:N", "trial:N"]
+    base = alt.Chart(trials).encode(
+        x=x, color=charts.colour(names), opacity=charts.faded(), tooltip=tooltip
+    )
+    measured = base.mark_point(filled=True, size=55).encode(y=y, shape=charts.shape(names))
+    lost = base.mark_point(shape=CROSS, size=60, strokeWidth=2).encode(y=alt.value(6))
+    ring = alt.Chart(trials).mark_point(size=230, color=charts.BLACK, strokeWidth=1.5)
+    layers = [
+        measured,
+        lost.transform_filter("!isValid(datum.value)"),
+        ring.encode(x=x, y=y).transform_filter("datum.chosen && isValid(datum.value)"),
+    ]
+    return alt.LayerChart(layer=layers).properties(width=200, height=HEIGHT)
+
+
+def hyperparameters_in_words(table: ErrorTable) -> str:
+    """Returns the best value of every hyperparameter point's trials, best point first."""
+    found = frames.trials(table).dropna(subset="value").drop_duplicates("trial")
+    names = ", ".join(frames.trials(table)["hyperparameter"].unique())
+    best = found.sort_values("value", ascending=table.metric.lower_is_better).iloc[0]
+    value = f"{best['value']:.{table.metric.digits}f}"
+    return (
+        f"Validation {table.metric.label} of {found['trial'].nunique()} trials by {names}. Best: "
+        f"{value}, {best['label']}, point {best['point']}."
+    )
+
+
+EFFECTS = Plot(
+    file="effects",
+    draw=draw_effects,
+    words=effects_in_words,
+    absent="no completed trial has a number",
+    caption="Left: each seed (dot) at the step that its validation chose, mean and 95% "
+    "interval. Right: difference from the baseline with its 95% interval, which is not "
+    "corrected for the number of variants, as the p-values (Holm) are. Diamond: the paper.",
+)
+CURVES = Plot(
+    file="learning_curves",
+    draw=draw_curves,
+    words=curves_in_words,
+    absent="no completed trial has a curve",
+    caption="Line: median over seeds. Band: smallest to largest seed; from "
+    f"{QUARTILES_FROM} seeds on their middle half. {charts.THINNED}",
+)
+HYPERPARAMETERS = Plot(
+    file="hyperparameters",
+    draw=draw_hyperparameters,
+    words=hyperparameters_in_words,
+    absent="no hyperparameter varies among measured trials",
+    caption="One mark per trial of the search at its best validation step.",
+)

@@ -1,0 +1,527 @@
+"""Logs without a study.json: AlgoPerf's own, published ones and those that name our variants, and
+init2winit's. Small trees of the same shapes, and AlgoPerf's real logs where they are there."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from analysis.compare.error_table import build
+from analysis.load import logs, metrics, selection, studies
+from analysis.load.records import Problem
+from analysis.load.studies import read_study
+from analysis.views import runs as listing
+
+LOGS = pathlib.Path(__file__).resolve().parents[2].parent / "shared" / "algoperf_logs" / "baseline"
+needs_logs = pytest.mark.skipif(
+    not LOGS.is_dir(), reason="AlgoPerf's published logs are not beside the repository"
+)
+VIT_ERROR_MEDIANS = [0.2398, 0.2168, 0.2432, 0.2769, 0.2538]
+CONFORMER_WER_MEDIANS = [0.08369, 0.09040, 0.08148, 0.11587, 0.08191]
+CONFORMER_WER_DEVIATIONS = [0.0014, 0.0168, 0.0010, 0.0087, 0.0023]
+
+WER = "global_step,preemption_count,test/wer,train/wer,validation/wer,validation/num_examples\n"
+GOOD = WER + "1,0,0.6,0.4,0.5,9\n2,0,0.3,0.1,0.25,9\n"
+FIRST = "study_0/w_jax/trial_1"
+
+
+def trial(root: pathlib.Path, name: str, text: str | None = GOOD, **records: dict) -> pathlib.Path:
+    directory = root / name
+    directory.mkdir(parents=True)
+    if text is not None:
+        (directory / "eval_measurements.csv").write_text(text)
+    for file, record in records.items():
+        (directory / f"{file}.json").write_text(json.dumps(record))
+    return directory
+
+
+def kinds(problems: tuple[Problem, ...]) -> list[tuple[str, str]]:
+    return [(problem.kind, problem.trial) for problem in problems]
+
+
+@needs_logs
+def test_published_logs_have_no_problem_and_the_published_medians() -> None:
+    study = read_study(LOGS)
+    assert (study.published, study.shares_seeds, study.problems) == (True, False, ())
+    assert len(study.runs) == 2 * 5 * 5
+    assert {(run.seed, run.point) for run in study.runs} == {
+        (seed, point) for seed in range(5) for point in range(1, 6)
+    }
+    assert all("learning_rate" in run.hyperparameters for run in study.runs)
+    vit = next(run for run in study.runs if run.name.endswith("vit_jax/trial_1"))
+    targets = {"metric": "accuracy", "validation": 0.77309, "test": 0.6519}
+    assert vit.targets == pytest.approx(targets)
+    assert (vit.step_hint, vit.steps) == (186666, 186666)
+    over_seeds = listing.medians(listing.trials(study)).set_index("workload")
+    vit, speech = over_seeds.loc["imagenet_vit"], over_seeds.loc["librispeech_conformer"]
+    assert list(vit["median"]) == pytest.approx(VIT_ERROR_MEDIANS, abs=5e-5)
+    assert list(speech["median"]) == pytest.approx(CONFORMER_WER_MEDIANS, abs=5e-6)
+    assert list(speech["sd"]) == pytest.approx(CONFORMER_WER_DEVIATIONS, abs=5e-5)
+
+
+@needs_logs
+def test_published_logs_as_tables() -> None:
+    """The best of five points is the one with the best median over five studies."""
+    tables = [build(study) for study in studies.read_each(LOGS)]
+    for table, name, point, median in zip(
+        tables, ("error", "wer"), (2, 3), (0.2168, 0.08148), strict=True
+    ):
+        (row,) = table.rows
+        assert (row.variant, row.point, row.n, table.metric.name) == ("baseline", point, 5, name)
+        assert row.splits["validation"].summary.median == pytest.approx(median, abs=5e-5)
+        assert (table.baseline_row, table.problems) == (None, ())
+
+
+@needs_logs
+def test_a_directory_of_submissions_is_read_too() -> None:
+    study = read_study(LOGS.parent)
+    assert (len(study.runs), {run.variant for run in study.runs}) == (50, {"baseline"})
+
+
+@pytest.mark.parametrize(
+    ("workload", "columns", "metric", "mode"),
+    [
+        ("wmt_glu_tanh", ("accuracy", "bleu", "loss"), "bleu", "max"),
+        ("ogbg", ("accuracy", "loss", "mean_average_precision"), "mean_average_precision", "max"),
+        ("fastmri_tanh", ("loss", "ssim"), "ssim", "max"),
+        ("criteo1tb_embed_init", ("loss",), "loss", "min"),
+        ("imagenet_resnet_large_bn_init", ("accuracy", "loss"), "accuracy", "max"),
+        ("librispeech_deepspeech", ("ctc_loss", "wer"), "wer", "min"),
+        ("finewebedu_lm", ("loss", "ppl"), "ppl", "min"),
+        ("wmt", (), "bleu", "max"),
+        ("another", ("accuracy", "bleu"), "bleu", "max"),
+    ],
+)
+def test_every_workloads_target_by_its_name(tmp_path, workload, columns, metric, mode) -> None:
+    """Translation and molecules have an accuracy beside the metric that AlgoPerf scores by."""
+    names = [f"validation/{name}" for name in columns]
+    text = f"global_step,{','.join(names)}\n1,{','.join('1' for _ in names)}\n"
+    trial(tmp_path, f"study_0/{workload}_pytorch/trial_1", text if columns else None)
+    run = read_study(tmp_path).runs[0]
+    assert (run.workload, run.metric, metrics.get(run.metric).mode) == (workload, metric, mode)
+
+
+def test_the_metadatas_metric_and_targets_come_first(tmp_path) -> None:
+    meta = {
+        "workload.target_metric_name": "loss",
+        "workload.validation_target_value": 2.5,
+        "workload.test_target_value": 2.25,
+        "workload.step_hint": 800,
+    }
+    text = "global_step,validation/loss,validation/wer\n1,3,0.5\n"
+    flags = {"max_global_steps": 2400}
+    trial(tmp_path, FIRST, text, meta_data_0=meta, flags_0=flags)
+    study = read_study(tmp_path)
+    run = study.runs[0]
+    assert (run.metric, run.step_hint, run.steps) == ("loss", 800, 2400)
+    assert run.targets == {"metric": "loss", "validation": 2.5, "test": 2.25}
+    assert not study.shares_seeds
+
+
+def test_both_frameworks_of_one_workload_are_two_variants(tmp_path) -> None:
+    """One submission's trial_1 on one study would otherwise be two results for one seed."""
+    root = tmp_path / "adam"
+    for name in ("w_jax", "w_pytorch", "v_pytorch"):
+        trial(root, f"study_0/{name}/trial_1")
+    assert [(run.variant, run.workload) for run in read_study(root).runs] == [
+        ("adam", "v"),
+        ("adam (jax)", "w"),
+        ("adam (pytorch)", "w"),
+    ]
+
+
+def test_what_is_lost_cut_or_out_of_place_is_named(tmp_path) -> None:
+    root = tmp_path / "adam"
+    for name in (FIRST, "study_1/w_jax/trial_1"):
+        trial(root, name)
+    trial(root, "study_0/w_jax/trial_2", WER, flags_0={"tuning_ruleset": "external"})
+    began = trial(root, "study_0/w_jax/trial_3", None, flags_0={"tuning_ruleset": "self"})
+    (began / "measurements.csv").write_text("global_step,loss\n0,10.5\n")
+    trial(root, "study_0/w_jax/trial_10", None)
+    trial(root, "study_0/w_jax/trial_11", GOOD[:-4])
+    trial(root, "study_0/w_jax/trial_12", "epoch,accuracy\n1,0.5\n")
+    trial(root, "study_1/trial_1")
+    study = read_study(root)
+    assert [(run.point, run.state, run.last_step) for run in study.runs] == [
+        (1, "done", 2),
+        (2, "failed", None),
+        (3, "failed", None),
+        (10, "pending", None),
+        (11, "done", 1),
+        (12, "pending", None),
+        (1, "done", 2),
+    ]
+    assert study.runs[2].losses()["loss"].tolist() == [10.5]
+    assert kinds(study.problems) == [
+        ("left out", "study_1/trial_1"),
+        *(("missing", f"study_1/w_jax/trial_{point}") for point in (2, 3, 10, 11, 12)),
+        ("missing", "study_0/w_jax/trial_2"),
+        ("failed", "study_0/w_jax/trial_2"),
+        ("failed", "study_0/w_jax/trial_3"),
+        ("missing", "study_0/w_jax/trial_10"),
+        ("truncated", "study_0/w_jax/trial_11"),
+        ("unreadable", "study_0/w_jax/trial_12"),
+    ]
+    assert "hparams.json" in study.problems[6].text
+
+
+def test_an_empty_metric_in_an_evaluation_is_nan_as_pandas_writes_it(tmp_path) -> None:
+    """From step 2 on there is no finite loss; the numbers of examples show that it evaluated."""
+    header = "global_step,test/loss,train/loss,validation/loss,validation/num_examples"
+    rows = "1,0.5,0.5,0.5,9,0\n2,,,,9,0\n3,,,nan,9,0\n"
+    trial(tmp_path, FIRST, f"{header},preemption_count\n{rows}")
+    study = read_study(tmp_path)
+    (problem,) = study.problems
+    assert (problem.kind, problem.trial) == ("non-finite", FIRST)
+    assert "step 2" in problem.text
+    assert study.runs[0].last_step == 3
+
+
+def test_rows_that_evaluate_nothing_are_no_evaluations(tmp_path) -> None:
+    header = "global_step,loss,test/wer,train/wer,validation/wer,preemption_count\n"
+    trial(tmp_path, FIRST, header + "1,5,,,,\n2,4,,,,\n2,,0.5,0.5,0.5,0\n3,3,,,,\n")
+    study = read_study(tmp_path)
+    assert study.runs[0].evals["global_step"].tolist() == [2]
+    assert (kinds(study.notes), study.problems) == ([("note", FIRST)], ())
+
+
+def test_columns_that_are_not_there_are_noted(tmp_path) -> None:
+    """In no trial: a note; in some: a problem of those that lack it."""
+    for study in (0, 1):
+        trial(tmp_path, f"study_{study}/w_jax/trial_1", "global_step,validation/wer\n1,0.5\n")
+    read = read_study(tmp_path)
+    assert read.problems == ()
+    absent = ("train/wer", "test/wer", "preemption_count")
+    assert {note.text for note in read.notes} == {f"no column {name}" for name in absent}
+    trial(tmp_path, "study_2/w_jax/trial_1")
+    assert kinds(read_study(tmp_path).problems) == [
+        ("missing", f"study_{study}/w_jax/trial_1") for study in (0, 0, 1, 1)
+    ]
+
+
+def test_figures_of_a_test_split_without_examples_are_left_out(tmp_path) -> None:
+    """AlgoPerf reports a test perplexity of 1 on finewebedu_lm, which has no test split."""
+    names = (
+        "global_step,test/loss,test/num_examples,test/ppl,validation/num_examples,validation/ppl"
+    )
+    for number, best in ((1, 25.5), (2, 26.5)):
+        text = f"{names}\n36000,0.0,0,1.0,100000,30.25\n72000,0.0,0,1.0,100000,{best}\n"
+        trial(tmp_path, f"study_{number}/finewebedu_lm_jax/trial_1", text, hparams={"beta2": 0.99})
+    table = build(read_study(tmp_path))
+    assert not {"test/loss", "test/ppl"} & set(table.study.runs[0].evals)
+    (row,) = table.rows
+    assert (table.metric.name, row.splits["validation"].summary.median) == ("ppl", 26.0)
+    assert row.splits["test"].values == {}
+
+
+def test_trials_on_fabricated_data_are_named(tmp_path) -> None:
+    meta = {"workload.attnperf_tiny": True}
+    trial(tmp_path, FIRST, meta_data_0=meta)
+    trial(tmp_path, "study_1/w_jax/trial_1", meta_data_0={})
+    assert kinds(read_study(tmp_path).problems) == [("fabricated", FIRST)]
+
+
+def test_problems_of_several_workloads_stand_each_under_its_own(tmp_path) -> None:
+    """That of a workload's directory under its own, others under the first."""
+    for name in ("0/v_jax/trial_1", "0/w_jax/trial_1", "1/w_jax/trial_1", "1/v_jax/trial_1",
+                 "1/w_jax/trial_2"):  # fmt: skip
+        trial(tmp_path, f"a/study_{name}")
+    (tmp_path / "a/study_0/other").mkdir()
+    first, second = studies.read_each(tmp_path)
+    assert (first.workload, second.workload) == ("v", "w")
+    assert kinds(first.problems) == [("left out", "a/study_0/other")]
+    assert kinds(second.problems) == [("missing", "a/study_0/w_jax/trial_2")]
+
+
+# Variants that trials record.
+
+
+def submissions(root: pathlib.Path, **folders: dict) -> pathlib.Path:
+    """Writes a trial per folder; its value is what flags_0.json and meta_data_0.json record."""
+    for seed, (folder, records) in enumerate(folders.items()):
+        trial(root, f"{folder}/{FIRST}", GOOD.replace("0.25", f"0.2{seed}"), **records)
+    return root
+
+
+def flags(attention: object, tau: object = 1.0) -> dict:
+    return {"flags_0": {"attention": attention, "attention_tau": tau}}
+
+
+def meta(attention: str, tau: float) -> dict:
+    record = {"workload.attention": attention, "workload.attention_tau": tau}
+    return {"meta_data_0": record}
+
+
+@pytest.mark.parametrize(
+    ("folders", "names"),
+    [
+        ({"a": flags("standard"), "b": meta("laser+temp", 0.9)}, ["standard", "laser+temp"]),
+        (
+            {"a": flags("laser+temp", 0.9), "b": flags("laser+temp", 0.8)},
+            ["laser+temp (tau = 0.9)", "laser+temp (tau = 0.8)"],
+        ),
+        ({"a": flags("laser"), "b": flags("laser")}, ["laser (a)", "laser (b)"]),
+        ({"a": flags("laser"), "laser": flags("laser", 0.5)}, ["laser (a)", "laser"]),
+        ({"a": flags("laser+temp+qk_norm", 0.9)}, ["laser+qk_norm+temp"]),
+        ({"a": flags("mine"), "b": {}}, ["mine", "b"]),
+    ],
+)
+def test_rows_are_named_by_the_recorded_variant(tmp_path, folders, names) -> None:
+    study = read_study(submissions(tmp_path, **folders))
+    assert [run.variant for run in study.runs] == names
+    assert study.problems == ()
+    temperatures = [run.variant_hyperparameters for run in study.runs if "temp" in run.variant]
+    assert all(set(each) == {"tau"} for each in temperatures)
+
+
+def test_a_folder_that_contradicts_its_records_is_named(tmp_path) -> None:
+    study = read_study(submissions(tmp_path, standard=flags("laser"), laser=flags("laser")))
+    assert [run.variant for run in study.runs] == ["laser", "laser (standard)"]
+    (problem,) = study.problems
+    assert (problem.kind, problem.trial) == ("mismatch", f"standard/{FIRST}")
+    assert "laser" in problem.text
+
+
+@pytest.mark.parametrize(
+    ("records", "variant", "kind", "says"),
+    [
+        (flags("laser norm"), "a", "unreadable", "'laser norm'"),
+        (flags(""), "a", "unreadable", "''"),
+        (flags("+temp"), "a", "unreadable", "'+temp'"),
+        (flags(5), "a", "unreadable", "5"),
+        (flags("laser+temp", "high"), "laser+temp", "unreadable", "'high'"),
+        (flags("laser") | meta("standard", 1.0), "standard", "mismatch", "laser"),
+    ],
+)
+def test_records_of_a_variant_that_cannot_be_used(tmp_path, records, variant, kind, says) -> None:
+    study = read_study(submissions(tmp_path, a=records))
+    assert [run.variant for run in study.runs] == [variant]
+    (problem,) = study.problems
+    assert (problem.kind, problem.trial) == (kind, f"a/{FIRST}")
+    assert says in problem.text
+
+
+# Runs that are no results of their own: cut short, or there twice.
+
+TIMED = "global_step,validation/loss,test/loss,accumulated_submission_time\n"
+META = {
+    "workload.target_metric_name": "loss",
+    "workload.validation_target_value": 0.125,
+    "workload.test_target_value": 0.125,
+    "workload.step_hint": 1000,
+    "workload.max_allowed_runtime_sec": 500,
+}
+
+
+@pytest.mark.parametrize(
+    ("rows", "changes", "state"),
+    [
+        ("1,0.75,0.75,5\n", {}, "failed"),
+        ("1,0.75,0.75,5\n899,0.5,0.5,449\n", {}, "failed"),
+        ("1,0.75,0.75,5\n900,0.5,0.5,300\n", {}, "done"),  # the steps
+        ("1,0.75,0.75,5\n300,0.5,0.5,450\n", {}, "done"),  # the time
+        ("1,0.75,0.75,5\n300,0.5,0.5,450\n301,0.5,0.5,nan\n", {}, "done"),  # its last known time
+        ("1,0.75,0.75,5\n100,0.125,0.5,50\n", {}, "done"),  # the target
+        ("1,0.75,0.75,5\n100,nan,0.5,50\n", {}, "failed"),
+        ("1,0.75,0.75,5\n", {"workload.target_metric_name": None}, "done"),  # no target is known
+        ("1,0.75,0.75,5\n", {"workload.target_metric_name": "wer"}, "done"),  # nor measured
+    ],
+)
+def test_a_run_is_complete_by_its_steps_its_time_or_its_target(
+    tmp_path, rows, changes, state
+) -> None:
+    trial(tmp_path, FIRST, TIMED + rows, meta_data_0=META | changes)
+    (run,) = read_study(tmp_path).runs
+    assert run.state == state
+    assert ("failed", FIRST) in kinds(run.problems) or state == "done"
+
+
+def test_a_run_that_died_chooses_no_point(tmp_path) -> None:
+    """Its loss at step 1 would have made point 2 the best."""
+    for study in (0, 1):
+        rows = f"1,3,3,5\n1000,0.5,0.5,39{study}\n"
+        trial(tmp_path, f"study_{study}/w_jax/trial_1", TIMED + rows, meta_data_0=META)
+    trial(tmp_path, "study_0/w_jax/trial_2", TIMED + "1,0.25,0.25,5\n", meta_data_0=META)
+    rows = "1,3,3,5\n1000,0.75,0.75,400\n"
+    trial(tmp_path, "study_1/w_jax/trial_2", TIMED + rows, meta_data_0=META)
+    study = read_study(tmp_path)
+    assert kinds(study.problems) == [("failed", "study_0/w_jax/trial_2")]
+    assert "step 1 of 1,000 and 5 of 500 s" in study.problems[0].text
+    over_seeds = listing.medians(listing.trials(study))
+    assert over_seeds[["n", "median"]].to_numpy().tolist() == [[2, 0.5], [1, 0.75]]
+    assert selection.best_point(study.runs, selection.study_metric(study)) == 1
+    assert build(study).rows[0].point == 1
+
+
+def test_without_a_step_hint_the_longest_run_counts_as_complete(tmp_path) -> None:
+    nothing = {"workload.step_hint": None, "workload.max_allowed_runtime_sec": None}
+    for study, last in enumerate((800, 790, 80)):
+        rows = f"{last},0.5,0.5,{last}\n"
+        name = f"study_{study}/w_jax/trial_1"
+        trial(tmp_path, name, TIMED + rows, meta_data_0=META | nothing)
+    study = read_study(tmp_path)
+    assert [run.state for run in study.runs] == ["done", "done", "failed"]
+    assert "step 80 of 800" in study.problems[0].text
+
+
+def test_the_own_limit_of_a_run_counts(tmp_path) -> None:
+    """It was told to take 40 steps of the 1,000 that the workload suggests."""
+    text, limit = TIMED + "1,0.75,0.75,5\n40,0.5,0.5,20\n", {"max_global_steps": 40}
+    trial(tmp_path, FIRST, text, meta_data_0=META, flags_0=limit)
+    assert read_study(tmp_path).runs[0].state == "done"
+
+
+def test_two_names_of_one_seed_are_duplicated(tmp_path) -> None:
+    trial(tmp_path, FIRST)
+    trial(tmp_path, "study_00/w_jax/trial_1")
+    (problem,) = read_study(tmp_path).problems
+    assert (problem.kind, problem.trial) == ("duplicated", "study_00/w_jax/trial_1")
+    assert FIRST in problem.text
+
+
+# init2winit's own output: rows of training and evaluations mixed, in its own names.
+
+HEADER = (
+    "global_step,learning_rate,train_cost,valid/error_rate,valid/ce_loss,valid/num_examples,"
+    "test/error_rate,test/ce_loss,preemption_count,eval_time,run_time_no_eval,run_time"
+)
+TRAINED, EVALUATED = "{},0.1,{},,,,,,,,,", "{},0.1,{},{},{},400.0,{},2.5,{},0.5,2.0,2.5"
+LINES = (
+    TRAINED.format(5, 2.5),
+    EVALUATED.format(10, 2.0, 0.75, 2.25, 0.7, 0),
+    TRAINED.format(15, 1.5),
+    EVALUATED.format(20, 1.0, 0.5, 2.0, 0.6, 0),
+)
+
+
+def worker(root, name, lines=LINES, *, seed=0, batch=8, number=1, **changes) -> pathlib.Path:
+    path = root / name / str(number)
+    path.mkdir(parents=True)
+    record = {
+        "worker_id": number, "status": "done", "timestamp": 1.0, "attention": name,
+        "attention_tau": 1.0, "model": "vit", "dataset": "mnist", "num_train_steps": 20,
+    }  # fmt: skip
+    (path / "meta_data.json").write_text(json.dumps(record | changes))
+    hparams = {"rng_seed": seed, "batch_size": batch, "lr_hparams": {"base_lr": 0.1}}
+    (path / "hparams.json").write_text(json.dumps(hparams))
+    if lines is not None:
+        (path / "measurements.csv").write_text("\n".join([HEADER, *lines]) + "\n")
+    return path
+
+
+def test_evaluations_get_our_names_and_rows_of_training_are_curves(tmp_path) -> None:
+    worker(tmp_path, "laser")
+    study = read_study(tmp_path)
+    (run,) = study.runs
+    assert (run.variant, run.workload, run.state) == ("laser", "init2winit:mnist_vit", "done")
+    assert (run.metric, run.steps, run.seed, run.point) == ("accuracy", 20, 0, 0)
+    assert run.evals["global_step"].tolist() == [10, 20]
+    assert run.evals["validation/accuracy"].tolist() == [0.25, 0.5]
+    assert run.evals["validation/loss"].tolist() == [2.25, 2.0]
+    assert np.allclose(run.evals["test/accuracy"], [0.3, 0.4])
+    assert run.evals["total_duration"].tolist() == [2.5, 5.0]
+    assert run.evals["accumulated_submission_time"].tolist() == [2.0, 4.0]
+    losses = run.losses()
+    assert not any("/" in name for name in losses)
+    assert losses["global_step"].tolist() == [5, 10, 15, 20]
+    assert losses["loss"].tolist() == [2.5, 2.0, 1.5, 1.0]
+    assert (study.shares_seeds, study.published, study.problems) == (True, False, ())
+
+
+def test_a_resumed_run_counts_what_came_after_it_went_on(tmp_path) -> None:
+    resumed = (
+        *LINES[:2],
+        EVALUATED.format(15, 9.0, 0.9, 9.0, 0.9, 0),
+        EVALUATED.format(15, 1.0, 0.6, 2.1, 0.6, 1),
+        EVALUATED.format(20, 1.0, 0.5, 2.0, 0.6, 1),
+    )
+    worker(tmp_path, "laser", resumed)
+    (run,) = read_study(tmp_path).runs
+    assert run.evals["global_step"].tolist() == [10, 15, 20]
+    assert run.evals["validation/accuracy"].tolist() == [0.25, 0.4, 0.5]
+
+
+def test_records_as_others_wrote_them(tmp_path) -> None:
+    """A byte order mark hides no trial; a wrong type and a time that is nan are not believed."""
+    path = worker(tmp_path, "laser", num_train_steps="20") / "meta_data.json"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    first = EVALUATED.format(10, 1.0, 0.5, 2.0, 0.6, 0).replace(",0.5,2.0,", ",0.5,nan,")
+    worker(tmp_path, "standard", [LINES[0], first, *LINES[2:]])
+    study = read_study(tmp_path)
+    laser, standard = study.runs
+    assert laser.steps is None
+    (problem,) = laser.problems
+    assert (problem.kind, problem.file) == ("unreadable", "meta_data.json")
+    assert np.isnan(standard.evals["accumulated_submission_time"]).all()
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "state", "kind"),
+    [
+        (LINES[:2], "incomplete", "running", "unfinished"),
+        ([LINES[0], LINES[1].replace("0.75", "nan")], "diverged", "diverged", "diverged"),
+        (LINES[:2], "done", "done", "truncated"),
+        (LINES[:1], "incomplete", "running", "unfinished"),
+        (LINES, "sleeping", "failed", "failed"),
+        (None, "done", "done", "missing"),
+    ],
+)
+def test_a_trial_that_is_not_whole_is_named(tmp_path, lines, status, state, kind) -> None:
+    worker(tmp_path, "laser", lines, status=status)
+    worker(tmp_path, "standard")
+    study = read_study(tmp_path)
+    assert study.runs[0].state == state
+    assert kinds(study.problems) == [(kind, "laser/1")]
+
+
+def test_before_its_first_evaluation_a_trial_has_rows_of_training_alone(tmp_path) -> None:
+    path = worker(tmp_path, "laser", status="incomplete") / "measurements.csv"
+    path.write_text("global_step,train_cost\n5,2.5\n")
+    (run,) = read_study(tmp_path).runs
+    assert (run.last_step, run.losses()["loss"].tolist()) == (None, [2.5])
+
+
+def test_points_are_what_differs_and_seeds_are_the_recorded_ones(tmp_path) -> None:
+    for number, (seed, batch) in enumerate([(0, 8), (1, 8), (0, 16)], 1):
+        worker(tmp_path, "laser", seed=seed, batch=batch, number=number)
+    runs = read_study(tmp_path).runs
+    assert [(run.point, run.seed) for run in runs] == [(0, 0), (0, 1), (1, 0)]
+    assert [run.hyperparameters["batch_size"] for run in runs] == [8, 8, 16]
+    assert {len(run.hyperparameters) for run in runs} == {1}
+
+
+def test_seeds_that_were_drawn_are_no_pairs(tmp_path) -> None:
+    for name in ("standard", "laser"):
+        worker(tmp_path, name, seed=-1, number=4)
+    study = read_study(tmp_path)
+    assert not study.shares_seeds
+    assert [run.seed for run in study.runs] == [4, 4]
+
+
+def test_temperatures_are_told_apart_and_its_own_attention_is_no_variant(tmp_path) -> None:
+    for number, tau in enumerate((0.5, 2.0), 1):
+        worker(tmp_path, "laser+temp", number=number, attention_tau=tau, dataset="fake")
+    worker(tmp_path, "own", number=3, attention=None)
+    study = read_study(tmp_path)
+    assert [(run.variant, run.workload) for run in study.runs] == [
+        ("laser+temp (tau = 0.5)", "init2winit:fake_vit"),
+        ("laser+temp (tau = 2.0)", "init2winit:fake_vit"),
+        ("its own", "init2winit:mnist_vit"),
+    ]
+
+
+def test_a_truncated_line_and_a_wrong_number_are_named(tmp_path) -> None:
+    path = worker(tmp_path, "laser", (*LINES[:2], EVALUATED.format(20, 1.0, "nan", 2.0, 0.6, 0)))
+    with (path / "measurements.csv").open("a") as file:
+        file.write("25,0.1")
+    problems = read_study(tmp_path).problems
+    assert kinds(problems) == [("truncated", "laser/1"), ("non-finite", "laser/1")]
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"worker_id": 1}', '{"status": "done"}'])
+def test_other_directories_are_left_alone(tmp_path, content) -> None:
+    path = tmp_path / "1"
+    path.mkdir()
+    (path / "meta_data.json").write_text(content)
+    assert logs.read_logs(tmp_path) is None

@@ -1,0 +1,178 @@
+"""Reading CSV files of measurements: numbers, spellings, the order of attempts. Damage is in
+test_damaged_files.py."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis.load import measurements
+
+LOSS, METRIC = "loss", "validation/accuracy"
+NAMES = ["global_step", LOSS, METRIC, "preemption_count"]
+HEADER = f"global_step,{METRIC},preemption_count\n"
+# As Python, numpy, pandas and C write numbers.
+NUMBERS = st.one_of(
+    st.floats().map(repr),
+    st.floats(width=32).map(lambda x: f"{x:.9g}"),
+    st.sampled_from(["", "", "nan", "NaN", "inf", "-Infinity", "1e400", "+1.5", " 2.5 ", "7"]),
+)
+STEPS = st.integers(0, 40).map(str) | st.sampled_from(["3.0", "1e1", " 5"])
+COUNTS = st.sampled_from(["", "", "0", "0", "1", "2", "1.0", "3"])
+ROWS = st.lists(st.tuples(STEPS, NUMBERS, NUMBERS, COUNTS), max_size=30)
+
+
+def parse(text: str) -> measurements.Measurements:
+    return measurements.parse(text.encode(), "T", "file.csv")
+
+
+def steps_and_values(read: measurements.Measurements) -> list[tuple[int, float]]:
+    return [
+        (int(step), float(value))
+        for step, value in zip(read.columns["global_step"], read.columns[METRIC], strict=True)
+    ]
+
+
+def kinds(read: measurements.Measurements) -> list[str]:
+    return [problem.kind for problem in (*read.problems, *read.notes)]
+
+
+def plainly(rows: list[tuple[str, ...]]) -> dict[int, dict[str, float]]:
+    """Step to cells, read row by row: an attempt is cut where a later one begins."""
+    read: list[tuple[int, int, dict[str, float]]] = []
+    for row in rows:
+        cells = {n: float(cell) for n, cell in zip(NAMES, row, strict=True) if cell}
+        step = int(cells["global_step"])
+        before = read[-1] if read else None
+        continued = before[1] + (step < before[0]) if before else 0
+        read.append((step, int(cells.get("preemption_count", continued)), cells))
+    kept: dict[int, dict[str, float]] = {}
+    for step, attempt, cells in read:
+        later = (other for other, number, _ in read if number > attempt)
+        if step < min(later, default=math.inf):
+            kept[step] = kept.get(step, {}) | cells
+    return dict(sorted(kept.items()))
+
+
+@settings(deadline=None, max_examples=150)
+@given(rows=ROWS, damaged=st.booleans())
+def test_a_file_reads_as_a_plain_reading_does(rows, damaged) -> None:
+    """Mixed rows, empty cells, nan, inf, steps out of order, restarts with and without counts;
+    whole, by Arrow, and with a damaged line, whose columns are read as texts."""
+    text = "".join(",".join(row) + "\n" for row in [NAMES, *rows])
+    read = parse(text + "1,damaged,,0\n" * damaged)
+    expected = plainly(rows)
+    assert read.columns["global_step"].tolist() == list(expected)
+    assert read.columns["global_step"].dtype == np.int64
+    for name in NAMES[1:]:
+        values = [cells.get(name, math.nan) for cells in expected.values()]
+        np.testing.assert_array_equal(read.columns[name], values)
+        empty = [name not in cells for cells in expected.values()]
+        assert read.empty.get(name, np.zeros(len(empty), bool)).tolist() == empty
+    assert ("damaged" in kinds(read)) == damaged
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3)), max_size=25))
+def test_every_step_comes_from_the_last_attempt_that_reached_it(pairs) -> None:
+    """The law behind the cut: a row survives exactly if no later attempt began at or before it."""
+    text = HEADER + "".join(f"{step},{attempt},{attempt}\n" for step, attempt in pairs)
+    assert set(steps_and_values(parse(text))) == {
+        (step, float(attempt))
+        for step, attempt in pairs
+        if not any(other > attempt and begin <= step for begin, other in pairs)
+    }
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected", "noted"),
+    [
+        # Attempt 1 resumed before 200.
+        (
+            "100,0.1,0\n200,0.2,0\n300,0.3,0\n200,0.25,1\n300,0.35,1\n400,0.45,1\n",
+            [(100, 0.1), (200, 0.25), (300, 0.35), (400, 0.45)],
+            [],
+        ),
+        # Attempts count, not places.
+        (
+            "200,0.25,1\n300,0.35,1\n100,0.1,0\n200,0.2,0\n",
+            [(100, 0.1), (200, 0.25), (300, 0.35)],
+            [],
+        ),
+        # Evaluations by wall time fall on other steps: 290 lies after the resumption at 250.
+        (
+            "100,0.1,0\n290,0.9,0\n250,0.2,1\n400,0.3,1\n",
+            [(100, 0.1), (250, 0.2), (400, 0.3)],
+            [],
+        ),
+        ("2,5,0\n1,6,0\n3,4,0\n", [(1, 6), (2, 5), (3, 4)], []),
+        # One attempt twice at a step: the last counts, and only another value is a problem.
+        ("1,0.5,0\n2,0.6,0\n2,0.7,0\n", [(1, 0.5), (2, 0.7)], ["duplicated"]),
+        ("1,0.5,0\n1,0.5,0\n2,,0\n2,1,0\n", [(1, 0.5), (2, 1)], []),
+    ],
+)
+def test_each_step_counts_once(lines, expected, noted) -> None:
+    read = parse(HEADER + lines)
+    assert steps_and_values(read) == expected
+    assert kinds(read) == noted
+
+
+def test_a_logged_loss_and_an_evaluation_at_one_step_are_one_row() -> None:
+    """In measurements.csv rows with only the loss carry no preemption count."""
+    text = (
+        f"global_step,loss,{METRIC},preemption_count\n"
+        "100,2.0,,\n100,,0.1,0\n200,1.5,,\n100,1.9,,\n100,,0.2,1\n200,1.4,,\n"
+    )
+    read = parse(text)
+    assert read.columns["global_step"].tolist() == [100, 200]
+    assert read.columns["loss"].tolist() == [1.9, 1.4]
+    np.testing.assert_array_equal(read.columns[METRIC], [0.2, np.nan])
+
+
+def test_a_long_file_of_losses_and_evaluations_is_one_table() -> None:
+    """An evaluation every 1,000 steps beside losses every 10, restarted once at 50,000."""
+    lines = [",".join(NAMES)]
+    for attempt, steps in enumerate((range(10, 60_010, 10), range(50_010, 100_010, 10))):
+        for step in steps:
+            lines.append(f"{step},{1 / step!r},,")
+            if step % 1000 == 0:
+                lines.append(f"{step},,{step / 1e6!r},{attempt}")
+    read = parse("\n".join(lines) + "\n")
+    assert kinds(read) == []
+    assert read.columns["global_step"].tolist() == list(range(10, 100_010, 10))
+    evaluated = np.isfinite(read.columns[METRIC])
+    np.testing.assert_array_equal(
+        read.columns[METRIC][evaluated], np.arange(1000, 100_001, 1000) / 1e6
+    )
+
+
+@pytest.mark.parametrize(
+    "spell",
+    [
+        lambda text: ("\ufeff" + text).encode(),
+        lambda text: text.replace("\n", "\r\n").encode("utf-16"),
+        lambda text: ("\ufeff" + text).encode("utf-16-be"),
+        lambda text: text.replace(",", ", ").encode(),
+        lambda text: text.replace("\n", "\t\r\n").encode(),
+        lambda text: text.replace(METRIC, f'"{METRIC}"').replace("0.5", '"0.5"').encode(),
+    ],
+)
+def test_other_spellings_of_the_same_table_are_read(spell) -> None:
+    """As spreadsheets, PowerShell and people write it; whole, and with a damaged line."""
+    text = HEADER + "1,0.5,0\n2,,0\n"
+    for content in (text, text + "3,x,0\n"):
+        read = measurements.parse(spell(content))
+        np.testing.assert_equal(steps_and_values(read), [(1, 0.5), (2, math.nan)])
+        assert read.empty[METRIC].tolist() == [False, True]
+        assert kinds(read) == ["damaged"] * (content != text)
+
+
+def test_of_a_split_without_examples_nothing_is_an_evaluation() -> None:
+    """AlgoPerf reports figures of it that it made up."""
+    text = "global_step,test/wer,test/num_examples,validation/wer\n1,1,0,0.5\n2,1,0,\n3,,,\n"
+    read = measurements.only_evaluations(parse(text), "T")
+    assert list(read.columns) == ["global_step", "test/num_examples", "validation/wer"]
+    assert read.columns["global_step"].tolist() == [1, 2]
+    assert [note.kind for note in read.notes] == ["note", "note"]

@@ -1,0 +1,185 @@
+"""A page in every format: the same cells, escaped for it, whatever a study is called."""
+
+import csv
+import io
+import pathlib
+import shutil
+import subprocess
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.render import printing
+from analysis.render.pages import Page, Table
+from analysis.views import paper as paper_tables
+
+HOSTILE = (
+    r"a_b & 50% #1 {x} $y$ ~ ^ \ < > | `q` \"p\" --metric ''z'' /data/run_1/trial_2",
+    "é ï ñ ç Å ø ß τ √ – † ≤ ≥ ± × · − ≈ ∞ → ² … \N{NO-BREAK SPACE}e\u0301",
+    "中 \x07 \N{GRINNING FACE} \u0416 ậ",
+    "[1, 2]",
+    "*starred",
+    "-0.5",
+    r"\\[9cm] \input{/etc/passwd} %",
+    "<script>alert(1)</script> & \"quoted\" {{ 7 * 7 }} 'x'",
+)
+
+
+def page(**changed: object) -> Page:
+    """Two groups of a line each: the best error in the first, a verdict in the second."""
+    frame = pd.DataFrame(
+        {"Variant": ["Standard", "LASER"], "Error\ntest": [0.125, None], "n": [5, 1200],
+         "Verdict": ["baseline", "better"]}
+    )  # fmt: skip
+    table = Table(
+        "Error", frame, {"Error\ntest": ".4f"}, {"Error\ntest": [True, False]}, ("a", "b")
+    )
+    values = {"title": "tiny", "tables": (table,), "notes": ("a note",), "problems": ()}
+    return Page(**(values | changed))
+
+
+def long(lines: int) -> Table:
+    return Table("Long", pd.DataFrame({"Trial": map(str, range(lines)), "n": range(lines)}))
+
+
+def hostile(texts: tuple[str, ...] = HOSTILE, wide: int = 1) -> Page:
+    """Texts wherever a page has one, in rows that follow each other."""
+    headings = [texts[0], *(f"{texts[1]}\nn{number}" for number in range(wide))]
+    frame = pd.DataFrame({heading: texts for heading in headings})
+    bold = {headings[-1]: [True] * len(texts)}
+    return Page(texts[0], (Table(texts[1], frame, bold=bold),), texts, texts)
+
+
+def test_text_aligns_columns_and_rules_groups() -> None:
+    assert printing.to_text(page()).splitlines() == [
+        "tiny",
+        "",
+        "Error",
+        "+----------+---------+------+----------+",
+        "|          |   Error |      |          |",
+        "| Variant  |    test |    n | Verdict  |",
+        "|----------+---------+------+----------|",
+        "| Standard | *0.1250 |    5 | baseline |",
+        "|----------+---------+------+----------|",
+        "| LASER    |       – | 1200 | better   |",
+        "+----------+---------+------+----------+",
+        "a note",
+    ]
+
+
+def test_markdown_aligns_columns_and_marks_the_best() -> None:
+    assert printing.to_markdown(page()).splitlines()[4:8] == [
+        "| Variant | Error test | n | Verdict |",
+        "| :--- | ---: | ---: | :--- |",
+        "| Standard | **0.1250** | 5 | baseline |",
+        "| LASER | – | 1200 | better |",
+    ]
+
+
+def test_latex_rules_groups_and_marks_the_best() -> None:
+    lines = [line.strip() for line in printing.to_latex(page()).splitlines()]
+    start = lines.index(r"\begin{tabular}{lrrl}")
+    assert lines[start + 1 : start + 9] == [
+        r"\toprule",
+        r"& Error &  &  \\",
+        r"Variant & test & n & Verdict \\",
+        r"\midrule",
+        r"Standard & \textbf{0.1250} & 5 & baseline \\",
+        r"\midrule",
+        r"LASER & -- & 1200 & better \\",
+        r"\bottomrule",
+    ]
+
+
+def test_csv_has_the_tables_numbers_or_the_page_s_data() -> None:
+    rows = list(csv.DictReader(io.StringIO(printing.to_csv([page(), page(tables=(long(1),))]))))
+    assert [row["n"] for row in rows] == ["5", "1200", "0"]
+    assert [row["Error test"] for row in rows] == ["0.125", "", ""]
+    assert [row["table"] for row in rows] == ["Error", "Error", "Long"]
+    data = pd.DataFrame({"x": [0.1 + 0.2], "name": ["=1"]})
+    assert printing.to_csv([page(data=lambda: data)]) == "x,name\n0.30000000000000004,'=1\n"
+
+
+def test_html_has_scopes_groups_raw_numbers_and_verdicts(parse_page) -> None:
+    html = parse_page(printing.to_html([page()]))
+    assert (len(html.of("table")), len(html.of("tbody"))) == (1, 2)
+    scopes = [attributes["scope"] for attributes in html.of("th")]
+    assert scopes == ["col"] * 4 + ["row"] * 2
+    assert html.of("td") == [
+        {"data-value": "0.125"},
+        {"data-value": "5"},
+        {"class": "word-column"},
+        {},
+        {"data-value": "1200"},
+        {"class": "word-column better"},
+    ]
+    assert html.of("strong") == [{}]
+    assert {"tiny", "Error", "a note", "0.1250"} <= set(html.words)
+
+
+def test_html_folds_a_long_table_and_counts_problems_beyond_fifty(parse_page) -> None:
+    problems = tuple(f"missing: trial_{number}" for number in range(1234))
+    html = parse_page(printing.to_html([page(tables=(long(40), long(41)), problems=problems)]))
+    assert (len(html.of("table")), len(html.of("details"))) == (2, 1)
+    shown = [word for word in html.words if word.startswith("missing: ")]
+    assert shown == list(problems[:50])
+    assert any("1184" in word for word in html.words)
+
+
+def test_html_takes_no_name_for_markup(parse_page) -> None:
+    text = printing.to_html([hostile()])
+    assert "<script>alert" not in text
+    assert "49" not in text
+    assert HOSTILE[-1] in parse_page(text).words
+
+
+@pytest.mark.parametrize("form", printing.SUFFIXES.values())
+def test_ten_thousand_lines_are_printed(form) -> None:
+    assert printing.rendered([Page("title", (long(10_000),))], form).count("9999") >= 2
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("a_b%", r"a\_b\%"),
+        ("--metric", r"-{}-metric"),
+        ("1 – 2", "1 -- 2"),
+        ("é e\u0301", "é é"),
+        ("τ√≤", r"$\tau$$\surd$$\leq$"),
+        ("中", "{[}U+4E2D]"),
+        ("[0, 1]", "{[}0, 1]"),
+        ("-0.5", "$-$0.5"),
+        ("a\nb", "a b"),
+    ],
+)
+def test_latex_escapes(text, escaped) -> None:
+    assert printing.tex(text) == escaped
+
+
+@given(st.text())
+def test_escaped_latex_is_printable_and_balanced(text) -> None:
+    escaped = printing.tex(text)
+    assert escaped.isprintable()
+    bare = escaped.replace("\\{", "").replace("\\}", "")
+    assert bare.count("{") == bare.count("}")
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+@pytest.mark.parametrize("packages", ["booktabs", "booktabs,graphicx"])
+@pytest.mark.parametrize("columns", ["onecolumn", "twocolumn"])
+def test_latex_compiles(tmp_path: pathlib.Path, packages, columns) -> None:
+    """A letter without a glyph is an error (tracinglostchars)."""
+    documents = (hostile(), hostile(("plain", "text"), wide=12), *paper_tables.pages())
+    body = "\n\\clearpage\n".join(map(printing.to_latex, documents))
+    (tmp_path / "page.tex").write_text(
+        f"\\documentclass[{columns}]{{article}}\\usepackage{{{packages}}}\\tracinglostchars=3\n"
+        f"\\begin{{document}}\n{body}\n\\end{{document}}\n",
+        encoding="utf-8",
+    )
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-draftmode", "page.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Missing character" not in done.stdout
+    assert ("Overfull" in done.stdout) == ("graphicx" not in packages)

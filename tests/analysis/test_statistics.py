@@ -1,0 +1,340 @@
+"""Statistics over seeds, against hand-worked values, scipy and statsmodels."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
+
+from analysis.statistics import comparisons, intervals
+
+VALUES = st.lists(st.floats(0, 1), min_size=2, max_size=5)
+
+
+def by_seed(values) -> dict[int, float]:
+    return dict(enumerate(values))
+
+
+def test_a_paired_t_test_by_hand() -> None:
+    """Differences -0.1, -0.2, -0.3: mean -0.2, sd 0.1, t = -0.2 / (0.1 / sqrt 3) = -3.4641, two
+    degrees of freedom: p = 1 - |t| / sqrt(2 + t^2) = 1 - 3.4641 / 3.7417 = 0.0742."""
+    comparison = comparisons.paired({0: 0.2, 1: 0.3, 2: 0.4}, {0: 0.3, 1: 0.5, 2: 0.7})
+    assert (comparison.pairs, comparison.test) == (3, "t")
+    assert comparison.difference == pytest.approx(-0.2)
+    assert comparison.p == pytest.approx(0.0742, abs=5e-5)
+    half_width = 4.302653 * 0.1 / math.sqrt(3)
+    assert comparison.low == pytest.approx(-0.2 - half_width, rel=1e-5)
+    assert comparison.high == pytest.approx(-0.2 + half_width, rel=1e-5)
+
+
+def test_only_shared_seeds_are_paired() -> None:
+    comparison = comparisons.paired({0: 0.1, 2: 0.4, 9: 0.9}, {2: 0.1, 0: 0.2, 5: 0.7})
+    assert comparison.pairs == 2
+    assert comparison.difference == pytest.approx((-0.1 + 0.3) / 2)
+
+
+@pytest.mark.parametrize("shared", [0, 1])
+def test_fewer_than_two_pairs_have_no_p_value(shared) -> None:
+    comparison = comparisons.paired({0: 0.1}, {0: 0.2} if shared else {1: 0.2})
+    assert (comparison.pairs, comparison.test, comparison.verdict) == (
+        shared,
+        "none",
+        "cannot tell",
+    )
+    assert math.isnan(comparison.p)
+    assert math.isnan(comparison.difference) == (shared == 0)
+
+
+def test_equal_differences_take_the_exact_sign_flip_p_value() -> None:
+    """All three differences are -0.1: of the 8 sign patterns 2 are as extreme, p = 0.25."""
+    values = {0: 0.2, 1: 0.3, 2: 0.4}
+    comparison = comparisons.paired(values, {0: 0.3, 1: 0.4, 2: 0.5})
+    assert (comparison.test, comparison.p) == ("sign", 0.25)
+    assert comparisons.paired(values, values).p == 1.0
+
+
+def test_five_against_five_reach_two_of_252() -> None:
+    """All of the one below all of the other: of C(10, 5) = 252 deals one, and its mirror image."""
+    found = comparisons.compare(by_seed([1, 2, 3, 4, 5]), by_seed([6, 7, 8, 9, 10]), False)
+    assert (found.test, found.pairs, found.n, found.n_baseline) == ("permutation", 0, 5, 5)
+    assert found.p == pytest.approx(2 / 252)
+    assert found.smallest_p == pytest.approx(2 / 252)
+    assert found.difference == pytest.approx(-5)
+    assert found.sd == pytest.approx(math.sqrt(2.5))
+
+
+def test_a_permutation_p_value_by_hand() -> None:
+    """0, 1 against 2, 4: of 6 deals (which two are the first) the differences of means are -2.5,
+    -1.5, 0.5 and their mirror images: -2.5 is the most extreme, p = 2 / 6."""
+    found = comparisons.unpaired(by_seed([0, 1]), by_seed([2, 4]))
+    assert found.p == pytest.approx(1 / 3)
+
+
+@settings(deadline=None, max_examples=50)
+@given(VALUES, VALUES, st.floats(0.1, 10), st.floats(-5, 5))
+def test_a_permutation_p_value_does_not_change_with_unit_or_order(first, second, a, b) -> None:
+    """Numbers on a grid of 1/64, so that the unit does not round them."""
+    first, second = (np.round(np.array(group) * 64) for group in (first, second))
+    p = comparisons.permutation_p(first, second)
+    assert comparisons.smallest_p(len(first), len(second)) <= p + 1e-12
+    assert p <= 1
+    assert comparisons.permutation_p(first * a + b, second * a + b) == pytest.approx(p)
+    assert comparisons.permutation_p(first[::-1], second[::-1]) == pytest.approx(p)
+    assert comparisons.permutation_p(second, first) == pytest.approx(p)
+
+
+def test_many_pairs_of_groups_at_once_are_each_by_itself() -> None:
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(size=(7, 4)), rng.normal(size=(7, 5)) + 1
+    each = [float(comparisons.permutation_p(a, b)) for a, b in zip(first, second, strict=True)]
+    assert comparisons.permutation_p(first, second) == pytest.approx(each)
+
+
+def test_many_seeds_take_seeded_random_permutations() -> None:
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(size=10), rng.normal(size=10) + 5
+    assert comparisons.smallest_p(7, 7) == pytest.approx(2 / 3432)
+    assert comparisons.smallest_p(10, 10) == pytest.approx(0.0002)
+    assert comparisons.permutation_p(first, second) == pytest.approx(0.0002)
+
+
+def test_seeds_that_a_p_value_needs() -> None:
+    """2 / 252 = 0.0079 is above 0.05 / 7 = 0.0071, 2 / 924 is below."""
+    assert comparisons.seeds_to_reach(0.05 / 7) == 6
+    assert comparisons.seeds_to_reach(0.05) == 4
+    assert comparisons.seeds_to_reach(0.0001) is None
+
+
+@settings(deadline=None)
+@given(VALUES.filter(lambda x: np.ptp(x) > 1e-6), VALUES)
+def test_the_interval_of_unpaired_seeds_is_welchs(first, second) -> None:
+    found = comparisons.welch_interval(np.array(first), np.array(second))
+    means = CompareMeans(DescrStatsW(first), DescrStatsW(second))
+    expected = means.tconfint_diff(alpha=0.05, usevar="unequal")
+    assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize(("other", "p"), [(0.2, 0.1), (0.1, 1.0)])
+def test_groups_without_spread_have_their_difference_as_interval(other, p) -> None:
+    """3 against 3: the least p is 2 / 20; 0.1 and 1 - 0.9 are one value."""
+    found = comparisons.unpaired(by_seed([0.1, 1 - 0.9, 0.1]), by_seed([other] * 3))
+    assert found.p == pytest.approx(p)
+    assert (found.low, found.high) == (found.difference, found.difference)
+    assert found.sd == 0.0
+    assert math.isnan(found.effect)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "others", "shares", "test"),
+    [
+        ((0, 1), (0, 1), True, "t"),
+        ((0, 1), (0, 1), False, "permutation"),
+        ((0, 1, 2), (2, 3, 4), True, "permutation"),
+        (range(12), range(10, 22), True, "permutation"),  # 2 of 12
+        (range(6), range(3, 9), True, "permutation"),  # half
+        (range(5), range(2, 7), True, "t"),  # 3 of 5
+        (range(2), range(12), True, "t"),  # all of the smaller side
+        ((0, 1), (0,), True, "none"),
+        ((0, 1), (0,), False, "none"),
+        ((0,), (), True, "none"),
+    ],
+)
+def test_which_test_runs(seeds, others, shares, test) -> None:
+    values = {seed: 0.3 + 0.1 * seed**2 for seed in seeds}
+    baseline = {seed: 0.2 + 0.01 * seed for seed in others}
+    found = comparisons.compare(values, baseline, shares)
+    assert found.test == test
+    assert math.isnan(found.p) == (test == "none")
+    assert (found.n, found.n_baseline) == (len(seeds), len(others))
+    compared = set(seeds) & set(others) if found.is_paired else set(others)
+    mean = sum(baseline[seed] for seed in compared) / len(compared) if compared else math.nan
+    assert found.baseline == pytest.approx(mean, nan_ok=True)
+
+
+def test_the_correction_for_few_seeds_by_hand() -> None:
+    """J(2) = Gamma(1) / Gamma(1/2) = 1 / sqrt(pi), J(3) = sqrt(pi) / 2 / sqrt(3/2); of many seeds
+    Hedges' approximation 1 - 3 / (4 v - 1); J(1) does not exist."""
+    assert comparisons.correction(2) == pytest.approx(1 / math.sqrt(math.pi))
+    assert comparisons.correction(3) == pytest.approx(math.sqrt(math.pi / 6))
+    assert comparisons.correction(50) == pytest.approx(1 - 3 / 199, abs=1e-4)
+    assert math.isnan(comparisons.correction(1))
+
+
+def test_effect_sizes_by_hand() -> None:
+    """Paired: -0.2 / 0.1, two degrees of freedom. Not paired: -0.3 / sqrt((0.02 + 0.08) / 4)."""
+    paired = comparisons.paired(by_seed([0.2, 0.3, 0.4]), by_seed([0.3, 0.5, 0.7]))
+    assert paired.effect == pytest.approx(-2 / math.sqrt(math.pi))
+    unpaired = comparisons.unpaired(by_seed([0.1, 0.2, 0.3]), by_seed([0.3, 0.5, 0.7]))
+    expected = -0.3 / math.sqrt(0.025) * comparisons.correction(4)
+    assert unpaired.effect == pytest.approx(expected)
+
+
+def test_the_permutation_test_is_studentised() -> None:
+    """All C(9, 3) = 84 deals, by Welch's t: of the bare differences of means p would be another."""
+    values = np.array([1, 2, 4, 5, 9, 0, 8, 20, 13], dtype=float)
+    deals = [list(deal) for deal in itertools.combinations(range(9), 3)]
+    found = [stats.ttest_ind(values[d], np.delete(values, d), equal_var=False) for d in deals]
+    t = np.array([each.statistic for each in found])
+    bare = np.array([values[d].mean() - np.delete(values, d).mean() for d in deals])
+    expected, other = (
+        2 * min((each <= each[0] + 1e-9).mean(), (each >= each[0] - 1e-9).mean())
+        for each in (t, bare)
+    )
+    assert comparisons.permutation_p(values[:3], values[3:]) == pytest.approx(expected)
+    assert abs(expected - other) > 0.01
+
+
+@settings(deadline=None, max_examples=50)
+@given(VALUES, VALUES, st.floats(0.01, 10))
+def test_a_small_p_never_stands_beside_an_interval_that_holds_0(first, second, spread) -> None:
+    found = comparisons.unpaired(by_seed(np.array(first) * spread), by_seed(second))
+    assert found.p >= found.smallest_p
+    if found.low < 0 < found.high:
+        assert found.p >= 0.05
+
+
+def test_the_larger_p_of_the_two_tests_counts() -> None:
+    """Of 220 deals 2 are as extreme; Welch's t hardly sees a difference of seeds so far apart."""
+    first, second = [0.4, 2.9, 5.6], np.linspace(-0.2, 0.2, 9)
+    found = comparisons.unpaired(by_seed(first), by_seed(second))
+    assert float(comparisons.permutation_p(np.array(first), second)) == pytest.approx(2 / 220)
+    assert found.p == pytest.approx(stats.ttest_ind(first, second, equal_var=False).pvalue)
+    assert found.p > 0.05
+
+
+def test_numbers_of_single_precision_that_are_equal_but_for_rounding() -> None:
+    """One image of 400 more in each seed: of 8 sign patterns 2 are as extreme, p is 0.25."""
+    single = [float(np.float32(value)) for value in (0.9725, 0.965, 0.98, 0.975, 0.9675, 0.9825)]
+    values, baseline = (by_seed([1 - each for each in part]) for part in (single[3:], single[:3]))
+    paired = comparisons.paired(values, baseline)
+    assert (paired.test, paired.p, paired.sd) == ("sign", 0.25, 0.0)
+    assert math.isnan(paired.effect)
+    nearly = {seed: value + 3e-8 * seed for seed, value in values.items()}
+    assert comparisons.paired(nearly, values).p == 1.0
+
+
+def test_rounding_makes_no_deal_more_extreme_than_another() -> None:
+    rng = np.random.default_rng(0)
+    first, second = np.array([0.0, 1, 1, 1]), np.array([1.0, 1, 2, 2])
+    exact = comparisons.permutation_p(first, second)
+    noise = [1e-8 * rng.normal(size=4) for _ in range(2)]
+    assert comparisons.permutation_p(first + noise[0], second + noise[1]) == pytest.approx(exact)
+    equal = np.full(4, 0.3)
+    assert comparisons.permutation_p(equal + noise[0], equal + noise[1]) == 1.0
+
+
+def test_a_summary_by_hand() -> None:
+    """0.1, 0.2, 0.6: mean 0.3, median 0.2, squared deviations 0.04 + 0.01 + 0.09 = 0.14."""
+    summary = intervals.summarise([0.1, 0.2, 0.6])
+    assert summary.n == 3
+    assert summary.median == pytest.approx(0.2)
+    assert summary.mean == pytest.approx(0.3)
+    assert summary.sd == pytest.approx(math.sqrt(0.14 / 2))
+    half_width = 4.302653 * math.sqrt(0.14 / 2) / math.sqrt(3)
+    assert summary.method == "t"
+    assert summary.low == pytest.approx(0.3 - half_width, rel=1e-5)
+    assert summary.high == pytest.approx(0.3 + half_width, rel=1e-5)
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=10).filter(lambda x: np.ptp(x) > 1e-6))
+def test_the_interval_is_scipys_t(values) -> None:
+    expected = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    low, high = intervals.t_interval(np.array(values))
+    assert (low, high) == pytest.approx((expected.low, expected.high), rel=1e-9, abs=1e-12)
+
+
+def test_equal_values_have_themselves_as_interval() -> None:
+    summary = intervals.summarise([0.1, 0.1, 1 - 0.9])
+    assert (summary.low, summary.high, summary.method) == (0.1, 0.1, "equal")
+    assert summary.sd == 0.0
+
+
+def test_one_value_has_no_interval() -> None:
+    summary = intervals.summarise([0.25])
+    assert (summary.n, summary.median, summary.mean, summary.method) == (1, 0.25, 0.25, "none")
+    for undefined in ("low", "high", "sd"):
+        assert math.isnan(getattr(summary, undefined))
+
+
+@pytest.mark.parametrize("values", [[], [0.1, math.nan]])
+def test_no_summary_of_nothing_or_of_nan(values) -> None:
+    with pytest.raises(ValueError, match="finite numbers, one per seed"):
+        intervals.summarise(values)
+
+
+def test_holm_by_hand() -> None:
+    """Sorted 0.01, 0.03, 0.04: times 3, 2, 1 is 0.03, 0.06, 0.04; the last may not fall below."""
+    assert comparisons.holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+
+
+def test_holm_stops_at_one_and_passes_over_nan() -> None:
+    corrected = comparisons.holm([0.9, math.nan, 0.8])
+    assert corrected[0] == 1.0
+    assert math.isnan(corrected[1])
+    assert corrected[2] == 1.0
+    assert comparisons.holm([]).size == 0
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=112))
+def test_holm_is_statsmodels_and_lies_between_the_p_value_and_bonferroni_and_keeps_the_order(
+    p_values,
+) -> None:
+    corrected = comparisons.holm(p_values)
+    for p, q in zip(p_values, corrected, strict=True):
+        assert p <= q <= min(1.0, p * len(p_values))
+    expected = multipletests(p_values, method="holm")[1]
+    assert corrected == pytest.approx(expected, abs=1e-15)
+    order = np.argsort(p_values, kind="stable")
+    assert (np.diff(np.array(corrected)[order]) >= 0).all()
+
+
+def test_holm_corrects_each_row_of_many() -> None:
+    rows = np.array([[0.04, 0.01, 0.03], [math.nan, 0.02, 0.5]])
+    each = [comparisons.holm(row) for row in rows]
+    assert np.array_equal(comparisons.holm(rows), np.stack(each), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("difference", "p", "lower_is_better", "expected"),
+    [
+        (-0.1, 0.049, True, "better"),
+        (0.1, 0.049, True, "worse"),
+        (-0.1, 0.049, False, "worse"),
+        (0.1, 0.049, False, "better"),
+        (-0.1, 0.05, True, "cannot tell"),
+        (-0.1, math.nan, True, "cannot tell"),
+    ],
+)
+def test_verdicts(difference, p, lower_is_better, expected) -> None:
+    assert comparisons.verdict(difference, p, lower_is_better) == expected
+
+
+def test_wilson_s_interval_by_hand() -> None:
+    """0 of 20: upper bound z² / (n + z²)."""
+    z = stats.norm.ppf(0.975)
+    found = comparisons.rate(0, 20)
+    assert found.low == 0
+    assert found.high == pytest.approx(z**2 / (20 + z**2))
+    assert math.isclose(comparisons.rate(10, 20).low, 1 - comparisons.rate(10, 20).high)
+    for count, n in ((1, 0), (-1, 3), (4, 3)):
+        with pytest.raises(ValueError, match=r"given"):
+            comparisons.rate(count, n)
+
+
+def test_holm_over_the_variants() -> None:
+    base, more, same = comparisons.rate(0, 20), comparisons.rate(9, 20), comparisons.rate(1, 20)
+    _, *found = comparisons.compare_rates(
+        {"0": base, "1": more, "2": same, "3": more}, "0"
+    ).values()
+    p = stats.fisher_exact([[9, 11], [0, 20]]).pvalue
+    assert [each.p_holm for each in found] == pytest.approx([3 * p, 1.0, 3 * p])
+    assert [each.verdict for each in found] == ["more often", "cannot tell", "more often"]
+    assert comparisons.compare_rates({"0": base, "1": more}, "1")["0"].verdict == "less often"
+    assert math.isnan(comparisons.compare_rates({"1": more}, "0")["1"].p)

@@ -1,0 +1,288 @@
+"""The page on a table: its tables, notes and verdicts, of errors, WER and loss; by hand."""
+
+import dataclasses
+import math
+import pathlib
+
+import numpy as np
+import pytest
+
+from analysis import cli
+from analysis.compare import sentences
+from analysis.compare.error_table import ErrorTable, build
+from analysis.compare.frames import results
+from analysis.load.studies import read_study
+from analysis.render import printing
+from analysis.views import plots
+from analysis.views import table as table_view
+
+HERE = pathlib.Path(__file__).parent
+BIGRAM = {"name": "bigram", "train/loss": 3.9, "validation/loss": 4.0, "test/loss": math.log(58)}
+
+
+def table_of(made, **options) -> ErrorTable:
+    return build(read_study(made.finish()), **options)
+
+
+def add_seeds(made, variant: str, values) -> None:
+    """Each seed is best in the middle: lower means better, and the last step is not chosen."""
+    for seed, value in enumerate(values):
+        pairs = ((1, value + 3), (200, value), (400, value + 0.5))
+        rows = [made.measured(step, made.metric, number) for step, number in pairs]
+        made.trial("compare", variant, 0, seed, rows)
+    made.select({entry["variant"]: 0 for entry in made.planned["compare"]})
+
+
+@pytest.fixture
+def images(hand_made):
+    """Returns a study with a comparison, a single seed, a missing trial and a reference row."""
+    made = hand_made(points=({"learning_rate": 0.001, "beta2": 0.99},))
+    made.add_seeds("standard", (0.3, 0.5, 0.7))
+    made.add_seeds("laser", (0.2, 0.3, 0.4))
+    made.add_seeds("laser+temp", (0.25,))
+    made.trial("compare", "laser+temp", 0, 1, None, state="failed", reason="out of memory")
+    row = {"train/error": None, "validation/error": 0.02, "test/error": 0.015}
+    made.reference([{"name": "1 nearest neighbour, raw_pixels"} | row], "stand-in for ImageNet")
+    return made
+
+
+@pytest.fixture
+def speech(hand_made):
+    """Returns the paper's six rows, one of them with three seeds and one with two. Test WER of
+    LASER - Standard: -0.02 -0.04 -0.06, whose p is that of -0.1 -0.2 -0.3."""
+    made = hand_made(
+        name="conformer",
+        workload="librispeech_conformer",
+        metric="wer",
+        record={"paper_table": "conformer_wer"},
+    )
+    for variant, values in {
+        "standard": (0.10, 0.14, 0.18),
+        "standard+temp": (0.14, 0.14),
+        "standard+qk_norm": (0.12,),
+        "laser": (0.08, 0.10, 0.12),
+        "laser+temp": (0.09,),
+        "laser+qk_norm": (0.07,),
+    }.items():
+        add_seeds(made, variant, values)
+    return made
+
+
+@pytest.fixture
+def text(hand_made):
+    """Returns three groups: Standard, LASER and both kinds of Diff; perplexities 20, 40 and 60 on
+    test in the first row, 30, 32 and 34 in the second."""
+    made = hand_made(name="pydoc", workload="pydoc_lm", metric="loss")
+    perplexities = {
+        "standard": (20, 40, 60),
+        "laser": (30, 32, 34),
+        "diff": (36,),
+        "diff_laser": (35,),
+        "diff_laser+qk_norm": (50,),
+    }
+    for variant, values in perplexities.items():
+        add_seeds(made, variant, [math.log(value) - 0.01 for value in values])
+    made.reference([BIGRAM], "stand-in for C4: Python's own documentation")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "golden"), [("images", "table"), ("speech", "wer"), ("text", "loss")]
+)
+def test_the_tables_are_the_golden_file(request, name, golden) -> None:
+    table = table_of(request.getfixturevalue(name))
+    page = table_view.page(table, details=True)
+    tables = dataclasses.replace(page, notes=(), problems=())
+    assert printing.to_markdown(tables) == (HERE / f"golden_{golden}.md").read_text("utf-8")
+    short = table_view.page(table)
+    assert len(short.tables) == 1
+    assert len(short.notes) <= 5
+    assert short.notes == page.notes[: len(short.notes)]
+    assert short.data().equals(page.data())
+
+
+def test_the_page_in_other_formats(images) -> None:
+    page = table_view.page(table_of(images))
+    latex = printing.to_latex(page)
+    assert r"LASER & 3 & 0.2900 & 0.3000 & 0.3100 & 0.3100 & $-$0.2000 & 3 & 0.074 &" in latex
+    assert r"\textbf{0.2400} & \textbf{0.2500} & \textbf{0.2600}" in latex
+    assert r"raw\_pixels (reference)" in latex
+    lines = printing.to_csv([page]).splitlines()
+    assert len(lines) == 1 + 3 * 3 + 3
+    single = dict(zip(lines[0].split(","), lines[9].split(","), strict=True))
+    assert (single["variant"], single["split"], single["n"]) == ("laser+temp", "test", "1")
+    assert single["sd"] == single["interval_low"] == single["p"] == ""
+    name = "a|b*c_d`e [1, 2] _f_ [g](h) <i> < 1"
+    escaped = r"**a\|b\*c_d\`e [1, 2] \_f\_ [g]\(h) \<i> < 1**"
+    assert printing.to_markdown(dataclasses.replace(page, title=name)).startswith(escaped)
+
+
+def test_the_frame_has_full_precision(images) -> None:
+    frame = results(table_of(images), None).set_index(["variant", "split"])
+    laser = frame.loc["laser", "test"]
+    assert laser["median"] == pytest.approx(0.31, abs=1e-12)
+    assert laser["difference"] == pytest.approx(-0.2, abs=1e-12)
+    assert laser["seeds"] == "0 1 2"
+    assert [float(value) for value in laser["values"].split()] == pytest.approx([0.21, 0.31, 0.41])
+    assert frame.loc["standard", "test"]["verdict"] == "baseline"
+    reference = results(table_of(images), None).iloc[-2]
+    assert tuple(reference[["kind", "label", "split", "median"]]) == (
+        *("reference", "1 nearest neighbour, raw_pixels", "validation", 0.02),
+    )
+
+
+def test_equal_values_and_equal_differences(hand_made) -> None:
+    made = hand_made()
+    made.add_seeds("standard", (0.3, 0.3, 0.3))
+    made.add_seeds("laser", (0.2, 0.2, 0.2))
+    lines = results(table_of(made), None)
+    assert set(lines["interval_method"]) == {"equal"}
+    assert (lines["interval_low"] == lines["interval_high"]).all()
+    assert set(lines["test"][lines["variant"] == "laser"]) == {"sign"}
+
+
+@pytest.mark.parametrize("trials", [0, 1])
+def test_variants_without_a_number_have_dashes(hand_made, trials) -> None:
+    made = hand_made()
+    for variant in ("standard", "laser", "laser+temp"):
+        rows = [made.evaluation(400, 0.3)] if variant == "laser" and trials else None
+        made.trial("compare", variant, 0, 0, rows, state="done" if rows else "pending")
+    made.select(dict.fromkeys(("standard", "laser", "laser+temp"), 0))
+    table = table_of(made)
+    standard, laser, temp = table_view.page(table, details=True).tables[0].texts().values.tolist()
+    none = "0 of 1 (1 unfinished)"
+    assert standard == ["Standard", none, *"––––––", "baseline"]
+    assert temp == ["LASER + temp", none, *"––––––", "no number"]
+    if trials:
+        numbers = ["0.2900", "0.3000", "0.3100", "0.3100", "–", "–"]
+        assert laser == ["LASER", "1", *numbers, "cannot tell"]
+
+
+@pytest.mark.parametrize(("first", "shown"), [(0, None), (1, "11"), (10, None)])
+def test_the_n_of_a_test_that_leaves_runs_out(hand_made, first, shown) -> None:
+    """Of 12 seeds each 12, 11 or 2 are in both; 2 are too few to pair, and all runs compare."""
+    made = hand_made()
+    for variant, begin in {"standard": 0, "laser": first}.items():
+        for seed in range(12):
+            row = made.evaluation(400, 0.5 + 0.01 * (seed * 7 % 5) - 0.1 * (variant == "laser"))
+            made.trial("compare", variant, 0, begin + seed, [row])
+    made.select({"standard": 0, "laser": 0})
+    frame = table_view.page(table_of(made)).tables[0].frame
+    assert frame.get("n of\ntest", [None, None])[1] == shown
+
+
+def test_the_step_is_that_of_the_lowest_validation_and_lower_is_better(speech, text) -> None:
+    """Differences -0.20 -0.21 -0.22: t = -0.21 / (0.01 / sqrt 3) = -36, p = 0.0008."""
+    wer, loss = table_of(speech).rows[0], table_of(text).rows[0]
+    assert wer.splits["test"].values == pytest.approx({0: 0.11, 1: 0.15, 2: 0.19})
+    assert loss.splits["test"].values == pytest.approx({k: math.log(20 + 20 * k) for k in range(3)})
+    for made in (speech, text):
+        add_seeds(made, "standard+per_dim_temp", (0.50, 0.60, 0.70))
+        add_seeds(made, "laser+per_dim_temp", (0.30, 0.39, 0.48))
+        table = table_of(made, baseline="standard+per_dim_temp")
+        comparison = table.comparisons["laser+per_dim_temp"]
+        assert comparison.p == pytest.approx(0.0008, abs=5e-5)
+        assert comparison.verdict == "better"
+
+
+def test_perplexities(hand_made, text, capsys) -> None:
+    """Losses ln 2 and ln 8: the median of 2 and 8 is 5; exp of the median loss would be 4. A loss
+    of 1000 has no finite perplexity."""
+    made = hand_made(workload="c4_lm", metric="loss")
+    add_seeds(made, "standard", [math.log(value) - 0.01 for value in (2, 8)])
+    frame = table_view.page(table_of(made)).tables[0].frame
+    assert frame["Test\nperplexity"][0] == pytest.approx(5)
+    add_seeds(made, "laser", (1000.0,))
+    table = table_of(made, metric="perplexity")
+    assert table.rows[1].splits["test"].values == {}
+    assert {problem.kind for problem in table.problems} == {"missing"}
+    table = table_of(text, metric="perplexity")
+    assert table.rows[0].splits["test"].values == pytest.approx({0: 20, 1: 40, 2: 60})
+    assert table.references[0].values["test"] == pytest.approx(58)
+    assert not table.has_perplexity
+    assert cli.main(["table", str(text.root), "--metric", "perplexity", "--format=csv"]) == 0
+    first = capsys.readouterr().out.splitlines()[3].split(",")
+    assert first[8:11] == ["test", "perplexity", "3"]
+    assert float(first[11]) == pytest.approx(40)
+
+
+def test_of_masked_positions_accuracy_becomes_error(hand_made) -> None:
+    made = hand_made(workload="wikipedia_bert_2b", record={"paper_table": "bert_mlm_error"})
+    made.add_seeds("laser", (0.25,))
+    row = table_view.page(table_of(made)).tables[0].texts().iloc[0].tolist()
+    assert row == ["LASER", "1", "–", "0.2400", "–", "0.2500", "0.2125", "0.2600"]
+
+
+@pytest.mark.parametrize("damage", ["nothing measured", "another's record", "deleted"])
+def test_the_plan_or_the_others_say_the_metric(hand_made, damage) -> None:
+    """Before any trial began; of a trial whose record is another's; of one that was deleted."""
+    made = hand_made(workload="c4_lm", metric="loss", stages=("grid",))
+    for seed in (0, 1):
+        rows = None if damage == "nothing measured" else [made.measured(400, "loss", 3.0)]
+        made.trial("grid", "standard", 0, seed, rows, state="done" if rows else "pending")
+    if damage != "deleted":
+        for entry in made.planned["grid"]:
+            entry["targets"] = {"metric": "loss", "validation": None, "test": None}
+    directory = made.finish() / made.planned["grid"][0]["path"]
+    (directory / "trial.json").unlink()
+    if damage == "another's record":
+        (directory / "trial.json").write_text('{"id": "another"}')
+    (directory / "eval_measurements.csv").unlink(missing_ok=True)
+    study = read_study(made.root)
+    assert study.runs[0].metric == ("accuracy" if damage == "deleted" else "loss")
+    assert build(study).metric.name == "loss"
+
+
+@pytest.fixture
+def compared(hand_made) -> ErrorTable:
+    """Four seeds: LASER is 0.05 better, sd 0.001; +temp is not told apart; QK is worse. Test errors
+    are 0.01 above validation: the baseline has median 0.315 and mean 0.3125; LASER has 0.259,
+    0.281, 0.24, 0.27."""
+    made = hand_made(variants=("standard", "laser", "laser+temp", "laser+qk_norm"))
+    base = np.array([0.30, 0.32, 0.28, 0.31])
+    for variant, shifts in {
+        "standard": (0, 0, 0, 0),
+        "laser": (-0.051, -0.049, -0.050, -0.050),
+        "laser+temp": (-0.02, 0.03, -0.01, 0.02),
+        "laser+qk_norm": (0.10, 0.11, 0.12, 0.11),
+    }.items():
+        made.add_seeds(variant, (base + np.array(shifts)).tolist())
+    return table_of(made)
+
+
+def test_verdicts_of_every_variant(compared) -> None:
+    verdicts = {verdict.label: verdict for verdict in sentences.verdicts(compared)}
+    words = {label: verdict.word for label, verdict in verdicts.items()}
+    assert words == {
+        "Standard": "baseline",
+        "LASER": "better",
+        "LASER + temp": "cannot tell",
+        "LASER + QK-normalization": "worse",
+    }
+    assert all(number in verdicts["Standard"].sentence for number in ("0.3125", "0.3150"))
+    laser = verdicts["LASER"].sentence
+    assert all(number in laser for number in ("0.2625", "0.2645", "-0.0500", "(-16.0%)"))
+    # Marks, so that colour alone says nothing.
+    assert len({verdict.mark for verdict in verdicts.values()}) == 4
+    headline = sentences.headline(compared)
+    places = [
+        headline.index(f"{label} (") for label in ("LASER", *list(words)[3:], *list(words)[2:3])
+    ]
+    assert places == sorted(places)
+    assert "LASER (-0.0500, p " in headline
+    figure = plots.effects(compared).dropna(subset="difference")
+    assert np.allclose(figure["difference"], [-0.05, 0.005, 0.11])
+    assert figure["verdict"].tolist() == ["better", "cannot tell", "worse"]
+
+
+def test_without_baseline_or_with_one_seed_there_is_no_verdict(hand_made) -> None:
+    made = hand_made()
+    made.add_seeds("standard", (0.3,))
+    made.add_seeds("laser", (0.2,))
+    (_, laser) = sentences.verdicts(table_of(made))
+    assert laser.word == "cannot tell"
+    assert "-0.1000" in laser.sentence
+    other = table_of(made, baseline="diff")
+    assert {verdict.word for verdict in sentences.verdicts(other)} == {"not compared"}
+    assert "Diff" in sentences.headline(other)
+    assert plots.effects(other)["difference"].isna().all()
