@@ -17,15 +17,16 @@ from typing import Any
 
 import jax
 from flax import linen as nn
+from flax.core import tracers
 
-from attention.hosts import host_attention, probe
-from attention.kernels.inputs import per_query_head
-from attention.kernels.library import SPAN
-from attention.kernels.masks import merged
+from attention.call import Call, Memory
+from attention.hosts import probe
+from attention.kernels.inputs import make_call, per_query_head
+from attention.masks import merged
 from attention.variant import Variant
 
 Array = jax.Array
-DepthRule = Callable[[str], int | Array]
+LayerRule = Callable[[str], int | Array]
 
 # Arguments flax's own function has, and the one extra that AlgoPerf's Conformer adds
 # (algoperf/workloads/librispeech_conformer/librispeech_jax/models.py).
@@ -44,10 +45,13 @@ class Injection:
     calls: by the path of an attention module ("encoderblock_3/MultiHeadDotProductAttention_0", ''
     for a module that is the whole model), how often it called the variant. Tracing may call a
     module more than once; only 0 and the paths have a meaning. classes: the same paths, by class.
+    memory: what the layers called so far left; trace: of JAX, in which it was left.
     """
 
     calls: dict[str, int] = dataclasses.field(default_factory=dict)
     classes: dict[str, str] = dataclasses.field(default_factory=dict)
+    memory: Memory = dataclasses.field(default_factory=dict)
+    trace: Any = None
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -64,6 +68,24 @@ class Injection:
         self.calls[path] = self.calls.get(path, 0) + calls
         self.classes[path] = type(module).__name__
 
+    def memory_of(self, variant: Variant, layer: int | Array | None, path: str) -> Memory | None:
+        """Returns what earlier layers left for the layer at `path`, None where nobody needs it.
+
+        Raises ValueError inside nn.scan or nn.remat, whose layers cannot hand on what they leave.
+        """
+        if "memory" not in variant.needs:
+            return None
+        trace = tracers.current_trace()
+        if isinstance(layer, int) and layer == 0:
+            self.memory, self.trace = {}, trace
+        elif trace != self.trace or not isinstance(layer, int):
+            raise ValueError(
+                f"{variant.name!r} hands values from layer to layer, which layers inside nn.scan or "
+                f"nn.remat cannot do, nor a rule whose first layer is not 0 (at {path!r}); build "
+                "the model without them"
+            )
+        return self.memory
+
     def check(self, variant: Variant) -> None:
         """Raises RuntimeError where an attention module never called the variant."""
         unused = [path for path, count in self.calls.items() if not count]
@@ -77,7 +99,7 @@ class Injection:
 
 
 @contextlib.contextmanager
-def injected(variant: Variant, depth: DepthRule | None = None) -> Iterator[Injection]:
+def injected(variant: Variant, layer: LayerRule | None = None) -> Iterator[Injection]:
     """Puts `variant` into every `nn.MultiHeadDotProductAttention` called inside the context.
 
     Yields an `Injection`, whose `layers` are the paths of the modules that ran the variant::
@@ -89,24 +111,24 @@ def injected(variant: Variant, depth: DepthRule | None = None) -> Iterator[Injec
     It sees what is called in Python: a jitted function adds its layers while it is traced, and
     none when its compiled program runs again.
 
-    The parameter tree stays the host's for `standard` and `laser`; `qk_norm`, `per_dim_temp` and
-    the differential mixers add leaves beside the host's projections. flax's default attention
-    function is replaced by the variant; any other is wrapped, so that what it does to the query
-    survives, and a factor it puts on its output (AlgoPerf's `temperature`) is applied last, after
-    LASER's logarithm and the head norm.
+    The parameter tree stays the model's for `standard` and `laser`; parts that learn add leaves
+    beside the model's projections. flax's default attention function is replaced by the variant;
+    any other is wrapped, so that what it does to the query survives, and a factor it puts on its
+    output (AlgoPerf's `temperature`) is applied last, after LASER's logarithm and the head norm.
+    Parts that need the block's input get what the module's queries are projected from.
 
-    `depth` gives a layer's index from 0, possibly traced, from the path of its attention module
+    `layer` gives a layer's index from 0, possibly traced, from the path of its attention module
     ("encoderblock_3/MultiHeadDotProductAttention_0"):
-    `lambda path: int(re.search(r"encoderblock_([0-9]+)", path)[1])`. `diff` and `diff_laser` need
-    it (λ_init), because no rule could guess the order of somebody else's layers; other mixers
-    do not call it.
+    `lambda path: int(re.search(r"encoderblock_([0-9]+)", path)[1])`. `diff`, `diff_laser` and
+    `value_residual` need it, because no rule could guess the order of somebody else's layers;
+    others do not call it.
 
     Raises RuntimeError on a clean exit that found nothing to inject into, as in a flax.nnx model,
     and where a module never called its attention function, as a subclass with a kernel of its own;
-    an exception in flight is never masked. Raises ValueError for a host function or setting a
-    variant cannot serve, and for a differential mixer without a rule.
+    an exception in flight is never masked. Raises ValueError for a model's function or setting that
+    a variant cannot serve, and for a variant that needs a rule without one.
     """
-    _check_rule(variant, depth)
+    check_rule(variant, layer)
     injection = Injection()
 
     def intercept(
@@ -114,7 +136,7 @@ def injected(variant: Variant, depth: DepthRule | None = None) -> Iterator[Injec
     ) -> Any:
         module = context.module
         is_attention = isinstance(module, nn.MultiHeadDotProductAttention)
-        if not is_attention or isinstance(module.attention_fn, _OURS):
+        if not is_attention or isinstance(module.attention_fn, _Injected):
             return call(*args, **kwargs)
         if context.method_name != "__call__":
             output = call(*args, **kwargs)
@@ -123,13 +145,15 @@ def injected(variant: Variant, depth: DepthRule | None = None) -> Iterator[Injec
                 injection.add(module, 0)
             return output
         _check_host(module, variant)
-        index = _depth(depth, module.path) if depth and variant.needs_depth else None
-        replacement = _Injected(variant, module.attention_fn, index)
-        if probe.is_on():
-            replacement.look(module, args, kwargs)
+        path = "/".join(module.path)
+        index = layer_index(variant, layer, path)
+        x, is_cross = block_input(args, kwargs)
+        memory = injection.memory_of(variant, index, path)
+        replacement = _Injected(variant, module.attention_fn, index, x, is_cross, memory)
         with attending_by(module, replacement):
             output = call(*args, **kwargs)
         injection.add(module, replacement.calls)
+        injection.memory = replacement.memory or {}
         return output
 
     with nn.intercept_methods(intercept):
@@ -161,88 +185,77 @@ def attending_by(module: Any, function: Callable[..., Array]) -> Iterator[None]:
 
 
 class _Injected:
-    """An attention function that runs the variant around the host's own.
+    """An attention function that runs the variant around the model's own.
 
     Its signature is flax's in full: flax passes only what it finds there.
     """
 
     def __init__(
-        self, variant: Variant, host: Callable[..., Array], depth: int | Array | None
+        self,
+        variant: Variant,
+        host: Callable[..., Array],
+        layer: int | Array | None,
+        x: Array | None,
+        is_cross: bool,
+        memory: Memory | None,
     ) -> None:
-        self.variant = variant
-        self.host = host
-        self.depth = depth
+        self.variant, self.host = variant, host
+        self.about = {"layer": layer, "x": x, "is_cross": is_cross}
+        self.memory = memory
         self.calls = 0
-        self.seen: host_attention.HostAttention | None = None
         self.__signature__ = inspect.signature(nn.dot_product_attention)
 
-    def look(self, module: nn.MultiHeadDotProductAttention, args: Any, kwargs: Any) -> None:
-        """Has a host's own function say what its softmax sees, for `probe`."""
-        if self.host is not nn.dot_product_attention:
-            _, host = _split_output_factor(self.host)
-            self.seen = host_attention.of_module(module, host, self.variant.prepare, args, kwargs)
-
-    def __call__(self, query: Array, key: Array, value: Array, **settings: Any) -> Array:
+    def __call__(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        bias: Array | None = None,
+        mask: Array | None = None,
+        **settings: Any,
+    ) -> Array:
         self.calls += 1
-        if self.host is nn.dot_product_attention:
-            return self.variant(query, key, value, depth=self.depth, **settings)
-        key, value = (per_query_head(query, array) for array in (key, value))
-        query, key = self.variant.prepare(query, key)
+        call = make_call(
+            query, key, value, bias=bias, mask=mask, memory=self.memory, **self.about
+        )
+        if self.host is not nn.dot_product_attention:
+            return self._through_host(call, {"bias": bias, "mask": mask, **settings})
+        output, self.memory = self.variant.attend_as_flax(call, **settings)
+        return output
+
+    def _through_host(self, call: Call, settings: dict[str, Any]) -> Array:
+        """Returns the output by the model's own function, of values that the variant hands it."""
+        if probe.is_on():
+            raise ValueError(
+                "the model attends by a function of its own, which cannot be observed; leave "
+                "diagnostics off"
+            )
+        call = self.variant.prepare(call)
+        self.memory = call.memory
         factor, host = _split_output_factor(self.host)
         accepted = inspect.signature(host).parameters
-        if self.seen is not None:
-            settings["bias"] = self._recorded(self.seen, value, settings, "bias" in accepted)
         settings = {name: given for name, given in settings.items() if name in accepted}
         drops = settings.get("dropout_rate", 0.0) > 0.0 and not settings.get("deterministic", False)
+        key = per_query_head(call.query, call.key)
         output = self.variant.through_host(
-            functools.partial(host, query, key, **settings),
-            value,
-            masks=merged(
-                query.shape[-3],
-                key.shape[-3],
-                mask=settings.get("mask"),
-                bias=settings.get("bias"),
-                is_causal=False,
-            ),
-            head_size=query.shape[-1],
-            depth=self.depth,
+            functools.partial(host, call.query, key, **settings),
+            call,
+            masks=merged(call.mask, call.bias, call.query.shape[-3], key.shape[-3]),
             sums_to_one=not drops,
         )
         return output if factor is None else output * factor
 
-    def _recorded(
-        self,
-        seen: host_attention.HostAttention,
-        value: Array,
-        settings: dict[str, Any],
-        takes_bias: bool,
-    ) -> Array | None:
-        """Returns the bias for the host's function, with a probe where there are probes."""
-        bias = settings.get("bias")
-        probed = probe.record(
-            seen.query,
-            seen.key,
-            value,
-            mixer=self.variant.mixer,
-            scale=seen.query.shape[-1] ** -0.5,
-            span=SPAN,
-            bias=bias,
-            mask=settings.get("mask"),
-            is_causal=False,
-            precision=None,
-            logits=(),
-            host_probabilities=seen.probabilities,
-        )
-        if probed is not bias and not takes_bias:
-            raise ValueError(
-                "the host's attention function takes no bias, through which its logits are probed; "
-                "observe it without probes"
-            )
-        return probed
 
+def block_input(args: Any, kwargs: Any) -> tuple[Array | None, bool]:
+    """Returns what a module's queries are made of, and whether keys are made of something else.
 
-# Attention functions that are not a host's own.
-_OURS = (_Injected, host_attention.CallRecorder)
+    `args`, `kwargs`: of `nn.MultiHeadDotProductAttention`.
+    """
+    names = ("inputs_q", "inputs_k", "inputs_v")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    query = given.get("inputs_q")
+    others = (given.get(name) for name in (*names[1:], "inputs_kv"))
+    return query, any(other is not None and other is not query for other in others)
 
 
 def _split_output_factor(
@@ -255,34 +268,38 @@ def _split_output_factor(
     return parameter.default, functools.partial(host, **{_OUTPUT_FACTOR: 1.0})
 
 
-def _check_rule(variant: Variant, depth: DepthRule | None) -> None:
+def check_rule(variant: Variant, layer: LayerRule | None) -> None:
     """Raises ValueError where a rule is missing, or is not one, and for what is no variant."""
     if not isinstance(variant, Variant):
         raise ValueError(f"{variant!r} is no variant; give registry.get({variant!r})")
-    if depth is None and variant.needs_depth:
+    if layer is None and "layer" in variant.needs:
         raise ValueError(
-            f"{variant.name} needs each layer's depth (from 0) for λ_init, and the model "
-            "does not say it: give injected(variant, depth=rule), rule(path) -> index, such as "
+            f"{variant.name} needs each layer's index (from 0), and the model does not say it: give "
+            "injected(variant, layer=rule), rule(path) -> index, such as "
             "lambda path: int(re.search(r'encoderblock_([0-9]+)', path)[1])"
         )
-    if depth is not None and not callable(depth):
+    if layer is not None and not callable(layer):
         raise ValueError(
-            f"depth={depth!r}: give a rule from an attention module's path to its layer's index; "
-            "for one depth everywhere, lambda path: 0"
+            f"layer={layer!r}: give a rule from an attention module's path to its layer's index; "
+            "for one index everywhere, lambda path: 0"
         )
 
 
-def _depth(rule: DepthRule, path: tuple[str, ...]) -> int | Array:
-    """Returns the rule's answer for a module's path; a rule that fails says at which path."""
-    where = "/".join(path)
+def layer_index(variant: Variant, rule: LayerRule | None, path: str) -> int | Array | None:
+    """Returns the rule's answer for a module's path, None for a variant that needs no index.
+
+    A rule that fails says at which path. Raises ValueError for an answer that is no index.
+    """
+    if rule is None or "layer" not in variant.needs:
+        return None
     try:
-        index = rule(where)
+        index = rule(path)
     except Exception as error:
-        error.add_note(f"raised by the depth rule given to injected, at path {where!r}")
+        error.add_note(f"raised by the layer rule given to injected, at path {path!r}")
         raise
     if index is None:
         raise ValueError(
-            f"the depth rule given to injected returned None at path {where!r}; it must return "
+            f"the layer rule given to injected returned None at path {path!r}; it must return "
             "the layer's index, an integer from 0"
         )
     return index
@@ -290,27 +307,33 @@ def _depth(rule: DepthRule, path: tuple[str, ...]) -> int | Array:
 
 def _check_host(module: nn.MultiHeadDotProductAttention, variant: Variant) -> None:
     """Raises ValueError for a host that would silently become something else."""
-    if getattr(module, "normalize_qk", False) and "qk_norm" in variant.modifiers:
-        raise ValueError(
-            f"the host already normalises queries and keys (normalize_qk=True), so "
-            f"{variant.name!r} would do it twice; drop +qk_norm or the host's setting"
-        )
+    check_normalised(getattr(module, "normalize_qk", False), variant)
     host = module.attention_fn
     if host is nn.dot_product_attention:
         return
     built = host.func if isinstance(host, functools.partial) else host
     if isinstance(built, Variant):
         raise ValueError(
-            f"the host was built with attention_fn={built.name!r}; inject into the plain model"
+            f"the model was built with attention_fn={built.name!r}; inject into the plain model"
         )
     extra = set(inspect.signature(host).parameters) - _FLAX_ARGUMENTS - {_OUTPUT_FACTOR}
     if extra:
         raise ValueError(
-            f"the host's attention function takes {', '.join(sorted(extra))}, which is not known "
+            f"the model's attention function takes {', '.join(sorted(extra))}, which is not known "
             "to leave a weighted mean of the values; pass the variant as attention_fn instead"
         )
     if variant.kernel != "xla":
         raise ValueError(
-            f"kernel={variant.kernel!r} cannot run through the host's own attention function; "
-            "use kernel='xla', which leaves the sum to the host"
+            f"kernel={variant.kernel!r} cannot run through the model's own attention function; "
+            "use kernel='xla', which leaves the sum to the model"
+        )
+
+
+def check_normalised(normalises: bool, variant: Variant) -> None:
+    """Raises ValueError where a model that normalises queries and keys would do it twice."""
+    twice = [name for name in ("qk_norm", "qk_rms_norm") if name in variant.modifiers]
+    if normalises and twice:
+        raise ValueError(
+            f"the model already normalises queries and keys, so {variant.name!r} would do it twice; "
+            f"drop +{twice[0]} or the model's setting"
         )

@@ -1,4 +1,4 @@
-"""What the file of a mixer, modifier or kernel holds: one record, found by its name.
+"""What the file of a mixer, modifier or backend holds: one record, found by its name.
 
 The line in `attention.table` says what must be known without JAX; the record is the code. Whoever
 needs something of a mixer looks it up here: nothing else lists mixers, modifiers or kernels.
@@ -6,52 +6,33 @@ needs something of a mixer looks it up here: nothing else lists mixers, modifier
 
 import dataclasses
 import importlib
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
-import numpy as np
 
 from attention import table
+from attention.masks import Mask
 
 Array = jax.Array
-Leaves = Mapping[str, Mapping[str, np.ndarray]]
+# Learned leaves and constants of a part, by `Leaf.path`.
+Leaves = Mapping[str, Array]
 Record = TypeVar("Record")
 
 
-class Inputs(NamedTuple):
-    """One attention call as modifiers may change it, before there are logits.
+class Leaf(NamedTuple):
+    """A learned array of a mixer or modifier, float32.
 
-    query [..., T, H, D], key [..., S, H, D], value [..., S, H, Dv]; bias and mask (True where a
-    query may look) broadcast to [..., H, T, S] or are None; is_causal: query t sees keys 0..t,
-    too. temperature: logits are divided by it. A modifier that adds keys brings mask and bias
-    along, and puts causality into the mask.
-
-    Of formulas: float64, without a batch; bias and mask are whole, [H, T, S].
+    path: module and name, "gate/scale". Names start with `scale`, which AlgoPerf's parameter typing
+    wants below a module named attention (algoperf/param_utils.py); values are stored so that weight
+    decay pulls them to a start of zero. start(key, shape, dtype): an initializer. is_learned: False
+    for a constant, which is no parameter.
     """
 
-    query: Any
-    key: Any
-    value: Any
-    bias: Any = None
-    mask: Any = None
-    is_causal: bool = False
-    temperature: float = 1.0
-
-
-class Exact(NamedTuple):
-    """What a mixer's formula gives, float64: output [T, H, Dv], and gradients for a cotangent.
-
-    logits [H, T, S], value [S, H, Dv]: gradients with respect to them. learned: those of the
-    mixer's own leaves, by module and name. sizes: what an error in a module's gradient is measured
-    by where that is not its own norm (terms of both signs may cancel to any small number).
-    """
-
-    output: np.ndarray
-    logits: np.ndarray
-    value: np.ndarray
-    learned: Mapping[str, Mapping[str, Any]] = {}
-    sizes: Mapping[str, float] = {}
+    path: str
+    shape: tuple[int, ...]
+    start: Callable[..., Array] = jax.nn.initializers.zeros
+    is_learned: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,93 +41,103 @@ class Weighting:
 
     weights(logits) maps [..., H, T, S], float32 with hidden entries at the lowest finite number, to
     weights, hidden ones 0; what a row that sees nothing becomes does not matter. backward(weights,
-    gradient) turns a gradient with respect to the weights into one with respect to the logits.
-    jacobian_norm(weights): the Frobenius norm of each row's Jacobian, [..., H, T], for diagnostics.
-    normalised: rows sum to 1.
+    gradient) turns a gradient with respect to the weights into one with respect to the logits; None
+    takes jax.vjp of `weights`. jacobian_norm(weights): the Frobenius norm of each row's Jacobian,
+    [..., H, T], for diagnostics; None where there is no closed form.
     """
 
     weights: Callable[[Array], Array]
-    backward: Callable[[Array, Array], Array]
-    jacobian_norm: Callable[[Array], Array]
-    normalised: bool
+    backward: Callable[[Array, Array], Array] | None = None
+    jacobian_norm: Callable[[Array], Array] | None = None
+
+
+def no_leaves(*_: Any, **__: Any) -> tuple[Leaf, ...]:
+    """Returns the leaves of a part that learns nothing."""
+    return ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Mixer:
     """How a mixer attends, and all that is asked about it.
 
-    attend(query, key, value, **settings): its arithmetic, settings as in
-    `attention.kernels.inputs.Settings`, and its hyperparameters unless `learned` takes them;
-    returns [..., T, H, Dv].
+    formula(call, leaves, logits, **hyperparameters): its definition for the reference, in float64
+    and without a batch, sharing no code with the rest: [T, H, Dv] from `call` (`attention.call`)
+    and logits(query, key) [H, T, S], scaled, with score functions and bias. Rows that see nothing
+    return 0. formula_inputs(call, leaves): the same for `inputs`.
 
-    formula(logits, mask, value, cotangent) -> Exact: its definition for the oracle, in numpy and
-    float64, sharing no code with attend. logits, mask [H, T, S]; value [S, H, Dv]; cotangent
-    [T, H, Dv], or None where the output alone is wanted (the gradients may be anything then). Rows
-    that see nothing return 0.
+    mask: what it hides whatever the call's mask says.
 
-    weighting: its weights, for diagnostics; None where it is not made of such weights.
+    mean(weighted_sum, value, masks, *, dtype, span, sums_to_one): the output by a function that
+    weighs values, as `standard.weighted_mean`. host_mean: the same by a model's own softmax, where
+    it differs. weighting: how logits become weights.
 
-    host_mean(weighted_sum, value, masks, *, dtype, span, sums_to_one): its output by the weighted
-    mean of a model that keeps its own softmax (arguments as in `standard.weighted_mean`); None
-    where that mean cannot make it.
+    leaves(call, **hyperparameters): what it learns. inputs(call, leaves, **hyperparameters): the
+    call that modifiers get; it may have more query heads. values(value): what the backend gets for
+    [..., S, H, Dv]. output(out, call, leaves, **hyperparameters): the output from that of `mean`.
+    These may be left out. splits: a value is used twice, so it is handed on in float32, and the two
+    gradients are added before they are rounded.
 
-    learned(attend, *, head_size, depth, dtype, **hyperparameters): what attend, or host_mean, is
-    given and followed by where the mixer has leaves of its own; called in a Flax module's compact
-    method, `attend` wanting what is learned as keywords. learned_formula(formula, cotangent,
-    leaves, *, depth, **hyperparameters) -> Exact is the same around `formula`, which it is given
-    as a function of the cotangent.
-
+    in_kernel: the field of `Kernel` that holds `mean` in backends that have it inside.
     bfloat16_allowance: factor on the error limits in bfloat16, with its reason beside it.
     snippet(query, key, value): somebody else's code of the same, shown beside ours by `check`.
     """
 
-    attend: Callable[..., Array]
-    formula: Callable[..., Exact]
-    weighting: Weighting | None = None
+    formula: Callable[..., Array]
+    mean: Callable[..., Array]
+    weighting: Weighting
     host_mean: Callable[..., Array] | None = None
-    learned: Callable[..., Array] | None = None
-    learned_formula: Callable[..., Exact] | None = None
+    mask: Mask = Mask()
+    leaves: Callable[..., Sequence[Leaf]] = no_leaves
+    inputs: Callable[..., Any] | None = None
+    formula_inputs: Callable[..., Any] | None = None
+    values: Callable[[Array], Array] | None = None
+    output: Callable[..., Array] | None = None
+    splits: bool = False
+    in_kernel: str = ""
     bfloat16_allowance: float = 1.0
     snippet: Callable[..., Array] | None = None
+
+
+# Where a modifier of the user's own acts among the others unless it says so.
+_LATE = 80
 
 
 @dataclasses.dataclass(frozen=True)
 class Modifier:
     """What a modifier changes, and where.
 
-    apply(given, **hyperparameters) returns what takes the place of `given`, by `acts_on`:
-    'inputs': an `Inputs`, in a Flax module's compact method, where learned leaves are made;
-    'logits': [..., H, T, S], float32, scaled, before bias and mask; without learned leaves,
-    element by element; 'output': [..., T, H, Dv], as 'inputs'.
+    apply, by `acts_on`:
+    'inputs': apply(call, leaves, **hyperparameters) -> call, before there are logits;
+    'score': apply(logits, query_index, key_index, leaves, **hyperparameters) -> logits, element by
+    element on float32 [..., H, T, S], scaled, before bias and mask; query_index [T, 1] and
+    key_index [1, S] are positions, leaves [H] have the shape [H, 1, 1];
+    'output': apply(out, call, leaves, **hyperparameters) -> out [..., T, H, Dv], float32 or wider.
 
-    formula(given, leaves, **hyperparameters) -> (result, pullback) is the same in numpy and
-    float64; pullback(gradient of the result) -> (gradient of what was given, gradients of leaves
-    by module and name[, their sizes, as in `Exact`]). The gradient of an `Inputs` is an `Inputs` of
-    gradients.
-
-    adds_keys: its result has more keys than `given`. It acts after all others of 'inputs', which
-    must see the model's own keys alone.
-
-    bfloat16_allowance: as of a `Mixer`.
+    formula: the same in float64, without a batch (logits [H, T, S]), sharing no code with `apply`.
+    leaves(call, **hyperparameters): what it learns. precedence: modifiers of one kind act from the
+    lowest to the highest. keeps(call): zeros like what it leaves in `call.memory` for later layers,
+    under its name; None for nothing. bfloat16_allowance: as of a `Mixer`.
     """
 
-    acts_on: Literal["inputs", "logits", "output"]
+    acts_on: Literal["inputs", "score", "output"]
     apply: Callable[..., Any]
-    formula: Callable[..., tuple[Any, Callable[[Any], tuple[Any, ...]]]]
-    adds_keys: bool = False
+    formula: Callable[..., Any]
+    leaves: Callable[..., Sequence[Leaf]] = no_leaves
+    precedence: int = _LATE
+    keeps: Callable[..., Array] | None = None
     bfloat16_allowance: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """Who computes the weighted sum.
+    """An attention backend: what computes the weighted sum.
 
     call(problem, value) returns that of value [..., S, H, Dv] for an `inputs.Problem`, [..., T, H,
-    Dv], or raises ValueError naming a kernel that can. span: the widest channel, in nats, whose
+    Dv], or raises ValueError naming a backend that can. span: the widest channel, in nats, whose
     centred exponentials survive its backward pass (`attention.kernels.shift`). float32_sums: the
     sum is float32 until the mixer is done with it, whatever the inputs. log_mean_exp(problem,
-    value): LASER's whole arithmetic, [..., T, H, Dv] in the value's dtype, of a kernel that has it.
-    bfloat16_allowance: as of a `Mixer`.
+    value): LASER's whole arithmetic, [..., T, H, Dv] in the value's dtype, of a backend that has
+    it. bfloat16_allowance: as of a `Mixer`.
     """
 
     call: Callable[[Any, Array], Array]
@@ -156,14 +147,14 @@ class Kernel:
     bfloat16_allowance: float = 1.0
 
 
-class Applied(NamedTuple):
+class Score(NamedTuple):
     """A function of logits with its hyperparameters; equal to another that computes the same."""
 
     function: Callable[..., Array]
     hyperparameters: tuple[tuple[str, Any], ...]
 
-    def __call__(self, logits: Array) -> Array:
-        return self.function(logits, **dict(self.hyperparameters))
+    def __call__(self, logits: Array, queries: Array, keys: Array, leaves: Leaves) -> Array:
+        return self.function(logits, queries, keys, leaves, **dict(self.hyperparameters))
 
 
 def mixer(name: str) -> Mixer:
@@ -177,9 +168,9 @@ def modifier(name: str) -> Modifier:
 
 
 def in_order(modifiers: Container[str]) -> list[str]:
-    """Returns modifiers in the order in which they act: the table's, but new keys come last."""
+    """Returns modifiers by precedence, those of equal precedence as the table lists them."""
     listed = [name for name in table.MODIFIERS if name in modifiers]
-    return sorted(listed, key=lambda name: modifier(name).adds_keys)
+    return sorted(listed, key=lambda name: modifier(name).precedence)
 
 
 def kernel(name: str) -> Kernel:
@@ -193,11 +184,11 @@ def _record(reference: str, kind: type[Record], what: str) -> Record:
     module, name = reference.split(":")
     missing = f"{what} has no code: attention/table.py has its line, and {reference} is no record"
     try:
-        found = getattr(importlib.import_module(module), name, None)
+        record = getattr(importlib.import_module(module), name, None)
     except ModuleNotFoundError as error:
         if error.name != module:
             raise
         raise ValueError(missing) from error
-    if not isinstance(found, kind):
+    if not isinstance(record, kind):
         raise ValueError(missing)
-    return found
+    return record

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 class Hyperparameter(NamedTuple):
     """`check` returns a value as the variant keeps it, or raises ValueError.
 
-    `other`: a value beside the default, at which the output must be another (`check.unheard`).
+    `other`: a value beside the default that must change the output, for tests.
     """
 
     check: Callable[[object], Any]
@@ -44,22 +44,49 @@ def _positive(name: str, given: object, why: str) -> float:
     return number
 
 
-def _head_norm(head_norm: object) -> bool:
-    """Returns `head_norm`. Raises ValueError unless it is True or False."""
-    if not isinstance(head_norm, bool):
-        raise ValueError(f"head_norm={head_norm!r}: the norm after each pair is on (True) or off")
-    return head_norm
+def _choice(name: str, value: object, choices: tuple[Any, ...], why: str) -> Any:
+    """Returns one of `choices`. Raises ValueError for anything else."""
+    if not any(value is choice or (value == choice and type(value) is str) for choice in choices):
+        raise ValueError(f"{name}={value!r}: {why}; give {' or '.join(map(repr, choices))}")
+    return value
+
+
+def _whole(name: str, value: object, why: str) -> int:
+    """Returns an integer from 1. Raises ValueError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name}={value!r}: {why}, so it must be an integer from 1")
+    return value
+
+
+# What a mixer or modifier needs of a backend, and how a message names it.
+KERNEL_NEEDS = {
+    "weighting": "weights other than the softmax's",
+    "bias": "a bias",
+    "mask_by_query": "a mask that differs by query or head",
+    "window": "a window",
+    "softcap": "soft-capped logits",
+    "score": "functions of the logits other than softcap",
+    "dropout": "attention dropout",
+    "precision": "a matmul precision of its own",
+}
+# What it needs of a model.
+MODEL_NEEDS = {
+    "x": "the block's input",
+    "layer": "the layer's index",
+    "memory": "what earlier layers left",
+    "causal": "causal attention",
+    "self": "self-attention",
+    "inside": "a softmax that it can change",
+}
 
 
 class MixerEntry(NamedTuple):
     """The line of a mixer: what `list` prints, `get` accepts, and what can be asked of it.
 
     label: its name in tables; group: the label of the group within which a table marks the best,
-    where it is not the mixer's own. kernels: those that can serve it, None for all. weights:
-    diagnostics can have its weights [..., H, T, S]. host_mean: it can be made of the weighted mean
-    of a model that keeps its own softmax. normalised: rows of its weights sum to 1. value_width:
-    the head size of the values that it hands a kernel, over that of the host's. needs_depth: a
-    layer's index must be given.
+    where it is not the mixer's own. needs: names of KERNEL_NEEDS and MODEL_NEEDS. normalised: rows
+    of its weights sum to 1. value_width: the head size of the values that it hands a backend, over
+    that of the model's.
     """
 
     label: str
@@ -67,20 +94,16 @@ class MixerEntry(NamedTuple):
     source: str
     parameters: str = "none"
     hyperparameters: Mapping[str, Hyperparameter] = types.MappingProxyType({})
-    kernels: tuple[str, ...] | None = None
+    needs: tuple[str, ...] = ()
     group: str = ""
-    weights: bool = False
-    host_mean: bool = False
     normalised: bool = False
     value_width: int = 1
-    needs_depth: bool = False
 
 
 class ModifierEntry(NamedTuple):
     """The line of a modifier; fields of the same name are those of `MixerEntry`.
 
-    host: a model that keeps its own softmax can have it, since it acts on query, key or output
-    alone. takes_weight: it needs a mixer whose rows of weights sum to 1.
+    takes_weight: it needs a mixer whose rows of weights sum to 1.
     """
 
     label: str
@@ -88,138 +111,230 @@ class ModifierEntry(NamedTuple):
     source: str
     parameters: str = "none"
     hyperparameters: Mapping[str, Hyperparameter] = types.MappingProxyType({})
-    kernels: tuple[str, ...] | None = None
-    host: bool = False
+    needs: tuple[str, ...] = ()
     takes_weight: bool = False
 
 
 class KernelEntry(NamedTuple):
-    """The line of a kernel. record: where its code is; empty limits are none.
+    """The line of an attention backend.
 
-    head_sizes: those it can do; largest_head: of Q and V, by platform; one_head_size: that of V
-    must be that of Q and K. follows_precision: its products are made as
-    jax.default_matmul_precision says.
-    key_masks_only: a mask hides a key from all queries or none, causality aside. observed_by: the
-    kernel that takes its place where diagnostics look. remark: what its user must know.
+    record: where its code is; empty limits are none. offers: of KERNEL_NEEDS. head_sizes: those it
+    can do; largest_head: of Q and V, by platform; one_head_size: that of V must be that of Q and K.
+    follows_precision: its products are made as jax.default_matmul_precision says. observed_by: the
+    backend that takes its place where diagnostics look. remark: what its user must know.
     """
 
     record: str
+    offers: tuple[str, ...] = ()
     platforms: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
     head_sizes: range | None = None
     largest_head: Mapping[str, int] = types.MappingProxyType({})
     one_head_size: bool = False
     follows_precision: bool = False
-    key_masks_only: bool = False
     observed_by: str = ""
     remark: str = ""
 
 
 _TAU = functools.partial(_positive, "tau", why="logits are divided by τ·√D")
 _CAP = functools.partial(_positive, "cap", why="logits are kept between −cap and cap")
-_HEAD_NORM = {"head_norm": Hyperparameter(_head_norm, default=True, other=False)}
+_BASE = functools.partial(_positive, "base", why="wavelengths of positions run up to 2π·base")
+_WIDTH = functools.partial(_whole, "width", why="a query sees keys fewer than width away")
+_HEAD_NORM = functools.partial(
+    _choice, "head_norm", choices=(True, False), why="the norm after each pair is on or off"
+)
+_LEARNED = functools.partial(
+    _choice, "learned", choices=(True, False), why="the sink's logit is learned, or 0"
+)
+_PER = functools.partial(
+    _choice, "per", choices=("channel", "head"), why="a gate for each channel or for each head"
+)
+_PAIRS = {"head_norm": Hyperparameter(_HEAD_NORM, default=True, other=False)}
 
 MIXERS: dict[str, MixerEntry] = {
     "standard": MixerEntry(
         "Standard",
         "softmax(QKᵀ/√D)·V",
         "arXiv:1706.03762, eq. 1",
-        weights=True,
-        host_mean=True,
         normalised=True,
     ),
     "laser": MixerEntry(
         "LASER",
         "log(softmax(QKᵀ/√D)·exp(V))",
         "LASER, ICML 2025, eq. 6",
-        weights=True,
-        host_mean=True,
         normalised=True,
     ),
     "diff": MixerEntry(
         "Diff",
         "(A₁ − λ·A₂)·V per pair of heads, A = softmax(QKᵀ/√D), then (1 − λ_init)·RMSNorm",
-        "arXiv:2410.05258, eq. 1-3; heads in pairs, depth needed (attention/mixers/diff.py)",
+        "arXiv:2410.05258, eq. 1-3; heads in pairs, the layer's index in λ_init",
         parameters="4·D (vectors of λ, sd 0.1 at start) + 2·Dv (head norm's g, zero at start)",
-        hyperparameters=_HEAD_NORM,
-        weights=True,  # of the two maps of a pair, each by itself
-        host_mean=True,
+        hyperparameters=_PAIRS,
+        needs=("layer",),
         normalised=True,
         value_width=2,  # both heads of a pair are given the pair's value
-        needs_depth=True,
     ),
     "diff_laser": MixerEntry(
         "Diff + LASER",
         "log(A₁·exp(V)) − λ·log(A₂·exp(V)) per pair of heads, then (1 − λ_init)·RMSNorm",
         "LASER, ICML 2025, Differential Transformer experiment (mixers/diff_laser.py)",
         parameters="as diff",
-        hyperparameters=_HEAD_NORM,
+        hyperparameters=_PAIRS,
+        needs=("layer",),
         group="Diff",
-        weights=True,
-        host_mean=True,
         normalised=True,
         value_width=2,
-        needs_depth=True,
+    ),
+    "diff2": MixerEntry(
+        "Diff V2",
+        "A₁·V − σ(x·w)·A₂·V per head, A₂ of a second query",
+        "Differential Transformer V2 (Microsoft, 2026-01)",
+        parameters="W·H·D (second queries) + W·H (w, zero at start)",
+        needs=("x", "inside"),
+        normalised=True,
+    ),
+    "diff2_laser": MixerEntry(
+        "Diff V2 + LASER",
+        "log(A₁·exp(V)) − σ(x·w)·log(A₂·exp(V)) per head",
+        "as diff2, LASER in both branches",
+        parameters="as diff2",
+        needs=("x", "inside"),
+        group="Diff V2",
+        normalised=True,
     ),
     "sigmoid": MixerEntry(
         "Sigmoid",
         "sigmoid(QKᵀ/√D − log S)·V, S the number of key positions",
         "arXiv:2409.04431",
-        kernels=("xla",),
-        weights=True,
+        needs=("weighting", "inside"),
+    ),
+    "softpick": MixerEntry(
+        "Softpick",
+        "relu(e^s − 1)/(ε + Σ|e^s − 1|)·V, s = QKᵀ/√D, ε = 1e-6",
+        "arXiv:2504.20966",
+        needs=("weighting", "inside"),
+    ),
+    "stick_breaking": MixerEntry(
+        "Stick-breaking",
+        "σ(s_ij)·Π_{j<l<i}(1 − σ(s_il)) over earlier keys j < i, s = QKᵀ/√D",
+        "arXiv:2410.17980",
+        needs=("weighting", "mask_by_query", "causal", "self", "inside"),
     ),
 }
 
-# In the order of the paper's rows, which is that of their application, too; a modifier that adds
-# keys (`records.Modifier.adds_keys`) acts last wherever it stands.
+# In the order of the paper's rows; the order of application is `records.Modifier.precedence`.
 MODIFIERS: dict[str, ModifierEntry] = {
     "temp": ModifierEntry(
         "temp",
         "QKᵀ/(τ·√D)",
         "LASER, ICML 2025, section 5",
         hyperparameters={"tau": Hyperparameter(_TAU, default=1.0, other=0.5)},
-        host=True,
     ),
     "qk_norm": ModifierEntry(
         "QK-normalization",
         "Q, K ← (1 + g)·LayerNorm(Q), (1 + h)·LayerNorm(K) over D",
         "arXiv:2302.05442",
         parameters="2·D (g, h, zero at start)",
-        host=True,
     ),
     "per_dim_temp": ModifierEntry(
         "per-dim temp",
         "Q ← 1.442695041·softplus(p)·Q",
         "AlgoPerf librispeech_conformer QueryScaler; praxis PerDimScale",
         parameters="D (p, zero at start: exactly the mixer at initialisation)",
-        host=True,
     ),
     "softcap": ModifierEntry(
         "soft cap",
         "logits ← cap·tanh(logits/cap), before bias and mask",
         "Gemma 2, arXiv:2408.00118, section 2",
         hyperparameters={"cap": Hyperparameter(_CAP, default=50.0, other=5.0)},
-        kernels=("xla", "splash", "fused"),
+        needs=("softcap", "inside"),
     ),
     "sink": ModifierEntry(
         "sink",
-        "one more key per head, of value 0, with the learned logit s",
+        "one more key per head, of value 0, with the logit s (learned, or 0: softmax1)",
         "gpt-oss, arXiv:2508.10925",
         parameters="H (s, zero at start)",
-        kernels=("xla", "jax_xla"),
+        hyperparameters={"learned": Hyperparameter(_LEARNED, default=True, other=False)},
+        needs=("bias", "mask_by_query", "inside"),
         takes_weight=True,
+    ),
+    "gate": ModifierEntry(
+        "gate",
+        "Y ← Y·2σ(x·W_g), per channel or per head",
+        "arXiv:2505.06708; start of marin",
+        parameters="W·H·Dv or W·H (W_g, zero at start: exactly the mixer)",
+        hyperparameters={"per": Hyperparameter(_PER, default="channel", other="head")},
+        needs=("x",),
+    ),
+    "xsa": ModifierEntry(
+        "XSA",
+        "y_i ← y_i − (y_i·v_i/(‖v_i‖² + 1e-6))·v_i",
+        "arXiv:2603.09078",
+        needs=("self",),
+    ),
+    "qk_rms_norm": ModifierEntry(
+        "QK-RMSNorm",
+        "Q, K ← (1 + g)·Q/rms(Q), (1 + h)·K/rms(K) over D, ε = 1e-6",
+        "Qwen3, arXiv:2505.09388; OLMo 2, arXiv:2501.00656",
+        parameters="2·D (g, h, zero at start)",
+    ),
+    "value_residual": ModifierEntry(
+        "value residual",
+        "V ← a·V + b·V₀ in layers after the first, V₀ the first layer's",
+        "arXiv:2410.17897, learnable form",
+        parameters="2 (a − ½, b − ½, zero at start)",
+        needs=("layer", "memory", "self"),
+    ),
+    "fox": ModifierEntry(
+        "FoX",
+        "logits_ij + c_i − c_j for j ≤ i, c_t = Σ_{l≤t} log σ(x_l·w + b)",
+        "arXiv:2503.02130",
+        parameters="W·H + H (w, b − log 99, zero at start)",
+        needs=("x", "bias", "causal", "self", "inside"),
+    ),
+    "ssmax": ModifierEntry(
+        "SSMax",
+        "Q_i ← s·log(n_i)·Q_i, n_i the keys that query i sees",
+        "arXiv:2501.19399",
+        parameters="H (s, 1/log S at start)",
+    ),
+    "alibi": ModifierEntry(
+        "ALiBi",
+        "logits_ij − 2^(−8h/H)·|i − j|, h = 1 … H",
+        "arXiv:2108.12409",
+        needs=("score", "self", "inside"),
+    ),
+    "rope": ModifierEntry(
+        "RoPE",
+        "Q, K rotated by position, neighbouring channels in pairs",
+        "arXiv:2104.09864",
+        hyperparameters={"base": Hyperparameter(_BASE, default=10_000.0, other=10.0)},
+        needs=("self",),
+    ),
+    "window": ModifierEntry(
+        "window",
+        "a query sees keys fewer than width away",
+        "Mistral 7B, arXiv:2310.06825",
+        hyperparameters={"width": Hyperparameter(_WIDTH, default=256, other=8)},
+        needs=("window", "self", "inside"),
     ),
 }
 
 # `xla` is our core; jax_xla and cudnn go through jax.nn.dot_product_attention, splash through
 # jax.experimental's Pallas kernel for TPUs: the limits are theirs.
 KERNELS: dict[str, KernelEntry] = {
-    "xla": KernelEntry("attention.kernels.core:KERNEL", follows_precision=True),
+    "xla": KernelEntry(
+        "attention.kernels.core:KERNEL", offers=tuple(KERNEL_NEEDS), follows_precision=True
+    ),
     "jax_xla": KernelEntry(
-        "attention.kernels.library:JAX_XLA", one_head_size=True, follows_precision=True
+        "attention.kernels.library:JAX_XLA",
+        offers=("bias", "mask_by_query", "window"),
+        one_head_size=True,
+        follows_precision=True,
     ),
     "cudnn": KernelEntry(
         "attention.kernels.library:CUDNN",
+        offers=("bias", "mask_by_query", "window"),
         platforms=("gpu",),
         dtypes=("bfloat16", "float16"),
         head_sizes=range(8, 257, 8),
@@ -228,17 +343,17 @@ KERNELS: dict[str, KernelEntry] = {
     ),
     "splash": KernelEntry(
         "attention.kernels.splash:KERNEL",
+        offers=("softcap", "window"),
         platforms=("tpu",),
         dtypes=("bfloat16", "float32"),
-        key_masks_only=True,
         observed_by="xla",
     ),
     "fused": KernelEntry(
         "attention.kernels.fused:KERNEL",
+        offers=("softcap",),
         platforms=("tpu", "gpu"),
         dtypes=("bfloat16", "float32"),
         largest_head={"gpu": 512},
-        key_masks_only=True,
         observed_by="xla",
         remark="compiled, never yet run on a TPU or GPU",
     ),
@@ -261,17 +376,15 @@ DIFF_ROWS = ("diff", "diff_laser")
 
 
 def canonical_names() -> tuple[str, ...]:
-    """Returns every legal combination, modifiers sorted: 'standard', 'standard+per_dim_temp' ..."""
-    subsets = [
-        combination
-        for size in range(len(MODIFIERS) + 1)
-        for combination in itertools.combinations(sorted(MODIFIERS), size)
-    ]
+    """Returns every mixer alone and with each modifier that it can have.
+
+    More modifiers may stand together: 'laser+qk_norm+temp'.
+    """
+    pairs = itertools.product(MIXERS, ("", *sorted(MODIFIERS)))
     return tuple(
-        "+".join((mixer, *subset))
-        for mixer in MIXERS
-        for subset in subsets
-        if not _forbidden(mixer, subset)
+        f"{mixer}+{modifier}" if modifier else mixer
+        for mixer, modifier in pairs
+        if not _forbidden(mixer, (modifier,) if modifier else ())
     )
 
 
@@ -296,6 +409,12 @@ def parse(name: str) -> tuple[str, tuple[str, ...]]:
     if not isinstance(name, str):
         raise ValueError(f"a variant's name is a string such as 'laser+qk_norm'; got {name!r}")
     mixer, *modifiers = (part.strip() for part in name.split("+"))
+    base = mixer.removesuffix("_laser")
+    if mixer not in MIXERS and base in MIXERS and not MIXERS[base].normalised:
+        raise ValueError(
+            f"there is no {mixer!r}: the weights of {base!r} may sum to 0, and LASER takes the "
+            f"logarithm of their sum. Mixers with LASER: {', '.join(n for n in MIXERS if 'laser' in n)}"
+        )
     if mixer not in MIXERS:
         raise ValueError(unknown("mixer", mixer, MIXERS, f" in variant {name!r}"))
     for modifier in modifiers:
@@ -344,29 +463,42 @@ def hyperparameters_of(name: str) -> dict[str, Hyperparameter]:
 def check(name: str, hyperparameters: Mapping[str, object], kernel: str = "xla") -> None:
     """Raises ValueError unless `name`, its hyperparameters and the kernel can be used together.
 
-    `tau` (τ, a finite float above 0) belongs to `+temp` alone, `cap` to `+softcap`, `head_norm` (a
-    bool) to `diff` and `diff_laser`. Whether a kernel runs on this machine is for the kernel to
-    say.
+    Whether a kernel runs on this machine is for the kernel to say.
     """
     checked(name, hyperparameters)
     if kernel not in KERNELS:
         raise ValueError(unknown("kernel", kernel, KERNELS))
     for part, entry in entries_of(name).items():
-        if entry.kernels is not None and kernel not in entry.kernels:
-            able = " or ".join(f"kernel={one!r}" for one in entry.kernels)
+        check_needs(kernel, entry.needs, f"{name!r}, whose {part} needs it")
+
+
+def check_needs(kernel: str, needs: Iterable[str], where: str = "this call") -> None:
+    """Raises ValueError where a backend does not offer what a call needs; `needs` of KERNEL_NEEDS.
+
+    Names of MODEL_NEEDS among them are passed over.
+    """
+    for need in needs:
+        if need in KERNEL_NEEDS and need not in KERNELS[kernel].offers:
+            able = " or ".join(f"kernel={k!r}" for k, one in KERNELS.items() if need in one.offers)
             raise ValueError(
-                f"kernel={kernel!r} cannot compute {name!r}: it has no {part}; use {able}"
+                f"kernel={kernel!r} has no {KERNEL_NEEDS[need].removeprefix('a ')}, so it cannot "
+                f"compute {where}; use {able}"
             )
 
 
+def needs_of(name: str) -> frozenset[str]:
+    """Returns what a variant needs of a backend and of a model."""
+    return frozenset(need for entry in entries_of(name).values() for need in entry.needs)
+
+
 def kernels_of(name: str) -> tuple[str, ...]:
-    """Returns the kernels that can serve a variant whose host's heads are all of one size."""
+    """Returns the kernels that can serve a variant whose model's heads are all of one size."""
     wide = value_size(name, 1) > 1
+    needs = needs_of(name) & frozenset(KERNEL_NEEDS)
     return tuple(
         kernel
         for kernel, limits in KERNELS.items()
-        if not (wide and limits.one_head_size)
-        and all(kernel in (one.kernels or KERNELS) for one in entries_of(name).values())
+        if not (wide and limits.one_head_size) and needs.issubset(limits.offers)
     )
 
 
@@ -389,33 +521,24 @@ def _owners(key: str) -> str:
     return f" ({key} goes with {' and '.join(owners)})" if owners else ""
 
 
-def check_weights(name: str) -> None:
-    """Raises ValueError where diagnostics cannot know a variant's weights."""
-    mixer = parse(name)[0]
-    if not MIXERS[mixer].weights:
-        able = ", ".join(other for other, entry in MIXERS.items() if entry.weights)
-        raise ValueError(
-            f"no diagnostics of {name!r}: mixer {mixer!r} does not say its own weights "
-            "(attention/table.py), and another's would be wrong figures. Set "
-            f"--config.diagnostics=0, or leave the variant out; mixers that do: {able}"
-        )
+def check_model(name: str, lacks: Mapping[str, str], model: str) -> None:
+    """Raises ValueError where a variant needs what a model lacks: {need, mixer or modifier: why}.
 
-
-def check_host_mean(name: str, host: str) -> None:
-    """Raises ValueError where a variant cannot be computed through `host`'s own softmax."""
-    mixer, modifiers = parse(name)
-    if not MIXERS[mixer].host_mean:
-        able = ", ".join(other for other, entry in MIXERS.items() if entry.host_mean)
-        raise ValueError(
-            f"{host} cannot have {name!r}: its model keeps its own softmax, from whose weighted "
-            f"mean mixer {mixer!r} is not made (attention/table.py); mixers that are: {able}"
-        )
-    for modifier in modifiers:
-        if not MODIFIERS[modifier].host:
-            able = ", ".join(other for other, entry in MODIFIERS.items() if entry.host)
+    `model` begins the message: "the model".
+    """
+    for part, entry in entries_of(name).items():
+        for lack, why in lacks.items():
+            if lack != part and lack not in entry.needs:
+                continue
+            needed = "" if lack == part else f", and {part!r} needs {MODEL_NEEDS[lack]}"
+            table: Mapping[str, MixerEntry | ModifierEntry] = (
+                MODIFIERS if part in MODIFIERS else MIXERS
+            )
+            able = [other for other, one in table.items() if not {other, *one.needs} & {*lacks}]
             raise ValueError(
-                f"{host} cannot have {name!r}: its model keeps its own softmax, and {modifier!r} "
-                f"acts inside that (attention/table.py); modifiers that act outside it: {able}"
+                f"{model} cannot have {name!r}: it {why}{needed}; drop {part!r}. "
+                f"{'Modifiers' if part in MODIFIERS else 'Mixers'} that it can have: "
+                f"{', '.join(able) or 'none'}"
             )
 
 

@@ -4,22 +4,38 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import errors as flax_errors
+from flax import linen as nn
 from jax.sharding import NamedSharding
 
 from attention import records, table
+from attention.call import Call, LayerIndex, Memory
 from attention.hosts import probe
-from attention.kernels.inputs import per_query_head
+from attention.kernels import inputs
 from attention.kernels.library import SPAN
-from attention.kernels.masks import Masks
-from attention.records import Applied, Inputs
+from attention.masks import Bias, Mask, Masks
+from attention.records import Leaf, Leaves, Modifier, Score
 
 Array = jax.Array
+
+
+class _LeafModule(nn.Module):
+    """A module's learned leaves, float32."""
+
+    declared: tuple[Leaf, ...]
+
+    @nn.compact
+    def __call__(self) -> dict[str, Array]:
+        """Returns the leaves by path."""
+        return {
+            leaf.path: self.param(leaf.path.split("/")[1], leaf.start, leaf.shape, jnp.float32)
+            for leaf in self.declared
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,8 +43,8 @@ class Variant:
     """An attention variant: immutable, hashable, callable. Made by `attention.registry.get`.
 
     Equal variants compile to the same program; hyperparameters and the kernel are part of the
-    identity. A hyperparameter is an attribute, too: `variant.tau`. sharding: how the host's heads
-    [B, T, H, D] lie on its devices; kernels `splash` and `fused` need it there, XLA divides the
+    identity. A hyperparameter is an attribute, too: `variant.tau`. sharding: how the model's
+    heads [B, T, H, D] lie on its devices; kernels `splash` and `fused` need it there, XLA divides the
     others itself.
     """
 
@@ -55,17 +71,17 @@ class Variant:
         raise AttributeError(f"{type(self).__name__} has no {name!r}")
 
     @property
-    def needs_depth(self) -> bool:
-        """Whether a layer's index must be given: differential mixers."""
-        return table.MIXERS[self.mixer].needs_depth
+    def needs(self) -> frozenset[str]:
+        """What it needs of a backend and of a model: names of `table.KERNEL_NEEDS`, MODEL_NEEDS."""
+        return table.needs_of(self.name)
 
     def __call__(
         self,
         query: Array,
         key: Array,
         value: Array,
-        bias: Array | None = None,
-        mask: Array | None = None,
+        bias: Array | Bias | None = None,
+        mask: Array | Mask | None = None,
         broadcast_dropout: bool = True,
         dropout_rng: Array | None = None,
         dropout_rate: float = 0.0,
@@ -78,173 +94,261 @@ class Variant:
         qk_attn_weights_einsum: Any = None,
         attn_weights_value_einsum: Any = None,
         is_causal: bool = False,
-        depth: int | Array | None = None,
+        x: Array | None = None,
+        layer: LayerIndex | int | Array | None = None,
         scale: float | None = None,
         scale_query: Callable[[Array], Array] | None = None,
     ) -> Array:
         """Returns attention's output [..., T, H, Dv], as flax's `dot_product_attention` would.
 
-        key and value may have fewer heads than the query (grouped heads): `inputs.per_query_head`.
+        key and value may have fewer heads than the query (grouped heads).
 
-        Four arguments are ours. `is_causal`: query t sees keys 0..t, beside what the mask says.
-        `depth`: the layer's index from 0, possibly traced (layers in `nn.scan`); a model passes
-        it always, and mixers other than `diff` and `diff_laser` leave it unused. `scale`: what
-        logits are multiplied with before τ divides them, D**-0.5 unless given. `scale_query`: what
-        the model itself does to its queries (the Conformer's learned factors), after modifiers.
+        Five arguments are ours. `is_causal`: query t sees keys 0..t, beside what the mask says.
+        `x` [..., T, W]: the block's input. `layer`: its index from 0, possibly traced. `scale`:
+        what logits are multiplied with before τ divides them, D**-0.5 unless given. `scale_query`:
+        what the model itself does to its queries (the Conformer's learned factors), after
+        modifiers.
 
         The whole signature of flax is spelled out because flax passes only the keywords it finds
         by `inspect.signature`: behind `**kwargs` the mask would be lost without a word. The
         softmax is always in float32, so `force_fp32_for_softmax` changes nothing.
 
         Raises ValueError where quantised einsums or sown weights are asked for (no variant has
-        them), where learned factors are called for outside a Flax module, and where `diff` or
-        `diff_laser` gets no depth or an odd number of heads.
+        them), where learned factors are called for outside a Flax module, where what the variant
+        needs is not given, and for a variant with memory: call `attend`.
         """
-        del force_fp32_for_softmax
-        _refuse(
+        call = inputs.make_call(
+            query, key, value, x=x, layer=layer, bias=bias, mask=mask, is_causal=is_causal
+        )
+        return self.attend_as_flax(
+            call,
+            scale=scale,
+            scale_query=scale_query,
+            precision=precision,
+            broadcast_dropout=broadcast_dropout,
+            dropout_rng=dropout_rng,
+            dropout_rate=dropout_rate,
+            deterministic=deterministic,
+            dtype=dtype,
             module=module,
+            force_fp32_for_softmax=force_fp32_for_softmax,
             einsum_dot_general=einsum_dot_general,
             qk_attn_weights_einsum=qk_attn_weights_einsum,
             attn_weights_value_einsum=attn_weights_value_einsum,
-        )
+        )[0]
+
+    def attend_as_flax(
+        self,
+        call: Call,
+        *,
+        deterministic: bool = False,
+        dropout_rng: Array | None = None,
+        dropout_rate: float = 0.0,
+        dtype: Any = None,
+        force_fp32_for_softmax: bool = False,
+        scale: float | None = None,
+        scale_query: Callable[[Array], Array] | None = None,
+        precision: jax.lax.PrecisionLike = None,
+        broadcast_dropout: bool = True,
+        **unsupported: Any,
+    ) -> tuple[Array, Memory]:
+        """Returns `attend`'s result for the other keywords of flax's function, as `__call__`."""
+        del force_fp32_for_softmax
+        for name, given in unsupported.items():
+            if given is not None:
+                what = "sow_weights" if name == "module" else name
+                raise ValueError(
+                    f"{what} is not available with an attention variant; leave it unset"
+                )
         if dtype is not None:
-            query, key, value = (array.astype(dtype) for array in (query, key, value))
-        result_dtype = jnp.result_type(query, key, value)
-        key, value = (per_query_head(query, array) for array in (key, value))
-        given = self._modified(Inputs(query, key, value, bias, mask, is_causal))
-        query, key, value = given.query, given.key, given.value
-        if scale_query is not None:
-            query = scale_query(query)
-        head_size = query.shape[-1]
-        settings: dict[str, Any] = {
-            "scale": (head_size**-0.5 if scale is None else scale) / given.temperature,
-            "mask": given.mask,
-            "is_causal": given.is_causal,
-            "precision": precision,
-            "logits": self._on_logits(),
-        }
-        bias = probe.record(
-            query,
-            key,
-            value,
-            mixer=self.mixer,
-            span=records.kernel(self.kernel).span,
-            bias=given.bias,
-            host_probabilities=None,
-            **settings,
-        )
-        attend = functools.partial(
-            records.mixer(self.mixer).attend,
-            query,
-            key,
-            value,
-            bias=bias,
+            arrays = {name: getattr(call, name).astype(dtype) for name in ("query", "key", "value")}
+            call = call._replace(**arrays)
+        return self.attend(
+            call,
+            scale=scale,
+            scale_query=scale_query,
+            precision=precision,
             dropout_rng=None if deterministic else dropout_rng,
             dropout_rate=0.0 if deterministic else dropout_rate,
             broadcast_dropout=broadcast_dropout,
+        )
+
+    @inputs.promoting
+    def attend(
+        self,
+        call: Call,
+        *,
+        scale: float | None = None,
+        scale_query: Callable[[Array], Array] | None = None,
+        precision: jax.lax.PrecisionLike = None,
+        **dropout: Any,
+    ) -> tuple[Array, Memory]:
+        """Returns the output [..., T, H, Dv], in the query's dtype, and the memory to hand on.
+
+        call: from `inputs.make_call`, with `memory` from the layer before ({} or `empty_memory` in
+        the first). dropout: as of `inputs.solve`; other arguments as of `__call__`. Raises
+        ValueError as `__call__`.
+        """
+        self._check_call(call)
+        mixer, own = records.mixer(self.mixer), self._own(table.MIXERS[self.mixer])
+        leaves = self._leaves(mixer, call, own)
+        changed = call._replace(mask=call.mask & mixer.mask)
+        if mixer.inputs is not None:
+            changed = mixer.inputs(changed, leaves, **own)
+        changed = self._modified(changed)
+        if scale_query is not None:
+            changed = changed._replace(query=scale_query(changed.query))
+        score, score_leaves = self._score(changed)
+        seen: dict[str, Any] = {"score": score, "leaves": score_leaves, "precision": precision}
+        scale = changed.query.shape[-1] ** -0.5 if scale is None else scale
+        changed = changed._replace(
+            bias=probe.record(
+                changed,
+                scale=scale / changed.temperature,
+                mixer=self.mixer,
+                span=records.kernel(self.kernel).span,
+                **seen,
+            )
+        )
+        output = inputs.solve(
+            mixer,
+            changed,
+            scale=scale,
             kernel=self.kernel,
             sharding=self.sharding,
-            **settings,
+            **seen,
+            **dropout,
         )
-        return self._finished(attend, head_size, depth, result_dtype)
+        output = self._finished(output, changed._replace(query=call.query), leaves)
+        return output, changed.memory or {}
 
-    def prepare(self, query: Array, key: Array) -> tuple[Array, Array]:
-        """Returns query and key as a host's own softmax gets them: modifiers and τ in them.
+    def empty_memory(self, value: Array) -> Memory:
+        """Returns what `attend` is given as memory in a first layer whose index is traced.
 
-        Call it inside a Flax module's compact method, where learned leaves are created. Raises
-        ValueError for what acts inside the softmax.
+        value: an array like the layers' values, [..., S, K, Dv].
         """
-        table.check_host_mean(self.name, "the host")
-        # Modifiers that a host can have look at query and key alone.
-        given = self._modified(Inputs(query, key, value=key))
-        query, temperature = given.query, given.temperature
-        return (query if temperature == 1.0 else query / temperature), given.key
+        kept = {name: records.modifier(name).keeps for name in self.modifiers}
+        return {name: zeros(value) for name, zeros in kept.items() if zeros is not None}
 
+    @inputs.promoting
+    def prepare(self, call: Call) -> Call:
+        """Returns the call whose query, key and value a model's own softmax gets, τ in them.
+
+        Inside a Flax module's compact method, where learned leaves are created. Raises ValueError
+        for what acts inside the softmax, and where what the variant needs is not given.
+        """
+        table.check_model(self.name, {"inside": "keeps its own softmax"}, "the model")
+        self._check_call(call)
+        changed = self._modified(call)
+        if changed.temperature != 1.0:
+            changed = changed._replace(query=changed.query / changed.temperature, temperature=1.0)
+        return changed
+
+    @inputs.promoting
     def through_host(
         self,
         weighted_mean: Callable[[Array], Array],
-        value: Array,
+        call: Call,
         *,
         masks: Masks,
-        head_size: int,
-        depth: int | Array | None,
         sums_to_one: bool,
     ) -> Array:
         """Returns the output [..., T, H, Dv], in the value's dtype, by somebody else's softmax.
 
-        The host keeps its logits, masks and dropout; it got query and key from `prepare`.
-        `weighted_mean(values)` is called once, because its own learned factors may be made by the
-        call; it need only be linear in the values, whatever their size (differential mixers hand
-        it those of pairs, [..., S, H, 2·Dv]). value [..., S, H, Dv]; `head_size` is that of the
-        queries; `sums_to_one`: no dropout. Inside a compact method, as `prepare`. Raises
-        ValueError for a variant that no weighted mean makes, and as `__call__`.
+        The model keeps its logits, masks and dropout; it got query, key and value of `call` from
+        `prepare`. `weighted_mean(values)` is called once, because its own learned factors may be
+        made by the call; it need only be linear in the values, whatever their size (differential
+        mixers hand it those of pairs, [..., S, H, 2·Dv]). `sums_to_one`: no dropout. Inside a
+        compact method, as `prepare`. Raises ValueError as `attend`.
         """
-        table.check_host_mean(self.name, "the host")
-        host_mean = records.mixer(self.mixer).host_mean
-        assert host_mean is not None
+        mixer, value = records.mixer(self.mixer), inputs.per_query_head(call.query, call.value)
         mean = functools.partial(
-            host_mean,
-            lambda values: weighted_mean(values.astype(value.dtype)),
-            value,
-            masks,
-            dtype=value.dtype,
+            mixer.host_mean or mixer.mean,
+            lambda values: weighted_mean(values.astype(call.value.dtype)),
+            dtype=call.value.dtype,
             span=SPAN,
             sums_to_one=sums_to_one,
         )
-        return self._finished(mean, head_size, depth, value.dtype)
+        value = value if mixer.values is None else mixer.values(value)
+        output = mean(value, masks)
+        leaves = self._leaves(mixer, call, self._own(table.MIXERS[self.mixer]))
+        return self._finished(output, call, leaves)
 
-    def _modified(self, inputs: Inputs) -> Inputs:
-        with self._learning():
-            for apply, given in self._acting("inputs"):
-                inputs = apply(inputs, **given)
-        return inputs
+    def _check_call(self, call: Call) -> None:
+        """Raises ValueError where a call lacks what the variant needs."""
+        queries, keys = call.query.shape[-3], call.key.shape[-3]
+        lacks = {
+            "x": call.x is None and "has no x (give the block's input, x=[..., T, W])",
+            "layer": call.layer is None
+            and "has no layer (its index from 0: give layer=index, build the layer with "
+            "attention_fn=functools.partial(variant, layer=index), or enter "
+            "attention.inject.injected(variant, layer=rule), rule(path) -> index)",
+            "memory": call.memory is None
+            and "has no memory (call variant.attend, and hand its memory from layer to layer)",
+            "self": (call.is_cross or queries != keys)
+            and f"attends from {queries} queries to {keys} keys of another sequence",
+        }
+        table.check_model(self.name, {need: why for need, why in lacks.items() if why}, "this call")
 
-    def _on_logits(self) -> tuple[Applied, ...]:
-        acting = self._acting("logits")
-        return tuple(Applied(apply, tuple(given.items())) for apply, given in acting)
+    def _modified(self, call: Call) -> Call:
+        for modifier, given in self._acting("inputs"):
+            call = modifier.apply(call, self._leaves(modifier, call, given), **given)
+        return call
 
-    def _finished(
-        self,
-        attend: Callable[..., Array],
-        head_size: int,
-        depth: int | Array | None,
-        dtype: jnp.dtype,
-    ) -> Array:
-        """Returns attend's output, with what is learned around it and what modifies it."""
-        learned = records.mixer(self.mixer).learned
-        if depth is None and self.needs_depth:
-            raise ValueError(
-                f"{self.name} needs the layer's depth (from 0) for λ_init = 0.8 − 0.6·exp(−0.3·"
-                "depth): call variant(..., depth=index), build the layer with attention_fn="
-                "functools.partial(variant, depth=index), or enter "
-                "attention.inject.injected(variant, depth=rule), rule(path) -> index"
-            )
-        own = {key: getattr(self, key) for key in table.MIXERS[self.mixer].hyperparameters}
-        with self._learning():
-            if learned is None:
-                output = attend(**own)
-            else:
-                output = learned(attend, head_size=head_size, depth=depth, dtype=dtype, **own)
-            for apply, given in self._acting("output"):
-                output = apply(output, **given)
-        return output
+    def _score(self, call: Call) -> tuple[tuple[Score, ...], tuple[Leaves, ...]]:
+        acting = [
+            (Score(modifier.apply, tuple(given.items())), self._leaves(modifier, call, given))
+            for modifier, given in self._acting("score")
+        ]
+        return tuple(score for score, _ in acting), tuple(leaves for _, leaves in acting)
 
-    def _acting(self, place: str) -> Iterator[tuple[Callable[..., Any], dict[str, Any]]]:
-        """Yields what acts on `place`, in order, with its hyperparameters."""
+    def _finished(self, output: Array, call: Call, leaves: Leaves) -> Array:
+        """Returns the output after the mixer's own step and modifiers, in the query's dtype."""
+        mixer = records.mixer(self.mixer)
+        if mixer.output is not None:
+            output = mixer.output(output, call, leaves, **self._own(table.MIXERS[self.mixer]))
+        acting = list(self._acting("output"))
+        if acting:
+            output = output.astype(jnp.promote_types(output.dtype, jnp.float32))
+        for modifier, given in acting:
+            output = modifier.apply(output, call, self._leaves(modifier, call, given), **given)
+        return output.astype(call.query.dtype)
+
+    def _own(self, entry: table.MixerEntry | table.ModifierEntry) -> dict[str, Any]:
+        return {key: getattr(self, key) for key in entry.hyperparameters}
+
+    def _acting(self, place: str) -> Iterator[tuple[Modifier, dict[str, Any]]]:
+        """Yields the modifiers that act on `place`, in order, with their hyperparameters."""
         for name in records.in_order(self.modifiers):
-            if records.modifier(name).acts_on == place:
-                given = {key: getattr(self, key) for key in table.MODIFIERS[name].hyperparameters}
-                yield records.modifier(name).apply, given
+            modifier = records.modifier(name)
+            if modifier.acts_on == place:
+                yield modifier, self._own(table.MODIFIERS[name])
+
+    def _leaves(
+        self, part: records.Mixer | Modifier, call: Call, given: Mapping[str, Any]
+    ) -> Leaves:
+        """Returns the leaves of a part, made in the Flax module that calls, and its constants."""
+        leaves: dict[str, Array] = {}
+        modules: dict[str, list[Leaf]] = {}
+        for leaf in part.leaves(call, **given):
+            if leaf.is_learned:
+                modules.setdefault(leaf.path.split("/")[0], []).append(leaf)
+            else:
+                leaves[leaf.path] = leaf.start(None, leaf.shape, jnp.float32)
+        with self._learning():
+            for module, declared in modules.items():
+                leaves |= _LeafModule(tuple(declared), name=module)()
+        return leaves
 
     @contextlib.contextmanager
     def _learning(self) -> Iterator[None]:
-        """Says what to do where the host has no place for learned leaves, or has them already."""
+        """Says what to do where the model has no place for learned leaves, or has them already."""
         try:
             yield
         except flax_errors.NameInUseError as error:
             raise ValueError(
-                f"the host already has what {self.name} adds ({error}); drop the modifier, or the "
-                "host's own normalisation (normalize_qk=True)"
+                f"the model already has what {self.name} adds ({error}); drop the modifier, or the "
+                "model's own normalisation (normalize_qk=True)"
             ) from error
         except flax_errors.CallCompactUnboundModuleError as error:
             raise ValueError(
@@ -254,22 +358,13 @@ class Variant:
             ) from error
 
 
-def _refuse(**unsupported: Any) -> None:
-    """Raises ValueError naming the first argument that is not None."""
-    for name, given in unsupported.items():
-        if given is not None:
-            what = "sow_weights" if name == "module" else name
-            raise ValueError(f"{what} is not available with an attention variant; leave it unset")
-
-
 def make(name: str, kernel: str, hyperparameters: dict[str, Any]) -> Variant:
     """Returns the variant for a checked name. Use `attention.registry.get`.
 
     Raises ValueError for what the table has a line for and no code.
     """
     mixer, parts = table.parse(name)
-    record = records.mixer(mixer)
-    _check_read(mixer, table.MIXERS[mixer].hyperparameters, record.learned or record.attend)
+    _check_read(mixer, table.MIXERS[mixer].hyperparameters, records.mixer(mixer).formula)
     for part in parts:
         modifier = records.modifier(part)
         _check_read(part, table.MODIFIERS[part].hyperparameters, modifier.apply)

@@ -6,8 +6,7 @@ Around a model's apply, inside the traced function (as `attention.inject.injecte
         logits = model.apply(...)
     seen.layers  # one Layer per attention call, in the order of the calls
 
-Nothing is computed that the model does not compute, except through a host's own attention function
-(`attention.hosts.host_attention`), and nothing is changed. With `probes`, zeros added to the logits
+Nothing is computed that the model does not compute, and nothing is changed. With `probes`, zeros added to the logits
 of each call, the loss's gradient with respect to the probes is its gradient on the logits.
 
 Calls that are seen: those of `attention.variant.Variant`, by `attention_fn`, directly, or injected
@@ -25,10 +24,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.core import tracers
 
-from attention import records, table
+from attention import records
+from attention.call import Call
 from attention.kernels import core
-from attention.kernels.masks import Masks, merged
-from attention.records import Applied
+from attention.kernels.inputs import per_query_head
+from attention.masks import Bias, Masks, merged
+from attention.records import Leaves, Score
 
 Array = jax.Array
 
@@ -42,28 +43,27 @@ _STATIC = {"static": True}
 class Layer:
     """One attention call, as its softmax saw it; a tree of arrays, so that jit can return it.
 
-    query [..., T, H, D], key [..., S, H, D], value [..., S, H, Dv]: after the modifiers that act on
-    them, and what a host's own function does to the query (Differential attention gives both heads
-    of a pair the values of both). scale: what QKᵀ is multiplied by, τ included; logits: what
-    modifiers do to the logits then. bias and masks (`attention.kernels.masks`) broadcast to
-    [..., H, T, S]. host_probabilities [..., H, T, S]: those that a host's own function computed,
-    None where the variant computes its own. path: of the Flax module that called, '' outside one;
-    its parameters lie there. span: the widest channel of V, in nats, that LASER's centred form
+    query [..., T, H, D], key [..., S, K, D], value [..., S, K, Dv]: after the modifiers that act on
+    them. scale: what QKᵀ is multiplied by, τ included; score: the functions of the logits that act
+    then, with their leaves. bias and masks (`attention.masks`) fit [..., H, T, S]; appended: keys
+    at the end that score functions leave alone. path: of the Flax module that called, '' outside
+    one; its parameters lie there. span: the widest channel of V, in nats, that LASER's centred form
     would hold here (`attention.kernels.shift`). mixer: its name in the table.
     """
 
     query: Array
     key: Array
     value: Array
-    bias: Array | None
+    bias: Bias
     masks: Masks
-    host_probabilities: Array | None
+    leaves: tuple[Leaves, ...]
     scale: float = dataclasses.field(metadata=_STATIC)
     precision: jax.lax.PrecisionLike = dataclasses.field(metadata=_STATIC)
     path: str = dataclasses.field(metadata=_STATIC)
     span: float = dataclasses.field(metadata=_STATIC)
     mixer: str = dataclasses.field(metadata=_STATIC)
-    logits: tuple[Applied, ...] = dataclasses.field(metadata=_STATIC)
+    score: tuple[Score, ...] = dataclasses.field(metadata=_STATIC)
+    appended: int = dataclasses.field(default=0, metadata=_STATIC)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -73,22 +73,19 @@ class Layer:
 
     @property
     def weighting(self) -> records.Weighting:
-        """How the mixer's logits become weights; ValueError where it is not made of weights."""
-        table.check_weights(self.mixer)
-        weighting = records.mixer(self.mixer).weighting
-        assert weighting is not None
-        return weighting
+        """How the mixer's logits become weights."""
+        return records.mixer(self.mixer).weighting
 
     def weights(self) -> Array:
         """Returns the mixer's weights, [..., H, T, S] float32, before dropout; 0 where hidden.
 
-        Of a row that sees nothing they are anything: `masks` says which those are. Raises
-        ValueError for a mixer that does not say its weights.
+        Of a row that sees nothing they are anything: `masks` says which those are.
         """
-        if self.host_probabilities is not None:
-            return self.host_probabilities.astype(core.accumulator(self.query.dtype))
-        settings = core.CoreSettings(self.scale, self.precision, self.weighting, self.logits)
-        return core.weights_of(settings, self.query, self.key, self.bias, self.masks.pairs)
+        settings = core.CoreSettings(
+            self.scale, self.precision, self.weighting, self.score, self.appended
+        )
+        key = per_query_head(self.query, self.key)
+        return core.weights_of(settings, self.query, key, self.bias, self.masks.pairs, self.leaves)
 
 
 class Probed:
@@ -100,7 +97,7 @@ class Probed:
         self.paths: list[str] = []
         self._trace = tracers.current_trace()
 
-    def add(self, query: Array, key: Array, value: Array, **seen: Any) -> Array | None:
+    def add(self, call: Call, **seen: Any) -> Bias:
         """Adds a layer and returns the bias that its softmax must use. See `record`."""
         if tracers.current_trace() != self._trace:
             raise ValueError(
@@ -108,15 +105,22 @@ class Probed:
                 "the loop alone. Build the model with scan_layers=False and remat=False, and "
                 "unstack its parameters; enter probe.probed inside jax.grad and jax.vmap"
             )
-        dtype = jnp.result_type(query, key, value)
-        query, key, value = (array.astype(dtype) for array in (query, key, value))
-        mask, is_causal, bias = seen.pop("mask"), seen.pop("is_causal"), seen["bias"]
-        masks = merged(query.shape[-3], key.shape[-3], mask=mask, bias=bias, is_causal=is_causal)
-        path = self.paths[-1] if self.paths else ""
-        self.layers.append(Layer(query, key, value, masks=masks, path=path, **seen))
-        return bias if self.probes is None else self._with_probe(bias)
+        masks = merged(call.mask, call.bias, call.query.shape[-3], call.key.shape[-3])
+        self.layers.append(
+            Layer(
+                call.query,
+                call.key,
+                call.value,
+                call.bias,
+                masks,
+                path=self.paths[-1] if self.paths else "",
+                appended=call.mask.appended,
+                **seen,
+            )
+        )
+        return call.bias if self.probes is None else self._with_probe(call.bias)
 
-    def _with_probe(self, bias: Array | None) -> Array:
+    def _with_probe(self, bias: Bias) -> Bias:
         assert self.probes is not None
         number, layer = len(self.layers), self.layers[-1]
         if number > len(self.probes):
@@ -127,10 +131,7 @@ class Probed:
                 f"probe {number - 1} has shape {added.shape}, and the logits at {layer.path!r} "
                 f"have {layer.shape}: use probe.zero_probes(layers)"
             )
-        if layer.host_probabilities is not None:
-            # A wider bias would make the host's softmax wider than it is.
-            added = added.astype(layer.query.dtype)
-        return added if bias is None else bias + added
+        return bias._replace(dense=added if bias.dense is None else bias.dense + added)
 
     def check(self) -> None:
         """Raises ValueError where probes were left over."""
@@ -176,16 +177,14 @@ def is_on() -> bool:
     return _ACTIVE.get() is not None
 
 
-def record(
-    query: Array, key: Array, value: Array, *, bias: Array | None, **seen: Any
-) -> Array | None:
-    """Returns the bias to use: the one given, with this call's probe where there are probes.
+def record(call: Call, **seen: Any) -> Bias:
+    """Returns the bias to use: the call's, with this call's probe where there are probes.
 
-    For those who call a softmax; `seen` are the other fields of `Layer` but masks and path, and
-    mask and is_causal. Does nothing where nobody observes.
+    For those who call a softmax; `seen` are the other fields of `Layer`. Does nothing where nobody
+    observes.
     """
     active = _ACTIVE.get()
-    return bias if active is None else active.add(query, key, value, bias=bias, **seen)
+    return call.bias if active is None else active.add(call, **seen)
 
 
 def zero_probes(layers: Sequence[Layer]) -> tuple[Array, ...]:

@@ -1,4 +1,4 @@
-"""What our ways to kernels in Pallas share: what they refuse, keys and caps they know, devices.
+"""What our backends in Pallas share: what they refuse, keys and caps they know, devices.
 
 A kernel in Pallas knows a softmax of logits that sees all keys, earlier ones, or those that a mask
 of keys leaves; XLA cannot divide it over devices, so `jax.shard_map` does, as `Problem.sharding`
@@ -12,9 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from attention import records, table
-from attention.kernels import inputs
-from attention.kernels.core import SOFTMAX
+from attention import table
 from attention.kernels.inputs import Problem
 
 Array = jax.Array
@@ -27,14 +25,7 @@ def refuse(kernel: str, problem: Problem, value: Array, interpret: str) -> None:
 
     interpret: the platform whose kernel XLA is to run, for tests, else ''.
     """
-    if problem.weighting is not SOFTMAX:
-        raise ValueError(f"kernel={kernel!r} knows the softmax alone; use kernel='xla'")
-    if problem.bias is not None:
-        raise ValueError(
-            f"kernel={kernel!r} takes no bias; use kernel='xla' or kernel='jax_xla', or hide keys "
-            "by a mask of shape [..., 1, 1, S]"
-        )
-    inputs.refuse_dropout_and_precision(kernel, problem)
+    table.check_needs(kernel, problem.needs)
     platform = interpret or problem.platform
     table.check_kernel(
         kernel,
@@ -67,38 +58,21 @@ def _check_matmul_precision(kernel: str, dtype: jnp.dtype, platform: str) -> Non
 _PRECISIONS = {"tpu": ("default", "bfloat16"), "gpu": ("default", "tensorfloat32")}
 
 
-def visible_keys(kernel: str, problem: Problem) -> Array | None:
-    """Returns the mask's keys, bool [..., S], None where there is no mask.
-
-    Raises ValueError for a mask that differs by query or head.
-    """
-    if problem.mask is None:
-        return None
-    rank = problem.query.ndim
-    mask = problem.mask.reshape((1,) * (rank - problem.mask.ndim) + problem.mask.shape)
-    if mask.shape[-3:-1] != (1, 1):
-        raise ValueError(
-            f"kernel={kernel!r} hides keys of a batch entry, not of a query or head: its mask has "
-            f"shape [..., 1, 1, S], and the one given has {problem.mask.shape}. Give causality as "
-            "is_causal=True, or use kernel='xla' or kernel='jax_xla'"
-        )
+def visible_keys(problem: Problem) -> Array | None:
+    """Returns the keys that a mask of keys leaves, bool [..., S], None where there is none."""
     shape = (*problem.query.shape[:-3], problem.key.shape[-3])
-    return jnp.broadcast_to(mask[..., 0, 0, :].astype(bool), shape)
+    keys = problem.mask.keys
+    if problem.mask.dense is not None:
+        rank = problem.query.ndim
+        dense = problem.mask.dense
+        dense = dense.reshape((1,) * (rank - dense.ndim) + dense.shape)[..., 0, 0, :].astype(bool)
+        keys = dense if keys is None else keys & dense
+    return None if keys is None else jnp.broadcast_to(keys.astype(bool), shape)
 
 
-def soft_cap(kernel: str, problem: Problem) -> float | None:
-    """Returns the cap of `+softcap`, which kernels compute by the same formula in the same place.
-
-    Raises ValueError for any other function of the logits.
-    """
-    if not problem.logits:
-        return None
-    known = records.modifier("softcap").apply
-    if [one.function for one in problem.logits] != [known]:
-        raise ValueError(
-            f"kernel={kernel!r} knows one function of logits, that of +softcap; use kernel='xla'"
-        )
-    cap: float = dict(problem.logits[0].hyperparameters)["cap"]
+def soft_cap(problem: Problem) -> float | None:
+    """Returns the cap of `+softcap`, which kernels compute by the same formula in the same place."""
+    cap: float | None = dict(problem.score[0].hyperparameters)["cap"] if problem.score else None
     return cap
 
 

@@ -8,13 +8,14 @@ product in the inputs' dtype with float32 accumulation.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from attention.kernels.inputs import Problem
-from attention.records import Applied, Kernel, Weighting
+from attention.kernels.inputs import Problem, promoting
+from attention.masks import Bias
+from attention.records import Kernel, Leaves, Score, Weighting
 
 Array = jax.Array
 Precision = jax.lax.PrecisionLike
@@ -55,18 +56,19 @@ SOFTMAX = Weighting(
     weights=functools.partial(jax.nn.softmax, axis=-1),
     backward=_softmax_backward,
     jacobian_norm=softmax_jacobian_norm,
-    normalised=True,
 )
 
 
 class CoreSettings(NamedTuple):
     """What is compiled in: the scale (applied to QKᵀ), the matmul precision, how logits become
-    weights, and what is done to the scaled logits before bias and mask, in that order."""
+    weights, the functions of the scaled logits that act before bias and mask, in that order, and
+    how many keys at the end they leave alone."""
 
     scale: float
     precision: Precision = None
     weighting: Weighting = SOFTMAX
-    logits: tuple[Applied, ...] = ()
+    score: tuple[Score, ...] = ()
+    appended: int = 0
 
 
 def accumulator(dtype: jnp.dtype) -> jnp.dtype:
@@ -78,22 +80,27 @@ def weights_of(
     settings: CoreSettings,
     query: Array,
     key: Array,
-    bias: Array | None,
+    bias: Bias,
     visible: Array | None,
+    leaves: tuple[Leaves, ...],
 ) -> Array:
     """Returns the weights of the logits scale·QKᵀ, modified, + bias, over what is visible.
 
-    float32 [..., H, T, S]; query [..., T, H, D], key [..., S, H, D]; bias and visible broadcast to
-    [..., H, T, S]. Hidden entries are exactly 0 in rows that see something.
+    float32 [..., H, T, S]; query [..., T, H, D], key [..., S, H, D]; visible broadcasts to
+    [..., H, T, S]; leaves: of each score function. Hidden entries are exactly 0 in rows that see
+    something.
     """
-    wide = accumulator(query.dtype)
-    logits = _modified(settings, _scores(settings, query, key))
-    if bias is not None:
-        logits = logits + bias.astype(wide)
-    if visible is not None:
-        # The lowest number, not −∞: a row that sees nothing stays finite, and so do its gradients.
-        logits = jnp.where(visible, logits, jnp.finfo(wide).min)
-    return settings.weighting.weights(logits)
+    scores = _modified(settings, _scores(settings, query, key), leaves)
+    return settings.weighting.weights(_biased(scores, bias, visible))
+
+
+def _biased(logits: Array, bias: Bias, visible: Array | None) -> Array:
+    for part in bias.parts():
+        logits = logits + part.astype(logits.dtype)
+    if visible is None:
+        return logits
+    # The lowest number, not −∞: a row that sees nothing stays finite, and so do its gradients.
+    return jnp.where(visible, logits, jnp.finfo(logits.dtype).min)
 
 
 def _scores(settings: CoreSettings, query: Array, key: Array) -> Array:
@@ -106,10 +113,16 @@ def _scores(settings: CoreSettings, query: Array, key: Array) -> Array:
     )
 
 
-def _modified(settings: CoreSettings, scores: Array) -> Array:
-    for function in settings.logits:
-        scores = function(scores)
-    return scores
+def _modified(settings: CoreSettings, scores: Array, leaves: tuple[Leaves, ...]) -> Array:
+    queries = jnp.arange(scores.shape[-2])[:, None]
+    keys = jnp.arange(scores.shape[-1])[None]
+    changed = scores
+    for function, own in zip(settings.score, leaves, strict=True):
+        shaped = {path: leaf[:, None, None] for path, leaf in own.items()}
+        changed = function(changed, queries, keys, shaped)
+    if settings.appended and settings.score:
+        changed = jnp.where(keys < scores.shape[-1] - settings.appended, changed, scores)
+    return changed
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -118,9 +131,10 @@ def weighted_sum(
     query: Array,
     key: Array,
     value: Array,
-    bias: Array | None,
+    bias: Bias,
     visible: Array | None,
     multiplier: Array | None,
+    leaves: tuple[Leaves, ...] = (),
 ) -> Array:
     """Returns Σ_s m_ts·p_ts·v_s with p = `weights_of`, float32, shape [..., T, H, D].
 
@@ -128,14 +142,14 @@ def weighted_sum(
     in float32 beside bfloat16 queries is rounded here, and its gradient is not: the sum of a
     pair's two gradients, or LASER's chain rule, goes on from there (dV of `diff_laser` 6.5e-3
     otherwise).
-    Gradients flow to query, key, value and bias; every product runs in the inputs' dtype with
+    Gradients flow to query, key, value, bias and leaves; every product runs in the inputs' dtype with
     float32 accumulation, as a bfloat16 matrix unit wants it. No forward-mode derivative.
     """
-    return _forward(settings, query, key, value, bias, visible, multiplier)[0]
+    return _forward(settings, query, key, value, bias, visible, multiplier, leaves)[0]
 
 
-def _forward(settings, query, key, value, bias, visible, multiplier):  # type: ignore[no-untyped-def]
-    weights = weights_of(settings, query, key, bias, visible)
+def _forward(settings, query, key, value, bias, visible, multiplier, leaves):  # type: ignore[no-untyped-def]
+    weights = weights_of(settings, query, key, bias, visible, leaves)
     dropped = weights if multiplier is None else weights * multiplier
     rounded = value.astype(query.dtype)
     total = jnp.einsum(
@@ -148,12 +162,13 @@ def _forward(settings, query, key, value, bias, visible, multiplier):  # type: i
     # Weights stay float32: rounded to bfloat16 they took dQ from 3.4e-3 to 4.2e-3.
     # An empty array carries the dtype of the value's gradient.
     like = jnp.empty(0, value.dtype)
-    residuals = (query, key, rounded, like, bias, multiplier, weights)
+    residuals = (query, key, rounded, like, bias, visible, multiplier, weights, leaves)
     return total, residuals
 
 
+@promoting
 def _backward(settings, residuals, cotangent):  # type: ignore[no-untyped-def]
-    query, key, value, like, bias, multiplier, weights = residuals
+    query, key, value, like, bias, visible, multiplier, weights, leaves = residuals
     wide, narrow = accumulator(value.dtype), value.dtype
     einsum = functools.partial(
         jnp.einsum, precision=settings.precision, preferred_element_type=wide
@@ -165,20 +180,33 @@ def _backward(settings, residuals, cotangent):  # type: ignore[no-untyped-def]
     weight_bar = einsum("...thd,...shd->...hts", (cotangent / row).astype(narrow), value)
     if multiplier is not None:
         weight_bar = weight_bar * multiplier
-    logit_bar = settings.weighting.backward(weights, weight_bar)
+    weighting = settings.weighting
+    modified = functools.partial(_modified, settings)
+    # The scores once more rather than kept: they are as large as the weights.
+    if weighting.backward is None:
+        scores = modified(_scores(settings, query, key), leaves)
+        logits = _biased(scores, bias, visible)
+        (logit_bar,) = jax.vjp(weighting.weights, logits)[1](weight_bar)
+        if visible is not None:
+            logit_bar = jnp.where(visible, logit_bar, 0)
+    else:
+        logit_bar = weighting.backward(weights, weight_bar)
     logit_bar = logit_bar * jnp.swapaxes(row, -3, -2)
 
-    score_bar = logit_bar
-    if settings.logits:
-        # The scores once more rather than kept: they are as large as the weights.
+    score_bar, leaves_bar = logit_bar, leaves
+    if settings.score:
         scores = _scores(settings, query, key)
-        (score_bar,) = jax.vjp(functools.partial(_modified, settings), scores)[1](logit_bar)
+        score_bar, leaves_bar = jax.vjp(modified, scores, leaves)[1](logit_bar)
     # Made once: without the barrier XLA:TPU computes it again inside both products, from two
     # float32 arrays as large as the weights (301 M decoder on v5e: 569.9 ms a step for 665.5).
     narrow_bar = jax.lax.optimization_barrier((settings.scale * score_bar).astype(query.dtype))
     query_bar = einsum("...hts,...shd->...thd", narrow_bar, key)
     key_bar = einsum("...hts,...thd->...shd", narrow_bar, query)
-    bias_bar = None if bias is None else _unbroadcast(logit_bar, bias)
+    bias_bar = Bias(
+        None if bias.dense is None else _unbroadcast(logit_bar, bias.dense),
+        None if bias.row is None else _unbroadcast(jnp.sum(logit_bar, axis=-1), bias.row),
+        None if bias.column is None else _unbroadcast(jnp.sum(logit_bar, axis=-2), bias.column),
+    )
     return (
         query_bar.astype(query.dtype),
         key_bar.astype(key.dtype),
@@ -186,6 +214,7 @@ def _backward(settings, residuals, cotangent):  # type: ignore[no-untyped-def]
         bias_bar,
         None,
         None,
+        leaves_bar,
     )
 
 
@@ -211,22 +240,32 @@ def _unbroadcast(gradient: Array, like: Array) -> Array:
 
 def _call(problem: Problem, value: Array) -> Array:
     arrays = _vary_together(
-        problem.query, problem.key, value, problem.bias, problem.masks.pairs, problem.dropout
+        problem.query,
+        problem.key,
+        value,
+        problem.bias,
+        problem.masks.pairs,
+        problem.dropout,
+        problem.leaves,
     )
-    settings = CoreSettings(problem.scale, problem.precision, problem.weighting, problem.logits)
+    settings = CoreSettings(
+        problem.scale,
+        problem.precision,
+        problem.weighting,
+        problem.score,
+        problem.mask.appended,
+    )
     return weighted_sum(settings, *arrays)
 
 
-def _vary_together(*arrays: Array | None) -> list[Array | None]:
-    """Returns the arrays varying over the same axes of a shard_map; elsewhere, as they are.
+def _vary_together(*trees: Any) -> Any:
+    """Returns arrays that vary over the same axes of a shard_map; elsewhere, as they are.
 
     A function with a backward pass of its own must return gradients that vary as its inputs do,
     and the gradient of a shared bias or key would vary over the axes of a sharded query.
     """
-    axes = frozenset[str]().union(*(_varying(array) for array in arrays if array is not None))
-    return [
-        None if array is None else _made_varying(array, axes - _varying(array)) for array in arrays
-    ]
+    axes = frozenset[str]().union(*map(_varying, jax.tree.leaves(trees)))
+    return jax.tree.map(lambda array: _made_varying(array, axes - _varying(array)), trees)
 
 
 def _varying(array: Array) -> frozenset[str]:

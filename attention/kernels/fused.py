@@ -27,7 +27,8 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from attention.kernels import accelerated, fused_gpu, fused_tpu, fused_values, masks
+from attention import masks
+from attention.kernels import accelerated, fused_gpu, fused_tpu, fused_values
 from attention.kernels.inputs import Problem
 from attention.records import Kernel
 
@@ -56,17 +57,17 @@ def _run(problem: Problem, value: Array, laser: bool, interpret: str) -> Array:
     accelerated.refuse("fused", problem, value, interpret)
     of_form = {
         "laser": laser,
-        "is_causal": problem.is_causal,
+        "is_causal": problem.mask.causal,
         "scale": problem.scale,
-        "cap": accelerated.soft_cap("fused", problem),
+        "cap": accelerated.soft_cap(problem),
         "dtype": value.dtype,
         "interpret": bool(interpret),
     }
     narrow = value.astype(problem.query.dtype)
     arrays = {"query": problem.query, "key": problem.key, "value": narrow}
-    keys = accelerated.visible_keys("fused", problem)
+    keys = accelerated.visible_keys(problem)
     queries, length = problem.query.shape[-3], value.shape[-3]
-    earlier = masks.of_causality(queries, length).keys if problem.is_causal else None
+    earlier = masks.of_causality(queries, length).keys if problem.mask.causal else None
     if earlier is not None:
         earlier = jnp.broadcast_to(earlier[:, 0, 0], (*value.shape[:-3], length))
         keys = earlier if keys is None else keys & earlier

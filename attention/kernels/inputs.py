@@ -1,9 +1,11 @@
-"""The arguments of an attention call: checked, brought to one form, and given to a kernel."""
+"""The arguments of an attention call: checked, brought to one form, and given to a backend."""
 
+import functools
 import math
 import numbers
+import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -11,51 +13,56 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from attention import devices, records
-from attention.kernels import masks
-from attention.records import Applied, Weighting
+from attention.call import Call, LayerIndex, Memory
+from attention import masks
+from attention.masks import Bias, Mask
+from attention.records import Leaves, Mixer, Score, Weighting
 
 Array = jax.Array
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Settings(TypedDict, total=False):
     """The keyword arguments of every mixer's `attend`.
 
     scale: what QKᵀ is multiplied by, D^-0.5 unless given. bias, mask (True where a query may
-    look): broadcast to [..., H, T, S]. is_causal: query t sees keys 0..t. dropout_rate: of the
-    weights; needs dropout_rng; broadcast_dropout (the default) draws one mask for all batch entries
-    and heads, as flax does. precision: of matrix products. kernel: `table.KERNELS`, 'xla' unless
-    given. logits: functions applied to the scaled logits, before bias and mask. sharding: how
-    [..., T, H, D] lies on the devices, for kernels that XLA cannot divide over them.
+    look): broadcast to [..., H, T, S]; or `masks.Bias` and `masks.Mask`. is_causal: query t sees
+    keys 0..t. dropout_rate: of the weights; needs dropout_rng; broadcast_dropout (the default)
+    draws one mask for all batch entries and heads, as flax does. precision: of matrix products.
+    kernel: `table.KERNELS`, 'xla' unless given. sharding: how [..., T, H, D] lies on the devices,
+    for kernels that XLA cannot divide over them.
     """
 
     scale: float | Array | None
-    bias: Array | None
-    mask: Array | None
+    bias: Array | Bias | None
+    mask: Array | Mask | None
     is_causal: bool
     dropout_rng: Array | None
     dropout_rate: float
     broadcast_dropout: bool
     precision: jax.lax.PrecisionLike
     kernel: str
-    logits: tuple[Applied, ...]
     sharding: NamedSharding | None
 
 
 class Problem(NamedTuple):
-    """One attention call as a kernel gets it: query [..., T, H, D], key [..., S, H, D], checked;
-    the rest as in `Settings`. `dropout` is the multiplier of the weights, [..., H, T, S]."""
+    """One attention call as a backend gets it: query [..., T, H, D], key [..., S, H, D], checked.
+
+    bias, mask: as in `attention.call.Call`; masks: both as arrays. dropout: the multiplier of the
+    weights, [..., H, T, S]. leaves: of each function in `score`.
+    """
 
     query: Array
     key: Array
     scale: float
-    bias: Array | None
-    mask: Array | None
-    is_causal: bool
+    bias: Bias
+    mask: Mask
     masks: masks.Masks
     dropout: Array | None
     precision: jax.lax.PrecisionLike
     weighting: Weighting
-    logits: tuple[Applied, ...]
+    score: tuple[Score, ...]
+    leaves: tuple[Leaves, ...]
     sharding: NamedSharding | None
 
     @property
@@ -72,79 +79,144 @@ class Problem(NamedTuple):
         """One of the devices that will compute."""
         return jax.devices()[0] if self.sharding is None else self.sharding.mesh.devices.flat[0]
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What a backend must offer, by the names of `table.KERNEL_NEEDS`."""
+        softcap = records.modifier("softcap").apply
+        is_capped = bool(self.score) and all(one.function == softcap for one in self.score)
+        dense = self.mask.dense
+        by_query = dense is not None and (1, 1, 1, *dense.shape)[-3:-1] != (1, 1)
+        asked = {
+            "weighting": self.weighting is not records.mixer("standard").weighting,
+            "bias": not self.bias.is_empty,
+            "mask_by_query": by_query or self.mask.segments is not None or self.mask.strict,
+            "window": self.mask.width is not None,
+            "softcap": is_capped and len(self.score) == 1,
+            "score": bool(self.score) and not (is_capped and len(self.score) == 1),
+            "dropout": self.dropout is not None,
+            "precision": self.precision is not None,
+        }
+        return tuple(name for name, is_needed in asked.items() if is_needed)
 
-def through_kernel(
-    mean: Callable[..., Array],
-    weighting: Weighting,
+
+def promoting(function: Function) -> Function:
+    """Returns a function that mixes dtypes and ranks as it likes under strict settings of JAX.
+
+    A user's numpy_rank_promotion='raise' and numpy_dtype_promotion='strict' hold for the user's own
+    code.
+    """
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            return function(*args, **kwargs)
+
+    return run  # type: ignore[return-value]
+
+
+@promoting
+def attend(
+    mixer: Mixer,
     query: Array,
     key: Array,
     value: Array,
     *,
-    kernel: str = "xla",
-    wide: bool = False,
-    inside: str = "",
+    bias: Array | Bias | None = None,
+    mask: Array | Mask | None = None,
+    is_causal: bool = False,
     **settings: Any,
 ) -> Array:
-    """Returns `mean` of the kernel's weighted sums, in its dtype, [..., T, H, Dv].
+    """Returns the output of a mixer that learns nothing, [..., T, H, Dv] in the inputs' dtype.
 
-    mean: `standard.weighted_mean` or one with its signature; `settings` as in `Settings`. wide: it
-    is given the value in float32, so that the gradients of two uses are added before they are
-    rounded. inside: the field of `records.Kernel` that holds `mean` for kernels that have it in
-    them. Raises ValueError for what does not fit, and for what the kernel cannot do.
+    query [..., T, H, D], key [..., S, K, D], value [..., S, K, Dv]; settings as in `Settings`.
+    Raises ValueError for what does not fit, and for what the backend cannot do.
     """
-    chosen = records.kernel(kernel)
-    problem, value = canonicalize_inputs(weighting, query, key, value, **settings)
-    if problem.is_causal and problem.mask is None and chosen.log_mean_exp is not None:
+    call = make_call(query, key, value, bias=bias, mask=mask, is_causal=is_causal)
+    call = call._replace(mask=call.mask & mixer.mask)
+    return solve(mixer, call, **settings).astype(call.query.dtype)
+
+
+def solve(
+    mixer: Mixer,
+    call: Call,
+    *,
+    scale: float | Array | None = None,
+    score: tuple[Score, ...] = (),
+    leaves: tuple[Leaves, ...] = (),
+    kernel: str = "xla",
+    precision: jax.lax.PrecisionLike = None,
+    sharding: NamedSharding | None = None,
+    dropout_rng: Array | None = None,
+    dropout_rate: float = 0.0,
+    broadcast_dropout: bool = True,
+) -> Array:
+    """Returns the mixer's mean, [..., T, H, Dv], in the dtype of the backend's sums.
+
+    leaves: of each function in `score`. Raises ValueError for what the backend cannot do.
+    """
+    chosen, query, value = records.kernel(kernel), call.query, call.value
+    if mixer.splits:
+        value = value.astype(jnp.promote_types(value.dtype, jnp.float32))
+    key, value = (per_query_head(query, array) for array in (call.key, value))
+    value = value if mixer.values is None else mixer.values(value)
+    if scale is None:
+        scale = query.shape[-1] ** -0.5
+    elif not isinstance(scale, numbers.Real):
+        # A learned or traced scale cannot be compiled in; on the query it is the same product.
+        query, scale = (query * scale).astype(query.dtype), 1.0
+    elif not math.isfinite(scale):
+        raise ValueError(f"scale={scale!r}: logits are multiplied by it, so it must be finite")
+    queries, keys, heads = query.shape[-3], key.shape[-3], query.shape[-2]
+    shape = (*query.shape[:-3], heads, queries, keys)
+    problem = Problem(
+        query,
+        key,
+        float(scale) / call.temperature,
+        call.bias,
+        call.mask,
+        masks.merged(call.mask, call.bias, queries, keys),
+        _dropout(shape, dropout_rng, dropout_rate, broadcast_dropout),
+        precision,
+        mixer.weighting,
+        score,
+        leaves,
+        sharding,
+    )
+    if problem.mask.is_causal_alone and problem.bias.is_empty and chosen.log_mean_exp is not None:
         # Beside that kernel XLA takes a minute to fold the arrays of causality. Around others it is
         # quick, and makes 3 to 6 % less of LASER's step with them (c4_lm: 583 against 599 ms by
         # our core, 350 against 371 by splash).
-        lengths = problem.query.shape[-3], problem.key.shape[-3]
-        problem = problem._replace(masks=masks.of_causality(*lengths))
-    if inside and (whole := getattr(chosen, inside)) is not None:
-        found: Array = whole(problem, value)
-        return found
-    return mean(
+        problem = problem._replace(masks=masks.of_causality(queries, keys))
+    if mixer.in_kernel and (whole := getattr(chosen, mixer.in_kernel)) is not None:
+        output: Array = whole(problem, value)
+        return output
+    return mixer.mean(
         lambda values: chosen.call(problem, values),
-        value.astype(jnp.promote_types(value.dtype, jnp.float32)) if wide else value,
+        value,
         problem.masks,
-        dtype=value.dtype,
+        dtype=query.dtype,
         span=chosen.span,
         sums_to_one=problem.dropout is None,
     )
 
 
-def refuse_dropout_and_precision(kernel: str, problem: Problem) -> None:
-    """Raises ValueError for a problem with either, which library and TPU kernels have not."""
-    if problem.dropout is not None:
-        raise ValueError(f"kernel={kernel!r} has no attention dropout; use kernel='xla'")
-    if problem.precision is not None:
-        raise ValueError(
-            f"kernel={kernel!r} takes no matmul precision (got {problem.precision!r}); use "
-            "kernel='xla', or set jax_default_matmul_precision"
-        )
-
-
-def canonicalize_inputs(
-    weighting: Weighting,
+def make_call(
     query: Array,
     key: Array,
     value: Array,
     *,
-    scale: float | Array | None = None,
-    bias: Array | None = None,
-    mask: Array | None = None,
+    x: Array | None = None,
+    layer: LayerIndex | int | Array | None = None,
+    memory: Memory | None = None,
+    bias: Array | Bias | None = None,
+    mask: Array | Mask | None = None,
     is_causal: bool = False,
-    dropout_rng: Array | None = None,
-    dropout_rate: float = 0.0,
-    broadcast_dropout: bool = True,
-    precision: jax.lax.PrecisionLike = None,
-    logits: tuple[Applied, ...] = (),
-    sharding: NamedSharding | None = None,
-) -> tuple[Problem, Array]:
-    """Returns the checked problem and the value, all in one dtype.
+    is_cross: bool = False,
+) -> Call:
+    """Returns the checked call, query, key and value in one dtype.
 
-    Shapes: query [..., T, H, D], key [..., S, H, D], value [..., S, H, Dv]. Raises ValueError
-    where shapes or dtypes do not fit, naming the argument.
+    Shapes: query [..., T, H, D], key [..., S, K, D], value [..., S, K, Dv], K divides H; x
+    [..., T, W]. Raises ValueError where shapes or dtypes do not fit, naming the argument.
     """
     query, key, value = (jnp.asarray(array) for array in (query, key, value))
     _check_shapes(query, key, value)
@@ -154,53 +226,71 @@ def canonicalize_inputs(
     query, key, value = (array.astype(dtype) for array in (query, key, value))
     if not isinstance(is_causal, bool | np.bool_):
         raise ValueError(f"is_causal={is_causal!r}: give True or False")
-    if scale is None:
-        scale = query.shape[-1] ** -0.5
-    elif isinstance(scale, numbers.Real) and not math.isfinite(scale):
-        raise ValueError(f"scale={scale!r}: logits are multiplied by it, so it must be finite")
-    elif not isinstance(scale, numbers.Real):
-        # A learned or traced scale cannot be compiled in; on the query it is the same product.
-        query, scale = (query * scale).astype(dtype), 1.0
+    if x is not None and (x.ndim < 2 or x.shape[:-1] != query.shape[:-2]):
+        raise ValueError(
+            f"x has shape {x.shape}: it is the block's input, one row for each query, so its axes "
+            f"before the last are {query.shape[:-2]}"
+        )
     queries, keys, heads = query.shape[-3], key.shape[-3], query.shape[-2]
-    for name, array in (("mask", mask), ("bias", bias)):
-        check_broadcasts(name, array, (*query.shape[:-3], heads, queries, keys))
-    bias = None if bias is None else jnp.asarray(bias)  # NumPy's float64 becomes float32
-    merged = masks.merged(queries, keys, mask=mask, bias=bias, is_causal=is_causal)
-    dropout = _dropout(
-        (*query.shape[:-3], heads, queries, keys), dropout_rng, dropout_rate, broadcast_dropout
-    )
-    problem = Problem(
-        query,
-        key,
-        float(scale),
-        bias,
-        mask,
-        is_causal,
-        merged,
-        dropout,
-        precision,
-        weighting,
-        logits,
-        sharding,
-    )
-    return problem, value
+    shape = (*query.shape[:-3], heads, queries, keys)
+    if not isinstance(mask, Mask):
+        check_broadcasts("mask", mask, shape)
+        mask = Mask(dense=None if mask is None else jnp.asarray(mask))
+    else:
+        _check_mask(mask, query.shape[:-3], queries, keys, shape)
+    if not isinstance(bias, Bias):
+        check_broadcasts("bias", bias, shape)
+        bias = Bias(None if bias is None else jnp.asarray(bias))  # NumPy's float64 becomes float32
+    mask = mask & Mask(causal=bool(is_causal)) if is_causal else mask
+    index = layer if layer is None or isinstance(layer, LayerIndex) else LayerIndex(layer)
+    if index is not None:
+        check_index(index.index)
+    x = None if x is None else x.astype(dtype)
+    return Call(query, key, value, x, index, memory, bias, mask, is_cross=is_cross)
+
+
+def check_index(index: Any) -> None:
+    """Raises ValueError unless a layer's index is one integer, from 0 where it is known."""
+    if isinstance(index, jax.Array):
+        if index.ndim or not jnp.issubdtype(index.dtype, jnp.integer):
+            raise ValueError(
+                f"layer is an array of shape {index.shape} and dtype {index.dtype}; it is one "
+                "integer, the layer's index from 0"
+            )
+        return
+    try:
+        known = operator.index(index)
+    except TypeError:
+        known = -1
+    if known < 0 or isinstance(index, bool):
+        raise ValueError(f"layer={index!r}: it is the layer's index, an integer from 0")
+
+
+def _check_mask(
+    mask: Mask, batch: tuple[int, ...], queries: int, keys: int, shape: tuple[int, ...]
+) -> None:
+    """Raises ValueError where a part of a symbolic mask does not fit the call."""
+    check_broadcasts("mask", mask.dense, shape)
+    known = keys - mask.appended
+    lengths = {"mask.keys": (mask.keys, known)}
+    if mask.segments is not None:
+        lengths["mask.segments[0]"] = (mask.segments[0], queries)
+        lengths["mask.segments[1]"] = (mask.segments[1], known)
+    for name, (array, length) in lengths.items():
+        if array is not None and tuple(array.shape) not in ((*batch, length), (length,)):
+            raise ValueError(f"{name} has shape {array.shape}; it must be {(*batch, length)}")
+    if mask.width is not None and mask.width < 1:
+        raise ValueError(f"mask.width={mask.width}: a window is at least 1 wide, a query's own key")
 
 
 def per_query_head(query: Array, array: Array) -> Array:
     """Returns keys or values with a head for each of the query's, [..., S, H, D].
 
     Heads of grouped attention, K of them, each serve H/K heads of the query in a row, as in
-    jax.nn.dot_product_attention. Raises ValueError unless K divides H.
+    jax.nn.dot_product_attention.
     """
-    if min(query.ndim, array.ndim) < 2 or array.shape[-2] in (0, query.shape[-2]):
-        return array
     heads, groups = query.shape[-2], array.shape[-2]
-    if heads % groups:
-        raise ValueError(
-            f"{heads} heads of queries and {groups} of keys or values: give as many, or a number "
-            f"that divides {heads} (grouped heads)"
-        )
-    return jnp.repeat(array, heads // groups, axis=-2)
+    return array if heads == groups else jnp.repeat(array, heads // groups, axis=-2)
 
 
 def _check_shapes(query: Array, key: Array, value: Array) -> None:
@@ -217,8 +307,13 @@ def _check_shapes(query: Array, key: Array, value: Array) -> None:
         )
     if key.shape[:-1] != value.shape[:-1]:
         raise ValueError(f"key {key.shape} and value {value.shape} differ before the last axis")
-    if (*query.shape[:-3], query.shape[-2]) != (*key.shape[:-3], key.shape[-2]):
-        raise ValueError(f"batch axes or heads of query {query.shape} and key {key.shape} differ")
+    if query.shape[:-3] != key.shape[:-3]:
+        raise ValueError(f"batch axes of query {query.shape} and key {key.shape} differ")
+    if not key.shape[-2] or query.shape[-2] % key.shape[-2]:
+        raise ValueError(
+            f"{query.shape[-2]} heads of queries and {key.shape[-2]} of keys or values: give as "
+            f"many, or a number that divides {query.shape[-2]} (grouped heads)"
+        )
 
 
 def check_broadcasts(name: str, array: Array | None, shape: tuple[int, ...]) -> None:

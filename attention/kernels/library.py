@@ -1,9 +1,10 @@
-"""Kernels of jax.nn.dot_product_attention: XLA's way (`jax_xla`) and cuDNN's (`cudnn`).
+"""Backends of jax.nn.dot_product_attention: XLA's (`jax_xla`) and cuDNN's (`cudnn`).
 
 They know one softmax of scaled logits with a bias and a mask. What they cannot do raises before
-they are called, and the message says which kernel can.
+they are called, and the message says which backend can.
 """
 
+import dataclasses
 import functools
 import math
 from typing import Literal
@@ -11,10 +12,9 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from attention import table
-from attention.kernels import inputs
-from attention.kernels.core import SOFTMAX
+from attention import masks, table
 from attention.kernels.inputs import Problem
+from attention.masks import Bias
 from attention.records import Kernel
 
 Array = jax.Array
@@ -24,7 +24,7 @@ SPAN = 60.0
 
 
 def _call(name: str, problem: Problem, value: Array) -> Array:
-    _refuse_what_jax_nn_lacks(name, problem)
+    table.check_needs(name, problem.needs)
     table.check_kernel(
         name,
         platform=problem.platform,
@@ -50,7 +50,12 @@ def _library(implementation: Literal["xla", "cudnn"], problem: Problem, value: A
         array = array.reshape((1,) * (len(batch) + 3 - array.ndim) + array.shape)
         return merge(jnp.broadcast_to(array, (*batch, heads, queries, keys)))
 
-    bias = problem.bias
+    mask = problem.mask
+    # The library knows causality; what goes with it needs the whole mask.
+    is_causal = mask.causal and not (mask.strict or mask.appended or mask.width is not None)
+    mask = dataclasses.replace(mask, causal=mask.causal and not is_causal)
+    pairs = masks.merged(mask, Bias(), queries, keys).pairs
+    bias = problem.bias.whole()
     if bias is not None:
         # A row of −∞ is NaN in the library's softmax; of the lowest number it is not.
         bias = jnp.maximum(bias, jnp.finfo(bias.dtype).min)
@@ -59,19 +64,12 @@ def _library(implementation: Literal["xla", "cudnn"], problem: Problem, value: A
         merge(problem.key),
         merge(value.astype(problem.key.dtype)),
         bias=whole(bias),
-        mask=None if problem.mask is None else whole(problem.mask.astype(bool)),
+        mask=whole(pairs),
         scale=problem.scale,
-        is_causal=problem.is_causal,
+        is_causal=is_causal,
         implementation=implementation,
     )
     return result.reshape((*batch, queries, heads, result.shape[-1]))
-
-
-def _refuse_what_jax_nn_lacks(name: str, problem: Problem) -> None:
-    """Raises ValueError for what jax.nn.dot_product_attention has no argument for."""
-    if problem.weighting is not SOFTMAX or problem.logits:
-        raise ValueError(f"kernel={name!r} knows the plain softmax alone; use kernel='xla'")
-    inputs.refuse_dropout_and_precision(name, problem)
 
 
 JAX_XLA = Kernel(functools.partial(_call, "jax_xla"), span=SPAN, float32_sums=False)

@@ -2,8 +2,8 @@
 
 jax.experimental.pallas.ops.tpu.splash_attention (read in JAX 0.10.2): blocks of logits live on the
 chip, forward and backward. It knows a softmax of logits, soft-capped as `+softcap` does it, that
-sees all keys, earlier ones, or those of its segment. What it lacks is refused by name: a bias (so
-sinks, too), a mask that differs by query or head, attention dropout.
+sees all keys, earlier ones, those of a window, or those of its segment. What it lacks is refused by
+name: a bias (so sinks, too), another mask that differs by query or head, attention dropout.
 
 Numerics: logits and softmax in float32. The library returns sums in the query's dtype, so the query
 goes in as float32 where the value is float32 beside bfloat16 (LASER and differential mixers hand it
@@ -42,6 +42,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ma
 
 from attention.kernels import accelerated
 from attention.kernels.inputs import Problem
+from attention.masks import Mask
 from attention.records import Kernel
 
 Array = jax.Array
@@ -59,21 +60,21 @@ def weighted_sum(problem: Problem, value: Array, *, interpret: str = "") -> Arra
     accelerated.refuse("splash", problem, value, interpret)
     local = functools.partial(
         _on_one_device,
-        is_causal=problem.is_causal,
-        soft_cap=accelerated.soft_cap("splash", problem),
+        mask=problem.mask,
+        soft_cap=accelerated.soft_cap(problem),
         interpret=bool(interpret),
     )
     wide = problem.query.astype(jnp.float32) * problem.scale
     query = wide.astype(problem.query.dtype).astype(value.dtype)
     arrays = {"query": query, "key": problem.key, "value": value.astype(problem.key.dtype)}
-    keys = accelerated.visible_keys("splash", problem)
+    keys = accelerated.visible_keys(problem)
     if keys is not None:
         arrays["keys"] = keys
     return accelerated.on_devices("splash", local, problem, arrays)
 
 
 def _on_one_device(
-    arrays: dict[str, Array], *, is_causal: bool, soft_cap: float | None, interpret: bool
+    arrays: dict[str, Array], *, mask: Mask, soft_cap: float | None, interpret: bool
 ) -> Array:
     """Returns the sums [..., T, H, Dv]; the query is scaled, "keys" [..., S] True where visible."""
     query, key, value = (arrays[name] for name in ("query", "key", "value"))
@@ -88,9 +89,13 @@ def _on_one_device(
         return jnp.swapaxes(array, 1, 2)
 
     shape = (queries_there, keys_there)
-    mask = library_masks.CausalMask(shape) if is_causal else library_masks.FullMask(shape)
+    if mask.width is not None:
+        near = mask.width - 1
+        pairs = library_masks.LocalMask(shape, (near, 0 if mask.causal else near), offset=0)
+    else:
+        pairs = (library_masks.CausalMask if mask.causal else library_masks.FullMask)(shape)
     kernel = library.make_splash_mha(
-        library_masks.MultiHeadMask([mask] * heads),
+        library_masks.MultiHeadMask([pairs] * heads),
         block_sizes=blocks,
         head_shards=1,
         q_seq_shards=1,
@@ -101,7 +106,7 @@ def _on_one_device(
     if keys is not None:
         keys = keys.reshape(math.prod(batch), length)
         segments = jnp.pad(keys.astype(jnp.int32), ((0, 0), (0, keys_there - length)))
-    elif keys_there > length and not (is_causal and queries <= length):
+    elif keys_there > length and not (mask.causal and queries <= length):
         segments = jnp.where(jnp.arange(keys_there) < length, 1, 0)
     else:
         segments = None

@@ -23,19 +23,16 @@ Leaves are called `scale...`, see `attention.modifiers.qk_norm`; decay pulls λ 
 """
 
 import functools
-import operator
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from flax import linen as nn
 
+from attention.call import Call
 from attention.kernels import core
-from attention.kernels.inputs import through_kernel
-from attention.kernels.masks import Masks
-from attention.records import Exact, Mixer
+from attention.records import Leaf, Leaves, Mixer
 
 Array = jax.Array
 
@@ -43,51 +40,9 @@ Array = jax.Array
 # √(1 + λ² − 2ρλ)/√(1 + λ²), with ρ = 1/e between random rows at qs 1 (measured: 3.1e-3 in the
 # output at vs 0.1, 4.5e-3 in dV at vs 4).
 BFLOAT16_ALLOWANCE = 1.15
-_VECTORS = ("scale_q1", "scale_k1", "scale_q2", "scale_k2")
+_VECTORS = tuple(f"diff_lambda/scale_{name}" for name in ("q1", "k1", "q2", "k2"))
+_NORM = "head_norm/scale"
 _EPSILON = 1e-5
-
-
-def attend(
-    mean: Callable[..., Array],
-    query: Array,
-    key: Array,
-    value: Array,
-    *,
-    lambda_: float | Array,
-    **settings: Any,
-) -> Array:
-    """Returns branch 1 − λ·branch 2 per pair, [..., T, H/2, 2·Dv], float32 (float64 for float64).
-
-    query [..., T, H, D], key [..., S, H, D], value [..., S, H, Dv], H even; `mean` is
-    `standard.weighted_mean` or `laser.log_mean_exp`; λ is one number, possibly traced; `settings`
-    are `attention.kernels.inputs.Settings`.
-
-    Raises ValueError for an odd number of heads, a λ that is not a scalar, and as
-    `standard.attend` does.
-    """
-
-    def difference_of(weighted_sum: Callable[[Array], Array], value: Array, *of: Any, **given: Any):  # type: ignore[no-untyped-def]
-        return host_mean(mean, weighted_sum, value, *of, lambda_=lambda_, **given)
-
-    return through_kernel(difference_of, core.SOFTMAX, query, key, value, wide=True, **settings)
-
-
-def host_mean(
-    mean: Callable[..., Array],
-    weighted_sum: Callable[[Array], Array],
-    value: Array,
-    masks: Masks,
-    *,
-    lambda_: float | Array,
-    **settings: Any,
-) -> Array:
-    """Returns `attend`'s result from any weighted sum, called once with the values of pairs.
-
-    `settings` as of `mean`. Raises ValueError as `attend`.
-    """
-    check_even(value.shape[-2])
-    branches = mean(weighted_sum, values_of_pairs(value), masks, **settings)
-    return difference(branches, lambda_)
 
 
 def check_even(heads: int) -> None:
@@ -99,183 +54,104 @@ def check_even(heads: int) -> None:
         )
 
 
-def values_of_pairs(value: Array) -> Array:
-    """Returns [..., S, H, 2·Dv] from [..., S, H, Dv]: both heads of a pair get the pair's value."""
+def values(value: Array) -> Array:
+    """Returns [..., S, H, 2·Dv] from [..., S, H, Dv]: both heads of a pair get the pair's value.
+
+    Raises ValueError for an odd number of heads.
+    """
     *batch, heads, size = value.shape
+    check_even(heads)
     pairs = value.reshape((*batch, heads // 2, 1, 2 * size))
     shape = (*batch, heads // 2, 2, 2 * size)
     return jnp.broadcast_to(pairs, shape).reshape((*batch, heads, 2 * size))
 
 
-def difference(branches: Array, lambda_: float | Array) -> Array:
+def difference(branches: Array, lambda_: Array) -> Array:
     """Returns first − λ·second of each pair, [..., T, H/2, W] from [..., T, H, W], float32.
 
     Subtracted before any rounding to bfloat16: where the maps are alike little is left of two
-    rounded numbers. Raises ValueError unless λ is a scalar.
+    rounded numbers.
     """
     wide = core.accumulator(branches.dtype)
-    lambda_ = jnp.asarray(lambda_, wide)
-    if lambda_.ndim:
-        raise ValueError(f"lambda_ has shape {lambda_.shape}; λ is one number for all heads")
     *batch, heads, size = branches.shape
     branches = branches.reshape((*batch, heads // 2, 2, size)).astype(wide)
-    return branches[..., 0, :] - lambda_ * branches[..., 1, :]
+    return branches[..., 0, :] - lambda_.astype(wide) * branches[..., 1, :]
 
 
-def heads_of_pairs(pairs: Array, dtype: jnp.dtype) -> Array:
-    """Returns [..., T, H, Dv] in `dtype` from [..., T, H/2, 2·Dv]: each pair is cut in halves."""
-    *batch, count, size = pairs.shape
-    return pairs.reshape((*batch, 2 * count, size // 2)).astype(dtype)
+def lambda_init(index: int | Array) -> Array:
+    """Returns 0.8 − 0.6·exp(−0.3·index), a float32 scalar; a layer's index, possibly traced."""
+    if isinstance(index, jax.Array):
+        return 0.8 - 0.6 * jnp.exp(-0.3 * index.astype(jnp.float32))
+    return 0.8 - 0.6 * jnp.exp(jnp.float32(-0.3 * int(index)))
 
 
-def lambda_init(depth: int | Array) -> Array:
-    """Returns 0.8 − 0.6·exp(−0.3·depth), a float32 scalar; depth from 0, possibly traced.
+def leaves(call: Call, *, head_norm: bool) -> tuple[Leaf, ...]:
+    """Returns the four vectors of λ, [D], sd 0.1 at start, and the norm's factors, [2·Dv]."""
+    normal = jax.nn.initializers.normal(0.1)
+    vectors = [Leaf(path, (call.query.shape[-1],), normal) for path in _VECTORS]
+    norm = [Leaf(_NORM, (2 * call.value.shape[-1],))] if head_norm else []
+    return (*vectors, *norm)
 
-    Raises ValueError where depth is not one integer, or is known to be negative.
+
+def layer_lambda(leaves: Leaves, start: Array) -> Array:
+    """Returns λ of a layer from its vectors, a scalar; `start` is λ_init."""
+    q1, k1, q2, k2 = (leaves[path] for path in _VECTORS)
+    return jnp.exp(jnp.sum(q1 * k1)) - jnp.exp(jnp.sum(q2 * k2)) + start
+
+
+def normed(pairs: Array, scale: Array) -> Array:
+    """Returns the RMSNorm over the last axis, factor 1 + scale shared by the pairs.
+
+    arXiv:1910.07467; ε = 1e-5 as in the official code. Maps [..., H/2, 2·Dv] to the same shape.
     """
-    if isinstance(depth, jax.Array):
-        if depth.ndim or not jnp.issubdtype(depth.dtype, jnp.integer):
-            raise ValueError(
-                f"depth is an array of shape {depth.shape} and dtype {depth.dtype}; it is one "
-                "integer, the layer's index from 0"
-            )
-        return 0.8 - 0.6 * jnp.exp(-0.3 * depth.astype(jnp.float32))
-    try:
-        index = operator.index(depth)
-    except TypeError:
-        index = -1
-    if index < 0 or isinstance(depth, bool):
-        raise ValueError(f"depth={depth!r}: it is the layer's index, an integer from 0")
-    return 0.8 - 0.6 * jnp.exp(jnp.float32(-0.3 * index))
+    mean_square = jnp.mean(jnp.square(pairs), axis=-1, keepdims=True)
+    return pairs * jax.lax.rsqrt(mean_square + _EPSILON) * (1 + scale.astype(pairs.dtype))
 
 
-class DiffLambda(nn.Module):
-    """λ of a layer, from four vectors of the head size, each normal with sd 0.1 at start."""
+def output(out: Array, call: Call, leaves: Leaves, *, head_norm: bool) -> Array:
+    """Returns the difference of each pair, normed and times 1 − λ_init, cut back into heads.
 
-    @nn.compact
-    def __call__(self, head_size: int, start: Array) -> Array:
-        """Returns λ, a float32 scalar; `start` is λ_init."""
-        q1, k1, q2, k2 = (
-            self.param(name, nn.initializers.normal(0.1), (head_size,), jnp.float32).astype(
-                jnp.float32
-            )
-            for name in _VECTORS
-        )
-        return jnp.exp(jnp.sum(q1 * k1)) - jnp.exp(jnp.sum(q2 * k2)) + start
-
-
-class HeadNorm(nn.Module):
-    """RMSNorm over the last axis, factor 1 + scale shared by the pairs (arXiv:1910.07467).
-
-    Maps [..., H/2, 2·Dv] to the same shape and dtype; ε = 1e-5 as in the official code.
+    [..., T, H, Dv] from [..., T, H, 2·Dv].
     """
-
-    @nn.compact
-    def __call__(self, pairs: Array) -> Array:
-        scale = self.param("scale", nn.initializers.zeros, (pairs.shape[-1],), jnp.float32)
-        mean_square = jnp.mean(jnp.square(pairs), axis=-1, keepdims=True)
-        return pairs * jax.lax.rsqrt(mean_square + _EPSILON) * (1 + scale.astype(pairs.dtype))
-
-
-def learned(
-    attend: Callable[..., Array],
-    *,
-    head_size: int,
-    depth: int | Array,
-    dtype: jnp.dtype,
-    head_norm: bool,
-) -> Array:
-    """Returns `attend(lambda_=λ)` after the norm and its factor 1 − λ_init, cut back into heads.
-
-    [..., T, H, Dv] in `dtype` from [..., T, H/2, 2·Dv]. Call it inside a Flax module's compact
-    method: `diff_lambda` and `head_norm` are made there. Raises ValueError as `lambda_init` does.
-    """
-    start = lambda_init(depth)
-    pairs = attend(lambda_=DiffLambda(name="diff_lambda")(head_size, start))
+    start = lambda_init(call.layer.index)  # type: ignore[union-attr]
+    pairs = difference(out, layer_lambda(leaves, start))
     if head_norm:
-        pairs = HeadNorm(name="head_norm")(pairs) * (1 - start).astype(pairs.dtype)
-    return heads_of_pairs(pairs, dtype)
-
-
-def record(mean: Callable[..., Array], branch: Callable[..., Exact]) -> Mixer:
-    """Returns the record of the mixer whose branches are `mean`, of the formula `branch`."""
-    return Mixer(
-        functools.partial(attend, mean),
-        functools.partial(formula, branch),
-        weighting=core.SOFTMAX,
-        host_mean=functools.partial(host_mean, mean),
-        learned=learned,
-        learned_formula=learned_formula,
-        bfloat16_allowance=BFLOAT16_ALLOWANCE,
-    )
+        pairs = normed(pairs, leaves[_NORM]) * (1 - start).astype(pairs.dtype)
+    *batch, count, size = pairs.shape
+    return pairs.reshape((*batch, 2 * count, size // 2))
 
 
 def formula(
-    branch: Callable[..., Exact],
-    logits: np.ndarray,
-    mask: np.ndarray,
-    value: np.ndarray,
-    cotangent: np.ndarray,
+    branch: Callable[..., Array],
+    call: Call,
+    leaves: Leaves,
+    logits: Callable[[Any, Any], Array],
     *,
-    lambda_: float = 0.0,
-) -> Exact:
-    """Returns branch 2i − λ·branch 2i + 1 per pair, from `branch`, the formula of one map.
-
-    learned: the gradient of λ, −Σ g·(second branch); its size is that of the sum's terms,
-    √Σ (g·(second branch))², which is what its rounding is measured by.
-    """
-    keys, heads, size = value.shape
-    both = np.repeat(value.reshape(keys, heads // 2, 2 * size), 2, axis=1)
-    g = cotangent.reshape(-1, heads // 2, 2 * size)
-    g_both = np.stack([g, -lambda_ * g], axis=2).reshape(-1, heads, 2 * size)
-    result = branch(logits, mask, both, g_both)
-    first, second = result.output[:, 0::2], result.output[:, 1::2]
-    value_bar = result.value.reshape(keys, heads // 2, 2, 2 * size).sum(2)
-    terms = -g * second
-    return Exact(
-        (first - lambda_ * second).reshape(cotangent.shape),
-        result.logits,
-        value_bar.reshape(value.shape),
-        {"diff_lambda": {"lambda_": terms.sum()}},
-        {"diff_lambda": float(np.linalg.norm(terms))},
-    )
-
-
-def learned_formula(
-    formula: Callable[..., Exact],
-    cotangent: np.ndarray,
-    leaves: Mapping[str, Mapping[str, np.ndarray]],
-    *,
-    depth: int,
     head_norm: bool,
-) -> Exact:
-    """Returns `learned` around `formula(cotangent, lambda_=λ)`, its leaves' gradients included."""
-    start = 0.8 - 0.6 * np.exp(-0.3 * depth)
-    q1, k1, q2, k2 = (leaves["diff_lambda"][name] for name in _VECTORS)
-    first, second = np.exp(q1 @ k1), np.exp(q2 @ k2)
-    lambda_ = first - second + start
-    gradients: dict[str, dict[str, Any]] = {}
-    output = None
+) -> Array:
+    """Returns branch 2i − λ·branch 2i + 1 per pair, with the norm; `branch`: of one map."""
+    keys, heads, size = call.value.shape
+    values = jnp.concatenate([call.value[:, 0::2], call.value[:, 1::2]], axis=-1)
+    maps = logits(call.query, call.key)
+    first, second = (branch(maps[i::2], call.mask[i::2], values) for i in (0, 1))
+    start = 0.8 - 0.6 * math.exp(-0.3 * call.layer.index)  # type: ignore[union-attr, operator]
+    q1, k1, q2, k2 = (leaves[path] for path in _VECTORS)
+    pairs = first - (jnp.exp(q1 @ k1) - jnp.exp(q2 @ k2) + start) * second
     if head_norm:
-        plain = formula(cotangent, lambda_=lambda_).output
-        pairs = plain.reshape(len(plain), -1, 2 * plain.shape[-1])
-        inverse = 1 / np.sqrt((pairs**2).mean(-1, keepdims=True) + _EPSILON)
-        normal = pairs * inverse
-        factor = (1 - start) * (1 + leaves["head_norm"]["scale"])
-        output = (normal * factor).reshape(plain.shape)
-        g = cotangent.reshape(normal.shape)
-        gradients["head_norm"] = {"scale": (1 - start) * (g * normal).sum((0, 1))}
-        g = g * factor
-        g = inverse * (g - normal * (g * normal).mean(-1, keepdims=True))
-        cotangent = g.reshape(plain.shape)
-    result = formula(cotangent, lambda_=lambda_)
-    jacobian = (first * k1, first * q1, -second * k2, -second * q2)
-    bars = [result.learned["diff_lambda"]["lambda_"] * row for row in jacobian]
-    gradients["diff_lambda"] = dict(zip(_VECTORS, bars, strict=True))
-    terms = result.sizes["diff_lambda"] * float(np.linalg.norm(jacobian))
-    size = max(float(np.linalg.norm(bars)), terms)
-    return result._replace(
-        output=result.output if output is None else output,
-        learned=gradients,
-        sizes={"diff_lambda": size},
+        root = jnp.sqrt((pairs**2).mean(-1, keepdims=True) + _EPSILON)
+        pairs = (1 - start) * (1 + leaves[_NORM]) * pairs / root
+    return jnp.stack([pairs[..., :size], pairs[..., size:]], axis=2).reshape(-1, heads, size)
+
+
+def record(mean: Callable[..., Array], branch: Callable[..., Array]) -> Mixer:
+    """Returns the record of the mixer whose branches are `mean`, of the formula `branch`."""
+    return Mixer(
+        functools.partial(formula, branch),
+        mean,
+        core.SOFTMAX,
+        leaves=leaves,
+        values=values,
+        output=output,
+        splits=True,
+        bfloat16_allowance=BFLOAT16_ALLOWANCE,
     )

@@ -9,13 +9,13 @@ from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from attention.kernels import core, shift
-from attention.kernels.inputs import Settings, through_kernel
-from attention.kernels.masks import Masks
-from attention.mixers.standard import exact_softmax
-from attention.records import Exact, Mixer
+from attention.call import Call
+from attention.kernels import core, inputs, shift
+from attention.kernels.inputs import Settings
+from attention.masks import Masks
+from attention.mixers.standard import reference_softmax
+from attention.records import Leaves, Mixer
 
 Array = jax.Array
 
@@ -31,10 +31,7 @@ def attend(query: Array, key: Array, value: Array, **settings: Unpack[Settings])
     Raises ValueError for float16 (its window of 16 nats gives NaN at values of size 4), for
     shapes that do not fit, and for what `kernel` cannot do.
     """
-    output = through_kernel(
-        log_mean_exp, core.SOFTMAX, query, key, value, inside="log_mean_exp", **settings
-    )
-    return output.astype(jnp.result_type(query, key, value))
+    return inputs.attend(MIXER, query, key, value, **settings)
 
 
 def log_mean_exp(
@@ -51,7 +48,7 @@ def log_mean_exp(
     value [..., S, H, D] in `dtype`, the dtype of the inputs, or wider; the result is [..., T, H, D]
     in float32 (float64 for float64), for the caller to round. So is what `weighted_sum` receives,
     with one more channel (of ones, to learn Σ a) unless `sums_to_one`; it rounds to `dtype`.
-    `span` is the kernel's (`records.Kernel`).
+    `span` is the backend's (`records.Kernel`).
 
     Raises ValueError for float16.
     """
@@ -74,13 +71,6 @@ def log_mean_exp(
     return output
 
 
-def host_mean(
-    weighted_sum: Callable[[Array], Array], value: Array, masks: Masks, **settings: Any
-) -> Array:
-    """Returns log(A·exp(V)) from a host's weighted mean, in the value's dtype."""
-    return log_mean_exp(weighted_sum, value, masks, **settings).astype(value.dtype)
-
-
 def refuse_float16(dtype: jnp.dtype) -> None:
     """Raises ValueError for float16."""
     if dtype == jnp.float16:
@@ -90,63 +80,48 @@ def refuse_float16(dtype: jnp.dtype) -> None:
         )
 
 
-def formula(
-    logits: np.ndarray, mask: np.ndarray, value: np.ndarray, cotangent: np.ndarray | None
-) -> Exact:
-    """Returns logsumexp_k(log a_ik + v_kj), from that definition, and the closed forms
+# Beyond this span of a channel, in nats, sums of exponentials below its maximum reach the smallest
+# normal float64, e^−708.
+_FACTORED = 600.0
 
-    ∂/∂v_kj = Σ_i a_ik·exp(v_kj − o_ij)·g_ij,
-    ∂/∂(logit)_ik = Σ_j (a_ik·exp(v_kj − o_ij) − a_ik)·g_ij.
+
+def branch(logits: Array, mask: Array, value: Array) -> Array:
+    """Returns log Σ_s a_ts·exp(v_sd) in float64, [T, H, Dv] from logits [H, T, S].
+
+    A channel is exponentiated below its visible maximum, so that weights and values stay factors;
+    where a channel spans more than that form holds, every row has a logsumexp of its own.
     """
-    weights = exact_softmax(logits, mask)
-    sees = weights.sum(-1) > 0
-    given = [None] * len(weights) if cotangent is None else np.moveaxis(cotangent, 1, 0)
-    heads = [_head(weights[h], value[:, h], g, sees[h]) for h, g in enumerate(given)]
-    output, logit_bar, value_bar = zip(*heads, strict=True)
-    return Exact(np.stack(output, 1), np.stack(logit_bar), np.stack(value_bar, 1))
+    weights = reference_softmax(logits, mask)
+    is_valid = jnp.any(weights > 0, axis=1).T[..., None]
+    top = jnp.max(value, axis=0, where=is_valid, initial=-jnp.inf)
+    low = jnp.min(value, axis=0, where=is_valid, initial=jnp.inf)
+    top, low = (jax.lax.stop_gradient(jnp.where(jnp.isfinite(a), a, 0)) for a in (top, low))
+    terms = jnp.where(is_valid, value - top, 0)
+    means = jax.lax.cond(
+        jnp.max(top - low) <= _FACTORED, _factored, jax.checkpoint(_by_row), weights, terms
+    )
+    return jnp.where(jnp.any(weights > 0, axis=-1).T[..., None], top + means, 0)
 
 
-def _head(
-    weights: np.ndarray, value: np.ndarray, cotangent: np.ndarray | None, sees: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One head: weights [T, S], value [S, D], cotangent [T, D], sees [T].
-
-    A channel is exponentiated below its own visible maximum. Channels that span more than 600
-    nats, where float64 would underflow, go through an explicit logsumexp.
-    """
-    alone = cotangent is None
-    cotangent = np.zeros((len(weights), value.shape[1])) if cotangent is None else cotangent
-    valid = weights.max(0) > 0
-    if not valid.any():
-        return np.zeros_like(cotangent), np.zeros_like(weights), np.zeros_like(value)
-    value = np.where(valid[:, None], value, 0)
-    top = value[valid].max(0)
-    if (top - value[valid].min(0)).max() > 600:
-        return _wide_head(weights, value, cotangent, sees)
-    exponentials = np.exp(np.where(valid[:, None], value, top) - top) * valid[:, None]
-    total = np.where(sees[:, None], weights @ exponentials, 1)
-    output = np.where(sees[:, None], top + np.log(total), 0)
-    if alone:
-        return output, weights, value
-    ratio = cotangent / total
-    logit_bar = weights * (ratio @ exponentials.T - cotangent.sum(-1, keepdims=True))
-    return output, logit_bar, exponentials * (weights.T @ ratio)
+def _factored(weights: Array, terms: Array) -> Array:
+    sees = jnp.any(weights > 0, axis=-1).T[..., None]
+    sums = jnp.einsum("hts,shd->thd", weights, jnp.exp(terms))
+    return jnp.log(jnp.where(sees, sums, 1))
 
 
-def _wide_head(
-    weights: np.ndarray, value: np.ndarray, cotangent: np.ndarray, sees: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    output, logit_bar = np.zeros_like(cotangent), np.zeros_like(weights)
-    value_bar = np.zeros_like(value)
-    for row in np.flatnonzero(sees):
-        seen = weights[row] > 0
-        terms = np.log(weights[row, seen])[:, None] + value[seen]
-        top = terms.max(0)
-        output[row] = top + np.log(np.exp(terms - top).sum(0))
-        share = np.exp(terms - output[row]) * cotangent[row]
-        value_bar[seen] += share
-        logit_bar[row, seen] = share.sum(-1) - weights[row, seen] * cotangent[row].sum()
-    return output, logit_bar, value_bar
+def _by_row(weights: Array, terms: Array) -> Array:
+    def of_row(row: Array) -> Array:
+        seen = (row > 0).T[..., None]
+        log = jnp.log(jnp.where(seen, row.T[..., None], 1))
+        return jax.nn.logsumexp(jnp.where(seen, log + terms, -1e300), axis=0)
+
+    return jax.lax.map(of_row, jnp.swapaxes(weights, 0, 1))
+
+
+def formula(call: Call, leaves: Leaves, logits: Callable[[Any, Any], Array]) -> Array:
+    """Returns logsumexp_k(log a_ik + v_kj)."""
+    del leaves
+    return branch(logits(call.query, call.key), call.mask, call.value)
 
 
 def paper_snippet(
@@ -167,9 +142,5 @@ def paper_snippet(
 
 
 MIXER = Mixer(
-    attend,
-    formula,
-    weighting=core.SOFTMAX,
-    host_mean=host_mean,
-    snippet=paper_snippet,
+    formula, log_mean_exp, core.SOFTMAX, in_kernel="log_mean_exp", snippet=paper_snippet
 )

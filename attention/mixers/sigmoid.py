@@ -8,15 +8,17 @@ the source found to be needed for stable training. Bias and mask enter as everyw
 added to the logits, a hidden key has weight 0, and a query that sees no key returns 0.
 """
 
-from typing import Unpack
+from collections.abc import Callable
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from attention.kernels.inputs import Settings, through_kernel
+from attention.call import Call
+from attention.kernels import inputs
+from attention.kernels.inputs import Settings
 from attention.mixers import standard
-from attention.records import Exact, Mixer, Weighting
+from attention.records import Leaves, Mixer, Weighting
 
 Array = jax.Array
 
@@ -28,8 +30,7 @@ def attend(query: Array, key: Array, value: Array, **settings: Unpack[Settings])
     dtype with float32 sums; a hidden key passes no gradient. Raises ValueError for shapes that do
     not fit, and for kernels other than 'xla', which know the softmax alone.
     """
-    output = through_kernel(standard.weighted_mean, SIGMOID, query, key, value, **settings)
-    return output.astype(jnp.result_type(query, key, value))
+    return inputs.attend(MIXER, query, key, value, **settings)
 
 
 def _weights(logits: Array) -> Array:
@@ -46,19 +47,15 @@ def _jacobian_norm(weights: Array) -> Array:
     return jnp.sqrt(jnp.sum(jnp.square(weights * (1 - weights)), axis=-1))
 
 
-SIGMOID = Weighting(_weights, _backward, _jacobian_norm, normalised=False)
+SIGMOID = Weighting(_weights, _backward, _jacobian_norm)
 
 
-def formula(
-    logits: np.ndarray, mask: np.ndarray, value: np.ndarray, cotangent: np.ndarray
-) -> Exact:
-    """Returns Σ_k a_ik·v_kj, a = 1/(1 + S·exp(−logit)), and its gradients in closed form."""
-    keys = logits.shape[-1]
-    weights = np.where(mask, 1 / (1 + keys * np.exp(-np.maximum(logits, -600))), 0)
-    output = np.einsum("hts,shd->thd", weights, value, optimize=True)
-    products = np.einsum("thd,shd->hts", cotangent, value, optimize=True)
-    value_bar = np.einsum("hts,thd->shd", weights, cotangent, optimize=True)
-    return Exact(output, weights * (1 - weights) * products, value_bar)
+def formula(call: Call, leaves: Leaves, logits: Callable[[Any, Any], Array]) -> Array:
+    """Returns Σ_k v_kj/(1 + S·exp(−logit_ik))."""
+    del leaves
+    scores = jnp.maximum(logits(call.query, call.key), -600)
+    weights = jnp.where(call.mask, 1 / (1 + len(call.key) * jnp.exp(-scores)), 0)
+    return jnp.einsum("hts,shd->thd", weights, call.value)
 
 
-MIXER = Mixer(attend, formula, weighting=SIGMOID)
+MIXER = Mixer(formula, standard.weighted_mean, SIGMOID)

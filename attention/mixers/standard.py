@@ -1,16 +1,17 @@
 """Standard attention: softmax(QKᵀ/√D)·V (arXiv:1706.03762, eq. 1)."""
 
 from collections.abc import Callable
-from typing import Unpack
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from attention.call import Call
+from attention.kernels import inputs
 from attention.kernels.core import SOFTMAX
-from attention.kernels.inputs import Settings, through_kernel
-from attention.kernels.masks import Masks
-from attention.records import Exact, Mixer
+from attention.kernels.inputs import Settings
+from attention.masks import Masks
+from attention.records import Leaves, Mixer
 
 Array = jax.Array
 
@@ -18,14 +19,13 @@ Array = jax.Array
 def attend(query: Array, key: Array, value: Array, **settings: Unpack[Settings]) -> Array:
     """Returns the softmax-weighted mean of the values, [..., T, H, Dv] in the inputs' dtype.
 
-    query [..., T, H, D], key [..., S, H, D], value [..., S, H, Dv]; settings, all optional, are
+    query [..., T, H, D], key [..., S, K, D], value [..., S, K, Dv]; settings, all optional, are
     `attention.kernels.inputs.Settings`. The softmax runs in float32. A query that sees no key
     returns 0 and passes no gradient.
 
     Raises ValueError for shapes that do not fit and for what `kernel` cannot do.
     """
-    output = through_kernel(weighted_mean, SOFTMAX, query, key, value, **settings)
-    return output.astype(jnp.result_type(query, key, value))
+    return inputs.attend(MIXER, query, key, value, **settings)
 
 
 def weighted_mean(
@@ -50,31 +50,28 @@ def weighted_mean(
 def host_mean(
     weighted_sum: Callable[[Array], Array], value: Array, *_: object, **__: object
 ) -> Array:
-    """Returns the host's weighted mean as the host left it, rows that see nothing included."""
+    """Returns the model's weighted mean as the model left it, rows that see nothing included."""
     return weighted_sum(value)
 
 
-def exact_softmax(logits: np.ndarray, mask: np.ndarray) -> np.ndarray:
+def reference_softmax(logits: Array, mask: Array) -> Array:
     """Returns the rows' softmax over what the mask shows, float64; 0 where nothing is seen."""
-    logits = np.where(mask, logits, -np.inf)
-    top = logits.max(-1, keepdims=True)
-    exponentials = np.exp(logits - np.where(np.isfinite(top), top, 0))
-    total = exponentials.sum(-1, keepdims=True)
-    return exponentials / np.where(total > 0, total, 1)
+    top = jnp.max(logits, axis=-1, keepdims=True, where=mask, initial=-jnp.inf)
+    top = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0))
+    exponentials = jnp.where(mask, jnp.exp(jnp.where(mask, logits - top, 0)), 0)
+    total = jnp.sum(exponentials, axis=-1, keepdims=True)
+    return exponentials / jnp.where(total > 0, total, 1)
 
 
-def formula(
-    logits: np.ndarray, mask: np.ndarray, value: np.ndarray, cotangent: np.ndarray | None
-) -> Exact:
-    """Returns A·V; ∂/∂v_kj = Σ_i a_ik·g_ij, ∂/∂(logit)_ik = Σ_j a_ik·(v_kj − o_ij)·g_ij."""
-    weights = exact_softmax(logits, mask)
-    output = np.einsum("hts,shd->thd", weights, value, optimize=True)
-    if cotangent is None:
-        return Exact(output, logits, value)
-    delta = np.einsum("thd,thd->ht", cotangent, output)[..., None]
-    products = np.einsum("thd,shd->hts", cotangent, value, optimize=True)
-    value_bar = np.einsum("hts,thd->shd", weights, cotangent, optimize=True)
-    return Exact(output, weights * (products - delta), value_bar)
+def branch(logits: Array, mask: Array, value: Array) -> Array:
+    """Returns softmax(logits)·V in float64, [T, H, Dv] from logits [H, T, S], value [S, H, Dv]."""
+    return jnp.einsum("hts,shd->thd", reference_softmax(logits, mask), value)
 
 
-MIXER = Mixer(attend, formula, weighting=SOFTMAX, host_mean=host_mean)
+def formula(call: Call, leaves: Leaves, logits: Callable[[Any, Any], Array]) -> Array:
+    """Returns softmax(QKᵀ/√D)·V."""
+    del leaves
+    return branch(logits(call.query, call.key), call.mask, call.value)
+
+
+MIXER = Mixer(formula, weighted_mean, SOFTMAX, host_mean=host_mean)

@@ -4,29 +4,24 @@ As in Gemma's code it acts on the scaled logits (τ included) and before bias an
 logit lies outside (−cap, cap) and what is hidden stays hidden. Gemma 2 caps attention at 50.
 """
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from attention.records import Leaves, Modifier
 
 Array = jax.Array
 
 
-def apply(logits: Array, *, cap: float) -> Array:
+def apply(logits: Array, queries: Array, keys: Array, leaves: Leaves, *, cap: float) -> Array:
     """Returns cap·tanh(logits/cap), of the same shape and dtype."""
+    del queries, keys, leaves
     return cap * jnp.tanh(logits / cap)
 
 
-def formula(
-    logits: np.ndarray, leaves: Leaves, *, cap: float
-) -> tuple[np.ndarray, Callable[[np.ndarray], tuple[np.ndarray, Leaves]]]:
-    """Returns `apply` in float64, and its gradient: the slope is 1 − tanh²."""
+def formula(logits: Array, leaves: Leaves, *, cap: float) -> Array:
+    """Returns cap·(1 − 2/(e^(2·logits/cap) + 1)), which is cap·tanh(logits/cap)."""
     del leaves
-    share = np.tanh(logits / cap)
-    return cap * share, lambda bar: (bar * (1 - share**2), {})
+    return cap * (1 - 2 / (jnp.exp(2 * logits / cap) + 1))
 
 
-MODIFIER = Modifier("logits", apply, formula)
+MODIFIER = Modifier("score", apply, formula, precedence=10)

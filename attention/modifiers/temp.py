@@ -1,21 +1,13 @@
 """A fixed temperature: logits are divided by τ·√D (LASER, ICML 2025, section 5)."""
 
-from collections.abc import Callable
-
-from attention.records import Inputs, Leaves, Modifier
-
-
-def apply(inputs: Inputs, *, tau: float) -> Inputs:
-    """Returns the inputs with the temperature τ."""
-    return inputs._replace(temperature=tau * inputs.temperature)
+from attention.call import Call
+from attention.records import Leaves, Modifier
 
 
-def formula(
-    inputs: Inputs, leaves: Leaves, *, tau: float
-) -> tuple[Inputs, Callable[[Inputs], tuple[Inputs, Leaves]]]:
-    """Returns `apply` in float64; gradients with respect to the inputs are not touched."""
+def apply(call: Call, leaves: Leaves, *, tau: float) -> Call:
+    """Returns the call with the temperature τ."""
     del leaves
-    return apply(inputs, tau=tau), lambda bars: (bars, {})
+    return call._replace(temperature=tau * call.temperature)
 
 
-MODIFIER = Modifier("inputs", apply, formula)
+MODIFIER = Modifier("inputs", apply, apply, precedence=60)

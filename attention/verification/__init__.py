@@ -1,1 +1,1 @@
-"""Verification: the float64 oracle, checks, reconstruction, diagnostics."""
+"""Verification: the float64 reference, checks, reconstruction, diagnostics."""

@@ -1,4 +1,4 @@
-"""`python -m attention check`: variants against the float64 oracle, beside the paper's snippet.
+"""`python -m attention check`: variants against the float64 reference, beside the paper's snippet.
 
 Inputs are normal; `qs` scales the queries (4: peaked rows, as the paper observed in trained
 models), `vs` is the standard deviation of the values. Errors are ‖out − ref‖/‖ref‖ on the same
@@ -8,8 +8,7 @@ rounded inputs.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,9 @@ from flax import linen as nn
 
 from attention import records, registry, table
 from attention.variant import Variant
-from attention.verification import oracle
+from attention.kernels.inputs import make_call
+from attention.masks import Mask
+from attention.verification import reference
 
 Limits = tuple[float, float]  # output, gradients
 Tree = dict[str, dict[str, np.ndarray]]
@@ -37,7 +38,9 @@ MASKS = ("none", "causal", "padded")
 LEARNED_LIMITS = {"float32": 3e-6, "bfloat16": 1e-2}
 TAU = 0.9
 # λ_init = 0.56: neither the first layer's 0.2 nor the last ones' 0.8.
-DEPTH = 3
+LAYER = 3
+# The block's width, that of x.
+WIDTH = 24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,13 +59,14 @@ class Case:
 class Measurement:
     """Relative errors of one case.
 
-    gradients: of query, key, value. snippet: None where the paper's code has no such mask.
-    learned: of the gradients of learned leaves, None where there are none.
+    gradients: of query, key, value, x and memory, where there are any. snippet: None where the
+    paper's code has no such mask. learned: of the gradients of learned leaves, None where there are
+    none.
     """
 
     case: Case
     output: float
-    gradients: tuple[float, float, float]
+    gradients: dict[str, float]
     snippet: float | None
     limits: Limits
     learned: float | None = None
@@ -71,8 +75,13 @@ class Measurement:
     def worst(self) -> float:
         """The largest error as a fraction of its limit; NaN where any error is."""
         output, gradient = self.limits
-        learned = (self.learned or 0.0) / LEARNED_LIMITS[self.case.dtype]
-        gradients = (error / gradient for error in self.gradients)
+        learned_limit = LEARNED_LIMITS[self.case.dtype]
+        learned = (self.learned or 0.0) / learned_limit
+        # The gradient of x passes through products with leaves, rounded like theirs.
+        gradients = (
+            error / (learned_limit if name == "x" else gradient)
+            for name, error in self.gradients.items()
+        )
         return float(np.max([self.output / output, learned, *gradients]))
 
     @property
@@ -105,40 +114,55 @@ def measure(
     shape: tuple[int, int, int] = (256, 4, 64),
     seed: int = 0,
     head_norm: bool = True,
-    depth: int = DEPTH,
+    layer: int = LAYER,
 ) -> Measurement:
     """Returns the errors of one case at shape (N, H, D), self-attention of N tokens."""
-    rng = np.random.default_rng(seed)
-    query, key, value, cotangent = (rng.standard_normal(shape) for _ in range(4))
-    query, value = query * case.qs, value * case.vs
-    arrays = [jnp.asarray(array, case.dtype) for array in (query, key, value, cotangent)]
-    mask = make_mask(case.mask, shape[0])
     chosen = {"tau": TAU, "head_norm": head_norm}
     known = table.hyperparameters_of(case.variant).items()
     hyperparameters = {key: chosen.get(key, one.other) for key, one in known}
     variant = registry.get(case.variant, kernel=case.kernel, **hyperparameters)
-    params = leaves(variant, arrays[:3], 0.3, depth)
+    drawn = draw(variant, shape, case.qs, case.vs, seed)
+    cotangent = jnp.asarray(drawn.pop("cotangent"), case.dtype)
+    arrays = {name: jnp.asarray(array, case.dtype) for name, array in drawn.items()}
+    mask = make_mask(case.mask, shape[0])
+    params = leaves(variant, arrays, 0.3, layer)
     # Causality is said as such, which every kernel knows.
     is_causal = case.mask == "causal"
     output, gradients, learned = _forward_and_backward(
-        variant, depth, is_causal, params, None if is_causal else mask, *arrays
+        variant, layer, is_causal, params, None if is_causal else mask, arrays, cotangent
     )
-    exact = oracle.compute(variant, params, arrays, mask, depth)
-    errors = tuple(
-        oracle.relative_error(ours, theirs)
-        for ours, theirs in zip(gradients, exact.gradients, strict=True)
-    )
+    exact = reference.compute(variant, params, arrays, cotangent, mask, layer=layer)
     theirs, snippet = records.mixer(variant.mixer).snippet, None
     if theirs is not None and case.mask == "none" and not variant.modifiers:
-        snippet = oracle.relative_error(_compiled(theirs)(*arrays[:3]), exact.output)
+        plain = _compiled(theirs)(arrays["query"], arrays["key"], arrays["value"])
+        snippet = reference.relative_error(plain, exact.output)
     return Measurement(
         case,
-        oracle.relative_error(output, exact.output),
-        errors,  # type: ignore[arg-type]
+        reference.relative_error(output, exact.output),
+        {
+            name: reference.relative_error(gradients[name], theirs)
+            for name, theirs in exact.gradients.items()
+        },
         snippet,
         limits_of(variant, case.dtype),
-        oracle.learned_error(learned, exact) if exact.learned else None,
+        reference.learned_error(learned, exact) if exact.learned else None,
     )
+
+
+def draw(
+    variant: Variant, shape: tuple[int, int, int], qs: float = 1.0, vs: float = 1.0, seed: int = 0
+) -> dict[str, np.ndarray]:
+    """Returns arrays of a call of shape (N, H, D) by name, and a "cotangent", normal, float64."""
+    rng = np.random.default_rng(seed)
+    names = ("query", "key", "value", "cotangent")
+    arrays = {name: rng.standard_normal(shape) for name in names}
+    arrays["query"] *= qs
+    arrays["value"] *= vs
+    if "x" in variant.needs:
+        arrays["x"] = rng.standard_normal((shape[0], WIDTH))
+    for name in variant.empty_memory(jnp.zeros(shape)):
+        arrays[name] = vs * rng.standard_normal(shape)
+    return arrays
 
 
 @functools.cache
@@ -153,9 +177,16 @@ def limits_of(variant: Variant, dtype: str) -> Limits:
     if dtype != "bfloat16":
         return output, gradient
     allowance = records.mixer(variant.mixer).bfloat16_allowance
-    # Modifiers and kernel round the same arrays, one after the other: the most that one needs.
-    rounding = [records.modifier(name).bfloat16_allowance for name in variant.modifiers]
-    allowance *= max(kernel.bfloat16_allowance, *rounding, 1.0)
+    # Modifiers of the inputs and the kernel round the same arrays, one after the other: the most
+    # that one needs. Those of the output round other arrays; their errors are independent.
+    modifiers = [records.modifier(name) for name in variant.modifiers]
+    rounding = {
+        kind: [m.bfloat16_allowance for m in modifiers if (m.acts_on == "output") == kind]
+        for kind in (False, True)
+    }
+    before = max(kernel.bfloat16_allowance, *rounding[False], 1.0)
+    after = max(*rounding[True], 1.0, 1.0)
+    allowance *= (before**2 + after**2 - 1) ** 0.5
     return output * allowance, gradient * allowance
 
 
@@ -168,120 +199,74 @@ def make_mask(kind: str, length: int) -> np.ndarray | None:
     return (np.arange(length) < length - length // 4)[None]
 
 
-def unheard(name: str) -> list[str]:
-    """Returns what changes nothing in a variant: modifiers and hyperparameters, as sentences.
-
-    A modifier must change the output where its leaves are away from their start and its
-    hyperparameters at `Hyperparameter.other`; a hyperparameter must change it there, be part of
-    the variant's identity, and refuse what is no value at all.
-    """
-    mixer, modifiers = table.parse(name)
-    known = table.hyperparameters_of(name)
-    if not modifiers and not known:
-        return []
-    other = {key: one.other for key, one in known.items()}
-    moved = _output(name, other)
-    found = []
-    for modifier in modifiers:
-        rest = "+".join((mixer, *(part for part in modifiers if part != modifier)))
-        given = {key: other[key] for key in table.hyperparameters_of(rest)}
-        if _same(moved, _output(rest, given)):
-            found.append(f"{name}: modifier {modifier!r} changes nothing")
-    for key, one in known.items():
-        given = {**other, key: one.default}
-        if _same(moved, _output(name, given)):
-            found.append(f"{name}: hyperparameter {key!r} changes nothing")
-        if registry.get(name, **given) == registry.get(name, **other):
-            found.append(f"{name}: hyperparameter {key!r} is no part of the variant's identity")
-        try:
-            one.check(object())
-            found.append(f"{name}: hyperparameter {key!r} takes any value: its check refuses none")
-        except ValueError:
-            pass
-    return found
-
-
-def _output(name: str, hyperparameters: dict[str, Any]) -> np.ndarray:
-    """Returns the output of a small problem, every learned leaf a draw of its own by its path."""
-    rng = np.random.default_rng(0)
-    qkv = [jnp.asarray(rng.standard_normal((5, 2, 4)), jnp.float32) for _ in "qkv"]
-    host = Host(registry.get(name, **hyperparameters), DEPTH)
-    shapes = jax.eval_shape(host.init, jax.random.key(0), *qkv, None).get("params", {})
-    params = jax.tree_util.tree_map_with_path(functools.partial(_drawn, 0.5), shapes)
-    return np.asarray(host.apply({"params": params}, *qkv, None))
-
-
 def leaves(
-    variant: Variant, arrays: Sequence[jax.Array], spread: float, depth: int = DEPTH
+    variant: Variant, arrays: Mapping[str, jax.Array], spread: float, layer: int = LAYER
 ) -> Tree:
-    """Returns a host's learned leaves for query, key, value: their start plus normal draws.
+    """Returns the learned leaves for arrays by name: their start plus normal draws.
 
     The draws have the sd `spread` where a leaf starts at 0 (elsewhere the start is a draw itself)
     and are a function of the leaf's path alone.
     """
-    host = Host(variant, depth)
-    start = jax.jit(host.init)(jax.random.key(0), *arrays, None).get("params", {})
+    start = jax.jit(Host(variant, layer).init)(jax.random.key(0), **arrays).get("params", {})
 
     def moved(path: object, leaf: jax.Array) -> np.ndarray:
-        return np.asarray(leaf) if np.any(leaf) else _drawn(spread, path, leaf)
+        if np.any(leaf):
+            return np.asarray(leaf)
+        seed = list(jax.tree_util.keystr(path).encode())  # type: ignore[arg-type]
+        return np.random.default_rng(seed).normal(0.0, spread, leaf.shape).astype(np.float32)
 
     tree: Tree = jax.tree_util.tree_map_with_path(moved, start)
     return tree
 
 
-def _drawn(spread: float, path: object, leaf: Any) -> np.ndarray:
-    seed = list(jax.tree_util.keystr(path).encode())  # type: ignore[arg-type]
-    return np.random.default_rng(seed).normal(0.0, spread, leaf.shape).astype(np.float32)
-
-
-def _same(ours: np.ndarray, theirs: np.ndarray) -> bool:
-    return ours.shape == theirs.shape and bool(
-        np.allclose(ours, theirs, rtol=1e-4, atol=1e-4, equal_nan=True)
-    )
-
-
 class Host(nn.Module):
-    """The smallest host: learned factors have a place to live."""
+    """The smallest model: learned factors have a place to live."""
 
     variant: Variant
-    depth: int
+    layer: int
     is_causal: bool = False
 
     @nn.compact
     def __call__(
-        self, query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        mask: jax.Array | Mask | None = None,
+        x: jax.Array | None = None,
+        **memory: jax.Array,
     ) -> jax.Array:
-        return self.variant(
+        """Returns the variant's output for a layer's arrays and what earlier layers left."""
+        call = make_call(
             query,
             key,
             value,
+            x=x,
+            layer=self.layer,
+            memory=memory,
             mask=mask,
             is_causal=self.is_causal,
-            deterministic=True,
-            depth=self.depth,
         )
+        return self.variant.attend(call)[0]
 
 
 # One compilation per variant, dtype and presence of a mask serves all scales.
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _forward_and_backward(
     variant: Variant,
-    depth: int,
+    layer: int,
     is_causal: bool,
     params: Tree,
     mask: jax.Array | None,
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
+    arrays: dict[str, jax.Array],
     cotangent: jax.Array,
-) -> tuple[jax.Array, tuple[jax.Array, ...], Tree]:
-    """Returns the output, the gradients of query, key and value, and those of the parameters."""
-    output, pullback = jax.vjp(
-        lambda params, *qkv: Host(variant, depth, is_causal).apply({"params": params}, *qkv, mask),
-        params,
-        query,
-        key,
-        value,
-    )
-    learned, *gradients = pullback(cotangent.astype(output.dtype))
-    return output, tuple(gradients), learned
+) -> tuple[jax.Array, dict[str, jax.Array], Tree]:
+    """Returns the output, the gradients of the arrays by name, and those of the parameters."""
+
+    def forward(params: Tree, arrays: dict[str, jax.Array]) -> jax.Array:
+        model = Host(variant, layer, is_causal)
+        return model.apply({"params": params}, mask=mask, **arrays)
+
+    output, pullback = jax.vjp(forward, params, arrays)
+    learned, gradients = pullback(cotangent.astype(output.dtype))
+    return output, gradients, learned

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attention import table
 from attention.hosts.probe import Layer
 from attention.kernels import shift
 
@@ -36,19 +37,19 @@ class Measured(NamedTuple):
     """A layer's numbers as jit returns them; `summary` says what they mean.
 
     at_least int32 [B, 24]: visible entries of 10^edge or more, for all edges but the last;
-    entries, unknown int32 [B]: visible entries, and those among them that are NaN; rows,
-    distributions, choices int32 []: rows that see a key, those of them whose weights sum to 1, and
-    those of these that see two or more; the rest are scalars.
+    entries, unknown int32 [B]: visible entries, and those among them that are NaN; distributions,
+    choices, jacobians int32 []: rows that see a key and whose weights sum to 1, those of these that
+    see two or more, and rows that see a key and have a Jacobian's norm; the rest are scalars.
     """
 
     at_least: Array
     entries: Array
     unknown: Array
-    rows: Array
     distributions: Array
     choices: Array
     entropy: Array
     entropy_share: Array
+    jacobians: Array
     jacobian_mean: Array
     jacobian_max: Array
     value_range_min: Array
@@ -66,17 +67,18 @@ def measure(layer: Layer) -> Measured:
     weights = jnp.where(visible, weights, 0)
     seen = jnp.sum(visible, axis=-1, dtype=jnp.int32)
     entropy = row_entropy(weights)
-    jacobian = layer.weighting.jacobian_norm(weights)
+    norm_of = layer.weighting.jacobian_norm
+    jacobian = jnp.full_like(entropy, jnp.nan) if norm_of is None else norm_of(weights)
     # Weights that do not sum to 1 are no distribution, and have no entropy.
-    normalised = layer.weighting.normalised
+    normalised = table.MIXERS[layer.mixer].normalised
     share = entropy / jnp.log(jnp.maximum(seen, 2).astype(entropy.dtype))
     return Measured(
         *_counts(weights, visible),
-        rows=jnp.sum(seen > 0, dtype=jnp.int32),
         distributions=jnp.sum((seen > 0) & normalised, dtype=jnp.int32),
         choices=jnp.sum((seen > 1) & normalised, dtype=jnp.int32),
         entropy=_mean(entropy, seen > 0),
         entropy_share=_mean(share, seen > 1),
+        jacobians=jnp.sum(seen > 0, dtype=jnp.int32) * (norm_of is not None),
         jacobian_mean=_mean(jacobian, seen > 0),
         jacobian_max=jnp.max(jacobian, where=seen > 0, initial=0),
         **_value_ranges(layer),
@@ -173,7 +175,8 @@ def summary(measured: Measured, gradients: dict[str, Any]) -> dict[str, Any]:
     counts of visible entries in the BINS bins of HISTOGRAM_EDGES; `entropy`: mean over rows that
     see a key, nats; `entropy_share`: mean over rows that see two or more of entropy / ln(visible
     keys), both None for weights that do not sum to 1; `jacobian_mean`, `jacobian_max`: of the
-    Frobenius norm of the weights' Jacobian (`Weighting.jacobian_norm`) over rows that see a key;
+    Frobenius norm of the weights' Jacobian (`Weighting.jacobian_norm`) over rows that see a key, None
+    where the mixer gives none;
     `logit_grad_norm`, `query_grad_norm` ...: `gradients` by the names logit, query, key, value;
     `value_range_...` in units of V, over `channels`, of which `floored_channels` need LASER's
     floored form. None stands for what does not exist and for what is not finite; the latter are
@@ -187,10 +190,10 @@ def summary(measured: Measured, gradients: dict[str, Any]) -> dict[str, Any]:
         name: _share(histogram, edge, entries) for name, edge in SHARES.items()
     }
     record["histogram"] = histogram
-    names = ("rows", "distributions", "choices", "channels")
-    rows, distributions, choices, channels = (int(numbers[name]) for name in names)
+    names = ("jacobians", "distributions", "choices", "channels")
+    jacobians, distributions, choices, channels = (int(numbers[name]) for name in names)
     counts = {"entropy": distributions, "entropy_share": choices}
-    for name, count in {**counts, "jacobian_mean": rows, "jacobian_max": rows}.items():
+    for name, count in {**counts, "jacobian_mean": jacobians, "jacobian_max": jacobians}.items():
         record[name] = float(numbers[name]) if count else None
     for name in ("logit", *KERNELS):
         record[f"{name}_grad_norm"] = float(gradients[name]) if name in gradients else None

@@ -13,7 +13,7 @@ product rounds its two inputs to bfloat16, as a TPU does with float32 arrays unl
 There no input is rounded beforehand, and both references are one; so it is in float32, and for
 tensors that were bfloat16 when they were cached.
 
-The reference is `oracle.output`, float64, from the definition. Rows that see nothing do not count.
+The reference is `reference.output`, float64, from the definition. Rows that see nothing do not count.
 """
 
 import functools
@@ -31,9 +31,9 @@ import numpy as np
 
 from attention.files import replacing
 from attention.kernels import core
-from attention.kernels.masks import merged
+from attention.masks import Bias, Mask, merged
 from attention.mixers import laser, standard
-from attention.verification import oracle
+from attention.verification import reference
 from attention.verification.cached_tensors import Tensors
 
 Array = jax.Array
@@ -77,7 +77,7 @@ def _standard_products(query: Array, key: Array, value: Array, *, mask: Array | 
     """Our core rounds a float32 value to the queries' dtype and returns its sum in float32."""
     settings = core.CoreSettings(query.shape[-1] ** -0.5)
     narrow = query.astype(jnp.bfloat16), key.astype(jnp.bfloat16)
-    return core.weighted_sum(settings, *narrow, value, None, mask, None)
+    return core.weighted_sum(settings, *narrow, value, Bias(), mask, None)
 
 
 def _vanilla_products(query: Array, key: Array, value: Array, *, mask: Array | None) -> Array:
@@ -93,7 +93,7 @@ def _ours_products(query: Array, key: Array, value: Array, *, mask: Array | None
     return laser.log_mean_exp(
         lambda values: _standard_products(query, key, values, mask=mask),
         value,
-        merged(len(query), len(key), mask=mask, bias=None, is_causal=False),
+        merged(Mask(dense=mask), Bias(), len(query), len(key)),
         dtype=value.dtype,
         span=core.KERNEL.span,
     )
@@ -192,7 +192,7 @@ def _compiled(method: Method) -> Any:
 
 def _references(arrays: list[np.ndarray], mask: np.ndarray | None) -> dict[str, np.ndarray]:
     mixers = dict.fromkeys(row.mixer for row in METHODS)
-    return {mixer: oracle.output(mixer, *arrays, mask=mask) for mixer in mixers}
+    return {mixer: reference.output(mixer, *arrays, mask=mask) for mixer in mixers}
 
 
 def _sees(mask: np.ndarray | None) -> np.ndarray | None:

@@ -16,7 +16,7 @@ from flax import linen as nn
 from attention import registry
 from attention.hosts import probe
 from attention.kernels import core
-from attention.kernels.masks import merged
+from attention.masks import merged
 from attention.verification import diagnostics
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attention.hosts.probe import Layer
-from attention.kernels.masks import Masks
+from attention.masks import Masks
 from attention.verification import cached_tensors
 from sweeps import __main__ as command
 from sweeps.job import trainer

@@ -22,7 +22,7 @@ from flax import linen as nn
 
 from attention import inject
 from attention.hosts import probe
-from attention.kernels.masks import merged
+from attention.masks import merged
 from attention.variant import Variant
 
 Array = jax.Array

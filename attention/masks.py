@@ -1,0 +1,200 @@
+"""What a query may look at: symbolic masks and biases, and the arrays that backends make of them.
+
+Shapes: T queries, S keys, H heads. A key is hidden where the mask says so, and where the dense bias
+is at most `HIDING_BIAS`.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+Array = jax.Array
+
+# A mask written as a bias: −1e4 (BERT, GPT-NeoX; −9984 in bfloat16), −1e9 and −1e10 (T5), float16's
+# minimum −65504, −∞. The weight of such a key is exactly 0 in every dtype, but LASER must also keep
+# its value out of the shift. No bias with a meaning of its own is as low: ALiBi's steepest slope,
+# 1/2, gets there after 10,000 positions, with a weight of e^−5000.
+HIDING_BIAS = -5000.0
+
+# Compared, not traced: what jit gives back as it is.
+_STATIC = {"static": True}
+
+
+class Bias(NamedTuple):
+    """What is added to the scaled logits, float32: the sum of its parts. None adds nothing.
+
+    dense broadcasts to [..., H, T, S]; row [..., H, T] and column [..., H, S] need no T×S array.
+    """
+
+    dense: Array | None = None
+    row: Array | None = None
+    column: Array | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is added."""
+        return self.dense is None and self.row is None and self.column is None
+
+    def parts(self) -> Iterator[Array]:
+        """Yields arrays that broadcast to [..., H, T, S], whose sum is the bias."""
+        if self.dense is not None:
+            yield self.dense
+        if self.row is not None:
+            yield self.row[..., :, None]
+        if self.column is not None:
+            yield self.column[..., None, :]
+
+    def plus(self, row: Array, column: Array) -> "Bias":
+        """Returns the bias with `row` and `column` added to its own."""
+        row = row if self.row is None else self.row + row
+        column = column if self.column is None else self.column + column
+        return Bias(self.dense, row, column)
+
+    def per_head(self, times: int) -> "Bias":
+        """Returns the bias with each head's part `times` in a row."""
+        return Bias(
+            _repeated(self.dense, -3, times),
+            _repeated(self.row, -2, times),
+            _repeated(self.column, -2, times),
+        )
+
+    def whole(self) -> Array | None:
+        """Returns one array that broadcasts to [..., H, T, S], or None."""
+        parts = list(self.parts())
+        return sum(parts[1:], parts[0]) if parts else None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Mask:
+    """Which keys a query sees: the intersection of its parts, None or False where there is none.
+
+    causal: query t sees keys 0..t; strict: only keys before t. width: |t − s| < width. segments:
+    int [..., T] of queries and [..., S] of keys, equal where one sees the other. keys: bool
+    [..., S], True where all queries see the key. dense: bool, broadcasts to [..., H, T, S].
+    appended: so many keys at the end are seen by every query, whatever the other parts say.
+    """
+
+    causal: bool = dataclasses.field(default=False, metadata=_STATIC)
+    strict: bool = dataclasses.field(default=False, metadata=_STATIC)
+    width: int | None = dataclasses.field(default=None, metadata=_STATIC)
+    segments: tuple[Array, Array] | None = None
+    keys: Array | None = None
+    dense: Array | None = None
+    appended: int = dataclasses.field(default=0, metadata=_STATIC)
+
+    def __and__(self, other: "Mask") -> "Mask":
+        """Returns the intersection. Raises ValueError where both have segments."""
+        if self.segments is not None and other.segments is not None:
+            raise ValueError("both masks have segments; give one of them as a dense mask")
+        widths = [width for width in (self.width, other.width) if width is not None]
+        return Mask(
+            self.causal or other.causal,
+            self.strict or other.strict,
+            min(widths, default=None),
+            other.segments if self.segments is None else self.segments,
+            _both(self.keys, other.keys),
+            _both(self.dense, other.dense),
+            max(self.appended, other.appended),
+        )
+
+    def per_head(self, times: int) -> "Mask":
+        """Returns the mask with each head's part `times` in a row."""
+        return dataclasses.replace(self, dense=_repeated(self.dense, -3, times))
+
+    @property
+    def is_causal_alone(self) -> bool:
+        """Whether causality is all that it says."""
+        return not self.arrays and self == Mask(causal=True)
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """The arrays in it."""
+        return tuple(jax.tree.leaves((self.segments, self.keys, self.dense)))
+
+    def parts(self, queries: int, keys: int) -> Iterator[Array]:
+        """Yields bool arrays with at least the axes [H, T, S], whose intersection it is."""
+        known = keys - self.appended
+        if self.dense is not None:
+            yield self._extended(_four_axes(self.dense.astype(bool)), known)
+        if self.keys is not None:
+            yield self._extended(self.keys.astype(bool)[..., None, None, :], known)
+        if self.segments is not None:
+            of_queries, of_keys = self.segments
+            same = of_queries[..., None, :, None] == of_keys[..., None, None, :]
+            yield self._extended(same, known)
+        if not (self.causal or self.strict) and self.width is None:
+            return
+        distance = jnp.arange(queries)[:, None] - jnp.arange(known)
+        near = distance > 0 if self.strict else distance >= 0
+        if self.width is not None:
+            close = jnp.abs(distance) < self.width
+            near = near & close if self.causal or self.strict else close
+        yield self._extended(near[None], known)
+
+    def _extended(self, pairs: Array, known: int) -> Array:
+        """Returns pairs [..., S] with True for the appended keys."""
+        if not self.appended:
+            return pairs
+        pairs = jnp.broadcast_to(pairs, (*pairs.shape[:-1], known))
+        return jnp.concatenate([pairs, jnp.ones((*pairs.shape[:-1], self.appended), bool)], axis=-1)
+
+
+def _both(first: Array | None, second: Array | None) -> Array | None:
+    """Returns the intersection of two masks, either of which may be None."""
+    if first is None or second is None:
+        return second if first is None else first
+    return jnp.asarray(first).astype(bool) & jnp.asarray(second).astype(bool)
+
+
+def _repeated(array: Array | None, axis: int, times: int) -> Array | None:
+    """Returns an array with the entries of a heads' axis repeated, one that has none as it is."""
+    if array is None or array.ndim < -axis or array.shape[axis] == 1:
+        return array
+    return jnp.repeat(array, times, axis=axis)
+
+
+class Masks(NamedTuple):
+    """A mask and a hiding bias as arrays. None means that everything is seen.
+
+    pairs: bool, broadcasts to [..., H, T, S].
+    keys: bool, broadcasts to [..., S, H, 1]: some query of that batch entry and head sees it.
+    rows: bool, broadcasts to [..., T, H, 1]: the query sees something.
+    """
+
+    pairs: Array | None = None
+    keys: Array | None = None
+    rows: Array | None = None
+
+
+def merged(mask: Mask, bias: Bias, queries: int, keys: int) -> Masks:
+    """Returns what `queries` rows see of `keys` keys, the appended ones among them."""
+    parts = list(mask.parts(queries, keys))
+    if bias.dense is not None:
+        parts.insert(1 if mask.dense is not None else 0, _four_axes(~(bias.dense <= HIDING_BIAS)))
+    if not parts:
+        return Masks()
+    pairs = parts[0]
+    for part in parts[1:]:
+        pairs = pairs & part
+    return Masks(
+        pairs,
+        keys=jnp.swapaxes(jnp.any(pairs, axis=-2), -2, -1)[..., None],
+        rows=jnp.swapaxes(jnp.any(pairs, axis=-1), -2, -1)[..., None],
+    )
+
+
+def of_causality(queries: int, keys: int) -> Masks:
+    """Returns `merged` for causality alone, without a [T, S] array.
+
+    Every query sees key 0, and a key is seen by the query at its own position.
+    """
+    return Masks(keys=None if keys <= queries else (jnp.arange(keys) < queries)[:, None, None])
+
+
+def _four_axes(pairs: Array) -> Array:
+    """Returns `pairs` with at least the axes [H, T, S]."""
+    return pairs.reshape((1,) * max(0, 3 - pairs.ndim) + pairs.shape)
