@@ -22,7 +22,7 @@ from flax.core import tracers
 from attention.call import Call, Memory
 from attention.hosts import probe
 from attention.kernels.inputs import make_call, per_query_head
-from attention.masks import merged
+from attention.masks import Mask, merged
 from attention.variant import Variant
 
 Array = jax.Array
@@ -61,6 +61,30 @@ class Injection:
         parameters several layers share.
         """
         return tuple(path for path, count in self.calls.items() if count)
+
+    def function(
+        self,
+        variant: Variant,
+        rule: "LayerRule | None",
+        module: nn.Module,
+        args: Any,
+        kwargs: Any,
+        kind: Any = None,
+    ) -> Any:
+        """Returns the variant as the attention function of a module called with these arguments.
+
+        kind: its class, `AttentionFunction` unless given.
+        """
+        path = "/".join(module.path)
+        index = layer_index(variant, rule, path)
+        x, is_cross = block_input(args, kwargs)
+        memory = self.memory_of(variant, index, path)
+        return (kind or AttentionFunction)(variant, index, x, memory, is_cross)
+
+    def finish(self, module: nn.Module, function: "AttentionFunction") -> None:
+        """Records that a module has returned, which attended by `function`."""
+        self.memory = function.memory or {}
+        self.add(module, function.calls)
 
     def add(self, module: nn.Module, calls: int) -> None:
         """Records that a module has returned, after this many calls of the variant."""
@@ -145,15 +169,11 @@ def injected(variant: Variant, layer: LayerRule | None = None) -> Iterator[Injec
                 injection.add(module, 0)
             return output
         _check_host(module, variant)
-        path = "/".join(module.path)
-        index = layer_index(variant, layer, path)
-        x, is_cross = block_input(args, kwargs)
-        memory = injection.memory_of(variant, index, path)
-        replacement = _Injected(variant, module.attention_fn, index, x, is_cross, memory)
+        replacement = injection.function(variant, layer, module, args, kwargs, _Injected)
+        replacement.host = module.attention_fn
         with attending_by(module, replacement):
             output = call(*args, **kwargs)
-        injection.add(module, replacement.calls)
-        injection.memory = replacement.memory or {}
+        injection.finish(module, replacement)
         return output
 
     with nn.intercept_methods(intercept):
@@ -184,26 +204,32 @@ def attending_by(module: Any, function: Callable[..., Array]) -> Iterator[None]:
         object.__setattr__(module, "attention_fn", host)
 
 
-class _Injected:
-    """An attention function that runs the variant around the model's own.
+class AttentionFunction:
+    """A variant as one layer's `attention_fn`: with the layer's index, its input and the memory.
 
-    Its signature is flax's in full: flax passes only what it finds there.
+    x [..., T, W]: the layer's input. memory: what earlier layers left, and after the call what this
+    one leaves too. is_cross: keys and values are made of something else than x. Its signature is
+    flax's in full: flax passes only what it finds there.
     """
 
     def __init__(
         self,
-        variant: Variant,
-        host: Callable[..., Array],
+        variant: Any,
         layer: int | Array | None,
         x: Array | None,
-        is_cross: bool,
         memory: Memory | None,
+        is_cross: bool = False,
     ) -> None:
-        self.variant, self.host = variant, host
-        self.about = {"layer": layer, "x": x, "is_cross": is_cross}
+        self.variant = variant
         self.memory = memory
+        self.about = {"layer": layer, "x": x, "is_cross": is_cross}
         self.calls = 0
-        self.__signature__ = inspect.signature(nn.dot_product_attention)
+
+    def make_call(
+        self, query: Array, key: Array, value: Array, bias: Array | None, mask: Array | Mask | None
+    ) -> Call:
+        """Returns the call, checked."""
+        return make_call(query, key, value, bias=bias, mask=mask, memory=self.memory, **self.about)
 
     def __call__(
         self,
@@ -214,14 +240,41 @@ class _Injected:
         mask: Array | None = None,
         **settings: Any,
     ) -> Array:
+        """Returns the output [..., T, H, Dv]; settings as of `Variant.attend_as_flax`."""
         self.calls += 1
-        call = make_call(
-            query, key, value, bias=bias, mask=mask, memory=self.memory, **self.about
-        )
-        if self.host is not nn.dot_product_attention:
-            return self._through_host(call, {"bias": bias, "mask": mask, **settings})
+        call = self.make_call(query, key, value, bias, mask)
         output, self.memory = self.variant.attend_as_flax(call, **settings)
         return output
+
+    def prepare(self, query: Array, key: Array, value: Array, *, is_causal: bool = False) -> Call:
+        """Returns `Variant.prepare`'s call, for a model that keeps its own softmax."""
+        call = self.make_call(query, key, value, None, Mask(causal=is_causal))
+        call = self.variant.prepare(call)
+        self.memory = call.memory
+        return call
+
+    __signature__ = inspect.signature(nn.dot_product_attention)
+
+
+class _Injected(AttentionFunction):
+    """Runs the variant around the model's own attention function."""
+
+    host: Callable[..., Array] = nn.dot_product_attention
+
+    def __call__(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        bias: Array | None = None,
+        mask: Array | None = None,
+        **settings: Any,
+    ) -> Array:
+        if self.host is nn.dot_product_attention:
+            return super().__call__(query, key, value, bias, mask, **settings)
+        self.calls += 1
+        call = self.make_call(query, key, value, bias, mask)
+        return self._through_host(call, {"bias": bias, "mask": mask, **settings})
 
     def _through_host(self, call: Call, settings: dict[str, Any]) -> Array:
         """Returns the output by the model's own function, of values that the variant hands it."""
@@ -253,7 +306,7 @@ def block_input(args: Any, kwargs: Any) -> tuple[Array | None, bool]:
     """
     names = ("inputs_q", "inputs_k", "inputs_v")
     given = dict(zip(names, args, strict=False)) | kwargs
-    query = given.get("inputs_q")
+    query = given.get("inputs_q", next(iter(kwargs.values()), None))
     others = (given.get(name) for name in (*names[1:], "inputs_kv"))
     return query, any(other is not None and other is not query for other in others)
 
@@ -312,6 +365,7 @@ def _check_host(module: nn.MultiHeadDotProductAttention, variant: Variant) -> No
     if host is nn.dot_product_attention:
         return
     built = host.func if isinstance(host, functools.partial) else host
+    built = built.variant if isinstance(built, AttentionFunction) else built
     if isinstance(built, Variant):
         raise ValueError(
             f"the model was built with attention_fn={built.name!r}; inject into the plain model"

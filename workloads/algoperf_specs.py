@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from workloads.base.workload_spec import ModelSupport, WorkloadSpec
+from workloads.base.workload_spec import BOTH_WAYS, KEEPS_SOFTMAX, OWN_QUERIES, ModelSupport, WorkloadSpec
 
 PREFIX = "algoperf:"
 # Where things lie that a job must know; study keys and trial fields have these names.
@@ -35,8 +35,8 @@ def _same(ours: WorkloadSpec) -> WorkloadSpec:
         description=f"AlgoPerf's own {ours.description}",
         support=dataclasses.replace(
             _SUPPORT,
-            refused=ours.support.refused,
-            keeps_softmax=ours.name in SPEECH,  # its query scaler is a function around flax's own
+            # The Conformer's query scaler is a function around flax's own.
+            lacks=ours.support.lacks + (KEEPS_SOFTMAX,) * (ours.name in SPEECH),
         ),
         extra_paths=(DIRECTORY, TOKENIZER) if ours.name in SPEECH else (DIRECTORY,),
     )
@@ -58,7 +58,14 @@ def _wmt(
         test_target=targets[1],
         parameters=parameters,
         head_size=64,
-        support=_SUPPORT,
+        support=dataclasses.replace(
+            _SUPPORT,
+            lacks=(
+                BOTH_WAYS,
+                ("self", "attends from its decoder to its encoder, too"),
+                ("memory", "has an encoder and a decoder, which hand on nothing"),
+            ),
+        ),
         extra_paths=(DIRECTORY,),
         # 43,336 s allowed for 120,000 steps (max_allowed_runtime_sec of the workload).
         step_seconds=0.3611,
@@ -82,9 +89,8 @@ _LM = WorkloadSpec(
     head_size=128,
     support=dataclasses.replace(
         _SUPPORT,
-        refused=(("qk_norm", "normalises its queries and keys itself"),),
         # AlgoPerf 1.0's two einsums; the version before calls jax.nn's function.
-        keeps_softmax=True,
+        lacks=(*OWN_QUERIES, KEEPS_SOFTMAX),
         observable=False,  # its attention is no module that diagnostics know
     ),
     extra_paths=(DIRECTORY,),

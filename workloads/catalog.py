@@ -109,15 +109,12 @@ def check(
 def check_variant(name: str, variant: str, kernel: str = "xla") -> None:
     """Raises ValueError where a workload's model cannot have a variant, or a kernel."""
     support = get(name).support
-    if support.keeps_softmax:
-        variants_table.check_host_mean(variant, name)
-        if kernel != "xla":
-            raise ValueError(
-                f"{name} weighs the values by its own function, so kernel={kernel!r} cannot run "
-                "there; use kernel='xla', which leaves the sum to the model"
-            )
-    if reason := support.refusal(variant):
-        raise ValueError(f"{name} cannot have variant {variant!r}: {reason}")
+    if support.keeps_softmax and kernel != "xla":
+        raise ValueError(
+            f"{name} weighs the values by its own function, so kernel={kernel!r} cannot run there; "
+            "use kernel='xla', which leaves the sum to the model"
+        )
+    variants_table.check_model(variant, dict(support.lacks), name)
 
 
 def _check_options(name: str, options: Options) -> None:
@@ -136,6 +133,7 @@ def _check_options(name: str, options: Options) -> None:
             raise ValueError(
                 f"{name} has no {what} {value!r}, only {default!r}; workloads that have: {able}"
             )
+    _check_model_options(name, options)
     devices = dict(zip(MESH_AXES, options.mesh, strict=True))
     for dimension, size, axis in support.divided:
         if size % devices[axis]:
@@ -143,6 +141,23 @@ def _check_options(name: str, options: Options) -> None:
                 f"{dimension} {size} cannot be divided over mesh.{axis} = {devices[axis]}; choose "
                 f"a mesh.{axis} that divides it"
             )
+
+
+def _check_model_options(name: str, options: Options) -> None:
+    """Raises ValueError for heads or layers of a language model that do not divide."""
+    support = get(name).support
+    heads = {dimension: size for dimension, size, _ in support.divided}.get("heads", 0)
+    tensor = options.mesh[MESH_AXES.index("tensor")]
+    if options.kv_heads and (heads % options.kv_heads or options.kv_heads % tensor):
+        raise ValueError(
+            f"kv_heads={options.kv_heads}: {name} has {heads} heads, so it must divide {heads} and "
+            f"be divisible by mesh.tensor = {tensor}"
+        )
+    if options.global_every and support.layers % options.global_every:
+        raise ValueError(
+            f"global_every={options.global_every}: {name} has {support.layers} layers, so it must "
+            f"divide {support.layers}"
+        )
 
 
 def check_decoder(name: str) -> None:
@@ -157,8 +172,9 @@ def check_decoder(name: str) -> None:
 
 def paper_rows(name: str) -> tuple[str, ...]:
     """Returns the rows of the paper's table that a workload can have: eight, six for speech."""
-    support = get(name).support
-    return tuple(row for row in variants_table.PAPER_ROWS if not support.refusal(row))
+    lacks = {lack for lack, _ in get(name).support.lacks}
+    rows = variants_table.PAPER_ROWS
+    return tuple(row for row in rows if not lacks & {*variants_table.modifiers(row)})
 
 
 def data_module(name: str) -> Any:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from attention import table
-from workloads.base.workload_spec import ModelSupport, WorkloadSpec
+from workloads.base.workload_spec import BOTH_WAYS, KEEPS_SOFTMAX, OWN_QUERIES, ModelSupport, WorkloadSpec
 from workloads.speech.specs import SCALED
 
 PREFIX = "init2winit:"
@@ -34,8 +34,8 @@ CAUSAL = "causal"
 class Model:
     """One model of init2winit.
 
-    injection_point: see above; class_name: the layer's at `causal`. refused: as
-    `ModelSupport.refused`. dropout: what init2winit calls its rates, which all get a point's
+    injection_point: see above; class_name: the layer's at `causal`. lacks: as
+    `ModelSupport.lacks`. dropout: what init2winit calls its rates, which all get a point's
     `dropout_rate`. metric: by our name; an error rate is an accuracy
     (sweeps/records/init2winit_columns.py).
     """
@@ -45,7 +45,7 @@ class Model:
     batch_size: int
     injection_point: str
     class_name: str = ""
-    refused: tuple[tuple[str, str], ...] = ()
+    lacks: tuple[tuple[str, str], ...] = ()
     dropout: tuple[str, ...] = ()
     unit: str = "examples"
 
@@ -53,14 +53,20 @@ class Model:
 # Model names: init2winit/model_lib/models.py.
 MODELS: dict[str, Model] = {
     "vit": Model(
-        "Vision Transformer", "accuracy", 1024, FLAX, dropout=("dropout_rate",), unit="images"
+        "Vision Transformer",
+        "accuracy",
+        1024,
+        FLAX,
+        lacks=(BOTH_WAYS,),
+        dropout=("dropout_rate",),
+        unit="images",
     ),
     "conformer": Model(
         "Conformer",
         "wer",
         256,
         FLAX,
-        refused=(SCALED,),
+        lacks=(BOTH_WAYS, SCALED),
         dropout=("residual_dropout_rate", "input_dropout_rate"),
     ),
     "mlcommons_conformer": Model(
@@ -68,7 +74,7 @@ MODELS: dict[str, Model] = {
         "wer",
         256,
         FLAX,
-        refused=(SCALED,),
+        lacks=(BOTH_WAYS, SCALED),
         dropout=("dropout_rate", "aux_dropout_rate"),
     ),
     "transformer": Model(
@@ -84,7 +90,10 @@ MODELS: dict[str, Model] = {
         256,
         CAUSAL,
         "CausalAttn",
-        refused=(("qk_norm", "divides its queries by √D before a variant meets them"),),
+        lacks=tuple(
+            (norm, "divides its queries by √D before a variant meets them")
+            for norm in ("qk_norm", "qk_rms_norm")
+        ),
     ),
     "rope_nanodo": Model(
         "nanodo with rotary positions",
@@ -92,7 +101,7 @@ MODELS: dict[str, Model] = {
         256,
         CAUSAL,
         "Attention",
-        refused=(("qk_norm", "normalises and scales its queries before a variant meets them"),),
+        lacks=OWN_QUERIES,
     ),
 }
 _HAVE_NOT_BEEN_TRIED = (
@@ -161,8 +170,7 @@ def _spec(name: str, model: Model) -> WorkloadSpec:
         head_size=64,
         data_name="init2winit",
         support=ModelSupport(
-            refused=model.refused,
-            keeps_softmax=model.injection_point != COPIED,
+            lacks=model.lacks + (KEEPS_SOFTMAX,) * (model.injection_point != COPIED),
             options=(),
             whole_batch="init2winit's own trainer knows no microbatches",
             observable=False,

@@ -132,8 +132,6 @@ def _check_diagnostics(settings: dict[str, Any]) -> None:
             f"examples, of which they are the first; set --config.diagnostics_examples="
             f"{settings['batch_size']} or fewer"
         )
-    for variant in settings["variants"] if every else ():
-        variants_table.check_weights(variant)
 
 
 def _check_profile(settings: dict[str, Any]) -> None:

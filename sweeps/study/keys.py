@@ -12,6 +12,7 @@ from sweeps.launchers import table as launchers
 from sweeps.launchers.config_keys import PATH, Key, OneOf, Range, Role, Text, shown
 from sweeps.launchers.config_keys import check as check_keys
 from sweeps.records import layout
+from workloads.base.options import POSITIONS
 
 PROTOCOLS = ("tune_then_compare", "tune_each", "grid")
 OPTIMIZERS = ("nadamw", "nadamw_optax", "adamw", "lamb")
@@ -104,6 +105,22 @@ OWN: dict[str, Key] = {
         "Results differ by rounding alone",
         Range(0, 10**9),
         role=Role.ROUNDING,
+    ),
+    "kv_heads": Key(
+        0,
+        "of a language model: heads of keys and values, each serving as many heads of queries; 0: "
+        "as many as queries have",
+        Range(0, 65_536),
+    ),
+    "positions": Key(
+        "sinusoids",
+        "of a language model: what is added to its embeddings; with +rope and +alibi nothing is",
+        OneOf(POSITIONS),
+    ),
+    "global_every": Key(
+        0,
+        "of a language model: every so many layers one ignores +window; 0: none does",
+        Range(0, 65_536),
     ),
     "mesh.data": Key(
         0,

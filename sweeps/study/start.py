@@ -116,17 +116,16 @@ def _start(settings: dict[str, Any], variant: str, seed: int, directory: pathlib
 
 def _check_model(settings: dict[str, Any], variant: str, other: Trial, where: pathlib.Path) -> None:
     """Raises ValueError where a trial's model is another one than the study's."""
+    fields = ("param_dtype", "scan_layers", "kv_heads", "positions", "global_every")
     wanted = {
         "its model": catalog.model(settings["workload"]),
         variant: checks.variant_hyperparameters(variant, settings),
-        "param_dtype": settings["param_dtype"],
-        "scan_layers": settings["scan_layers"],
+        **{field: settings[field] for field in fields},
     }
     trained = {
         "its model": catalog.model(other.workload),
         variant: other.variant_hyperparameters,
-        "param_dtype": other.param_dtype,
-        "scan_layers": other.scan_layers,
+        **{field: getattr(other, field) for field in fields},
     }
     for name, value in wanted.items():
         if trained[name] != value:

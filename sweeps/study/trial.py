@@ -17,7 +17,14 @@ SCHEMA = 2
 # Where the trial stands in a study, and the id's own rule.
 _PLACE = ("study", "stage", "point", "schema")
 # Values that ids leave out: fields that came later than schema 2, as trials had them before.
-_OMITTED = {"matmul_precision": "default", "start": "", "init2winit_config": ""}
+_OMITTED = {
+    "matmul_precision": "default",
+    "start": "",
+    "init2winit_config": "",
+    "kv_heads": 0,
+    "positions": "sinusoids",
+    "global_every": 0,
+}
 
 
 class Task(Protocol):
@@ -70,6 +77,9 @@ class Trial:
     mesh: tuple[int, int, int]
     targets: dict[str, Any]
     loss_chunk_tokens: int = 0
+    kv_heads: int = 0
+    positions: str = "sinusoids"
+    global_every: int = 0
     microbatches: int = 1
     diagnostics: int = 0
     diagnostics_examples: int = 8

@@ -22,6 +22,7 @@ from flax import linen as nn
 
 from attention import inject
 from attention.hosts import probe
+from attention.kernels.inputs import per_query_head
 from attention.masks import merged
 from attention.variant import Variant
 
@@ -36,7 +37,7 @@ _FORMS = (["dot_product_attention"], [_LOGITS, _MEAN])
 
 @contextlib.contextmanager
 def injected(
-    variant: Variant, depth: inject.DepthRule, class_name: str = CLASS_NAME
+    variant: Variant, layer: inject.LayerRule, class_name: str = CLASS_NAME
 ) -> Iterator[inject.Injection]:
     """Puts `variant` into every layer of that class called inside; as `attention.inject.injected`.
 
@@ -48,12 +49,12 @@ def injected(
     if probe.is_on():
         raise ValueError("this layer's attention cannot be observed; leave diagnostics off")
 
-    def run(module: nn.Module, index: int | Array | None, call: Callable[[], Any]) -> Any:
-        with _attending(module, variant, index):
-            return call(), 1
+    def run(module: nn.Module, function: inject.AttentionFunction, call: Callable[[], Any]) -> Any:
+        with _attending(module, function):
+            return call()
 
     with injected_layers(
-        variant, depth, lambda module: type(module).__name__ == class_name, run, class_name
+        variant, layer, lambda module: type(module).__name__ == class_name, run, class_name
     ) as injection:
         yield injection
 
@@ -61,13 +62,13 @@ def injected(
 @contextlib.contextmanager
 def injected_layers(
     variant: Variant,
-    depth: inject.DepthRule,
+    layer: inject.LayerRule,
     is_layer: Callable[[Any], bool],
-    run: Callable[[Any, int | Array | None, Callable[[], Any]], tuple[Any, int]],
+    run: Callable[[Any, inject.AttentionFunction, Callable[[], Any]], Any],
     name: str,
 ) -> Iterator[inject.Injection]:
-    """Runs every call of a layer inside by `run`, which gets the layer, its index where the variant
-    needs one, and the call; it returns the output and how often the variant was called.
+    """Runs every call of a layer inside by `run`, which gets the layer, the variant as the layer's
+    attention function, and the call; it returns the output.
 
     name: of the layers' class. Raises RuntimeError on a clean exit where no layer was called.
     """
@@ -79,9 +80,9 @@ def injected_layers(
         module = context.module
         if context.method_name != "__call__" or not is_layer(module):
             return call(*args, **kwargs)
-        index = depth("/".join(module.path)) if variant.needs_depth else None
-        output, calls = run(module, index, functools.partial(call, *args, **kwargs))
-        injection.add(module, calls)
+        function = injection.function(variant, layer, module, args, kwargs)
+        output = run(module, function, functools.partial(call, *args, **kwargs))
+        injection.finish(module, function)
         return output
 
     with nn.intercept_methods(intercept):
@@ -107,9 +108,9 @@ def check_layers(variant: Variant, ran: tuple[str, ...], expected: int, model: s
 
 
 @contextlib.contextmanager
-def _attending(module: nn.Module, variant: Variant, depth: int | Array | None) -> Iterator[None]:
+def _attending(module: nn.Module, function: inject.AttentionFunction) -> Iterator[None]:
     """Has the layer's own file call the variant. Raises RuntimeError where it did not, once."""
-    layer = _Layer(module, variant, depth)
+    layer = _Layer(module, function)
     home = importlib.import_module(type(module).__module__)
     nn_module = Substitute(jax.nn, dot_product_attention=layer.dot_product_attention)
     names: dict[str, Any] = {
@@ -124,6 +125,7 @@ def _attending(module: nn.Module, variant: Variant, depth: int | Array | None) -
             "by jax.nn.dot_product_attention nor by the two einsums of AlgoPerf 1.0, once each "
             f"(it called {layer.calls or 'none of them'}). Supported versions: docs/algoperf.md"
         )
+    function.calls = 1
 
 
 class Substitute(types.ModuleType):
@@ -141,10 +143,10 @@ class Substitute(types.ModuleType):
 class _Layer:
     """What one call of one layer asks for; `calls` names it, in order."""
 
-    def __init__(self, module: nn.Module, variant: Variant, depth: int | Array | None) -> None:
-        self.scope, self.variant, self.depth = module.scope, variant, depth
+    def __init__(self, module: nn.Module, function: inject.AttentionFunction) -> None:
+        self.scope, self.function = module.scope, function
         self.calls: list[str] = []
-        self.head_size = 0
+        self.prepared: Any = None
 
     def dot_product_attention(
         self, query: Array, key: Array, value: Array, **settings: Any
@@ -153,17 +155,19 @@ class _Layer:
         self.calls.append("dot_product_attention")
         # It chooses among backends that compute the same; ours is the variant's `kernel`.
         settings.pop("implementation", None)
-        attend = _InScope(self.variant, parent=self.scope)
-        return attend(query, key, value, depth=self.depth, **settings)
+        return _InScope(self.function, parent=self.scope)(query, key, value, **settings)
 
     def einsum(self, subscripts: Any, *operands: Any, **settings: Any) -> Array:
         """jnp's, but for the two of attention: logits of other queries, a mean of other values."""
         if subscripts in (_LOGITS, _MEAN):
             self.calls.append(subscripts)
         if subscripts == _LOGITS:
-            query, key = _InScope(self.variant.prepare, parent=self.scope)(*operands)
-            self.head_size = query.shape[-1]
-            return jnp.einsum(subscripts, query, key, **settings)
+            query, key = operands
+            # The values come with the second call, where modifiers of them act.
+            prepare = functools.partial(self.function.prepare, is_causal=True)
+            self.prepared = _InScope(prepare, parent=self.scope)(query, key, key)
+            key = per_query_head(self.prepared.query, self.prepared.key)
+            return jnp.einsum(subscripts, self.prepared.query, key, **settings)
         if subscripts != _MEAN:
             return jnp.einsum(subscripts, *operands, **settings)
         weights, value = operands
@@ -172,16 +176,10 @@ class _Layer:
             return jnp.einsum(subscripts, weights, values, **settings)
 
         # The layer is causal, by its name: its mask is in the weights already.
-        masks = merged(weights.shape[-2], value.shape[-3], mask=None, bias=None, is_causal=True)
-        mix = _InScope(self.variant.through_host, parent=self.scope)
-        return mix(
-            mean,
-            value,
-            masks=masks,
-            head_size=self.head_size,
-            depth=self.depth,
-            sums_to_one=True,
-        )
+        call = self.prepared._replace(value=value)
+        masks = merged(call.mask, call.bias, weights.shape[-2], value.shape[-3])
+        mix = _InScope(self.function.variant.through_host, parent=self.scope)
+        return mix(mean, call, masks=masks, sums_to_one=True)
 
 
 class _InScope(nn.Module):

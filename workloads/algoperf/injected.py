@@ -44,7 +44,7 @@ def with_variant(workload: Any, name: str, variant: Variant) -> Any:
     }
     base = type(workload)
     for method, context in contexts.items():
-        entered = functools.partial(context, variant, depth=point.depth)
+        entered = functools.partial(context, variant, layer=point.layer)
         members[method] = _entering(getattr(base, method), entered, variant, point.layers)
     workload.__class__ = tiny_sizes.subclass(base, members)
     return workload
@@ -72,7 +72,7 @@ def _entering(
 
 
 @contextlib.contextmanager
-def _injected_while_tracing(variant: Variant, depth: inject.DepthRule) -> Iterator[None]:
+def _injected_while_tracing(variant: Variant, layer: inject.LayerRule) -> Iterator[None]:
     """Enters `injected` around each call of a whole model, of which there may be none.
 
     A jitted method calls the model only while it is traced; `injected` would take the calls after
@@ -90,7 +90,7 @@ def _injected_while_tracing(variant: Variant, depth: inject.DepthRule) -> Iterat
             return call(*args, **kwargs)
         inside = True
         try:
-            with inject.injected(variant, depth=depth):
+            with inject.injected(variant, layer=layer):
                 return call(*args, **kwargs)
         finally:
             inside = False

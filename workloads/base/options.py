@@ -1,4 +1,5 @@
-"""How a workload's model is computed: precision, layer loop, and its place on the devices.
+"""How a workload's model is computed: precision, layer loop, its place on the devices, and what a
+language model's attention is given.
 
 All of it is compiled in, and but for remat, mesh and loss_chunk_tokens, by which results differ in
 rounding alone, part of a trial's identity. Standard library only.
@@ -7,6 +8,7 @@ rounding alone, part of a trial's identity. Standard library only.
 import dataclasses
 
 DTYPES = ("float32", "bfloat16")
+POSITIONS = ("sinusoids", "none")
 MESH_AXES = ("data", "fsdp", "tensor")
 # The name below which scan_layers keeps the parameters of all layers, stacked along axis 0.
 STACKED = "layers"
@@ -21,9 +23,12 @@ class Options:
     stacked parameters. remat: activations of a block are
     computed again in the backward pass instead of kept. mesh: devices along the axes
     (data, fsdp, tensor); data 0 is all that the other two leave. loss_chunk_tokens: so many of a
-    device's tokens at a time have logits; 0: all.
+    device's tokens at a time have logits; 0: all. kv_heads: heads of keys and values, each serving
+    as many heads of queries; 0: as many as queries have. positions: what is added to the embeddings
+    ('none' with +rope and +alibi anyway). global_every: every so many layers one ignores +window;
+    0: none does.
 
-    Raises ValueError for a dtype that does not exist. Ranges of numbers are those of a study's keys
+    Raises ValueError for a dtype or positions that do not exist. Ranges of numbers are those of a study's keys
     (sweeps/study/keys.py).
     """
 
@@ -33,10 +38,15 @@ class Options:
     remat: bool = False
     mesh: tuple[int, int, int] = (0, 1, 1)
     loss_chunk_tokens: int = 0
+    kv_heads: int = 0
+    positions: str = "sinusoids"
+    global_every: int = 0
 
     def __post_init__(self) -> None:
         for name in ("compute_dtype", "param_dtype"):
             _check_dtype(name, getattr(self, name))
+        if self.positions not in POSITIONS:
+            raise ValueError(f"positions={self.positions!r}: give {' or '.join(POSITIONS)}")
 
 
 def mesh_shape(sizes: tuple[int, int, int], devices: int) -> tuple[int, int, int]:

@@ -6,38 +6,45 @@ from attention import table
 from workloads.base import errors
 
 
+# Of models whose tokens see those on both sides.
+BOTH_WAYS = ("causal", "attends to both sides")
+# Of models whose queries and keys are rotated and normalised before a variant meets them.
+OWN_QUERIES = (
+    ("rope", "rotates its queries and keys itself"),
+    ("qk_norm", "normalises its queries and keys itself"),
+    ("qk_rms_norm", "normalises its queries and keys itself"),
+)
+KEEPS_SOFTMAX = ("inside", "weighs the values by a function of its own")
+
+
 @dataclasses.dataclass(frozen=True)
 class ModelSupport:
     """What a model can take of a study: one row per model, checked by `workloads.catalog.check`.
 
-    refused: modifiers that no variant may have there, each with the reason: (modifier, reason).
-    keeps_softmax: whether the model weighs the values by a function of its own, which variants can
-    only wrap (`Variant.through_host`): no other kernel runs there, and not every mixer.
+    lacks: (what, why it): names of `attention.table.MODEL_NEEDS`, mixers or modifiers that it cannot
+    serve. A model with KEEPS_SOFTMAX runs variants around its own function
+    (`Variant.through_host`), and no other kernel.
     options: the fields of `workloads.base.options.Options` that may differ from their defaults;
     without `mesh` in it, every device holds all parameters.
-    divided: (name, size, mesh axis) of the dimensions that the devices of an axis share.
+    divided: (name, size, mesh axis) of the dimensions that the devices of an axis share. layers: of
+    a language model.
     whole_batch: why microbatches would change what is computed; '' where they do not.
     decoder: whether the model gives the next token of a text: what downstream suites ask.
     observable: whether diagnostics can look into its attention.
     """
 
-    refused: tuple[tuple[str, str], ...] = ()
-    keeps_softmax: bool = False
+    lacks: tuple[tuple[str, str], ...] = ()
     options: tuple[str, ...] = ("compute_dtype",)
     divided: tuple[tuple[str, int, str], ...] = ()
+    layers: int = 0
     whole_batch: str = ""
     decoder: bool = False
     observable: bool = True
 
-    def refusal(self, variant: str) -> str:
-        """Returns why the model can have no such variant, by its modifiers; '' where it can."""
-        modifiers = variant.split("+")[1:]
-        reasons = (
-            f"its model {reason}; drop +{modifier}"
-            for modifier, reason in self.refused
-            if modifier in modifiers
-        )
-        return next(reasons, "")
+    @property
+    def keeps_softmax(self) -> bool:
+        """Whether the model weighs the values by a function of its own."""
+        return KEEPS_SOFTMAX in self.lacks
 
 
 @dataclasses.dataclass(frozen=True)

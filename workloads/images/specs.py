@@ -5,7 +5,11 @@ Targets and step hint: algoperf/workloads/imagenet_vit/{workload.py,imagenet_jax
 
 from typing import Any
 
-from workloads.base.workload_spec import WorkloadSpec
+from workloads.base.workload_spec import BOTH_WAYS, ModelSupport, WorkloadSpec
+
+
+_VIT = ModelSupport(lacks=(BOTH_WAYS,))
+_MAP = ModelSupport(lacks=(BOTH_WAYS, ("self", "pools its tokens by attention from a probe")))
 
 
 def _vit_flops(parameters: int, patches: int, layers: int, width: int) -> dict[str, Any]:
@@ -36,6 +40,7 @@ def _imagenet(
         test_target=targets[1],
         parameters=parameters,
         head_size=64,
+        support=_MAP if name.endswith("_map") else _VIT,
         unit="images",
         train_examples=1_281_167,
         **_vit_flops(parameters, patches=(224 // 16) ** 2, layers=12, width=384),
@@ -65,6 +70,7 @@ def _fashion(
         test_target=0.88,
         parameters=parameters,
         head_size=16,
+        support=_VIT,
         unit="images",
         train_examples=55_000,
         **_vit_flops(parameters, patches=patches, layers=2, width=64),
@@ -94,6 +100,7 @@ SPECS: tuple[WorkloadSpec, ...] = (
         test_target=0.95,
         parameters=75_018,
         head_size=16,
+        support=_VIT,
         unit="images",
         train_examples=997,
         **_vit_flops(75_018, patches=(32 // 4) ** 2, layers=2, width=64),

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from attention.call import Memory
+from attention.inject import AttentionFunction
 from workloads.base.dropout import Dropout
 
 Array = jax.Array
@@ -55,11 +57,6 @@ class MlpBlock(nn.Module):
         return nn.Dense(inputs.shape[-1], **settings)(hidden)
 
 
-def _attention_fn(variant: Any, depth: int) -> Any:
-    """Returns what flax's module calls: the variant in the layer `depth`, from 0."""
-    return nn.dot_product_attention if variant is None else functools.partial(variant, depth=depth)
-
-
 class EncoderBlock(nn.Module):
     """Self-attention and MLP with residuals; layer norm before them, or after (`post_norm`)."""
 
@@ -72,16 +69,11 @@ class EncoderBlock(nn.Module):
     dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, inputs: Array, dropout_rate: Rate, deterministic: bool) -> Array:
+    def __call__(
+        self, inputs: Array, memory: Memory, dropout_rate: Rate, deterministic: bool
+    ) -> tuple[Array, Memory]:
+        """Returns tokens [B, T, W] and what attention leaves for later layers."""
         # Names are given, not counted, so that both norm positions share AlgoPerf's tree.
-        attention = nn.MultiHeadDotProductAttention(
-            num_heads=self.num_heads,
-            kernel_init=nn.initializers.xavier_uniform(),
-            deterministic=deterministic,
-            dtype=self.dtype,
-            attention_fn=_attention_fn(self.variant, self.depth),
-            name="MultiHeadDotProductAttention_1",
-        )
         mlp = MlpBlock(self.mlp_dim, self.use_glu, self.dtype, name="MlpBlock_3")
         attention_norm = nn.LayerNorm(dtype=self.dtype, name="LayerNorm_0")
         mlp_norm = nn.LayerNorm(dtype=self.dtype, name="LayerNorm_2")
@@ -89,11 +81,23 @@ class EncoderBlock(nn.Module):
         def drop(branch: Array) -> Array:
             return Dropout()(branch, dropout_rate, deterministic)
 
+        tokens = inputs if self.post_norm else attention_norm(inputs)
+        function = AttentionFunction(self.variant, self.depth, tokens, memory)
+        attention = nn.MultiHeadDotProductAttention(
+            num_heads=self.num_heads,
+            kernel_init=nn.initializers.xavier_uniform(),
+            deterministic=deterministic,
+            dtype=self.dtype,
+            attention_fn=nn.dot_product_attention if self.variant is None else function,
+            name="MultiHeadDotProductAttention_1",
+        )
         if self.post_norm:
-            hidden = attention_norm(inputs + drop(attention(inputs)))
-            return mlp_norm(hidden + drop(mlp(hidden, dropout_rate, deterministic)))
-        hidden = inputs + drop(attention(attention_norm(inputs)))
-        return hidden + drop(mlp(mlp_norm(hidden), dropout_rate, deterministic))
+            hidden = attention_norm(inputs + drop(attention(tokens)))
+            hidden = mlp_norm(hidden + drop(mlp(hidden, dropout_rate, deterministic)))
+        else:
+            hidden = inputs + drop(attention(tokens))
+            hidden = hidden + drop(mlp(mlp_norm(hidden), dropout_rate, deterministic))
+        return hidden, function.memory
 
 
 class Encoder(nn.Module):
@@ -106,10 +110,11 @@ class Encoder(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: Array, dropout_rate: Rate, deterministic: bool) -> Array:
-        hidden = inputs
+        hidden: Array = inputs
+        memory: Memory = {}
         for layer in range(self.depth):
             block = self.block(depth=layer, name=f"encoderblock_{layer}")
-            hidden = block(hidden, dropout_rate, deterministic)
+            hidden, memory = block(hidden, memory, dropout_rate, deterministic)
         if self.post_norm:
             return hidden
         return nn.LayerNorm(dtype=self.dtype, name="encoder_layernorm")(hidden)
@@ -131,12 +136,14 @@ class MAPHead(nn.Module):
     def __call__(self, tokens: Array) -> Array:
         batch, _, width = tokens.shape
         probe = self.param("probe", nn.initializers.xavier_uniform(), (1, 1, width), jnp.float32)
+        probes = jnp.tile(probe, [batch, 1, 1])
+        function = AttentionFunction(self.variant, self.depth, probes, {}, is_cross=True)
         pooled = nn.MultiHeadDotProductAttention(
             num_heads=self.num_heads,
             kernel_init=nn.initializers.xavier_uniform(),
             dtype=self.dtype,
-            attention_fn=_attention_fn(self.variant, self.depth),
-        )(jnp.tile(probe, [batch, 1, 1]), tokens)
+            attention_fn=nn.dot_product_attention if self.variant is None else function,
+        )(probes, tokens)
         hidden = nn.LayerNorm(dtype=self.dtype)(pooled)
         # AlgoPerf's pooling MLP never drops: its `train` argument means deterministic.
         mlp = MlpBlock(self.mlp_dim, dtype=self.dtype)

@@ -94,7 +94,7 @@ def model_class(
     def build_flax_module(self: Any) -> Any:
         layers = next((self.hps[key] for key in _LAYERS if key in self.hps), 0)
         pooling = self.hps.get("pool_type") == "map"
-        depth = functools.partial(_layer_index, layers=layers)
+        layer = functools.partial(_layer_index, layers=layers)
         made = variant(self.hps)
 
         def check(ran: tuple[str, ...]) -> None:
@@ -102,7 +102,7 @@ def model_class(
             causal_attention.check_layers(made, ran, expected, f"init2winit's {name}")
             record(len(ran))
 
-        inside = functools.partial(enter, made, depth)
+        inside = functools.partial(enter, made, layer)
         return injected_module(model.build_flax_module(self), inside, check)
 
     members = {"build_flax_module": build_flax_module, "__doc__": f"{model.__name__}, injected"}
@@ -169,5 +169,5 @@ def _layer_index(path: str, layers: int) -> int:
         return layers
     match = re.search(r"blocks?_(\d+)", path, re.IGNORECASE)
     if match is None:
-        raise ValueError(f"no layer number in {path!r}; differential attention needs one")
+        raise ValueError(f"no layer number in {path!r}; the variant needs one")
     return int(match[1])

@@ -21,7 +21,7 @@ _FILE, _CLASS = "init2winit.model_lib.attention", "MultiHeadDotProductAttention"
 
 
 @contextlib.contextmanager
-def injected(variant: Variant, depth: inject.DepthRule) -> Iterator[inject.Injection]:
+def injected(variant: Variant, layer: inject.LayerRule) -> Iterator[inject.Injection]:
     """Puts `variant` into every attention module of init2winit called inside; as
     `attention.inject.injected`.
 
@@ -30,14 +30,13 @@ def injected(variant: Variant, depth: inject.DepthRule) -> Iterator[inject.Injec
     a clean exit where no such module was called, or one did not call its attention function.
     """
 
-    def run(module: Any, index: int | Array | None, call: Callable[[], Any]) -> tuple[Any, int]:
+    def run(module: Any, function: inject.AttentionFunction, call: Callable[[], Any]) -> Any:
         _check(module, variant)
-        function = _AttentionFunction(variant, index)
-        with inject.attending_by(module, function):
-            return call(), function.calls
+        with inject.attending_by(module, _AttentionFunction(function)):
+            return call()
 
     with causal_attention.injected_layers(
-        variant, depth, _is_attention, run, f"{_FILE}.{_CLASS}"
+        variant, layer, _is_attention, run, f"{_FILE}.{_CLASS}"
     ) as injection:
         yield injection
     injection.check(variant)
@@ -52,11 +51,7 @@ def _is_attention(module: Any) -> bool:
 
 
 def _check(module: Any, variant: Variant) -> None:
-    if module.normalize_attention and "qk_norm" in variant.modifiers:
-        raise ValueError(
-            f"the model normalises queries and keys itself (normalize_attention=True), so "
-            f"{variant.name!r} would do it twice; drop +qk_norm or the model's setting"
-        )
+    inject.check_normalised(module.normalize_attention, variant)
     function = module.attention_fn
     if getattr(function, "__module__", "") != _FILE:
         raise ValueError(
@@ -67,11 +62,9 @@ def _check(module: Any, variant: Variant) -> None:
 
 @dataclasses.dataclass
 class _AttentionFunction:
-    """A variant, called as init2winit's module calls its attention function; counts the calls."""
+    """A variant, called as init2winit's module calls its attention function."""
 
-    variant: Variant
-    depth: int | Array | None
-    calls: int = 0
+    function: inject.AttentionFunction
 
     def __call__(
         self,
@@ -83,13 +76,11 @@ class _AttentionFunction:
         attn_temp: float = 1.0,
         **settings: Any,
     ) -> Array:
-        self.calls += 1
-        return self.variant(
+        return self.function(
             query,
             key,
             value,
             mask=None if mask is None else mask.astype(bool),
             scale=attn_temp * query.shape[-1] ** -0.5,
-            depth=self.depth,
             **settings,
         )

@@ -8,7 +8,6 @@ beyond the end.
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,6 +15,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from attention import table as variants_table
+from attention.call import Memory
+from attention.inject import AttentionFunction
 from attention.modifiers.per_dim_temp import INVERSE_SOFTPLUS_OF_ZERO
 from workloads.base.dropout import Dropout
 from workloads.speech import spectrogram
@@ -81,17 +82,19 @@ class QueryScaler(nn.Module):
         return query * factor.astype(query.dtype)
 
 
-def query_scaled_attention(variant: Any, depth: int, temperature: float) -> Callable[..., Array]:
-    """Returns attention of a query with a learned scale per dimension, times `temperature`.
+class QueryScaledAttention(AttentionFunction):
+    """Attention of a query with a learned scale per dimension, times `temperature`.
 
-    It is a function of flax's signature, for nn.MultiHeadDotProductAttention, among whose
-    parameters the scale lies: [B, T, H, D] from query [B, T, H, D], key and value [B, S, H, D].
-    The scale comes behind what the variant does to the query (`qk_norm`), the temperature behind
-    its output; `depth` is the layer's index from 0. Without a variant it is AlgoPerf's own
-    function.
+    A function of flax's signature, for nn.MultiHeadDotProductAttention, among whose parameters the
+    scale lies: [B, T, H, D] from query [B, T, H, D], key and value [B, S, H, D]. The scale comes
+    behind what the variant does to the query (`qk_norm`), the temperature behind its output.
+    Without a variant it is AlgoPerf's own function.
     """
 
-    def attend(
+    temperature: float = 1.0
+
+    def __call__(
+        self,
         query: Array,
         key: Array,
         value: Array,
@@ -99,24 +102,23 @@ def query_scaled_attention(variant: Any, depth: int, temperature: float) -> Call
         mask: Array | None = None,
         dtype: Any = None,
         precision: Any = None,
-        temperature: float = temperature,
+        **dropout: Any,
     ) -> Array:
+        del dropout
         settings: dict[str, Any] = {"bias": bias, "mask": mask, "precision": precision}
         settings |= {"dtype": dtype, "deterministic": True}
-        if variant is None:
+        if self.variant is None:
             output = nn.dot_product_attention(QueryScaler()(query), key, value, **settings)
-        else:
-            layer = {"depth": depth, "scale_query": QueryScaler()}
-            if mask is not None and variants_table.KERNELS[variant.kernel].key_masks_only:
-                # Frames that may not look give 0 by our core; these kernels mask keys alone.
-                rows = jnp.swapaxes(jnp.any(mask, axis=-1, keepdims=True), -3, -2)
-                settings["mask"] = jnp.any(mask, axis=-2, keepdims=True)
-                output = jnp.where(rows, variant(query, key, value, **layer, **settings), 0)
-            else:
-                output = variant(query, key, value, **layer, **settings)
-        return output * temperature
-
-    return attend
+            return output * self.temperature
+        offers = variants_table.KERNELS[self.variant.kernel].offers
+        rows = None
+        if mask is not None and "mask_by_query" not in offers:
+            # Frames that may not look give 0 by our core; these kernels mask keys alone.
+            rows = jnp.swapaxes(jnp.any(mask, axis=-1, keepdims=True), -3, -2)
+            settings["mask"] = jnp.any(mask, axis=-2, keepdims=True)
+        output = super().__call__(query, key, value, scale_query=QueryScaler(), **settings)
+        output = output if rows is None else jnp.where(rows, output, 0)
+        return output * self.temperature
 
 
 class MultiHeadedSelfAttention(nn.Module):
@@ -127,10 +129,23 @@ class MultiHeadedSelfAttention(nn.Module):
     depth: int
 
     @nn.compact
-    def __call__(self, inputs: Array, paddings: Array, dropout_rate: Rate, train: bool) -> Array:
-        """Returns [B, T, C] for inputs [B, T, C]; padded frames neither look nor are seen."""
+    def __call__(
+        self,
+        inputs: Array,
+        memory: Memory,
+        paddings: Array,
+        dropout_rate: Rate,
+        train: bool,
+    ) -> tuple[Array, Memory]:
+        """Returns [B, T, C] for inputs [B, T, C], and what attention leaves for later layers.
+
+        Padded frames neither look nor are seen.
+        """
         config = self.config
         valid = paddings == 0
+        frames = LayerNorm(config.dtype)(inputs)
+        function = QueryScaledAttention(self.variant, self.depth, frames, memory)
+        function.temperature = config.attention_temperature
         hidden = nn.MultiHeadDotProductAttention(
             num_heads=config.num_heads,
             qkv_features=config.encoder_dim,
@@ -139,11 +154,9 @@ class MultiHeadedSelfAttention(nn.Module):
             broadcast_dropout=False,
             dropout_rate=0.0,
             deterministic=True,
-            attention_fn=query_scaled_attention(
-                self.variant, self.depth, config.attention_temperature
-            ),
-        )(LayerNorm(config.dtype)(inputs), mask=nn.make_attention_mask(valid, valid, dtype=bool))
-        return Dropout()(hidden, dropout_rate, not train)
+            attention_fn=function,
+        )(frames, mask=nn.make_attention_mask(valid, valid, dtype=bool))
+        return Dropout()(hidden, dropout_rate, not train), function.memory
 
 
 class DepthwiseConv(nn.Module):
@@ -204,21 +217,24 @@ class ConformerBlock(nn.Module):
     def __call__(
         self,
         inputs: Array,
+        memory: Memory,
         paddings: Array,
         dropout_rate: Rate,
         train: bool,
         batch_norm: tuple[bool, bool],
-    ) -> Array:
-        """Returns [B, T, C] for inputs [B, T, C]; `batch_norm` as in `Conformer`."""
+    ) -> tuple[Array, Memory]:
+        """Returns [B, T, C] for inputs [B, T, C], and the memory; `batch_norm` as in `Conformer`."""
         config = self.config
         valid = (1 - paddings[..., None]).astype(config.dtype)
         hidden = inputs + 0.5 * FeedForwardModule(config)(inputs, valid, dropout_rate, train)
         attention = MultiHeadedSelfAttention(config, self.variant, self.depth)
-        hidden = hidden + attention(hidden, paddings, dropout_rate, train)
+        branch, memory = attention(hidden, memory, paddings, dropout_rate, train)
+        hidden = hidden + branch
         convolution = ConvolutionBlock(config)
         hidden = hidden + convolution(hidden, paddings, dropout_rate, train, batch_norm)
         hidden = hidden + 0.5 * FeedForwardModule(config)(hidden, valid, dropout_rate, train)
-        return LayerNorm(config.dtype)(hidden) if config.use_post_layer_norm else hidden
+        hidden = LayerNorm(config.dtype)(hidden) if config.use_post_layer_norm else hidden
+        return hidden, memory
 
 
 class Conformer(nn.Module):
@@ -258,9 +274,12 @@ class Conformer(nn.Module):
             config.encoder_dim, config.subsampling_channels or config.encoder_dim, config.dtype
         )
         hidden, paddings = subsample(hidden, paddings, dropout_rate, train)
+        memory: Memory = {}
         for depth in range(config.num_layers):
             block = ConformerBlock(config, self.variant, depth)
-            hidden = block(hidden, paddings, dropout_rate, train, (update, running))
+            hidden, memory = block(
+                hidden, memory, paddings, dropout_rate, train, (update, running)
+            )
         hidden = LayerNorm(config.dtype)(hidden)
         logits = _Dense(config.vocab_size, dtype=config.dtype)(hidden)
         return logits.astype(jnp.float32), paddings

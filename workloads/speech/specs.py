@@ -8,11 +8,11 @@ librispeech_jax/workload.py}. AlgoPerf's Conformer scales its queries per dimens
 import math
 from typing import Any
 
-from workloads.base.workload_spec import ModelSupport, WorkloadSpec
+from workloads.base.workload_spec import BOTH_WAYS, ModelSupport, WorkloadSpec
 
 SCALED = ("per_dim_temp", "scales its queries per dimension itself")
 _CONFORMER = ModelSupport(
-    refused=(SCALED,),
+    lacks=(BOTH_WAYS, SCALED),
     whole_batch="its BatchNorm takes its statistics over a batch, and would over a part of it",
 )
 

@@ -5,7 +5,7 @@ All else is counted by formula, in bytes and FLOP; what a compiler makes of it i
 `sweeps/monitoring/calibration.py`. A group of devices works on b sequences of L tokens at a time
 (`microbatches` times a step), of which 'tensor' shares the heads (t of them); a is the size of
 compute_dtype, W width, M mlp_width, H heads, D head size, V vocabulary, N layers, p predicted
-positions. Differential attention (needs_depth) has 2·D a head and two weights each.
+positions. Differential attention has 2·D a head and two weights each.
 
 Memory:
 
@@ -39,6 +39,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 
+from attention import table
 from workloads.base import sharding
 from workloads.base.options import MESH_AXES, Options, check_batch, mesh_shape
 from workloads.text import finetuning_specs, language_models, transformer
@@ -76,10 +77,10 @@ def per_device(
     narrow, tensor = jnp.dtype(options.compute_dtype).itemsize, mesh.shape["tensor"]
     tokens = batch_size // groups * size.context
     at_once = tokens // microbatches
-    differential = 2 if getattr(variant, "needs_depth", False) else 1
+    wider = 1 if variant is None else table.value_size(variant.name, 1)
     heads = size.heads * size.head_size
-    per_token = narrow * (8 * size.width + (8 * differential * heads + 4 * size.mlp_width) / tensor)
-    scores = 4 * differential * size.heads * size.context / tensor if keeps_scores else 0
+    per_token = narrow * (8 * size.width + (8 * wider * heads + 4 * size.mlp_width) / tensor)
+    scores = 4 * wider * size.heads * size.context / tensor if keeps_scores else 0
     is_bert = "bert" in name
     share = language_models.num_positions(size.context) / size.context if is_bert else 1
     chunk = options.loss_chunk_tokens
@@ -88,8 +89,8 @@ def per_device(
     embedding = size.vocabulary * size.width / tensor
     fsdp = mesh.shape["fsdp"] > 1
     passes = 8 if options.remat else 6
-    of_scores = 2 * passes * tokens * size.layers * differential * heads * size.context / tensor
-    copied = 8 * narrow * size.layers * tokens * differential * heads / tensor
+    of_scores = 2 * passes * tokens * size.layers * wider * heads * size.context / tensor
+    copied = 8 * narrow * size.layers * tokens * wider * heads / tensor
     memory = {
         "parameters": parameters,
         "moments": moments,

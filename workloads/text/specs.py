@@ -11,9 +11,12 @@ that it names.
 import dataclasses
 from typing import Any
 
-from workloads.base.workload_spec import ModelSupport, WorkloadSpec
+from workloads.base.workload_spec import BOTH_WAYS, ModelSupport, WorkloadSpec
 
-_OPTIONS = ("compute_dtype", "param_dtype", "scan_layers", "remat", "mesh", "loss_chunk_tokens")
+_OPTIONS = (
+    *("compute_dtype", "param_dtype", "scan_layers", "remat", "mesh", "loss_chunk_tokens"),
+    *("kv_heads", "positions", "global_every"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +60,9 @@ class TransformerSize:
     def support(self, decoder: bool) -> ModelSupport:
         """Returns what a Transformer of this size can take of a study."""
         return ModelSupport(
+            lacks=() if decoder else (BOTH_WAYS,),
             options=_OPTIONS,
+            layers=self.layers,
             divided=(
                 ("heads", self.heads, "tensor"),
                 ("mlp_width", self.mlp_width, "tensor"),

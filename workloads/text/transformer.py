@@ -7,7 +7,8 @@ a head size free of the width. Where it is silent, this is our choice:
   so that weight decay pulls it to 1. The totals that the paper names leave room for no bias, and
   RMSNorm is the norm without one in praxis (which the paper trained with), T5, PaLM's heirs, LLaMA.
 - Positions are not learned: sines and cosines (arXiv:1706.03762), added to the embeddings times
-  √width, as praxis does by default. Rotary ones would act on query and key, where the variants do.
+  √width, as praxis does by default. options.positions 'none' leaves them out, and so do variants
+  with positions of their own (+rope, +alibi).
 - The activation is GELU, tanh form. Dropout, where its rate is above 0, falls on the embeddings
   and on each branch before it joins the residual; attention weights are never dropped.
 - Initial values: every projection normal with variance 1/fan-in, the embedding normal with
@@ -17,7 +18,7 @@ a head size free of the width. Where it is silent, this is our choice:
 Axes: B batch, L length, W width, H heads, D head size, V vocabulary.
 """
 
-import functools
+import dataclasses
 from typing import Any
 
 import jax
@@ -26,6 +27,8 @@ from flax import linen as nn
 from jax.sharding import NamedSharding, PartitionSpec
 
 from attention import registry
+from attention.call import LayerIndex, Memory
+from attention.kernels.inputs import make_call
 from workloads.base.dropout import Dropout
 from workloads.base.options import STACKED, Options
 from workloads.base.sharding import BATCH_AXES
@@ -83,16 +86,35 @@ class SelfAttention(nn.Module):
     devices: Any = None
 
     @nn.compact
-    def __call__(self, inputs: Array, depth: int | Array) -> Array:
-        """Returns [B, L, W] for [B, L, W]; `depth`, from 0, may be traced."""
+    def __call__(
+        self, inputs: Array, index: int | Array, memory: Memory
+    ) -> tuple[Array, Memory]:
+        """Returns [B, L, W] for [B, L, W], and the memory for the next layer.
+
+        index: of the layer, from 0, may be traced.
+        """
         settings = _dense(self.options)
-        shape = (self.size.heads, self.size.head_size)
+        heads, key_heads = self.size.heads, self.options.kv_heads or self.size.heads
         query, key, value = (
-            _constrain(self.devices, nn.DenseGeneral(shape, name=name, **settings)(inputs), -2)
-            for name in ("query", "key", "value")
+            _constrain(
+                self.devices,
+                nn.DenseGeneral((count, self.size.head_size), name=name, **settings)(inputs),
+                -2,
+            )
+            for name, count in (("query", heads), ("key", key_heads), ("value", key_heads))
         )
-        heads = self.variant(query, key, value, is_causal=self.is_causal, depth=depth)
-        return nn.DenseGeneral(self.size.width, axis=(-2, -1), name="out", **settings)(heads)
+        call = make_call(
+            query,
+            key,
+            value,
+            x=inputs,
+            layer=LayerIndex(index, self.size.layers),
+            memory=memory,
+            is_causal=self.is_causal,
+        )
+        output, memory = self.variant.attend(call)
+        out = nn.DenseGeneral(self.size.width, axis=(-2, -1), name="out", **settings)
+        return out(output), memory
 
 
 class Mlp(nn.Module):
@@ -121,7 +143,11 @@ class Block(nn.Module):
     devices: Any = None
 
     @nn.compact
-    def __call__(self, hidden: Array, depth: int | Array, dropout_rate: Rate) -> Array:
+    def __call__(
+        self, carry: tuple[Array, Memory], index: int | Array, dropout_rate: Rate
+    ) -> tuple[Array, Memory]:
+        """Returns the residual [B, L, W] and the memory after the layer, from those before it."""
+        hidden, memory = carry
         param_dtype = jnp.dtype(self.options.param_dtype)
         attention = SelfAttention(
             self.size, self.variant, self.is_causal, self.options, self.devices, name="attention"
@@ -131,17 +157,18 @@ class Block(nn.Module):
         def drop(branch: Array) -> Array:
             return Dropout()(branch, dropout_rate, not self.train)
 
-        branch = attention(RMSNorm(param_dtype, name="attention_norm")(hidden), depth)
+        normed = RMSNorm(param_dtype, name="attention_norm")(hidden)
+        branch, memory = attention(normed, index, memory)
         hidden = _constrain(self.devices, hidden + drop(branch))
         branch = mlp(RMSNorm(param_dtype, name="mlp_norm")(hidden))
-        return _constrain(self.devices, hidden + drop(branch))
+        return _constrain(self.devices, hidden + drop(branch)), memory
 
 
 class Transformer(nn.Module):
     """Embedding, blocks, norm, and logits by the transposed embedding.
 
     options: dtypes, scan_layers (leaves of all layers stacked under 'layers' instead of
-    'layer_0' …), remat. devices: `sharding.Devices` to whose mesh activations are pinned, or None.
+    'layer_0' …), remat, kv_heads, positions, global_every. devices: `sharding.Devices` to whose mesh activations are pinned, or None.
     variant: from `attention.registry.get`; None is standard attention.
     """
 
@@ -174,7 +201,11 @@ class Transformer(nn.Module):
             (self.size.vocabulary, width),
             jnp.dtype(options.param_dtype),
         )
-        hidden = _embedded(self.devices, embedding, tokens, jnp.dtype(options.compute_dtype))
+        modifiers = () if self.variant is None else self.variant.modifiers
+        has_sinusoids = options.positions == "sinusoids" and not {"rope", "alibi"} & {*modifiers}
+        hidden = _embedded(
+            self.devices, embedding, tokens, jnp.dtype(options.compute_dtype), has_sinusoids
+        )
         hidden = _constrain(self.devices, hidden)
         hidden = Dropout()(hidden, dropout_rate, not train)
         hidden = self._blocks(hidden, dropout_rate, train)
@@ -187,27 +218,76 @@ class Transformer(nn.Module):
         return _constrain(self.devices, logits, -1)
 
     def _blocks(self, hidden: Array, dropout_rate: Rate, train: bool) -> Array:
-        scan, layers = self.options.scan_layers, self.size.layers
+        options, layers = self.options, self.size.layers
         variant = registry.get("standard") if self.variant is None else self.variant
+        period = options.global_every or 1
+        # Of every period the last layer is global.
+        variants = [variant] * (period - 1) + [_without_window(variant) if options.global_every else variant]
         make: Any = Block
-        if self.options.remat:
+        if options.remat:
             # Inside scan's loop XLA cannot merge the second computation with the first.
-            make = nn.remat(Block, prevent_cse=not scan)
-        block = functools.partial(
-            make, self.size, variant, self.is_causal, self.options, train, self.devices
-        )
-        if not scan:
-            for depth in range(layers):
-                hidden = block(name=f"layer_{depth}")(hidden, depth, dropout_rate)
-            return hidden
+            make = nn.remat(Block, prevent_cse=not options.scan_layers)
+
+        def block(own: Any, **named: Any) -> Any:
+            return make(self.size, own, self.is_causal, options, train, self.devices, **named)
+
+        key_heads = options.kv_heads or self.size.heads
+        shape = (*hidden.shape[:-1], key_heads, self.size.head_size)
+        carry = hidden, variant.empty_memory(jnp.zeros(shape, hidden.dtype))
+        if not options.scan_layers:
+            for index in range(layers):
+                own = block(variants[index % period], name=f"layer_{index}")
+                carry = own(carry, index, dropout_rate)
+            return carry[0]
+        if period > 1 and not self.is_initializing():
+            return self._periods(carry, [block(own, parent=None) for own in variants], dropout_rate)
         run = nn.scan(
-            lambda one, carry, depth, rate: (one(carry, depth, rate), None),
+            lambda one, carry, index, rate: (one(carry, index, rate), None),
             variable_axes={"params": 0},
             split_rngs={"params": True, "dropout": True},
             in_axes=(0, nn.broadcast),
             length=layers,
         )
-        return run(block(name=STACKED), hidden, jnp.arange(layers), dropout_rate)[0]
+        (hidden, _), _ = run(block(variant, name=STACKED), carry, jnp.arange(layers), dropout_rate)
+        return hidden
+
+    def _periods(self, carry: tuple[Array, Memory], blocks: list[Any], dropout_rate: Rate) -> Array:
+        """Returns the residual after all layers, scanned by periods of `blocks`.
+
+        The parameters stay stacked by layer, as a scan of equal layers has them.
+        """
+        periods = self.size.layers // len(blocks)
+        params = jax.tree.map(
+            lambda leaf: leaf.reshape((periods, len(blocks), *leaf.shape[1:])),
+            self.variables["params"][STACKED],
+        )
+        indices = jnp.arange(self.size.layers).reshape(periods, len(blocks))
+        keys = jax.random.split(
+            self.make_rng("dropout") if self.has_rng("dropout") else jax.random.key(0),
+            indices.shape,
+        )
+
+        def run(carry: tuple[Array, Memory], period: Any) -> tuple[tuple[Array, Memory], None]:
+            for number, block in enumerate(blocks):
+                own, index, key = jax.tree.map(lambda leaf, at=number: leaf[at], period)
+                rngs = {"dropout": key}
+                carry = block.apply({"params": own}, carry, index, dropout_rate, rngs=rngs)
+            return carry, None
+
+        (hidden, _), _ = jax.lax.scan(run, carry, (params, indices, keys))
+        return hidden
+
+
+def _without_window(variant: Any) -> Any:
+    """Returns the variant whose queries see all keys again. Raises ValueError if they do anyway."""
+    if "window" not in variant.modifiers:
+        raise ValueError(
+            f"global_every says which layers ignore +window, and {variant.name!r} has no window; "
+            "set global_every=0, or add +window"
+        )
+    settings = tuple(pair for pair in variant.settings if pair[0] != "width")
+    modifiers = tuple(name for name in variant.modifiers if name != "window")
+    return dataclasses.replace(variant, modifiers=modifiers, settings=settings)
 
 
 def unstacked(params: Any) -> Any:
@@ -222,8 +302,10 @@ def unstacked(params: Any) -> Any:
     return params | split
 
 
-def _embedded(devices: Any, embedding: Array, tokens: Array, dtype: Any) -> Array:
-    """Returns tokens' rows times √W, plus positions, [B, L, W] in `dtype`.
+def _embedded(
+    devices: Any, embedding: Array, tokens: Array, dtype: Any, has_sinusoids: bool
+) -> Array:
+    """Returns tokens' rows times √W, plus positions where they are sinusoids, [B, L, W] in `dtype`.
 
     Rows are looked up in float32: the gradient of a frequent token is a sum of many thousand rows,
     which bfloat16 would stop adding up after a few hundred. Where 'fsdp' or 'tensor' divide the
@@ -234,6 +316,7 @@ def _embedded(devices: Any, embedding: Array, tokens: Array, dtype: Any) -> Arra
     """
     width = embedding.shape[-1]
     places = positions(tokens.shape[-1], width)
+    places = places if has_sinusoids else jnp.zeros_like(places)
     if devices is None or devices.mesh.shape["fsdp"] * devices.mesh.shape["tensor"] == 1:
         return (embedding.astype(jnp.float32)[tokens] * width**0.5 + places).astype(dtype)
 
