@@ -55,23 +55,26 @@ def shared() -> pathlib.Path:
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A mixer whose line claims nothing: it does not say its weights, nor is it a host's mean."""
+    """A mixer that only our core can compute: relu(QKᵀ/√D)·V."""
+    import jax
+
     from attention import records, table
+    from attention.mixers import standard
 
     module: Any = types.ModuleType("attention.mixers.toy")
-    module.MIXER = records.Mixer(_toy, lambda logits, mask, value, cotangent: None)  # type: ignore
+    weighting = records.Weighting(jax.nn.relu)
+    module.MIXER = records.Mixer(_toy, standard.weighted_mean, weighting)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(table.MIXERS, "toy", table.MixerEntry("Toy", "relu(QKᵀ/√D)·V", "a test"))
+    line = table.MixerEntry("Toy", "relu(QKᵀ/√D)·V", "a test", needs=("weighting", "inside"))
+    monkeypatch.setitem(table.MIXERS, "toy", line)
     return "toy"
 
 
-def _toy(query: Any, key: Any, value: Any, *, scale: float, mask: Any, **settings: Any) -> Any:
-    import jax
+def _toy(call: Any, leaves: Any, logits: Any) -> Any:
     import jax.numpy as jnp
 
-    weights = jax.nn.relu(scale * jnp.einsum("...thd,...shd->...hts", query, key))
-    weights = weights if mask is None else jnp.where(mask, weights, 0)
-    return jnp.einsum("...hts,...shd->...thd", weights, value)
+    weights = jnp.where(call.mask, jnp.maximum(logits(call.query, call.key), 0), 0)
+    return jnp.einsum("hts,shd->thd", weights, call.value)
 
 
 @pytest.fixture(scope="session")

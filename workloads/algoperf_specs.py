@@ -90,7 +90,7 @@ _LM = WorkloadSpec(
     support=dataclasses.replace(
         _SUPPORT,
         # AlgoPerf 1.0's two einsums; the version before calls jax.nn's function.
-        lacks=(*OWN_QUERIES, KEEPS_SOFTMAX),
+        lacks=(*OWN_QUERIES, ("memory", "hands on its values after its weights"), KEEPS_SOFTMAX),
         observable=False,  # its attention is no module that diagnostics know
     ),
     extra_paths=(DIRECTORY,),

@@ -50,6 +50,7 @@ class Model:
     unit: str = "examples"
 
 
+_LATE_VALUES = ("memory", "hands on its values after its weights")
 # Model names: init2winit/model_lib/models.py.
 MODELS: dict[str, Model] = {
     "vit": Model(
@@ -93,7 +94,8 @@ MODELS: dict[str, Model] = {
         lacks=tuple(
             (norm, "divides its queries by √D before a variant meets them")
             for norm in ("qk_norm", "qk_rms_norm")
-        ),
+        )
+        + (_LATE_VALUES,),
     ),
     "rope_nanodo": Model(
         "nanodo with rotary positions",
@@ -101,7 +103,7 @@ MODELS: dict[str, Model] = {
         256,
         CAUSAL,
         "Attention",
-        lacks=OWN_QUERIES,
+        lacks=(*OWN_QUERIES, _LATE_VALUES),
     ),
 }
 _HAVE_NOT_BEEN_TRIED = (

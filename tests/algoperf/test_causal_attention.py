@@ -13,7 +13,7 @@ from attention.hosts import probe
 from attention.mixers.head_pairs import lambda_init
 from workloads.algoperf import causal_attention, supported
 
-DEPTH = supported.SUPPORTED["finewebedu_lm"].depth
+LAYER = supported.SUPPORTED["finewebedu_lm"].layer
 TOLERANCE = 2e-6  # float32, outputs of order 1
 
 
@@ -32,8 +32,8 @@ def layer(request, models):
     return module, module.init(jax.random.key(1), hidden), hidden
 
 
-def _inside(variant, function, *arguments, depth=DEPTH):
-    with causal_attention.injected(variant, depth):
+def _inside(variant, function, *arguments, layer=LAYER):
+    with causal_attention.injected(variant, layer):
         return function(*arguments)
 
 
@@ -77,8 +77,8 @@ def test_differential_layer_computes_the_formula(layer):
     module, _, hidden = layer
     variant = registry.get("diff")
     # Alone it has no name: the rule gets an empty path.
-    params = _inside(variant, module.init, jax.random.key(1), hidden, depth=lambda path: 2)
-    output = _inside(variant, module.apply, params, hidden, depth=lambda path: 2)
+    params = _inside(variant, module.init, jax.random.key(1), hidden, layer=lambda path: 2)
+    output = _inside(variant, module.apply, params, hidden, layer=lambda path: 2)
     logits, value, projection = _parts(params, hidden)
     start, learned = float(lambda_init(2)), params["params"]["diff_lambda"]
     q1, k1, q2, k2 = (np.float64(learned[f"scale_{x}"]) for x in ("q1", "k1", "q2", "k2"))
@@ -110,18 +110,18 @@ def test_no_position_sees_the_future_and_layers_know_their_index(models, name):
     model, tokens = models.TransformerDo(name == "laser"), jnp.arange(16).reshape(2, 8) % 6
     indices = []
 
-    def depth(path):
+    def layer(path):
         indices.append((path, DEPTH(path)))
         return DEPTH(path)
 
     variant = registry.get(name)
-    params = _inside(variant, model.init, jax.random.key(0), tokens, depth=depth)
+    params = _inside(variant, model.init, jax.random.key(0), tokens, layer=layer)
     first = _inside(variant, model.apply, params, tokens)
     second = _inside(variant, model.apply, params, tokens.at[:, 5:].set(1))
     np.testing.assert_allclose(first[:, :5], second[:, :5], atol=TOLERANCE)
     assert np.abs(first[:, 5:] - second[:, 5:]).max() > 0.01
     layers = [(f"blocks_{n}/CausalAttn_0", n) for n in (0, 1)]
-    assert indices == (layers if variant.needs_depth else [])
+    assert indices == (layers if "layer" in variant.needs else [])
 
 
 def test_what_cannot_be_is_refused(models, layer):
@@ -162,4 +162,4 @@ def test_a_layer_that_attends_otherwise_is_refused(
     module = models.CausalAttn()
     arguments = (jax.random.key(0), jnp.ones((1, 8, 16)))
     with pytest.raises(error, match=message):
-        _inside(registry.get(variant), module.init, *arguments, depth=lambda path: 0)
+        _inside(registry.get(variant), module.init, *arguments, layer=lambda path: 0)

@@ -121,7 +121,7 @@ def test_layers_that_a_variant_cannot_enter(stand_in, tensorflow, make, variant,
     module = make(sys.modules["init2winit.model_lib.attention"])
     with (
         pytest.raises(error, match=words),
-        own_attention.injected(registry.get(variant), depth=lambda path: 0),
+        own_attention.injected(registry.get(variant), layer=lambda path: 0),
     ):
         module.init(jax.random.key(0), jnp.ones((1, 2, 4)))
 

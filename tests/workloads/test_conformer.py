@@ -37,7 +37,7 @@ def test_query_scale_by_hand():
     class Model(nn.Module):
         @nn.compact
         def __call__(self, q, k, v):
-            return conformer.query_scaled_attention(None, 0, 1.6)(q, k, v)
+            return conformer.QueryScaledAttention(1.6, None, 0, None, {})(q, k, v)
 
     plain, scaled = (
         {"QueryScaler_0": {"scale": jnp.full(4, s)}} for s in (0.0, np.log(np.e**2 - 1))

@@ -62,7 +62,7 @@ def test_a_variant_as_argument_is_the_injected_one(make, inputs, name):
 
     def run(params=None):
         """The plain model with the variant injected."""
-        with inject.injected(variant, depth=_depth):
+        with inject.injected(variant, layer=_depth):
             if params is None:
                 return plain.init(jax.random.key(0), *inputs)
             return plain.apply(params, *inputs)
@@ -89,7 +89,8 @@ class _Attention(nn.Module):
 
     @nn.compact
     def __call__(self, query, key, value, mask=None):
-        return conformer.query_scaled_attention(self.variant, 0, 1.0)(query, key, value, mask=mask)
+        attend = conformer.QueryScaledAttention(1.0, self.variant, 0, None, {})
+        return attend(query, key, value, mask=mask)
 
 
 def test_laser_in_a_bfloat16_conformer_is_as_exact_as_in_a_vit():

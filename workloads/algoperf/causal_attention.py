@@ -166,6 +166,11 @@ class _Layer:
             # The values come with the second call, where modifiers of them act.
             prepare = functools.partial(self.function.prepare, is_causal=True)
             self.prepared = _InScope(prepare, parent=self.scope)(query, key, key)
+            if self.prepared.value is not key:
+                raise inject.InjectionError(
+                    f"{self.function.variant.name!r} changes the values, which this model hands on "
+                    "only after its weights; leave out what changes them"
+                )
             key = per_query_head(self.prepared.query, self.prepared.key)
             return jnp.einsum(subscripts, self.prepared.query, key, **settings)
         if subscripts != _MEAN:

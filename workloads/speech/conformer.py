@@ -88,10 +88,12 @@ class QueryScaledAttention(AttentionFunction):
     A function of flax's signature, for nn.MultiHeadDotProductAttention, among whose parameters the
     scale lies: [B, T, H, D] from query [B, T, H, D], key and value [B, S, H, D]. The scale comes
     behind what the variant does to the query (`qk_norm`), the temperature behind its output.
-    Without a variant it is AlgoPerf's own function.
+    Without a variant it is AlgoPerf's own function. `layer`: arguments of `AttentionFunction`.
     """
 
-    temperature: float = 1.0
+    def __init__(self, temperature: float, *layer: Any) -> None:
+        super().__init__(*layer)
+        self.temperature = temperature
 
     def __call__(
         self,
@@ -144,8 +146,8 @@ class MultiHeadedSelfAttention(nn.Module):
         config = self.config
         valid = paddings == 0
         frames = LayerNorm(config.dtype)(inputs)
-        function = QueryScaledAttention(self.variant, self.depth, frames, memory)
-        function.temperature = config.attention_temperature
+        temperature = config.attention_temperature
+        function = QueryScaledAttention(temperature, self.variant, self.depth, frames, memory)
         hidden = nn.MultiHeadDotProductAttention(
             num_heads=config.num_heads,
             qkv_features=config.encoder_dim,

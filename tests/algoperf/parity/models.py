@@ -25,7 +25,7 @@ from flax import linen as nn
 
 from attention import registry
 from attention.variant import Variant
-from attention.verification import oracle
+from attention.verification import reference
 from tests.algoperf.parity import workload_pairs
 from tests.algoperf.parity.workload_pairs import (
     CLOSE,
@@ -216,8 +216,8 @@ def formula_row(
 ) -> Row:
     """Returns what the attention layers of a model come to, against the variant's formula.
 
-    Each layer's own queries, keys and values go through `attention.verification.oracle`, which
-    is numpy in float64, written from the definitions. Rows that see no key are left out: they are
+    Each layer's own queries, keys and values go through `attention.verification.reference`, which
+    is float64, written from the definitions. Rows that see no key are left out: they are
     the host's.
     """
 
@@ -249,13 +249,18 @@ def _formula(
         leaves = {**leaves, "per_dim_temp": leaves["QueryScaler_0"]}
         variant = registry.get(f"{variant.name}+per_dim_temp", **variant.hyperparameters)
     depth = workload_pairs._depth(path)
-    arrays = [layer[name] for name in ("query", "key", "value", "query")]
+    names = ("query", "key", "value")
     return np.stack(
         [
-            oracle.compute(
-                variant, leaves, list(example), None if mask is None else mask[at] > 0, depth
+            reference.compute(
+                variant,
+                leaves,
+                {name: layer[name][at] for name in names},
+                np.zeros_like(layer["query"][at]),
+                None if mask is None else mask[at] > 0,
+                layer=depth,
             ).output
-            for at, example in enumerate(zip(*arrays, strict=True))
+            for at in range(len(layer["query"]))
         ]
     )
 
