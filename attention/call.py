@@ -4,6 +4,7 @@ Axes: B batch (any number of axes), T queries, S keys, H query heads, K key head
 D head size, Dv head size of the values, W width of the block.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -12,11 +13,12 @@ import jax
 from attention.masks import Bias, Mask
 
 Array = jax.Array
-# What earlier layers left, by the modifier that reads it; part of the carry where layers are scanned.
+# What earlier layers left, by the modifier that reads it; in the carry where layers are scanned.
 Memory = Mapping[str, Array]
 
 
-class LayerIndex(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class LayerIndex:
     """A layer's index from 0, possibly traced, and how many layers there are, None if unknown."""
 
     index: int | Array

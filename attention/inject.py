@@ -22,7 +22,7 @@ from flax.core import tracers
 from attention.call import Call, Memory
 from attention.hosts import probe
 from attention.kernels.inputs import make_call, per_query_head
-from attention.masks import Mask, merged
+from attention.masks import merged
 from attention.variant import Variant
 
 Array = jax.Array
@@ -104,9 +104,9 @@ class Injection:
             self.memory, self.trace = {}, trace
         elif trace != self.trace or not isinstance(layer, int):
             raise ValueError(
-                f"{variant.name!r} hands values from layer to layer, which layers inside nn.scan or "
-                f"nn.remat cannot do, nor a rule whose first layer is not 0 (at {path!r}); build "
-                "the model without them"
+                f"{variant.name!r} hands values from layer to layer, which layers inside nn.scan "
+                f"or nn.remat cannot do, nor a rule whose first layer is not 0 (at {path!r}); "
+                "build the model without them"
             )
         return self.memory
 
@@ -222,14 +222,12 @@ class AttentionFunction:
     ) -> None:
         self.variant = variant
         self.memory = memory
-        self.about = {"layer": layer, "x": x, "is_cross": is_cross}
+        self.about: dict[str, Any] = {"layer": layer, "x": x, "is_cross": is_cross}
         self.calls = 0
 
-    def make_call(
-        self, query: Array, key: Array, value: Array, bias: Array | None, mask: Array | Mask | None
-    ) -> Call:
-        """Returns the call, checked."""
-        return make_call(query, key, value, bias=bias, mask=mask, memory=self.memory, **self.about)
+    def make_call(self, query: Array, key: Array, value: Array, **masks: Any) -> Call:
+        """Returns the call, checked; masks: bias, mask and is_causal as of `Variant.__call__`."""
+        return make_call(query, key, value, memory=self.memory, **masks, **self.about)
 
     def __call__(
         self,
@@ -238,18 +236,18 @@ class AttentionFunction:
         value: Array,
         bias: Array | None = None,
         mask: Array | None = None,
+        is_causal: bool = False,
         **settings: Any,
     ) -> Array:
         """Returns the output [..., T, H, Dv]; settings as of `Variant.attend_as_flax`."""
         self.calls += 1
-        call = self.make_call(query, key, value, bias, mask)
+        call = self.make_call(query, key, value, bias=bias, mask=mask, is_causal=is_causal)
         output, self.memory = self.variant.attend_as_flax(call, **settings)
         return output
 
     def prepare(self, query: Array, key: Array, value: Array, *, is_causal: bool = False) -> Call:
         """Returns `Variant.prepare`'s call, for a model that keeps its own softmax."""
-        call = self.make_call(query, key, value, None, Mask(causal=is_causal))
-        call = self.variant.prepare(call)
+        call = self.variant.prepare(self.make_call(query, key, value, is_causal=is_causal))
         self.memory = call.memory
         return call
 
@@ -273,7 +271,7 @@ class _Injected(AttentionFunction):
         if self.host is nn.dot_product_attention:
             return super().__call__(query, key, value, bias, mask, **settings)
         self.calls += 1
-        call = self.make_call(query, key, value, bias, mask)
+        call = self.make_call(query, key, value, bias=bias, mask=mask)
         return self._through_host(call, {"bias": bias, "mask": mask, **settings})
 
     def _through_host(self, call: Call, settings: dict[str, Any]) -> Array:
@@ -327,8 +325,8 @@ def check_rule(variant: Variant, layer: LayerRule | None) -> None:
         raise ValueError(f"{variant!r} is no variant; give registry.get({variant!r})")
     if layer is None and "layer" in variant.needs:
         raise ValueError(
-            f"{variant.name} needs each layer's index (from 0), and the model does not say it: give "
-            "injected(variant, layer=rule), rule(path) -> index, such as "
+            f"{variant.name} needs each layer's index (from 0), and the model does not say it: "
+            "give injected(variant, layer=rule), rule(path) -> index, such as "
             "lambda path: int(re.search(r'encoderblock_([0-9]+)', path)[1])"
         )
     if layer is not None and not callable(layer):
@@ -388,6 +386,6 @@ def check_normalised(normalises: bool, variant: Variant) -> None:
     twice = [name for name in ("qk_norm", "qk_rms_norm") if name in variant.modifiers]
     if normalises and twice:
         raise ValueError(
-            f"the model already normalises queries and keys, so {variant.name!r} would do it twice; "
-            f"drop +{twice[0]} or the model's setting"
+            f"the model already normalises queries and keys, so {variant.name!r} would do it "
+            f"twice; drop +{twice[0]} or the model's setting"
         )

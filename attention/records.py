@@ -86,7 +86,7 @@ class Mixer:
     mean: Callable[..., Array]
     weighting: Weighting
     host_mean: Callable[..., Array] | None = None
-    mask: Mask = Mask()
+    mask: Mask = dataclasses.field(default_factory=Mask)
     leaves: Callable[..., Sequence[Leaf]] = no_leaves
     inputs: Callable[..., Any] | None = None
     formula_inputs: Callable[..., Any] | None = None

@@ -411,9 +411,10 @@ def parse(name: str) -> tuple[str, tuple[str, ...]]:
     mixer, *modifiers = (part.strip() for part in name.split("+"))
     base = mixer.removesuffix("_laser")
     if mixer not in MIXERS and base in MIXERS and not MIXERS[base].normalised:
+        able = ", ".join(known for known in MIXERS if "laser" in known)
         raise ValueError(
             f"there is no {mixer!r}: the weights of {base!r} may sum to 0, and LASER takes the "
-            f"logarithm of their sum. Mixers with LASER: {', '.join(n for n in MIXERS if 'laser' in n)}"
+            f"logarithm of their sum. Mixers with LASER: {able}"
         )
     if mixer not in MIXERS:
         raise ValueError(unknown("mixer", mixer, MIXERS, f" in variant {name!r}"))

@@ -24,6 +24,13 @@ from attention.records import Leaf, Leaves, Modifier, Score
 Array = jax.Array
 
 
+# Keywords of flax's function that no variant has.
+_FLAX_ONLY = (
+    *("module", "einsum_dot_general", "qk_attn_weights_einsum"),
+    "attn_weights_value_einsum",
+)
+
+
 class _LeafModule(nn.Module):
     """A module's learned leaves, float32."""
 
@@ -44,8 +51,8 @@ class Variant:
 
     Equal variants compile to the same program; hyperparameters and the kernel are part of the
     identity. A hyperparameter is an attribute, too: `variant.tau`. sharding: how the model's
-    heads [B, T, H, D] lie on its devices; kernels `splash` and `fused` need it there, XLA divides the
-    others itself.
+    heads [B, T, H, D] lie on its devices; kernels `splash` and `fused` need it there, XLA divides
+    the others itself.
     """
 
     mixer: str
@@ -155,6 +162,8 @@ class Variant:
         """Returns `attend`'s result for the other keywords of flax's function, as `__call__`."""
         del force_fp32_for_softmax
         for name, given in unsupported.items():
+            if name not in _FLAX_ONLY:
+                raise TypeError(f"{self.name} got an unexpected keyword argument {name!r}")
             if given is not None:
                 what = "sow_weights" if name == "module" else name
                 raise ValueError(

@@ -9,7 +9,13 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from workloads.base.workload_spec import BOTH_WAYS, KEEPS_SOFTMAX, OWN_QUERIES, ModelSupport, WorkloadSpec
+from workloads.base.workload_spec import (
+    BOTH_WAYS,
+    KEEPS_SOFTMAX,
+    OWN_QUERIES,
+    ModelSupport,
+    WorkloadSpec,
+)
 
 PREFIX = "algoperf:"
 # Where things lie that a job must know; study keys and trial fields have these names.

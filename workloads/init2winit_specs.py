@@ -13,7 +13,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from attention import table
-from workloads.base.workload_spec import BOTH_WAYS, KEEPS_SOFTMAX, OWN_QUERIES, ModelSupport, WorkloadSpec
+from workloads.base.workload_spec import (
+    BOTH_WAYS,
+    KEEPS_SOFTMAX,
+    OWN_QUERIES,
+    ModelSupport,
+    WorkloadSpec,
+)
 from workloads.speech.specs import SCALED
 
 PREFIX = "init2winit:"
@@ -91,11 +97,11 @@ MODELS: dict[str, Model] = {
         256,
         CAUSAL,
         "CausalAttn",
-        lacks=tuple(
-            (norm, "divides its queries by √D before a variant meets them")
-            for norm in ("qk_norm", "qk_rms_norm")
-        )
-        + (_LATE_VALUES,),
+        lacks=(
+            ("qk_norm", "divides its queries by √D before a variant meets them"),
+            ("qk_rms_norm", "divides its queries by √D before a variant meets them"),
+            _LATE_VALUES,
+        ),
     ),
     "rope_nanodo": Model(
         "nanodo with rotary positions",

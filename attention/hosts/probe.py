@@ -6,8 +6,9 @@ Around a model's apply, inside the traced function (as `attention.inject.injecte
         logits = model.apply(...)
     seen.layers  # one Layer per attention call, in the order of the calls
 
-Nothing is computed that the model does not compute, and nothing is changed. With `probes`, zeros added to the logits
-of each call, the loss's gradient with respect to the probes is its gradient on the logits.
+Nothing is computed that the model does not compute, and nothing is changed. With `probes`, zeros
+added to the logits of each call, the loss's gradient with respect to the probes is its gradient on
+the logits.
 
 Calls that are seen: those of `attention.variant.Variant`, by `attention_fn`, directly, or injected
 into a model.

@@ -71,7 +71,7 @@ def visible_keys(problem: Problem) -> Array | None:
 
 
 def soft_cap(problem: Problem) -> float | None:
-    """Returns the cap of `+softcap`, which kernels compute by the same formula in the same place."""
+    """Returns the cap of `+softcap`, which kernels compute by the same formula."""
     cap: float | None = dict(problem.score[0].hyperparameters)["cap"] if problem.score else None
     return cap
 

@@ -142,8 +142,8 @@ def weighted_sum(
     in float32 beside bfloat16 queries is rounded here, and its gradient is not: the sum of a
     pair's two gradients, or LASER's chain rule, goes on from there (dV of `diff_laser` 6.5e-3
     otherwise).
-    Gradients flow to query, key, value, bias and leaves; every product runs in the inputs' dtype with
-    float32 accumulation, as a bfloat16 matrix unit wants it. No forward-mode derivative.
+    Gradients flow to query, key, value, bias and leaves; every product runs in the inputs' dtype
+    with float32 accumulation, as a bfloat16 matrix unit wants it. No forward-mode derivative.
     """
     return _forward(settings, query, key, value, bias, visible, multiplier, leaves)[0]
 

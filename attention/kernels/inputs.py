@@ -12,9 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from attention import devices, records
+from attention import devices, masks, records
 from attention.call import Call, LayerIndex, Memory
-from attention import masks
 from attention.masks import Bias, Mask
 from attention.records import Leaves, Mixer, Score, Weighting
 

@@ -89,6 +89,7 @@ def _on_one_device(
         return jnp.swapaxes(array, 1, 2)
 
     shape = (queries_there, keys_there)
+    pairs: library_masks.Mask
     if mask.width is not None:
         near = mask.width - 1
         pairs = library_masks.LocalMask(shape, (near, 0 if mask.causal else near), offset=0)

@@ -130,11 +130,11 @@ def formula(
     head_norm: bool,
 ) -> Array:
     """Returns branch 2i − λ·branch 2i + 1 per pair, with the norm; `branch`: of one map."""
-    keys, heads, size = call.value.shape
+    _, heads, size = call.value.shape
     values = jnp.concatenate([call.value[:, 0::2], call.value[:, 1::2]], axis=-1)
     maps = logits(call.query, call.key)
     first, second = (branch(maps[i::2], call.mask[i::2], values) for i in (0, 1))
-    start = 0.8 - 0.6 * math.exp(-0.3 * call.layer.index)  # type: ignore[union-attr, operator]
+    start = 0.8 - 0.6 * math.exp(-0.3 * call.layer.index)  # type: ignore[union-attr]
     q1, k1, q2, k2 = (leaves[path] for path in _VECTORS)
     pairs = first - (jnp.exp(q1 @ k1) - jnp.exp(q2 @ k2) + start) * second
     if head_norm:

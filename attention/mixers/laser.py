@@ -141,6 +141,4 @@ def paper_snippet(
     return jnp.log(jax.nn.dot_product_attention(query, key, jnp.exp(value - top), mask=mask)) + top
 
 
-MIXER = Mixer(
-    formula, log_mean_exp, core.SOFTMAX, in_kernel="log_mean_exp", snippet=paper_snippet
-)
+MIXER = Mixer(formula, log_mean_exp, core.SOFTMAX, in_kernel="log_mean_exp", snippet=paper_snippet)

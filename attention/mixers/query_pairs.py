@@ -58,7 +58,9 @@ def formula_inputs(call: Call, leaves: Leaves) -> Call:
     """Returns `inputs` in float64."""
     second = jnp.tensordot(call.x, leaves[_QUERY], 1)
     twice = [jnp.repeat(array, 2, axis=0) for array in (call.bias, call.mask)]
-    query = jnp.concatenate([call.query, second], axis=-1).reshape(len(second), -1, second.shape[-1])
+    query = jnp.concatenate([call.query, second], axis=-1).reshape(
+        len(second), -1, second.shape[-1]
+    )
     return call._replace(query=query, bias=twice[0], mask=twice[1])
 
 

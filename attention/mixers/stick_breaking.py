@@ -44,6 +44,4 @@ def formula(call: Call, leaves: Leaves, logits: Callable[[Any, Any], Array]) -> 
     return jnp.einsum("sht,shd->thd", weights, call.value)
 
 
-MIXER = Mixer(
-    formula, standard.weighted_mean, STICK_BREAKING, mask=Mask(causal=True, strict=True)
-)
+MIXER = Mixer(formula, standard.weighted_mean, STICK_BREAKING, mask=Mask(causal=True, strict=True))

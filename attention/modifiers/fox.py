@@ -1,7 +1,7 @@
 """Forget gates: logits_ij + c_i − c_j for j ≤ i, c_t = Σ_{l≤t} log f_l (arXiv:2503.02130).
 
-f_t = σ(x_t·w + b) per head, b = log 99 and w = 0 at start (ours), so that every gate begins at 0.99.
-Later keys are hidden whatever the mask says. Two vectors, a row and a column, hold the bias.
+f_t = σ(x_t·w + b) per head, b = log 99 and w = 0 at start (ours), so that every gate begins at
+0.99. Later keys are hidden whatever the mask says. Two vectors, a row and a column, hold the bias.
 """
 
 import math

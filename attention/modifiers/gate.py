@@ -1,7 +1,7 @@
 """A gate on the output: y ← y ⊙ 2σ(x·W_g) (arXiv:2505.06708; Qwen3-Next, marin).
 
-One gate for each channel (per="channel", W_g: W → H·Dv) or for each head (per="head", W → H). W_g is
-zero at start, as in marin, where 2σ(0) = 1 leaves the mechanism unchanged.
+One gate for each channel (per="channel", W_g: W → H·Dv) or for each head (per="head", W → H). W_g
+is zero at start, as in marin, where 2σ(0) = 1 leaves the mechanism unchanged.
 """
 
 import jax

@@ -36,8 +36,8 @@ def apply(call: Call, leaves: Leaves) -> Call:
         shape = "nothing" if first is None else f"values of shape {first.shape}"
         raise ValueError(
             f"value_residual in layer {index} finds {shape} in its memory, not the first layer's "
-            f"values {value.shape}: hand on the memory that each layer returns, from layer 0 of the "
-            "same call of the model"
+            f"values {value.shape}: hand on the memory that each layer returns, from layer 0 of "
+            "the same call of the model"
         )
     wide = jnp.promote_types(value.dtype, jnp.float32)
     own, rest = (0.5 + leaves[path].astype(wide) for path in (_OWN, _FIRST))

@@ -20,7 +20,9 @@ def formula(call: Call, leaves: Leaves, *, width: int) -> Call:
     """Returns `apply` on whole masks."""
     del leaves
     _, queries, keys = call.mask.shape
-    near = jnp.tri(queries, keys, width - 1, dtype=bool) & ~jnp.tri(queries, keys, -width, dtype=bool)
+    near = jnp.tri(queries, keys, width - 1, dtype=bool) & ~jnp.tri(
+        queries, keys, -width, dtype=bool
+    )
     return call._replace(mask=call.mask & near)
 
 

@@ -16,9 +16,9 @@ import numpy as np
 from flax import linen as nn
 
 from attention import records, registry, table
-from attention.variant import Variant
 from attention.kernels.inputs import make_call
 from attention.masks import Mask
+from attention.variant import Variant
 from attention.verification import reference
 
 Limits = tuple[float, float]  # output, gradients

@@ -175,8 +175,8 @@ def summary(measured: Measured, gradients: dict[str, Any]) -> dict[str, Any]:
     counts of visible entries in the BINS bins of HISTOGRAM_EDGES; `entropy`: mean over rows that
     see a key, nats; `entropy_share`: mean over rows that see two or more of entropy / ln(visible
     keys), both None for weights that do not sum to 1; `jacobian_mean`, `jacobian_max`: of the
-    Frobenius norm of the weights' Jacobian (`Weighting.jacobian_norm`) over rows that see a key, None
-    where the mixer gives none;
+    Frobenius norm of the weights' Jacobian (`Weighting.jacobian_norm`) over rows that see a key,
+    None where the mixer gives none;
     `logit_grad_norm`, `query_grad_norm` ...: `gradients` by the names logit, query, key, value;
     `value_range_...` in units of V, over `channels`, of which `floored_channels` need LASER's
     floored form. None stands for what does not exist and for what is not finite; the latter are

@@ -13,7 +13,8 @@ product rounds its two inputs to bfloat16, as a TPU does with float32 arrays unl
 There no input is rounded beforehand, and both references are one; so it is in float32, and for
 tensors that were bfloat16 when they were cached.
 
-The reference is `reference.output`, float64, from the definition. Rows that see nothing do not count.
+The reference is `reference.output`, float64, from the definition. Rows that see nothing do not
+count.
 """
 
 import functools
@@ -180,8 +181,8 @@ def _block(arrays: list[np.ndarray], mask: np.ndarray | None) -> Iterator[tuple[
         for row in METHODS:
             method = row.products if dtype == PRODUCTS else row.arrays
             output = np.asarray(_compiled(method)(*inputs, mask=mask)).astype(np.float64)
-            for reference, outputs in ((ROUNDED, rounded), (UNROUNDED, exact)):
-                key = Case(row.name, dtype, reference)
+            for reading, outputs in ((ROUNDED, rounded), (UNROUNDED, exact)):
+                key = Case(row.name, dtype, reading)
                 yield key, _squares(output, outputs[row.mixer], sees)
 
 

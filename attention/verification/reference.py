@@ -7,6 +7,7 @@ model has, so that one set of numbers goes through Flax and through here.
 """
 
 import functools
+import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -100,9 +101,8 @@ def _x64() -> Any:
     """Returns the context of float64; JAX 0.7 has it among its experiments."""
     inside = getattr(jax, "enable_x64", None)
     if inside is None:
-        from jax.experimental import enable_x64
-
-        return enable_x64()
+        experimental: Any = importlib.import_module("jax.experimental")
+        return experimental.enable_x64()
     return inside(True)
 
 
@@ -209,11 +209,15 @@ def output(mixer: str, query: Any, key: Any, value: Any, *, mask: Any = None) ->
     Without the products of the backward pass, and in the memory of one head's T × S weights.
     """
     q, k, v = (np.asarray(array, np.float64) for array in (query, key, value))
-    every = np.broadcast_to(True if mask is None else np.asarray(mask), (q.shape[1], len(q), len(k)))
+    every = np.broadcast_to(
+        True if mask is None else np.asarray(mask), (q.shape[1], len(q), len(k))
+    )
     heads = range(q.shape[1])
     with _x64():
         outputs = [
-            np.asarray(_one_head(mixer, q[:, h, None], k[:, h, None], v[:, h, None], every[h, None]))
+            np.asarray(
+                _one_head(mixer, q[:, h, None], k[:, h, None], v[:, h, None], every[h, None])
+            )
             for h in heads
         ]
     return np.concatenate(outputs, axis=1)

@@ -15,6 +15,7 @@ import numpy as np
 
 from attention import files
 from attention.hosts.probe import Layer
+from attention.kernels.inputs import per_query_head
 from attention.verification import cached_tensors
 from sweeps.records import layout, provenance, status
 from sweeps.study import trial
@@ -98,17 +99,18 @@ def _arrays(name: str, layer: Layer) -> dict[str, Any]:
     pairs = layer.masks.pairs
     if layer.query.ndim != 4:
         raise ValueError(f"{name}: its queries are {layer.query.shape}, not [examples, T, H, D]")
-    if layer.logits:
-        raise ValueError(f"{name} changes its logits (soft cap), for which the file has no place")
+    if layer.score:
+        raise ValueError(f"{name} changes its logits, for which the file has no place")
     visible = np.broadcast_to(True if pairs is None else pairs, layer.shape)
-    if layer.bias is not None and np.any(np.broadcast_to(layer.bias, layer.shape)[visible] != 0):
+    bias = layer.bias.whole()
+    if bias is not None and np.any(np.broadcast_to(bias, layer.shape)[visible] != 0):
         raise ValueError(f"{name} adds a bias to its logits, for which the file has no place")
     factor = layer.scale * math.sqrt(layer.query.shape[-1])
     query = np.asarray(layer.query, np.float32)
     return {
         "query": query if math.isclose(factor, 1, rel_tol=1e-6) else query * np.float32(factor),
-        "key": layer.key,
-        "value": layer.value,
+        "key": per_query_head(layer.query, layer.key),
+        "value": per_query_head(layer.query, layer.value),
         "visibility": None
         if pairs is None
         else np.reshape(pairs, (1,) * (4 - pairs.ndim) + pairs.shape),

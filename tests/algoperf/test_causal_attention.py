@@ -111,8 +111,8 @@ def test_no_position_sees_the_future_and_layers_know_their_index(models, name):
     indices = []
 
     def layer(path):
-        indices.append((path, DEPTH(path)))
-        return DEPTH(path)
+        indices.append((path, LAYER(path)))
+        return LAYER(path)
 
     variant = registry.get(name)
     params = _inside(variant, model.init, jax.random.key(0), tokens, layer=layer)

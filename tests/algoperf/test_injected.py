@@ -1,5 +1,6 @@
 """A variant in a workload object: what changes, what stays, what is refused."""
 
+import dataclasses
 import functools
 import sys
 
@@ -198,19 +199,20 @@ def test_padded_frames_are_hidden_from_the_formula_too():
 
 def test_another_formula_is_seen(stand_in, monkeypatch):
     """Both sides of the parity table would have the mistake; float64 has not."""
-    ours = laser.log_mean_exp
-    monkeypatch.setattr(laser, "log_mean_exp", lambda *a, **k: ours(*a, **k) + 1e-3)
+    ours = laser.MIXER.mean
+    wrong = dataclasses.replace(laser.MIXER, mean=lambda *a, **k: ours(*a, **k) + 1e-3)
+    monkeypatch.setattr(laser, "MIXER", wrong)
     assert not _formula_row(stand_in, "imagenet_vit", "laser").passed
 
 
-def test_depths_are_the_layers_indices():
-    assert supported.SUPPORTED["finewebedu_lm"].depth("blocks_11/CausalAttn_0") == 11
+def test_rules_give_the_layers_indices():
+    assert supported.SUPPORTED["finewebedu_lm"].layer("blocks_11/CausalAttn_0") == 11
     vit, wmt = supported.SUPPORTED["imagenet_vit_map"], supported.SUPPORTED["wmt"]
-    assert vit.depth("Transformer/encoderblock_11/MultiHeadDotProductAttention_1") == 11
-    assert vit.depth("MAPHead_0/MultiHeadDotProductAttention_0") == 12
-    assert wmt.depth("decoder/encoderdecoderblock_5/MultiHeadDotProductAttention_1") == 5
-    assert wmt.depth("encoder/encoderblock_2/MultiHeadDotProductAttention_0") == 2
+    assert vit.layer("Transformer/encoderblock_11/MultiHeadDotProductAttention_1") == 11
+    assert vit.layer("MAPHead_0/MultiHeadDotProductAttention_0") == 12
+    assert wmt.layer("decoder/encoderdecoderblock_5/MultiHeadDotProductAttention_1") == 5
+    assert wmt.layer("encoder/encoderblock_2/MultiHeadDotProductAttention_0") == 2
     path = "ConformerBlock_3/MultiHeadedSelfAttention_0/MultiHeadDotProductAttention_0"
-    assert supported.SUPPORTED["librispeech_conformer"].depth(path) == 3
+    assert supported.SUPPORTED["librispeech_conformer"].layer(path) == 3
     with pytest.raises(ValueError, match="has other names than 2c90454"):
-        vit.depth("Transformer/layer_0/attention")
+        vit.layer("Transformer/layer_0/attention")

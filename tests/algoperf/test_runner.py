@@ -157,11 +157,11 @@ def test_an_evaluation_that_failed_is_told(folder):
         ({"workload": "imagenet_vitt"}, "Did you mean 'algoperf:imagenet_vit'"),
         (
             {"workload": "finewebedu_lm", "attention": "laser+qk_norm"},
-            "cannot have variant 'laser+qk_norm'",
+            "cannot have 'laser+qk_norm'",
         ),
         (
             {"workload": "librispeech_conformer", "attention": "laser+per_dim_temp"},
-            "cannot have variant 'laser+per_dim_temp'",
+            "cannot have 'laser+per_dim_temp'",
         ),
         ({"workload": None}, "Flag --workload must have a value"),
         ({"skip_evals": "perhaps"}, "submission_runner.py's flags"),

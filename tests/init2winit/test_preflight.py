@@ -68,7 +68,7 @@ def test_flags_that_cannot_be_are_refused(stand_in, arguments, words):
         ({"base": ("--config=nowhere.py", *ARGUMENTS)}, "nowhere.py"),
         ({"attention": "lazer"}, "laser"),
         ({"attention": "laser+temp"}, "needs its temperature; give --tau=0.9"),
-        ({"attention": "sigmoid"}, "keeps its own softmax"),
+        ({"attention": "sigmoid"}, "'sigmoid' needs a softmax"),
         (
             {"attention": "standard+qk_norm", "base": (*ARGUMENTS, "--config.model=nanodo")},
             "nanodo.*divides its queries",

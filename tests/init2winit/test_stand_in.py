@@ -104,7 +104,7 @@ def _ignoring(attention):
     [
         (
             lambda attention: attention.SelfAttention(2, normalize_attention=True),
-            *("standard+qk_norm", ValueError, "normalises queries and keys itself"),
+            *("standard+qk_norm", ValueError, "already normalises queries and keys"),
         ),
         (
             lambda attention: attention.SelfAttention(

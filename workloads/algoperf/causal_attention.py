@@ -173,7 +173,7 @@ class _Layer:
                 )
             key = per_query_head(self.prepared.query, self.prepared.key)
             return jnp.einsum(subscripts, self.prepared.query, key, **settings)
-        if subscripts != _MEAN:
+        if subscripts != _MEAN or self.prepared is None:
             return jnp.einsum(subscripts, *operands, **settings)
         weights, value = operands
 

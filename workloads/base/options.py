@@ -28,8 +28,8 @@ class Options:
     ('none' with +rope and +alibi anyway). global_every: every so many layers one ignores +window;
     0: none does.
 
-    Raises ValueError for a dtype or positions that do not exist. Ranges of numbers are those of a study's keys
-    (sweeps/study/keys.py).
+    Raises ValueError for a dtype or positions that do not exist. Ranges of numbers are those of a
+    study's keys (sweeps/study/keys.py).
     """
 
     compute_dtype: str = "float32"

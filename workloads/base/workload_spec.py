@@ -5,7 +5,6 @@ import dataclasses
 from attention import table
 from workloads.base import errors
 
-
 # Of models whose tokens see those on both sides.
 BOTH_WAYS = ("causal", "attends to both sides")
 # Of models whose queries and keys are rotated and normalised before a variant meets them.
@@ -21,8 +20,8 @@ KEEPS_SOFTMAX = ("inside", "weighs the values by a function of its own")
 class ModelSupport:
     """What a model can take of a study: one row per model, checked by `workloads.catalog.check`.
 
-    lacks: (what, why it): names of `attention.table.MODEL_NEEDS`, mixers or modifiers that it cannot
-    serve. A model with KEEPS_SOFTMAX runs variants around its own function
+    lacks: (what, why it): names of `attention.table.MODEL_NEEDS`, mixers or modifiers that it
+    cannot serve. A model with KEEPS_SOFTMAX runs variants around its own function
     (`Variant.through_host`), and no other kernel.
     options: the fields of `workloads.base.options.Options` that may differ from their defaults;
     without `mesh` in it, every device holds all parameters.

@@ -7,7 +7,6 @@ from typing import Any
 
 from workloads.base.workload_spec import BOTH_WAYS, ModelSupport, WorkloadSpec
 
-
 _VIT = ModelSupport(lacks=(BOTH_WAYS,))
 _MAP = ModelSupport(lacks=(BOTH_WAYS, ("self", "pools its tokens by attention from a probe")))
 

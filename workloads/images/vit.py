@@ -97,7 +97,7 @@ class EncoderBlock(nn.Module):
         else:
             hidden = inputs + drop(attention(tokens))
             hidden = hidden + drop(mlp(mlp_norm(hidden), dropout_rate, deterministic))
-        return hidden, function.memory
+        return hidden, function.memory or {}
 
 
 class Encoder(nn.Module):

@@ -158,7 +158,7 @@ class MultiHeadedSelfAttention(nn.Module):
             deterministic=True,
             attention_fn=function,
         )(frames, mask=nn.make_attention_mask(valid, valid, dtype=bool))
-        return Dropout()(hidden, dropout_rate, not train), function.memory
+        return Dropout()(hidden, dropout_rate, not train), function.memory or {}
 
 
 class DepthwiseConv(nn.Module):
@@ -225,7 +225,10 @@ class ConformerBlock(nn.Module):
         train: bool,
         batch_norm: tuple[bool, bool],
     ) -> tuple[Array, Memory]:
-        """Returns [B, T, C] for inputs [B, T, C], and the memory; `batch_norm` as in `Conformer`."""
+        """Returns [B, T, C] for inputs [B, T, C], and the memory.
+
+        `batch_norm` as in `Conformer`.
+        """
         config = self.config
         valid = (1 - paddings[..., None]).astype(config.dtype)
         hidden = inputs + 0.5 * FeedForwardModule(config)(inputs, valid, dropout_rate, train)
@@ -279,9 +282,7 @@ class Conformer(nn.Module):
         memory: Memory = {}
         for depth in range(config.num_layers):
             block = ConformerBlock(config, self.variant, depth)
-            hidden, memory = block(
-                hidden, memory, paddings, dropout_rate, train, (update, running)
-            )
+            hidden, memory = block(hidden, memory, paddings, dropout_rate, train, (update, running))
         hidden = LayerNorm(config.dtype)(hidden)
         logits = _Dense(config.vocab_size, dtype=config.dtype)(hidden)
         return logits.astype(jnp.float32), paddings

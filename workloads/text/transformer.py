@@ -86,9 +86,7 @@ class SelfAttention(nn.Module):
     devices: Any = None
 
     @nn.compact
-    def __call__(
-        self, inputs: Array, index: int | Array, memory: Memory
-    ) -> tuple[Array, Memory]:
+    def __call__(self, inputs: Array, index: int | Array, memory: Memory) -> tuple[Array, Memory]:
         """Returns [B, L, W] for [B, L, W], and the memory for the next layer.
 
         index: of the layer, from 0, may be traced.
@@ -168,8 +166,9 @@ class Transformer(nn.Module):
     """Embedding, blocks, norm, and logits by the transposed embedding.
 
     options: dtypes, scan_layers (leaves of all layers stacked under 'layers' instead of
-    'layer_0' …), remat, kv_heads, positions, global_every. devices: `sharding.Devices` to whose mesh activations are pinned, or None.
-    variant: from `attention.registry.get`; None is standard attention.
+    'layer_0' …), remat, kv_heads, positions, global_every. devices: `sharding.Devices` to whose
+    mesh activations are pinned, or None. variant: from `attention.registry.get`; None is standard
+    attention.
     """
 
     size: TransformerSize
@@ -222,7 +221,9 @@ class Transformer(nn.Module):
         variant = registry.get("standard") if self.variant is None else self.variant
         period = options.global_every or 1
         # Of every period the last layer is global.
-        variants = [variant] * (period - 1) + [_without_window(variant) if options.global_every else variant]
+        variants = [variant] * (period - 1) + [
+            _without_window(variant) if options.global_every else variant
+        ]
         make: Any = Block
         if options.remat:
             # Inside scan's loop XLA cannot merge the second computation with the first.
