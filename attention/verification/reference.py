@@ -91,7 +91,7 @@ def compute(
     found = jax.tree.map(np.asarray, learned)
     return Result(
         np.asarray(output),
-        jax.tree.map(np.asarray, gradients),
+        {name: np.asarray(gradients[name]) for name in arrays},
         found,
         {module: max(_norm(own), float(sizes[module])) for module, own in found.items()},
     )

@@ -12,7 +12,7 @@ from attention.kernels.inputs import make_call
 from attention.masks import Mask
 from attention.verification import check, reference
 
-# Operation by operation: each is compiled once for all cases, where a case as a whole takes seconds.
+# Operation by operation: each is compiled once for all cases; a case as a whole takes seconds.
 pytestmark = pytest.mark.usefixtures("no_jit")
 
 ALONE = (
@@ -164,9 +164,7 @@ def test_batches_are_examples(name):
 def test_one_key_head_repeated_is_full_heads(name):
     variant = _variant(name)
     arrays, params = _layer(variant)
-    few = {
-        array: v[:, :1] if array not in ("query", "x") else v for array, v in arrays.items()
-    }
+    few = {array: v[:, :1] if array not in ("query", "x") else v for array, v in arrays.items()}
     full = {
         array: jnp.repeat(v, SHAPE[1], axis=1) if array not in ("query", "x") else v
         for array, v in few.items()
@@ -339,7 +337,7 @@ def test_second_queries_like_the_first_halve_the_output(mixer):
     }
     output = _run(variant, {"params": {"diff2": leaves}}, arrays)
     # As many inputs as tokens are independent: the projection gives the first queries again.
-    assert check.WIDTH == SHAPE[0]
+    assert SHAPE[0] == check.WIDTH
     np.testing.assert_allclose(2 * output, _run(branch, {}, plain), atol=2e-3)
 
 

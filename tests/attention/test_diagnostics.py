@@ -1,6 +1,5 @@
 """Diagnostics of a layer, against numbers worked out by hand and laws that hold for any."""
 
-import dataclasses
 import functools
 import math
 
@@ -16,7 +15,7 @@ from flax import linen as nn
 from attention import registry
 from attention.hosts import probe
 from attention.kernels import core
-from attention.masks import merged
+from attention.masks import Bias, Mask, merged
 from attention.verification import diagnostics
 
 
@@ -34,27 +33,28 @@ def _layer(weights, value=None, mask=None, dtype=jnp.float32, mixer="standard"):
         query=query,
         key=basis,
         value=jnp.asarray(value, dtype),
-        bias=None,
-        masks=merged(query.shape[1], keys, mask=mask, bias=None, is_causal=False),
-        host_probabilities=None,
+        bias=Bias(),
+        masks=merged(Mask(dense=mask), Bias(), query.shape[1], keys),
+        leaves=(),
         scale=1.0,
         precision=None,
         path="",
         span=core.KERNEL.span,
         mixer=mixer,
-        logits=(),
+        score=(),
     )
 
 
-def test_weights_that_a_mixer_does_not_say_are_refused(toy):
-    """No softmax's numbers for what is none."""
-    layer = dataclasses.replace(_layer(np.full((3, 4), 0.25)), mixer=toy)
-    with pytest.raises(ValueError, match="no diagnostics of 'toy'.*standard, laser, diff, "):
-        diagnostics.measure(layer)
+def test_a_mixer_without_a_formula_for_its_jacobian(toy):
+    """What it has none of is left out; the rest is there."""
     array = jnp.ones((1, 4, 1, 2))
     with probe.probed() as seen:
         registry.get(toy)(array, array, array)
     assert seen.layers[0].mixer == toy
+    found = _summary(seen.layers[0])
+    assert (found["jacobian_mean"], found["jacobian_max"], found["entropy"]) == (None,) * 3
+    assert sum(found["histogram"]) == 16
+    assert "nonfinite" not in found
 
 
 def test_weights_of_sigmoid_by_hand():

@@ -9,14 +9,13 @@ import pytest
 from flax import linen as nn
 
 from attention import registry, table
-from attention.mixers import diff, diff_laser, head_pairs, laser, standard
+from attention.mixers import head_pairs, laser, standard
+from tests.attention import pairs
+from tests.attention.pairs import Layer
 
 STATIC = ("is_causal", "dropout_rate", "broadcast_dropout", "kernel")
 # Compiled as a whole: operation by operation takes several times as long.
-ATTEND = {
-    "diff": jax.jit(diff.attend, static_argnames=STATIC),
-    "diff_laser": jax.jit(diff_laser.attend, static_argnames=STATIC),
-}
+ATTEND = {mixer: pairs.compiled(mixer) for mixer in table.DIFF_ROWS}
 BRANCH = {
     "diff": jax.jit(standard.attend, static_argnames=STATIC),
     "diff_laser": jax.jit(laser.attend, static_argnames=STATIC),
@@ -28,16 +27,6 @@ def _qkv(heads=4, size=6, value_size=6, batch=(2,), keys=5, dtype="float32"):
     shapes = [(*batch, length, heads, d) for length, d in ((5, size), (keys, size))]
     shapes.append((*batch, keys, heads, value_size))
     return [jnp.asarray(rng.standard_normal(shape), dtype) for shape in shapes]
-
-
-class Layer(nn.Module):
-    """A host of learned factors that shows the variant's output itself."""
-
-    variant: object
-
-    @nn.compact
-    def __call__(self, query, key, value, depth=0, **settings):
-        return self.variant(query, key, value, depth=depth, **settings)
 
 
 def test_lambda_init_by_hand():
@@ -52,16 +41,17 @@ def test_lambda_by_hand():
     """exp(ln 3) − exp(ln 2) + 0.2 = 1.2."""
     vectors = ([np.log(3.0), 5.0], [1.0, 0.0], [0.0, np.log(2.0)], [7.0, 1.0])
     names = ("scale_q1", "scale_k1", "scale_q2", "scale_k2")
-    params = {name: jnp.asarray(row, jnp.float32) for name, row in zip(names, vectors, strict=True)}
-    start = head_pairs.lambda_init(0)
-    value = head_pairs.DiffLambda().apply({"params": params}, 2, start)
+    leaves = {
+        f"diff_lambda/{name}": jnp.asarray(row, jnp.float32)
+        for name, row in zip(names, vectors, strict=True)
+    }
+    value = head_pairs.layer_lambda(leaves, head_pairs.lambda_init(0))
     assert float(value) == pytest.approx(1.2, abs=1e-6)
 
 
 def test_head_norm_by_hand():
     """Pair (3, 4): root mean square √12.5, times 1 + scale."""
-    params = {"params": {"scale": jnp.asarray([0.0, 1.0])}}
-    pair = head_pairs.HeadNorm().apply(params, jnp.asarray([3.0, 4.0]))
+    pair = head_pairs.normed(jnp.asarray([3.0, 4.0]), jnp.asarray([0.0, 1.0]))
     np.testing.assert_allclose(pair, np.array([3.0, 8.0]) / np.sqrt(12.5 + 1e-5), rtol=1e-6)
 
 
@@ -158,7 +148,7 @@ def test_head_norm_and_its_factor():
     q1, k1, q2, k2 = (vectors[f"scale_{name}"] for name in ("q1", "k1", "q2", "k2"))
     for mixer in table.DIFF_ROWS:
         layer = Layer(registry.get(mixer))
-        normed = jax.jit(layer.apply, static_argnames="depth")(params, query, key, value, depth=2)
+        normed = jax.jit(layer.apply, static_argnames="layer")(params, query, key, value, layer=2)
         pairs = np.asarray(normed).reshape(2, 5, 2, 12)
         size = 0.6 * np.exp(-0.6) + 0.2
         np.testing.assert_allclose(np.sqrt((pairs**2).mean(-1)), size, rtol=1e-3)
@@ -167,7 +157,7 @@ def test_head_norm_and_its_factor():
         assert list(tree["params"]) == ["diff_lambda"]
         lambda_ = np.exp(q1 @ k1) - np.exp(q2 @ k2) + 0.8 - 0.6 * np.exp(-0.6)
         np.testing.assert_allclose(
-            plain.apply({"params": {"diff_lambda": vectors}}, query, key, value, depth=2),
+            plain.apply({"params": {"diff_lambda": vectors}}, query, key, value, layer=2),
             np.broadcast_to((1 - lambda_) * value, query.shape),
             rtol=1e-5,
         )
@@ -192,7 +182,7 @@ def test_traced_depth_in_scan_is_the_loop():
     class Block(nn.Module):
         @nn.compact
         def __call__(self, inputs, depth):
-            function = functools.partial(registry.get("diff_laser+qk_norm"), depth=depth)
+            function = functools.partial(registry.get("diff_laser+qk_norm"), layer=depth)
             layer = nn.MultiHeadDotProductAttention(2, attention_fn=function, name="attention")
             return inputs + layer(inputs), None
 
@@ -210,40 +200,31 @@ def test_traced_depth_in_scan_is_the_loop():
 
 
 @pytest.mark.parametrize(
-    ("depth", "message"),
+    ("layer", "message"),
     [
-        (None, r"diff needs the layer's depth.*call variant\(\.\.\., depth=index\)"),
-        (-1, "depth=-1: it is the layer's index, an integer from 0"),
-        (0.5, "depth=0.5"),
-        (True, "depth=True"),
-        ("3", "depth='3'"),
-        (jnp.arange(2), r"shape \(2,\)"),
+        (None, "'diff' needs the layer's index"),
+        (-1, "layer=-1: it is the layer's index, an integer from 0"),
+        ("3", "layer='3'"),
         (jnp.float32(1), "dtype float32"),
     ],
 )
-def test_depths_that_are_none_are_refused(depth, message):
-    layer = Layer(registry.get("diff"))
+def test_layers_that_are_none_are_refused(layer, message):
     with pytest.raises(ValueError, match=message):
-        layer.init(jax.random.key(0), *_qkv(), depth=depth)
+        Layer(registry.get("diff")).init(jax.random.key(0), *_qkv(), layer=layer)
 
 
 def test_what_cannot_be_computed_is_refused():
-    odd = _qkv(heads=3)
-    for attend in (diff.attend, diff_laser.attend):
+    for mixer in table.DIFF_ROWS:
         with pytest.raises(ValueError, match="heads come in pairs; got 3 heads, an odd number"):
-            attend(*odd, lambda_=0.2)
-        with pytest.raises(ValueError, match=r"lambda_ has shape \(2,\)"):
-            attend(*_qkv(), lambda_=jnp.ones(2))
+            pairs.attend(mixer, *_qkv(heads=3), lambda_=0.2)
         for kernel in ("jax_xla", "cudnn"):
             message = r"head size of V \(12\).*\(6\); use kernel='xla'"
             with pytest.raises(ValueError, match=message):
-                attend(*_qkv(), lambda_=0.2, kernel=kernel)
-    with pytest.raises(ValueError, match="odd number"):
-        Layer(registry.get("diff")).init(jax.random.key(0), *odd)
+                pairs.attend(mixer, *_qkv(), lambda_=0.2, kernel=kernel)
     with pytest.raises(ValueError, match="inside a Flax module"):
-        registry.get("diff")(*_qkv(), depth=0)
+        registry.get("diff")(*_qkv(), layer=0)
     with pytest.raises(ValueError, match="float16 gives NaN"):
-        diff_laser.attend(*_qkv(dtype="float16"), lambda_=0.2)
+        pairs.attend("diff_laser", *_qkv(dtype="float16"), lambda_=0.2)
 
 
 @pytest.mark.parametrize("mixer", ["diff", "diff_laser"])

@@ -232,7 +232,7 @@ def test_grouped_heads_before_a_models_own_function(inputs, name):
 
 @pytest.mark.parametrize("name", ["laser+qk_norm", "standard+sink", "diff"])
 def test_nnx_has_no_place_for_learned_factors_and_cannot_be_injected_into(inputs, name):
-    variant = functools.partial(registry.get(name), depth=0)
+    variant = functools.partial(registry.get(name), layer=0)
     with pytest.raises(ValueError, match="learned factors.*flax.linen .nnx has no place for them"):
         _nnx(variant)(inputs)
     with (
@@ -244,7 +244,7 @@ def test_nnx_has_no_place_for_learned_factors_and_cannot_be_injected_into(inputs
 
 def test_a_mixer_that_no_weighted_mean_makes_is_refused_by_a_foreign_softmax(inputs, toy):
     with (
-        pytest.raises(ValueError, match="the host cannot have 'toy'.*standard, laser, diff"),
+        pytest.raises(ValueError, match="the model cannot have 'toy'.*standard, laser, diff"),
         inject.injected(registry.get(toy)),
     ):
         _foreign().init(jax.random.key(0), inputs)
@@ -371,26 +371,26 @@ class Stack(nn.Module):
         return inputs
 
 
-def _depth_of(path):
+def _layer_of(path):
     return int(re.search(r"encoderblock_([0-9]+)", path)[1])
 
 
-def test_depth_comes_from_the_rule_and_may_be_traced(inputs):
+def test_layers_come_from_the_rule_and_may_be_traced(inputs):
     """Injected layers are those built with their own depth; a traced rule gives the same."""
     variant = registry.get("diff")
 
     @jax.jit
     def run(params, offset):
-        with inject.injected(variant, depth=lambda path: _depth_of(path) + offset):
+        with inject.injected(variant, layer=lambda path: _layer_of(path) + offset):
             return Stack().apply(params, inputs)
 
-    with inject.injected(variant, depth=_depth_of):
+    with inject.injected(variant, layer=_layer_of):
         params = Stack().init(jax.random.key(0), inputs)
         output = Stack().apply(params, inputs)
     expected = inputs
     for index in range(2):
         layer = nn.MultiHeadDotProductAttention(
-            2, attention_fn=functools.partial(variant, depth=index)
+            2, attention_fn=functools.partial(variant, layer=index)
         )
         leaves = {"params": params["params"][f"encoderblock_{index}"]}
         expected = layer.apply(leaves, expected)
@@ -405,7 +405,7 @@ def test_differential_through_a_foreign_function(inputs, mixer, masked):
     """The host's learned scaler is called once on heads of size D; its output factor comes last."""
     layer, variant = _foreign(1.7), registry.get(mixer)
     host = _init(layer, inputs)
-    with inject.injected(variant, depth=lambda path: 1):
+    with inject.injected(variant, layer=lambda path: 1):
         params = layer.init(jax.random.key(0), inputs)
         mask = jnp.tril(jnp.ones((5, 5), bool)) if masked else None
         output = layer.apply(params, inputs, mask=mask)
@@ -421,7 +421,7 @@ def test_differential_through_a_foreign_function(inputs, mixer, masked):
                 for name in ("query", "key", "value")
             )
             query, key, value = project
-            heads = variant(1.7 * query, key, value, mask=mask, depth=1)
+            heads = variant(1.7 * query, key, value, mask=mask, layer=1)
             return jnp.einsum("bthd,hdo->bto", 1.7 * heads, leaves["out"]["kernel"])
 
     np.testing.assert_allclose(output, Plain().apply({"params": own}), atol=5e-6)
@@ -429,18 +429,18 @@ def test_differential_through_a_foreign_function(inputs, mixer, masked):
 
 def test_differential_injection_asks_for_a_rule(inputs):
     variant = registry.get("diff_laser")
-    with pytest.raises(ValueError, match=r"diff_laser needs each layer's depth.*depth=rule"):
+    with pytest.raises(ValueError, match=r"diff_laser needs each layer's index.*layer=rule"):
         _init(Stack(), inputs, variant)
-    with pytest.raises(ValueError, match="depth=0: give a rule.*lambda path: 0"):
-        inject.injected(variant, depth=0).__enter__()
+    with pytest.raises(ValueError, match="layer=0: give a rule.*lambda path: 0"):
+        inject.injected(variant, layer=0).__enter__()
     with (
         pytest.raises(ValueError, match="returned None at path 'encoderblock_0'"),
-        inject.injected(variant, depth=lambda path: None),
+        inject.injected(variant, layer=lambda path: None),
     ):
         Stack().init(jax.random.key(0), inputs)
     with (
         pytest.raises(TypeError) as caught,
-        inject.injected(variant, depth=_depth_of),
+        inject.injected(variant, layer=_layer_of),
     ):
         Block().init(jax.random.key(0), inputs)
     assert "at path 'MultiHeadDotProductAttention_0'" in caught.value.__notes__[0]
@@ -448,8 +448,8 @@ def test_differential_injection_asks_for_a_rule(inputs):
         pytest.raises(ValueError, match="built with attention_fn='diff_laser'"),
         inject.injected(registry.get("laser")),
     ):
-        Stack(functools.partial(variant, depth=0)).init(jax.random.key(0), inputs)
-    with inject.injected(registry.get("laser"), depth=_depth_of):
+        Stack(functools.partial(variant, layer=0)).init(jax.random.key(0), inputs)
+    with inject.injected(registry.get("laser"), layer=_layer_of):
         Block().init(jax.random.key(0), inputs)
 
 
@@ -511,7 +511,7 @@ def test_a_module_that_ignores_its_attention_function_is_refused(
     model = Layers(classes, method)
     with (
         pytest.raises(RuntimeError, match=unused),
-        inject.injected(registry.get(name), depth=lambda path: 0),
+        inject.injected(registry.get(name), layer=lambda path: 0),
     ):
         jax.eval_shape(model.init, jax.random.key(0), inputs)
 

@@ -10,18 +10,16 @@ import numpy as np
 import pytest
 
 from attention import registry
-from attention.mixers import diff, diff_laser, laser, standard
-from attention.verification import check, oracle
+from attention.mixers import laser, standard
+from attention.verification import reference
+from tests.attention import pairs
 
 # Jitted once: hypothesis varies numbers, not shapes.
 ATTEND = {
     "standard": jax.jit(standard.attend, static_argnames="is_causal"),
     "laser": jax.jit(laser.attend, static_argnames="is_causal"),
 }
-PAIRED = {
-    "diff": jax.jit(diff.attend, static_argnames="is_causal"),
-    "diff_laser": jax.jit(diff_laser.attend, static_argnames="is_causal"),
-}
+PAIRED = {mixer: pairs.compiled(mixer) for mixer in ("diff", "diff_laser")}
 settings = hypothesis.settings(max_examples=25, derandomize=True)
 
 T, H, D = 9, 2, 4
@@ -252,8 +250,8 @@ def test_laser_escapes_saturation_where_the_paper_says():
     assert of_laser[0] == pytest.approx(1 - alpha, abs=0.01)
 
 
-def test_oracle_against_brute_force():
-    """The oracle itself, against two loops and finite differences."""
+def test_reference_against_brute_force():
+    """The reference itself, against two loops and finite differences."""
     rng = np.random.default_rng(1)
     query, key, value, cotangent = (rng.standard_normal((3, 1, 2)) for _ in range(4))
 
@@ -270,77 +268,62 @@ def test_oracle_against_brute_force():
         return total
 
     for mixer in ("standard", "laser"):
-        result = oracle.attend(mixer, query, key, value, cotangent)
+        result = reference.attend(mixer, query, key, value, cotangent)
         assert (result.output * cotangent).sum() == pytest.approx(loss(query, key, value, mixer))
-        for place in range(3):
+        for place, name in enumerate(("query", "key", "value")):
             arrays = [query, key, value]
             direction = rng.standard_normal((3, 1, 2))
             up, down = list(arrays), list(arrays)
             up[place], down[place] = (arrays[place] + s * 1e-6 * direction for s in (1, -1))
             numeric = (loss(*up, mixer) - loss(*down, mixer)) / 2e-6
-            assert (result.gradients[place] * direction).sum() == pytest.approx(numeric, rel=1e-6)
+            assert (result.gradients[name] * direction).sum() == pytest.approx(numeric, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["diff", "diff_laser+qk_norm+per_dim_temp"])
-def test_reference_of_differential_variants_against_finite_differences(name):
-    """Every gradient of the float64 reference, λ's vectors and the head norm included."""
-    rng = np.random.default_rng(3)
-    variant = registry.get(name)
-    *qkv, cotangent = (rng.standard_normal((3, 4, 2)) for _ in range(4))
-    tree = check.leaves(variant, [jnp.asarray(array) for array in qkv], 0.3)
-    exact = oracle.compute(variant, tree, [*qkv, cotangent], None, depth=1)
-
-    def loss(qkv, tree):
-        output = oracle.compute(variant, tree, [*qkv, cotangent], None, depth=1).output
-        return (output * cotangent).sum()
-
-    def agrees(gradient, moved):
-        direction = rng.standard_normal(gradient.shape)
-        up, down = (loss(*moved(step * direction)) for step in (1e-5, -1e-5))
-        assert (gradient * direction).sum() == pytest.approx((up - down) / 2e-5, rel=1e-5)
-
-    for place in range(3):
-        agrees(
-            exact.gradients[place],
-            lambda step, place=place: (
-                [array + step * (i == place) for i, array in enumerate(qkv)],
-                tree,
-            ),
-        )
-    wide = {m: {n: leaf.astype(np.float64) for n, leaf in g.items()} for m, g in tree.items()}
-    for module, group in exact.learned.items():
-        for leaf, gradient in group.items():
-            agrees(
-                gradient,
-                lambda step, module=module, leaf=leaf: (
-                    qkv,
-                    {**wide, module: {**wide[module], leaf: wide[module][leaf] + step}},
-                ),
-            )
-
-
-def test_oracle_of_pairs_against_its_definition():
-    """(A1 − λ·A2)·V and log(A1·exp V) − λ·log(A2·exp V) from explicit maps, and dλ."""
+def test_reference_of_pairs_against_its_definition():
+    """(A1 − λ·A2)·V and log(A1·exp V) − λ·log(A2·exp V) from explicit maps."""
     rng = np.random.default_rng(4)
-    query, key, value, cotangent = (rng.standard_normal((3, 2, 2)) for _ in range(4))
-    maps = [standard.exact_softmax(query[:, h] @ key[:, h].T / np.sqrt(2), True) for h in (0, 1)]
-    columns = value.reshape(3, 4)
+    arrays = {name: rng.standard_normal((3, 2, 2)) for name in ("query", "key", "value")}
+    maps = []
+    for h in (0, 1):
+        logits = arrays["query"][:, h] @ arrays["key"][:, h].T / np.sqrt(2)
+        maps.append(np.exp(logits) / np.exp(logits).sum(-1, keepdims=True))
+    columns = arrays["value"].reshape(3, 4)
     for mixer, mean in (
         ("diff", lambda a: a @ columns),
         ("diff_laser", lambda a: np.log(a @ np.exp(columns))),
     ):
-        first, second = (mean(weights.reshape(3, 3)) for weights in maps)
-        result = oracle.attend(mixer, query, key, value, cotangent, lambda_=0.3)
-        np.testing.assert_allclose(result.output.reshape(3, 4), first - 0.3 * second)
-        lambda_bar = result.learned["diff_lambda"]["lambda_"]
-        assert lambda_bar == pytest.approx(-(cotangent.reshape(3, 4) * second).sum())
+        first, second = (mean(weights) for weights in maps)
+        variant = registry.get(mixer, head_norm=False)
+        zeros = {f"scale_{name}": np.zeros(2) for name in ("q1", "k1", "q2", "k2")}
+        tree = {"diff_lambda": zeros}
+        result = reference.compute(variant, tree, arrays, np.zeros((3, 2, 2)))
+        # λ = e⁰ − e⁰ + 0.2.
+        np.testing.assert_allclose(result.output.reshape(3, 4), first - 0.2 * second)
 
 
-def test_wide_oracle_agrees_with_the_narrow_one():
+def test_sizes_of_learned_gradients_do_not_cancel():
+    """Two tokens with opposite cotangents: the gradient of a gate cancels, its size does not."""
+    variant = registry.get("standard+gate", per="head")
+    arrays = {name: np.ones((2, 1, 1)) for name in ("query", "key", "value")}
+    arrays["x"] = np.ones((2, 1))
+    tree = {"gate": {"scale": np.zeros((1, 1, 1))}}
+    cotangent = np.asarray([1.0, -1.0]).reshape(2, 1, 1)
+    result = reference.compute(variant, tree, arrays, cotangent)
+    assert abs(result.learned["gate"]["scale"]).max() < 1e-12
+    assert 0.25 < result.sizes["gate"] <= 1.0
+
+
+def test_the_reference_of_wide_channels_agrees_with_the_factored_one():
     rng = np.random.default_rng(2)
-    arrays = [rng.standard_normal((5, 1, 3)) for _ in range(4)]
-    narrow = oracle.attend("laser", *arrays)
-    weights = standard.exact_softmax(3**-0.5 * np.einsum("thd,shd->hts", *arrays[:2]), True)[0]
-    wide = laser._wide_head(weights, arrays[2][:, 0], arrays[3][:, 0], np.ones(5, bool))
-    np.testing.assert_allclose(wide[0], narrow.output[:, 0], rtol=1e-12)
-    np.testing.assert_allclose(wide[2], narrow.gradients.value[:, 0], rtol=1e-12)
+    arrays = [rng.standard_normal((5, 1, 3)) for _ in range(3)]
+    cotangent = rng.standard_normal((5, 1, 3))
+    narrow = reference.attend("laser", *arrays, cotangent)
+    # Rows are computed one by one.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(laser, "_FACTORED", -1.0)
+        reference._compiled.cache_clear()
+        wide = reference.attend("laser", *arrays, cotangent)
+    reference._compiled.cache_clear()
+    np.testing.assert_allclose(wide.output, narrow.output, rtol=1e-12)
+    for name, gradient in narrow.gradients.items():
+        np.testing.assert_allclose(wide.gradients[name], gradient, rtol=1e-10)

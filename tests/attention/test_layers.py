@@ -14,6 +14,8 @@ ORDER = (
     "precision",
     "checkout",
     "devices",
+    "masks",
+    "call",
     "records",
     "kernels",
     "mixers",
@@ -54,5 +56,5 @@ def test_a_file_of_a_folder_has_a_line_or_is_shared(folder):
     lines = {"mixers": table.MIXERS, "modifiers": table.MODIFIERS}[folder]
     files = {path.stem for path in FILES if _part(path) == folder} - {"__init__"}
     assert set(lines) <= files
-    shared = {"head_pairs", "shift"}
+    shared = {"head_pairs", "query_pairs"}
     assert files - set(lines) <= shared

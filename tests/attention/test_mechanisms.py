@@ -82,7 +82,8 @@ def test_causal_gradients_are_zero_towards_the_future(name):
 
 def test_softcap_by_hand_and_its_ends():
     """tanh(ln 3) = 8/10; logits differ by less than 2·cap; a large cap changes nothing."""
-    np.testing.assert_allclose(softcap.apply(jnp.log(3.0), cap=1.0), 0.8, rtol=1e-6)
+    capped = softcap.apply(jnp.log(3.0), None, None, {}, cap=1.0)
+    np.testing.assert_allclose(capped, 0.8, rtol=1e-6)
     query, key, value = _qkv()
     for mixer in ("standard", "laser", "sigmoid"):
         plain = _run(registry.get(mixer), None, query, key, value)
@@ -147,7 +148,7 @@ def test_each_map_of_a_pair_has_its_own_sink():
         _run(registry.get("laser+sink"), sinks[h : h + 1], query[:, h, None], key[:, h, None], pair)
         for h in (0, 1)
     ]
-    host = check.Host(registry.get("diff_laser+sink", head_norm=False), depth=0)
+    host = check.Host(registry.get("diff_laser+sink", head_norm=False), layer=0)
     zeros = {f"scale_{name}": jnp.zeros(D) for name in ("q1", "k1", "q2", "k2")}
     params = {"params": {"sink": {"scale": sinks}, "diff_lambda": zeros}}
     output = host.apply(params, query, key, value, None)
@@ -182,13 +183,13 @@ def test_a_customary_bias_hides_as_a_mask_does(name):
     value = value.at[4:].add(120.0)
     seen = np.ones((T, S), bool)
     seen[:, 4:] = seen[3] = False
-    host = check.Host(registry.get(name), depth=0)
+    host = check.Host(registry.get(name), layer=0)
     params = host.init(jax.random.key(0), query, key, value, None)
 
     class Biased(nn.Module):
         @nn.compact
         def __call__(self, bias, *qkv):
-            return host.variant(*qkv, bias=bias, depth=0)
+            return host.variant(*qkv, bias=bias, layer=0)
 
     def biased(low, dtype, *qkv):
         return Biased().apply(params, jnp.where(seen, 0, low).astype(dtype), *qkv)
@@ -301,9 +302,9 @@ def _own_softmax(query, key, value, bias=None, mask=None):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("sigmoid", "the host cannot have 'sigmoid'.*mixers that are: standard, laser, diff"),
-        ("laser+softcap", "'softcap' acts inside that.*outside it: temp, qk_norm, per_dim_temp"),
-        ("standard+sink", "'sink' acts inside that"),
+        ("sigmoid", "the model cannot have 'sigmoid'.*can have: standard, laser, diff"),
+        ("laser+softcap", "'softcap' needs a softmax.*can have: temp, qk_norm, per_dim_temp"),
+        ("standard+sink", "'sink' needs a softmax"),
     ],
 )
 def test_a_host_with_a_softmax_of_its_own_refuses_them_by_name(name, message):
@@ -314,7 +315,7 @@ def test_a_host_with_a_softmax_of_its_own_refuses_them_by_name(name, message):
 
 @pytest.mark.parametrize("kernel", ["jax_xla", "cudnn"])
 def test_library_kernels_refuse_what_is_no_plain_softmax(kernel):
-    with pytest.raises(ValueError, match="knows the plain softmax alone; use kernel='xla'"):
+    with pytest.raises(ValueError, match="no weights other than the softmax's.*use kernel='xla'"):
         sigmoid.attend(*_qkv(), kernel=kernel)
 
 

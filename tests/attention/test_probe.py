@@ -27,11 +27,6 @@ def foreign_attention(query, key, value, bias=None, mask=None, temperature=1.0):
     return nn.dot_product_attention(Scaler()(query), key, value, bias, mask) * temperature
 
 
-def without_bias(query, key, value, mask=None):
-    """A host's function that takes no bias."""
-    return nn.dot_product_attention(query, key, value, mask=mask)
-
-
 class Block(nn.Module):
     """Two attention layers with a mask, then a nonlinear end."""
 
@@ -47,14 +42,11 @@ class Block(nn.Module):
         return jnp.tanh(inputs)
 
 
-HOSTS = {
-    "flax": nn.dot_product_attention,
-    "foreign": functools.partial(foreign_attention, temperature=0.6),
-}
+HOSTS = {"flax": nn.dot_product_attention}
 CASES = [
     ("laser+qk_norm+temp", "flax"),
-    ("standard+per_dim_temp", "foreign"),
-    ("diff_laser", "foreign"),
+    ("standard+per_dim_temp", "flax"),
+    ("diff_laser", "flax"),
 ]
 
 
@@ -72,7 +64,7 @@ def _apply(variant, host, params, probes=None, is_observed=True):
     """Returns the model's output and the layers seen, [] where nobody looks."""
 
     def run():
-        with inject.injected(variant, depth=lambda path: int(path[-1])):
+        with inject.injected(variant, layer=lambda path: int(path[-1])):
             return Block(host).apply(params, *_inputs())
 
     if not is_observed:
@@ -85,7 +77,7 @@ def _apply(variant, host, params, probes=None, is_observed=True):
 @functools.cache
 def _params(variant, host):
     def init(key):
-        with inject.injected(variant, depth=lambda path: int(path[-1])):
+        with inject.injected(variant, layer=lambda path: int(path[-1])):
             return Block(host).init(key, *_inputs())
 
     # Away from the initial values, where learned factors are 1.
@@ -129,8 +121,6 @@ def _by_hand(params, name, host):
         query = query * np.log1p(np.exp(own["per_dim_temp"]["scale"])) / np.log(2)
     if "temp" in name.split("+"):
         query = query / 0.9
-    if host is not nn.dot_product_attention:
-        query = query * (1 + own["Scaler_0"]["scale"])
     logits = np.einsum("bthd,bshd->bhts", query, key) / np.sqrt(query.shape[-1])
     weights = np.exp(np.where(mask, logits, -np.inf)[..., :3, :])
     return weights / weights.sum(-1, keepdims=True)
@@ -144,10 +134,8 @@ def test_probabilities_are_those_worked_out_by_hand(name, host):
     expected = _by_hand(_params(variant, host), name, host)
     np.testing.assert_allclose(layer.weights()[..., :3, :], expected, atol=2e-6)
     settings = core.CoreSettings(layer.scale)
-    own = core.weights_of(settings, layer.query, layer.key, layer.bias, layer.masks.pairs)
-    # Of a foreign host: its query was followed to the softmax.
+    own = core.weights_of(settings, layer.query, layer.key, layer.bias, layer.masks.pairs, ())
     np.testing.assert_allclose(own[..., :3, :], expected, atol=2e-6)
-    assert (layer.host_probabilities is None) == (host is nn.dot_product_attention)
 
 
 @pytest.mark.parametrize(("name", "host"), CASES[:2])
@@ -249,6 +237,10 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="enter it once"), probe.probed():
         run(host)
     assert not probe.is_on()
-    assert len(run(without_bias)[1]) == 2
-    with pytest.raises(ValueError, match="takes no bias"):
-        run(without_bias, probes)
+
+
+def test_a_model_with_a_softmax_of_its_own_is_refused():
+    variant = _variant("standard")
+    params = _params(variant, foreign_attention)
+    with pytest.raises(ValueError, match="attends by a function of its own"):
+        _apply(variant, foreign_attention, params)

@@ -1,6 +1,5 @@
 """docs/extending.md's recipe for a mixer and a modifier, word for word: a file and a line each."""
 
-import dataclasses
 import os
 import pathlib
 import re
@@ -10,38 +9,51 @@ import sys
 import textwrap
 import types
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 
-from attention import records, registry, table
+from attention import inject, records, registry, table
 from attention.hosts import probe
-from attention.verification import check, diagnostics, oracle
+from attention.verification import check, diagnostics
+from tests.attention import no_ops
+from workloads import registry as workload_registry
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
 
 def _recipe():
-    """Returns the code of the page's section, by the place that its first line names."""
+    """Returns the page's files by their path, and lines by the table that they belong to."""
     text = (REPOSITORY / "docs/extending.md").read_text(encoding="utf-8")
     section = text[text.index("- **A mixer**") : text.index("- **A workload.**")]
     blocks = (textwrap.dedent(block) for block in re.findall(r"```python\n(.*?)```", section, re.S))
-    places = {}
+    files, lines = {}, {}
     for block in blocks:
         place, code = block.split("\n", 1)
-        places[place.removeprefix("# ")] = code
-    return places
+        path, _, table_name = place.removeprefix("# ").partition(": ")
+        if table_name:
+            lines.setdefault(table_name, []).append(code)
+        else:
+            files[path] = code
+    return files, lines
 
 
-RECIPE = _recipe()
-FILES = {place: code for place, code in RECIPE.items() if ":" not in place}
-LINES = {place.split(": ")[1]: code for place, code in RECIPE.items() if ":" in place}
+FILES, LINES = _recipe()
 
 
 def test_the_recipe_is_one_file_and_one_line_each():
-    assert list(FILES) == ["attention/mixers/relu.py", "attention/modifiers/gain.py"]
-    assert list(LINES) == ["MIXERS", "MODIFIERS"]
-    assert all(len(line.splitlines()) == 1 for line in LINES.values())
+    assert list(FILES) == [
+        "attention/mixers/relu.py",
+        "attention/modifiers/headgate.py",
+        "attention/modifiers/recency.py",
+    ]
+    lines = [line for place in LINES.values() for line in place]
+    assert len(lines) == len(FILES)
+    assert all(len(line.splitlines()) == 1 for line in lines)
+    # Gated attention with its reference.
+    assert len(FILES["attention/modifiers/headgate.py"].splitlines()) <= 30
 
 
 @pytest.fixture
@@ -52,21 +64,22 @@ def added(monkeypatch):
         module = types.ModuleType(name)
         exec(compile(code, place, "exec"), vars(module))
         monkeypatch.setitem(sys.modules, name, module)
-    for where, line in LINES.items():
-        for name, entry in eval(f"{{{line}}}", vars(table)).items():
+    for where, lines in LINES.items():
+        for name, entry in eval(f"{{{''.join(lines)}}}", vars(table)).items():
             monkeypatch.setitem(getattr(table, where), name, entry)
 
 
 def test_everything_knows_what_was_added(added):
-    assert {"relu", "relu+gain", "diff_laser+gain+sink"} <= set(registry.names())
+    assert {"relu", "relu+headgate", "diff_laser+recency"} <= set(registry.names())
     assert "relu+sink" not in registry.names()
-    assert table.label("relu+gain") == "ReLU + gain"
-    assert table.order("relu+gain") > table.order("sigmoid+temp")
-    assert check.unheard("relu+gain") == []
+    assert table.label("relu+headgate") == "ReLU + gate"
+    assert table.order("relu+headgate") > table.order("sigmoid+temp")
+    assert no_ops.find("relu+headgate+recency") == []
     for name, dtype in (
-        ("relu+gain", "float32"),
-        ("relu+gain", "bfloat16"),
-        ("laser+gain", "bfloat16"),
+        ("relu+headgate", "float32"),
+        ("relu+headgate", "bfloat16"),
+        ("laser+headgate+recency+sink", "float32"),
+        ("laser+recency", "bfloat16"),
         ("relu+softcap", "float32"),
     ):
         case = check.Case(name, "xla", dtype, "none", 1, 1)
@@ -76,65 +89,71 @@ def test_everything_knows_what_was_added(added):
     with probe.probed() as seen:
         registry.get("relu")(query, query, query)
     found = diagnostics.summary(diagnostics.measure(seen.layers[0]), {})
-    assert found["entropy"] is None
-    assert 0 < found["jacobian_mean"] <= 5**-0.5
-    with pytest.raises(ValueError, match="kernel='jax_xla' cannot compute 'relu\\+gain'"):
-        registry.get("relu+gain", kernel="jax_xla")
-    with pytest.raises(ValueError, match="a host cannot have 'relu'"):
-        table.check_host_mean("relu", "a host")
+    assert (found["entropy"], found["jacobian_mean"]) == (None, None)
+    assert sum(found["histogram"]) == 2 * 2 * 5 * 5
+    with pytest.raises(ValueError, match="kernel='jax_xla'.*'relu\\+headgate', whose relu"):
+        registry.get("relu+headgate", kernel="jax_xla")
+    with pytest.raises(ValueError, match="a model cannot have 'relu'"):
+        table.check_model("relu", {"inside": "keeps its own softmax"}, "a model")
 
 
-@pytest.mark.parametrize("acts_on", ["inputs", "logits", "output"])
+@pytest.mark.parametrize(
+    "name", ["digits_vit", "spoken_digits_conformer", "pydoc_lm", "pydoc_bert"]
+)
+def test_a_gate_of_the_users_own_in_every_domain(added, name):
+    """Its leaf lies beside each layer's projections, its gradient is there."""
+    workload = workload_registry.make(name, registry.get("laser+headgate"))
+    plain = workload_registry.make(name, registry.get("laser"))
+
+    def leaves(one):
+        params, _ = jax.eval_shape(one.init_model_fn, jax.random.key(0))
+        return {
+            jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)
+        }
+
+    assert leaves(plain) < leaves(workload)
+    assert all("headgate" in path for path in leaves(workload) - leaves(plain))
+
+
+def test_a_gate_of_the_users_own_by_injection(added):
+    """Into an unmodified model: unchanged at the start, another output away from it."""
+    inputs = jnp.asarray(np.random.default_rng(0).standard_normal((2, 5, 8)), jnp.float32)
+    layer = nn.MultiHeadDotProductAttention(num_heads=2)
+    outputs = {}
+    for name in ("laser", "laser+headgate"):
+        with inject.injected(registry.get(name)):
+            params = layer.init(jax.random.key(0), inputs)
+            outputs[name] = layer.apply(params, inputs)
+            moved = jax.tree.map(lambda leaf: leaf + 0.1, params)
+            outputs[f"moved {name}"] = layer.apply(moved, inputs)
+    np.testing.assert_array_equal(outputs["laser"], outputs["laser+headgate"])
+    assert np.abs(outputs["moved laser"] - outputs["moved laser+headgate"]).max() > 1e-3
+
+
+@pytest.mark.parametrize("acts_on", ["inputs", "score", "output"])
 def test_a_modifier_acts_where_it_says(monkeypatch, acts_on):
     """Doubling the values and the output is twice the output; doubled logits are τ = 1/2."""
     twice = {
-        "inputs": lambda given: given._replace(value=2 * given.value),
-        "logits": lambda given: 2 * given,
-        "output": lambda given: 2 * given,
+        "inputs": lambda call, leaves: call._replace(value=2 * call.value),
+        "score": lambda logits, queries, keys, leaves: 2 * logits,
+        "output": lambda out, call, leaves: 2 * out,
     }[acts_on]
     module = types.ModuleType("attention.modifiers.twice")
-    module.MODIFIER = records.Modifier(acts_on, twice, lambda given, leaves: None)
+    module.MODIFIER = records.Modifier(acts_on, twice, twice)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setitem(table.MODIFIERS, "twice", table.ModifierEntry("twice", "2·x", "a test"))
     query = jnp.asarray(np.random.default_rng(0).standard_normal((5, 2, 4)), jnp.float32)
     found = registry.get("standard+twice")(query, query, query)
-    if acts_on == "logits":
+    if acts_on == "score":
         expected = registry.get("standard+temp", tau=0.5)(query, query, query)
     else:
         expected = 2 * registry.get("standard")(query, query, query)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-def test_a_mixer_without_leaves_is_given_its_hyperparameters(added, monkeypatch):
-    """ReLU times a constant: its line names it, its attend and its formula read it."""
-    relu = records.mixer("relu")
-
-    def attend(query, key, value, *, gain, **settings):
-        return gain * relu.attend(query, key, value, **settings)
-
-    def formula(logits, mask, value, cotangent, *, gain):
-        exact = relu.formula(logits, mask, value, gain * cotangent)
-        return exact._replace(output=gain * exact.output)
-
-    module = types.ModuleType("attention.mixers.gained")
-    module.MIXER = dataclasses.replace(relu, attend=attend, formula=formula)
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    one = table.Hyperparameter(lambda given: float(given), default=1.0, other=2.0)
-    line = table.MIXERS["relu"]._replace(hyperparameters={"gain": one})
-    monkeypatch.setitem(table.MIXERS, "gained", line)
-    query = jnp.asarray(np.random.default_rng(0).standard_normal((5, 2, 4)), jnp.float32)
-    twice = registry.get("gained", gain=2)
-    assert twice.gain == 2
-    assert twice != registry.get("gained")
-    expected = 2 * registry.get("relu")(query, query, query)
-    np.testing.assert_allclose(twice(query, query, query), expected)
-    exact = oracle.compute(twice, {}, [query, query, query, query], None)
-    np.testing.assert_allclose(exact.output, expected, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.slow
 def test_a_copy_of_the_tree_trains_with_what_was_added(tmp_path):
-    """Two files and two lines, then a study of the two new names beside the baseline."""
+    """Three files and three lines, then a study of new names beside the baseline."""
     copy = tmp_path / "copy"
     for room in ("attention", "workloads", "sweeps", "analysis"):
         shutil.copytree(
@@ -144,9 +163,10 @@ def test_a_copy_of_the_tree_trains_with_what_was_added(tmp_path):
         (copy / place).write_text(code, encoding="utf-8")
     lines = copy / "attention/table.py"
     text = lines.read_text(encoding="utf-8")
-    for where, line in LINES.items():
-        text, count = re.subn(rf"(?m)^({where}: .*\n)", rf"\g<1>    {line}", text)
-        assert count == 1
+    for where, added in LINES.items():
+        for line in added:
+            text, count = re.subn(rf"(?m)^({where}: .*\n)", rf"\g<1>    {line}", text)
+            assert count == 1
     lines.write_text(text, encoding="utf-8")
 
     def run(*arguments):
@@ -160,13 +180,13 @@ def test_a_copy_of_the_tree_trains_with_what_was_added(tmp_path):
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
         return done.stdout
 
-    assert "all within limits" in run("attention", "check", "relu+gain", "--shape=96,2,40")
+    assert "all within limits" in run("attention", "check", "relu+headgate", "--shape=96,2,40")
     run(
         *("sweeps", "run", "--config=digits_vit_quick", "--config.steps=20", "--config.points=1"),
-        "--config.variants=standard,relu+gain",
+        "--config.variants=standard,relu+headgate",
         f"--config.experiment_dir={tmp_path}",
         f"--config.data_dir={tmp_path / 'data'}",
     )
     table_text = run("analysis", "table", str(tmp_path / "digits_vit_quick"))
     assert "relu" in table_text.lower()
-    assert "gain" in table_text
+    assert "gate" in table_text

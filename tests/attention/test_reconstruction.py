@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attention import __main__ as command
-from attention.verification import cached_tensors, oracle, reconstruction
+from attention.verification import cached_tensors, reconstruction, reference
 from attention.verification.cached_tensors import Tensors
 from attention.verification.reconstruction import Case
 
@@ -26,13 +26,13 @@ def _draw(shape=SHAPE, scales=(1.0, 1.0), seed=0):
 
 @pytest.mark.parametrize("mixer", ["standard", "laser"])
 @pytest.mark.parametrize("kind", ["none", "causal", "padded", "wide"])
-def test_the_oracle_s_output_alone_is_that_with_gradients(mixer, kind):
+def test_the_reference_s_output_alone_is_that_with_gradients(mixer, kind):
     rng = np.random.default_rng(0)
     query, key, value = rng.standard_normal((3, 9, 2, 4))
     masks = {"causal": np.tril(np.ones((9, 9), bool)), "padded": np.arange(9)[None] < 5}
     value = value * 500 if kind == "wide" else value
-    whole = oracle.attend(mixer, query, key, value, np.ones_like(query), mask=masks.get(kind))
-    alone = oracle.output(mixer, query, key, value, mask=masks.get(kind))
+    whole = reference.attend(mixer, query, key, value, np.ones_like(query), mask=masks.get(kind))
+    alone = reference.output(mixer, query, key, value, mask=masks.get(kind))
     np.testing.assert_allclose(alone, whole.output, rtol=1e-12, atol=1e-12)
 
 
@@ -45,9 +45,9 @@ def test_errors_by_hand():
     assert errors[Case("Standard", "bfloat16", "rounded inputs")].value == 0
     unrounded = errors[Case("Standard", "bfloat16", "float32 inputs")].value
     assert unrounded == pytest.approx(rounding)
-    for reference in reconstruction.REFERENCES:
-        assert errors[Case("Standard", "bfloat16 products", reference)].value == unrounded
-        assert errors[Case("Standard", "float32", reference)].value == 0
+    for reading in reconstruction.REFERENCES:
+        assert errors[Case("Standard", "bfloat16 products", reading)].value == unrounded
+        assert errors[Case("Standard", "float32", reading)].value == 0
     # exp(1 + 2⁻⁷) = 2.7396 is stored as 2.734375, whose logarithm as 1.0078125 again.
     assert errors[Case("LASER vanilla", *BF16)].value == 0
     # exp(0) = 1 and log 1 = 0.
@@ -85,7 +85,9 @@ def test_the_future_does_not_count_where_it_is_hidden():
     outputs = []
     for tensors in (first, Tensors("", first.query, key, value)):
         mask = reconstruction._mask(tensors, True)
-        outputs.append(oracle.output("laser", first.query, tensors.key, tensors.value, mask=mask))
+        outputs.append(
+            reference.output("laser", first.query, tensors.key, tensors.value, mask=mask)
+        )
     np.testing.assert_allclose(outputs[0][:-1], outputs[1][:-1], rtol=1e-12)
     for is_causal in (False, True):
         errors = _one(first, is_causal=is_causal)

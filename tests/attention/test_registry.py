@@ -1,13 +1,10 @@
 """One contract over every registry entry, and the door's answers to bad input."""
 
-import dataclasses
-import functools
 import inspect
 import json
 import subprocess
 import sys
 import types
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -17,28 +14,47 @@ from flax import linen as nn
 
 from attention import __main__ as command
 from attention import inject, records, registry, table
+from attention.call import Call, LayerIndex
 from attention.kernels import core
-from attention.verification import check, oracle
+from attention.verification import check, reference
+from tests.attention import no_ops
 
 ALL = registry.names()
-MOST = {
-    mixer: max(name.count("+") for name in ALL if table.mixer(name) == mixer)
-    for mixer in table.MIXERS
-}
-# Every mixer alone, with one modifier, and with all of them.
-CHOSEN = [name for name in ALL if name.count("+") in (0, 1, MOST[table.mixer(name)])]
-# Compiling a gradient takes 1.5 s, its operations are compiled once for all: with all modifiers.
-COMPILED = [name for name in CHOSEN if name.count("+") == MOST[table.mixer(name)]]
+# Every mixer alone, and each modifier with one; then many modifiers together.
+CHOSEN = [
+    *table.MIXERS,
+    *(f"laser+{modifier}" for modifier in table.MODIFIERS),
+    "diff+gate+per_dim_temp+qk_norm+rope+sink+softcap+temp+value_residual+window",
+    "diff2_laser+alibi+gate+qk_rms_norm+sink+ssmax+xsa",
+]
 
 
 def _variant(name, **settings):
     tau = {"tau": 0.8} if "temp" in table.parse(name)[1] else {}
-    return registry.get(name, **tau, **settings)
+    width = {"width": 3} if "window" in table.parse(name)[1] else {}
+    return registry.get(name, **tau, **width, **settings)
 
 
-def _host(variant, depth=1, **settings):
-    function = functools.partial(variant, depth=depth)
-    return nn.MultiHeadDotProductAttention(num_heads=2, attention_fn=function, **settings)
+class _Host(nn.Module):
+    """One layer, the second of a model, and what its variant needs."""
+
+    variant: object
+    settings: tuple = ()
+
+    @nn.compact
+    def __call__(self, inputs, mask=None):
+        settings = dict(self.settings)
+        values = jnp.ones((*inputs.shape[:-1], 2, inputs.shape[-1] // 2), inputs.dtype)
+        memory = self.variant.empty_memory(values.astype(settings.get("dtype", inputs.dtype)))
+        function = inject.AttentionFunction(self.variant, 1, inputs, memory)
+        layer = nn.MultiHeadDotProductAttention(
+            num_heads=2, attention_fn=function, name="layer", **settings
+        )
+        return layer(inputs, mask=mask)
+
+
+def _host(variant, **settings):
+    return _Host(variant, tuple(settings.items()))
 
 
 @pytest.fixture
@@ -49,8 +65,8 @@ def inputs():
 def test_names_are_canonical_unique_and_hold_the_paper_rows():
     normalised = sum(entry.normalised for entry in table.MIXERS.values())
     takers = sum(entry.takes_weight for entry in table.MODIFIERS.values())
-    rest = (len(table.MIXERS) - normalised) * 2 ** (len(table.MODIFIERS) - takers)
-    assert len(ALL) == len(set(ALL)) == normalised * 2 ** len(table.MODIFIERS) + rest
+    refused = (len(table.MIXERS) - normalised) * takers
+    assert len(ALL) == len(set(ALL)) == len(table.MIXERS) * (1 + len(table.MODIFIERS)) - refused
     assert all(table.canonical(name) == name for name in ALL)
     assert set(table.PAPER_ROWS) <= set(ALL)
     assert len(table.PAPER_ROWS) == 8
@@ -60,7 +76,7 @@ def test_names_are_canonical_unique_and_hold_the_paper_rows():
 @pytest.mark.parametrize("name", CHOSEN)
 def test_contract(name, inputs):
     """Every entry: identity, what each part of it changes, shape, dtype, mask, gradients, vmap."""
-    assert check.unheard(name) == []
+    assert no_ops.find(name) == []
     variant = _variant(name)
     assert variant.name == name
     assert variant == _variant(name)
@@ -81,13 +97,10 @@ def test_contract(name, inputs):
     changed = host.apply(params, inputs.at[:, 4:].add(1.0), mask=mask)
     np.testing.assert_allclose(output[:, :4], changed[:, :4], atol=1e-6)
     assert np.abs(output - changed)[:, 4:].max() > 1e-3
-    heard = any(part in name for part in ("qk_norm", "softcap", "sink", "sigmoid"))
-    gradient = jax.grad(loss)
-    gradients = (jax.jit(gradient) if name in COMPILED else gradient)(params, inputs)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(jax.grad(loss)(params, inputs)):
         assert np.isfinite(leaf).all(), path
         # A key's bias shifts all logits of a row alike, which a softmax of them alone does not see.
-        if "['key']['bias']" not in jax.tree_util.keystr(path) or heard:
+        if "['key']['bias']" not in jax.tree_util.keystr(path):
             assert np.abs(leaf).max() > 0, path
     mapped = jax.vmap(lambda x: host.apply(params, x[None], mask=mask)[0])(inputs)
     np.testing.assert_allclose(mapped, output, atol=1e-6)
@@ -98,15 +111,19 @@ def test_contract(name, inputs):
 
 @pytest.mark.parametrize("name", CHOSEN)
 def test_direct_attention_fn_and_injection_agree(name, inputs):
+    """Of a first layer; injected, its input, index and memory come by themselves."""
     variant = _variant(name)
-    direct = _host(variant)
+    function = inject.AttentionFunction(variant, 0, inputs, {})
+    direct = nn.MultiHeadDotProductAttention(num_heads=2, attention_fn=function)
     params = direct.init(jax.random.key(0), inputs)
+    function.memory = {}
+    expected = direct.apply(params, inputs)
     plain = nn.MultiHeadDotProductAttention(num_heads=2)
-    with inject.injected(variant, depth=lambda path: 1):
+    with inject.injected(variant, layer=lambda path: 0):
         injected_params = plain.init(jax.random.key(0), inputs)
         output = plain.apply(injected_params, inputs)
     assert jax.tree.all(jax.tree.map(np.array_equal, params, injected_params))
-    np.testing.assert_array_equal(output, direct.apply(params, inputs))
+    np.testing.assert_array_equal(output, expected)
 
 
 @pytest.mark.parametrize("mixer", ["standard", "laser"])
@@ -116,13 +133,14 @@ def test_learned_modifiers_start_where_they_should(mixer, inputs):
     params = plain.init(jax.random.key(1), inputs)
     temp = _host(_variant(f"{mixer}+per_dim_temp"))
     temp_params = temp.init(jax.random.key(1), inputs)
-    assert set(temp_params["params"]) - set(params["params"]) == {"per_dim_temp"}
-    assert temp_params["params"]["per_dim_temp"]["scale"].shape == (8,)
+    own, added = params["params"]["layer"], temp_params["params"]["layer"]
+    assert set(added) - set(own) == {"per_dim_temp"}
+    assert added["per_dim_temp"]["scale"].shape == (8,)
     np.testing.assert_allclose(
         temp.apply(temp_params, inputs), plain.apply(params, inputs), rtol=1e-6, atol=1e-7
     )
-    normed = _host(_variant(f"{mixer}+qk_norm")).init(jax.random.key(1), inputs)["params"]
-    assert set(normed) - set(params["params"]) == {"query_ln", "key_ln"}
+    normed = _host(_variant(f"{mixer}+qk_norm")).init(jax.random.key(1), inputs)["params"]["layer"]
+    assert set(normed) - set(own) == {"query_ln", "key_ln"}
     for name in ("query_ln", "key_ln"):
         assert list(normed[name]) == ["scale"]
         np.testing.assert_array_equal(normed[name]["scale"], np.zeros(8))
@@ -130,21 +148,19 @@ def test_learned_modifiers_start_where_they_should(mixer, inputs):
 
 def test_qk_norm_by_hand():
     """Head (3, 1): mean 2, sd 1, so ±1/√(1 + 1e-6), times 1 + scale."""
-    from attention.modifiers.qk_norm import QKNorm
-
     head = jnp.asarray([3.0, 1.0]).reshape(1, 1, 2)
-    params = {"params": {"scale": jnp.asarray([0.0, 1.0])}}
-    np.testing.assert_allclose(
-        QKNorm().apply(params, head)[0, 0], np.array([1.0, -2.0]) / np.sqrt(1 + 1e-6), rtol=1e-6
-    )
+    leaves = {"query_ln/scale": jnp.asarray([0.0, 1.0]), "key_ln/scale": jnp.zeros(2)}
+    normed = records.modifier("qk_norm").apply(Call(head, head, head), leaves)
+    expected = np.array([[1.0, -2.0], [1.0, -1.0]]) / np.sqrt(1 + 1e-6)
+    np.testing.assert_allclose(normed.query[0, 0], expected[0], rtol=1e-6)
+    np.testing.assert_allclose(normed.key[0, 0], expected[1], rtol=1e-6)
 
 
 def test_per_dim_temp_by_hand():
     """Factor 1.442695041·ln(1 + e^p): 1 at p = 0, 1.8946 at p = 1."""
-    from attention.modifiers.per_dim_temp import PerDimTemp
-
-    params = {"params": {"scale": jnp.asarray([0.0, 1.0])}}
-    factor = PerDimTemp().apply(params, jnp.ones((1, 1, 2)))[0, 0]
+    call = Call(*(jnp.ones((1, 1, 2)) for _ in "qkv"))
+    leaves = {"per_dim_temp/scale": jnp.asarray([0.0, 1.0])}
+    factor = records.modifier("per_dim_temp").apply(call, leaves).query[0, 0]
     np.testing.assert_allclose(factor, [1.0, np.log(1 + np.e) / np.log(2)], rtol=1e-6)
 
 
@@ -183,14 +199,20 @@ def test_order_of_modifiers_does_not_matter():
         (lambda: registry.get("laser+temp", tau=True), "not a Python number"),
         (lambda: registry.get("laser+temp", tau=jnp.ones(())), "compiled in"),
         (lambda: registry.get("laser", head_norm=False), "head_norm goes with diff and diff_laser"),
-        (lambda: registry.get("diff", head_norm=1), "head_norm=1: .*on .True. or off"),
+        (lambda: registry.get("diff", head_norm=1), "head_norm=1: .*on or off; give True or False"),
         (lambda: registry.get("diff", tau=0.9), r"Known: head_norm"),
         (lambda: registry.get("sigmoid+sink"), "no variant 'sigmoid.sink'.*no normaliser"),
         (lambda: registry.get("laser+softcap", cap=0.0), "between −cap and cap, so it must be"),
         (lambda: registry.get("laser+softcap", cap=None), "cap=None is not a Python number"),
-        (lambda: registry.get("sigmoid", kernel="jax_xla"), "has no sigmoid; use kernel='xla'"),
-        (lambda: registry.get("laser+softcap", kernel="cudnn"), "no softcap; use kernel='xla'"),
-        (lambda: registry.get("laser+sink", kernel="cudnn"), "kernel='xla' or kernel='jax_xla'"),
+        (
+            lambda: registry.get("sigmoid", kernel="jax_xla"),
+            "no weights other than the softmax's.*use kernel='xla'",
+        ),
+        (
+            lambda: registry.get("laser+softcap", kernel="cudnn"),
+            "no soft-capped logits.*use kernel='xla'",
+        ),
+        (lambda: registry.get("laser+sink", kernel="splash"), "kernel='xla' or kernel='jax_xla'"),
         (lambda: registry.get("laser", kernel="flash"), "unknown kernel 'flash'.*xla, jax_xla"),
     ],
 )
@@ -205,8 +227,9 @@ def test_variant_refuses_what_it_has_not(inputs):
         registry.get("laser+qk_norm")(query, query, query)
     with pytest.raises(ValueError, match="already has what laser.qk_norm adds"):
         _host(registry.get("laser+qk_norm"), normalize_qk=True).init(jax.random.key(0), inputs)
+    layer = nn.MultiHeadDotProductAttention(2, attention_fn=registry.get("laser"))
     with pytest.raises(ValueError, match="sow_weights"):
-        _host(registry.get("laser")).init(jax.random.key(0), inputs, sow_weights=True)
+        layer.init(jax.random.key(0), inputs, sow_weights=True)
 
 
 def _refuses(given):
@@ -227,7 +250,7 @@ def new_modifier(monkeypatch):
         monkeypatch.setitem(table.MODIFIERS, "new", entry)
         module = types.ModuleType("attention.modifiers.new")
         if apply is not None:
-            module.MODIFIER = records.Modifier("inputs", apply, lambda given, leaves: None)
+            module.MODIFIER = records.Modifier("inputs", apply, apply)
         monkeypatch.setitem(sys.modules, module.__name__, module)
 
     return add
@@ -235,7 +258,7 @@ def new_modifier(monkeypatch):
 
 def test_the_check_knows_a_new_line_of_the_table(toy, new_modifier):
     """Without arguments: every mixer, and each modifier of the two that have one another's."""
-    new_modifier(lambda inputs: inputs)
+    new_modifier(lambda call, leaves: call)
     names = command.default_variants()
     assert len(set(names)) == len(names)
     assert {toy, "sigmoid", "standard+new", "laser+new", "laser+sink", "diff_laser"} <= set(names)
@@ -243,38 +266,41 @@ def test_the_check_knows_a_new_line_of_the_table(toy, new_modifier):
     assert all(table.parse(name) for name in names)
 
 
-def _distance_penalty(inputs):
+def _penalty(queries, keys):
     """ALiBi's slope of one head: −|t − s| on the logits of whatever keys there are."""
-    queries, keys = inputs.query.shape[-3], inputs.key.shape[-3]
-    bias = -jnp.abs(jnp.arange(queries)[:, None] - jnp.arange(keys)).astype(jnp.float32)
-    return inputs._replace(bias=bias if inputs.bias is None else inputs.bias + bias)
+    return -jnp.abs(jnp.arange(queries)[:, None] - jnp.arange(keys)).astype(jnp.float32)
+
+
+def _with_penalty(call, leaves):
+    penalty = _penalty(call.query.shape[-3], call.key.shape[-3])
+    return call._replace(bias=call.bias._replace(dense=penalty))
 
 
 def test_a_sink_comes_last_wherever_its_line_stands(new_modifier, monkeypatch):
     """A modifier below it would penalise the sink by its distance, and the reference would too."""
-    new_modifier(_distance_penalty)
+    new_modifier(_with_penalty)
 
-    def formula(inputs, leaves):
-        penalised = inputs._replace(bias=np.asarray(_distance_penalty(inputs).bias, np.float64))
-        return penalised, lambda bars: (bars, {})
+    def formula(call, leaves):
+        return call._replace(bias=call.bias + _penalty(*call.bias.shape[1:]))
 
-    record = records.Modifier("inputs", _distance_penalty, formula)
+    record = records.Modifier("inputs", _with_penalty, formula)
     monkeypatch.setattr(sys.modules["attention.modifiers.new"], "MODIFIER", record)
-    assert list(table.MODIFIERS)[-2:] == ["sink", "new"]
-    arrays = list(jax.random.normal(jax.random.key(0), (4, 5, 2, 4)))
+    assert list(table.MODIFIERS)[-1] == "new"
+    names = ("query", "key", "value", "cotangent")
+    arrays = dict(zip(names, jax.random.normal(jax.random.key(0), (4, 5, 2, 4)), strict=True))
+    cotangent = arrays.pop("cotangent")
     leaves = {"sink": {"scale": np.asarray([0.5, -1.0], np.float32)}}
-    penalty = np.asarray(_distance_penalty(records.Inputs(*arrays[:3])).bias)
 
     class Plain(nn.Module):
         @nn.compact
         def __call__(self, *qkv):
-            return registry.get("laser+sink")(*qkv, bias=penalty)
+            return registry.get("laser+sink")(*qkv, bias=_penalty(5, 5))
 
-    expected = Plain().apply({"params": leaves}, *arrays[:3])
+    expected = Plain().apply({"params": leaves}, *arrays.values())
     variant = registry.get("laser+sink+new")
-    ours = check.Host(variant, 0).apply({"params": leaves}, *arrays[:3], None)
+    ours = check.Host(variant, 0).apply({"params": leaves}, **arrays)
     np.testing.assert_allclose(ours, expected, atol=1e-6)
-    exact = oracle.compute(variant, leaves, arrays, None)
+    exact = reference.compute(variant, leaves, arrays, cotangent)
     np.testing.assert_allclose(exact.output, expected, atol=3e-6)
 
 
@@ -285,85 +311,63 @@ def test_a_line_of_the_table_without_code_is_refused(monkeypatch, new_modifier):
     new_modifier()
     with pytest.raises(ValueError, match=r"modifier 'new' has no code.*modifiers\.new:MODIFIER"):
         registry.get("laser+new")
-    new_modifier(lambda inputs: inputs, bound=BOUND)
+    new_modifier(lambda call, leaves: call, bound=BOUND)
     with pytest.raises(ValueError, match="bound='banana'"):
         registry.get("laser+new", bound="banana")
     with pytest.raises(ValueError, match=r"no code reads 'bound' of 'new'"):
         registry.get("laser+new", bound=3.0)
 
 
-def test_the_contract_fails_for_what_changes_nothing(new_modifier, capsys):
+def test_what_changes_nothing_is_found(new_modifier):
     """A modifier that returns what it got, and a hyperparameter that it does not read."""
-    new_modifier(lambda inputs: inputs)
-    assert check.unheard("laser+new") == ["laser+new: modifier 'new' changes nothing"]
-    assert command.main(["check", "laser+new"]) == 1
-    assert "'new' changes nothing" in capsys.readouterr().out
+    new_modifier(lambda call, leaves: call)
+    assert no_ops.find("laser+new") == ["laser+new: modifier 'new' changes nothing"]
     lax = table.Hyperparameter(lambda given: given, default=True, other=False)
-    new_modifier(lambda inputs, *, bound: inputs._replace(query=2 * inputs.query), bound=lax)
-    assert check.unheard("laser+new") == [
+    new_modifier(lambda call, leaves, *, bound: call._replace(query=2 * call.query), bound=lax)
+    assert no_ops.find("laser+new") == [
         "laser+new: hyperparameter 'bound' changes nothing",
-        "laser+new: hyperparameter 'bound' takes any value: its check refuses none",
+        "laser+new: hyperparameter 'bound' takes any value: it refuses none",
     ]
+
+
+def _declared(part, entry):
+    """Returns whether a part learns something, of a call that has all it may need."""
+    array = jnp.ones((3, 2, 4))
+    call = Call(array, array, array, jnp.ones((3, 6)), LayerIndex(1), {})
+    given = {key: one.default for key, one in entry.hyperparameters.items()}
+    return any(leaf.is_learned for leaf in part.leaves(call, **given))
 
 
 @pytest.mark.parametrize("mixer", table.MIXERS)
 def test_line_and_record_of_a_mixer_agree(mixer):
     line, record = table.MIXERS[mixer], records.mixer(mixer)
-    assert line.weights == (record.weighting is not None)
-    assert line.normalised == (record.weighting is not None and record.weighting.normalised)
-    assert line.host_mean == (record.host_mean is not None)
-    assert (line.parameters != "none") == (record.learned is not None)
-    assert (record.learned is None) == (record.learned_formula is None)
-    assert line.needs_depth == ("depth" in inspect.signature(record.learned or _nothing).parameters)
+    assert (line.parameters != "none") == _declared(record, line)
+    assert ("weighting" in line.needs) == (record.weighting is not core.SOFTMAX)
     assert line.label
     assert line.source
-    widths = set()
-    monkeyed = core.KERNEL.call
-    array = jnp.ones((3, 2, 4))
-
-    def call(problem, value):
-        widths.add(value.shape[-1])
-        return monkeyed(problem, value)
-
-    settings = {"lambda_": 0.5} if record.learned else {}
-    with mock.patch.object(core, "KERNEL", dataclasses.replace(core.KERNEL, call=call)):
-        record.attend(array, array, array, **settings)
-    assert widths == {4 * line.value_width}
-
-
-def _nothing():
-    pass
+    value = jnp.ones((3, 2, 4))
+    wide = value if record.values is None else record.values(value)
+    assert wide.shape[-1] == 4 * line.value_width
 
 
 @pytest.mark.parametrize("modifier", table.MODIFIERS)
-def test_line_and_record_of_a_modifier_agree(modifier, inputs):
-    """Leaves, hyperparameters, and whether it stays outside of a host's softmax."""
+def test_line_and_record_of_a_modifier_agree(modifier):
+    """Leaves, hyperparameters, memory, and whether it stays outside of a model's softmax."""
     line, record = table.MODIFIERS[modifier], records.modifier(modifier)
-    keys = inspect.signature(record.apply).parameters
-    assert set(line.hyperparameters) == set(list(keys)[1:])
-    host = _host(_variant(f"standard+{modifier}"))
-    plain = _host(_variant("standard"))
-    count = [
-        len(jax.tree.leaves(jax.eval_shape(h.init, jax.random.key(0), inputs)))
-        for h in (host, plain)
-    ]
-    assert (line.parameters != "none") == (count[0] > count[1])
-    if line.host and record.acts_on == "inputs":
-        query = inputs.reshape(3, 7, 2, 8)
-        given = records.Inputs(query, query, query)
-        keys = {key: one.other for key, one in line.hyperparameters.items()}
-
-        class Host(nn.Module):
-            @nn.compact
-            def __call__(self):
-                after = record.apply(given, **keys)
-                assert after.value is given.value
-                assert (after.bias, after.mask) == (None, None)
-                return after.key
-
-        assert Host().init_with_output(jax.random.key(0))[0].shape == query.shape
-    else:
-        assert not line.host or record.acts_on == "output"
+    keys = inspect.signature(record.apply).parameters.values()
+    assert {key.name for key in keys if key.kind is key.KEYWORD_ONLY} == {*line.hyperparameters}
+    assert (line.parameters != "none") == _declared(record, line)
+    assert ("memory" in line.needs) == (record.keeps is not None)
+    if record.acts_on == "score":
+        assert {"softcap", "score"} & {*line.needs}
+        assert "inside" in line.needs
+    if record.acts_on == "inputs" and "inside" not in line.needs:
+        array = jnp.ones((3, 2, 4))
+        call = Call(array, array, array, jnp.ones((3, 6)), LayerIndex(0), {})
+        given = {key: one.other for key, one in line.hyperparameters.items()}
+        leaves = {leaf.path: jnp.ones(leaf.shape) for leaf in record.leaves(call, **given)}
+        after = record.apply(call, leaves, **given)
+        assert (after.bias, after.mask) == (call.bias, call.mask)
 
 
 @pytest.mark.parametrize("name", CHOSEN)
@@ -414,12 +418,12 @@ def test_head_norm_is_part_of_the_identity_and_survives_json():
     assert table.hyperparameters("standard", 0.9, False) == {}
 
 
-def test_is_causal_is_a_triangular_mask_and_depth_is_unused(inputs):
+def test_is_causal_is_a_triangular_mask_and_layers_are_unused(inputs):
     query = inputs.reshape(3, 7, 2, 8)
     for name in ("standard", "laser"):
         variant = registry.get(name)
         np.testing.assert_allclose(
-            variant(query, query, query, is_causal=True, depth=3),
+            variant(query, query, query, is_causal=True, layer=3),
             variant(query, query, query, mask=jnp.tril(jnp.ones((7, 7), bool))),
             atol=1e-6,
         )
