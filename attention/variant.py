@@ -228,7 +228,9 @@ class Variant:
             **seen,
             **dropout,
         )
-        output = self._finished(output, changed._replace(query=call.query), leaves)
+        # Of keys that a modifier added, output knows nothing.
+        own = changed.value[..., : call.value.shape[-3], :, :]
+        output = self._finished(output, changed._replace(query=call.query, value=own), leaves)
         return output, changed.memory or {}
 
     def empty_memory(self, value: Array) -> Memory:

@@ -31,17 +31,14 @@ STICK_BREAKING = Weighting(_weights)
 
 
 def formula(call: Call, leaves: Leaves, logits: Callable[[Any, Any], Array]) -> Array:
-    """Returns Σ_{j<i} σ(s_ij)·Π_{j<l<i} (1 − σ(s_il))·v_j, key by key from the last one."""
+    """Returns Σ_{j<i} σ(s_ij)·Π_{j<l<i} (1 − σ(s_il))·v_j, as a product from the last key on."""
     del leaves
     scores = logits(call.query, call.key)
     shares = jnp.where(call.mask, 1 / (1 + jnp.exp(-scores)), 0)
-
-    def take(left: Array, share: Array) -> tuple[Array, Array]:
-        return left * (1 - share), left * share
-
-    start = jnp.ones(shares.shape[:-1], shares.dtype)
-    _, weights = jax.lax.scan(take, start, jnp.moveaxis(shares, -1, 0), reverse=True)
-    return jnp.einsum("sht,shd->thd", weights, call.value)
+    rest = jnp.flip(1 - shares[..., 1:], axis=-1)
+    left = jnp.pad(jnp.cumprod(rest, axis=-1), ((0, 0), (0, 0), (1, 0)), constant_values=1)
+    weights = shares * jnp.flip(left, axis=-1)
+    return jnp.einsum("hts,shd->thd", weights, call.value)
 
 
 MIXER = Mixer(formula, standard.weighted_mean, STICK_BREAKING, mask=Mask(causal=True, strict=True))

@@ -21,7 +21,7 @@ def rotated(heads: Array, base: float) -> Array:
             "model an even head size, or drop +rope"
         )
     wide = jnp.promote_types(heads.dtype, jnp.float32)
-    speeds = jnp.asarray(base, wide) ** (-jnp.arange(0, size, 2, dtype=wide) / size)
+    speeds = 1 / jnp.asarray(base, wide) ** (jnp.arange(0, size, 2, dtype=wide) / size)
     angles = jnp.arange(length, dtype=wide)[:, None, None] * speeds
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     even, odd = heads[..., 0::2].astype(wide), heads[..., 1::2].astype(wide)

@@ -4,8 +4,6 @@ s is learned per head and 1/log S at start, with S the number of keys there (our
 that sees everything begins unchanged. A query that sees one key gets logits of 0.
 """
 
-import math
-
 import jax
 import jax.numpy as jnp
 
@@ -23,7 +21,8 @@ def leaves(call: Call) -> tuple[Leaf, ...]:
 
     def start(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
         del key
-        return jnp.full(shape, 1 / math.log(max(keys, 2)), dtype)
+        # May be symbolic in jax.export.
+        return jnp.full(shape, 1 / jnp.log(jnp.maximum(jnp.asarray(keys, dtype), 2)), dtype)
 
     return (Leaf(_PATH, call.query.shape[-2:-1], start),)
 

@@ -157,7 +157,8 @@ def _output(
 
     whole = _with_heads(call, call.query.shape[1])
     output: Array = mixer.formula(whole, leaves, logits, **own)
-    whole = _with_heads(call, heads)._replace(query=query)
+    call = call._replace(query=query, key=call.key[:keys], value=call.value[:keys])
+    whole = _with_heads(call, heads)
     for modifier, given in acting["output"]:
         output = modifier.formula(output, whole, _leaves(modifier, whole, given, tree), **given)
     return output

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 
 from attention import registry, table
 from attention.kernels.inputs import make_call
@@ -367,7 +368,16 @@ def test_symbolic_masks_are_their_arrays():
         )
 
 
-X = {"x": jnp.ones((5, 6))}
+class _Layer(nn.Module):
+    """A place for learned leaves."""
+
+    variant: object
+
+    @nn.compact
+    def __call__(self, *arrays, **settings):
+        return self.variant.attend(make_call(*arrays, **settings))
+
+
 REFUSED = [
     ("laser+gate", {}, {}, "'gate' needs the block's input"),
     ("standard+fox", {}, {}, "'fox' needs the block's input"),
@@ -415,7 +425,7 @@ def test_what_does_not_fit_is_named(name, shapes, given, message):
     arrays = [jnp.ones(shapes.get(array, (5, 2, 4))) for array in ("query", "key", "value")]
     settings = {"layer": 1, "memory": {}, **given}
     with pytest.raises(ValueError, match=message):
-        registry.get(name).attend(make_call(*arrays, **settings))
+        _Layer(registry.get(name)).init(jax.random.key(0), *arrays, **settings)
 
 
 @pytest.mark.parametrize(

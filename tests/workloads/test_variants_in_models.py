@@ -24,7 +24,7 @@ AUDIO = (
 )
 TAU = {"laser+temp": {"tau": 0.9}}
 # What each module does with variants is the same for all; the Conformer scales queries itself.
-VARIANTS = ["laser", "laser+temp", "diff_laser", "standard+qk_norm"]
+VARIANTS = ["laser", "laser+temp", "diff_laser", "standard+qk_norm", "diff2+gate+ssmax"]
 
 
 def _vit(variant=None):
@@ -151,3 +151,45 @@ def test_a_kernel_of_one_platform_is_told_the_devices(name):
     for other in (workload.observable(), workloads.make(name, registry.get("laser"))):
         variant = other._called_model().variant
         assert (variant.kernel, variant.sharding) == ("xla", None)
+
+
+@pytest.mark.parametrize("name", ["laser+value_residual", "laser+gate+rope+window+xsa"])
+def test_what_crosses_layers_is_the_same_injected(name):
+    """A ViT without a pooling head: layers hand on what they leave, in ours and in flax's."""
+    variant = registry.get(name)
+
+    def make(variant=None):
+        return vit.ViT(
+            num_classes=5, patch_size=4, width=16, depth=3, mlp_dim=24, num_heads=2,
+            variant=variant,
+        )  # fmt: skip
+
+    model, plain = make(variant), make()
+    params = model.init(jax.random.key(0), *IMAGES)["params"]
+    keys = iter(jax.random.split(jax.random.key(1), 999))
+    moved = jax.tree.map(lambda a: a + 0.1 * jax.random.normal(next(keys), a.shape), params)
+    with inject.injected(variant, layer=_depth):
+        expected = plain.apply({"params": moved}, *IMAGES)
+    np.testing.assert_array_equal(model.apply({"params": moved}, *IMAGES), expected)
+    without = make(registry.get("laser")).apply({"params": moved}, *IMAGES)
+    assert np.abs(expected - without).max() > 1e-4
+
+
+def test_memory_is_refused_inside_loops_and_without_a_first_layer():
+    """By name: layers in nn.remat cannot hand on values, nor can a rule without a layer 0."""
+
+    class Loop(nn.Module):
+        @nn.compact
+        def __call__(self, inputs):
+            block = nn.remat(nn.MultiHeadDotProductAttention)
+            for index in range(2):
+                inputs = block(num_heads=2, name=f"block_{index}")(inputs)
+            return inputs
+
+    variant, inputs = registry.get("laser+value_residual"), jnp.ones((2, 5, 8))
+    for model, rule in ((Loop(), _depth), (nn.MultiHeadDotProductAttention(2), lambda path: 1)):
+        with (
+            pytest.raises(ValueError, match="'laser.value_residual' hands values from layer to"),
+            inject.injected(variant, layer=rule),
+        ):
+            model.init(jax.random.key(0), inputs)

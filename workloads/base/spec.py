@@ -214,6 +214,9 @@ class Workload(abc.ABC):
             ("test", "test", self.num_test_examples),
         )
         for name, split, num_examples in splits:
+            if not num_examples:  # finewebedu_lm has no test split
+                results[f"{name}/num_examples"] = 0
+                continue
             directory = imagenet_v2_data_dir if split == "test" else None
             metrics = self._eval_model_on_split(
                 split,

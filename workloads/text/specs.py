@@ -11,7 +11,7 @@ that it names.
 import dataclasses
 from typing import Any
 
-from workloads.base.workload_spec import BOTH_WAYS, ModelSupport, WorkloadSpec
+from workloads.base.workload_spec import BOTH_WAYS, OWN_QUERIES, ModelSupport, WorkloadSpec
 
 _OPTIONS = (
     *("compute_dtype", "param_dtype", "scan_layers", "remat", "mesh", "loss_chunk_tokens"),
@@ -81,6 +81,8 @@ SIZES: dict[str, TransformerSize] = {
     "c4_lm_2b": TransformerSize(32, 2048, 8192, 8, 512),
     "c4_lm_8b": TransformerSize(32, 3440, 11584, 16, 720),
     "pydoc_lm": TransformerSize(2, 64, 256, 4, 16, vocabulary=1024, context=64),
+    "finewebedu_lm": TransformerSize(12, 1024, 4096, 8, 128, vocabulary=50_257),
+    "pydoc_finewebedu": TransformerSize(2, 64, 256, 4, 16, vocabulary=1024, context=64),
     "wikipedia_bert": TransformerSize(12, 768, 3072, 12, 64, context=512),
     "wikipedia_bert_2b": TransformerSize(32, 2048, 8192, 16, 256, context=512),
     "pydoc_bert": TransformerSize(2, 64, 256, 4, 16, vocabulary=1024, context=64),
@@ -176,6 +178,29 @@ _C4: dict[str, tuple[str, float | None, str]] = {
     "c4_lm_8b": ("7.7 B parameters", None, "v5e:16x16"),
 }
 
+
+def _finewebedu(name: str, **particulars: Any) -> WorkloadSpec:
+    """Returns the entry of AlgoPerf's decoder, whose gated MLP has a third matrix of its width."""
+    size = SIZES[name]
+    extra = size.layers * (size.width * size.mlp_width + 1)  # and a scale of the queries
+    return WorkloadSpec(
+        name=name,
+        factory="workloads.text.finewebedu:make",
+        data="workloads.text.corpora.finewebedu:Finewebedu",
+        metric="ppl",
+        mode="min",
+        test_target=None,
+        parameters=size.parameters + extra,
+        head_size=size.head_size,
+        support=ModelSupport(lacks=OWN_QUERIES, options=("compute_dtype", "loss_chunk_tokens")),
+        unit="tokens",
+        units=size.context,
+        flops=size.flops() + 6 * extra * size.context,
+        attention_flops=size.attention_flops,
+        **particulars,
+    )
+
+
 SPECS: tuple[WorkloadSpec, ...] = (
     *(_c4(name, *line) for name, line in _C4.items()),
     _bert("wikipedia_bert", "base size", None, "v5e:8x8"),
@@ -190,6 +215,32 @@ SPECS: tuple[WorkloadSpec, ...] = (
         batch_size=8,
         step_hint=3000,
         stands_in_for="c4_lm",
+    ),
+    # AlgoPerf 1.0: algoperf/workloads/finewebedu_lm/workload.py at 4c37f2a.
+    _finewebedu(
+        "finewebedu_lm",
+        description="AlgoPerf's decoder, 253 M parameters, on FineWeb-Edu",
+        batch_size=64,
+        step_hint=72_000,
+        validation_target=22.432,
+        train_examples=8_749_870,
+        topology="v5e:2x4",
+        # 31,967 s allowed for 72,000 steps.
+        step_seconds=0.4440,
+        step_source="hours of 4 A100s: AlgoPerf's time budget of 0.444 s a step, an upper bound",
+    ),
+    _finewebedu(
+        "pydoc_finewebedu",
+        description="small decoder as AlgoPerf's, on Python's own documentation",
+        batch_size=8,
+        step_hint=3000,
+        validation_target=57.0,
+        target_source="ours",
+        embedded=True,
+        stands_in_for="finewebedu_lm",
+        train_examples=6600,
+        step_seconds=0.020,
+        step_source="hours of one CPU core: 0.020 s a step, measured on a 2-core cloud machine",
     ),
     _pydoc(
         "pydoc_bert",

@@ -55,6 +55,11 @@ class TextWorkload(BaseWorkload):
         """The embedding is the output layer too, as in AlgoPerf's WMT workload."""
         return param_key == "embedding"
 
+    def _embedding(self, params: spec.Parameters) -> Array:
+        """Returns the embedding [V, W], of which logits are made."""
+        embedding: Array = params["embedding"]
+        return embedding
+
     def _initial_variables(self, key: Array) -> dict[str, Any]:
         """Returns parameters in options.param_dtype."""
         tokens = jnp.zeros((1, self.size.context), jnp.int32)
@@ -104,7 +109,7 @@ class TextWorkload(BaseWorkload):
             self.devices.mesh,
             most,
             hidden,
-            params["embedding"],
+            self._embedding(params),
             labels,
             weights,
             label_smoothing,
@@ -123,7 +128,7 @@ class TextWorkload(BaseWorkload):
             self.devices.mesh,
             most,
             self._hidden(params, batch, None, 0.0),
-            params["embedding"],
+            self._embedding(params),
             batch["targets"],
             batch["places"],
             batch["counts"],
@@ -186,7 +191,7 @@ class TextWorkload(BaseWorkload):
             most,
             self._counts_correct,
             self._hidden(params, batch, None, 0.0),
-            params["embedding"],
+            self._embedding(params),
             labels,
             weights,
         )

@@ -213,8 +213,8 @@ class Transformer(nn.Module):
         hidden = RMSNorm(jnp.dtype(options.param_dtype), name="final_norm")(hidden)
         if not to_logits:
             return _constrain(self.devices, hidden)
-        logits = _logits(hidden, embedding.astype(options.compute_dtype))
-        return _constrain(self.devices, logits, -1)
+        found = logits(hidden, embedding.astype(options.compute_dtype))
+        return _constrain(self.devices, found, -1)
 
     def _blocks(self, hidden: Array, dropout_rate: Rate, train: bool) -> Array:
         options, layers = self.options, self.size.layers
@@ -366,7 +366,7 @@ def _constrain(devices: Any, array: Array, tensor_axis: int | None = None) -> Ar
 
 
 @jax.custom_vjp
-def _logits(hidden: Array, embedding: Array) -> Array:
+def logits(hidden: Array, embedding: Array) -> Array:
     """Returns hidden·embeddingᵀ in float32, [..., V]; products and gradients in the inputs' dtype.
 
     Without a rule of its own the backward pass would multiply float32 by bfloat16 matrices, at the
@@ -376,7 +376,7 @@ def _logits(hidden: Array, embedding: Array) -> Array:
 
 
 def _logits_forward(hidden: Array, embedding: Array) -> tuple[Array, tuple[Array, Array]]:
-    return _logits(hidden, embedding), (hidden, embedding)
+    return logits(hidden, embedding), (hidden, embedding)
 
 
 def _logits_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
@@ -388,4 +388,4 @@ def _logits_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Arra
     )
 
 
-_logits.defvjp(_logits_forward, _logits_backward)
+logits.defvjp(_logits_forward, _logits_backward)

@@ -1,0 +1,268 @@
+"""AlgoPerf 1.0's language model: its tree, its values by hand, its Arrow files and their damage."""
+
+import json
+import pickle
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from attention import registry as variants
+from workloads import catalog, registry
+from workloads.base import spec
+from workloads.base.errors import DataError
+from workloads.storage import arrow_tokens
+from workloads.storage.arrow_tokens import ArrowTokens
+from workloads.text import finewebedu
+from workloads.text.corpora.finewebedu import SMALL, Finewebedu
+from workloads.text.specs import TransformerSize
+
+NAME = "pydoc_finewebedu"
+TINY = TransformerSize(2, 8, 12, 2, 4, vocabulary=11, context=6)
+
+
+@pytest.fixture(scope="session")
+def data_dir(made_once):
+    return made_once(NAME, Finewebedu(NAME).prepare)
+
+
+def _params(model=None, seed=0):
+    """Parameters of the tiny model, moved away from their start."""
+    model = model or finewebedu.Decoder(TINY)
+    tokens = jnp.zeros((1, TINY.context), jnp.int32)
+    params = model.init(jax.random.key(seed), tokens)["params"]
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(
+        lambda leaf: leaf + 0.3 * rng.standard_normal(leaf.shape, np.float32), params
+    )
+
+
+def test_the_tree_is_algoperfs():
+    """Names and shapes of algoperf's models.py at 4c37f2a; 252,815,372 parameters at full size."""
+    workload = registry.make("finewebedu_lm")
+    params, _ = jax.eval_shape(workload.init_model_fn, jax.random.key(0))
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 252_815_372
+    assert catalog.get("finewebedu_lm").parameters == 252_815_372
+    assert set(params) == {"embed", "out_ln", *(f"blocks_{n}" for n in range(12))}
+    shapes = jax.tree.map(lambda leaf: leaf.shape, params["blocks_3"])
+    assert shapes == {
+        "RMSNorm_0": {"scale": (1024,)},
+        "RMSNorm_1": {"scale": (1024,)},
+        "CausalAttn_0": {
+            **{name: {"kernel": (1024, 8, 128)} for name in ("query", "key", "value")},
+            "attn_out_proj": {"kernel": (1024, 1024)},
+            "attn_scale": (),
+        },
+        "Mlp_0": {"Dense_0": {"kernel": (1024, 8192)}, "Dense_1": {"kernel": (4096, 1024)}},
+    }
+
+
+def test_initial_values():
+    """sd 0.02, projections onto the residual 0.02/√(2·layers); log2(64² − 64) of the queries."""
+    params, _ = registry.make(NAME).init_model_fn(jax.random.key(0))
+    block = params["blocks_0"]
+    assert float(block["CausalAttn_0"]["attn_scale"]) == pytest.approx(np.log2(64**2 - 64))
+    assert block["Mlp_0"]["Dense_0"]["kernel"].std() == pytest.approx(0.02, rel=0.05)
+    assert block["Mlp_0"]["Dense_1"]["kernel"].std() == pytest.approx(0.01, rel=0.05)
+    assert block["CausalAttn_0"]["attn_out_proj"]["kernel"].std() == pytest.approx(0.01, rel=0.05)
+    assert params["embed"]["embedding"].std() == pytest.approx(0.02, rel=0.05)
+    narrow = registry.make("finewebedu_lm", compute_dtype="bfloat16")
+    shapes, _ = jax.eval_shape(narrow.init_model_fn, jax.random.key(0))
+    assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype("float32")}
+
+
+def _by_hand(params, tokens):
+    """The model in NumPy and float64, [L, V]."""
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    length, size = len(tokens), TINY.head_size
+
+    def norm(x, scale):
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * scale
+
+    def rotated(heads):
+        speeds = 500_000.0 ** (-np.arange(0, size, 2) / size)
+        turns = np.exp(1j * np.outer(np.arange(length), speeds))[:, None]
+        turned = (heads[..., 0::2] + 1j * heads[..., 1::2]) * turns
+        return np.stack([turned.real, turned.imag], -1).reshape(heads.shape)
+
+    def unit(heads):
+        return heads / (np.linalg.norm(heads, axis=-1, keepdims=True) + 1e-6)
+
+    hidden = params["embed"]["embedding"][tokens]
+    for number in range(TINY.layers):
+        block = params[f"blocks_{number}"]
+        own = block["CausalAttn_0"]
+        x = norm(hidden, block["RMSNorm_0"]["scale"])
+        query, key, value = (
+            np.einsum("lw,whd->lhd", x, own[name]["kernel"]) for name in ("query", "key", "value")
+        )
+        query, key = unit(rotated(query)) * own["attn_scale"], unit(rotated(key))
+        logits = np.einsum("thd,shd->hts", query, key)
+        weights = np.exp(logits) * np.tril(np.ones((length, length)))
+        weights /= weights.sum(-1, keepdims=True)
+        heads = np.einsum("hts,shd->thd", weights, value).reshape(length, -1)
+        hidden = hidden + heads @ own["attn_out_proj"]["kernel"]
+        x = norm(hidden, block["RMSNorm_1"]["scale"]) @ block["Mlp_0"]["Dense_0"]["kernel"]
+        first, second = np.split(x, 2, axis=-1)
+        hidden = hidden + first / (1 + np.exp(-second)) @ block["Mlp_0"]["Dense_1"]["kernel"]
+    return norm(hidden, params["out_ln"]["scale"]) @ params["embed"]["embedding"].T
+
+
+def test_logits_by_hand():
+    tokens, params = np.asarray([3, 1, 4, 1, 5, 9]), _params()
+    logits = finewebedu.Decoder(TINY).apply({"params": params}, tokens[None])
+    np.testing.assert_allclose(logits[0], _by_hand(params, tokens), atol=2e-5)
+    some = finewebedu.Decoder(TINY).apply({"params": params}, tokens[None], at=jnp.asarray([[2]]))
+    np.testing.assert_allclose(some[0, 0], logits[0, 2], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["laser", "fox", "value_residual"])
+def test_the_future_does_not_reach_the_past(name):
+    variant = variants.get(name if name == "laser" else f"laser+{name}")
+    model = finewebedu.Decoder(TINY, variant)
+    params, tokens = _params(model), jnp.asarray([[3, 1, 4, 1, 5, 9]])
+    before = model.apply({"params": params}, tokens)
+    after = model.apply({"params": params}, tokens.at[0, 4:].set(7))
+    np.testing.assert_allclose(after[0, :4], before[0, :4], atol=1e-5)
+    assert np.abs(after[0, 4:] - before[0, 4:]).max() > 1e-3
+
+
+@pytest.mark.parametrize("modifier", ["rope", "qk_norm", "qk_rms_norm"])
+def test_what_the_model_does_itself_is_refused(modifier):
+    with pytest.raises(ValueError, match=f"{NAME} cannot have 'laser.{modifier}'.*itself"):
+        catalog.check_variant(NAME, f"laser+{modifier}")
+
+
+def test_batches_and_metrics(data_dir):
+    """Targets are the inputs' next tokens; scores are the same at any batch size; no test split."""
+    workload = registry.make(NAME, variants.get("laser"))
+    params, state = workload.init_model_fn(jax.random.key(0))
+    queue = workload._build_input_queue(jax.random.key(1), "train", str(data_dir), 4)
+    batch = next(queue)
+    assert batch["inputs"].shape == batch["targets"].shape == (4, 64)
+    np.testing.assert_array_equal(batch["inputs"][:, 1:], batch["targets"][:, :-1])
+    small, large = (
+        workload.eval_model(size, params, state, jax.random.key(0), str(data_dir))
+        for size in (8, 16)
+    )
+    assert small["validation/loss"] == pytest.approx(large["validation/loss"], rel=1e-5)
+    assert small["validation/ppl"] == pytest.approx(np.exp(small["validation/loss"]))
+    # Near a uniform guess at the start.
+    assert small["validation/loss"] == pytest.approx(np.log(1024), abs=0.1)
+    assert small["validation/num_examples"] == SMALL["validation"]
+    assert small["test/num_examples"] == 0
+    assert not [name for name in small if name.startswith("test/") and "num" not in name]
+
+
+def test_losses_in_chunks_are_the_same(data_dir):
+    whole, parts = (registry.make(NAME, loss_chunk_tokens=chunk) for chunk in (0, 48))
+    params, _ = whole.init_model_fn(jax.random.key(0))
+    batch = whole.example_batch(4)
+    losses = [
+        one.train_loss(params, batch, None, jax.random.key(0), 0.0, 0.1)[0]["summed"]
+        for one in (whole, parts)
+    ]
+    assert float(losses[0]) == pytest.approx(float(losses[1]), rel=1e-5)
+    logits, _ = whole.model_fn(
+        params, batch, None, spec.ForwardPassMode.EVAL, jax.random.key(0), False
+    )
+    assert float(losses[0]) == pytest.approx(
+        float(whole.loss_fn(batch["targets"], logits, None, 0.1)["summed"]), rel=1e-5
+    )
+
+
+def test_small_data_are_whole_and_made_once(data_dir):
+    data = Finewebedu(NAME)
+    for split, count in SMALL.items():
+        assert len(data.open(split, data_dir)) == count
+    assert [line.split(":")[0] for line in data.check(data_dir)][:2] == ["train", "validation"]
+    state = data_dir / "train" / arrow_tokens.STATE_FILE
+    before = state.stat().st_mtime_ns
+    data.prepare(data_dir)
+    assert state.stat().st_mtime_ns == before
+    rows = data.read_reference(data_dir)["rows"]
+    assert rows[0]["constant"]
+    assert rows[1]["validation/ppl"] < rows[0]["validation/ppl"]
+
+
+def test_sequences_are_cut_from_the_stream_of_all_documents(tmp_path):
+    """Documents of 3, 0, 4 and 5 tokens in three files: sequences of 5 across them, 2 dropped."""
+    documents = [[1, 2, 3], [], [4, 5, 6, 7], [8, 9, 1, 2, 3]]
+    schema = pa.schema([("id", pa.string()), ("input_ids", pa.large_list(pa.int64()))])
+    names = []
+    for number, part in enumerate((documents[:2], documents[2:3], documents[3:])):
+        names.append({"filename": f"data-{number:05d}-of-00003.arrow"})
+        with pa.ipc.new_stream(str(tmp_path / names[-1]["filename"]), schema) as stream:
+            columns = [pa.array(["x"] * len(part)), pa.array(part, schema.field("input_ids").type)]
+            stream.write_batch(pa.record_batch(columns, schema=schema))
+    (tmp_path / "state.json").write_text(json.dumps({"_data_files": names}))
+    tokens = pickle.loads(pickle.dumps(ArrowTokens(tmp_path, 5, 10, "again")))
+    assert len(tokens) == 2
+    assert [tokens[n]["tokens"].tolist() for n in (0, 1)] == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 1]]
+    assert tokens[0]["tokens"].dtype == np.int32
+    with pytest.raises(IndexError, match="sequence 2 asked, there are 2"):
+        tokens[2]
+
+
+def _without(name):
+    return lambda folder: (folder / name).unlink()
+
+
+def _cut(folder):
+    path = next(folder.glob("*.arrow"))
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def _garbage(folder):
+    next(folder.glob("*.arrow")).write_bytes(b"not Arrow at all")
+
+
+def _other_column(folder):
+    schema = pa.schema([("tokens", pa.list_(pa.int32()))])
+    with pa.ipc.new_stream(str(next(folder.glob("*.arrow"))), schema) as stream:
+        stream.write_batch(pa.record_batch([pa.array([[1]], schema.field(0).type)], schema=schema))
+
+
+def _floats(folder):
+    schema = pa.schema([("input_ids", pa.list_(pa.float32()))])
+    with pa.ipc.new_stream(str(next(folder.glob("*.arrow"))), schema) as stream:
+        column = pa.array([[1.0]], schema.field(0).type)
+        stream.write_batch(pa.record_batch([column], schema=schema))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (shutil.rmtree, "(?s)state.json does not exist.*AlgoPerf's .*dataset_setup"),
+        (_without("state.json"), "state.json does not exist"),
+        (_without("data-00000-of-00001.arrow"), "lacks data-00000-of-00001.arrow"),
+        (lambda folder: (folder / "state.json").write_text("{"), "state.json names no files"),
+        (lambda folder: (folder / "state.json").write_text("[]"), "state.json names no files"),
+        (
+            lambda folder: (folder / "state.json").write_text('{"_data_files": []}'),
+            "lacks any file of data",
+        ),
+        (_cut, "arrow cannot be read"),
+        (_garbage, "arrow cannot be read"),
+        (_other_column, "has columns tokens, input_ids of type None; lists of integers"),
+        (_floats, "input_ids of type list<item: float>; lists of integers are expected"),
+    ],
+)
+def test_damage_is_named(tmp_path, damage, message):
+    folder = tmp_path / "train"
+    arrow_tokens.write(folder, [[1, 2, 3]] * 1000)
+    damage(folder)
+    with pytest.raises(DataError, match=message):
+        Finewebedu("finewebedu_lm").open("train", tmp_path)
+
+
+def test_ids_beyond_the_vocabulary_are_named(tmp_path):
+    for folder in ("train", "val"):
+        arrow_tokens.write(tmp_path / folder, [[60_000] * 1025])
+    with pytest.raises(DataError, match="sequence 0 has token ids from 60000.*50,257"):
+        Finewebedu("finewebedu_lm").check(tmp_path)
+    with pytest.raises(DataError, match="(?s)finewebedu_lm has no data here.*dataset_setup"):
+        Finewebedu("finewebedu_lm").prepare(tmp_path)

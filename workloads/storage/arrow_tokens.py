@@ -1,0 +1,135 @@
+"""Token ids in Arrow files, as Hugging Face's `datasets` writes a data set to disk.
+
+A folder holds `state.json`, which names its files in order, and files of Arrow's stream format with
+a column `input_ids`: a list of token ids per document. The ids of all documents, one after another,
+are one stream of tokens; sequences are cut from it without regard to where documents end, and what
+is left at the end is dropped. Read by pyarrow, mapped and not copied.
+"""
+
+import bisect
+import functools
+import itertools
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from attention import files
+from workloads.base.errors import DataError
+
+STATE_FILE, COLUMN = "state.json", "input_ids"
+# Documents of a record batch, as `datasets` writes them.
+_BATCH = 1000
+
+
+class ArrowTokens:
+    """Sequences of one folder: `tokens[i]` is `{"tokens": int32 [length]}`.
+
+    Opening maps every file and counts its tokens. Picklable, and safe in threads: files are mapped
+    once per process. Raises DataError where the folder is absent, a file is missing or damaged, the
+    column is not one of lists of integers, or ids are not below the vocabulary's size (that when
+    they are read).
+    """
+
+    def __init__(self, folder: Path, length: int, vocabulary: int, repair: str) -> None:
+        self.folder, self.length, self.vocabulary, self.repair = folder, length, vocabulary, repair
+        self._paths = [str(folder / name) for name in _file_names(folder, repair)]
+        sizes = [len(chunk) for chunk in self._chunks()]
+        self._starts = list(itertools.accumulate(sizes, initial=0))
+
+    def _chunks(self) -> Sequence[np.ndarray]:
+        return _chunks(tuple(self._paths), self.repair)
+
+    def __len__(self) -> int:
+        return self._starts[-1] // self.length
+
+    def __getitem__(self, number: int) -> dict[str, np.ndarray]:
+        """The sequence's tokens, a copy; IndexError beyond the end."""
+        if not 0 <= number < len(self):
+            raise IndexError(f"{self}: sequence {number} asked, there are {len(self)}")
+        start, chunks = number * self.length, self._chunks()
+        position = bisect.bisect_right(self._starts, start) - 1
+        parts, missing = [], self.length
+        while missing:
+            offset = start + self.length - missing - self._starts[position]
+            parts.append(chunks[position][offset : offset + missing])
+            missing -= len(parts[-1])
+            position += 1
+        tokens = np.concatenate(parts).astype(np.int32)
+        if tokens.min() < 0 or tokens.max() >= self.vocabulary:
+            raise DataError(
+                f"{self}: sequence {number} has token ids from {tokens.min()} to {tokens.max()}; "
+                f"the model's vocabulary has {self.vocabulary:,}",
+                self.repair,
+            )
+        return {"tokens": tokens}
+
+    def __str__(self) -> str:
+        return str(self.folder)
+
+
+def _file_names(folder: Path, repair: str) -> list[str]:
+    """Returns the names of a folder's files, in order; DataError where one is lost."""
+    path = folder / STATE_FILE
+    if not path.is_file():
+        raise DataError(
+            f"{path} does not exist: {folder} holds no data set as `datasets` saves one "
+            f"({STATE_FILE} and data-*.arrow)",
+            repair,
+        )
+    try:
+        names = [one["filename"] for one in json.loads(path.read_bytes())["_data_files"]]
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise DataError(
+            f"{path} names no files ({type(problem).__name__}: {problem})", repair
+        ) from problem
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing or not names:
+        raise DataError(f"{folder} lacks {missing[0] if missing else 'any file of data'}", repair)
+    return names
+
+
+@functools.lru_cache(8)
+def _chunks(paths: tuple[str, ...], repair: str) -> list[np.ndarray]:
+    """Returns the token ids of files, an array per record batch. Raises DataError for damage."""
+    return [chunk for path in paths for chunk in _of_file(path, repair)]
+
+
+def _of_file(path: str, repair: str) -> list[np.ndarray]:
+    try:
+        with pa.ipc.open_stream(pa.memory_map(path)) as stream:
+            schema = stream.schema
+            kind = schema.field(COLUMN).type if COLUMN in schema.names else None
+            is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) if kind else False
+            if not is_list or not pa.types.is_integer(kind.value_type):
+                raise DataError(
+                    f"{path} has columns {', '.join(schema.names)}, {COLUMN} of type {kind}; lists "
+                    "of integers are expected there",
+                    repair,
+                )
+            batches = list(stream)
+        columns = [batch.column(COLUMN).flatten() for batch in batches]
+        return [column.to_numpy() for column in columns if len(column)]
+    except (pa.ArrowException, OSError) as problem:
+        raise DataError(f"{path} cannot be read: {problem}", repair) from problem
+
+
+def write(folder: Path, documents: Iterable[Sequence[int]]) -> None:
+    """Writes documents of token ids as one file and STATE_FILE, each whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = "data-00000-of-00001.arrow"
+    schema = pa.schema([(COLUMN, pa.list_(pa.int32()))])
+    with files.replacing(folder / name) as new, pa.ipc.new_stream(str(new), schema) as stream:
+        for documents_of_batch in _batched(documents):
+            stream.write_batch(pa.record_batch([documents_of_batch], schema=schema))
+    state: dict[str, Any] = {"_data_files": [{"filename": name}], "_split": folder.name}
+    files.write(folder / STATE_FILE, json.dumps(state, indent=1) + "\n")
+
+
+def _batched(documents: Iterable[Sequence[int]]) -> Iterable[pa.Array]:
+    iterator = iter(documents)
+    while batch := list(itertools.islice(iterator, _BATCH)):
+        yield pa.array(batch, pa.list_(pa.int32()))

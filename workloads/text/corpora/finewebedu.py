@@ -1,0 +1,150 @@
+"""FineWeb-Edu as AlgoPerf prepares it, and the small data set in its form.
+
+AlgoPerf tokenises with GPT-2's vocabulary of 50,257 and saves Arrow files with `datasets`, in the
+folders `train` and `val` (datasets/dataset_setup.py). Its loader
+(algoperf/workloads/finewebedu_lm/input_pipeline.py at a6ce1da) cuts the stream of all tokens into
+sequences of 1,025: inputs are the first 1,024, targets the last. There is no test split.
+
+`pydoc_finewebedu` has Python's own documentation in the same form, cut to 65 tokens: documents,
+roles and tokenizer are those of `workloads.text.corpora.pydoc_text`; its test part is left out.
+"""
+
+import hashlib
+import json
+import math
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attention import files
+from workloads.base.errors import DataError, repair_commands
+from workloads.storage import arrow_tokens, preparation, tokenizer
+from workloads.storage.arrow_tokens import ArrowTokens
+from workloads.text.corpora import pydoc_text
+from workloads.text.specs import SIZES
+
+FOLDERS = {"train": "train", "validation": "val"}
+# Sequences of the small data set, which every Python from 3.11 to 3.13 has.
+SMALL = {"train": 6600, "validation": 850}
+NOTE = f"{pydoc_text.NOTE} As Arrow files of token ids, without the test part."
+
+
+class Finewebedu:
+    """The data of a workload, by its name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_small = name.startswith("pydoc")
+
+    def repair(self, data_dir: str | os.PathLike[str]) -> str:
+        """Returns what makes the data."""
+        if self.is_small:
+            return repair_commands(self.name, data_dir)
+        return (
+            "prepare it with AlgoPerf's `python3 datasets/dataset_setup.py --fineweb_edu`, and "
+            "give the folder that holds `train` and `val` as data_dir; then run "
+            f"python -m workloads check {self.name} --data_dir={files.quoted(data_dir)}"
+        )
+
+    def open(self, split: str, data_dir: str | os.PathLike[str]) -> ArrowTokens:
+        """Returns the sequences of a split, each one token longer than the context.
+
+        Raises DataError where they are absent or damaged.
+        """
+        size = SIZES[self.name]
+        folder = Path(data_dir) / FOLDERS[split]
+        return ArrowTokens(folder, size.context + 1, size.vocabulary, self.repair(data_dir))
+
+    def check(self, data_dir: str | os.PathLike[str], full: bool = True) -> list[str]:
+        """Returns a line per split; raises DataError at the first thing amiss.
+
+        With `full` every token is read.
+        """
+        splits = {split: self.open(split, data_dir) for split in FOLDERS}
+        if full:
+            for tokens in splits.values():
+                for number in range(len(tokens)):
+                    tokens[number]
+        lines = [f"{split}: {len(tokens):,} sequences" for split, tokens in splits.items()]
+        if not self.is_small:
+            return lines
+        digest, stored = self._sha256(data_dir), self.read_reference(data_dir)
+        repair = self.repair(data_dir)
+        preparation.check_digest(data_dir, "the tokens", digest, stored.get("sha256"), repair)
+        return [*lines, f"text of Python {stored.get('python')}, SHA-256 {digest}"]
+
+    def read_reference(self, data_dir: str | os.PathLike[str]) -> dict[str, Any]:
+        """Returns `reference.json`: `note`, `rows` of simple predictors, `sha256`, `python`."""
+        return preparation.read_reference(data_dir, self.repair(data_dir))
+
+    def prepare(self, data_dir: str | os.PathLike[str]) -> Path:
+        """Writes the small data below `data_dir` unless they are there; returns `data_dir`.
+
+        Raises DataError for the full-size workload, whose data AlgoPerf prepares.
+        """
+        if not self.is_small:
+            raise DataError(f"{data_dir}: {self.name} has no data here", self.repair(data_dir))
+        return preparation.prepare_once(data_dir, self.check, self._write)
+
+    def _write(self, data_dir: Path) -> None:
+        preparation.claim(data_dir, NOTE, [preparation.REFERENCE_FILE, *FOLDERS.values()])
+        (data_dir / preparation.REFERENCE_FILE).unlink(missing_ok=True)
+        parts = pydoc_text.split_documents(pydoc_text.documents())
+        vocabulary = SIZES[self.name].vocabulary
+        texts = (document.text for document in parts["train"])
+        model = tokenizer.train(texts, vocabulary)
+        files.write(data_dir / "spm.model", model)
+        processor = tokenizer.load(data_dir / "spm.model")
+        length = SIZES[self.name].context + 1
+        for split, folder in FOLDERS.items():
+            encoded = [
+                [*processor.encode(document.text), tokenizer.EOS] for document in parts[split]
+            ]
+            arrow_tokens.write(data_dir / folder, _first(encoded, SMALL[split] * length))
+        records = self._records(data_dir)
+        rows = [
+            {**row, **{f"{split}/ppl": math.exp(row[f"{split}/loss"]) for split in FOLDERS}}
+            for row in pydoc_text.reference_rows(records, vocabulary)
+        ]
+        reference = {
+            "note": NOTE,
+            "rows": rows,
+            "sha256": self._sha256(data_dir),
+            "python": platform.python_version(),
+        }
+        files.write(data_dir / preparation.REFERENCE_FILE, json.dumps(reference, indent=2) + "\n")
+
+    def _records(self, data_dir: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+        """Returns what is predicted, [N, L] per split: sequences without their first token."""
+        opened = {split: self.open(split, data_dir) for split in FOLDERS}
+        return {
+            split: np.stack([tokens[n]["tokens"][1:] for n in range(len(tokens))])
+            for split, tokens in opened.items()
+        }
+
+    def _sha256(self, data_dir: str | os.PathLike[str]) -> str:
+        """Returns the SHA-256 of the tokens, split by split, as little-endian int32."""
+        digest = hashlib.sha256()
+        for split in FOLDERS:
+            tokens = self.open(split, data_dir)
+            digest.update(split.encode())
+            for number in range(len(tokens)):
+                digest.update(tokens[number]["tokens"].astype("<i4").tobytes())
+        return digest.hexdigest()
+
+
+def _first(documents: list[list[int]], count: int) -> list[list[int]]:
+    """Returns the documents of the first `count` tokens. Raises DataError where there are fewer."""
+    kept = []
+    for document in documents:
+        kept.append(document[:count])
+        count -= len(kept[-1])
+        if not count:
+            return kept
+    raise DataError(
+        f"the text of Python {platform.python_version()} is {count:,} tokens too short",
+        "use Python 3.11, 3.12 or 3.13 with its whole standard library",
+    )
