@@ -259,20 +259,13 @@ class _Injected(AttentionFunction):
 
     host: Callable[..., Array] = nn.dot_product_attention
 
-    def __call__(
-        self,
-        query: Array,
-        key: Array,
-        value: Array,
-        bias: Array | None = None,
-        mask: Array | None = None,
-        **settings: Any,
-    ) -> Array:
+    def __call__(self, query: Array, key: Array, value: Array, *masks: Any, **settings: Any) -> Any:
         if self.host is nn.dot_product_attention:
-            return super().__call__(query, key, value, bias, mask, **settings)
+            return super().__call__(query, key, value, *masks, **settings)
         self.calls += 1
-        call = self.make_call(query, key, value, bias=bias, mask=mask)
-        return self._through_host(call, {"bias": bias, "mask": mask, **settings})
+        settings |= zip(("bias", "mask"), masks, strict=False)
+        given = {name: settings.get(name) for name in ("bias", "mask")}
+        return self._through_host(self.make_call(query, key, value, **given), settings)
 
     def _through_host(self, call: Call, settings: dict[str, Any]) -> Array:
         """Returns the output by the model's own function, of values that the variant hands it."""

@@ -200,9 +200,10 @@ def _list(options: argparse.Namespace) -> None:
 def _targets(entry: WorkloadSpec) -> str:
     if entry.validation_target is None:
         return f"metric {entry.metric}, no published target"
+    test = "no" if entry.test_target is None else f"{entry.test_target:g}"
     return (
         f"targets: {entry.metric} {entry.validation_target:g} validation, "
-        f"{entry.test_target:g} test ({entry.target_source})"
+        f"{test} test ({entry.target_source})"
     )
 
 

@@ -27,8 +27,7 @@ def leaves(call: Call) -> tuple[Leaf, ...]:
 def apply(call: Call, leaves: Leaves) -> Call:
     """Returns the call with later keys hidden, c on the rows of its bias and −c on its columns."""
     wide = jnp.promote_types(call.x.dtype, jnp.float32)
-    weights = leaves[_WEIGHTS].astype(call.x.dtype)
-    logits = jnp.einsum("...tw,wh->...ht", call.x, weights, preferred_element_type=wide)
+    logits = jnp.einsum("...tw,wh->...ht", call.x.astype(wide), leaves[_WEIGHTS].astype(wide))
     logits = logits + (leaves[_SHIFT] + _START)[:, None].astype(wide)
     sums = jnp.cumsum(jax.nn.log_sigmoid(logits), axis=-1)
     return call._replace(bias=call.bias.plus(sums, -sums), mask=call.mask & Mask(causal=True))
@@ -43,5 +42,4 @@ def formula(call: Call, leaves: Leaves) -> Call:
     return call._replace(bias=call.bias + decay, mask=call.mask & jnp.tri(length, dtype=bool))
 
 
-# x and w are rounded to bfloat16 for their product, and so are their gradients.
-MODIFIER = Modifier("inputs", apply, formula, leaves, precedence=46, bfloat16_allowance=1.2)
+MODIFIER = Modifier("inputs", apply, formula, leaves, precedence=46)

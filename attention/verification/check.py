@@ -117,7 +117,7 @@ def measure(
     layer: int = LAYER,
 ) -> Measurement:
     """Returns the errors of one case at shape (N, H, D), self-attention of N tokens."""
-    chosen = {"tau": TAU, "head_norm": head_norm}
+    chosen = {"tau": TAU, "head_norm": head_norm, "learned": True}
     known = table.hyperparameters_of(case.variant).items()
     hyperparameters = {key: chosen.get(key, one.other) for key, one in known}
     variant = registry.get(case.variant, kernel=case.kernel, **hyperparameters)
@@ -177,16 +177,14 @@ def limits_of(variant: Variant, dtype: str) -> Limits:
     if dtype != "bfloat16":
         return output, gradient
     allowance = records.mixer(variant.mixer).bfloat16_allowance
-    # Modifiers of the inputs and the kernel round the same arrays, one after the other: the most
-    # that one needs. Those of the output round other arrays; their errors are independent.
-    modifiers = [records.modifier(name) for name in variant.modifiers]
-    rounding = {
-        kind: [m.bfloat16_allowance for m in modifiers if (m.acts_on == "output") == kind]
-        for kind in (False, True)
-    }
-    before = max(kernel.bfloat16_allowance, *rounding[False], 1.0)
-    after = max(*rounding[True], 1.0, 1.0)
-    allowance *= (before**2 + after**2 - 1) ** 0.5
+    # The kernel and modifiers of query and key round the same arrays, one after the other: the most
+    # that one needs. Those of the values and of the output round others: independent errors.
+    most = {"kernel": kernel.bfloat16_allowance}
+    for modifier in map(records.modifier, variant.modifiers):
+        kind = modifier.acts_on if modifier.acts_on == "output" else "kernel"
+        kind = kind if modifier.keeps is None else "values"
+        most[kind] = max(most.get(kind, 1.0), modifier.bfloat16_allowance)
+    allowance *= (1 + sum(one**2 - 1 for one in most.values())) ** 0.5
     return output * allowance, gradient * allowance
 
 

@@ -212,7 +212,7 @@ def test_the_gradient_on_the_logits_in_float64(mixer):
     """By central differences of every logit, in float64, where they are good to 1e-9."""
     enable = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
     with enable(True):
-        variant = functools.partial(registry.get(mixer), depth=1)
+        variant = functools.partial(registry.get(mixer), layer=1)
         model = nn.MultiHeadDotProductAttention(
             2, attention_fn=variant, param_dtype=jnp.float64, dtype=jnp.float64
         )

@@ -46,6 +46,7 @@ class _Host(nn.Module):
         settings = dict(self.settings)
         values = jnp.ones((*inputs.shape[:-1], 2, inputs.shape[-1] // 2), inputs.dtype)
         memory = self.variant.empty_memory(values.astype(settings.get("dtype", inputs.dtype)))
+        memory = {name: array + 1 for name, array in memory.items()}
         function = inject.AttentionFunction(self.variant, 1, inputs, memory)
         layer = nn.MultiHeadDotProductAttention(
             num_heads=2, attention_fn=function, name="layer", **settings

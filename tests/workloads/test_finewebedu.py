@@ -247,7 +247,7 @@ def _floats(folder):
         ),
         (_cut, "arrow cannot be read"),
         (_garbage, "arrow cannot be read"),
-        (_other_column, "has columns tokens, input_ids of type None; lists of integers"),
+        (_other_column, "has columns tokens, input_ids of type null; lists of integers"),
         (_floats, "input_ids of type list<item: float>; lists of integers are expected"),
     ],
 )

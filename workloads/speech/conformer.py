@@ -102,13 +102,11 @@ class QueryScaledAttention(AttentionFunction):
         value: Array,
         bias: Array | None = None,
         mask: Array | None = None,
-        dtype: Any = None,
-        precision: Any = None,
-        **dropout: Any,
+        is_causal: bool = False,
+        **given: Any,
     ) -> Array:
-        del dropout
-        settings: dict[str, Any] = {"bias": bias, "mask": mask, "precision": precision}
-        settings |= {"dtype": dtype, "deterministic": True}
+        settings = {name: given.get(name) for name in ("dtype", "precision")}
+        settings |= {"bias": bias, "mask": mask, "deterministic": True}
         if self.variant is None:
             output = nn.dot_product_attention(QueryScaler()(query), key, value, **settings)
             return output * self.temperature
@@ -118,7 +116,9 @@ class QueryScaledAttention(AttentionFunction):
             # Frames that may not look give 0 by our core; these kernels mask keys alone.
             rows = jnp.swapaxes(jnp.any(mask, axis=-1, keepdims=True), -3, -2)
             settings["mask"] = jnp.any(mask, axis=-2, keepdims=True)
-        output = super().__call__(query, key, value, scale_query=QueryScaler(), **settings)
+        output = super().__call__(
+            query, key, value, is_causal=is_causal, scale_query=QueryScaler(), **settings
+        )
         output = output if rows is None else jnp.where(rows, output, 0)
         return output * self.temperature
 

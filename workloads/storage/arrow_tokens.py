@@ -102,8 +102,8 @@ def _of_file(path: str, repair: str) -> list[np.ndarray]:
     try:
         with pa.ipc.open_stream(pa.memory_map(path)) as stream:
             schema = stream.schema
-            kind = schema.field(COLUMN).type if COLUMN in schema.names else None
-            is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) if kind else False
+            kind: Any = schema.field(COLUMN).type if COLUMN in schema.names else pa.null()
+            is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
             if not is_list or not pa.types.is_integer(kind.value_type):
                 raise DataError(
                     f"{path} has columns {', '.join(schema.names)}, {COLUMN} of type {kind}; lists "

@@ -158,7 +158,7 @@ class TextWorkload(BaseWorkload):
         """Cross-entropy in nats; labels [B, N], mask [B] or [B, N]; counts are of tokens."""
         return cross_entropy(label_batch, logits_batch, mask_batch, label_smoothing)
 
-    def _open(self, split: str, data_dir: str) -> TokenSplit:
+    def _open(self, split: str, data_dir: str) -> sources.Source:
         """Raises DataError, too, for records of another model's vocabulary or context."""
         records = TokenSplit(data_dir, split, self._row.repair(data_dir))
         if (records.vocab_size, records.length) != (self.size.vocabulary, self.size.context):
