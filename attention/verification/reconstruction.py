@@ -2,16 +2,10 @@
 
 The paper (LASER, ICML 2025, text on bfloat16) runs 4,800 cached q, k, v of shape (1024, 8, 256)
 through each method in bfloat16 and prints the mean and sd of ‖out − ref‖/‖ref‖. It does not say
-what was rounded, so both readings are given:
-
-- `rounded inputs`: the reference sees the inputs as rounded to the dtype, so that the error is the
-  arithmetic's alone;
-- `float32 inputs`: it sees them before rounding, so that the inputs' own rounding counts as well.
-
-A third reading is a dtype of its own, `bfloat16 products`: float32 arrays, of which every matrix
-product rounds its two inputs to bfloat16, as a TPU does with float32 arrays unless told otherwise.
-There no input is rounded beforehand, and both references are one; so it is in float32, and for
-tensors that were bfloat16 when they were cached.
+what was rounded. Here the reference sees the inputs as rounded to the dtype, so that the error is
+the arithmetic's alone. `bfloat16 products` are float32 arrays, of which every matrix product rounds
+its two inputs to bfloat16, as a TPU does with float32 arrays unless told otherwise; no input is
+rounded beforehand.
 
 The reference is `reference.output`, float64, from the definition. Rows that see nothing do not
 count.
@@ -42,8 +36,7 @@ Array = jax.Array
 # the output [T, H, D]; the mask by its name.
 Method = Callable[..., Array]
 
-FORMAT = "attnperf-reconstruction-1"
-ROUNDED, UNROUNDED = REFERENCES = ("rounded inputs", "float32 inputs")
+FORMAT = "attnperf-reconstruction-2"
 PRODUCTS = "bfloat16 products"
 DTYPES = ("bfloat16", PRODUCTS, "float32")
 # What the paper prints for each method, mean ± sd: on 4 TPUv5 chips, on 16 A100.
@@ -113,7 +106,6 @@ class Case(NamedTuple):
 
     method: str
     dtype: str
-    reference: str
 
 
 class Error(NamedTuple):
@@ -124,7 +116,7 @@ class Error(NamedTuple):
 
 
 def measure(tensors: Tensors, is_causal: bool = False) -> dict[Case, Error]:
-    """Returns the errors of every method, dtype and reference on one example of a layer.
+    """Returns the errors of every method and dtype on one example of a layer.
 
     `is_causal`: query t sees keys 0..t, beside what the tensors' visibility says. Memory: a block
     of heads with at most 2^23 logits, or one head.
@@ -171,34 +163,22 @@ def _blocks(
 
 def _block(arrays: list[np.ndarray], mask: np.ndarray | None) -> Iterator[tuple[Case, np.ndarray]]:
     """Yields [‖out − ref‖², ‖ref‖², non-finite values] for every key."""
-    sees = _sees(mask)
-    exact = _references(arrays, mask)
+    sees = None if mask is None else np.any(mask, axis=-1).T[..., None]
     for dtype in DTYPES:
         inputs = [jnp.asarray(a, jnp.bfloat16 if dtype == "bfloat16" else None) for a in arrays]
-        rounded = exact
-        if any((np.asarray(i, np.float32) != a).any() for i, a in zip(inputs, arrays, strict=True)):
-            rounded = _references([np.asarray(i, np.float64) for i in inputs], mask)
+        exact = {
+            mixer: reference.output(mixer, *(np.float64(array) for array in inputs), mask=mask)
+            for mixer in dict.fromkeys(row.mixer for row in METHODS)
+        }
         for row in METHODS:
             method = row.products if dtype == PRODUCTS else row.arrays
             output = np.asarray(_compiled(method)(*inputs, mask=mask)).astype(np.float64)
-            for reading, outputs in ((ROUNDED, rounded), (UNROUNDED, exact)):
-                key = Case(row.name, dtype, reading)
-                yield key, _squares(output, outputs[row.mixer], sees)
+            yield Case(row.name, dtype), _squares(output, exact[row.mixer], sees)
 
 
 @functools.cache
 def _compiled(method: Method) -> Any:
     return jax.jit(method)
-
-
-def _references(arrays: list[np.ndarray], mask: np.ndarray | None) -> dict[str, np.ndarray]:
-    mixers = dict.fromkeys(row.mixer for row in METHODS)
-    return {mixer: reference.output(mixer, *arrays, mask=mask) for mixer in mixers}
-
-
-def _sees(mask: np.ndarray | None) -> np.ndarray | None:
-    """Returns where a query sees something, [T or 1, H or 1, 1]."""
-    return None if mask is None else np.any(mask, axis=-1).T[..., None]
 
 
 def _squares(output: np.ndarray, exact: np.ndarray, sees: np.ndarray | None) -> np.ndarray:
@@ -246,7 +226,13 @@ def document(tensors: Iterable[Tensors], source: str, is_causal: bool) -> dict[s
     """Returns the experiment as written to its file; `shape` is that of the queries, (N, H, D),
     null where it varies."""
     shapes: set[tuple[int, ...]] = set()
-    measured = rows(_noting_shapes(tensors, shapes), is_causal)
+
+    def noted() -> Iterator[Tensors]:
+        for one in tensors:
+            shapes.add(one.query.shape)
+            yield one
+
+    measured = rows(noted(), is_causal)
     device = jax.devices()[0]
     return {
         "format": FORMAT,
@@ -262,20 +248,14 @@ def document(tensors: Iterable[Tensors], source: str, is_causal: bool) -> dict[s
     }
 
 
-def _noting_shapes(tensors: Iterable[Tensors], shapes: set[tuple[int, ...]]) -> Iterator[Tensors]:
-    for one in tensors:
-        shapes.add(one.query.shape)
-        yield one
-
-
 def text(record: dict[str, Any], by_layer: bool) -> str:
     """Returns the rows as lines to print: those of each layer, or those over all; beside those of
     bfloat16 stand the paper's figures."""
-    lines = [f"{'method':<27} {'dtype':<18} {'reference':<15} {'mean':>8} {'sd':>8} {'worst':>8} n"]
+    lines = [f"{'method':<27} {'dtype':<18} {'mean':>8} {'sd':>8} {'worst':>8} n"]
     for row in (row for row in record["rows"] if (row["layer"] is not None) == by_layer):
         numbers = (row[name] for name in ("mean", "sd", "worst"))
         cells = " ".join("       -" if x is None else f"{x:8.1e}" for x in numbers)
-        names = f"{row['method']:<27} {row['dtype']:<18} {row['reference']:<15}"
+        names = f"{row['method']:<27} {row['dtype']:<18}"
         lost = f", {row['nonfinite']} NOT FINITE" if row["nonfinite"] else ""
         printed = PAPER.get(row["method"]) if row["dtype"].startswith("bfloat16") else None
         paper = f"  paper: {printed[0]} TPUv5, {printed[1]} A100" if printed else ""
