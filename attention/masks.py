@@ -108,12 +108,8 @@ class Mask:
     @property
     def is_causal_alone(self) -> bool:
         """Whether causality is all that it says."""
-        return not self.arrays and self == Mask(causal=True)
-
-    @property
-    def arrays(self) -> tuple[Array, ...]:
-        """The arrays in it."""
-        return tuple(jax.tree.leaves((self.segments, self.keys, self.dense)))
+        # Arrays cannot be compared.
+        return not jax.tree.leaves(self) and self == Mask(causal=True)
 
     def parts(self, queries: int, keys: int) -> Iterator[Array]:
         """Yields bool arrays with at least the axes [H, T, S], whose intersection it is."""

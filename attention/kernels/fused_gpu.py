@@ -492,10 +492,7 @@ def _logits(
     """
     first, second = reversed(tiles) if across else tiles
     logits = _product(first, second, transposed=True) * form.scale
-    slope = None
-    if form.cap is not None:
-        bent = jnp.tanh(logits / form.cap)
-        logits, slope = form.cap * bent, 1 - bent * bent
+    logits, slope = fused_values.capped(logits, form.cap)
     if columns is not None:
         logits = jnp.where(columns[:, None] if across else columns[None, :], logits, _HIDDEN)
     if form.is_causal and on_diagonal:

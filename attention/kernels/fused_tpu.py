@@ -560,10 +560,7 @@ def _logits(
     a, b = place
     first, second = reversed(tiles) if across else tiles
     logits = _product(first, second, transposed=True) * form.scale
-    slope = None
-    if form.cap is not None:
-        bent = jnp.tanh(logits / form.cap)
-        logits, slope = form.cap * bent, 1 - bent * bent
+    logits, slope = fused_values.capped(logits, form.cap)
     of_key = jax.lax.broadcasted_iota(jnp.int32, logits.shape, int(not across))
     seen = None
     if keys is not None:

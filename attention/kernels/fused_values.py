@@ -61,3 +61,11 @@ def expm1(x: Array) -> Array:
     for power in range(6, 0, -1):
         series = series * small + 1 / math.factorial(power)
     return jnp.where(jnp.abs(x) < _SMALL, series * small, jnp.exp(x) - 1)
+
+
+def capped(logits: Array, cap: float | None) -> tuple[Array, Array | None]:
+    """Returns cap·tanh(logits/cap) and its slope, or the logits as they are and None."""
+    if cap is None:
+        return logits, None
+    bent = jnp.tanh(logits / cap)
+    return cap * bent, 1 - bent * bent

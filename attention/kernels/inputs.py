@@ -5,7 +5,7 @@ import math
 import numbers
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypedDict, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,29 +19,6 @@ from attention.records import Leaves, Mixer, Score, Weighting
 
 Array = jax.Array
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-class Settings(TypedDict, total=False):
-    """The keyword arguments of every mixer's `attend`.
-
-    scale: what QKᵀ is multiplied by, D^-0.5 unless given. bias, mask (True where a query may
-    look): broadcast to [..., H, T, S]; or `masks.Bias` and `masks.Mask`. is_causal: query t sees
-    keys 0..t. dropout_rate: of the weights; needs dropout_rng; broadcast_dropout (the default)
-    draws one mask for all batch entries and heads, as flax does. precision: of matrix products.
-    kernel: `table.KERNELS`, 'xla' unless given. sharding: how [..., T, H, D] lies on the devices,
-    for kernels that XLA cannot divide over them.
-    """
-
-    scale: float | Array | None
-    bias: Array | Bias | None
-    mask: Array | Mask | None
-    is_causal: bool
-    dropout_rng: Array | None
-    dropout_rate: float
-    broadcast_dropout: bool
-    precision: jax.lax.PrecisionLike
-    kernel: str
-    sharding: NamedSharding | None
 
 
 class Problem(NamedTuple):
@@ -127,8 +104,10 @@ def attend(
 ) -> Array:
     """Returns the output of a mixer that learns nothing, [..., T, H, Dv] in the inputs' dtype.
 
-    query [..., T, H, D], key [..., S, K, D], value [..., S, K, Dv]; settings as in `Settings`.
-    Raises ValueError for what does not fit, and for what the backend cannot do.
+    query [..., T, H, D], key [..., S, K, D], value [..., S, K, Dv]. bias, mask (True where a query
+    may look): broadcast to [..., H, T, S]; or `masks.Bias` and `masks.Mask`. is_causal: query t
+    sees keys 0..t. settings, all optional, as of `solve`. Raises ValueError for what does not fit,
+    and for what the backend cannot do.
     """
     call = make_call(query, key, value, bias=bias, mask=mask, is_causal=is_causal)
     call = call._replace(mask=call.mask & mixer.mask)
@@ -151,7 +130,11 @@ def solve(
 ) -> Array:
     """Returns the mixer's mean, [..., T, H, Dv], in the dtype of the backend's sums.
 
-    leaves: of each function in `score`. Raises ValueError for what the backend cannot do.
+    scale: what QKᵀ is multiplied by, D^-0.5 unless given. score: functions of the scaled logits
+    before bias and mask; leaves: of each. kernel: `table.KERNELS`. precision: of matrix products.
+    sharding: how [..., T, H, D] lies on the devices, for kernels that XLA cannot divide over them.
+    dropout_rate: of the weights; needs dropout_rng; broadcast_dropout draws one mask for all batch
+    entries and heads, as flax does. Raises ValueError for what the backend cannot do.
     """
     chosen, query, value = records.kernel(kernel), call.query, call.value
     if mixer.splits:

@@ -45,22 +45,17 @@ _NORM = "head_norm/scale"
 _EPSILON = 1e-5
 
 
-def check_even(heads: int) -> None:
-    """Raises ValueError for an odd number of heads."""
-    if heads % 2:
-        raise ValueError(
-            f"differential attention subtracts the maps of two heads, so heads come in pairs; got "
-            f"{heads} heads, an odd number. Give the model an even number of heads"
-        )
-
-
 def values(value: Array) -> Array:
     """Returns [..., S, H, 2·Dv] from [..., S, H, Dv]: both heads of a pair get the pair's value.
 
     Raises ValueError for an odd number of heads.
     """
     *batch, heads, size = value.shape
-    check_even(heads)
+    if heads % 2:
+        raise ValueError(
+            f"differential attention subtracts the maps of two heads, so heads come in pairs; got "
+            f"{heads} heads, an odd number. Give the model an even number of heads"
+        )
     pairs = value.reshape((*batch, heads // 2, 1, 2 * size))
     shape = (*batch, heads // 2, 2, 2 * size)
     return jnp.broadcast_to(pairs, shape).reshape((*batch, heads, 2 * size))

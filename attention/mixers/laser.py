@@ -5,14 +5,13 @@ not enough, and what it loses.
 """
 
 from collections.abc import Callable
-from typing import Any, Unpack
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from attention.call import Call
 from attention.kernels import core, inputs, shift
-from attention.kernels.inputs import Settings
 from attention.masks import Masks
 from attention.mixers.standard import reference_softmax
 from attention.records import Leaves, Mixer
@@ -20,7 +19,7 @@ from attention.records import Leaves, Mixer
 Array = jax.Array
 
 
-def attend(query: Array, key: Array, value: Array, **settings: Unpack[Settings]) -> Array:
+def attend(query: Array, key: Array, value: Array, **settings: Any) -> Array:
     """Returns log Σ_s a_ts·exp(v_s) per channel, [..., T, H, Dv] in the inputs' dtype.
 
     Arguments as in `attention.mixers.standard.attend`. A query that sees no key, or whose weights

@@ -9,21 +9,20 @@ added to the logits, a hidden key has weight 0, and a query that sees no key ret
 """
 
 from collections.abc import Callable
-from typing import Any, Unpack
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from attention.call import Call
 from attention.kernels import inputs
-from attention.kernels.inputs import Settings
 from attention.mixers import standard
 from attention.records import Leaves, Mixer, Weighting
 
 Array = jax.Array
 
 
-def attend(query: Array, key: Array, value: Array, **settings: Unpack[Settings]) -> Array:
+def attend(query: Array, key: Array, value: Array, **settings: Any) -> Array:
     """Returns Σ_s sigmoid(logit_ts − log S)·v_s, [..., T, H, Dv] in the inputs' dtype.
 
     Arguments as in `attention.mixers.standard.attend`. Weights in float32, products in the inputs'

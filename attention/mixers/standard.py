@@ -1,7 +1,7 @@
 """Standard attention: softmax(QKᵀ/√D)·V (arXiv:1706.03762, eq. 1)."""
 
 from collections.abc import Callable
-from typing import Any, Unpack
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,19 +9,18 @@ import jax.numpy as jnp
 from attention.call import Call
 from attention.kernels import inputs
 from attention.kernels.core import SOFTMAX
-from attention.kernels.inputs import Settings
 from attention.masks import Masks
 from attention.records import Leaves, Mixer
 
 Array = jax.Array
 
 
-def attend(query: Array, key: Array, value: Array, **settings: Unpack[Settings]) -> Array:
+def attend(query: Array, key: Array, value: Array, **settings: Any) -> Array:
     """Returns the softmax-weighted mean of the values, [..., T, H, Dv] in the inputs' dtype.
 
     query [..., T, H, D], key [..., S, K, D], value [..., S, K, Dv]; settings, all optional, are
-    `attention.kernels.inputs.Settings`. The softmax runs in float32. A query that sees no key
-    returns 0 and passes no gradient.
+    those of `attention.kernels.inputs.attend`. The softmax runs in float32. A query that sees no
+    key returns 0 and passes no gradient.
 
     Raises ValueError for shapes that do not fit and for what `kernel` cannot do.
     """

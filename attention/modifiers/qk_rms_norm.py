@@ -6,41 +6,20 @@ q ← (1 + scale)·q/√(mean q² + 1e-6), the key likewise; statistics in float
 import jax
 import jax.numpy as jnp
 
-from attention.call import Call
-from attention.records import Leaf, Leaves, Modifier
+from attention.modifiers import qk_norm
 
 Array = jax.Array
-_QUERY, _KEY = "query_rms/scale", "key_rms/scale"
-_EPSILON = 1e-6
 
 
-def leaves(call: Call) -> tuple[Leaf, ...]:
-    """Returns the scales of query and key, [D] each, zero at start."""
-    return Leaf(_QUERY, call.query.shape[-1:]), Leaf(_KEY, call.key.shape[-1:])
+def normed(heads: Array) -> Array:
+    """Returns heads over their root mean square."""
+    return heads * jax.lax.rsqrt(jnp.mean(jnp.square(heads), axis=-1, keepdims=True) + 1e-6)
 
 
-def _normed(heads: Array, scale: Array) -> Array:
-    wide = heads.astype(jnp.promote_types(heads.dtype, jnp.float32))
-    mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
-    normal = wide * jax.lax.rsqrt(mean_square + _EPSILON)
-    return (normal * (1 + scale.astype(wide.dtype))).astype(heads.dtype)
+def reference(heads: Array) -> Array:
+    """Returns `normed` in float64."""
+    root = jnp.linalg.norm(heads, axis=-1, keepdims=True) ** 2 / heads.shape[-1]
+    return heads * (root + 1e-6) ** -0.5
 
 
-def apply(call: Call, leaves: Leaves) -> Call:
-    """Returns the call with query and key normalised, in their dtype."""
-    return call._replace(
-        query=_normed(call.query, leaves[_QUERY]), key=_normed(call.key, leaves[_KEY])
-    )
-
-
-def formula(call: Call, leaves: Leaves) -> Call:
-    """Returns `apply` in float64."""
-    arrays = {}
-    for name, path in (("query", _QUERY), ("key", _KEY)):
-        heads = getattr(call, name)
-        root = jnp.linalg.norm(heads, axis=-1, keepdims=True) ** 2 / heads.shape[-1]
-        arrays[name] = (1 + leaves[path]) * heads * (root + _EPSILON) ** -0.5
-    return call._replace(**arrays)
-
-
-MODIFIER = Modifier("inputs", apply, formula, leaves, precedence=20, bfloat16_allowance=1.5)
+MODIFIER = qk_norm.record("query_rms/scale", "key_rms/scale", normed, reference)

@@ -28,10 +28,9 @@ def apply(call: Call, leaves: Leaves) -> Call:
     Raises ValueError where the memory lacks values of the call's shape in a layer after the first.
     """
     value, memory, index = call.value, call.memory, call.layer.index  # type: ignore[union-attr]
-    is_known = not isinstance(index, jax.Array)
-    if is_known and index == 0:
-        return call._replace(memory={**memory, _NAME: value})  # type: ignore[dict-item]
-    first = memory.get(_NAME)  # type: ignore[union-attr]
+    is_first = index == 0
+    # Of a first layer that is known to be one, memory need not hold anything.
+    first = value if is_first is True else memory.get(_NAME)  # type: ignore[union-attr]
     if first is None or first.shape != value.shape:
         shape = "nothing" if first is None else f"values of shape {first.shape}"
         raise ValueError(
@@ -42,9 +41,6 @@ def apply(call: Call, leaves: Leaves) -> Call:
     wide = jnp.promote_types(value.dtype, jnp.float32)
     own, rest = (0.5 + leaves[path].astype(wide) for path in (_OWN, _FIRST))
     mixed = (own * value.astype(wide) + rest * first.astype(wide)).astype(value.dtype)
-    if is_known:
-        return call._replace(value=mixed)
-    is_first = index == 0
     kept = jnp.where(is_first, value, first)
     return call._replace(
         value=jnp.where(is_first, value, mixed),
@@ -59,11 +55,6 @@ def formula(call: Call, leaves: Leaves) -> Call:
     return call._replace(value=mixed)
 
 
-def keeps(value: Array) -> Array:
-    """Returns zeros like what is left in the memory: the values."""
-    return jnp.zeros_like(value)
-
-
 MODIFIER = Modifier(
-    "inputs", apply, formula, leaves, precedence=10, keeps=keeps, bfloat16_allowance=1.5
+    "inputs", apply, formula, leaves, precedence=10, keeps=jnp.zeros_like, bfloat16_allowance=1.5
 )

@@ -205,28 +205,16 @@ def _leaves(part: Any, call: Call, given: Mapping[str, Any], tree: Tree) -> Leav
 
 
 def output(mixer: str, query: Any, key: Any, value: Any, *, mask: Any = None) -> np.ndarray:
-    """Returns the output of `attend` alone, [T, H, D].
-
-    Without the products of the backward pass, and in the memory of one head's T × S weights.
-    """
-    q, k, v = (np.asarray(array, np.float64) for array in (query, key, value))
-    every = np.broadcast_to(
-        True if mask is None else np.asarray(mask), (q.shape[1], len(q), len(k))
-    )
-    heads = range(q.shape[1])
+    """Returns the output of `attend` alone, [T, H, D], without the products of a backward pass."""
+    arrays = {"query": query, "key": key, "value": value}
+    seen = None if mask is None else np.asarray(mask, bool)
     with _x64():
-        outputs = [
-            np.asarray(
-                _one_head(mixer, q[:, h, None], k[:, h, None], v[:, h, None], every[h, None])
-            )
-            for h in heads
-        ]
-    return np.concatenate(outputs, axis=1)
+        wide = {name: np.asarray(array, np.float64) for name, array in arrays.items()}
+        return np.asarray(_output_alone(mixer, wide, seen))
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _one_head(mixer: str, query: Array, key: Array, value: Array, mask: Array) -> Array:
-    arrays = {"query": query, "key": key, "value": value}
+def _output_alone(mixer: str, arrays: Any, mask: Any) -> Array:
     return _output(Variant(mixer), arrays, {}, mask, 0, None)
 
 

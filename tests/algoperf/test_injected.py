@@ -65,6 +65,38 @@ def test_standard_is_the_host_and_laser_has_its_tree(stand_in, name):
     assert np.abs(np.asarray(_logits(laser, params, state, batch))[visible] - wanted).max() > 1e-3
 
 
+@pytest.mark.parametrize(
+    ("name", "variant", "leaf"),
+    [
+        ("imagenet_vit", "laser+gate", "gate"),
+        ("imagenet_vit", "laser+value_residual", "value_residual"),
+        ("librispeech_conformer", "laser+gate", "gate"),
+        ("finewebedu_lm", "laser+gate", "gate"),
+    ],
+)
+def test_what_mechanisms_need_reaches_algoperfs_models(stand_in, name, variant, leaf):
+    """Input, index and memory: every layer learns, and away from the start the output differs."""
+    workload, params, state = _made(stand_in, name, variant)
+    laser, plain, _ = _made(stand_in, name, "laser")
+    paths = [jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(params)]
+    layers = {path.split(f"['{leaf}']")[0] for path in paths if f"['{leaf}']" in path}
+    assert len(layers) == workload.attention_layers
+    batch = _batch(workload)
+    moved = _moved(params)
+    without = _logits(
+        laser, jax.tree.map(lambda _, own: own, plain, _kept(moved, plain)), state, batch
+    )
+    assert np.abs(np.asarray(_logits(workload, moved, state, batch)) - without).max() > 1e-4
+
+
+def _kept(params, like):
+    """The parameters that `like` has."""
+    return {
+        name: _kept(params[name], one) if hasattr(one, "items") else params[name]
+        for name, one in like.items()
+    }
+
+
 class Flash(nn.MultiHeadDotProductAttention):
     """A layer that attends by a function of its own, as somebody's fused kernel would."""
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from attention import registry, table
+from attention import records, registry, table
 from attention.kernels.inputs import make_call
 from attention.masks import Mask
 from attention.verification import check, reference
@@ -286,10 +286,8 @@ def test_scalable_softmax_by_hand():
 def test_root_mean_square_norms_by_hand():
     """(3, 1) over √5, times 1 + scale: logits of the two are 2·(3·3 + 1)/5 over √2."""
     head = jnp.asarray([3.0, 1.0]).reshape(1, 1, 2)
-    from attention.modifiers import qk_rms_norm
-
     leaves = {"query_rms/scale": jnp.asarray([1.0, 0.0]), "key_rms/scale": jnp.zeros(2)}
-    normed = qk_rms_norm.apply(make_call(head, head, head), leaves)
+    normed = records.modifier("qk_rms_norm").apply(make_call(head, head, head), leaves)
     np.testing.assert_allclose(normed.query[0, 0], [6 / 5**0.5, 1 / 5**0.5], rtol=1e-6)
     np.testing.assert_allclose(normed.key[0, 0], [3 / 5**0.5, 1 / 5**0.5], rtol=1e-6)
 

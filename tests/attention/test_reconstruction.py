@@ -190,12 +190,12 @@ def test_the_command_writes_strict_json_in_the_format(tmp_path, capsys):
     out = tmp_path / "reconstruction.json"
     assert command.main(["reconstruct", str(path), "--causal", f"--out={out}"]) == 0
     record = json.loads(out.read_text(), parse_constant=pytest.fail)
-    assert record["format"] == "attnperf-reconstruction-1"
+    assert record["format"] == "attnperf-reconstruction-2"
     assert record["source"] == str(path)
     assert (record["shape"], record["causal"]) == ([8, 2, 8], True)
     assert record["versions"]["jax"]
     over_all = [row for row in record["rows"] if row["layer"] is None]
-    assert len(over_all) == 4 * 3 * 2
+    assert len(over_all) == 4 * 3
     assert {row["n"] for row in over_all} == {4}
     assert {row["layer"] for row in record["rows"]} == {
         None,

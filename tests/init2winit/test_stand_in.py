@@ -90,6 +90,16 @@ def test_lasers_logarithm_is_of_the_models_own_weights(stand_in, tensorflow, tmp
     assert jnp.allclose(outputs, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("model", ["vit", "transformer", "nanodo"])
+def test_a_gate_gets_the_blocks_input(stand_in, tensorflow, tmp_path, model):
+    """Its leaf lies beside the projections, as wide as the input, and changes nothing at first."""
+    (variables, outputs), _ = _trained(stand_in, tmp_path / "a", model, "laser+gate")
+    (_, plain), _ = _trained(stand_in, tmp_path / "b", model, "laser")
+    layer = {"vit": "encoderblock_0", "transformer": "Block_0", "nanodo": "blocks_0"}[model]
+    assert variables["params"][layer]["gate"]["scale"].shape[0] == 8
+    assert jnp.allclose(outputs, plain, atol=1e-6)
+
+
 def _ignoring(attention):
     class Flash(attention.SelfAttention):
         @nn.compact
