@@ -49,4 +49,6 @@ def formula(call: Call, leaves: Leaves, *, base: float) -> Call:
     return call._replace(query=turned(call.query), key=turned(call.key))
 
 
-MODIFIER = Modifier("inputs", apply, formula, precedence=40, bfloat16_allowance=1.5)
+# Rotated queries and keys are rounded to bfloat16 once more, and rows with a peak notice both (at
+# qs 4 5.1e-3 in the output, 7.6e-3 in dQ).
+MODIFIER = Modifier("inputs", apply, formula, precedence=40, bfloat16_allowance=2.0)

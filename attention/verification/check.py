@@ -181,7 +181,7 @@ def limits_of(variant: Variant, dtype: str) -> Limits:
     # that one needs. Those of the values and of the output round others: independent errors.
     most = {"kernel": kernel.bfloat16_allowance}
     for modifier in map(records.modifier, variant.modifiers):
-        kind = modifier.acts_on if modifier.acts_on == "output" else "kernel"
+        kind: str = "output" if modifier.acts_on == "output" else "kernel"
         kind = kind if modifier.keeps is None else "values"
         most[kind] = max(most.get(kind, 1.0), modifier.bfloat16_allowance)
     allowance *= (1 + sum(one**2 - 1 for one in most.values())) ** 0.5

@@ -145,7 +145,8 @@ def test_every_study_is_timed_by_variant(monkeypatch):
 def test_a_kernel_of_nan_is_wrong(gradients, verdict, monkeypatch):
     def measure(case):
         errors = gradients if case.qs == 4 else (0.0, 0.0, 0.0)
-        return check.Measurement(case, 0.0, errors, None, (2e-6, 3e-6))
+        named = dict(zip(("query", "key", "value"), errors, strict=True))
+        return check.Measurement(case, 0.0, named, None, (2e-6, 3e-6))
 
     monkeypatch.setattr(check, "measure", measure)
     assert {result.verdict for result in hardware_check._errors("xla")} == {verdict}

@@ -177,7 +177,7 @@ def test_losses_in_chunks_are_the_same(data_dir):
 def test_small_data_are_whole_and_made_once(data_dir):
     data = Finewebedu(NAME)
     for split, count in SMALL.items():
-        assert len(data.open(split, data_dir)) == count
+        assert len(data.sequences(split, data_dir)) == count
     assert [line.split(":")[0] for line in data.check(data_dir)][:2] == ["train", "validation"]
     state = data_dir / "train" / arrow_tokens.STATE_FILE
     before = state.stat().st_mtime_ns
@@ -256,7 +256,7 @@ def test_damage_is_named(tmp_path, damage, message):
     arrow_tokens.write(folder, [[1, 2, 3]] * 1000)
     damage(folder)
     with pytest.raises(DataError, match=message):
-        Finewebedu("finewebedu_lm").open("train", tmp_path)
+        Finewebedu("finewebedu_lm").sequences("train", tmp_path)
 
 
 def test_ids_beyond_the_vocabulary_are_named(tmp_path):

@@ -338,12 +338,6 @@ def test_options_that_a_model_cannot_have_are_named(name, options, message):
         catalog.check(name, Options(**options))
 
 
-def test_layers_that_ignore_a_window_need_one():
-    model = Transformer(TINY, variants.get("laser"), options=Options(global_every=2))
-    with pytest.raises(ValueError, match="'laser' has no window; set global_every=0"):
-        model.init(jax.random.key(0), TOKENS)
-
-
 @pytest.mark.parametrize("name", ["stick_breaking", "laser+fox"])
 @pytest.mark.parametrize("workload", ["digits_vit", "spoken_digits_conformer", "pydoc_bert"])
 def test_causal_mechanisms_are_refused_by_models_that_see_both_sides(workload, name):

@@ -183,7 +183,7 @@ class FinewebeduWorkload(TextWorkload):
         return embedding
 
     def _open(self, split: str, data_dir: str) -> sources.Source:
-        return Finewebedu(self.name).open(split, data_dir)
+        return Finewebedu(self.name).sequences(split, data_dir)
 
     def _eval_train(self, source: sources.Source) -> sources.Source:
         """The first ones, as AlgoPerf takes them."""

@@ -224,7 +224,6 @@ SPECS: tuple[WorkloadSpec, ...] = (
         step_hint=72_000,
         validation_target=22.432,
         train_examples=8_749_870,
-        topology="v5e:2x4",
         # 31,967 s allowed for 72,000 steps.
         step_seconds=0.4440,
         step_source="hours of 4 A100s: AlgoPerf's time budget of 0.444 s a step, an upper bound",

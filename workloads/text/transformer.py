@@ -280,12 +280,7 @@ class Transformer(nn.Module):
 
 
 def _without_window(variant: Any) -> Any:
-    """Returns the variant whose queries see all keys again. Raises ValueError if they do anyway."""
-    if "window" not in variant.modifiers:
-        raise ValueError(
-            f"global_every says which layers ignore +window, and {variant.name!r} has no window; "
-            "set global_every=0, or add +window"
-        )
+    """Returns the variant whose queries see all keys again."""
     settings = tuple(pair for pair in variant.settings if pair[0] != "width")
     modifiers = tuple(name for name in variant.modifiers if name != "window")
     return dataclasses.replace(variant, modifiers=modifiers, settings=settings)

@@ -24,9 +24,13 @@ from workloads.base.errors import DataError, repair_commands
 from workloads.storage import arrow_tokens, preparation, tokenizer
 from workloads.storage.arrow_tokens import ArrowTokens
 from workloads.text.corpora import pydoc_text
-from workloads.text.specs import SIZES
 
 FOLDERS = {"train": "train", "validation": "val"}
+# Vocabulary and context of each workload.
+_SHAPES = {
+    "finewebedu_lm": (50_257, 1024),
+    "pydoc_finewebedu": (pydoc_text.VOCAB_SIZE, pydoc_text.LENGTH),
+}
 # Sequences of the small data set, which every Python from 3.11 to 3.13 has.
 SMALL = {"train": 6600, "validation": 850}
 NOTE = f"{pydoc_text.NOTE} As Arrow files of token ids, without the test part."
@@ -38,6 +42,7 @@ class Finewebedu:
     def __init__(self, name: str) -> None:
         self.name = name
         self.is_small = name.startswith("pydoc")
+        self.vocabulary, self.context = _SHAPES[name]
 
     def repair(self, data_dir: str | os.PathLike[str]) -> str:
         """Returns what makes the data."""
@@ -49,21 +54,20 @@ class Finewebedu:
             f"python -m workloads check {self.name} --data_dir={files.quoted(data_dir)}"
         )
 
-    def open(self, split: str, data_dir: str | os.PathLike[str]) -> ArrowTokens:
+    def sequences(self, split: str, data_dir: str | os.PathLike[str]) -> ArrowTokens:
         """Returns the sequences of a split, each one token longer than the context.
 
         Raises DataError where they are absent or damaged.
         """
-        size = SIZES[self.name]
         folder = Path(data_dir) / FOLDERS[split]
-        return ArrowTokens(folder, size.context + 1, size.vocabulary, self.repair(data_dir))
+        return ArrowTokens(folder, self.context + 1, self.vocabulary, self.repair(data_dir))
 
     def check(self, data_dir: str | os.PathLike[str], full: bool = True) -> list[str]:
         """Returns a line per split; raises DataError at the first thing amiss.
 
         With `full` every token is read.
         """
-        splits = {split: self.open(split, data_dir) for split in FOLDERS}
+        splits = {split: self.sequences(split, data_dir) for split in FOLDERS}
         if full:
             for tokens in splits.values():
                 for number in range(len(tokens)):
@@ -93,21 +97,21 @@ class Finewebedu:
         preparation.claim(data_dir, NOTE, [preparation.REFERENCE_FILE, *FOLDERS.values()])
         (data_dir / preparation.REFERENCE_FILE).unlink(missing_ok=True)
         parts = pydoc_text.split_documents(pydoc_text.documents())
-        vocabulary = SIZES[self.name].vocabulary
         texts = (document.text for document in parts["train"])
-        model = tokenizer.train(texts, vocabulary)
+        model = tokenizer.train(texts, self.vocabulary)
         files.write(data_dir / "spm.model", model)
         processor = tokenizer.load(data_dir / "spm.model")
-        length = SIZES[self.name].context + 1
         for split, folder in FOLDERS.items():
             encoded = [
                 [*processor.encode(document.text), tokenizer.EOS] for document in parts[split]
             ]
-            arrow_tokens.write(data_dir / folder, _first(encoded, SMALL[split] * length))
+            arrow_tokens.write(
+                data_dir / folder, _first(encoded, SMALL[split] * (self.context + 1))
+            )
         records = self._records(data_dir)
         rows = [
             {**row, **{f"{split}/ppl": math.exp(row[f"{split}/loss"]) for split in FOLDERS}}
-            for row in pydoc_text.reference_rows(records, vocabulary)
+            for row in pydoc_text.reference_rows(records, self.vocabulary)
         ]
         reference = {
             "note": NOTE,
@@ -119,7 +123,7 @@ class Finewebedu:
 
     def _records(self, data_dir: str | os.PathLike[str]) -> dict[str, np.ndarray]:
         """Returns what is predicted, [N, L] per split: sequences without their first token."""
-        opened = {split: self.open(split, data_dir) for split in FOLDERS}
+        opened = {split: self.sequences(split, data_dir) for split in FOLDERS}
         return {
             split: np.stack([tokens[n]["tokens"][1:] for n in range(len(tokens))])
             for split, tokens in opened.items()
@@ -129,7 +133,7 @@ class Finewebedu:
         """Returns the SHA-256 of the tokens, split by split, as little-endian int32."""
         digest = hashlib.sha256()
         for split in FOLDERS:
-            tokens = self.open(split, data_dir)
+            tokens = self.sequences(split, data_dir)
             digest.update(split.encode())
             for number in range(len(tokens)):
                 digest.update(tokens[number]["tokens"].astype("<i4").tobytes())
