@@ -51,11 +51,6 @@ class Weighting:
     jacobian_norm: Callable[[Array], Array] | None = None
 
 
-def no_leaves(*_: Any, **__: Any) -> tuple[Leaf, ...]:
-    """Returns the leaves of a part that learns nothing."""
-    return ()
-
-
 @dataclasses.dataclass(frozen=True)
 class Mixer:
     """How a mixer attends, and all that is asked about it.
@@ -87,7 +82,7 @@ class Mixer:
     weighting: Weighting
     host_mean: Callable[..., Array] | None = None
     mask: Mask = dataclasses.field(default_factory=Mask)
-    leaves: Callable[..., Sequence[Leaf]] = no_leaves
+    leaves: Callable[..., Sequence[Leaf]] = lambda *_, **__: ()
     inputs: Callable[..., Any] | None = None
     formula_inputs: Callable[..., Any] | None = None
     values: Callable[[Array], Array] | None = None
@@ -122,7 +117,7 @@ class Modifier:
     acts_on: Literal["inputs", "score", "output"]
     apply: Callable[..., Any]
     formula: Callable[..., Any]
-    leaves: Callable[..., Sequence[Leaf]] = no_leaves
+    leaves: Callable[..., Sequence[Leaf]] = lambda *_, **__: ()
     precedence: int = _LATE
     keeps: Callable[..., Array] | None = None
     bfloat16_allowance: float = 1.0
@@ -152,9 +147,6 @@ class Score(NamedTuple):
 
     function: Callable[..., Array]
     hyperparameters: tuple[tuple[str, Any], ...]
-
-    def __call__(self, logits: Array, queries: Array, keys: Array, leaves: Leaves) -> Array:
-        return self.function(logits, queries, keys, leaves, **dict(self.hyperparameters))
 
 
 def mixer(name: str) -> Mixer:

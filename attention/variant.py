@@ -199,7 +199,7 @@ class Variant:
         ValueError as `__call__`.
         """
         self._check_call(call)
-        mixer, own = records.mixer(self.mixer), self._own(table.MIXERS[self.mixer])
+        mixer, own = records.mixer(self.mixer), self.own(table.MIXERS[self.mixer])
         leaves = self._leaves(mixer, call, own)
         changed = call._replace(mask=call.mask & mixer.mask)
         if mixer.inputs is not None:
@@ -282,7 +282,7 @@ class Variant:
         )
         value = value if mixer.values is None else mixer.values(value)
         output = mean(value, masks)
-        leaves = self._leaves(mixer, call, self._own(table.MIXERS[self.mixer]))
+        leaves = self._leaves(mixer, call, self.own(table.MIXERS[self.mixer]))
         return self._finished(output, call, leaves)
 
     def _check_call(self, call: Call) -> None:
@@ -302,14 +302,14 @@ class Variant:
         table.check_model(self.name, {need: why for need, why in lacks.items() if why}, "this call")
 
     def _modified(self, call: Call) -> Call:
-        for modifier, given in self._acting("inputs"):
+        for modifier, given in self.acting("inputs"):
             call = modifier.apply(call, self._leaves(modifier, call, given), **given)
         return call
 
     def _score(self, call: Call) -> tuple[tuple[Score, ...], tuple[Leaves, ...]]:
         acting = [
             (Score(modifier.apply, tuple(given.items())), self._leaves(modifier, call, given))
-            for modifier, given in self._acting("score")
+            for modifier, given in self.acting("score")
         ]
         return tuple(score for score, _ in acting), tuple(leaves for _, leaves in acting)
 
@@ -317,23 +317,24 @@ class Variant:
         """Returns the output after the mixer's own step and modifiers, in the query's dtype."""
         mixer = records.mixer(self.mixer)
         if mixer.output is not None:
-            output = mixer.output(output, call, leaves, **self._own(table.MIXERS[self.mixer]))
-        acting = list(self._acting("output"))
+            output = mixer.output(output, call, leaves, **self.own(table.MIXERS[self.mixer]))
+        acting = list(self.acting("output"))
         if acting:
             output = output.astype(jnp.promote_types(output.dtype, jnp.float32))
         for modifier, given in acting:
             output = modifier.apply(output, call, self._leaves(modifier, call, given), **given)
         return output.astype(call.query.dtype)
 
-    def _own(self, entry: table.MixerEntry | table.ModifierEntry) -> dict[str, Any]:
+    def own(self, entry: table.MixerEntry | table.ModifierEntry) -> dict[str, Any]:
+        """Returns the hyperparameters of a mixer or modifier, by its line."""
         return {key: getattr(self, key) for key in entry.hyperparameters}
 
-    def _acting(self, place: str) -> Iterator[tuple[Modifier, dict[str, Any]]]:
+    def acting(self, place: str) -> Iterator[tuple[Modifier, dict[str, Any]]]:
         """Yields the modifiers that act on `place`, in order, with their hyperparameters."""
         for name in records.in_order(self.modifiers):
             modifier = records.modifier(name)
             if modifier.acts_on == place:
-                yield modifier, self._own(table.MODIFIERS[name])
+                yield modifier, self.own(table.MODIFIERS[name])
 
     def _leaves(
         self, part: records.Mixer | Modifier, call: Call, given: Mapping[str, Any]

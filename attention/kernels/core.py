@@ -117,9 +117,9 @@ def _modified(settings: CoreSettings, scores: Array, leaves: tuple[Leaves, ...])
     queries = jnp.arange(scores.shape[-2])[:, None]
     keys = jnp.arange(scores.shape[-1])[None]
     changed = scores
-    for function, own in zip(settings.score, leaves, strict=True):
+    for (function, hyperparameters), own in zip(settings.score, leaves, strict=True):
         shaped = {path: leaf[:, None, None] for path, leaf in own.items()}
-        changed = function(changed, queries, keys, shaped)
+        changed = function(changed, queries, keys, shaped, **dict(hyperparameters))
     if settings.appended and settings.score:
         changed = jnp.where(keys < scores.shape[-1] - settings.appended, changed, scores)
     return changed

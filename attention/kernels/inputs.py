@@ -3,7 +3,6 @@
 import functools
 import math
 import numbers
-import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -170,8 +169,7 @@ def solve(
         # our core, 350 against 371 by splash).
         problem = problem._replace(masks=masks.of_causality(queries, keys))
     if mixer.in_kernel and (whole := getattr(chosen, mixer.in_kernel)) is not None:
-        output: Array = whole(problem, value)
-        return output
+        return whole(problem, value)
     return mixer.mean(
         lambda values: chosen.call(problem, values),
         value,
@@ -233,19 +231,14 @@ def make_call(
 
 def check_index(index: Any) -> None:
     """Raises ValueError unless a layer's index is one integer, from 0 where it is known."""
-    if isinstance(index, jax.Array):
-        if index.ndim or not jnp.issubdtype(index.dtype, jnp.integer):
-            raise ValueError(
-                f"layer is an array of shape {index.shape} and dtype {index.dtype}; it is one "
-                "integer, the layer's index from 0"
-            )
-        return
-    try:
-        known = operator.index(index)
-    except TypeError:
-        known = -1
-    if known < 0 or isinstance(index, bool):
-        raise ValueError(f"layer={index!r}: it is the layer's index, an integer from 0")
+    is_known = not isinstance(index, jax.Array)
+    array = np.asarray(index) if is_known else index
+    is_integer = not array.ndim and jnp.issubdtype(array.dtype, jnp.integer)
+    if not is_integer or (is_known and array < 0):
+        raise ValueError(
+            f"layer={index!r}, of dtype {array.dtype} and shape {array.shape}: it is the layer's "
+            "index, one integer from 0"
+        )
 
 
 def _check_mask(

@@ -7,7 +7,6 @@ they are called, and the message says which backend can.
 import dataclasses
 import functools
 import math
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +23,7 @@ SPAN = 60.0
 
 
 def _call(name: str, problem: Problem, value: Array) -> Array:
+    """Returns jax.nn.dot_product_attention's sum, in the query's dtype."""
     table.check_needs(name, problem.needs)
     table.check_kernel(
         name,
@@ -32,11 +32,6 @@ def _call(name: str, problem: Problem, value: Array) -> Array:
         head_size=problem.query.shape[-1],
         value_size=value.shape[-1],
     )
-    return _library("cudnn" if name == "cudnn" else "xla", problem, value)
-
-
-def _library(implementation: Literal["xla", "cudnn"], problem: Problem, value: Array) -> Array:
-    """Returns jax.nn.dot_product_attention's sum, in the query's dtype."""
     batch = problem.query.shape[:-3]
     heads, queries, keys = problem.query.shape[-2], problem.query.shape[-3], value.shape[-3]
 
@@ -67,7 +62,7 @@ def _library(implementation: Literal["xla", "cudnn"], problem: Problem, value: A
         mask=whole(pairs),
         scale=problem.scale,
         is_causal=is_causal,
-        implementation=implementation,
+        implementation="cudnn" if name == "cudnn" else "xla",
     )
     return result.reshape((*batch, queries, heads, result.shape[-1]))
 

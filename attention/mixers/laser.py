@@ -51,7 +51,11 @@ def log_mean_exp(
 
     Raises ValueError for float16.
     """
-    refuse_float16(dtype)
+    if dtype == jnp.float16:
+        raise ValueError(
+            "LASER in float16 gives NaN: exp() leaves a window of 10 to 16 nats, which values of "
+            "standard deviation 4 exceed. Use bfloat16 (same width) or float32"
+        )
     wide = value.astype(core.accumulator(dtype))
     precise = dtype == wide.dtype
     shifted = shift.choose(wide, masks.keys, span)
@@ -68,15 +72,6 @@ def log_mean_exp(
     if mass is not None:
         output = jnp.where(mass <= 0, 0, output)  # a mass of NaN stays visible
     return output
-
-
-def refuse_float16(dtype: jnp.dtype) -> None:
-    """Raises ValueError for float16."""
-    if dtype == jnp.float16:
-        raise ValueError(
-            "LASER in float16 gives NaN: exp() leaves a window of 10 to 16 nats, which values of "
-            "standard deviation 4 exceed. Use bfloat16 (same width) or float32"
-        )
 
 
 # Beyond this span of a channel, in nats, sums of exponentials below its maximum reach the smallest

@@ -15,21 +15,10 @@ import jax
 import jax.numpy as jnp
 
 from attention.call import Call
-from attention.kernels import inputs
 from attention.mixers import standard
 from attention.records import Leaves, Mixer, Weighting
 
 Array = jax.Array
-
-
-def attend(query: Array, key: Array, value: Array, **settings: Any) -> Array:
-    """Returns Σ_s sigmoid(logit_ts − log S)·v_s, [..., T, H, Dv] in the inputs' dtype.
-
-    Arguments as in `attention.mixers.standard.attend`. Weights in float32, products in the inputs'
-    dtype with float32 sums; a hidden key passes no gradient. Raises ValueError for shapes that do
-    not fit, and for kernels other than 'xla', which know the softmax alone.
-    """
-    return inputs.attend(MIXER, query, key, value, **settings)
 
 
 def _weights(logits: Array) -> Array:

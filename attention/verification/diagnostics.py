@@ -66,7 +66,7 @@ def measure(layer: Layer) -> Measured:
     visible = jnp.broadcast_to(visible, weights.shape)
     weights = jnp.where(visible, weights, 0)
     seen = jnp.sum(visible, axis=-1, dtype=jnp.int32)
-    entropy = row_entropy(weights)
+    entropy = jnp.sum(jax.scipy.special.entr(weights), axis=-1)
     norm_of = layer.weighting.jacobian_norm
     jacobian = jnp.full_like(entropy, jnp.nan) if norm_of is None else norm_of(weights)
     # Weights that do not sum to 1 are no distribution, and have no entropy.
@@ -106,11 +106,6 @@ def _mean(values: Array, where: Array) -> Array:
     """Returns the mean of some values, 0 of none: `summary` knows how many there were."""
     count = jnp.maximum(jnp.sum(where, dtype=jnp.int32), 1)
     return jnp.sum(jnp.where(where, values, 0)) / count.astype(values.dtype)
-
-
-def row_entropy(weights: Array) -> Array:
-    """Returns −Σ_s a_s·ln a_s of each row, nats, [...] for weights [..., S]."""
-    return jnp.sum(jax.scipy.special.entr(weights), axis=-1)
 
 
 def _value_ranges(layer: Layer) -> dict[str, Array]:
@@ -200,7 +195,9 @@ def summary(measured: Measured, gradients: dict[str, Any]) -> dict[str, Any]:
     for name in ("value_range_min", "value_range_median", "value_range_max"):
         record[name] = float(numbers[name]) if channels else None
     record |= {"channels": channels, "floored_channels": int(numbers["floored_channels"])}
-    bad = [name for name, given in record.items() if _is_nonfinite(given)]
+    bad = [
+        name for name, given in record.items() if type(given) is float and not math.isfinite(given)
+    ]
     if entries and not known:
         bad = [*SHARES, "histogram", *bad]
     record |= dict.fromkeys(bad)
@@ -217,7 +214,3 @@ def _share(histogram: list[int] | None, edge: float, entries: int) -> float | No
     if histogram is None:
         return None
     return sum(histogram[: HISTOGRAM_EDGES.index(edge) + 1]) / entries
-
-
-def _is_nonfinite(given: Any) -> bool:
-    return isinstance(given, float) and not math.isfinite(given)

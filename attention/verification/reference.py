@@ -17,7 +17,7 @@ import numpy as np
 
 from attention import records, table
 from attention.call import Call, LayerIndex
-from attention.records import Leaf, Leaves, Modifier
+from attention.records import Leaf, Leaves
 from attention.variant import Variant
 
 Array = jax.Array
@@ -131,9 +131,10 @@ def _output(
     variant: Variant, arrays: Any, tree: Any, mask: Any, layer: int, scale: float | None
 ) -> Array:
     """Returns the output [T, H, Dv] of a variant's formulas."""
-    query, key, value, x, memory = _split(arrays)
+    memory = dict(arrays)
+    query, key, value, x = (memory.pop(name, None) for name in ("query", "key", "value", "x"))
     (queries, heads, size), keys = query.shape, len(key)
-    mixer, own = records.mixer(variant.mixer), _own(variant, table.MIXERS[variant.mixer])
+    mixer, own = records.mixer(variant.mixer), variant.own(table.MIXERS[variant.mixer])
     shape = (heads, queries, keys)
     visible = jnp.broadcast_to(True if mask is None else mask, shape)
     for part in mixer.mask.parts(queries, keys):
@@ -143,7 +144,7 @@ def _output(
     )
     leaves = _leaves(mixer, start, own, tree)
     call = start if mixer.formula_inputs is None else mixer.formula_inputs(start, leaves)
-    acting = {kind: _acting(variant, kind) for kind in ("inputs", "score", "output")}
+    acting = {kind: list(variant.acting(kind)) for kind in ("inputs", "score", "output")}
     for modifier, given in acting["inputs"]:
         call = modifier.formula(call, _leaves(modifier, call, given, tree), **given)
     factor = (size**-0.5 if scale is None else scale) / call.temperature
@@ -170,26 +171,6 @@ def _with_heads(call: Call, heads: int) -> Call:
     return call._replace(
         key=jnp.repeat(call.key, times, axis=1), value=jnp.repeat(call.value, times, axis=1)
     )
-
-
-def _split(arrays: Mapping[str, Array]) -> tuple[Any, ...]:
-    """Returns query, key, value, x and the memory."""
-    known = ("query", "key", "value", "x")
-    memory = {name: array for name, array in arrays.items() if name not in known}
-    return (*(arrays.get(name) for name in known), memory)
-
-
-def _own(variant: Variant, entry: table.MixerEntry | table.ModifierEntry) -> dict[str, Any]:
-    return {key: getattr(variant, key) for key in entry.hyperparameters}
-
-
-def _acting(variant: Variant, kind: str) -> list[tuple[Modifier, dict[str, Any]]]:
-    modifiers = [(name, records.modifier(name)) for name in records.in_order(variant.modifiers)]
-    return [
-        (modifier, _own(variant, table.MODIFIERS[name]))
-        for name, modifier in modifiers
-        if modifier.acts_on == kind
-    ]
 
 
 def _leaves(part: Any, call: Call, given: Mapping[str, Any], tree: Tree) -> Leaves:

@@ -17,7 +17,7 @@ import pytest
 
 from attention import registry
 from attention.kernels import fused, fused_tpu, fused_values, splash
-from attention.mixers import laser, sigmoid, standard
+from attention.mixers import laser, standard
 from attention.verification import check, reference
 
 STATIC = ("attend", "is_causal", "kernel")
@@ -203,7 +203,7 @@ def test_refusals_name_a_kernel_that_can(settings, arrays, message, name, monkey
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_other_mechanisms_are_refused_by_name(kernel):
     with pytest.raises(ValueError, match="no weights other than the softmax's.*use kernel='xla'"):
-        sigmoid.attend(*_qkv()[:3], kernel=kernel)
+        registry.get("sigmoid", kernel=kernel)
     for name in ("sigmoid", "laser+sink"):
         with pytest.raises(
             ValueError, match=r"kernel='\w+' has no .*cannot compute .*use kernel='xla'"

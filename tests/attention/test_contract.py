@@ -405,7 +405,7 @@ REFUSED = [
     ("laser", {}, {"layer": -1}, "layer=-1"),
     ("laser", {}, {"layer": 1.5}, "layer=1.5"),
     ("laser", {}, {"layer": True}, "layer=True"),
-    ("laser", {}, {"layer": jnp.ones(2, int)}, "array of shape"),
+    ("laser", {}, {"layer": jnp.ones(2, int)}, r"shape \(2,\)"),
     ("laser", {}, {"mask": Mask(width=0)}, "at least 1 wide"),
     ("laser", {}, {"mask": Mask(keys=jnp.ones(4, bool))}, r"mask.keys has shape \(4,\)"),
     (

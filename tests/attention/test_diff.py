@@ -203,7 +203,7 @@ def test_traced_depth_in_scan_is_the_loop():
     ("layer", "message"),
     [
         (None, "'diff' needs the layer's index"),
-        (-1, "layer=-1: it is the layer's index, an integer from 0"),
+        (-1, "layer=-1.*it is the layer's index, one integer from 0"),
         ("3", "layer='3'"),
         (jnp.float32(1), "dtype float32"),
     ],

@@ -10,7 +10,6 @@ from flax import linen as nn
 
 from attention import inject, registry
 from attention.hosts import probe
-from attention.mixers import sigmoid
 from attention.modifiers import softcap
 from attention.verification import check
 
@@ -46,16 +45,18 @@ def test_sigmoid_by_hand():
     query = jnp.ones((1, 1, 1))
     key = jnp.asarray([0.0, np.log(6.0)], jnp.float32).reshape(2, 1, 1)
     value = jnp.asarray([3.0, 8.0]).reshape(2, 1, 1)
-    assert float(sigmoid.attend(query, key, value)[0, 0, 0]) == pytest.approx(1 + 6, rel=1e-6)
+    assert float(registry.get("sigmoid")(query, key, value)[0, 0, 0]) == pytest.approx(
+        1 + 6, rel=1e-6
+    )
     # A mask removes a term, and leaves the other's weight, in which S is still 2.
-    masked = sigmoid.attend(query, key, value, mask=jnp.asarray([True, False]))
+    masked = registry.get("sigmoid")(query, key, value, mask=jnp.asarray([True, False]))
     assert float(masked[0, 0, 0]) == pytest.approx(1, rel=1e-6)
 
 
 def test_sigmoid_keys_do_not_know_of_each_other():
     """The output over all keys is the sum of those over two parts; their order does not matter."""
     query, key, value = _qkv()
-    attend = jax.jit(sigmoid.attend)
+    attend = jax.jit(registry.get("sigmoid"))
     part = jnp.arange(S) < 2
     whole = attend(query, key, value)
     parts = attend(query, key, value, mask=part) + attend(query, key, value, mask=~part)
@@ -316,7 +317,7 @@ def test_a_host_with_a_softmax_of_its_own_refuses_them_by_name(name, message):
 @pytest.mark.parametrize("kernel", ["jax_xla", "cudnn"])
 def test_library_kernels_refuse_what_is_no_plain_softmax(kernel):
     with pytest.raises(ValueError, match="no weights other than the softmax's.*use kernel='xla'"):
-        sigmoid.attend(*_qkv(), kernel=kernel)
+        registry.get("sigmoid", kernel=kernel)
 
 
 def test_a_mask_or_bias_that_does_not_fit_is_named_beside_a_sink():
