@@ -218,9 +218,10 @@ def make_call(
         mask = Mask(dense=None if mask is None else jnp.asarray(mask))
     else:
         _check_mask(mask, query.shape[:-3], queries, keys, shape)
-    if not isinstance(bias, Bias):
-        check_broadcasts("bias", bias, shape)
-        bias = Bias(None if bias is None else jnp.asarray(bias))  # NumPy's float64 becomes float32
+    bias = bias if isinstance(bias, Bias) else Bias(bias)
+    for part in bias.parts():
+        check_broadcasts("bias", part, shape)
+    bias = jax.tree.map(jnp.asarray, bias)  # NumPy's float64 becomes float32
     mask = mask & Mask(causal=bool(is_causal)) if is_causal else mask
     index = layer if layer is None or isinstance(layer, LayerIndex) else LayerIndex(layer)
     if index is not None:

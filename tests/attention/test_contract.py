@@ -10,7 +10,7 @@ from flax import linen as nn
 
 from attention import records, registry, table
 from attention.kernels.inputs import make_call
-from attention.masks import Mask
+from attention.masks import Bias, Mask
 from attention.verification import check, reference
 
 # Operation by operation: each is compiled once for all cases; a case as a whole takes seconds.
@@ -406,6 +406,8 @@ REFUSED = [
     ("laser", {}, {"layer": 1.5}, "layer=1.5"),
     ("laser", {}, {"layer": True}, "layer=True"),
     ("laser", {}, {"layer": jnp.ones(2, int)}, r"shape \(2,\)"),
+    ("laser", {}, {"bias": Bias(row=jnp.ones((3, 5)))}, r"bias of shape \(3, 5, 1\)"),
+    ("laser", {}, {"bias": Bias(column=jnp.ones((2, 4)))}, r"bias of shape \(2, 1, 4\)"),
     ("laser", {}, {"mask": Mask(width=0)}, "at least 1 wide"),
     ("laser", {}, {"mask": Mask(keys=jnp.ones(4, bool))}, r"mask.keys has shape \(4,\)"),
     (
