@@ -11,13 +11,14 @@ import pyarrow as pa
 import pytest
 
 from attention import registry as variants
+from sweeps.monitoring import jax_calls
 from workloads import catalog, registry
 from workloads.base import spec
 from workloads.base.errors import DataError
 from workloads.storage import arrow_tokens
 from workloads.storage.arrow_tokens import ArrowTokens
 from workloads.text import finewebedu
-from workloads.text.corpora.finewebedu import SMALL, Finewebedu
+from workloads.text.corpora.finewebedu import SMALL, Finewebedu, PydocFinewebedu
 from workloads.text.specs import TransformerSize
 
 NAME = "pydoc_finewebedu"
@@ -26,7 +27,7 @@ TINY = TransformerSize(2, 8, 12, 2, 4, vocabulary=11, context=6)
 
 @pytest.fixture(scope="session")
 def data_dir(made_once):
-    return made_once(NAME, Finewebedu(NAME).prepare)
+    return made_once(NAME, PydocFinewebedu(NAME).prepare)
 
 
 def _params(model=None, seed=0):
@@ -155,6 +156,19 @@ def test_batches_and_metrics(data_dir):
     assert small["validation/num_examples"] == SMALL["validation"]
     assert small["test/num_examples"] == 0
     assert not [name for name in small if name.startswith("test/") and "num" not in name]
+    assert not workload.has_reached_test_target(small)
+    assert not workload.has_reached_validation_target(small)
+
+
+def test_a_study_of_the_full_size_finds_its_data(tmp_path):
+    """Whole data have lines and no reference rows; a mended file is read anew."""
+    for folder in ("train", "val"):
+        arrow_tokens.write(tmp_path / folder, [[1, 2, 3]] * 1000)
+    found = jax_calls.data("finewebedu_lm", str(tmp_path))
+    assert found == {"lines": ["train: 2 sequences", "validation: 2 sequences"], "reference": None}
+    arrow_tokens.write(tmp_path / "train", [[4, 5, 6]] * 2000)
+    tokens = Finewebedu("finewebedu_lm").sequences("train", tmp_path)
+    assert (len(tokens), tokens[0]["tokens"][0]) == (5, 4)
 
 
 def test_losses_in_chunks_are_the_same(data_dir):
@@ -175,7 +189,7 @@ def test_losses_in_chunks_are_the_same(data_dir):
 
 
 def test_small_data_are_whole_and_made_once(data_dir):
-    data = Finewebedu(NAME)
+    data = PydocFinewebedu(NAME)
     for split, count in SMALL.items():
         assert len(data.sequences(split, data_dir)) == count
     assert [line.split(":")[0] for line in data.check(data_dir)][:2] == ["train", "validation"]
@@ -216,6 +230,17 @@ def _cut(folder):
     path.write_bytes(path.read_bytes()[:-200])
 
 
+def _cut_between_batches(folder):
+    path = next(folder.glob("*.arrow"))
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+def _broken(folder):
+    path = next(folder.glob("*.arrow"))
+    content = path.read_bytes()
+    path.write_bytes(b"\x07" * 300 + content[300:])
+
+
 def _garbage(folder):
     next(folder.glob("*.arrow")).write_bytes(b"not Arrow at all")
 
@@ -245,8 +270,10 @@ def _floats(folder):
             lambda folder: (folder / "state.json").write_text('{"_data_files": []}'),
             "lacks any file of data",
         ),
-        (_cut, "arrow cannot be read"),
-        (_garbage, "arrow cannot be read"),
+        (_cut, "is cut short: Arrow's end of stream is missing"),
+        (_cut_between_batches, "is cut short"),
+        (_garbage, "is cut short"),
+        (_broken, "arrow cannot be read"),
         (_other_column, "has columns tokens, input_ids of type null; lists of integers"),
         (_floats, "input_ids of type list<item: float>; lists of integers are expected"),
     ],
@@ -263,6 +290,6 @@ def test_ids_beyond_the_vocabulary_are_named(tmp_path):
     for folder in ("train", "val"):
         arrow_tokens.write(tmp_path / folder, [[60_000] * 1025])
     with pytest.raises(DataError, match="sequence 0 has token ids from 60000.*50,257"):
-        Finewebedu("finewebedu_lm").check(tmp_path)
-    with pytest.raises(DataError, match="(?s)finewebedu_lm has no data here.*dataset_setup"):
-        Finewebedu("finewebedu_lm").prepare(tmp_path)
+        Finewebedu("finewebedu_lm").check(tmp_path, full=True)
+    with pytest.raises(DataError, match="(?s)finewebedu_lm has no data of ours.*dataset_setup"):
+        Finewebedu("finewebedu_lm").prepare(tmp_path, "elsewhere")

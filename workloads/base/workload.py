@@ -107,7 +107,9 @@ class BaseWorkload(spec.Workload):
         return self._reaches(eval_result, "validation", self.validation_target_value)
 
     def has_reached_test_target(self, eval_result: dict[str, float]) -> bool:
-        return self._reaches(eval_result, "test", self.test_target_value)
+        # finewebedu_lm has no test split.
+        has_test = self.num_test_examples > 0
+        return has_test and self._reaches(eval_result, "test", self.test_target_value)
 
     def _reaches(self, eval_result: dict[str, float], split: str, target: float) -> bool:
         value = eval_result[f"{split}/{self.target_metric_name}"]

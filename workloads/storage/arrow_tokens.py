@@ -10,6 +10,7 @@ import bisect
 import functools
 import itertools
 import json
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,11 @@ import pyarrow as pa
 
 from attention import files
 from workloads.base.errors import DataError
+from workloads.storage import tfrecord
 
 STATE_FILE, COLUMN = "state.json", "input_ids"
+# What a stream ends with (Arrow's columnar format, "IPC Streaming Format").
+_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 # Documents of a record batch, as `datasets` writes them.
 _BATCH = 1000
 
@@ -36,12 +40,13 @@ class ArrowTokens:
 
     def __init__(self, folder: Path, length: int, vocabulary: int, repair: str) -> None:
         self.folder, self.length, self.vocabulary, self.repair = folder, length, vocabulary, repair
-        self._paths = [str(folder / name) for name in _file_names(folder, repair)]
+        paths = [str(folder / name) for name in _file_names(folder, repair)]
+        self._files = tuple((path, tfrecord.identity(path)) for path in paths)
         sizes = [len(chunk) for chunk in self._chunks()]
         self._starts = list(itertools.accumulate(sizes, initial=0))
 
     def _chunks(self) -> Sequence[np.ndarray]:
-        return _chunks(tuple(self._paths), self.repair)
+        return _chunks(self._files, self.repair)
 
     def __len__(self) -> int:
         return self._starts[-1] // self.length
@@ -93,13 +98,18 @@ def _file_names(folder: Path, repair: str) -> list[str]:
 
 
 @functools.lru_cache(8)
-def _chunks(paths: tuple[str, ...], repair: str) -> list[np.ndarray]:
+def _chunks(identified: tuple[tuple[str, Any], ...], repair: str) -> list[np.ndarray]:
     """Returns the token ids of files, an array per record batch. Raises DataError for damage."""
-    return [chunk for path in paths for chunk in _of_file(path, repair)]
+    return [chunk for path, _ in identified for chunk in _of_file(path, repair)]
 
 
 def _of_file(path: str, repair: str) -> list[np.ndarray]:
     try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.path.getsize(path) - len(_END)))
+            # pyarrow takes a file that was cut between record batches for a whole one.
+            if file.read() != _END:
+                raise DataError(f"{path} is cut short: Arrow's end of stream is missing", repair)
         with pa.ipc.open_stream(pa.memory_map(path)) as stream:
             schema = stream.schema
             kind: Any = schema.field(COLUMN).type if COLUMN in schema.names else pa.null()

@@ -186,7 +186,6 @@ def _finewebedu(name: str, **particulars: Any) -> WorkloadSpec:
     return WorkloadSpec(
         name=name,
         factory="workloads.text.finewebedu:make",
-        data="workloads.text.corpora.finewebedu:Finewebedu",
         metric="ppl",
         mode="min",
         test_target=None,
@@ -219,6 +218,7 @@ SPECS: tuple[WorkloadSpec, ...] = (
     # AlgoPerf 1.0: algoperf/workloads/finewebedu_lm/workload.py at 4c37f2a.
     _finewebedu(
         "finewebedu_lm",
+        data="workloads.text.corpora.finewebedu:Finewebedu",
         description="AlgoPerf's decoder, 253 M parameters, on FineWeb-Edu",
         batch_size=64,
         step_hint=72_000,
@@ -230,6 +230,7 @@ SPECS: tuple[WorkloadSpec, ...] = (
     ),
     _finewebedu(
         "pydoc_finewebedu",
+        data="workloads.text.corpora.finewebedu:PydocFinewebedu",
         description="small decoder as AlgoPerf's, on Python's own documentation",
         batch_size=8,
         step_hint=3000,

@@ -37,19 +37,16 @@ NOTE = f"{pydoc_text.NOTE} As Arrow files of token ids, without the test part."
 
 
 class Finewebedu:
-    """The data of a workload, by its name."""
+    """The data of `finewebedu_lm`, and what `pydoc_finewebedu` has in common with them."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.is_small = name.startswith("pydoc")
         self.vocabulary, self.context = _SHAPES[name]
 
     def repair(self, data_dir: str | os.PathLike[str]) -> str:
         """Returns what makes the data."""
-        if self.is_small:
-            return repair_commands(self.name, data_dir)
         return (
-            "prepare it with AlgoPerf's `python3 datasets/dataset_setup.py --fineweb_edu`, and "
+            "prepare it with AlgoPerf's `python3 datasets/dataset_setup.py --finewebedu`, and "
             "give the folder that holds `train` and `val` as data_dir; then run "
             f"python -m workloads check {self.name} --data_dir={files.quoted(data_dir)}"
         )
@@ -62,19 +59,32 @@ class Finewebedu:
         folder = Path(data_dir) / FOLDERS[split]
         return ArrowTokens(folder, self.context + 1, self.vocabulary, self.repair(data_dir))
 
-    def check(self, data_dir: str | os.PathLike[str], full: bool = True) -> list[str]:
+    def check(self, data_dir: str | os.PathLike[str], full: bool = False) -> list[str]:
         """Returns a line per split; raises DataError at the first thing amiss.
 
         With `full` every token is read.
         """
         splits = {split: self.sequences(split, data_dir) for split in FOLDERS}
-        if full:
-            for tokens in splits.values():
-                for number in range(len(tokens)):
-                    tokens[number]
-        lines = [f"{split}: {len(tokens):,} sequences" for split, tokens in splits.items()]
-        if not self.is_small:
-            return lines
+        for tokens in splits.values():
+            for number in range(len(tokens)) if full else ():
+                tokens[number]
+        return [f"{split}: {len(tokens):,} sequences" for split, tokens in splits.items()]
+
+    def prepare(self, data_dir: str | os.PathLike[str], manual_dir: str = "") -> Path:
+        """Raises DataError: AlgoPerf prepares these data."""
+        del manual_dir
+        raise DataError(f"{data_dir}: {self.name} has no data of ours", self.repair(data_dir))
+
+
+class PydocFinewebedu(Finewebedu):
+    """The data of `pydoc_finewebedu`."""
+
+    def repair(self, data_dir: str | os.PathLike[str]) -> str:
+        return repair_commands(self.name, data_dir)
+
+    def check(self, data_dir: str | os.PathLike[str], full: bool = True) -> list[str]:
+        """Returns lines about the data, all of which are read whatever `full` says."""
+        lines = super().check(data_dir, full)
         digest, stored = self._sha256(data_dir), self.read_reference(data_dir)
         repair = self.repair(data_dir)
         preparation.check_digest(data_dir, "the tokens", digest, stored.get("sha256"), repair)
@@ -84,13 +94,9 @@ class Finewebedu:
         """Returns `reference.json`: `note`, `rows` of simple predictors, `sha256`, `python`."""
         return preparation.read_reference(data_dir, self.repair(data_dir))
 
-    def prepare(self, data_dir: str | os.PathLike[str]) -> Path:
-        """Writes the small data below `data_dir` unless they are there; returns `data_dir`.
-
-        Raises DataError for the full-size workload, whose data AlgoPerf prepares.
-        """
-        if not self.is_small:
-            raise DataError(f"{data_dir}: {self.name} has no data here", self.repair(data_dir))
+    def prepare(self, data_dir: str | os.PathLike[str], manual_dir: str = "") -> Path:
+        """Writes the data below `data_dir` unless they are there; returns `data_dir`."""
+        del manual_dir
         return preparation.prepare_once(data_dir, self.check, self._write)
 
     def _write(self, data_dir: Path) -> None:
