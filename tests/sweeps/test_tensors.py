@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attention.hosts.probe import Layer
-from attention.masks import Masks
+from attention.masks import Bias, Masks
 from attention.verification import cached_tensors
 from sweeps import __main__ as command
 from sweeps.job import trainer
@@ -71,7 +71,7 @@ def test_what_cannot_be_dumped_says_why(trial, make_trial, tmp_path, capsys, mon
 def _layer(bias=None, pairs=None, scale=0.5):
     arrays = [jnp.full((2, 3, 1, 4), x, jnp.bfloat16) for x in (1, 2, 3)]
     return Layer(
-        *arrays, bias, Masks(pairs), None, scale, None, "block/attention", 80.0, "laser", ()
+        *arrays, Bias(bias), Masks(pairs), (), scale, None, "block/attention", 80.0, "laser", ()
     )
 
 
