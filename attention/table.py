@@ -7,55 +7,45 @@ is that file and one line here; a test holds that the two agree.
 """
 
 import difflib
-import functools
 import itertools
-import math
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 
 class Hyperparameter(NamedTuple):
-    """`check` returns a value as the variant keeps it, or raises ValueError.
+    """A value that a variant is given by name.
 
-    `other`: a value beside the default that must change the output, for tests.
+    `other`: a value beside the default that must change the output, for tests. `why`: what it is,
+    for messages. `choices`: what it may be; without them it is a number > 0, an integer where the
+    default is one.
     """
 
-    check: Callable[[object], Any]
     default: Any
     other: Any
+    why: str
+    choices: tuple[Any, ...] = ()
 
-
-def _positive(name: str, given: object, why: str) -> float:
-    """Returns a number as a float; raises ValueError unless it and its inverse are float32."""
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise ValueError(
-            f"{name}={given!r} is not a Python number: it is part of a variant's identity and is "
-            "compiled in, so it cannot be an array or a traced value"
-        )
-    try:
-        number = float(given)
-    except OverflowError:
-        number = math.inf
-    if not (math.isfinite(number) and number > 0):
-        raise ValueError(f"{name}={given!r}: {why}, so it must be finite and > 0")
-    if not 1e-30 <= number <= 1e30:
-        raise ValueError(f"{name}={given!r}: 1/{name} must be a float32; give 1e-30 to 1e30")
-    return number
-
-
-def _choice(name: str, value: object, choices: tuple[Any, ...], why: str) -> Any:
-    """Returns one of `choices`. Raises ValueError for anything else."""
-    if not any(value is choice or (value == choice and type(value) is str) for choice in choices):
-        raise ValueError(f"{name}={value!r}: {why}; give {' or '.join(map(repr, choices))}")
-    return value
-
-
-def _whole(name: str, value: object, why: str) -> int:
-    """Returns an integer from 1. Raises ValueError for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name}={value!r}: {why}, so it must be an integer from 1")
-    return value
+    def check(self, name: str, given: object) -> Any:
+        """Returns a value as the variant keeps it; raises ValueError for what it cannot be."""
+        if self.choices:
+            if not any(type(given) is type(one) and given == one for one in self.choices):
+                allowed = " or ".join(map(repr, self.choices))
+                raise ValueError(f"{name}={given!r}: {self.why}; give {allowed}")
+            return given
+        if isinstance(self.default, int):
+            if type(given) is not int or given < 1:
+                raise ValueError(f"{name}={given!r}: {self.why}; give an integer from 1")
+            return given
+        if isinstance(given, bool) or not isinstance(given, int | float):
+            raise ValueError(
+                f"{name}={given!r} is not a Python number: it is part of a variant's identity and "
+                "is compiled in, so it cannot be an array or a traced value"
+            )
+        # 1/value must be a float32 too.
+        if not 1e-30 <= given <= 1e30:
+            raise ValueError(f"{name}={given!r}: {self.why}; give a number > 0, of 1e-30 to 1e30")
+        return float(given)
 
 
 # What a mixer or modifier needs of a backend, and how a message names it.
@@ -118,8 +108,8 @@ class ModifierEntry(NamedTuple):
 class KernelEntry(NamedTuple):
     """The line of an attention backend.
 
-    record: where its code is; empty limits are none. offers: of KERNEL_NEEDS. head_sizes: those it
-    can do; largest_head: of Q and V, by platform; one_head_size: that of V must be that of Q and K.
+    record: where its code is; empty limits are none. offers: of KERNEL_NEEDS. head_sizes: of Q and
+    V, by platform; one_head_size: that of V must be that of Q and K.
     follows_precision: its products are made as jax.default_matmul_precision says. observed_by: the
     backend that takes its place where diagnostics look. remark: what its user must know.
     """
@@ -128,28 +118,16 @@ class KernelEntry(NamedTuple):
     offers: tuple[str, ...] = ()
     platforms: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
-    head_sizes: range | None = None
-    largest_head: Mapping[str, int] = types.MappingProxyType({})
+    head_sizes: Mapping[str, range] = types.MappingProxyType({})
     one_head_size: bool = False
     follows_precision: bool = False
     observed_by: str = ""
     remark: str = ""
 
 
-_TAU = functools.partial(_positive, "tau", why="logits are divided by τ·√D")
-_CAP = functools.partial(_positive, "cap", why="logits are kept between −cap and cap")
-_BASE = functools.partial(_positive, "base", why="wavelengths of positions run up to 2π·base")
-_WIDTH = functools.partial(_whole, "width", why="a query sees keys fewer than width away")
-_HEAD_NORM = functools.partial(
-    _choice, "head_norm", choices=(True, False), why="the norm after each pair is on or off"
-)
-_LEARNED = functools.partial(
-    _choice, "learned", choices=(True, False), why="the sink's logit is learned, or 0"
-)
-_PER = functools.partial(
-    _choice, "per", choices=("channel", "head"), why="a gate for each channel or for each head"
-)
-_PAIRS = {"head_norm": Hyperparameter(_HEAD_NORM, default=True, other=False)}
+_PAIRS = {
+    "head_norm": Hyperparameter(True, False, "the norm after each pair is on or off", (True, False))
+}
 
 MIXERS: dict[str, MixerEntry] = {
     "standard": MixerEntry(
@@ -228,7 +206,7 @@ MODIFIERS: dict[str, ModifierEntry] = {
         "temp",
         "QKᵀ/(τ·√D)",
         "LASER, ICML 2025, section 5",
-        hyperparameters={"tau": Hyperparameter(_TAU, default=1.0, other=0.5)},
+        hyperparameters={"tau": Hyperparameter(1.0, 0.5, "logits are divided by τ·√D")},
     ),
     "qk_norm": ModifierEntry(
         "QK-normalization",
@@ -246,7 +224,7 @@ MODIFIERS: dict[str, ModifierEntry] = {
         "soft cap",
         "logits ← cap·tanh(logits/cap), before bias and mask",
         "Gemma 2, arXiv:2408.00118, section 2",
-        hyperparameters={"cap": Hyperparameter(_CAP, default=50.0, other=5.0)},
+        hyperparameters={"cap": Hyperparameter(50.0, 5.0, "logits are kept between −cap and cap")},
         needs=("softcap", "inside"),
     ),
     "sink": ModifierEntry(
@@ -254,7 +232,11 @@ MODIFIERS: dict[str, ModifierEntry] = {
         "one more key per head, of value 0, with the logit s (learned, or 0: softmax1)",
         "gpt-oss, arXiv:2508.10925",
         parameters="H (s, zero at start)",
-        hyperparameters={"learned": Hyperparameter(_LEARNED, default=True, other=False)},
+        hyperparameters={
+            "learned": Hyperparameter(
+                True, False, "the sink's logit is learned, or 0", (True, False)
+            )
+        },
         needs=("bias", "mask_by_query", "inside"),
         takes_weight=True,
     ),
@@ -263,7 +245,11 @@ MODIFIERS: dict[str, ModifierEntry] = {
         "Y ← Y·2σ(x·W_g), per channel or per head",
         "arXiv:2505.06708; start of marin",
         parameters="W·H·Dv or W·H (W_g, zero at start: exactly the mixer)",
-        hyperparameters={"per": Hyperparameter(_PER, default="channel", other="head")},
+        hyperparameters={
+            "per": Hyperparameter(
+                "channel", "head", "a gate for each channel or for each head", ("channel", "head")
+            )
+        },
         needs=("x",),
     ),
     "xsa": ModifierEntry(
@@ -308,14 +294,18 @@ MODIFIERS: dict[str, ModifierEntry] = {
         "RoPE",
         "Q, K rotated by position, neighbouring channels in pairs",
         "arXiv:2104.09864",
-        hyperparameters={"base": Hyperparameter(_BASE, default=10_000.0, other=10.0)},
+        hyperparameters={
+            "base": Hyperparameter(10_000.0, 10.0, "wavelengths of positions run up to 2π·base")
+        },
         needs=("self",),
     ),
     "window": ModifierEntry(
         "window",
         "a query sees keys fewer than width away",
         "Mistral 7B, arXiv:2310.06825",
-        hyperparameters={"width": Hyperparameter(_WIDTH, default=256, other=8)},
+        hyperparameters={
+            "width": Hyperparameter(256, 8, "a query sees keys fewer than width away")
+        },
         needs=("window", "self", "inside"),
     ),
 }
@@ -337,7 +327,7 @@ KERNELS: dict[str, KernelEntry] = {
         offers=("bias", "mask_by_query", "window"),
         platforms=("gpu",),
         dtypes=("bfloat16", "float16"),
-        head_sizes=range(8, 257, 8),
+        head_sizes={"gpu": range(8, 257, 8)},
         one_head_size=True,
         observed_by="jax_xla",
     ),
@@ -353,7 +343,7 @@ KERNELS: dict[str, KernelEntry] = {
         offers=("softcap",),
         platforms=("tpu", "gpu"),
         dtypes=("bfloat16", "float32"),
-        largest_head={"gpu": 512},
+        head_sizes={"gpu": range(1, 513)},
         observed_by="xla",
         remark="compiled, never yet run on a TPU or GPU",
     ),
@@ -512,7 +502,7 @@ def checked(name: str, hyperparameters: Mapping[str, object]) -> dict[str, Any]:
     for key in hyperparameters:
         if key not in allowed:
             raise ValueError(unknown("hyperparameter", key, allowed, f" of {name!r}{_owners(key)}"))
-    return {k: one.check(hyperparameters.get(k, one.default)) for k, one in allowed.items()}
+    return {k: one.check(k, hyperparameters.get(k, one.default)) for k, one in allowed.items()}
 
 
 def _owners(key: str) -> str:
@@ -551,14 +541,13 @@ def check_kernel(
     platform: 'cpu', 'gpu' or 'tpu'. `value_size` is the head size of V where it is not that of Q
     and K: `value_size(variant, head_size)`.
     """
-    limits, sizes = KERNELS[kernel], KERNELS[kernel].head_sizes
+    limits = KERNELS[kernel]
     if limits.one_head_size and value_size not in (None, head_size):
         wide = " and ".join(name for name, entry in MIXERS.items() if entry.value_width > 1)
-        limit = "" if sizes is None else f"; the limit of {sizes[-1]} holds for both"
         raise ValueError(
             f"kernel={kernel!r} wants the head size of V ({value_size}) to be that of Q and K "
-            f"({head_size}); use kernel='xla'{limit}. {wide} give a pair of heads one value of "
-            "twice the size"
+            f"({head_size}); use kernel='xla'. {wide} give a pair of heads one value of twice the "
+            "size"
         )
     if limits.platforms and platform not in limits.platforms:
         others = " or ".join(repr(one) for one, entry in KERNELS.items() if not entry.platforms)
@@ -571,17 +560,13 @@ def check_kernel(
             f"kernel={kernel!r} computes in {' or '.join(limits.dtypes)}, not {dtype}; cast the "
             f"inputs (compute_dtype={limits.dtypes[0]!r}) or use kernel='xla'"
         )
-    if sizes is not None and head_size not in sizes:
-        raise ValueError(
-            f"kernel={kernel!r} cannot do head size {head_size}: it must be a multiple of "
-            f"{sizes.step}, at most {sizes[-1]}; use kernel='xla'"
-        )
-    widest = max(head_size, value_size or head_size)
-    if widest > limits.largest_head.get(platform, widest):
-        raise ValueError(
-            f"kernel={kernel!r} cannot do head size {widest} on {_DEVICES[platform]}: at most "
-            f"{limits.largest_head[platform]} fits on its chip; use kernel='xla'"
-        )
+    sizes = limits.head_sizes.get(platform)
+    for size in (head_size, value_size or head_size):
+        if sizes is not None and size not in sizes:
+            raise ValueError(
+                f"kernel={kernel!r} cannot do head size {size} on {_DEVICES[platform]}: it must be "
+                f"a multiple of {sizes.step}, at most {sizes[-1]}; use kernel='xla'"
+            )
 
 
 def check_precision(kernel: str, matmul_precision: str) -> None:

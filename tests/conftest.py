@@ -103,9 +103,11 @@ def made_once(tmp_path_factory):
 
 
 # Compiled programs stay in memory as long as JAX's caches hold them: without a limit a process of
-# the tests grows to 4.4 GB. Bytes by which it may grow until the caches are emptied.
-_GROWTH_LIMIT = 1_000_000_000
-_memory_after_clearing = [1_000_000_000]
+# the tests grows to 4.4 GB. The caches are emptied above this many bytes, and not again before the
+# process has grown by _GROWTH_LIMIT: part of what it holds (libraries, allocators) stays.
+_LIMIT = 2_000_000_000
+_GROWTH_LIMIT = 500_000_000
+_limit_now = [_LIMIT]
 
 
 def _resident_bytes() -> int:
@@ -117,11 +119,11 @@ def _resident_bytes() -> int:
 def bounded_memory():
     """Frees compiled programs after a test when this process has grown too large."""
     yield
-    if "jax" not in sys.modules or _resident_bytes() < _memory_after_clearing[0] + _GROWTH_LIMIT:
+    if "jax" not in sys.modules or _resident_bytes() < _limit_now[0]:
         return
     import jax
 
     jax.clear_caches()
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    _memory_after_clearing[0] = _resident_bytes()
+    _limit_now[0] = max(_LIMIT, _resident_bytes() + _GROWTH_LIMIT)

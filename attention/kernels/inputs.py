@@ -273,23 +273,20 @@ def _check_shapes(query: Array, key: Array, value: Array) -> None:
     for name, array in (("query", query), ("key", key), ("value", value)):
         if array.ndim < 3:
             raise ValueError(f"{name} has shape {array.shape}; axes must be [..., length, H, D]")
-    if not query.shape[-1] or not key.shape[-3]:
-        raise ValueError(
-            f"query {query.shape} and key {key.shape} need a head size and keys from 1"
-        )
-    if query.shape[-1] != key.shape[-1]:
-        raise ValueError(
-            f"head sizes of query {query.shape} and key {key.shape} differ (last axis)"
-        )
-    if key.shape[:-1] != value.shape[:-1]:
-        raise ValueError(f"key {key.shape} and value {value.shape} differ before the last axis")
-    if query.shape[:-3] != key.shape[:-3]:
-        raise ValueError(f"batch axes of query {query.shape} and key {key.shape} differ")
-    if not key.shape[-2] or query.shape[-2] % key.shape[-2]:
-        raise ValueError(
-            f"{query.shape[-2]} heads of queries and {key.shape[-2]} of keys or values: give as "
-            f"many, or a number that divides {query.shape[-2]} (grouped heads)"
-        )
+    given, heads = f"query {query.shape}, key {key.shape}, value {value.shape}: ", query.shape[-2]
+    for is_wrong, why in (
+        (not query.shape[-1] or not key.shape[-3], "a head size and keys from 1 are needed"),
+        (query.shape[-1] != key.shape[-1], "head sizes of query and key differ (last axis)"),
+        (key.shape[:-1] != value.shape[:-1], "key and value differ before the last axis"),
+        (query.shape[:-3] != key.shape[:-3], "batch axes of query and key differ"),
+        (
+            not key.shape[-2] or heads % key.shape[-2],
+            f"{heads} heads of queries and {key.shape[-2]} of keys or values: give as many, or a "
+            f"number that divides {heads} (grouped heads)",
+        ),
+    ):
+        if is_wrong:
+            raise ValueError(given + why)
 
 
 def check_broadcasts(name: str, array: Array | None, shape: tuple[int, ...]) -> None:

@@ -7,6 +7,7 @@ import pytest
 from attention import registry
 from workloads import registry as workload_registry
 from workloads.algoperf import injected, tiny_data
+from workloads.text.specs import SIZES, TransformerSize
 
 NAME = "finewebedu_lm"
 SMALL = {"_vocab_size": 64, "_emb_dim": 32, "_n_heads": 2, "_n_layers": 2, "_mlp_dim": 64}
@@ -46,7 +47,7 @@ def made(algoperf):
 def _logits(workload, params, batch, algoperf):
     mode = algoperf.module("algoperf.spec").ForwardPassMode.TRAIN
     key = jax.random.PRNGKey(1)
-    return np.asarray(workload.model_fn(params, batch, None, mode, key, False)[0], np.float32)
+    return workload.model_fn(params, batch, None, mode, key, False)[0].astype("float32")
 
 
 def test_standard_is_the_host_and_laser_has_its_tree(algoperf, made, data):
@@ -74,3 +75,44 @@ def test_our_interface_evaluates_fabricated_data_without_a_test_split(algoperf, 
     # 64 tokens, nothing learned.
     assert 3.5 < metrics["validation/loss"] < 5.0
     assert metrics["validation/ppl"] == pytest.approx(np.exp(metrics["validation/loss"]), rel=1e-5)
+
+
+def _shapes(tree):
+    return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)
+
+
+def test_our_own_workload_has_its_tree(algoperf, made):
+    del made  # skips
+    theirs, ours = algoperf.make_workload(NAME), workload_registry.make(NAME)
+    wanted = jax.eval_shape(lambda key: theirs.init_model_fn(key)[0], jax.random.key(0))
+    found = jax.eval_shape(lambda key: ours.init_model_fn(key)[0], jax.random.key(0))
+    wanted, found = _shapes(wanted), _shapes(found)
+    for block in range(12):  # created in bfloat16, and a parameter all the same
+        scale = wanted[f"blocks_{block}"]["CausalAttn_0"]
+        assert scale["attn_scale"] == ((), "bfloat16")
+        scale["attn_scale"] = ((), "float32")
+    assert found == wanted
+
+
+def test_our_own_workload_has_its_values(algoperf, made, monkeypatch):
+    """Initial values bit for bit, logits and loss; its MLP is 256 wide at the least.
+
+    Both compiled: angles of 1,023 radians round differently where each operation is a program.
+    """
+    theirs, params = made()
+    monkeypatch.setitem(SIZES, NAME, TransformerSize(2, 32, 256, 2, 16, 64, 1024))
+    ours = workload_registry.make(NAME)
+    start, _ = ours.init_model_fn(jax.random.PRNGKey(0))
+    assert jax.tree.structure(start) == jax.tree.structure(params)
+    assert jax.tree.all(jax.tree.map(np.array_equal, params, start))
+    batch = ours.example_batch(2)
+    # Away from the start, where attention is nearly uniform.
+    moved = jax.tree.map(lambda leaf: 2 * leaf, params)
+    wanted, logits = (
+        np.asarray(jax.jit(lambda params, one=one: _logits(one, params, batch, algoperf))(moved))
+        for one in (theirs, ours)
+    )
+    np.testing.assert_allclose(logits, wanted, atol=2e-5)
+    assert np.abs(wanted).max() > 1
+    losses = [one.loss_fn(batch["targets"], wanted)["summed"] for one in (theirs, ours)]
+    np.testing.assert_allclose(*losses, rtol=1e-6)

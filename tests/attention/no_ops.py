@@ -36,7 +36,7 @@ def find(name):
         if registry.get(name, **given) == registry.get(name, **other):
             problems.append(f"{name}: hyperparameter {key!r} is no part of the variant's identity")
         try:
-            one.check(object())
+            one.check(key, object())
             problems.append(f"{name}: hyperparameter {key!r} takes any value: it refuses none")
         except ValueError:
             pass
