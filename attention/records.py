@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import jax
 
 from attention import table
+from attention.functions import Transform, Weighting
 from attention.masks import Mask
 
 Array = jax.Array
@@ -36,22 +37,6 @@ class Leaf(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Weighting:
-    """How a row of logits becomes weights.
-
-    weights(logits) maps [..., H, T, S], float32 with hidden entries at the lowest finite number, to
-    weights, hidden ones 0; what a row that sees nothing becomes does not matter. backward(weights,
-    gradient) turns a gradient with respect to the weights into one with respect to the logits; None
-    takes jax.vjp of `weights`. jacobian_norm(weights): the Frobenius norm of each row's Jacobian,
-    [..., H, T], for diagnostics; None where there is no closed form.
-    """
-
-    weights: Callable[[Array], Array]
-    backward: Callable[[Array, Array], Array] | None = None
-    jacobian_norm: Callable[[Array], Array] | None = None
-
-
-@dataclasses.dataclass(frozen=True)
 class Mixer:
     """How a mixer attends, and all that is asked about it.
 
@@ -64,7 +49,8 @@ class Mixer:
 
     mean(weighted_sum, value, masks, *, dtype, span, sums_to_one): the output by a function that
     weighs values, as `standard.weighted_mean`. host_mean: the same by a model's own softmax, where
-    it differs. weighting: how logits become weights.
+    it differs. weighting: how logits become weights (`attention.functions`), or a function
+    weighting(keys, dtype) of the number of keys and the inputs' dtype that returns it.
 
     leaves(call, **hyperparameters): what it learns. inputs(call, leaves, **hyperparameters): the
     call that modifiers get; it may have more query heads. values(value): what the backend gets for
@@ -72,14 +58,15 @@ class Mixer:
     These may be left out. splits: a value is used twice, so it is handed on in float32, and the two
     gradients are added before they are rounded.
 
-    in_kernel: the field of `Kernel` that holds `mean` in backends that have it inside.
-    bfloat16_allowance: factor on the error limits in bfloat16, with its reason beside it.
+    transform(dtype): what `mean` does around the weighted sum of inputs of that dtype, for backends
+    that do it inside; None where it does nothing. bfloat16_allowance: factor on the error limits in
+    bfloat16, with its reason beside it.
     snippet(query, key, value): somebody else's code of the same, shown beside ours by `check`.
     """
 
     formula: Callable[..., Array]
     mean: Callable[..., Array]
-    weighting: Weighting
+    weighting: Weighting | Callable[[int, Any], Weighting]
     host_mean: Callable[..., Array] | None = None
     mask: Mask = dataclasses.field(default_factory=Mask)
     leaves: Callable[..., Sequence[Leaf]] = lambda *_, **__: ()
@@ -88,9 +75,14 @@ class Mixer:
     values: Callable[[Array], Array] | None = None
     output: Callable[..., Array] | None = None
     splits: bool = False
-    in_kernel: str = ""
+    transform: Callable[[Any], Transform] | None = None
     bfloat16_allowance: float = 1.0
     snippet: Callable[..., Array] | None = None
+
+    def weighting_of(self, keys: int, dtype: Any) -> Weighting:
+        """Returns how logits of so many keys become weights, the inputs being of `dtype`."""
+        given = self.weighting
+        return given if isinstance(given, Weighting) else given(keys, dtype)
 
 
 # Where a modifier of the user's own acts among the others unless it says so.
@@ -130,23 +122,18 @@ class Kernel:
     call(problem, value) returns that of value [..., S, H, Dv] for an `inputs.Problem`, [..., T, H,
     Dv], or raises ValueError naming a backend that can. span: the widest channel, in nats, whose
     centred exponentials survive its backward pass (`attention.kernels.shift`). float32_sums: the
-    sum is float32 until the mixer is done with it, whatever the inputs. log_mean_exp(problem,
-    value): LASER's whole arithmetic, [..., T, H, Dv] in the value's dtype, of a backend that has
-    it. bfloat16_allowance: as of a `Mixer`.
+    sum is float32 until the mixer is done with it, whatever the inputs.
+
+    transformed(problem, value, transform, channels): the same with functions of the value and of
+    the sum inside. A backend that has it takes grouped heads, sinks and symbolic masks as they are,
+    and returns 0 for rows that see nothing. bfloat16_allowance: as of a `Mixer`.
     """
 
     call: Callable[[Any, Array], Array]
     span: float
     float32_sums: bool
-    log_mean_exp: Callable[[Any, Array], Array] | None = None
+    transformed: Callable[..., Array] | None = None
     bfloat16_allowance: float = 1.0
-
-
-class Score(NamedTuple):
-    """A function of logits with its hyperparameters; equal to another that computes the same."""
-
-    function: Callable[..., Array]
-    hyperparameters: tuple[tuple[str, Any], ...]
 
 
 def mixer(name: str) -> Mixer:

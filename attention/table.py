@@ -51,9 +51,14 @@ class Hyperparameter(NamedTuple):
 # What a mixer or modifier needs of a backend, and how a message names it.
 KERNEL_NEEDS = {
     "weighting": "weights other than the softmax's",
+    "running_sum": "a running sum along keys",
     "bias": "a bias",
+    "bias_vectors": "a bias of rows and columns",
     "mask_by_query": "a mask that differs by query or head",
+    "segments": "segments",
+    "strict": "queries that do not see their own key",
     "window": "a window",
+    "sink": "a sink",
     "softcap": "soft-capped logits",
     "score": "functions of the logits other than softcap",
     "dropout": "attention dropout",
@@ -196,7 +201,7 @@ MIXERS: dict[str, MixerEntry] = {
         "Stick-breaking",
         "σ(s_ij)·Π_{j<l<i}(1 − σ(s_il)) over earlier keys j < i, s = QKᵀ/√D",
         "arXiv:2410.17980",
-        needs=("weighting", "mask_by_query", "causal", "self", "inside"),
+        needs=("weighting", "running_sum", "strict", "causal", "self", "inside"),
     ),
 }
 
@@ -237,7 +242,7 @@ MODIFIERS: dict[str, ModifierEntry] = {
                 True, False, "the sink's logit is learned, or 0", (True, False)
             )
         },
-        needs=("bias", "mask_by_query", "inside"),
+        needs=("sink", "inside"),
         takes_weight=True,
     ),
     "gate": ModifierEntry(
@@ -276,7 +281,7 @@ MODIFIERS: dict[str, ModifierEntry] = {
         "logits_ij + c_i − c_j for j ≤ i, c_t = Σ_{l≤t} log σ(x_l·w + b)",
         "arXiv:2503.02130",
         parameters="W·H + H (w, b − log 99, zero at start)",
-        needs=("x", "bias", "causal", "self", "inside"),
+        needs=("x", "bias_vectors", "causal", "self", "inside"),
     ),
     "ssmax": ModifierEntry(
         "SSMax",
@@ -312,19 +317,23 @@ MODIFIERS: dict[str, ModifierEntry] = {
 
 # `xla` is our core; jax_xla and cudnn go through jax.nn.dot_product_attention, splash through
 # jax.experimental's Pallas kernel for TPUs: the limits are theirs.
+_OF_THE_LIBRARY = (
+    *("bias", "bias_vectors", "mask_by_query", "segments", "strict", "window"),
+    "sink",
+)
 KERNELS: dict[str, KernelEntry] = {
     "xla": KernelEntry(
         "attention.kernels.core:KERNEL", offers=tuple(KERNEL_NEEDS), follows_precision=True
     ),
     "jax_xla": KernelEntry(
         "attention.kernels.library:JAX_XLA",
-        offers=("bias", "mask_by_query", "window"),
+        offers=_OF_THE_LIBRARY,
         one_head_size=True,
         follows_precision=True,
     ),
     "cudnn": KernelEntry(
         "attention.kernels.library:CUDNN",
-        offers=("bias", "mask_by_query", "window"),
+        offers=_OF_THE_LIBRARY,
         platforms=("gpu",),
         dtypes=("bfloat16", "float16"),
         head_sizes={"gpu": range(8, 257, 8)},
@@ -340,7 +349,7 @@ KERNELS: dict[str, KernelEntry] = {
     ),
     "fused": KernelEntry(
         "attention.kernels.fused:KERNEL",
-        offers=("softcap",),
+        offers=("weighting", "bias_vectors", "window", "sink", "softcap", "score"),
         platforms=("tpu", "gpu"),
         dtypes=("bfloat16", "float32"),
         head_sizes={"gpu": range(1, 513)},

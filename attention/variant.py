@@ -15,11 +15,12 @@ from jax.sharding import NamedSharding
 
 from attention import records, table
 from attention.call import Call, LayerIndex, Memory
+from attention.functions import Leaves, Score
 from attention.hosts import probe
 from attention.kernels import inputs
 from attention.kernels.library import SPAN
 from attention.masks import Bias, Mask, Masks
-from attention.records import Leaf, Leaves, Modifier, Score
+from attention.records import Leaf, Modifier
 
 Array = jax.Array
 
@@ -210,14 +211,12 @@ class Variant:
         score, score_leaves = self._score(changed)
         seen: dict[str, Any] = {"score": score, "leaves": score_leaves, "precision": precision}
         scale = changed.query.shape[-1] ** -0.5 if scale is None else scale
-        changed = changed._replace(
-            bias=probe.record(
-                changed,
-                scale=scale / changed.temperature,
-                mixer=self.mixer,
-                span=records.kernel(self.kernel).span,
-                **seen,
-            )
+        changed = probe.record(
+            changed,
+            scale=scale / changed.temperature,
+            mixer=self.mixer,
+            span=records.kernel(self.kernel).span,
+            **seen,
         )
         output = inputs.solve(
             mixer,
@@ -228,7 +227,7 @@ class Variant:
             **seen,
             **dropout,
         )
-        # Of keys that a modifier added, output knows nothing.
+        # Of a sink that an observer sees as a key, output knows nothing.
         own = changed.value[..., : call.value.shape[-3], :, :]
         output = self._finished(output, changed._replace(query=call.query, value=own), leaves)
         return output, changed.memory or {}
@@ -307,10 +306,11 @@ class Variant:
         return call
 
     def _score(self, call: Call) -> tuple[tuple[Score, ...], tuple[Leaves, ...]]:
-        acting = [
-            (Score(modifier.apply, tuple(given.items())), self._leaves(modifier, call, given))
-            for modifier, given in self.acting("score")
-        ]
+        acting = []
+        for modifier, given in self.acting("score"):
+            leaves = self._leaves(modifier, call, given)
+            kinds = tuple((path, "head") for path in leaves)
+            acting.append((Score(modifier.apply, tuple(given.items()), kinds), leaves))
         return tuple(score for score, _ in acting), tuple(leaves for _, leaves in acting)
 
     def _finished(self, output: Array, call: Call, leaves: Leaves) -> Array:

@@ -59,10 +59,11 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> str:
     import jax
 
     from attention import records, table
+    from attention.functions import Weighting
     from attention.mixers import standard
 
     module: Any = types.ModuleType("attention.mixers.toy")
-    weighting = records.Weighting(jax.nn.relu)
+    weighting = Weighting(lambda logits, s: jax.nn.relu(logits))
     module.MIXER = records.Mixer(_toy, standard.weighted_mean, weighting)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     line = table.MixerEntry("Toy", "relu(QKᵀ/√D)·V", "a test", needs=("weighting", "inside"))

@@ -27,10 +27,10 @@ from flax.core import tracers
 
 from attention import records
 from attention.call import Call
+from attention.functions import Leaves, Score, Weighting
 from attention.kernels import core
-from attention.kernels.inputs import per_query_head
+from attention.kernels.inputs import per_query_head, with_sink_as_key
 from attention.masks import Bias, Masks, merged
-from attention.records import Leaves, Score
 
 Array = jax.Array
 
@@ -73,9 +73,9 @@ class Layer:
         return (*batch, heads, queries, self.key.shape[-3])
 
     @property
-    def weighting(self) -> records.Weighting:
+    def weighting(self) -> Weighting:
         """How the mixer's logits become weights."""
-        return records.mixer(self.mixer).weighting
+        return records.mixer(self.mixer).weighting_of(self.key.shape[-3], self.query.dtype)
 
     def weights(self) -> Array:
         """Returns the mixer's weights, [..., H, T, S] float32, before dropout; 0 where hidden.
@@ -98,14 +98,15 @@ class Probed:
         self.paths: list[str] = []
         self._trace = tracers.current_trace()
 
-    def add(self, call: Call, **seen: Any) -> Bias:
-        """Adds a layer and returns the bias that its softmax must use. See `record`."""
+    def add(self, call: Call, **seen: Any) -> Call:
+        """Adds a layer and returns the call whose bias its softmax must use. See `record`."""
         if tracers.current_trace() != self._trace:
             raise ValueError(
                 "attention inside nn.scan or nn.remat cannot be observed: its arrays exist inside "
                 "the loop alone. Build the model with scan_layers=False and remat=False, and "
                 "unstack its parameters; enter probe.probed inside jax.grad and jax.vmap"
             )
+        call = with_sink_as_key(call)
         masks = merged(call.mask, call.bias, call.query.shape[-3], call.key.shape[-3])
         self.layers.append(
             Layer(
@@ -119,7 +120,7 @@ class Probed:
                 **seen,
             )
         )
-        return call.bias if self.probes is None else self._with_probe(call.bias)
+        return call if self.probes is None else call._replace(bias=self._with_probe(call.bias))
 
     def _with_probe(self, bias: Bias) -> Bias:
         assert self.probes is not None
@@ -178,14 +179,15 @@ def is_on() -> bool:
     return _ACTIVE.get() is not None
 
 
-def record(call: Call, **seen: Any) -> Bias:
-    """Returns the bias to use: the call's, with this call's probe where there are probes.
+def record(call: Call, **seen: Any) -> Call:
+    """Returns the call to use: with this call's probe in its bias where there are probes, and its
+    sinks as a key where somebody observes.
 
     For those who call a softmax; `seen` are the other fields of `Layer`. Does nothing where nobody
     observes.
     """
     active = _ACTIVE.get()
-    return call.bias if active is None else active.add(call, **seen)
+    return call if active is None else active.add(call, **seen)
 
 
 def zero_probes(layers: Sequence[Layer]) -> tuple[Array, ...]:

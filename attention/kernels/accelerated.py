@@ -1,23 +1,63 @@
-"""What our backends in Pallas share: what they refuse, keys and caps they know, devices.
+"""What our backends in Pallas share: what they refuse, which keys they see, devices.
 
-A kernel in Pallas knows a softmax of logits that sees all keys, earlier ones, or those that a mask
-of keys leaves; XLA cannot divide it over devices, so `jax.shard_map` does, as `Problem.sharding`
+XLA cannot divide a kernel in Pallas over devices, so `jax.shard_map` does, as `Problem.sharding`
 says.
 """
 
 import math
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from attention import table
+from attention.functions import Functions
 from attention.kernels.inputs import Problem
 
 Array = jax.Array
 
 LANES = 128
+
+
+# Further than any sequence is long.
+UNBOUNDED = 1 << 30
+
+
+class Local(NamedTuple):
+    """What a device's kernel is told beside arrays.
+
+    low, high: of a query's position minus a key's that it sees, ∓UNBOUNDED without a bound. dtype:
+    of the output. may_see_none: some rows may see no key.
+    """
+
+    functions: Functions
+    low: int
+    high: int
+    scale: float
+    dtype: jnp.dtype
+    interpret: bool
+    may_see_none: bool
+
+
+def prepared(
+    local: Local, arrays: dict[str, Any], makes_channels: bool
+) -> tuple[Array, dict[str, Array] | None]:
+    """Returns the values with those that no query sees replaced, and the channel leaves,
+    [..., 1, K, Dv], None where the kernel is to make them or there are none."""
+    transform, value, keys = local.functions.transform, arrays["value"], arrays.get("keys")
+    channels = arrays.get("channels")
+    if transform is None:
+        return value, None
+    seen = None if keys is None else keys[..., None, None]
+    if transform.leaves is not None and not makes_channels:
+        with_zero = "start" in arrays
+        channels = transform.leaves(value.astype(jnp.float32), seen, -3, with_zero)
+    if seen is not None:  # 0 times ∞ would be NaN
+        filler = (channels or {}).get(transform.filler, jnp.zeros(()))
+        value = jnp.where(seen, value, filler.astype(value.dtype))
+    return value, channels
 
 
 def refuse(kernel: str, problem: Problem, value: Array, interpret: str) -> None:
@@ -70,12 +110,6 @@ def visible_keys(problem: Problem) -> Array | None:
     return None if keys is None else jnp.broadcast_to(keys.astype(bool), shape)
 
 
-def soft_cap(problem: Problem) -> float | None:
-    """Returns the cap of `+softcap`, which kernels compute by the same formula."""
-    cap: float | None = dict(problem.score[0].hyperparameters)["cap"] if problem.score else None
-    return cap
-
-
 def divided(length: int, most: int) -> tuple[int, int]:
     """Returns the size of as few equal blocks as hold `length`, and what they hold together."""
     count = -(-length // most)
@@ -85,27 +119,45 @@ def divided(length: int, most: int) -> tuple[int, int]:
 
 def on_devices(
     kernel: str,
-    local: Callable[[dict[str, Array]], Array],
+    local: Callable[[dict[str, Any]], Array],
     problem: Problem,
-    arrays: dict[str, Array],
+    arrays: dict[str, Any],
+    kinds: tuple[str, ...] = (),
 ) -> Array:
     """Returns local(arrays), every device on its own batch entries and heads.
 
-    arrays: [..., length, H, D] by name, and "keys" [..., S]. Raises ValueError for a sharding that
-    divides anything else.
+    arrays: "query", "key", "value" [..., length, heads, D]; and, where they are there, "keys"
+    [..., S], "start" [H], "channels" [..., 1, heads, Dv] by name, and "leaves", of these `kinds`.
+    Raises ValueError for a sharding that divides anything else.
     """
     sharding = problem.sharding
     if sharding is None or sharding.mesh.size == 1:
         return local(arrays)
     spec = _spec(kernel, sharding, arrays["query"].shape)
-    specs = {name: spec for name in arrays}
-    if "keys" in arrays:
-        specs["keys"] = PartitionSpec(*spec[:-3], None)
+    batch, heads = spec[:-3], spec[-2]
+    of_kind = {
+        "head": PartitionSpec(heads),
+        **dict.fromkeys(("row", "column"), PartitionSpec(*batch, heads, None)),
+    }
+    by_name: dict[str, Any] = dict.fromkeys(("query", "key", "value", "channels"), spec)
+    by_name |= {"keys": PartitionSpec(*batch, None), "start": PartitionSpec(heads)}
+    by_name["leaves"] = tuple(of_kind[kind] for kind in kinds)
+    specs = {name: by_name[name] for name in arrays}
     # pallas_call does not say over which axes of the mesh its results vary.
     divided = jax.shard_map(
         local, mesh=sharding.mesh, in_specs=(specs,), out_specs=spec, check_vma=False
     )
     return divided(arrays)
+
+
+def divides_heads(problem: Problem, heads: int) -> bool:
+    """Returns whether devices divide so many heads as they divide the query's."""
+    sharding = problem.sharding
+    if sharding is None or sharding.mesh.size == 1:
+        return True
+    axes = (*sharding.spec, *(None,) * 4)[problem.query.ndim - 2]
+    names = (axes,) if isinstance(axes, str) else axes or ()
+    return heads % math.prod(sharding.mesh.shape[name] for name in names) == 0
 
 
 def _spec(kernel: str, sharding: NamedSharding, shape: tuple[int, ...]) -> PartitionSpec:

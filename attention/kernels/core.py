@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from attention import functions
+from attention.functions import Leaves, Score, Weighting
 from attention.kernels.inputs import Problem, promoting
 from attention.masks import Bias
-from attention.records import Kernel, Leaves, Score, Weighting
+from attention.records import Kernel
 
 Array = jax.Array
 Precision = jax.lax.PrecisionLike
@@ -51,10 +53,10 @@ def softmax_jacobian_norm(weights: Array) -> Array:
     return jnp.sqrt(total)
 
 
-# A row that sees nothing is uniform, and its caller discards it.
 SOFTMAX = Weighting(
-    weights=functools.partial(jax.nn.softmax, axis=-1),
-    backward=_softmax_backward,
+    functions.exponential,
+    functions.exponential,
+    same=True,
     jacobian_norm=softmax_jacobian_norm,
 )
 
@@ -91,7 +93,14 @@ def weights_of(
     something.
     """
     scores = _modified(settings, _scores(settings, query, key), leaves)
-    return settings.weighting.weights(_biased(scores, bias, visible))
+    return _weights(settings.weighting, _biased(scores, bias, visible))
+
+
+def _weights(weighting: Weighting, logits: Array) -> Array:
+    # A row of the softmax that sees nothing is uniform, and its caller discards it.
+    if weighting is SOFTMAX:
+        return jax.nn.softmax(logits, axis=-1)
+    return functions.rows(weighting, logits)
 
 
 def _biased(logits: Array, bias: Bias, visible: Array | None) -> Array:
@@ -117,9 +126,10 @@ def _modified(settings: CoreSettings, scores: Array, leaves: tuple[Leaves, ...])
     queries = jnp.arange(scores.shape[-2])[:, None]
     keys = jnp.arange(scores.shape[-1])[None]
     changed = scores
-    for (function, hyperparameters), own in zip(settings.score, leaves, strict=True):
-        shaped = {path: leaf[:, None, None] for path, leaf in own.items()}
-        changed = function(changed, queries, keys, shaped, **dict(hyperparameters))
+    axes = {"head": (-2, -1), "row": (-1,), "column": (-2,)}
+    for score, own in zip(settings.score, leaves, strict=True):
+        shaped = {name: jnp.expand_dims(own[name], axes[kind]) for name, kind in score.kinds}
+        changed = score(changed, queries, keys, shaped)
     if settings.appended and settings.score:
         changed = jnp.where(keys < scores.shape[-1] - settings.appended, changed, scores)
     return changed
@@ -183,14 +193,11 @@ def _backward(settings, residuals, cotangent):  # type: ignore[no-untyped-def]
     weighting = settings.weighting
     modified = functools.partial(_modified, settings)
     # The scores once more rather than kept: they are as large as the weights.
-    if weighting.backward is None:
-        scores = modified(_scores(settings, query, key), leaves)
-        logits = _biased(scores, bias, visible)
-        (logit_bar,) = jax.vjp(weighting.weights, logits)[1](weight_bar)
-        if visible is not None:
-            logit_bar = jnp.where(visible, logit_bar, 0)
+    if weighting is SOFTMAX:
+        logit_bar = _softmax_backward(weights, weight_bar)
     else:
-        logit_bar = weighting.backward(weights, weight_bar)
+        logits = _biased(modified(_scores(settings, query, key), leaves), bias, visible)
+        (logit_bar,) = jax.vjp(functools.partial(_weights, weighting), logits)[1](weight_bar)
     logit_bar = logit_bar * jnp.swapaxes(row, -3, -2)
 
     score_bar, leaves_bar = logit_bar, leaves

@@ -1,35 +1,37 @@
-"""Our own flash attention, with LASER's exponential and logarithm inside (`fused`).
+"""Our own flash attention, of functions that a mechanism gives (`fused`).
 
 Written in Pallas: `fused_tpu` is compiled by Mosaic, `fused_gpu` by Triton. NOT yet run on a TPU or
 GPU: interpret mode holds the numbers to those of our core, the real compilers the shapes, and no
 study takes it by default.
 
-A library's kernel gives softmax(QKᵀ)·E for a matrix E that was written before it, and its result is
-read again by the logarithm: in float32, since rounding in exp space is an absolute error of the
-output (`attention.kernels.shift`). Here V is read once, in the inputs' dtype, and what comes out is
+Blocks of logits live on the chip, and with them the functions of `functions`: score, weighting,
+value and output. A library's kernel gives softmax(QKᵀ)·E for a matrix E that was written before it;
+here V is read once, in the inputs' dtype. Weights are w_ts and masses m_ts of the scored logits l:
 
-    standard    o = A·V
-    LASER       o = c + log(1 + A·F),  F = expm1(V − c)     (max form: o = c + log(A·F), F = exp)
+    R = A·F,  A = w/Σ_s m,  F = value(V),  o = output(R)
+    LASER       F = expm1(V − c),  o = c + log(1 + R)     (max form: F = exp, o = c + log R)
 
-with c per channel as `shift.choose` has it. Blocks of logits live on the chip. Kept for the
-backward pass: log Σ exp of each row, and R = A·F in float32 (standard: o). With G = dO·∂o/∂R, in
-float32 up to the matrix unit:
+Kept for the backward pass: s = log Σ m of each row, and R in float32 (without a transform: o). With
+G = dO·∂o/∂R, in float32 up to the matrix unit, all of a tile by jax.vjp of its own functions:
 
-    dV = F'∘(AᵀG),  F' = ∂F/∂V;   dL = A∘(G·Fᵀ − δ),  δ = Σ_d R∘G;   dQ = s·dL·K,  dK = s·dLᵀ·Q
+    dV = F'∘(AᵀG);  dl, dleaves = vjp(w, m)(G·Fᵀ, −δ),  δ = Σ_d R∘G;  dQ = scale·dl·K,  dK likewise
 
-and, with +softcap, dL times its derivative. Weights are rounded to the inputs' dtype before a
-product, as our core does; the scale is applied to float32 logits, so queries are rounded once less
-than under `splash`.
+since w and m are proportional to e^−s. Weights are rounded to the inputs' dtype before a product,
+as our core does; the scale is applied to float32 logits.
 """
 
+import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from attention import masks
+from attention import functions, masks
+from attention.functions import Functions, Leaves, Score, Transform
 from attention.kernels import accelerated, fused_gpu, fused_tpu, fused_values
-from attention.kernels.inputs import Problem
+from attention.kernels.inputs import Problem, per_query_head
+from attention.masks import Mask
 from attention.records import Kernel
 
 Array = jax.Array
@@ -41,42 +43,87 @@ def weighted_sum(problem: Problem, value: Array, *, interpret: str = "") -> Arra
     interpret: 'tpu' or 'gpu', whose kernel XLA is to run on any platform, for tests. Raises
     ValueError for what the kernel lacks, and where neither a TPU nor a GPU is to run it.
     """
-    return _run(problem, value, False, interpret)
+    return transformed(problem, value, None, interpret=interpret)
 
 
-def log_mean_exp(problem: Problem, value: Array, *, interpret: str = "") -> Array:
-    """Returns log(A·exp(V)) for value [..., S, H, Dv], [..., T, H, Dv] in its dtype.
+def transformed(
+    problem: Problem,
+    value: Array,
+    transform: Transform | None,
+    channels: Leaves | None = None,
+    *,
+    interpret: str = "",
+) -> Array:
+    """Returns output(A·value(V)) for value [..., S, K, Dv], [..., T, H, Dv] in its dtype.
 
-    Rows that see nothing return 0. Raises as `weighted_sum`.
+    channels: the transform's leaves, [..., K, Dv], where it does not make its own. Rows that see
+    nothing return 0. Raises as `weighted_sum`, and for functions that no kernel can have.
     """
-    output = _run(problem, value, True, interpret)
-    return output if problem.masks.rows is None else jnp.where(problem.masks.rows, output, 0)
-
-
-def _run(problem: Problem, value: Array, laser: bool, interpret: str) -> Array:
     accelerated.refuse("fused", problem, value, interpret)
-    of_form = {
-        "laser": laser,
-        "is_causal": problem.mask.causal,
-        "scale": problem.scale,
-        "cap": accelerated.soft_cap(problem),
-        "dtype": value.dtype,
-        "interpret": bool(interpret),
-    }
-    narrow = value.astype(problem.query.dtype)
-    arrays = {"query": problem.query, "key": problem.key, "value": narrow}
-    keys = accelerated.visible_keys(problem)
-    queries, length = problem.query.shape[-3], value.shape[-3]
-    earlier = masks.of_causality(queries, length).keys if problem.mask.causal else None
-    if earlier is not None:
-        earlier = jnp.broadcast_to(earlier[:, 0, 0], (*value.shape[:-3], length))
-        keys = earlier if keys is None else keys & earlier
+    score, leaves, dtype = problem.score, problem.leaves, value.dtype
+    for name, bias in (("row", problem.bias.row), ("column", problem.bias.column)):
+        # A row's own term moves all of the softmax's logits alike.
+        same = problem.weighting.weights is functions.exponential and problem.sink is None
+        if bias is not None and not (name == "row" and same):
+            length = problem.query.shape[-3] if name == "row" else value.shape[-3]
+            shape = (*problem.query.shape[:-3], problem.query.shape[-2], length)
+            score = (*score, Score(_plus, (("name", name),), ((name, name),)))
+            leaves = (*leaves, {name: jnp.broadcast_to(bias, shape).astype(jnp.float32)})
+    weighting = problem.weighting
+    arrays: dict[str, Any] = {"query": problem.query}
+    if problem.sink is not None:
+        weighting, arrays["start"] = dataclasses.replace(weighting, start="sink"), problem.sink
+    functions.check(score, weighting, transform)
+    given = Functions(score, weighting, transform)
+    key, value = problem.key, value.astype(problem.query.dtype)
+    if not accelerated.divides_heads(problem, key.shape[-2]):
+        key, value = (per_query_head(problem.query, array) for array in (key, value))
+    arrays |= {"key": key, "value": value, "leaves": tuple(given.flattened(leaves))}
+    if channels is not None:
+        arrays["channels"] = {name: leaf[..., None, :, :] for name, leaf in channels.items()}
+    keys = _keys(problem)
     if keys is not None:
         arrays["keys"] = keys
-    attend = functools.partial(fused_gpu.attend, of_form)
+    low, high = _band(problem.mask)
+    queries, length = problem.query.shape[-3], key.shape[-3]
+    local = accelerated.Local(
+        given,
+        low,
+        high,
+        problem.scale,
+        dtype,
+        bool(interpret),
+        # A row sees nothing where a mask hides all keys, its own where it comes first, or where a
+        # window ends before it.
+        keys is not None or low == 1 or (problem.mask.width is not None and queries > length),
+    )
+    attend = functools.partial(fused_gpu.attend, local)
     if (interpret or problem.platform) == "tpu":
-        attend = functools.partial(fused_tpu.attend, of_form, problem.device.device_kind)
-    return accelerated.on_devices("fused", attend, problem, arrays)
+        attend = functools.partial(fused_tpu.attend, local, problem.device.device_kind)
+    return accelerated.on_devices("fused", attend, problem, arrays, given.kinds)
 
 
-KERNEL = Kernel(weighted_sum, span=fused_values.SPAN, float32_sums=True, log_mean_exp=log_mean_exp)
+def _plus(logits: Array, queries: Array, keys: Array, leaves: Leaves, *, name: str) -> Array:
+    """The logits and a bias that is a row or a column."""
+    del queries, keys
+    return logits + leaves[name]
+
+
+def _band(mask: Mask) -> tuple[int, int]:
+    """Returns the bounds on a query's position minus a key's."""
+    width = accelerated.UNBOUNDED if mask.width is None else mask.width - 1
+    return 1 if mask.strict else 0 if mask.causal else -width, width
+
+
+def _keys(problem: Problem) -> Array | None:
+    """Returns the keys that some query may see, bool [..., S], None where all are."""
+    keys = accelerated.visible_keys(problem)
+    queries, length = problem.query.shape[-3], problem.key.shape[-3]
+    earlier = masks.of_causality(queries, length).keys if problem.mask.causal else None
+    if earlier is not None:
+        earlier = jnp.broadcast_to(earlier[:, 0, 0], (*problem.query.shape[:-3], length))
+        keys = earlier if keys is None else keys & earlier
+    return keys
+
+
+KERNEL = Kernel(weighted_sum, span=fused_values.SPAN, float32_sums=True, transformed=transformed)

@@ -7,11 +7,14 @@ lies beyond a length or a head size is not read, and 0 takes its place.
 
 F is made anew by every program from the tile of V that it reads: D exponentials a key beside the
 T of its softmax, and nothing written to memory. G and δ are made before the backward pass, G in the
-inputs' dtype, so that both of its kernels read what those of standard attention do.
+inputs' dtype, so that both of its kernels read what those of standard attention do. Gradients of
+head and row leaves come from the kernel of dQ, for each row, those of column leaves from that of
+dK, which goes through the query heads of its key head.
 """
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -19,32 +22,53 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from attention.kernels import fused_values, shift
+from attention.functions import HIDDEN, LOWEST, Functions, Leaves, least, weigh
+from attention.kernels import accelerated
+from attention.kernels.accelerated import UNBOUNDED
 
 Array = jax.Array
-# Query, key, value, shifts [B, 2, H, V] and keys [B, S], as `attend` makes them.
-_Given = tuple[Array, Array, Array, Array | None, Array | None]
 
-_HIDDEN = -1e30
-# Where a row's maximum begins: above what hides, so that the weights of a row that sees nothing
-# are exp(−∞), not exp(0).
-_LOWEST = -1e20
+
+class _Given(NamedTuple):
+    """What kernels read; None where there is none.
+
+    query [B, T, H, D], key [B, S, K, D], value [B, S, K, V], channels [B, c, K, V], keys [B, S]
+    int32, start [H], leaves: head [H], row [B, H, T], column [B, H, S]. Of the backward pass G
+    [B, T, H, V] in the inputs' dtype, and s and δ [B, H, T].
+    """
+
+    query: Any
+    key: Any
+    value: Any
+    channels: Any
+    keys: Any
+    start: Any
+    leaves: tuple[Any, ...]
+    inner: Any = None
+    log_sums: Any = None
+    delta: Any = None
 
 
 class _Form(NamedTuple):
-    """What is compiled in. queries, keys: the arrays' lengths; size, wide: channels of Q and K, and
-    of V."""
+    """What is compiled in: the fields of `accelerated.Local`, and the arrays' shapes.
 
-    laser: bool
-    is_causal: bool
+    queries, keys: their lengths; size, wide: channels of Q and K, and of V; heads: of queries;
+    members: of them for each of keys.
+    """
+
+    functions: Functions
+    low: int
+    high: int
     scale: float
-    cap: float | None
     dtype: jnp.dtype
     interpret: bool
+    may_see_none: bool
     queries: int
     keys: int
     size: int
     wide: int
+    heads: int
+    members: int
 
 
 class _Tile(NamedTuple):
@@ -56,78 +80,125 @@ class _Tile(NamedTuple):
     stages: int
 
 
-def attend(of_form: dict[str, Any], arrays: dict[str, Array]) -> Array:
-    """Returns the output [..., T, H, Dv]; see `fused._run` for what it is given."""
+def attend(local: accelerated.Local, arrays: dict[str, Any]) -> Array:
+    """Returns the output [..., T, H, Dv] of arrays as `accelerated.on_devices` hands them."""
     *batch, queries, heads, size = arrays["query"].shape
-    length, wide = arrays["value"].shape[-3], arrays["value"].shape[-1]
-    form = _Form(**of_form, queries=queries, keys=length, size=size, wide=wide)
-    entries = math.prod(batch)
-    query, key, value = (
-        arrays[name].reshape((entries, *arrays[name].shape[-3:]))
-        for name in ("query", "key", "value")
+    length, of_keys, wide = arrays["value"].shape[-3:]
+    form = _Form(
+        *local,
+        queries=queries,
+        keys=length,
+        size=size,
+        wide=wide,
+        heads=heads,
+        members=heads // of_keys,
     )
-    keys = arrays["keys"].reshape((entries, length)) if "keys" in arrays else None
-    shifts = None
-    if form.laser:
-        chosen = shift.choose(
-            value.astype(jnp.float32),
-            None if keys is None else keys[..., None, None],
-            fused_values.SPAN,
-        )
-        constant, is_max = (one.astype(jnp.float32) for one in chosen)
-        shifts = jnp.concatenate([constant, is_max], axis=1)
-    given = query, key, value, shifts, None if keys is None else keys.astype(jnp.int32)
+    value, made = accelerated.prepared(local, arrays, makes_channels=False)
+
+    def flat(array: Array, axes: int) -> Array:
+        return array.reshape((math.prod(batch), *array.shape[-axes:]))
+
+    channels = None
+    if made is not None:
+        channels = jnp.concatenate([flat(made[name], 3) for name in sorted(made)], axis=1)
+    keys = arrays.get("keys")
+    given = _Given(
+        flat(arrays["query"], 3),
+        flat(arrays["key"], 3),
+        flat(value, 3),
+        channels,
+        None if keys is None else flat(keys, 1).astype(jnp.int32),
+        arrays.get("start"),
+        tuple(
+            leaf if kind == "head" else flat(leaf, 2)
+            for kind, leaf in zip(form.functions.kinds, arrays["leaves"], strict=True)
+        ),
+    )
     return _attend(form, given).reshape((*batch, queries, heads, wide))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(form: _Form, given: _Given) -> Array:
-    return _forward(form, given, keep=False)[0]
+    return _forward(form, given, keep=False)["output"]
 
 
 def _attend_forward(form: _Form, given: _Given) -> tuple[Array, Any]:
-    output, *sums, log_sums = _forward(form, given, keep=True)
-    return output, (given, sums[0] if form.laser else output, log_sums)
+    found = _forward(form, given, keep=True)
+    return found["output"], (given, found.get("means", found["output"]), found.get("log_sums"))
 
 
-def _attend_backward(form: _Form, kept: Any, cotangent: Array) -> tuple[Any]:
-    given, sums, log_sums = kept
-    return ((*_backward(form, given, sums, log_sums, cotangent), None, None),)
+def _attend_backward(form: _Form, kept: Any, cotangent: Array) -> tuple[_Given]:
+    given, means, log_sums = kept
+    return (_backward(form, given, means, log_sums, cotangent),)
 
 
 # optimize_remat: a forward pass that is computed anew for the backward one writes R then alone.
 _attend.defvjp(_attend_forward, _attend_backward, optimize_remat=True)
 
 
-def _forward(form: _Form, given: _Given, *, keep: bool) -> list[Array]:
-    """Returns the output [B, T, H, V], with `keep` R, as that in float32 (LASER), and log-sums
-    [B, H, T]."""
-    batch, length, heads, _ = given[0].shape
+def _forward(form: _Form, given: _Given, *, keep: bool) -> dict[str, Array]:
+    """Returns the output [B, T, H, V], with `keep` R, as that in float32 (where there is a
+    transform), and s [B, H, T] (where there is a mass)."""
+    batch, length, heads, _ = given.query.shape
+    shape = (batch, length, heads, form.wide)
+    out = {"output": jax.ShapeDtypeStruct(shape, form.dtype)}
     # R in bfloat16 would be as large an error of δ as all others together (gradients 4.4e-3).
-    kinds = [form.dtype, *[jnp.float32] * (keep and form.laser)]
-    out = [jax.ShapeDtypeStruct((batch, length, heads, form.wide), kind) for kind in kinds]
-    if keep:
-        out.append(jax.ShapeDtypeStruct((batch, heads, length), jnp.float32))
-    return _call(form, "forward", functools.partial(_forward_kernel, keep), given, out)
+    if keep and form.functions.transform is not None:
+        out["means"] = jax.ShapeDtypeStruct(shape, jnp.float32)
+    if keep and form.functions.weighting.mass is not None:
+        out["log_sums"] = jax.ShapeDtypeStruct((batch, heads, length), jnp.float32)
+    return _call(form, "forward", _forward_kernel, given, out)
 
 
 def _backward(
-    form: _Form, given: _Given, sums: Array, log_sums: Array, cotangent: Array
-) -> tuple[Array, Array, Array]:
-    """Returns the gradients by query, key and value, in their dtypes."""
-    query, key, value, shifts, _ = given
-    inner = cotangent.astype(jnp.float32)
-    if shifts is not None:
-        chosen = shift.Shift(shifts[:, :1], shifts[:, 1:] > 0.5)
-        inner = inner * fused_values.logarithm_slope(sums, chosen)
-    narrow = inner.astype(query.dtype)
-    # Of G as it is multiplied, so that the terms of a row cancel.
-    products = sums.astype(jnp.float32) * narrow.astype(jnp.float32)
-    delta = jnp.swapaxes(jnp.sum(products, axis=-1), 1, 2)
-    arrays = (*given, narrow, log_sums, delta)
-    key_bar, value_bar = _call(form, "by_key", _by_key_kernel, arrays, [key, value])
-    (query_bar,) = _call(form, "by_query", _by_query_kernel, arrays, [query])
-    return query_bar, key_bar, value_bar
+    form: _Form, given: _Given, means: Array, log_sums: Array | None, cotangent: Array
+) -> _Given:
+    """Returns the gradients in the place of what is `given`, in their dtypes."""
+    parts, inner, of_zero = form.functions, cotangent.astype(jnp.float32), None
+    if parts.transform is not None:
+        # [B, 1, H, V] by name.
+        channels = {
+            name: jnp.repeat(given.channels[:, place : place + 1], form.members, axis=2)
+            for place, name in enumerate(parts.channels)
+        }
+        inner = parts.transform.pull_output(inner, means, channels)
+        if form.may_see_none and log_sums is not None:
+            # The derivative of 0 may be infinite.
+            inner = jnp.where(jnp.swapaxes(log_sums > LOWEST / 2, 1, 2)[..., None], inner, 0)
+        of_zero = parts.of_zero(lambda: channels, (1, 1, *given.query.shape[2:3], form.wide))
+    narrow = inner.astype(given.query.dtype)
+    wide = narrow.astype(jnp.float32)
+    delta: Any = None
+    start_bar = None
+    if log_sums is not None:
+        # Of G as it is multiplied, so that the terms of a row cancel.
+        delta = jnp.swapaxes(jnp.sum(means.astype(jnp.float32) * wide, axis=-1), 1, 2)
+    if given.start is not None:
+        shares = jnp.exp(given.start[:, None] - log_sums)
+        loss = delta
+        if of_zero is not None:
+            loss = loss - jnp.swapaxes(jnp.sum(of_zero * wide, axis=-1), 1, 2)
+        start_bar = -jnp.sum(shares * loss, axis=(0, 2)).astype(given.start.dtype)
+    arrays = given._replace(inner=narrow, log_sums=log_sums, delta=delta)
+    rows = jax.ShapeDtypeStruct(
+        (*given.query.shape[:1], given.query.shape[2], form.queries), jnp.float32
+    )
+    columns = jax.ShapeDtypeStruct((*rows.shape[:2], form.keys), jnp.float32)
+    kinds = list(enumerate(parts.kinds))
+    by_key: dict[Any, Any] = {"key": given.key, "value": given.value}
+    by_key |= {number: columns for number, kind in kinds if kind == "column"}
+    by_query: dict[Any, Any] = {"query": given.query}
+    by_query |= {number: rows for number, kind in kinds if kind != "column"}
+    found = _call(form, "by_key", _by_key_kernel, arrays, by_key)
+    found |= _call(form, "by_query", _by_query_kernel, arrays, by_query)
+    leaves = []
+    for number, kind in kinds:
+        bar, leaf = found[number], given.leaves[number]
+        bar = jnp.sum(bar, axis=(0, 2)) if kind == "head" else bar
+        leaves.append(bar.astype(leaf.dtype))
+    return _Given(
+        found["query"], found["key"], found["value"], None, None, start_bar, tuple(leaves)
+    )
 
 
 # By the bytes of a padded row of Q or V: rows of a program's own tile, of those that it goes
@@ -172,220 +243,287 @@ def _padded(length: int) -> int:
 
 
 def _call(
-    form: _Form, name: str, kernel: Any, arrays: tuple[Array | None, ...], out: list[Any]
-) -> list[Array]:
-    """Returns a kernel's results, of the shapes and dtypes of `out`.
-
-    arrays: those given, and for a backward pass G, log-sums and δ.
-    """
+    form: _Form,
+    name: str,
+    kernel: Callable[..., None],
+    given: _Given,
+    out: dict[Any, Any],
+) -> dict[Any, Array]:
+    """Returns a kernel's results, of the shapes and dtypes of `out`, by the same names."""
     tile = _tile(form, name)
     by_key = name == "by_key"
+    # A program of `by_key` is of a key head and its query heads, the others of one query head.
+    members = form.members if by_key and form.members > 1 else None
+    of_key = 1 if by_key else form.members
     rows, columns = (
         -(-length // count) * count
         for length, count in ((form.queries, tile.queries), (form.keys, tile.keys))
     )
 
-    # A program's own rows, or all of them, for it to go through.
     def of_queries(size: int) -> Any:
-        return _of_heads(rows, size, whole=True) if by_key else _of_heads(tile.queries, size)
+        """Of [B, T, H, size]: a program's own rows, or all of them, for it to go through."""
+        shape = (None, rows if by_key else tile.queries, members, _padded(size))
+        return pl.BlockSpec(shape, lambda i, h, b: (b, 0 if by_key else i, h, 0))
 
     def of_keys(size: int) -> Any:
-        return _of_heads(tile.keys, size) if by_key else _of_heads(columns, size, whole=True)
+        shape = (None, tile.keys if by_key else columns, None, _padded(size))
+        return pl.BlockSpec(shape, lambda i, h, b: (b, i if by_key else 0, h // of_key, 0))
 
-    per_row = _per_row(rows, whole=True) if by_key else _per_row(tile.queries)
-    shifts = pl.BlockSpec((None, 2, None, _padded(form.wide)), lambda i, h, b: (b, 0, h, 0))
-    seen = pl.BlockSpec(
-        (None, tile.keys if by_key else columns), lambda i, h, b: (b, i if by_key else 0)
+    of_kind = {
+        "head": pl.BlockSpec((form.heads,), lambda i, h, b: (0,)),
+        # Of [B, H, T] and [B, H, S].
+        "row": pl.BlockSpec(
+            (None, members, rows if by_key else tile.queries),
+            lambda i, h, b: (b, h, 0 if by_key else i),
+        ),
+        "column": pl.BlockSpec(
+            (None, members, tile.keys if by_key else columns),
+            lambda i, h, b: (b, h, i if by_key else 0),
+        ),
+    }
+    shape = (None, len(form.functions.channels), None, _padded(form.wide))
+    specs = _Given(
+        of_queries(form.size),
+        of_keys(form.size),
+        of_keys(form.wide),
+        pl.BlockSpec(shape, lambda i, h, b: (b, 0, h // of_key, 0)),
+        pl.BlockSpec(
+            (None, tile.keys if by_key else columns), lambda i, h, b: (b, i if by_key else 0)
+        ),
+        of_kind["head"],
+        tuple(of_kind[kind] for kind in form.functions.kinds),
+        of_queries(form.wide),
+        of_kind["row"],
+        of_kind["row"],
     )
-    specs = [of_queries(form.size), of_keys(form.size), of_keys(form.wide), shifts, seen]
-    specs += [of_queries(form.wide), per_row, per_row]
-    batch, _, heads, _ = out[0].shape
+    absent: Any = {field: None for field, array in given._asdict().items() if array is None}
+    of_result: dict[Any, Any] = {
+        "output": of_queries(form.wide),
+        "means": of_queries(form.wide),
+        "query": of_queries(form.size),
+        "key": of_keys(form.size),
+        "value": of_keys(form.wide),
+        "log_sums": of_kind["row"],
+        **dict.fromkeys(range(len(specs.leaves)), of_kind["column" if by_key else "row"]),
+    }
     own, length = (tile.keys, form.keys) if by_key else (tile.queries, form.queries)
-    found: list[Array] = pl.pallas_call(
-        functools.partial(kernel, form, tile),
-        grid=(-(-length // own), heads, batch),
-        in_specs=[
-            None if array is None else spec for array, spec in zip(arrays, specs, strict=False)
-        ],
-        out_specs=[
-            _of_heads(own, one.shape[-1]) if len(one.shape) == 4 else _per_row(own) for one in out
-        ],
-        out_shape=[jax.ShapeDtypeStruct(one.shape, one.dtype) for one in out],
-        name=f"fused_{name}{'_causal' * form.is_causal}",
+    found = pl.pallas_call(
+        functools.partial(kernel, form, tile, list(out)),
+        grid=(-(-length // own), form.heads // (members or 1), given.query.shape[0]),
+        in_specs=[specs._replace(**absent)],
+        out_specs=[of_result[one] for one in out],
+        out_shape=[jax.ShapeDtypeStruct(one.shape, one.dtype) for one in out.values()],
+        name=f"fused_{name}{'_causal' * (form.low == 0 and form.high == UNBOUNDED)}",
         interpret=form.interpret,
         compiler_params=triton.CompilerParams(num_warps=tile.warps, num_stages=tile.stages),
-    )(*arrays)
-    return found
-
-
-def _of_heads(count: int, size: int, whole: bool = False) -> Any:
-    """Returns the specification of `count` rows of [B, T, H, size]: a program's, or all of them."""
-    return pl.BlockSpec(
-        (None, count, None, _padded(size)), lambda i, h, b: (b, 0 if whole else i, h, 0)
-    )
-
-
-def _per_row(count: int, whole: bool = False) -> Any:
-    """Returns the same of [B, H, T]."""
-    return pl.BlockSpec((None, None, count), lambda i, h, b: (b, h, 0 if whole else i))
+    )(given)
+    return dict(zip(out, found, strict=True))
 
 
 def _forward_kernel(
-    keep: bool,
-    form: _Form,
-    tile: _Tile,
-    q: Any,
-    k: Any,
-    v: Any,
-    shifts: Any,
-    keys: Any,
-    *outputs: Any,
+    form: _Form, tile: _Tile, names: list[str], given: _Given, *outputs: Any
 ) -> None:
-    first = pl.program_id(0) * tile.queries
+    parts, weighting = form.functions, form.functions.weighting
+    first, head = pl.program_id(0) * tile.queries, pl.program_id(1)
     rows = _there(first, tile.queries, form.queries)
-    query = _read(q, 0, rows, tile.queries, form.size)
-    channels = _of_channels(form, shifts)
+    query = _read(given.query, 0, rows, tile.queries, form.size)
+    start: Any = weighting.start if given.start is None else given.start[head]
+    channels = _of_channels(form, given.channels)
 
     def of_tile(j: Any, carried: Any, ragged: bool) -> Any:
-        top, total, sums = carried
         origin = j * tile.keys
-        columns = _there_keys(form, keys, origin, origin, tile.keys, ragged)
-        key = _read(k, origin, columns, tile.keys, form.size)
-        value = _values(form, v, channels, origin, columns, tile.keys)
-        logits, _ = _logits(form, (query, key), (first, origin), columns, ragged, across=False)
-        highest = jnp.maximum(top, jnp.max(logits, axis=1))
-        weights = jnp.exp(logits - highest[:, None])
-        shrunk = jnp.exp(top - highest)
+        columns = _there_keys(form, given.keys, origin, origin, tile.keys, ragged)
+        key = _read(given.key, origin, columns, tile.keys, form.size)
+        value = _values(form, given.value, channels, origin, columns, tile.keys)
+        place = _Place(first, origin, tile, False)
+        seen = _seen(form, place, columns, ragged)
+        logits = _product(query, key, transposed=True) * form.scale
+        leaves = _leaves(form, given.leaves, place, head, None, 0, origin, rows, columns)
+        logits = parts.scored(logits, place.indices(), leaves)
+        top, total, sums = carried
+        highest: Any = None
+        if weighting.mass is not None:
+            shown = logits if seen is None else jnp.where(seen, logits, HIDDEN)
+            highest = jnp.maximum(top, jnp.max(shown, axis=1))
+        s = None if highest is None else highest[:, None]
+        weights, masses = weigh(weighting, logits, s, seen)
         summed = _product(weights.astype(value.dtype), value)
+        if masses is None:
+            return top, total, sums + summed
+        shrunk = jnp.exp(top - highest)
         return (
             highest,
-            shrunk * total + jnp.sum(weights, axis=1),
+            shrunk * total + jnp.sum(masses, axis=1),
             shrunk[:, None] * sums + summed,
         )
 
-    carried = (
-        jnp.full((tile.queries,), _LOWEST, jnp.float32),
-        jnp.zeros((tile.queries,), jnp.float32),
-        jnp.zeros((tile.queries, _padded(form.wide)), jnp.float32),
-    )
-    top, total, sums = _through_keys(form, tile, first, of_tile, carried)
+    bound = least(weighting, start)
+    top = jnp.full((tile.queries,), LOWEST if bound is None else bound, jnp.float32)
+    total = jnp.zeros((tile.queries,), jnp.float32) if start is None else jnp.exp(start - top)
+    sums = jnp.zeros((tile.queries, _padded(form.wide)), jnp.float32)
+    zero = parts.of_zero(lambda: channels(sums), sums.shape)
+    if zero is not None:
+        sums = total[:, None] * zero
+    top, total, sums = _through_keys(form, tile, first, of_tile, (top, total, sums))
+    means = sums
     nothing = total == 0
-    total = jnp.where(nothing, 1, total)
-    means = sums / total[:, None]
+    if weighting.mass is not None:
+        total = jnp.where(nothing, 1, total)
+        means = sums / total[:, None]
     output = means
-    if form.laser:
-        output = fused_values.logarithm(means, _of_tile(channels, means), form.dtype)
-    _write(outputs[0], output, rows, form.wide)
-    if keep and form.laser:
-        _write(outputs[1], means, rows, form.wide)
-    if keep:
-        log_sums = jnp.where(nothing, 0, top + jnp.log(total))
-        triton.store(outputs[-1].at[:], log_sums, mask=rows)
+    if parts.transform is not None:
+        output = parts.transform.output(means, channels(means))
+        if form.may_see_none and weighting.mass is not None:
+            output = jnp.where(nothing[:, None], 0, output)
+    found = {"output": output, "means": means, "log_sums": top}
+    for name, ref in zip(names, outputs, strict=True):
+        if name == "log_sums":
+            _write_row(ref, None, jnp.where(nothing, LOWEST, top + jnp.log(total)), rows)
+        else:
+            _write(ref, found[name], rows, form.wide)
 
 
 def _by_key_kernel(
-    form: _Form,
-    tile: _Tile,
-    q: Any,
-    k: Any,
-    v: Any,
-    shifts: Any,
-    keys: Any,
-    g: Any,
-    log_sums: Any,
-    delta: Any,
-    key_bar: Any,
-    value_bar: Any,
+    form: _Form, tile: _Tile, names: list[Any], given: _Given, *outputs: Any
 ) -> None:
-    origin = pl.program_id(0) * tile.keys
-    columns = _there_keys(form, keys, 0, origin, tile.keys, True)
-    key = _read(k, 0, columns, tile.keys, form.size)
-    channels = _of_channels(form, shifts)
-    values = _values(form, v, channels, 0, columns, tile.keys)
+    parts, kinds = form.functions, form.functions.kinds
+    origin, of_keys = pl.program_id(0) * tile.keys, pl.program_id(1)
+    columns = _there_keys(form, given.keys, 0, origin, tile.keys, True)
+    inside = _there(origin, tile.keys, form.keys)
+    key = _read(given.key, 0, columns, tile.keys, form.size)
+    channels = _of_channels(form, given.channels)
+    values = _values(form, given.value, channels, 0, columns, tile.keys)
+    out = dict(zip(names, outputs, strict=True))
+    count = -(-form.queries // tile.queries)
+    begin, free, end = _seeing(form, tile, origin, count)
 
-    def of_tile(i: Any, carried: Any, on_diagonal: bool) -> Any:
-        by_key, by_value = carried
-        first = i * tile.queries
-        rows = _there(first, tile.queries, form.queries)
-        query = _read(q, first, rows, tile.queries, form.size)
-        cotangent = _read(g, first, rows, tile.queries, form.wide)
-        logits, slope = _logits(
-            form, (query, key), (first, origin), columns, on_diagonal, across=True
-        )
-        weights = jnp.exp(logits - _read_row(log_sums, first, rows, tile.queries)[None, :])
-        by_value += _product(weights.astype(query.dtype), cotangent)
-        bar = _product(values, cotangent, transposed=True)
-        bar = weights * (bar - _read_row(delta, first, rows, tile.queries)[None, :])
-        if slope is not None:
-            bar = bar * slope
-        by_key += _product((bar * form.scale).astype(query.dtype), query)
+    def of_member(member: Any, carried: Any) -> Any:
+        def of_tile(i: Any, carried: Any, ragged: bool) -> Any:
+            by_key, by_value, *sums = carried
+            first = i * tile.queries
+            rows = _there(first, tile.queries, form.queries)
+            query = _read(given.query, first, rows, tile.queries, form.size, member)
+            inner = _read(given.inner, first, rows, tile.queries, form.wide, member)
+            place = _Place(first, origin, tile, True)
+            head = of_keys * form.members + (0 if member is None else member)
+            leaves = _leaves(form, given.leaves, place, head, member, first, 0, rows, inside)
+            weights, raw_bar, bars = _pulled(
+                form,
+                given,
+                (key, query, values, inner),
+                (place, _seen(form, place, columns, ragged), leaves),
+                (member, first, rows),
+                ("column",),
+            )
+            by_value += _product(weights.astype(query.dtype), inner)
+            by_key += _product((raw_bar * form.scale).astype(query.dtype), query)
+            summed = [one + jnp.sum(bar, axis=1) for one, bar in zip(sums, bars, strict=True)]
+            return by_key, by_value, *summed
+
+        carried += (jnp.zeros((tile.keys,), jnp.float32),) * kinds.count("column")
+        if form.low > -UNBOUNDED or form.high < UNBOUNDED:
+            edge = functools.partial(of_tile, ragged=True)
+            carried = jax.lax.fori_loop(begin, free, edge, carried)
+        inner_tiles = functools.partial(of_tile, ragged=form.high < UNBOUNDED)
+        by_key, by_value, *sums = jax.lax.fori_loop(free, end, inner_tiles, carried)
+        numbers = [number for number, kind in enumerate(kinds) if kind == "column"]
+        for number, one in zip(numbers, sums, strict=True):
+            _write_row(out[number], member, one, inside)
         return by_key, by_value
 
-    # Of a causal problem the first tile that sees these keys, and the first that sees them all.
-    count = -(-form.queries // tile.queries)
-    begin: Any = 0
-    free: Any = 0
-    if form.is_causal:
-        begin = jax.lax.div(origin, tile.queries)
-        free = jnp.minimum(jax.lax.div(origin + tile.keys + tile.queries - 2, tile.queries), count)
-    carried = (
+    carried: Any = (
         jnp.zeros((tile.keys, _padded(form.size)), jnp.float32),
         jnp.zeros((tile.keys, _padded(form.wide)), jnp.float32),
     )
-    if form.is_causal:
-        carried = jax.lax.fori_loop(
-            begin, free, functools.partial(of_tile, on_diagonal=True), carried
-        )
-    carried = jax.lax.fori_loop(free, count, functools.partial(of_tile, on_diagonal=False), carried)
-    by_key, by_value = carried
-    if form.laser:
-        value = _read(v, 0, columns, tile.keys, form.wide)
-        chosen = _of_tile(channels, value)
-        found = fused_values.exponential(value, chosen)
-        by_value = by_value * fused_values.exponential_slope(found, chosen)
-    inside = _there(origin, tile.keys, form.keys)
+    if form.members == 1:
+        by_key, by_value = of_member(None, carried)
+    else:
+        by_key, by_value = jax.lax.fori_loop(0, form.members, of_member, carried)
+    if parts.transform is not None:
+        value = _read(given.value, 0, columns, tile.keys, form.wide).astype(jnp.float32)
+        c = channels(value)
+        found = parts.transform.value(value, c)
+        by_value = parts.transform.pull_value(by_value, value, found, c)
     if columns is not None:  # 0 times what a key that nobody sees would give
         by_value = jnp.where(columns[:, None], by_value, 0)
-    _write(key_bar, by_key, inside, form.size)
-    _write(value_bar, by_value, inside, form.wide)
+    _write(out["key"], by_key, inside, form.size)
+    _write(out["value"], by_value, inside, form.wide)
 
 
 def _by_query_kernel(
-    form: _Form,
-    tile: _Tile,
-    q: Any,
-    k: Any,
-    v: Any,
-    shifts: Any,
-    keys: Any,
-    g: Any,
-    log_sums: Any,
-    delta: Any,
-    query_bar: Any,
+    form: _Form, tile: _Tile, names: list[Any], given: _Given, *outputs: Any
 ) -> None:
-    first = pl.program_id(0) * tile.queries
+    first, head = pl.program_id(0) * tile.queries, pl.program_id(1)
     rows = _there(first, tile.queries, form.queries)
-    query = _read(q, 0, rows, tile.queries, form.size)
-    cotangent = _read(g, 0, rows, tile.queries, form.wide)
-    log_sum = _read_row(log_sums, 0, rows, tile.queries)[:, None]
-    row_delta = _read_row(delta, 0, rows, tile.queries)[:, None]
-    channels = _of_channels(form, shifts)
+    query = _read(given.query, 0, rows, tile.queries, form.size)
+    inner = _read(given.inner, 0, rows, tile.queries, form.wide)
+    channels = _of_channels(form, given.channels)
+    numbers = [number for number in names if number != "query"]
 
-    def of_tile(j: Any, by_query: Any, ragged: bool) -> Any:
+    def of_tile(j: Any, carried: Any, ragged: bool) -> Any:
+        by_query, *sums = carried
         origin = j * tile.keys
-        columns = _there_keys(form, keys, origin, origin, tile.keys, ragged)
-        key = _read(k, origin, columns, tile.keys, form.size)
-        value = _values(form, v, channels, origin, columns, tile.keys)
-        logits, slope = _logits(form, (query, key), (first, origin), columns, ragged, across=False)
-        weights = jnp.exp(logits - log_sum)
-        bar = weights * (_product(cotangent, value, transposed=True) - row_delta)
-        if slope is not None:
-            bar = bar * slope
-        return by_query + _product((bar * form.scale).astype(key.dtype), key)
+        columns = _there_keys(form, given.keys, origin, origin, tile.keys, ragged)
+        key = _read(given.key, origin, columns, tile.keys, form.size)
+        value = _values(form, given.value, channels, origin, columns, tile.keys)
+        place = _Place(first, origin, tile, False)
+        leaves = _leaves(form, given.leaves, place, head, None, 0, origin, rows, columns)
+        _, raw_bar, bars = _pulled(
+            form,
+            given,
+            (query, key, inner, value),
+            (place, _seen(form, place, columns, ragged), leaves),
+            (None, 0, rows),
+            ("head", "row"),
+        )
+        by_query += _product((raw_bar * form.scale).astype(key.dtype), key)
+        return by_query, *(one + jnp.sum(bar, axis=1) for one, bar in zip(sums, bars, strict=True))
 
-    carried = jnp.zeros((tile.queries, _padded(form.size)), jnp.float32)
-    found = _through_keys(form, tile, first, of_tile, carried)
-    _write(query_bar, found, rows, form.size)
+    carried = (
+        jnp.zeros((tile.queries, _padded(form.size)), jnp.float32),
+        *[jnp.zeros((tile.queries,), jnp.float32)] * len(numbers),
+    )
+    found, *sums = _through_keys(form, tile, first, of_tile, carried)
+    out = dict(zip(names, outputs, strict=True))
+    _write(out["query"], found, rows, form.size)
+    for number, one in zip(numbers, sums, strict=True):
+        _write_row(out[number], None, one, rows)
+
+
+def _pulled(
+    form: _Form,
+    given: _Given,
+    tiles: tuple[Array, Array, Array, Array],
+    of_tile: tuple["_Place", Array | None, Any],
+    of_rows: tuple[Any, Any, Array | None],
+    wanted: tuple[str, ...],
+) -> tuple[Array, Array, list[Array]]:
+    """Returns a tile's weights, the gradient of its unscaled logits, and those of leaves.
+
+    tiles: the factors of the logits, and of the gradient of the weights. of_tile: its place, what
+    is seen, and the leaves. of_rows: where s and δ of its rows are. wanted: kinds of leaves.
+    """
+    left, right, left_bar, right_bar = tiles
+    place, seen, leaves = of_tile
+    s: Any = None
+    delta: Any = None
+    if form.functions.weighting.mass is not None:
+        member, first, rows = of_rows
+        s, delta = (
+            _read_row(one, member, first, rows, place.tile.queries)
+            for one in (given.log_sums, given.delta)
+        )
+        s, delta = (one[None, :] if place.across else one[:, None] for one in (s, delta))
+    return form.functions.pulled(
+        _product(left, right, transposed=True) * form.scale,
+        place.indices(),
+        leaves,
+        seen,
+        s,
+        _product(left_bar, right_bar, transposed=True),
+        delta,
+        wanted,
+    )
 
 
 def _through_keys(form: _Form, tile: _Tile, first: Any, of_tile: Any, carried: Any) -> Any:
@@ -393,16 +531,100 @@ def _through_keys(form: _Form, tile: _Tile, first: Any, of_tile: Any, carried: A
 
     ragged: where some of its keys are hidden from some rows, or are not there.
     """
+    begin: Any = 0
     whole: Any = form.keys // tile.keys
     count: Any = -(-form.keys // tile.keys)
-    if form.is_causal:
-        seen = jax.lax.div(first + tile.queries + tile.keys - 1, tile.keys)
-        whole = jnp.minimum(jax.lax.div(first + 1, tile.keys), whole)
-        count = jnp.minimum(seen, count)
-    carried = jax.lax.fori_loop(0, whole, functools.partial(of_tile, ragged=False), carried)
-    if form.is_causal or form.keys % tile.keys:
+    if form.low > -UNBOUNDED:
+        last = first + tile.queries - 1 - form.low
+        count = jnp.minimum(jax.lax.div(last + tile.keys, tile.keys), count)
+        before = jnp.maximum(first + 1 - form.low, 0)
+        whole = jnp.minimum(jax.lax.div(before, tile.keys), whole)
+    if form.high < UNBOUNDED:  # a window is narrow: all of it is an edge
+        begin = whole = jax.lax.div(jnp.maximum(first - form.high, 0), tile.keys)
+    carried = jax.lax.fori_loop(begin, whole, functools.partial(of_tile, ragged=False), carried)
+    if form.low > -UNBOUNDED or form.high < UNBOUNDED or form.keys % tile.keys:
         carried = jax.lax.fori_loop(whole, count, functools.partial(of_tile, ragged=True), carried)
     return carried
+
+
+def _seeing(form: _Form, tile: _Tile, origin: Any, count: int) -> tuple[Any, Any, Any]:
+    """Returns the first tile of queries that sees some of the keys from `origin` on, the first that
+    sees them all, and the end of those that see any."""
+    begin: Any = 0
+    free: Any = 0
+    end: Any = count
+    if form.low > -UNBOUNDED:
+        begin = jax.lax.div(jnp.maximum(origin + form.low, 0), tile.queries)
+        last = jnp.maximum(origin + tile.keys - 1 + form.low, 0)
+        free = jnp.minimum(jax.lax.div(last + tile.queries - 1, tile.queries), count)
+    if form.high < UNBOUNDED:
+        past = origin + tile.keys - 1 + form.high
+        end = jnp.minimum(jax.lax.div(past, tile.queries) + 1, count)
+        free = jnp.minimum(free, end)
+    return begin, free, end
+
+
+class _Place(NamedTuple):
+    """A tile of so many rows and columns, the positions of the first of each, and whether keys are
+    along its first axis."""
+
+    first: Any
+    origin: Any
+    tile: _Tile
+    across: bool
+
+    def indices(self) -> tuple[Array, Array]:
+        """Returns the positions of queries and keys, [n, 1] and [1, m], or the other way round."""
+        rows, columns = (
+            self.first + jnp.arange(self.tile.queries),
+            self.origin + jnp.arange(self.tile.keys),
+        )
+        if self.across:
+            return rows[None, :], columns[:, None]
+        return rows[:, None], columns[None, :]
+
+
+def _leaves(
+    form: _Form,
+    leaves: tuple[Any, ...],
+    place: _Place,
+    head: Any,
+    member: Any,
+    first: Any,
+    origin: Any,
+    rows: Array | None,
+    columns: Array | None,
+) -> list[Array]:
+    """Returns the leaves of a tile in shapes that broadcast to it.
+
+    head: its number; member, first, origin: where its rows and columns are in their blocks.
+    """
+    taken = []
+    for kind, ref in zip(form.functions.kinds, leaves, strict=True):
+        upright = (kind == "column") == place.across
+        if kind == "head":
+            # Of a tile of its own, so that its gradient is summed over keys alone.
+            one = jnp.full((place.tile.queries,), ref[head], jnp.float32)
+            upright = not place.across
+        elif kind == "row":
+            one = _read_row(ref, member, first, rows, place.tile.queries)
+        else:
+            one = _read_row(ref, member, origin, columns, place.tile.keys)
+        taken.append(one[:, None] if upright else one[None, :])
+    return taken
+
+
+def _seen(form: _Form, place: _Place, columns: Array | None, ragged: bool) -> Array | None:
+    """Returns which keys a tile's queries see, None where they see all."""
+    of_query, of_key = place.indices()
+    parts = []
+    if columns is not None:
+        parts.append(columns[:, None] if place.across else columns[None, :])
+    if ragged and form.low > -UNBOUNDED:
+        parts.append(of_query - of_key >= form.low)
+    if ragged and form.high < UNBOUNDED:
+        parts.append(of_query - of_key <= form.high)
+    return functools.reduce(jnp.logical_and, parts) if parts else None
 
 
 def _there(first: Any, count: int, length: int) -> Array | None:
@@ -421,23 +643,35 @@ def _there_keys(
     return seen if there is None else seen & there
 
 
-def _read(ref: Any, first: Any, rows: Array | None, count: int, size: int) -> Array:
+def _read(
+    ref: Any, first: Any, rows: Array | None, count: int, size: int, member: Any = None
+) -> Array:
     """Returns rows [count, padded size] of a block from `first` on, 0 where nothing is."""
-    return _load(ref.at[pl.ds(first, count), :], _inside(ref.shape[-1], rows, count, size))
+    at = (pl.ds(first, count), *(() if member is None else (member,)), slice(None))
+    return _load(ref.at[at], _inside(ref.shape[-1], rows, count, size))
 
 
-def _read_row(ref: Any, first: Any, rows: Array | None, count: int) -> Array:
+def _read_row(ref: Any, member: Any, first: Any, rows: Array | None, count: int) -> Array:
     """Returns [count] of a row's numbers from `first` on, 0 where none is."""
-    return _load(ref.at[pl.ds(first, count)], rows)
+    return _load(ref.at[_at(member, pl.ds(first, count))], rows)
 
 
 def _load(ref: Any, mask: Array | None) -> Array:
     return triton.load(ref) if mask is None else triton.load(ref, mask=mask, other=0)
 
 
-def _write(ref: Any, array: Array, rows: Array | None, size: int) -> None:
+def _write(ref: Any, array: Array, rows: Array | None, size: int, member: Any = None) -> None:
     count, padded = array.shape
-    triton.store(ref.at[:, :], array.astype(ref.dtype), mask=_inside(padded, rows, count, size))
+    at = (slice(None), slice(None)) if member is None else (slice(None), member, slice(None))
+    triton.store(ref.at[at], array.astype(ref.dtype), mask=_inside(padded, rows, count, size))
+
+
+def _write_row(ref: Any, member: Any, array: Array, rows: Array | None) -> None:
+    triton.store(ref.at[_at(member, pl.ds(0, array.shape[0]))], array, mask=rows)
+
+
+def _at(member: Any, place: Any) -> tuple[Any, ...]:
+    return (place,) if member is None else (member, place)
 
 
 def _inside(padded: int, rows: Array | None, count: int, size: int) -> Array | None:
@@ -449,60 +683,38 @@ def _inside(padded: int, rows: Array | None, count: int, size: int) -> Array | N
     return mask
 
 
-def _of_channels(form: _Form, shifts: Any) -> Any:
-    """Returns a head's constants, and 1 where they serve the max form, [1, padded V] each; 0 where
-    a channel is none."""
-    if not form.laser:
-        return None
-    return tuple(_read(shifts, place, None, 1, form.wide) for place in (0, 1))
+def _of_channels(form: _Form, channels: Any) -> Callable[[Array], Leaves]:
+    """Returns a function that gives the channel leaves for an array [n, padded V], 0 where a
+    channel is none."""
+    names = form.functions.channels
+    read = [_read(channels, place, None, 1, form.wide) for place in range(len(names))]
 
+    def of_array(array: Array) -> Leaves:
+        # Of a row of booleans Triton cannot change the layout where a tile has fewer than 64 rows:
+        # leaves are made per element, and adding 0 times the array keeps Triton from making what
+        # comes of them once.
+        return {name: one + 0.0 * array for name, one in zip(names, read, strict=True)}
 
-def _of_tile(channels: Any, array: Array) -> shift.Shift:
-    """Returns the shift of the channels of an array [n, padded V]."""
-    # Of a row of booleans Triton cannot change the layout where a tile has fewer than 64 rows: they
-    # are made per element, and adding 0 times the array keeps Triton from making them once.
-    constant, is_max = channels
-    return shift.Shift(constant, is_max + 0.0 * array.astype(jnp.float32) > 0.5)
+    return of_array
 
 
 def _values(
-    form: _Form, v: Any, channels: Any, first: Any, columns: Array | None, count: int
+    form: _Form,
+    v: Any,
+    channels: Callable[[Array], Leaves],
+    first: Any,
+    columns: Array | None,
+    count: int,
 ) -> Array:
     """Returns V of keys, or F, as it is multiplied; 0 for keys that are not seen."""
     value = _read(v, first, columns, count, form.wide)
-    if not form.laser:
+    if form.functions.transform is None:
         return value
-    found = fused_values.exponential(value, _of_tile(channels, value))
+    wide = value.astype(jnp.float32)
+    found = form.functions.transform.value(wide, channels(wide))
     if columns is not None:
         found = jnp.where(columns[:, None], found, 0)
     return found.astype(value.dtype)
-
-
-def _logits(
-    form: _Form,
-    tiles: tuple[Array, Array],
-    place: tuple[Any, Any],
-    columns: Array | None,
-    on_diagonal: bool,
-    across: bool,
-) -> tuple[Array, Array | None]:
-    """Returns a tile's logits, hidden ones at _HIDDEN, and the cap's slope.
-
-    tiles: of queries and keys, which are at `place`. across: keys along the first axis.
-    """
-    first, second = reversed(tiles) if across else tiles
-    logits = _product(first, second, transposed=True) * form.scale
-    logits, slope = fused_values.capped(logits, form.cap)
-    if columns is not None:
-        logits = jnp.where(columns[:, None] if across else columns[None, :], logits, _HIDDEN)
-    if form.is_causal and on_diagonal:
-        of_query = place[0] + jnp.arange(tiles[0].shape[0])
-        of_key = place[1] + jnp.arange(tiles[1].shape[0])
-        seen = (
-            of_query[None, :] >= of_key[:, None] if across else of_query[:, None] >= of_key[None, :]
-        )
-        logits = jnp.where(seen, logits, _HIDDEN)
-    return logits, slope
 
 
 def _product(left: Array, right: Array, transposed: bool = False) -> Array:

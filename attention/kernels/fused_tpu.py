@@ -1,12 +1,15 @@
 """The `fused` kernel for TPUs, compiled by Mosaic; the formulas are those of `fused`.
 
-Kept for the backward pass: log Σ exp of each row, and R in float32 (standard: o). The shift is
-chosen by a pass over V outside, or inside, where a block holds all keys (of c4_lm's step that pass
-is 3 %).
+Kept for the backward pass: s of each row, and R in float32 (without a transform: the output).
+Channel leaves that depend on the values are made by a pass over V outside, or inside, where a block
+holds all keys (of c4_lm's step that pass is 3 %).
 
-Blocks of queries by blocks of keys, 256 or 512 queries at a time; of blocks above the diagonal of a
-causal problem, and of tiles on it what lies right of it, nothing is computed. A last block reaches
-beyond the arrays: what it reads there is set to 0, and what it writes is dropped.
+Blocks of queries by blocks of keys, 256 or 512 queries at a time; of blocks that a band
+(causality, a window) hides, and of what it hides of tiles on its edge, nothing is computed or read.
+Where a window is narrow all keys of a head lie on the chip (backward: all queries), and a tile
+takes those that it may see by one slice, the slab: T = 4,096 with a window of 256 takes 0.27 of the
+causal problem. dQ is summed on the chip where it fits there. A last block reaches beyond the
+arrays: what it reads there is set to 0, and what it writes is dropped.
 
 Arrays are [B, H, T, D], but heads that 128 lanes hold several of stay as the host's projections
 leave them, [B, T, H·D]: a block has 128/D side by side, each seen by setting the others' lanes to
@@ -16,6 +19,7 @@ this kernel took 39 of 118 ms; what is left of copies takes 8 of 70.)
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -23,17 +27,16 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from attention.kernels import accelerated, fused_values, shift
-from attention.kernels.accelerated import LANES
+from attention.functions import HIDDEN, LOWEST, Functions, least, weigh
+from attention.kernels import accelerated
+from attention.kernels.accelerated import LANES, UNBOUNDED
 
 Array = jax.Array
-# Query, key, value, shifts and keys, as `_forward` says.
-_Given = tuple[Array, Array, Array, Array | None, Array | None]
 
 # Queries at a time. On a causal problem's diagonal a wider tile multiplies more that is hidden: at
-# 512 instead of 256 c4_lm's backward pass takes 1.2 times as long, by its products.
-_TILE, _CAUSAL_TILE = 512, 256
-_HIDDEN = -1e30
+# 512 instead of 256 c4_lm's backward pass takes 1.2 times as long, by its products. Slabs by the
+# compiler's cycles (T = 4,096, window 256).
+_TILE, _BANDED_TILE, _SLAB_FORWARD, _SLAB_BACKWARD = 512, 256, 256, 128
 # What the compiler gives a kernel of the chip's memory unasked, and what may be asked for where JAX
 # knows a chip to have more of it (128 MiB, or 64). Of either, a tile and the compiler take _REST.
 _SCOPED_BYTES = 16 << 20
@@ -44,101 +47,170 @@ _LARGER_BYTES = {
 _REST = 10 << 20
 
 
-class _Form(NamedTuple):
-    """What is compiled in: see `_forward` for the arguments.
+class _Given(NamedTuple):
+    """What kernels read; None where there is none.
 
-    heads: how many share a block's lanes. copies: of a batch entry's keys, that follow one another.
-    queries, keys: the arrays' lengths, in blocks of so many rows. size, wide: a head's channels in
-    Q and K, and in V.
+    N: batch entries (by key heads where heads are transposed); M query heads for each key head; G
+    groups of h = form.heads heads; C and V: channels of a group. query [N, M, T, G·C], key
+    [N, S, G·C], value [N, S, G·V], channels [N, c, G·V] float32, keys [B, 1, S], 1 where visible,
+    start [H], leaves: head [H], row [N, G, M, h, T], column [N, G, M, h, S].
     """
 
-    laser: bool
-    is_causal: bool
+    query: Any
+    key: Any
+    value: Any
+    channels: Any
+    keys: Any
+    start: Any
+    leaves: tuple[Any, ...]
+
+
+class _Form(NamedTuple):
+    """What is compiled in.
+
+    low, high: as of `accelerated.Local`. heads: how many
+    share a block's lanes; copies: key heads of a batch entry that follow one another; members:
+    query heads for each. queries, keys: the arrays' lengths, in blocks of so many rows. slab: rows
+    that a tile of `tile` rows takes of the other side, 0 where blocks are multiplied whole. size,
+    wide: a head's channels in Q and K, and in V. resident: dQ is summed on the chip. may_see_none:
+    some rows may see no key.
+    """
+
+    functions: Functions
+    low: int
+    high: int
     scale: float
-    cap: float | None
     dtype: jnp.dtype
     interpret: bool
     heads: int
     copies: int
+    members: int
     queries: int
     keys: int
     block_q: int
     block_k: int
+    tile: int
+    slab: int
     size: int
     wide: int
     scoped: int | None
+    resident: bool
+    may_see_none: bool
 
     @property
-    def compiler_params(self) -> pltpu.CompilerParams:
-        return pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel", "arbitrary", "arbitrary"),
-            vmem_limit_bytes=self.scoped,
-        )
+    def is_banded(self) -> bool:
+        return self.low > -UNBOUNDED or self.high < UNBOUNDED
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """Blocks of queries, and of keys."""
+        return -(-self.queries // self.block_q), -(-self.keys // self.block_k)
+
+    def keys_of(self, i: Any) -> tuple[Any, Any]:
+        """Returns the first and the last block of keys that block i of queries may see."""
+        last = self.blocks[1] - 1
+        if not self.is_banded:
+            return 0, last
+        first = _most(0, i * self.block_q - self.high) // self.block_k
+        end = (i * self.block_q + self.block_q - 1 - self.low) // self.block_k
+        return _least(last, first), _least(last, end)
+
+    def queries_of(self, j: Any) -> tuple[Any, Any]:
+        """Returns the first and the last block of queries that may see block j of keys."""
+        last = self.blocks[0] - 1
+        if not self.is_banded or not self.resident:  # every part of dQ is written
+            return 0, last
+        first = _most(0, j * self.block_k + self.low) // self.block_q
+        end = (j * self.block_k + self.block_k - 1 + self.high) // self.block_q
+        return _least(last, first), _least(last, end)
+
+    def compiler_params(self, grid: tuple[int, ...]) -> pltpu.CompilerParams:
+        semantics: Any = ("parallel", "parallel", *["arbitrary"] * (len(grid) - 2))
+        return pltpu.CompilerParams(dimension_semantics=semantics, vmem_limit_bytes=self.scoped)
 
 
-def attend(of_form: dict[str, Any], device_kind: str, arrays: dict[str, Array]) -> Array:
-    """Returns the output [..., T, H, Dv]; see `fused._run` for what it is given."""
+def _least(*numbers: Any) -> Any:
+    return min(numbers) if all(isinstance(one, int) for one in numbers) else jnp.minimum(*numbers)
+
+
+def _most(*numbers: Any) -> Any:
+    return max(numbers) if all(isinstance(one, int) for one in numbers) else jnp.maximum(*numbers)
+
+
+def attend(local: accelerated.Local, device_kind: str, arrays: dict[str, Any]) -> Array:
+    """Returns the output [..., T, H, Dv] of arrays as `accelerated.on_devices` hands them."""
     *batch, queries, heads, size = arrays["query"].shape
-    length, wide = arrays["value"].shape[-3], arrays["value"].shape[-1]
-    entries = math.prod(batch)
-    together = _heads_together(heads, size, wide)
+    length, of_keys, wide = arrays["value"].shape[-3:]
+    entries, members = math.prod(batch), heads // of_keys
+    together = _heads_together(heads, size, wide) if members == 1 else 0
     side_by_side = max(1, together)
-    row = _row_bytes(side_by_side * size, side_by_side * wide, arrays["value"].dtype)
-    most, scoped = _most_rows(max(queries, length), row, device_kind)
-    # Where causal, blocks of both begin together, and the diagonal runs through their corners.
-    longest = max(queries, length) if of_form["is_causal"] else 0
-    block_q, block_k = (_block(longest or n, most) for n in (queries, length))
-    form = _Form(
-        **of_form,
-        heads=side_by_side,
-        copies=1 if together else heads,
-        queries=queries,
-        keys=length,
-        block_q=block_q,
-        block_k=block_k,
-        size=size,
-        wide=wide,
-        scoped=scoped,
+    copies = 1 if together else of_keys
+    form = _planned(
+        _Form(
+            functions=local.functions,
+            low=local.low,
+            high=local.high,
+            scale=local.scale,
+            dtype=local.dtype,
+            interpret=local.interpret,
+            heads=side_by_side,
+            copies=copies,
+            members=members,
+            queries=queries,
+            keys=length,
+            block_q=0,
+            block_k=0,
+            tile=0,
+            slab=0,
+            size=size,
+            wide=wide,
+            scoped=None,
+            resident=True,
+            may_see_none=local.may_see_none,
+        ),
+        arrays["value"].dtype,
+        device_kind,
     )
-    seen = arrays["keys"].reshape((entries, length, 1, 1)) if "keys" in arrays else None
-    value = arrays["value"].reshape((entries, length, heads, wide))
-    shifts = None
-    # Where a block holds all keys, and no mask, the kernel sees what the shift is chosen from.
-    if form.laser and not (seen is None and length <= block_k):
-        chosen = shift.choose(
-            jnp.moveaxis(value, 1, 2)[..., None, :].astype(jnp.float32),
-            None if seen is None else jnp.moveaxis(seen, 1, 2)[..., None],
-            fused_values.SPAN,
-        )
-        constant = chosen.constant[..., 0, :]  # [B, H, 1, Dv]
-        shifts = jnp.concatenate([constant, chosen.is_max[..., 0, :].astype(jnp.float32)], axis=-2)
-        if seen is not None:  # 0 times ∞ would be NaN
-            value = jnp.where(seen, value, jnp.moveaxis(constant, 1, 2).astype(value.dtype))
-    keys = None
-    if seen is not None:
-        keys = seen[..., 0].astype(jnp.float32).swapaxes(1, 2)
-        keys = jnp.pad(keys, ((0, 0), (0, 0), (0, -length % block_k)))
 
     def flat(array: Array) -> Array:
+        """[N, rows, channels] of [..., rows, heads, channels]."""
         array = array.reshape((entries, *array.shape[-3:]))
         if not together:
             array = jnp.swapaxes(array, 1, 2).reshape((-1, array.shape[1], 1, array.shape[-1]))
         return array.reshape((*array.shape[:2], -1))
 
-    if shifts is not None:  # [B, 2, H·Dv]
-        shifts = flat(jnp.swapaxes(shifts, 1, 2))
-    given = flat(arrays["query"]), flat(arrays["key"]), flat(value), shifts, keys
-    output = _attend(form, given)
+    def by_group(leaf: Array) -> Array:
+        """[N, G, M, h, rows] of [..., H, rows]."""
+        return leaf.reshape((entries * copies, -1, members, side_by_side, leaf.shape[-1]))
+
+    forms = _Forms(*(_of_slab(form, device_kind, backward) for backward in (False, True)))
+    # Where a block holds all keys, and no mask, the kernel sees what they are made of.
+    alone = "keys" not in arrays and forms.forward.blocks[1] == 1
+    value, made = accelerated.prepared(local, arrays, alone)
+    channels = None
+    if made is not None:  # [N, c, G·V]
+        channels = jnp.concatenate([flat(made[name]) for name in sorted(made)], axis=1)
+    keys = arrays.get("keys")
+    if keys is not None:
+        keys = keys.reshape((entries, 1, length)).astype(jnp.float32)
+    query = flat(arrays["query"])
+    given = _Given(
+        query.reshape((-1, members, *query.shape[1:])),
+        flat(arrays["key"]),
+        flat(value),
+        channels,
+        keys,
+        arrays.get("start"),
+        tuple(
+            leaf if kind == "head" else by_group(leaf)
+            for kind, leaf in zip(form.functions.kinds, arrays["leaves"], strict=True)
+        ),
+    )
+    output = _attend(forms, given)
     if not together:
-        output = jnp.swapaxes(output.reshape((entries, heads, queries, wide)), 1, 2)
+        output = output.reshape((entries, heads, queries, wide))
+        output = jnp.swapaxes(output, 1, 2)
     return output.reshape((*batch, queries, heads, wide))
-
-
-def _block(length: int, most: int) -> int:
-    """Returns the rows of a block: equal multiples of 128, or one of 16s where that is short."""
-    if length < min(most, _TILE):
-        return -(-length // 16) * 16
-    return accelerated.divided(length, most)[0]
 
 
 def _heads_together(heads: int, size: int, wide: int) -> int:
@@ -154,251 +226,740 @@ def _heads_together(heads: int, size: int, wide: int) -> int:
     return whole[0] if shared else 0
 
 
-def _row_bytes(size: int, wide: int, dtype: jnp.dtype) -> int:
-    """Returns what a row of all blocks takes on the chip, arrays twice each, in the backward pass.
-
-    Q, K, V, dO in their dtype, R and the sums of dK and dV in float32, dQ. size, wide: of a row of
-    Q and of V.
-    """
-    wide, narrow = (-(-one // LANES) * LANES for one in (wide, size))
-    item = dtype.itemsize
-    return (
-        2 * item * 2 * (narrow + wide)
-        + 2 * 4 * wide
-        + (4 + 2 * item) * (narrow + wide)
-        + 8 * narrow
+def _planned(form: _Form, dtype: jnp.dtype, device_kind: str) -> _Form:
+    """Returns the form with its blocks, and whether dQ stays on the chip."""
+    size, wide = form.heads * form.size, form.heads * form.wide
+    row, of_query = _row_bytes(size, wide, dtype)
+    longest = max(form.queries, form.keys)
+    most, scoped, resident = _most_rows(
+        longest, row, form.members * form.queries * of_query, of_query, device_kind
+    )
+    # Where there is a band blocks of both begin together, and its edges run through their corners.
+    both = longest if form.is_banded else 0
+    block_q, block_k = (_block(both or n, most) for n in (form.queries, form.keys))
+    sizes = (_BANDED_TILE if form.is_banded else _TILE, 384, 256, 128)
+    tile = next((rows for rows in sizes if block_q % rows == 0), block_q)
+    return form._replace(
+        block_q=block_q, block_k=block_k, tile=tile, scoped=scoped, resident=resident
     )
 
 
-def _most_rows(length: int, row: int, device_kind: str) -> tuple[int, int | None]:
-    """Returns the most rows of a block, 1024, 512 or 256, and the bytes to ask for, if any.
+def _block(length: int, most: int) -> int:
+    """Returns the rows of a block: equal multiples of 128, or one of 16s where that is short."""
+    if length < min(most, _TILE):
+        return -(-length // 16) * 16
+    return accelerated.divided(length, most)[0]
 
-    More is asked for where fewer blocks then hold `length`: several blocks of keys write parts of
-    dQ in float32, and their sums are carried on (c4_lm_2b's heads of 512, a layer, forward and
-    backward: 5.3 ms of 4 × 4 blocks, 1.7 of one).
+
+def _row_bytes(size: int, wide: int, dtype: jnp.dtype) -> tuple[int, int]:
+    """Returns what a row of all blocks takes on the chip, arrays twice each, in the backward pass,
+    without dQ and its sums, and what those take.
+
+    Q, K, V, dO in their dtype, R and the sums of dK and dV in float32. size, wide: of a row of Q
+    and of V.
     """
+    wide, narrow = (-(-one // LANES) * LANES for one in (wide, size))
+    item = dtype.itemsize
+    row = 2 * item * 2 * (narrow + wide) + 2 * 4 * wide + (4 + 2 * item) * (narrow + wide)
+    return row, 8 * narrow
 
-    def within(scoped: int) -> int:
-        return next((rows for rows in (1024, 512) if rows * row <= scoped - _REST), 256)
 
-    given, larger = within(_SCOPED_BYTES), _LARGER_BYTES.get(device_kind, _SCOPED_BYTES)
-    most = given if length <= given else within(larger)
-    return most, larger if most > given else None
+def _most_rows(
+    length: int, row: int, whole: int, part: int, device_kind: str
+) -> tuple[int, int | None, bool]:
+    """Returns the most rows of a block, 2048 to 256, the bytes to ask for, if any, and whether dQ
+    stays on the chip.
+
+    row: bytes of a row of the other arrays; of dQ: `whole` in all, or `part` a row of a block.
+    More is asked for where fewer blocks then hold `length`: blocks are read again, and their sums
+    are carried on (c4_lm_2b's heads of 512, a layer, forward and backward: 5.3 ms of 4 × 4 blocks,
+    1.7 of one; T = 4,096, causal, forward: 60,900 cycles by blocks of 1,024, 49,200 by 2,048).
+    Where dQ does not fit, blocks of keys write parts of it in float32, to be summed.
+    """
+    larger = _LARGER_BYTES.get(device_kind, _SCOPED_BYTES)
+
+    def within(scoped: int, resident: bool) -> int:
+        """0 where not even 256 rows fit."""
+        fixed, of_row = (whole, row) if resident else (0, row + part)
+        sizes = (2048, 1024, 512, 256) if scoped > _SCOPED_BYTES else (1024, 512, 256)
+        return next((n for n in sizes if n * of_row + fixed <= scoped - _REST), 0)
+
+    for resident in (True, False):
+        given, most = within(_SCOPED_BYTES, resident), within(larger, resident)
+        if given >= length:
+            return given, None, resident
+        if most:
+            return most, larger if most > given else None, resident
+    return 256, None, False
+
+
+def _of_slab(form: _Form, device_kind: str, backward: bool) -> _Form:
+    """Returns the form of a pass, with a slab where a window is narrow and the chip holds all rows
+    of the other side."""
+    # One block's tiles are known when it is compiled, and take less.
+    if form.high == UNBOUNDED or form.low == -UNBOUNDED or form.blocks == (1, 1):
+        return form
+    tile = _SLAB_BACKWARD if backward else _SLAB_FORWARD
+    rows, others = (form.block_k, form.queries) if backward else (form.block_q, form.keys)
+    others = _in_lanes(others)
+    slab = _in_lanes(_in_lanes(tile - form.low) + form.high)
+    if rows % tile or slab >= others:
+        return form
+    size, wide = (_in_lanes(form.heads * one) for one in (form.size, form.wide))
+    item = form.dtype.itemsize
+    held = others * (2 * item * (size + wide) + (8 * (wide + size) if backward else item * wide))
+    held += rows * 2 * item * 3 * (size + wide)
+    larger = _LARGER_BYTES.get(device_kind, _SCOPED_BYTES)
+    if held > larger - _REST:
+        return form
+    scoped = larger if held > _SCOPED_BYTES - _REST else form.scoped
+    form = form._replace(tile=tile, slab=slab, scoped=scoped)
+    return form._replace(block_q=others) if backward else form._replace(block_k=others)
+
+
+def _in_lanes(length: int) -> int:
+    return -(-length // LANES) * LANES
+
+
+class _Forms(NamedTuple):
+    """What is compiled in of the two passes."""
+
+    forward: _Form
+    backward: _Form
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(form: _Form, given: _Given) -> Array:
-    return _forward(form, given, keep=False)[0]
+def _attend(forms: _Forms, given: _Given) -> Array:
+    return _forward(forms.forward, given, keep=False).output
 
 
-def _attend_forward(form: _Form, given: _Given) -> tuple[Array, Any]:
-    output, sums, log_sums, shifts = _forward(form, given, keep=True)
-    query, key, value, _, keys = given
-    return output, ((query, key, value, shifts, keys), sums if form.laser else output, log_sums)
+def _attend_forward(forms: _Forms, given: _Given) -> tuple[Array, Any]:
+    found = _forward(forms.forward, given, keep=True)
+    means = found.output if found.means is None else found.means
+    return found.output, (given._replace(channels=found.channels), means, found.log_sums)
 
 
-def _attend_backward(form: _Form, kept: Any, cotangent: Array) -> tuple[Any]:
-    given, sums, log_sums = kept
-    return ((*_backward(form, given, sums, log_sums, cotangent), None, None),)
+def _attend_backward(forms: _Forms, kept: Any, cotangent: Array) -> tuple[_Given]:
+    given, means, log_sums = kept
+    return (_backward(forms.backward, given, means, log_sums, cotangent),)
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
-def _forward(
-    form: _Form, given: _Given, *, keep: bool
-) -> tuple[Array, Array | None, Array | None, Array | None]:
-    """Returns the output [N, T, G·V], where `keep` R, as that (LASER), and log-sums [N, G, h, T],
-    and the shifts.
+class _Found(NamedTuple):
+    """What the forward pass writes: the output [N, M, T, G·V], R as that in float32, s as
+    [N, G, M, h, T], the channel leaves; None where that is not asked for."""
 
-    N: batch entries (by heads where those are transposed); G groups of h = form.heads heads; C and
-    V: channels of a group. given: query [N, T, G·C], key [N, S, G·C], value [N, S, G·V], shifts
-    [N, 2, G·V] (the constant, and 1 where it serves the max form; LASER without them chooses them
-    itself), keys [B, 1, S], 1 where visible, to the end of the last block.
-    """
-    *_, value, shifts, _ = given
-    chooses = form.laser and shifts is None
+    output: Any
+    means: Any = None
+    log_sums: Any = None
+    channels: Any = None
+
+
+def _specs(form: _Form, given: _Given, place: Callable[..., tuple[Any, ...]]) -> _Given:
+    """Returns block specifications; place: (n, g, m, i, j) from the grid's indices."""
+
+    def at(block: tuple[int | None, ...], index: Callable[..., tuple[Any, ...]]) -> Any:
+        return pl.BlockSpec(block, lambda *grid: index(*place(*grid)))
+
+    wide, size = form.heads * form.wide, form.heads * form.size
+    of_leaf = {
+        "head": pl.BlockSpec(memory_space=pltpu.SMEM),
+        "row": at(
+            (None, None, None, form.heads, form.block_q), lambda n, g, m, i, j: (n, g, m, 0, i)
+        ),
+        "column": at(
+            (None, None, None, form.heads, form.block_k), lambda n, g, m, i, j: (n, g, m, 0, j)
+        ),
+    }
+    specs = _Given(
+        query=at((None, None, form.block_q, size), lambda n, g, m, i, j: (n, m, i, g)),
+        key=at((None, form.block_k, size), lambda n, g, m, i, j: (n, j, g)),
+        value=at((None, form.block_k, wide), lambda n, g, m, i, j: (n, j, g)),
+        channels=at((None, len(form.functions.channels), wide), lambda n, g, m, i, j: (n, 0, g)),
+        keys=at((None, 1, form.block_k), lambda n, g, m, i, j: (n // form.copies, 0, j)),
+        start=of_leaf["head"],
+        leaves=tuple(of_leaf[kind] for kind in form.functions.kinds),
+    )
+    absent: Any = {name: None for name, array in given._asdict().items() if array is None}
+    return specs._replace(**absent)
+
+
+def _padded(form: _Form, given: _Given) -> _Given:
+    """Returns what is given with rows, columns and keys to the end of the last block, 0 there."""
+    to = {"row": form.blocks[0] * form.block_q, "column": form.blocks[1] * form.block_k}
+
+    def filled(array: Array, kind: str) -> Array:
+        if kind == "head":
+            return array
+        return jnp.pad(array, ((0, 0),) * (array.ndim - 1) + ((0, to[kind] - array.shape[-1]),))
+
+    kinds = zip(given.leaves, form.functions.kinds, strict=True)
+    keys = None if given.keys is None else filled(given.keys, "column")
+    return given._replace(keys=keys, leaves=tuple(filled(leaf, kind) for leaf, kind in kinds))
+
+
+def _forward(form: _Form, given: _Given, *, keep: bool) -> _Found:
+    parts = form.functions
+    makes_channels = parts.channels != () and given.channels is None
+    entries, members, _, channels = given.query.shape
+    groups = channels // (form.heads * form.size)
+    blocks_q = form.blocks[0]
+    steps = max(last - first + 1 for first, last in map(form.keys_of, range(blocks_q)))
+    grid = (entries, groups, members, blocks_q, steps)
+
+    def place(n: Any, g: Any, m: Any, i: Any, step: Any) -> tuple[Any, ...]:
+        first, last = form.keys_of(i)
+        return n, g, m, i, _least(first + step, last) if form.is_banded else step
+
+    specs = _specs(form, given, place)
     wide = form.heads * form.wide
-    entries, channels = value.shape[0], value.shape[-1]
-    groups = channels // wide
-    grid = (entries, groups, -(-form.queries // form.block_q), -(-form.keys // form.block_k))
-    specs, arrays = _inputs(form, given, lambda i, j: (i, j))
-    out = [jax.ShapeDtypeStruct((entries, form.queries, channels), form.dtype)]
-    out_specs = [pl.BlockSpec((None, form.block_q, wide), lambda n, g, i, j: (n, i, g))]
-    if keep and form.laser:
-        out.append(jax.ShapeDtypeStruct((entries, form.queries, channels), jnp.float32))
-        out_specs.append(out_specs[0])
-    if keep:
-        shape = (entries, groups, form.heads, grid[2] * form.block_q)
-        out.append(jax.ShapeDtypeStruct(shape, jnp.float32))
-        block = (None, None, form.heads, form.block_q)
-        out_specs.append(pl.BlockSpec(block, lambda n, g, i, j: (n, g, 0, i)))
-    if chooses:
-        out.append(jax.ShapeDtypeStruct((entries, 2, channels), jnp.float32))
-        out_specs.append(pl.BlockSpec((None, 2, wide), lambda n, g, i, j: (n, 0, g)))
+    shape = (entries, members, form.queries, groups * wide)
+    of_output = pl.BlockSpec(
+        (None, None, form.block_q, wide), lambda n, g, m, i, step: (n, m, i, g)
+    )
+    of_rows = pl.BlockSpec(
+        (None, None, None, form.heads, form.block_q), lambda n, g, m, i, step: (n, g, m, 0, i)
+    )
+    of_channels = pl.BlockSpec(
+        (None, len(parts.channels), wide), lambda n, g, m, i, step: (n, 0, g)
+    )
+    padded = blocks_q * form.block_q
+    rows = jax.ShapeDtypeStruct((entries, groups, members, form.heads, padded), jnp.float32)
+    chosen = (entries, len(parts.channels), groups * wide)
+    outputs = {
+        "output": (jax.ShapeDtypeStruct(shape, form.dtype), of_output),
+        "means": (jax.ShapeDtypeStruct(shape, jnp.float32), of_output),
+        "log_sums": (rows, of_rows),
+        "channels": (jax.ShapeDtypeStruct(chosen, jnp.float32), of_channels),
+    }
+    wanted = {
+        "output": True,
+        "means": keep and parts.transform is not None,
+        "log_sums": keep and parts.weighting.mass is not None,
+        "channels": makes_channels,
+    }
+    names = [name for name in outputs if wanted[name]]
+    on_chip = {
+        "top": pltpu.VMEM((form.heads, form.block_q, LANES), jnp.float32),
+        "total": pltpu.VMEM((form.heads, form.block_q, LANES), jnp.float32),
+        "sums": pltpu.VMEM((form.block_q, wide), jnp.float32),
+        "values": pltpu.VMEM((form.block_k, wide), given.value.dtype),
+    }
     found = pl.pallas_call(
-        functools.partial(_forward_kernel, form, grid[2:], keep, *_there(given)),
+        functools.partial(_forward_kernel, form, steps, names),
         grid=grid,
-        in_specs=specs,
-        out_specs=out_specs,
-        out_shape=out,
-        scratch_shapes=[
-            pltpu.VMEM((form.heads, form.block_q, LANES), jnp.float32),
-            pltpu.VMEM((form.heads, form.block_q, LANES), jnp.float32),
-            pltpu.VMEM((form.block_q, wide), jnp.float32),
-            pltpu.VMEM((form.block_k, wide), value.dtype),
-        ],
+        in_specs=[specs],
+        out_specs=[outputs[name][1] for name in names],
+        out_shape=[outputs[name][0] for name in names],
+        scratch_shapes=list(on_chip.values()),
         name="fused_forward",
         interpret=form.interpret,
-        compiler_params=form.compiler_params,
-    )(*arrays)
-    output, *rest = found
-    shifts = rest.pop() if chooses else shifts
-    log_sums = rest.pop() if keep else None
-    return output, rest.pop() if rest else None, log_sums, shifts
-
-
-def _inputs(form: _Form, given: _Given, order: Any) -> tuple[list[Any], list[Array]]:
-    """Returns block specifications and arrays; `order` gives (i, j) from the grid's last places."""
-    query, key, value, shifts, keys = given
-
-    def rows(n: Any, g: Any, *place: Any) -> Any:
-        return n, order(*place)[0], g
-
-    def columns(n: Any, g: Any, *place: Any) -> Any:
-        return n, order(*place)[1], g
-
-    specs = [
-        pl.BlockSpec((None, form.block_q, form.heads * form.size), rows),
-        pl.BlockSpec((None, form.block_k, form.heads * form.size), columns),
-        pl.BlockSpec((None, form.block_k, form.heads * form.wide), columns),
-    ]
-    arrays = [query, key, value]
-    if shifts is not None:
-        whole = (None, 2, form.heads * form.wide)
-        specs.append(pl.BlockSpec(whole, lambda n, g, *place: (n, 0, g)))
-        arrays.append(shifts)
-    if keys is not None:
-        shape, copies = (None, 1, form.block_k), form.copies
-        specs.append(pl.BlockSpec(shape, lambda n, g, *place: (n // copies, 0, order(*place)[1])))
-        arrays.append(keys)
-    return specs, arrays
-
-
-def _there(given: _Given) -> tuple[bool, bool]:
-    """Returns whether there are shifts, and keys."""
-    return given[3] is not None, given[4] is not None
-
-
-def _split(
-    has_shifts: bool, has_keys: bool, references: tuple[Any, ...]
-) -> tuple[Any, Any, list[Any]]:
-    """Returns the references of shift and keys, None where there are none, and the rest."""
-    rest = list(references)
-    shifts = rest.pop(0) if has_shifts else None
-    keys = rest.pop(0) if has_keys else None
-    return shifts, keys, rest
+        compiler_params=form.compiler_params(grid),
+    )(_padded(form, given))
+    by_name = dict(zip(names, found, strict=True))
+    if "log_sums" in by_name:
+        by_name["log_sums"] = by_name["log_sums"][..., : form.queries]
+    return _Found(**{"channels": given.channels, **by_name})
 
 
 def _forward_kernel(
-    form: _Form,
-    grid: tuple[int, int],
-    keep: bool,
-    has_shifts: bool,
-    has_keys: bool,
-    q: Any,
-    k: Any,
-    v: Any,
-    *references: Any,
+    form: _Form, steps: int, names: list[str], given: _Given, *references: Any
 ) -> None:
-    shifts, keys, rest = _split(has_shifts, has_keys, references)
-    *outputs, top, total, sums, exponential = rest
-    chooses = form.laser and not has_shifts
-    if chooses:
-        shifts = outputs.pop()
-    i, j = pl.program_id(2), pl.program_id(3)
-
-    if form.laser:  # of one block of keys, once for all blocks of queries
-
-        @pl.when((i == 0) | (grid[1] > 1))
-        def prepare() -> None:
-            if chooses:
-                chosen = _choose(v[...].astype(jnp.float32), form.keys)
-                shifts[:1, :] = chosen.constant
-                shifts[1:, :] = chosen.is_max.astype(jnp.float32)
-            found = fused_values.exponential(v[...], _shift(shifts), fused_values.expm1).astype(
-                v.dtype
-            )
-            exponential[...] = _there_alone(found, j * form.block_k, form.keys, form.block_k)
-
+    *outputs, top, total, sums, values = references
+    out: dict[str, Any] = dict(zip(names, outputs, strict=True))
+    parts, weighting = form.functions, form.functions.weighting
+    n, g, m, i, step = (pl.program_id(axis) for axis in range(5))
+    first, last = form.keys_of(i)
     # All keys in one block: each row's maximum is known at once, nothing is carried on.
-    alone = grid[1] == 1
+    alone = steps == 1
+    j = first + step if form.blocks[1] > 1 else 0
+    channels = _channels(form, out.get("channels", given.channels))
 
-    @pl.when(j == 0)
-    def _() -> None:
-        if not alone:
-            top[...] = jnp.full_like(top, _HIDDEN)
-            total[...] = jnp.zeros_like(total)
-        if not alone or form.heads > 1:
-            sums[...] = jnp.zeros_like(sums)
+    transform = parts.transform
+    if transform is not None:  # of one block of keys, once for all blocks of queries
 
-    def tile(a: Any, b: Any, on_diagonal: bool) -> None:
+        @pl.when((m == 0) & (i == 0) | (form.blocks[1] > 1))
+        def prepare() -> None:
+            there = _there_alone(given.value[...], j * form.block_k, form.keys, form.block_k)
+            wide = there.astype(jnp.float32)
+            if "channels" in out:
+                rows = jax.lax.broadcasted_iota(jnp.int32, (form.block_k, 1), 0)
+                inside = rows < form.keys if form.keys % form.block_k else None
+                made = parts.chosen(wide, inside, 0, given.start is not None)
+                for place, name in enumerate(parts.channels):
+                    out["channels"][place : place + 1, :] = made[name]
+            raised = transform.value(wide, channels()).astype(values.dtype)
+            values[...] = _there_alone(raised, j * form.block_k, form.keys, form.block_k)
+
+    heads = [_head(form, n, g, m, head) for head in range(form.heads)]
+    starts: list[Any] = [weighting.start] * form.heads
+    if given.start is not None:
+        starts = [given.start[head] for head in heads]
+    bounds = [least(weighting, start) for start in starts]
+    # What a row's sums begin with, where a key of value 0 is there from the start.
+    zero = parts.of_zero(channels, (1, sums.shape[1]))
+
+    if not alone or form.heads > 1 or form.may_see_none:
+
+        @pl.when(step == 0)
+        def _() -> None:
+            begun = jnp.zeros_like(sums)
+            for head, start in enumerate(starts):
+                before = LOWEST if bounds[head] is None else bounds[head]
+                mass = jnp.float32(0) if start is None else jnp.exp(start - before)
+                top[head] = jnp.full(top.shape[1:], before, jnp.float32)
+                total[head] = jnp.full(total.shape[1:], mass, jnp.float32)
+                if zero is not None and not alone:
+                    added = jnp.broadcast_to(mass * zero, begun.shape)
+                    begun = _lanes_of(form, head, added, form.wide, begun)
+            sums[...] = begun
+
+    def tile(a: Any, b: Any, banded: bool) -> None:
         origin = j * form.block_k + b.start
-        values = exponential[b, :]
-        if not form.laser:
-            values = _there_alone(v[b, :], origin, form.keys, form.block_k)
+        taken = values[b, :]
+        if parts.transform is None:
+            taken = _there_alone(given.value[b, :], origin, form.keys, form.block_k)
+        keys = given.key[b, :]
+        queries = given.query[a, :]
+        place = _Place(a, b, i * form.block_q + a.start, origin, False)
+        seen = _seen(form, given.keys, place, banded)
         for head in range(form.heads):
-            own = _lanes_of(form, head, q[a, :], form.size)
-            logits, seen, _ = _logits(
-                form, (own, k[b, :]), keys, (a, b), origin, on_diagonal, across=False
-            )
-            before = top[head, a, :1]
-            highest = jnp.max(logits, axis=1, keepdims=True)
+            own = _lanes_of(form, head, queries, form.size)
+            logits = _product(own, keys, transposed=True) * form.scale
+            leaves = _leaves(form, given.leaves, place, head, heads[head])
+            logits = parts.scored(logits, place.indices(), leaves)
+            highest: Any = None
+            before: Any = LOWEST if form.may_see_none and alone else None
+            if weighting.mass is not None:
+                shown = logits if seen is None else jnp.where(seen, logits, HIDDEN)
+                highest = jnp.max(shown, axis=1, keepdims=True)
+                if not alone:
+                    before = top[head, a, :1]
+                elif bounds[head] is not None:
+                    before = bounds[head]
+                if before is not None:
+                    highest = jnp.maximum(before, highest)
+            weights, masses = weigh(weighting, logits, highest, seen)
+            found = _product(weights.astype(taken.dtype), taken)
+            if weighting.mass is None:
+                found = found if alone else sums[a, :] + found
+                sums[a, :] = _lanes_of(form, head, found, form.wide, sums[a, :])
+                continue
+            assert masses is not None
+            whole = jnp.sum(masses, axis=1, keepdims=True)
             if not alone:
-                highest = jnp.maximum(before, highest)
-            weights = _only(seen, jnp.exp(logits - highest))
-            whole = jnp.sum(weights, axis=1, keepdims=True)
-            summed = _product(weights.astype(v.dtype), values)
-            if alone:
-                whole = jnp.where(whole == 0, 1, whole)  # a row that sees nothing
-                summed, highest = summed / whole, highest + jnp.log(whole)
-            else:
                 shrunk = jnp.exp(before - highest)
-                whole, summed = shrunk * total[head, a, :1] + whole, shrunk * sums[a, :] + summed
+                whole = shrunk * total[head, a, :1] + whole
+                found = shrunk * sums[a, :] + found
                 total[head, a, :] = jnp.broadcast_to(whole, (whole.shape[0], LANES))
-            if keep or not alone:
+            else:
+                if starts[head] is not None:
+                    mass = jnp.exp(starts[head] - highest)
+                    whole = whole + mass
+                    found = found if zero is None else found + mass * zero
+                elif form.may_see_none:
+                    whole = jnp.where(whole == 0, 1, whole)
+                found, highest = found / whole, highest + jnp.log(whole)
+            if "log_sums" in out or not alone or form.may_see_none:
                 top[head, a, :] = jnp.broadcast_to(highest, (highest.shape[0], LANES))
-            sums[a, :] = _lanes_of(form, head, summed, form.wide, sums[a, :])
+            sums[a, :] = _lanes_of(form, head, found, form.wide, sums[a, :])
 
-    _tiles(form, grid, (i, j), tile)
+    _tiles(form, (i, j), j <= last, tile, backward=False)
 
-    @pl.when(j == grid[1] - 1)
+    @pl.when(step == steps - 1)
     def _() -> None:
         means = sums[...]
-        for head in range(form.heads):
+        nothing = jnp.zeros(means.shape, bool)
+        for head in range(form.heads if weighting.mass is not None else 0):
             log_sum = top[head, :, :1]
             if not alone:
                 whole = total[head, :, :1]
                 whole = jnp.where(whole == 0, 1, whole)
                 log_sum = log_sum + jnp.log(whole)
                 means = _lanes_of(form, head, sums[...] / whole, form.wide, means)
-            if keep:
-                outputs[-1][head : head + 1, :] = _as_row(log_sum)
+            if "log_sums" in out:
+                out["log_sums"][head : head + 1, :] = _as_row(log_sum)
+            if form.may_see_none:
+                none = jnp.broadcast_to(log_sum < LOWEST / 2, means.shape)
+                nothing = _lanes_of(form, head, none, form.wide, nothing)
         result = means
-        if form.laser:
-            result = fused_values.logarithm(means, _shift(shifts), outputs[0].dtype)
-        outputs[0][...] = result.astype(outputs[0].dtype)
-        if keep and form.laser:
-            outputs[1][...] = means
+        if parts.transform is not None:
+            result = parts.transform.output(means, channels())
+            if form.may_see_none:
+                result = jnp.where(nothing, 0, result)
+            if "means" in out:
+                out["means"][...] = means
+        out["output"][...] = result.astype(form.dtype)
 
 
-def _choose(wide: Array, length: int) -> shift.Shift:
-    """Returns the shift of values [n, V], float32, of which `length` rows are there."""
-    there = jax.lax.broadcasted_iota(jnp.int32, wide.shape, 0) < length
-    low = jnp.min(jnp.where(there, wide, jnp.inf), axis=0, keepdims=True)
-    high = jnp.max(jnp.where(there, wide, -jnp.inf), axis=0, keepdims=True)
-    total = jnp.sum(jnp.where(there, wide, 0), axis=0, keepdims=True)
-    return shift.between(total / length, low, high, fused_values.SPAN)
+def _backward(
+    form: _Form, given: _Given, means: Array, log_sums: Array | None, cotangent: Array
+) -> _Given:
+    """Returns the gradients in the place of what is `given`, in their dtypes; None for channels
+    and keys."""
+    parts = form.functions
+    query, key, value = given.query, given.key, given.value
+    entries, members, _, channels = query.shape
+    size, wide = form.heads * form.size, form.heads * form.wide
+    groups = channels // size
+    blocks_q, blocks_k = form.blocks
+    steps = max(last - first + 1 for first, last in map(form.queries_of, range(blocks_k)))
+    grid = (entries, groups, blocks_k, members, steps)
+
+    def place(n: Any, g: Any, j: Any, m: Any, step: Any) -> tuple[Any, ...]:
+        first, last = form.queries_of(j)
+        clamped = form.is_banded and form.resident
+        return n, g, m, _least(first + step, last) if clamped else step, j
+
+    def at(block: tuple[int | None, ...], index: Callable[..., tuple[Any, ...]]) -> Any:
+        return pl.BlockSpec(block, lambda *grid: index(*place(*grid)))
+
+    padded = blocks_q * form.block_q
+    by_query = at((None, None, form.block_q, wide), lambda n, g, m, i, j: (n, m, i, g))
+    of_rows = at(
+        (None, None, None, form.heads, form.block_q), lambda n, g, m, i, j: (n, g, m, 0, i)
+    )
+    whole_rows = (
+        jax.ShapeDtypeStruct((entries, groups, members, form.heads, padded), jnp.float32),
+        at((None, None, members, form.heads, padded), lambda n, g, m, i, j: (n, g, 0, 0, 0)),
+        None,
+    )
+    by_key = at((None, form.block_k, size), lambda n, g, m, i, j: (n, j, g))
+    by_value = at((None, form.block_k, wide), lambda n, g, m, i, j: (n, j, g))
+    # Each of these: the result, its block, and what is summed on the chip for it.
+    if form.resident:
+        of_query = (
+            jax.ShapeDtypeStruct(query.shape, query.dtype),
+            at((None, members, padded, size), lambda n, g, m, i, j: (n, 0, 0, g)),
+            (members, padded, size),
+        )
+    else:
+        of_query = (
+            jax.ShapeDtypeStruct((blocks_k, *query.shape), jnp.float32),
+            at(
+                (None, None, None, form.block_q, size),
+                lambda n, g, m, i, j: (j, n, m, i, g),
+            ),
+            (1, form.block_q, size),
+        )
+    results: list[tuple[Any, Any, tuple[int, ...] | None]] = [
+        of_query,
+        (jax.ShapeDtypeStruct(key.shape, key.dtype), by_key, (form.block_k, size)),
+        (jax.ShapeDtypeStruct(value.shape, value.dtype), by_value, (form.block_k, wide)),
+    ]
+    if given.start is not None:
+        results.append(whole_rows)
+    for kind in parts.kinds:
+        shape: tuple[int, ...] = (members, form.heads, LANES)
+        of_kind = {
+            "head": (
+                jax.ShapeDtypeStruct((entries, groups, *shape), jnp.float32),
+                at((None, None, *shape), lambda n, g, m, i, j: (n, g, 0, 0, 0)),
+                None,
+            ),
+            "row": whole_rows,
+            "column": (
+                jax.ShapeDtypeStruct(
+                    (entries, groups, members, form.heads, blocks_k * form.block_k), jnp.float32
+                ),
+                at(
+                    (None, None, None, form.heads, form.block_k),
+                    lambda n, g, m, i, j: (n, g, m, 0, j),
+                ),
+                (form.heads, form.block_k, LANES),
+            ),
+        }
+        results.append(of_kind[kind])
+    on_chip = [pltpu.VMEM(shape, jnp.float32) for *_, shape in results if shape is not None]
+    on_chip.append(pltpu.VMEM((form.block_k, wide), jnp.float32))
+    rows = (
+        None
+        if log_sums is None
+        else jnp.pad(log_sums, ((0, 0),) * 4 + ((0, padded - form.queries),))
+    )
+    kept = _Kept(means, rows, cotangent)
+    found = pl.pallas_call(
+        functools.partial(_backward_kernel, form, steps),
+        grid=grid,
+        in_specs=[
+            _specs(form, given, place),
+            _Kept(by_query, None if log_sums is None else of_rows, by_query),
+        ],
+        out_specs=[spec for _, spec, _ in results],
+        out_shape=[shape for shape, *_ in results],
+        scratch_shapes=on_chip,
+        name="fused_backward",
+        interpret=form.interpret,
+        compiler_params=form.compiler_params(grid),
+    )(_padded(form, given), kept)
+    query_bar, key_bar, value_bar, *rest = found
+    if not form.resident:
+        query_bar = jnp.sum(query_bar, axis=0).astype(query.dtype)
+    start_bar = None
+    if given.start is not None and log_sums is not None:
+        # The gradient of a key of value 0: no kernel sees it.
+        shares = jnp.exp(_by_head(form, given.start, log_sums) - log_sums)
+        start_bar = _of_heads(form, shares * rest.pop(0)[..., : form.queries], given.start)
+    leaves = []
+    for kind, leaf, one in zip(parts.kinds, given.leaves, rest, strict=True):
+        one = _of_heads(form, one, leaf) if kind == "head" else one[..., : leaf.shape[-1]]
+        leaves.append(one.astype(leaf.dtype))
+    return _Given(query_bar, key_bar, value_bar, None, None, start_bar, tuple(leaves))
+
+
+class _Kept(NamedTuple):
+    """What the backward pass reads beside `_Given`: R, s and the output's cotangent."""
+
+    means: Any
+    log_sums: Any
+    cotangent: Any
+
+
+def _heads_first(form: _Form, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the shape (entries, heads, rest) of an array [N, G, M, h, rest]."""
+    entries = shape[0] // form.copies
+    return entries, math.prod(shape[:4]) // entries, shape[4]
+
+
+def _of_heads(form: _Form, array: Array, like: Array) -> Array:
+    """Returns [H] of [N, G, M, h, rest], summed."""
+    shape = _heads_first(form, array.shape)
+    return jnp.sum(array.reshape(shape), axis=(0, 2)).astype(like.dtype)
+
+
+def _by_head(form: _Form, leaf: Array, like: Array) -> Array:
+    """Returns a head leaf [H] in the shape of an array [N, G, M, h, rest]."""
+    entries, heads, rest = _heads_first(form, like.shape)
+    return jnp.broadcast_to(leaf[:, None], (entries, heads, rest)).reshape(like.shape)
+
+
+def _backward_kernel(form: _Form, steps: int, given: _Given, kept: _Kept, *references: Any) -> None:
+    parts, weighting = form.functions, form.functions.weighting
+    rest = list(references)
+    query_out, key_out, value_out = (rest.pop(0) for _ in range(3))
+    start_out: Any = rest.pop(0) if given.start is not None else None
+    leaf_outs = [rest.pop(0) for _ in parts.kinds]
+    by_query, by_key, by_value, *by_column, values = rest
+    columns = iter(by_column)
+    column_sums: list[Any] = [next(columns) if kind == "column" else None for kind in parts.kinds]
+    n, g, j, m, step = (pl.program_id(axis) for axis in range(5))
+    first, last = form.queries_of(j)
+    i = first + step if form.blocks[0] > 1 else 0
+    channels = _channels(form, given.channels)
+    zero = parts.of_zero(channels, (1, by_value.shape[1]))
+    s_there = weighting.mass is not None
+
+    @pl.when((m == 0) & (step == 0))
+    def _() -> None:
+        by_key[...] = jnp.zeros_like(by_key)
+        by_value[...] = jnp.zeros_like(by_value)
+        if parts.transform is not None:
+            there = _there_alone(given.value[...], j * form.block_k, form.keys, form.block_k)
+            raised = parts.transform.value(there.astype(jnp.float32), channels())
+            values[...] = _there_alone(raised, j * form.block_k, form.keys, form.block_k)
+
+    @pl.when((j == 0) & (m == 0) & (step == 0))
+    def _() -> None:
+        for kind, out in zip(parts.kinds, leaf_outs, strict=True):
+            if kind != "column":
+                out[...] = jnp.zeros_like(out)
+        if start_out is not None:
+            start_out[...] = jnp.zeros_like(start_out)
+        if form.resident:
+            by_query[...] = jnp.zeros_like(by_query)
+
+    if by_column or not form.resident:
+
+        @pl.when(step == 0)
+        def _() -> None:
+            for one in by_column:
+                one[...] = jnp.zeros_like(one)
+
+    if not form.resident:
+        by_query[...] = jnp.zeros_like(by_query)
+
+    def tile(a: Any, b: Any, banded: bool) -> None:
+        place = _Place(a, b, i * form.block_q + a.start, j * form.block_k + b.start, True)
+
+        def rows(array: Any) -> Array:
+            return _there_alone(array[a, :], place.first, form.queries, form.block_q)
+
+        def keys(array: Any) -> Array:
+            return _there_alone(array[b, :], place.origin, form.keys, form.block_k)
+
+        queries, their_keys = rows(given.query), keys(given.key)
+        means = rows(kept.means).astype(jnp.float32)
+        inner = rows(kept.cotangent).astype(jnp.float32)
+        taken = keys(given.value)
+        if parts.transform is not None:
+            taken = values[b, :].astype(given.value.dtype)
+            pulled = parts.transform.pull_output(inner, means, channels())
+            # The derivative of 0 may be infinite, where a row is not there or sees nothing.
+            inner = _there_alone(pulled, place.first, form.queries, form.block_q)
+            for head in range(form.heads if form.may_see_none and s_there else 0):
+                sees = _as_column(kept.log_sums[head : head + 1, a]) > LOWEST / 2
+                shown = jnp.where(jnp.broadcast_to(sees, inner.shape), inner, 0)
+                inner = _lanes_of(form, head, shown, form.wide, inner)
+        narrow = inner.astype(queries.dtype)
+        # Of G as it is multiplied, so that the terms of a row cancel.
+        products = means * narrow.astype(jnp.float32)
+        seen = _seen(form, given.keys, place, banded)
+        # Of all rows.
+        whole = a
+        if form.blocks[0] > 1:
+            whole = pl.ds(pl.multiple_of(place.first, LANES), a.size)
+        for head in range(form.heads):
+            own, own_narrow = (
+                _lanes_of(form, head, array, width)
+                for array, width in ((queries, form.size), (narrow, form.wide))
+            )
+            raw = _product(their_keys, own, transposed=True) * form.scale
+            s: Any = None
+            delta: Any = None
+            if s_there:
+                row = kept.log_sums[head : head + 1, a]
+                s = _there_alone(row, place.first, form.queries, form.block_q, axis=1)
+                own_products = _lanes_of(form, head, products, form.wide)
+                delta = _as_row(jnp.sum(own_products, axis=1, keepdims=True))
+            if start_out is not None:
+                lost = delta
+                if zero is not None:
+                    of_zero = own_narrow.astype(jnp.float32) * zero
+                    lost = delta - _as_row(jnp.sum(of_zero, axis=1, keepdims=True))
+                start_out[m, head : head + 1, whole] = -lost
+            weights, raw_bar, leaf_bars = parts.pulled(
+                raw,
+                place.indices(),
+                _leaves(form, given.leaves, place, head, _head(form, n, g, m, head)),
+                seen,
+                s,
+                _product(taken, own_narrow, transposed=True),
+                delta,
+            )
+            by_value[b, :] += _product(weights.astype(queries.dtype), own_narrow)
+            raw_bar = (raw_bar * form.scale).astype(queries.dtype)
+            by_key[b, :] += _product(raw_bar, own)
+            found = _product(jnp.transpose(raw_bar), their_keys)
+            found = _lanes_of(form, head, found, form.size)
+            if form.resident:
+                by_query[m, whole, :] += found
+            else:
+                by_query[0, a, :] += found
+            for kind, out, summed, one in zip(
+                parts.kinds, leaf_outs, column_sums, leaf_bars, strict=True
+            ):
+                if kind == "head":
+                    for lane in range(0, a.size, LANES):
+                        part = one[:, lane : lane + LANES]
+                        out[m, head : head + 1, : part.shape[1]] += part
+                elif kind == "row":
+                    out[m, head : head + 1, whole] += one
+                else:
+                    summed[head, b, :] += jnp.broadcast_to(one, (b.size, LANES))
+
+    _tiles(form, (i, j), i <= last, tile, backward=True)
+
+    @pl.when((m == form.members - 1) & (step == steps - 1))
+    def _() -> None:
+        key_out[...] = by_key[...].astype(key_out.dtype)
+        found = by_value[...]
+        if parts.transform is not None:
+            value = given.value[...].astype(jnp.float32)
+            found = parts.transform.pull_value(found, value, values[...], channels())
+        value_out[...] = found.astype(value_out.dtype)
+
+    @pl.when(step == steps - 1)
+    def _() -> None:
+        for out, sums in zip(leaf_outs, column_sums, strict=True):
+            for head in range(form.heads if sums is not None else 0):
+                out[head : head + 1, :] = _as_row(sums[head, :, :1])
+
+    if form.resident:
+
+        @pl.when((j == form.blocks[1] - 1) & (m == form.members - 1) & (step == steps - 1))
+        def _() -> None:
+            query_out[...] = by_query[...].astype(query_out.dtype)
+
+    else:
+        query_out[...] = by_query[0]
+
+
+class _Place(NamedTuple):
+    """A tile: its rows of queries and of keys in their blocks, the positions of the first of each,
+    and whether keys are along its first axis."""
+
+    rows: Any
+    columns: Any
+    first: Any
+    origin: Any
+    across: bool
+
+    def indices(self) -> tuple[Array, Array]:
+        """Returns the positions of queries and keys, [n, 1] and [1, m], or the other way round."""
+        return (
+            _positions(self.first, self.rows.size, int(self.across)),
+            _positions(self.origin, self.columns.size, int(not self.across)),
+        )
+
+
+def _positions(first: Any, count: int, axis: int) -> Array:
+    shape = (1, count) if axis else (count, 1)
+    return jax.lax.broadcasted_iota(jnp.int32, shape, axis) + first
+
+
+def _channels(form: _Form, reference: Any) -> Callable[[], dict[str, Array]]:
+    """Returns a function that reads the channel leaves, [1, V] by name."""
+
+    def read() -> dict[str, Array]:
+        names = form.functions.channels
+        return {name: reference[place : place + 1, :] for place, name in enumerate(names)}
+
+    return read
+
+
+def _head(form: _Form, n: Any, g: Any, m: Any, head: int) -> Any:
+    """Returns a head's number on this device."""
+    return ((n % form.copies) * form.members + m + g) * form.heads + head
+
+
+def _leaves(
+    form: _Form, leaves: tuple[Any, ...], place: _Place, head: int, number: Any
+) -> list[Any]:
+    """Returns the leaves of a tile in shapes that broadcast to it; number: the head's, of all."""
+    a, b = place.rows, place.columns
+    taken = []
+    for kind, reference in zip(form.functions.kinds, leaves, strict=True):
+        if kind == "head":
+            one = reference[number]
+            # Of a tile of its own, so that its gradient is summed over keys alone.
+            taken.append(jnp.full((1, a.size), one, jnp.float32) if place.across else one)
+        else:
+            row = reference[head : head + 1, a if kind == "row" else b].astype(jnp.float32)
+            upright = (kind == "row") != place.across
+            taken.append(_as_column(row) if upright else row)
+    return taken
+
+
+def _seen(form: _Form, keys: Any, place: _Place, banded: bool) -> Array | None:
+    """Returns which keys a tile's queries see, None where they see all. keys: of a mask."""
+    a, b, across = place.rows, place.columns, place.across
+    shape = (b.size, a.size) if across else (a.size, b.size)
+    of_query, of_key = (
+        jax.lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (int(across), int(not across))
+    )
+    parts = []
+    if keys is not None:
+        row = keys[:, b]
+        parts.append(jnp.broadcast_to(_as_column(row) if across else row, shape) > 0)
+    elif form.keys % form.block_k:
+        parts.append(of_key + place.origin < form.keys)
+    if banded:
+        distance, offset = of_query - of_key, place.first - place.origin
+        parts += [distance >= form.low - offset] if form.low > -UNBOUNDED else []
+        parts += [distance <= form.high - offset] if form.high < UNBOUNDED else []
+    return functools.reduce(jnp.logical_and, parts) if parts else None
 
 
 def _lanes_of(
@@ -412,172 +973,13 @@ def _lanes_of(
     return jnp.where(of_head, array, jnp.asarray(others, array.dtype))
 
 
-def _there_alone(array: Array, first: Any, length: int, block: int) -> Array:
-    """Returns rows [n, …] from `first` on, 0 from `length` on: blocks of `block` may pass it."""
+def _there_alone(array: Array, first: Any, length: int, block: int, axis: int = 0) -> Array:
+    """Returns an array with 0 from `length` on, `first` being where it begins: the last block of
+    `block` may pass it."""
     if length % block == 0:
         return array
-    row = jax.lax.broadcasted_iota(jnp.int32, array.shape, 0) + first
-    return jnp.where(row < length, array, jnp.zeros_like(array))
-
-
-def _backward(
-    form: _Form,
-    given: _Given,
-    sums: Array,
-    log_sums: Array,
-    cotangent: Array,
-) -> tuple[Array, Array, Array]:
-    """Returns the gradients by query, key and value, in their dtypes; `given` as in `_forward`."""
-    query, key, value, *_ = given
-    size, wide = form.heads * form.size, form.heads * form.wide
-    entries, groups = value.shape[0], value.shape[-1] // wide
-    grid = (entries, groups, -(-form.keys // form.block_k), -(-form.queries // form.block_q))
-    specs, arrays = _inputs(form, given, lambda j, i: (i, j))
-    by_query = pl.BlockSpec((None, form.block_q, wide), lambda n, g, j, i: (n, i, g))
-    of_rows = pl.BlockSpec((None, None, form.heads, form.block_q), lambda n, g, j, i: (n, g, 0, i))
-    specs += [by_query, of_rows, by_query]
-    # Keys of several blocks each give a part of dQ, summed afterwards.
-    parts = query.dtype if grid[2] == 1 else jnp.float32
-    query_bar, key_bar, value_bar = pl.pallas_call(
-        functools.partial(_backward_kernel, form, (grid[3], grid[2]), *_there(given)),
-        grid=grid,
-        in_specs=specs,
-        out_specs=[
-            pl.BlockSpec((None, None, form.block_q, size), lambda n, g, j, i: (j, n, i, g)),
-            pl.BlockSpec((None, form.block_k, size), lambda n, g, j, i: (n, j, g)),
-            pl.BlockSpec((None, form.block_k, wide), lambda n, g, j, i: (n, j, g)),
-        ],
-        out_shape=[
-            jax.ShapeDtypeStruct((grid[2], *query.shape), parts),
-            jax.ShapeDtypeStruct(key.shape, key.dtype),
-            jax.ShapeDtypeStruct(value.shape, value.dtype),
-        ],
-        scratch_shapes=[
-            pltpu.VMEM((form.block_q, size), jnp.float32),
-            pltpu.VMEM((form.block_k, size), jnp.float32),
-            pltpu.VMEM((form.block_k, wide), jnp.float32),
-            pltpu.VMEM((form.block_k, wide), jnp.float32),
-        ],
-        name="fused_backward",
-        interpret=form.interpret,
-        compiler_params=form.compiler_params,
-    )(*arrays, sums, log_sums, cotangent)
-    summed = query_bar[0] if grid[2] == 1 else jnp.sum(query_bar, axis=0).astype(query.dtype)
-    return summed, key_bar, value_bar
-
-
-def _backward_kernel(
-    form: _Form,
-    grid: tuple[int, int],
-    has_shifts: bool,
-    has_keys: bool,
-    q: Any,
-    k: Any,
-    v: Any,
-    *references: Any,
-) -> None:
-    shifts, keys, rest = _split(has_shifts, has_keys, references)
-    sums, log_sums, cotangent, query_bar, key_bar, value_bar, *scratch = rest
-    by_query, by_key, by_value, exponential = scratch
-    j, i = pl.program_id(2), pl.program_id(3)
-
-    @pl.when(i == 0)
-    def _() -> None:
-        by_key[...] = jnp.zeros_like(by_key)
-        by_value[...] = jnp.zeros_like(by_value)
-        if form.laser:
-            found = fused_values.exponential(v[...], _shift(shifts), fused_values.expm1)
-            exponential[...] = _there_alone(found, j * form.block_k, form.keys, form.block_k)
-
-    by_query[...] = jnp.zeros_like(by_query)
-
-    def tile(a: Any, b: Any, on_diagonal: bool) -> None:
-        first, origin = i * form.block_q + a.start, j * form.block_k + b.start
-
-        def rows(array: Any) -> Array:
-            return _there_alone(array[a, :], first, form.queries, form.block_q)
-
-        def columns(array: Any) -> Array:
-            return _there_alone(array[b, :], origin, form.keys, form.block_k)
-
-        queries, their_keys = rows(q), columns(k)
-        values = exponential[b, :].astype(v.dtype) if form.laser else columns(v)
-        means = rows(sums).astype(jnp.float32)
-        inner = rows(cotangent).astype(jnp.float32)
-        if form.laser:
-            inner = inner * fused_values.logarithm_slope(means, _shift(shifts))
-        narrow = inner.astype(queries.dtype)
-        # Of G as it is multiplied, so that the terms of a row cancel.
-        products = means * narrow.astype(jnp.float32)
-        for head in range(form.heads):
-            own, own_narrow = (
-                _lanes_of(form, head, array, width)
-                for array, width in ((queries, form.size), (narrow, form.wide))
-            )
-            logits, seen, slope = _logits(
-                form, (own, their_keys), keys, (a, b), origin, on_diagonal, across=True
-            )
-            weights = _only(seen, jnp.exp(logits - log_sums[head : head + 1, a]))
-            if form.queries % form.block_q:
-                row = jax.lax.broadcasted_iota(jnp.int32, weights.shape, 1) + first
-                weights = jnp.where(row < form.queries, weights, 0)
-            delta = jnp.sum(_lanes_of(form, head, products, form.wide), axis=1, keepdims=True)
-            by_value[b, :] += _product(weights.astype(queries.dtype), own_narrow)
-            logit_bar = weights * (_product(values, own_narrow, transposed=True) - _as_row(delta))
-            if slope is not None:
-                logit_bar = logit_bar * slope
-            logit_bar = (logit_bar * form.scale).astype(queries.dtype)
-            by_key[b, :] += _product(logit_bar, own)
-            found = _product(jnp.transpose(logit_bar), their_keys)
-            by_query[a, :] += _lanes_of(form, head, found, form.size)
-
-    _tiles(form, grid, (i, j), tile)
-    query_bar[...] = by_query[...].astype(query_bar.dtype)
-
-    @pl.when(i == grid[0] - 1)
-    def _() -> None:
-        key_bar[...] = by_key[...].astype(key_bar.dtype)
-        found = by_value[...]
-        if form.laser:
-            found = found * fused_values.exponential_slope(exponential[...], _shift(shifts))
-        value_bar[...] = found.astype(value_bar.dtype)
-
-
-def _logits(
-    form: _Form,
-    tiles: tuple[Array, Array],
-    keys: Any,
-    place: tuple[Any, Any],
-    origin: Any,
-    on_diagonal: bool,
-    across: bool,
-) -> tuple[Array, Array | None, Array | None]:
-    """Returns a tile's logits, hidden ones at _HIDDEN; which keys a mask leaves; the cap's slope.
-
-    tiles: of queries and keys, at the slices `place` in the block, keys from `origin` on in the
-    whole. across: keys along the first axis.
-    """
-    a, b = place
-    first, second = reversed(tiles) if across else tiles
-    logits = _product(first, second, transposed=True) * form.scale
-    logits, slope = fused_values.capped(logits, form.cap)
-    of_key = jax.lax.broadcasted_iota(jnp.int32, logits.shape, int(not across))
-    seen = None
-    if keys is not None:
-        row = keys[:, b]
-        seen = jnp.broadcast_to(_as_column(row) if across else row, logits.shape) > 0
-        logits = jnp.where(seen, logits, _HIDDEN)
-    elif form.keys % form.block_k:
-        logits = jnp.where(of_key + origin < form.keys, logits, _HIDDEN)
-    if on_diagonal:
-        of_query = jax.lax.broadcasted_iota(jnp.int32, logits.shape, int(across)) + a.start
-        logits = jnp.where(of_query >= of_key + b.start, logits, _HIDDEN)
-    return logits, seen, slope
-
-
-def _only(seen: Array | None, weights: Array) -> Array:
-    """Returns the weights, 0 where a mask hides: rows that see nothing have exp(0) there."""
-    return weights if seen is None else jnp.where(seen, weights, 0)
+    place = jax.lax.broadcasted_iota(jnp.int32, array.shape, axis) + first
+    return jnp.where(place < length, array, jnp.zeros_like(array))
 
 
 def _product(left: Array, right: Array, transposed: bool = False) -> Array:
@@ -597,26 +999,60 @@ def _as_column(row: Array) -> Array:
     return jnp.transpose(jnp.broadcast_to(row, (LANES, row.shape[1])))[:, :1]
 
 
-def _shift(shifts: Any) -> shift.Shift:
-    return shift.Shift(shifts[:1, :], shifts[1:2, :] > 0.5)
+def _tiles(
+    form: _Form, place: tuple[Any, Any], there: Any, tile: Callable[..., None], backward: bool
+) -> None:
+    """Calls tile(rows, columns, banded) for all of a pair of blocks that is seen.
 
-
-def _tiles(form: _Form, grid: tuple[int, int], place: tuple[Any, Any], tile: Any) -> None:
-    """Calls tile(rows, columns, on_diagonal) for all rows of a block, with the columns they see.
-
-    place: the block's, among grid[0] of queries and grid[1] of keys; of one size where causal.
+    place: the blocks' numbers, i of queries and j of keys, where they are `there`; banded: the band
+    hides some of the tile.
     """
-    sizes = (_CAUSAL_TILE if form.is_causal else _TILE, 384, 256, 128)
-    count = next((rows for rows in sizes if form.block_q % rows == 0), form.block_q)
-
-    def some(diagonal: bool) -> None:
-        for first in range(0, form.block_q, count):
-            columns = first + count if diagonal else form.block_k
-            tile(pl.ds(first, count), pl.ds(0, columns), diagonal)
-
     i, j = place
-    if not form.is_causal or grid == (1, 1):
-        some(form.is_causal)
+    if form.slab and backward:
+        for b in range(0, form.block_k, form.tile):
+            origin = j * form.block_k + b
+            first = origin - _in_lanes(-form.low)
+            rows = _slab(form, first, form.block_q)
+            tile(rows, pl.ds(b, form.tile), True)
         return
-    pl.when(i > j)(functools.partial(some, False))
-    pl.when(i == j)(functools.partial(some, True))
+    if form.slab:
+        for a in range(0, form.block_q, form.tile):
+            first = i * form.block_q + a
+            end = first + _in_lanes(form.tile - form.low)
+            tile(pl.ds(a, form.tile), _slab(form, end - form.slab, form.block_k), True)
+        return
+    low, high = form.low, form.high
+
+    def some(offset: int) -> None:
+        """Of a block of queries that begins `offset` positions after that of keys."""
+        for a in range(0, form.block_q, form.tile):
+            first = offset + a
+            # The columns that the tile's rows see, by whole lanes.
+            c0 = max(0, (first - high) // LANES * LANES)
+            c1 = min(form.block_k, _in_lanes(first + form.tile - low))
+            if c1 > c0:
+                whole = first - (c1 - 1) >= low and first + form.tile - 1 - c0 <= high
+                tile(pl.ds(a, form.tile), pl.ds(c0, c1 - c0), not whole)
+
+    count_q, count_k = form.blocks
+    if not form.is_banded or (count_q, count_k) == (1, 1):
+        some(0)
+        return
+    block = form.block_q
+    wholly = []
+    for d in range(1 - count_k, count_q):
+        least, most = d * block - (block - 1), d * block + block - 1
+        if least >= low and most <= high:
+            wholly.append(d)
+        elif most >= low and least <= high:
+            pl.when(there & (i - j == d))(functools.partial(some, d * block))
+    if wholly:
+        # Of whichever of them: far enough from the band's edges.
+        inside = (i - j >= wholly[0]) & (i - j <= wholly[-1])
+        pl.when(there & inside)(functools.partial(some, wholly[0] * block))
+
+
+def _slab(form: _Form, first: Any, length: int) -> Any:
+    """Returns the slab of `length` rows that begins at `first`, or where they do."""
+    inside = jnp.clip(first, 0, length - form.slab)
+    return pl.ds(pl.multiple_of(inside, LANES), form.slab)

@@ -5,11 +5,11 @@ they are bfloat16, whose rounding is far above what that costs.
 """
 
 import math
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
+from attention.functions import Leaves, Transform
 from attention.kernels import shift
 from attention.kernels.shift import Shift
 
@@ -18,40 +18,6 @@ Array = jax.Array
 # Backward passes divide by 1 + R, not by exp(max − c): as far as float32 reaches.
 SPAN = 75.0
 _SMALL = 0.35
-
-
-def exponential(value: Array, chosen: Shift, expm1: Callable[[Array], Array] = jnp.expm1) -> Array:
-    """Returns F of values [n, Dv], float32: expm1(V − c), in channels of the max form exp(V − c).
-
-    expm1: where JAX's own cannot be had.
-    """
-    if value.dtype == jnp.float32:
-        return shift.exponentiate(value, None, chosen, precise=True, expm1=expm1)
-    distance = value.astype(jnp.float32) - chosen.constant
-    raised = jnp.exp(jnp.where(chosen.is_max, jnp.maximum(distance, shift.FLOOR), distance))
-    # exp(x) − 1 is 6e-8 off, of x = 2e-3 3e-5; below, x + x²/2 is 7e-7 off.
-    near = distance * (1 + 0.5 * distance)
-    centred = jnp.where(jnp.abs(distance) < 2e-3, near, raised - 1)
-    return jnp.where(chosen.is_max, raised, centred)
-
-
-def exponential_slope(found: Array, chosen: Shift) -> Array:
-    """Returns F' from F, [n, Dv] float32."""
-    return found + jnp.where(chosen.is_max, 0.0, 1.0)
-
-
-def logarithm(means: Array, chosen: Shift, dtype: jnp.dtype) -> Array:
-    """Returns the output, [n, Dv] float32, of R = A·F; dtype: what it is rounded to."""
-    if dtype == jnp.float32:
-        return shift.logarithm(means, None, chosen, precise=True)
-    # log(1 + R) by one logarithm: 6e-8 off, beside an output that is rounded to bfloat16.
-    argument = jnp.where(chosen.is_max, jnp.maximum(means, shift.SMALLEST), 1 + means)
-    return chosen.constant + jnp.log(argument)
-
-
-def logarithm_slope(means: Array, chosen: Shift) -> Array:
-    """Returns ∂o/∂R, [n, Dv] float32."""
-    return 1 / jnp.where(chosen.is_max, jnp.maximum(means, shift.SMALLEST), 1 + means)
 
 
 def expm1(x: Array) -> Array:
@@ -63,9 +29,63 @@ def expm1(x: Array) -> Array:
     return jnp.where(jnp.abs(x) < _SMALL, series * small, jnp.exp(x) - 1)
 
 
-def capped(logits: Array, cap: float | None) -> tuple[Array, Array | None]:
-    """Returns cap·tanh(logits/cap) and its slope, or the logits as they are and None."""
-    if cap is None:
-        return logits, None
-    bent = jnp.tanh(logits / cap)
-    return cap * bent, 1 - bent * bent
+def _shift(c: Leaves) -> Shift:
+    return Shift(c["constant"], c["is_max"] > 0.5)
+
+
+def _leaves(value: Array, keys: Array | None, axis: int, with_zero: bool) -> dict[str, Array]:
+    chosen = shift.choose(value, keys, SPAN, axis=axis, with_zero=with_zero)
+    return {"constant": chosen.constant, "is_max": chosen.is_max.astype(value.dtype)}
+
+
+def _exponential(value: Array, c: Leaves) -> Array:
+    """expm1(V − c), in channels of the max form exp(V − c), by one exponential."""
+    chosen = _shift(c)
+    distance = value - chosen.constant
+    raised = jnp.exp(jnp.where(chosen.is_max, jnp.maximum(distance, shift.FLOOR), distance))
+    # exp(x) − 1 is 6e-8 off, of x = 2e-3 3e-5; below, x + x²/2 is 7e-7 off.
+    near = distance * (1 + 0.5 * distance)
+    centred = jnp.where(jnp.abs(distance) < 2e-3, near, raised - 1)
+    return jnp.where(chosen.is_max, raised, centred)
+
+
+def _exact_exponential(value: Array, c: Leaves) -> Array:
+    return shift.exponentiate(value, None, _shift(c), precise=True, expm1=expm1)
+
+
+def _exponential_slope(value: Array, found: Array, c: Leaves) -> Array:
+    del value
+    return found + jnp.where(_shift(c).is_max, 0.0, 1.0)
+
+
+def _logarithm(means: Array, c: Leaves) -> Array:
+    """The output of R = A·F: log(1 + R) by one logarithm, 6e-8 off."""
+    chosen = _shift(c)
+    argument = jnp.where(chosen.is_max, jnp.maximum(means, shift.SMALLEST), 1 + means)
+    return chosen.constant + jnp.log(argument)
+
+
+def _exact_logarithm(means: Array, c: Leaves) -> Array:
+    return shift.logarithm(means, None, _shift(c), precise=True)
+
+
+def _logarithm_slope(means: Array, c: Leaves) -> Array:
+    return 1 / jnp.where(_shift(c).is_max, jnp.maximum(means, shift.SMALLEST), 1 + means)
+
+
+_EXACT = Transform(
+    _exact_exponential,
+    _exact_logarithm,
+    _exponential_slope,
+    _logarithm_slope,
+    _leaves,
+    ("constant", "is_max"),
+    filler="constant",
+)
+# The rounding of bfloat16 is far above what one exponential and one logarithm cost.
+_QUICK = _EXACT._replace(value=_exponential, output=_logarithm)
+
+
+def transform(dtype: jnp.dtype) -> Transform:
+    """Returns LASER's exponential and logarithm for inputs of this dtype."""
+    return _EXACT if dtype == jnp.float32 else _QUICK

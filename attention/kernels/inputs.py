@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from attention import devices, masks, records
+from attention import devices, functions, masks, records
 from attention.call import Call, LayerIndex, Memory
+from attention.functions import Leaves, Score, Weighting
 from attention.masks import Bias, Mask
-from attention.records import Leaves, Mixer, Score, Weighting
+from attention.records import Mixer
 
 Array = jax.Array
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -23,8 +24,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Problem(NamedTuple):
     """One attention call as a backend gets it: query [..., T, H, D], key [..., S, H, D], checked.
 
-    bias, mask: as in `attention.call.Call`; masks: both as arrays. dropout: the multiplier of the
-    weights, [..., H, T, S]. leaves: of each function in `score`.
+    bias, mask, sink: as in `attention.call.Call`; masks: the first two as arrays. dropout: the
+    multiplier of the weights, [..., H, T, S]. leaves: of each function in `score`. To a backend
+    that has `transformed` heads of keys come as they are, and `masks` empty; to others sinks come
+    as a key.
     """
 
     query: Array
@@ -39,6 +42,7 @@ class Problem(NamedTuple):
     score: tuple[Score, ...]
     leaves: tuple[Leaves, ...]
     sharding: NamedSharding | None
+    sink: Array | None = None
 
     @property
     def platform(self) -> str:
@@ -62,10 +66,15 @@ class Problem(NamedTuple):
         dense = self.mask.dense
         by_query = dense is not None and (1, 1, 1, *dense.shape)[-3:-1] != (1, 1)
         asked = {
-            "weighting": self.weighting is not records.mixer("standard").weighting,
-            "bias": not self.bias.is_empty,
-            "mask_by_query": by_query or self.mask.segments is not None or self.mask.strict,
+            "weighting": self.weighting.weights is not functions.exponential,
+            "running_sum": self.weighting.left is not None,
+            "bias": self.bias.dense is not None,
+            "bias_vectors": self.bias.row is not None or self.bias.column is not None,
+            "mask_by_query": by_query or bool(self.mask.appended),
+            "segments": self.mask.segments is not None,
+            "strict": self.mask.strict,
             "window": self.mask.width is not None,
+            "sink": self.sink is not None,
             "softcap": is_capped and len(self.score) == 1,
             "score": bool(self.score) and not (is_capped and len(self.score) == 1),
             "dropout": self.dropout is not None,
@@ -120,6 +129,7 @@ def solve(
     scale: float | Array | None = None,
     score: tuple[Score, ...] = (),
     leaves: tuple[Leaves, ...] = (),
+    channels: Leaves | None = None,
     kernel: str = "xla",
     precision: jax.lax.PrecisionLike = None,
     sharding: NamedSharding | None = None,
@@ -130,15 +140,20 @@ def solve(
     """Returns the mixer's mean, [..., T, H, Dv], in the dtype of the backend's sums.
 
     scale: what QKᵀ is multiplied by, D^-0.5 unless given. score: functions of the scaled logits
-    before bias and mask; leaves: of each. kernel: `table.KERNELS`. precision: of matrix products.
+    before bias and mask; leaves: of each. channels: leaves of the mixer's transform, where it does
+    not make them. kernel: `table.KERNELS`. precision: of matrix products.
     sharding: how [..., T, H, D] lies on the devices, for kernels that XLA cannot divide over them.
     dropout_rate: of the weights; needs dropout_rng; broadcast_dropout draws one mask for all batch
     entries and heads, as flax does. Raises ValueError for what the backend cannot do.
     """
     chosen, query, value = records.kernel(kernel), call.query, call.value
+    is_inside = chosen.transformed is not None
     if mixer.splits:
         value = value.astype(jnp.promote_types(value.dtype, jnp.float32))
-    key, value = (per_query_head(query, array) for array in (call.key, value))
+    call = call._replace(value=value) if is_inside else with_sink_as_key(call._replace(value=value))
+    key, value = call.key, call.value
+    if not is_inside or mixer.values is not None:
+        key, value = (per_query_head(query, array) for array in (key, value))
     value = value if mixer.values is None else mixer.values(value)
     if scale is None:
         scale = query.shape[-1] ** -0.5
@@ -155,21 +170,17 @@ def solve(
         float(scale) / call.temperature,
         call.bias,
         call.mask,
-        masks.merged(call.mask, call.bias, queries, keys),
+        masks.Masks() if is_inside else masks.merged(call.mask, call.bias, queries, keys),
         _dropout(shape, dropout_rng, dropout_rate, broadcast_dropout),
         precision,
-        mixer.weighting,
+        mixer.weighting_of(keys, query.dtype),
         score,
         leaves,
         sharding,
+        call.sink,
     )
-    if problem.mask.is_causal_alone and problem.bias.is_empty and chosen.log_mean_exp is not None:
-        # Beside that kernel XLA takes a minute to fold the arrays of causality. Around others it is
-        # quick, and makes 3 to 6 % less of LASER's step with them (c4_lm: 583 against 599 ms by
-        # our core, 350 against 371 by splash).
-        problem = problem._replace(masks=masks.of_causality(queries, keys))
-    if mixer.in_kernel and (whole := getattr(chosen, mixer.in_kernel)) is not None:
-        return whole(problem, value)
+    if chosen.transformed is not None and mixer.transform is not None:
+        return chosen.transformed(problem, value, mixer.transform(query.dtype), channels)
     return mixer.mean(
         lambda values: chosen.call(problem, values),
         value,
@@ -177,6 +188,30 @@ def solve(
         dtype=query.dtype,
         span=chosen.span,
         sums_to_one=problem.dropout is None,
+    )
+
+
+def with_sink_as_key(call: Call) -> Call:
+    """Returns the call with its sinks as one more key, the last: zeros, value 0, seen by all."""
+    if call.sink is None:
+        return call
+    keys = call.key.shape[-3]
+    bias = call.bias.whole()
+    bias = jnp.zeros((1, 1, keys), jnp.float32) if bias is None else bias.astype(jnp.float32)
+    bias = bias.reshape((1,) * max(0, 3 - bias.ndim) + bias.shape)
+    bias = jnp.broadcast_to(bias, (*bias.shape[:-3], len(call.sink), bias.shape[-2], keys))
+    sinks = call.sink[:, None, None].astype(bias.dtype)
+    sinks = jnp.broadcast_to(sinks, (*bias.shape[:-1], 1))
+
+    def one_more(array: Array) -> Array:
+        return jnp.concatenate([array, jnp.zeros_like(array[..., :1, :, :])], axis=-3)
+
+    return call._replace(
+        key=one_more(call.key),
+        value=one_more(call.value),
+        bias=Bias(jnp.concatenate([bias, sinks], axis=-1)),
+        mask=call.mask & Mask(appended=1),
+        sink=None,
     )
 
 

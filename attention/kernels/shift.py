@@ -19,7 +19,7 @@ V − c and of the logarithm are both recovered, by TwoSum and by one Newton ste
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -43,29 +43,36 @@ class Shift(NamedTuple):
     is_max: Array
 
 
-def choose(value: Array, keys: Array | None, span: float) -> Shift:
+def choose(
+    value: Array,
+    keys: Array | None,
+    span: float,
+    *,
+    axis: int = -3,
+    with_zero: bool = False,
+) -> Shift:
     """Returns the shift of value [..., S, H, D], over the keys that are valid.
 
-    keys broadcasts to [..., S, H, 1]; channels without a valid key get 0. No gradient passes.
+    keys broadcasts to [..., S, H, 1]; channels without a valid key get 0. axis: that of the keys.
+    with_zero: a key of value 0 counts, too. No gradient passes.
     """
     value = jax.lax.stop_gradient(value)
+    of_keys: dict[str, Any] = {"axis": axis, "keepdims": True}
     if keys is None:
-        mean = jnp.mean(value, axis=-3, keepdims=True)
-        low = jnp.min(value, axis=-3, keepdims=True)
-        high = jnp.max(value, axis=-3, keepdims=True)
+        count: Any = value.shape[axis]
+        total = jnp.sum(value, **of_keys)
+        low, high = jnp.min(value, **of_keys), jnp.max(value, **of_keys)
     else:
         keys = jnp.broadcast_to(keys, value.shape)
-        count = jnp.sum(keys, axis=-3, keepdims=True)
-        mean = jnp.sum(jnp.where(keys, value, 0), axis=-3, keepdims=True) / jnp.maximum(count, 1)
-        low = jnp.min(value, axis=-3, keepdims=True, where=keys, initial=jnp.inf)
-        high = jnp.max(value, axis=-3, keepdims=True, where=keys, initial=-jnp.inf)
+        count = jnp.sum(keys.astype(value.dtype), **of_keys)
+        total = jnp.sum(jnp.where(keys, value, 0), **of_keys)
+        low = jnp.min(jnp.where(keys, value, jnp.inf), **of_keys)
+        high = jnp.max(jnp.where(keys, value, -jnp.inf), **of_keys)
         low, high = (jnp.where(count > 0, extreme, 0) for extreme in (low, high))
-    return between(mean, low, high, span)
-
-
-def between(mean: Array, low: Array, high: Array, span: float) -> Shift:
-    """Returns the shift of channels with these statistics."""
-    centre = jnp.minimum(mean, low + _LOG_K)
+        count = jnp.maximum(count, 1)
+    if with_zero:
+        count, low, high = count + 1, jnp.minimum(low, 0), jnp.maximum(high, 0)
+    centre = jnp.minimum(total / count, low + _LOG_K)
     is_max = high - centre > span
     return Shift(jnp.where(is_max, high - CEILING, centre), is_max)
 

@@ -61,7 +61,7 @@ def weighted_sum(problem: Problem, value: Array, *, interpret: str = "") -> Arra
     local = functools.partial(
         _on_one_device,
         mask=problem.mask,
-        soft_cap=accelerated.soft_cap(problem),
+        soft_cap=dict(problem.score[0].hyperparameters)["cap"] if problem.score else None,
         interpret=bool(interpret),
     )
     wide = problem.query.astype(jnp.float32) * problem.scale

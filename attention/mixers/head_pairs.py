@@ -138,8 +138,13 @@ def formula(
     return jnp.stack([pairs[..., :size], pairs[..., size:]], axis=2).reshape(-1, heads, size)
 
 
-def record(mean: Callable[..., Array], branch: Callable[..., Array]) -> Mixer:
-    """Returns the record of the mixer whose branches are `mean`, of the formula `branch`."""
+def record(
+    mean: Callable[..., Array], branch: Callable[..., Array], transform: Any = None
+) -> Mixer:
+    """Returns the record of the mixer whose branches are `mean`, of the formula `branch`.
+
+    transform: as of the mixer of one branch.
+    """
     return Mixer(
         functools.partial(formula, branch),
         mean,
@@ -148,5 +153,6 @@ def record(mean: Callable[..., Array], branch: Callable[..., Array]) -> Mixer:
         values=values,
         output=output,
         splits=True,
+        transform=transform,
         bfloat16_allowance=BFLOAT16_ALLOWANCE,
     )

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.call import Call
-from attention.kernels import core, inputs, shift
+from attention.kernels import core, fused_values, inputs, shift
 from attention.masks import Masks
 from attention.mixers.standard import reference_softmax
 from attention.records import Leaves, Mixer
@@ -135,4 +135,10 @@ def paper_snippet(
     return jnp.log(jax.nn.dot_product_attention(query, key, jnp.exp(value - top), mask=mask)) + top
 
 
-MIXER = Mixer(formula, log_mean_exp, core.SOFTMAX, in_kernel="log_mean_exp", snippet=paper_snippet)
+MIXER = Mixer(
+    formula,
+    log_mean_exp,
+    core.SOFTMAX,
+    transform=fused_values.transform,
+    snippet=paper_snippet,
+)

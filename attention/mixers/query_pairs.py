@@ -73,8 +73,13 @@ def formula(
     return maps[:, 0::2] - shares[..., None] * maps[:, 1::2]
 
 
-def record(mean: Callable[..., Array], branch: Callable[..., Array]) -> Mixer:
-    """Returns the record of the mixer whose branches are `mean`, of the formula `branch`."""
+def record(
+    mean: Callable[..., Array], branch: Callable[..., Array], transform: Any = None
+) -> Mixer:
+    """Returns the record of the mixer whose branches are `mean`, of the formula `branch`.
+
+    transform: as of the mixer of one branch.
+    """
     return Mixer(
         functools.partial(formula, branch),
         mean,
@@ -84,5 +89,6 @@ def record(mean: Callable[..., Array], branch: Callable[..., Array]) -> Mixer:
         formula_inputs=formula_inputs,
         output=output,
         splits=True,
+        transform=transform,
         bfloat16_allowance=BFLOAT16_ALLOWANCE,
     )

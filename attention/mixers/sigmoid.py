@@ -8,6 +8,7 @@ the source found to be needed for stable training. Bias and mask enter as everyw
 added to the logits, a hidden key has weight 0, and a query that sees no key returns 0.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -15,19 +16,34 @@ import jax
 import jax.numpy as jnp
 
 from attention.call import Call
+from attention.functions import Weighting
 from attention.mixers import standard
-from attention.records import Leaves, Mixer, Weighting
+from attention.records import Leaves, Mixer
 
 Array = jax.Array
 
 
-def _weights(logits: Array) -> Array:
-    keys = jnp.asarray(logits.shape[-1], logits.dtype)  # may be symbolic in jax.export
-    return jax.nn.sigmoid(logits - jnp.log(keys))
+@dataclasses.dataclass(frozen=True)
+class _Sigmoid:
+    """σ(x), x = l − log S: keys is S, which may be symbolic in jax.export."""
+
+    keys: Any
+
+    def __call__(self, logits: Array, s: Any) -> Array:
+        """Returns σ(|x|)·e^min(x, 0), σ(|x|) by one tanh: all digits where it is small."""
+        del s
+        x = logits - jnp.log(self.keys)
+        size, below = jnp.where(x < 0, -x, x), jnp.where(x < 0, x, 0.0)
+        return (0.5 + 0.5 * jnp.tanh(0.5 * size)) * jnp.exp(below)
 
 
-def _backward(weights: Array, gradient: Array) -> Array:
-    return gradient * weights * (1 - weights)
+class _QuickSigmoid(_Sigmoid):
+    """The same within 3e-8, of weights near 1/S: less than bfloat16 rounds where S < 1e5."""
+
+    def __call__(self, logits: Array, s: Any) -> Array:
+        """Returns (1 + tanh(x/2))/2."""
+        del s
+        return 0.5 + 0.5 * jnp.tanh(0.5 * (logits - jnp.log(self.keys)))
 
 
 def _jacobian_norm(weights: Array) -> Array:
@@ -35,7 +51,10 @@ def _jacobian_norm(weights: Array) -> Array:
     return jnp.sqrt(jnp.sum(jnp.square(weights * (1 - weights)), axis=-1))
 
 
-SIGMOID = Weighting(_weights, _backward, _jacobian_norm)
+def weighting(keys: int, dtype: jnp.dtype) -> Weighting:
+    """Returns how the logits of so many keys become weights, for inputs of this dtype."""
+    sigmoid = _QuickSigmoid if dtype == jnp.bfloat16 else _Sigmoid
+    return Weighting(sigmoid(keys), jacobian_norm=_jacobian_norm)
 
 
 def formula(call: Call, leaves: Leaves, logits: Callable[[Any, Any], Array]) -> Array:
@@ -46,4 +65,4 @@ def formula(call: Call, leaves: Leaves, logits: Callable[[Any, Any], Array]) -> 
     return jnp.einsum("hts,shd->thd", weights, call.value)
 
 
-MIXER = Mixer(formula, standard.weighted_mean, SIGMOID)
+MIXER = Mixer(formula, standard.weighted_mean, weighting)

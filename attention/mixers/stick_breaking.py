@@ -12,22 +12,23 @@ import jax
 import jax.numpy as jnp
 
 from attention.call import Call
+from attention.functions import Weighting
 from attention.masks import Mask
 from attention.mixers import standard
-from attention.records import Leaves, Mixer, Weighting
+from attention.records import Leaves, Mixer
 
 Array = jax.Array
 
 
-def _weights(logits: Array) -> Array:
-    """Hidden keys have the lowest number, of which σ is 0: they take nothing."""
-    rest = jax.nn.log_sigmoid(-logits)
-    # Keys after j: the sum from the end, without j itself.
-    nearer = jax.lax.cumsum(rest, axis=rest.ndim - 1, reverse=True) - rest
-    return jnp.exp(jax.nn.log_sigmoid(logits) + nearer)
+def _weights(logits: Array, left: Array) -> Array:
+    return jnp.exp(jax.nn.log_sigmoid(logits) + left)
 
 
-STICK_BREAKING = Weighting(_weights)
+def _left(logits: Array) -> Array:
+    return jax.nn.log_sigmoid(-logits)
+
+
+STICK_BREAKING = Weighting(_weights, left=_left)
 
 
 def formula(call: Call, leaves: Leaves, logits: Callable[[Any, Any], Array]) -> Array:

@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 
 from attention.call import Call
-from attention.masks import Bias, Mask
 from attention.records import Leaf, Leaves, Modifier
 
 Array = jax.Array
@@ -29,24 +28,9 @@ def leaves(call: Call, *, learned: bool) -> tuple[Leaf, ...]:
 
 
 def apply(call: Call, leaves: Leaves, *, learned: bool) -> Call:
-    """Returns the call with one more key, the last: zeros, value 0, bias s, seen by all queries."""
+    """Returns the call with the sinks' logits."""
     del learned
-    logits, keys = leaves[_PATH], call.key.shape[-3]
-    bias = call.bias.whole()
-    bias = jnp.zeros((1, 1, keys), jnp.float32) if bias is None else bias.astype(jnp.float32)
-    bias = bias.reshape((1,) * max(0, 3 - bias.ndim) + bias.shape)
-    bias = jnp.broadcast_to(bias, (*bias.shape[:-3], len(logits), bias.shape[-2], keys))
-    sinks = jnp.broadcast_to(logits[:, None, None].astype(bias.dtype), (*bias.shape[:-1], 1))
-    return call._replace(
-        key=_with_one_more_key(call.key),
-        value=_with_one_more_key(call.value),
-        bias=Bias(jnp.concatenate([bias, sinks], axis=-1)),
-        mask=call.mask & Mask(appended=1),
-    )
-
-
-def _with_one_more_key(array: Array) -> Array:
-    return jnp.concatenate([array, jnp.zeros_like(array[..., :1, :, :])], axis=-3)
+    return call._replace(sink=leaves[_PATH])
 
 
 def formula(call: Call, leaves: Leaves, *, learned: bool) -> Call:
@@ -65,5 +49,5 @@ def formula(call: Call, leaves: Leaves, *, learned: bool) -> Call:
     )
 
 
-# Last: the others must see the model's own keys alone.
+# Last: in the formula the others must see the model's own keys alone.
 MODIFIER = Modifier("inputs", apply, formula, leaves, precedence=100)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from attention import table as variants_table
-from sweeps.monitoring import hlo
+from sweeps.monitoring import hlo, kernel_cycles
 from sweeps.study.trial import Trial
 from sweeps.training import accelerators
 
@@ -59,7 +59,6 @@ FIGURES = (
 _WARNING = re.compile(r"Involuntary full rematerialization.{0,260}")
 # XLA's names of the GPUs.
 _NAMES = {"h100": "NVIDIA H100 80GB HBM3", "h200": "NVIDIA H200"}
-_BUNDLES = "schedule-analysis_final_bundles"
 
 
 def compiled(trial: Trial, topology: str, plain: bool = False) -> dict[str, Any]:
@@ -171,7 +170,7 @@ def compiler_report(
     kernels_ms: dict[str, float] = {}
     times: dict[str, float | None] = dict.fromkeys(("step_ms", "xla_ms", "kernel_ms"))
     if device.platform == "tpu":
-        cycles, uncounted = _kernel_cycles(kernel_lines, pallas_calls, device, scratch)
+        cycles, uncounted = kernel_cycles.cycles(kernel_lines, pallas_calls, device, scratch)
         warnings += [
             f"kernel {name} is NOT counted: no bundles or grid known" for name in uncounted
         ]
@@ -189,7 +188,7 @@ def compiler_report(
         "hbm_gb": hbm / 1e9,
         "kernel_hbm_gb": kernel_hbm / 1e9,
         "collectives_gb": collectives / 1e9,
-        "flops": _products(traced.jaxpr) / where.devices,
+        "flops": kernel_cycles.flop_of(traced.jaxpr) / where.devices,
         "custom_calls": dict(calls),
         "warnings": warnings,
         "parts_ms": parts_ms,
@@ -298,54 +297,12 @@ def _warnings(scratch: str) -> list[str]:
     return list(warnings)
 
 
-def _kernel_cycles(
-    lines: list[hlo.Counted],
-    pallas_calls: dict[str, dict[str, Any]],
-    device: accelerators.Accelerator,
-    scratch: str,
-) -> tuple[dict[str, float], list[str]]:
-    """Returns cycles by kernel, and the kernels that nothing is known of.
-
-    A kernel's cycles: its bundles in all steps of its grid, what its products take at the matrix
-    units' peak (which wide heads reach before their bundles end), or its operands and results at
-    the memory's bandwidth, whichever is most. A loop inside a kernel counts once.
-    """
-    bundles: dict[str, int] = {}
-    for path in pathlib.Path(scratch).glob(f"*{_BUNDLES}*"):
-        total = re.search(
-            r"total scheduled bundles:\s+(\d+)", path.read_text("utf-8", errors="replace")
-        )
-        name = re.sub(r"^\d+-|-\d+-" + _BUNDLES + r".*$", "", path.name)
-        if total:
-            bundles[_kernel_name(name)] = int(total[1])
-    clock = device.clock_ghz * 1e9
-    cycles: dict[str, float] = {}
-    uncounted = []
-    for line in lines:
-        name = _kernel_name(line.instruction.name)
-        if name not in bundles or name not in pallas_calls:
-            uncounted.append(name)
-            continue
-        steps = math.prod(pallas_calls[name]["grid_mapping"].grid)
-        products = steps * _products(pallas_calls[name]["jaxpr"])
-        moved = line.all_bytes / (device.bandwidth_gb * 1e9) * clock
-        multiplied = products / (device.peak_tflops * 1e12) * clock
-        longest = max(steps * bundles[name], multiplied, moved)
-        cycles[name] = cycles.get(name, 0.0) + line.times * longest
-    return cycles, uncounted
-
-
-def _kernel_name(instruction: str) -> str:
-    """Returns a kernel's name from that of one of its calls, 'splash_mha_fwd.3.clone'."""
-    return re.sub(r"(\.(\d+|clone|remat))+$", "", instruction)
-
-
 def _pallas_calls(jaxpr: Any) -> Iterator[dict[str, Any]]:
     """Yields what each kernel of a traced program was called with."""
     for equation in jaxpr.eqns:
         if equation.primitive.name == "pallas_call":
             yield equation.params
-        for program in _programs(equation):
+        for program in kernel_cycles.programs(equation):
             yield from _pallas_calls(program)
 
 
@@ -405,45 +362,3 @@ def _part(instruction: hlo.Instruction) -> str:
         return "layout copies"
     place = instruction.op_name
     return next((part for part, pattern in _PARTS if re.search(pattern, place)), "unnamed")
-
-
-def _products(jaxpr: Any) -> float:
-    """Returns the FLOP of a traced program's matrix products and convolutions, all devices'.
-
-    Loops count as often as they run, and of a condition's branches the larger one counts. What a
-    compiler merges or computes twice is not known here.
-    """
-    total = 0.0
-    for equation in jaxpr.eqns:
-        name, params = equation.primitive.name, equation.params
-        if name == "dot_general":
-            (contracted, _), _ = params["dimension_numbers"]
-            shape = equation.invars[0].aval.shape
-            total += 2.0 * equation.outvars[0].aval.size * math.prod(shape[d] for d in contracted)
-        elif name == "conv_general_dilated":
-            kernel = equation.invars[1].aval
-            outputs = kernel.shape[params["dimension_numbers"].rhs_spec[0]]
-            total += 2.0 * equation.outvars[0].aval.size * kernel.size / outputs
-        elif name == "cond":
-            total += max(map(_products, _programs(equation)))
-        else:
-            times = 1.0
-            if name == "scan":
-                times = params["length"]
-            elif name == "pallas_call":
-                times = math.prod(params["grid_mapping"].grid)
-            elif name == "shard_map":
-                times = params["mesh"].size
-            total += times * sum(map(_products, _programs(equation)))
-    return total
-
-
-def _programs(equation: Any) -> list[Any]:
-    """Returns the programs in an equation's parameters, alone or in tuples."""
-    programs = []
-    for value in equation.params.values():
-        for part in value if isinstance(value, tuple | list) else (value,):
-            program = getattr(part, "jaxpr", part)
-            if hasattr(program, "eqns"):
-                programs.append(program)
-    return programs

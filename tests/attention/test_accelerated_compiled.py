@@ -64,6 +64,7 @@ ENVIRONMENT = {
         ("standard", "bfloat16", 128, 1024),
         ("laser", "bfloat16", 128, 1024),
         ("laser+softcap", "bfloat16", 256, 1024),
+        ("laser+window", "bfloat16", 128, 2048),
         ("laser", "bfloat16", 512, 2048),
         ("laser", "float32", 720, 1024),
     ],
@@ -89,6 +90,83 @@ def test_forward_and_backward_compile_for_a_mesh_of_tpus(kernel, name, dtype, si
     assert scratch < {("fused", 512): 9e6, ("fused", 720): 2e7}.get((kernel, size), 2**23)
 
 
+# A mechanism's kernels alone, of 4 heads on each of 4 devices; the compiler's dump is in `dump`.
+CYCLES = """
+import dataclasses, json, math, pathlib, sys
+import jax, jax.numpy as jnp, numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from attention import registry
+from attention.verification import check
+from sweeps.monitoring import compiled_step, hlo, kernel_cycles
+from sweeps.training import accelerators
+length, dump, *names = sys.argv[1:]
+devices = np.array(topologies.get_topology_desc("v5e:2x2", platform="tpu").devices)
+mesh = Mesh(devices.reshape(4, 1), ("data", "tensor"))
+heads = NamedSharding(mesh, P("data", None, "tensor", None))
+everywhere = NamedSharding(mesh, P())
+found = {}
+for name in names:
+    given = {"width": 256} if "window" in name else {}
+    variant = dataclasses.replace(registry.get(name, kernel="fused", **given), sharding=heads)
+    host = check.Host(variant, 1, True)
+    array = jax.ShapeDtypeStruct((4, int(length), 4, 128), jnp.bfloat16, sharding=heads)
+    arrays = {"query": array, "key": array, "value": array}
+    if "x" in variant.needs:
+        arrays["x"] = jax.ShapeDtypeStruct((4, int(length), 64), jnp.bfloat16, sharding=everywhere)
+    params = jax.eval_shape(lambda **a: host.init(jax.random.key(0), **a), **arrays)
+    params = jax.tree.map(lambda leaf: leaf.update(sharding=everywhere), params)
+    def loss(params, arrays):
+        return jnp.sum(host.apply(params, **arrays).astype(jnp.float32) ** 2)
+    for path in pathlib.Path(dump).glob("*.txt"):
+        path.unlink()
+    traced = jax.jit(jax.value_and_grad(loss, (0, 1))).trace(params, arrays)
+    traced.lower(lowering_platforms=("tpu",)).compile()
+    calls = {call["name"]: call for call in compiled_step._pallas_calls(traced.jaxpr)}
+    lines = [hlo.Counted(hlo.Instruction(one, "", "", "", ""), 1, 0, 0, 0) for one in calls]
+    cycles, unknown = kernel_cycles.cycles(lines, calls, accelerators.KINDS["v5e"], dump)
+    assert not unknown, unknown
+    found[name] = [cycles[f"fused_{part}"] / 4 for part in ("forward", "backward")]
+print(json.dumps(found))
+"""
+# Cycles of a head and batch entry, forward and backward: measured, and the most allowed.
+LIMITS = {
+    1024: {
+        "standard": (3_700, 6_400),
+        "standard+softcap": (3_850, 6_650),
+        "standard+alibi": (3_950, 6_650),
+        "standard+fox": (3_750, 6_750),
+        "standard+sink": (3_800, 6_650),
+        "sigmoid": (2_700, 6_400),
+        "softpick": (3_950, 6_400),
+        "laser": (4_260, 6_750),
+    },
+    4096: {
+        "standard": (59_200, 90_500),
+        "standard+window": (13_300, 21_300),
+    },
+}
+
+
+@tpu
+@pytest.mark.parametrize("length", LIMITS)
+def test_cycles_by_the_compiler(length, tmp_path):
+    """bfloat16, head size 128, causal; they repeat to the digit."""
+    options = f"--xla_jf_dump_to={tmp_path} --xla_jf_dump_llo_text=true"
+    options += " --xla_jf_dump_llo_pass_label_regex=final_bundles"
+    done = subprocess.run(
+        [sys.executable, "-c", CYCLES, str(length), str(tmp_path), *LIMITS[length]],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **ENVIRONMENT, "LIBTPU_INIT_ARGS": options},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    cycles = json.loads(done.stdout.splitlines()[-1])
+    print(cycles)
+    for name, limits in LIMITS[length].items():
+        assert all(one <= most for one, most in zip(cycles[name], limits, strict=True)), cycles
+
+
 # What ptxas says of each kernel in the PTX that XLA dumps, as it compiles for an H100.
 COMPILED_FOR_GPU = """
 import dataclasses, json, pathlib, re, subprocess, sys
@@ -96,6 +174,7 @@ import jax, jax.numpy as jnp, numpy as np
 import nvidia.cuda_nvcc
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from attention import registry
+from attention.verification import check
 from sweeps.monitoring import compiled_step
 from sweeps.training import accelerators
 name, dtype, precision, dump = sys.argv[1:5]
@@ -103,13 +182,20 @@ size, length = map(int, sys.argv[5:])
 devices = np.array(compiled_step._devices(accelerators.topology("h100:1x1x4")))
 mesh = Mesh(devices.reshape(2, 1, 2), ("data", "fsdp", "tensor"))
 heads = NamedSharding(mesh, P(("data", "fsdp"), None, "tensor", None))
-attend = dataclasses.replace(registry.get(name, kernel="fused"), sharding=heads)
-def loss(query, key, value):
-    return jnp.sum(attend(query, key, value, is_causal=True).astype(jnp.float32))
+variant = dataclasses.replace(registry.get(name, kernel="fused"), sharding=heads)
+host = check.Host(variant, 1, True)
 array = jax.ShapeDtypeStruct((4, length, 4, size), dtype, sharding=heads)
+arrays = {"query": array, "key": array, "value": array}
+everywhere = NamedSharding(mesh, P())
+if "x" in variant.needs:
+    arrays["x"] = jax.ShapeDtypeStruct((4, length, 64), dtype, sharding=everywhere)
+params = jax.eval_shape(lambda **a: host.init(jax.random.key(0), **a), **arrays)
+params = jax.tree.map(lambda leaf: leaf.update(sharding=everywhere), params)
+def loss(params, arrays):
+    return jnp.sum(host.apply(params, **arrays).astype(jnp.float32))
 with jax.default_matmul_precision(precision):
-    step = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))
-    compiled = step.trace(array, array, array).lower(lowering_platforms=("cuda",)).compile()
+    step = jax.jit(jax.value_and_grad(loss, (0, 1)))
+    compiled = step.trace(params, arrays).lower(lowering_platforms=("cuda",)).compile()
 found = {}
 assembler = pathlib.Path(nvidia.cuda_nvcc.__path__[0], "bin", "ptxas")
 for path in pathlib.Path(dump).glob("*.ptx"):
@@ -132,6 +218,12 @@ print(json.dumps([found, compiled.memory_analysis().temp_size_in_bytes]))
         ("laser", "bfloat16", "default", 80, 196),
         ("standard", "bfloat16", "default", 128, 1024),
         ("laser", "bfloat16", "default", 128, 1024),
+        ("softpick", "bfloat16", "default", 64, 1024),
+        ("standard+alibi", "bfloat16", "default", 64, 1024),
+        ("sigmoid", "bfloat16", "default", 128, 1024),
+        ("laser+sink", "bfloat16", "default", 128, 1024),
+        ("laser+fox", "bfloat16", "default", 128, 1024),
+        ("laser+window", "bfloat16", "default", 128, 4096),
         ("laser+softcap", "bfloat16", "highest", 128, 1024),
         ("laser", "float32", "tensorfloat32", 128, 1000),
         ("laser", "bfloat16", "default", 256, 1024),
@@ -158,7 +250,8 @@ def test_three_kernels_compile_for_h100(name, dtype, precision, size, length, tm
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found, scratch = json.loads(done.stdout)
-    assert sorted(found) == [f"fused_{part}_causal" for part in ("by_key", "by_query", "forward")]
+    parts = sorted(kernel.removesuffix("_causal") for kernel in found)
+    assert parts == ["fused_by_key", "fused_by_query", "fused_forward"]
     if size in (64, 128):
         assert not any(sum(spilled) for spilled in found.values()), found
     logits = 4 * length * length * 4

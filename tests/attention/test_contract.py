@@ -446,7 +446,7 @@ def test_what_does_not_fit_is_named(name, shapes, given, message):
         ("sigmoid_laser", {}, "weights of 'sigmoid' may sum to 0"),
         ("softpick_laser", {}, "weights of 'softpick' may sum to 0"),
         ("stick_breaking_laser", {}, "weights of 'stick_breaking' may sum to 0"),
-        ("laser+alibi", {"kernel": "fused"}, "no functions of the logits.*kernel='xla'"),
+        ("laser+alibi", {"kernel": "splash"}, "no functions of the logits.*kernel='xla'"),
         ("laser+fox", {"kernel": "splash"}, "no bias.*kernel='xla' or kernel='jax_xla'"),
         ("softpick", {"kernel": "cudnn"}, "no weights other than the softmax's"),
     ],

@@ -120,8 +120,8 @@ def test_kernels_are_open_to_the_conformer(kernel, monkeypatch):
     module = {"splash": splash, "fused": fused}.get(kernel)
     if module is not None:
         call = functools.partial(module.weighted_sum, interpret="tpu")
-        inside = kernel == "fused" and functools.partial(fused.log_mean_exp, interpret="tpu")
-        made = dataclasses.replace(module.KERNEL, call=call, log_mean_exp=inside or None)
+        inside = kernel == "fused" and functools.partial(fused.transformed, interpret="tpu")
+        made = dataclasses.replace(module.KERNEL, call=call, transformed=inside or None)
         monkeypatch.setattr(module, "KERNEL", made)
     arrays = jax.random.normal(jax.random.key(0), (3, 2, 9, 2, 8))
     there = jnp.arange(9) < jnp.array([9, 5])[:, None]

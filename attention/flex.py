@@ -1,0 +1,181 @@
+"""`flex`: attention by functions of your own, on plain arrays. Needs JAX alone.
+
+    from attention.flex import flex
+    flex(query, key, value, score=lambda logits, i, j, leaves: 30 * jnp.tanh(logits / 30))
+
+docs/flex.md has the examples. The functions and the records `Weighting` and `Mask` are those that a
+mechanism of the registry is made of (`attention.functions`, `attention.masks`).
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from attention import functions, records, table
+from attention.call import Call
+from attention.functions import KINDS, Score, Transform, Weighting
+from attention.kernels import inputs
+from attention.masks import Bias, Mask, Masks
+
+__all__ = ["Bias", "Mask", "Weighting", "flex"]
+
+Array = jax.Array
+# The mixers whose weights they are.
+_WEIGHTINGS = {
+    "softmax": "standard",
+    "sigmoid": "sigmoid",
+    "softpick": "softpick",
+    "stick_breaking": "stick_breaking",
+}
+
+
+@inputs.promoting
+def flex(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    score: Callable[[Array, Array, Array, Mapping[str, Array]], Array] | None = None,
+    weighting: str | Weighting = "softmax",
+    value_function: Callable[[Array, Mapping[str, Array]], Array] | None = None,
+    output_function: Callable[[Array, Mapping[str, Array]], Array] | None = None,
+    mask: str | Mask | Array | None = None,
+    bias: Array | Bias | None = None,
+    leaves: Mapping[str, tuple[str, Array]] | None = None,
+    scale: float | None = None,
+    kernel: str = "xla",
+) -> Array:
+    """Returns output_function(A·value_function(V)), [..., T, H, Dv] in the inputs' dtype.
+
+    query [..., T, H, D], key [..., S, K, D], value [..., S, K, Dv], K divides H. A: the weights of
+    score(scale·QKᵀ) + bias over what the mask leaves. Differentiable by all arrays, leaves of kind
+    channel aside.
+
+    score(logits, query_index, key_index, leaves): element by element, float32. weighting:
+    'softmax', 'sigmoid', 'softpick', 'stick_breaking' or a `Weighting`. value_function(v, c) and
+    output_function(r, c): float32, R = A·F in between. mask: 'causal', a `Mask`, or True where a
+    query may look, [..., H or 1, T, S]. bias: [..., H, T, S] or a `Bias` of two vectors. leaves:
+    name to (kind, array), kinds head [H], row [..., H, T], column [..., H, S], which `score` gets
+    by name in shapes that broadcast to its logits, and channel [..., K, Dv], for the other two.
+    scale: D^-0.5 unless given. kernel: of `attention.table.KERNELS`.
+
+    A query that sees no key returns 0. Raises ValueError for what does not fit, for a function that
+    a kernel cannot have, by name, and for what `kernel` cannot do.
+    """
+    given = {} if leaves is None else dict(leaves)
+    call = inputs.make_call(query, key, value, bias=bias, mask=_mask(mask))
+    for name, leaf in given.items():
+        _check_leaf(name, leaf, call)
+    made = _weighting(weighting, call)
+    mixer = records.mixer("standard")
+    if isinstance(weighting, str):
+        call = call._replace(mask=call.mask & records.mixer(_WEIGHTINGS[weighting]).mask)
+    if isinstance(made.start, str):
+        call = call._replace(sink=_sink(made, given))
+        given.pop(made.start)
+        made = dataclasses.replace(made, start=None)
+    by_kind = {
+        kind: {name: array for name, (own, array) in given.items() if own == kind} for kind in KINDS
+    }
+    channels = by_kind.pop("channel")
+    of_score = {name: array for own in by_kind.values() for name, array in own.items()}
+    if of_score and score is None:
+        raise ValueError(f"leaf {next(iter(of_score))!r} is read by a score function: give score=")
+    transform = None
+    if value_function is not None or output_function is not None:
+        names = tuple(channels)
+        transform = Transform(value_function or _same, output_function or _same, names=names)
+    elif channels:
+        raise ValueError(
+            f"leaf {next(iter(channels))!r} is of kind channel, which value_function and "
+            "output_function read: give one of them"
+        )
+
+    def mean(weighted_sum: Callable[[Array], Array], value: Array, masks: Masks, **_: Any) -> Array:
+        """Returns the same by a backend that has no functions inside."""
+        if transform is None:
+            output = weighted_sum(value)
+        else:
+            heads = {
+                name: inputs.per_query_head(call.query, leaf[..., None, :, :]).astype(jnp.float32)
+                for name, leaf in jax.lax.stop_gradient(channels).items()
+            }
+            wide = value.astype(jnp.promote_types(value.dtype, jnp.float32))
+            output = transform.output(weighted_sum(transform.value(wide, heads)), heads)
+        return output if masks.rows is None else jnp.where(masks.rows, output, 0)
+
+    mixer = dataclasses.replace(
+        mixer,
+        mean=mean,
+        weighting=made,
+        transform=None if transform is None else lambda dtype: transform,
+    )
+    kinds = tuple((name, own) for name, (own, _) in given.items() if own != "channel")
+    output = inputs.solve(
+        mixer,
+        call,
+        scale=scale,
+        score=() if score is None else (Score(score, (), kinds),),
+        leaves=() if score is None else (of_score,),
+        channels=channels or None,
+        kernel=kernel,
+    )
+    return output.astype(call.query.dtype)
+
+
+def _same(array: Array, c: Mapping[str, Array]) -> Array:
+    del c
+    return array
+
+
+def _mask(mask: str | Mask | Array | None) -> Mask | Array | None:
+    if not isinstance(mask, str):
+        return mask
+    if mask != "causal":
+        raise ValueError(f"mask={mask!r}: give 'causal', a Mask, or an array of booleans")
+    return Mask(causal=True)
+
+
+def _weighting(given: str | Weighting, call: Call) -> Weighting:
+    if isinstance(given, Weighting):
+        return given
+    if given not in _WEIGHTINGS:
+        raise ValueError(table.unknown("weighting", given, _WEIGHTINGS, ", or give a Weighting"))
+    return records.mixer(_WEIGHTINGS[given]).weighting_of(call.key.shape[-3], call.query.dtype)
+
+
+def _check_leaf(name: str, leaf: Any, call: Call) -> None:
+    """Raises ValueError unless a leaf is (kind, array) and fits the call."""
+    if not (isinstance(leaf, tuple) and len(leaf) == 2 and leaf[0] in KINDS):
+        raise ValueError(f"leaf {name!r}: give (kind, array), the kind one of {', '.join(KINDS)}")
+    kind, array = leaf
+    *batch, queries, heads, _ = call.query.shape
+    keys, of_keys, wide = call.value.shape[-3:]
+    shapes = {
+        "head": (heads,),
+        "row": (*batch, heads, queries),
+        "column": (*batch, heads, keys),
+        "channel": (*batch, of_keys, wide),
+    }
+    if jnp.shape(array) != shapes[kind]:
+        raise ValueError(
+            f"leaf {name!r} of kind {kind} has shape {jnp.shape(array)}; give {shapes[kind]}"
+        )
+    if not jnp.issubdtype(jnp.result_type(array), jnp.floating):
+        raise ValueError(
+            f"leaf {name!r} has dtype {jnp.result_type(array)}; give floating-point numbers"
+        )
+
+
+def _sink(weighting: Weighting, leaves: Mapping[str, tuple[str, Array]]) -> Array:
+    """Returns the logits of the head leaf that a weighting begins with."""
+    kind, array = leaves.get(str(weighting.start), ("", None))
+    if kind != "head" or weighting.weights is not functions.exponential:
+        raise ValueError(
+            f"start={weighting.start!r} of a weighting is a sink: give a leaf of that name of kind "
+            "head, and the softmax's weighting"
+        )
+    return jnp.asarray(array, jnp.float32)

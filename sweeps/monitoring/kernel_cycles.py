@@ -1,0 +1,203 @@
+"""The cycles of Pallas kernels on a TPU, from the compiler's dump and the traced program.
+
+The dump lists a kernel's bundles (instructions) once, its branches among them. How often a branch
+runs is found from the traced kernel: its condition is computed for all steps of the grid.
+"""
+
+import glob
+import math
+import pathlib
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sweeps.monitoring import hlo
+from sweeps.training import accelerators
+
+_TOTAL = "schedule-analysis_final_bundles"
+_TEXT = "final_bundles"
+# Bundles after a jump that are run whether or not it is taken.
+_DELAY = 5
+
+
+class _Branch(NamedTuple):
+    """A condition of a kernel: the steps in which it holds, and the FLOP of what it then does."""
+
+    steps: int
+    flop: float
+
+
+def cycles(
+    lines: list[hlo.Counted],
+    pallas_calls: dict[str, dict[str, Any]],
+    device: accelerators.Accelerator,
+    scratch: str,
+) -> tuple[dict[str, float], list[str]]:
+    """Returns cycles by kernel, and the kernels that nothing is known of.
+
+    A kernel's cycles: its bundles in all steps of its grid, each branch as often as it runs; what
+    its products take at the matrix units' peak (which wide heads reach before their bundles end);
+    or its operands and results at the memory's bandwidth, whichever is most. A loop inside a kernel
+    counts once. Where branches in the dump are not those of the traced kernel, all count at every
+    step.
+    """
+    total = {name: int(text) for name, text in _found(scratch, _TOTAL, r"bundles:\s+(\d+)")}
+    branches = {name: branch_sizes(text) for name, text in _found(scratch, _TEXT, r"(?s)(.*)")}
+    clock = device.clock_ghz * 1e9
+    cycles: dict[str, float] = {}
+    uncounted = []
+    for line in lines:
+        name = _kernel_name(line.instruction.name)
+        if name not in total or name not in pallas_calls:
+            uncounted.append(name)
+            continue
+        call = pallas_calls[name]
+        steps = math.prod(call["grid_mapping"].grid)
+        conditions = kernel_branches(call["jaxpr"], call["grid_mapping"].grid)
+        bundles = _executed(total[name], branches.get(name, []), conditions, steps)
+        flop = steps * flop_of(call["jaxpr"])
+        flop -= sum((steps - one.steps) * one.flop for one in conditions)
+        moved = line.all_bytes / (device.bandwidth_gb * 1e9) * clock
+        multiplied = flop / (device.peak_tflops * 1e12) * clock
+        longest = max(bundles, multiplied, moved)
+        cycles[name] = cycles.get(name, 0.0) + line.times * longest
+    return cycles, uncounted
+
+
+def _found(scratch: str, kind: str, pattern: str) -> Iterator[tuple[str, str]]:
+    """Yields (kernel, match) from the compiler's dumps of one kind."""
+    for path in map(pathlib.Path, glob.glob(f"{glob.escape(scratch)}/*-{kind}*")):
+        match = re.search(pattern, path.read_text("utf-8", errors="replace"))
+        name = re.sub(rf"^\d+-|-\d+-{kind}.*$", "", path.name)
+        if match and re.fullmatch(rf"\d+-.*-\d+-{kind}\.txt", path.name):
+            yield _kernel_name(name), match[1]
+
+
+def _kernel_name(instruction: str) -> str:
+    """Returns a kernel's name from that of one of its calls, 'splash_mha_fwd.3.clone'."""
+    return re.sub(r"(\.(\d+|clone|remat))+$", "", instruction)
+
+
+def _executed(total: int, sizes: list[int], branches: list[_Branch], steps: int) -> float:
+    """Returns the bundles of all steps."""
+    # The compiler drops conditions that it knows to hold always, or never.
+    varying = [one for one in branches if 0 < one.steps < steps]
+    for kept in (branches, varying):
+        if len(kept) == len(sizes):
+            skipped = (size * (steps - one.steps) for size, one in zip(sizes, kept, strict=True))
+            return steps * total - sum(skipped)
+    return steps * total
+
+
+def branch_sizes(text: str) -> list[int]:
+    """Returns the bundles inside each innermost branch of a dump of final bundles, in order."""
+    jumps: list[tuple[int, str]] = []
+    labels: dict[str, int] = {}
+    for line in text.splitlines():
+        address = re.match(r"\s*(0x[0-9a-f]+)\s", line)
+        if address is None:
+            continue
+        place = int(address[1], 16)
+        for region in re.findall(r"Start(?:/End empty)? region (\d+)", line):
+            labels.setdefault(region, place)
+        jumps += [
+            (place, to) for to in re.findall(r"sbr\.rel \(.*?\) target = \$region(\d+)", line)
+        ]
+    spans = [(place, labels[to]) for place, to in jumps if labels.get(to, 0) > place]
+    return [
+        max(0, end - start - _DELAY)
+        for start, end in spans
+        if not any(start < other < end for other, _ in spans)
+    ]
+
+
+def kernel_branches(kernel: Any, grid: tuple[int, ...]) -> list[_Branch]:
+    """Returns the conditions of a traced kernel that follow from its place in the grid."""
+    places = np.indices(grid).reshape((len(grid), -1)) if grid else np.zeros((0, 1), int)
+    known: dict[Any, Any] = {}
+    branches = []
+    for equation in kernel.eqns:
+        if equation.primitive.name == "cond":
+            index = _value(equation.invars[0], known)
+            if index is not None:
+                steps = int(np.broadcast_to(index, places.shape[1:]).astype(bool).sum())
+                branches.append(_Branch(steps, flop_of(programs(equation)[1])))
+        else:
+            _evaluate(equation, known, places)
+    return branches
+
+
+def _value(variable: Any, known: dict[Any, Any]) -> Any:
+    """Returns an operand's numbers in all steps, None where they are not known."""
+    return variable.val if hasattr(variable, "val") else known.get(variable)
+
+
+def _evaluate(equation: Any, known: dict[Any, Any], places: np.ndarray) -> None:
+    """Adds the results of an equation of scalars, in all steps, where its operands are known."""
+    name, params = equation.primitive.name, equation.params
+    if name == "program_id":
+        known[equation.outvars[0]] = places[params["axis"]].astype(np.int32)
+        return
+    operands = [_value(variable, known) for variable in equation.invars]
+    scalars = all(getattr(one.aval, "shape", None) == () for one in equation.outvars)
+    if not scalars or any(operand is None for operand in operands):
+        return
+    inner = programs(equation)
+    if name in ("jit", "pjit") and inner:
+        own = dict(zip(inner[0].invars, operands, strict=True))
+        for part in inner[0].eqns:
+            _evaluate(part, own, places)
+        results = [_value(variable, own) for variable in inner[0].outvars]
+    elif inner or not operands:
+        return
+    else:
+        whole = [np.broadcast_to(operand, places.shape[1:]) for operand in operands]
+        result = equation.primitive.bind(*whole, **params)
+        results = result if equation.primitive.multiple_results else [result]
+    for variable, result in zip(equation.outvars, results, strict=True):
+        if result is not None:
+            known[variable] = np.asarray(result)
+
+
+def flop_of(jaxpr: Any) -> float:
+    """Returns the FLOP of a traced program's matrix products and convolutions, all devices'.
+
+    Loops count as often as they run, and of a condition's branches the larger one counts. What a
+    compiler merges or computes twice is not known here.
+    """
+    total = 0.0
+    for equation in jaxpr.eqns:
+        name, params = equation.primitive.name, equation.params
+        if name == "dot_general":
+            (contracted, _), _ = params["dimension_numbers"]
+            shape = equation.invars[0].aval.shape
+            total += 2.0 * equation.outvars[0].aval.size * math.prod(shape[d] for d in contracted)
+        elif name == "conv_general_dilated":
+            kernel = equation.invars[1].aval
+            outputs = kernel.shape[params["dimension_numbers"].rhs_spec[0]]
+            total += 2.0 * equation.outvars[0].aval.size * kernel.size / outputs
+        elif name == "cond":
+            total += max(map(flop_of, programs(equation)))
+        else:
+            times = 1.0
+            if name == "scan":
+                times = params["length"]
+            elif name == "pallas_call":
+                times = math.prod(params["grid_mapping"].grid)
+            elif name == "shard_map":
+                times = params["mesh"].size
+            total += times * sum(map(flop_of, programs(equation)))
+    return total
+
+
+def programs(equation: Any) -> list[Any]:
+    """Returns the programs in an equation's parameters, alone or in tuples."""
+    found = []
+    for value in equation.params.values():
+        for part in value if isinstance(value, tuple | list) else (value,):
+            program = getattr(part, "jaxpr", part)
+            if hasattr(program, "eqns"):
+                found.append(program)
+    return found

@@ -1,0 +1,186 @@
+"""Functions of a mechanism in kernels: what goes in, what is refused by name, and their weights."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention import functions, records
+from attention.functions import Functions, Score, Transform, Weighting
+from attention.kernels import core
+
+TABLE = np.linspace(0.0, 1.0, 24)
+ARRAY = jnp.arange(24.0)
+
+
+def _score(function, *kinds):
+    return (Score(function, kinds=tuple(kinds)),)
+
+
+def _check(score=(), weighting=core.SOFTMAX, transform=None):
+    functions.check(score, weighting, transform)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, i, j, c: 30 * jnp.tanh(x / 30),
+        lambda x, i, j, c: x + TABLE[3] * jnp.where(i - j < 5, 1.0, -1.0),
+        lambda x, i, j, c: jnp.where((i // 32) == (j // 32), x, -1e9),
+        lambda x, i, j, c: jax.nn.gelu(x) + jax.nn.silu(x) + jax.nn.softplus(x),
+        lambda x, i, j, c: jnp.clip(x, -5, 5) + jnp.abs(x) ** 1.5 + x**3,
+        lambda x, i, j, c: jnp.where(((i * 40503 + j * 8191) >> 3) % 7 == 0, 0.0, x),
+    ],
+)
+def test_what_both_compilers_take_goes_in(function):
+    _check(_score(function))
+
+
+def test_leaves_of_every_kind_and_the_mechanisms_go_in():
+    leaves = ("slope", "head"), ("row", "row"), ("column", "column")
+    _check(
+        _score(lambda x, i, j, c: c["slope"] * x * (i - j) + c["row"] - c["column"], *leaves),
+        transform=Transform(
+            lambda v, c: jnp.exp(v - c["shift"]),
+            lambda r, c: c["shift"] + jnp.log(r),
+            names=("shift",),
+        ),
+    )
+    for name in ("standard", "sigmoid", "softpick", "stick_breaking"):
+        for dtype in (jnp.bfloat16, jnp.float32):
+            _check(weighting=records.mixer(name).weighting_of(16, dtype))
+
+
+@pytest.mark.parametrize(
+    ("function", "problem", "instead"),
+    [
+        (lambda x, i, j, c: x + TABLE, "captures an array of shape", "as a leaf"),
+        (lambda x, i, j, c: x + ARRAY, "captures an array of shape", "as a leaf"),
+        (lambda x, i, j, c: ARRAY[jnp.clip(i - j, 0, 5)], "uses gather", "jnp.where"),
+        (lambda x, i, j, c: jnp.cumsum(x, -1), "uses cumsum", "`left`"),
+        (
+            lambda x, i, j, c: jax.lax.cond(True, jnp.tanh, jnp.exp, x),
+            "uses cond",
+            "write jnp.where",
+        ),
+        (lambda x, i, j, c: jax.lax.fori_loop(0, 3, lambda _, y: 2 * y, x), "uses scan", "loop"),
+        (lambda x, i, j, c: jax.lax.while_loop(lambda y: True, jnp.tanh, x), "uses while", "loop"),
+        (lambda x, i, j, c: jax.nn.gelu(x, approximate=False), "uses erfc", "gelu"),
+        (lambda x, i, j, c: jax.scipy.special.erf(x), "uses erf", "gelu"),
+        (lambda x, i, j, c: jnp.expm1(x), "uses expm1", "tanh"),
+        (lambda x, i, j, c: jnp.sin(x), "uses sin", "leaf"),
+        (lambda x, i, j, c: jnp.round(x), "uses round", "floor"),
+        (lambda x, i, j, c: x - x.mean(), "uses reduce_sum", "a tile, not a whole row"),
+        (lambda x, i, j, c: jax.nn.softmax(x), "uses reduce_max", "a tile, not a whole row"),
+        (lambda x, i, j, c: jnp.sort(x), "uses sort", "a tile, not a whole row"),
+        (lambda x, i, j, c: x @ jnp.ones((24, 24)), "uses dot_general", "a tile"),
+        (lambda x, i, j, c: jax.checkpoint(jnp.tanh)(x), "uses remat2", "leave jax.checkpoint out"),
+        (lambda x, i, j, c: x * jax.random.uniform(jax.random.key(0)), "uses random_", "kernels"),
+        (lambda x, i, j, c: x[:5], r"returns float32\(5, 24\)", "same shape"),
+        (lambda x, i, j, c: x.T, r"returns float32\(24, 16\)", "same shape"),
+        (lambda x, i, j, c: None, "returns NoneNone", "same shape"),
+        (lambda x, i, j, c: x > 0, "returns bool", "in float32"),
+        (lambda x, i, j, c: x.astype(jnp.bfloat16), "returns bfloat16", "in float32"),
+        (
+            lambda x, i, j, c: jnp.tanh(x.astype(jnp.bfloat16)).astype(jnp.float32),
+            "computes in bfloat16",
+            "float32",
+        ),
+        (lambda x, i, j, c: x if x[0, 0] > 0 else -x, "asks for the value", "jnp.where"),
+        (lambda x, i, j, c: np.tanh(x), "asks for the value", "jax.numpy"),
+        (lambda x, i, j, c: x * c["slope"], "cannot be traced: KeyError", "slope"),
+        (lambda x, i, j: x, "cannot be traced: TypeError", "positional"),
+    ],
+)
+def test_what_cannot_go_in_is_answered_by_name(function, problem, instead):
+    with pytest.raises(ValueError, match=f"the score function .*{problem}") as caught:
+        _check(_score(function))
+    assert instead in str(caught.value)
+
+
+def test_float64_and_unknown_kinds_are_refused():
+    with jax.enable_x64(True), pytest.raises(ValueError, match="float64"):
+        functions.check.__wrapped__(
+            _score(lambda x, i, j, c: x * np.float64(2)), core.SOFTMAX, None
+        )
+    with pytest.raises(ValueError, match="leaf 'end' of kind 'tail': give head, row, column"):
+        _check(_score(lambda x, i, j, c: x, ("end", "tail")))
+
+
+def test_weightings_and_transforms_are_checked_too():
+    with pytest.raises(ValueError, match="the weighting's mass uses cumsum"):
+        _check(weighting=Weighting(functions.exponential, lambda x, s: jnp.cumsum(x, -1)))
+    bad = Transform(lambda v, c: v, lambda r, c: r - r.mean(-1, keepdims=True))
+    with pytest.raises(ValueError, match="the output function uses reduce_sum"):
+        _check(transform=bad)
+
+
+def _rows(weighting, logits, seen, start=None):
+    logits = jnp.where(seen, logits, jnp.finfo(jnp.float32).min)
+    return functions.rows(weighting, logits, start)
+
+
+def test_rows_by_hand():
+    """Weights of whole rows in float64; a sink, a constant mass, keys from the last on."""
+    rng = np.random.default_rng(0)
+    logits, seen = rng.normal(0, 3, (2, 5, 7)), rng.random((2, 5, 7)) < 0.7
+    seen[0, 2] = False
+    raised = np.where(seen, np.exp(logits), 0)
+    terms = np.where(seen, np.expm1(logits), 0)
+    sink = np.array([0.5, -1.0])[:, None, None]
+    shares = np.where(seen, 1 / (1 + np.exp(-logits)), 0)
+    left = np.flip(np.cumprod(np.flip(1 - shares, -1), -1), -1) / (1 - shares)
+
+    def over(total):
+        return np.where(total > 0, total, 1)
+
+    of = {name: records.mixer(name).weighting_of(7, jnp.float32) for name in _NAMES}
+    sinks = Weighting(functions.exponential, functions.exponential, same=True, start="sink")
+    expected = {
+        "standard": (raised / over(raised.sum(-1, keepdims=True)), of["standard"], None),
+        "sink": (raised / (raised.sum(-1, keepdims=True) + np.exp(sink)), sinks, sink),
+        "softpick": (
+            np.maximum(terms, 0) / (1e-6 + np.abs(terms).sum(-1, keepdims=True)),
+            of["softpick"],
+            None,
+        ),
+        "stick_breaking": (shares * left, of["stick_breaking"], None),
+        "sigmoid": (np.where(seen, 1 / (1 + 7 * np.exp(-logits)), 0), of["sigmoid"], None),
+    }
+    for name, (exact, weighting, start) in expected.items():
+        start = None if start is None else jnp.asarray(start, jnp.float32)
+        found = _rows(weighting, jnp.asarray(logits, jnp.float32), seen, start)
+        np.testing.assert_allclose(found, exact, rtol=2e-5, atol=2e-7, err_msg=name)
+
+
+_NAMES = ("standard", "softpick", "stick_breaking", "sigmoid")
+
+
+@pytest.mark.parametrize("name", ["standard", "softpick", "sigmoid"])
+def test_a_tile_s_gradient_is_that_of_its_weights(name):
+    """`pulled` on one tile that is a whole row, against jax.vjp of `rows` times F."""
+    rng = np.random.default_rng(1)
+    weighting = records.mixer(name).weighting_of(6, jnp.float32)
+    raw = jnp.asarray(rng.normal(size=(4, 6)), jnp.float32)
+    slope = jnp.full((4, 1), 0.3, jnp.float32)
+    factors = jnp.asarray(rng.normal(size=(6, 5)), jnp.float32)
+    inner = jnp.asarray(rng.normal(size=(4, 5)), jnp.float32)
+    score = Score(lambda x, i, j, c: x * c["slope"], kinds=(("slope", "head"),))
+    parts = Functions((score,), weighting)
+    indices = jnp.arange(4)[:, None], jnp.arange(6)[None]
+
+    def whole(raw, slope):
+        return functions.rows(weighting, score(raw, *indices, {"slope": slope})) @ factors
+
+    means, pull = jax.vjp(whole, raw, slope)
+    s = delta = None
+    if weighting.mass is not None:
+        logits = score(raw, *indices, {"slope": slope})
+        top = jnp.maximum(logits.max(-1, keepdims=True), weighting.floor or -1e9)
+        total = weighting.mass(logits, top).sum(-1, keepdims=True)
+        if weighting.start is not None:
+            total += jnp.exp(weighting.start - top)
+        s, delta = top + jnp.log(total), jnp.sum(means * inner, -1, keepdims=True)
+    _, bar, (slope_bar,) = parts.pulled(raw, indices, [slope], None, s, inner @ factors.T, delta)
+    for ours, theirs in zip((bar, slope_bar), pull(inner), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-6)
