@@ -25,7 +25,7 @@ gpu = pytest.mark.skipif(
 
 # jax.default_backend() is 'cpu' here: that the devices are TPUs is what the sharding says.
 COMPILED = """
-import dataclasses, sys
+import dataclasses, re, sys
 import jax, jax.numpy as jnp, numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
@@ -43,7 +43,8 @@ step = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))
 compiled = step.trace(array, array, array).lower(lowering_platforms=("tpu",)).compile()
 text = compiled.as_text()
 scratch = compiled.memory_analysis().temp_size_in_bytes
-print(text.count("tpu_custom_call"), text.count(f",{length},{length}]"), scratch)
+logits = len(re.findall(rf"f(?:32|16)\\[[\\d,]*{length},{length}\\]", text))
+print(text.count("tpu_custom_call"), logits, scratch)
 """
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
