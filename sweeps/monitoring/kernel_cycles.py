@@ -8,7 +8,6 @@ import glob
 import math
 import pathlib
 import re
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,22 +42,23 @@ def cycles(
     counts once. Where branches in the dump are not those of the traced kernel, all count at every
     step.
     """
-    total = {name: int(text) for name, text in _found(scratch, _TOTAL, r"bundles:\s+(\d+)")}
-    branches = {name: branch_sizes(text) for name, text in _found(scratch, _TEXT, r"(?s)(.*)")}
+    totals, texts = (_dumps(scratch, kind) for kind in (_TOTAL, _TEXT))
     clock = device.clock_ghz * 1e9
     cycles: dict[str, float] = {}
     uncounted = []
     for line in lines:
         name = _kernel_name(line.instruction.name)
-        if name not in total or name not in pallas_calls:
+        total = re.search(r"bundles:\s+(\d+)", _text(totals.get(name)))
+        if total is None or name not in pallas_calls:
             uncounted.append(name)
             continue
         call = pallas_calls[name]
         steps = math.prod(call["grid_mapping"].grid)
-        conditions = kernel_branches(call["jaxpr"], call["grid_mapping"].grid)
-        bundles = _executed(total[name], branches.get(name, []), conditions, steps)
+        branches = kernel_branches(call["jaxpr"], call["grid_mapping"].grid)
+        sizes = branch_sizes(_text(texts.get(name)))
+        bundles = _executed(int(total[1]), sizes, branches, steps)
         flop = steps * flop_of(call["jaxpr"])
-        flop -= sum((steps - one.steps) * one.flop for one in conditions)
+        flop -= sum((steps - branch.steps) * branch.flop for branch in branches)
         moved = line.all_bytes / (device.bandwidth_gb * 1e9) * clock
         multiplied = flop / (device.peak_tflops * 1e12) * clock
         longest = max(bundles, multiplied, moved)
@@ -66,13 +66,19 @@ def cycles(
     return cycles, uncounted
 
 
-def _found(scratch: str, kind: str, pattern: str) -> Iterator[tuple[str, str]]:
-    """Yields (kernel, match) from the compiler's dumps of one kind."""
+def _dumps(scratch: str, kind: str) -> dict[str, pathlib.Path]:
+    """Returns the compiler's dumps of one kind by kernel; fusions, thousands of them, have dumps,
+    too, so that they are not read here."""
+    dumps = {}
     for path in map(pathlib.Path, glob.glob(f"{glob.escape(scratch)}/*-{kind}*")):
-        match = re.search(pattern, path.read_text("utf-8", errors="replace"))
-        name = re.sub(rf"^\d+-|-\d+-{kind}.*$", "", path.name)
-        if match and re.fullmatch(rf"\d+-.*-\d+-{kind}\.txt", path.name):
-            yield _kernel_name(name), match[1]
+        name = re.fullmatch(rf"\d+-(.*)-\d+-{kind}\.txt", path.name)
+        if name:
+            dumps[_kernel_name(name[1])] = path
+    return dumps
+
+
+def _text(path: pathlib.Path | None) -> str:
+    return "" if path is None else path.read_text("utf-8", errors="replace")
 
 
 def _kernel_name(instruction: str) -> str:
@@ -83,11 +89,11 @@ def _kernel_name(instruction: str) -> str:
 def _executed(total: int, sizes: list[int], branches: list[_Branch], steps: int) -> float:
     """Returns the bundles of all steps."""
     # The compiler drops conditions that it knows to hold always, or never.
-    varying = [one for one in branches if 0 < one.steps < steps]
+    varying = [branch for branch in branches if 0 < branch.steps < steps]
     for kept in (branches, varying):
         if len(kept) == len(sizes):
-            skipped = (size * (steps - one.steps) for size, one in zip(sizes, kept, strict=True))
-            return steps * total - sum(skipped)
+            pairs = zip(sizes, kept, strict=True)
+            return steps * total - sum(size * (steps - branch.steps) for size, branch in pairs)
     return steps * total
 
 
@@ -141,15 +147,15 @@ def _evaluate(equation: Any, known: dict[Any, Any], places: np.ndarray) -> None:
         known[equation.outvars[0]] = places[params["axis"]].astype(np.int32)
         return
     operands = [_value(variable, known) for variable in equation.invars]
-    scalars = all(getattr(one.aval, "shape", None) == () for one in equation.outvars)
+    scalars = all(getattr(output.aval, "shape", None) == () for output in equation.outvars)
     if not scalars or any(operand is None for operand in operands):
         return
     inner = programs(equation)
     if name in ("jit", "pjit") and inner:
-        own = dict(zip(inner[0].invars, operands, strict=True))
+        local = dict(zip(inner[0].invars, operands, strict=True))
         for part in inner[0].eqns:
-            _evaluate(part, own, places)
-        results = [_value(variable, own) for variable in inner[0].outvars]
+            _evaluate(part, local, places)
+        results = [_value(variable, local) for variable in inner[0].outvars]
     elif inner or not operands:
         return
     else:
