@@ -19,8 +19,6 @@ from attention.kernels.inputs import Problem
 Array = jax.Array
 
 LANES = 128
-
-
 # Further than any sequence is long.
 UNBOUNDED = 1 << 30
 
@@ -39,6 +37,38 @@ class Local(NamedTuple):
     dtype: jnp.dtype
     interpret: bool
     may_see_none: bool
+
+    @property
+    def is_banded(self) -> bool:
+        """Whether some distances are hidden."""
+        return self.low > -UNBOUNDED or self.high < UNBOUNDED
+
+    def within_band(self, distance: Array, offset: Any = 0) -> list[Array]:
+        """Returns the conditions under which distance + offset is in the band."""
+        above = [distance >= self.low - offset] if self.low > -UNBOUNDED else []
+        below = [distance <= self.high - offset] if self.high < UNBOUNDED else []
+        return above + below
+
+
+class Operands(NamedTuple):
+    """The arrays that a kernel reads, or their block specifications; None where there is none.
+
+    Shapes are those of the platform's module. keys: which a mask leaves. start: the leaf that
+    `Weighting.start` names. leaves: of score functions, as `Functions.flattened` lists them.
+    """
+
+    query: Any
+    key: Any
+    value: Any
+    channels: Any
+    keys: Any
+    start: Any
+    leaves: Any
+
+    def present(self, specs: "Operands") -> "Operands":
+        """Returns the specifications of the operands that are there."""
+        pairs = zip(self, specs, strict=True)
+        return Operands(*(None if operand is None else spec for operand, spec in pairs))
 
 
 def prepared(

@@ -10,6 +10,9 @@ T of its softmax, and nothing written to memory. G and δ are made before the ba
 inputs' dtype, so that both of its kernels read what those of standard attention do. Gradients of
 head and row leaves come from the kernel of dQ, for each row, those of column leaves from that of
 dK, which goes through the query heads of its key head.
+
+Operands: query [B, T, H, D], key [B, S, K, D], value [B, S, K, V], channels [B, c, K, V], keys
+[B, S] int32, start [H], leaves: head [H], row [B, H, T], column [B, H, S].
 """
 
 import functools
@@ -22,47 +25,27 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from attention.functions import HIDDEN, LOWEST, Functions, Leaves, least, weigh
+from attention.functions import HIDDEN, LOWEST, Leaves, least, weigh
 from attention.kernels import accelerated
-from attention.kernels.accelerated import UNBOUNDED
+from attention.kernels.accelerated import UNBOUNDED, Local, Operands
 
 Array = jax.Array
 
 
-class _Given(NamedTuple):
-    """What kernels read; None where there is none.
+class _Kept(NamedTuple):
+    """What backward kernels read beside the operands: G [B, T, H, V] in the inputs' dtype, and s
+    and δ [B, H, T], None where weights are not divided."""
 
-    query [B, T, H, D], key [B, S, K, D], value [B, S, K, V], channels [B, c, K, V], keys [B, S]
-    int32, start [H], leaves: head [H], row [B, H, T], column [B, H, S]. Of the backward pass G
-    [B, T, H, V] in the inputs' dtype, and s and δ [B, H, T].
-    """
-
-    query: Any
-    key: Any
-    value: Any
-    channels: Any
-    keys: Any
-    start: Any
-    leaves: tuple[Any, ...]
-    inner: Any = None
-    log_sums: Any = None
-    delta: Any = None
+    inner: Any
+    log_sums: Any
+    delta: Any
 
 
 class _Form(NamedTuple):
-    """What is compiled in: the fields of `accelerated.Local`, and the arrays' shapes.
+    """What is compiled in. queries, keys: the arrays' lengths; size, wide: channels of Q and K, and
+    of V; heads: of queries; members: of them for each of keys."""
 
-    queries, keys: their lengths; size, wide: channels of Q and K, and of V; heads: of queries;
-    members: of them for each of keys.
-    """
-
-    functions: Functions
-    low: int
-    high: int
-    scale: float
-    dtype: jnp.dtype
-    interpret: bool
-    may_see_none: bool
+    local: Local
     queries: int
     keys: int
     size: int
@@ -80,19 +63,11 @@ class _Tile(NamedTuple):
     stages: int
 
 
-def attend(local: accelerated.Local, arrays: dict[str, Any]) -> Array:
+def attend(local: Local, arrays: dict[str, Any]) -> Array:
     """Returns the output [..., T, H, Dv] of arrays as `accelerated.on_devices` hands them."""
     *batch, queries, heads, size = arrays["query"].shape
     length, of_keys, wide = arrays["value"].shape[-3:]
-    form = _Form(
-        *local,
-        queries=queries,
-        keys=length,
-        size=size,
-        wide=wide,
-        heads=heads,
-        members=heads // of_keys,
-    )
+    form = _Form(local, queries, length, size, wide, heads, heads // of_keys)
     value, made = accelerated.prepared(local, arrays, makes_channels=False)
 
     def flat(array: Array, axes: int) -> Array:
@@ -102,7 +77,7 @@ def attend(local: accelerated.Local, arrays: dict[str, Any]) -> Array:
     if made is not None:
         channels = jnp.concatenate([flat(made[name], 3) for name in sorted(made)], axis=1)
     keys = arrays.get("keys")
-    given = _Given(
+    operands = Operands(
         flat(arrays["query"], 3),
         flat(arrays["key"], 3),
         flat(value, 3),
@@ -111,92 +86,91 @@ def attend(local: accelerated.Local, arrays: dict[str, Any]) -> Array:
         arrays.get("start"),
         tuple(
             leaf if kind == "head" else flat(leaf, 2)
-            for kind, leaf in zip(form.functions.kinds, arrays["leaves"], strict=True)
+            for kind, leaf in zip(form.local.functions.kinds, arrays["leaves"], strict=True)
         ),
     )
-    return _attend(form, given).reshape((*batch, queries, heads, wide))
+    return _attend(form, operands).reshape((*batch, queries, heads, wide))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(form: _Form, given: _Given) -> Array:
-    return _forward(form, given, keep=False)["output"]
+def _attend(form: _Form, operands: Operands) -> Array:
+    return _forward(form, operands, keep=False)["output"]
 
 
-def _attend_forward(form: _Form, given: _Given) -> tuple[Array, Any]:
-    found = _forward(form, given, keep=True)
-    return found["output"], (given, found.get("means", found["output"]), found.get("log_sums"))
+def _attend_forward(form: _Form, operands: Operands) -> tuple[Array, Any]:
+    found = _forward(form, operands, keep=True)
+    return found["output"], (operands, found.get("means", found["output"]), found.get("log_sums"))
 
 
-def _attend_backward(form: _Form, kept: Any, cotangent: Array) -> tuple[_Given]:
-    given, means, log_sums = kept
-    return (_backward(form, given, means, log_sums, cotangent),)
+def _attend_backward(form: _Form, kept: Any, cotangent: Array) -> tuple[Operands]:
+    operands, means, log_sums = kept
+    return (_backward(form, operands, means, log_sums, cotangent),)
 
 
 # optimize_remat: a forward pass that is computed anew for the backward one writes R then alone.
 _attend.defvjp(_attend_forward, _attend_backward, optimize_remat=True)
 
 
-def _forward(form: _Form, given: _Given, *, keep: bool) -> dict[str, Array]:
+def _forward(form: _Form, operands: Operands, *, keep: bool) -> dict[str, Array]:
     """Returns the output [B, T, H, V], with `keep` R, as that in float32 (where there is a
     transform), and s [B, H, T] (where there is a mass)."""
-    batch, length, heads, _ = given.query.shape
+    batch, length, heads, _ = operands.query.shape
     shape = (batch, length, heads, form.wide)
-    out = {"output": jax.ShapeDtypeStruct(shape, form.dtype)}
+    out = {"output": jax.ShapeDtypeStruct(shape, form.local.dtype)}
     # R in bfloat16 would be as large an error of δ as all others together (gradients 4.4e-3).
-    if keep and form.functions.transform is not None:
+    if keep and form.local.functions.transform is not None:
         out["means"] = jax.ShapeDtypeStruct(shape, jnp.float32)
-    if keep and form.functions.weighting.mass is not None:
+    if keep and form.local.functions.weighting.mass is not None:
         out["log_sums"] = jax.ShapeDtypeStruct((batch, heads, length), jnp.float32)
-    return _call(form, "forward", _forward_kernel, given, out)
+    return _call(form, "forward", _forward_kernel, operands, None, out)
 
 
 def _backward(
-    form: _Form, given: _Given, means: Array, log_sums: Array | None, cotangent: Array
-) -> _Given:
-    """Returns the gradients in the place of what is `given`, in their dtypes."""
-    parts, inner, of_zero = form.functions, cotangent.astype(jnp.float32), None
+    form: _Form, operands: Operands, means: Array, log_sums: Array | None, cotangent: Array
+) -> Operands:
+    """Returns the gradients of the operands, in their dtypes; None for channels and keys."""
+    parts, inner, of_zero = form.local.functions, cotangent.astype(jnp.float32), None
     if parts.transform is not None:
         # [B, 1, H, V] by name.
         channels = {
-            name: jnp.repeat(given.channels[:, place : place + 1], form.members, axis=2)
+            name: jnp.repeat(operands.channels[:, place : place + 1], form.members, axis=2)
             for place, name in enumerate(parts.channels)
         }
         inner = parts.transform.pull_output(inner, means, channels)
-        if form.may_see_none and log_sums is not None:
+        if form.local.may_see_none and log_sums is not None:
             # The derivative of 0 may be infinite.
             inner = jnp.where(jnp.swapaxes(log_sums > LOWEST / 2, 1, 2)[..., None], inner, 0)
-        of_zero = parts.of_zero(lambda: channels, (1, 1, *given.query.shape[2:3], form.wide))
-    narrow = inner.astype(given.query.dtype)
+        of_zero = parts.of_zero(lambda: channels, (1, 1, form.heads, form.wide))
+    narrow = inner.astype(operands.query.dtype)
     wide = narrow.astype(jnp.float32)
     delta: Any = None
     start_bar = None
     if log_sums is not None:
         # Of G as it is multiplied, so that the terms of a row cancel.
         delta = jnp.swapaxes(jnp.sum(means.astype(jnp.float32) * wide, axis=-1), 1, 2)
-    if given.start is not None:
-        shares = jnp.exp(given.start[:, None] - log_sums)
+    if operands.start is not None:
+        shares = jnp.exp(operands.start[:, None] - log_sums)
         loss = delta
         if of_zero is not None:
             loss = loss - jnp.swapaxes(jnp.sum(of_zero * wide, axis=-1), 1, 2)
-        start_bar = -jnp.sum(shares * loss, axis=(0, 2)).astype(given.start.dtype)
-    arrays = given._replace(inner=narrow, log_sums=log_sums, delta=delta)
-    rows = jax.ShapeDtypeStruct(
-        (*given.query.shape[:1], given.query.shape[2], form.queries), jnp.float32
-    )
-    columns = jax.ShapeDtypeStruct((*rows.shape[:2], form.keys), jnp.float32)
+        start_bar = -jnp.sum(shares * loss, axis=(0, 2)).astype(operands.start.dtype)
+    kept = _Kept(narrow, log_sums, delta)
+    batch, heads = operands.query.shape[0], form.heads
+    rows = jax.ShapeDtypeStruct((batch, heads, form.queries), jnp.float32)
+    columns = jax.ShapeDtypeStruct((batch, heads, form.keys), jnp.float32)
     kinds = list(enumerate(parts.kinds))
-    by_key: dict[Any, Any] = {"key": given.key, "value": given.value}
+    by_key: dict[Any, Any] = {"key": operands.key, "value": operands.value}
     by_key |= {number: columns for number, kind in kinds if kind == "column"}
-    by_query: dict[Any, Any] = {"query": given.query}
+    by_query: dict[Any, Any] = {"query": operands.query}
     by_query |= {number: rows for number, kind in kinds if kind != "column"}
-    found = _call(form, "by_key", _by_key_kernel, arrays, by_key)
-    found |= _call(form, "by_query", _by_query_kernel, arrays, by_query)
+    found = _call(form, "by_key", _by_key_kernel, operands, kept, by_key)
+    found |= _call(form, "by_query", _by_query_kernel, operands, kept, by_query)
     leaves = []
     for number, kind in kinds:
-        bar, leaf = found[number], given.leaves[number]
+        bar, leaf = found[number], operands.leaves[number]
         bar = jnp.sum(bar, axis=(0, 2)) if kind == "head" else bar
         leaves.append(bar.astype(leaf.dtype))
-    return _Given(
+    return Operands(
         found["query"], found["key"], found["value"], None, None, start_bar, tuple(leaves)
     )
 
@@ -231,7 +205,7 @@ _TILES: dict[str, dict[float, tuple[int, int, int, int]]] = {
 
 def _tile(form: _Form, kernel: str) -> _Tile:
     """Returns the tiles of 'forward', 'by_key' or 'by_query'."""
-    row = form.dtype.itemsize * max(_padded(form.size), _padded(form.wide))
+    row = form.local.dtype.itemsize * max(_padded(form.size), _padded(form.wide))
     own, other, warps, stages = next(tile for most, tile in _TILES[kernel].items() if row <= most)
     rows, columns = (other, own) if kernel == "by_key" else (own, other)
     return _Tile(min(rows, _padded(form.queries)), min(columns, _padded(form.keys)), warps, stages)
@@ -246,7 +220,8 @@ def _call(
     form: _Form,
     name: str,
     kernel: Callable[..., None],
-    given: _Given,
+    operands: Operands,
+    kept: _Kept | None,
     out: dict[Any, Any],
 ) -> dict[Any, Array]:
     """Returns a kernel's results, of the shapes and dtypes of `out`, by the same names."""
@@ -281,22 +256,21 @@ def _call(
             lambda i, h, b: (b, h, i if by_key else 0),
         ),
     }
-    shape = (None, len(form.functions.channels), None, _padded(form.wide))
-    specs = _Given(
+    shape = (None, len(form.local.functions.channels), None, _padded(form.wide))
+    keys = (None, tile.keys if by_key else columns)
+    specs = Operands(
         of_queries(form.size),
         of_keys(form.size),
         of_keys(form.wide),
         pl.BlockSpec(shape, lambda i, h, b: (b, 0, h // of_key, 0)),
-        pl.BlockSpec(
-            (None, tile.keys if by_key else columns), lambda i, h, b: (b, i if by_key else 0)
-        ),
+        pl.BlockSpec(keys, lambda i, h, b: (b, i if by_key else 0)),
         of_kind["head"],
-        tuple(of_kind[kind] for kind in form.functions.kinds),
-        of_queries(form.wide),
-        of_kind["row"],
-        of_kind["row"],
+        tuple(of_kind[kind] for kind in form.local.functions.kinds),
     )
-    absent: Any = {field: None for field, array in given._asdict().items() if array is None}
+    of_kept = None
+    if kept is not None:
+        row = None if kept.log_sums is None else of_kind["row"]
+        of_kept = _Kept(of_queries(form.wide), row, row)
     of_result: dict[Any, Any] = {
         "output": of_queries(form.wide),
         "means": of_queries(form.wide),
@@ -309,36 +283,37 @@ def _call(
     own, length = (tile.keys, form.keys) if by_key else (tile.queries, form.queries)
     found = pl.pallas_call(
         functools.partial(kernel, form, tile, list(out)),
-        grid=(-(-length // own), form.heads // (members or 1), given.query.shape[0]),
-        in_specs=[specs._replace(**absent)],
+        grid=(-(-length // own), form.heads // (members or 1), operands.query.shape[0]),
+        in_specs=[operands.present(specs), of_kept],
         out_specs=[of_result[one] for one in out],
         out_shape=[jax.ShapeDtypeStruct(one.shape, one.dtype) for one in out.values()],
-        name=f"fused_{name}{'_causal' * (form.low == 0 and form.high == UNBOUNDED)}",
-        interpret=form.interpret,
+        name=f"fused_{name}{'_causal' * (form.local.low == 0 and form.local.high == UNBOUNDED)}",
+        interpret=form.local.interpret,
         compiler_params=triton.CompilerParams(num_warps=tile.warps, num_stages=tile.stages),
-    )(given)
+    )(operands, kept)
     return dict(zip(out, found, strict=True))
 
 
 def _forward_kernel(
-    form: _Form, tile: _Tile, names: list[str], given: _Given, *outputs: Any
+    form: _Form, tile: _Tile, names: list[str], operands: Operands, kept: None, *outputs: Any
 ) -> None:
-    parts, weighting = form.functions, form.functions.weighting
+    del kept
+    parts, weighting = form.local.functions, form.local.functions.weighting
     first, head = pl.program_id(0) * tile.queries, pl.program_id(1)
     rows = _there(first, tile.queries, form.queries)
-    query = _read(given.query, 0, rows, tile.queries, form.size)
-    start: Any = weighting.start if given.start is None else given.start[head]
-    channels = _of_channels(form, given.channels)
+    query = _read(operands.query, 0, rows, tile.queries, form.size)
+    start: Any = weighting.start if operands.start is None else operands.start[head]
+    channels = _of_channels(form, operands.channels)
 
     def of_tile(j: Any, carried: Any, ragged: bool) -> Any:
         origin = j * tile.keys
-        columns = _there_keys(form, given.keys, origin, origin, tile.keys, ragged)
-        key = _read(given.key, origin, columns, tile.keys, form.size)
-        value = _values(form, given.value, channels, origin, columns, tile.keys)
-        place = _Place(first, origin, tile, False)
-        seen = _seen(form, place, columns, ragged)
-        logits = _product(query, key, transposed=True) * form.scale
-        leaves = _leaves(form, given.leaves, place, head, None, 0, origin, rows, columns)
+        columns = _there_keys(form, operands.keys, origin, origin, tile.keys, ragged)
+        key = _read(operands.key, origin, columns, tile.keys, form.size)
+        value = _values(form, operands.value, channels, origin, columns, tile.keys)
+        place = _Place(tile, first, origin, rows, columns)
+        seen = _seen(form, place, ragged)
+        logits = _product(query, key, transposed=True) * form.local.scale
+        leaves = _leaves(form, operands.leaves, place, head)
         logits = parts.scored(logits, place.indices(), leaves)
         top, total, sums = carried
         highest: Any = None
@@ -373,7 +348,7 @@ def _forward_kernel(
     output = means
     if parts.transform is not None:
         output = parts.transform.output(means, channels(means))
-        if form.may_see_none and weighting.mass is not None:
+        if form.local.may_see_none and weighting.mass is not None:
             output = jnp.where(nothing[:, None], 0, output)
     found = {"output": output, "means": means, "log_sums": top}
     for name, ref in zip(names, outputs, strict=True):
@@ -384,15 +359,15 @@ def _forward_kernel(
 
 
 def _by_key_kernel(
-    form: _Form, tile: _Tile, names: list[Any], given: _Given, *outputs: Any
+    form: _Form, tile: _Tile, names: list[Any], operands: Operands, kept: _Kept, *outputs: Any
 ) -> None:
-    parts, kinds = form.functions, form.functions.kinds
+    parts, kinds = form.local.functions, form.local.functions.kinds
     origin, of_keys = pl.program_id(0) * tile.keys, pl.program_id(1)
-    columns = _there_keys(form, given.keys, 0, origin, tile.keys, True)
+    columns = _there_keys(form, operands.keys, 0, origin, tile.keys, True)
     inside = _there(origin, tile.keys, form.keys)
-    key = _read(given.key, 0, columns, tile.keys, form.size)
-    channels = _of_channels(form, given.channels)
-    values = _values(form, given.value, channels, 0, columns, tile.keys)
+    key = _read(operands.key, 0, columns, tile.keys, form.size)
+    channels = _of_channels(form, operands.channels)
+    values = _values(form, operands.value, channels, 0, columns, tile.keys)
     out = dict(zip(names, outputs, strict=True))
     count = -(-form.queries // tile.queries)
     begin, free, end = _seeing(form, tile, origin, count)
@@ -402,29 +377,29 @@ def _by_key_kernel(
             by_key, by_value, *sums = carried
             first = i * tile.queries
             rows = _there(first, tile.queries, form.queries)
-            query = _read(given.query, first, rows, tile.queries, form.size, member)
-            inner = _read(given.inner, first, rows, tile.queries, form.wide, member)
-            place = _Place(first, origin, tile, True)
-            head = of_keys * form.members + (0 if member is None else member)
-            leaves = _leaves(form, given.leaves, place, head, member, first, 0, rows, inside)
+            query = _read(operands.query, first, rows, tile.queries, form.size, member)
+            inner = _read(kept.inner, first, rows, tile.queries, form.wide, member)
+            place = _Place(tile, first, origin, rows, columns, True, member)
             weights, raw_bar, bars = _pulled(
                 form,
-                given,
+                operands,
+                kept,
+                place,
+                of_keys * form.members + (0 if member is None else member),
                 (key, query, values, inner),
-                (place, _seen(form, place, columns, ragged), leaves),
-                (member, first, rows),
+                ragged,
                 ("column",),
             )
             by_value += _product(weights.astype(query.dtype), inner)
-            by_key += _product((raw_bar * form.scale).astype(query.dtype), query)
+            by_key += _product((raw_bar * form.local.scale).astype(query.dtype), query)
             summed = [one + jnp.sum(bar, axis=1) for one, bar in zip(sums, bars, strict=True)]
             return by_key, by_value, *summed
 
         carried += (jnp.zeros((tile.keys,), jnp.float32),) * kinds.count("column")
-        if form.low > -UNBOUNDED or form.high < UNBOUNDED:
+        if form.local.is_banded:
             edge = functools.partial(of_tile, ragged=True)
             carried = jax.lax.fori_loop(begin, free, edge, carried)
-        inner_tiles = functools.partial(of_tile, ragged=form.high < UNBOUNDED)
+        inner_tiles = functools.partial(of_tile, ragged=form.local.high < UNBOUNDED)
         by_key, by_value, *sums = jax.lax.fori_loop(free, end, inner_tiles, carried)
         numbers = [number for number, kind in enumerate(kinds) if kind == "column"]
         for number, one in zip(numbers, sums, strict=True):
@@ -440,7 +415,7 @@ def _by_key_kernel(
     else:
         by_key, by_value = jax.lax.fori_loop(0, form.members, of_member, carried)
     if parts.transform is not None:
-        value = _read(given.value, 0, columns, tile.keys, form.wide).astype(jnp.float32)
+        value = _read(operands.value, 0, columns, tile.keys, form.wide).astype(jnp.float32)
         c = channels(value)
         found = parts.transform.value(value, c)
         by_value = parts.transform.pull_value(by_value, value, found, c)
@@ -451,32 +426,32 @@ def _by_key_kernel(
 
 
 def _by_query_kernel(
-    form: _Form, tile: _Tile, names: list[Any], given: _Given, *outputs: Any
+    form: _Form, tile: _Tile, names: list[Any], operands: Operands, kept: _Kept, *outputs: Any
 ) -> None:
     first, head = pl.program_id(0) * tile.queries, pl.program_id(1)
     rows = _there(first, tile.queries, form.queries)
-    query = _read(given.query, 0, rows, tile.queries, form.size)
-    inner = _read(given.inner, 0, rows, tile.queries, form.wide)
-    channels = _of_channels(form, given.channels)
+    query = _read(operands.query, 0, rows, tile.queries, form.size)
+    inner = _read(kept.inner, 0, rows, tile.queries, form.wide)
+    channels = _of_channels(form, operands.channels)
     numbers = [number for number in names if number != "query"]
 
     def of_tile(j: Any, carried: Any, ragged: bool) -> Any:
         by_query, *sums = carried
         origin = j * tile.keys
-        columns = _there_keys(form, given.keys, origin, origin, tile.keys, ragged)
-        key = _read(given.key, origin, columns, tile.keys, form.size)
-        value = _values(form, given.value, channels, origin, columns, tile.keys)
-        place = _Place(first, origin, tile, False)
-        leaves = _leaves(form, given.leaves, place, head, None, 0, origin, rows, columns)
+        columns = _there_keys(form, operands.keys, origin, origin, tile.keys, ragged)
+        key = _read(operands.key, origin, columns, tile.keys, form.size)
+        value = _values(form, operands.value, channels, origin, columns, tile.keys)
         _, raw_bar, bars = _pulled(
             form,
-            given,
+            operands,
+            kept,
+            _Place(tile, first, origin, rows, columns),
+            head,
             (query, key, inner, value),
-            (place, _seen(form, place, columns, ragged), leaves),
-            (None, 0, rows),
+            ragged,
             ("head", "row"),
         )
-        by_query += _product((raw_bar * form.scale).astype(key.dtype), key)
+        by_query += _product((raw_bar * form.local.scale).astype(key.dtype), key)
         return by_query, *(one + jnp.sum(bar, axis=1) for one, bar in zip(sums, bars, strict=True))
 
     carried = (
@@ -492,33 +467,28 @@ def _by_query_kernel(
 
 def _pulled(
     form: _Form,
-    given: _Given,
-    tiles: tuple[Array, Array, Array, Array],
-    of_tile: tuple["_Place", Array | None, Any],
-    of_rows: tuple[Any, Any, Array | None],
+    operands: Operands,
+    kept: _Kept,
+    place: "_Place",
+    head: Any,
+    factors: tuple[Array, Array, Array, Array],
+    ragged: bool,
     wanted: tuple[str, ...],
 ) -> tuple[Array, Array, list[Array]]:
-    """Returns a tile's weights, the gradient of its unscaled logits, and those of leaves.
+    """Returns a tile's weights, the gradient of its scaled logits, and those of `wanted` leaves.
 
-    tiles: the factors of the logits, and of the gradient of the weights. of_tile: its place, what
-    is seen, and the leaves. of_rows: where s and δ of its rows are. wanted: kinds of leaves.
+    factors: two of the logits, and two of the gradient of the weights.
     """
-    left, right, left_bar, right_bar = tiles
-    place, seen, leaves = of_tile
+    left, right, left_bar, right_bar = factors
     s: Any = None
     delta: Any = None
-    if form.functions.weighting.mass is not None:
-        member, first, rows = of_rows
-        s, delta = (
-            _read_row(one, member, first, rows, place.tile.queries)
-            for one in (given.log_sums, given.delta)
-        )
-        s, delta = (one[None, :] if place.across else one[:, None] for one in (s, delta))
-    return form.functions.pulled(
-        _product(left, right, transposed=True) * form.scale,
+    if form.local.functions.weighting.mass is not None:
+        s, delta = (place.of_rows(ref) for ref in (kept.log_sums, kept.delta))
+    return form.local.functions.pulled(
+        _product(left, right, transposed=True) * form.local.scale,
         place.indices(),
-        leaves,
-        seen,
+        _leaves(form, operands.leaves, place, head),
+        _seen(form, place, ragged),
         s,
         _product(left_bar, right_bar, transposed=True),
         delta,
@@ -534,15 +504,15 @@ def _through_keys(form: _Form, tile: _Tile, first: Any, of_tile: Any, carried: A
     begin: Any = 0
     whole: Any = form.keys // tile.keys
     count: Any = -(-form.keys // tile.keys)
-    if form.low > -UNBOUNDED:
-        last = first + tile.queries - 1 - form.low
+    if form.local.low > -UNBOUNDED:
+        last = first + tile.queries - 1 - form.local.low
         count = jnp.minimum(jax.lax.div(last + tile.keys, tile.keys), count)
-        before = jnp.maximum(first + 1 - form.low, 0)
+        before = jnp.maximum(first + 1 - form.local.low, 0)
         whole = jnp.minimum(jax.lax.div(before, tile.keys), whole)
-    if form.high < UNBOUNDED:  # a window is narrow: all of it is an edge
-        begin = whole = jax.lax.div(jnp.maximum(first - form.high, 0), tile.keys)
+    if form.local.high < UNBOUNDED:  # a window is narrow: all of it is an edge
+        begin = whole = jax.lax.div(jnp.maximum(first - form.local.high, 0), tile.keys)
     carried = jax.lax.fori_loop(begin, whole, functools.partial(of_tile, ragged=False), carried)
-    if form.low > -UNBOUNDED or form.high < UNBOUNDED or form.keys % tile.keys:
+    if form.local.is_banded or form.keys % tile.keys:
         carried = jax.lax.fori_loop(whole, count, functools.partial(of_tile, ragged=True), carried)
     return carried
 
@@ -553,78 +523,78 @@ def _seeing(form: _Form, tile: _Tile, origin: Any, count: int) -> tuple[Any, Any
     begin: Any = 0
     free: Any = 0
     end: Any = count
-    if form.low > -UNBOUNDED:
-        begin = jax.lax.div(jnp.maximum(origin + form.low, 0), tile.queries)
-        last = jnp.maximum(origin + tile.keys - 1 + form.low, 0)
+    if form.local.low > -UNBOUNDED:
+        begin = jax.lax.div(jnp.maximum(origin + form.local.low, 0), tile.queries)
+        last = jnp.maximum(origin + tile.keys - 1 + form.local.low, 0)
         free = jnp.minimum(jax.lax.div(last + tile.queries - 1, tile.queries), count)
-    if form.high < UNBOUNDED:
-        past = origin + tile.keys - 1 + form.high
+    if form.local.high < UNBOUNDED:
+        past = origin + tile.keys - 1 + form.local.high
         end = jnp.minimum(jax.lax.div(past, tile.queries) + 1, count)
         free = jnp.minimum(free, end)
     return begin, free, end
 
 
 class _Place(NamedTuple):
-    """A tile of so many rows and columns, the positions of the first of each, and whether keys are
-    along its first axis."""
+    """A tile, the positions of its first row and column, and which rows and columns are there
+    (None: all).
 
+    across: keys are along its first axis, and its program goes through the queries of `member`; the
+    others go through keys.
+    """
+
+    tile: _Tile
     first: Any
     origin: Any
-    tile: _Tile
-    across: bool
+    rows: Array | None
+    columns: Array | None
+    across: bool = False
+    member: Any = None
 
     def indices(self) -> tuple[Array, Array]:
-        """Returns the positions of queries and keys, [n, 1] and [1, m], or the other way round."""
-        rows, columns = (
-            self.first + jnp.arange(self.tile.queries),
-            self.origin + jnp.arange(self.tile.keys),
+        """Returns the positions of queries and keys, in shapes that broadcast to the tile."""
+        return (
+            self._along(self.first + jnp.arange(self.tile.queries), not self.across),
+            self._along(self.origin + jnp.arange(self.tile.keys), self.across),
         )
-        if self.across:
-            return rows[None, :], columns[:, None]
-        return rows[:, None], columns[None, :]
+
+    def of_rows(self, ref: Any) -> Array:
+        """Returns the tile's part of a row, [n, 1] or [1, n]."""
+        begin = self.first if self.across else 0
+        part = _read_row(ref, self.member, begin, self.rows, self.tile.queries)
+        return self._along(part, not self.across)
+
+    def of_columns(self, ref: Any) -> Array:
+        """Returns the tile's part of a column, [m, 1] or [1, m]."""
+        begin = 0 if self.across else self.origin
+        part = _read_row(ref, self.member, begin, self.columns, self.tile.keys)
+        return self._along(part, self.across)
+
+    def of_head(self, number: Array) -> Array:
+        """Returns a number for each row, so that its gradient is summed over keys alone."""
+        return self._along(jnp.full((self.tile.queries,), number, jnp.float32), not self.across)
+
+    def _along(self, array: Array, is_column: bool) -> Array:
+        return array[:, None] if is_column else array[None, :]
 
 
-def _leaves(
-    form: _Form,
-    leaves: tuple[Any, ...],
-    place: _Place,
-    head: Any,
-    member: Any,
-    first: Any,
-    origin: Any,
-    rows: Array | None,
-    columns: Array | None,
-) -> list[Array]:
-    """Returns the leaves of a tile in shapes that broadcast to it.
-
-    head: its number; member, first, origin: where its rows and columns are in their blocks.
-    """
-    taken = []
-    for kind, ref in zip(form.functions.kinds, leaves, strict=True):
-        upright = (kind == "column") == place.across
-        if kind == "head":
-            # Of a tile of its own, so that its gradient is summed over keys alone.
-            one = jnp.full((place.tile.queries,), ref[head], jnp.float32)
-            upright = not place.across
-        elif kind == "row":
-            one = _read_row(ref, member, first, rows, place.tile.queries)
-        else:
-            one = _read_row(ref, member, origin, columns, place.tile.keys)
-        taken.append(one[:, None] if upright else one[None, :])
-    return taken
+def _leaves(form: _Form, leaves: tuple[Any, ...], place: _Place, head: Any) -> list[Array]:
+    """Returns the leaves of a tile in shapes that broadcast to it; head: its number."""
+    read = {
+        "head": lambda ref: place.of_head(ref[head]),
+        "row": place.of_rows,
+        "column": place.of_columns,
+    }
+    kinds = form.local.functions.kinds
+    return [read[kind](ref) for kind, ref in zip(kinds, leaves, strict=True)]
 
 
-def _seen(form: _Form, place: _Place, columns: Array | None, ragged: bool) -> Array | None:
+def _seen(form: _Form, place: _Place, ragged: bool) -> Array | None:
     """Returns which keys a tile's queries see, None where they see all."""
     of_query, of_key = place.indices()
-    parts = []
-    if columns is not None:
-        parts.append(columns[:, None] if place.across else columns[None, :])
-    if ragged and form.low > -UNBOUNDED:
-        parts.append(of_query - of_key >= form.low)
-    if ragged and form.high < UNBOUNDED:
-        parts.append(of_query - of_key <= form.high)
-    return functools.reduce(jnp.logical_and, parts) if parts else None
+    conditions = form.local.within_band(of_query - of_key) if ragged else []
+    if place.columns is not None:
+        conditions = [place._along(place.columns, place.across), *conditions]
+    return functools.reduce(jnp.logical_and, conditions) if conditions else None
 
 
 def _there(first: Any, count: int, length: int) -> Array | None:
@@ -686,7 +656,7 @@ def _inside(padded: int, rows: Array | None, count: int, size: int) -> Array | N
 def _of_channels(form: _Form, channels: Any) -> Callable[[Array], Leaves]:
     """Returns a function that gives the channel leaves for an array [n, padded V], 0 where a
     channel is none."""
-    names = form.functions.channels
+    names = form.local.functions.channels
     read = [_read(channels, place, None, 1, form.wide) for place in range(len(names))]
 
     def of_array(array: Array) -> Leaves:
@@ -708,10 +678,10 @@ def _values(
 ) -> Array:
     """Returns V of keys, or F, as it is multiplied; 0 for keys that are not seen."""
     value = _read(v, first, columns, count, form.wide)
-    if form.functions.transform is None:
+    if form.local.functions.transform is None:
         return value
     wide = value.astype(jnp.float32)
-    found = form.functions.transform.value(wide, channels(wide))
+    found = form.local.functions.transform.value(wide, channels(wide))
     if columns is not None:
         found = jnp.where(columns[:, None], found, 0)
     return found.astype(value.dtype)

@@ -7,7 +7,7 @@ holds all keys (of c4_lm's step that pass is 3 %).
 Blocks of queries by blocks of keys, 256 or 512 queries at a time; of blocks that a band
 (causality, a window) hides, and of what it hides of tiles on its edge, nothing is computed or read.
 Where a window is narrow all keys of a head lie on the chip (backward: all queries), and a tile
-takes those that it may see by one slice, the slab: T = 4,096 with a window of 256 takes 0.27 of the
+takes those that it may see by one slice, the slab: T = 4,096 with a window of 256 takes 0.24 of the
 causal problem. dQ is summed on the chip where it fits there. A last block reaches beyond the
 arrays: what it reads there is set to 0, and what it writes is dropped.
 
@@ -15,6 +15,11 @@ Arrays are [B, H, T, D], but heads that 128 lanes hold several of stay as the ho
 leave them, [B, T, H·D]: a block has 128/D side by side, each seen by setting the others' lanes to
 0, which a matrix unit 128 wide computes in the same time. (ViT-S: transpositions and padding around
 this kernel took 39 of 118 ms; what is left of copies takes 8 of 70.)
+
+Operands, where N are batch entries (by key heads where heads are transposed), M query heads for
+each key head, G groups of h heads that share a block, C and V channels of a group: query
+[N, M, T, G·C], key [N, S, G·C], value [N, S, G·V], channels [N, c, G·V] float32, keys [B, 1, S],
+1 where visible, start [H], leaves: head [H], row [N, G, M, h, T], column [N, G, M, h, S].
 """
 
 import functools
@@ -27,9 +32,9 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from attention.functions import HIDDEN, LOWEST, Functions, least, weigh
+from attention.functions import HIDDEN, LOWEST, least, weigh
 from attention.kernels import accelerated
-from attention.kernels.accelerated import LANES, UNBOUNDED
+from attention.kernels.accelerated import LANES, UNBOUNDED, Local, Operands
 
 Array = jax.Array
 
@@ -47,59 +52,30 @@ _LARGER_BYTES = {
 _REST = 10 << 20
 
 
-class _Given(NamedTuple):
-    """What kernels read; None where there is none.
-
-    N: batch entries (by key heads where heads are transposed); M query heads for each key head; G
-    groups of h = form.heads heads; C and V: channels of a group. query [N, M, T, G·C], key
-    [N, S, G·C], value [N, S, G·V], channels [N, c, G·V] float32, keys [B, 1, S], 1 where visible,
-    start [H], leaves: head [H], row [N, G, M, h, T], column [N, G, M, h, S].
-    """
-
-    query: Any
-    key: Any
-    value: Any
-    channels: Any
-    keys: Any
-    start: Any
-    leaves: tuple[Any, ...]
-
-
 class _Form(NamedTuple):
     """What is compiled in.
 
-    low, high: as of `accelerated.Local`. heads: how many
-    share a block's lanes; copies: key heads of a batch entry that follow one another; members:
-    query heads for each. queries, keys: the arrays' lengths, in blocks of so many rows. slab: rows
-    that a tile of `tile` rows takes of the other side, 0 where blocks are multiplied whole. size,
-    wide: a head's channels in Q and K, and in V. resident: dQ is summed on the chip. may_see_none:
-    some rows may see no key.
+    heads: how many share a block's lanes; copies: key heads of a batch entry that follow one
+    another; members: query heads for each. queries, keys: the arrays' lengths, in blocks of so many
+    rows. slab: rows that a tile of `tile` rows takes of the other side, 0 where blocks are
+    multiplied whole. size, wide: a head's channels in Q and K, and in V. resident: dQ is summed on
+    the chip.
     """
 
-    functions: Functions
-    low: int
-    high: int
-    scale: float
-    dtype: jnp.dtype
-    interpret: bool
+    local: Local
     heads: int
     copies: int
     members: int
     queries: int
     keys: int
-    block_q: int
-    block_k: int
-    tile: int
-    slab: int
     size: int
     wide: int
-    scoped: int | None
-    resident: bool
-    may_see_none: bool
-
-    @property
-    def is_banded(self) -> bool:
-        return self.low > -UNBOUNDED or self.high < UNBOUNDED
+    block_q: int = 0
+    block_k: int = 0
+    tile: int = 0
+    slab: int = 0
+    scoped: int | None = None
+    resident: bool = True
 
     @property
     def blocks(self) -> tuple[int, int]:
@@ -109,19 +85,19 @@ class _Form(NamedTuple):
     def keys_of(self, i: Any) -> tuple[Any, Any]:
         """Returns the first and the last block of keys that block i of queries may see."""
         last = self.blocks[1] - 1
-        if not self.is_banded:
+        if not self.local.is_banded:
             return 0, last
-        first = _most(0, i * self.block_q - self.high) // self.block_k
-        end = (i * self.block_q + self.block_q - 1 - self.low) // self.block_k
+        first = _most(0, i * self.block_q - self.local.high) // self.block_k
+        end = (i * self.block_q + self.block_q - 1 - self.local.low) // self.block_k
         return _least(last, first), _least(last, end)
 
     def queries_of(self, j: Any) -> tuple[Any, Any]:
         """Returns the first and the last block of queries that may see block j of keys."""
         last = self.blocks[0] - 1
-        if not self.is_banded or not self.resident:  # every part of dQ is written
+        if not self.local.is_banded or not self.resident:  # every part of dQ is written
             return 0, last
-        first = _most(0, j * self.block_k + self.low) // self.block_q
-        end = (j * self.block_k + self.block_k - 1 + self.high) // self.block_q
+        first = _most(0, j * self.block_k + self.local.low) // self.block_q
+        end = (j * self.block_k + self.block_k - 1 + self.local.high) // self.block_q
         return _least(last, first), _least(last, end)
 
     def compiler_params(self, grid: tuple[int, ...]) -> pltpu.CompilerParams:
@@ -137,7 +113,7 @@ def _most(*numbers: Any) -> Any:
     return max(numbers) if all(isinstance(one, int) for one in numbers) else jnp.maximum(*numbers)
 
 
-def attend(local: accelerated.Local, device_kind: str, arrays: dict[str, Any]) -> Array:
+def attend(local: Local, device_kind: str, arrays: dict[str, Any]) -> Array:
     """Returns the output [..., T, H, Dv] of arrays as `accelerated.on_devices` hands them."""
     *batch, queries, heads, size = arrays["query"].shape
     length, of_keys, wide = arrays["value"].shape[-3:]
@@ -145,32 +121,8 @@ def attend(local: accelerated.Local, device_kind: str, arrays: dict[str, Any]) -
     together = _heads_together(heads, size, wide) if members == 1 else 0
     side_by_side = max(1, together)
     copies = 1 if together else of_keys
-    form = _planned(
-        _Form(
-            functions=local.functions,
-            low=local.low,
-            high=local.high,
-            scale=local.scale,
-            dtype=local.dtype,
-            interpret=local.interpret,
-            heads=side_by_side,
-            copies=copies,
-            members=members,
-            queries=queries,
-            keys=length,
-            block_q=0,
-            block_k=0,
-            tile=0,
-            slab=0,
-            size=size,
-            wide=wide,
-            scoped=None,
-            resident=True,
-            may_see_none=local.may_see_none,
-        ),
-        arrays["value"].dtype,
-        device_kind,
-    )
+    form = _Form(local, side_by_side, copies, members, queries, length, size, wide)
+    form = _planned(form, arrays["value"].dtype, device_kind)
 
     def flat(array: Array) -> Array:
         """[N, rows, channels] of [..., rows, heads, channels]."""
@@ -194,7 +146,7 @@ def attend(local: accelerated.Local, device_kind: str, arrays: dict[str, Any]) -
     if keys is not None:
         keys = keys.reshape((entries, 1, length)).astype(jnp.float32)
     query = flat(arrays["query"])
-    given = _Given(
+    operands = Operands(
         query.reshape((-1, members, *query.shape[1:])),
         flat(arrays["key"]),
         flat(value),
@@ -203,10 +155,10 @@ def attend(local: accelerated.Local, device_kind: str, arrays: dict[str, Any]) -
         arrays.get("start"),
         tuple(
             leaf if kind == "head" else by_group(leaf)
-            for kind, leaf in zip(form.functions.kinds, arrays["leaves"], strict=True)
+            for kind, leaf in zip(form.local.functions.kinds, arrays["leaves"], strict=True)
         ),
     )
-    output = _attend(forms, given)
+    output = _attend(forms, operands)
     if not together:
         output = output.reshape((entries, heads, queries, wide))
         output = jnp.swapaxes(output, 1, 2)
@@ -235,9 +187,9 @@ def _planned(form: _Form, dtype: jnp.dtype, device_kind: str) -> _Form:
         longest, row, form.members * form.queries * of_query, of_query, device_kind
     )
     # Where there is a band blocks of both begin together, and its edges run through their corners.
-    both = longest if form.is_banded else 0
+    both = longest if form.local.is_banded else 0
     block_q, block_k = (_block(both or n, most) for n in (form.queries, form.keys))
-    sizes = (_BANDED_TILE if form.is_banded else _TILE, 384, 256, 128)
+    sizes = (_BANDED_TILE if form.local.is_banded else _TILE, 384, 256, 128)
     tile = next((rows for rows in sizes if block_q % rows == 0), block_q)
     return form._replace(
         block_q=block_q, block_k=block_k, tile=tile, scoped=scoped, resident=resident
@@ -258,7 +210,7 @@ def _row_bytes(size: int, wide: int, dtype: jnp.dtype) -> tuple[int, int]:
     Q, K, V, dO in their dtype, R and the sums of dK and dV in float32. size, wide: of a row of Q
     and of V.
     """
-    wide, narrow = (-(-one // LANES) * LANES for one in (wide, size))
+    wide, narrow = _in_lanes(wide), _in_lanes(size)
     item = dtype.itemsize
     row = 2 * item * 2 * (narrow + wide) + 2 * 4 * wide + (4 + 2 * item) * (narrow + wide)
     return row, 8 * narrow
@@ -285,11 +237,11 @@ def _most_rows(
         return next((n for n in sizes if n * of_row + fixed <= scoped - _REST), 0)
 
     for resident in (True, False):
-        given, most = within(_SCOPED_BYTES, resident), within(larger, resident)
-        if given >= length:
-            return given, None, resident
+        unasked, most = within(_SCOPED_BYTES, resident), within(larger, resident)
+        if unasked >= length:
+            return unasked, None, resident
         if most:
-            return most, larger if most > given else None, resident
+            return most, larger if most > unasked else None, resident
     return 256, None, False
 
 
@@ -297,16 +249,16 @@ def _of_slab(form: _Form, device_kind: str, backward: bool) -> _Form:
     """Returns the form of a pass, with a slab where a window is narrow and the chip holds all rows
     of the other side."""
     # One block's tiles are known when it is compiled, and take less.
-    if form.high == UNBOUNDED or form.low == -UNBOUNDED or form.blocks == (1, 1):
+    if form.local.high == UNBOUNDED or form.local.low == -UNBOUNDED or form.blocks == (1, 1):
         return form
     tile = _SLAB_BACKWARD if backward else _SLAB_FORWARD
     rows, others = (form.block_k, form.queries) if backward else (form.block_q, form.keys)
     others = _in_lanes(others)
-    slab = _in_lanes(_in_lanes(tile - form.low) + form.high)
+    slab = _in_lanes(_in_lanes(tile - form.local.low) + form.local.high)
     if rows % tile or slab >= others:
         return form
     size, wide = (_in_lanes(form.heads * one) for one in (form.size, form.wide))
-    item = form.dtype.itemsize
+    item = form.local.dtype.itemsize
     held = others * (2 * item * (size + wide) + (8 * (wide + size) if backward else item * wide))
     held += rows * 2 * item * 3 * (size + wide)
     larger = _LARGER_BYTES.get(device_kind, _SCOPED_BYTES)
@@ -329,19 +281,19 @@ class _Forms(NamedTuple):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(forms: _Forms, given: _Given) -> Array:
-    return _forward(forms.forward, given, keep=False).output
+def _attend(forms: _Forms, operands: Operands) -> Array:
+    return _forward(forms.forward, operands, keep=False).output
 
 
-def _attend_forward(forms: _Forms, given: _Given) -> tuple[Array, Any]:
-    found = _forward(forms.forward, given, keep=True)
+def _attend_forward(forms: _Forms, operands: Operands) -> tuple[Array, Any]:
+    found = _forward(forms.forward, operands, keep=True)
     means = found.output if found.means is None else found.means
-    return found.output, (given._replace(channels=found.channels), means, found.log_sums)
+    return found.output, (operands._replace(channels=found.channels), means, found.log_sums)
 
 
-def _attend_backward(forms: _Forms, kept: Any, cotangent: Array) -> tuple[_Given]:
-    given, means, log_sums = kept
-    return (_backward(forms.backward, given, means, log_sums, cotangent),)
+def _attend_backward(forms: _Forms, kept: Any, cotangent: Array) -> tuple[Operands]:
+    operands, means, log_sums = kept
+    return (_backward(forms.backward, operands, means, log_sums, cotangent),)
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
@@ -357,37 +309,60 @@ class _Found(NamedTuple):
     channels: Any = None
 
 
-def _specs(form: _Form, given: _Given, place: Callable[..., tuple[Any, ...]]) -> _Given:
-    """Returns block specifications; place: (n, g, m, i, j) from the grid's indices."""
+def _blocks(form: _Form, place: Callable[..., tuple[Any, ...]]) -> dict[str, Any]:
+    """Returns the block specification of each kind of array.
+
+    place: (n, g, m, i, j) from the grid's indices. "output" is the query's with the channels of V.
+    """
 
     def at(block: tuple[int | None, ...], index: Callable[..., tuple[Any, ...]]) -> Any:
         return pl.BlockSpec(block, lambda *grid: index(*place(*grid)))
 
     wide, size = form.heads * form.wide, form.heads * form.size
-    of_leaf = {
+    channels = len(form.local.functions.channels)
+    rows, columns = (
+        (None, None, None, form.heads, length) for length in (form.block_q, form.block_k)
+    )
+    padded = form.blocks[0] * form.block_q
+    return {
+        "query": at((None, None, form.block_q, size), lambda n, g, m, i, j: (n, m, i, g)),
+        "output": at((None, None, form.block_q, wide), lambda n, g, m, i, j: (n, m, i, g)),
+        "key": at((None, form.block_k, size), lambda n, g, m, i, j: (n, j, g)),
+        "value": at((None, form.block_k, wide), lambda n, g, m, i, j: (n, j, g)),
+        "channels": at((None, channels, wide), lambda n, g, m, i, j: (n, 0, g)),
+        "keys": at((None, 1, form.block_k), lambda n, g, m, i, j: (n // form.copies, 0, j)),
         "head": pl.BlockSpec(memory_space=pltpu.SMEM),
-        "row": at(
-            (None, None, None, form.heads, form.block_q), lambda n, g, m, i, j: (n, g, m, 0, i)
+        "row": at(rows, lambda n, g, m, i, j: (n, g, m, 0, i)),
+        "column": at(columns, lambda n, g, m, i, j: (n, g, m, 0, j)),
+        # Of all members and queries: what is summed over a grid's steps.
+        "all queries": at((None, form.members, padded, size), lambda n, g, m, i, j: (n, 0, 0, g)),
+        "all rows": at(
+            (None, None, form.members, form.heads, padded),
+            lambda n, g, m, i, j: (n, g, 0, 0, 0),
         ),
-        "column": at(
-            (None, None, None, form.heads, form.block_k), lambda n, g, m, i, j: (n, g, m, 0, j)
+        "all heads": at(
+            (None, None, form.members, form.heads, LANES), lambda n, g, m, i, j: (n, g, 0, 0, 0)
+        ),
+        "part of dQ": at(
+            (None, None, None, form.block_q, size), lambda n, g, m, i, j: (j, n, m, i, g)
         ),
     }
-    specs = _Given(
-        query=at((None, None, form.block_q, size), lambda n, g, m, i, j: (n, m, i, g)),
-        key=at((None, form.block_k, size), lambda n, g, m, i, j: (n, j, g)),
-        value=at((None, form.block_k, wide), lambda n, g, m, i, j: (n, j, g)),
-        channels=at((None, len(form.functions.channels), wide), lambda n, g, m, i, j: (n, 0, g)),
-        keys=at((None, 1, form.block_k), lambda n, g, m, i, j: (n // form.copies, 0, j)),
-        start=of_leaf["head"],
-        leaves=tuple(of_leaf[kind] for kind in form.functions.kinds),
+
+
+def _specs(form: _Form, operands: Operands, blocks: dict[str, Any]) -> Operands:
+    """Returns the block specifications of the operands."""
+    names = ("query", "key", "value", "channels", "keys")
+    return operands.present(
+        Operands(
+            **{name: blocks[name] for name in names},
+            start=blocks["head"],
+            leaves=tuple(blocks[kind] for kind in form.local.functions.kinds),
+        )
     )
-    absent: Any = {name: None for name, array in given._asdict().items() if array is None}
-    return specs._replace(**absent)
 
 
-def _padded(form: _Form, given: _Given) -> _Given:
-    """Returns what is given with rows, columns and keys to the end of the last block, 0 there."""
+def _padded(form: _Form, operands: Operands) -> Operands:
+    """Returns the operands with rows, columns and keys to the end of the last block, 0 there."""
     to = {"row": form.blocks[0] * form.block_q, "column": form.blocks[1] * form.block_k}
 
     def filled(array: Array, kind: str) -> Array:
@@ -395,15 +370,15 @@ def _padded(form: _Form, given: _Given) -> _Given:
             return array
         return jnp.pad(array, ((0, 0),) * (array.ndim - 1) + ((0, to[kind] - array.shape[-1]),))
 
-    kinds = zip(given.leaves, form.functions.kinds, strict=True)
-    keys = None if given.keys is None else filled(given.keys, "column")
-    return given._replace(keys=keys, leaves=tuple(filled(leaf, kind) for leaf, kind in kinds))
+    kinds = zip(operands.leaves, form.local.functions.kinds, strict=True)
+    keys = None if operands.keys is None else filled(operands.keys, "column")
+    return operands._replace(keys=keys, leaves=tuple(filled(leaf, kind) for leaf, kind in kinds))
 
 
-def _forward(form: _Form, given: _Given, *, keep: bool) -> _Found:
-    parts = form.functions
-    makes_channels = parts.channels != () and given.channels is None
-    entries, members, _, channels = given.query.shape
+def _forward(form: _Form, operands: Operands, *, keep: bool) -> _Found:
+    parts = form.local.functions
+    makes_channels = parts.channels != () and operands.channels is None
+    entries, members, _, channels = operands.query.shape
     groups = channels // (form.heads * form.size)
     blocks_q = form.blocks[0]
     steps = max(last - first + 1 for first, last in map(form.keys_of, range(blocks_q)))
@@ -411,28 +386,18 @@ def _forward(form: _Form, given: _Given, *, keep: bool) -> _Found:
 
     def place(n: Any, g: Any, m: Any, i: Any, step: Any) -> tuple[Any, ...]:
         first, last = form.keys_of(i)
-        return n, g, m, i, _least(first + step, last) if form.is_banded else step
+        return n, g, m, i, _least(first + step, last) if form.local.is_banded else step
 
-    specs = _specs(form, given, place)
+    blocks = _blocks(form, place)
     wide = form.heads * form.wide
     shape = (entries, members, form.queries, groups * wide)
-    of_output = pl.BlockSpec(
-        (None, None, form.block_q, wide), lambda n, g, m, i, step: (n, m, i, g)
-    )
-    of_rows = pl.BlockSpec(
-        (None, None, None, form.heads, form.block_q), lambda n, g, m, i, step: (n, g, m, 0, i)
-    )
-    of_channels = pl.BlockSpec(
-        (None, len(parts.channels), wide), lambda n, g, m, i, step: (n, 0, g)
-    )
-    padded = blocks_q * form.block_q
-    rows = jax.ShapeDtypeStruct((entries, groups, members, form.heads, padded), jnp.float32)
+    rows = (entries, groups, members, form.heads, blocks_q * form.block_q)
     chosen = (entries, len(parts.channels), groups * wide)
     outputs = {
-        "output": (jax.ShapeDtypeStruct(shape, form.dtype), of_output),
-        "means": (jax.ShapeDtypeStruct(shape, jnp.float32), of_output),
-        "log_sums": (rows, of_rows),
-        "channels": (jax.ShapeDtypeStruct(chosen, jnp.float32), of_channels),
+        "output": (jax.ShapeDtypeStruct(shape, form.local.dtype), blocks["output"]),
+        "means": (jax.ShapeDtypeStruct(shape, jnp.float32), blocks["output"]),
+        "log_sums": (jax.ShapeDtypeStruct(rows, jnp.float32), blocks["row"]),
+        "channels": (jax.ShapeDtypeStruct(chosen, jnp.float32), blocks["channels"]),
     }
     wanted = {
         "output": True,
@@ -441,53 +406,52 @@ def _forward(form: _Form, given: _Given, *, keep: bool) -> _Found:
         "channels": makes_channels,
     }
     names = [name for name in outputs if wanted[name]]
-    on_chip = {
-        "top": pltpu.VMEM((form.heads, form.block_q, LANES), jnp.float32),
-        "total": pltpu.VMEM((form.heads, form.block_q, LANES), jnp.float32),
-        "sums": pltpu.VMEM((form.block_q, wide), jnp.float32),
-        "values": pltpu.VMEM((form.block_k, wide), given.value.dtype),
-    }
     found = pl.pallas_call(
         functools.partial(_forward_kernel, form, steps, names),
         grid=grid,
-        in_specs=[specs],
+        in_specs=[_specs(form, operands, blocks)],
         out_specs=[outputs[name][1] for name in names],
         out_shape=[outputs[name][0] for name in names],
-        scratch_shapes=list(on_chip.values()),
+        scratch_shapes=[
+            pltpu.VMEM((form.heads, form.block_q, LANES), jnp.float32),
+            pltpu.VMEM((form.heads, form.block_q, LANES), jnp.float32),
+            pltpu.VMEM((form.block_q, wide), jnp.float32),
+            pltpu.VMEM((form.block_k, wide), operands.value.dtype),
+        ],
         name="fused_forward",
-        interpret=form.interpret,
+        interpret=form.local.interpret,
         compiler_params=form.compiler_params(grid),
-    )(_padded(form, given))
+    )(_padded(form, operands))
     by_name = dict(zip(names, found, strict=True))
     if "log_sums" in by_name:
         by_name["log_sums"] = by_name["log_sums"][..., : form.queries]
-    return _Found(**{"channels": given.channels, **by_name})
+    return _Found(**{"channels": operands.channels, **by_name})
 
 
 def _forward_kernel(
-    form: _Form, steps: int, names: list[str], given: _Given, *references: Any
+    form: _Form, steps: int, names: list[str], operands: Operands, *references: Any
 ) -> None:
     *outputs, top, total, sums, values = references
     out: dict[str, Any] = dict(zip(names, outputs, strict=True))
-    parts, weighting = form.functions, form.functions.weighting
+    parts, weighting = form.local.functions, form.local.functions.weighting
     n, g, m, i, step = (pl.program_id(axis) for axis in range(5))
     first, last = form.keys_of(i)
     # All keys in one block: each row's maximum is known at once, nothing is carried on.
     alone = steps == 1
     j = first + step if form.blocks[1] > 1 else 0
-    channels = _channels(form, out.get("channels", given.channels))
+    channels = _channels(form, out.get("channels", operands.channels))
 
     transform = parts.transform
     if transform is not None:  # of one block of keys, once for all blocks of queries
 
         @pl.when((m == 0) & (i == 0) | (form.blocks[1] > 1))
         def prepare() -> None:
-            there = _there_alone(given.value[...], j * form.block_k, form.keys, form.block_k)
+            there = _there_alone(operands.value[...], j * form.block_k, form.keys, form.block_k)
             wide = there.astype(jnp.float32)
             if "channels" in out:
                 rows = jax.lax.broadcasted_iota(jnp.int32, (form.block_k, 1), 0)
                 inside = rows < form.keys if form.keys % form.block_k else None
-                made = parts.chosen(wide, inside, 0, given.start is not None)
+                made = parts.chosen(wide, inside, 0, operands.start is not None)
                 for place, name in enumerate(parts.channels):
                     out["channels"][place : place + 1, :] = made[name]
             raised = transform.value(wide, channels()).astype(values.dtype)
@@ -495,13 +459,13 @@ def _forward_kernel(
 
     heads = [_head(form, n, g, m, head) for head in range(form.heads)]
     starts: list[Any] = [weighting.start] * form.heads
-    if given.start is not None:
-        starts = [given.start[head] for head in heads]
+    if operands.start is not None:
+        starts = [operands.start[head] for head in heads]
     bounds = [least(weighting, start) for start in starts]
     # What a row's sums begin with, where a key of value 0 is there from the start.
     zero = parts.of_zero(channels, (1, sums.shape[1]))
 
-    if not alone or form.heads > 1 or form.may_see_none:
+    if not alone or form.heads > 1 or form.local.may_see_none:
 
         @pl.when(step == 0)
         def _() -> None:
@@ -520,18 +484,18 @@ def _forward_kernel(
         origin = j * form.block_k + b.start
         taken = values[b, :]
         if parts.transform is None:
-            taken = _there_alone(given.value[b, :], origin, form.keys, form.block_k)
-        keys = given.key[b, :]
-        queries = given.query[a, :]
+            taken = _there_alone(operands.value[b, :], origin, form.keys, form.block_k)
+        keys = operands.key[b, :]
+        queries = operands.query[a, :]
         place = _Place(a, b, i * form.block_q + a.start, origin, False)
-        seen = _seen(form, given.keys, place, banded)
+        seen = _seen(form, operands.keys, place, banded)
         for head in range(form.heads):
             own = _lanes_of(form, head, queries, form.size)
-            logits = _product(own, keys, transposed=True) * form.scale
-            leaves = _leaves(form, given.leaves, place, head, heads[head])
+            logits = _product(own, keys, transposed=True) * form.local.scale
+            leaves = _leaves(form, operands.leaves, place, head, heads[head])
             logits = parts.scored(logits, place.indices(), leaves)
             highest: Any = None
-            before: Any = LOWEST if form.may_see_none and alone else None
+            before: Any = LOWEST if form.local.may_see_none and alone else None
             if weighting.mass is not None:
                 shown = logits if seen is None else jnp.where(seen, logits, HIDDEN)
                 highest = jnp.max(shown, axis=1, keepdims=True)
@@ -559,10 +523,10 @@ def _forward_kernel(
                     mass = jnp.exp(starts[head] - highest)
                     whole = whole + mass
                     found = found if zero is None else found + mass * zero
-                elif form.may_see_none:
+                elif form.local.may_see_none:
                     whole = jnp.where(whole == 0, 1, whole)
                 found, highest = found / whole, highest + jnp.log(whole)
-            if "log_sums" in out or not alone or form.may_see_none:
+            if "log_sums" in out or not alone or form.local.may_see_none:
                 top[head, a, :] = jnp.broadcast_to(highest, (highest.shape[0], LANES))
             sums[a, :] = _lanes_of(form, head, found, form.wide, sums[a, :])
 
@@ -581,26 +545,25 @@ def _forward_kernel(
                 means = _lanes_of(form, head, sums[...] / whole, form.wide, means)
             if "log_sums" in out:
                 out["log_sums"][head : head + 1, :] = _as_row(log_sum)
-            if form.may_see_none:
+            if form.local.may_see_none:
                 none = jnp.broadcast_to(log_sum < LOWEST / 2, means.shape)
                 nothing = _lanes_of(form, head, none, form.wide, nothing)
         result = means
         if parts.transform is not None:
             result = parts.transform.output(means, channels())
-            if form.may_see_none:
+            if form.local.may_see_none:
                 result = jnp.where(nothing, 0, result)
             if "means" in out:
                 out["means"][...] = means
-        out["output"][...] = result.astype(form.dtype)
+        out["output"][...] = result.astype(form.local.dtype)
 
 
 def _backward(
-    form: _Form, given: _Given, means: Array, log_sums: Array | None, cotangent: Array
-) -> _Given:
-    """Returns the gradients in the place of what is `given`, in their dtypes; None for channels
-    and keys."""
-    parts = form.functions
-    query, key, value = given.query, given.key, given.value
+    form: _Form, operands: Operands, means: Array, log_sums: Array | None, cotangent: Array
+) -> Operands:
+    """Returns the gradients of the operands, in their dtypes; None for channels and keys."""
+    parts = form.local.functions
+    query, key, value = operands.query, operands.key, operands.value
     entries, members, _, channels = query.shape
     size, wide = form.heads * form.size, form.heads * form.wide
     groups = channels // size
@@ -610,107 +573,81 @@ def _backward(
 
     def place(n: Any, g: Any, j: Any, m: Any, step: Any) -> tuple[Any, ...]:
         first, last = form.queries_of(j)
-        clamped = form.is_banded and form.resident
+        clamped = form.local.is_banded and form.resident
         return n, g, m, _least(first + step, last) if clamped else step, j
 
-    def at(block: tuple[int | None, ...], index: Callable[..., tuple[Any, ...]]) -> Any:
-        return pl.BlockSpec(block, lambda *grid: index(*place(*grid)))
+    blocks = _blocks(form, place)
+    per_head = (entries, groups, members, form.heads)
+    padded_q, padded_k = blocks_q * form.block_q, blocks_k * form.block_k
 
-    padded = blocks_q * form.block_q
-    by_query = at((None, None, form.block_q, wide), lambda n, g, m, i, j: (n, m, i, g))
-    of_rows = at(
-        (None, None, None, form.heads, form.block_q), lambda n, g, m, i, j: (n, g, m, 0, i)
+    def wide_of(*shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+    # Each of these: the result, its block, and the shape of its sums on the chip.
+    parts_of_query = (
+        wide_of(blocks_k, *query.shape),
+        blocks["part of dQ"],
+        (1, form.block_q, size),
     )
-    whole_rows = (
-        jax.ShapeDtypeStruct((entries, groups, members, form.heads, padded), jnp.float32),
-        at((None, None, members, form.heads, padded), lambda n, g, m, i, j: (n, g, 0, 0, 0)),
-        None,
+    whole_query = (
+        jax.ShapeDtypeStruct(query.shape, query.dtype),
+        blocks["all queries"],
+        (members, padded_q, size),
     )
-    by_key = at((None, form.block_k, size), lambda n, g, m, i, j: (n, j, g))
-    by_value = at((None, form.block_k, wide), lambda n, g, m, i, j: (n, j, g))
-    # Each of these: the result, its block, and what is summed on the chip for it.
-    if form.resident:
-        of_query = (
-            jax.ShapeDtypeStruct(query.shape, query.dtype),
-            at((None, members, padded, size), lambda n, g, m, i, j: (n, 0, 0, g)),
-            (members, padded, size),
-        )
-    else:
-        of_query = (
-            jax.ShapeDtypeStruct((blocks_k, *query.shape), jnp.float32),
-            at(
-                (None, None, None, form.block_q, size),
-                lambda n, g, m, i, j: (j, n, m, i, g),
-            ),
-            (1, form.block_q, size),
-        )
+    of_kind = {
+        "head": (wide_of(*per_head, LANES), blocks["all heads"], None),
+        "row": (wide_of(*per_head, padded_q), blocks["all rows"], None),
+        "column": (
+            wide_of(*per_head, padded_k),
+            blocks["column"],
+            (form.heads, form.block_k, LANES),
+        ),
+    }
     results: list[tuple[Any, Any, tuple[int, ...] | None]] = [
-        of_query,
-        (jax.ShapeDtypeStruct(key.shape, key.dtype), by_key, (form.block_k, size)),
-        (jax.ShapeDtypeStruct(value.shape, value.dtype), by_value, (form.block_k, wide)),
+        whole_query if form.resident else parts_of_query,
+        (jax.ShapeDtypeStruct(key.shape, key.dtype), blocks["key"], (form.block_k, size)),
+        (jax.ShapeDtypeStruct(value.shape, value.dtype), blocks["value"], (form.block_k, wide)),
+        *([of_kind["row"]] if operands.start is not None else []),
+        *(of_kind[kind] for kind in parts.kinds),
     ]
-    if given.start is not None:
-        results.append(whole_rows)
-    for kind in parts.kinds:
-        shape: tuple[int, ...] = (members, form.heads, LANES)
-        of_kind = {
-            "head": (
-                jax.ShapeDtypeStruct((entries, groups, *shape), jnp.float32),
-                at((None, None, *shape), lambda n, g, m, i, j: (n, g, 0, 0, 0)),
-                None,
-            ),
-            "row": whole_rows,
-            "column": (
-                jax.ShapeDtypeStruct(
-                    (entries, groups, members, form.heads, blocks_k * form.block_k), jnp.float32
-                ),
-                at(
-                    (None, None, None, form.heads, form.block_k),
-                    lambda n, g, m, i, j: (n, g, m, 0, j),
-                ),
-                (form.heads, form.block_k, LANES),
-            ),
-        }
-        results.append(of_kind[kind])
     on_chip = [pltpu.VMEM(shape, jnp.float32) for *_, shape in results if shape is not None]
     on_chip.append(pltpu.VMEM((form.block_k, wide), jnp.float32))
-    rows = (
-        None
-        if log_sums is None
-        else jnp.pad(log_sums, ((0, 0),) * 4 + ((0, padded - form.queries),))
-    )
+    rows = log_sums
+    if log_sums is not None:
+        rows = jnp.pad(log_sums, ((0, 0),) * 4 + ((0, padded_q - form.queries),))
     kept = _Kept(means, rows, cotangent)
+    of_rows = None if log_sums is None else blocks["row"]
     found = pl.pallas_call(
         functools.partial(_backward_kernel, form, steps),
         grid=grid,
         in_specs=[
-            _specs(form, given, place),
-            _Kept(by_query, None if log_sums is None else of_rows, by_query),
+            _specs(form, operands, blocks),
+            _Kept(blocks["output"], of_rows, blocks["output"]),
         ],
         out_specs=[spec for _, spec, _ in results],
         out_shape=[shape for shape, *_ in results],
         scratch_shapes=on_chip,
         name="fused_backward",
-        interpret=form.interpret,
+        interpret=form.local.interpret,
         compiler_params=form.compiler_params(grid),
-    )(_padded(form, given), kept)
+    )(_padded(form, operands), kept)
     query_bar, key_bar, value_bar, *rest = found
     if not form.resident:
         query_bar = jnp.sum(query_bar, axis=0).astype(query.dtype)
     start_bar = None
-    if given.start is not None and log_sums is not None:
+    if operands.start is not None and log_sums is not None:
         # The gradient of a key of value 0: no kernel sees it.
-        shares = jnp.exp(_by_head(form, given.start, log_sums) - log_sums)
-        start_bar = _of_heads(form, shares * rest.pop(0)[..., : form.queries], given.start)
+        shares = jnp.exp(_by_head(form, operands.start, log_sums) - log_sums)
+        start_bar = _of_heads(form, shares * rest.pop(0)[..., : form.queries], operands.start)
     leaves = []
-    for kind, leaf, one in zip(parts.kinds, given.leaves, rest, strict=True):
+    for kind, leaf, one in zip(parts.kinds, operands.leaves, rest, strict=True):
         one = _of_heads(form, one, leaf) if kind == "head" else one[..., : leaf.shape[-1]]
         leaves.append(one.astype(leaf.dtype))
-    return _Given(query_bar, key_bar, value_bar, None, None, start_bar, tuple(leaves))
+    return Operands(query_bar, key_bar, value_bar, None, None, start_bar, tuple(leaves))
 
 
 class _Kept(NamedTuple):
-    """What the backward pass reads beside `_Given`: R, s and the output's cotangent."""
+    """What the backward pass reads beside `Operands`: R, s and the output's cotangent."""
 
     means: Any
     log_sums: Any
@@ -735,11 +672,13 @@ def _by_head(form: _Form, leaf: Array, like: Array) -> Array:
     return jnp.broadcast_to(leaf[:, None], (entries, heads, rest)).reshape(like.shape)
 
 
-def _backward_kernel(form: _Form, steps: int, given: _Given, kept: _Kept, *references: Any) -> None:
-    parts, weighting = form.functions, form.functions.weighting
+def _backward_kernel(
+    form: _Form, steps: int, operands: Operands, kept: _Kept, *references: Any
+) -> None:
+    parts, weighting = form.local.functions, form.local.functions.weighting
     rest = list(references)
     query_out, key_out, value_out = (rest.pop(0) for _ in range(3))
-    start_out: Any = rest.pop(0) if given.start is not None else None
+    start_out: Any = rest.pop(0) if operands.start is not None else None
     leaf_outs = [rest.pop(0) for _ in parts.kinds]
     by_query, by_key, by_value, *by_column, values = rest
     columns = iter(by_column)
@@ -747,16 +686,16 @@ def _backward_kernel(form: _Form, steps: int, given: _Given, kept: _Kept, *refer
     n, g, j, m, step = (pl.program_id(axis) for axis in range(5))
     first, last = form.queries_of(j)
     i = first + step if form.blocks[0] > 1 else 0
-    channels = _channels(form, given.channels)
+    channels = _channels(form, operands.channels)
     zero = parts.of_zero(channels, (1, by_value.shape[1]))
-    s_there = weighting.mass is not None
+    is_divided = weighting.mass is not None
 
     @pl.when((m == 0) & (step == 0))
     def _() -> None:
         by_key[...] = jnp.zeros_like(by_key)
         by_value[...] = jnp.zeros_like(by_value)
         if parts.transform is not None:
-            there = _there_alone(given.value[...], j * form.block_k, form.keys, form.block_k)
+            there = _there_alone(operands.value[...], j * form.block_k, form.keys, form.block_k)
             raised = parts.transform.value(there.astype(jnp.float32), channels())
             values[...] = _there_alone(raised, j * form.block_k, form.keys, form.block_k)
 
@@ -770,12 +709,12 @@ def _backward_kernel(form: _Form, steps: int, given: _Given, kept: _Kept, *refer
         if form.resident:
             by_query[...] = jnp.zeros_like(by_query)
 
-    if by_column or not form.resident:
+    if by_column:
 
         @pl.when(step == 0)
         def _() -> None:
-            for one in by_column:
-                one[...] = jnp.zeros_like(one)
+            for sums in by_column:
+                sums[...] = jnp.zeros_like(sums)
 
     if not form.resident:
         by_query[...] = jnp.zeros_like(by_query)
@@ -789,23 +728,23 @@ def _backward_kernel(form: _Form, steps: int, given: _Given, kept: _Kept, *refer
         def keys(array: Any) -> Array:
             return _there_alone(array[b, :], place.origin, form.keys, form.block_k)
 
-        queries, their_keys = rows(given.query), keys(given.key)
+        queries, their_keys = rows(operands.query), keys(operands.key)
         means = rows(kept.means).astype(jnp.float32)
         inner = rows(kept.cotangent).astype(jnp.float32)
-        taken = keys(given.value)
+        taken = keys(operands.value)
         if parts.transform is not None:
-            taken = values[b, :].astype(given.value.dtype)
+            taken = values[b, :].astype(operands.value.dtype)
             pulled = parts.transform.pull_output(inner, means, channels())
             # The derivative of 0 may be infinite, where a row is not there or sees nothing.
             inner = _there_alone(pulled, place.first, form.queries, form.block_q)
-            for head in range(form.heads if form.may_see_none and s_there else 0):
+            for head in range(form.heads if form.local.may_see_none and is_divided else 0):
                 sees = _as_column(kept.log_sums[head : head + 1, a]) > LOWEST / 2
                 shown = jnp.where(jnp.broadcast_to(sees, inner.shape), inner, 0)
                 inner = _lanes_of(form, head, shown, form.wide, inner)
         narrow = inner.astype(queries.dtype)
         # Of G as it is multiplied, so that the terms of a row cancel.
         products = means * narrow.astype(jnp.float32)
-        seen = _seen(form, given.keys, place, banded)
+        seen = _seen(form, operands.keys, place, banded)
         # Of all rows.
         whole = a
         if form.blocks[0] > 1:
@@ -815,10 +754,10 @@ def _backward_kernel(form: _Form, steps: int, given: _Given, kept: _Kept, *refer
                 _lanes_of(form, head, array, width)
                 for array, width in ((queries, form.size), (narrow, form.wide))
             )
-            raw = _product(their_keys, own, transposed=True) * form.scale
+            raw = _product(their_keys, own, transposed=True) * form.local.scale
             s: Any = None
             delta: Any = None
-            if s_there:
+            if is_divided:
                 row = kept.log_sums[head : head + 1, a]
                 s = _there_alone(row, place.first, form.queries, form.block_q, axis=1)
                 own_products = _lanes_of(form, head, products, form.wide)
@@ -832,14 +771,14 @@ def _backward_kernel(form: _Form, steps: int, given: _Given, kept: _Kept, *refer
             weights, raw_bar, leaf_bars = parts.pulled(
                 raw,
                 place.indices(),
-                _leaves(form, given.leaves, place, head, _head(form, n, g, m, head)),
+                _leaves(form, operands.leaves, place, head, _head(form, n, g, m, head)),
                 seen,
                 s,
                 _product(taken, own_narrow, transposed=True),
                 delta,
             )
             by_value[b, :] += _product(weights.astype(queries.dtype), own_narrow)
-            raw_bar = (raw_bar * form.scale).astype(queries.dtype)
+            raw_bar = (raw_bar * form.local.scale).astype(queries.dtype)
             by_key[b, :] += _product(raw_bar, own)
             found = _product(jnp.transpose(raw_bar), their_keys)
             found = _lanes_of(form, head, found, form.size)
@@ -866,7 +805,7 @@ def _backward_kernel(form: _Form, steps: int, given: _Given, kept: _Kept, *refer
         key_out[...] = by_key[...].astype(key_out.dtype)
         found = by_value[...]
         if parts.transform is not None:
-            value = given.value[...].astype(jnp.float32)
+            value = operands.value[...].astype(jnp.float32)
             found = parts.transform.pull_value(found, value, values[...], channels())
         value_out[...] = found.astype(value_out.dtype)
 
@@ -913,7 +852,7 @@ def _channels(form: _Form, reference: Any) -> Callable[[], dict[str, Array]]:
     """Returns a function that reads the channel leaves, [1, V] by name."""
 
     def read() -> dict[str, Array]:
-        names = form.functions.channels
+        names = form.local.functions.channels
         return {name: reference[place : place + 1, :] for place, name in enumerate(names)}
 
     return read
@@ -930,7 +869,7 @@ def _leaves(
     """Returns the leaves of a tile in shapes that broadcast to it; number: the head's, of all."""
     a, b = place.rows, place.columns
     taken = []
-    for kind, reference in zip(form.functions.kinds, leaves, strict=True):
+    for kind, reference in zip(form.local.functions.kinds, leaves, strict=True):
         if kind == "head":
             one = reference[number]
             # Of a tile of its own, so that its gradient is summed over keys alone.
@@ -956,9 +895,7 @@ def _seen(form: _Form, keys: Any, place: _Place, banded: bool) -> Array | None:
     elif form.keys % form.block_k:
         parts.append(of_key + place.origin < form.keys)
     if banded:
-        distance, offset = of_query - of_key, place.first - place.origin
-        parts += [distance >= form.low - offset] if form.low > -UNBOUNDED else []
-        parts += [distance <= form.high - offset] if form.high < UNBOUNDED else []
+        parts += form.local.within_band(of_query - of_key, place.first - place.origin)
     return functools.reduce(jnp.logical_and, parts) if parts else None
 
 
@@ -1011,17 +948,17 @@ def _tiles(
     if form.slab and backward:
         for b in range(0, form.block_k, form.tile):
             origin = j * form.block_k + b
-            first = origin - _in_lanes(-form.low)
+            first = origin - _in_lanes(-form.local.low)
             rows = _slab(form, first, form.block_q)
             tile(rows, pl.ds(b, form.tile), True)
         return
     if form.slab:
         for a in range(0, form.block_q, form.tile):
             first = i * form.block_q + a
-            end = first + _in_lanes(form.tile - form.low)
+            end = first + _in_lanes(form.tile - form.local.low)
             tile(pl.ds(a, form.tile), _slab(form, end - form.slab, form.block_k), True)
         return
-    low, high = form.low, form.high
+    low, high = form.local.low, form.local.high
 
     def some(offset: int) -> None:
         """Of a block of queries that begins `offset` positions after that of keys."""
@@ -1035,16 +972,16 @@ def _tiles(
                 tile(pl.ds(a, form.tile), pl.ds(c0, c1 - c0), not whole)
 
     count_q, count_k = form.blocks
-    if not form.is_banded or (count_q, count_k) == (1, 1):
+    if not form.local.is_banded or (count_q, count_k) == (1, 1):
         some(0)
         return
     block = form.block_q
     wholly = []
     for d in range(1 - count_k, count_q):
-        least, most = d * block - (block - 1), d * block + block - 1
-        if least >= low and most <= high:
+        nearest, farthest = d * block - (block - 1), d * block + block - 1
+        if nearest >= low and farthest <= high:
             wholly.append(d)
-        elif most >= low and least <= high:
+        elif farthest >= low and nearest <= high:
             pl.when(there & (i - j == d))(functools.partial(some, d * block))
     if wholly:
         # Of whichever of them: far enough from the band's edges.
