@@ -77,11 +77,8 @@ def flex(
         call = call._replace(sink=_sink(made, given))
         given.pop(made.start)
         made = dataclasses.replace(made, start=None)
-    by_kind = {
-        kind: {name: array for name, (own, array) in given.items() if own == kind} for kind in KINDS
-    }
-    channels = by_kind.pop("channel")
-    of_score = {name: array for own in by_kind.values() for name, array in own.items()}
+    channels = {name: array for name, (kind, array) in given.items() if kind == "channel"}
+    of_score = {name: array for name, (_, array) in given.items() if name not in channels}
     if of_score and score is None:
         raise ValueError(f"leaf {next(iter(of_score))!r} is read by a score function: give score=")
     transform = None
@@ -113,7 +110,7 @@ def flex(
         weighting=made,
         transform=None if transform is None else lambda dtype: transform,
     )
-    kinds = tuple((name, own) for name, (own, _) in given.items() if own != "channel")
+    kinds = tuple((name, given[name][0]) for name in of_score)
     output = inputs.solve(
         mixer,
         call,

@@ -223,10 +223,10 @@ def least(weighting: Weighting, start: Any) -> Any:
     return functools.reduce(jnp.maximum, bounds)
 
 
-def rows(weighting: Weighting, logits: Array, start: Array | None = None) -> Array:
+def rows(weighting: Weighting, logits: Array) -> Array:
     """Returns the weights of whole rows, [..., T, S]; hidden logits are the lowest finite number.
 
-    start: of the head leaf that `weighting.start` names, [..., 1, 1]. Hidden keys have weight 0.
+    Hidden keys have weight 0. A sink comes as a key here: `weighting.start` is no name.
     """
     seen = ~(logits <= jnp.finfo(logits.dtype).min)  # NaN is not hidden
     shown = jnp.where(seen, logits, 0)
@@ -237,7 +237,7 @@ def rows(weighting: Weighting, logits: Array, start: Array | None = None) -> Arr
         return jnp.where(seen, weighting.weights(shown, later), 0)
     if weighting.mass is None:
         return jnp.where(seen, weighting.weights(shown, None), 0)
-    begin: Any = weighting.start if start is None else start
+    begin: Any = weighting.start
     bound = least(weighting, begin)
     top = jnp.max(logits, axis=-1, keepdims=True)
     top = top if bound is None else jnp.maximum(top, bound)

@@ -33,11 +33,6 @@ class Bias(NamedTuple):
     row: Array | None = None
     column: Array | None = None
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is added."""
-        return self.dense is None and self.row is None and self.column is None
-
     def parts(self) -> Iterator[Array]:
         """Yields arrays that broadcast to [..., H, T, S], whose sum is the bias."""
         if self.dense is not None:
@@ -104,12 +99,6 @@ class Mask:
     def per_head(self, times: int) -> "Mask":
         """Returns the mask with each head's part `times` in a row."""
         return dataclasses.replace(self, dense=_repeated(self.dense, -3, times))
-
-    @property
-    def is_causal_alone(self) -> bool:
-        """Whether causality is all that it says."""
-        # Arrays cannot be compared.
-        return not jax.tree.leaves(self) and self == Mask(causal=True)
 
     def parts(self, queries: int, keys: int) -> Iterator[Array]:
         """Yields bool arrays with at least the axes [H, T, S], whose intersection it is."""

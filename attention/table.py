@@ -317,23 +317,19 @@ MODIFIERS: dict[str, ModifierEntry] = {
 
 # `xla` is our core; jax_xla and cudnn go through jax.nn.dot_product_attention, splash through
 # jax.experimental's Pallas kernel for TPUs: the limits are theirs.
-_OF_THE_LIBRARY = (
-    *("bias", "bias_vectors", "mask_by_query", "segments", "strict", "window"),
-    "sink",
-)
 KERNELS: dict[str, KernelEntry] = {
     "xla": KernelEntry(
         "attention.kernels.core:KERNEL", offers=tuple(KERNEL_NEEDS), follows_precision=True
     ),
     "jax_xla": KernelEntry(
         "attention.kernels.library:JAX_XLA",
-        offers=_OF_THE_LIBRARY,
+        offers=("bias", "bias_vectors", "mask_by_query", "segments", "strict", "window", "sink"),
         one_head_size=True,
         follows_precision=True,
     ),
     "cudnn": KernelEntry(
         "attention.kernels.library:CUDNN",
-        offers=_OF_THE_LIBRARY,
+        offers=("bias", "bias_vectors", "mask_by_query", "segments", "strict", "window", "sink"),
         platforms=("gpu",),
         dtypes=("bfloat16", "float16"),
         head_sizes={"gpu": range(8, 257, 8)},

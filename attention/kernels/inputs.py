@@ -147,12 +147,13 @@ def solve(
     entries and heads, as flax does. Raises ValueError for what the backend cannot do.
     """
     chosen, query, value = records.kernel(kernel), call.query, call.value
-    is_inside = chosen.transformed is not None
+    transformed = chosen.transformed
     if mixer.splits:
         value = value.astype(jnp.promote_types(value.dtype, jnp.float32))
-    call = call._replace(value=value) if is_inside else with_sink_as_key(call._replace(value=value))
+    call = call._replace(value=value)
+    call = call if transformed else with_sink_as_key(call)
     key, value = call.key, call.value
-    if not is_inside or mixer.values is not None:
+    if transformed is None or mixer.values is not None:
         key, value = (per_query_head(query, array) for array in (key, value))
     value = value if mixer.values is None else mixer.values(value)
     if scale is None:
@@ -170,7 +171,7 @@ def solve(
         float(scale) / call.temperature,
         call.bias,
         call.mask,
-        masks.Masks() if is_inside else masks.merged(call.mask, call.bias, queries, keys),
+        masks.Masks() if transformed else masks.merged(call.mask, call.bias, queries, keys),
         _dropout(shape, dropout_rng, dropout_rate, broadcast_dropout),
         precision,
         mixer.weighting_of(keys, query.dtype),
@@ -179,8 +180,8 @@ def solve(
         sharding,
         call.sink,
     )
-    if chosen.transformed is not None and mixer.transform is not None:
-        return chosen.transformed(problem, value, mixer.transform(query.dtype), channels)
+    if transformed is not None and mixer.transform is not None:
+        return transformed(problem, value, mixer.transform(query.dtype), channels)
     return mixer.mean(
         lambda values: chosen.call(problem, values),
         value,

@@ -115,9 +115,9 @@ def test_weightings_and_transforms_are_checked_too():
         _check(transform=bad)
 
 
-def _rows(weighting, logits, seen, start=None):
+def _rows(weighting, logits, seen):
     logits = jnp.where(seen, logits, jnp.finfo(jnp.float32).min)
-    return functions.rows(weighting, logits, start)
+    return functions.rows(weighting, logits)
 
 
 def test_rows_by_hand():
@@ -127,7 +127,6 @@ def test_rows_by_hand():
     seen[0, 2] = False
     raised = np.where(seen, np.exp(logits), 0)
     terms = np.where(seen, np.expm1(logits), 0)
-    sink = np.array([0.5, -1.0])[:, None, None]
     shares = np.where(seen, 1 / (1 + np.exp(-logits)), 0)
     left = np.flip(np.cumprod(np.flip(1 - shares, -1), -1), -1) / (1 - shares)
 
@@ -135,21 +134,19 @@ def test_rows_by_hand():
         return np.where(total > 0, total, 1)
 
     of = {name: records.mixer(name).weighting_of(7, jnp.float32) for name in _NAMES}
-    sinks = Weighting(functions.exponential, functions.exponential, same=True, start="sink")
+    sinks = Weighting(functions.exponential, functions.exponential, same=True, start=0.5)
     expected = {
-        "standard": (raised / over(raised.sum(-1, keepdims=True)), of["standard"], None),
-        "sink": (raised / (raised.sum(-1, keepdims=True) + np.exp(sink)), sinks, sink),
+        "standard": (raised / over(raised.sum(-1, keepdims=True)), of["standard"]),
+        "sink": (raised / (raised.sum(-1, keepdims=True) + np.exp(0.5)), sinks),
         "softpick": (
             np.maximum(terms, 0) / (1e-6 + np.abs(terms).sum(-1, keepdims=True)),
             of["softpick"],
-            None,
         ),
-        "stick_breaking": (shares * left, of["stick_breaking"], None),
-        "sigmoid": (np.where(seen, 1 / (1 + 7 * np.exp(-logits)), 0), of["sigmoid"], None),
+        "stick_breaking": (shares * left, of["stick_breaking"]),
+        "sigmoid": (np.where(seen, 1 / (1 + 7 * np.exp(-logits)), 0), of["sigmoid"]),
     }
-    for name, (exact, weighting, start) in expected.items():
-        start = None if start is None else jnp.asarray(start, jnp.float32)
-        found = _rows(weighting, jnp.asarray(logits, jnp.float32), seen, start)
+    for name, (exact, weighting) in expected.items():
+        found = _rows(weighting, jnp.asarray(logits, jnp.float32), seen)
         np.testing.assert_allclose(found, exact, rtol=2e-5, atol=2e-7, err_msg=name)
 
 
