@@ -31,7 +31,7 @@ from attention import functions, masks
 from attention.functions import Functions, Leaves, Score, Transform
 from attention.kernels import accelerated, fused_gpu, fused_tpu, fused_values
 from attention.kernels.inputs import Problem, per_query_head
-from attention.masks import Mask
+from attention.masks import Bias, Mask
 from attention.records import Kernel
 
 Array = jax.Array
@@ -100,7 +100,13 @@ def transformed(
     attend = functools.partial(fused_gpu.attend, local)
     if (interpret or problem.platform) == "tpu":
         attend = functools.partial(fused_tpu.attend, local, problem.device.device_kind)
-    return accelerated.on_devices("fused", attend, problem, arrays, given.kinds)
+    output = accelerated.on_devices("fused", attend, problem, arrays, given.kinds)
+    if transform is None or not local.may_see_none:
+        return output
+    # A weighted sum of nothing is 0, and its output function may be anything.
+    sees = masks.merged(problem.mask, Bias(), queries, length).rows
+    assert sees is not None
+    return jnp.where(sees, output, 0)
 
 
 def _plus(logits: Array, queries: Array, keys: Array, leaves: Leaves, *, name: str) -> Array:

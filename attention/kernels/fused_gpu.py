@@ -348,8 +348,6 @@ def _forward_kernel(
     output = means
     if parts.transform is not None:
         output = parts.transform.output(means, channels(means))
-        if form.local.may_see_none and weighting.mass is not None:
-            output = jnp.where(nothing[:, None], 0, output)
     found = {"output": output, "means": means, "log_sums": top}
     for name, ref in zip(names, outputs, strict=True):
         if name == "log_sums":

@@ -526,7 +526,7 @@ def _forward_kernel(
                 elif form.local.may_see_none:
                     whole = jnp.where(whole == 0, 1, whole)
                 found, highest = found / whole, highest + jnp.log(whole)
-            if "log_sums" in out or not alone or form.local.may_see_none:
+            if "log_sums" in out or not alone:
                 top[head, a, :] = jnp.broadcast_to(highest, (highest.shape[0], LANES))
             sums[a, :] = _lanes_of(form, head, found, form.wide, sums[a, :])
 
@@ -535,7 +535,6 @@ def _forward_kernel(
     @pl.when(step == steps - 1)
     def _() -> None:
         means = sums[...]
-        nothing = jnp.zeros(means.shape, bool)
         for head in range(form.heads if weighting.mass is not None else 0):
             log_sum = top[head, :, :1]
             if not alone:
@@ -545,14 +544,9 @@ def _forward_kernel(
                 means = _lanes_of(form, head, sums[...] / whole, form.wide, means)
             if "log_sums" in out:
                 out["log_sums"][head : head + 1, :] = _as_row(log_sum)
-            if form.local.may_see_none:
-                none = jnp.broadcast_to(log_sum < LOWEST / 2, means.shape)
-                nothing = _lanes_of(form, head, none, form.wide, nothing)
         result = means
         if parts.transform is not None:
             result = parts.transform.output(means, channels())
-            if form.local.may_see_none:
-                result = jnp.where(nothing, 0, result)
             if "means" in out:
                 out["means"][...] = means
         out["output"][...] = result.astype(form.local.dtype)

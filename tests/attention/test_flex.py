@@ -239,6 +239,28 @@ def test_bad_input_is_answered(settings, message):
         flex(*given, **settings)
 
 
+@pytest.mark.parametrize("weighting", ["softmax", "sigmoid"])
+def test_a_query_that_sees_nothing_returns_0(weighting, platform):
+    """Whatever the output function makes of 0; no gradient passes."""
+    arrays = _arrays(length=24)
+    there = jnp.asarray([[True] * 24, [False] * 24])
+
+    def attend(*qkv):
+        return flex(
+            *qkv,
+            weighting=weighting,
+            output_function=lambda r, c: r + 1,
+            mask=Mask(keys=there),
+            kernel="fused",
+        )
+
+    given = [jnp.asarray(arrays[name], jnp.float32) for name in ("query", "key", "value")]
+    output, pull = jax.vjp(attend, *given)
+    assert output[0].all()
+    assert not output[1].any()
+    assert not any(bar[1].any() for bar in pull(jnp.ones_like(output)))
+
+
 def test_a_function_that_no_kernel_can_have_is_refused_there(platform):
     arrays = _arrays(length=24)
     given = [jnp.asarray(arrays[name], jnp.float32) for name in ("query", "key", "value")]
