@@ -91,34 +91,43 @@ def test_forward_and_backward_compile_for_a_mesh_of_tpus(kernel, name, dtype, si
     assert scratch < {("fused", 512): 9e6, ("fused", 720): 2e7}.get((kernel, size), 2**23)
 
 
+# A mechanism in the smallest model, causal: a loss, and shapes of its parameters and arrays.
+HOST = """
+import jax, jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec as P
+from attention.verification import check
+def problem(variant, array, mesh):
+    host = check.Host(variant, 1, True)
+    everywhere = NamedSharding(mesh, P())
+    arrays = {"query": array, "key": array, "value": array}
+    if "x" in variant.needs:
+        shape = (*array.shape[:2], 64)
+        arrays["x"] = jax.ShapeDtypeStruct(shape, array.dtype, sharding=everywhere)
+    params = jax.eval_shape(lambda **a: host.init(jax.random.key(0), **a), **arrays)
+    params = jax.tree.map(lambda leaf: leaf.update(sharding=everywhere), params)
+    def loss(params, arrays):
+        return jnp.sum(host.apply(params, **arrays).astype(jnp.float32) ** 2)
+    return loss, params, arrays
+"""
 # A mechanism's kernels alone, of 4 heads on each of 4 devices; the compiler's dump is in `dump`.
 CYCLES = """
-import dataclasses, json, math, pathlib, sys
-import jax, jax.numpy as jnp, numpy as np
+import dataclasses, json, pathlib, sys
+import numpy as np
 from jax.experimental import topologies
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import Mesh
 from attention import registry
-from attention.verification import check
 from sweeps.monitoring import compiled_step, hlo, kernel_cycles
 from sweeps.training import accelerators
 length, dump, *names = sys.argv[1:]
 devices = np.array(topologies.get_topology_desc("v5e:2x2", platform="tpu").devices)
 mesh = Mesh(devices.reshape(4, 1), ("data", "tensor"))
 heads = NamedSharding(mesh, P("data", None, "tensor", None))
-everywhere = NamedSharding(mesh, P())
 found = {}
 for name in names:
     given = {"width": 256} if "window" in name else {}
     variant = dataclasses.replace(registry.get(name, kernel="fused", **given), sharding=heads)
-    host = check.Host(variant, 1, True)
     array = jax.ShapeDtypeStruct((4, int(length), 4, 128), jnp.bfloat16, sharding=heads)
-    arrays = {"query": array, "key": array, "value": array}
-    if "x" in variant.needs:
-        arrays["x"] = jax.ShapeDtypeStruct((4, int(length), 64), jnp.bfloat16, sharding=everywhere)
-    params = jax.eval_shape(lambda **a: host.init(jax.random.key(0), **a), **arrays)
-    params = jax.tree.map(lambda leaf: leaf.update(sharding=everywhere), params)
-    def loss(params, arrays):
-        return jnp.sum(host.apply(params, **arrays).astype(jnp.float32) ** 2)
+    loss, params, arrays = problem(variant, array, mesh)
     for path in pathlib.Path(dump).glob("*.txt"):
         path.unlink()
     traced = jax.jit(jax.value_and_grad(loss, (0, 1))).trace(params, arrays)
@@ -156,7 +165,7 @@ def test_cycles_by_the_compiler(length, tmp_path):
     options = f"--xla_jf_dump_to={tmp_path} --xla_jf_dump_llo_text=true"
     options += " --xla_jf_dump_llo_pass_label_regex=final_bundles"
     done = subprocess.run(
-        [sys.executable, "-c", CYCLES, str(length), str(tmp_path), *LIMITS[length]],
+        [sys.executable, "-c", HOST + CYCLES, str(length), str(tmp_path), *LIMITS[length]],
         capture_output=True,
         text=True,
         env={**os.environ, **ENVIRONMENT, "LIBTPU_INIT_ARGS": options},
@@ -171,11 +180,10 @@ def test_cycles_by_the_compiler(length, tmp_path):
 # What ptxas says of each kernel in the PTX that XLA dumps, as it compiles for an H100.
 COMPILED_FOR_GPU = """
 import dataclasses, json, pathlib, re, subprocess, sys
-import jax, jax.numpy as jnp, numpy as np
+import numpy as np
 import nvidia.cuda_nvcc
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import Mesh
 from attention import registry
-from attention.verification import check
 from sweeps.monitoring import compiled_step
 from sweeps.training import accelerators
 name, dtype, precision, dump = sys.argv[1:5]
@@ -184,16 +192,8 @@ devices = np.array(compiled_step._devices(accelerators.topology("h100:1x1x4")))
 mesh = Mesh(devices.reshape(2, 1, 2), ("data", "fsdp", "tensor"))
 heads = NamedSharding(mesh, P(("data", "fsdp"), None, "tensor", None))
 variant = dataclasses.replace(registry.get(name, kernel="fused"), sharding=heads)
-host = check.Host(variant, 1, True)
 array = jax.ShapeDtypeStruct((4, length, 4, size), dtype, sharding=heads)
-arrays = {"query": array, "key": array, "value": array}
-everywhere = NamedSharding(mesh, P())
-if "x" in variant.needs:
-    arrays["x"] = jax.ShapeDtypeStruct((4, length, 64), dtype, sharding=everywhere)
-params = jax.eval_shape(lambda **a: host.init(jax.random.key(0), **a), **arrays)
-params = jax.tree.map(lambda leaf: leaf.update(sharding=everywhere), params)
-def loss(params, arrays):
-    return jnp.sum(host.apply(params, **arrays).astype(jnp.float32))
+loss, params, arrays = problem(variant, array, mesh)
 with jax.default_matmul_precision(precision):
     step = jax.jit(jax.value_and_grad(loss, (0, 1)))
     compiled = step.trace(params, arrays).lower(lowering_platforms=("cuda",)).compile()
@@ -238,7 +238,7 @@ def test_three_kernels_compile_for_h100(name, dtype, precision, size, length, tm
     sizes = [str(size), str(length)]
     options = "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"
     done = subprocess.run(
-        [sys.executable, "-c", COMPILED_FOR_GPU, name, dtype, precision, tmp_path, *sizes],
+        [sys.executable, "-c", HOST + COMPILED_FOR_GPU, name, dtype, precision, tmp_path, *sizes],
         capture_output=True,
         text=True,
         env={
