@@ -256,4 +256,5 @@ def test_three_kernels_compile_for_h100(name, dtype, precision, size, length, tm
     if size in (64, 128):
         assert not any(sum(spilled) for spilled in found.values()), found
     logits = 4 * length * length * 4
-    assert scratch < logits or length < 1000
+    # cuBLAS has a workspace of 32 MiB for the product of FoX's gates.
+    assert scratch - (32 << 20) * ("fox" in name) < logits or length < 1000
