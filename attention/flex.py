@@ -65,20 +65,20 @@ def flex(
     A query that sees no key returns 0. Raises ValueError for what does not fit, for a function that
     a kernel cannot have, by name, and for what `kernel` cannot do.
     """
-    given = {} if leaves is None else dict(leaves)
+    named = {} if leaves is None else dict(leaves)
     call = inputs.make_call(query, key, value, bias=bias, mask=_mask(mask))
-    for name, leaf in given.items():
+    for name, leaf in named.items():
         _check_leaf(name, leaf, call)
     made = _weighting(weighting, call)
     mixer = records.mixer("standard")
     if isinstance(weighting, str):
         call = call._replace(mask=call.mask & records.mixer(_WEIGHTINGS[weighting]).mask)
     if isinstance(made.start, str):
-        call = call._replace(sink=_sink(made, given))
-        given.pop(made.start)
+        call = call._replace(sink=_sink(made, named))
+        named.pop(made.start)
         made = dataclasses.replace(made, start=None)
-    channels = {name: array for name, (kind, array) in given.items() if kind == "channel"}
-    of_score = {name: array for name, (_, array) in given.items() if name not in channels}
+    channels = {name: array for name, (kind, array) in named.items() if kind == "channel"}
+    of_score = {name: array for name, (_, array) in named.items() if name not in channels}
     if of_score and score is None:
         raise ValueError(f"leaf {next(iter(of_score))!r} is read by a score function: give score=")
     transform = None
@@ -110,7 +110,7 @@ def flex(
         weighting=made,
         transform=None if transform is None else lambda dtype: transform,
     )
-    kinds = tuple((name, given[name][0]) for name in of_score)
+    kinds = tuple((name, named[name][0]) for name in of_score)
     output = inputs.solve(
         mixer,
         call,
@@ -136,12 +136,14 @@ def _mask(mask: str | Mask | Array | None) -> Mask | Array | None:
     return Mask(causal=True)
 
 
-def _weighting(given: str | Weighting, call: Call) -> Weighting:
-    if isinstance(given, Weighting):
-        return given
-    if given not in _WEIGHTINGS:
-        raise ValueError(table.unknown("weighting", given, _WEIGHTINGS, ", or give a Weighting"))
-    return records.mixer(_WEIGHTINGS[given]).weighting_of(call.key.shape[-3], call.query.dtype)
+def _weighting(weighting: str | Weighting, call: Call) -> Weighting:
+    if isinstance(weighting, Weighting):
+        return weighting
+    if weighting not in _WEIGHTINGS:
+        raise ValueError(
+            table.unknown("weighting", weighting, _WEIGHTINGS, ", or give a Weighting")
+        )
+    return records.mixer(_WEIGHTINGS[weighting]).weighting_of(call.key.shape[-3], call.query.dtype)
 
 
 def _check_leaf(name: str, leaf: Any, call: Call) -> None:

@@ -95,10 +95,10 @@ class Transform(NamedTuple):
     names: tuple[str, ...] = ()
     filler: str = ""
 
-    def pull_value(self, cotangent: Array, value: Array, found: Array, c: Leaves) -> Array:
-        """Returns dV from dF, all [n, Dv] float32; `found`: F."""
+    def pull_value(self, cotangent: Array, value: Array, raised: Array, c: Leaves) -> Array:
+        """Returns dV from dF, all [n, Dv] float32; `raised`: F."""
         if self.value_slope is not None:
-            return cotangent * self.value_slope(value, found, c)
+            return cotangent * self.value_slope(value, raised, c)
         return jax.vjp(lambda v: self.value(v, c), value)[1](cotangent)[0]
 
     def pull_output(self, cotangent: Array, means: Array, c: Leaves) -> Array:
@@ -119,7 +119,7 @@ class Functions:
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of all leaves of score functions, in the order of `flattened`."""
-        return tuple(kind for one in self.score for _, kind in sorted(one.kinds))
+        return tuple(kind for score in self.score for _, kind in sorted(score.kinds))
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -128,8 +128,8 @@ class Functions:
 
     def flattened(self, leaves: tuple[Leaves, ...]) -> list[Array]:
         """Returns the leaves of all score functions one after the other, by name in each."""
-        names = [sorted(name for name, _ in one.kinds) for one in self.score]
-        return [own[name] for own, listed in zip(leaves, names, strict=True) for name in listed]
+        names = [sorted(name for name, _ in score.kinds) for score in self.score]
+        return [named[name] for named, listed in zip(leaves, names, strict=True) for name in listed]
 
     def chosen(self, value: Array, keys: Array | None, axis: int, with_zero: bool) -> Leaves:
         """Returns the channel leaves of values, as `Transform.leaves`."""
@@ -146,9 +146,9 @@ class Functions:
     def scored(self, logits: Array, indices: tuple[Array, Array], leaves: list[Array]) -> Array:
         """Returns the logits after all score functions; leaves as `flattened` lists them."""
         rest = iter(leaves)
-        for one in self.score:
-            own = {name: next(rest) for name, _ in sorted(one.kinds)}
-            logits = one(logits, *indices, own)
+        for score in self.score:
+            named = {name: next(rest) for name, _ in sorted(score.kinds)}
+            logits = score(logits, *indices, named)
         return logits
 
     def pulled(
@@ -175,15 +175,15 @@ class Functions:
 
         def weighed(logits: Array, changed: list[Array]) -> Any:
             every = list(leaves)
-            for n, one in zip(moved, changed, strict=True):
-                every[n] = one
-            found = weigh(weighting, self.scored(logits, indices, every), s, seen, 0.0)
-            return found[0] if weighting.same else found
+            for n, leaf in zip(moved, changed, strict=True):
+                every[n] = leaf
+            weighed_tile = weigh(weighting, self.scored(logits, indices, every), s, seen, 0.0)
+            return weighed_tile[0] if weighting.same else weighed_tile
 
-        found, pull = jax.vjp(weighed, logits, [leaves[n] for n in moved])
+        result, pull = jax.vjp(weighed, logits, [leaves[n] for n in moved])
         if weighting.same:
-            return found, *pull(bar)
-        return found[0], *pull((bar, lost))
+            return result, *pull(bar)
+        return result[0], *pull((bar, lost))
 
 
 def exponential(logits: Array, s: Array) -> Array:
@@ -200,7 +200,7 @@ def weigh(
     the lowest, of which their derivative may be infinite: 0 where they are differentiated.
     """
     if seen is None:
-        seen_alone, shown = (lambda one: one), logits
+        seen_alone, shown = (lambda tile: tile), logits
     else:
         seen_alone = functools.partial(_where, seen)
         shown = jnp.where(seen, logits, HIDDEN if weighting.same else hidden)
@@ -321,12 +321,16 @@ def check(score: tuple[Score, ...], weighting: Weighting, transform: Transform |
         shapes["head"] = (1, shapes["logits"][1]) if across else (shapes["logits"][0], 1)
         indices = [_array(shapes[kind], jnp.int32) for kind in ("row", "column")]
         logits = _array(shapes["logits"])
-        for one in score:
-            for name, kind in one.kinds:
+        for function_of_logits in score:
+            for name, kind in function_of_logits.kinds:
                 if kind not in shapes or kind == "logits":
                     raise ValueError(f"leaf {name!r} of kind {kind!r}: give {', '.join(KINDS[:3])}")
-            leaves = {name: _array(shapes[kind]) for name, kind in one.kinds}
-            _check_function(_name_of(one.function), one.__call__, (logits, *indices, leaves))
+            leaves = {name: _array(shapes[kind]) for name, kind in function_of_logits.kinds}
+            _check_function(
+                _name_of(function_of_logits.function),
+                function_of_logits.__call__,
+                (logits, *indices, leaves),
+            )
         needs_s = weighting.mass is not None or weighting.left is not None
         s = _array(shapes["row"]) if needs_s else None
         for part in ("weights", "mass"):
@@ -351,39 +355,41 @@ def _name_of(function: Callable[..., Any]) -> str:
     return f"the score function {name}"
 
 
-def _check_function(what: str, function: Callable[..., Array], given: tuple[Any, ...]) -> None:
-    """Raises ValueError unless a function of the tile given[0] fits into a kernel."""
-    tile = given[0]
+def _check_function(what: str, function: Callable[..., Array], arguments: tuple[Any, ...]) -> None:
+    """Raises ValueError unless a function of the tile arguments[0] fits into a kernel."""
+    tile = arguments[0]
 
     def pulled(tile: Array, *others: Any) -> Any:
         """The derivatives by the tile and by leaves, not by indices, which are integers."""
         floats, structure = jax.tree.flatten(others)
-        moved = [n for n, one in enumerate(floats) if jnp.issubdtype(one.dtype, jnp.floating)]
+        moved = [n for n, array in enumerate(floats) if jnp.issubdtype(array.dtype, jnp.floating)]
 
         def of_floats(tile: Array, *changed: Array) -> Array:
             every = list(floats)
-            for place, one in zip(moved, changed, strict=True):
-                every[place] = one
+            for place, array in zip(moved, changed, strict=True):
+                every[place] = array
             return function(tile, *jax.tree.unflatten(structure, every))
 
         result, pull = jax.vjp(of_floats, tile, *(floats[n] for n in moved))
         return pull(result)
 
-    program, found = _traced(what, function, given)
-    shape, dtype = getattr(found, "shape", None), getattr(found, "dtype", None)
+    program, result = _traced(what, function, arguments)
+    shape, dtype = getattr(result, "shape", None), getattr(result, "dtype", None)
     if shape != tile.shape or dtype != jnp.float32:
         raise ValueError(
             f"{what} returns {dtype}{shape} for a tile float32{tile.shape}: it must return a tile "
             "of the same shape in float32, whether queries or keys are along the first axis"
         )
     _check_program(what, program, _ALLOWED)
-    _check_program(f"the derivative of {what}", _traced(what, pulled, given)[0], _ALLOWED | _SUMS)
+    _check_program(
+        f"the derivative of {what}", _traced(what, pulled, arguments)[0], _ALLOWED | _SUMS
+    )
 
 
-def _traced(what: str, function: Callable[..., Any], given: tuple[Any, ...]) -> tuple[Any, Any]:
+def _traced(what: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Any]:
     """Returns the traced function and the shape of its result. Raises ValueError where it fails."""
     try:
-        program, found = jax.make_jaxpr(function, return_shape=True)(*given)
+        program, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
         raise ValueError(
             f"{what} asks for the value of an array (an if, float() or a NumPy function): write "
@@ -391,7 +397,7 @@ def _traced(what: str, function: Callable[..., Any], given: tuple[Any, ...]) -> 
         ) from error
     except (TypeError, ValueError, LookupError, AttributeError) as error:
         raise ValueError(f"{what} cannot be traced: {error!r}") from error
-    return program, found
+    return program, shape
 
 
 def _check_program(what: str, program: Any, allowed: frozenset[str]) -> None:
@@ -409,15 +415,15 @@ def _refused(program: Any, allowed: frozenset[str]) -> Iterator[tuple[str, str]]
     captured = [*getattr(program, "consts", ())]
     for equation in jaxpr.eqns:
         name = equation.primitive.name
-        captured += [one.val for one in equation.invars if hasattr(one, "val")]
+        captured += [operand.val for operand in equation.invars if hasattr(operand, "val")]
         if name not in allowed:
             yield name, f"uses {name}"
-        for one in equation.outvars:
-            if jnp.issubdtype(one.aval.dtype, jnp.floating) and one.aval.dtype != jnp.float32:
-                yield "dtype", f"computes in {one.aval.dtype}, and kernels in float32"
+        for output in equation.outvars:
+            if jnp.issubdtype(output.aval.dtype, jnp.floating) and output.aval.dtype != jnp.float32:
+                yield "dtype", f"computes in {output.aval.dtype}, and kernels in float32"
         for inner in jax.tree.leaves(list(equation.params.values())):
             if hasattr(inner, "eqns") or hasattr(inner, "jaxpr"):
                 yield from _refused(inner, allowed)
-    for one in captured:
-        if jnp.ndim(one):
-            yield "captured", f"captures an array of shape {jnp.shape(one)}; give it as a leaf"
+    for array in captured:
+        if jnp.ndim(array):
+            yield "captured", f"captures an array of shape {jnp.shape(array)}; give it as a leaf"

@@ -127,8 +127,8 @@ def _modified(settings: CoreSettings, scores: Array, leaves: tuple[Leaves, ...])
     keys = jnp.arange(scores.shape[-1])[None]
     changed = scores
     axes = {"head": (-2, -1), "row": (-1,), "column": (-2,)}
-    for score, own in zip(settings.score, leaves, strict=True):
-        shaped = {name: jnp.expand_dims(own[name], axes[kind]) for name, kind in score.kinds}
+    for score, named in zip(settings.score, leaves, strict=True):
+        shaped = {name: jnp.expand_dims(named[name], axes[kind]) for name, kind in score.kinds}
         changed = score(changed, queries, keys, shaped)
     if settings.appended and settings.score:
         changed = jnp.where(keys < scores.shape[-1] - settings.appended, changed, scores)

@@ -74,11 +74,11 @@ def transformed(
     if problem.sink is not None:
         weighting, arrays["start"] = dataclasses.replace(weighting, start="sink"), problem.sink
     functions.check(score, weighting, transform)
-    given = Functions(score, weighting, transform)
+    parts = Functions(score, weighting, transform)
     key, value = problem.key, value.astype(problem.query.dtype)
     if not accelerated.divides_heads(problem, key.shape[-2]):
         key, value = (per_query_head(problem.query, array) for array in (key, value))
-    arrays |= {"key": key, "value": value, "leaves": tuple(given.flattened(leaves))}
+    arrays |= {"key": key, "value": value, "leaves": tuple(parts.flattened(leaves))}
     if channels is not None:
         arrays["channels"] = {name: leaf[..., None, :, :] for name, leaf in channels.items()}
     keys = _keys(problem)
@@ -87,7 +87,7 @@ def transformed(
     low, high = _band(problem.mask)
     queries, length = problem.query.shape[-3], key.shape[-3]
     local = accelerated.Local(
-        given,
+        parts,
         low,
         high,
         problem.scale,
@@ -100,7 +100,7 @@ def transformed(
     attend = functools.partial(fused_gpu.attend, local)
     if (interpret or problem.platform) == "tpu":
         attend = functools.partial(fused_tpu.attend, local, problem.device.device_kind)
-    output = accelerated.on_devices("fused", attend, problem, arrays, given.kinds)
+    output = accelerated.on_devices("fused", attend, problem, arrays, parts.kinds)
     if transform is None or not local.may_see_none:
         return output
     # A weighted sum of nothing is 0, and its output function may be anything.

@@ -98,8 +98,12 @@ def _attend(form: _Form, operands: Operands) -> Array:
 
 
 def _attend_forward(form: _Form, operands: Operands) -> tuple[Array, Any]:
-    found = _forward(form, operands, keep=True)
-    return found["output"], (operands, found.get("means", found["output"]), found.get("log_sums"))
+    written = _forward(form, operands, keep=True)
+    return written["output"], (
+        operands,
+        written.get("means", written["output"]),
+        written.get("log_sums"),
+    )
 
 
 def _attend_backward(form: _Form, kept: Any, cotangent: Array) -> tuple[Operands]:
@@ -163,15 +167,21 @@ def _backward(
     by_key |= {number: columns for number, kind in kinds if kind == "column"}
     by_query: dict[Any, Any] = {"query": operands.query}
     by_query |= {number: rows for number, kind in kinds if kind != "column"}
-    found = _call(form, "by_key", _by_key_kernel, operands, kept, by_key)
-    found |= _call(form, "by_query", _by_query_kernel, operands, kept, by_query)
+    gradients = _call(form, "by_key", _by_key_kernel, operands, kept, by_key)
+    gradients |= _call(form, "by_query", _by_query_kernel, operands, kept, by_query)
     leaves = []
     for number, kind in kinds:
-        bar, leaf = found[number], operands.leaves[number]
+        bar, leaf = gradients[number], operands.leaves[number]
         bar = jnp.sum(bar, axis=(0, 2)) if kind == "head" else bar
         leaves.append(bar.astype(leaf.dtype))
     return Operands(
-        found["query"], found["key"], found["value"], None, None, start_bar, tuple(leaves)
+        gradients["query"],
+        gradients["key"],
+        gradients["value"],
+        None,
+        None,
+        start_bar,
+        tuple(leaves),
     )
 
 
@@ -281,17 +291,17 @@ def _call(
         **dict.fromkeys(range(len(specs.leaves)), of_kind["column" if by_key else "row"]),
     }
     own, length = (tile.keys, form.keys) if by_key else (tile.queries, form.queries)
-    found = pl.pallas_call(
+    arrays = pl.pallas_call(
         functools.partial(kernel, form, tile, list(out)),
         grid=(-(-length // own), form.heads // (members or 1), operands.query.shape[0]),
         in_specs=[operands.present(specs), of_kept],
-        out_specs=[of_result[one] for one in out],
-        out_shape=[jax.ShapeDtypeStruct(one.shape, one.dtype) for one in out.values()],
+        out_specs=[of_result[result] for result in out],
+        out_shape=[jax.ShapeDtypeStruct(result.shape, result.dtype) for result in out.values()],
         name=f"fused_{name}{'_causal' * (form.local.low == 0 and form.local.high == UNBOUNDED)}",
         interpret=form.local.interpret,
         compiler_params=triton.CompilerParams(num_warps=tile.warps, num_stages=tile.stages),
     )(operands, kept)
-    return dict(zip(out, found, strict=True))
+    return dict(zip(out, arrays, strict=True))
 
 
 def _forward_kernel(
@@ -348,12 +358,12 @@ def _forward_kernel(
     output = means
     if parts.transform is not None:
         output = parts.transform.output(means, channels(means))
-    found = {"output": output, "means": means, "log_sums": top}
+    written = {"output": output, "means": means, "log_sums": top}
     for name, ref in zip(names, outputs, strict=True):
         if name == "log_sums":
             _write_row(ref, None, jnp.where(nothing, LOWEST, top + jnp.log(total)), rows)
         else:
-            _write(ref, found[name], rows, form.wide)
+            _write(ref, written[name], rows, form.wide)
 
 
 def _by_key_kernel(
@@ -390,7 +400,7 @@ def _by_key_kernel(
             )
             by_value += _product(weights.astype(query.dtype), inner)
             by_key += _product((raw_bar * form.local.scale).astype(query.dtype), query)
-            summed = [one + jnp.sum(bar, axis=1) for one, bar in zip(sums, bars, strict=True)]
+            summed = [total + jnp.sum(bar, axis=1) for total, bar in zip(sums, bars, strict=True)]
             return by_key, by_value, *summed
 
         carried += (jnp.zeros((tile.keys,), jnp.float32),) * kinds.count("column")
@@ -400,8 +410,8 @@ def _by_key_kernel(
         inner_tiles = functools.partial(of_tile, ragged=form.local.high < UNBOUNDED)
         by_key, by_value, *sums = jax.lax.fori_loop(free, end, inner_tiles, carried)
         numbers = [number for number, kind in enumerate(kinds) if kind == "column"]
-        for number, one in zip(numbers, sums, strict=True):
-            _write_row(out[number], member, one, inside)
+        for number, total in zip(numbers, sums, strict=True):
+            _write_row(out[number], member, total, inside)
         return by_key, by_value
 
     carried: Any = (
@@ -415,8 +425,8 @@ def _by_key_kernel(
     if parts.transform is not None:
         value = _read(operands.value, 0, columns, tile.keys, form.wide).astype(jnp.float32)
         c = channels(value)
-        found = parts.transform.value(value, c)
-        by_value = parts.transform.pull_value(by_value, value, found, c)
+        raised = parts.transform.value(value, c)
+        by_value = parts.transform.pull_value(by_value, value, raised, c)
     if columns is not None:  # 0 times what a key that nobody sees would give
         by_value = jnp.where(columns[:, None], by_value, 0)
     _write(out["key"], by_key, inside, form.size)
@@ -450,17 +460,19 @@ def _by_query_kernel(
             ("head", "row"),
         )
         by_query += _product((raw_bar * form.local.scale).astype(key.dtype), key)
-        return by_query, *(one + jnp.sum(bar, axis=1) for one, bar in zip(sums, bars, strict=True))
+        return by_query, *(
+            total + jnp.sum(bar, axis=1) for total, bar in zip(sums, bars, strict=True)
+        )
 
     carried = (
         jnp.zeros((tile.queries, _padded(form.size)), jnp.float32),
         *[jnp.zeros((tile.queries,), jnp.float32)] * len(numbers),
     )
-    found, *sums = _through_keys(form, tile, first, of_tile, carried)
+    by_query, *sums = _through_keys(form, tile, first, of_tile, carried)
     out = dict(zip(names, outputs, strict=True))
-    _write(out["query"], found, rows, form.size)
-    for number, one in zip(numbers, sums, strict=True):
-        _write_row(out[number], None, one, rows)
+    _write(out["query"], by_query, rows, form.size)
+    for number, total in zip(numbers, sums, strict=True):
+        _write_row(out[number], None, total, rows)
 
 
 def _pulled(
@@ -661,7 +673,7 @@ def _of_channels(form: _Form, channels: Any) -> Callable[[Array], Leaves]:
         # Of a row of booleans Triton cannot change the layout where a tile has fewer than 64 rows:
         # leaves are made per element, and adding 0 times the array keeps Triton from making what
         # comes of them once.
-        return {name: one + 0.0 * array for name, one in zip(names, read, strict=True)}
+        return {name: leaf + 0.0 * array for name, leaf in zip(names, read, strict=True)}
 
     return of_array
 
@@ -679,15 +691,15 @@ def _values(
     if form.local.functions.transform is None:
         return value
     wide = value.astype(jnp.float32)
-    found = form.local.functions.transform.value(wide, channels(wide))
+    raised = form.local.functions.transform.value(wide, channels(wide))
     if columns is not None:
-        found = jnp.where(columns[:, None], found, 0)
-    return found.astype(value.dtype)
+        raised = jnp.where(columns[:, None], raised, 0)
+    return raised.astype(value.dtype)
 
 
 def _product(left: Array, right: Array, transposed: bool = False) -> Array:
     """Returns left·right, or left·rightᵀ, float32."""
-    found: Array = jnp.dot(
+    product: Array = jnp.dot(
         left, right.T if transposed else right, preferred_element_type=jnp.float32
     )
-    return found
+    return product

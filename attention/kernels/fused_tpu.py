@@ -106,11 +106,19 @@ class _Form(NamedTuple):
 
 
 def _least(*numbers: Any) -> Any:
-    return min(numbers) if all(isinstance(one, int) for one in numbers) else jnp.minimum(*numbers)
+    return (
+        min(numbers)
+        if all(isinstance(number, int) for number in numbers)
+        else jnp.minimum(*numbers)
+    )
 
 
 def _most(*numbers: Any) -> Any:
-    return max(numbers) if all(isinstance(one, int) for one in numbers) else jnp.maximum(*numbers)
+    return (
+        max(numbers)
+        if all(isinstance(number, int) for number in numbers)
+        else jnp.maximum(*numbers)
+    )
 
 
 def attend(local: Local, device_kind: str, arrays: dict[str, Any]) -> Array:
@@ -257,7 +265,7 @@ def _of_slab(form: _Form, device_kind: str, backward: bool) -> _Form:
     slab = _in_lanes(_in_lanes(tile - form.local.low) + form.local.high)
     if rows % tile or slab >= others:
         return form
-    size, wide = (_in_lanes(form.heads * one) for one in (form.size, form.wide))
+    size, wide = (_in_lanes(form.heads * channels) for channels in (form.size, form.wide))
     item = form.local.dtype.itemsize
     held = others * (2 * item * (size + wide) + (8 * (wide + size) if backward else item * wide))
     held += rows * 2 * item * 3 * (size + wide)
@@ -286,9 +294,9 @@ def _attend(forms: _Forms, operands: Operands) -> Array:
 
 
 def _attend_forward(forms: _Forms, operands: Operands) -> tuple[Array, Any]:
-    found = _forward(forms.forward, operands, keep=True)
-    means = found.output if found.means is None else found.means
-    return found.output, (operands._replace(channels=found.channels), means, found.log_sums)
+    written = _forward(forms.forward, operands, keep=True)
+    means = written.output if written.means is None else written.means
+    return written.output, (operands._replace(channels=written.channels), means, written.log_sums)
 
 
 def _attend_backward(forms: _Forms, kept: Any, cotangent: Array) -> tuple[Operands]:
@@ -406,7 +414,7 @@ def _forward(form: _Form, operands: Operands, *, keep: bool) -> _Found:
         "channels": makes_channels,
     }
     names = [name for name in outputs if wanted[name]]
-    found = pl.pallas_call(
+    arrays = pl.pallas_call(
         functools.partial(_forward_kernel, form, steps, names),
         grid=grid,
         in_specs=[_specs(form, operands, blocks)],
@@ -422,7 +430,7 @@ def _forward(form: _Form, operands: Operands, *, keep: bool) -> _Found:
         interpret=form.local.interpret,
         compiler_params=form.compiler_params(grid),
     )(_padded(form, operands))
-    by_name = dict(zip(names, found, strict=True))
+    by_name = dict(zip(names, arrays, strict=True))
     if "log_sums" in by_name:
         by_name["log_sums"] = by_name["log_sums"][..., : form.queries]
     return _Found(**{"channels": operands.channels, **by_name})
@@ -490,8 +498,8 @@ def _forward_kernel(
         place = _Place(a, b, i * form.block_q + a.start, origin, False)
         seen = _seen(form, operands.keys, place, banded)
         for head in range(form.heads):
-            own = _lanes_of(form, head, queries, form.size)
-            logits = _product(own, keys, transposed=True) * form.local.scale
+            of_head = _lanes_of(form, head, queries, form.size)
+            logits = _product(of_head, keys, transposed=True) * form.local.scale
             leaves = _leaves(form, operands.leaves, place, head, heads[head])
             logits = parts.scored(logits, place.indices(), leaves)
             highest: Any = None
@@ -506,29 +514,29 @@ def _forward_kernel(
                 if before is not None:
                     highest = jnp.maximum(before, highest)
             weights, masses = weigh(weighting, logits, highest, seen)
-            found = _product(weights.astype(taken.dtype), taken)
+            summed = _product(weights.astype(taken.dtype), taken)
             if weighting.mass is None:
-                found = found if alone else sums[a, :] + found
-                sums[a, :] = _lanes_of(form, head, found, form.wide, sums[a, :])
+                summed = summed if alone else sums[a, :] + summed
+                sums[a, :] = _lanes_of(form, head, summed, form.wide, sums[a, :])
                 continue
             assert masses is not None
             whole = jnp.sum(masses, axis=1, keepdims=True)
             if not alone:
                 shrunk = jnp.exp(before - highest)
                 whole = shrunk * total[head, a, :1] + whole
-                found = shrunk * sums[a, :] + found
+                summed = shrunk * sums[a, :] + summed
                 total[head, a, :] = jnp.broadcast_to(whole, (whole.shape[0], LANES))
             else:
                 if starts[head] is not None:
                     mass = jnp.exp(starts[head] - highest)
                     whole = whole + mass
-                    found = found if zero is None else found + mass * zero
+                    summed = summed if zero is None else summed + mass * zero
                 elif form.local.may_see_none:
                     whole = jnp.where(whole == 0, 1, whole)
-                found, highest = found / whole, highest + jnp.log(whole)
+                summed, highest = summed / whole, highest + jnp.log(whole)
             if "log_sums" in out or not alone:
                 top[head, a, :] = jnp.broadcast_to(highest, (highest.shape[0], LANES))
-            sums[a, :] = _lanes_of(form, head, found, form.wide, sums[a, :])
+            sums[a, :] = _lanes_of(form, head, summed, form.wide, sums[a, :])
 
     _tiles(form, (i, j), j <= last, tile, backward=False)
 
@@ -611,7 +619,7 @@ def _backward(
         rows = jnp.pad(log_sums, ((0, 0),) * 4 + ((0, padded_q - form.queries),))
     kept = _Kept(means, rows, cotangent)
     of_rows = None if log_sums is None else blocks["row"]
-    found = pl.pallas_call(
+    gradients = pl.pallas_call(
         functools.partial(_backward_kernel, form, steps),
         grid=grid,
         in_specs=[
@@ -625,7 +633,7 @@ def _backward(
         interpret=form.local.interpret,
         compiler_params=form.compiler_params(grid),
     )(_padded(form, operands), kept)
-    query_bar, key_bar, value_bar, *rest = found
+    query_bar, key_bar, value_bar, *rest = gradients
     if not form.resident:
         query_bar = jnp.sum(query_bar, axis=0).astype(query.dtype)
     start_bar = None
@@ -634,9 +642,9 @@ def _backward(
         shares = jnp.exp(_by_head(form, operands.start, log_sums) - log_sums)
         start_bar = _of_heads(form, shares * rest.pop(0)[..., : form.queries], operands.start)
     leaves = []
-    for kind, leaf, one in zip(parts.kinds, operands.leaves, rest, strict=True):
-        one = _of_heads(form, one, leaf) if kind == "head" else one[..., : leaf.shape[-1]]
-        leaves.append(one.astype(leaf.dtype))
+    for kind, leaf, bar in zip(parts.kinds, operands.leaves, rest, strict=True):
+        bar = _of_heads(form, bar, leaf) if kind == "head" else bar[..., : leaf.shape[-1]]
+        leaves.append(bar.astype(leaf.dtype))
     return Operands(query_bar, key_bar, value_bar, None, None, start_bar, tuple(leaves))
 
 
@@ -744,11 +752,11 @@ def _backward_kernel(
         if form.blocks[0] > 1:
             whole = pl.ds(pl.multiple_of(place.first, LANES), a.size)
         for head in range(form.heads):
-            own, own_narrow = (
+            of_head, own_narrow = (
                 _lanes_of(form, head, array, width)
                 for array, width in ((queries, form.size), (narrow, form.wide))
             )
-            raw = _product(their_keys, own, transposed=True) * form.local.scale
+            raw = _product(their_keys, of_head, transposed=True) * form.local.scale
             s: Any = None
             delta: Any = None
             if is_divided:
@@ -773,35 +781,35 @@ def _backward_kernel(
             )
             by_value[b, :] += _product(weights.astype(queries.dtype), own_narrow)
             raw_bar = (raw_bar * form.local.scale).astype(queries.dtype)
-            by_key[b, :] += _product(raw_bar, own)
-            found = _product(jnp.transpose(raw_bar), their_keys)
-            found = _lanes_of(form, head, found, form.size)
+            by_key[b, :] += _product(raw_bar, of_head)
+            product = _product(jnp.transpose(raw_bar), their_keys)
+            product = _lanes_of(form, head, product, form.size)
             if form.resident:
-                by_query[m, whole, :] += found
+                by_query[m, whole, :] += product
             else:
-                by_query[0, a, :] += found
-            for kind, out, summed, one in zip(
+                by_query[0, a, :] += product
+            for kind, out, summed, bar in zip(
                 parts.kinds, leaf_outs, column_sums, leaf_bars, strict=True
             ):
                 if kind == "head":
                     for lane in range(0, a.size, LANES):
-                        part = one[:, lane : lane + LANES]
+                        part = bar[:, lane : lane + LANES]
                         out[m, head : head + 1, : part.shape[1]] += part
                 elif kind == "row":
-                    out[m, head : head + 1, whole] += one
+                    out[m, head : head + 1, whole] += bar
                 else:
-                    summed[head, b, :] += jnp.broadcast_to(one, (b.size, LANES))
+                    summed[head, b, :] += jnp.broadcast_to(bar, (b.size, LANES))
 
     _tiles(form, (i, j), i <= last, tile, backward=True)
 
     @pl.when((m == form.members - 1) & (step == steps - 1))
     def _() -> None:
         key_out[...] = by_key[...].astype(key_out.dtype)
-        found = by_value[...]
+        gradient = by_value[...]
         if parts.transform is not None:
             value = operands.value[...].astype(jnp.float32)
-            found = parts.transform.pull_value(found, value, values[...], channels())
-        value_out[...] = found.astype(value_out.dtype)
+            gradient = parts.transform.pull_value(gradient, value, values[...], channels())
+        value_out[...] = gradient.astype(value_out.dtype)
 
     @pl.when(step == steps - 1)
     def _() -> None:
@@ -865,9 +873,13 @@ def _leaves(
     taken = []
     for kind, reference in zip(form.local.functions.kinds, leaves, strict=True):
         if kind == "head":
-            one = reference[number]
+            number_of_head = reference[number]
             # Of a tile of its own, so that its gradient is summed over keys alone.
-            taken.append(jnp.full((1, a.size), one, jnp.float32) if place.across else one)
+            taken.append(
+                jnp.full((1, a.size), number_of_head, jnp.float32)
+                if place.across
+                else number_of_head
+            )
         else:
             row = reference[head : head + 1, a if kind == "row" else b].astype(jnp.float32)
             upright = (kind == "row") != place.across
@@ -916,8 +928,8 @@ def _there_alone(array: Array, first: Any, length: int, block: int, axis: int = 
 def _product(left: Array, right: Array, transposed: bool = False) -> Array:
     """Returns left·right, or left·rightᵀ, float32."""
     numbers = (((1,), (int(transposed),)), ((), ()))
-    found: Array = jax.lax.dot_general(left, right, numbers, preferred_element_type=jnp.float32)
-    return found
+    product: Array = jax.lax.dot_general(left, right, numbers, preferred_element_type=jnp.float32)
+    return product
 
 
 def _as_row(column: Array) -> Array:

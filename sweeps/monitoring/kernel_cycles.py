@@ -200,10 +200,10 @@ def flop_of(jaxpr: Any) -> float:
 
 def programs(equation: Any) -> list[Any]:
     """Returns the programs in an equation's parameters, alone or in tuples."""
-    found = []
+    inner = []
     for value in equation.params.values():
         for part in value if isinstance(value, tuple | list) else (value,):
             program = getattr(part, "jaxpr", part)
             if hasattr(program, "eqns"):
-                found.append(program)
-    return found
+                inner.append(program)
+    return inner
