@@ -345,7 +345,10 @@ KERNELS: dict[str, KernelEntry] = {
     ),
     "fused": KernelEntry(
         "attention.kernels.fused:KERNEL",
-        offers=("weighting", "bias_vectors", "window", "sink", "softcap", "score"),
+        offers=(
+            *("weighting", "bias_vectors", "mask_by_query", "segments", "strict", "window"),
+            *("sink", "softcap", "score"),
+        ),
         platforms=("tpu", "gpu"),
         dtypes=("bfloat16", "float32"),
         head_sizes={"gpu": range(1, 513)},

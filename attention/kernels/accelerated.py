@@ -55,6 +55,7 @@ class Operands(NamedTuple):
 
     Shapes are those of the platform's module. keys: which a mask leaves. start: the leaf that
     `Weighting.start` names. leaves: of score functions, as `Functions.flattened` lists them.
+    segments: of queries and of keys; pairs: which key a query sees; tiles: which of them are seen.
     """
 
     query: Any
@@ -64,6 +65,9 @@ class Operands(NamedTuple):
     keys: Any
     start: Any
     leaves: Any
+    segments: Any = None
+    pairs: Any = None
+    tiles: Any = None
 
     def present(self, specs: "Operands") -> "Operands":
         """Returns the specifications of the operands that are there."""
@@ -76,11 +80,10 @@ def prepared(
 ) -> tuple[Array, dict[str, Array] | None]:
     """Returns the values with those that no query sees replaced, and the channel leaves,
     [..., 1, K, Dv], None where the kernel is to make them or there are none."""
-    transform, value, keys = local.functions.transform, arrays["value"], arrays.get("keys")
+    transform, value, seen = local.functions.transform, arrays["value"], arrays.get("seen")
     channels = arrays.get("channels")
     if transform is None:
         return value, None
-    seen = None if keys is None else keys[..., None, None]
     if transform.leaves is not None and not makes_channels:
         with_zero = "start" in arrays
         channels = transform.leaves(value.astype(jnp.float32), seen, -3, with_zero)
@@ -88,6 +91,48 @@ def prepared(
         filler = (channels or {}).get(transform.filler, jnp.zeros(()))
         value = jnp.where(seen, value, filler.astype(value.dtype))
     return value, channels
+
+
+def flat_masks(arrays: dict[str, Any]) -> dict[str, Any]:
+    """Returns "segments", int32 [B, 1, T] and [B, 1, S], and "pairs", int8 [B or 1, H or 1, T, S],
+    None where there are none."""
+    segments, pairs = arrays.get("segments"), arrays.get("pairs")
+    if segments is not None:
+        segments = tuple(ids.reshape(-1, 1, ids.shape[-1]).astype(jnp.int32) for ids in segments)
+    if pairs is not None:
+        pairs = pairs.reshape(-1, *pairs.shape[-3:]).astype(jnp.int8)
+    return {"segments": segments, "pairs": pairs}
+
+
+def tile_states(
+    local: Local, masked: dict[str, Any], tile: tuple[int, int], count: tuple[int, int]
+) -> Array:
+    """Returns of tiles of queries by keys, int32 [B or 1, H or 1, *count], 0 where all pairs are
+    hidden, 2 where all are seen, else 1; of unordered segments perhaps 1 where none is seen."""
+    segments, pairs = masked["segments"], masked["pairs"]
+    (rows, columns), (count_q, count_k) = tile, count
+    first, origin = jnp.arange(count_q)[:, None] * rows, jnp.arange(count_k) * columns
+    nearest, farthest = first - origin - (columns - 1), first + (rows - 1) - origin
+    some: Array = (farthest >= local.low) & (nearest <= local.high)
+    whole: Array = (nearest >= local.low) & (farthest <= local.high)
+    if segments is not None:
+        of_q, of_k = (
+            jnp.pad(ids, ((0, 0), (0, 0), (0, size * number - ids.shape[-1])), "edge")
+            for ids, size, number in zip(segments, tile, count, strict=True)
+        )
+        of_q, of_k = of_q.reshape(-1, 1, count_q, 1, rows), of_k.reshape(-1, 1, 1, count_k, columns)
+        low_q, high_q, low_k, high_k = (
+            extreme(ids, -1) for ids in (of_q, of_k) for extreme in (jnp.min, jnp.max)
+        )
+        some = some & (low_q <= high_k) & (low_k <= high_q)
+        whole = whole & (low_q == high_k) & (low_k == high_q)
+    if pairs is not None:
+        *axes, queries, keys = pairs.shape
+        beyond = ((0, 0), (0, 0), (0, count_q * rows - queries), (0, count_k * columns - keys))
+        tiles = jnp.pad(pairs, beyond).reshape(*axes, count_q, rows, count_k, columns)
+        some, whole = some & jnp.any(tiles, (3, 5)), whole & jnp.all(tiles, (3, 5))
+    states = some.astype(jnp.int32) + (some & whole)
+    return states.reshape((1,) * (4 - states.ndim) + states.shape)
 
 
 def refuse(kernel: str, problem: Problem, value: Array, interpret: str) -> None:
@@ -157,8 +202,10 @@ def on_devices(
     """Returns local(arrays), every device on its own batch entries and heads.
 
     arrays: "query", "key", "value" [..., length, heads, D]; and, where they are there, "keys"
-    [..., S], "start" [H], "channels" [..., 1, heads, Dv] by name, and "leaves", of these `kinds`.
-    Raises ValueError for a sharding that divides anything else.
+    [..., S], "start" [H], "channels" [..., 1, heads, Dv] by name, "leaves", of these `kinds`,
+    "segments" ([..., T], [..., S]), and, of axes of size 1 or whole, "pairs" [..., H, T, S] and
+    "seen" [..., S, H, 1], the keys that some query sees. Raises ValueError for a sharding that
+    divides anything else.
     """
     sharding = problem.sharding
     if sharding is None or sharding.mesh.size == 1:
@@ -172,6 +219,11 @@ def on_devices(
     by_name: dict[str, Any] = dict.fromkeys(("query", "key", "value", "channels"), spec)
     by_name |= {"keys": PartitionSpec(*batch, None), "start": PartitionSpec(heads)}
     by_name["leaves"] = tuple(of_kind[kind] for kind in kinds)
+    by_name["segments"] = (PartitionSpec(*batch, None),) * 2
+    for name, axes in (("pairs", (*batch, heads)), ("seen", (*batch, None, heads))):
+        if name in arrays:  # axes of size 1 are not divided
+            sizes = zip(axes, arrays[name].shape, strict=False)
+            by_name[name] = PartitionSpec(*(axis if n > 1 else None for axis, n in sizes))
     specs = {name: by_name[name] for name in arrays}
     # pallas_call does not say over which axes of the mesh its results vary.
     divided = jax.shard_map(

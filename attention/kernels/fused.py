@@ -22,6 +22,7 @@ as our core does; the scale is applied to float32 logits.
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import jax
@@ -76,16 +77,19 @@ def transformed(
     functions.check(score, weighting, transform)
     parts = Functions(score, weighting, transform)
     key, value = problem.key, value.astype(problem.query.dtype)
-    if not accelerated.divides_heads(problem, key.shape[-2]):
+    queries, length, heads = problem.query.shape[-3], key.shape[-3], key.shape[-2]
+    if problem.mask.appended:  # seen whatever the other parts say: all of them at once
+        pairs = masks.merged(problem.mask, Bias(), queries, length).pairs
+        problem = problem._replace(mask=Mask(dense=pairs))
+    masked = _masks(problem, transform is not None)
+    by_head = "pairs" in masked and masked["pairs"].shape[-3] > 1
+    if by_head or not accelerated.divides_heads(problem, heads):
         key, value = (per_query_head(problem.query, array) for array in (key, value))
     arrays |= {"key": key, "value": value, "leaves": tuple(parts.flattened(leaves))}
     if channels is not None:
         arrays["channels"] = {name: leaf[..., None, :, :] for name, leaf in channels.items()}
-    keys = _keys(problem)
-    if keys is not None:
-        arrays["keys"] = keys
+    arrays |= masked
     low, high = _band(problem.mask)
-    queries, length = problem.query.shape[-3], key.shape[-3]
     local = accelerated.Local(
         parts,
         low,
@@ -95,7 +99,7 @@ def transformed(
         bool(interpret),
         # A row sees nothing where a mask hides all keys, its own where it comes first, or where a
         # window ends before it.
-        keys is not None or low == 1 or (problem.mask.width is not None and queries > length),
+        bool(masked) or low == 1 or (problem.mask.width is not None and queries > length),
     )
     attend = functools.partial(fused_gpu.attend, local)
     if (interpret or problem.platform) == "tpu":
@@ -121,15 +125,36 @@ def _band(mask: Mask) -> tuple[int, int]:
     return 1 if mask.strict else 0 if mask.causal else -width, width
 
 
-def _keys(problem: Problem) -> Array | None:
-    """Returns the keys that some query may see, bool [..., S], None where all are."""
-    keys = accelerated.visible_keys(problem)
+def _masks(problem: Problem, is_transformed: bool) -> dict[str, Any]:
+    """Returns "keys", "segments", "pairs" and, for a transform, "seen", as `on_devices` takes them,
+    of those that hide something."""
+    mask, batch = problem.mask, problem.query.shape[:-3]
     queries, length = problem.query.shape[-3], problem.key.shape[-3]
-    earlier = masks.of_causality(queries, length).keys if problem.mask.causal else None
+    found: dict[str, Any] = {}
+    if "mask_by_query" in problem.needs:
+        pairs = _of_rank(problem, jnp.asarray(mask.dense).astype(bool))
+        of_batch = batch if math.prod(pairs.shape[:-3]) > 1 else pairs.shape[:-3]
+        found["pairs"] = jnp.broadcast_to(pairs, (*of_batch, pairs.shape[-3], queries, length))
+        mask = dataclasses.replace(mask, dense=None)
+    if mask.segments is not None:
+        of_queries, of_keys = (jnp.broadcast_to(n, (*batch, n.shape[-1])) for n in mask.segments)
+        found["segments"] = of_queries, of_keys
+    keys = accelerated.visible_keys(problem._replace(mask=mask))
+    earlier = masks.of_causality(queries, length).keys if mask.causal else None
     if earlier is not None:
-        earlier = jnp.broadcast_to(earlier[:, 0, 0], (*problem.query.shape[:-3], length))
+        earlier = jnp.broadcast_to(earlier[:, 0, 0], (*batch, length))
         keys = earlier if keys is None else keys & earlier
-    return keys
+    if is_transformed and found:
+        found["seen"] = _of_rank(problem, masks.merged(problem.mask, Bias(), queries, length).keys)
+    elif is_transformed and keys is not None:
+        found["seen"] = keys[..., None, None]
+    return found if keys is None else {**found, "keys": keys}
+
+
+def _of_rank(problem: Problem, array: Any) -> Array:
+    """Returns an array with as many axes as the query, those in front of size 1."""
+    result: Array = array.reshape((1,) * (problem.query.ndim - array.ndim) + array.shape)
+    return result
 
 
 KERNEL = Kernel(weighted_sum, span=fused_values.SPAN, float32_sums=True, transformed=transformed)

@@ -12,7 +12,9 @@ head and row leaves come from the kernel of dQ, for each row, those of column le
 dK, which goes through the query heads of its key head.
 
 Operands: query [B, T, H, D], key [B, S, K, D], value [B, S, K, V], channels [B, c, K, V], keys
-[B, S] int32, start [H], leaves: head [H], row [B, H, T], column [B, H, S].
+[B, S] int32, start [H], leaves: head [H], row [B, H, T], column [B, H, S], segments [B, 1, T] and
+[B, 1, S], pairs [B or 1, H or 1, T, S], tiles: by kernel, of each program how many tiles of the
+others it sees, and their numbers.
 """
 
 import functools
@@ -27,7 +29,7 @@ from jax.experimental.pallas import triton
 
 from attention.functions import HIDDEN, LOWEST, Leaves, least, weigh
 from attention.kernels import accelerated
-from attention.kernels.accelerated import UNBOUNDED, Local, Operands
+from attention.kernels.accelerated import LANES, UNBOUNDED, Local, Operands
 
 Array = jax.Array
 
@@ -77,6 +79,12 @@ def attend(local: Local, arrays: dict[str, Any]) -> Array:
     if made is not None:
         channels = jnp.concatenate([flat(made[name], 3) for name in sorted(made)], axis=1)
     keys = arrays.get("keys")
+    masked, tiles = accelerated.flat_masks(arrays), None
+    if any(array is not None for array in masked.values()):
+        tiles = {name: _seen_tiles(form, name, masked) for name in _TILES}
+    if masked["pairs"] is not None:  # to the end of every tile
+        beyond = ((0, 0), (0, 0), (0, -queries % LANES), (0, -length % LANES))
+        masked["pairs"] = jnp.pad(masked["pairs"], beyond)
     operands = Operands(
         flat(arrays["query"], 3),
         flat(arrays["key"], 3),
@@ -88,6 +96,8 @@ def attend(local: Local, arrays: dict[str, Any]) -> Array:
             leaf if kind == "head" else flat(leaf, 2)
             for kind, leaf in zip(form.local.functions.kinds, arrays["leaves"], strict=True)
         ),
+        **masked,
+        tiles=tiles,
     )
     return _attend(form, operands).reshape((*batch, queries, heads, wide))
 
@@ -221,6 +231,18 @@ def _tile(form: _Form, kernel: str) -> _Tile:
     return _Tile(min(rows, _padded(form.queries)), min(columns, _padded(form.keys)), warps, stages)
 
 
+def _seen_tiles(form: _Form, kernel: str, masked: dict[str, Any]) -> Array:
+    """Returns of each program how many tiles it sees, and then their numbers, int32
+    [B or 1, H or 1, programs, 1 + tiles]."""
+    tile = _tile(form, kernel)
+    count = -(-form.queries // tile.queries), -(-form.keys // tile.keys)
+    states = accelerated.tile_states(form.local, masked, (tile.queries, tile.keys), count)
+    hidden = (jnp.swapaxes(states, 2, 3) if kernel == "by_key" else states) == 0
+    order = jnp.argsort(hidden, axis=-1, stable=True)
+    numbers = jnp.concatenate([jnp.sum(~hidden, axis=-1, keepdims=True), order], axis=-1)
+    return numbers.astype(jnp.int32)
+
+
 def _padded(length: int) -> int:
     """Returns the least power of two that holds it, from 16, the least of a matrix product."""
     return max(16, 1 << (length - 1).bit_length())
@@ -268,6 +290,21 @@ def _call(
     }
     shape = (None, len(form.local.functions.channels), None, _padded(form.wide))
     keys = (None, tile.keys if by_key else columns)
+    of_block = (rows, tile.keys) if by_key else (tile.queries, columns)
+    if operands.tiles is not None:
+        operands = operands._replace(tiles=operands.tiles[name])
+
+    def of_mask(mask: Any, index: Callable[..., tuple[Any, ...]], *block: int | None) -> Any:
+        """Of [B or 1, H or 1, ...], None where there is none."""
+        if mask is None:
+            return None
+        batch, heads = mask.shape[:2]
+
+        def place(i: Any, h: Any, b: Any) -> tuple[Any, ...]:
+            return b if batch > 1 else 0, h if heads > 1 else 0, *index(i)
+
+        return pl.BlockSpec((None, None, *block), place)
+
     specs = Operands(
         of_queries(form.size),
         of_keys(form.size),
@@ -276,6 +313,12 @@ def _call(
         pl.BlockSpec(keys, lambda i, h, b: (b, i if by_key else 0)),
         of_kind["head"],
         tuple(of_kind[kind] for kind in form.local.functions.kinds),
+        (
+            pl.BlockSpec((None, None, of_block[0]), lambda i, h, b: (b, 0, 0 if by_key else i)),
+            pl.BlockSpec((None, None, of_block[1]), lambda i, h, b: (b, 0, i if by_key else 0)),
+        ),
+        of_mask(operands.pairs, lambda i: (0, i) if by_key else (i, 0), *of_block),
+        of_mask(operands.tiles, lambda i: (i, 0), None, 1 + (rows if by_key else columns)),
     )
     of_kept = None
     if kept is not None:
@@ -321,7 +364,7 @@ def _forward_kernel(
         key = _read(operands.key, origin, columns, tile.keys, form.size)
         value = _values(form, operands.value, channels, origin, columns, tile.keys)
         place = _Place(tile, first, origin, rows, columns)
-        seen = _seen(form, place, ragged)
+        seen = _seen(form, operands, place, ragged)
         logits = _product(query, key, transposed=True) * form.local.scale
         leaves = _leaves(form, operands.leaves, place, head)
         logits = parts.scored(logits, place.indices(), leaves)
@@ -349,7 +392,8 @@ def _forward_kernel(
     zero = parts.of_zero(lambda: channels(sums), sums.shape)
     if zero is not None:
         sums = total[:, None] * zero
-    top, total, sums = _through_keys(form, tile, first, of_tile, (top, total, sums))
+    carried = top, total, sums
+    top, total, sums = _through_keys(form, tile, operands.tiles, first, of_tile, carried)
     means = sums
     nothing = total == 0
     if weighting.mass is not None:
@@ -404,11 +448,15 @@ def _by_key_kernel(
             return by_key, by_value, *summed
 
         carried += (jnp.zeros((tile.keys,), jnp.float32),) * kinds.count("column")
-        if form.local.is_banded:
+        if operands.tiles is not None:
+            carried = _through_list(operands.tiles, of_tile, carried)
+        elif form.local.is_banded:
             edge = functools.partial(of_tile, ragged=True)
             carried = jax.lax.fori_loop(begin, free, edge, carried)
-        inner_tiles = functools.partial(of_tile, ragged=form.local.high < UNBOUNDED)
-        by_key, by_value, *sums = jax.lax.fori_loop(free, end, inner_tiles, carried)
+        if operands.tiles is None:
+            inner_tiles = functools.partial(of_tile, ragged=form.local.high < UNBOUNDED)
+            carried = jax.lax.fori_loop(free, end, inner_tiles, carried)
+        by_key, by_value, *sums = carried
         numbers = [number for number, kind in enumerate(kinds) if kind == "column"]
         for number, total in zip(numbers, sums, strict=True):
             _write_row(out[number], member, total, inside)
@@ -468,7 +516,7 @@ def _by_query_kernel(
         jnp.zeros((tile.queries, _padded(form.size)), jnp.float32),
         *[jnp.zeros((tile.queries,), jnp.float32)] * len(numbers),
     )
-    by_query, *sums = _through_keys(form, tile, first, of_tile, carried)
+    by_query, *sums = _through_keys(form, tile, operands.tiles, first, of_tile, carried)
     out = dict(zip(names, outputs, strict=True))
     _write(out["query"], by_query, rows, form.size)
     for number, total in zip(numbers, sums, strict=True):
@@ -498,7 +546,7 @@ def _pulled(
         _product(left, right, transposed=True) * form.local.scale,
         place.indices(),
         _leaves(form, operands.leaves, place, head),
-        _seen(form, place, ragged),
+        _seen(form, operands, place, ragged),
         s,
         _product(left_bar, right_bar, transposed=True),
         delta,
@@ -506,11 +554,15 @@ def _pulled(
     )
 
 
-def _through_keys(form: _Form, tile: _Tile, first: Any, of_tile: Any, carried: Any) -> Any:
+def _through_keys(
+    form: _Form, tile: _Tile, tiles: Any, first: Any, of_tile: Any, carried: Any
+) -> Any:
     """Returns what of_tile(j, carried, ragged) carries through the tiles of keys that are seen.
 
     ragged: where some of its keys are hidden from some rows, or are not there.
     """
+    if tiles is not None:
+        return _through_list(tiles, of_tile, carried)
     begin: Any = 0
     whole: Any = form.keys // tile.keys
     count: Any = -(-form.keys // tile.keys)
@@ -525,6 +577,14 @@ def _through_keys(form: _Form, tile: _Tile, first: Any, of_tile: Any, carried: A
     if form.local.is_banded or form.keys % tile.keys:
         carried = jax.lax.fori_loop(whole, count, functools.partial(of_tile, ragged=True), carried)
     return carried
+
+
+def _through_list(tiles: Any, of_tile: Any, carried: Any) -> Any:
+    """Returns what of_tile(number, carried, ragged) carries through a program's list of tiles."""
+    # Not all tiles with a condition each: LASER's kernel by keys then spills 256 bytes at 128.
+    return jax.lax.fori_loop(
+        0, tiles[0], lambda place, carried: of_tile(tiles[place + 1], carried, True), carried
+    )
 
 
 def _seeing(form: _Form, tile: _Tile, origin: Any, count: int) -> tuple[Any, Any, Any]:
@@ -579,6 +639,13 @@ class _Place(NamedTuple):
         part = _read_row(ref, self.member, begin, self.columns, self.tile.keys)
         return self._along(part, self.across)
 
+    def of_pairs(self, ref: Any) -> Array:
+        """Returns the tile's part of [T, S]."""
+        first, origin = (self.first, 0) if self.across else (0, self.origin)
+        at = pl.ds(first, self.tile.queries), pl.ds(origin, self.tile.keys)
+        part = triton.load(ref.at[at]).astype(jnp.int32)
+        return part.T if self.across else part
+
     def of_head(self, number: Array) -> Array:
         """Returns a number for each row, so that its gradient is summed over keys alone."""
         return self._along(jnp.full((self.tile.queries,), number, jnp.float32), not self.across)
@@ -598,10 +665,16 @@ def _leaves(form: _Form, leaves: tuple[Any, ...], place: _Place, head: Any) -> l
     return [read[kind](ref) for kind, ref in zip(kinds, leaves, strict=True)]
 
 
-def _seen(form: _Form, place: _Place, ragged: bool) -> Array | None:
+def _seen(form: _Form, operands: Operands, place: _Place, ragged: bool) -> Array | None:
     """Returns which keys a tile's queries see, None where they see all."""
     of_query, of_key = place.indices()
     conditions = form.local.within_band(of_query - of_key) if ragged else []
+    alone = place._replace(member=None)
+    if operands.segments is not None:
+        of_rows, of_columns = operands.segments
+        conditions.append(alone.of_rows(of_rows) == alone.of_columns(of_columns))
+    if operands.pairs is not None:
+        conditions.append(alone.of_pairs(operands.pairs) > 0)
     if place.columns is not None:
         conditions = [place._along(place.columns, place.across), *conditions]
     return functools.reduce(jnp.logical_and, conditions) if conditions else None

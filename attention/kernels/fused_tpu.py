@@ -42,6 +42,8 @@ Array = jax.Array
 # 512 instead of 256 c4_lm's backward pass takes 1.2 times as long, by its products. Slabs by the
 # compiler's cycles (T = 4,096, window 256).
 _TILE, _BANDED_TILE, _SLAB_FORWARD, _SLAB_BACKWARD = 512, 256, 256, 128
+# And keys, where tiles are skipped by what a mask hides of them.
+_LISTED = (512, 1024)
 # What the compiler gives a kernel of the chip's memory unasked, and what may be asked for where JAX
 # knows a chip to have more of it (128 MiB, or 64). Of either, a tile and the compiler take _REST.
 _SCOPED_BYTES = 16 << 20
@@ -58,8 +60,8 @@ class _Form(NamedTuple):
     heads: how many share a block's lanes; copies: key heads of a batch entry that follow one
     another; members: query heads for each. queries, keys: the arrays' lengths, in blocks of so many
     rows. slab: rows that a tile of `tile` rows takes of the other side, 0 where blocks are
-    multiplied whole. size, wide: a head's channels in Q and K, and in V. resident: dQ is summed on
-    the chip.
+    multiplied whole. listed: keys of a tile, where `tile_states` says which tiles are seen.
+    size, wide: a head's channels in Q and K, and in V. resident: dQ is summed on the chip.
     """
 
     local: Local
@@ -74,6 +76,7 @@ class _Form(NamedTuple):
     block_k: int = 0
     tile: int = 0
     slab: int = 0
+    listed: int = 0
     scoped: int | None = None
     resident: bool = True
 
@@ -81,6 +84,12 @@ class _Form(NamedTuple):
     def blocks(self) -> tuple[int, int]:
         """Blocks of queries, and of keys."""
         return -(-self.queries // self.block_q), -(-self.keys // self.block_k)
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """Tiles of queries, and of keys, where they are listed."""
+        of_queries, of_keys = self.blocks
+        return of_queries * self.block_q // self.tile, of_keys * self.block_k // self.listed
 
     def keys_of(self, i: Any) -> tuple[Any, Any]:
         """Returns the first and the last block of keys that block i of queries may see."""
@@ -126,11 +135,13 @@ def attend(local: Local, device_kind: str, arrays: dict[str, Any]) -> Array:
     *batch, queries, heads, size = arrays["query"].shape
     length, of_keys, wide = arrays["value"].shape[-3:]
     entries, members = math.prod(batch), heads // of_keys
-    together = _heads_together(heads, size, wide) if members == 1 else 0
+    masked = accelerated.flat_masks(arrays)  # segments as [B, 1, rows]
+    by_head = masked["pairs"] is not None and masked["pairs"].shape[1] > 1
+    together = 0 if members > 1 or by_head else _heads_together(heads, size, wide)
     side_by_side = max(1, together)
     copies = 1 if together else of_keys
     form = _Form(local, side_by_side, copies, members, queries, length, size, wide)
-    form = _planned(form, arrays["value"].dtype, device_kind)
+    form = _planned(form, arrays["value"].dtype, device_kind, masked)
 
     def flat(array: Array) -> Array:
         """[N, rows, channels] of [..., rows, heads, channels]."""
@@ -145,7 +156,7 @@ def attend(local: Local, device_kind: str, arrays: dict[str, Any]) -> Array:
 
     forms = _Forms(*(_of_slab(form, device_kind, backward) for backward in (False, True)))
     # Where a block holds all keys, and no mask, the kernel sees what they are made of.
-    alone = "keys" not in arrays and forms.forward.blocks[1] == 1
+    alone = "seen" not in arrays and forms.forward.blocks[1] == 1
     value, made = accelerated.prepared(local, arrays, alone)
     channels = None
     if made is not None:  # [N, c, G·V]
@@ -165,7 +176,11 @@ def attend(local: Local, device_kind: str, arrays: dict[str, Any]) -> Array:
             leaf if kind == "head" else by_group(leaf)
             for kind, leaf in zip(form.local.functions.kinds, arrays["leaves"], strict=True)
         ),
+        **masked,
     )
+    if form.listed:
+        states = accelerated.tile_states(local, masked, (form.tile, form.listed), form.tiles)
+        operands = operands._replace(tiles=states)
     output = _attend(forms, operands)
     if not together:
         output = output.reshape((entries, heads, queries, wide))
@@ -186,22 +201,29 @@ def _heads_together(heads: int, size: int, wide: int) -> int:
     return whole[0] if shared else 0
 
 
-def _planned(form: _Form, dtype: jnp.dtype, device_kind: str) -> _Form:
+def _planned(form: _Form, dtype: jnp.dtype, device_kind: str, masked: dict[str, Any]) -> _Form:
     """Returns the form with its blocks, and whether dQ stays on the chip."""
     size, wide = form.heads * form.size, form.heads * form.wide
     row, of_query = _row_bytes(size, wide, dtype)
     longest = max(form.queries, form.keys)
+    if masked["pairs"] is not None:
+        row += 2 * min(longest, 2048)
     most, scoped, resident = _most_rows(
         longest, row, form.members * form.queries * of_query, of_query, device_kind
     )
     # Where there is a band blocks of both begin together, and its edges run through their corners.
     both = longest if form.local.is_banded else 0
     block_q, block_k = (_block(both or n, most) for n in (form.queries, form.keys))
+    form = form._replace(block_q=block_q, block_k=block_k, scoped=scoped, resident=resident)
+    if any(array is not None for array in masked.values()):
+        tile, listed = (
+            next((n for n in (most, 512, 384, 256, 128) if block % n == 0), block)
+            for most, block in zip(_LISTED, (block_q, block_k), strict=True)
+        )
+        return form._replace(tile=tile, listed=listed)
     sizes = (_BANDED_TILE if form.local.is_banded else _TILE, 384, 256, 128)
     tile = next((rows for rows in sizes if block_q % rows == 0), block_q)
-    return form._replace(
-        block_q=block_q, block_k=block_k, tile=tile, scoped=scoped, resident=resident
-    )
+    return form._replace(tile=tile)
 
 
 def _block(length: int, most: int) -> int:
@@ -257,7 +279,8 @@ def _of_slab(form: _Form, device_kind: str, backward: bool) -> _Form:
     """Returns the form of a pass, with a slab where a window is narrow and the chip holds all rows
     of the other side."""
     # One block's tiles are known when it is compiled, and take less.
-    if form.local.high == UNBOUNDED or form.local.low == -UNBOUNDED or form.blocks == (1, 1):
+    is_open = form.local.high == UNBOUNDED or form.local.low == -UNBOUNDED
+    if is_open or form.listed or form.blocks == (1, 1):
         return form
     tile = _SLAB_BACKWARD if backward else _SLAB_FORWARD
     rows, others = (form.block_k, form.queries) if backward else (form.block_q, form.keys)
@@ -317,14 +340,32 @@ class _Found(NamedTuple):
     channels: Any = None
 
 
-def _blocks(form: _Form, place: Callable[..., tuple[Any, ...]]) -> dict[str, Any]:
+def _blocks(
+    form: _Form, operands: Operands, place: Callable[..., tuple[Any, ...]]
+) -> dict[str, Any]:
     """Returns the block specification of each kind of array.
 
     place: (n, g, m, i, j) from the grid's indices. "output" is the query's with the channels of V.
     """
 
-    def at(block: tuple[int | None, ...], index: Callable[..., tuple[Any, ...]]) -> Any:
-        return pl.BlockSpec(block, lambda *grid: index(*place(*grid)))
+    def at(
+        block: tuple[int | None, ...], index: Callable[..., tuple[Any, ...]], **space: Any
+    ) -> Any:
+        return pl.BlockSpec(block, lambda *grid: index(*place(*grid)), **space)
+
+    def of_mask(
+        array: Any, index: Callable[..., tuple[Any, ...]], *block: int, **space: Any
+    ) -> Any:
+        """Of [B or 1, H or 1, ...], None where there is none."""
+        if array is None:
+            return None
+        entries, heads = array.shape[:2]
+
+        def whole(n: Any, g: Any, m: Any, i: Any, j: Any) -> tuple[Any, ...]:
+            entry, head = n // form.copies, _head(form, n, g, m, 0)
+            return entry if entries > 1 else 0, head if heads > 1 else 0, *index(i, j)
+
+        return at((None, None, *block), whole, **space)
 
     wide, size = form.heads * form.wide, form.heads * form.size
     channels = len(form.local.functions.channels)
@@ -332,13 +373,21 @@ def _blocks(form: _Form, place: Callable[..., tuple[Any, ...]]) -> dict[str, Any
         (None, None, None, form.heads, length) for length in (form.block_q, form.block_k)
     )
     padded = form.blocks[0] * form.block_q
+    of_keys = at((None, 1, form.block_k), lambda n, g, m, i, j: (n // form.copies, 0, j))
+    of_tiles = () if operands.tiles is None else operands.tiles.shape[2:]
     return {
         "query": at((None, None, form.block_q, size), lambda n, g, m, i, j: (n, m, i, g)),
         "output": at((None, None, form.block_q, wide), lambda n, g, m, i, j: (n, m, i, g)),
         "key": at((None, form.block_k, size), lambda n, g, m, i, j: (n, j, g)),
         "value": at((None, form.block_k, wide), lambda n, g, m, i, j: (n, j, g)),
         "channels": at((None, channels, wide), lambda n, g, m, i, j: (n, 0, g)),
-        "keys": at((None, 1, form.block_k), lambda n, g, m, i, j: (n // form.copies, 0, j)),
+        "keys": of_keys,
+        "segments": (
+            at((None, 1, form.block_q), lambda n, g, m, i, j: (n // form.copies, 0, i)),
+            of_keys,
+        ),
+        "pairs": of_mask(operands.pairs, lambda i, j: (i, j), form.block_q, form.block_k),
+        "tiles": of_mask(operands.tiles, lambda i, j: (0, 0), *of_tiles, memory_space=pltpu.SMEM),
         "head": pl.BlockSpec(memory_space=pltpu.SMEM),
         "row": at(rows, lambda n, g, m, i, j: (n, g, m, 0, i)),
         "column": at(columns, lambda n, g, m, i, j: (n, g, m, 0, j)),
@@ -359,7 +408,7 @@ def _blocks(form: _Form, place: Callable[..., tuple[Any, ...]]) -> dict[str, Any
 
 def _specs(form: _Form, operands: Operands, blocks: dict[str, Any]) -> Operands:
     """Returns the block specifications of the operands."""
-    names = ("query", "key", "value", "channels", "keys")
+    names = ("query", "key", "value", "channels", "keys", "segments", "pairs", "tiles")
     return operands.present(
         Operands(
             **{name: blocks[name] for name in names},
@@ -379,8 +428,16 @@ def _padded(form: _Form, operands: Operands) -> Operands:
         return jnp.pad(array, ((0, 0),) * (array.ndim - 1) + ((0, to[kind] - array.shape[-1]),))
 
     kinds = zip(operands.leaves, form.local.functions.kinds, strict=True)
-    keys = None if operands.keys is None else filled(operands.keys, "column")
-    return operands._replace(keys=keys, leaves=tuple(filled(leaf, kind) for leaf, kind in kinds))
+    operands = operands._replace(leaves=tuple(filled(leaf, kind) for leaf, kind in kinds))
+    if operands.keys is not None:
+        operands = operands._replace(keys=filled(operands.keys, "column"))
+    if operands.segments is not None:
+        pairs_of = zip(operands.segments, ("row", "column"), strict=True)
+        operands = operands._replace(segments=tuple(filled(ids, kind) for ids, kind in pairs_of))
+    if operands.pairs is not None:
+        pairs = jnp.swapaxes(filled(operands.pairs, "column"), 2, 3)
+        operands = operands._replace(pairs=jnp.swapaxes(filled(pairs, "row"), 2, 3))
+    return operands
 
 
 def _forward(form: _Form, operands: Operands, *, keep: bool) -> _Found:
@@ -396,7 +453,7 @@ def _forward(form: _Form, operands: Operands, *, keep: bool) -> _Found:
         first, last = form.keys_of(i)
         return n, g, m, i, _least(first + step, last) if form.local.is_banded else step
 
-    blocks = _blocks(form, place)
+    blocks = _blocks(form, operands, place)
     wide = form.heads * form.wide
     shape = (entries, members, form.queries, groups * wide)
     rows = (entries, groups, members, form.heads, blocks_q * form.block_q)
@@ -445,7 +502,7 @@ def _forward_kernel(
     n, g, m, i, step = (pl.program_id(axis) for axis in range(5))
     first, last = form.keys_of(i)
     # All keys in one block: each row's maximum is known at once, nothing is carried on.
-    alone = steps == 1
+    alone = steps == 1 and not form.listed
     j = first + step if form.blocks[1] > 1 else 0
     channels = _channels(form, out.get("channels", operands.channels))
 
@@ -496,7 +553,7 @@ def _forward_kernel(
         keys = operands.key[b, :]
         queries = operands.query[a, :]
         place = _Place(a, b, i * form.block_q + a.start, origin, False)
-        seen = _seen(form, operands.keys, place, banded)
+        seen = _seen(form, operands, place, banded)
         for head in range(form.heads):
             of_head = _lanes_of(form, head, queries, form.size)
             logits = _product(of_head, keys, transposed=True) * form.local.scale
@@ -538,7 +595,7 @@ def _forward_kernel(
                 top[head, a, :] = jnp.broadcast_to(highest, (highest.shape[0], LANES))
             sums[a, :] = _lanes_of(form, head, summed, form.wide, sums[a, :])
 
-    _tiles(form, (i, j), j <= last, tile, backward=False)
+    _tiles(form, operands.tiles, (i, j), j <= last, tile, backward=False)
 
     @pl.when(step == steps - 1)
     def _() -> None:
@@ -578,7 +635,7 @@ def _backward(
         clamped = form.local.is_banded and form.resident
         return n, g, m, _least(first + step, last) if clamped else step, j
 
-    blocks = _blocks(form, place)
+    blocks = _blocks(form, operands, place)
     per_head = (entries, groups, members, form.heads)
     padded_q, padded_k = blocks_q * form.block_q, blocks_k * form.block_k
 
@@ -746,7 +803,7 @@ def _backward_kernel(
         narrow = inner.astype(queries.dtype)
         # Of G as it is multiplied, so that the terms of a row cancel.
         products = means * narrow.astype(jnp.float32)
-        seen = _seen(form, operands.keys, place, banded)
+        seen = _seen(form, operands, place, banded)
         # Of all rows.
         whole = a
         if form.blocks[0] > 1:
@@ -800,7 +857,7 @@ def _backward_kernel(
                 else:
                     summed[head, b, :] += jnp.broadcast_to(bar, (b.size, LANES))
 
-    _tiles(form, (i, j), i <= last, tile, backward=True)
+    _tiles(form, operands.tiles, (i, j), i <= last, tile, backward=True)
 
     @pl.when((m == form.members - 1) & (step == steps - 1))
     def _() -> None:
@@ -887,21 +944,31 @@ def _leaves(
     return taken
 
 
-def _seen(form: _Form, keys: Any, place: _Place, banded: bool) -> Array | None:
-    """Returns which keys a tile's queries see, None where they see all. keys: of a mask."""
+def _seen(form: _Form, operands: Operands, place: _Place, banded: bool) -> Array | None:
+    """Returns which keys a tile's queries see, None where they see all.
+
+    banded: the band, segments or pairs hide some of them.
+    """
     a, b, across = place.rows, place.columns, place.across
     shape = (b.size, a.size) if across else (a.size, b.size)
     of_query, of_key = (
         jax.lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (int(across), int(not across))
     )
     parts = []
-    if keys is not None:
-        row = keys[:, b]
+    if operands.keys is not None:
+        row = operands.keys[:, b]
         parts.append(jnp.broadcast_to(_as_column(row) if across else row, shape) > 0)
     elif form.keys % form.block_k:
         parts.append(of_key + place.origin < form.keys)
     if banded:
         parts += form.local.within_band(of_query - of_key, place.first - place.origin)
+    if banded and operands.segments is not None:
+        of_rows, of_columns = operands.segments[0][:, a], operands.segments[1][:, b]
+        upright, flat = (of_columns, of_rows) if across else (of_rows, of_columns)
+        parts.append(_as_column(upright) == flat)
+    if banded and operands.pairs is not None:
+        pairs = operands.pairs[a, b].astype(jnp.float32)
+        parts.append((jnp.transpose(pairs) if across else pairs) > 0)
     return functools.reduce(jnp.logical_and, parts) if parts else None
 
 
@@ -938,12 +1005,17 @@ def _as_row(column: Array) -> Array:
 
 
 def _as_column(row: Array) -> Array:
-    """Returns [n, 1] for [1, n]."""
+    """Returns [n, 1] for [1, n], float32 or int32."""
     return jnp.transpose(jnp.broadcast_to(row, (LANES, row.shape[1])))[:, :1]
 
 
 def _tiles(
-    form: _Form, place: tuple[Any, Any], there: Any, tile: Callable[..., None], backward: bool
+    form: _Form,
+    states: Any,
+    place: tuple[Any, Any],
+    there: Any,
+    tile: Callable[..., None],
+    backward: bool,
 ) -> None:
     """Calls tile(rows, columns, banded) for all of a pair of blocks that is seen.
 
@@ -951,6 +1023,22 @@ def _tiles(
     hides some of the tile.
     """
     i, j = place
+    if form.listed:
+        rows, columns = form.block_q // form.tile, form.block_k // form.listed
+
+        def of_number(number: Any, _: Any) -> None:
+            row, column = jax.lax.div(number, columns), jax.lax.rem(number, columns)
+            state = states[i * rows + row, j * columns + column]
+            # One tile may have any length.
+            a, b = (
+                pl.ds(pl.multiple_of(part * size, size) if count > 1 else 0, size)
+                for part, size, count in ((row, form.tile, rows), (column, form.listed, columns))
+            )
+            pl.when(there & (state == 1))(functools.partial(tile, a, b, True))
+            pl.when(there & (state == 2))(functools.partial(tile, a, b, False))
+
+        jax.lax.fori_loop(0, rows * columns, of_number, None)
+        return
     if form.slab and backward:
         for b in range(0, form.block_k, form.tile):
             origin = j * form.block_k + b
