@@ -32,6 +32,9 @@ KINDS = ("head", "row", "column", "channel")
 # A hidden logit, and where a row's maximum begins: above what hides, so that the weights of a row
 # that sees nothing are exp(−∞), not exp(0).
 HIDDEN, LOWEST = -1e30, -1e20
+# How many nats apart values of a channel may lie where a transform is computed on tiles: a backward
+# pass divides by 1 + R, not by exp(max − c), so that it is as far as float32 reaches.
+TILE_SPAN = 75.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -121,7 +121,7 @@ class Kernel:
 
     call(problem, value) returns that of value [..., S, H, Dv] for an `inputs.Problem`, [..., T, H,
     Dv], or raises ValueError naming a backend that can. span: the widest channel, in nats, whose
-    centred exponentials survive its backward pass (`attention.kernels.shift`). float32_sums: the
+    centred exponentials survive its backward pass (`mixers.laser_shift`). float32_sums: the
     sum is float32 until the mixer is done with it, whatever the inputs.
 
     transformed(problem, value, transform, channels): the same with functions of the value and of

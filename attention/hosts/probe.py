@@ -49,7 +49,7 @@ class Layer:
     then, with their leaves. bias and masks (`attention.masks`) fit [..., H, T, S]; appended: keys
     at the end that score functions leave alone. path: of the Flax module that called, '' outside
     one; its parameters lie there. span: the widest channel of V, in nats, that LASER's centred form
-    would hold here (`attention.kernels.shift`). mixer: its name in the table.
+    would hold here (`attention.mixers.laser_shift`). mixer: its name in the table.
     """
 
     query: Array

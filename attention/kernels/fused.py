@@ -30,7 +30,7 @@ import jax.numpy as jnp
 
 from attention import functions, masks
 from attention.functions import Functions, Leaves, Score, Transform
-from attention.kernels import accelerated, fused_gpu, fused_tpu, fused_values
+from attention.kernels import accelerated, fused_gpu, fused_tpu
 from attention.kernels.inputs import Problem, per_query_head
 from attention.masks import Bias, Mask
 from attention.records import Kernel
@@ -157,4 +157,4 @@ def _of_rank(problem: Problem, array: Any) -> Array:
     return result
 
 
-KERNEL = Kernel(weighted_sum, span=fused_values.SPAN, float32_sums=True, transformed=transformed)
+KERNEL = Kernel(weighted_sum, span=functions.TILE_SPAN, float32_sums=True, transformed=transformed)

@@ -295,15 +295,11 @@ def _call(
         operands = operands._replace(tiles=operands.tiles[name])
 
     def of_mask(mask: Any, index: Callable[..., tuple[Any, ...]], *block: int | None) -> Any:
-        """Of [B or 1, H or 1, ...], None where there is none."""
-        if mask is None:
-            return None
-        batch, heads = mask.shape[:2]
-
-        def place(i: Any, h: Any, b: Any) -> tuple[Any, ...]:
-            return b if batch > 1 else 0, h if heads > 1 else 0, *index(i)
-
-        return pl.BlockSpec((None, None, *block), place)
+        """Of [B or 1, H or 1, ...]."""
+        by_entry, by_head = (mask is not None and mask.shape[axis] > 1 for axis in (0, 1))
+        return pl.BlockSpec(
+            (None, None, *block), lambda i, h, b: (b * by_entry, h * by_head, *index(i))
+        )
 
     specs = Operands(
         of_queries(form.size),

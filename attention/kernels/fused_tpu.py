@@ -356,16 +356,17 @@ def _blocks(
     def of_mask(
         array: Any, index: Callable[..., tuple[Any, ...]], *block: int, **space: Any
     ) -> Any:
-        """Of [B or 1, H or 1, ...], None where there is none."""
-        if array is None:
-            return None
-        entries, heads = array.shape[:2]
-
-        def whole(n: Any, g: Any, m: Any, i: Any, j: Any) -> tuple[Any, ...]:
-            entry, head = n // form.copies, _head(form, n, g, m, 0)
-            return entry if entries > 1 else 0, head if heads > 1 else 0, *index(i, j)
-
-        return at((None, None, *block), whole, **space)
+        """Of [B or 1, H or 1, ...]."""
+        by_entry, by_head = (array is not None and array.shape[axis] > 1 for axis in (0, 1))
+        return at(
+            (None, None, *block),
+            lambda n, g, m, i, j: (
+                n // form.copies * by_entry,
+                _head(form, n, g, m, 0) * by_head,
+                *index(i, j),
+            ),
+            **space,
+        )
 
     wide, size = form.heads * form.wide, form.heads * form.size
     channels = len(form.local.functions.channels)

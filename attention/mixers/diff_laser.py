@@ -5,7 +5,6 @@ Pairs are those of `attention.mixers.diff`, each branch's arithmetic that of
 `attention.mixers.laser`, and exact as far as that is, over the keys its own head sees.
 """
 
-from attention.kernels import fused_values
-from attention.mixers import head_pairs, laser
+from attention.mixers import head_pairs, laser, laser_functions
 
-MIXER = head_pairs.record(laser.log_mean_exp, laser.branch, fused_values.transform)
+MIXER = head_pairs.record(laser.log_mean_exp, laser.branch, laser_functions.transform)

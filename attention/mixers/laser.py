@@ -1,7 +1,7 @@
 """LASER attention: log(softmax(QKᵀ/√D)·exp(V)), element-wise (LASER, ICML 2025, eq. 6).
 
-The arithmetic is that of `attention.kernels.shift`; see there for why the paper's own max trick is
-not enough, and what it loses.
+The arithmetic is that of `attention.mixers.laser_shift`; see there for why the paper's own max
+trick is not enough, and what it loses.
 """
 
 from collections.abc import Callable
@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from attention.call import Call
-from attention.kernels import core, fused_values, inputs, shift
+from attention.kernels import core, inputs
 from attention.masks import Masks
+from attention.mixers import laser_functions, laser_shift
 from attention.mixers.standard import reference_softmax
 from attention.records import Leaves, Mixer
 
@@ -58,15 +59,15 @@ def log_mean_exp(
         )
     wide = value.astype(core.accumulator(dtype))
     precise = dtype == wide.dtype
-    shifted = shift.choose(wide, masks.keys, span)
-    exponential = shift.exponentiate(wide, masks.keys, shifted, precise=precise)
+    shifted = laser_shift.choose(wide, masks.keys, span)
+    exponential = laser_shift.exponentiate(wide, masks.keys, shifted, precise=precise)
     if sums_to_one:
         total, mass = weighted_sum(exponential).astype(wide.dtype), None
     else:
         ones = jnp.ones((*exponential.shape[:-1], 1), exponential.dtype)
         both = weighted_sum(jnp.concatenate([exponential, ones], axis=-1)).astype(wide.dtype)
         total, mass = both[..., :-1], both[..., -1:]
-    output = shift.logarithm(total, mass, shifted, precise=precise)
+    output = laser_shift.logarithm(total, mass, shifted, precise=precise)
     if masks.rows is not None:
         output = jnp.where(masks.rows, output, 0)
     if mass is not None:
@@ -128,7 +129,7 @@ def paper_snippet(
     """Returns the paper's max-trick LASER, literally, in the dtype of its inputs.
 
     m = max over all keys; log(attention(Q, K, exp(V − m))) + m (LASER, ICML 2025, section 4).
-    Kept as the reference that shows why `attention.kernels.shift` exists: 9.0e-3 to 0.23 in
+    Kept as the reference that shows why `attention.mixers.laser_shift` exists: 9.0e-3 to 0.23 in
     bfloat16. Shapes [T, H, D] and [S, H, D]; mask [H or 1, T or 1, S].
     """
     top = jnp.max(value, axis=0, keepdims=True)
@@ -139,6 +140,6 @@ MIXER = Mixer(
     formula,
     log_mean_exp,
     core.SOFTMAX,
-    transform=fused_values.transform,
+    transform=laser_functions.transform,
     snippet=paper_snippet,
 )

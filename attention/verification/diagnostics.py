@@ -19,7 +19,7 @@ import numpy as np
 
 from attention import table
 from attention.hosts.probe import Layer
-from attention.kernels import shift
+from attention.mixers import laser_shift
 
 Array = jax.Array
 
@@ -112,7 +112,7 @@ def _value_ranges(layer: Layer) -> dict[str, Array]:
     """Returns max − min of V over valid keys: its least, median and greatest, in nats for LASER.
 
     A channel is one of a batch entry and head, as for LASER's shift: B·H·Dv of them, those without
-    a valid key left out. The floored branch is `attention.kernels.shift`'s max form, asked of every
+    a valid key left out. The floored branch is `mixers.laser_shift`'s max form, asked of every
     mixer.
     """
     value = layer.value.astype(jnp.promote_types(layer.value.dtype, jnp.float32))
@@ -121,7 +121,7 @@ def _value_ranges(layer: Layer) -> dict[str, Array]:
     there = jnp.any(keys, axis=-3)
     high = jnp.max(value, axis=-3, where=keys, initial=-jnp.inf)
     low = jnp.min(value, axis=-3, where=keys, initial=jnp.inf)
-    floored = shift.choose(value, layer.masks.keys, layer.span).is_max[..., 0, :, :]
+    floored = laser_shift.choose(value, layer.masks.keys, layer.span).is_max[..., 0, :, :]
     ranges = jnp.where(there, high - low, 0)
     return {
         "value_range_min": jnp.min(ranges, where=there, initial=jnp.inf),

@@ -9,14 +9,13 @@ import math
 import jax
 import jax.numpy as jnp
 
+from attention import functions
 from attention.functions import Leaves, Transform
-from attention.kernels import shift
-from attention.kernels.shift import Shift
+from attention.mixers import laser_shift
+from attention.mixers.laser_shift import Shift
 
 Array = jax.Array
 
-# Backward passes divide by 1 + R, not by exp(max − c): as far as float32 reaches.
-SPAN = 75.0
 _SMALL = 0.35
 
 
@@ -34,7 +33,7 @@ def _shift(c: Leaves) -> Shift:
 
 
 def _leaves(value: Array, keys: Array | None, axis: int, with_zero: bool) -> dict[str, Array]:
-    chosen = shift.choose(value, keys, SPAN, axis=axis, with_zero=with_zero)
+    chosen = laser_shift.choose(value, keys, functions.TILE_SPAN, axis=axis, with_zero=with_zero)
     return {"constant": chosen.constant, "is_max": chosen.is_max.astype(value.dtype)}
 
 
@@ -42,7 +41,7 @@ def _exponential(value: Array, c: Leaves) -> Array:
     """expm1(V − c), in channels of the max form exp(V − c), by one exponential."""
     chosen = _shift(c)
     distance = value - chosen.constant
-    raised = jnp.exp(jnp.where(chosen.is_max, jnp.maximum(distance, shift.FLOOR), distance))
+    raised = jnp.exp(jnp.where(chosen.is_max, jnp.maximum(distance, laser_shift.FLOOR), distance))
     # exp(x) − 1 is 6e-8 off, of x = 2e-3 3e-5; below, x + x²/2 is 7e-7 off.
     near = distance * (1 + 0.5 * distance)
     centred = jnp.where(jnp.abs(distance) < 2e-3, near, raised - 1)
@@ -50,7 +49,7 @@ def _exponential(value: Array, c: Leaves) -> Array:
 
 
 def _exact_exponential(value: Array, c: Leaves) -> Array:
-    return shift.exponentiate(value, None, _shift(c), precise=True, expm1=expm1)
+    return laser_shift.exponentiate(value, None, _shift(c), precise=True, expm1=expm1)
 
 
 def _exponential_slope(value: Array, found: Array, c: Leaves) -> Array:
@@ -61,16 +60,16 @@ def _exponential_slope(value: Array, found: Array, c: Leaves) -> Array:
 def _logarithm(means: Array, c: Leaves) -> Array:
     """The output of R = A·F: log(1 + R) by one logarithm, 6e-8 off."""
     chosen = _shift(c)
-    argument = jnp.where(chosen.is_max, jnp.maximum(means, shift.SMALLEST), 1 + means)
+    argument = jnp.where(chosen.is_max, jnp.maximum(means, laser_shift.SMALLEST), 1 + means)
     return chosen.constant + jnp.log(argument)
 
 
 def _exact_logarithm(means: Array, c: Leaves) -> Array:
-    return shift.logarithm(means, None, _shift(c), precise=True)
+    return laser_shift.logarithm(means, None, _shift(c), precise=True)
 
 
 def _logarithm_slope(means: Array, c: Leaves) -> Array:
-    return 1 / jnp.where(_shift(c).is_max, jnp.maximum(means, shift.SMALLEST), 1 + means)
+    return 1 / jnp.where(_shift(c).is_max, jnp.maximum(means, laser_shift.SMALLEST), 1 + means)
 
 
 _EXACT = Transform(
