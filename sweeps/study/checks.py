@@ -28,6 +28,8 @@ def check(settings: dict[str, Any]) -> None:
         hyperparameters = variant_hyperparameters(variant, settings)
         variants_table.check(variant, hyperparameters, settings["kernel"])
         variants_table.check_precision(settings["kernel"], settings["matmul_precision"])
+    if settings["document_mask"]:
+        variants_table.check_needs(settings["kernel"], ("segments",))
     if settings["global_every"] and not any("window" in v for v in settings["variants"]):
         raise ValueError(
             f"global_every={settings['global_every']} says which layers ignore +window, and no "

@@ -122,6 +122,11 @@ OWN: dict[str, Key] = {
         "of a language model: every so many layers one ignores +window; 0: none does",
         Range(0, 65_536),
     ),
+    "document_mask": Key(
+        False,
+        "of a language model: a token sees its own document's tokens alone. Kernels: xla, fused, "
+        "jax_xla, cudnn",
+    ),
     "mesh.data": Key(
         0,
         "devices that share a batch; 0: all that fsdp and tensor leave",

@@ -116,7 +116,10 @@ def _start(settings: dict[str, Any], variant: str, seed: int, directory: pathlib
 
 def _check_model(settings: dict[str, Any], variant: str, other: Trial, where: pathlib.Path) -> None:
     """Raises ValueError where a trial's model is another one than the study's."""
-    fields = ("param_dtype", "scan_layers", "kv_heads", "positions", "global_every")
+    fields = (
+        *("param_dtype", "scan_layers", "kv_heads", "positions", "global_every"),
+        "document_mask",
+    )
     wanted = {
         "its model": catalog.model(settings["workload"]),
         variant: checks.variant_hyperparameters(variant, settings),

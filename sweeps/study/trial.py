@@ -24,6 +24,7 @@ _OMITTED = {
     "kv_heads": 0,
     "positions": "sinusoids",
     "global_every": 0,
+    "document_mask": False,
 }
 
 
@@ -80,6 +81,7 @@ class Trial:
     kv_heads: int = 0
     positions: str = "sinusoids"
     global_every: int = 0
+    document_mask: bool = False
     microbatches: int = 1
     diagnostics: int = 0
     diagnostics_examples: int = 8

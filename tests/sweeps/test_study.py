@@ -626,6 +626,7 @@ _OTHERS = {
     "attention.base": 100.0,
     "positions": "none",
     "global_every": 2,
+    "document_mask": "True",
 }
 # What makes another study, and ids of trials do not say: how it chooses points, its seeds.
 _OTHER_STUDY = {"workload", "protocol", "tuning_variant", "first_seed"}

@@ -236,6 +236,7 @@ ACROSS_LAYERS = [
     ("laser+value_residual", {}),
     ("standard+window", {"global_every": 2}),
     ("laser+gate+value_residual+window", {"global_every": 4, "kv_heads": 2}),
+    ("laser+window", {"global_every": 2, "document_mask": True}),
 ]
 
 
@@ -290,6 +291,24 @@ def test_a_global_layer_sees_past_the_window():
     assert reach(global_every=2) > 1e-3
 
 
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_a_document_mask_makes_of_each_document_a_sequence_of_its_own(is_causal):
+    """Without positions; a decoder's document begins with the separator, an encoder's ends so."""
+    first, second = [1, 7, 9, 11], [1, 20, 5, 6, 7]
+    if not is_causal:
+        first, second = first[::-1], second[::-1]
+    options = Options(positions="none", document_mask=True)
+    model = Transformer(TINY, variants.get("laser"), is_causal, options)
+    packed = jnp.asarray([first + second])
+    params = _random(jax.eval_shape(model.init, jax.random.key(0), packed)["params"])
+    logits = model.apply({"params": params}, packed)[0]
+    for part, document in ((logits[:4], first), (logits[4:], second)):
+        alone = model.apply({"params": params}, jnp.asarray([document]))[0]
+        np.testing.assert_allclose(part, alone, atol=2e-5)
+    whole = model.clone(options=Options(positions="none")).apply({"params": params}, packed)[0]
+    assert np.abs(whole[4:] - logits[4:]).max() > 1e-3
+
+
 def test_fewer_key_heads_are_full_heads_with_equal_projections():
     """Two heads of keys serve two heads of queries each, in a row."""
     few, full = (Transformer(TINY, options=Options(kv_heads=heads)) for heads in (2, 0))
@@ -331,6 +350,7 @@ def test_models_without_sinusoids(name, positions):
         ("digits_vit", {"kv_heads": 2}, "digits_vit has no kv_heads 2.*c4_lm"),
         ("digits_vit", {"positions": "none"}, "digits_vit has no positions 'none'"),
         ("finewebedu_lm", {"global_every": 2}, "finewebedu_lm has no global_every 2"),
+        ("finewebedu_lm", {"document_mask": True}, "finewebedu_lm has no document_mask True"),
     ],
 )
 def test_options_that_a_model_cannot_have_are_named(name, options, message):

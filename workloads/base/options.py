@@ -26,7 +26,7 @@ class Options:
     device's tokens at a time have logits; 0: all. kv_heads: heads of keys and values, each serving
     as many heads of queries; 0: as many as queries have. positions: what is added to the embeddings
     ('none' with +rope and +alibi anyway). global_every: every so many layers one ignores +window;
-    0: none does.
+    0: none does. document_mask: a token sees its own document's tokens alone.
 
     Raises ValueError for a dtype or positions that do not exist. Ranges of numbers are those of a
     study's keys (sweeps/study/keys.py).
@@ -41,6 +41,7 @@ class Options:
     kv_heads: int = 0
     positions: str = "sinusoids"
     global_every: int = 0
+    document_mask: bool = False
 
     def __post_init__(self) -> None:
         for name in ("compute_dtype", "param_dtype"):

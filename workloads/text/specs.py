@@ -15,7 +15,7 @@ from workloads.base.workload_spec import BOTH_WAYS, OWN_QUERIES, ModelSupport, W
 
 _OPTIONS = (
     *("compute_dtype", "param_dtype", "scan_layers", "remat", "mesh", "loss_chunk_tokens"),
-    *("kv_heads", "positions", "global_every"),
+    *("kv_heads", "positions", "global_every", "document_mask"),
 )
 
 

@@ -29,9 +29,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 from attention import registry
 from attention.call import LayerIndex, Memory
 from attention.kernels.inputs import make_call
+from attention.masks import Mask
 from workloads.base.dropout import Dropout
 from workloads.base.options import STACKED, Options
 from workloads.base.sharding import BATCH_AXES
+from workloads.storage import tokenizer
 from workloads.text.specs import TransformerSize
 
 Array = jax.Array
@@ -86,10 +88,12 @@ class SelfAttention(nn.Module):
     devices: Any = None
 
     @nn.compact
-    def __call__(self, inputs: Array, index: int | Array, memory: Memory) -> tuple[Array, Memory]:
+    def __call__(
+        self, inputs: Array, index: int | Array, memory: Memory, documents: Array | None
+    ) -> tuple[Array, Memory]:
         """Returns [B, L, W] for [B, L, W], and the memory for the next layer.
 
-        index: of the layer, from 0, may be traced.
+        index: of the layer, from 0, may be traced. documents: as `document_numbers`, or None.
         """
         settings = _dense(self.options)
         heads, key_heads = self.size.heads, self.options.kv_heads or self.size.heads
@@ -108,6 +112,7 @@ class SelfAttention(nn.Module):
             x=inputs,
             layer=LayerIndex(index, self.size.layers),
             memory=memory,
+            mask=None if documents is None else Mask(segments=(documents, documents)),
             is_causal=self.is_causal,
         )
         output, memory = self.variant.attend(call)
@@ -142,7 +147,11 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(
-        self, carry: tuple[Array, Memory], index: int | Array, dropout_rate: Rate
+        self,
+        carry: tuple[Array, Memory],
+        index: int | Array,
+        dropout_rate: Rate,
+        documents: Array | None,
     ) -> tuple[Array, Memory]:
         """Returns the residual [B, L, W] and the memory after the layer, from those before it."""
         hidden, memory = carry
@@ -156,7 +165,7 @@ class Block(nn.Module):
             return Dropout()(branch, dropout_rate, not self.train)
 
         normed = RMSNorm(param_dtype, name="attention_norm")(hidden)
-        branch, memory = attention(normed, index, memory)
+        branch, memory = attention(normed, index, memory, documents)
         hidden = _constrain(self.devices, hidden + drop(branch))
         branch = mlp(RMSNorm(param_dtype, name="mlp_norm")(hidden))
         return _constrain(self.devices, hidden + drop(branch)), memory
@@ -166,9 +175,9 @@ class Transformer(nn.Module):
     """Embedding, blocks, norm, and logits by the transposed embedding.
 
     options: dtypes, scan_layers (leaves of all layers stacked under 'layers' instead of
-    'layer_0' …), remat, kv_heads, positions, global_every. devices: `sharding.Devices` to whose
-    mesh activations are pinned, or None. variant: from `attention.registry.get`; None is standard
-    attention.
+    'layer_0' …), remat, kv_heads, positions, global_every, document_mask. devices:
+    `sharding.Devices` to whose mesh activations are pinned, or None. variant: from
+    `attention.registry.get`; None is standard attention.
     """
 
     size: TransformerSize
@@ -207,7 +216,10 @@ class Transformer(nn.Module):
         )
         hidden = _constrain(self.devices, hidden)
         hidden = Dropout()(hidden, dropout_rate, not train)
-        hidden = self._blocks(hidden, dropout_rate, train)
+        documents = None
+        if options.document_mask:
+            documents = document_numbers(tokens, self.is_causal)
+        hidden = self._blocks(hidden, dropout_rate, documents, train)
         if at is not None:
             hidden = jnp.take_along_axis(hidden, at[..., None], axis=-2)
         hidden = RMSNorm(jnp.dtype(options.param_dtype), name="final_norm")(hidden)
@@ -216,7 +228,9 @@ class Transformer(nn.Module):
         found = logits(hidden, embedding.astype(options.compute_dtype))
         return _constrain(self.devices, found, -1)
 
-    def _blocks(self, hidden: Array, dropout_rate: Rate, train: bool) -> Array:
+    def _blocks(
+        self, hidden: Array, dropout_rate: Rate, documents: Array | None, train: bool
+    ) -> Array:
         options, layers = self.options, self.size.layers
         variant = registry.get("standard") if self.variant is None else self.variant
         period = options.global_every or 1
@@ -238,24 +252,28 @@ class Transformer(nn.Module):
         if not options.scan_layers:
             for index in range(layers):
                 own = block(variants[index % period], name=f"layer_{index}")
-                carry = own(carry, index, dropout_rate)
+                carry = own(carry, index, dropout_rate, documents)
             return carry[0]
+        same = dropout_rate, documents
         if period > 1 and not self.is_initializing():
-            return self._periods(carry, [block(own, parent=None) for own in variants], dropout_rate)
+            return self._periods(carry, [block(own, parent=None) for own in variants], same)
         run = nn.scan(
-            lambda one, carry, index, rate: (one(carry, index, rate), None),
+            lambda one, carry, index, *same: (one(carry, index, *same), None),
             variable_axes={"params": 0},
             split_rngs={"params": True, "dropout": True},
-            in_axes=(0, nn.broadcast),
+            in_axes=(0, nn.broadcast, nn.broadcast),
             length=layers,
         )
-        (hidden, _), _ = run(block(variant, name=STACKED), carry, jnp.arange(layers), dropout_rate)
+        (hidden, _), _ = run(block(variant, name=STACKED), carry, jnp.arange(layers), *same)
         return hidden
 
-    def _periods(self, carry: tuple[Array, Memory], blocks: list[Any], dropout_rate: Rate) -> Array:
+    def _periods(
+        self, carry: tuple[Array, Memory], blocks: list[Any], same: tuple[Rate, Array | None]
+    ) -> Array:
         """Returns the residual after all layers, scanned by periods of `blocks`.
 
-        The parameters stay stacked by layer, as a scan of equal layers has them.
+        The parameters stay stacked by layer, as a scan of equal layers has them. same: what all
+        layers are given, the dropout rate and the documents.
         """
         periods = self.size.layers // len(blocks)
         params = jax.tree.map(
@@ -272,11 +290,21 @@ class Transformer(nn.Module):
             for number, block in enumerate(blocks):
                 own, index, key = jax.tree.map(lambda leaf, at=number: leaf[at], period)
                 rngs = {"dropout": key}
-                carry = block.apply({"params": own}, carry, index, dropout_rate, rngs=rngs)
+                carry = block.apply({"params": own}, carry, index, *same, rngs=rngs)
             return carry, None
 
         (hidden, _), _ = jax.lax.scan(run, carry, (params, indices, keys))
         return hidden
+
+
+def document_numbers(tokens: Array, is_causal: bool) -> Array:
+    """Returns the document of each token, int32 [B, L], of tokens with separators between.
+
+    A separator is the last token of its document, but a decoder's first: there it asks for the next
+    document's first token.
+    """
+    separators = (tokens == tokenizer.EOS).astype(jnp.int32)
+    return jnp.cumsum(separators, axis=-1) - (0 if is_causal else separators)
 
 
 def _without_window(variant: Any) -> Any:
