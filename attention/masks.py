@@ -172,14 +172,6 @@ def merged(mask: Mask, bias: Bias, queries: int, keys: int) -> Masks:
     )
 
 
-def of_causality(queries: int, keys: int) -> Masks:
-    """Returns `merged` for causality alone, without a [T, S] array.
-
-    Every query sees key 0, and a key is seen by the query at its own position.
-    """
-    return Masks(keys=None if keys <= queries else (jnp.arange(keys) < queries)[:, None, None])
-
-
 def _four_axes(pairs: Array) -> Array:
     """Returns `pairs` with at least the axes [H, T, S]."""
     return pairs.reshape((1,) * max(0, 3 - pairs.ndim) + pairs.shape)

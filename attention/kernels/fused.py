@@ -140,9 +140,9 @@ def _masks(problem: Problem, is_transformed: bool) -> dict[str, Any]:
         of_queries, of_keys = (jnp.broadcast_to(n, (*batch, n.shape[-1])) for n in mask.segments)
         found["segments"] = of_queries, of_keys
     keys = accelerated.visible_keys(problem._replace(mask=mask))
-    earlier = masks.of_causality(queries, length).keys if mask.causal else None
-    if earlier is not None:
-        earlier = jnp.broadcast_to(earlier[:, 0, 0], (*batch, length))
+    end = queries - _band(mask)[0]
+    if end < length:  # no query sees a later key
+        earlier = jnp.broadcast_to(jnp.arange(length) < end, (*batch, length))
         keys = earlier if keys is None else keys & earlier
     if is_transformed and found:
         found["seen"] = _of_rank(problem, masks.merged(problem.mask, Bias(), queries, length).keys)

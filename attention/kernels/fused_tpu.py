@@ -86,6 +86,11 @@ class _Form(NamedTuple):
         return -(-self.queries // self.block_q), -(-self.keys // self.block_k)
 
     @property
+    def suffix(self) -> str:
+        """Of the kernel's name: a model may have both, and the compiler's dump names them alone."""
+        return "_window" if self.local.high < UNBOUNDED else ""
+
+    @property
     def tiles(self) -> tuple[int, int]:
         """Tiles of queries, and of keys, where they are listed."""
         of_queries, of_keys = self.blocks
@@ -484,7 +489,7 @@ def _forward(form: _Form, operands: Operands, *, keep: bool) -> _Found:
             pltpu.VMEM((form.block_q, wide), jnp.float32),
             pltpu.VMEM((form.block_k, wide), operands.value.dtype),
         ],
-        name="fused_forward",
+        name=f"fused_forward{form.suffix}",
         interpret=form.local.interpret,
         compiler_params=form.compiler_params(grid),
     )(_padded(form, operands))
@@ -687,7 +692,7 @@ def _backward(
         out_specs=[spec for _, spec, _ in results],
         out_shape=[shape for shape, *_ in results],
         scratch_shapes=on_chip,
-        name="fused_backward",
+        name=f"fused_backward{form.suffix}",
         interpret=form.local.interpret,
         compiler_params=form.compiler_params(grid),
     )(_padded(form, operands), kept)

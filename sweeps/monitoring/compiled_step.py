@@ -16,7 +16,7 @@ import pathlib
 import re
 import string
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from attention import table as variants_table
@@ -149,7 +149,7 @@ def compiler_report(
     if module.unread:
         warnings.append(f"loops counted once, or branches not at all: {', '.join(module.unread)}")
     device = where.accelerator
-    pallas_calls = {call["name"]: call for call in _pallas_calls(traced.jaxpr)}
+    pallas_calls = _by_name(_pallas_calls(traced.jaxpr))
     hbm = kernel_hbm = collectives = 0.0
     parts: collections.Counter[str] = collections.Counter()
     calls: collections.Counter[str] = collections.Counter()
@@ -304,6 +304,17 @@ def _pallas_calls(jaxpr: Any) -> Iterator[dict[str, Any]]:
             yield equation.params
         for program in kernel_cycles.programs(equation):
             yield from _pallas_calls(program)
+
+
+def _by_name(calls: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Returns kernels' calls by name, without names that different kernels share: the compiler's
+    dump cannot tell them apart."""
+    named: dict[str, dict[str, Any]] = {}
+    programs: dict[str, set[str]] = {}
+    for call in calls:
+        named[call["name"]] = call
+        programs.setdefault(call["name"], set()).add(f"{call['grid_mapping'].grid}{call['jaxpr']}")
+    return {name: call for name, call in named.items() if len(programs[name]) == 1}
 
 
 def _read_again(call: dict[str, Any]) -> float:

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from attention import registry
-from attention.kernels import fused, fused_tpu, splash
-from attention.mixers import laser, laser_functions, standard
+from attention.kernels import fused, fused_tpu, inputs, splash
+from attention.masks import Mask
+from attention.mixers import laser, laser_functions, sigmoid, standard
 from attention.verification import check, reference
 
 STATIC = ("attend", "is_causal", "kernel")
@@ -186,8 +187,6 @@ def test_laws(kernel):
     [
         ({}, {}, "needs a TPU.* and JAX runs on 'cpu' here; use kernel='xla' or 'jax_xla'"),
         ({"bias": jnp.ones((9, 9))}, {}, "no bias.*use kernel='xla' or kernel='jax_xla'"),
-        ({"mask": jnp.ones((9, 9), bool)}, {}, "no mask that differs by query or head.*'jax_xla'"),
-        ({"mask": jnp.ones((2, 2, 1, 9), bool)}, {}, "no mask that differs by query or head"),
         ({"dropout_rate": 0.1, "dropout_rng": jax.random.key(0)}, {}, "no attention dropout.*use"),
         ({"precision": "highest"}, {}, "no matmul precision of its own.*use kernel='xla'"),
         ({}, {"dtype": "float16"}, "bfloat16 or float32, not float16"),
@@ -195,10 +194,48 @@ def test_laws(kernel):
 )
 @pytest.mark.parametrize("name", KERNELS)
 def test_refusals_name_a_kernel_that_can(settings, arrays, message, name, monkeypatch):
-    if "not float16" in message or "mask" in settings:
+    if "not float16" in message:
         monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     with pytest.raises(ValueError, match=message):
         standard.attend(*_qkv(**arrays)[:3], kernel=name, **settings)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        jnp.ones((9, 9), bool),
+        jnp.ones((2, 2, 1, 9), bool),
+        Mask(segments=(jnp.zeros((2, 9), int),) * 2),
+        Mask(appended=1),
+    ],
+)
+def test_splash_refuses_masks_that_differ_by_query_or_head(mask):
+    message = "kernel='splash' has no (mask that differs by query or head|segments).*'jax_xla'"
+    with pytest.raises(ValueError, match=message):
+        standard.attend(*_qkv()[:3], kernel="splash", mask=mask)
+
+
+PLACES = np.arange(130)
+SIGMOID = functools.partial(inputs.attend, sigmoid.MIXER)
+
+
+@pytest.mark.parametrize(
+    ("mask", "hidden"),
+    [
+        (Mask(causal=True, appended=2), ()),
+        (Mask(causal=True, strict=True), (129,)),
+        (Mask(keys=PLACES % 3 > 0, segments=(PLACES // 40, PLACES // 60), width=70), (42, 129)),
+        (Mask(dense=(PLACES[:, None] != PLACES) & (PLACES != 7), causal=True), (7,)),
+        (Mask(dense=np.tile(PLACES % 2 == 0, (2, 2, 1, 1))), (41,)),
+    ],
+)
+@pytest.mark.parametrize("kernel", ["fused on tpu", "fused on gpu"], indirect=True)
+def test_masks_of_every_part(mask, hidden, kernel):
+    """Appended keys, strict causality, parts together; values that nobody sees may be anything."""
+    arrays = _qkv(length=130)
+    arrays[2] = arrays[2].at[:, hidden].add(1e3)
+    for attend in (standard.attend, laser.attend, SIGMOID):
+        _agrees(kernel, attend, arrays, mask=mask)
 
 
 @pytest.mark.parametrize(
@@ -281,7 +318,17 @@ for name, keys in (("laser+sink+alibi", 2), ("standard+fox+softcap", 1)) * (modu
     for ours, theirs in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=3e-6)
     assert jax.tree.leaves(got[0]), name
+# Masks: segments by entry, pairs by head, by entry, and of neither.
+from attention.masks import Mask
+qkv = [jnp.asarray(rng.standard_normal((4, 6, 2, 4)), jnp.float32) for _ in "qkv"]
+segments = jnp.asarray(np.arange(6) // np.array([[2], [3], [4], [5]]))
+masks = [Mask(segments=(segments, segments), causal=True)]
+masks += [jnp.asarray(rng.random(shape) < 0.6) for shape in ((2, 6, 6), (4, 1, 6, 6), (6, 6))]
 placed = dataclasses.replace(registry.get("laser"), kernel=sys.argv[1], sharding=heads)
+for mask in masks * (module is fused):
+    got = jax.jit(functools.partial(gradients, placed, mask))(*jax.device_put(qkv, heads))
+    for ours, theirs in zip(got, gradients(registry.get("laser"), mask, *qkv)):
+        np.testing.assert_allclose(ours, theirs, atol=3e-6)
 try:
     dataclasses.replace(placed, sharding=NamedSharding(mesh, P("data", "fsdp")))(*qkv)
 except ValueError as error:

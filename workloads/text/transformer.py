@@ -275,25 +275,24 @@ class Transformer(nn.Module):
         The parameters stay stacked by layer, as a scan of equal layers has them. same: what all
         layers are given, the dropout rate and the documents.
         """
-        periods = self.size.layers // len(blocks)
-        params = jax.tree.map(
-            lambda leaf: leaf.reshape((periods, len(blocks), *leaf.shape[1:])),
-            self.variables["params"][STACKED],
-        )
-        indices = jnp.arange(self.size.layers).reshape(periods, len(blocks))
         keys = jax.random.split(
             self.make_rng("dropout") if self.has_rng("dropout") else jax.random.key(0),
-            indices.shape,
+            self.size.layers,
         )
+        of_layers = (self.variables["params"][STACKED], jnp.arange(self.size.layers), keys)
+        # Of each block's layers by themselves: slices of slices are copied in the loop.
+        of_blocks = [
+            jax.tree.map(lambda leaf, first=first: leaf[first :: len(blocks)], of_layers)
+            for first in range(len(blocks))
+        ]
 
         def run(carry: tuple[Array, Memory], period: Any) -> tuple[tuple[Array, Memory], None]:
-            for number, block in enumerate(blocks):
-                own, index, key = jax.tree.map(lambda leaf, at=number: leaf[at], period)
+            for block, (own, index, key) in zip(blocks, period, strict=True):
                 rngs = {"dropout": key}
                 carry = block.apply({"params": own}, carry, index, *same, rngs=rngs)
             return carry, None
 
-        (hidden, _), _ = jax.lax.scan(run, carry, (params, indices, keys))
+        (hidden, _), _ = jax.lax.scan(run, carry, of_blocks)
         return hidden
 
 
