@@ -64,6 +64,31 @@ class Weighting:
     jacobian_norm: Callable[[Array], Array] | None = None
 
 
+class Dropout(NamedTuple):
+    """What share of the weights becomes 0, and the seed of each head's, int32 [..., H]."""
+
+    rate: float
+    seeds: Array
+
+
+def is_kept(rate: float, seed: Any, queries: Array, keys: Array) -> Array:
+    """Returns which weights dropout keeps.
+
+    Of each pair of indices a hash is compared with the rate: rounds of MurmurHash3's finaliser of
+    each with the seed, then one of their product.
+    """
+
+    def mixed(bits: Array, shift: int, factor: int) -> Array:
+        return (bits ^ jax.lax.shift_right_logical(bits, jnp.int32(shift))) * jnp.int32(factor)
+
+    rows, columns = (
+        mixed(mixed(indices ^ seed, 16, -2048144789), 13, -1028477387)
+        for indices in (queries, ~keys)
+    )
+    bits = mixed(rows * (columns | 1), 15, -2048144789)
+    return bits >= jnp.int32(round(rate * 2**32) - 2**31)
+
+
 class Score(NamedTuple):
     """A function of logits with its hyperparameters; equal to another that computes the same.
 
@@ -164,11 +189,14 @@ class Functions:
         bar: Array,
         delta: Any,
         kinds: tuple[str, ...] = KINDS,
+        kept: Array | None = None,
     ) -> tuple[Array, Array, list[Array]]:
         """Returns a tile's weights, the gradient of its scaled logits, and of leaves of `kinds`.
 
-        bar: the gradient of the weights by their product with F alone, G·Fᵀ; delta: δ.
+        bar: the gradient of the weights by their product with F alone, G·Fᵀ; delta: δ; kept: the
+        weights that dropout leaves, None: all.
         """
+        bar = bar if kept is None else _where(kept, bar)
         moved = [n for n, kind in enumerate(self.kinds) if kind in kinds]
         weighting, lost = self.weighting, None
         if weighting.same:
@@ -184,9 +212,8 @@ class Functions:
             return weighed_tile[0] if weighting.same else weighed_tile
 
         result, pull = jax.vjp(weighed, logits, [leaves[n] for n in moved])
-        if weighting.same:
-            return result, *pull(bar)
-        return result[0], *pull((bar, lost))
+        weights, bars = (result, bar) if weighting.same else (result[0], (bar, lost))
+        return weights if kept is None else _where(kept, weights), *pull(bars)
 
 
 def exponential(logits: Array, s: Array) -> Array:

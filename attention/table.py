@@ -347,7 +347,7 @@ KERNELS: dict[str, KernelEntry] = {
         "attention.kernels.fused:KERNEL",
         offers=(
             *("weighting", "bias_vectors", "mask_by_query", "segments", "strict", "window"),
-            *("sink", "softcap", "score"),
+            *("sink", "softcap", "score", "dropout"),
         ),
         platforms=("tpu", "gpu"),
         dtypes=("bfloat16", "float32"),

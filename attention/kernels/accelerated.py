@@ -26,14 +26,15 @@ UNBOUNDED = 1 << 30
 class Local(NamedTuple):
     """What a device's kernel is told beside arrays.
 
-    low, high: of a query's position minus a key's that it sees, ∓UNBOUNDED without a bound. dtype:
-    of the output. may_see_none: some rows may see no key.
+    low, high: of a query's position minus a key's that it sees, ∓UNBOUNDED without a bound. rate:
+    of dropout. dtype: of the output. may_see_none: some rows may see no key.
     """
 
     functions: Functions
     low: int
     high: int
     scale: float
+    rate: float
     dtype: jnp.dtype
     interpret: bool
     may_see_none: bool
@@ -65,6 +66,7 @@ class Operands(NamedTuple):
     keys: Any
     start: Any
     leaves: Any
+    seeds: Any = None
     segments: Any = None
     pairs: Any = None
     tiles: Any = None
@@ -94,7 +96,7 @@ def prepared(
 
 
 def flat_masks(arrays: dict[str, Any]) -> dict[str, Any]:
-    """Returns "segments", int32 [B, 1, T] and [B, 1, S], and "pairs", int8 [B or 1, H or 1, T, S],
+    """Returns "segments", int32 [B, 1, T] and [B, 1, S], "pairs", int8 [B or 1, H or 1, T, S],
     None where there are none."""
     segments, pairs = arrays.get("segments"), arrays.get("pairs")
     if segments is not None:
@@ -219,6 +221,7 @@ def on_devices(
     by_name: dict[str, Any] = dict.fromkeys(("query", "key", "value", "channels"), spec)
     by_name |= {"keys": PartitionSpec(*batch, None), "start": PartitionSpec(heads)}
     by_name["leaves"] = tuple(of_kind[kind] for kind in kinds)
+    by_name["seeds"] = PartitionSpec(*batch, heads)
     by_name["segments"] = (PartitionSpec(*batch, None),) * 2
     for name, axes in (("pairs", (*batch, heads)), ("seen", (*batch, None, heads))):
         if name in arrays:  # axes of size 1 are not divided

@@ -89,13 +89,22 @@ def transformed(
     if channels is not None:
         arrays["channels"] = {name: leaf[..., None, :, :] for name, leaf in channels.items()}
     arrays |= masked
+    rate = 0.0
+    if problem.dropout is not None:
+        rate, arrays["seeds"] = problem.dropout
+        if transform is not None:
+            raise ValueError(
+                "kernel='fused' has no attention dropout where values and outputs have functions; "
+                "use kernel='xla'"
+            )
     low, high = _band(problem.mask)
     local = accelerated.Local(
         parts,
         low,
         high,
         problem.scale,
-        dtype,
+        rate,
+        jnp.dtype(jnp.float32) if rate else dtype,
         bool(interpret),
         # A row sees nothing where a mask hides all keys, its own where it comes first, or where a
         # window ends before it.
@@ -105,6 +114,8 @@ def transformed(
     if (interpret or problem.platform) == "tpu":
         attend = functools.partial(fused_tpu.attend, local, problem.device.device_kind)
     output = accelerated.on_devices("fused", attend, problem, arrays, parts.kinds)
+    if rate:  # here and not for each weight: 2 % of the kernels' cycles
+        output = (output / (1 - rate)).astype(dtype)
     if transform is None or not local.may_see_none:
         return output
     # A weighted sum of nothing is 0, and its output function may be anything.

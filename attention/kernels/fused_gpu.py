@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from attention.functions import HIDDEN, LOWEST, Leaves, least, weigh
+from attention.functions import HIDDEN, LOWEST, Leaves, is_kept, least, weigh
 from attention.kernels import accelerated
 from attention.kernels.accelerated import LANES, UNBOUNDED, Local, Operands
 
@@ -78,7 +78,7 @@ def attend(local: Local, arrays: dict[str, Any]) -> Array:
     channels = None
     if made is not None:
         channels = jnp.concatenate([flat(made[name], 3) for name in sorted(made)], axis=1)
-    keys = arrays.get("keys")
+    keys, seeds = arrays.get("keys"), arrays.get("seeds")
     masked, tiles = accelerated.flat_masks(arrays), None
     if any(array is not None for array in masked.values()):
         tiles = {name: _seen_tiles(form, name, masked) for name in _TILES}
@@ -96,6 +96,7 @@ def attend(local: Local, arrays: dict[str, Any]) -> Array:
             leaf if kind == "head" else flat(leaf, 2)
             for kind, leaf in zip(form.local.functions.kinds, arrays["leaves"], strict=True)
         ),
+        None if seeds is None else seeds.reshape(-1, heads),
         **masked,
         tiles=tiles,
     )
@@ -309,6 +310,7 @@ def _call(
         pl.BlockSpec(keys, lambda i, h, b: (b, i if by_key else 0)),
         of_kind["head"],
         tuple(of_kind[kind] for kind in form.local.functions.kinds),
+        pl.BlockSpec((None, form.heads), lambda i, h, b: (b, 0)),
         (
             pl.BlockSpec((None, None, of_block[0]), lambda i, h, b: (b, 0, 0 if by_key else i)),
             pl.BlockSpec((None, None, of_block[1]), lambda i, h, b: (b, 0, i if by_key else 0)),
@@ -371,6 +373,8 @@ def _forward_kernel(
             highest = jnp.maximum(top, jnp.max(shown, axis=1))
         s = None if highest is None else highest[:, None]
         weights, masses = weigh(weighting, logits, s, seen)
+        kept = _kept(form, operands.seeds, place, head)
+        weights = weights if kept is None else jnp.where(kept, weights, 0)
         summed = _product(weights.astype(value.dtype), value)
         if masses is None:
             return top, total, sums + summed
@@ -547,6 +551,7 @@ def _pulled(
         _product(left_bar, right_bar, transposed=True),
         delta,
         wanted,
+        _kept(form, operands.seeds, place, head),
     )
 
 
@@ -659,6 +664,13 @@ def _leaves(form: _Form, leaves: tuple[Any, ...], place: _Place, head: Any) -> l
     }
     kinds = form.local.functions.kinds
     return [read[kind](ref) for kind, ref in zip(kinds, leaves, strict=True)]
+
+
+def _kept(form: _Form, seeds: Any, place: _Place, head: Any) -> Array | None:
+    """Returns which weights of a tile dropout keeps, None where there is none."""
+    if seeds is None:
+        return None
+    return is_kept(form.local.rate, seeds[head], *place.indices())
 
 
 def _seen(form: _Form, operands: Operands, place: _Place, ragged: bool) -> Array | None:

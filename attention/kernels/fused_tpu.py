@@ -32,7 +32,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from attention.functions import HIDDEN, LOWEST, least, weigh
+from attention.functions import HIDDEN, LOWEST, is_kept, least, weigh
 from attention.kernels import accelerated
 from attention.kernels.accelerated import LANES, UNBOUNDED, Local, Operands
 
@@ -166,7 +166,7 @@ def attend(local: Local, device_kind: str, arrays: dict[str, Any]) -> Array:
     channels = None
     if made is not None:  # [N, c, G·V]
         channels = jnp.concatenate([flat(made[name]) for name in sorted(made)], axis=1)
-    keys = arrays.get("keys")
+    keys, seeds = arrays.get("keys"), arrays.get("seeds")
     if keys is not None:
         keys = keys.reshape((entries, 1, length)).astype(jnp.float32)
     query = flat(arrays["query"])
@@ -181,6 +181,7 @@ def attend(local: Local, device_kind: str, arrays: dict[str, Any]) -> Array:
             leaf if kind == "head" else by_group(leaf)
             for kind, leaf in zip(form.local.functions.kinds, arrays["leaves"], strict=True)
         ),
+        None if seeds is None else seeds.reshape(-1, heads),
         **masked,
     )
     if form.listed:
@@ -419,6 +420,7 @@ def _specs(form: _Form, operands: Operands, blocks: dict[str, Any]) -> Operands:
         Operands(
             **{name: blocks[name] for name in names},
             start=blocks["head"],
+            seeds=blocks["head"],
             leaves=tuple(blocks[kind] for kind in form.local.functions.kinds),
         )
     )
@@ -577,6 +579,8 @@ def _forward_kernel(
                 if before is not None:
                     highest = jnp.maximum(before, highest)
             weights, masses = weigh(weighting, logits, highest, seen)
+            kept = _kept(form, operands.seeds, place, n, heads[head])
+            weights = weights if kept is None else jnp.where(kept, weights, 0)
             summed = _product(weights.astype(taken.dtype), taken)
             if weighting.mass is None:
                 summed = summed if alone else sums[a, :] + summed
@@ -841,6 +845,7 @@ def _backward_kernel(
                 s,
                 _product(taken, own_narrow, transposed=True),
                 delta,
+                kept=_kept(form, operands.seeds, place, n, _head(form, n, g, m, head)),
             )
             by_value[b, :] += _product(weights.astype(queries.dtype), own_narrow)
             raw_bar = (raw_bar * form.local.scale).astype(queries.dtype)
@@ -948,6 +953,13 @@ def _leaves(
             upright = (kind == "row") != place.across
             taken.append(_as_column(row) if upright else row)
     return taken
+
+
+def _kept(form: _Form, seeds: Any, place: _Place, n: Any, number: Any) -> Array | None:
+    """Returns which weights of a tile dropout keeps, None where none is; number: the head's."""
+    if seeds is None:
+        return None
+    return is_kept(form.local.rate, seeds[n // form.copies, number], *place.indices())
 
 
 def _seen(form: _Form, operands: Operands, place: _Place, banded: bool) -> Array | None:

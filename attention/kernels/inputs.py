@@ -26,8 +26,8 @@ class Problem(NamedTuple):
 
     bias, mask, sink: as in `attention.call.Call`; masks: the first two as arrays. dropout: the
     multiplier of the weights, [..., H, T, S]. leaves: of each function in `score`. To a backend
-    that has `transformed` heads of keys come as they are, and `masks` empty; to others sinks come
-    as a key.
+    that has `transformed` heads of keys come as they are, `masks` empty and `dropout` as a rate and
+    seeds; to others sinks come as a key.
     """
 
     query: Array
@@ -36,7 +36,7 @@ class Problem(NamedTuple):
     bias: Bias
     mask: Mask
     masks: masks.Masks
-    dropout: Array | None
+    dropout: Array | functions.Dropout | None
     precision: jax.lax.PrecisionLike
     weighting: Weighting
     score: tuple[Score, ...]
@@ -172,7 +172,7 @@ def solve(
         call.bias,
         call.mask,
         masks.Masks() if transformed else masks.merged(call.mask, call.bias, queries, keys),
-        _dropout(shape, dropout_rng, dropout_rate, broadcast_dropout),
+        _dropout(shape, dropout_rng, dropout_rate, broadcast_dropout, transformed is not None),
         precision,
         mixer.weighting_of(keys, query.dtype),
         score,
@@ -350,15 +350,22 @@ def check_broadcasts(name: str, array: Array | None, shape: tuple[int, ...]) -> 
 
 
 def _dropout(
-    shape: tuple[int, ...], rng: Array | None, rate: float, broadcast: bool
-) -> Array | None:
-    """Returns the multiplier 0 or 1/(1 − rate) per weight, or None where nothing is dropped."""
+    shape: tuple[int, ...], rng: Array | None, rate: float, broadcast: bool, hashed: bool
+) -> Array | functions.Dropout | None:
+    """Returns the multiplier 0 or 1/(1 − rate) per weight, or None where nothing is dropped.
+
+    hashed: the rate and seeds of a kernel's own draws (`functions.is_kept`).
+    """
     if not isinstance(rate, numbers.Real) or not 0.0 <= float(rate) < 1.0:
         raise ValueError(f"dropout_rate={rate!r}: attention dropout is a Python number in [0, 1)")
     if rate == 0.0:
         return None
     if rng is None:
         raise ValueError(f"dropout_rate={rate} needs a dropout_rng")
+    if hashed:
+        seeds = jax.random.bits(rng, (1,) if broadcast else shape[:-2], jnp.uint32)
+        seeds = jax.lax.bitcast_convert_type(seeds, jnp.int32)
+        return functions.Dropout(rate, jnp.broadcast_to(seeds, shape[:-2]))
     if broadcast:
         shape = (1,) * (len(shape) - 2) + shape[-2:]
     keep = jax.random.bernoulli(rng, 1.0 - rate, shape)

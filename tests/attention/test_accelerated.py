@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import registry
-from attention.kernels import fused, fused_tpu, inputs, splash
-from attention.masks import Mask
+from attention import functions, registry
+from attention.kernels import core, fused, fused_tpu, inputs, splash
+from attention.masks import Bias, Mask
 from attention.mixers import laser, laser_functions, sigmoid, standard
 from attention.verification import check, reference
 
@@ -187,7 +187,6 @@ def test_laws(kernel):
     [
         ({}, {}, "needs a TPU.* and JAX runs on 'cpu' here; use kernel='xla' or 'jax_xla'"),
         ({"bias": jnp.ones((9, 9))}, {}, "no bias.*use kernel='xla' or kernel='jax_xla'"),
-        ({"dropout_rate": 0.1, "dropout_rng": jax.random.key(0)}, {}, "no attention dropout.*use"),
         ({"precision": "highest"}, {}, "no matmul precision of its own.*use kernel='xla'"),
         ({}, {"dtype": "float16"}, "bfloat16 or float32, not float16"),
     ],
@@ -209,7 +208,10 @@ def test_refusals_name_a_kernel_that_can(settings, arrays, message, name, monkey
         Mask(appended=1),
     ],
 )
-def test_splash_refuses_masks_that_differ_by_query_or_head(mask):
+def test_splash_refuses_dropout_and_masks_that_differ_by_query_or_head(mask):
+    dropout = {"dropout_rate": 0.1, "dropout_rng": jax.random.key(0)}
+    with pytest.raises(ValueError, match="no attention dropout.*use kernel='xla' or kernel='fus"):
+        standard.attend(*_qkv()[:3], kernel="splash", **dropout)
     message = "kernel='splash' has no (mask that differs by query or head|segments).*'jax_xla'"
     with pytest.raises(ValueError, match=message):
         standard.attend(*_qkv()[:3], kernel="splash", mask=mask)
@@ -236,6 +238,32 @@ def test_masks_of_every_part(mask, hidden, kernel):
     arrays[2] = arrays[2].at[:, hidden].add(1e3)
     for attend in (standard.attend, laser.attend, SIGMOID):
         _agrees(kernel, attend, arrays, mask=mask)
+
+
+@pytest.mark.parametrize("broadcast", [False, True])
+@pytest.mark.parametrize("kernel", ["fused on tpu", "fused on gpu"], indirect=True)
+def test_dropout_of_weights(broadcast, kernel):
+    """The same weights as of our core: of each head, or of all; LASER's stays there."""
+    *qkv, cotangent = _qkv(length=140)
+    settings = {"dropout_rng": jax.random.key(1), "dropout_rate": 0.3}
+    settings |= {"broadcast_dropout": broadcast, "kernel": kernel}
+    attend = functools.partial(standard.attend, **settings)
+    ours = _run(attend, [*qkv, cotangent], is_causal=True)
+    seeds = inputs._dropout((2, 2, 140, 140), jax.random.key(1), 0.3, broadcast, True).seeds
+    assert len(np.unique(seeds)) == (1 if broadcast else 4)
+    places = jnp.arange(140)
+    kept = functions.is_kept(0.3, seeds[..., None, None], places[:, None], places) / 0.7
+
+    def core_sum(query, key, value):
+        visible = places[:, None] >= places
+        settings = core.CoreSettings(8**-0.5)
+        return core.weighted_sum(settings, query, key, value, Bias(), visible, kept)
+
+    output, pull = jax.vjp(core_sum, *qkv)
+    theirs = output, pull(cotangent)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=5e-6), ours, theirs)
+    with pytest.raises(ValueError, match="no attention dropout where values and outputs have"):
+        laser.attend(*qkv, **settings)
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,24 @@ def test_weightings_and_transforms_are_checked_too():
         _check(transform=bad)
 
 
+def test_dropout_s_hash_is_as_random_as_a_generator():
+    """Shares of all, rows and columns; neighbours, corners of rectangles and seeds do not agree."""
+    places = jnp.arange(512)
+    seeds = jax.random.bits(jax.random.key(0), (8, 1, 1), jnp.uint32).astype(jnp.int32)
+    found = functions.is_kept(0.25, seeds, places[:, None], places)
+    centred = (np.float64(found) - 0.75) / np.sqrt(0.75 * 0.25)  # variance 1
+    assert abs(centred.mean()) < 4 / np.sqrt(centred.size)
+    for axis in (1, 2):
+        spread = np.square(centred.mean(axis)).mean() * 512  # 1 ± sqrt(2/4096)
+        assert abs(spread - 1) < 4 * np.sqrt(2 / 4096)
+    others = [np.roll(centred, shift, axis) for axis in (1, 2) for shift in (1, 2, 128)]
+    others += [np.roll(centred, 1, 0), np.swapaxes(centred, 1, 2)]
+    others += [np.roll(centred, s, 1) * np.roll(centred, s, 2) * np.roll(centred, (s, s), (1, 2))
+               for s in (1, 64, 256)]  # fmt: skip
+    for other in others:
+        assert abs((centred * other).mean()) < 5 / np.sqrt(centred.size)
+
+
 def _rows(weighting, logits, seen):
     logits = jnp.where(seen, logits, jnp.finfo(jnp.float32).min)
     return functions.rows(weighting, logits)
