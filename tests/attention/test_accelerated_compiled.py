@@ -228,7 +228,7 @@ LIMITS = {
         "standard": (3_700, 6_400),
         "standard+softcap": (3_850, 6_650),
         "standard+alibi": (3_950, 6_650),
-        "standard+fox": (3_750, 6_750),
+        "standard+fox": (3_750, 6_650),
         "standard+sink": (3_800, 6_650),
         "sigmoid": (2_700, 6_400),
         "softpick": (3_950, 6_400),

@@ -30,7 +30,7 @@ def platform(request, monkeypatch):
     )
     monkeypatch.setattr(fused, "KERNEL", made)
     monkeypatch.setattr(fused_tpu, "_most_rows", lambda *_: (128, None, True))
-    monkeypatch.setattr(fused_tpu, "_LISTED", (64, 64))
+    monkeypatch.setattr(fused_tpu, "_TILE", 64)
     yield request.param
     jax.clear_caches()
 
