@@ -45,8 +45,8 @@ Array = jax.Array
 # 512 instead of 256 c4_lm's backward pass takes 1.2 times as long, by its products. Slabs by the
 # compiler's cycles (T = 4,096, window 256).
 _TILE, _BANDED_TILE, _SLAB_FORWARD, _SLAB_BACKWARD = 512, 256, 256, 128
-# Where a mask says which tiles are seen they are _TILE × _TILE. By 1,024 keys T = 4,096 takes 177,000
-# cycles, causal, forward and backward, for 169,000, and four documents of it 87,000 for 65,000.
+# Where a mask says which tiles are seen they are _TILE × _TILE. By 1,024 keys T = 4,096 takes
+# 177,000 cycles, causal, forward and backward, for 169,000; four documents of it 87,000 for 65,000.
 # What the compiler gives a kernel of the chip's memory unasked, and what may be asked for where JAX
 # knows a chip to have more of it (128 MiB, or 64). Of either, a tile and the compiler take _REST.
 _SCOPED_BYTES = 16 << 20
