@@ -25,7 +25,7 @@ ALGOPERF_TESTS ?= tests/algoperf
 INIT2WINIT_TESTS ?= tests/init2winit
 QUICK := digits_vit_quick spoken_digits_conformer_quick pydoc_lm_quick
 
-.PHONY: demo data-fashion evidence evidence-images evidence-patch4 evidence-tuned quick test test-slow test-all test-compilers test-algoperf test-init2winit parity soak simulate performance check clean
+.PHONY: demo data-fashion data-speech evidence evidence-images evidence-speech evidence-patch4 evidence-tuned quick test test-slow test-all test-compilers test-algoperf test-init2winit parity soak simulate performance check clean
 
 # Made anew when the dependencies change.
 $(VENV)/.installed: setup.cfg pyproject.toml
@@ -57,21 +57,35 @@ define together
 	$(foreach study,$(1),$(call came_out,$(study)))
 endef
 
-## data-fashion: gets and prepares Fashion-MNIST (31 MB, from Debian or Ubuntu), unless it is there
-data-fashion: $(VENV)/.installed
-	@$(BIN)/python -m workloads check fashion_vit >/dev/null 2>&1 || { \
+# Gets a workload's data from a Debian package and prepares it, unless it is there: its name, the package
+# and the folder inside.
+define from_debian
+	@$(BIN)/python -m workloads check $(1) >/dev/null 2>&1 || { \
 	    folder=$$(mktemp -d) || exit 2; \
 	    trap 'rm -r "$$folder"' EXIT; trap 'exit 2' INT TERM; \
-	    (cd "$$folder" && apt-get -qq -o APT::Sandbox::User=root download dataset-fashion-mnist) || { \
-	        echo "make: apt-get could not download dataset-fashion-mnist. If it has no package" \
+	    (cd "$$folder" && apt-get -qq -o APT::Sandbox::User=root download $(2)) || { \
+	        echo "make: apt-get could not download $(2). If it has no package" \
 	            "lists, run apt-get update as root and repeat. What else is possible:" >&2; \
-	        $(BIN)/python -m workloads check fashion_vit; exit 2; }; \
-	    dpkg-deb -x "$$folder"/*.deb "$$folder" && $(BIN)/python -m workloads prepare fashion_vit \
-	        --from="$$folder/usr/share/datasets/fashion-mnist"; }
+	        $(BIN)/python -m workloads check $(1); exit 2; }; \
+	    dpkg-deb -x "$$folder"/*.deb "$$folder" && \
+	        $(BIN)/python -m workloads prepare $(1) --from="$$folder/$(3)"; }
+endef
+
+## data-fashion: gets and prepares Fashion-MNIST (31 MB, from Debian or Ubuntu), unless it is there
+data-fashion: $(VENV)/.installed
+	$(call from_debian,fashion_vit,dataset-fashion-mnist,usr/share/datasets/fashion-mnist)
+
+## data-speech: gets and prepares read Russian (179 MB, from Debian or Ubuntu), unless it is there
+data-speech: $(VENV)/.installed
+	$(call from_debian,read_speech_conformer,festvox-ru,usr/share/festival/voices/russian/msu_ru_nsh_clunits)
 
 ## evidence-images: the paper's eight rows on real pictures, 10 seeds; 75 to 110 minutes, resumable
 evidence-images: data-fashion
 	$(call run,fashion_vit_evidence)
+
+## evidence-speech: six rows on a real voice, 10 seeds; about an hour, resumable
+evidence-speech: data-speech
+	$(call run,read_speech_conformer_evidence)
 
 ## evidence-patch4: standard and LASER on the same pictures in 49 tokens; at most 60 minutes, resumable
 evidence-patch4: data-fashion

@@ -26,6 +26,8 @@ _EPILOG = """data of the full-size workloads (--data_dir says where it is writte
   prepare wikipedia_bert --from=DIR               TFDS wikipedia, or MLPerf's text files, 20 GB
   prepare fashion_vit --from=DIR                  the four IDX files, 31 MB; `make data-fashion`
                                                   gets them
+  prepare read_speech_conformer --from=DIR        festvox-ru's folder, 240 MB; `make data-speech`
+                                                  gets it
   prepare downstream --from=TREE                  benchmarks (docs/downstream.md); --data_dir is
                                                   that of the model; without --from: pydoc_lm's own
 
@@ -104,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
                 type=files.typed_path,
                 metavar="PATH",
                 help="what was downloaded by hand: archives, LibriSpeech's FLAC tree, TFDS text, "
-                "Fashion-MNIST",
+                "Fashion-MNIST, festvox-ru",
             )
         if name == "check":
             command.add_argument("--full", action="store_true", help="read every record")

@@ -71,24 +71,32 @@ def _librispeech(
     )
 
 
-def _synthesised(
-    kind: str, samples: int, vocabulary: int, layers: int, width: int, **particulars: Any
+def _small(
+    name: str, samples: int, vocabulary: int, layers: int, width: int, **particulars: Any
 ) -> WorkloadSpec:
     return WorkloadSpec(
-        name=f"spoken_{kind}_conformer",
+        name=name,
         factory="workloads.speech.speech_workload:make",
-        data=f"workloads.speech.corpora.spoken:{kind.upper()}",
-        description=f"small Conformer on synthesised spoken {kind}",
         metric="wer",
         mode="min",
-        validation_target=0.20,
-        test_target=0.20,
         target_source="ours",
-        embedded=True,
+        batch_size=16,
         stands_in_for="librispeech_conformer",
         support=_CONFORMER,
         step_source="hours of one CPU core, measured on a 2-core cloud machine",
         **_conformer_flops(samples, vocabulary, layers, width, widening=2, channels=8),
+        **particulars,
+    )
+
+
+def _synthesised(kind: str, **particulars: Any) -> WorkloadSpec:
+    return _small(
+        f"spoken_{kind}_conformer",
+        data=f"workloads.speech.corpora.spoken:{kind.upper()}",
+        description=f"small Conformer on synthesised spoken {kind}",
+        validation_target=0.20,
+        test_target=0.20,
+        embedded=True,
         **particulars,
     )
 
@@ -113,7 +121,6 @@ SPECS: tuple[WorkloadSpec, ...] = (
         vocabulary=29,
         layers=2,
         width=64,
-        batch_size=16,
         step_hint=400,
         parameters=139_733,
         head_size=16,
@@ -126,11 +133,26 @@ SPECS: tuple[WorkloadSpec, ...] = (
         vocabulary=64,
         layers=3,
         width=96,
-        batch_size=16,
         step_hint=800,
         parameters=445_952,
         head_size=24,
         train_examples=2000,
         step_seconds=0.16,
+    ),
+    _small(
+        "read_speech_conformer",
+        data="workloads.speech.corpora.read_speech:RUSSIAN",
+        description="small Conformer on read Russian, by phones",
+        validation_target=0.22,
+        test_target=0.22,
+        samples=48_000,
+        vocabulary=53,
+        layers=2,
+        width=64,
+        step_hint=1600,
+        parameters=141_293,
+        head_size=16,
+        train_examples=1856,
+        step_seconds=0.061,
     ),
 )

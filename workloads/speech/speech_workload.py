@@ -17,6 +17,7 @@ a step and are at 4.8 % after 300.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -31,6 +32,7 @@ from workloads.speech import conformer, ctc, spectrogram
 from workloads.speech.conformer_layers import SpecAugMasks
 from workloads.speech.corpora import (
     librispeech,
+    read_speech,
     speech_corpus,
     speech_records,
     speech_tokenizer,
@@ -45,7 +47,8 @@ class Speech:
     """What a data set fixes.
 
     splits: role (train, validation, test) to the splits it is made of. max_audio in samples,
-    max_targets in ids: what batches are padded to. cache keeps the utterances in memory.
+    max_targets in ids: what batches are padded to. cache keeps the utterances in memory. repair:
+    the commands that make the data in a directory, None: those of the workload's entry.
     """
 
     sizes: Sizes
@@ -54,6 +57,7 @@ class Speech:
     max_targets: int
     vocab_size: int
     cache: bool = False
+    repair: Callable[[str], str] | None = None
 
 
 class SpeechWorkload(BaseWorkload):
@@ -172,8 +176,11 @@ class SpeechWorkload(BaseWorkload):
             data.splits[split],
             data.max_audio,
             data.max_targets,
-            self._row.repair(data_dir),
+            self._repair(data_dir),
         )
+
+    def _repair(self, data_dir: str) -> str:
+        return (self._data.repair or self._row.repair)(data_dir)
 
     def _ready(self, batch: spec.Batch) -> spec.Batch:
         ready: spec.Batch = self._finish(batch)
@@ -211,7 +218,7 @@ class SpeechWorkload(BaseWorkload):
         """Returns the text of each row of ids [B, N] where `valid` [B] is True."""
         if data_dir not in self._tokenizers:
             tokenizer = speech_tokenizer.load(
-                data_dir, self._data.vocab_size, self._row.repair(data_dir)
+                data_dir, self._data.vocab_size, self._repair(data_dir)
             )
             self._tokenizers[data_dir] = tokenizer
         ids, lengths = np.asarray(ids), np.asarray(lengths)
@@ -266,8 +273,8 @@ _SMALL: dict[str, Any] = {
 }
 
 
-def _spoken(corpus: speech_corpus.Corpus) -> Speech:
-    """Returns what a synthesised corpus fixes."""
+def _small(corpus: speech_corpus.Corpus) -> Speech:
+    """Returns what a small corpus fixes."""
     return Speech(
         sizes=Sizes(
             num_train=corpus.sizes["train"],
@@ -281,16 +288,19 @@ def _spoken(corpus: speech_corpus.Corpus) -> Speech:
         max_targets=corpus.max_targets,
         vocab_size=corpus.vocab_size,
         cache=True,
+        repair=corpus.repair,
     )
 
 
-DIGITS, SENTENCES = _spoken(spoken.DIGITS), _spoken(spoken.SENTENCES)
+DIGITS, SENTENCES = _small(spoken.DIGITS), _small(spoken.SENTENCES)
+RUSSIAN = _small(read_speech.RUSSIAN)
 MODELS: dict[str, tuple[Speech, dict[str, Any]]] = {
     "librispeech_conformer": (LIBRISPEECH, {}),
     "librispeech_conformer_gelu": (LIBRISPEECH, {"activation": "gelu"}),
     "librispeech_conformer_layernorm": (LIBRISPEECH, {"use_post_layer_norm": False}),
     "librispeech_conformer_attention_temperature": (LIBRISPEECH, {"attention_temperature": 1.6}),
     "spoken_digits_conformer": (DIGITS, {**_SMALL, "encoder_dim": 64, "num_layers": 2}),
+    "read_speech_conformer": (RUSSIAN, {**_SMALL, "encoder_dim": 64, "num_layers": 2}),
     "spoken_sentences_conformer": (SENTENCES, {**_SMALL, "encoder_dim": 96, "num_layers": 3}),
 }
 

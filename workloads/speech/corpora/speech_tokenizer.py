@@ -7,6 +7,7 @@ Despite its name the file is a model, not a list of pieces. The ids are Sentence
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import sentencepiece
 
@@ -37,13 +38,13 @@ def load(
     return processor
 
 
-def train(texts: Iterable[str], vocab_size: int) -> bytes:
+def train(texts: Iterable[str], vocab_size: int, **settings: Any) -> bytes:
     """A unigram model of exactly `vocab_size` pieces over these texts, as the file holds it.
 
-    Character coverage is 1; every other setting but the silence of its log is the library's own,
-    as in AlgoPerf. Raises DataError where the texts do not give so many pieces.
+    Character coverage is 1; every other setting but `settings` and the silence of its log is the
+    library's own, as in AlgoPerf. Raises DataError where the texts do not give so many pieces.
     """
-    return tokenizer.trained(texts, vocab_size, character_coverage=1.0)
+    return tokenizer.trained(texts, vocab_size, character_coverage=1.0, **settings)
 
 
 def encode(processor: sentencepiece.SentencePieceProcessor, text: str) -> list[int]:

@@ -16,7 +16,7 @@ import itertools
 
 import numpy as np
 
-from workloads.speech.corpora.speech_corpus import Corpus
+from workloads.speech.corpora.synthesised import Synthesised
 
 WORDS = ["ZERO", "ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "SEVEN", "EIGHT", "NINE"]
 GRAMMAR = (
@@ -63,7 +63,7 @@ def sentences(role: str) -> list[str]:
     return [everything[number] for number in parts[role]]
 
 
-DIGITS = Corpus(
+DIGITS = Synthesised(
     workload="spoken_digits_conformer",
     note="Synthesised speech (espeak-ng), a stand-in: strings of two to four digits. Word error "
     "rates on it say nothing about LibriSpeech.",
@@ -74,11 +74,11 @@ DIGITS = Corpus(
     max_targets=8,  # a word is one piece, so there are at most four and the end
     vocab_size=29,  # three control pieces, 15 letters, the word mark, the ten words
     seed=_DIGITS_SEED,
-    espeak_version="1.52.0",
+    made_by="espeak-ng 1.52.0",
     # Of audio, targets and pieces; espeak-ng's floating point may differ on another CPU.
     content_sha256="191e45fd202950c963127501c54728ddc4542a8abd4a6cf524ee84fd086fd0d8",
 )
-SENTENCES = Corpus(
+SENTENCES = Synthesised(
     workload="spoken_sentences_conformer",
     note="Synthesised speech (espeak-ng), a stand-in: five-word sentences of 45 words. Word error "
     "rates on it say nothing about LibriSpeech.",
@@ -89,6 +89,6 @@ SENTENCES = Corpus(
     max_targets=32,  # the longest has 27
     vocab_size=64,
     seed=_SENTENCES_SEED,
-    espeak_version="1.52.0",
+    made_by="espeak-ng 1.52.0",
     content_sha256="2d095b6a246a3762b6f7251873ac1a20f612965157d4a3a19b1d0d3244e4beb2",
 )
