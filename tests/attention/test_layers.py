@@ -58,5 +58,5 @@ def test_a_file_of_a_folder_has_a_line_or_is_shared(folder):
     lines = {"mixers": table.MIXERS, "modifiers": table.MODIFIERS}[folder]
     files = {path.stem for path in FILES if _part(path) == folder} - {"__init__"}
     assert set(lines) <= files
-    shared = {"head_pairs", "query_pairs"}
+    shared = {"head_pairs", "query_pairs", "laser_functions", "laser_shift"}
     assert files - set(lines) <= shared

@@ -274,12 +274,16 @@ def test_what_is_no_list_of_jobsets_tells_nothing(kubectl, tmp_path, answer):
     assert _kubernetes(tmp_path).status(["a-0"]) == {"a-0": State.UNKNOWN}
 
 
-def test_a_place_is_resolved_once(kubectl, tmp_path, monkeypatch):
+def test_a_place_is_resolved_once(kubectl, tmp_path):
     kubectl('Welcome\n{"current-context": "first"}\nA notice\n')
     engine = _kubernetes(tmp_path)
     assert engine.place == {"context": "first", "namespace": "default"}
     engine.status(["a-0"])
     assert "--context first" in (tmp_path / "asked").read_text().splitlines()[-1]
+
+
+def test_ray_s_address_is_the_environment_s(tmp_path, monkeypatch):
+    pytest.importorskip("ray", reason="the launcher's client: pip install 'attnperf[ray]'")
     monkeypatch.setenv("RAY_ADDRESS", "http://one:8265")
     assert Ray({"ray": defaults.of(Ray)}, tmp_path).place == {"address": "http://one:8265"}
 
