@@ -99,11 +99,11 @@ def flat_masks(arrays: dict[str, Any]) -> dict[str, Any]:
     """Returns "segments", int32 [B, 1, T] and [B, 1, S], "pairs", int8 [B or 1, H or 1, T, S],
     None where there are none."""
     segments, pairs = arrays.get("segments"), arrays.get("pairs")
-    if segments is not None:
-        segments = tuple(ids.reshape(-1, 1, ids.shape[-1]).astype(jnp.int32) for ids in segments)
-    if pairs is not None:
-        pairs = pairs.reshape(-1, *pairs.shape[-3:]).astype(jnp.int8)
-    return {"segments": segments, "pairs": pairs}
+    flat = [ids.reshape(-1, 1, ids.shape[-1]).astype(jnp.int32) for ids in segments or ()]
+    return {
+        "segments": tuple(flat) or None,
+        "pairs": None if pairs is None else pairs.reshape(-1, *pairs.shape[-3:]).astype(jnp.int8),
+    }
 
 
 def tile_states(

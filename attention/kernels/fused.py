@@ -148,8 +148,7 @@ def _masks(problem: Problem, is_transformed: bool) -> dict[str, Any]:
         found["pairs"] = jnp.broadcast_to(pairs, (*of_batch, pairs.shape[-3], queries, length))
         mask = dataclasses.replace(mask, dense=None)
     if mask.segments is not None:
-        of_queries, of_keys = (jnp.broadcast_to(n, (*batch, n.shape[-1])) for n in mask.segments)
-        found["segments"] = of_queries, of_keys
+        found["segments"] = tuple(jnp.broadcast_to(n, (*batch, n.shape[-1])) for n in mask.segments)
     keys = accelerated.visible_keys(problem._replace(mask=mask))
     end = queries - _band(mask)[0]
     if end < length:  # no query sees a later key
@@ -164,8 +163,7 @@ def _masks(problem: Problem, is_transformed: bool) -> dict[str, Any]:
 
 def _of_rank(problem: Problem, array: Any) -> Array:
     """Returns an array with as many axes as the query, those in front of size 1."""
-    result: Array = array.reshape((1,) * (problem.query.ndim - array.ndim) + array.shape)
-    return result
+    return jnp.reshape(array, (1,) * (problem.query.ndim - array.ndim) + array.shape)
 
 
 KERNEL = Kernel(weighted_sum, span=functions.TILE_SPAN, float32_sums=True, transformed=transformed)

@@ -79,9 +79,9 @@ def attend(local: Local, arrays: dict[str, Any]) -> Array:
     if made is not None:
         channels = jnp.concatenate([flat(made[name], 3) for name in sorted(made)], axis=1)
     keys, seeds = arrays.get("keys"), arrays.get("seeds")
-    masked, tiles = accelerated.flat_masks(arrays), None
-    if any(array is not None for array in masked.values()):
-        tiles = {name: _seen_tiles(form, name, masked) for name in _TILES}
+    masked = accelerated.flat_masks(arrays)
+    is_masked = any(array is not None for array in masked.values())
+    tiles = {name: _seen_tiles(form, name, masked) for name in _TILES} if is_masked else None
     if masked["pairs"] is not None:  # to the end of every tile
         beyond = ((0, 0), (0, 0), (0, -queries % LANES), (0, -length % LANES))
         masked["pairs"] = jnp.pad(masked["pairs"], beyond)

@@ -422,10 +422,9 @@ def _blocks(
 
 def _specs(form: _Form, operands: Operands, blocks: dict[str, Any]) -> Operands:
     """Returns the block specifications of the operands."""
-    names = ("query", "key", "value", "channels", "keys", "segments", "pairs", "tiles")
     return operands.present(
         Operands(
-            **{name: blocks[name] for name in names},
+            **{name: blocks[name] for name in Operands._fields if name in blocks},
             start=blocks["head"],
             seeds=blocks["head"],
             leaves=tuple(blocks[kind] for kind in form.local.functions.kinds),
@@ -437,22 +436,20 @@ def _padded(form: _Form, operands: Operands) -> Operands:
     """Returns the operands with rows, columns and keys to the end of the last block, 0 there."""
     to = {"row": form.blocks[0] * form.block_q, "column": form.blocks[1] * form.block_k}
 
-    def filled(array: Array, kind: str) -> Array:
-        if kind == "head":
+    def filled(array: Any, kind: str) -> Any:
+        if array is None or kind == "head":
             return array
         return jnp.pad(array, ((0, 0),) * (array.ndim - 1) + ((0, to[kind] - array.shape[-1]),))
 
-    kinds = zip(operands.leaves, form.local.functions.kinds, strict=True)
-    operands = operands._replace(leaves=tuple(filled(leaf, kind) for leaf, kind in kinds))
-    if operands.keys is not None:
-        operands = operands._replace(keys=filled(operands.keys, "column"))
-    if operands.segments is not None:
-        pairs_of = zip(operands.segments, ("row", "column"), strict=True)
-        operands = operands._replace(segments=tuple(filled(ids, kind) for ids, kind in pairs_of))
-    if operands.pairs is not None:
-        pairs = jnp.swapaxes(filled(operands.pairs, "column"), 2, 3)
-        operands = operands._replace(pairs=jnp.swapaxes(filled(pairs, "row"), 2, 3))
-    return operands
+    pairs, segments = filled(operands.pairs, "column"), operands.segments
+    if pairs is not None:
+        pairs = jnp.swapaxes(filled(jnp.swapaxes(pairs, 2, 3), "row"), 2, 3)
+    return operands._replace(
+        keys=filled(operands.keys, "column"),
+        leaves=tuple(map(filled, operands.leaves, form.local.functions.kinds)),
+        segments=segments and tuple(map(filled, segments, ("row", "column"))),
+        pairs=pairs,
+    )
 
 
 def _forward(form: _Form, operands: Operands, *, keep: bool) -> _Found:
@@ -960,10 +957,10 @@ def _leaves(
         else:
             row = reference[head : head + 1, a if kind == "row" else b].astype(jnp.float32)
             upright = (kind == "row") != place.across
-            column = _as_column(row) if upright else row
-            # A column's gradient is summed over lanes once for all tiles.
-            is_wide = kind == "column" and place.across
-            taken.append(jnp.broadcast_to(column, (b.size, a.size)) if is_wide else column)
+            leaf = _as_column(row) if upright else row
+            # So that a column's gradient is summed over lanes once for all tiles.
+            wide = (b.size, a.size) if kind == "column" and place.across else leaf.shape
+            taken.append(jnp.broadcast_to(leaf, wide))
     return taken
 
 
