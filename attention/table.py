@@ -55,6 +55,7 @@ KERNEL_NEEDS = {
     "bias": "a bias",
     "bias_vectors": "a bias of rows and columns",
     "mask_by_query": "a mask that differs by query or head",
+    "appended": "appended keys, which all queries see",
     "segments": "segments",
     "strict": "queries that do not see their own key",
     "window": "a window",
@@ -323,13 +324,19 @@ KERNELS: dict[str, KernelEntry] = {
     ),
     "jax_xla": KernelEntry(
         "attention.kernels.library:JAX_XLA",
-        offers=("bias", "bias_vectors", "mask_by_query", "segments", "strict", "window", "sink"),
+        offers=(
+            *("bias", "bias_vectors", "mask_by_query", "appended", "segments", "strict"),
+            *("window", "sink"),
+        ),
         one_head_size=True,
         follows_precision=True,
     ),
     "cudnn": KernelEntry(
         "attention.kernels.library:CUDNN",
-        offers=("bias", "bias_vectors", "mask_by_query", "segments", "strict", "window", "sink"),
+        offers=(
+            *("bias", "bias_vectors", "mask_by_query", "appended", "segments", "strict"),
+            *("window", "sink"),
+        ),
         platforms=("gpu",),
         dtypes=("bfloat16", "float16"),
         head_sizes={"gpu": range(8, 257, 8)},

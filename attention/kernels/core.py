@@ -127,9 +127,16 @@ def _modified(settings: CoreSettings, scores: Array, leaves: tuple[Leaves, ...])
     keys = jnp.arange(scores.shape[-1])[None]
     changed = scores
     axes = {"head": (-2, -1), "row": (-1,), "column": (-2,)}
+
+    def shaped(leaf: Array, kind: str) -> Array:
+        if kind == "column":  # of appended keys it says nothing
+            beyond = scores.shape[-1] - leaf.shape[-1]
+            leaf = jnp.pad(leaf, ((0, 0),) * (leaf.ndim - 1) + ((0, beyond),))
+        return jnp.expand_dims(leaf, axes[kind])
+
     for score, named in zip(settings.score, leaves, strict=True):
-        shaped = {name: jnp.expand_dims(named[name], axes[kind]) for name, kind in score.kinds}
-        changed = score(changed, queries, keys, shaped)
+        of_tile = {name: shaped(named[name], kind) for name, kind in score.kinds}
+        changed = score(changed, queries, keys, of_tile)
     if settings.appended and settings.score:
         changed = jnp.where(keys < scores.shape[-1] - settings.appended, changed, scores)
     return changed

@@ -78,9 +78,6 @@ def transformed(
     parts = Functions(score, weighting, transform)
     key, value = problem.key, value.astype(problem.query.dtype)
     queries, length, heads = problem.query.shape[-3], key.shape[-3], key.shape[-2]
-    if problem.mask.appended:  # seen whatever the other parts say: all of them at once
-        pairs = masks.merged(problem.mask, Bias(), queries, length).pairs
-        problem = problem._replace(mask=Mask(dense=pairs))
     masked = _masks(problem, transform is not None)
     by_head = "pairs" in masked and masked["pairs"].shape[-3] > 1
     if by_head or not accelerated.divides_heads(problem, heads):
@@ -116,9 +113,9 @@ def transformed(
     output = accelerated.on_devices("fused", attend, problem, arrays, parts.kinds)
     if rate:  # here and not for each weight: 2 % of the kernels' cycles
         output = (output / (1 - rate)).astype(dtype)
-    if transform is None or not local.may_see_none:
+    if transform is None or problem.sink is not None or not local.may_see_none:
         return output
-    # A weighted sum of nothing is 0, and its output function may be anything.
+    # A weighted sum of nothing is 0, and its output function may be anything. A sink is something.
     sees = masks.merged(problem.mask, Bias(), queries, length).rows
     assert sees is not None
     return jnp.where(sees, output, 0)

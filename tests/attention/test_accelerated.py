@@ -224,7 +224,6 @@ SIGMOID = functools.partial(inputs.attend, sigmoid.MIXER)
 @pytest.mark.parametrize(
     ("mask", "hidden"),
     [
-        (Mask(causal=True, appended=2), ()),
         (Mask(causal=True, strict=True), (129,)),
         (Mask(keys=PLACES % 3 > 0, segments=(PLACES // 40, PLACES // 60), width=70), (42, 129)),
         (Mask(dense=(PLACES[:, None] != PLACES) & (PLACES != 7), causal=True), (7,)),
@@ -233,7 +232,7 @@ SIGMOID = functools.partial(inputs.attend, sigmoid.MIXER)
 )
 @pytest.mark.parametrize("kernel", ["fused on tpu", "fused on gpu"], indirect=True)
 def test_masks_of_every_part(mask, hidden, kernel):
-    """Appended keys, strict causality, parts together; values that nobody sees may be anything."""
+    """Strict causality, keys of no query, parts together; values nobody sees may be anything."""
     arrays = _qkv(length=130)
     arrays[2] = arrays[2].at[:, hidden].add(1e3)
     for attend in (standard.attend, laser.attend, SIGMOID):
