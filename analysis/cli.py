@@ -236,6 +236,21 @@ def _scaling(options: argparse.Namespace) -> "Sequence[Page]":
     return [view.page(found)]
 
 
+def _speedup(options: argparse.Namespace) -> "Sequence[Page]":
+    """Prints how much compute each variant saves: what the baseline needs for the variant's result,
+    over what the variant took, with intervals. The studies are of one workload; each trains the
+    baseline for another number of steps, best at 1/2, 1, 2 and 4 times the variants'.
+
+      python -m sweeps run --config=pydoc_lm_evidence --config.name=pydoc_lm_half \\
+          --config.variants=standard --config.steps=1500
+      python -m analysis speedup experiments/pydoc_lm_evidence experiments/pydoc_lm_half
+    """
+    from analysis.compare import speedup
+    from analysis.views import speedup as view
+
+    return [view.page(speedup.of_tables(_tables(options)))]
+
+
 def _paper(options: argparse.Namespace) -> "Sequence[Page]":
     """Prints the paper's tables, digits as printed. An unknown KEY lists all.
 
@@ -399,6 +414,11 @@ COMMANDS: dict[str, tuple[Handler, tuple[str, ...], str]] = {
         _scaling,
         ("studies", "--loss", "--parameters", *PRINTED),
         "loss by model size, and the parameters saved",
+    ),
+    "speedup": (
+        _speedup,
+        ("studies", "--baseline", "--metric", *PRINTED),
+        "how much compute each variant saves",
     ),
     "paper": (_paper, ("keys", *PRINTED), "the paper's tables, digits as printed"),
 }
