@@ -251,6 +251,17 @@ def _speedup(options: argparse.Namespace) -> "Sequence[Page]":
     return [view.page(speedup.of_tables(_tables(options)))]
 
 
+def _ledger(options: argparse.Namespace) -> "Sequence[Page]":
+    """Prints one line per study and variant: the study's hypothesis, the difference with its
+    interval, verdict, what could have been detected, commit and date.
+
+      python -m analysis ledger experiments --out=docs/ledger.md
+    """
+    from analysis.views import ledger
+
+    return [ledger.page(_tables(options))]
+
+
 def _paper(options: argparse.Namespace) -> "Sequence[Page]":
     """Prints the paper's tables, digits as printed. An unknown KEY lists all.
 
@@ -420,5 +431,6 @@ COMMANDS: dict[str, tuple[Handler, tuple[str, ...], str]] = {
         ("studies", "--baseline", "--metric", *PRINTED),
         "how much compute each variant saves",
     ),
+    "ledger": (_ledger, ("studies", "--baseline", *PRINTED), "every verdict of several studies"),
     "paper": (_paper, ("keys", *PRINTED), "the paper's tables, digits as printed"),
 }

@@ -14,11 +14,10 @@ import pandas as pd
 
 from analysis.compare import sensitivity
 from analysis.compare.error_table import ErrorTable, VariantResult
-from analysis.load.records import Problem
+from analysis.load.records import FLOPS, Problem
 from analysis.statistics import budgets, power_law
 from analysis.statistics.comparisons import ALPHA, Seeds
 from attention import table as variants
-from workloads import catalog
 
 # The speed-up that the seeds asked for would tell from 1.
 TOLD = 1.05
@@ -86,13 +85,13 @@ def _steps(table: ErrorTable, row: VariantResult) -> int:
 def _budget(table: ErrorTable, row: VariantResult) -> dict[str, object]:
     """Returns what a row's trials cost and reach."""
     runs = [run for run in table.runs(row) if run.last_step and run.trained_seconds]
-    flop = catalog.get(table.workload).step_flops(row.variant, 1)
+    flop = [run.meta[FLOPS] for run in runs if run.meta.get(FLOPS)]
     return {
         "study": table.study.name,
         "steps": _steps(table, row),
         "n": row.n,
         "value": float(np.mean(list(table.of(row).values.values()))),
-        "flop": math.nan if flop is None else flop,
+        "flop": float(np.median(flop)) if flop else math.nan,
         "seconds": float(np.median([run.trained_seconds / (run.last_step or 1) for run in runs]))
         if runs
         else math.nan,

@@ -61,8 +61,8 @@ def _within(
 
 def _budgets(found: SpeedUps) -> Table:
     columns = {"study": "Study", "steps": "Steps", "n": "n", "value": found.what.capitalize()}
-    columns |= {"flop": "MFLOP\nan example", "seconds": "Seconds\na step"}
-    frame = found.budgets.sort_values("steps").assign(flop=found.budgets["flop"] / 1e6)
+    columns |= {"flop": "GFLOP\na step", "seconds": "Seconds\na step"}
+    frame = found.budgets.sort_values("steps").assign(flop=found.budgets["flop"] / 1e9)
     frame = frame[[*columns]].rename(columns=columns)
     formats = {"Steps": ",", columns["value"]: ".4f", columns["flop"]: ".4g"}
     formats |= {columns["seconds"]: ".4g"}

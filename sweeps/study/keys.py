@@ -175,6 +175,9 @@ OWN: dict[str, Key] = {
         role=Role.TABLE,
     ),
     "paper_note": Key("", "what to know about the paper's table", Text(), role=Role.TABLE),
+    "hypothesis": Key(
+        "", "what the study asks, a sentence for `analysis ledger`", Text(), role=Role.TABLE
+    ),
     "loader_workers": Key(
         0,
         "processes that decode data for one trial, for evaluations as many; 0: threads only",

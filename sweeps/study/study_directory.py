@@ -1,6 +1,7 @@
 """A study's directory: made, checked to be this study's, filled with the records of its trials."""
 
 import dataclasses
+import datetime
 import os
 import pathlib
 import uuid
@@ -40,9 +41,17 @@ def prepare(study: Study) -> None:
         "starts": [dataclasses.asdict(start) for start in study.starts],
         "paper_table": study.settings["paper_table"],
         "paper_note": study.settings["paper_note"],
+        "date": _first_day(directory),
         **provenance.code(),
     }
     layout.write_json(directory / layout.STUDY, record)
+
+
+def _first_day(directory: pathlib.Path) -> str:
+    """Returns the day on which the study was first prepared, 2026-11-28."""
+    path = directory / layout.STUDY
+    known = layout.study_record(directory).get("date") if path.exists() else None
+    return str(known or datetime.date.today().isoformat())
 
 
 def check_same(study: Study) -> None:

@@ -107,6 +107,7 @@ def made_studies(hand_made, all_steps=STEPS, config=({},) * 4):
                 made.planned["compare"][-1]["steps"] = steps
                 record = layout.record(folder / layout.TRIAL) | {"steps": steps}
                 layout.write_json(folder / layout.TRIAL, record)
+                layout.write_json(folder / "meta_data_0.json", {"model_flops_per_step": 1e9})
         made.select(dict.fromkeys(names, 0))
         roots.append(made.finish())
     return roots

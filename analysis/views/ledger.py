@@ -1,0 +1,64 @@
+"""Every verdict of several studies in one table, those that decide nothing included."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from analysis.compare import frames
+from analysis.compare.error_table import ErrorTable
+from analysis.load import records
+from analysis.render import pages
+from analysis.render.pages import Page, Table
+from sweeps.records import layout
+
+COLUMNS = (
+    *("hypothesis", "study", "workload", "variant", "metric", "split", "n", "difference"),
+    *("difference_low", "difference_high", "p_holm", "verdict", "detectable", "commit", "date"),
+)
+
+
+def page(tables: Sequence[ErrorTable]) -> Page:
+    """Returns a row per study and variant; `data` has COLUMNS at full precision."""
+    found = pd.concat([_rows(table) for table in tables], ignore_index=True)
+    return Page(
+        title="Ledger: what was asked, and what came out",
+        tables=(_table(found),),
+        notes=(
+            "Difference: mean of the variant minus the baseline's, on the split that decides, with "
+            "a 95% interval; p is corrected over the variants of a study (Holm). Detectable: the "
+            "smallest true difference that such a study finds with 80 % power.",
+        ),
+        problems=tuple(problem for table in tables for problem in table.problems),
+        data=lambda: found,
+    )
+
+
+def _rows(table: ErrorTable) -> pd.DataFrame:
+    record = records.read_json(table.study.directory / layout.STUDY, "", []) or {}
+    results = frames.results(table, None)
+    of_variants = results["kind"].eq("variant") & results["variant"].ne(table.baseline)
+    return results[of_variants & results["split"].eq(table.decisive)].assign(
+        hypothesis=table.study.config.get("hypothesis") or "",
+        commit=str(record.get("git_commit") or "")[:12],
+        date=record.get("date") or "",
+        variant=results["label"],
+    )[[*COLUMNS]]
+
+
+def _table(found: pd.DataFrame) -> Table:
+    asked = found["hypothesis"].mask(found["hypothesis"].eq(""), "–")
+    ends = zip(found["difference"], found["difference_low"], found["difference_high"], strict=True)
+    columns = {
+        "Hypothesis": asked,
+        "Study": found["study"],
+        "Variant": found["variant"],
+        "n": found["n"],
+        "Difference": [pages.estimate(*each, 4) for each in ends],
+        "p (Holm)": found["p_holm"],
+        "Verdict": found["verdict"],
+        "Detectable": found["detectable"],
+        "Commit": found["commit"],
+        "Date": found["date"],
+    }
+    formats = {"Difference": "", "p (Holm)": ".3f", "Detectable": ".4f"}
+    return Table("One line per study and variant", pd.DataFrame(columns), formats)
