@@ -130,8 +130,8 @@ def _modified(settings: CoreSettings, scores: Array, leaves: tuple[Leaves, ...])
 
     def shaped(leaf: Array, kind: str) -> Array:
         if kind == "column":  # of appended keys it says nothing
-            beyond = scores.shape[-1] - leaf.shape[-1]
-            leaf = jnp.pad(leaf, ((0, 0),) * (leaf.ndim - 1) + ((0, beyond),))
+            widths = ((0, 0),) * (leaf.ndim - 1) + ((0, scores.shape[-1] - leaf.shape[-1]),)
+            leaf = jnp.pad(leaf, widths)
         return jnp.expand_dims(leaf, axes[kind])
 
     for score, named in zip(settings.score, leaves, strict=True):

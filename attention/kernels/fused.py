@@ -62,12 +62,16 @@ def transformed(
     """
     accelerated.refuse("fused", problem, value, interpret)
     score, leaves, dtype = problem.score, problem.leaves, value.dtype
+    queries, length = problem.query.shape[-3], value.shape[-3]
     for name, bias in (("row", problem.bias.row), ("column", problem.bias.column)):
         # A row's own term moves all of the softmax's logits alike.
         same = problem.weighting.weights is functions.exponential and problem.sink is None
         if bias is not None and not (name == "row" and same):
-            length = problem.query.shape[-3] if name == "row" else value.shape[-3]
-            shape = (*problem.query.shape[:-3], problem.query.shape[-2], length)
+            shape = (
+                *problem.query.shape[:-3],
+                problem.query.shape[-2],
+                queries if name == "row" else length,
+            )
             score = (*score, Score(_plus, (("name", name),), ((name, name),)))
             leaves = (*leaves, {name: jnp.broadcast_to(bias, shape).astype(jnp.float32)})
     weighting = problem.weighting
@@ -77,10 +81,10 @@ def transformed(
     functions.check(score, weighting, transform)
     parts = Functions(score, weighting, transform)
     key, value = problem.key, value.astype(problem.query.dtype)
-    queries, length, heads = problem.query.shape[-3], key.shape[-3], key.shape[-2]
     masked = _masks(problem, transform is not None)
+    # A mask that differs by head has a head of keys for each of the query's.
     by_head = "pairs" in masked and masked["pairs"].shape[-3] > 1
-    if by_head or not accelerated.divides_heads(problem, heads):
+    if by_head or not accelerated.divides_heads(problem, key.shape[-2]):
         key, value = (per_query_head(problem.query, array) for array in (key, value))
     arrays |= {"key": key, "value": value, "leaves": tuple(parts.flattened(leaves))}
     if channels is not None:

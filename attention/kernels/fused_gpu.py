@@ -239,9 +239,9 @@ def _seen_tiles(form: _Form, kernel: str, masked: dict[str, Any]) -> Array:
     count = -(-form.queries // tile.queries), -(-form.keys // tile.keys)
     states = accelerated.tile_states(form.local, masked, (tile.queries, tile.keys), count)
     hidden = (jnp.swapaxes(states, 2, 3) if kernel == "by_key" else states) == 0
-    order = jnp.argsort(hidden, axis=-1, stable=True)
-    numbers = jnp.concatenate([jnp.sum(~hidden, axis=-1, keepdims=True), order], axis=-1)
-    return numbers.astype(jnp.int32)
+    order = jnp.argsort(hidden, axis=-1, stable=True).astype(jnp.int32)
+    seen = jnp.sum(~hidden, axis=-1, keepdims=True, dtype=jnp.int32)
+    return jnp.concatenate([seen, order], axis=-1)
 
 
 def _padded(length: int) -> int:

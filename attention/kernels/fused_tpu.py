@@ -292,8 +292,7 @@ def _of_slab(form: _Form, device_kind: str, backward: bool) -> _Form:
     """Returns the form of a pass, with a slab where a window is narrow and the chip holds all rows
     of the other side."""
     # One block's tiles are known when it is compiled, and take less.
-    is_open = form.local.high == UNBOUNDED or form.local.low == -UNBOUNDED
-    if is_open or form.listed or form.blocks == (1, 1):
+    if form.listed or UNBOUNDED in (-form.local.low, form.local.high) or form.blocks == (1, 1):
         return form
     tile = _SLAB_BACKWARD if backward else _SLAB_FORWARD
     rows, others = (form.block_k, form.queries) if backward else (form.block_q, form.keys)

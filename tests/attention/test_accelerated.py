@@ -212,7 +212,8 @@ def test_splash_refuses_dropout_and_masks_that_differ_by_query_or_head(mask):
     dropout = {"dropout_rate": 0.1, "dropout_rng": jax.random.key(0)}
     with pytest.raises(ValueError, match="no attention dropout.*use kernel='xla' or kernel='fus"):
         standard.attend(*_qkv()[:3], kernel="splash", **dropout)
-    message = "kernel='splash' has no (mask that differs by query or head|segments).*'jax_xla'"
+    needs = "mask that differs by query or head|segments|appended keys"
+    message = f"kernel='splash' has no ({needs}).*'jax_xla'"
     with pytest.raises(ValueError, match=message):
         standard.attend(*_qkv()[:3], kernel="splash", mask=mask)
 
