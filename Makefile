@@ -25,7 +25,7 @@ ALGOPERF_TESTS ?= tests/algoperf
 INIT2WINIT_TESTS ?= tests/init2winit
 QUICK := digits_vit_quick spoken_digits_conformer_quick pydoc_lm_quick
 
-.PHONY: demo data-fashion data-speech evidence evidence-images evidence-speech evidence-patch4 evidence-tuned quick test test-slow test-all test-compilers test-algoperf test-init2winit parity soak simulate performance check clean
+.PHONY: demo data-fashion data-speech evidence evidence-images evidence-speech evidence-patch4 speedup-text speedup-images speedup-images-long evidence-tuned quick test test-slow test-all test-compilers test-algoperf test-init2winit parity soak simulate performance check clean
 
 # Made anew when the dependencies change.
 $(VENV)/.installed: setup.cfg pyproject.toml
@@ -98,6 +98,32 @@ evidence: $(VENV)/.installed
 	$(MAKE) evidence-images
 	$(BIN)/python -m analysis summary \
 	    $(addprefix experiments/,$(filter %_evidence,$(EVIDENCE)) fashion_vit_evidence)
+
+# Standard attention at other numbers of steps than an evidence study's, each tuned.
+define budgets
+	$(foreach steps,$(2),$(BIN)/python -m sweeps run --config=$(1)_evidence --config.name=$(1)_$(steps) \
+	    --config.variants=standard --config.steps=$(steps) --config.eval_every=$(3) --config.downstream=
+	)
+endef
+
+# What variants save: the study and the budgets beside its own.
+define speedup
+	$(BIN)/python -m analysis speedup experiments/$(1)_evidence $(addprefix experiments/$(1)_,$(2))
+endef
+
+## speedup-text: after `evidence`, compute that variants save on text; at most 60 minutes, resumable
+speedup-text: $(VENV)/.installed
+	$(call budgets,pydoc_lm,1500 6000 12000,500)
+	$(call speedup,pydoc_lm,1500 6000 12000)
+
+## speedup-images: after `evidence-images` and the next, the same on real pictures; 40 minutes, resumable
+speedup-images: data-fashion
+	$(call budgets,fashion_vit,5000 20000,2500)
+	$(call speedup,fashion_vit,5000 20000 40000)
+
+## speedup-images-long: its largest budget; about 65 minutes, resumable
+speedup-images-long: data-fashion
+	$(call budgets,fashion_vit,40000,10000)
 
 ## evidence-tuned: the same rows, each tuned for itself; 2 to 2½ hours, resumable
 evidence-tuned: $(VENV)/.installed
