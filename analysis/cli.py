@@ -241,9 +241,10 @@ def _speedup(options: argparse.Namespace) -> "Sequence[Page]":
     over what the variant took, with intervals. The studies are of one workload; each trains the
     baseline for another number of steps, best at 1/2, 1, 2 and 4 times the variants'.
 
-      python -m sweeps run --config=pydoc_lm_evidence --config.name=pydoc_lm_half \\
-          --config.variants=standard --config.steps=1500
-      python -m analysis speedup experiments/pydoc_lm_evidence experiments/pydoc_lm_half
+      python -m sweeps run --config=pydoc_lm_evidence --config.name=pydoc_lm_1500 \\
+          --config.variants=standard --config.steps=1500 --config.eval_every=500
+      python -m analysis speedup experiments/pydoc_lm_evidence experiments/pydoc_lm_1500 \\
+          experiments/pydoc_lm_6000 experiments/pydoc_lm_12000
     """
     from analysis.compare import speedup
     from analysis.views import speedup as view

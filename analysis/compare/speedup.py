@@ -1,21 +1,24 @@
 """How much compute a variant saves: the baseline's steps for its result, over several budgets.
 
-The studies are of one workload. Each trains the baseline for a number of steps of its own, with the
-whole schedule and a rate tuned there; one of them or more have variants. C of a run is its model
-FLOP: those of a step, the mechanism's own products included, times its steps.
+The studies are of one experiment. Each trains the baseline for a number of steps of its own, with
+the whole schedule and a rate tuned there; one of them or more have variants. Compute is model FLOP:
+those of a step, as trials record them, times the steps.
 """
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.compare import sensitivity
+from analysis.compare import scaling, sensitivity
 from analysis.compare.error_table import ErrorTable, VariantResult
 from analysis.load.records import FLOPS, Problem
 from analysis.statistics import budgets, power_law
+from analysis.statistics.budgets import Budgets
 from analysis.statistics.comparisons import ALPHA, Seeds
 from attention import table as variants
 
@@ -26,11 +29,11 @@ TOLD = 1.05
 @dataclass(frozen=True)
 class SpeedUps:
     """The baseline's `budgets`, a row each: study, steps, n, value (the mean), flop and seconds of
-    a step, nan where they are not known; and `rows`, one per variant and study: variant, study,
-    steps, n, value; `needed`, `low`, `high`, the baseline's steps; `by_law`, those by a power law;
-    `compute` and `seconds`, what the baseline's steps are multiplied by for the speed-up in model
-    FLOP and in time; `seeds` that would tell a speed-up of TOLD in compute, None where unknown;
-    `why`, why there is no number, else empty."""
+    a step, nan where trials do not record them; and `rows`, the same per variant and study, and:
+    `needed`, `low`, `high`, the baseline's steps (`budgets.Needed`); `seeds_used`; `by_law`, the
+    steps by a power law, nan beyond the budgets; `compute` and `time`, what steps are multiplied by
+    for the speed-up in model FLOP and in seconds; `seeds` that would tell a speed-up of TOLD in
+    compute, None where unknown; `why`, why there is no number, else empty."""
 
     baseline: str
     workload: str
@@ -41,96 +44,126 @@ class SpeedUps:
 
 
 def of_tables(tables: Sequence[ErrorTable]) -> SpeedUps:
-    """Returns the speed-ups of all variants in tables of one workload.
+    """Returns the speed-ups of all variants in tables of one experiment.
 
-    Raises ValueError for tables of several workloads, metrics or baselines, for two that train the
-    baseline equally long, and where none has a variant.
+    Raises ValueError for tables that differ in more than steps, for two that train the baseline
+    equally long, for a metric of which more is better, and where there is nothing to compare.
     """
-    kinds = {
-        f"{table.what} of {table.workload} against {table.baseline}, batch_size "
-        f"{table.study.config.get('batch_size') or 'its own'}"
-        for table in tables
-    }
-    if len(kinds) > 1:
-        raise ValueError(f"budgets are of one experiment; these are {'; '.join(sorted(kinds))}")
     first = tables[0]
-    based = [(table, row) for table in tables if (row := table.baseline_row) and row.n]
-    known = pd.DataFrame([_budget(table, row) for table, row in based])
-    for steps, same in known.groupby("steps") if len(known) else ():
+    _check_experiment(tables)
+    if not first.metric.lower_is_better:
+        raise ValueError(f"more {first.metric.name} is better; give a metric of which less is")
+    based = {table.study.name: (table, row) for table in tables if (row := table.baseline_row)}
+    known = [_costs(table, row) for table, row in based.values() if row.n]
+    if not known:
+        raise ValueError(f"no trial of {first.baseline} has finished")
+    frame = pd.DataFrame(known)
+    for steps, same in frame.groupby("steps"):
         if len(same) > 1:
             names = ", ".join(same["study"])
             raise ValueError(f"{names} train {first.baseline} for {steps:,} steps each: name one")
-    values: dict[float, Seeds] = {_steps(table, row): table.of(row).values for table, row in based}
+    curves: dict[float, Seeds] = {
+        line["steps"]: table.of(row).values
+        for line in known
+        for table, row in [based[line["study"]]]
+    }
+    lost = [name for name, (table, row) in based.items() if row.lost_on(table.decisive)]
     rows = [
-        _row(table, row, known, values)
+        _row(table, row, frame, curves, lost)
         for table in tables
         for row in table.rows
         if row.variant != first.baseline and row.n
     ]
     if not rows:
         raise ValueError(f"no study has results of a variant beside {first.baseline}")
-    rows.sort(key=lambda row: variants.order(str(row["variant"])))
+    rows.sort(key=lambda row: variants.order(row["variant"]))
     problems = tuple(problem for table in tables for problem in table.problems)
-    return SpeedUps(first.baseline, first.workload, first.what, known, pd.DataFrame(rows), problems)
+    return SpeedUps(first.baseline, first.workload, first.what, frame, pd.DataFrame(rows), problems)
 
 
-def _steps(table: ErrorTable, row: VariantResult) -> int:
-    """Returns the budget of a row's trials. Raises ValueError where they have several."""
-    steps = {run.steps for run in table.runs(row)} - {None}
+def _check_experiment(tables: Sequence[ErrorTable]) -> None:
+    stated = scaling.configurations(tables).drop(columns=["steps", "step_hint"])
+    stated["workload"] = [table.workload for table in tables]
+    stated["baseline"] = [table.baseline for table in tables]
+    differing = [key for key in stated if stated[key].nunique() > 1]
+    if differing:
+        told = "; ".join(f"{key}: {', '.join(map(str, stated[key].unique()))}" for key in differing)
+        raise ValueError(f"budgets are of one experiment and differ in steps alone; here {told}")
+
+
+def _costs(table: ErrorTable, row: VariantResult) -> dict[str, Any]:
+    """Returns what a row's trials cost and reach. Raises ValueError where their number of steps is
+    not one."""
+    runs = table.runs(row)
+    steps = {run.steps for run in runs} - {None}
     if len(steps) != 1:
-        raise ValueError(f"{table.study.name}: the budget of {row.variant} is not one: {steps}")
-    return int(steps.pop() or 0)
-
-
-def _budget(table: ErrorTable, row: VariantResult) -> dict[str, object]:
-    """Returns what a row's trials cost and reach."""
-    runs = [run for run in table.runs(row) if run.last_step and run.trained_seconds]
+        told = "is stated by no trial" if not steps else f"is not one: {sorted(map(str, steps))}"
+        raise ValueError(f"{table.study.name}: the number of steps of {row.variant} {told}")
     flop = [run.meta[FLOPS] for run in runs if run.meta.get(FLOPS)]
+    seconds = [run.trained_seconds / (run.last_step or 1) for run in runs if run.trained_seconds]
     return {
+        "variant": row.variant,
         "study": table.study.name,
-        "steps": _steps(table, row),
+        "steps": steps.pop(),
         "n": row.n,
         "value": float(np.mean(list(table.of(row).values.values()))),
         "flop": float(np.median(flop)) if flop else math.nan,
-        "seconds": float(np.median([run.trained_seconds / (run.last_step or 1) for run in runs]))
-        if runs
-        else math.nan,
+        "seconds": float(np.median(seconds)) if seconds else math.nan,
     }
 
 
 def _row(
-    table: ErrorTable, row: VariantResult, known: pd.DataFrame, values: dict[float, Seeds]
-) -> dict[str, object]:
-    own = {"variant": row.variant, **_budget(table, row)}
-    steps = own["steps"]
-    assert isinstance(steps, int)
-    ratios = {
-        name: known[of].median() / own[of] / steps
-        for name, of in (("compute", "flop"), ("seconds", "seconds"))
-    }
-    found: dict[str, object] = dict.fromkeys(("needed", "low", "high", "by_law"), math.nan)
-    found |= {"seeds": None, "why": ""}
+    table: ErrorTable,
+    row: VariantResult,
+    known: pd.DataFrame,
+    curves: Mapping[float, Seeds],
+    lost: Sequence[str],
+) -> dict[str, Any]:
+    own = _costs(table, row)
+    # Of the study itself where it has the baseline: other machines have other seconds.
+    beside = known[known["study"] == own["study"]]
+    base = (beside if len(beside) else known).median(numeric_only=True)
+    own |= {"compute": base["flop"] / own["flop"] / own["steps"], "seeds": None, "why": ""}
+    own |= {"time": base["seconds"] / own["seconds"] / own["steps"]}
+    own |= dict.fromkeys(("needed", "low", "high", "by_law", "seeds_used"), math.nan)
+    if row.lost_on(table.decisive) or lost:
+        whose = ", ".join([*lost, *([row.label] if row.lost_on(table.decisive) else [])])
+        return own | {"why": f"seeds are lost of {whose}, and those left are not all"}
     try:
-        curve = budgets.of_seeds(values, table.of(row).values)
+        curve = budgets.of_seeds(curves, table.of(row).values)
     except ValueError as error:
-        return own | ratios | found | {"why": str(error)}
+        return own | {"why": str(error)}
     if turn := curve.turn:
         why = f"the baseline is worse after {turn[1]:,.0f} steps than after {turn[0]:,.0f}"
-        return own | ratios | found | {"why": why}
+        return own | {"why": why}
+    if bend := curve.bend:
+        why = f"its curve bends too much between {bend[0]:,.0f} and {bend[1]:,.0f} steps: add a "
+        return own | {"why": f"{why}budget there"}
     needed = budgets.needed(curve)
-    law = power_law.fit(curve.steps.tolist(), curve.baseline.mean(axis=1).tolist())
-    found |= {"needed": needed.steps, "low": needed.low, "high": needed.high}
-    if law.falls:
-        found["by_law"] = math.exp(law.log_parameters(float(curve.variant.mean())))
-    return own | ratios | found | {"seeds": _seeds(curve, 1 / ratios["compute"])}
+    own |= {"needed": needed.steps, "low": needed.low, "high": needed.high}
+    equal = own["steps"] * own["flop"] / base["flop"]
+    return own | {
+        "seeds_used": curve.variant.size,
+        "by_law": _by_law(curve),
+        "seeds": _seeds(curve, equal),
+    }
 
 
-def _seeds(curve: budgets.Budgets, equal: float) -> int | None:
+def _by_law(curve: Budgets) -> float:
+    """Returns the steps needed by a power law through the baseline's means, nan beyond its budgets
+    and where there is none."""
+    with contextlib.suppress(ValueError, OverflowError):
+        law = power_law.fit(curve.steps.tolist(), curve.baseline.mean(axis=1).tolist())
+        steps = math.exp(law.log_parameters(float(curve.variant.mean()))) if law.falls else math.nan
+        return steps if curve.steps[0] <= steps <= curve.steps[-1] else math.nan
+    return math.nan
+
+
+def _seeds(curve: Budgets, equal: float) -> int | None:
     """Returns the seeds that would tell TOLD from 1; equal: the baseline's steps for as much
     compute as the variant takes. None beyond the budgets."""
-    places = np.array([equal, TOLD * equal])
-    if not (places[0] >= curve.steps[0] and places[1] <= curve.steps[-1]):
+    if not curve.steps[0] <= equal <= TOLD * equal <= curve.steps[-1]:
         return None
-    at, later = curve.differences(places)
+    at, later = curve.differences(np.array([equal, TOLD * equal]))
     effect, sd = float((at - later).mean()), float(at.std(ddof=1))
     return sensitivity.seeds_needed(effect, sd, ALPHA) if effect > 0 and sd > 0 else None

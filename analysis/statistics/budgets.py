@@ -3,11 +3,11 @@
 Between budgets its result is the polynomial through them in the logarithm of the steps. Where that
 of the means meets the variant's mean are the steps needed. The 95 % interval holds the steps at
 which a paired t-test does not tell the baseline from the variant: what each seed has there is
-linear in its results at the budgets, so that the test is exact for normal noise, whatever the
-budgets of a seed have in common (Fieller 1954, "Some problems in interval estimation"). Straight
-lines between budgets would cover 77 to 91 % where noise is a tenth of what a doubling gains, since
-curves bend (`tests/analysis/test_budgets.py`). Nothing is extrapolated: an end beyond the budgets
-is 0 or infinite.
+linear in its results at the budgets, so that for a polynomial the test is exact for normal noise,
+whatever the budgets of a seed have in common (Fieller 1954, "Some problems in interval
+estimation"). Power laws are covered in 92 to 97 % (`tests/analysis/test_budgets.py`); by straight
+lines they would be in 77 to 91 % where noise is a tenth of what a doubling gains. Nothing is
+extrapolated: an end beyond the budgets is 0 or infinite.
 """
 
 import math
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import interpolate
 
-from analysis.statistics.comparisons import Seeds
-from analysis.statistics.intervals import t_interval
+from analysis.statistics.comparisons import ALPHA, Seeds, holm, paired
+from analysis.statistics.intervals import t_interval, tolerance
 
 # Places between the budgets: of 8-fold budgets 0.1 % apart.
 _PLACES = 2001
@@ -37,17 +37,40 @@ class Budgets:
 
     @property
     def turn(self) -> tuple[float, float] | None:
-        """Returns the first two neighbouring budgets of which the larger is worse by a t-test at
-        0.05, None where there are none: the baseline then overfits, and steps do not buy results.
-        """
-        worse, _ = t_interval(np.diff(self.baseline, axis=0))
-        places = np.flatnonzero(worse > 0)
-        return None if not len(places) else tuple(self.steps[places[0] : places[0] + 2])
+        """Returns a budget and the first larger one that is worse (paired t-test of each with the
+        best before it, 0.05 after Holm), None where there is none: the baseline then overfits, and
+        steps do not buy results."""
+        seeds = [dict(enumerate(own)) for own in self.baseline]
+        best = [int(np.argmin(self.baseline[:k].mean(axis=1))) for k in range(1, len(seeds))]
+        compared = [paired(seeds[k], seeds[j]) for k, j in enumerate(best, 1)]
+        p_values = holm([comparison.p for comparison in compared])
+        for k, j, comparison, p in zip(range(1, len(seeds)), best, compared, p_values, strict=True):
+            if p < ALPHA and comparison.difference > 0:
+                return float(self.steps[j]), float(self.steps[k])
+        return None
+
+    @property
+    def bend(self) -> tuple[float, float] | None:
+        """Returns the first two neighbouring budgets between which the polynomial leaves their
+        range by a t-test, None where there are none: more budgets are needed there."""
+        for k in range(len(self.steps) - 1):
+            places = np.geomspace(self.steps[k], self.steps[k + 1], 50)[1:-1]
+            between = self._curve(places)
+            above, _ = t_interval(between - self.baseline[k])
+            _, below = t_interval(between - self.baseline[k + 1])
+            within = tolerance(self.baseline.ravel()).item()
+            if (above > within).any() or (below < -within).any():
+                return float(self.steps[k]), float(self.steps[k + 1])
+        return None
+
+    def _curve(self, steps: np.ndarray) -> np.ndarray:
+        """Returns the baseline's result at `steps` [...] by seed, [..., n]."""
+        curves = interpolate.BarycentricInterpolator(np.log(self.steps), self.baseline)
+        return np.asarray(curves(np.log(steps)))
 
     def differences(self, steps: np.ndarray) -> np.ndarray:
         """Returns the baseline's result at `steps` [...] minus the variant's, by seed, [..., n]."""
-        curves = interpolate.BarycentricInterpolator(np.log(self.steps), self.baseline)
-        return np.asarray(curves(np.log(steps))) - self.variant
+        return self._curve(steps) - self.variant
 
 
 @dataclass(frozen=True)
@@ -63,14 +86,14 @@ class Needed:
 def of_seeds(baseline: Mapping[float, Seeds], variant: Seeds) -> Budgets:
     """Returns the results of a baseline by its steps, over the seeds that all have.
 
-    Raises ValueError for fewer than two budgets, or fewer than three seeds.
+    Raises ValueError for fewer than three budgets or seeds.
     """
     steps = sorted(baseline)
     seeds = sorted(set(variant).intersection(*(baseline[each] for each in steps)))
-    if len(steps) < 2 or len(seeds) < 3:
+    if len(steps) < 3 or len(seeds) < 3:
         raise ValueError(
-            f"{len(steps)} budget(s) of the baseline with {len(seeds)} seed(s) that all have; two "
-            "budgets and three seeds are the least"
+            f"{len(steps)} budget(s) of the baseline, {len(seeds)} seed(s) that all have; three of "
+            "each are the least"
         )
     return Budgets(
         np.array(steps, float),

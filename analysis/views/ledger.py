@@ -39,9 +39,9 @@ def _rows(table: ErrorTable) -> pd.DataFrame:
     of_variants = results["kind"].eq("variant") & results["variant"].ne(table.baseline)
     return results[of_variants & results["split"].eq(table.decisive)].assign(
         hypothesis=table.study.config.get("hypothesis") or "",
-        commit=str(record.get("git_commit") or "")[:12],
-        date=record.get("date") or "",
-        variant=results["label"],
+        commit=str(record.get("git_commit") or "")[:12] or None,
+        date=record.get("date"),
+        variant=lambda rows: rows["label"],
     )[[*COLUMNS]]
 
 

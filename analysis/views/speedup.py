@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import pandas as pd
 
@@ -14,49 +15,59 @@ from attention import table as variants
 def page(found: SpeedUps) -> Page:
     """Returns the speed-ups and the budgets; `data` has the rows of both."""
     return Page(
-        title=f"{found.workload}: compute for equal {found.what}",
+        title=f"{found.workload}: compute for the same {found.what}",
         tables=(_speedups(found), _budgets(found)),
         notes=tuple(_notes(found)),
         problems=found.problems,
-        data=lambda: pd.concat([found.budgets.assign(variant=found.baseline), found.rows]),
+        data=lambda: _data(found),
     )
 
 
+def _data(found: SpeedUps) -> pd.DataFrame:
+    rows = found.rows.copy()
+    for of in ("compute", "time"):
+        for name, steps in (("", "needed"), ("_low", "low"), ("_high", "high")):
+            rows[f"speedup_{of}{name}"] = rows[steps] * rows[of]
+    return pd.concat([found.budgets, rows.drop(columns=["compute", "time"])])
+
+
 def _speedups(found: SpeedUps) -> Table:
-    least, most = found.budgets["steps"].min(), found.budgets["steps"].max()
+    ends = found.budgets["steps"].min(), found.budgets["steps"].max()
     rows = []
     for row in found.rows.itertuples():
-        cells = {"Variant": variants.label(row.variant), "Steps": f"{row.steps:,}", "n": row.n}
+        cells = {"Variant": variants.label(row.variant), "Study": row.study}
+        cells |= {"Steps": f"{row.steps:,}"}
         if not row.why:
-            ends = (row.needed, row.low, row.high)
+            texts = _within((row.needed, row.low, row.high), 1.0, ends, "{:,.0f}")
+            seeds = "unknown" if pd.isna(row.seeds) else f"about {row.seeds:,.0f}"
             cells |= {
-                "Steps of\nbaseline": _within(ends, 1.0, least, most, "{:,.0f}"),
-                "Speed-up,\ncompute": _within(ends, row.compute, least, most, "{:.2f}"),
-                "Speed-up,\ntime": _within(ends, row.seconds, least, most, "{:.2f}"),
-                "by a\npower law": f"{row.by_law * row.compute:.2f}",
-                f"Seeds\nfor {TOLD}": "unknown" if pd.isna(row.seeds) else f"{row.seeds:,.0f}",
+                "Seeds": f"{row.seeds_used:.0f}",
+                "Steps of\nbaseline": texts,
+                "Speed-up,\ncompute": _of(row, row.compute, ends),
+                "Speed-up,\ntime": _of(row, row.time, ends),
+                "Compute, by\na power law": pages.decimals(row.by_law * row.compute, 2),
+                f"Seeds\nfor {TOLD}": seeds,
             }
         rows.append(cells)
-    caption = f"Compute of {variants.label(found.baseline)} over the variant's, equal {found.what}"
+    caption = f"What {variants.label(found.baseline)} needs over what the variant took"
     return pages.text_table(caption, pd.DataFrame(rows))
 
 
+def _of(row: Any, factor: float, ends: tuple[float, float]) -> str | None:
+    return _within((row.needed, row.low, row.high), factor, ends, "{:.2f}")
+
+
 def _within(
-    ends: tuple[float, float, float], factor: float, least: int, most: int, form: str
+    steps: tuple[float, float, float], factor: float, ends: tuple[float, float], form: str
 ) -> str | None:
     """Returns an estimate and its interval times a factor; of what lies beyond the budgets that it
-    is more or less than there."""
+    is more or less than at their ends."""
     if math.isnan(factor):
         return None
-
-    def text(steps: float) -> str:
-        if steps == 0:
-            return f"< {form.format(least * factor)}"
-        return (
-            f"> {form.format(most * factor)}" if steps == math.inf else form.format(steps * factor)
-        )
-
-    return f"{text(ends[0])} [{text(ends[1])}, {text(ends[2])}]"
+    beyond = {0.0: f"< {form.format(ends[0] * factor)}"}
+    beyond |= {math.inf: f"> {form.format(ends[1] * factor)}"}
+    value, low, high = (beyond.get(each) or form.format(each * factor) for each in steps)
+    return f"{value} [{low}, {high}]"
 
 
 def _budgets(found: SpeedUps) -> Table:
@@ -71,10 +82,14 @@ def _budgets(found: SpeedUps) -> Table:
 
 def _notes(found: SpeedUps) -> Iterable[str]:
     yield (
-        "Speed-up: what the baseline needs for the variant's mean, over what the variant took; 95% "
-        "intervals: paired t-tests along the polynomial through the baseline's budgets. < and >: "
-        "beyond the budgets; nothing is extrapolated. Compute is model FLOP, time the seconds of a "
-        "step as the trials recorded them."
+        "A speed-up of 2: the baseline would need twice the variant's compute (or time) for the "
+        "same mean result. [1.7, 2.5]: what the seeds cannot rule out (95%, not corrected for the "
+        "number of variants). < and >: beyond the budgets; nothing is extrapolated."
+    )
+    yield (
+        f"Seeds for {TOLD}: how many would show a saving of 5 % in four of five repetitions. "
+        "Compute is model FLOP, time the seconds of a step, as trials recorded them. "
+        "docs/analysis.md has the method."
     )
     for row in found.rows[found.rows["why"] != ""].itertuples():
         yield f"No number for {variants.label(row.variant)} ({row.study}): {row.why}."

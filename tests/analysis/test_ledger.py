@@ -29,6 +29,7 @@ def test_every_verdict_has_a_line(hand_made, capsys, tmp_path):
             "standard": apart, "laser": [value - 0.1 + 0.001 * n for n, value in enumerate(apart)],
         }),
         _study(hand_made, "open", "", {"standard": apart, "laser": [0.33, 0.30, 0.32, 0.31]}),
+        _study(hand_made, "budget", "", {"standard": apart}),  # nothing is compared: no line
     ]  # fmt: skip
     out = tmp_path / "ledger.csv"
     assert main(["ledger", *map(str, roots), f"--out={out}"]) == 0
