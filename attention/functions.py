@@ -86,7 +86,7 @@ def is_kept(rate: float, seed: Any, queries: Array, keys: Array) -> Array:
         for indices in (queries, ~keys)
     )
     bits = mixed(rows * (columns | 1), 15, -2048144789)
-    return bits >= jnp.int32(round(rate * 2**32) - 2**31)
+    return bits >= jnp.int32(min(round(rate * 2**32), 2**32 - 1) - 2**31)
 
 
 class Score(NamedTuple):

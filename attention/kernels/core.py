@@ -131,7 +131,7 @@ def _modified(settings: CoreSettings, scores: Array, leaves: tuple[Leaves, ...])
     def shaped(leaf: Array, kind: str) -> Array:
         if kind == "column":  # of appended keys it says nothing
             widths = ((0, 0),) * (leaf.ndim - 1) + ((0, scores.shape[-1] - leaf.shape[-1]),)
-            leaf = jnp.pad(leaf, widths)
+            leaf = jnp.pad(leaf, widths, "edge")  # 0 may be no number to divide by
         return jnp.expand_dims(leaf, axes[kind])
 
     for score, named in zip(settings.score, leaves, strict=True):

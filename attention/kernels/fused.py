@@ -86,6 +86,9 @@ def transformed(
     by_head = "pairs" in masked and masked["pairs"].shape[-3] > 1
     if by_head or not accelerated.divides_heads(problem, key.shape[-2]):
         key, value = (per_query_head(problem.query, array) for array in (key, value))
+        channels = channels and {
+            name: per_query_head(problem.query, leaf) for name, leaf in channels.items()
+        }
     arrays |= {"key": key, "value": value, "leaves": tuple(parts.flattened(leaves))}
     if channels is not None:
         arrays["channels"] = {name: leaf[..., None, :, :] for name, leaf in channels.items()}

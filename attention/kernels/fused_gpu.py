@@ -30,6 +30,7 @@ from jax.experimental.pallas import triton
 from attention.functions import HIDDEN, LOWEST, Leaves, is_kept, least, weigh
 from attention.kernels import accelerated
 from attention.kernels.accelerated import LANES, UNBOUNDED, Local, Operands
+from attention.kernels.inputs import promoting
 
 Array = jax.Array
 
@@ -85,6 +86,11 @@ def attend(local: Local, arrays: dict[str, Any]) -> Array:
     if masked["pairs"] is not None:  # to the end of every tile
         beyond = ((0, 0), (0, 0), (0, -queries % LANES), (0, -length % LANES))
         masked["pairs"] = jnp.pad(masked["pairs"], beyond)
+        if masked["pairs"].size >= 2**31:  # Triton counts in 32 bits
+            raise ValueError(
+                f"kernel='fused' takes masks of less than 2^31 pairs on a GPU, and this has "
+                f"{masked['pairs'].size:,}: give segments, or a mask for all batch entries or heads"
+            )
     operands = Operands(
         flat(arrays["query"], 3),
         flat(arrays["key"], 3),
@@ -117,6 +123,7 @@ def _attend_forward(form: _Form, operands: Operands) -> tuple[Array, Any]:
     )
 
 
+@promoting
 def _attend_backward(form: _Form, kept: Any, cotangent: Array) -> tuple[Operands]:
     operands, means, log_sums = kept
     return (_backward(form, operands, means, log_sums, cotangent),)
@@ -294,6 +301,15 @@ def _call(
     of_block = (rows, tile.keys) if by_key else (tile.queries, columns)
     if operands.tiles is not None:
         operands = operands._replace(tiles=operands.tiles[name])
+    ends = {"row": form.queries, "column": form.keys}
+    operands = operands._replace(
+        leaves=tuple(  # to the end of every tile
+            leaf
+            if kind == "head"
+            else jnp.pad(leaf, ((0, 0), (0, 0), (0, -ends[kind] % LANES)), "edge")
+            for leaf, kind in zip(operands.leaves, form.local.functions.kinds, strict=True)
+        )
+    )
 
     def of_mask(mask: Any, index: Callable[..., tuple[Any, ...]], *block: int | None) -> Any:
         """Of [B or 1, H or 1, ...]."""
@@ -569,11 +585,11 @@ def _through_keys(
     count: Any = -(-form.keys // tile.keys)
     if form.local.low > -UNBOUNDED:
         last = first + tile.queries - 1 - form.local.low
-        count = jnp.minimum(jax.lax.div(last + tile.keys, tile.keys), count)
+        count = jnp.minimum(_quotient(last + tile.keys, tile.keys), count)
         before = jnp.maximum(first + 1 - form.local.low, 0)
-        whole = jnp.minimum(jax.lax.div(before, tile.keys), whole)
+        whole = jnp.minimum(_quotient(before, tile.keys), whole)
     if form.local.high < UNBOUNDED:  # a window is narrow: all of it is an edge
-        begin = whole = jax.lax.div(jnp.maximum(first - form.local.high, 0), tile.keys)
+        begin = whole = _quotient(jnp.maximum(first - form.local.high, 0), tile.keys)
     carried = jax.lax.fori_loop(begin, whole, functools.partial(of_tile, ragged=False), carried)
     if form.local.is_banded or form.keys % tile.keys:
         carried = jax.lax.fori_loop(whole, count, functools.partial(of_tile, ragged=True), carried)
@@ -588,6 +604,11 @@ def _through_list(tiles: Any, of_tile: Any, carried: Any) -> Any:
     )
 
 
+def _quotient(number: Any, count: int) -> Any:
+    """Returns number // count for a number from 0 on, in 32 bits whatever jax_enable_x64 says."""
+    return jax.lax.div(number, jnp.int32(count))
+
+
 def _seeing(form: _Form, tile: _Tile, origin: Any, count: int) -> tuple[Any, Any, Any]:
     """Returns the first tile of queries that sees some of the keys from `origin` on, the first that
     sees them all, and the end of those that see any."""
@@ -595,12 +616,12 @@ def _seeing(form: _Form, tile: _Tile, origin: Any, count: int) -> tuple[Any, Any
     free: Any = 0
     end: Any = count
     if form.local.low > -UNBOUNDED:
-        begin = jax.lax.div(jnp.maximum(origin + form.local.low, 0), tile.queries)
+        begin = _quotient(jnp.maximum(origin + form.local.low, 0), tile.queries)
         last = jnp.maximum(origin + tile.keys - 1 + form.local.low, 0)
-        free = jnp.minimum(jax.lax.div(last + tile.queries - 1, tile.queries), count)
+        free = jnp.minimum(_quotient(last + tile.queries - 1, tile.queries), count)
     if form.local.high < UNBOUNDED:
         past = origin + tile.keys - 1 + form.local.high
-        end = jnp.minimum(jax.lax.div(past, tile.queries) + 1, count)
+        end = jnp.minimum(_quotient(past, tile.queries) + 1, count)
         free = jnp.minimum(free, end)
     return begin, free, end
 
@@ -624,8 +645,10 @@ class _Place(NamedTuple):
     def indices(self) -> tuple[Array, Array]:
         """Returns the positions of queries and keys, in shapes that broadcast to the tile."""
         return (
-            self._along(self.first + jnp.arange(self.tile.queries), not self.across),
-            self._along(self.origin + jnp.arange(self.tile.keys), self.across),
+            self._along(
+                self.first + jnp.arange(self.tile.queries, dtype=jnp.int32), not self.across
+            ),
+            self._along(self.origin + jnp.arange(self.tile.keys, dtype=jnp.int32), self.across),
         )
 
     def of_rows(self, ref: Any) -> Array:
@@ -657,10 +680,11 @@ class _Place(NamedTuple):
 
 def _leaves(form: _Form, leaves: tuple[Any, ...], place: _Place, head: Any) -> list[Array]:
     """Returns the leaves of a tile in shapes that broadcast to it; head: its number."""
+    every = place._replace(rows=None, columns=None)  # hidden ones, too: 0 may be no number there
     read = {
         "head": lambda ref: place.of_head(ref[head]),
-        "row": place.of_rows,
-        "column": place.of_columns,
+        "row": every.of_rows,
+        "column": every.of_columns,
     }
     kinds = form.local.functions.kinds
     return [read[kind](ref) for kind, ref in zip(kinds, leaves, strict=True)]

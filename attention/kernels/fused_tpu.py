@@ -21,8 +21,8 @@ Operands, where N are batch entries (by key heads where heads are transposed), M
 each key head, G groups of h heads that share a block, C and V channels of a group: query
 [N, M, T, G·C], key [N, S, G·C], value [N, S, G·V], channels [N, c, G·V] float32, keys [B, 1, S],
 1 where visible, start [H], leaves: head [H], row [N, G, M, h, T], column [N, G, M, h, S]; seeds
-[B, H], segments [B, 1, T] and [B, 1, S], pairs [B or 1, H or 1, T, S], tiles: the states of tiles
-by `accelerated.tile_states`.
+[B, 1, H], segments [B, 1, T] and [B, 1, S], pairs [B or 1, H or 1, T, S], tiles: their states, of
+`accelerated.tile_states`.
 """
 
 import functools
@@ -38,6 +38,7 @@ from jax.experimental.pallas import tpu as pltpu
 from attention.functions import HIDDEN, LOWEST, is_kept, least, weigh
 from attention.kernels import accelerated
 from attention.kernels.accelerated import LANES, UNBOUNDED, Local, Operands
+from attention.kernels.inputs import promoting
 
 Array = jax.Array
 
@@ -184,7 +185,7 @@ def attend(local: Local, device_kind: str, arrays: dict[str, Any]) -> Array:
             leaf if kind == "head" else by_group(leaf)
             for kind, leaf in zip(form.local.functions.kinds, arrays["leaves"], strict=True)
         ),
-        None if seeds is None else seeds.reshape(-1, heads),
+        None if seeds is None else seeds.reshape(-1, 1, heads),
         **masked,
     )
     if form.listed:
@@ -215,6 +216,7 @@ def _planned(form: _Form, dtype: jnp.dtype, device_kind: str, masked: dict[str, 
     size, wide = form.heads * form.size, form.heads * form.wide
     row, of_query = _row_bytes(size, wide, dtype)
     longest = max(form.queries, form.keys)
+    row += 4 * LANES * form.heads * form.local.functions.kinds.count("column")  # their sums
     if masked["pairs"] is not None:
         row += 2 * min(longest, 2048)
     most, scoped, resident = _most_rows(
@@ -334,6 +336,7 @@ def _attend_forward(forms: _Forms, operands: Operands) -> tuple[Array, Any]:
     return written.output, (operands._replace(channels=written.channels), means, written.log_sums)
 
 
+@promoting
 def _attend_backward(forms: _Forms, kept: Any, cotangent: Array) -> tuple[Operands]:
     operands, means, log_sums = kept
     return (_backward(forms.backward, operands, means, log_sums, cotangent),)
@@ -388,6 +391,7 @@ def _blocks(
     padded = form.blocks[0] * form.block_q
     of_keys = at((None, 1, form.block_k), lambda n, g, m, i, j: (n // form.copies, 0, j))
     of_tiles = () if operands.tiles is None else operands.tiles.shape[2:]
+    of_heads = 1 if operands.seeds is None else operands.seeds.shape[-1]
     return {
         "query": at((None, None, form.block_q, size), lambda n, g, m, i, j: (n, m, i, g)),
         "output": at((None, None, form.block_q, wide), lambda n, g, m, i, j: (n, m, i, g)),
@@ -398,6 +402,11 @@ def _blocks(
         "segments": (
             at((None, 1, form.block_q), lambda n, g, m, i, j: (n // form.copies, 0, i)),
             of_keys,
+        ),
+        "seeds": at(
+            (None, 1, of_heads),
+            lambda n, g, m, i, j: (n // form.copies, 0, 0),
+            memory_space=pltpu.SMEM,
         ),
         "pairs": of_mask(operands.pairs, lambda i, j: (i, j), form.block_q, form.block_k),
         "tiles": of_mask(operands.tiles, lambda i, j: (0, 0), *of_tiles, memory_space=pltpu.SMEM),
@@ -425,27 +434,32 @@ def _specs(form: _Form, operands: Operands, blocks: dict[str, Any]) -> Operands:
         Operands(
             **{name: blocks[name] for name in Operands._fields if name in blocks},
             start=blocks["head"],
-            seeds=blocks["head"],
             leaves=tuple(blocks[kind] for kind in form.local.functions.kinds),
         )
     )
 
 
 def _padded(form: _Form, operands: Operands) -> Operands:
-    """Returns the operands with rows, columns and keys to the end of the last block, 0 there."""
+    """Returns the operands with rows, columns and keys to the end of the last block, 0 there, of
+    leaves the last number."""
     to = {"row": form.blocks[0] * form.block_q, "column": form.blocks[1] * form.block_k}
 
-    def filled(array: Any, kind: str) -> Any:
+    def filled(array: Any, kind: str, mode: str = "constant") -> Any:
         if array is None or kind == "head":
             return array
-        return jnp.pad(array, ((0, 0),) * (array.ndim - 1) + ((0, to[kind] - array.shape[-1]),))
+        widths = ((0, 0),) * (array.ndim - 1) + ((0, to[kind] - array.shape[-1]),)
+        return jnp.pad(array, widths, mode)
 
     pairs, segments = filled(operands.pairs, "column"), operands.segments
     if pairs is not None:
         pairs = jnp.swapaxes(filled(jnp.swapaxes(pairs, 2, 3), "row"), 2, 3)
     return operands._replace(
         keys=filled(operands.keys, "column"),
-        leaves=tuple(map(filled, operands.leaves, form.local.functions.kinds)),
+        # 0 may be no number to divide by, and its derivative times 0 would be NaN.
+        leaves=tuple(
+            filled(leaf, kind, "edge")
+            for leaf, kind in zip(operands.leaves, form.local.functions.kinds, strict=True)
+        ),
         segments=segments and tuple(map(filled, segments, ("row", "column"))),
         pairs=pairs,
     )
@@ -582,7 +596,7 @@ def _forward_kernel(
                 if before is not None:
                     highest = jnp.maximum(before, highest)
             weights, masses = weigh(weighting, logits, highest, seen)
-            kept = _kept(form, operands.seeds, place, n, heads[head])
+            kept = _kept(form, operands.seeds, place, heads[head])
             weights = weights if kept is None else jnp.where(kept, weights, 0)
             summed = _product(weights.astype(taken.dtype), taken)
             if weighting.mass is None:
@@ -848,7 +862,7 @@ def _backward_kernel(
                 s,
                 _product(taken, own_narrow, transposed=True),
                 delta,
-                kept=_kept(form, operands.seeds, place, n, _head(form, n, g, m, head)),
+                kept=_kept(form, operands.seeds, place, _head(form, n, g, m, head)),
             )
             by_value[b, :] += _product(weights.astype(queries.dtype), own_narrow)
             raw_bar = (raw_bar * form.local.scale).astype(queries.dtype)
@@ -963,11 +977,11 @@ def _leaves(
     return taken
 
 
-def _kept(form: _Form, seeds: Any, place: _Place, n: Any, number: Any) -> Array | None:
+def _kept(form: _Form, seeds: Any, place: _Place, number: Any) -> Array | None:
     """Returns which weights of a tile dropout keeps, None where none is; number: the head's."""
     if seeds is None:
         return None
-    return is_kept(form.local.rate, seeds[n // form.copies, number], *place.indices())
+    return is_kept(form.local.rate, seeds[0, number], *place.indices())
 
 
 def _seen(form: _Form, operands: Operands, place: _Place, banded: bool) -> Array | None:

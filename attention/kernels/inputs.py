@@ -289,6 +289,11 @@ def _check_mask(
     if mask.segments is not None:
         lengths["mask.segments[0]"] = (mask.segments[0], queries)
         lengths["mask.segments[1]"] = (mask.segments[1], known)
+        dtypes = [jnp.result_type(ids) for ids in mask.segments]
+        if not all(jnp.issubdtype(dtype, jnp.integer) for dtype in dtypes):
+            raise ValueError(
+                f"mask.segments are of {dtypes}: give integers, equal within a segment"
+            )
     for name, (array, length) in lengths.items():
         if array is not None and tuple(array.shape) not in ((*batch, length), (length,)):
             raise ValueError(f"{name} has shape {array.shape}; it must be {(*batch, length)}")

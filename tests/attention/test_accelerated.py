@@ -262,6 +262,9 @@ def test_dropout_of_weights(broadcast, kernel):
     output, pull = jax.vjp(core_sum, *qkv)
     theirs = output, pull(cotangent)
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=5e-6), ours, theirs)
+    with jax.enable_x64(True):  # indices are 32 bits wide
+        wide = attend(*(jnp.asarray(array, jnp.float32) for array in qkv), is_causal=True)
+    np.testing.assert_allclose(wide, ours[0], atol=5e-6)
     with pytest.raises(ValueError, match="no attention dropout where values and outputs have"):
         laser.attend(*qkv, **settings)
 

@@ -48,7 +48,8 @@ def _arrays(heads=HEADS, length=LENGTH, size=SIZE, batch=2):
         "channel": (batch, heads, size),
     }
     drawn = {name: rng.normal(size=shape) for name, shape in shapes.items()}
-    return drawn | {"head": np.abs(drawn["head"]) + 0.5}
+    positive = np.abs(drawn["column"]) + 0.5
+    return drawn | {"head": np.abs(drawn["head"]) + 0.5, "positive": positive}
 
 
 def _run(arrays, dtype, settings, kinds, kernel="xla"):
@@ -60,7 +61,8 @@ def _run(arrays, dtype, settings, kinds, kernel="xla"):
         settings = settings | {"mask": settings["mask"](inputs["query"].shape[1])}
 
     def attend(inputs, leaves):
-        given = {name: (kinds[name], leaf) for name, leaf in leaves.items()}
+        kind_of = {name: "column" if kind == "positive" else kind for name, kind in kinds.items()}
+        given = {name: (kind_of[name], leaf) for name, leaf in leaves.items()}
         return flex(**inputs, leaves=given, kernel=kernel, **settings)
 
     @jax.jit
@@ -139,6 +141,23 @@ CASES = {
             "mask": _documents,
         },
         {"shift": "channel"},
+    ),
+    "a mask by head alone, LASER by exp and log": (
+        2,
+        {
+            "value_function": lambda v, c: jnp.exp(v - c["shift"]),
+            "output_function": lambda r, c: c["shift"] + jnp.log(r + 1e-3),
+            "mask": _by_head,
+        },
+        {"shift": "channel"},
+    ),
+    "terms to divide by alone, hidden keys": (
+        4,
+        {
+            "score": lambda x, i, j, c: x / (0.5 + c["query"] ** 2) / c["key"],
+            "mask": lambda length: Mask(causal=True, keys=jnp.arange(length) % 7 > 0),
+        },
+        {"query": "row", "key": "positive"},
     ),
     "a mask by head, a term per key": (
         2,
@@ -272,6 +291,7 @@ def test_examples_by_hand():
         ({"kernel": "fused"}, "kernel='fused' needs a TPU or an NVIDIA GPU"),
         ({"kernel": "jax_xla", "weighting": "sigmoid"}, "no weights other than the softmax's"),
         ({"scale": float("inf")}, "scale=inf"),
+        ({"mask": Mask(segments=(jnp.ones(8) / 3,) * 2)}, "mask.segments are of .*: give integers"),
     ],
 )
 def test_bad_input_is_answered(settings, message):
@@ -301,6 +321,30 @@ def test_a_query_that_sees_nothing_returns_0(weighting, platform):
     assert output[0].all()
     assert not output[1].any()
     assert not any(bar[1].any() for bar in pull(jnp.ones_like(output)))
+
+
+def test_a_person_s_strict_settings_hold_for_their_own_code(platform):
+    """Gradients through masks, sinks and terms by head and key."""
+    arrays = _arrays(heads=2, length=24)
+    ids = jnp.arange(24) // 9
+    given = [jnp.asarray(arrays[name], jnp.float32) for name in ("query", "key", "value")]
+    leaves = {name: (kind, jnp.asarray(arrays[kind], jnp.float32))
+              for name, kind in (("sink", "head"), ("key", "column"))}  # fmt: skip
+
+    def summed(*qkv):
+        return flex(
+            *qkv,
+            score=lambda x, i, j, c: x + c["key"],
+            weighting=SINK,
+            mask=Mask(segments=(ids, ids), dense=(ids != 1)[None, None]),
+            leaves=leaves,
+            kernel="fused",
+        ).sum()
+
+    expected = jax.grad(summed, (0, 1, 2))(*given)
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        found = jax.grad(summed, (0, 1, 2))(*given)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 def test_a_function_that_no_kernel_can_have_is_refused_there(platform):
