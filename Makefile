@@ -83,7 +83,7 @@ data-speech: $(VENV)/.installed
 evidence-images: data-fashion
 	$(call run,fashion_vit_evidence)
 
-## evidence-speech: six rows on a real voice, 10 seeds; about an hour, resumable
+## evidence-speech: six rows on a real voice, 10 seeds; 60 to 80 minutes, resumable
 evidence-speech: data-speech
 	$(call run,read_speech_conformer_evidence)
 
