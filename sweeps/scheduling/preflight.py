@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import pathlib
+from collections.abc import Callable
+from typing import Any
 
 from attention import files
 from attention import table as variants_table
@@ -101,7 +103,7 @@ def refusals(study: Study, elsewhere: bool = False) -> list[str]:
 
     elsewhere: other devices are asked about than those that a trial would get.
     """
-    wanted = [] if elsewhere else [check_kernel, check_devices]
+    wanted: list[Callable[[Study], Any]] = [] if elsewhere else [check_kernel, check_devices]
     wanted += [check_event_files, study_directory.check_same, _check_places]
     problems = []
     for check in wanted:

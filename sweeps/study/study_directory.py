@@ -31,7 +31,7 @@ def prepare(study: Study) -> None:
             f"{directory} cannot be written: {error.strerror or error}. Choose another "
             "--config.experiment_dir, or make room and permission there"
         ) from error
-    check_same(study)
+    known = check_same(study)
     record = {
         "format": layout.FORMAT,
         "name": study.name,
@@ -41,24 +41,18 @@ def prepare(study: Study) -> None:
         "starts": [dataclasses.asdict(start) for start in study.starts],
         "paper_table": study.settings["paper_table"],
         "paper_note": study.settings["paper_note"],
-        "date": _first_day(directory),
+        "date": known.get("date") or datetime.date.today().isoformat(),  # on which it began
         **provenance.code(),
     }
     layout.write_json(directory / layout.STUDY, record)
 
 
-def _first_day(directory: pathlib.Path) -> str:
-    """Returns the day on which the study was first prepared, 2026-11-28."""
-    path = directory / layout.STUDY
-    known = layout.study_record(directory).get("date") if path.exists() else None
-    return str(known or datetime.date.today().isoformat())
-
-
-def check_same(study: Study) -> None:
-    """Raises ValueError where the study's directory holds another study, naming what differs."""
+def check_same(study: Study) -> dict[str, Any]:
+    """Returns the record of the study that is there, {} without one. Raises ValueError where it is
+    another study, naming what differs."""
     directory = study.directory
     if not (directory / layout.STUDY).exists():
-        return
+        return {}
     record = layout.study_record(directory)
     stored = config.of_this_version(record["config"])
     changeable = {key for key, role in keys.roles().items() if role.may_change}
@@ -85,6 +79,7 @@ def check_same(study: Study) -> None:
             f"{directory} holds another study of that name ({'; '.join(differing)}). "
             "Choose another --config.name, or remove the directory"
         )
+    return record
 
 
 def select(study: Study, choice: str = "") -> dict[str, Any]:

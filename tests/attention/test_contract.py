@@ -417,7 +417,7 @@ REFUSED = [
     (
         "laser",
         {},
-        {"mask": Mask(segments=(jnp.ones(5), jnp.ones(4)))},
+        {"mask": Mask(segments=(jnp.ones(5, int), jnp.ones(4, int)))},
         r"segments\[1\] has shape \(4,\)",
     ),
     ("laser", {}, {"mask": Mask(dense=jnp.ones((4, 4), bool))}, "does not broadcast"),

@@ -109,7 +109,7 @@ def read(source: Path, repair: str = "") -> list[Utterance]:
 
 def _segments(role: str, labels: Path, recording: Path) -> Iterator[Utterance]:
     """Yields the segments of an utterance, named by it and their number."""
-    with wave.open(os.fspath(recording)) as file:
+    with wave.open(os.fspath(recording), "rb") as file:
         samples = np.frombuffer(file.readframes(file.getnframes()), "<i2")
     lines = [line.split() for line in labels.read_text("ascii").splitlines()]
     # (end in seconds, a color of Festival's, phone); the first line is '#'.
