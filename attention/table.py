@@ -316,6 +316,11 @@ MODIFIERS: dict[str, ModifierEntry] = {
     ),
 }
 
+# What jax.nn.dot_product_attention can be given, whoever computes it.
+_OF_JAX = (
+    *("bias", "bias_vectors", "mask_by_query", "appended", "segments", "strict", "window"),
+    "sink",
+)
 # `xla` is our core; jax_xla and cudnn go through jax.nn.dot_product_attention, splash through
 # jax.experimental's Pallas kernel for TPUs: the limits are theirs.
 KERNELS: dict[str, KernelEntry] = {
@@ -324,19 +329,13 @@ KERNELS: dict[str, KernelEntry] = {
     ),
     "jax_xla": KernelEntry(
         "attention.kernels.library:JAX_XLA",
-        offers=(
-            *("bias", "bias_vectors", "mask_by_query", "appended", "segments", "strict"),
-            *("window", "sink"),
-        ),
+        offers=_OF_JAX,
         one_head_size=True,
         follows_precision=True,
     ),
     "cudnn": KernelEntry(
         "attention.kernels.library:CUDNN",
-        offers=(
-            *("bias", "bias_vectors", "mask_by_query", "appended", "segments", "strict"),
-            *("window", "sink"),
-        ),
+        offers=_OF_JAX,
         platforms=("gpu",),
         dtypes=("bfloat16", "float16"),
         head_sizes={"gpu": range(8, 257, 8)},

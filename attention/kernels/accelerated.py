@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from attention import table
+from attention import functions, table
 from attention.functions import Functions
 from attention.kernels.inputs import Problem
 
@@ -96,14 +96,21 @@ def prepared(
 
 
 def flat_masks(arrays: dict[str, Any]) -> dict[str, Any]:
-    """Returns "segments", int32 [B, 1, T] and [B, 1, S], "pairs", int8 [B or 1, H or 1, T, S],
-    None where there are none."""
-    segments, pairs = arrays.get("segments"), arrays.get("pairs")
-    flat = [ids.reshape(-1, 1, ids.shape[-1]).astype(jnp.int32) for ids in segments or ()]
-    return {
-        "segments": tuple(flat) or None,
-        "pairs": None if pairs is None else pairs.reshape(-1, *pairs.shape[-3:]).astype(jnp.int8),
-    }
+    """Returns "segments", int32 [B, 1, T] and [B, 1, S], and "pairs", int8 [B or 1, H or 1, T, S],
+    those that are there."""
+    flat: dict[str, Any] = {}
+    if "segments" in arrays:
+        flat["segments"] = tuple(
+            ids.reshape(-1, 1, ids.shape[-1]).astype(jnp.int32) for ids in arrays["segments"]
+        )
+    if "pairs" in arrays:
+        flat["pairs"] = arrays["pairs"].reshape(-1, *arrays["pairs"].shape[-3:]).astype(jnp.int8)
+    return flat
+
+
+def kept(local: Local, seeds: Any, head: Any, indices: tuple[Array, Array]) -> Array | None:
+    """Returns which weights of a tile dropout keeps, None without dropout; seeds: [1, H]."""
+    return None if seeds is None else functions.is_kept(local.rate, seeds[0, head], *indices)
 
 
 def tile_states(
@@ -111,7 +118,7 @@ def tile_states(
 ) -> Array:
     """Returns of tiles of queries by keys, int32 [B or 1, H or 1, *count], 0 where all pairs are
     hidden, 2 where all are seen, else 1; of unordered segments perhaps 1 where none is seen."""
-    segments, pairs = masked["segments"], masked["pairs"]
+    segments, pairs = masked.get("segments"), masked.get("pairs")
     (rows, columns), (count_q, count_k) = tile, count
     first, origin = jnp.arange(count_q)[:, None] * rows, jnp.arange(count_k) * columns
     nearest, farthest = first - origin - (columns - 1), first + (rows - 1) - origin

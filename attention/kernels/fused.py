@@ -145,24 +145,26 @@ def _masks(problem: Problem, is_transformed: bool) -> dict[str, Any]:
     of those that hide something."""
     mask, batch = problem.mask, problem.query.shape[:-3]
     queries, length = problem.query.shape[-3], problem.key.shape[-3]
-    found: dict[str, Any] = {}
+    hiding: dict[str, Any] = {}
     if "mask_by_query" in problem.needs:
         pairs = _of_rank(problem, jnp.asarray(mask.dense).astype(bool))
         of_batch = batch if math.prod(pairs.shape[:-3]) > 1 else pairs.shape[:-3]
-        found["pairs"] = jnp.broadcast_to(pairs, (*of_batch, pairs.shape[-3], queries, length))
+        hiding["pairs"] = jnp.broadcast_to(pairs, (*of_batch, pairs.shape[-3], queries, length))
         mask = dataclasses.replace(mask, dense=None)
     if mask.segments is not None:
-        found["segments"] = tuple(jnp.broadcast_to(n, (*batch, n.shape[-1])) for n in mask.segments)
+        hiding["segments"] = tuple(
+            jnp.broadcast_to(ids, (*batch, ids.shape[-1])) for ids in mask.segments
+        )
     keys = accelerated.visible_keys(problem._replace(mask=mask))
     end = queries - _band(mask)[0]
     if end < length:  # no query sees a later key
         earlier = jnp.broadcast_to(jnp.arange(length) < end, (*batch, length))
         keys = earlier if keys is None else keys & earlier
-    if is_transformed and found:
-        found["seen"] = _of_rank(problem, masks.merged(problem.mask, Bias(), queries, length).keys)
+    if is_transformed and hiding:
+        hiding["seen"] = _of_rank(problem, masks.merged(problem.mask, Bias(), queries, length).keys)
     elif is_transformed and keys is not None:
-        found["seen"] = keys[..., None, None]
-    return found if keys is None else {**found, "keys": keys}
+        hiding["seen"] = keys[..., None, None]
+    return hiding if keys is None else {**hiding, "keys": keys}
 
 
 def _of_rank(problem: Problem, array: Any) -> Array:

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from attention.functions import HIDDEN, LOWEST, Leaves, is_kept, least, weigh
+from attention.functions import HIDDEN, LOWEST, Leaves, least, weigh
 from attention.kernels import accelerated
 from attention.kernels.accelerated import LANES, UNBOUNDED, Local, Operands
 from attention.kernels.inputs import promoting
@@ -81,9 +81,8 @@ def attend(local: Local, arrays: dict[str, Any]) -> Array:
         channels = jnp.concatenate([flat(made[name], 3) for name in sorted(made)], axis=1)
     keys, seeds = arrays.get("keys"), arrays.get("seeds")
     masked = accelerated.flat_masks(arrays)
-    is_masked = any(array is not None for array in masked.values())
-    tiles = {name: _seen_tiles(form, name, masked) for name in _TILES} if is_masked else None
-    if masked["pairs"] is not None:  # to the end of every tile
+    tiles = {name: _seen_tiles(form, name, masked) for name in _TILES} if masked else None
+    if "pairs" in masked:  # to the end of every tile
         beyond = ((0, 0), (0, 0), (0, -queries % LANES), (0, -length % LANES))
         masked["pairs"] = jnp.pad(masked["pairs"], beyond)
         if masked["pairs"].size >= 2**31:  # Triton counts in 32 bits
@@ -102,7 +101,7 @@ def attend(local: Local, arrays: dict[str, Any]) -> Array:
             leaf if kind == "head" else flat(leaf, 2)
             for kind, leaf in zip(form.local.functions.kinds, arrays["leaves"], strict=True)
         ),
-        None if seeds is None else seeds.reshape(-1, heads),
+        None if seeds is None else seeds.reshape(-1, 1, heads),
         **masked,
         tiles=tiles,
     )
@@ -326,7 +325,7 @@ def _call(
         pl.BlockSpec(keys, lambda i, h, b: (b, i if by_key else 0)),
         of_kind["head"],
         tuple(of_kind[kind] for kind in form.local.functions.kinds),
-        pl.BlockSpec((None, form.heads), lambda i, h, b: (b, 0)),
+        pl.BlockSpec((None, 1, form.heads), lambda i, h, b: (b, 0, 0)),
         (
             pl.BlockSpec((None, None, of_block[0]), lambda i, h, b: (b, 0, 0 if by_key else i)),
             pl.BlockSpec((None, None, of_block[1]), lambda i, h, b: (b, 0, i if by_key else 0)),
@@ -389,7 +388,7 @@ def _forward_kernel(
             highest = jnp.maximum(top, jnp.max(shown, axis=1))
         s = None if highest is None else highest[:, None]
         weights, masses = weigh(weighting, logits, s, seen)
-        kept = _kept(form, operands.seeds, place, head)
+        kept = accelerated.kept(form.local, operands.seeds, head, place.indices())
         weights = weights if kept is None else jnp.where(kept, weights, 0)
         summed = _product(weights.astype(value.dtype), value)
         if masses is None:
@@ -466,10 +465,10 @@ def _by_key_kernel(
         carried += (jnp.zeros((tile.keys,), jnp.float32),) * kinds.count("column")
         if operands.tiles is not None:
             carried = _through_list(operands.tiles, of_tile, carried)
-        elif form.local.is_banded:
-            edge = functools.partial(of_tile, ragged=True)
-            carried = jax.lax.fori_loop(begin, free, edge, carried)
-        if operands.tiles is None:
+        else:
+            if form.local.is_banded:
+                edge = functools.partial(of_tile, ragged=True)
+                carried = jax.lax.fori_loop(begin, free, edge, carried)
             inner_tiles = functools.partial(of_tile, ragged=form.local.high < UNBOUNDED)
             carried = jax.lax.fori_loop(free, end, inner_tiles, carried)
         by_key, by_value, *sums = carried
@@ -567,7 +566,7 @@ def _pulled(
         _product(left_bar, right_bar, transposed=True),
         delta,
         wanted,
-        _kept(form, operands.seeds, place, head),
+        accelerated.kept(form.local, operands.seeds, head, place.indices()),
     )
 
 
@@ -688,13 +687,6 @@ def _leaves(form: _Form, leaves: tuple[Any, ...], place: _Place, head: Any) -> l
     }
     kinds = form.local.functions.kinds
     return [read[kind](ref) for kind, ref in zip(kinds, leaves, strict=True)]
-
-
-def _kept(form: _Form, seeds: Any, place: _Place, head: Any) -> Array | None:
-    """Returns which weights of a tile dropout keeps, None where there is none."""
-    if seeds is None:
-        return None
-    return is_kept(form.local.rate, seeds[head], *place.indices())
 
 
 def _seen(form: _Form, operands: Operands, place: _Place, ragged: bool) -> Array | None:

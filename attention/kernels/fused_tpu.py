@@ -35,7 +35,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from attention.functions import HIDDEN, LOWEST, is_kept, least, weigh
+from attention.functions import HIDDEN, LOWEST, least, weigh
 from attention.kernels import accelerated
 from attention.kernels.accelerated import LANES, UNBOUNDED, Local, Operands
 from attention.kernels.inputs import promoting
@@ -145,7 +145,7 @@ def attend(local: Local, device_kind: str, arrays: dict[str, Any]) -> Array:
     length, of_keys, wide = arrays["value"].shape[-3:]
     entries, members = math.prod(batch), heads // of_keys
     masked = accelerated.flat_masks(arrays)  # segments as [B, 1, rows]
-    by_head = masked["pairs"] is not None and masked["pairs"].shape[1] > 1
+    by_head = "pairs" in masked and masked["pairs"].shape[1] > 1
     together = 0 if members > 1 or by_head else _heads_together(heads, size, wide)
     side_by_side = max(1, together)
     copies = 1 if together else of_keys
@@ -217,7 +217,7 @@ def _planned(form: _Form, dtype: jnp.dtype, device_kind: str, masked: dict[str, 
     row, of_query = _row_bytes(size, wide, dtype)
     longest = max(form.queries, form.keys)
     row += 4 * LANES * form.heads * form.local.functions.kinds.count("column")  # their sums
-    if masked["pairs"] is not None:
+    if "pairs" in masked:
         row += 2 * min(longest, 2048)
     most, scoped, resident = _most_rows(
         longest, row, form.members * form.queries * of_query, of_query, device_kind
@@ -225,8 +225,7 @@ def _planned(form: _Form, dtype: jnp.dtype, device_kind: str, masked: dict[str, 
     # Where there is a band blocks of both begin together, and its edges run through their corners.
     both = longest if form.local.is_banded else 0
     block_q, block_k = (_block(both or n, most) for n in (form.queries, form.keys))
-    is_listed = any(array is not None for array in masked.values())
-    most = _BANDED_TILE if form.local.is_banded and not is_listed else _TILE
+    most = _BANDED_TILE if form.local.is_banded and not masked else _TILE
     tile, listed = (
         next((rows for rows in (most, 384, 256, 128) if block % rows == 0), block)
         for block in (block_q, block_k)
@@ -235,7 +234,7 @@ def _planned(form: _Form, dtype: jnp.dtype, device_kind: str, masked: dict[str, 
         block_q=block_q,
         block_k=block_k,
         tile=tile,
-        listed=listed if is_listed else 0,
+        listed=listed if masked else 0,
         scoped=scoped,
         resident=resident,
     )
@@ -596,7 +595,7 @@ def _forward_kernel(
                 if before is not None:
                     highest = jnp.maximum(before, highest)
             weights, masses = weigh(weighting, logits, highest, seen)
-            kept = _kept(form, operands.seeds, place, heads[head])
+            kept = accelerated.kept(form.local, operands.seeds, heads[head], place.indices())
             weights = weights if kept is None else jnp.where(kept, weights, 0)
             summed = _product(weights.astype(taken.dtype), taken)
             if weighting.mass is None:
@@ -840,6 +839,7 @@ def _backward_kernel(
                 _lanes_of(form, head, array, width)
                 for array, width in ((queries, form.size), (narrow, form.wide))
             )
+            number = _head(form, n, g, m, head)
             raw = _product(their_keys, of_head, transposed=True) * form.local.scale
             s: Any = None
             delta: Any = None
@@ -857,12 +857,12 @@ def _backward_kernel(
             weights, raw_bar, leaf_bars = parts.pulled(
                 raw,
                 place.indices(),
-                _leaves(form, operands.leaves, place, head, _head(form, n, g, m, head)),
+                _leaves(form, operands.leaves, place, head, number),
                 seen,
                 s,
                 _product(taken, own_narrow, transposed=True),
                 delta,
-                kept=_kept(form, operands.seeds, place, _head(form, n, g, m, head)),
+                kept=accelerated.kept(form.local, operands.seeds, number, place.indices()),
             )
             by_value[b, :] += _product(weights.astype(queries.dtype), own_narrow)
             raw_bar = (raw_bar * form.local.scale).astype(queries.dtype)
@@ -975,13 +975,6 @@ def _leaves(
             wide = (b.size, a.size) if kind == "column" and place.across else leaf.shape
             taken.append(jnp.broadcast_to(leaf, wide))
     return taken
-
-
-def _kept(form: _Form, seeds: Any, place: _Place, number: Any) -> Array | None:
-    """Returns which weights of a tile dropout keeps, None where none is; number: the head's."""
-    if seeds is None:
-        return None
-    return is_kept(form.local.rate, seeds[0, number], *place.indices())
 
 
 def _seen(form: _Form, operands: Operands, place: _Place, banded: bool) -> Array | None:
