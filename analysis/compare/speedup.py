@@ -53,23 +53,20 @@ def of_tables(tables: Sequence[ErrorTable]) -> SpeedUps:
     _check_experiment(tables)
     if not first.metric.lower_is_better:
         raise ValueError(f"more {first.metric.name} is better; give a metric of which less is")
-    based = {table.study.name: (table, row) for table in tables if (row := table.baseline_row)}
-    known = [_costs(table, row) for table, row in based.values() if row.n]
-    if not known:
+    planned = [(table, row) for table in tables if (row := table.baseline_row)]
+    based = [(table, row) for table, row in planned if row.n]
+    if not based:
         raise ValueError(f"no trial of {first.baseline} has finished")
-    frame = pd.DataFrame(known)
-    for steps, same in frame.groupby("steps"):
+    known = pd.DataFrame([_costs(table, row) for table, row in based])
+    for steps, same in known.groupby("steps"):
         if len(same) > 1:
             names = ", ".join(same["study"])
             raise ValueError(f"{names} train {first.baseline} for {steps:,} steps each: name one")
-    curves: dict[float, Seeds] = {
-        line["steps"]: table.of(row).values
-        for line in known
-        for table, row in [based[line["study"]]]
-    }
-    lost = [name for name, (table, row) in based.items() if row.lost_on(table.decisive)]
+    results = [table.of(row).values for table, row in based]
+    curves: dict[float, Seeds] = dict(zip(known["steps"], results, strict=True))
+    lost = [table.study.name for table, row in planned if row.lost_on(table.decisive)]
     rows = [
-        _row(table, row, frame, curves, lost)
+        _row(table, row, known, curves, lost)
         for table in tables
         for row in table.rows
         if row.variant != first.baseline and row.n
@@ -78,7 +75,7 @@ def of_tables(tables: Sequence[ErrorTable]) -> SpeedUps:
         raise ValueError(f"no study has results of a variant beside {first.baseline}")
     rows.sort(key=lambda row: variants.order(row["variant"]))
     problems = tuple(problem for table in tables for problem in table.problems)
-    return SpeedUps(first.baseline, first.workload, first.what, frame, pd.DataFrame(rows), problems)
+    return SpeedUps(first.baseline, first.workload, first.what, known, pd.DataFrame(rows), problems)
 
 
 def _check_experiment(tables: Sequence[ErrorTable]) -> None:
@@ -119,30 +116,30 @@ def _row(
     curves: Mapping[float, Seeds],
     lost: Sequence[str],
 ) -> dict[str, Any]:
-    own = _costs(table, row)
+    line = _costs(table, row)
     # Of the study itself where it has the baseline: other machines have other seconds.
-    beside = known[known["study"] == own["study"]]
+    beside = known[known["study"] == line["study"]]
     base = (beside if len(beside) else known).median(numeric_only=True)
-    own |= {"compute": base["flop"] / own["flop"] / own["steps"], "seeds": None, "why": ""}
-    own |= {"time": base["seconds"] / own["seconds"] / own["steps"]}
-    own |= dict.fromkeys(("needed", "low", "high", "by_law", "seeds_used"), math.nan)
+    line |= {"compute": base["flop"] / line["flop"] / line["steps"], "seeds": None, "why": ""}
+    line |= {"time": base["seconds"] / line["seconds"] / line["steps"]}
+    line |= dict.fromkeys(("needed", "low", "high", "by_law", "seeds_used"), math.nan)
     if row.lost_on(table.decisive) or lost:
         whose = ", ".join([*lost, *([row.label] if row.lost_on(table.decisive) else [])])
-        return own | {"why": f"seeds are lost of {whose}, and those left are not all"}
+        return line | {"why": f"seeds are lost of {whose}, and those left are not all"}
     try:
         curve = budgets.of_seeds(curves, table.of(row).values)
     except ValueError as error:
-        return own | {"why": str(error)}
+        return line | {"why": str(error)}
     if turn := curve.turn:
         why = f"the baseline is worse after {turn[1]:,.0f} steps than after {turn[0]:,.0f}"
-        return own | {"why": why}
+        return line | {"why": why}
     if bend := curve.bend:
         why = f"its curve bends too much between {bend[0]:,.0f} and {bend[1]:,.0f} steps: add a "
-        return own | {"why": f"{why}budget there"}
+        return line | {"why": f"{why}budget there"}
     needed = budgets.needed(curve)
-    own |= {"needed": needed.steps, "low": needed.low, "high": needed.high}
-    equal = own["steps"] * own["flop"] / base["flop"]
-    return own | {
+    line |= {"needed": needed.steps, "low": needed.low, "high": needed.high}
+    equal = line["steps"] * line["flop"] / base["flop"]
+    return line | {
         "seeds_used": curve.variant.size,
         "by_law": _by_law(curve),
         "seeds": _seeds(curve, equal),

@@ -19,17 +19,17 @@ COLUMNS = (
 
 def page(tables: Sequence[ErrorTable]) -> Page:
     """Returns a row per study and variant; `data` has COLUMNS at full precision."""
-    found = pd.concat([_rows(table) for table in tables], ignore_index=True)
+    lines = pd.concat([_rows(table) for table in tables], ignore_index=True)
     return Page(
         title="Ledger: what was asked, and what came out",
-        tables=(_table(found),),
+        tables=(_table(lines),),
         notes=(
             "Difference: mean of the variant minus the baseline's, on the split that decides, with "
             "a 95% interval; p is corrected over the variants of a study (Holm). Detectable: the "
             "smallest true difference that such a study finds with 80 % power.",
         ),
         problems=tuple(problem for table in tables for problem in table.problems),
-        data=lambda: found,
+        data=lambda: lines,
     )
 
 
@@ -38,27 +38,26 @@ def _rows(table: ErrorTable) -> pd.DataFrame:
     results = frames.results(table, None)
     of_variants = results["kind"].eq("variant") & results["variant"].ne(table.baseline)
     return results[of_variants & results["split"].eq(table.decisive)].assign(
-        hypothesis=table.study.config.get("hypothesis") or "",
+        hypothesis=table.study.config.get("hypothesis") or None,
         commit=str(record.get("git_commit") or "")[:12] or None,
         date=record.get("date"),
         variant=lambda rows: rows["label"],
     )[[*COLUMNS]]
 
 
-def _table(found: pd.DataFrame) -> Table:
-    asked = found["hypothesis"].mask(found["hypothesis"].eq(""), "–")
-    ends = zip(found["difference"], found["difference_low"], found["difference_high"], strict=True)
+def _table(lines: pd.DataFrame) -> Table:
+    ends = zip(lines["difference"], lines["difference_low"], lines["difference_high"], strict=True)
     columns = {
-        "Hypothesis": asked,
-        "Study": found["study"],
-        "Variant": found["variant"],
-        "n": found["n"],
+        "Hypothesis": lines["hypothesis"],
+        "Study": lines["study"],
+        "Variant": lines["variant"],
+        "n": lines["n"],
         "Difference": [pages.estimate(*each, 4) for each in ends],
-        "p (Holm)": found["p_holm"],
-        "Verdict": found["verdict"],
-        "Detectable": found["detectable"],
-        "Commit": found["commit"],
-        "Date": found["date"],
+        "p (Holm)": lines["p_holm"],
+        "Verdict": lines["verdict"],
+        "Detectable": lines["detectable"],
+        "Commit": lines["commit"],
+        "Date": lines["date"],
     }
     formats = {"Difference": "", "p (Holm)": ".3f", "Detectable": ".4f"}
     return Table("One line per study and variant", pd.DataFrame(columns), formats)

@@ -12,29 +12,29 @@ from analysis.render.pages import Page, Table
 from attention import table as variants
 
 
-def page(found: SpeedUps) -> Page:
+def page(speedups: SpeedUps) -> Page:
     """Returns the speed-ups and the budgets; `data` has the rows of both."""
     return Page(
-        title=f"{found.workload}: compute for the same {found.what}",
-        tables=(_speedups(found), _budgets(found)),
-        notes=tuple(_notes(found)),
-        problems=found.problems,
-        data=lambda: _data(found),
+        title=f"{speedups.workload}: compute for the same {speedups.what}",
+        tables=(_speedups(speedups), _budgets(speedups)),
+        notes=tuple(_notes(speedups)),
+        problems=speedups.problems,
+        data=lambda: _data(speedups),
     )
 
 
-def _data(found: SpeedUps) -> pd.DataFrame:
-    rows = found.rows.copy()
+def _data(speedups: SpeedUps) -> pd.DataFrame:
+    rows = speedups.rows.copy()
     for of in ("compute", "time"):
         for name, steps in (("", "needed"), ("_low", "low"), ("_high", "high")):
             rows[f"speedup_{of}{name}"] = rows[steps] * rows[of]
-    return pd.concat([found.budgets, rows.drop(columns=["compute", "time"])])
+    return pd.concat([speedups.budgets, rows.drop(columns=["compute", "time"])])
 
 
-def _speedups(found: SpeedUps) -> Table:
-    ends = found.budgets["steps"].min(), found.budgets["steps"].max()
+def _speedups(speedups: SpeedUps) -> Table:
+    ends = speedups.budgets["steps"].min(), speedups.budgets["steps"].max()
     rows = []
-    for row in found.rows.itertuples():
+    for row in speedups.rows.itertuples():
         cells = {"Variant": variants.label(row.variant), "Study": row.study}
         cells |= {"Steps": f"{row.steps:,}"}
         if not row.why:
@@ -49,7 +49,7 @@ def _speedups(found: SpeedUps) -> Table:
                 f"Seeds\nfor {TOLD}": seeds,
             }
         rows.append(cells)
-    caption = f"What {variants.label(found.baseline)} needs over what the variant took"
+    caption = f"What {variants.label(speedups.baseline)} needs over what the variant took"
     return pages.text_table(caption, pd.DataFrame(rows))
 
 
@@ -70,17 +70,17 @@ def _within(
     return f"{value} [{low}, {high}]"
 
 
-def _budgets(found: SpeedUps) -> Table:
-    columns = {"study": "Study", "steps": "Steps", "n": "n", "value": found.what.capitalize()}
+def _budgets(speedups: SpeedUps) -> Table:
+    columns = {"study": "Study", "steps": "Steps", "n": "n", "value": speedups.what.capitalize()}
     columns |= {"flop": "GFLOP\na step", "seconds": "Seconds\na step"}
-    frame = found.budgets.sort_values("steps").assign(flop=found.budgets["flop"] / 1e9)
+    frame = speedups.budgets.sort_values("steps").assign(flop=speedups.budgets["flop"] / 1e9)
     frame = frame[[*columns]].rename(columns=columns)
     formats = {"Steps": ",", columns["value"]: ".4f", columns["flop"]: ".4g"}
     formats |= {columns["seconds"]: ".4g"}
-    return Table(f"Budgets of {variants.label(found.baseline)}", frame, formats)
+    return Table(f"Budgets of {variants.label(speedups.baseline)}", frame, formats)
 
 
-def _notes(found: SpeedUps) -> Iterable[str]:
+def _notes(speedups: SpeedUps) -> Iterable[str]:
     yield (
         "A speed-up of 2: the baseline would need twice the variant's compute (or time) for the "
         "same mean result. [1.7, 2.5]: what the seeds cannot rule out (95%, not corrected for the "
@@ -91,5 +91,5 @@ def _notes(found: SpeedUps) -> Iterable[str]:
         "Compute is model FLOP, time the seconds of a step, as trials recorded them. "
         "docs/analysis.md has the method."
     )
-    for row in found.rows[found.rows["why"] != ""].itertuples():
+    for row in speedups.rows[speedups.rows["why"] != ""].itertuples():
         yield f"No number for {variants.label(row.variant)} ({row.study}): {row.why}."

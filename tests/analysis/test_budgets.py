@@ -30,10 +30,10 @@ def test_steps_needed_of_a_curve_that_is_known():
     exact = budgets.needed(_of(curve, 0.95))
     assert exact.steps == pytest.approx(1000 * 2**0.5, rel=2e-3)
     noise = ((-0.01, 0.0, 0.01),) * 4 + ((0.0, 0.0, 0.0),)
-    found = budgets.needed(_of(curve, 0.95, noise))
+    needed = budgets.needed(_of(curve, 0.95, noise))
     # t(2) is 4.3027, so the mean is known to 4.3027·0.01/√3 = 0.02484: 2^±0.2484 of the steps.
-    assert found.low == pytest.approx(1000 * 2 ** (0.5 - 0.2484), rel=2e-3)
-    assert found.high == pytest.approx(1000 * 2 ** (0.5 + 0.2484), rel=2e-3)
+    assert needed.low == pytest.approx(1000 * 2 ** (0.5 - 0.2484), rel=2e-3)
+    assert needed.high == pytest.approx(1000 * 2 ** (0.5 + 0.2484), rel=2e-3)
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_steps_needed_of_a_curve_that_is_known():
 def test_nothing_is_extrapolated(variant, expected):
     curve = lambda steps: 1 - math.log2(steps / 1000) / 10  # noqa: E731
     noise = ((-0.01, 0.0, 0.01),) * 4 + ((0.0, 0.0, 0.0),)
-    found = budgets.needed(_of(curve, variant, noise))
-    assert (found.steps, found.low, found.high) == expected
+    needed = budgets.needed(_of(curve, variant, noise))
+    assert (needed.steps, needed.low, needed.high) == expected
 
 
 def test_a_baseline_that_overfits_is_said():
@@ -82,9 +82,9 @@ def test_the_interval_covers_the_truth_as_often_as_it_says(noise, shared):
             drawn = seeds + rng.normal(size=(5, 10)) * own
             means = np.array([curve(steps) for steps in (*STEPS, truth)])
             *baseline, variant = means[:, None] + drawn
-            found = budgets.needed(budgets.Budgets(np.array(STEPS), np.array(baseline), variant))
-            covered += found.low <= truth <= found.high
-            false += found.low > 1000
+            needed = budgets.needed(budgets.Budgets(np.array(STEPS), np.array(baseline), variant))
+            covered += needed.low <= truth <= needed.high
+            false += needed.low > 1000
         assert 0.92 - 0.013 <= covered / 300 <= 0.97 + 0.013, truth
         if truth == 1000:
             assert false / 300 <= 0.05
@@ -130,8 +130,8 @@ def _tables(roots):
 
 def test_speed_ups_over_studies(hand_made, capsys):
     roots = made_studies(hand_made)
-    found = speedup.of_tables(_tables(roots))
-    (row,) = found.rows.itertuples()
+    speedups = speedup.of_tables(_tables(roots))
+    (row,) = speedups.rows.itertuples()
     # 3.902, the mean of LASER's, is the baseline's at 2^0.98 thousand steps.
     assert row.needed == pytest.approx(1000 * 2**0.98, rel=2e-3)
     assert row.low < row.needed < row.high
@@ -141,10 +141,10 @@ def test_speed_ups_over_studies(hand_made, capsys):
     assert row.seeds >= 2
     assert row.seeds_used == 3
     assert main(["speedup", *map(str, roots)]) == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     # The sd of differences is 0.008: 4.3027·0.008/√3 nats are 0.1987 doublings either way.
-    assert "1.97 [1.72, 2.26]" in said
-    data = view.page(found).data()
+    assert "1.97 [1.72, 2.26]" in printed
+    data = view.page(speedups).data()
     assert data.shape[0] == 5
     assert data["speedup_compute"].iloc[-1] == pytest.approx(2**0.98, rel=2e-3)
 

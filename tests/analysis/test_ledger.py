@@ -34,9 +34,9 @@ def test_every_verdict_has_a_line(hand_made, capsys, tmp_path):
     out = tmp_path / "ledger.csv"
     assert main(["ledger", *map(str, roots), f"--out={out}"]) == 0
     assert main(["ledger", *map(str, roots)]) == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for text in ("LASER errs less.", "better", "cannot tell", "0123456789ab", "2026-11-28"):
-        assert text in said
+        assert text in printed
     header, *lines = out.read_text().splitlines()
     assert header.split(",") == list(ledger.COLUMNS)
     assert len(lines) == 2

@@ -71,8 +71,8 @@ SMALL = dataclasses.replace(read_speech.RUSSIAN, vocab_size=6, max_targets=5)
 
 def test_segments_are_cut_at_pauses(source):
     """Two phones are too few, 3.5 s too many; a segment begins where its pause ends."""
-    found = read_speech.read(source)
-    assert [(one.role, one.name, one.text) for one in found] == [
+    segments = read_speech.read(source)
+    assert [(segment.role, segment.name, segment.text) for segment in segments] == [
         ("train", "ru_0001_01", "a b a"),
         ("train", "ru_0002_01", "a b b c"),
         ("validation", "ru_0003_01", "c a b"),
@@ -81,8 +81,8 @@ def test_segments_are_cut_at_pauses(source):
     ]
     drawn = [np.random.RandomState(n).randint(-9000, 9000, 5 * RATE) for n in (0, 1, 2, 3, 3)]
     spans = [(0.5, 1.0), (0.0, 3.0), (3.75, 4.75), (0.0, 0.3), (1.0, 2.5)]
-    for one, samples, (begin, end) in zip(found, drawn, spans, strict=True):
-        np.testing.assert_array_equal(one.audio, samples[int(begin * RATE) : int(end * RATE)])
+    for segment, samples, (begin, end) in zip(segments, drawn, spans, strict=True):
+        np.testing.assert_array_equal(segment.audio, samples[int(begin * RATE) : int(end * RATE)])
 
 
 def test_what_is_prepared_is_read(source, tmp_path):
@@ -134,9 +134,9 @@ def test_a_folder_without_recordings_or_a_missing_one(tmp_path, capsys):
     arguments = ["prepare", "read_speech_conformer", f"--data_dir={tmp_path}/data"]
     for more in ([], [f"--from={tmp_path}"], [f"--from={tmp_path}/nowhere"]):
         assert command.main([*arguments, *more]) == 2
-        said = capsys.readouterr().err
-        assert "make data-speech" in said
-        assert "Traceback" not in said
+        printed = capsys.readouterr().err
+        assert "make data-speech" in printed
+        assert "Traceback" not in printed
 
 
 def test_a_cut_record_is_damage(source, tmp_path):

@@ -108,15 +108,18 @@ class Corpus:
 
         Raises DataError for an utterance that is longer than `max_audio`.
         """
-        texts = {role: [one.text for one in utterances if one.role == role] for role in SPLITS}
+        texts = {
+            role: [utterance.text for utterance in utterances if utterance.role == role]
+            for role in SPLITS
+        }
         model = speech_tokenizer.train(texts["train"], self.vocab_size, **settings)
         files.write(data_dir / speech_tokenizer.FILE_NAME, model)
         tokenizer = speech_tokenizer.load(data_dir, self.vocab_size, "")
-        for one in utterances:
-            ids = speech_tokenizer.encode(tokenizer, one.text)
-            speech_records.write(data_dir, one.role, one.name, one.audio, ids)
+        for utterance in utterances:
+            ids = speech_tokenizer.encode(tokenizer, utterance.text)
+            speech_records.write(data_dir, utterance.role, utterance.name, utterance.audio, ids)
         for role in SPLITS:
-            names = [one.name for one in utterances if one.role == role]
+            names = [utterance.name for utterance in utterances if utterance.role == role]
             speech_records.write_ids(data_dir, role, names)
         sources = {role: self.open_split(data_dir, role) for role in SPLITS}
         reference = {
