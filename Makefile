@@ -6,10 +6,9 @@ BIN := $(VENV)/bin
 # kubernetes, tensorboard, gpu, tpu.
 EXTRAS ?= test,downstream
 DEMO := digits_vit_demo spoken_digits_conformer_demo pydoc_lm_demo
-# Shortest first: who stops early has whole tables.
-EVIDENCE := spoken_digits_conformer_evidence digits_vit_evidence pydoc_lm_evidence pydoc_lm_lamb \
-    pydoc_lm_diff
-TUNED := spoken_digits_conformer_tuned digits_vit_tuned pydoc_lm_tuned
+# The studies of docs/evidence.md, in the order in which `make evidence` runs their targets.
+EVIDENCE := pydoc_lm_evidence read_speech_conformer_evidence fashion_vit_evidence pydoc_lm_mechanisms \
+    pydoc_finewebedu_mechanisms fashion_vit_mechanisms
 # A process that dies ends the run, with its test's name: what it leaves behind (a cluster's daemons)
 # would keep the next one's tests waiting.
 PYTEST := $(BIN)/python -m pytest --dist loadgroup --max-worker-restart=0
@@ -25,7 +24,7 @@ ALGOPERF_TESTS ?= tests/algoperf
 INIT2WINIT_TESTS ?= tests/init2winit
 QUICK := digits_vit_quick spoken_digits_conformer_quick pydoc_lm_quick
 
-.PHONY: demo data-fashion data-speech evidence evidence-images evidence-speech evidence-patch4 speedup-text speedup-images speedup-images-long evidence-tuned quick test test-slow test-all test-compilers test-algoperf test-init2winit parity soak simulate performance check clean
+.PHONY: demo data-fashion data-speech evidence evidence-text evidence-text-mechanisms evidence-images evidence-images-mechanisms evidence-speech evidence-patch4 speedup-text speedup-images speedup-images-long quick test test-slow test-all test-compilers test-algoperf test-init2winit parity soak simulate performance check clean
 
 # Made anew when the dependencies change.
 $(VENV)/.installed: setup.cfg pyproject.toml
@@ -36,10 +35,6 @@ $(VENV)/.installed: setup.cfg pyproject.toml
 # Each study's table as soon as it is complete.
 define run
 	$(BIN)/python -m sweeps run --config=$(1)
-	$(call came_out,$(1))
-endef
-
-define came_out
 	$(BIN)/python -m analysis table experiments/$(1)
 	$(BIN)/python -m analysis plots experiments/$(1)
 
@@ -48,14 +43,6 @@ endef
 ## demo: images (eight rows), speech and language (standard, LASER): three tables and their plots
 demo: $(VENV)/.installed
 	$(foreach study,$(DEMO),$(call run,$(study)))
-
-# All studies in one run, which says the time left in all, then their tables.
-space := $() $()
-comma := ,
-define together
-	$(BIN)/python -m sweeps run --config=$(subst $(space),$(comma),$(strip $(1)))
-	$(foreach study,$(1),$(call came_out,$(study)))
-endef
 
 # Gets a workload's data from a Debian package and prepares it, unless it is there: its name, the package
 # and the folder inside.
@@ -79,9 +66,22 @@ data-fashion: $(VENV)/.installed
 data-speech: $(VENV)/.installed
 	$(call from_debian,read_speech_conformer,festvox-ru,usr/share/festival/voices/russian/msu_ru_nsh_clunits)
 
+## evidence-text: the paper's eight rows on Python's documentation, 12 seeds; 50 minutes, resumable
+evidence-text: $(VENV)/.installed
+	$(call run,pydoc_lm_evidence)
+
+## evidence-text-mechanisms: mechanisms of today on the same text, 12 seeds; 65 minutes, resumable
+evidence-text-mechanisms: $(VENV)/.installed
+	$(call run,pydoc_lm_mechanisms)
+	$(call run,pydoc_finewebedu_mechanisms)
+
 ## evidence-images: the paper's eight rows on real pictures, 10 seeds; 75 to 110 minutes, resumable
 evidence-images: data-fashion
 	$(call run,fashion_vit_evidence)
+
+## evidence-images-mechanisms: mechanisms of today on the same pictures; 60 minutes, resumable
+evidence-images-mechanisms: data-fashion
+	$(call run,fashion_vit_mechanisms)
 
 ## evidence-speech: six rows on a real voice, 10 seeds; 60 to 80 minutes, resumable
 evidence-speech: data-speech
@@ -91,18 +91,16 @@ evidence-speech: data-speech
 evidence-patch4: data-fashion
 	$(call run,fashion_vit_patch4)
 
-## evidence: docs/evidence.md, tuned on standard attention; at most 4 hours, resumable
-evidence: $(VENV)/.installed
-	$(call together,$(EVIDENCE))
-	$(BIN)/python -m analysis downstream experiments/pydoc_lm_evidence
-	$(MAKE) evidence-images
-	$(BIN)/python -m analysis summary \
-	    $(addprefix experiments/,$(filter %_evidence,$(EVIDENCE)) fashion_vit_evidence)
+## evidence: all of docs/evidence.md but evidence-patch4, one after the other; 7 hours, resumable
+evidence: evidence-text evidence-speech evidence-images evidence-text-mechanisms \
+    evidence-images-mechanisms speedup-text speedup-images-long speedup-images
+	$(BIN)/python -m analysis summary $(addprefix experiments/,$(EVIDENCE))
+	$(BIN)/python -m analysis ledger $(addprefix experiments/,$(EVIDENCE))
 
 # Standard attention at other numbers of steps than an evidence study's, each tuned.
 define budgets
 	$(foreach steps,$(2),$(BIN)/python -m sweeps run --config=$(1)_evidence --config.name=$(1)_$(steps) \
-	    --config.variants=standard --config.steps=$(steps) --config.eval_every=$(3) --config.downstream=
+	    --config.variants=standard --config.steps=$(steps) --config.eval_every=$(3)
 	)
 endef
 
@@ -111,7 +109,7 @@ define speedup
 	$(BIN)/python -m analysis speedup experiments/$(1)_evidence $(addprefix experiments/$(1)_,$(2))
 endef
 
-## speedup-text: after `evidence`, compute that variants save on text; at most 60 minutes, resumable
+## speedup-text: after `evidence-text`, compute that variants save on text; at most 60 minutes, resumable
 speedup-text: $(VENV)/.installed
 	$(call budgets,pydoc_lm,1500 6000 12000,500)
 	$(call speedup,pydoc_lm,1500 6000 12000)
@@ -124,11 +122,6 @@ speedup-images: data-fashion
 ## speedup-images-long: its largest budget; about 65 minutes, resumable
 speedup-images-long: data-fashion
 	$(call budgets,fashion_vit,40000,10000)
-
-## evidence-tuned: the same rows, each tuned for itself; 2 to 2½ hours, resumable
-evidence-tuned: $(VENV)/.installed
-	$(call together,$(TUNED))
-	$(BIN)/python -m analysis summary $(addprefix experiments/,$(TUNED))
 
 ## quick: standard against LASER, one seed, in all three domains
 quick: $(VENV)/.installed

@@ -25,31 +25,6 @@ def digits_vit_demo(config: ConfigDict) -> None:
     )
 
 
-def digits_vit_evidence(config: ConfigDict) -> None:
-    """Evidence on images, small: eight variants x 12 seeds on digits_vit, after tuning NAdamW.
-
-    Command:  make evidence   (or: python -m sweeps run --config=digits_vit_evidence)
-    Time:     about 18 minutes on two CPU cores (8 tuning trials, then 96; 500 steps each).
-    Result:   docs/evidence.md, with the questions that were fixed before the run. 400 test images:
-              one is 0.25 points.
-    """
-    digits_vit_demo(config)
-    config.seeds = 12
-
-
-def digits_vit_tuned(config: ConfigDict) -> None:
-    """Evidence on images, small: the eight rows of the evidence study, each tuned for itself.
-
-    Command:  make evidence-tuned
-              (or: python -m sweeps run --config=digits_vit_tuned)
-    Time:     about 27 minutes on two CPU cores (64 tuning trials, then 96; 500 steps each).
-    Result:   docs/evidence.md. The same budget of points for each row, which the paper's protocol
-              gives to standard attention alone.
-    """
-    digits_vit_evidence(config)
-    config.protocol = "tune_each"
-
-
 def digits_vit_quick(config: ConfigDict) -> None:
     """A smoke test of the whole path: standard against LASER, one seed, 100 steps on digits_vit.
 
