@@ -263,6 +263,18 @@ def _ledger(options: argparse.Namespace) -> "Sequence[Page]":
     return [ledger.page(_tables(options))]
 
 
+def _scores(options: argparse.Namespace) -> "Sequence[Page]":
+    """Prints AlgoPerf's scores of submissions from its logs: hours to the targets, the performance
+    profile, and what three studies can tell apart.
+
+      python -m analysis scores ALGOPERF_LOGS             a folder of submissions
+      python -m analysis scores ALGOPERF_LOGS --workloads=8
+    """
+    from analysis.views import scores
+
+    return [scores.page(_tables(options), options.workloads)]
+
+
 def _paper(options: argparse.Namespace) -> "Sequence[Page]":
     """Prints the paper's tables, digits as printed. An unknown KEY lists all.
 
@@ -377,6 +389,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
         metavar="WORKLOAD=N",
         help="for trials that do not record their number of parameters; may be repeated",
     ),
+    "--workloads": dict(
+        type=numbers.whole(),
+        metavar="N",
+        help="base workloads that the profile is a share of (default: those of the logs)",
+    ),
     "--plot": dict(
         type=_chart_path,
         metavar="FILE",
@@ -433,5 +450,10 @@ COMMANDS: dict[str, tuple[Handler, tuple[str, ...], str]] = {
         "how much compute each variant saves",
     ),
     "ledger": (_ledger, ("studies", "--baseline", *PRINTED), "every verdict of several studies"),
+    "scores": (
+        _scores,
+        ("studies", "--workloads", *PRINTED),
+        "AlgoPerf's scores of submissions, and what three studies can tell",
+    ),
     "paper": (_paper, ("keys", *PRINTED), "the paper's tables, digits as printed"),
 }

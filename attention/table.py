@@ -82,7 +82,7 @@ class MixerEntry(NamedTuple):
     label: its name in tables; group: the label of the group within which a table marks the best,
     where it is not the mixer's own. needs: names of KERNEL_NEEDS and MODEL_NEEDS. normalised: rows
     of its weights sum to 1. value_width: the head size of the values that it hands a backend, over
-    that of the model's.
+    that of the model's. maps: how many maps each key head has for one of the model's.
     """
 
     label: str
@@ -94,6 +94,7 @@ class MixerEntry(NamedTuple):
     group: str = ""
     normalised: bool = False
     value_width: int = 1
+    maps: int = 1
 
 
 class ModifierEntry(NamedTuple):
@@ -176,6 +177,7 @@ MIXERS: dict[str, MixerEntry] = {
         parameters="W·H·D (second queries) + W·H (w, zero at start)",
         needs=("x", "inside"),
         normalised=True,
+        maps=2,
     ),
     "diff2_laser": MixerEntry(
         "Diff V2 + LASER",
@@ -185,6 +187,7 @@ MIXERS: dict[str, MixerEntry] = {
         needs=("x", "inside"),
         group="Diff V2",
         normalised=True,
+        maps=2,
     ),
     "sigmoid": MixerEntry(
         "Sigmoid",

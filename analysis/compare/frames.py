@@ -31,6 +31,7 @@ RESULTS = (
     | {"failed": "Int64", "failed_of": "Int64", "failed_low": "float64", "failed_high": "float64"}
     | {"failed_p": "float64", "failed_p_holm": "float64", "failed_verdict": "object"}
     | {"planned": "Int64", "lost": "object", "unfinished": "Int64", "last_step": "float64"}
+    | {"train_flop": "float64", "train_seconds": "float64"}
     | {"withheld": "object", "paper": "float64", "seeds": "object", "values": "object"}
 )
 EVALUATIONS = (
@@ -48,6 +49,16 @@ def counted(table: ErrorTable, row: VariantResult) -> list[Run]:
     """Returns the trials that a row counts, by ascending seed."""
     runs = {run.seed: run for run in reversed(table.runs(row)) if run.is_finished}
     return [runs[seed] for seed in sorted(row.chosen) if seed in runs]
+
+
+def costs(table: ErrorTable, row: VariantResult) -> tuple[float, float]:
+    """Returns the medians over a row's trials of training's FLOP, by the model's own formula, and
+    of its seconds; nan where no trial records them."""
+    runs = counted(table, row)
+    flop = [run.meta[FLOPS] * (run.last_step or 0) for run in runs if run.meta.get(FLOPS)]
+    seconds = [run.trained_seconds for run in runs if run.trained_seconds]
+    medians = (float(np.median(values)) if values else math.nan for values in (flop, seconds))
+    return next(medians), next(medians)
 
 
 @functools.lru_cache(maxsize=8)
@@ -128,12 +139,12 @@ def results(table: ErrorTable, effect: float | None) -> pd.DataFrame:
     the columns RESULTS; what is undefined is missing.
 
     `seeds` and `values` list every seed and its number, separated by spaces; `planned`, `lost`,
-    `unfinished`, `last_step` and the `failed` of `failed_of` runs are of the variant's trials, on
-    any split. `detectable` and `seeds_needed` are for `effect` (`sensitivity.expected`): inf
-    where no difference can be found at these n, and where more than
-    `sensitivity.MOST_SEEDS` are needed. The `last_` columns are over the last `table.last`
-    evaluations of the trials that have as many, all finite: the mean, the mean of the seeds' own
-    standard deviations, the standard deviation of the seeds' means.
+    `unfinished`, `last_step`, the `failed` of `failed_of` runs, and `train_flop` and
+    `train_seconds` (`costs`) are of the variant's trials, on any split. `detectable` and
+    `seeds_needed` are for `effect` (`sensitivity.expected`): inf where no difference can be found
+    at these n, and where more than `sensitivity.MOST_SEEDS` are needed. The `last_` columns are
+    over the last `table.last` evaluations of the trials that have as many, all finite: the mean,
+    the mean of the seeds' own standard deviations, the standard deviation of the seeds' means.
     """
     shared = {
         "study": table.study.name,
@@ -178,6 +189,7 @@ def results(table: ErrorTable, effect: float | None) -> pd.DataFrame:
 
 def _variant_columns(table: ErrorTable, row: VariantResult, split: str) -> dict[str, Any]:
     result = row.splits[split]
+    flop, seconds = costs(table, row)
     columns = {
         "kind": "variant",
         "variant": row.variant,
@@ -191,6 +203,8 @@ def _variant_columns(table: ErrorTable, row: VariantResult, split: str) -> dict[
         "lost": " ".join(f"{state}={count}" for state, count in row.lost.items()),
         "unfinished": row.unfinished,
         "last_step": row.last_step,
+        "train_flop": flop,
+        "train_seconds": seconds,
         "paper": result.paper.value if result.paper else None,
         "seeds": " ".join(str(seed) for seed in result.values),
         "values": " ".join(repr(value) for value in result.values.values()),

@@ -12,7 +12,7 @@ import pandas as pd
 from analysis.compare import failed_runs, sensitivity, sentences
 from analysis.compare.error_table import ErrorTable, VariantResult
 from analysis.compare.failed_runs import FailedRuns
-from analysis.compare.frames import results
+from analysis.compare.frames import costs, results
 from analysis.load import metrics
 from analysis.render import pages
 from analysis.render.pages import Page, Table
@@ -21,6 +21,8 @@ from sweeps.records import layout
 
 PERPLEXITY = metrics.get("perplexity")
 UNTESTED = Comparison()
+# Headings of what `frames.costs` gives, and how it is printed.
+COSTS = {"Training\nFLOP": ".2e", "Training\nseconds": ",.0f"}
 # How a column's numbers are printed, as in `Table.formats`; None for words.
 Form = str | Callable[[Any], str] | None
 
@@ -97,6 +99,11 @@ def _verdicts(table: ErrorTable, failures: FailedRuns) -> Table:
             columns.append(("n of\ntest", counts, ""))
         columns.append(("p\n(Holm)", [each.p_holm for each in compared], pages.p_text))
         columns.append(("Verdict", [_verdict(table, row) for row in rows], None))
+    trained = [costs(table, row) for row in rows]
+    for number, (heading, shown) in enumerate(COSTS.items()):
+        of_rows = [of_row[number] for of_row in trained]
+        if np.isfinite(of_rows).any():
+            columns.append((heading, of_rows, shown))
     for reference in table.references:
         loss = reference.values[table.decisive]
         line: dict[str, Any] = {headings[split]: reference.values[split] for split in layout.SPLITS}

@@ -220,7 +220,7 @@ def _note_provenance(record: Any, attempt: lease.Attempt, program: Any, data_dir
     precision = record.matmul_precision
     meta = provenance.meta_data(program.workload, record.seed, data_dir, precision)
     meta["model_flops_per_step"] = catalog.get(record.workload).step_flops(
-        record.variant, record.batch_size
+        record.variant, record.batch_size, meta["parameters"]
     )
     layout.write_json(directory / f"meta_data_{count}.json", meta)
     provenance.note_hardware(directory / layout.TRIAL)

@@ -286,3 +286,24 @@ def test_without_baseline_or_with_one_seed_there_is_no_verdict(hand_made) -> Non
     assert {verdict.word for verdict in sentences.verdicts(other)} == {"not compared"}
     assert "Diff" in sentences.headline(other)
     assert plots.effects(other)["difference"].isna().all()
+
+
+def test_what_training_took_stands_beside_the_results(hand_made) -> None:
+    """Medians over seeds of FLOP a step x steps and of seconds; a dash where none are recorded."""
+    made = hand_made()
+    for seed, seconds in enumerate((30.0, 10.0, 20.0)):
+        rows = [made.evaluation(400, 0.3) | {"accumulated_submission_time": seconds}]
+        made.trial("compare", "standard", 0, seed, rows)
+        made.trial("compare", "laser", 0, seed, [made.evaluation(400, 0.3)])
+    made.select({"standard": 0, "laser": 0})
+    root = made.finish()
+    without = table_view.page(build(read_study(root))).tables[0].frame
+    assert not any("FLOP" in heading for heading in without)
+    for trial in (root / "compare/standard").glob("*/trial_*"):
+        (trial / "meta_data_0.json").write_text('{"model_flops_per_step": 5e6}')
+    page = table_view.page(build(read_study(root)))
+    texts = page.tables[0].texts().set_index("Variant")
+    assert texts["Training\nFLOP"].tolist() == ["2.00e+09", "–"]
+    assert texts["Training\nseconds"].tolist() == ["20", "–"]
+    data = page.data().query("split == 'test'").set_index("variant")
+    assert data.loc["standard", ["train_flop", "train_seconds"]].tolist() == [2e9, 20]

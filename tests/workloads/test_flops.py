@@ -53,6 +53,9 @@ def _open(program):
         ("wikipedia_bert", "standard", 0.02),
         ("pydoc_lm", "standard", 0.03),
         ("pydoc_lm", "diff", 0.03),
+        ("pydoc_lm", "diff2", 0.03),
+        ("pydoc_lm", "standard+gate", 0.03),
+        ("pydoc_finewebedu", "standard+gate", 0.03),
         ("pydoc_bert", "standard", 0.03),
     ],
 )
@@ -69,7 +72,8 @@ def test_a_forward_pass_is_a_third_of_the_step(name, variant, within):
     if "conformer" in name:
         # Model FLOP begin behind the spectrogram, which nothing is learned in.
         counted -= 3 * _products(jax.make_jaxpr(spectrogram.log_mel)(*batch["inputs"]).jaxpr)
-    assert counted == pytest.approx(entry.step_flops(variant, 1), rel=within)
+    size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
+    assert counted == pytest.approx(entry.step_flops(variant, 1, size), rel=within)
 
 
 @pytest.mark.parametrize(
@@ -82,6 +86,9 @@ def test_step_flops_by_hand(variant, attention):
     """Of digits_vit's 75,018 parameters and 64 patches."""
     per_image = 6 * 75_018 * 64 + 3 * 2 * attention * (2 * 64 * 64 * 64)
     assert catalog.get("digits_vit").step_flops(variant, 32) == 32 * per_image
+    assert catalog.get("digits_vit").step_flops(variant, 32, 75_018 + 10) == 32 * (
+        per_image + 6 * 10 * 64
+    )
     assert catalog.get("algoperf:wmt").step_flops(variant, 32) is None
 
 

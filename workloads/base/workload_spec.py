@@ -88,8 +88,11 @@ class WorkloadSpec:
     train_examples: int = 0
     unit: str = "examples"
     units: int = 1
+    # Of an example, forward and backward; attention_flops: the part of QKᵀ and A·V.
     flops: float | None = None
     attention_flops: float | None = None
+    # Places of an example at which each weight is used: tokens, patches, frames.
+    positions: int = 0
     # Wall time of one update of batch_size examples, and where the figure is from: what
     # `sweeps plan` reckons with.
     step_seconds: float | None = None
@@ -101,16 +104,22 @@ class WorkloadSpec:
     # The accelerators that the workload is planned for (sweeps/training/accelerators.py).
     topology: str = ""
 
-    def step_flops(self, variant: str, batch_size: int) -> float | None:
+    def step_flops(
+        self, variant: str, batch_size: int, parameters: int | None = None
+    ) -> float | None:
         """Returns a training step's model FLOP with a variant, None where no formula is kept.
 
-        As `flops`, but A·V counts by the width of the mechanism's values: both maps of a pair of
-        differential attention weigh values of twice the size.
+        As `flops`, and 6 per position for each of the mechanism's own parameters, where the model
+        has so many `parameters`. QKᵀ counts by the mechanism's maps, A·V also by the width of its
+        values: both maps of a pair of differential attention weigh values of twice the size.
         """
         if self.flops is None or self.attention_flops is None:
             return None
-        wider = table.value_size(variant, 1) - 1
-        return float(batch_size * (self.flops + wider * self.attention_flops / 2))
+        entry = table.MIXERS[table.mixer(variant)]
+        products = entry.maps * (1 + entry.value_width) - 2
+        own = 0 if parameters is None else parameters - self.parameters
+        of_example = self.flops + products * self.attention_flops / 2 + 6 * own * self.positions
+        return float(batch_size * of_example)
 
     def step_time(self, batch_size: int) -> tuple[float | None, str]:
         """Returns the wall time of an update of so many examples, and where the figure is from.

@@ -19,7 +19,11 @@ def _vit_flops(parameters: int, patches: int, layers: int, width: int) -> dict[s
     as if it saw every patch: 2 % too many, and 9 % with attention pooling.
     """
     attention = 12 * layers * width * patches**2
-    return {"flops": 6 * parameters * patches + attention, "attention_flops": attention}
+    return {
+        "flops": 6 * parameters * patches + attention,
+        "attention_flops": attention,
+        "positions": patches,
+    }
 
 
 def _imagenet(

@@ -38,7 +38,11 @@ def _conformer_flops(
     layer = (feed_forward + projections + gated_convolution) * width**2 + 5 * width
     attention = 12 * layers * width * frames**2
     weights = front_end + layers * layer + width * vocabulary
-    return {"flops": 6 * weights * frames + attention, "attention_flops": attention}
+    return {
+        "flops": 6 * weights * frames + attention,
+        "attention_flops": attention,
+        "positions": frames,
+    }
 
 
 def _librispeech(

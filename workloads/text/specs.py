@@ -105,6 +105,7 @@ def _of_model(name: str) -> dict[str, Any]:
         "units": size.context,
         "flops": size.flops(_PREDICTED if is_bert else 1.0),
         "attention_flops": size.attention_flops,
+        "positions": size.context,
     }
 
 
@@ -196,6 +197,7 @@ def _finewebedu(name: str, **particulars: Any) -> WorkloadSpec:
         units=size.context,
         flops=size.flops() + 6 * extra * size.context,
         attention_flops=size.attention_flops,
+        positions=size.context,
         **particulars,
     )
 

@@ -1,0 +1,124 @@
+"""AlgoPerf's scores of submissions: times to targets, performance profiles, what studies can tell.
+
+The rules are those of its scoring/performance_profile.py and score_submissions.py. Of a study the
+trial counts that reaches the target at the earliest evaluation; of a workload the median over
+studies. A held-out variant that is not reached takes its base workload with it, and has no place of
+its own. More than 4 times the fastest submission's time counts as never. The profile is the share
+of workloads within tau times the fastest, the score its mean over tau from 1 to 4.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import integrate, stats
+
+from analysis.compare import sensitivity, target_times
+from analysis.compare.error_table import ErrorTable
+from analysis.load import metrics
+from analysis.load.records import Problem
+from analysis.statistics.comparisons import ALPHA
+
+# Beyond so many times the fastest a workload counts as not reached.
+LARGEST = 4.0
+TAUS = np.linspace(1.0, LARGEST, 100)
+# Studies of a submission that AlgoPerf asks for.
+STUDIES = 3
+
+
+@dataclass(frozen=True)
+class Scores:
+    """`times` [submission, workload], median seconds to the target, inf for never; `shares`
+    [submission, tau], the profile; `scores` [submission]; `spreads`, a row per submission and
+    workload that every study of its reached: studies, sd of the log of the seconds, and of two
+    submissions with that sd and STUDIES studies each: `interval`, the factor from the ratio of
+    their times to either end of its 95 % interval, and `detectable`, the smallest true ratio that
+    Welch's t-test finds with 80 % power."""
+
+    times: pd.DataFrame
+    shares: pd.DataFrame
+    scores: pd.Series
+    spreads: pd.DataFrame
+    problems: tuple[Problem, ...]
+
+
+def of_tables(tables: Sequence[ErrorTable], workloads: int | None = None) -> Scores:
+    """Returns the scores of the submissions in `tables`, one per workload. The profile is a share
+    of `workloads`, the base workloads of the tables unless given.
+
+    Raises ValueError where a workload comes twice, where no target is known, and where there are
+    more base workloads than `workloads`.
+    """
+    names = [table.workload for table in tables]
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(
+            f"several studies are of {', '.join(repeated)}; give the logs of each once"
+        )
+    found = [target_times.build(table, points="fastest") for table in tables]
+    medians = {}
+    for name, each in zip(names, found, strict=True):
+        rows = each.rows.set_index("variant")
+        medians[name] = rows["seconds"].mask(rows["seconds_is_bound"], math.inf)
+    times = pd.DataFrame(medians).fillna(math.inf).sort_index(axis=1)
+    ratios = _ratios(times)
+    count = workloads or ratios.shape[1]
+    if ratios.shape[1] > count:
+        raise ValueError(
+            f"the logs are of {ratios.shape[1]} base workloads; {count} were asked for"
+        )
+    shares = pd.DataFrame({tau: ratios.le(tau).sum(axis=1) / count for tau in TAUS})
+    return Scores(
+        times=times,
+        shares=shares,
+        scores=pd.Series(integrate.trapezoid(shares, TAUS) / (LARGEST - 1), times.index),
+        spreads=pd.DataFrame([row for each in found for row in _spreads(each)]),
+        problems=tuple(problem for each in found for problem in each.problems),
+    )
+
+
+def _ratios(times: pd.DataFrame) -> pd.DataFrame:
+    """Returns the times over the fastest submission's, of base workloads, inf where they do not
+    count."""
+    bases = {name: _base(name) for name in times}
+    times = times.copy()
+    held_out = {name: base for name, base in bases.items() if base != name and base in times}
+    for name, base in held_out.items():
+        times[name] = times[name].where(np.isfinite(times[base]), math.inf)
+    fastest = times.min()
+    times = times.where(times <= LARGEST * fastest, math.inf)
+    for name, base in held_out.items():
+        times[base] = times[base].where(np.isfinite(times[name]), math.inf)
+    times = times.drop(columns=[*held_out])
+    return times / times.min()
+
+
+def _base(workload: str) -> str:
+    """Returns the base workload of one of AlgoPerf's held-out variants, else the workload."""
+    known = {target.workload for target in metrics.algoperf_targets()}
+    longer = [name for name in known if workload.startswith(f"{name}_")]
+    return min(longer, key=len, default=workload)
+
+
+def _spreads(times: target_times.TargetTimes) -> list[dict[str, object]]:
+    rows = []
+    degrees = 2 * STUDIES - 2
+    half = stats.t.isf(ALPHA / 2, degrees) * math.sqrt(2 / STUDIES)
+    for label, seeds in times.seeds.groupby("label", sort=False):
+        seconds = seeds["seconds"].to_numpy(float)
+        if len(seconds) < 2 or not np.isfinite(seconds).all():
+            continue
+        sd = float(np.log(seconds).std(ddof=1))
+        least = sensitivity.detectable(sd, STUDIES, ALPHA, paired=False) if sd > 0 else math.nan
+        rows.append(
+            {
+                "submission": label,
+                "workload": times.table.workload,
+                "studies": len(seconds),
+                "sd": sd,
+                "interval": math.exp(half * sd),
+                "detectable": math.exp(least),
+            }
+        )
+    return rows

@@ -1,0 +1,74 @@
+"""AlgoPerf's scores of submissions: times, performance profile, what its studies can tell apart."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from analysis.compare import scores
+from analysis.compare.error_table import ErrorTable
+from analysis.compare.scores import Scores
+from analysis.render import pages
+from analysis.render.pages import Page, Table
+
+# Places of the profile that are printed.
+SHOWN = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0)
+
+
+def page(tables: Sequence[ErrorTable], workloads: int | None = None) -> Page:
+    """Returns three tables; `data` is the profile, a row per submission and tau."""
+    found = scores.of_tables(tables, workloads)
+    profile = found.shares.rename_axis("submission").rename_axis("tau", axis=1)
+    return Page(
+        title="AlgoPerf's scores",
+        tables=(_times(found), _profile(found), _spreads(found)),
+        notes=(
+            "Time: median over studies of the fastest trial of each. A submission scores the mean, "
+            "over tau from 1 to 4, of the share of workloads that it reaches within tau times the "
+            "fastest submission's time. AlgoPerf divides by its 8 base workloads, also where logs "
+            "have fewer: --workloads=8.",
+            f"What {scores.STUDIES} studies tell: two submissions with this SD of log times and "
+            f"{scores.STUDIES} studies each, times log-normal, studies not paired. Interval: the "
+            "measured ratio is multiplied and divided by this. Detectable: the smallest true ratio "
+            "found with 80 % power at 0.05, one comparison.",
+        ),
+        problems=found.problems,
+        data=lambda: profile.stack().rename("share").reset_index(),
+    )
+
+
+def _times(found: Scores) -> Table:
+    hours = (found.times / 3600).map(lambda time: f"{time:.2f}" if math.isfinite(time) else "never")
+    return pages.text_table("Hours to the target", hours.rename_axis("Submission").reset_index())
+
+
+def _profile(found: Scores) -> Table:
+    shares = found.shares.to_numpy()
+    places = [
+        int(np.searchsorted(scores.TAUS, tau * (1 + 1e-9), side="right")) - 1 for tau in SHOWN
+    ]
+    columns = {"Submission": found.shares.index, "Score": found.scores.to_numpy()}
+    columns |= {f"τ = {tau:g}": shares[:, place] for tau, place in zip(SHOWN, places, strict=True)}
+    frame = pd.DataFrame(columns)
+    formats = dict.fromkeys(frame.columns[2:], ".2f") | {"Score": ".4f"}
+    return Table("Share of workloads within τ times the fastest", frame, formats)
+
+
+def _spreads(found: Scores) -> Table:
+    rows = found.spreads
+    if rows.empty:
+        rows = pd.DataFrame(
+            columns=["submission", "workload", "studies", "sd", "interval", "detectable"]
+        )
+    columns = {
+        "Submission": rows["submission"],
+        "Workload": rows["workload"],
+        "Studies": rows["studies"],
+        "SD of\nlog time": rows["sd"],
+        "Interval\n×/÷": rows["interval"],
+        "Detectable\nratio": rows["detectable"],
+    }
+    formats = {"SD of\nlog time": ".4f", "Interval\n×/÷": ".3f", "Detectable\nratio": ".3f"}
+    caption = f"What {scores.STUDIES} studies of each submission can tell"
+    return Table(caption, pd.DataFrame(columns), formats)
