@@ -107,22 +107,25 @@ def _table(options: argparse.Namespace) -> "Sequence[Page]":
 def _summary(options: argparse.Namespace) -> "Sequence[Page]":
     """Prints variants by workloads: how much better or worse than the baseline, in per cent with
     interval and verdict; then each variant over all workloads, and the smallest differences that
-    the seeds can detect.
+    the seeds can detect. Where the baseline was trained for other numbers of steps, too, also how
+    much compute each variant saves (`speedup`).
 
       python -m analysis summary experiments
       python -m analysis summary experiments/digits_vit_demo experiments/pydoc_lm_demo
     """
     from analysis.compare import summary
     from analysis.render import charts
+    from analysis.views import speedup
     from analysis.views import summary as view
 
     if options.plot:
         files.check_output(options.plot, "--plot")
-    found = summary.of_tables(_tables(options))
+    tables = _tables(options)
+    found = summary.of_tables(tables)
     if options.plot and (chart := view.draw(found)):
         charts.save(chart, options.plot, found.variants)
         print(f"wrote {options.plot}", file=sys.stderr)
-    return [view.page(found)]
+    return [view.page(found), *speedup.pages_of(tables)]
 
 
 def _plots(options: argparse.Namespace) -> int:

@@ -26,7 +26,7 @@ from analysis.load.records import Run
 from analysis.render import charts, pages, printing
 from analysis.render.charts import Picture, Plot
 from analysis.render.pages import Page
-from analysis.views import diagnostics, downstream, plots, scaling, spikes, time
+from analysis.views import diagnostics, downstream, plots, scaling, speedup, spikes, time
 from analysis.views import paper as paper_view
 from analysis.views import summary as summary_view
 from analysis.views import table as table_view
@@ -56,6 +56,7 @@ def page(tables: Sequence[ErrorTable], directory: pathlib.Path, folder: pathlib.
     answer, answer_pictures = _answer(tables, labels)
     names = list(dict.fromkeys(table.study.name for table in tables))
     laws = families(tables)
+    savings = speedup.pages_of(tables)
     # The tables of the paper that a study here reproduces come first.
     reproduced = {table.study.paper_table for table in tables}
     keys = sorted(paper_view.PRINTED, key=lambda key: key not in reproduced)
@@ -70,9 +71,9 @@ def page(tables: Sequence[ErrorTable], directory: pathlib.Path, folder: pathlib.
         answer=answer,
         answer_pictures=answer_pictures,
         sections=[_section(*place, folder, labels) for place in enumerate(tables)],
-        across=len(laws),
+        across=len(laws) + len(savings),
         across_pictures=[made for law in laws for made in _pictures(scaling.PLOTS, law, labels)],
-        appendix=[*map(scaling.of_family, laws), *paper_view.pages(keys)],
+        appendix=[*map(scaling.of_family, laws), *savings, *paper_view.pages(keys)],
     )
 
 

@@ -78,10 +78,36 @@ def of_tables(tables: Sequence[ErrorTable]) -> SpeedUps:
     return SpeedUps(first.baseline, first.workload, first.what, known, pd.DataFrame(rows), problems)
 
 
-def _check_experiment(tables: Sequence[ErrorTable]) -> None:
+def experiments(tables: Sequence[ErrorTable]) -> list[list[ErrorTable]]:
+    """Returns for each table with variants it and the budgets beside it: tables of the same
+    experiment that train the baseline alone, the first of each other number of steps. Only where
+    there are three budgets or more, of a metric of which less is better."""
+    stated = _stated(tables).fillna("")
+    steps = scaling.configurations(tables)["steps"].tolist()
+    found = []
+    for number, table in enumerate(tables):
+        base = table.baseline_row
+        if len(table.rows) < 2 or not (base and base.n and table.metric.lower_is_better):
+            continue
+        budgets_beside = {steps[number]: table}
+        is_same = stated.eq(stated.iloc[number]).all(axis=1)
+        for length, other, same in zip(steps, tables, is_same, strict=True):
+            if same and [row.variant for row in other.rows if row.n] == [table.baseline]:
+                budgets_beside.setdefault(length, other)
+        if len(budgets_beside) >= budgets.LEAST:
+            found.append([*budgets_beside.values()])
+    return found
+
+
+def _stated(tables: Sequence[ErrorTable]) -> pd.DataFrame:
     stated = scaling.configurations(tables).drop(columns=["steps", "step_hint"])
     stated["workload"] = [table.workload for table in tables]
     stated["baseline"] = [table.baseline for table in tables]
+    return stated
+
+
+def _check_experiment(tables: Sequence[ErrorTable]) -> None:
+    stated = _stated(tables)
     differing = [key for key in stated if stated[key].nunique() > 1]
     if differing:
         told = "; ".join(f"{key}: {', '.join(map(str, stated[key].unique()))}" for key in differing)

@@ -20,6 +20,8 @@ from scipy import interpolate
 from analysis.statistics.comparisons import ALPHA, Seeds, holm, paired
 from analysis.statistics.intervals import t_interval, tolerance
 
+# Budgets, and seeds, from which on there is a number.
+LEAST = 3
 # Places between the budgets: of 8-fold budgets 0.1 % apart.
 _PLACES = 2001
 
@@ -90,7 +92,7 @@ def of_seeds(baseline: Mapping[float, Seeds], variant: Seeds) -> Budgets:
     """
     steps = sorted(baseline)
     seeds = sorted(set(variant).intersection(*(baseline[each] for each in steps)))
-    if len(steps) < 3 or len(seeds) < 3:
+    if min(len(steps), len(seeds)) < LEAST:
         raise ValueError(
             f"{len(steps)} budget(s) of the baseline, {len(seeds)} seed(s) that all have; three of "
             "each are the least"

@@ -1,15 +1,25 @@
 """How much compute a variant saves: the speed-ups with intervals, and the baseline's budgets."""
 
+import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
 
+from analysis.compare import speedup
+from analysis.compare.error_table import ErrorTable
 from analysis.compare.speedup import TOLD, SpeedUps
 from analysis.render import pages
 from analysis.render.pages import Page, Table
 from attention import table as variants
+
+
+def pages_of(tables: Sequence[ErrorTable]) -> list[Page]:
+    """Returns a page for each experiment of several budgets among the tables, without the problems,
+    which are those of the tables."""
+    found = [page(speedup.of_tables(own)) for own in speedup.experiments(tables)]
+    return [dataclasses.replace(each, problems=()) for each in found]
 
 
 def page(speedups: SpeedUps) -> Page:

@@ -149,6 +149,22 @@ def test_speed_ups_over_studies(hand_made, capsys):
     assert data["speedup_compute"].iloc[-1] == pytest.approx(2**0.98, rel=2e-3)
 
 
+def test_summary_and_report_say_what_is_saved(hand_made, capsys, tmp_path):
+    """Of two studies with variants each has its own budget and those of the baseline alone; a study
+    of another batch size is no budget, and two budgets are too few."""
+    roots = made_studies(hand_made, (*STEPS, 1000, 8000), ({},) * 5 + ({"batch_size": 7},))
+    tables = _tables(roots)
+    names = [[table.study.name for table in own] for own in speedup.experiments(tables)]
+    alone = ["of_500_0", "of_2000_2", "of_4000_3"]
+    assert names == [["of_1000_1", *alone], ["of_1000_4", *alone]]
+    assert speedup.experiments(tables[1:3]) == []
+    assert main(["summary", *map(str, roots)]) == 0
+    assert capsys.readouterr().out.count("1.97 [1.72, 2.26]") == 2
+    out = tmp_path / "report.html"
+    assert main(["report", str(roots[0].parent), f"--out={out}"]) == 0
+    assert out.read_text().count("1.97 [1.72, 2.26]") == 2
+
+
 @pytest.mark.parametrize(
     ("steps", "config", "message"),
     [
