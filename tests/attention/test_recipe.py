@@ -27,7 +27,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 def _recipe():
     """Returns the page's files by their path, and lines by the table that they belong to."""
     text = (REPOSITORY / "docs/extending.md").read_text(encoding="utf-8")
-    section = text[text.index("- **A mixer**") : text.index("- **A workload.**")]
+    section = text[text.index("## An attention mechanism") : text.index("## A workload")]
     blocks = (textwrap.dedent(block) for block in re.findall(r"```python\n(.*?)```", section, re.S))
     files, lines = {}, {}
     for block in blocks:
