@@ -282,7 +282,7 @@ def _notes(found: SuiteTable, rows: pd.DataFrame) -> Iterator[str]:
         yield (
             "Intervals and p are over other questions for the same trained models, unless a column "
             "says seeds. p of a task is exact (McNemar's test for one seed). Holm's correction is "
-            "over variants and tasks. See docs/analysis.md, What models can do."
+            "over variants and tasks. See docs/analysis.md, Downstream tasks."
         )
     elif found.baseline not in set(rows["variant"]):
         base = variants.label(found.baseline)

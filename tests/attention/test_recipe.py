@@ -1,4 +1,7 @@
-"""docs/extending.md's recipe for a mixer and a modifier, word for word: a file and a line each."""
+"""docs/extending.md's recipe for a mixer and a modifier, word for word: a file and a line each.
+
+Beside them a modifier of the score, with a leaf of one number per head.
+"""
 
 import os
 import pathlib
@@ -27,7 +30,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 def _recipe():
     """Returns the page's files by their path, and lines by the table that they belong to."""
     text = (REPOSITORY / "docs/extending.md").read_text(encoding="utf-8")
-    section = text[text.index("- **A mixer**") : text.index("- **A workload.**")]
+    section = text[text.index("## An attention mechanism") : text.index("## A workload")]
     blocks = (textwrap.dedent(block) for block in re.findall(r"```python\n(.*?)```", section, re.S))
     files, lines = {}, {}
     for block in blocks:
@@ -40,7 +43,37 @@ def _recipe():
     return files, lines
 
 
+RECENCY = '''\
+"""A learned penalty of distance: logits_ij − s_h·|i − j|."""
+
+import jax.numpy as jnp
+
+from attention.records import Leaf, Modifier
+
+
+def leaves(call):
+    return (Leaf("recency/scale", call.query.shape[-2:-1]),)
+
+
+def apply(logits, query_index, key_index, leaves):
+    return logits - leaves["recency/scale"] * jnp.abs(query_index - key_index)
+
+
+def formula(logits, leaves):  # [H, T, S]
+    position = jnp.arange(logits.shape[-1])
+    distance = jnp.abs(position[:, None] - position)
+    return logits - leaves["recency/scale"][:, None, None] * distance
+
+
+MODIFIER = Modifier("score", apply, formula, leaves)
+'''
+RECENCY_LINE = """\
+"recency": ModifierEntry("recency", "−s·|i−j|", "a test", "H (s)", needs=("score", "inside")),
+"""
+
 FILES, LINES = _recipe()
+FILES["attention/modifiers/recency.py"] = RECENCY
+LINES["MODIFIERS"].append(RECENCY_LINE)
 
 
 def test_the_recipe_is_one_file_and_one_line_each():
