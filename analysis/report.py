@@ -26,7 +26,7 @@ from analysis.load.records import Run
 from analysis.render import charts, pages, printing
 from analysis.render.charts import Picture, Plot
 from analysis.render.pages import Page
-from analysis.views import diagnostics, downstream, plots, scaling, speedup, spikes, time
+from analysis.views import diagnostics, downstream, ledger, plots, scaling, speedup, spikes, time
 from analysis.views import paper as paper_view
 from analysis.views import summary as summary_view
 from analysis.views import table as table_view
@@ -73,7 +73,12 @@ def page(tables: Sequence[ErrorTable], directory: pathlib.Path, folder: pathlib.
         sections=[_section(*place, folder, labels) for place in enumerate(tables)],
         across=len(laws) + len(savings),
         across_pictures=[made for law in laws for made in _pictures(scaling.PLOTS, law, labels)],
-        appendix=[*map(scaling.of_family, laws), *savings, *paper_view.pages(keys)],
+        appendix=[
+            *map(scaling.of_family, laws),
+            *savings,
+            dataclasses.replace(ledger.page(tables), problems=()),
+            *paper_view.pages(keys),
+        ],
     )
 
 

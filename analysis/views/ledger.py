@@ -47,9 +47,11 @@ def _rows(table: ErrorTable) -> pd.DataFrame:
 
 def _table(lines: pd.DataFrame) -> Table:
     ends = zip(lines["difference"], lines["difference_low"], lines["difference_high"], strict=True)
+    repeated = lines.duplicated(["study", "workload"])
     columns = {
-        "Hypothesis": lines["hypothesis"],
-        "Study": lines["study"],
+        "Hypothesis": lines["hypothesis"].mask(repeated, ""),
+        "Study": lines["study"].mask(repeated, ""),
+        "Workload": lines["workload"],
         "Variant": lines["variant"],
         "n": lines["n"],
         "Difference": [pages.estimate(*each, 4) for each in ends],
