@@ -243,7 +243,8 @@ class Scheduler:
         """Has trials wait for a job where no job has them, or may have them."""
         if self._trials_per_job is None:  # a job that shares trials has those that it has claimed
             for handle, job in self.jobs.items():
-                self._note_claims(handle, job)
+                for path in job.read_claims():
+                    self._note_claim(handle, job, path)
             taken = self._claimed().union(*(batch.paths for batch in self.unsure))
         else:
             taken = self._held()
@@ -352,29 +353,33 @@ class Scheduler:
             if path in self.left:
                 self.progress.started(job.trials[path], f"{self.name} job {handle}")
 
-    def _note_claims(self, handle: str, job: SubmittedJob) -> None:
-        added = job.read_claims()
-        self._started(job, handle, added)
-        for path in added:
-            self.pending.pop(path, None)
+    def _note_claim(self, handle: str, job: SubmittedJob, path: str) -> None:
+        self._started(job, handle, [path])
+        self.pending.pop(path, None)
 
     def _look_at(self, handle: str, job: SubmittedJob) -> None:
-        """Shows how far the trials are that a job has claimed."""
+        """Shows how far the trials are that a job has claimed: first those that it had. Of those it
+        has claimed since, all but the last have often ended."""
+        for path in list(job.at_work):
+            self._look_at_trial(path)
         if len(job.trials) > 1:
-            self._note_claims(handle, job)
-        for path in job.at_work:
-            trial = self.left.get(path)
-            if trial is None:
-                continue
-            # One file operation, not ten: the engine says that it runs.
-            record = status.recorded(self.root / path)
-            if record["state"] in status.COMPLETE:
-                self._over(trial, record["state"], None)
-            elif record["state"] != "failed":
-                self.progress.looked(trial, record)
-            elif self.policy.decide(trial).next is Next.GIVE_UP:
-                self._follow_up(trial)
+            for path in job.read_claims():
+                self._note_claim(handle, job, path)
+                self._look_at_trial(path)
         job.claimed = [path for path in job.claimed if path in self.left]
+
+    def _look_at_trial(self, path: str) -> None:
+        trial = self.left.get(path)
+        if trial is None:
+            return
+        # One file operation, not ten: the engine says that it runs.
+        record = status.recorded(self.root / path)
+        if record["state"] in status.COMPLETE:
+            self._over(trial, record["state"], None)
+        elif record["state"] != "failed":
+            self.progress.looked(trial, record)
+        elif self.policy.decide(trial).next is Next.GIVE_UP:
+            self._follow_up(trial)
 
     def _end_silent(self) -> None:
         """Kills processes of this host that have let the lease of their trial pass."""

@@ -117,6 +117,26 @@ def test_jobs_are_submitted_once_and_finish(make_scheduler, engine):
     assert len(engine.submitted) == 1
 
 
+def test_a_job_is_seen_to_train_one_trial_at_a_time(make_scheduler, monkeypatch):
+    """A trial that it began and the one that it ended are often read at the same look; of trials
+    that run at a time the time left is reckoned."""
+    changes = {"points": 4, "processes.trials_per_job": 4}
+    scheduler, trials = make_scheduler(**changes)
+    scheduler.poll_s = 0.5
+    running = []
+    put = scheduler.progress._put
+
+    def noted(*given):
+        put(*given)
+        running.append(len(scheduler.progress.survey.running))
+
+    monkeypatch.setattr(scheduler.progress, "_put", noted)
+    scheduler.progress.stage("tune", trials, scheduler.root)
+    scheduler.run(trials)
+    assert _states(scheduler, trials) == ["done"] * 4
+    assert max(running) == scheduler.progress.survey.at_once == 1
+
+
 def test_a_crash_without_a_trace_is_submitted_again_and_bounded(make_scheduler, engine):
     scheduler, trials = make_scheduler(points=1)
     engine.before = [["false"]]
