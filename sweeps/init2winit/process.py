@@ -123,7 +123,7 @@ class Attempt:
         for number in range(self.attempt.number - 1, 0, -1):
             attempt = self._directory / layout.ATTEMPTS / str(number)
             folder = attempt / _FOLDER / _WORKER / _CHECKPOINTS
-            step = _newest(folder)
+            step = max(layout.numbered(folder), default=None)
             if step is None:
                 continue
             began = layout.read_record(attempt / measurements.RESUMED).get("global_step", 0)
@@ -172,7 +172,6 @@ class Attempt:
 
     def _say(self, state: str, step: int, reason: str | None = None, **fields: Any) -> None:
         self._said_at = time.monotonic()
-        fields = {"figures": None, **fields}
         status.say(self.attempt, state, self.trial.id, step, self.trial.steps, reason, **fields)
 
     def _ended(self, code: int) -> str:
@@ -192,7 +191,7 @@ class Attempt:
             self._say("diverged", self._last_evaluation, f"init2winit calls it diverged, {after}")
             return "diverged"
         if self.stop_requested() and code < 0:
-            saved = _newest(self._folder / _WORKER / _CHECKPOINTS) or 0
+            saved = max(layout.numbered(self._folder / _WORKER / _CHECKPOINTS), default=0)
             reason = f"preempted; init2winit's last checkpoint is of step {saved}"
             self._say("pending", saved, reason)
             raise loop.Preempted
@@ -222,12 +221,3 @@ def _last_words(trial_directory: pathlib.Path) -> str:
     if starts:
         return " ".join(lines[starts[-1] :]).removeprefix(_MESSAGE)
     return remote.last_line("\n".join(lines))
-
-
-def _newest(folder: pathlib.Path) -> int | None:
-    """Returns the step of the newest whole checkpoint in a folder, None where there is none."""
-    with contextlib.suppress(FileNotFoundError):
-        return max(
-            (int(path.name) for path in folder.iterdir() if path.name.isdigit()), default=None
-        )
-    return None

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from sweeps.distributed import process_group
 from sweeps.job import trial_lock
 from sweeps.launchers.protocol import AGAIN
-from sweeps.records import disk, layout, lease, outages, status
+from sweeps.records import attempts, disk, layout, lease, outages, output, status
 from sweeps.study import trial as trials
 from sweeps.study.trial import Trial
 from workloads import catalog, init2winit_specs
@@ -91,7 +91,7 @@ class Trainer:
         try:
             self._claimed(attempt)
             with (
-                trial_lock.logged(attempt),
+                output.redirected(attempt.directory / attempts.LOG),
                 trial_lock.heartbeat(attempt, self.stop),
                 trial_lock.watchdog(),
             ):

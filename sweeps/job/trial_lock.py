@@ -1,4 +1,4 @@
-"""A trial that this process has claimed: its log, its heartbeats, its end."""
+"""A trial that this process has claimed: its heartbeats, its end."""
 
 import contextlib
 import faulthandler
@@ -8,7 +8,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 
-from sweeps.records import attempts, disk, layout, lease, measurements, status, submissions
+from sweeps.records import disk, layout, lease, measurements, status, submissions
 from sweeps.study.trial import Trial
 
 # Without progress for so long a process ends itself. Compiling and a whole evaluation lie between
@@ -33,26 +33,6 @@ def expect_progress() -> None:
     A thread of C waits for it, which needs no lock of Python's; to start it takes 35 µs.
     """
     faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True, file=_STDERR)
-
-
-@contextlib.contextmanager
-def logged(attempt: lease.Attempt) -> Iterator[None]:
-    """Sends everything the process prints, from C++ too, to the attempt's log."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    log = os.open(attempt.directory / attempts.LOG, flags, 0o644)
-    saved = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
-    try:
-        for descriptor in saved:
-            os.dup2(log, descriptor)
-        os.close(log)
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        for descriptor, old in saved.items():
-            os.dup2(old, descriptor)
-            os.close(old)
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ its own tools read our trials::
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import pathlib
@@ -100,10 +101,16 @@ def trial_path(stage: str, variant: str, workload: str, point: int, seed: int) -
 
 def checkpoint_steps(trial_directory: str | os.PathLike[str]) -> list[int]:
     """Returns the steps at which a trial has a whole checkpoint, in order."""
-    folder = pathlib.Path(trial_directory) / CHECKPOINTS
-    if not folder.is_dir():
+    return numbered(pathlib.Path(trial_directory) / CHECKPOINTS)
+
+
+def numbered(folder: str | os.PathLike[str]) -> list[int]:
+    """Returns the numbers that entries of a folder have as names, in order; [] without a folder."""
+    try:
+        names = os.listdir(folder)
+    except ABSENT:
         return []
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+    return sorted(int(name) for name in names if name.isdigit())
 
 
 def downstream_path(step: int, suite: str) -> str:
@@ -129,6 +136,11 @@ def remove_left_overs(folder: pathlib.Path, now: float) -> None:
 def write_json(path: str | os.PathLike[str], record: Any) -> None:
     """Writes `record` as indented JSON, atomically."""
     write_atomically(path, json.dumps(record, indent=2, sort_keys=False) + "\n")
+
+
+def digest(record: Any) -> str:
+    """Returns the SHA-256 of a record as JSON, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:

@@ -87,8 +87,8 @@ def _host() -> dict[str, Any]:
     return {
         "os_platform": platform.platform(),
         "cpu_count": len(os.sched_getaffinity(0)),
-        "cpu_model_name": _cpu("model name"),
-        "cpu_features": _cpu("flags"),
+        "cpu_model_name": cpu("model name"),
+        "cpu_features": cpu("flags"),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
 
@@ -129,12 +129,13 @@ def note_hardware(path: pathlib.Path) -> None:
         )
 
 
-def _cpu(field: str) -> str | None:
+def cpu(*fields: str) -> str | None:
+    """Returns the first of /proc/cpuinfo's fields that is there, None without one."""
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:
         return None
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(field)), None)
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(fields)), None)
 
 
 def parameters(workload: Any) -> int:

@@ -39,6 +39,7 @@ def say(
     done: int,
     of: int,
     reason: str | None = None,
+    figures: dict[str, Any] | None = None,
     **fields: Any,
 ) -> None:
     """Writes how far an attempt is, `done` steps `of` so many, as long as it holds its trial.
@@ -56,6 +57,7 @@ def say(
         attempt=attempt.number,
         preemption_count=attempt.number - 1,
         host=socket.gethostname(),
+        figures=figures,
         **fields,
     )
 

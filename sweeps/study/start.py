@@ -7,8 +7,6 @@ has begun, and done. The parameters alone are taken over: the optimizer and the 
 """
 
 import dataclasses
-import hashlib
-import json
 import math
 import pathlib
 from collections.abc import Iterable
@@ -55,7 +53,7 @@ def content(checkpoint: pathlib.Path) -> str:
         for part in ("shapes", "sums")
     }
     identity |= {"trial": record["trial"], "step": int(checkpoint.name)}
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    return layout.digest(identity)[:16]
 
 
 def find(settings: dict[str, Any], pairs: Iterable[tuple[str, int]]) -> tuple[Start, ...]:

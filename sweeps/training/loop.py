@@ -150,7 +150,6 @@ class Training:
         self._say("running", start, note=note)
 
     def _say(self, state: str, step: int, reason: str | None = None, **fields: Any) -> None:
-        fields = {"figures": None, **fields}
         status.say(self.attempt, state, self.trial.id, step, self.trial.steps, reason, **fields)
 
     def _train(self, state: train_step.TrainState, store: checkpoints.Checkpoints) -> str:
@@ -247,7 +246,7 @@ class Training:
             return mark
         started = self._train_time(state, mark)
         row = self._recorder.row(step, state)
-        self._write(lambda: self._put_row(row))
+        self._write(lambda: self._put_rows([row]))
         return self._log_time(started)
 
     def _profile(
@@ -257,10 +256,6 @@ class Training:
         started = self._train_time(state, mark)
         self._write(turn)
         return self._log_time(started)
-
-    def _put_row(self, row: dict[str, Any]) -> None:
-        self.attempt.check()
-        self._writer.append([row])
 
     def _train_time(self, state: Any, mark: float) -> float:
         """Adds the time since `mark` to the training time, devices synchronised; returns now."""
@@ -286,7 +281,6 @@ class Training:
         return self._logged.take(lambda: so_far + time.perf_counter() - mark)
 
     def _put_figures(self, rows: list[dict[str, Any]]) -> None:
-        self.attempt.check()
         self._put_rows(rows)
         figures = {name: value for name, value in rows[-1].items() if name != "kind"}
         now = time.monotonic()
@@ -298,7 +292,8 @@ class Training:
             self._say("running", done, figures=figures, **known)
 
     def _put_rows(self, rows: list[dict[str, Any]]) -> None:
-        """Adds rows to the attempt's files."""
+        """Adds rows to the attempt's files, unless another job has taken the trial over."""
+        self.attempt.check()
         self._writer.append(rows)
         if self._events is not None:
             self._events.append(rows)
@@ -322,7 +317,6 @@ class Training:
         return self._log_time(ended)
 
     def _log(self, rows: list[dict[str, Any]]) -> None:
-        self.attempt.check()
         self._put_rows(rows)
         measurements.publish(self.directory)
         self._evaluated, self._status_at = True, time.monotonic()
@@ -350,8 +344,6 @@ class Training:
 
     def _put_down(self, rows: list[dict[str, Any]]) -> None:
         """Brings the attempt's measurements to disk, and counts their bytes."""
-        self.attempt.check()
-        if rows:
-            self._put_rows(rows)
+        self._put_rows(rows)
         self._measured[str(self.attempt.number)] = self._writer.sync()
         self.attempt.check()  # again: a busy disk may take longer than a lease

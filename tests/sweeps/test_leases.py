@@ -445,9 +445,9 @@ def test_a_process_of_this_host_that_let_its_lease_pass_is_ended(
 _HANGS = """
 import os, pathlib, sys, time
 from sweeps.job import trial_lock
-from sweeps.records import lease
+from sweeps.records import attempts, lease, output
 attempt = lease.claim(pathlib.Path(sys.argv[1]))
-with trial_lock.logged(attempt), trial_lock.watchdog():
+with output.redirected(attempt.directory / attempts.LOG), trial_lock.watchdog():
     for _ in range(4):
         trial_lock.expect_progress()
         time.sleep(0.2)
