@@ -8,7 +8,7 @@ from sweeps.launchers import table as launchers
 from sweeps.launchers.config_keys import shown
 from sweeps.records import layout, stages
 from sweeps.study import config as configs
-from sweeps.study import keys
+from sweeps.study import keys, selection
 from sweeps.study.trial import EXTRA_PATHS
 from workloads import algoperf_specs, catalog, init2winit_specs
 from workloads.base.options import MESH_AXES, Options
@@ -123,12 +123,11 @@ def _check_init2winit(settings: dict[str, Any]) -> None:
         )
 
 
-def lacking(settings: dict[str, Any]) -> str | None:
-    """Returns what a study still needs before it can run, though its cost is known without."""
+def check_tokenizer(settings: dict[str, Any]) -> None:
+    """Raises selection.NotYetError where a tokenizer is needed and none is given."""
     name, tokenizer = settings["workload"], algoperf_specs.TOKENIZER
     if tokenizer in catalog.get(name).extra_paths and not settings[tokenizer]:
-        return algoperf_specs.no_tokenizer(name)
-    return None
+        raise selection.NotYetError(algoperf_specs.no_tokenizer(name))
 
 
 def _check_diagnostics(settings: dict[str, Any]) -> None:

@@ -23,10 +23,6 @@ from workloads import catalog
 _PARTS = (".params", ".model_state")
 
 
-class NotTrainedError(ValueError):
-    """The other study is not there, or not trained yet."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Start:
     """The checkpoint that trials of a variant and a seed start from.
@@ -59,14 +55,14 @@ def content(checkpoint: pathlib.Path) -> str:
 def find(settings: dict[str, Any], pairs: Iterable[tuple[str, int]]) -> tuple[Start, ...]:
     """Returns the starts of pairs of variant and seed, by config.finetune_from.
 
-    Raises NotTrainedError where the other study or its trials are not there, ValueError where its
-    model is another one or a checkpoint cannot be read.
+    Raises selection.NotYetError where the other study or its trials are not there, ValueError where
+    its model is another one or a checkpoint cannot be read.
     """
     directory = pathlib.Path(settings["finetune_from"])
     try:
         _, planned = layout.planned_stage(directory, layout.study_record(directory))
     except ValueError as error:
-        raise NotTrainedError(
+        raise selection.NotYetError(
             f"finetune_from: {error}; train it first: python -m sweeps run "
             f"--config={files.quoted(directory.name)} "
             f"--config.experiment_dir={files.quoted(directory.parent)}"
@@ -77,7 +73,7 @@ def find(settings: dict[str, Any], pairs: Iterable[tuple[str, int]]) -> tuple[St
         seeds = sorted({row["seed"] for row in done if row["variant"] == variant})
         if not seeds:
             trained = dict.fromkeys(row["variant"] for row in done)
-            raise NotTrainedError(
+            raise selection.NotYetError(
                 f"finetune_from: {directory} has no trial of {variant} that is done, for trials of "
                 f"{variant} to start from; variants with one: {', '.join(trained) or 'none'}"
             )
