@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from sweeps.init2winit import overrides, rows
+from sweeps.init2winit import process, rows
 from sweeps.launchers.protocol import WRONG_NODE
 from sweeps.records import layout, lease, measurements, status, submissions
 from sweeps.study import config, study
@@ -41,7 +41,7 @@ def _trial(tmp_path, point=POINT, **changes):
 
 def test_a_point_becomes_init2winits_own_hyperparameters(tmp_path):
     first = _trial(tmp_path, optimizer="adamw")
-    record = overrides.hparam_overrides(first)
+    record = process.hparam_overrides(first)
     assert record["lr_hparams"] == {
         "schedule": "cosine_warmup", "base_lr": 0.002, "warmup_steps": 7,
     }  # fmt: skip
@@ -52,10 +52,10 @@ def test_a_point_becomes_init2winits_own_hyperparameters(tmp_path):
     settings = {"optimizer": "kitchen_sink", "batch_size": 50, "rng_seed": 0, "width": 48}
     settings |= {"label_smoothing": 0.1, "dropout_rate": 0.2}
     assert settings.items() <= record.items()
-    clipped = overrides.hparam_overrides(_trial(tmp_path, {**POINT, "grad_clip": 5.0}))
+    clipped = process.hparam_overrides(_trial(tmp_path, {**POINT, "grad_clip": 5.0}))
     assert clipped["opt_hparams"]["grad_clip"] == 5.0
     assert clipped["opt_hparams"]["join"]["0"]["element"] == "scale_by_nadam"
-    arguments = overrides.main_arguments(first, "/e")
+    arguments = process.main_arguments(first, "/e")
     assert arguments[:2] == ("--config.dataset=mnist", "--config.model=vit")
     assert "--config.num_train_steps=100" in arguments
     assert {"--config.eval_frequency=20", "--config.log_frequency=5"} <= set(arguments)
@@ -65,7 +65,7 @@ def test_a_point_becomes_init2winits_own_hyperparameters(tmp_path):
 
 def test_every_rate_of_dropout_gets_the_points(tmp_path):
     speech = _trial(tmp_path, workload="init2winit:conformer")
-    record = overrides.hparam_overrides(speech)
+    record = process.hparam_overrides(speech)
     assert (record["residual_dropout_rate"], record["input_dropout_rate"]) == (0.2, 0.2)
 
 
