@@ -1,12 +1,11 @@
 """The package's commands: `python -m sweeps studies | plan | run | status | resume | ...`."""
 
 import argparse
-import contextlib
 import pathlib
 import runpy
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if __name__ == "__main__":  # what is imported below may be somebody else's
@@ -18,8 +17,6 @@ from sweeps.launchers.protocol import EngineError
 from workloads.base import errors
 
 if TYPE_CHECKING:
-    from sweeps.monitoring.progress import Progress
-    from sweeps.monitoring.survey import Survey
     from sweeps.study.study import Study
 
 _EPILOG = """examples:
@@ -72,7 +69,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, OSError, EngineError) as error:
         print(f"python -m sweeps: {errors.message(error)}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
+        print(f"python -m sweeps: {str(stop) or 'interrupted'}", file=sys.stderr)
         return 130
 
 
@@ -317,7 +315,7 @@ def _resume(options: argparse.Namespace) -> int:
 
 def _drive(resolved: "Study", selection: str, after: "Sequence[Study]" = ()) -> int:
     """Runs a study, others come `after` it; returns 0, 1 where a trial failed."""
-    from sweeps.monitoring import plan, survey
+    from sweeps.monitoring import plan, progress, survey
     from sweeps.scheduling import driver, preflight
     from sweeps.study import study_directory
 
@@ -332,29 +330,16 @@ def _drive(resolved: "Study", selection: str, after: "Sequence[Study]" = ()) -> 
     preflight.check_data(resolved)
     planned = survey.planned(resolved.directory)
     planned.steps_after = plan.steps_after(resolved, after)
-    with _progress(planned) as progress:
-        counts = driver.Driver(resolved, progress, selection).run()
+    with progress.Progress(planned) as shown:
+        counts = driver.Driver(resolved, shown, selection).run()
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())
     print(f"{resolved.directory}: {summary}")
     print(f"table: python -m analysis table {files.quoted(resolved.directory)}")
     return 1 if set(counts) - {"done", "diverged"} else 0
 
 
-@contextlib.contextmanager
-def _progress(survey: "Survey | None" = None) -> "Iterator[Progress]":
-    """Shows the progress of a run. Raises KeyboardInterrupt where the driver was told to stop."""
-    from sweeps.monitoring.progress import Progress
-    from sweeps.scheduling.scheduler import Interrupted
-
-    with Progress(survey) as progress:
-        try:
-            yield progress
-        except Interrupted as error:
-            progress.say("interrupted; the same command goes on with what is left")
-            raise KeyboardInterrupt from error
-
-
 def _evaluate(options: argparse.Namespace) -> int:
+    from sweeps.monitoring import progress
     from sweeps.scheduling import downstream
 
     evaluate = downstream.Evaluate(
@@ -365,8 +350,8 @@ def _evaluate(options: argparse.Namespace) -> int:
         options.data_dir,
         options.overrides,
     )
-    with _progress() as progress:
-        missing = evaluate.run(progress)
+    with progress.Progress() as shown:
+        missing = evaluate.run(shown)
     for line in downstream.summary(evaluate.study, evaluate.wanted):
         print(line)
     total = len(evaluate.wanted)

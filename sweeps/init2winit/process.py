@@ -162,11 +162,9 @@ class Attempt:
             measurements.publish(self._directory)
         for row in new:
             if row["kind"] == "eval":
-                self._last_evaluation = step = row["global_step"]
-                selected_by = f"validation/{self.trial.targets['metric']}"
-                evaluation = {selected_by: row[selected_by]}
-                seconds = row["total_duration"] / step
-                self._say("running", step, step_seconds=seconds, evaluation=evaluation)
+                self._last_evaluation = row["global_step"]
+                fields = status.of_evaluation(row, self.trial.targets["metric"])
+                self._say("running", row["global_step"], **fields)
             elif "step_seconds" in row and time.monotonic() - self._said_at >= _STATUS_EVERY_S:
                 figures = {name: value for name, value in row.items() if name != "kind"}
                 self._say("running", row["global_step"] + 1, figures=figures)

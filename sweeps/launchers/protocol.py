@@ -100,16 +100,6 @@ class Launcher(abc.ABC):
         """Returns the devices of a job. The engine is not needed."""
 
     @classmethod
-    def platform(cls, settings: dict[str, Any]) -> str:
-        """Returns 'cpu', 'gpu' or 'tpu': where trials compute."""
-        return cls.hardware(settings).kind
-
-    @classmethod
-    def devices(cls, settings: dict[str, Any]) -> int:
-        """Returns how many devices a trial sees, on all its nodes."""
-        return cls.hardware(settings).of_a_trial()
-
-    @classmethod
     @abc.abstractmethod
     def preview(cls, settings: dict[str, Any], batch: Batch) -> str:
         """Returns what would be submitted for a batch's first job. The engine is not needed."""

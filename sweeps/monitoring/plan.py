@@ -85,7 +85,8 @@ def resources_of(study: Study) -> Resources:
         problem = str(error)
     trials_per_job = int(keys.get("trials_per_job", 1))
     side_by_side = min(int(keys.get("workers", 0)) or 1, trials_per_job)
-    where = (name, launcher_class.platform(settings), launcher_class.devices(settings))
+    devices = launcher_class.hardware(settings)
+    where = (name, devices.kind, devices.of_a_trial())
     return Resources(*where, trials_per_job, jobs, side_by_side, problem)
 
 

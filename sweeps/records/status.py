@@ -3,6 +3,7 @@
 import contextlib
 import pathlib
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 from sweeps.records import clock, layout, lease
@@ -60,6 +61,14 @@ def say(
         figures=figures,
         **fields,
     )
+
+
+def of_evaluation(row: Mapping[str, Any], metric: str) -> dict[str, Any]:
+    """Returns the fields that an evaluation's row gives: its metric by validation, and seconds a
+    step with its share of evaluations, what `status` reckons with."""
+    column = f"validation/{metric}"
+    seconds = row["total_duration"] / row["global_step"]
+    return {"step_seconds": seconds, "evaluation": {column: row[column]}}
 
 
 def read(directory: pathlib.Path) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from workloads.storage import preparation
 def check_kernel(study: Study) -> None:
     """Raises ValueError where the study's kernel cannot run where its launcher runs trials."""
     settings = study.settings
-    platform = launchers.launcher_class(settings["launcher"]).platform(settings)
+    platform = launchers.launcher_class(settings["launcher"]).hardware(settings).kind
     head_size = catalog.get(study.workload).head_size
     for variant in settings["variants"]:
         variants_table.check_kernel(
@@ -50,7 +50,7 @@ def check_mesh(study: Study) -> int:
     """
     settings = study.settings
     launcher = settings["launcher"]
-    devices = launchers.launcher_class(launcher).devices(settings)
+    devices = launchers.launcher_class(launcher).hardware(settings).of_a_trial()
     lever = "--config.local.workers" if launcher == "local" else f"the keys of --config.{launcher}"
     try:
         data, fsdp, _ = mesh_shape(checks.options(settings).mesh, devices)

@@ -321,11 +321,8 @@ class Training:
         measurements.publish(self.directory)
         self._evaluated, self._status_at = True, time.monotonic()
         row = rows[-1]
-        # Seconds a step with its share of evaluations: what `status` reckons with.
-        seconds = row["total_duration"] / row["global_step"]
-        selected_by = f"validation/{self.trial.targets['metric']}"
-        evaluation = {selected_by: row[selected_by]}
-        self._say("running", row["global_step"], step_seconds=seconds, evaluation=evaluation)
+        fields = status.of_evaluation(row, self.trial.targets["metric"])
+        self._say("running", row["global_step"], **fields)
 
     def _save(
         self, step: int, state: train_step.TrainState, store: checkpoints.Checkpoints, mark: float

@@ -659,7 +659,7 @@ def test_what_a_host_must_compute_on(host, monkeypatch, paths, vendor, variables
     host(*paths, vendor=vendor)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    platform = local.LocalLauncher.platform({"local": {"workers": 0, "pin": True}})
+    platform = local.LocalLauncher.hardware({"local": {"workers": 0, "pin": True}}).kind
     assert (platform.replace("cpu", ""), local.accelerators()[1]) == expected
 
 
