@@ -47,7 +47,12 @@ def check(settings: dict[str, Any]) -> None:
     launchers.launcher_class(settings["launcher"]).check(settings)
     _check_extra_paths(settings)
     _check_init2winit(settings)
-    _check_diagnostics(settings)
+    if settings["diagnostics"] and settings["diagnostics_examples"] > settings["batch_size"]:
+        raise ValueError(
+            f"diagnostics_examples is {settings['diagnostics_examples']} and a batch has "
+            f"{settings['batch_size']} examples, of which they are the first; set "
+            f"--config.diagnostics_examples={settings['batch_size']} or fewer"
+        )
     _check_profile(settings)
     if settings["downstream"]:
         check_downstream(settings, settings["downstream"])
@@ -128,16 +133,6 @@ def check_tokenizer(settings: dict[str, Any]) -> None:
     name, tokenizer = settings["workload"], algoperf_specs.TOKENIZER
     if tokenizer in catalog.get(name).extra_paths and not settings[tokenizer]:
         raise selection.NotYetError(algoperf_specs.no_tokenizer(name))
-
-
-def _check_diagnostics(settings: dict[str, Any]) -> None:
-    every, examples = settings["diagnostics"], settings["diagnostics_examples"]
-    if every and examples > settings["batch_size"]:
-        raise ValueError(
-            f"diagnostics_examples is {examples} and a batch has {settings['batch_size']} "
-            f"examples, of which they are the first; set --config.diagnostics_examples="
-            f"{settings['batch_size']} or fewer"
-        )
 
 
 def _check_profile(settings: dict[str, Any]) -> None:

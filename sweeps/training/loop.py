@@ -160,7 +160,10 @@ class Training:
             queue = self._queue(start)
             batch = next(queue)
             update = self.step_function.compile(state, batch, scalars, key)
-            self._open_recorder(state)
+            if trial.diagnostics:
+                from sweeps.training import diagnostics
+
+                self._recorder = diagnostics.Recorder(trial, self.step_function, state, self._queue)
         self._logged = live.LoggedMetrics(trial, start, self.times.accumulated_submission_time)
         self._evaluated = start >= trial.eval_every
         mark = time.perf_counter()
@@ -232,13 +235,6 @@ class Training:
             self.trial.batch_size,
             start_step=start,
         )
-
-    def _open_recorder(self, state: train_step.TrainState) -> None:
-        if self.trial.diagnostics:
-            from sweeps.training import diagnostics
-
-            queue = self._queue
-            self._recorder = diagnostics.Recorder(self.trial, self.step_function, state, queue)
 
     def _diagnose(self, step: int, state: train_step.TrainState, mark: float) -> float:
         """Records diagnostics where they are due; their time is logging's. Returns now."""
