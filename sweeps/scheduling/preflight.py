@@ -1,6 +1,7 @@
 """Checks made before the first process starts, in seconds: kernel, devices, libraries, data."""
 
 import contextlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -84,9 +85,13 @@ def check_event_files(study: Study, here: bool = False) -> None:
 
     here: whether it is a job's node; the driver's host runs those of launcher local.
     """
-    settings = study.settings
-    if settings["tensorboard"] and (here or settings["launcher"] == "local"):
-        event_files.check()
+    settings, library = study.settings, event_files.LIBRARY
+    is_needed = settings["tensorboard"] and (here or settings["launcher"] == "local")
+    if is_needed and importlib.util.find_spec(library) is None:
+        raise ValueError(
+            f"tensorboard=True needs {library}, which is not installed here: pip install "
+            "'.[tensorboard]', or set --config.tensorboard=False"
+        )
 
 
 def check_init2winit(study: Study) -> None:

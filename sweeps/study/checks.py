@@ -53,7 +53,14 @@ def check(settings: dict[str, Any]) -> None:
             f"{settings['batch_size']} examples, of which they are the first; set "
             f"--config.diagnostics_examples={settings['batch_size']} or fewer"
         )
-    _check_profile(settings)
+    if settings["profile"]:
+        first, last = map(int, settings["profile"].split(":"))
+        if not first < last <= settings["steps"]:
+            raise ValueError(
+                f"profile={shown(settings['profile'])}: it traces the updates from the first "
+                "number to before the second, so the first must be smaller, and a trial has "
+                f"{settings['steps']} updates; give --config.profile=100:110, for instance"
+            )
     if settings["downstream"]:
         check_downstream(settings, settings["downstream"])
 
@@ -133,18 +140,6 @@ def check_tokenizer(settings: dict[str, Any]) -> None:
     name, tokenizer = settings["workload"], algoperf_specs.TOKENIZER
     if tokenizer in catalog.get(name).extra_paths and not settings[tokenizer]:
         raise selection.NotYetError(algoperf_specs.no_tokenizer(name))
-
-
-def _check_profile(settings: dict[str, Any]) -> None:
-    if not settings["profile"]:
-        return
-    first, last = map(int, settings["profile"].split(":"))
-    if not first < last <= settings["steps"]:
-        raise ValueError(
-            f"profile={shown(settings['profile'])}: it traces the updates from the first number to "
-            f"before the second, so the first must be smaller, and a trial has "
-            f"{settings['steps']} updates; give --config.profile=100:110, for instance"
-        )
 
 
 def options(settings: dict[str, Any]) -> Options:

@@ -68,11 +68,6 @@ class ArrayTask(NamedTuple):
         """What Slurm calls it."""
         return f"{self.array}_{self.task}"
 
-    @property
-    def known_state(self) -> State:
-        """Its state in the protocol's words; UNKNOWN for one that is not in Slurm's manual."""
-        return _STATES.get(self.state, State.UNKNOWN)
-
 
 class Slurm(Launcher):
     """A cluster, by its programs; a handle is <array>_<task>.
@@ -201,7 +196,8 @@ class Slurm(Launcher):
                     run(["scontrol", "release", job.handle])
             except EngineError as error:
                 print(f"{error}; job {job.handle} stays held", flush=True)
-        known = {job.handle: job.known_state for job in jobs}
+        # UNKNOWN: a state that is not in Slurm's manual.
+        known = {job.handle: _STATES.get(job.state, State.UNKNOWN) for job in jobs}
         return {handle: known.get(handle, State.GONE) for handle in handles}
 
     def cancel(self, handles: Sequence[str]) -> None:
