@@ -10,6 +10,7 @@ import time
 import pytest
 
 from sweeps import __main__ as command
+from sweeps import commands
 from sweeps.job import job
 from sweeps.launchers.protocol import FINISHED
 from sweeps.monitoring import plan
@@ -325,7 +326,7 @@ def test_several_studies_run_one_after_the_other(tmp_path, monkeypatch, capsys):
             layout.write_json(resolved.directory / "selection.json", chosen)
         return int(resolved.name == "digits_vit_quick")
 
-    monkeypatch.setattr(command, "_drive", drive)
+    monkeypatch.setattr(commands, "_drive", drive)
     where = f"--config.experiment_dir={tmp_path}"
     (tmp_path / "c4_lm_234m_paper").mkdir()
     assert command.main(["run", "--config=c4_lm_234m_paper,c4_lm_paper", where]) == 0
