@@ -47,21 +47,16 @@ def heartbeat(attempt: lease.Attempt, stop: Callable[[], None]) -> Iterator[None
     def beat() -> None:
         printed = ""
         while not over.wait(lease.HEARTBEAT_EVERY_S):
-            problems = []
+            if submissions.is_cancelled(study):
+                stop()
             try:
                 with contextlib.suppress(lease.LostError):
                     attempt.beat()
-            except OSError as error:
-                problems.append(str(error))
-            try:
-                if submissions.is_cancelled(study):
-                    stop()
             except OSError as error:  # the file server may be back before the lease is over
-                problems.append(str(error))
-            if problems and problems[0] != printed:
-                printed = problems[0]
-                with contextlib.suppress(OSError, ValueError):
-                    print(f"heartbeat: {printed}; tried again", flush=True)
+                if str(error) != printed:
+                    printed = str(error)
+                    with contextlib.suppress(OSError, ValueError):
+                        print(f"heartbeat: {printed}; tried again", flush=True)
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()

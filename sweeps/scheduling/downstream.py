@@ -150,8 +150,8 @@ class Evaluate:
             progress.say(f"stage {self.stage}: {self.left_out}, not evaluated")
         with scheduler.stopping_signals() as stop:
             preflight.check_data(self.study, self.suite)
-            made = scheduler.of_study(self.study, progress, stop, self.changed)
-            with contextlib.closing(made) as jobs:
+            jobs = scheduler.of_study(self.study, progress, stop, self.changed)
+            with contextlib.closing(jobs.launcher):
                 return jobs.outage.wait_out(lambda: run(jobs, progress, self.wanted))
 
 

@@ -33,9 +33,9 @@ class Driver:
         (self.study.directory / submissions.CANCELLED).unlink(missing_ok=True)
         counts: Counter[str] = Counter()
         with scheduler.stopping_signals() as stop_requested:
-            made = scheduler.of_study(self.study, self.progress, stop_requested)
-            with contextlib.closing(made) as jobs:
-                wait_out = jobs.outage.wait_out
+            jobs = scheduler.of_study(self.study, self.progress, stop_requested)
+            wait_out = jobs.outage.wait_out
+            with contextlib.closing(jobs.launcher):
                 for stage in self.study.stages:
                     trials = wait_out(functools.partial(self._run_stage, jobs, stage))
                     counts.update(wait_out(functools.partial(self._ends, trials)))

@@ -148,10 +148,6 @@ class Scheduler:
             if self._is_busy():
                 clock.clock.sleep(self.poll_s)
 
-    def close(self) -> None:
-        """Lets go of the engine; jobs of this host save and end first."""
-        self.launcher.close()
-
     def _is_busy(self) -> bool:
         return bool(self.pending or self.jobs or self.watched or self.unsure)
 
