@@ -4,7 +4,7 @@ None loads JAX here: `compile`, `hardware` and the checks of data have processes
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from attention import files
 from sweeps.algoperf import export
@@ -73,7 +73,7 @@ def _run(options: argparse.Namespace) -> int:
             print(f"study {number + 1} of {len(studies)}: {resolved.name}", flush=True)
         if number:  # what it takes from those before is on disk by now
             resolved = study.resolve(config.parse(names[number], options.overrides))
-        worst = max(worst, _drive(resolved, options.selection, studies[number + 1 :]))
+        worst = max(worst, _drive(resolved, options.selection))
     return worst
 
 
@@ -82,8 +82,8 @@ def _resume(options: argparse.Namespace) -> int:
     return _drive(study.from_record(record, options.directory), options.selection)
 
 
-def _drive(resolved: Study, selection: str, after: Sequence[Study] = ()) -> int:
-    """Runs a study, others come `after` it; returns 0, 1 where a trial failed."""
+def _drive(resolved: Study, selection: str) -> int:
+    """Runs a study; returns 0, 1 where a trial failed."""
     # What a change of settings repairs comes before the directory that fixes them.
     preflight.check_kernel(resolved)
     preflight.check_devices(resolved)
@@ -93,9 +93,7 @@ def _drive(resolved: Study, selection: str, after: Sequence[Study] = ()) -> int:
     print(plan.summary(resolved), flush=True)
     study_directory.prepare(resolved)
     preflight.check_data(resolved)
-    planned = survey.planned(resolved.directory)
-    planned.steps_after = plan.steps_after(resolved, after)
-    with progress.Progress(planned) as shown:
+    with progress.Progress(survey.planned(resolved.directory)) as shown:
         counts = driver.Driver(resolved, shown, selection).run()
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())
     print(f"{resolved.directory}: {summary}")

@@ -150,7 +150,7 @@ class Job:
         is_ours = not init2winit_specs.is_init2winit(self.study.workload)
         try:
             (accelerator.set_up if is_ours else accelerator.set_up_other_trainer)(cache, platform)
-        except ValueError as error:  # no driver, no device
+        except (ValueError, ChildProcessError) as error:  # no driver, no device
             return self._refuse(str(error))
         return FINISHED
 

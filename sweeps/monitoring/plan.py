@@ -3,15 +3,13 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Sequence
 
 from attention import precision
 from attention import table as variants_table
 from sweeps.launchers import remote
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import EngineError
-from sweeps.monitoring import calibration, survey, view
-from sweeps.records import layout
+from sweeps.monitoring import calibration, view
 from sweeps.study import checks
 from sweeps.study.study import Study
 from sweeps.training import accelerators
@@ -143,28 +141,6 @@ def summary(study: Study) -> str:
     else:
         wall = f"about {view.duration(total.wall_steps * seconds)}"
     return f"whole study: {total.trials:,} trials, {total.steps:,} steps, {wall} ({source})"
-
-
-def steps_after(study: Study, after: Sequence[Study]) -> float:
-    """Returns the time of the studies `after` one, in steps of that one.
-
-    Those that are complete count nothing. 0 where the time of a step is not known: only small
-    workloads have one for any host.
-    """
-    studies = (study, *after)
-    entries = [catalog.get(resolved.workload) for resolved in studies]
-    if not all(entry.stands_in_for for entry in entries):
-        return 0.0
-    times = [
-        entry.step_time(resolved.settings["batch_size"])[0] or math.nan
-        for entry, resolved in zip(entries, studies, strict=True)
-    ]
-    wall_s = 0.0
-    for later, step_s in zip(after, times[1:], strict=True):
-        has_begun = (later.directory / layout.STUDY).exists()
-        if not has_begun or not survey.StudyReader(later.directory).look().complete:
-            wall_s += _total(lines(later, resources_of(later))).wall_steps * step_s
-    return 0.0 if math.isnan(wall_s / times[0]) else wall_s / times[0]
 
 
 def on_hardware(study: Study, where: accelerators.Topology) -> tuple[str, float | None]:
