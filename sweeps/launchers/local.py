@@ -142,7 +142,7 @@ class LocalLauncher(Launcher):
         is_known = any(handle in self._queue or _is_held(handle) for handle in handles)
         return handles if is_known else None
 
-    def states(self, handles: Sequence[str]) -> dict[str, State]:
+    def status(self, handles: Sequence[str]) -> dict[str, State]:
         """Returns the state of every handle; starts queued jobs in slots that are free."""
         self._start_queued()
         return {handle: self._state(handle) for handle in handles}

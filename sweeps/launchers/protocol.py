@@ -139,16 +139,10 @@ class Launcher(abc.ABC):
         of them. Raises EngineError where it cannot be asked.
         """
 
-    def status(self, handles: Sequence[str]) -> dict[str, State]:
-        """Returns the state of every handle; UNKNOWN where the engine cannot be reached."""
-        try:
-            return self.states(handles)
-        except EngineError:
-            return dict.fromkeys(handles, State.UNKNOWN)
-
     @abc.abstractmethod
-    def states(self, handles: Sequence[str]) -> dict[str, State]:
-        """Returns what `status` does. Raises EngineError where the engine cannot be reached."""
+    def status(self, handles: Sequence[str]) -> dict[str, State]:
+        """Returns the state of every handle. Raises EngineError where the engine cannot be
+        reached."""
 
     @abc.abstractmethod
     def cancel(self, handles: Sequence[str]) -> None:

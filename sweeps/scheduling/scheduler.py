@@ -322,7 +322,7 @@ class Scheduler:
             return
         states = self.engines.status(_batches(self.jobs))
         if State.UNKNOWN in states.values():
-            self._say_once("an engine does not answer; its jobs are left as they are")
+            self._say_once("jobs whose state no engine tells are left as they are")
         gone = []
         for handle, state in states.items():
             if state is State.GONE:

@@ -178,7 +178,7 @@ class Slurm(Launcher):
         ids = {job.name: job.array for job in squeue(f"--name={names}")}
         return {part: ids.get(part.name(batch), "") for part in parts}
 
-    def states(self, handles: Sequence[str]) -> dict[str, State]:
+    def status(self, handles: Sequence[str]) -> dict[str, State]:
         """Returns the state of every handle; releases jobs that Slurm holds because a node failed
         to launch them.
 
@@ -205,7 +205,7 @@ class Slurm(Launcher):
 
         Raises EngineError where Slurm cannot be reached.
         """
-        states = self.states(handles)
+        states = self.status(handles)
         scancel([handle for handle in handles if states[handle] is State.QUEUED])
         # scancel alone would kill after KillWait, 30 s unless the cluster says otherwise.
         running = [handle for handle in handles if states[handle] is State.RUNNING]
