@@ -7,6 +7,7 @@ import argparse
 from collections.abc import Callable
 
 from attention import files
+from attention.table import unknown
 from sweeps.algoperf import export
 from sweeps.monitoring import compile as compiler
 from sweeps.monitoring import hardware_check, plan, progress, survey, view
@@ -151,8 +152,7 @@ def _hardware(options: argparse.Namespace) -> int:
     parts = tuple(options.parts.split(",")) if options.parts else hardware_check.PARTS
     for part in parts:
         if part not in hardware_check.PARTS:
-            known = ", ".join(hardware_check.PARTS)
-            raise ValueError(f"unknown part {part!r} of the check. Known: {known}")
+            raise ValueError(unknown("part", part, hardware_check.PARTS))
     files.check_output(options.out)
     return 0 if hardware_check.run(options.out, parts) else 1
 

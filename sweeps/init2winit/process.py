@@ -6,16 +6,17 @@ measures becomes rows of ours as it comes.
 """
 
 import contextlib
+import csv
+import math
 import os
 import pathlib
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sweeps.init2winit import rows
 from sweeps.launchers import remote
 from sweeps.records import (
     attempts,
@@ -28,7 +29,7 @@ from sweeps.records import (
 )
 from sweeps.study.trial import Trial
 from sweeps.training import loop
-from workloads import init2winit_specs
+from workloads import catalog, init2winit_specs
 from workloads.init2winit import data, installation
 
 _FOLDER, _WORKER = "init2winit", "1"
@@ -54,6 +55,65 @@ class _Checkpoint(NamedTuple):
     path: pathlib.Path | None = None
     unread: Sequence[dict[str, Any]] = ()
     note: str | None = None
+
+
+class Reader:
+    """An attempt's measurements.csv, which init2winit writes anew with every row.
+
+    before: the trial's last evaluation that counts, whose accumulated times go on; None at first.
+    resumed: whether init2winit was restarted. Its `train_cost` is then, up to the next evaluation,
+    a mean that includes costs from before its checkpoint. It is no loss, so it is left out.
+    """
+
+    def __init__(
+        self,
+        path: pathlib.Path,
+        trial: Trial,
+        before: Mapping[str, Any] | None = None,
+        resumed: bool = False,
+    ) -> None:
+        self._path, self._read, self._carries = path, 0, resumed
+        entry = catalog.get(trial.workload)
+        self._per_second, self._units = f"{entry.unit}_per_second", trial.batch_size * entry.units
+        self._times = {
+            ours: (before or {}).get(ours, 0.0) for ours in init2winit_columns.TIMES.values()
+        }
+
+    def take(self) -> list[dict[str, Any]]:
+        """Returns the rows that are new and whole: of training, and of evaluations after theirs."""
+        try:
+            text = self._path.read_text("utf-8")
+        except FileNotFoundError:
+            return []
+        whole = list(csv.DictReader(text.splitlines())) if text.endswith("\n") else []
+        # Shorter than before: it is being written.
+        new, self._read = whole[self._read :], max(self._read, len(whole))
+        return [row for cells in new for row in self._rows(cells)]
+
+    def _rows(self, cells: Mapping[str, str]) -> list[dict[str, Any]]:
+        values = {name: float(cell) for name, cell in cells.items() if cell}
+        step = int(values["global_step"])
+        rows: list[dict[str, Any]] = [{"kind": "train", "global_step": step - 1}]
+        logged = {} if self._carries else init2winit_columns.LOGGED
+        rows[0] |= {
+            ours: values.get(theirs, math.nan)
+            for theirs, ours in {**logged, "grad_norm": "grad_norm"}.items()
+        }
+        if rate := values.get("train_steps_per_sec"):
+            rows[0] |= {"step_seconds": 1 / rate, self._per_second: rate * self._units}
+        of_splits = {
+            init2winit_columns.our_name(name): init2winit_columns.our_value(name, value)
+            for name, value in values.items()
+            if init2winit_columns.is_of_a_split(name)
+        }
+        if of_splits:
+            self._carries = False
+            for theirs, ours in init2winit_columns.TIMES.items():
+                self._times[ours] += values.get(theirs, 0.0)
+            trained = self._times["accumulated_submission_time"]
+            rows.append({"kind": "eval", "global_step": step, **of_splits, "score": trained})
+            rows[1] |= {**self._times, "accumulated_logging_time": 0.0}
+        return rows
 
 
 class Attempt:
@@ -112,12 +172,12 @@ class Attempt:
         measurements.publish(self._directory)
         return self._ended(process.returncode)
 
-    def _reads(self, folder: pathlib.Path, start: int) -> rows.Reader:
+    def _reads(self, folder: pathlib.Path, start: int) -> Reader:
         """Returns the reader of what init2winit measures in an attempt's folder, from `start`."""
         path = folder / _WORKER / init2winit_columns.FILE
         curve = measurements.curve(self._directory)
         before = [row for row in curve if row["kind"] == "eval" and row["global_step"] <= start]
-        return rows.Reader(path, self.trial, before[-1] if before else None, resumed=start > 0)
+        return Reader(path, self.trial, before[-1] if before else None, resumed=start > 0)
 
     def _last_checkpoint(self) -> "_Checkpoint":
         """Returns the newest checkpoint of the attempts before this one."""

@@ -24,21 +24,16 @@ def set_up(cache_dir: str, platform: str) -> None:
     provenance.pin_options()
     devices.default_platform()
     if platform not in ("", jax.default_backend()):
-        raise ValueError(_missing(platform))
-
-
-def _missing(platform: str) -> str:
-    import jax
-
-    remedy = "JAX_PLATFORMS must name it, or be unset"
-    if platform != "cpu":  # an extra of that name brings its driver
-        remedy = (
-            f"pip install '.[{platform}]' in {sys.prefix}, see that its driver works and "
-            "that the job was given the device; or set JAX_PLATFORMS=cpu to insist on the CPU"
+        remedy = "JAX_PLATFORMS must name it, or be unset"
+        if platform != "cpu":  # an extra of that name brings its driver
+            remedy = (
+                f"pip install '.[{platform}]' in {sys.prefix}, see that its driver works and "
+                "that the job was given the device; or set JAX_PLATFORMS=cpu to insist on the CPU"
+            )
+        raise ValueError(
+            f"{socket.gethostname()}: a {platform} was expected here, but JAX {jax.__version__} "
+            f"finds {', '.join(map(str, jax.devices()))}: {remedy}"
         )
-    devices = ", ".join(map(str, jax.devices()))
-    here = f"{socket.gethostname()}: a {platform} was expected here"
-    return f"{here}, but JAX {jax.__version__} finds {devices}: {remedy}"
 
 
 def set_up_other_trainer(cache_dir: str, platform: str) -> None:

@@ -254,7 +254,10 @@ def render(study: Study, step_seconds: float | None = None, topology: str = "") 
     if entry.example_cpu_ms is not None:
         least_s = None
         if not step_seconds and (topology or not entry.topology):
-            least_s = _least_seconds(study, topology or _GPUS)
+            # Of GPUs, whose compiler gives no more, the least time of a step.
+            predictions = calibration.predict(study, accelerators.topology(topology or _GPUS))
+            known = [step.least_ms / 1e3 for step in predictions.values() if step.least_ms]
+            least_s = min(known, default=None)
         if seconds is not None and not (topology and least_s):
             text.append(f"input: {_input(study, seconds)}")
         if least_s:
@@ -280,14 +283,6 @@ def _input(study: Study, seconds: float) -> str:
         f"{rate:,.0f} {entry.unit}/s at {entry.example_cpu_ms} ms of a CPU core each take "
         f"{cores:.1f} cores of a trial's hosts; loader_workers is {workers}{verdict}"
     )
-
-
-def _least_seconds(study: Study, topology: str) -> float | None:
-    """Returns the least time of a step on GPUs of which no more is known, else None."""
-    predictions = calibration.predict(study, accelerators.topology(topology))
-    least_ms = {prediction.least_ms for prediction in predictions.values()}
-    known = [ms / 1e3 for ms in least_ms if ms is not None]
-    return min(known, default=None)
 
 
 def _row(line: StageCost, seconds: float) -> str:

@@ -76,27 +76,20 @@ TIME_COLUMNS = (
 SEEDS_PER_POINT = 1000
 
 
-def trial_number(point: int, seed: int) -> int:
-    """Returns n of `trial_<n>` for a point's index (from 0) and a seed (from 0), n from 1.
+def trial_path(stage: str, variant: str, workload: str, point: int, seed: int) -> str:
+    """Returns a trial's directory relative to its study's directory. Point and seed count from 0.
 
-    Raises ValueError where the pair has no directory of its own.
+    AlgoPerf's own workloads, 'algoperf:<name>', have directories by its names: what lies there is
+    read by its scoring, and ':' is no character for a path. Raises ValueError where point and seed
+    have no directory of their own.
     """
     if point < 0 or not 0 <= seed < SEEDS_PER_POINT:
         raise ValueError(
             f"point {point}, seed {seed}: points count from 0 and seeds run from 0 to "
             f"{SEEDS_PER_POINT - 1}"
         )
-    return point * SEEDS_PER_POINT + seed + 1
-
-
-def trial_path(stage: str, variant: str, workload: str, point: int, seed: int) -> str:
-    """Returns a trial's directory relative to its study's directory.
-
-    AlgoPerf's own workloads, 'algoperf:<name>', have directories by its names: what lies there is
-    read by its scoring, and ':' is no character for a path.
-    """
-    folder = f"{workload.rpartition(':')[2]}_jax"
-    return f"{stage}/{variant}/{folder}/trial_{trial_number(point, seed)}"
+    folder, number = f"{workload.rpartition(':')[2]}_jax", point * SEEDS_PER_POINT + seed + 1
+    return f"{stage}/{variant}/{folder}/trial_{number}"
 
 
 def checkpoint_steps(trial_directory: str | os.PathLike[str]) -> list[int]:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import enum
+import pathlib
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,7 +13,7 @@ import jax
 from sweeps.distributed import process_group
 from sweeps.records import event_files, layout, lease, measurements, status
 from sweeps.study.trial import Trial
-from sweeps.training import checkpoints, live, trace, train_step
+from sweeps.training import checkpoints, live, train_step
 
 # A status is a file of its own, written anew: between evaluations no more often than this.
 _STATUS_EVERY_S = 10.0
@@ -54,6 +55,40 @@ class TrainingTimes:
             "total_duration": sum(times.values()),
             **times,
         }
+
+
+class Trace:
+    """Traces updates `first` to `last` − 1 of an attempt: those between the devices' being idle.
+
+    `config.profile=100:110`, by jax.profiler. In <trial>/profile/plugins/profile/<time> lie
+    `perfetto_trace.json.gz`, which ui.perfetto.dev opens, and what TensorBoard's and XProf's
+    profile views read. Of several processes the primary one's.
+    """
+
+    def __init__(self, profile: str, directory: pathlib.Path) -> None:
+        """profile: '<first>:<last>', or '' for none."""
+        first, _, last = (profile or "0:0").partition(":")
+        self._updates, self._directory = range(int(first), int(last)), directory
+        self._runs = False
+
+    def starts(self, done: int, resumed: bool = False) -> bool:
+        """Whether to start after `done` updates; `resumed`: also where the attempt begins amid."""
+        return done in self._updates and (resumed or done == self._updates.start)
+
+    def ends(self, done: int) -> bool:
+        """Whether to end after `done` updates."""
+        return bool(self._updates) and done == self._updates.stop
+
+    def start(self) -> None:
+        """Begins the trace."""
+        jax.profiler.start_trace(self._directory, create_perfetto_trace=True)
+        self._runs = True
+
+    def close(self) -> None:
+        """Ends a trace that is under way, and writes its files."""
+        if self._runs:
+            self._runs = False
+            jax.profiler.stop_trace()
 
 
 class Training:
@@ -100,7 +135,7 @@ class Training:
             opened.enter_context(train_step.precise(self.trial.matmul_precision))
             store = checkpoints.Checkpoints(self.directory / layout.CHECKPOINTS, self.trial)
             opened.callback(store.close)
-            self._trace = trace.Trace(self.trial.profile, self.directory / layout.PROFILE)
+            self._trace = Trace(self.trial.profile, self.directory / layout.PROFILE)
             opened.callback(self._trace.close)
             return self._train(self._first_or_restored(store), store)
 

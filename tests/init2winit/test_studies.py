@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from sweeps.init2winit import process, rows
+from sweeps.init2winit import process
 from sweeps.launchers.protocol import WRONG_NODE
 from sweeps.records import layout, lease, measurements, status, submissions
 from sweeps.study import config, study
@@ -71,7 +71,7 @@ def test_every_rate_of_dropout_gets_the_points(tmp_path):
 
 def test_its_rows_become_ours(tmp_path):
     first, file = _trial(tmp_path), tmp_path / "measurements.csv"
-    reader = rows.Reader(file, first)
+    reader = process.Reader(file, first)
     assert reader.take() == []
     head = (
         "global_step,train_cost,grad_norm,train_steps_per_sec,valid/error_rate,valid/ce_loss,"
@@ -96,7 +96,7 @@ def test_its_rows_become_ours(tmp_path):
         "accumulated_logging_time": 0.0, "total_duration": 4.5,
     }  # fmt: skip
     # Its mean after a restart counts costs from before it, until the next evaluation is over.
-    again = rows.Reader(file, first, evaluation, resumed=True)
+    again = process.Reader(file, first, evaluation, resumed=True)
     first, second, later = again.take()
     assert "loss" not in first
     assert "loss" not in second
@@ -106,7 +106,7 @@ def test_its_rows_become_ours(tmp_path):
 def test_a_column_that_is_not_there_is_no_number(tmp_path):
     file = tmp_path / "measurements.csv"
     file.write_text("global_step\n5\n")
-    [row] = rows.Reader(file, _trial(tmp_path)).take()
+    [row] = process.Reader(file, _trial(tmp_path)).take()
     assert math.isnan(row["loss"])
     assert "step_seconds" not in row
 
