@@ -213,7 +213,7 @@ class Attempt:
             options.append(f"--init2winit_dir={trial.init2winit_dir}")
         settings = main_arguments(trial, str(self._folder.absolute()))
         module = [sys.executable, "-m", "sweeps.init2winit", str(os.getpid())]
-        return [*module, "--", *options, "--", *settings]
+        return [*module, *options, "--", *settings]
 
     def _put(self, new: list[dict[str, Any]]) -> None:
         """Adds rows to the attempt's measurements, and at evaluations to the CSVs."""

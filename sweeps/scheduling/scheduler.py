@@ -321,8 +321,6 @@ class Scheduler:
         if not self.jobs:
             return
         states = self.engines.status(_batches(self.jobs))
-        if State.UNKNOWN in states.values():
-            self._say_once("jobs whose state no engine tells are left as they are")
         gone = []
         for handle, state in states.items():
             if state is State.GONE:
