@@ -137,18 +137,15 @@ def _write(source: pathlib.Path, trial: dict[str, Any], target: pathlib.Path) ->
     layout.write_json(target / layout.HPARAMS, trial["hyperparameters"])
     for path in source.glob("meta_data_*.json"):
         number = path.stem.rpartition("_")[2]
-        layout.write_json(target / f"flags_{number}.json", _flags(source, trial))
-
-
-def _flags(source: pathlib.Path, trial: dict[str, Any]) -> dict[str, Any]:
-    """Returns the flags that AlgoPerf's runner would have had, beside the trial's record."""
-    return {
-        **(layout.read_json_if_there(source / "flags_0.json") or {}),
-        "workload": _workload(trial),
-        "framework": "jax",
-        "tuning_ruleset": "external",
-        "attention": trial["variant"],
-        "max_global_steps": trial["steps"],
-        "rng_seed": trial["seed"],
-        "written_by": "attnperf",
-    }
+        # The flags that AlgoPerf's runner would have had, beside the trial's record.
+        flags = {
+            **(layout.read_json_if_there(source / "flags_0.json") or {}),
+            "workload": _workload(trial),
+            "framework": "jax",
+            "tuning_ruleset": "external",
+            "attention": trial["variant"],
+            "max_global_steps": trial["steps"],
+            "rng_seed": trial["seed"],
+            "written_by": "attnperf",
+        }
+        layout.write_json(target / f"flags_{number}.json", flags)

@@ -172,7 +172,11 @@ def join(environment: Mapping[str, str] = os.environ, start_s: int = _START_S) -
             "process_id": group.id,
         }
         if group.is_primary:
-            _check_port(group, int(group.coordinator.rpartition(":")[2]))
+            port = int(group.coordinator.rpartition(":")[2])
+            try:  # JAX dies of a segmentation fault where the port is taken (0.10.2)
+                socket.create_server(("", port), reuse_port=False).close()
+            except OSError as error:
+                sys.exit(f"{group}: port {port} cannot be opened here: {error}")
     # An empty list is all devices; without one JAX would choose (see above).
     devices: list[int] | None = None if "JAX_LOCAL_DEVICE_IDS" in environment else []
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -190,10 +194,3 @@ def join(environment: Mapping[str, str] = os.environ, start_s: int = _START_S) -
             f"{COORDINATOR}, {PROCESS_COUNT} and {PROCESS_ID}"
         )
     return group
-
-
-def _check_port(group: ProcessGroup, port: int) -> None:
-    try:  # JAX dies of a segmentation fault where the port is taken (0.10.2)
-        socket.create_server(("", port), reuse_port=False).close()
-    except OSError as error:
-        sys.exit(f"{group}: port {port} cannot be opened here: {error}")

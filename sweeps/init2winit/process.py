@@ -6,16 +6,17 @@ measures becomes rows of ours as it comes.
 """
 
 import contextlib
+import csv
+import math
 import os
 import pathlib
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sweeps.init2winit import overrides, rows
 from sweeps.launchers import remote
 from sweeps.records import (
     attempts,
@@ -28,7 +29,8 @@ from sweeps.records import (
 )
 from sweeps.study.trial import Trial
 from sweeps.training import loop
-from workloads.init2winit import installation
+from workloads import catalog, init2winit_specs
+from workloads.init2winit import data, installation
 
 _FOLDER, _WORKER = "init2winit", "1"
 # trainer_lib/base_trainer.py: CHECKPOINT_TTL; orbax calls a whole checkpoint by its step alone.
@@ -53,6 +55,65 @@ class _Checkpoint(NamedTuple):
     path: pathlib.Path | None = None
     unread: Sequence[dict[str, Any]] = ()
     note: str | None = None
+
+
+class Reader:
+    """An attempt's measurements.csv, which init2winit writes anew with every row.
+
+    before: the trial's last evaluation that counts, whose accumulated times go on; None at first.
+    resumed: whether init2winit was restarted. Its `train_cost` is then, up to the next evaluation,
+    a mean that includes costs from before its checkpoint. It is no loss, so it is left out.
+    """
+
+    def __init__(
+        self,
+        path: pathlib.Path,
+        trial: Trial,
+        before: Mapping[str, Any] | None = None,
+        resumed: bool = False,
+    ) -> None:
+        self._path, self._read, self._carries = path, 0, resumed
+        entry = catalog.get(trial.workload)
+        self._per_second, self._units = f"{entry.unit}_per_second", trial.batch_size * entry.units
+        self._times = {
+            ours: (before or {}).get(ours, 0.0) for ours in init2winit_columns.TIMES.values()
+        }
+
+    def take(self) -> list[dict[str, Any]]:
+        """Returns the rows that are new and whole: of training, and of evaluations after theirs."""
+        try:
+            text = self._path.read_text("utf-8")
+        except FileNotFoundError:
+            return []
+        whole = list(csv.DictReader(text.splitlines())) if text.endswith("\n") else []
+        # Shorter than before: it is being written.
+        new, self._read = whole[self._read :], max(self._read, len(whole))
+        return [row for cells in new for row in self._rows(cells)]
+
+    def _rows(self, cells: Mapping[str, str]) -> list[dict[str, Any]]:
+        values = {name: float(cell) for name, cell in cells.items() if cell}
+        step = int(values["global_step"])
+        rows: list[dict[str, Any]] = [{"kind": "train", "global_step": step - 1}]
+        logged = {} if self._carries else init2winit_columns.LOGGED
+        rows[0] |= {
+            ours: values.get(theirs, math.nan)
+            for theirs, ours in {**logged, "grad_norm": "grad_norm"}.items()
+        }
+        if rate := values.get("train_steps_per_sec"):
+            rows[0] |= {"step_seconds": 1 / rate, self._per_second: rate * self._units}
+        of_splits = {
+            init2winit_columns.our_name(name): init2winit_columns.our_value(name, value)
+            for name, value in values.items()
+            if init2winit_columns.is_of_a_split(name)
+        }
+        if of_splits:
+            self._carries = False
+            for theirs, ours in init2winit_columns.TIMES.items():
+                self._times[ours] += values.get(theirs, 0.0)
+            trained = self._times["accumulated_submission_time"]
+            rows.append({"kind": "eval", "global_step": step, **of_splits, "score": trained})
+            rows[1] |= {**self._times, "accumulated_logging_time": 0.0}
+        return rows
 
 
 class Attempt:
@@ -111,19 +172,19 @@ class Attempt:
         measurements.publish(self._directory)
         return self._ended(process.returncode)
 
-    def _reads(self, folder: pathlib.Path, start: int) -> rows.Reader:
+    def _reads(self, folder: pathlib.Path, start: int) -> Reader:
         """Returns the reader of what init2winit measures in an attempt's folder, from `start`."""
         path = folder / _WORKER / init2winit_columns.FILE
         curve = measurements.curve(self._directory)
         before = [row for row in curve if row["kind"] == "eval" and row["global_step"] <= start]
-        return rows.Reader(path, self.trial, before[-1] if before else None, resumed=start > 0)
+        return Reader(path, self.trial, before[-1] if before else None, resumed=start > 0)
 
     def _last_checkpoint(self) -> "_Checkpoint":
         """Returns the newest checkpoint of the attempts before this one."""
         for number in range(self.attempt.number - 1, 0, -1):
             attempt = self._directory / layout.ATTEMPTS / str(number)
             folder = attempt / _FOLDER / _WORKER / _CHECKPOINTS
-            step = _newest(folder)
+            step = max(layout.numbered(folder), default=None)
             if step is None:
                 continue
             began = layout.read_record(attempt / measurements.RESUMED).get("global_step", 0)
@@ -150,9 +211,9 @@ class Attempt:
             options.append(f"--tau={trial.variant_hyperparameters['tau']}")
         if trial.init2winit_dir:
             options.append(f"--init2winit_dir={trial.init2winit_dir}")
-        settings = overrides.main_arguments(trial, str(self._folder.absolute()))
+        settings = main_arguments(trial, str(self._folder.absolute()))
         module = [sys.executable, "-m", "sweeps.init2winit", str(os.getpid())]
-        return [*module, "--", *options, "--", *settings]
+        return [*module, *options, "--", *settings]
 
     def _put(self, new: list[dict[str, Any]]) -> None:
         """Adds rows to the attempt's measurements, and at evaluations to the CSVs."""
@@ -161,18 +222,15 @@ class Attempt:
             measurements.publish(self._directory)
         for row in new:
             if row["kind"] == "eval":
-                self._last_evaluation = step = row["global_step"]
-                selected_by = f"validation/{self.trial.targets['metric']}"
-                evaluation = {selected_by: row[selected_by]}
-                seconds = row["total_duration"] / step
-                self._say("running", step, step_seconds=seconds, evaluation=evaluation)
+                self._last_evaluation = row["global_step"]
+                fields = status.of_evaluation(row, self.trial.targets["metric"])
+                self._say("running", row["global_step"], **fields)
             elif "step_seconds" in row and time.monotonic() - self._said_at >= _STATUS_EVERY_S:
                 figures = {name: value for name, value in row.items() if name != "kind"}
                 self._say("running", row["global_step"] + 1, figures=figures)
 
     def _say(self, state: str, step: int, reason: str | None = None, **fields: Any) -> None:
         self._said_at = time.monotonic()
-        fields = {"figures": None, **fields}
         status.say(self.attempt, state, self.trial.id, step, self.trial.steps, reason, **fields)
 
     def _ended(self, code: int) -> str:
@@ -192,7 +250,7 @@ class Attempt:
             self._say("diverged", self._last_evaluation, f"init2winit calls it diverged, {after}")
             return "diverged"
         if self.stop_requested() and code < 0:
-            saved = _newest(self._folder / _WORKER / _CHECKPOINTS) or 0
+            saved = max(layout.numbered(self._folder / _WORKER / _CHECKPOINTS), default=0)
             reason = f"preempted; init2winit's last checkpoint is of step {saved}"
             self._say("pending", saved, reason)
             raise loop.Preempted
@@ -224,10 +282,56 @@ def _last_words(trial_directory: pathlib.Path) -> str:
     return remote.last_line("\n".join(lines))
 
 
-def _newest(folder: pathlib.Path) -> int | None:
-    """Returns the step of the newest whole checkpoint in a folder, None where there is none."""
-    with contextlib.suppress(FileNotFoundError):
-        return max(
-            (int(path.name) for path in folder.iterdir() if path.name.isdigit()), default=None
-        )
-    return None
+def hparam_overrides(trial: Trial) -> dict[str, Any]:
+    """Returns the hyperparameters that a trial's own init2winit is given.
+
+    NAdamW and AdamW by its `kitchen_sink`: the direction, then decay of all parameters, then the
+    rate, which it puts behind (optimizer_lib/kitchen_sink); gradients are clipped by their norm
+    before that. Warmup of int(warmup_factor · steps) updates, then a cosine to 0, as AlgoPerf's
+    (`sweeps.training.optimizers.learning_rate`). Dropout by the model's names.
+    """
+    point = trial.hyperparameters
+    model = init2winit_specs.MODELS[init2winit_specs.short_name(trial.workload)]
+    direction = {
+        "b1": 1.0 - point["one_minus_beta1"],
+        "b2": point["beta2"],
+        "eps": point["epsilon"],
+    }
+    decay = {"weight_decay": point["weight_decay"]}
+    chain: dict[str, Any] = {
+        "0": {"element": init2winit_specs.OPTIMIZERS[trial.optimizer], "hps": direction},
+        "1": {"element": "add_decayed_weights", "hps": decay},
+    }
+    # Among elements by their numbers alone it takes them for a chain; beside the limit of the
+    # gradients' norm it has to be told so.
+    optimizer: dict[str, Any] = chain
+    if "grad_clip" in point:
+        optimizer = {"join": chain, "grad_clip": point["grad_clip"]}
+    return {
+        **init2winit_specs.read_config(trial.init2winit_config).get(init2winit_specs.OVERRIDES, {}),
+        # A point that names no rate has 0 (`sweeps.study.hyperparameters.DEFAULTS`).
+        **dict.fromkeys(model.dropout, point["dropout_rate"]),
+        "batch_size": trial.batch_size,
+        "rng_seed": trial.seed,
+        "label_smoothing": point["label_smoothing"],
+        "optimizer": "kitchen_sink",
+        "opt_hparams": optimizer,
+        "lr_hparams": {
+            "schedule": "cosine_warmup",
+            "base_lr": point["learning_rate"],
+            "warmup_steps": int(point["warmup_factor"] * trial.steps),
+        },
+    }
+
+
+def main_arguments(trial: Trial, experiment_dir: str) -> tuple[str, ...]:
+    """Returns the arguments of init2winit's main.py that train a trial in `experiment_dir`."""
+    fields = init2winit_specs.read_config(trial.init2winit_config)
+    return data.arguments(
+        fields | {init2winit_specs.OVERRIDES: hparam_overrides(trial)},
+        experiment_dir,
+        model=init2winit_specs.short_name(trial.workload),
+        num_train_steps=trial.steps,
+        eval_frequency=trial.eval_every,
+        log_frequency=trial.log_every,
+    )

@@ -1,14 +1,10 @@
-"""JAX as a job's trials need it: its persistent cache, and the platform that the job was promised.
-
-`python -m sweeps.job.accelerator PLATFORM` ends with an error where JAX does not find the platform.
-"""
+"""JAX as a job's trials need it: its persistent cache, the platform that the job was promised."""
 
 import os
 import socket
-import subprocess
 import sys
 
-from attention import checkout
+from sweeps.monitoring import jax_calls
 from sweeps.records import provenance
 
 
@@ -28,46 +24,28 @@ def set_up(cache_dir: str, platform: str) -> None:
     provenance.pin_options()
     devices.default_platform()
     if platform not in ("", jax.default_backend()):
-        raise ValueError(_missing(platform))
-
-
-def _missing(platform: str) -> str:
-    import jax
-
-    remedy = "JAX_PLATFORMS must name it, or be unset"
-    if platform != "cpu":  # an extra of that name brings its driver
-        remedy = (
-            f"pip install '.[{platform}]' in {sys.prefix}, see that its driver works and "
-            "that the job was given the device; or set JAX_PLATFORMS=cpu to insist on the CPU"
+        remedy = "JAX_PLATFORMS must name it, or be unset"
+        if platform != "cpu":  # an extra of that name brings its driver
+            remedy = (
+                f"pip install '.[{platform}]' in {sys.prefix}, see that its driver works and "
+                "that the job was given the device; or set JAX_PLATFORMS=cpu to insist on the CPU"
+            )
+        raise ValueError(
+            f"{socket.gethostname()}: a {platform} was expected here, but JAX {jax.__version__} "
+            f"finds {', '.join(map(str, jax.devices()))}: {remedy}"
         )
-    devices = ", ".join(map(str, jax.devices()))
-    here = f"{socket.gethostname()}: a {platform} was expected here"
-    return f"{here}, but JAX {jax.__version__} finds {devices}: {remedy}"
 
 
 def set_up_other_trainer(cache_dir: str, platform: str) -> None:
     """Has the processes that this one starts use the cache, and leaves the devices to them.
 
     Raises ValueError as `set_up`, of one such process: they would compute on a CPU without a word.
+    Raises ChildProcessError where JAX ends that process.
     """
     os.environ["JAX_COMPILATION_CACHE_DIR"] = cache_dir
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
     for name in provenance.PINNED:
         os.environ.pop(name.upper(), None)
-    if not platform:
-        return
-    command = [sys.executable, "-m", "sweeps.job.accelerator", platform]
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
-    )
-    if done.returncode:
-        raise ValueError(done.stderr.strip())
-
-
-if __name__ == "__main__":
-    checkout.start("sweeps.job.accelerator")
-    try:
-        set_up(os.environ.get("JAX_COMPILATION_CACHE_DIR", ""), sys.argv[1])
-    except ValueError as problem:
-        sys.exit(str(problem))
+    if platform:
+        jax_calls.call(set_up, cache_dir=cache_dir, platform=platform)

@@ -46,8 +46,9 @@ class Job:
         self.index, self.root, self._slot = index, file.resolve().parents[1], slot
         self.study = study.from_record(layout.study_record(self.root), self.root)
         if not 0 <= index < self.batch.size:
-            size = self.batch.size
-            raise ValueError(f"{file} has {size} jobs, numbered from 0; there is no {index}")
+            raise ValueError(
+                f"{file} has {self.batch.size} jobs, numbered from 0; there is no {index}"
+            )
         self.paths = self.batch.jobs[index]
         changed = self.batch.settings
         self.study = dataclasses.replace(self.study, settings=self.study.settings | changed)
@@ -150,7 +151,7 @@ class Job:
         is_ours = not init2winit_specs.is_init2winit(self.study.workload)
         try:
             (accelerator.set_up if is_ours else accelerator.set_up_other_trainer)(cache, platform)
-        except ValueError as error:  # no driver, no device
+        except (ValueError, ChildProcessError) as error:  # no driver, no device
             return self._refuse(str(error))
         return FINISHED
 

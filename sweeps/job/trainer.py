@@ -10,6 +10,7 @@ import functools
 import os
 import pathlib
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 from sweeps.distributed import process_group
 from sweeps.job import trial_lock
 from sweeps.launchers.protocol import AGAIN
-from sweeps.records import disk, layout, lease, outages, status
+from sweeps.records import attempts, disk, layout, lease, measurements, outages, output, status
 from sweeps.study import trial as trials
 from sweeps.study.trial import Trial
 from workloads import catalog, init2winit_specs
@@ -30,6 +31,8 @@ class End(NamedTuple):
     error: str | None = None
 
 
+# Between two lines of an evaluation's log.
+_PRINT_EVERY_S = 5.0
 FINISHED, ELSEWHERE, UNCLAIMED = "already finished", "claimed elsewhere", "not claimed"
 
 
@@ -91,7 +94,7 @@ class Trainer:
         try:
             self._claimed(attempt)
             with (
-                trial_lock.logged(attempt),
+                output.redirected(attempt.directory / attempts.LOG),
                 trial_lock.heartbeat(attempt, self.stop),
                 trial_lock.watchdog(),
             ):
@@ -190,15 +193,50 @@ class Trainer:
         return self.stopping
 
     def _evaluate(self, attempt: lease.Attempt, data_dir: str) -> str:
-        """Returns 'done', or raises what ended the evaluation."""
-        from sweeps.job import evaluating
+        """Writes an evaluation's results into its directory and returns 'done'.
 
-        trial = trials.read(attempt.trial_directory.parents[2])
+        Tasks that an earlier attempt finished are not repeated. Raises loop.Preempted where it was
+        told to stop, lease.LostError where another process has taken over, ValueError for what
+        cannot be evaluated.
+        """
+        from sweeps.training import checkpoints, loop, train_step
+        from workloads.downstream import harness, suites
+
+        directory = attempt.trial_directory
+        checkpoint, suite = int(directory.parent.name), suites.get(directory.name)
+        trial = trials.read(directory.parents[2])
         if self._mesh is not None:
             mesh = self._mesh["data"], self._mesh["fsdp"], self._mesh["tensor"]
             trial = dataclasses.replace(trial, mesh=mesh)
         workload = self._program(trial, 0).workload
-        return evaluating.evaluate(trial, attempt, workload, data_dir, self._stops)
+        finished = {"global_step": layout.finished_tasks(directory)}
+        layout.write_json(attempt.directory / measurements.RESUMED, finished)
+        printed_at = time.monotonic()
+
+        def progress(task: str, done: int, total: int) -> None:
+            """Asked after every batch of a task: `done` of `total` requests."""
+            nonlocal printed_at
+            stops, now = self._stops(), time.monotonic()
+            if stops or now - printed_at >= _PRINT_EVERY_S:
+                printed_at = now
+                attempt.check()
+                print(f"{task}: {done} of {total} requests", flush=True)
+            if stops:
+                raise loop.Preempted
+
+        with train_step.precise(trial.matmul_precision):
+            parameters, _ = checkpoints.restore_trained(
+                trial, directory.parents[2], checkpoint, workload
+            )
+            about = {
+                "trial_id": trial.id,
+                "variant": trial.variant,
+                "workload": trial.workload,
+                "seed": trial.seed,
+                "step": checkpoint,
+            }
+            harness.evaluate(workload, parameters, suite, data_dir, directory, about, progress)
+        return "done"
 
     def _program(self, record: Any, loader_workers: int) -> Any:
         """Returns the train step of the trial's program, made once per process."""

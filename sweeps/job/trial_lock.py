@@ -1,4 +1,4 @@
-"""A trial that this process has claimed: its log, its heartbeats, its end."""
+"""A trial that this process has claimed: its heartbeats, its end."""
 
 import contextlib
 import faulthandler
@@ -8,7 +8,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 
-from sweeps.records import attempts, disk, layout, lease, measurements, status, submissions
+from sweeps.records import disk, layout, lease, measurements, status, submissions
 from sweeps.study.trial import Trial
 
 # Without progress for so long a process ends itself. Compiling and a whole evaluation lie between
@@ -36,26 +36,6 @@ def expect_progress() -> None:
 
 
 @contextlib.contextmanager
-def logged(attempt: lease.Attempt) -> Iterator[None]:
-    """Sends everything the process prints, from C++ too, to the attempt's log."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    log = os.open(attempt.directory / attempts.LOG, flags, 0o644)
-    saved = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
-    try:
-        for descriptor in saved:
-            os.dup2(log, descriptor)
-        os.close(log)
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        for descriptor, old in saved.items():
-            os.dup2(old, descriptor)
-            os.close(old)
-
-
-@contextlib.contextmanager
 def heartbeat(attempt: lease.Attempt, stop: Callable[[], None]) -> Iterator[None]:
     """Renews the lease while the trial runs; calls `stop` once its study is cancelled.
 
@@ -67,21 +47,16 @@ def heartbeat(attempt: lease.Attempt, stop: Callable[[], None]) -> Iterator[None
     def beat() -> None:
         printed = ""
         while not over.wait(lease.HEARTBEAT_EVERY_S):
-            problems = []
+            if submissions.is_cancelled(study):
+                stop()
             try:
                 with contextlib.suppress(lease.LostError):
                     attempt.beat()
-            except OSError as error:
-                problems.append(str(error))
-            try:
-                if submissions.is_cancelled(study):
-                    stop()
             except OSError as error:  # the file server may be back before the lease is over
-                problems.append(str(error))
-            if problems and problems[0] != printed:
-                printed = problems[0]
-                with contextlib.suppress(OSError, ValueError):
-                    print(f"heartbeat: {printed}; tried again", flush=True)
+                if str(error) != printed:
+                    printed = str(error)
+                    with contextlib.suppress(OSError, ValueError):
+                        print(f"heartbeat: {printed}; tried again", flush=True)
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()

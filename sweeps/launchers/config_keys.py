@@ -122,10 +122,10 @@ def check(keys: Mapping[str, Key], values: Mapping[str, Any], prefix: str = "") 
     """Raises ValueError for the first value of the wrong type or not allowed, saying what is."""
     for name, key in keys.items():
         value = values[name]
-        kinds = (tuple, list) if isinstance(key.default, tuple) else (type(key.default),)
-        right = type(value) in kinds
-        if right and kinds[0] is tuple:  # JSON has lists
-            right = all(isinstance(part, str) for part in value)
+        if isinstance(key.default, tuple):  # JSON has lists
+            right = type(value) in (tuple, list) and all(isinstance(part, str) for part in value)
+        else:
+            right = type(value) is type(key.default)
         if right and (key.allowed is None or key.allowed.holds(value)):
             continue
         if right and isinstance(key.allowed, OneOf):

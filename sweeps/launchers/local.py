@@ -14,19 +14,15 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from sweeps.launchers import config_keys, remote, tpu_host
 from sweeps.launchers.config_keys import Key, Range
 from sweeps.launchers.protocol import Devices, Launcher, State
-from sweeps.records import status, submissions
+from sweeps.records import provenance, status, submissions
 from sweeps.records.submissions import Batch
 from workloads.base import machine
 
-KEYS = {
-    "workers": Key(0, "processes; 0: one per CPU core or accelerator, at most 8", Range(0, 1024)),
-    "pin": Key(True, "each process to its own CPU cores or accelerators"),
-}
 Thing = TypeVar("Thing")
 
 # Below it lie dev, proc and sys.
@@ -91,7 +87,12 @@ class LocalLauncher(Launcher):
     """
 
     NAME = "local"
-    KEYS = KEYS
+    KEYS: ClassVar = {
+        "workers": Key(
+            0, "processes; 0: one per CPU core or accelerator, at most 8", Range(0, 1024)
+        ),
+        "pin": Key(True, "each process to its own CPU cores or accelerators"),
+    }
     is_this_host = True
 
     def __init__(self, settings: dict[str, Any], study_directory: pathlib.Path) -> None:
@@ -141,7 +142,7 @@ class LocalLauncher(Launcher):
         is_known = any(handle in self._queue or _is_held(handle) for handle in handles)
         return handles if is_known else None
 
-    def states(self, handles: Sequence[str]) -> dict[str, State]:
+    def status(self, handles: Sequence[str]) -> dict[str, State]:
         """Returns the state of every handle; starts queued jobs in slots that are free."""
         self._start_queued()
         return {handle: self._state(handle) for handle in handles}
@@ -304,10 +305,6 @@ def compilation_cache() -> pathlib.Path:
     """
     if folder := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return pathlib.Path(folder)
-    try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-        features = next(line for line in lines if line.startswith(("flags", "Features")))
-    except (OSError, StopIteration):
-        features = ""
+    features = provenance.cpu("flags", "Features") or ""
     name = hashlib.sha256(features.encode()).hexdigest()[:12]
     return machine.cache_folder() / "xla" / name

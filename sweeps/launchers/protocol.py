@@ -100,16 +100,6 @@ class Launcher(abc.ABC):
         """Returns the devices of a job. The engine is not needed."""
 
     @classmethod
-    def platform(cls, settings: dict[str, Any]) -> str:
-        """Returns 'cpu', 'gpu' or 'tpu': where trials compute."""
-        return cls.hardware(settings).kind
-
-    @classmethod
-    def devices(cls, settings: dict[str, Any]) -> int:
-        """Returns how many devices a trial sees, on all its nodes."""
-        return cls.hardware(settings).of_a_trial()
-
-    @classmethod
     @abc.abstractmethod
     def preview(cls, settings: dict[str, Any], batch: Batch) -> str:
         """Returns what would be submitted for a batch's first job. The engine is not needed."""
@@ -149,16 +139,10 @@ class Launcher(abc.ABC):
         of them. Raises EngineError where it cannot be asked.
         """
 
-    def status(self, handles: Sequence[str]) -> dict[str, State]:
-        """Returns the state of every handle; UNKNOWN where the engine cannot be reached."""
-        try:
-            return self.states(handles)
-        except EngineError:
-            return dict.fromkeys(handles, State.UNKNOWN)
-
     @abc.abstractmethod
-    def states(self, handles: Sequence[str]) -> dict[str, State]:
-        """Returns what `status` does. Raises EngineError where the engine cannot be reached."""
+    def status(self, handles: Sequence[str]) -> dict[str, State]:
+        """Returns the state of every handle. Raises EngineError where the engine cannot be
+        reached."""
 
     @abc.abstractmethod
     def cancel(self, handles: Sequence[str]) -> None:

@@ -41,15 +41,16 @@ def rows(study: Study, topology: str, plain: bool = False) -> list[dict[str, Any
             compiled_step.compiled, trial=trials[variant], topology=topology, plain=plain
         )
         prediction = planned.get(variant)
-        row = {
-            "variant": variant,
-            "kernel": settings["kernel"],
-            **figures,
-            "model_flops": model_flops(study, where),
-            "plan_gb": prediction and prediction.total_gb,
-            "plan_ms": prediction and prediction.step_ms,
-        }
-        compiled.append(row)
+        compiled.append(
+            {
+                "variant": variant,
+                "kernel": settings["kernel"],
+                **figures,
+                "model_flops": model_flops(study, where),
+                "plan_gb": prediction and prediction.total_gb,
+                "plan_ms": prediction and prediction.step_ms,
+            }
+        )
     return compiled
 
 

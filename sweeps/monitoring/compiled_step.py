@@ -21,6 +21,7 @@ from typing import Any
 
 from attention import table as variants_table
 from sweeps.monitoring import hlo, kernel_cycles
+from sweeps.records import output
 from sweeps.study.trial import Trial
 from sweeps.training import accelerators
 
@@ -137,7 +138,8 @@ def compiler_report(
     """
     import jax
 
-    with _errors_in(scratch):
+    # XLA:GPU's warnings are found nowhere else.
+    with output.redirected(pathlib.Path(scratch, "stderr"), (2,)):
         traced = trace()
         try:
             executable = traced.lower().compile()
@@ -263,20 +265,6 @@ def _target_config(kind: str) -> str:
         cuda_major=cuda[0],
         cuda_minor=cuda[1],
     )
-
-
-@contextlib.contextmanager
-def _errors_in(scratch: str) -> Iterator[None]:
-    """Has standard error, from C++ too, go to a file: XLA:GPU's warnings are found nowhere else."""
-    kept = os.dup(2)
-    file = os.open(f"{scratch}/stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(file, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(file)
 
 
 def _out_of_memory(message: str) -> str:

@@ -3,15 +3,13 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Sequence
 
 from attention import precision
 from attention import table as variants_table
 from sweeps.launchers import remote
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import EngineError
-from sweeps.monitoring import calibration, survey, view
-from sweeps.records import layout
+from sweeps.monitoring import calibration, view
 from sweeps.study import checks
 from sweeps.study.study import Study
 from sweeps.training import accelerators
@@ -85,7 +83,8 @@ def resources_of(study: Study) -> Resources:
         problem = str(error)
     trials_per_job = int(keys.get("trials_per_job", 1))
     side_by_side = min(int(keys.get("workers", 0)) or 1, trials_per_job)
-    where = (name, launcher_class.platform(settings), launcher_class.devices(settings))
+    devices = launcher_class.hardware(settings)
+    where = (name, devices.kind, devices.of_a_trial())
     return Resources(*where, trials_per_job, jobs, side_by_side, problem)
 
 
@@ -142,28 +141,6 @@ def summary(study: Study) -> str:
     else:
         wall = f"about {view.duration(total.wall_steps * seconds)}"
     return f"whole study: {total.trials:,} trials, {total.steps:,} steps, {wall} ({source})"
-
-
-def steps_after(study: Study, after: Sequence[Study]) -> float:
-    """Returns the time of the studies `after` one, in steps of that one.
-
-    Those that are complete count nothing. 0 where the time of a step is not known: only small
-    workloads have one for any host.
-    """
-    studies = (study, *after)
-    entries = [catalog.get(resolved.workload) for resolved in studies]
-    if not all(entry.stands_in_for for entry in entries):
-        return 0.0
-    times = [
-        entry.step_time(resolved.settings["batch_size"])[0] or math.nan
-        for entry, resolved in zip(entries, studies, strict=True)
-    ]
-    wall_s = 0.0
-    for later, step_s in zip(after, times[1:], strict=True):
-        has_begun = (later.directory / layout.STUDY).exists()
-        if not has_begun or not survey.StudyReader(later.directory).look().complete:
-            wall_s += _total(lines(later, resources_of(later))).wall_steps * step_s
-    return 0.0 if math.isnan(wall_s / times[0]) else wall_s / times[0]
 
 
 def on_hardware(study: Study, where: accelerators.Topology) -> tuple[str, float | None]:
@@ -277,7 +254,10 @@ def render(study: Study, step_seconds: float | None = None, topology: str = "") 
     if entry.example_cpu_ms is not None:
         least_s = None
         if not step_seconds and (topology or not entry.topology):
-            least_s = _least_seconds(study, topology or _GPUS)
+            # Of GPUs, whose compiler gives no more, the least time of a step.
+            predictions = calibration.predict(study, accelerators.topology(topology or _GPUS))
+            known = [step.least_ms / 1e3 for step in predictions.values() if step.least_ms]
+            least_s = min(known, default=None)
         if seconds is not None and not (topology and least_s):
             text.append(f"input: {_input(study, seconds)}")
         if least_s:
@@ -303,14 +283,6 @@ def _input(study: Study, seconds: float) -> str:
         f"{rate:,.0f} {entry.unit}/s at {entry.example_cpu_ms} ms of a CPU core each take "
         f"{cores:.1f} cores of a trial's hosts; loader_workers is {workers}{verdict}"
     )
-
-
-def _least_seconds(study: Study, topology: str) -> float | None:
-    """Returns the least time of a step on GPUs of which no more is known, else None."""
-    predictions = calibration.predict(study, accelerators.topology(topology))
-    least_ms = {prediction.least_ms for prediction in predictions.values()}
-    known = [ms / 1e3 for ms in least_ms if ms is not None]
-    return min(known, default=None)
 
 
 def _row(line: StageCost, seconds: float) -> str:

@@ -84,8 +84,7 @@ class Survey:
     rows: by stage and variant. unfinished, running, problems: trials by their path; a problem is a
     trial that is preempted, diverged or failed. damaged: a sentence per file that cannot be read,
     by its path. jobs: of each launcher that runs jobs, how many are running, waiting and over.
-    at_once: trials that ran side by side when the last one began. steps_after: time of the studies
-    that follow, in steps of this one.
+    at_once: trials that ran side by side when the last one began.
     """
 
     directory: pathlib.Path
@@ -98,7 +97,6 @@ class Survey:
     damaged: dict[str, str] = dataclasses.field(default_factory=dict)
     jobs: dict[str, Counter[str]] = dataclasses.field(default_factory=dict)
     at_once: int = 0
-    steps_after: float = 0.0
 
     @property
     def complete(self) -> bool:
@@ -167,8 +165,6 @@ class Survey:
                     if trial.stage == stage
                 ]
                 left[stage] = max([work / min(self.at_once, unfinished), *longest])
-        if self.steps_after:
-            left["the studies after it"] = self.steps_after * statistics.median(rates.values())
         return left
 
     def _rates(self) -> dict[str, float]:

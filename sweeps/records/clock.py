@@ -9,23 +9,16 @@ from sweeps.records import layout
 
 
 class Clock:
-    """The real clocks; seconds."""
+    """The real clocks; seconds.
 
-    def monotonic(self) -> float:
-        """Returns seconds since some moment on this host."""
-        return time.monotonic()
+    monotonic: since some moment on this host. time: this host's wall clock, which may be wrong.
+    touch: sets a file's mtime to the file server's clock, making the file if needed.
+    """
 
-    def time(self) -> float:
-        """Returns this host's wall clock, which may be wrong."""
-        return time.time()
-
-    def sleep(self, seconds: float) -> None:
-        """Waits."""
-        time.sleep(seconds)
-
-    def touch(self, path: pathlib.Path) -> None:
-        """Sets a file's mtime to the file server's clock, making the file if needed."""
-        path.touch()
+    monotonic = staticmethod(time.monotonic)
+    sleep = staticmethod(time.sleep)
+    touch = staticmethod(pathlib.Path.touch)
+    time = staticmethod(time.time)  # last: from here on the name is the method's
 
     def server_time(self, folder: pathlib.Path) -> float:
         """Returns the file server's clock: the mtime that it gives to a new file in `folder`."""

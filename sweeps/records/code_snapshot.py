@@ -31,18 +31,17 @@ def take(study_directory: pathlib.Path) -> pathlib.Path:
     if (folder / name).is_dir():
         return folder / name
     folder.mkdir(exist_ok=True)
-    draft = pathlib.Path(tempfile.mkdtemp(prefix=".draft-", dir=folder))
-    try:
+    with tempfile.TemporaryDirectory(prefix=".draft-", dir=folder) as temporary:
+        draft = pathlib.Path(temporary, name)
         for package in checkout.ROOMS:
             shutil.copytree(_HERE / package, draft / package, ignore=_SKIPPED)
         record = {"sha256": name, "git_commit": provenance.git_commit()}
         layout.write_json(draft / RECORD, record)
-        draft.chmod(0o755)
-        draft.rename(folder / name)
-    except OSError:
-        shutil.rmtree(draft, ignore_errors=True)
-        if not (folder / name).is_dir():  # another driver may have been first
-            raise
+        try:
+            draft.rename(folder / name)
+        except OSError:
+            if not (folder / name).is_dir():  # another driver may have been first
+                raise
     return folder / name
 
 

@@ -10,22 +10,12 @@ and its `flush` does not wait for the queue: after five flushed points and SIGKI
 So events go to the library's file writer directly. Needs tensorboardX, the extra `tensorboard`.
 """
 
-import importlib.util
 import time
 from typing import Any
 
 from sweeps.records import layout, lease, measurements
 
 LIBRARY = "tensorboardX"
-
-
-def check() -> None:
-    """Raises ValueError, saying what to install, where the library is missing."""
-    if importlib.util.find_spec(LIBRARY) is None:
-        raise ValueError(
-            f"tensorboard=True needs {LIBRARY}, which is not installed here: pip install "
-            "'.[tensorboard]', or set --config.tensorboard=False"
-        )
 
 
 class EventFile:

@@ -21,6 +21,7 @@ its own tools read our trials::
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import pathlib
@@ -75,35 +76,34 @@ TIME_COLUMNS = (
 SEEDS_PER_POINT = 1000
 
 
-def trial_number(point: int, seed: int) -> int:
-    """Returns n of `trial_<n>` for a point's index (from 0) and a seed (from 0), n from 1.
+def trial_path(stage: str, variant: str, workload: str, point: int, seed: int) -> str:
+    """Returns a trial's directory relative to its study's directory. Point and seed count from 0.
 
-    Raises ValueError where the pair has no directory of its own.
+    AlgoPerf's own workloads, 'algoperf:<name>', have directories by its names: what lies there is
+    read by its scoring, and ':' is no character for a path. Raises ValueError where point and seed
+    have no directory of their own.
     """
     if point < 0 or not 0 <= seed < SEEDS_PER_POINT:
         raise ValueError(
             f"point {point}, seed {seed}: points count from 0 and seeds run from 0 to "
             f"{SEEDS_PER_POINT - 1}"
         )
-    return point * SEEDS_PER_POINT + seed + 1
-
-
-def trial_path(stage: str, variant: str, workload: str, point: int, seed: int) -> str:
-    """Returns a trial's directory relative to its study's directory.
-
-    AlgoPerf's own workloads, 'algoperf:<name>', have directories by its names: what lies there is
-    read by its scoring, and ':' is no character for a path.
-    """
-    folder = f"{workload.rpartition(':')[2]}_jax"
-    return f"{stage}/{variant}/{folder}/trial_{trial_number(point, seed)}"
+    folder, number = f"{workload.rpartition(':')[2]}_jax", point * SEEDS_PER_POINT + seed + 1
+    return f"{stage}/{variant}/{folder}/trial_{number}"
 
 
 def checkpoint_steps(trial_directory: str | os.PathLike[str]) -> list[int]:
     """Returns the steps at which a trial has a whole checkpoint, in order."""
-    folder = pathlib.Path(trial_directory) / CHECKPOINTS
-    if not folder.is_dir():
+    return numbered(pathlib.Path(trial_directory) / CHECKPOINTS)
+
+
+def numbered(folder: str | os.PathLike[str]) -> list[int]:
+    """Returns the numbers that entries of a folder have as names, in order; [] without a folder."""
+    try:
+        names = os.listdir(folder)
+    except ABSENT:
         return []
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+    return sorted(int(name) for name in names if name.isdigit())
 
 
 def downstream_path(step: int, suite: str) -> str:
@@ -129,6 +129,11 @@ def remove_left_overs(folder: pathlib.Path, now: float) -> None:
 def write_json(path: str | os.PathLike[str], record: Any) -> None:
     """Writes `record` as indented JSON, atomically."""
     write_atomically(path, json.dumps(record, indent=2, sort_keys=False) + "\n")
+
+
+def digest(record: Any) -> str:
+    """Returns the SHA-256 of a record as JSON, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:

@@ -14,6 +14,7 @@ import pathlib
 import shutil
 import socket
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from sweeps.records import clock, layout
@@ -25,6 +26,7 @@ EXPIRES_AFTER_S = float(os.environ.get("ATTNPERF_LEASE_S", "120"))
 HEARTBEAT_EVERY_S = min(10.0, EXPIRES_AFTER_S / 6)
 
 
+_PROC = pathlib.Path("/proc")
 # What a rename says where another job was first; ENOENT: the draft was tidied up.
 _LOST_RACE = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT)
 
@@ -62,11 +64,7 @@ class Attempt:
 
 def latest(trial_directory: pathlib.Path) -> int:
     """Returns the number of the last attempt, 0 where there is none."""
-    try:
-        names = os.listdir(trial_directory / layout.ATTEMPTS)
-    except (FileNotFoundError, NotADirectoryError):
-        return 0
-    return max((int(name) for name in names if name.isdigit()), default=0)
+    return max(layout.numbered(trial_directory / layout.ATTEMPTS), default=0)
 
 
 def last(trial_directory: pathlib.Path) -> pathlib.Path:
@@ -140,9 +138,9 @@ def identity() -> dict[str, Any]:
     pid = os.getpid()
     return {
         "host": socket.gethostname(),
-        "boot_id": _read("/proc/sys/kernel/random/boot_id"),
+        "boot_id": _known(_PROC / "sys/kernel/random/boot_id", pathlib.Path.read_text),
         # Containers share a boot but not their process numbers.
-        "pid_namespace": _link("/proc/self/ns/pid"),
+        "pid_namespace": _known(_PROC / "self/ns/pid", os.readlink),
         "pid": pid,
         "pid_start": process_start(pid),
         "claimed_at": clock.clock.time(),
@@ -154,24 +152,16 @@ def process_start(pid: int) -> str | None:
 
     A zombie counts as gone: it will write nothing more.
     """
-    text = _read(f"/proc/{pid}/stat")
+    text = _known(_PROC / str(pid) / "stat", pathlib.Path.read_text)
     if text is None:
         return None
     fields = text[text.rindex(")") + 2 :].split()
     return None if fields[0] in "ZX" else fields[19]
 
 
-def _read(path: str) -> str | None:
-    """Returns what a file says, None where it cannot be read."""
+def _known(path: pathlib.Path, read: Callable[[pathlib.Path], str]) -> str | None:
+    """Returns what `read` gives of a path, None where it cannot be read."""
     try:
-        return pathlib.Path(path).read_text("utf-8").strip()
-    except OSError:
-        return None
-
-
-def _link(path: str) -> str | None:
-    """Returns what a link points to, None where it cannot be read."""
-    try:
-        return os.readlink(path)
+        return read(path).strip()
     except OSError:
         return None

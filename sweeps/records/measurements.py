@@ -34,8 +34,6 @@ DIAGNOSTICS = "diagnostics"  # a kind of row
 _SHARED = ("histogram_edges_log10", "examples")
 _FIRST = ("global_step", "grad_norm", "loss")
 _OF_TRAIN_ROWS = ("kind", "preemption_count", *_FIRST)
-# A CSV's end that is read to judge it; a line takes some 500 bytes.
-_TAIL = 1 << 14
 
 Row = dict[str, Any]
 
@@ -175,7 +173,7 @@ def restore(trial_directory: pathlib.Path, steps: int) -> None:
 def are_whole(trial_directory: pathlib.Path, steps: int) -> bool:
     """Whether both CSVs are there and end with the evaluation after update `steps`.
 
-    Only their ends are read. Raises OSError where the file server fails.
+    Raises OSError where the file server fails.
     """
     names = (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS)
     return all(_last_step(trial_directory / name) == b"%d" % steps for name in names)
@@ -184,16 +182,11 @@ def are_whole(trial_directory: pathlib.Path, steps: int) -> bool:
 def _last_step(path: pathlib.Path) -> bytes | None:
     """Returns the first cell of a CSV's last line, None where that line is not whole."""
     try:
-        file = path.open("rb")
-    except FileNotFoundError:
+        header, *_, last, rest = path.read_bytes().split(b"\n")
+    except (FileNotFoundError, ValueError):  # the latter: fewer lines than a header and a row
         return None
-    with file:
-        header = file.readline(_TAIL)
-        file.seek(max(len(header), file.seek(0, os.SEEK_END) - _TAIL))
-        lines = file.read().split(b"\n")
-    cells = lines[-2].split(b",") if len(lines) > 1 else []
-    is_whole = not lines[-1] and len(cells) == len(header.split(b","))
-    return cells[0] if is_whole else None
+    is_whole = not rest and last.count(b",") == header.count(b",")
+    return last.partition(b",")[0] if is_whole else None
 
 
 def _publish_diagnostics(trial_directory: pathlib.Path, rows: list[Row]) -> None:

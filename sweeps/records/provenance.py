@@ -87,8 +87,8 @@ def _host() -> dict[str, Any]:
     return {
         "os_platform": platform.platform(),
         "cpu_count": len(os.sched_getaffinity(0)),
-        "cpu_model_name": _cpu("model name"),
-        "cpu_features": _cpu("flags"),
+        "cpu_model_name": cpu("model name"),
+        "cpu_features": cpu("flags"),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
 
@@ -129,12 +129,13 @@ def note_hardware(path: pathlib.Path) -> None:
         )
 
 
-def _cpu(field: str) -> str | None:
+def cpu(*fields: str) -> str | None:
+    """Returns the first of /proc/cpuinfo's fields that is there, None without one."""
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:
         return None
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(field)), None)
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(fields)), None)
 
 
 def parameters(workload: Any) -> int:
@@ -155,18 +156,12 @@ def parameters(workload: Any) -> int:
     )
 
 
-def _float32_products(matmul_precision: str) -> str:
-    """Returns what this process's devices make of products of float32 arrays."""
-    import jax
-
-    capability = getattr(jax.devices()[0], "compute_capability", "")
-    return precision.made_of(matmul_precision, jax.default_backend(), str(capability))
-
-
 def meta_data(
     workload: Any, seed: int, data_dir: str, matmul_precision: str = "default"
 ) -> dict[str, Any]:
     """Returns the content of meta_data_<k>.json: AlgoPerf's keys where it has them."""
+    import jax
+
     workload.use_data(data_dir)
     count = parameters(workload)  # first: AlgoPerf's layers are counted as its model is traced
     workload_class = type(workload)
@@ -178,11 +173,12 @@ def meta_data(
         value = None if name.startswith("_") else getattr(workload, name, None)
         if isinstance(value, int | float | str | bool) and value == value:  # JSON has no NaN
             properties[f"workload.{name}"] = value
+    capability = str(getattr(jax.devices()[0], "compute_capability", ""))
     return {
         **properties,
         "parameters": count,
         "matmul_precision": matmul_precision,
-        "float32_products": _float32_products(matmul_precision),
+        "float32_products": precision.made_of(matmul_precision, jax.default_backend(), capability),
         **hardware(),
         **_code_and_seed(seed, data_dir),
     }

@@ -3,6 +3,7 @@
 import contextlib
 import pathlib
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 from sweeps.records import clock, layout, lease
@@ -39,6 +40,7 @@ def say(
     done: int,
     of: int,
     reason: str | None = None,
+    figures: dict[str, Any] | None = None,
     **fields: Any,
 ) -> None:
     """Writes how far an attempt is, `done` steps `of` so many, as long as it holds its trial.
@@ -56,8 +58,17 @@ def say(
         attempt=attempt.number,
         preemption_count=attempt.number - 1,
         host=socket.gethostname(),
+        figures=figures,
         **fields,
     )
+
+
+def of_evaluation(row: Mapping[str, Any], metric: str) -> dict[str, Any]:
+    """Returns the fields that an evaluation's row gives: its metric by validation, and seconds a
+    step with its share of evaluations, what `status` reckons with."""
+    column = f"validation/{metric}"
+    seconds = row["total_duration"] / row["global_step"]
+    return {"step_seconds": seconds, "evaluation": {column: row[column]}}
 
 
 def read(directory: pathlib.Path) -> dict[str, Any]:

@@ -68,23 +68,21 @@ def of_trials(
         if status.read(directory)["state"] != "done":
             continue
         steps = [step for step in layout.checkpoint_steps(directory) if trial.evaluates_at(step)]
+        if not steps:
+            raise ValueError(
+                f"{directory} has no checkpoint, so its model is lost: copy its "
+                f"{layout.CHECKPOINTS}/ back, or move the trial's directory away and resume the "
+                "study, which trains it anew"
+            )
         if len(steps) < checkpoints:
-            raise ValueError(_too_few(study, directory, len(steps), checkpoints))
+            raise ValueError(
+                f"{directory} has {len(steps)} checkpoints and {checkpoints} are asked: give "
+                f"--checkpoints={len(steps)}; a study keeps {checkpoints} where it is trained with "
+                f"--config.keep_checkpoints={checkpoints} (it had "
+                f"{study.settings['keep_checkpoints']})"
+            )
         wanted += [Evaluation(trial, step, suite) for step in steps[-checkpoints:]]
     return wanted
-
-
-def _too_few(study: Study, directory: pathlib.Path, kept: int, wanted: int) -> str:
-    if not kept:
-        return (
-            f"{directory} has no checkpoint, so its model is lost: copy its {layout.CHECKPOINTS}/ "
-            "back, or move the trial's directory away and resume the study, which trains it anew"
-        )
-    return (
-        f"{directory} has {kept} checkpoints and {wanted} are asked: give --checkpoints={kept}; "
-        f"a study keeps {wanted} where it is trained with --config.keep_checkpoints={wanted} (it "
-        f"had {study.settings['keep_checkpoints']})"
-    )
 
 
 def run(jobs: Scheduler, progress: Progress, wanted: list[Evaluation]) -> list[Evaluation]:
@@ -152,8 +150,8 @@ class Evaluate:
             progress.say(f"stage {self.stage}: {self.left_out}, not evaluated")
         with scheduler.stopping_signals() as stop:
             preflight.check_data(self.study, self.suite)
-            made = scheduler.of_study(self.study, progress, stop, self.changed)
-            with contextlib.closing(made) as jobs:
+            jobs = scheduler.of_study(self.study, progress, stop, self.changed)
+            with contextlib.closing(jobs.launcher):
                 return jobs.outage.wait_out(lambda: run(jobs, progress, self.wanted))
 
 

@@ -35,7 +35,7 @@ class Driver:
         with scheduler.stopping_signals() as stop_requested:
             jobs = scheduler.of_study(self.study, self.progress, stop_requested)
             wait_out = jobs.outage.wait_out
-            with contextlib.closing(jobs):
+            with contextlib.closing(jobs.launcher):
                 for stage in self.study.stages:
                     trials = wait_out(functools.partial(self._run_stage, jobs, stage))
                     counts.update(wait_out(functools.partial(self._ends, trials)))

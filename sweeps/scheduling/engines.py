@@ -57,7 +57,7 @@ class Engines:
             try:
                 states |= self.of(batch).status(handles)
             except EngineError as error:
-                self._say(str(error))
+                self._say(f"{error}; its jobs are left as they are")
         return states
 
     def cancel(self, jobs: Mapping[str, Batch]) -> None:

@@ -1,6 +1,7 @@
 """Checks made before the first process starts, in seconds: kernel, devices, libraries, data."""
 
 import contextlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -26,7 +27,7 @@ from workloads.storage import preparation
 def check_kernel(study: Study) -> None:
     """Raises ValueError where the study's kernel cannot run where its launcher runs trials."""
     settings = study.settings
-    platform = launchers.launcher_class(settings["launcher"]).platform(settings)
+    platform = launchers.launcher_class(settings["launcher"]).hardware(settings).kind
     head_size = catalog.get(study.workload).head_size
     for variant in settings["variants"]:
         variants_table.check_kernel(
@@ -50,7 +51,7 @@ def check_mesh(study: Study) -> int:
     """
     settings = study.settings
     launcher = settings["launcher"]
-    devices = launchers.launcher_class(launcher).devices(settings)
+    devices = launchers.launcher_class(launcher).hardware(settings).of_a_trial()
     lever = "--config.local.workers" if launcher == "local" else f"the keys of --config.{launcher}"
     try:
         data, fsdp, _ = mesh_shape(checks.options(settings).mesh, devices)
@@ -84,9 +85,13 @@ def check_event_files(study: Study, here: bool = False) -> None:
 
     here: whether it is a job's node; the driver's host runs those of launcher local.
     """
-    settings = study.settings
-    if settings["tensorboard"] and (here or settings["launcher"] == "local"):
-        event_files.check()
+    settings, library = study.settings, event_files.LIBRARY
+    is_needed = settings["tensorboard"] and (here or settings["launcher"] == "local")
+    if is_needed and importlib.util.find_spec(library) is None:
+        raise ValueError(
+            f"tensorboard=True needs {library}, which is not installed here: pip install "
+            "'.[tensorboard]', or set --config.tensorboard=False"
+        )
 
 
 def check_init2winit(study: Study) -> None:

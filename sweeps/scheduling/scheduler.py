@@ -44,7 +44,7 @@ _SAY_AGAIN_S = 3600.0
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
 
 
-class Interrupted(Exception):  # noqa: N818  (an order to stop, not an error)
+class Interrupted(KeyboardInterrupt):
     """The driver was told to stop; nothing is lost, and who runs the study again goes on."""
 
 
@@ -148,10 +148,6 @@ class Scheduler:
             if self._is_busy():
                 clock.clock.sleep(self.poll_s)
 
-    def close(self) -> None:
-        """Lets go of the engine; jobs of this host save and end first."""
-        self.launcher.close()
-
     def _is_busy(self) -> bool:
         return bool(self.pending or self.jobs or self.watched or self.unsure)
 
@@ -191,7 +187,7 @@ class Scheduler:
             )
         if is_cancelled or self.launcher.is_this_host:
             self.engines.cancel(_batches(self.jobs))
-        raise Interrupted
+        raise Interrupted("interrupted; the same command goes on with what is left")
 
     # What the engine is given.
 
@@ -326,8 +322,6 @@ class Scheduler:
         if not self.jobs:
             return
         states = self.engines.status(_batches(self.jobs))
-        if State.UNKNOWN in states.values():
-            self._say_once("an engine does not answer; its jobs are left as they are")
         gone = []
         for handle, state in states.items():
             if state is State.GONE:
@@ -497,7 +491,7 @@ def of_study(
 ) -> Scheduler:
     """Returns the scheduler of a study, on the launcher of config.launcher."""
     launcher_class = launchers.launcher_class(study.settings["launcher"])
-    platform = launcher_class.platform(study.settings)
+    platform = launcher_class.hardware(study.settings).kind
     launcher = launcher_class(study.settings, study.directory.resolve())
     if launcher.is_this_host:  # without an accelerator it may compute on whatever JAX finds
         platform = platform.replace("cpu", "")

@@ -8,7 +8,7 @@ from sweeps.launchers import table as launchers
 from sweeps.launchers.config_keys import shown
 from sweeps.records import layout, stages
 from sweeps.study import config as configs
-from sweeps.study import keys
+from sweeps.study import keys, selection
 from sweeps.study.trial import EXTRA_PATHS
 from workloads import algoperf_specs, catalog, init2winit_specs
 from workloads.base.options import MESH_AXES, Options
@@ -47,8 +47,20 @@ def check(settings: dict[str, Any]) -> None:
     launchers.launcher_class(settings["launcher"]).check(settings)
     _check_extra_paths(settings)
     _check_init2winit(settings)
-    _check_diagnostics(settings)
-    _check_profile(settings)
+    if settings["diagnostics"] and settings["diagnostics_examples"] > settings["batch_size"]:
+        raise ValueError(
+            f"diagnostics_examples is {settings['diagnostics_examples']} and a batch has "
+            f"{settings['batch_size']} examples, of which they are the first; set "
+            f"--config.diagnostics_examples={settings['batch_size']} or fewer"
+        )
+    if settings["profile"]:
+        first, last = map(int, settings["profile"].split(":"))
+        if not first < last <= settings["steps"]:
+            raise ValueError(
+                f"profile={shown(settings['profile'])}: it traces the updates from the first "
+                "number to before the second, so the first must be smaller, and a trial has "
+                f"{settings['steps']} updates; give --config.profile=100:110, for instance"
+            )
     if settings["downstream"]:
         check_downstream(settings, settings["downstream"])
 
@@ -123,34 +135,11 @@ def _check_init2winit(settings: dict[str, Any]) -> None:
         )
 
 
-def lacking(settings: dict[str, Any]) -> str | None:
-    """Returns what a study still needs before it can run, though its cost is known without."""
+def check_tokenizer(settings: dict[str, Any]) -> None:
+    """Raises selection.NotYetError where a tokenizer is needed and none is given."""
     name, tokenizer = settings["workload"], algoperf_specs.TOKENIZER
     if tokenizer in catalog.get(name).extra_paths and not settings[tokenizer]:
-        return algoperf_specs.no_tokenizer(name)
-    return None
-
-
-def _check_diagnostics(settings: dict[str, Any]) -> None:
-    every, examples = settings["diagnostics"], settings["diagnostics_examples"]
-    if every and examples > settings["batch_size"]:
-        raise ValueError(
-            f"diagnostics_examples is {examples} and a batch has {settings['batch_size']} "
-            f"examples, of which they are the first; set --config.diagnostics_examples="
-            f"{settings['batch_size']} or fewer"
-        )
-
-
-def _check_profile(settings: dict[str, Any]) -> None:
-    if not settings["profile"]:
-        return
-    first, last = map(int, settings["profile"].split(":"))
-    if not first < last <= settings["steps"]:
-        raise ValueError(
-            f"profile={shown(settings['profile'])}: it traces the updates from the first number to "
-            f"before the second, so the first must be smaller, and a trial has "
-            f"{settings['steps']} updates; give --config.profile=100:110, for instance"
-        )
+        raise selection.NotYetError(algoperf_specs.no_tokenizer(name))
 
 
 def options(settings: dict[str, Any]) -> Options:

@@ -31,21 +31,16 @@ MOST_VARIANTS, MOST_TRIALS = 100, 100_000
 OTHER_VERSION = "Choose another --config.experiment_dir, or go on with the version that began it"
 
 
-def _attention_keys() -> dict[str, Key]:
-    """Returns a key per hyperparameter of mechanisms and modifiers but τ and Diff's norm."""
-    return {
-        f"attention.{name}": Key(
-            hyperparameter.default, f"{name} of every variant with {mechanism}"
-        )
-        for table in (variants_table.MIXERS, variants_table.MODIFIERS)
-        for mechanism, entry in table.items()
-        for name, hyperparameter in entry.hyperparameters.items()
-        if name not in ("tau", "head_norm")
-    }
-
-
 _STEPS, _SEEDS = Range(0, 10**9), Range(1, 1000)
 _NAME = Text("a name", most=200)
+# A key per hyperparameter of mechanisms and modifiers but τ and Diff's norm.
+_ATTENTION = {
+    f"attention.{name}": Key(hyperparameter.default, f"{name} of every variant with {mechanism}")
+    for table in (variants_table.MIXERS, variants_table.MODIFIERS)
+    for mechanism, entry in table.items()
+    for name, hyperparameter in entry.hyperparameters.items()
+    if name not in ("tau", "head_norm")
+}
 # Of the study itself. Launchers have tables of their own.
 OWN: dict[str, Key] = {
     "name": Key(
@@ -83,7 +78,7 @@ OWN: dict[str, Key] = {
         True,
         "Diff attention's norm per head; the paper does not say whether",
     ),
-    **_attention_keys(),
+    **_ATTENTION,
     # How the model is computed; see workloads/base/options.py.
     "compute_dtype": Key("float32", "dtype of activations: float32 or bfloat16", _NAME),
     "param_dtype": Key("float32", "dtype of parameters: float32 or bfloat16", _NAME),

@@ -24,8 +24,9 @@ from sweeps.records import layout, measurements, status
 SELECTED = "selected:"
 
 
-class NotSelectedError(ValueError):
-    """The other study has not selected its point yet."""
+class NotYetError(ValueError):
+    """Another study has not got so far yet, or a file is not there; a plan's costs do not depend on
+    it."""
 
 
 def best_index(values: Iterable[float], mode: str) -> int | None:
@@ -90,7 +91,7 @@ def selected_point(space: str, experiment_dir: str, shipped: Sequence[str]) -> d
     """Returns the point that the study of a space 'selected:<study>' selected for its tuning
     variant.
 
-    shipped: names of the studies that could be run. Raises NotSelectedError where the study has not
+    shipped: names of the studies that could be run. Raises NotYetError where the study has not
     got that far, ValueError where it never will: there is no such study, it selects nothing, or its
     files are damaged.
     """
@@ -110,7 +111,7 @@ def selected_point(space: str, experiment_dir: str, shipped: Sequence[str]) -> d
             "another protocol, or give the point in a file: --config.space=FILE.json"
         )
     if study is None or selected is None:
-        raise NotSelectedError(
+        raise NotYetError(
             f"space {space!r}: study {directory} has selected no point yet. Run it first: "
             f"python -m sweeps run --config={files.quoted(name)} "
             f"--config.experiment_dir={files.quoted(experiment_dir)}; or give the point itself "

@@ -7,8 +7,6 @@ has begun, and done. The parameters alone are taken over: the optimizer and the 
 """
 
 import dataclasses
-import hashlib
-import json
 import math
 import pathlib
 from collections.abc import Iterable
@@ -23,10 +21,6 @@ from workloads import catalog
 
 # Parts of a checkpoint's state that are taken over, as its record names them.
 _PARTS = (".params", ".model_state")
-
-
-class NotTrainedError(ValueError):
-    """The other study is not there, or not trained yet."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,20 +49,20 @@ def content(checkpoint: pathlib.Path) -> str:
         for part in ("shapes", "sums")
     }
     identity |= {"trial": record["trial"], "step": int(checkpoint.name)}
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    return layout.digest(identity)[:16]
 
 
 def find(settings: dict[str, Any], pairs: Iterable[tuple[str, int]]) -> tuple[Start, ...]:
     """Returns the starts of pairs of variant and seed, by config.finetune_from.
 
-    Raises NotTrainedError where the other study or its trials are not there, ValueError where its
-    model is another one or a checkpoint cannot be read.
+    Raises selection.NotYetError where the other study or its trials are not there, ValueError where
+    its model is another one or a checkpoint cannot be read.
     """
     directory = pathlib.Path(settings["finetune_from"])
     try:
         _, planned = layout.planned_stage(directory, layout.study_record(directory))
     except ValueError as error:
-        raise NotTrainedError(
+        raise selection.NotYetError(
             f"finetune_from: {error}; train it first: python -m sweeps run "
             f"--config={files.quoted(directory.name)} "
             f"--config.experiment_dir={files.quoted(directory.parent)}"
@@ -79,7 +73,7 @@ def find(settings: dict[str, Any], pairs: Iterable[tuple[str, int]]) -> tuple[St
         seeds = sorted({row["seed"] for row in done if row["variant"] == variant})
         if not seeds:
             trained = dict.fromkeys(row["variant"] for row in done)
-            raise NotTrainedError(
+            raise selection.NotYetError(
                 f"finetune_from: {directory} has no trial of {variant} that is done, for trials of "
                 f"{variant} to start from; variants with one: {', '.join(trained) or 'none'}"
             )

@@ -4,7 +4,8 @@ import dataclasses
 import json
 import os
 import pathlib
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import ml_collections
 
@@ -16,6 +17,8 @@ from sweeps.study import config as configs
 from sweeps.study.start import Start
 from sweeps.study.trial import EXTRA_PATHS, SETTINGS, Trial
 from workloads import algoperf_specs, catalog, init2winit_specs
+
+Found = TypeVar("Found")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,18 +143,29 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
     settings["checkpoint_every"] = settings["checkpoint_every"] or settings["eval_every"]
     checks.check(settings)
     settings["data_dir"] = settings["data_dir"] or _default_data_dir(settings)
-    if lacking := checks.lacking(settings):
-        if not planning:
-            raise ValueError(lacking)
-        configs.warn(f"planned as if it were there; {lacking}")
-    raw = _points(settings, planning)
+    _found(lambda: checks.check_tokenizer(settings), None, planning)
+    # An ε that nobody gave is nothing to warn of.
+    assumed = [{**point, "epsilon": 1e-8} for point in space.points(space.load("paper_adamw"), 1)]
+    raw = _found(lambda: _points(settings), assumed, planning)
     if len(raw) < settings["points"]:
         configs.warn(
             f"space {settings['space']!r} is a list of {len(raw)} points; "
             f"{settings['points']} were asked, {len(raw)} will run"
         )
         settings["points"] = len(raw)
-    return Study(settings, tuple(_completed(raw, settings)), _starts(settings, planning))
+    starts: tuple[Start, ...] = _found(lambda: _starts(settings), (), planning)
+    return Study(settings, tuple(_completed(raw, settings)), starts)
+
+
+def _found(find: Callable[[], Found], assumed: Found, planning: bool) -> Found:
+    """Returns what `find` does; `assumed`, with a warning, where a plan needs what is not there."""
+    try:
+        return find()
+    except selection.NotYetError as error:
+        if not planning:
+            raise
+        configs.warn(f"planned as if it were there; {error}")
+        return assumed
 
 
 def _default_data_dir(settings: dict[str, Any]) -> str:
@@ -170,7 +184,7 @@ def _default_data_dir(settings: dict[str, Any]) -> str:
     return str(catalog.default_data_dir(name, environment).absolute())
 
 
-def _starts(settings: dict[str, Any], planning: bool) -> tuple[Start, ...]:
+def _starts(settings: dict[str, Any]) -> tuple[Start, ...]:
     if not settings["finetune_from"]:
         return ()
     pairs = dict.fromkeys(
@@ -179,27 +193,14 @@ def _starts(settings: dict[str, Any], planning: bool) -> tuple[Start, ...]:
         for group in stages.groups(settings, stage)
         for seed in group.seeds
     )
-    try:
-        return start.find(settings, pairs)
-    except start.NotTrainedError as error:
-        if not planning:
-            raise
-        configs.warn(f"planned as if it were trained; {error}")  # costs do not depend on it
-        return ()
+    return start.find(settings, pairs)
 
 
-def _points(settings: dict[str, Any], planning: bool) -> list[space.Point]:
-    if not settings["space"].startswith(selection.SELECTED):
-        return space.points(space.load(settings["space"]), settings["points"])
-    try:
-        name, folder = settings["space"], settings["experiment_dir"]
-        return [selection.selected_point(name, folder, list(configs.shipped()))]
-    except selection.NotSelectedError as error:
-        if not planning:
-            raise
-        configs.warn(f"planned as if the point were known; {error}")
-        # Costs do not depend on it; an ε that nobody gave is nothing to warn of.
-        return [{**point, "epsilon": 1e-8} for point in space.points(space.load("paper_adamw"), 1)]
+def _points(settings: dict[str, Any]) -> list[space.Point]:
+    name, folder = settings["space"], settings["experiment_dir"]
+    if not name.startswith(selection.SELECTED):
+        return space.points(space.load(name), settings["points"])
+    return [selection.selected_point(name, folder, list(configs.shipped()))]
 
 
 def _completed(raw: list[space.Point], settings: dict[str, Any]) -> list[dict[str, float]]:

@@ -2,12 +2,10 @@
 
 import dataclasses
 import datetime
-import os
 import pathlib
-import uuid
 from typing import Any
 
-from sweeps.records import layout, provenance, stages, status
+from sweeps.records import clock, layout, provenance, stages, status
 from sweeps.study import config, keys, selection
 from sweeps.study.study import Study
 from sweeps.study.trial import CHANGEABLE, Trial, from_record
@@ -22,29 +20,26 @@ def prepare(study: Study) -> None:
     directory = study.directory
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        probe = directory / layout.temporary(f"probe-{uuid.uuid4().hex}")
-        probe.write_bytes(b"\0" * 4096)
-        layout.remove_left_overs(directory, os.stat(probe).st_mtime)
-        probe.unlink(missing_ok=True)
+        layout.remove_left_overs(directory, clock.clock.server_time(directory))
+        known = check_same(study)
+        record = {
+            "format": layout.FORMAT,
+            "name": study.name,
+            "config": study.settings,
+            "points": study.points,
+            "stages": study.stages,
+            "starts": [dataclasses.asdict(start) for start in study.starts],
+            "paper_table": study.settings["paper_table"],
+            "paper_note": study.settings["paper_note"],
+            "date": known.get("date") or datetime.date.today().isoformat(),  # on which it began
+            **provenance.code(),
+        }
+        layout.write_json(directory / layout.STUDY, record)
     except OSError as error:
         raise ValueError(
             f"{directory} cannot be written: {error.strerror or error}. Choose another "
             "--config.experiment_dir, or make room and permission there"
         ) from error
-    known = check_same(study)
-    record = {
-        "format": layout.FORMAT,
-        "name": study.name,
-        "config": study.settings,
-        "points": study.points,
-        "stages": study.stages,
-        "starts": [dataclasses.asdict(start) for start in study.starts],
-        "paper_table": study.settings["paper_table"],
-        "paper_note": study.settings["paper_note"],
-        "date": known.get("date") or datetime.date.today().isoformat(),  # on which it began
-        **provenance.code(),
-    }
-    layout.write_json(directory / layout.STUDY, record)
 
 
 def check_same(study: Study) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
-import json
 import pathlib
 from typing import Any, Protocol
 
@@ -29,18 +27,19 @@ _OMITTED = {
 
 
 class Task(Protocol):
-    """What jobs are given: a trial, or the evaluation of a trained one.
-
-    path: of its directory, relative to the study's. program: tasks with equal programs share what
-    is compiled. steps: updates of a trial, tasks of an evaluation.
-    """
+    """What jobs are given: a trial, or the evaluation of a trained one."""
 
     @property
-    def path(self) -> str: ...
+    def path(self) -> str:
+        """Of its directory, relative to the study's."""
+
     @property
-    def program(self) -> tuple[Any, ...]: ...
+    def program(self) -> tuple[Any, ...]:
+        """Tasks with equal programs share what is compiled."""
+
     @property
-    def steps(self) -> int: ...
+    def steps(self) -> int:
+        """Updates of a trial, tasks of an evaluation."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,8 +128,7 @@ class Trial:
             for name, value in self._fields().items()
             if name not in _NOT_IN_IDS and _OMITTED.get(name) != value
         }
-        text = json.dumps(content, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return layout.digest(content)[:16]
 
     @property
     def path(self) -> str:

@@ -19,8 +19,6 @@ changes no figure. Orbax notices files that are cut or missing, but not a change
 """
 
 import contextlib
-import hashlib
-import json
 import logging
 import os
 import pathlib
@@ -135,7 +133,7 @@ class Checkpoints:
         }
         items = ocp.args.Composite(
             state=ocp.args.StandardSave(state),
-            progress=ocp.args.JsonSave({**record, "sha256": _sha256(record)}),
+            progress=ocp.args.JsonSave({**record, "sha256": layout.digest(record)}),
         )
         with self._naming_a_full_disk():
             self._manager.save(step, args=items, force=True)
@@ -278,7 +276,7 @@ def _record(folder: pathlib.Path) -> dict[str, Any]:
         record = layout.record(path, **_TYPES)
     except (*layout.ABSENT, ValueError) as problem:
         raise DamagedError(str(problem)) from problem
-    if record.pop("sha256") != _sha256(record):
+    if record.pop("sha256") != layout.digest(record):
         raise DamagedError(f"{path} is not what was written")
     return record
 
@@ -332,10 +330,6 @@ def _damage_of(folder: pathlib.Path) -> Iterator[None]:
         # Tensorstore adds its whole specification.
         why = str(cause).partition(" [")[0]
         raise DamagedError(f"{folder / 'state'}: {why[:160]}") from problem
-
-
-def _sha256(record: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def _sums(state: Any) -> dict[str, int]:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import enum
+import pathlib
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,7 +13,7 @@ import jax
 from sweeps.distributed import process_group
 from sweeps.records import event_files, layout, lease, measurements, status
 from sweeps.study.trial import Trial
-from sweeps.training import checkpoints, live, trace, train_step
+from sweeps.training import checkpoints, live, train_step
 
 # A status is a file of its own, written anew: between evaluations no more often than this.
 _STATUS_EVERY_S = 10.0
@@ -54,6 +55,40 @@ class TrainingTimes:
             "total_duration": sum(times.values()),
             **times,
         }
+
+
+class Trace:
+    """Traces updates `first` to `last` − 1 of an attempt: those between the devices' being idle.
+
+    `config.profile=100:110`, by jax.profiler. In <trial>/profile/plugins/profile/<time> lie
+    `perfetto_trace.json.gz`, which ui.perfetto.dev opens, and what TensorBoard's and XProf's
+    profile views read. Of several processes the primary one's.
+    """
+
+    def __init__(self, profile: str, directory: pathlib.Path) -> None:
+        """profile: '<first>:<last>', or '' for none."""
+        first, _, last = (profile or "0:0").partition(":")
+        self._updates, self._directory = range(int(first), int(last)), directory
+        self._runs = False
+
+    def starts(self, done: int, resumed: bool = False) -> bool:
+        """Whether to start after `done` updates; `resumed`: also where the attempt begins amid."""
+        return done in self._updates and (resumed or done == self._updates.start)
+
+    def ends(self, done: int) -> bool:
+        """Whether to end after `done` updates."""
+        return bool(self._updates) and done == self._updates.stop
+
+    def start(self) -> None:
+        """Begins the trace."""
+        jax.profiler.start_trace(self._directory, create_perfetto_trace=True)
+        self._runs = True
+
+    def close(self) -> None:
+        """Ends a trace that is under way, and writes its files."""
+        if self._runs:
+            self._runs = False
+            jax.profiler.stop_trace()
 
 
 class Training:
@@ -100,7 +135,7 @@ class Training:
             opened.enter_context(train_step.precise(self.trial.matmul_precision))
             store = checkpoints.Checkpoints(self.directory / layout.CHECKPOINTS, self.trial)
             opened.callback(store.close)
-            self._trace = trace.Trace(self.trial.profile, self.directory / layout.PROFILE)
+            self._trace = Trace(self.trial.profile, self.directory / layout.PROFILE)
             opened.callback(self._trace.close)
             return self._train(self._first_or_restored(store), store)
 
@@ -150,7 +185,6 @@ class Training:
         self._say("running", start, note=note)
 
     def _say(self, state: str, step: int, reason: str | None = None, **fields: Any) -> None:
-        fields = {"figures": None, **fields}
         status.say(self.attempt, state, self.trial.id, step, self.trial.steps, reason, **fields)
 
     def _train(self, state: train_step.TrainState, store: checkpoints.Checkpoints) -> str:
@@ -161,7 +195,10 @@ class Training:
             queue = self._queue(start)
             batch = next(queue)
             update = self.step_function.compile(state, batch, scalars, key)
-            self._open_recorder(state)
+            if trial.diagnostics:
+                from sweeps.training import diagnostics
+
+                self._recorder = diagnostics.Recorder(trial, self.step_function, state, self._queue)
         self._logged = live.LoggedMetrics(trial, start, self.times.accumulated_submission_time)
         self._evaluated = start >= trial.eval_every
         mark = time.perf_counter()
@@ -234,20 +271,13 @@ class Training:
             start_step=start,
         )
 
-    def _open_recorder(self, state: train_step.TrainState) -> None:
-        if self.trial.diagnostics:
-            from sweeps.training import diagnostics
-
-            queue = self._queue
-            self._recorder = diagnostics.Recorder(self.trial, self.step_function, state, queue)
-
     def _diagnose(self, step: int, state: train_step.TrainState, mark: float) -> float:
         """Records diagnostics where they are due; their time is logging's. Returns now."""
         if self._recorder is None or not self._recorder.is_due(step):
             return mark
         started = self._train_time(state, mark)
         row = self._recorder.row(step, state)
-        self._write(lambda: self._put_row(row))
+        self._write(lambda: self._put_rows([row]))
         return self._log_time(started)
 
     def _profile(
@@ -257,10 +287,6 @@ class Training:
         started = self._train_time(state, mark)
         self._write(turn)
         return self._log_time(started)
-
-    def _put_row(self, row: dict[str, Any]) -> None:
-        self.attempt.check()
-        self._writer.append([row])
 
     def _train_time(self, state: Any, mark: float) -> float:
         """Adds the time since `mark` to the training time, devices synchronised; returns now."""
@@ -286,7 +312,6 @@ class Training:
         return self._logged.take(lambda: so_far + time.perf_counter() - mark)
 
     def _put_figures(self, rows: list[dict[str, Any]]) -> None:
-        self.attempt.check()
         self._put_rows(rows)
         figures = {name: value for name, value in rows[-1].items() if name != "kind"}
         now = time.monotonic()
@@ -298,7 +323,8 @@ class Training:
             self._say("running", done, figures=figures, **known)
 
     def _put_rows(self, rows: list[dict[str, Any]]) -> None:
-        """Adds rows to the attempt's files."""
+        """Adds rows to the attempt's files, unless another job has taken the trial over."""
+        self.attempt.check()
         self._writer.append(rows)
         if self._events is not None:
             self._events.append(rows)
@@ -322,16 +348,12 @@ class Training:
         return self._log_time(ended)
 
     def _log(self, rows: list[dict[str, Any]]) -> None:
-        self.attempt.check()
         self._put_rows(rows)
         measurements.publish(self.directory)
         self._evaluated, self._status_at = True, time.monotonic()
         row = rows[-1]
-        # Seconds a step with its share of evaluations: what `status` reckons with.
-        seconds = row["total_duration"] / row["global_step"]
-        selected_by = f"validation/{self.trial.targets['metric']}"
-        evaluation = {selected_by: row[selected_by]}
-        self._say("running", row["global_step"], step_seconds=seconds, evaluation=evaluation)
+        fields = status.of_evaluation(row, self.trial.targets["metric"])
+        self._say("running", row["global_step"], **fields)
 
     def _save(
         self, step: int, state: train_step.TrainState, store: checkpoints.Checkpoints, mark: float
@@ -350,8 +372,6 @@ class Training:
 
     def _put_down(self, rows: list[dict[str, Any]]) -> None:
         """Brings the attempt's measurements to disk, and counts their bytes."""
-        self.attempt.check()
-        if rows:
-            self._put_rows(rows)
+        self._put_rows(rows)
         self._measured[str(self.attempt.number)] = self._writer.sync()
         self.attempt.check()  # again: a busy disk may take longer than a lease

@@ -70,10 +70,6 @@ def scale_by_nadam(
     return optax.GradientTransformation(init, update)
 
 
-def _beta1(scalars: Scalars) -> Array:
-    return 1.0 - scalars["one_minus_beta1"]
-
-
 def _decayed(
     direction: optax.GradientTransformation, scalars: Scalars
 ) -> optax.GradientTransformation:
@@ -85,7 +81,7 @@ def _decayed(
 
 
 def _nadamw(scalars: Scalars) -> optax.GradientTransformation:
-    beta1, rests = _beta1(scalars), None
+    beta1, rests = 1.0 - scalars["one_minus_beta1"], None
     if "one_minus_beta2" in scalars:  # from an AlgoPerf submission, in AlgoPerf's roundings
         beta1 = scalars["beta1"]
         rests = scalars["one_minus_beta1"], scalars["one_minus_beta2"]
@@ -94,9 +90,8 @@ def _nadamw(scalars: Scalars) -> optax.GradientTransformation:
 
 
 def _adamw(scalars: Scalars, nesterov: bool = False) -> optax.GradientTransformation:
-    adam = optax.scale_by_adam(
-        _beta1(scalars), scalars["beta2"], scalars["epsilon"], nesterov=nesterov
-    )
+    beta1 = 1.0 - scalars["one_minus_beta1"]
+    adam = optax.scale_by_adam(beta1, scalars["beta2"], scalars["epsilon"], nesterov=nesterov)
     return _decayed(adam, scalars)
 
 

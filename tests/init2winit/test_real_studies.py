@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from ml_collections import config_dict
 
-from sweeps.init2winit import overrides
+from sweeps.init2winit import process
 from sweeps.study import config, study
 from sweeps.training import optimizers
 
@@ -29,7 +29,7 @@ def test_its_updates_by_our_points_are_ours(tree, tmp_path, optimizer):
     changes = [f"--config.experiment_dir={tmp_path}", f"--config.optimizer={optimizer}"]
     [trial, *_] = study.resolve(config.parse("init2winit_vit_demo", changes)).trials("tune")
     trial = dataclasses.replace(trial, hyperparameters=POINT, steps=STEPS, step_hint=STEPS)
-    hps = config_dict.ConfigDict({"l2_decay_factor": None, **overrides.hparam_overrides(trial)})
+    hps = config_dict.ConfigDict({"l2_decay_factor": None, **process.hparam_overrides(trial)})
     rate = schedules.get_schedule_fn(hps.lr_hparams, max_training_updates=STEPS)
     scalars = {name: jnp.float32(value) for name, value in POINT.items()}
     scalars |= {"warmup_steps": jnp.float32(3), "step_hint": jnp.float32(STEPS)}

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from sweeps.init2winit import overrides, rows
+from sweeps.init2winit import process
 from sweeps.launchers.protocol import WRONG_NODE
 from sweeps.records import layout, lease, measurements, status, submissions
 from sweeps.study import config, study
@@ -41,7 +41,7 @@ def _trial(tmp_path, point=POINT, **changes):
 
 def test_a_point_becomes_init2winits_own_hyperparameters(tmp_path):
     first = _trial(tmp_path, optimizer="adamw")
-    record = overrides.hparam_overrides(first)
+    record = process.hparam_overrides(first)
     assert record["lr_hparams"] == {
         "schedule": "cosine_warmup", "base_lr": 0.002, "warmup_steps": 7,
     }  # fmt: skip
@@ -52,10 +52,10 @@ def test_a_point_becomes_init2winits_own_hyperparameters(tmp_path):
     settings = {"optimizer": "kitchen_sink", "batch_size": 50, "rng_seed": 0, "width": 48}
     settings |= {"label_smoothing": 0.1, "dropout_rate": 0.2}
     assert settings.items() <= record.items()
-    clipped = overrides.hparam_overrides(_trial(tmp_path, {**POINT, "grad_clip": 5.0}))
+    clipped = process.hparam_overrides(_trial(tmp_path, {**POINT, "grad_clip": 5.0}))
     assert clipped["opt_hparams"]["grad_clip"] == 5.0
     assert clipped["opt_hparams"]["join"]["0"]["element"] == "scale_by_nadam"
-    arguments = overrides.main_arguments(first, "/e")
+    arguments = process.main_arguments(first, "/e")
     assert arguments[:2] == ("--config.dataset=mnist", "--config.model=vit")
     assert "--config.num_train_steps=100" in arguments
     assert {"--config.eval_frequency=20", "--config.log_frequency=5"} <= set(arguments)
@@ -65,13 +65,13 @@ def test_a_point_becomes_init2winits_own_hyperparameters(tmp_path):
 
 def test_every_rate_of_dropout_gets_the_points(tmp_path):
     speech = _trial(tmp_path, workload="init2winit:conformer")
-    record = overrides.hparam_overrides(speech)
+    record = process.hparam_overrides(speech)
     assert (record["residual_dropout_rate"], record["input_dropout_rate"]) == (0.2, 0.2)
 
 
 def test_its_rows_become_ours(tmp_path):
     first, file = _trial(tmp_path), tmp_path / "measurements.csv"
-    reader = rows.Reader(file, first)
+    reader = process.Reader(file, first)
     assert reader.take() == []
     head = (
         "global_step,train_cost,grad_norm,train_steps_per_sec,valid/error_rate,valid/ce_loss,"
@@ -96,7 +96,7 @@ def test_its_rows_become_ours(tmp_path):
         "accumulated_logging_time": 0.0, "total_duration": 4.5,
     }  # fmt: skip
     # Its mean after a restart counts costs from before it, until the next evaluation is over.
-    again = rows.Reader(file, first, evaluation, resumed=True)
+    again = process.Reader(file, first, evaluation, resumed=True)
     first, second, later = again.take()
     assert "loss" not in first
     assert "loss" not in second
@@ -106,7 +106,7 @@ def test_its_rows_become_ours(tmp_path):
 def test_a_column_that_is_not_there_is_no_number(tmp_path):
     file = tmp_path / "measurements.csv"
     file.write_text("global_step\n5\n")
-    [row] = rows.Reader(file, _trial(tmp_path)).take()
+    [row] = process.Reader(file, _trial(tmp_path)).take()
     assert math.isnan(row["loss"])
     assert "step_seconds" not in row
 

@@ -312,7 +312,7 @@ def _change_sum(folder, name):
     record = layout.read_json(path)
     record.pop("sha256")
     record["sums"][name] ^= 1
-    path.write_text(json.dumps({**record, "sha256": checkpoints._sha256(record)}))
+    path.write_text(json.dumps({**record, "sha256": layout.digest(record)}))
 
 
 def test_parameters_are_restored_without_the_optimizers_moments(tmp_path):

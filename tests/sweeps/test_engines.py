@@ -41,7 +41,7 @@ class Cluster(kubernetes.Kubernetes):
     def find(self, batch):
         return sorted(self._ask() & {*remote.job_names(batch)}) or None
 
-    def states(self, handles):
+    def status(self, handles):
         jobs = self._ask()
         return {handle: State.QUEUED if handle in jobs else State.GONE for handle in handles}
 

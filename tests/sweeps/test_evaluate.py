@@ -8,12 +8,13 @@ import types
 import pytest
 
 from sweeps import __main__ as command
-from sweeps.job import evaluating, job, trainer
+from sweeps.job import job, trainer
 from sweeps.monitoring import jax_calls, progress
 from sweeps.records import layout, lease, status, submissions
 from sweeps.scheduling import cancel, downstream
 from sweeps.study import config, study
 from sweeps.study import trial as trials
+from sweeps.training import checkpoints
 from tests.sweeps.conftest import begin_stage
 from workloads.downstream import harness, suites
 
@@ -52,9 +53,7 @@ class Harness:
         self.evaluated, self.dies, self.stops = [], False, False
         self.trainer = trainer.Trainer()
         monkeypatch.setattr(harness, "evaluate", self._evaluate)
-        monkeypatch.setattr(
-            evaluating.checkpoints, "restore_trained", lambda *given: (float(given[2]), None)
-        )
+        monkeypatch.setattr(checkpoints, "restore_trained", lambda *given: (float(given[2]), None))
         program = types.SimpleNamespace(workload=None)
         monkeypatch.setattr(self.trainer, "_program", lambda *given: program)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sweeps.records import layout, status
-from sweeps.study import config, start, study, study_directory
+from sweeps.study import config, selection, start, study, study_directory
 from sweeps.study import trial as trials
 from sweeps.training import checkpoints, train_step
 from tests.sweeps.conftest import begin_stage
@@ -121,9 +121,9 @@ def test_a_study_remembers_where_it_started(other, tmp_path):
 
 
 def test_what_cannot_be_started_from_is_refused(other, tmp_path):
-    with pytest.raises(start.NotTrainedError, match="no trial of laser that is done.*standard"):
+    with pytest.raises(selection.NotYetError, match="no trial of laser that is done.*standard"):
         _tuned(tmp_path, variants="standard,laser")
-    with pytest.raises(start.NotTrainedError, match="nothing is no study: .*; train it first"):
+    with pytest.raises(selection.NotYetError, match="nothing is no study: .*; train it first"):
         _resolved(tmp_path, name="tuned", workload=FINETUNED, finetune_from="nothing")
     planned = _resolved(
         tmp_path, planning=True, name="tuned", workload=FINETUNED, finetune_from="nothing"

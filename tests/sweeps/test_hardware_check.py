@@ -39,7 +39,7 @@ def test_all_of_it_on_this_machine(tmp_path, capfd):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--parts=recovery"], "unknown part 'recovery' of the check. Known: kernels, steps"),
+        (["--parts=recovery"], "unknown part 'recovery'. Known: kernels, steps"),
         (["--out=no/such/file.json"], "no/such is no directory"),
         (["--out=/"], "--out=/: that is a directory"),
     ],

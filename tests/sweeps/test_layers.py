@@ -21,7 +21,8 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "monitoring": ("records", "launchers", "study", "training"),
     "scheduling": ("records", "launchers", "study", "monitoring"),
     "job": (
-        *("records", "launchers", "study", "distributed", "training", "init2winit", "scheduling"),
+        *("records", "launchers", "study", "distributed", "training", "init2winit", "monitoring"),
+        "scheduling",
     ),
 }
 # What a driver never loads; of these folders every module is imported without it.

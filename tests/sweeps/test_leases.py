@@ -445,9 +445,9 @@ def test_a_process_of_this_host_that_let_its_lease_pass_is_ended(
 _HANGS = """
 import os, pathlib, sys, time
 from sweeps.job import trial_lock
-from sweeps.records import lease
+from sweeps.records import attempts, lease, output
 attempt = lease.claim(pathlib.Path(sys.argv[1]))
-with trial_lock.logged(attempt), trial_lock.watchdog():
+with output.redirected(attempt.directory / attempts.LOG), trial_lock.watchdog():
     for _ in range(4):
         trial_lock.expect_progress()
         time.sleep(0.2)
@@ -659,7 +659,7 @@ def test_what_a_host_must_compute_on(host, monkeypatch, paths, vendor, variables
     host(*paths, vendor=vendor)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    platform = local.LocalLauncher.platform({"local": {"workers": 0, "pin": True}})
+    platform = local.LocalLauncher.hardware({"local": {"workers": 0, "pin": True}}).kind
     assert (platform.replace("cpu", ""), local.accelerators()[1]) == expected
 
 

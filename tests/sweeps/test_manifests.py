@@ -204,5 +204,5 @@ def test_what_no_cluster_could_run_is_refused_before_anything_starts(keys, messa
 def test_platform_and_devices_of_a_trial(keys, platform, devices):
     settings = _settings(volume_claim="studies", **keys)
     Kubernetes.check(settings)
-    assert Kubernetes.platform(settings) == platform
-    assert Kubernetes.devices(settings) == devices
+    assert Kubernetes.hardware(settings).kind == platform
+    assert Kubernetes.hardware(settings).of_a_trial() == devices

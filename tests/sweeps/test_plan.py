@@ -243,8 +243,6 @@ def test_the_time_of_a_step_is_in_proportion_to_its_batch(make_study):
         made = make_study(batch_size=size)
         assert (f"scaled to {size}" in plan.render(made)) == (size != entry.batch_size)
         steps_s[size], _ = entry.step_time(size)
-        wall = sum(cost.wall_steps for cost in plan.lines(made, plan.resources_of(made)))
-        assert plan.steps_after(made, [made]) == pytest.approx(wall)
     assert steps_s[64] == pytest.approx(2 * steps_s[32]) == pytest.approx(4 * steps_s[16])
     assert catalog.get("c4_lm").step_time(512) == (None, "")
 

@@ -81,7 +81,7 @@ def test_a_selection_that_cannot_be_taken(tmp_path, name, content, message, plan
 def test_a_selection_that_is_not_there(tmp_path):
     _experiment(tmp_path / "mine", [{}], {"standard": 0})
     place = f"--config.experiment_dir={tmp_path}"
-    with pytest.raises(selection.NotSelectedError, match="no point yet. Run it first: python -m"):
+    with pytest.raises(selection.NotYetError, match="no point yet. Run it first: python -m"):
         study.resolve(config.parse("c4_lm_paper", [place]))
     for name in ("nope", "", "c4_lm_234m_papr"):
         match = f"unknown study '{name}'. Known: mine, .*c4_lm_234m_paper"
@@ -92,7 +92,10 @@ def test_a_selection_that_is_not_there(tmp_path):
 def test_a_plan_without_the_point_warns_of_that_alone(tmp_path, capsys):
     overrides = [f"--config.experiment_dir={tmp_path}"]
     study.resolve(config.parse("c4_lm_paper", overrides), planning=True)
-    assert re.fullmatch("warning: planned as if the point were known.*\n", capsys.readouterr().err)
+    assert re.fullmatch(
+        "warning: planned as if it were there; space .* has selected no point yet.*\n",
+        capsys.readouterr().err,
+    )
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_a_trial_s_directory():
         "tune/laser/digits_vit_jax/trial_3002"
     )
     with pytest.raises(ValueError, match="seeds run from 0 to 999"):
-        layout.trial_number(0, 1000)
+        layout.trial_path("tune", "standard", "digits_vit", 0, 1000)
 
 
 @pytest.mark.parametrize(

@@ -98,10 +98,10 @@ def test_the_time_left_by_hand(at_once, seconds):
 
 
 def test_a_stage_takes_no_less_than_its_longest_trial():
-    look = Survey(None, "by hand", ["grid"], steps_after=30.0)
+    look = Survey(None, "by hand", ["grid"])
     for number, step in enumerate((98, 90, 0)):
         look.put(_trial(number, "running", step, step_seconds=2.0))
-    assert look.time_left() == {"grid": 200.0, "the studies after it": 60.0}
+    assert look.time_left() == {"grid": 200.0}
     # What ran side by side when the last one began holds at the end of a stage, too.
     for number in (0, 1):
         look.put(_trial(number, "done", 100))

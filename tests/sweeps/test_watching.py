@@ -8,7 +8,7 @@ import pytest
 from sweeps.records import event_files, layout, measurements
 from sweeps.scheduling import preflight
 from sweeps.study import trial as trials
-from sweeps.training import trace
+from sweeps.training import loop
 from tests.sweeps.conftest import begin_attempt
 from workloads.storage import tfrecord
 
@@ -103,7 +103,7 @@ def test_a_trace_is_of_the_updates_asked_for_and_opens_in_perfetto(tmp_path):
     import jax
 
     add = jax.jit(lambda x: x + 1)
-    updates = trace.Trace("2:4", tmp_path)
+    updates = loop.Trace("2:4", tmp_path)
     assert [updates.starts(done) for done in range(6)] == [done == 2 for done in range(6)]
     assert [updates.ends(done) for done in range(6)] == [done == 4 for done in range(6)]
     # An attempt that resumes amid them traces the rest.
@@ -121,4 +121,4 @@ def test_a_trace_is_of_the_updates_asked_for_and_opens_in_perfetto(tmp_path):
     named = {event.get("name", "") for event in events}
     assert {f"update {done}" for done in range(6)} & named == {"update 2", "update 3"}
     updates.close()  # nothing is under way
-    assert not trace.Trace("", tmp_path).starts(0, resumed=True)
+    assert not loop.Trace("", tmp_path).starts(0, resumed=True)

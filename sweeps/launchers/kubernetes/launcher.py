@@ -114,7 +114,7 @@ class Kubernetes(Launcher):
         """
         return remote.job_names(batch) if self._jobsets(manifest.BATCH_LABEL, batch.name) else None
 
-    def states(self, handles: Sequence[str]) -> dict[str, State]:
+    def status(self, handles: Sequence[str]) -> dict[str, State]:
         """Returns a state per handle; GONE for a JobSet that the cluster does not have."""
         label = manifest.study_label(self._settings["name"])
         by_name = self._jobsets(manifest.STUDY_LABEL, label)

@@ -184,13 +184,20 @@ def _pod(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]:
     fields = [{**is_not, "values": [host]} for host in sorted(batch.avoid)]
     terms = {"nodeSelectorTerms": [{"matchFields": fields}]}
     elsewhere = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+    label, _, gpu_type = keys["gpu_type"].rpartition("=")
+    labels = {
+        TPU_LABEL: keys["tpu_type"],
+        TOPOLOGY_LABEL: keys["tpu_topology"],
+        SPOT_LABEL: "true" if keys["spot"] else "",
+    }
     spec = {
         # Required by podFailurePolicy.
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": keys["save_seconds"],
         "containers": [_container(batch, index, settings)],
         "volumes": [_volume(keys), {"name": "shm", "emptyDir": {"medium": "Memory"}}],
-        "nodeSelector": _node_selector(keys),
+        # Merged without those that are not set: gpu_type may name one of these labels itself.
+        "nodeSelector": _filled({label or GPU_LABEL: gpu_type}) | _filled(labels),
         "tolerations": tolerations(keys),
         "affinity": {"nodeAffinity": elsewhere} if batch.avoid else {},
         "priorityClassName": keys["priority_class"],
@@ -291,17 +298,6 @@ def _identity(keys: dict[str, Any]) -> dict[str, Any]:
         "fsGroup": group,
         "fsGroupChangePolicy": "OnRootMismatch",  # not file by file at every start
     }
-
-
-def _node_selector(keys: dict[str, Any]) -> dict[str, str]:
-    label, _, value = keys["gpu_type"].rpartition("=")
-    labels = {
-        TPU_LABEL: keys["tpu_type"],
-        TOPOLOGY_LABEL: keys["tpu_topology"],
-        SPOT_LABEL: "true" if keys["spot"] else "",
-    }
-    # Merged after those that are not set are gone: gpu_type may name one of these labels itself.
-    return _filled({label or GPU_LABEL: value}) | _filled(labels)
 
 
 def tolerations(keys: dict[str, Any]) -> list[dict[str, str]]:

@@ -197,7 +197,7 @@ class Ray(Launcher):
         # Jobs are submitted in order.
         return handles if handles[0] in self._jobs() else None
 
-    def states(self, handles: Sequence[str]) -> dict[str, State]:
+    def status(self, handles: Sequence[str]) -> dict[str, State]:
         """Returns the state of every handle; queues those again that only waited."""
         known = self._jobs()
         return {handle: self._state(handle, known.get(handle)) for handle in handles}

@@ -43,6 +43,15 @@ _STATES = {word: state for state, words in _WORDS.items() for word in words.spli
 HELD = "launch failed requeued held"
 # Slurm counts a restart up to seconds after it has told the job to stop; KillWait is 30 s.
 _LOOKS = 5
+# Variables that would change the programs' meaning: a driver may itself run inside a job, and users
+# keep formats, filters and other clusters in them. What SBATCH_* says of accounts, partitions and
+# the like is a person's default, and stays.
+_FOREIGN = (
+    *("SLURM_", "SQUEUE_", "SCANCEL_", "SCONTROL_", "SRUN_", "SINFO_", "PMI"),
+    *("SBATCH_CLUSTERS", "SBATCH_WAIT", "SBATCH_GPU", "SBATCH_GRES", "SBATCH_ERROR"),
+    "SBATCH_INPUT",
+)
+_KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
 
 
 class ArrayTask(NamedTuple):
@@ -58,11 +67,6 @@ class ArrayTask(NamedTuple):
     def handle(self) -> str:
         """What Slurm calls it."""
         return f"{self.array}_{self.task}"
-
-    @property
-    def known_state(self) -> State:
-        """Its state in the protocol's words; UNKNOWN for one that is not in Slurm's manual."""
-        return _STATES.get(self.state, State.UNKNOWN)
 
 
 class Slurm(Launcher):
@@ -174,7 +178,7 @@ class Slurm(Launcher):
         ids = {job.name: job.array for job in squeue(f"--name={names}")}
         return {part: ids.get(part.name(batch), "") for part in parts}
 
-    def states(self, handles: Sequence[str]) -> dict[str, State]:
+    def status(self, handles: Sequence[str]) -> dict[str, State]:
         """Returns the state of every handle; releases jobs that Slurm holds because a node failed
         to launch them.
 
@@ -192,7 +196,8 @@ class Slurm(Launcher):
                     run(["scontrol", "release", job.handle])
             except EngineError as error:
                 print(f"{error}; job {job.handle} stays held", flush=True)
-        known = {job.handle: job.known_state for job in jobs}
+        # UNKNOWN: a state that is not in Slurm's manual.
+        known = {job.handle: _STATES.get(job.state, State.UNKNOWN) for job in jobs}
         return {handle: known.get(handle, State.GONE) for handle in handles}
 
     def cancel(self, handles: Sequence[str]) -> None:
@@ -200,7 +205,7 @@ class Slurm(Launcher):
 
         Raises EngineError where Slurm cannot be reached.
         """
-        states = self.states(handles)
+        states = self.status(handles)
         scancel([handle for handle in handles if states[handle] is State.QUEUED])
         # scancel alone would kill after KillWait, 30 s unless the cluster says otherwise.
         running = [handle for handle in handles if states[handle] is State.RUNNING]
@@ -274,28 +279,14 @@ def scancel(jobs: list[str], *options: str) -> None:
 def run(command: list[str], script: str = "") -> str:
     """Returns what a program of Slurm prints. Raises EngineError with its words where it fails."""
     absent = f"no {command[0]} on this host"
-    done = remote.run(command, absent, _PATIENCE_S, input=script, env=_environment())
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _KEPT or not name.startswith(_FOREIGN)
+    }
+    done = remote.run(command, absent, _PATIENCE_S, input=script, env=environment)
     # Some versions of squeue end with 0 after an error.
     if done.returncode or (not done.stdout.strip() and ": error: " in done.stderr):
         ended = f"{command[0]} ended with {done.returncode}: {remote.last_line(done.stdout)}"
         raise EngineError(done.stderr.strip() or ended)
     return done.stdout
-
-
-def _environment() -> dict[str, str]:
-    """Returns the environment without what would change the programs' meaning.
-
-    A driver may itself run inside a job, and users keep formats, filters and other clusters in
-    them. What SBATCH_* says of accounts, partitions and the like is a person's default, and stays.
-    """
-    foreign = (
-        *("SLURM_", "SQUEUE_", "SCANCEL_", "SCONTROL_", "SRUN_", "SINFO_", "PMI"),
-        *("SBATCH_CLUSTERS", "SBATCH_WAIT", "SBATCH_GPU", "SBATCH_GRES", "SBATCH_ERROR"),
-        "SBATCH_INPUT",
-    )
-    kept = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name in kept or not name.startswith(foreign)
-    }

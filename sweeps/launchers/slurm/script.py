@@ -88,27 +88,7 @@ def script(slurm: dict[str, Any], batch: Batch, part: ArrayPart) -> str:
     Python runs in a step (srun), not in the script itself: when a job is preempted with a grace
     time, Slurm tells its steps at once, and the script only when the grace is over.
     """
-    command = batch.command(_INDEX, slurm["python"])
-    lines = [
-        "#!/bin/bash",
-        "set -e",
-        *([slurm["setup"]] if slurm["setup"] else []),
-        *(_export(name, value) for name, value in batch.environment.items()),
-        f"INDEX=$(({part.offset} + SLURM_ARRAY_TASK_ID))",
-        f"exec {shlex.join(_srun(slurm))} \\",
-        "    " + shlex.join(command).replace(_INDEX, '"$INDEX"'),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _export(name: str, value: str) -> str:
-    # What the setup's modules put on the path stays there, behind the snapshot.
-    behind = "${PYTHONPATH:+:$PYTHONPATH}" if name == "PYTHONPATH" else ""
-    return f"export {name}={shlex.quote(value)}{behind}"
-
-
-def _srun(slurm: dict[str, Any]) -> list[str]:
-    options = {
+    step = {
         "export": "ALL",
         "nodes": str(slurm["nodes"]),
         "ntasks-per-node": "1",
@@ -119,4 +99,20 @@ def _srun(slurm: dict[str, Any]) -> list[str]:
         "container-image": slurm["container"],
         "container-mounts": slurm["mounts"],
     }
-    return ["srun", *_written(options)]
+    command = batch.command(_INDEX, slurm["python"])
+    lines = [
+        "#!/bin/bash",
+        "set -e",
+        *([slurm["setup"]] if slurm["setup"] else []),
+        *(_export(name, value) for name, value in batch.environment.items()),
+        f"INDEX=$(({part.offset} + SLURM_ARRAY_TASK_ID))",
+        f"exec {shlex.join(['srun', *_written(step)])} \\",
+        "    " + shlex.join(command).replace(_INDEX, '"$INDEX"'),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _export(name: str, value: str) -> str:
+    # What the setup's modules put on the path stays there, behind the snapshot.
+    behind = "${PYTHONPATH:+:$PYTHONPATH}" if name == "PYTHONPATH" else ""
+    return f"export {name}={shlex.quote(value)}{behind}"

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from sweeps.launchers.config_keys import Key
-from sweeps.launchers.protocol import AGAIN, EngineError, State
+from sweeps.launchers.protocol import AGAIN, Devices, EngineError, State
 from sweeps.records import submissions
 from sweeps.records.submissions import Batch
 from tests.sweeps.simulation.process import Process
@@ -61,13 +61,9 @@ class Engine:
         """Returns the engine of the simulation under way."""
         return self
 
-    def platform(self, settings: dict[str, Any]) -> str:
-        """Returns where trials would compute."""
-        return "cpu"
-
-    def devices(self, settings: dict[str, Any]) -> int:
-        """Returns how many devices a trial would see."""
-        return 1
+    def hardware(self, settings: dict[str, Any]) -> Devices:
+        """Returns the devices that a job would have."""
+        return Devices("cpu", 1)
 
     def capacity(self) -> int:
         """Returns as many jobs as there are nodes."""

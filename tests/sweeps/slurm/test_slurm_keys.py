@@ -151,8 +151,8 @@ def test_devices_and_platform():
         ({"gpus": 8, "nodes": 2}, "gpu", 16),
     ):
         settings = {"slurm": {**defaults.of(launcher.Slurm), **keys}}
-        assert launcher.Slurm.platform(settings) == platform
-        assert launcher.Slurm.devices(settings) == devices
+        assert launcher.Slurm.hardware(settings).kind == platform
+        assert launcher.Slurm.hardware(settings).of_a_trial() == devices
 
 
 def test_hosts_that_cannot_submit_say_so(monkeypatch, tmp_path):

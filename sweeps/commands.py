@@ -1,0 +1,187 @@
+"""What the commands of `python -m sweeps` do; they are loaded when one is called.
+
+None loads JAX here: `compile`, `hardware` and the checks of data have processes of their own.
+"""
+
+import argparse
+from collections.abc import Callable
+
+from attention import files
+from attention.table import unknown
+from sweeps.algoperf import export
+from sweeps.monitoring import compile as compiler
+from sweeps.monitoring import hardware_check, plan, progress, survey, view
+from sweeps.records import layout, submissions
+from sweeps.scheduling import cancel, downstream, driver, preflight
+from sweeps.study import config, keys, study, study_directory
+from sweeps.study.study import Study
+
+
+def _studies(options: argparse.Namespace) -> None:
+    del options
+    for name, shipped in config.shipped().items():
+        print(f"{name}\n    " + shipped.docstring.replace("\n", "\n    ") + "\n")
+
+
+def _keys(options: argparse.Namespace) -> None:
+    print(keys.describe(options.word))
+
+
+def _plan(options: argparse.Namespace) -> None:
+    studies = _resolved(options, planning=True)
+    texts = [plan.render(study, options.step_seconds, options.topology) for study in studies]
+    print("\n\n".join(texts), flush=True)
+    for resolved in studies:
+        for problem in preflight.refusals(resolved, elsewhere=bool(options.topology)):
+            config.warn(f"{resolved.name}: {problem}")
+
+
+def _resolved(options: argparse.Namespace, planning: bool = False) -> list[Study]:
+    """Returns the studies that --config names; what is wrong with one is told before any begins.
+
+    All but the first are resolved as for `plan`: a point that they take from one before them is not
+    selected yet.
+    """
+    studies = [
+        study.resolve(config.parse(name, options.overrides), planning=planning or number > 0)
+        for number, name in enumerate(options.config.split(","))
+    ]
+    if len({study.directory for study in studies}) < len(studies):
+        raise ValueError(
+            f"--config={options.config} has two studies write into one directory: give each once, "
+            "and no --config.name"
+        )
+    return studies
+
+
+def _compile(options: argparse.Namespace) -> int:
+    kernels = [f"--config.kernel={name}" for name in options.kernels.split(",") if name]
+    rows = []
+    for overrides in [[kernel] for kernel in kernels] or [[]]:
+        parsed = config.parse(options.config, [*options.overrides, *overrides])
+        resolved = study.resolve(parsed, planning=True)
+        rows += compiler.rows(resolved, options.topology)
+    write = compiler.as_json if options.json else compiler.render
+    print(write(resolved, options.topology, rows))
+    return 0 if all(row["fits"] for row in rows) else 1
+
+
+def _run(options: argparse.Namespace) -> int:
+    studies, names = _resolved(options), options.config.split(",")
+    worst = 0
+    for number, resolved in enumerate(studies):
+        if len(studies) > 1:
+            print(f"study {number + 1} of {len(studies)}: {resolved.name}", flush=True)
+        if number:  # what it takes from those before is on disk by now
+            resolved = study.resolve(config.parse(names[number], options.overrides))
+        worst = max(worst, _drive(resolved, options.selection))
+    return worst
+
+
+def _resume(options: argparse.Namespace) -> int:
+    record = layout.study_record(options.directory)
+    return _drive(study.from_record(record, options.directory), options.selection)
+
+
+def _drive(resolved: Study, selection: str) -> int:
+    """Runs a study; returns 0, 1 where a trial failed."""
+    # What a change of settings repairs comes before the directory that fixes them.
+    preflight.check_kernel(resolved)
+    preflight.check_devices(resolved)
+    preflight.check_engine(resolved)
+    preflight.check_event_files(resolved)
+    preflight.check_init2winit(resolved)
+    print(plan.summary(resolved), flush=True)
+    study_directory.prepare(resolved)
+    preflight.check_data(resolved)
+    with progress.Progress(survey.planned(resolved.directory)) as shown:
+        counts = driver.Driver(resolved, shown, selection).run()
+    summary = ", ".join(f"{count} {state}" for state, count in counts.items())
+    print(f"{resolved.directory}: {summary}")
+    print(f"table: python -m analysis table {files.quoted(resolved.directory)}")
+    return 1 if set(counts) - {"done", "diverged"} else 0
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    evaluate = downstream.Evaluate(
+        options.directory,
+        options.suite,
+        options.checkpoints,
+        options.stage,
+        options.data_dir,
+        options.overrides,
+    )
+    with progress.Progress() as shown:
+        missing = evaluate.run(shown)
+    for line in downstream.summary(evaluate.study, evaluate.wanted):
+        print(line)
+    total = len(evaluate.wanted)
+    print(f"{total - len(missing)} of {total} checkpoints evaluated")
+    print(f"table: python -m analysis report {files.quoted(options.directory)}")
+    return 1 if missing else 0
+
+
+def _cancel(options: argparse.Namespace) -> None:
+    print(cancel.cancel(options.directory))
+
+
+def _tensors(options: argparse.Namespace) -> None:
+    from sweeps.training import tensors
+
+    written = tensors.dump(options.directory, options.out, options.examples, options.data_dir)
+    layers = f"{written['layers']} layers x {written['examples']} examples"
+    print(f"wrote {options.out}: {layers}, step {written['global_step']}, {written['dtype']}")
+    print(f"then: python -m attention reconstruct {files.quoted(options.out)}")
+
+
+def _export(options: argparse.Namespace) -> None:
+    written = export.export(options.directories, options.out, options.stage)
+    for line in written.left_out:
+        print(f"left out: {line}")
+    stages = ", ".join(dict.fromkeys(written.stages))
+    quoted = files.quoted(written.directory)
+    print(
+        f"{written.directory}: {written.trials} trials of stage {stages}\n"
+        f"then: python -m analysis table {quoted}, or AlgoPerf's\n"
+        f"    scoring/score_submissions.py --submission_directory={quoted}\n"
+        "    (summaries; its --compute_performance_profiles needs all of AlgoPerf's base workloads)"
+    )
+
+
+def _hardware(options: argparse.Namespace) -> int:
+    parts = tuple(options.parts.split(",")) if options.parts else hardware_check.PARTS
+    for part in parts:
+        if part not in hardware_check.PARTS:
+            raise ValueError(unknown("part", part, hardware_check.PARTS))
+    files.check_output(options.out)
+    return 0 if hardware_check.run(options.out, parts) else 1
+
+
+def _status(options: argparse.Namespace) -> None:
+    if options.watch:
+        view.watch(options.directory)
+        return
+    current = survey.StudyReader(options.directory).look()
+    print(view.render(current))
+    if not current.complete and not current.running:
+        state = (
+            "cancelled" if submissions.is_cancelled(current.directory) else "no trial is running"
+        )
+        command = f"python -m sweeps resume {files.quoted(current.directory)}"
+        print(f"{state}; to go on, unless it is waiting for an engine: {command}")
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
+    "studies": _studies,
+    "keys": _keys,
+    "plan": _plan,
+    "compile": _compile,
+    "hardware": _hardware,
+    "run": _run,
+    "status": _status,
+    "resume": _resume,
+    "cancel": _cancel,
+    "evaluate": _evaluate,
+    "tensors": _tensors,
+    "export": _export,
+}
