@@ -74,7 +74,7 @@ def pydoc_finewebedu_mechanisms(config: ConfigDict) -> None:
 
     Command:  make evidence-text-mechanisms   (or: python -m sweeps run
               --config=pydoc_finewebedu_mechanisms)
-    Time:     about 30 minutes on two CPU cores (4 tuning trials, then 72; 3,000 steps each).
+    Time:     about 38 minutes on two CPU cores (4 tuning trials, then 72; 3,000 steps each).
     Result:   docs/evidence.md, with the question that was fixed before the run. Validation
               perplexities: like its full size, the workload has no test split.
     """

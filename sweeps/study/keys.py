@@ -71,7 +71,7 @@ OWN: dict[str, Key] = {
     ),
     "kernel": Key(
         "xla",
-        "what computes attention: xla, jax_xla, cudnn (GPU) or splash (TPU)",
+        "what computes attention: xla, jax_xla, cudnn (GPU), splash (TPU) or fused (both)",
         _NAME,
     ),
     "diff_head_norm": Key(
