@@ -34,5 +34,4 @@ def make(
     module, function = row.factory.split(":")
     factory = getattr(importlib.import_module(module), function)
     paths = {key: (extra_paths or {}).get(key, "") for key in row.extra_paths}
-    workload: spec.Workload = factory(row, variant, checked, **paths)
-    return workload
+    return factory(row, variant, checked, **paths)

@@ -213,8 +213,7 @@ def leaves(
         seed = list(jax.tree_util.keystr(path).encode())  # type: ignore[arg-type]
         return np.random.default_rng(seed).normal(0.0, spread, leaf.shape).astype(np.float32)
 
-    tree: Tree = jax.tree_util.tree_map_with_path(moved, start)
-    return tree
+    return jax.tree_util.tree_map_with_path(moved, start)
 
 
 class Host(nn.Module):

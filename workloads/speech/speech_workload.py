@@ -183,8 +183,7 @@ class SpeechWorkload(BaseWorkload):
         return (self._data.repair or self._row.repair)(data_dir)
 
     def _ready(self, batch: spec.Batch) -> spec.Batch:
-        ready: spec.Batch = self._finish(batch)
-        return ready
+        return self._finish(batch)
 
     def _evaluated(
         self, params: spec.Parameters, model_state: spec.ModelState, batch: spec.Batch

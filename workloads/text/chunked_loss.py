@@ -49,10 +49,8 @@ def summed(
     and fsdp. Gradients are those by hidden and embedding; weights and smoothing have none.
     """
     run = functools.partial(_device_sums, most, False)
-    results: dict[str, Array] = _on_devices(run, mesh, _REPLICATED)(
-        hidden, embedding, labels, weights, label_smoothing
-    )
-    return results["loss"]
+    sums_of = _on_devices(run, mesh, _REPLICATED)
+    return sums_of(hidden, embedding, labels, weights, label_smoothing)["loss"]
 
 
 def sums(
@@ -67,10 +65,7 @@ def sums(
     """Returns 'loss', `summed` without smoothing, and if asked 'correct', how many labels have the
     highest logit: both weighted, float32. Not differentiable."""
     run = functools.partial(_device_sums, most, with_correct)
-    results: dict[str, Array] = _on_devices(run, mesh, _REPLICATED)(
-        hidden, embedding, labels, weights, 0.0
-    )
-    return results
+    return _on_devices(run, mesh, _REPLICATED)(hidden, embedding, labels, weights, 0.0)
 
 
 def at_places(
@@ -91,10 +86,9 @@ def at_places(
     """
     run = functools.partial(_device_places, most)
     inputs = (_BATCH, _TABLE, _BATCH, _BATCH, _BATCH)
-    results: tuple[Array, Array] = jax.shard_map(
+    return jax.shard_map(
         run, mesh=mesh, in_specs=inputs, out_specs=(_BATCH, _BATCH), check_vma=False
     )(hidden, embedding, labels, places, counts)
-    return results
 
 
 def _device_places(

@@ -36,6 +36,9 @@ class TextWorkload(BaseWorkload):
     _is_pinned = True
     # Whether evaluations count the tokens that are predicted right.
     _counts_correct = False
+    # Of example batches: the tokens of a record beyond the context, and the lowest token.
+    _more_tokens = 0
+    _lowest_token = tokenizer.FIRST_ORDINARY
 
     def __init__(
         self,
@@ -57,8 +60,7 @@ class TextWorkload(BaseWorkload):
 
     def _embedding(self, params: spec.Parameters) -> Array:
         """Returns the embedding [V, W], of which logits are made."""
-        embedding: Array = params["embedding"]
-        return embedding
+        return params["embedding"]
 
     def _initial_variables(self, key: Array) -> dict[str, Any]:
         """Returns parameters in options.param_dtype."""
@@ -77,7 +79,7 @@ class TextWorkload(BaseWorkload):
         self, params: spec.Parameters, batch: spec.Batch, rng: Array | None, dropout_rate: Any
     ) -> Array:
         """Returns [B, N, W] of which the embedding makes logits; trains where there is a key."""
-        hidden: Array = self._called_model().apply(
+        return self._called_model().apply(
             {"params": params},
             batch["inputs"],
             **self._model_settings(batch),
@@ -86,7 +88,6 @@ class TextWorkload(BaseWorkload):
             to_logits=False,
             rngs=None if rng is None else {"dropout": rng},
         )
-        return hidden
 
     def train_loss(
         self,
@@ -207,9 +208,9 @@ class TextWorkload(BaseWorkload):
     def example_batch(self, batch_size: int) -> spec.Batch:
         """Returns a training batch of random ordinary tokens."""
         generator = np.random.default_rng(0)
-        shape = (batch_size, self.size.context)
-        first = tokenizer.FIRST_ORDINARY
-        tokens = generator.integers(first, self.size.vocabulary, shape, dtype=np.int32)
+        shape = (batch_size, self.size.context + self._more_tokens)
+        lowest, end = self._lowest_token, self.size.vocabulary
+        tokens = generator.integers(lowest, end, shape, dtype=np.int32)
         rows = self.devices.rows(batch_size)
         return self._train_batch({"tokens": tokens[rows]}, jax.random.key(0), 0)
 

@@ -353,13 +353,12 @@ def _embedded(
         return jax.lax.all_to_all(hidden, "fsdp", split_axis=0, concat_axis=2, tiled=True)
 
     batch = PartitionSpec(BATCH_AXES)
-    divided: Array = jax.shard_map(
+    return jax.shard_map(
         own_part,
         mesh=devices.mesh,
         in_specs=(PartitionSpec("tensor", "fsdp"), batch, PartitionSpec(None, "fsdp")),
         out_specs=batch,
     )(embedding, tokens, places)
-    return divided
 
 
 def _dense(options: Options) -> dict[str, Any]:

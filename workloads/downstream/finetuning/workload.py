@@ -118,10 +118,9 @@ class FinetuningWorkload(LMWorkload):
         """A batch without weights is `example_batch`'s: of random tokens, all of them answers."""
         tokens = batch["tokens"]
         weights = batch.get("weights", np.ones(tokens.shape, np.float32))
-        whole: spec.Batch = self.devices.shard(
+        return self.devices.shard(
             {"inputs": shifted(tokens), "targets": tokens, "weights": weights}
         )
-        return whole
 
     def eval_model(
         self,
