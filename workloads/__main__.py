@@ -113,73 +113,77 @@ def _parser() -> argparse.ArgumentParser:
         if name == "bench":
             command.add_argument("--batch_size", type=whole(0, 1_048_576), default=0)
             command.add_argument("--variants", default="standard,laser")
-    _add_algoperf(commands)
-    _add_init2winit(commands)
-    return parser
-
-
-def _add_variant(run: argparse.ArgumentParser) -> None:
-    """Adds the variant of another project's runner."""
-    run.add_argument("--attention", required=True, metavar="VARIANT", help="`attention list`")
-    run.add_argument("--tau", type=positive(1e-30, 1e30), help="the temperature of a +temp variant")
-
-
-def _add_algoperf(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the commands `algoperf` and `algoperf_data`."""
-    run = commands.add_parser(
+    algoperf = _add_runner(
+        commands,
         "algoperf",
-        help="AlgoPerf's submission_runner.py with an attention variant",
-        description=_ALGOPERF,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "AlgoPerf's submission_runner.py with an attention variant",
+        _ALGOPERF,
+        "AlgoPerf's checkout; default: the installed one",
     )
-    _add_variant(run)
-    run.add_argument(
-        "--algoperf_dir",
-        type=files.typed_path,
-        help="AlgoPerf's checkout; default: the installed one",
-    )
-    run.add_argument(
+    algoperf.add_argument(
         "--tiny", action="store_true", help="evaluate the few examples of `algoperf_data`"
     )
-    run.add_argument("arguments", nargs="*", metavar="-- FLAGS", help="submission_runner.py's")
-    run.set_defaults(run=_algoperf)
-    data = commands.add_parser(
-        "algoperf_data", help="fabricated data, a few examples, to try AlgoPerf's workloads"
-    )
-    data.add_argument("directory", type=files.typed_path, metavar="DIR")
-    data.add_argument(
-        "--workload",
-        required=True,
-        help="imagenet_vit, librispeech_conformer, wmt or finewebedu_lm",
-    )
-    data.set_defaults(run=_algoperf_data)
-
-
-def _add_init2winit(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the commands `init2winit` and `init2winit_data`."""
-    run = commands.add_parser(
+    algoperf.set_defaults(run=_algoperf)
+    init2winit = _add_runner(
+        commands,
         "init2winit",
-        help="init2winit's trainer with an attention variant",
-        description=_INIT2WINIT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "init2winit's trainer with an attention variant",
+        _INIT2WINIT,
+        "init2winit's checkout; default: ATTNPERF_INIT2WINIT_DIR",
     )
-    _add_variant(run)
-    run.add_argument(
-        "--init2winit_dir",
-        type=files.typed_path,
-        help="init2winit's checkout; default: ATTNPERF_INIT2WINIT_DIR",
-    )
-    run.add_argument(
+    init2winit.add_argument(
         "--data_dir",
         type=lambda text: str(files.typed_path(text)),
         help="prepared TFDS data, or a text data set's files; default: TFDS_DATA_DIR",
     )
-    run.add_argument("arguments", nargs="*", metavar="-- FLAGS", help="main.py's")
-    run.set_defaults(run=_init2winit)
-    data = commands.add_parser("init2winit_data", help="small real data, to try init2winit")
-    data.add_argument("directory", type=files.typed_path, metavar="DIR")
-    data.add_argument("--dataset", default="mnist", help="mnist, wikitext103 or librispeech")
-    data.set_defaults(run=_init2winit_data)
+    init2winit.set_defaults(run=_init2winit)
+    for name, runner, text, option, settings in (
+        (
+            "algoperf_data",
+            _algoperf_data,
+            "fabricated data, a few examples, to try AlgoPerf's workloads",
+            "--workload",
+            {
+                "required": True,
+                "help": "imagenet_vit, librispeech_conformer, wmt or finewebedu_lm",
+            },
+        ),
+        (
+            "init2winit_data",
+            _init2winit_data,
+            "small real data, to try init2winit",
+            "--dataset",
+            {"default": "mnist", "help": "mnist, wikitext103 or librispeech"},
+        ),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("directory", type=files.typed_path, metavar="DIR")
+        command.add_argument(option, **settings)
+        command.set_defaults(run=runner)
+    return parser
+
+
+def _add_runner(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    text: str,
+    description: str,
+    checkout: str,
+) -> argparse.ArgumentParser:
+    """Adds a command for another project's runner; checkout: help of the option for its place."""
+    run = commands.add_parser(
+        name,
+        help=text,
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    run.add_argument("--attention", required=True, metavar="VARIANT", help="`attention list`")
+    run.add_argument("--tau", type=positive(1e-30, 1e30), help="the temperature of a +temp variant")
+    run.add_argument(f"--{name}_dir", type=files.typed_path, help=checkout)
+    run.add_argument(
+        "arguments", nargs="*", metavar="-- FLAGS", help=f"those of {_OTHERS_FLAGS[name]}"
+    )
+    return run
 
 
 def _list(options: argparse.Namespace) -> None:

@@ -18,7 +18,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -27,7 +26,7 @@ from flax import linen as nn
 from attention import inject, registry, table
 from attention.variant import Variant
 from workloads import catalog, init2winit_specs
-from workloads.algoperf import causal_attention
+from workloads.algoperf import causal_attention, supported
 from workloads.init2winit import own_attention
 
 
@@ -94,10 +93,10 @@ def model_class(
     def build_flax_module(self: Any) -> Any:
         layers = next((self.hps[key] for key in _LAYERS if key in self.hps), 0)
         pooling = self.hps.get("pool_type") == "map"
-        layer = functools.partial(_layer_index, layers=layers)
+        layer = functools.partial(supported.layer_index, layers=layers)
         made = variant(self.hps)
 
-        def check(ran: tuple[str, ...]) -> None:
+        def check(_: Any, ran: tuple[str, ...]) -> None:
             expected = layers + pooling if layers else len(ran)
             causal_attention.check_layers(made, ran, expected, f"init2winit's {name}")
             record(len(ran))
@@ -113,9 +112,7 @@ def model_class(
 _LAYERS = ("depth", "num_encoder_layers", "num_layers")
 
 
-def _enter(
-    model: init2winit_specs.Model,
-) -> Callable[..., contextlib.AbstractContextManager[inject.Injection]]:
+def _enter(model: init2winit_specs.Model) -> Callable[..., causal_attention.Injected]:
     """Returns what puts a variant into a model, at its injection point."""
     if model.injection_point == init2winit_specs.FLAX:
         return inject.injected
@@ -126,30 +123,22 @@ def _enter(
 
 def injected_module(
     module: Any,
-    enter: Callable[[], contextlib.AbstractContextManager[inject.Injection]],
-    check: Callable[[tuple[str, ...]], None],
+    enter: Callable[[], causal_attention.Injected],
+    check: Callable[[Any, tuple[str, ...]], None],
 ) -> Any:
     """Returns a flax module like `module` whose `init` and `apply` run inside of `enter()`.
 
-    `check` gets the paths of the layers that ran the variant in `init`.
+    `check` gets the module and the paths of the layers that ran the variant in `init`.
 
     init2winit calls these two inside the functions it jits, where an injection belongs.
     """
     plain = type(module)
 
-    def entering(method: Any) -> Any:
-        @nn.nowrap  # flax takes other methods of a module for parts of it
-        @functools.wraps(method)
-        def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-            with enter() as injection:
-                output = method(self, *args, **kwargs)
-            if method.__name__ == "init":
-                check(injection.layers)
-            return output
-
-        return run
-
-    members = {name: entering(getattr(plain, name)) for name in ("init", "apply")}
+    # Flax takes other methods of a module for parts of it.
+    members = {
+        name: nn.nowrap(causal_attention.run_inside(getattr(plain, name), enter, check))
+        for name in ("init", "apply")
+    }
     made = type(plain.__name__, (plain,), members)
     settings = {
         field.name: getattr(module, field.name)
@@ -157,17 +146,3 @@ def injected_module(
         if field.init and field.name not in ("parent", "name")
     }
     return made(**settings)
-
-
-def _layer_index(path: str, layers: int) -> int:
-    """Returns a layer's index from 0, by the path of its attention module: 'encoderblock_3/…',
-    'ConformerBlock_0/…', 'blocks_1/…'; a pooling layer behind the last comes after them.
-
-    Raises ValueError where the path has no such name.
-    """
-    if "MAPHead" in path:
-        return layers
-    match = re.search(r"blocks?_(\d+)", path, re.IGNORECASE)
-    if match is None:
-        raise ValueError(f"no layer number in {path!r}; the variant needs one")
-    return int(match[1])

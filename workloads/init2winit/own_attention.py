@@ -5,9 +5,7 @@ one argument more, `attn_temp`, which multiplies the logits. While such a module
 of it runs in the same scope, whose function is the variant.
 """
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -20,8 +18,7 @@ Array = jax.Array
 _FILE, _CLASS = "init2winit.model_lib.attention", "MultiHeadDotProductAttention"
 
 
-@contextlib.contextmanager
-def injected(variant: Variant, layer: inject.LayerRule) -> Iterator[inject.Injection]:
+def injected(variant: Variant, layer: inject.LayerRule) -> causal_attention.Injected:
     """Puts `variant` into every attention module of init2winit called inside; as
     `attention.inject.injected`.
 
@@ -30,16 +27,13 @@ def injected(variant: Variant, layer: inject.LayerRule) -> Iterator[inject.Injec
     a clean exit where no such module was called, or one did not call its attention function.
     """
 
-    def run(module: Any, function: inject.AttentionFunction, call: Callable[[], Any]) -> Any:
+    def attending(module: Any, function: inject.AttentionFunction) -> Any:
         _check(module, variant)
-        with inject.attending_by(module, _AttentionFunction(function)):
-            return call()
+        return inject.attending_by(module, _AttentionFunction(function))
 
-    with causal_attention.injected_layers(
-        variant, layer, _is_attention, run, f"{_FILE}.{_CLASS}"
-    ) as injection:
-        yield injection
-    injection.check(variant)
+    return causal_attention.injected_layers(
+        variant, layer, _is_attention, attending, f"{_FILE}.{_CLASS}"
+    )
 
 
 def _is_attention(module: Any) -> bool:
