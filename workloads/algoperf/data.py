@@ -1,7 +1,6 @@
 """What AlgoPerf's own workloads need on a host before they train: AlgoPerf, data, tokenizer."""
 
 import dataclasses
-import importlib.util
 import os
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from attention import files
 from workloads import algoperf_specs, catalog
 from workloads.algoperf import installation, tiny_sizes
 from workloads.base.errors import DataError
+from workloads.base.host_checkout import check_libraries
 
 # What AlgoPerf's JAX workloads import beyond our own libraries.
 _LIBRARIES = {
@@ -17,6 +17,10 @@ _LIBRARIES = {
     "wmt": ("tensorflow", "tensorflow_datasets", "tensorflow_text", "torch"),
     "finewebedu": ("tensorflow", "torch"),
 }
+_REMEDY = (
+    "install AlgoPerf by its docs/GETTING_STARTED.md, or what it needs: pip install "
+    "'/path/to/attnperf[algoperf]'"
+)
 # What AlgoPerf's readers open below the data directory; TFDS would download what is missing.
 TRAINING: dict[str, tuple[str, ...]] = {
     "imagenet_vit": ("imagenet2012/5.1.0",),
@@ -61,7 +65,7 @@ class Check:
         name = algoperf_specs.short_name(self.name)
         checkout = installation.find(algoperf_dir or None)
         checkout.check_registered(name)
-        _check_libraries(name)
+        check_libraries(_LIBRARIES[name.split("_")[0]], f"AlgoPerf's {name}", _REMEDY)
         lines = [str(checkout), *filter(None, [checkout.remark])]
         if algoperf_specs.TOKENIZER in catalog.get(self.name).extra_paths:
             check_tokenizer(f"--config.{algoperf_specs.TOKENIZER}", tokenizer_vocab_path)
@@ -76,17 +80,6 @@ class Check:
         del manual_dir
         name = algoperf_specs.short_name(self.name)
         raise DataError(f"{self.name} reads what AlgoPerf prepares", _repair(name, data_dir))
-
-
-def _check_libraries(name: str) -> None:
-    family = name.split("_")[0]
-    absent = [library for library in _LIBRARIES[family] if not importlib.util.find_spec(library)]
-    if absent:
-        raise DataError(
-            f"AlgoPerf's {name} needs {', '.join(absent)}, not installed here",
-            "install AlgoPerf by its docs/GETTING_STARTED.md, or what it needs: pip install "
-            "'/path/to/attnperf[algoperf]'",
-        )
 
 
 def check_tokenizer(option: str, path: str) -> None:

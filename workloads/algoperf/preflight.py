@@ -149,15 +149,21 @@ def _check_experiment(values: dict[str, Any]) -> None:
     "y" mixes the measurements of two variants, "N" ends with status 0, and without a terminal the
     question is a traceback.
     """
-    root = Path(values["experiment_dir"]).expanduser()
-    if not root.is_absolute():
-        raise ValueError(
-            f"--experiment_dir={root}: AlgoPerf's checkpoints need an absolute path; give "
-            f"--experiment_dir={root.resolve()}"
-        )
+    root = experiment_dir(values["experiment_dir"])
     directory = root / values["experiment_name"] / f"{values['workload']}_jax"
     if directory.exists() and not (values["overwrite"] or values["append_timestamp"]):
         raise ValueError(f"{directory} exists. Give another --experiment_name, or --overwrite")
+
+
+def experiment_dir(text: str) -> Path:
+    """Returns the directory that `--experiment_dir` names. Raises ValueError for a relative one."""
+    path = Path(text).expanduser()
+    if not path.is_absolute():
+        raise ValueError(
+            f"--experiment_dir={text}: its checkpoints need an absolute path; give "
+            f"--experiment_dir={path.resolve()}"
+        )
+    return path
 
 
 def _import_root(submission: str, installation: Installation) -> Path:

@@ -8,9 +8,11 @@ import csv
 import json
 import os
 import xml.etree.ElementTree
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+import pyarrow.parquet
 
 from attention import files
 from workloads.base.errors import DataError
@@ -151,7 +153,7 @@ def _opened(tree: Path, data_set: DataSet, split: str) -> tuple[str, Iterator[Ro
     """Returns where a split's rows are, and the rows."""
     if data_set.tfds:
         for version in tfds_directory.versions(tree / data_set.tfds):
-            names = tfds_directory.split_names(version)
+            names = tfds_directory.open_builder(version).info.splits
             for name in SPLIT_NAMES[split]:
                 if name in names:
                     split_rows = TfdsSplit(version, name, features={})
@@ -173,12 +175,6 @@ def _read(paths: list[Path]) -> Iterator[Row]:
         yield from _READERS[path.suffix](path)
 
 
-def _parquet(path: Path) -> Iterator[Row]:
-    import pyarrow.parquet
-
-    yield from pyarrow.parquet.read_table(path).to_pylist()
-
-
 def _lines(path: Path) -> Iterator[Row]:
     """JSON lines; PIQA's labels lie beside them."""
     labels = path.with_name(f"{path.stem}-labels.lst")
@@ -189,23 +185,20 @@ def _lines(path: Path) -> Iterator[Row]:
             yield {**row, "label": int(beside[number])} if beside else row
 
 
-def _json(path: Path) -> Iterator[Row]:
-    yield json.loads(path.read_bytes())
-
-
 def _table(path: Path) -> Iterator[Row]:
     with path.open(encoding="utf-8-sig", newline="") as lines:
         yield from csv.DictReader(lines)
 
 
 def _schemas(path: Path) -> Iterator[Row]:
-    yield from map(schema_of_xml, xml.etree.ElementTree.parse(path).getroot().iter("schema"))
+    return map(schema_of_xml, xml.etree.ElementTree.parse(path).getroot().iter("schema"))
 
 
-_READERS = {
-    ".parquet": _parquet,
+# What reads a file's rows, by how its name ends.
+_READERS: dict[str, Callable[[Path], Iterable[Row]]] = {
+    ".parquet": lambda path: pyarrow.parquet.read_table(path).to_pylist(),
     ".jsonl": _lines,
-    ".txt": _json,
+    ".txt": lambda path: [json.loads(path.read_bytes())],
     ".csv": _table,
     ".xml": _schemas,
 }

@@ -16,9 +16,8 @@ import json
 import os
 import pathlib
 
-from attention import files
 from attention import table as variants_table
-from workloads.base.errors import DataError
+from workloads.base.errors import DataError, repair_commands
 from workloads.downstream import local_data
 from workloads.downstream.task_table import TASKS, TaskEntry
 
@@ -72,11 +71,8 @@ def get(name: str) -> Suite:
 
 def repair(suite: Suite, data_dir: str | os.PathLike[str]) -> str:
     """Returns the commands that make a suite's data, and say what is wrong with it."""
-    source = "" if suite.embedded else " --from=WHERE_IT_WAS_DOWNLOADED"
-    return (
-        f"python -m workloads prepare downstream --data_dir={files.quoted(data_dir)}{source}; then "
-        f"python -m workloads check downstream --data_dir={files.quoted(data_dir)}"
-    )
+    source = "" if suite.embedded else "WHERE_IT_WAS_DOWNLOADED"
+    return repair_commands("downstream", data_dir, source)
 
 
 def check(suite: Suite, data_dir: str | os.PathLike[str]) -> None:

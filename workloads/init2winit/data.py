@@ -1,7 +1,6 @@
 """What a study of init2winit's needs on a host before it trains: its checkout, libraries, data."""
 
 import dataclasses
-import importlib.util
 import json
 import os
 
@@ -9,6 +8,7 @@ from attention import files
 from workloads import init2winit_specs as specs
 from workloads.algoperf.preflight import Request
 from workloads.base.errors import DataError
+from workloads.base.host_checkout import check_libraries
 from workloads.init2winit import installation, preflight
 
 # What its main.py loads beyond our own libraries: the extra `init2winit` of setup.cfg.
@@ -38,9 +38,7 @@ class Check:
         config that its `main.py` would refuse. Records of the data are not read, `full` or not.
         """
         del full
-        missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
-        if missing:
-            raise DataError(f"{self.name} needs {', '.join(missing)}, not installed here", _REMEDY)
+        check_libraries(_LIBRARIES, self.name, _REMEDY)
         checkout = installation.find(init2winit_dir or None)
         fields = specs.read_config(init2winit_config)
         settings = arguments(fields, model=specs.short_name(self.name), num_train_steps=1)

@@ -8,13 +8,12 @@ of it runs in the same scope, whose function is the variant.
 import dataclasses
 from typing import Any
 
-import jax
+from jax import Array
 
 from attention import inject
 from attention.variant import Variant
 from workloads.algoperf import causal_attention
 
-Array = jax.Array
 _FILE, _CLASS = "init2winit.model_lib.attention", "MultiHeadDotProductAttention"
 
 

@@ -22,6 +22,8 @@ from workloads.init2winit.installation import Installation
 
 CONFIG = str(Path(default_config.__file__).resolve())
 META = "meta_data.json"
+# Fields of its config without a default.
+_REQUIRED = ("model", "dataset", "num_train_steps")
 # Data sets that tensorflow-datasets reads, by the folder it looks for (small_image_datasets.py).
 _TFDS = {
     "mnist": "mnist",
@@ -67,11 +69,15 @@ def check(
     attention, a field that is required, data that are missing, a directory with another run.
     """
     request.check_attention()
-    arguments = _with_config(request.arguments)
+    arguments = request.arguments
+    if not any(re.match(r"--?config(=|$)", argument) for argument in arguments):
+        # Its config's fields are read after the file, which is ours where none is given.
+        arguments = (f"--config={CONFIG}", *arguments)
     values, config = _parse(arguments)
-    for name in ("model", "dataset", "num_train_steps"):
-        if config.get(name) is None:
-            raise ValueError(f"init2winit's main.py needs --config.{name}=…, after `--`")
+    needed = {f"config.{name}": config.get(name) for name in _REQUIRED}
+    for option, value in {**needed, "experiment_dir": values["experiment_dir"]}.items():
+        if value in (None, ""):
+            raise ValueError(f"init2winit's main.py needs --{option}=…, after `--`")
     specs.model(config.model)
     catalog.check_variant(specs.PREFIX + config.model, request.attention)
     known = data_sets(installation)
@@ -86,17 +92,11 @@ def check(
         "model": config.model,
         "dataset": config.dataset,
     }
-    experiment_dir, worker_id = _experiment_dir(values["experiment_dir"]), values["worker_id"]
+    worker_id = values["worker_id"]
+    experiment_dir = algoperf.experiment_dir(values["experiment_dir"])
     note = _resume_note(experiment_dir / str(worker_id), record, str(installation.revision))
     record["num_train_steps"] = config.num_train_steps
     return CheckedRun(record, experiment_dir, worker_id, arguments, note)
-
-
-def _with_config(arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """Its config's fields are read after the file, which is ours where none is given."""
-    if any(re.match(r"--?config(=|$)", argument) for argument in arguments):
-        return arguments
-    return (f"--config={CONFIG}", *arguments)
 
 
 def _parse(arguments: tuple[str, ...]) -> tuple[dict[str, Any], Any]:
@@ -129,18 +129,6 @@ def data_sets(installation: Installation) -> list[str]:
     """Returns the names in its registry of data sets; reads the file and imports nothing."""
     text = (installation.directory / "init2winit/dataset_lib/datasets.py").read_text("utf-8")
     return re.findall(r"^    '(\w+)': ?_Dataset\(", text, re.MULTILINE)
-
-
-def _experiment_dir(text: str | None) -> Path:
-    if not text:
-        raise ValueError("init2winit's main.py needs --experiment_dir=DIR, after `--`")
-    path = Path(text).expanduser()
-    if not path.is_absolute():
-        raise ValueError(
-            f"--experiment_dir={text}: its checkpoints need an absolute path; give "
-            f"--experiment_dir={path.resolve()}"
-        )
-    return path
 
 
 def _check_data(dataset: str, data_dir: str | None) -> None:

@@ -129,14 +129,8 @@ def write(folder: Path, documents: Iterable[Sequence[int]]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     name = "data-00000-of-00001.arrow"
     schema = pa.schema([(COLUMN, pa.list_(pa.int32()))])
+    table = pa.table({COLUMN: list(documents)}, schema)
     with files.replacing(folder / name) as new, pa.ipc.new_stream(str(new), schema) as stream:
-        for documents_of_batch in _batched(documents):
-            stream.write_batch(pa.record_batch([documents_of_batch], schema=schema))
+        stream.write_table(table, max_chunksize=_BATCH)
     state: dict[str, Any] = {"_data_files": [{"filename": name}], "_split": folder.name}
     files.write(folder / STATE_FILE, json.dumps(state, indent=1) + "\n")
-
-
-def _batched(documents: Iterable[Sequence[int]]) -> Iterable[pa.Array]:
-    iterator = iter(documents)
-    while batch := list(itertools.islice(iterator, _BATCH)):
-        yield pa.array(batch, pa.list_(pa.int32()))

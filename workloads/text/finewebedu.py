@@ -17,10 +17,10 @@ steps. Axes: B batch, L length, W width, H heads, D head size, V vocabulary.
 import math
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
+from jax import Array
 
 from attention import registry
 from attention.call import LayerIndex, Memory
@@ -35,7 +35,6 @@ from workloads.text.corpora.finewebedu import SMALL, Finewebedu
 from workloads.text.language_models import LMWorkload
 from workloads.text.specs import SIZES, TransformerSize
 
-Array = jax.Array
 _BASE, _EPSILON = 500_000.0, 1e-6
 _NORMAL = nn.initializers.normal(0.02)
 

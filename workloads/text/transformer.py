@@ -30,14 +30,13 @@ from attention import registry
 from attention.call import LayerIndex, Memory
 from attention.kernels.inputs import make_call
 from attention.masks import Mask
-from workloads.base.dropout import Dropout
+from workloads.base.dropout import Dropout, Rate
 from workloads.base.options import STACKED, Options
 from workloads.base.sharding import BATCH_AXES
 from workloads.storage import tokenizer
 from workloads.text.specs import TransformerSize
 
 Array = jax.Array
-Rate = Any  # a float or a traced scalar
 
 # Mesh axes of the parameters' dimensions, from the last one backwards
 # (workloads/base/sharding.py): heads, MLP and vocabulary over 'tensor', width over 'fsdp'. Norms

@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import io
 import itertools
-import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -169,7 +168,7 @@ def prepare_split(job: SplitToPrepare, num_workers: int = 0, expected: int | Non
         raise DataError(f"{job.tree / job.split}: no utterance can be kept. {report}", job.repair)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([["id", "reason"], *left_out])
-    files.write(left_out_path(job.data_dir, job.split), text.getvalue())
+    files.write(job.data_dir / f"{job.split}_left_out.csv", text.getvalue())
     speech_records.write_ids(job.data_dir, job.split, kept)
     return report
 
@@ -249,8 +248,3 @@ def _npy(array: np.ndarray) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, array)
     return buffer.getvalue()
-
-
-def left_out_path(data_dir: str | os.PathLike[str], split: str) -> Path:
-    """Where the utterances of a split that were left out are listed, with the reason."""
-    return Path(data_dir) / f"{split}_left_out.csv"

@@ -37,7 +37,18 @@ class Synthesised(Corpus):
 
     def _write(self, data_dir: Path) -> None:
         self.claim(data_dir)
-        lines = self._lines()
+        lines = [
+            line
+            for number, role in enumerate(SPLITS)
+            for line in speakers.lines(
+                role,
+                self.texts(role),
+                speakers.voices(role),
+                self.rates,
+                # A stream of its own for every role: one role's size changes no other's speech.
+                np.random.RandomState([self.seed, number]),
+            )
+        ]
         version, speech = espeak.speak([line.utterance for line in lines])
         random = np.random.RandomState(self.seed)
         utterances = [
@@ -50,17 +61,3 @@ class Synthesised(Corpus):
             for line, samples in zip(lines, speech, strict=True)
         ]
         self.write(data_dir, utterances, f"espeak-ng {version}")
-
-    def _lines(self) -> list[speakers.Line]:
-        return [
-            line
-            for number, role in enumerate(SPLITS)
-            for line in speakers.lines(
-                role,
-                self.texts(role),
-                speakers.voices(role),
-                self.rates,
-                # A stream of its own for every role: one role's size changes no other's speech.
-                np.random.RandomState([self.seed, number]),
-            )
-        ]
