@@ -160,7 +160,7 @@ def _spec(name: str, model: Model) -> WorkloadSpec:
     return WorkloadSpec(
         name=PREFIX + name,
         factory="workloads.init2winit_specs:refuse",
-        data="workloads.init2winit.data:Check",
+        data="workloads.init2winit.preflight:Check",
         description=f"init2winit's {model.description}, by its own trainer",
         metric=model.metric,
         mode="max" if model.metric == "accuracy" else "min",

@@ -4,7 +4,7 @@ from typing import Any
 
 from sweeps.study.trial import Trial
 from workloads import init2winit_specs as specs
-from workloads.init2winit import data
+from workloads.init2winit import preflight
 
 
 def hparam_overrides(trial: Trial) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def hparam_overrides(trial: Trial) -> dict[str, Any]:
 def main_arguments(trial: Trial, experiment_dir: str) -> tuple[str, ...]:
     """Returns the arguments of init2winit's main.py that train a trial in `experiment_dir`."""
     fields = specs.read_config(trial.init2winit_config)
-    return data.arguments(
+    return preflight.arguments(
         fields | {specs.OVERRIDES: hparam_overrides(trial)},
         experiment_dir,
         model=specs.short_name(trial.workload),

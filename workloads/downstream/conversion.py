@@ -18,13 +18,12 @@ from attention import files
 from workloads.base.errors import DataError
 from workloads.downstream import local_data, suites
 from workloads.downstream.data_sets import DATA_SETS, SPLIT_NAMES, DataSet, Row, schema_of_xml
-from workloads.downstream.task_table import TASKS
 from workloads.storage import preparation, tfds_directory
 from workloads.storage.tfds_directory import TfdsSplit
 
 # Questions of the published figures, by data set and split.
 PUBLISHED: dict[tuple[str, str], int] = {
-    (entry.data, entry.split): entry.n for entry in TASKS.values() if entry.n is not None
+    (entry.data, entry.split): entry.n for entry in suites.TASKS.values() if entry.n is not None
 }
 _WINOGRAD = {"wsc285": 285, "wsc273": 273}
 _UNREADABLE = (

@@ -22,12 +22,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from flax import linen as nn
+from jax import Array
 
 from attention import inject, registry, table
 from attention.variant import Variant
 from workloads import catalog, init2winit_specs
 from workloads.algoperf import causal_attention, supported
-from workloads.init2winit import own_attention
 
 
 def register(
@@ -117,7 +117,7 @@ def _enter(model: init2winit_specs.Model) -> Callable[..., causal_attention.Inje
     if model.injection_point == init2winit_specs.FLAX:
         return inject.injected
     if model.injection_point == init2winit_specs.COPIED:
-        return own_attention.injected
+        return injected_copies
     return functools.partial(causal_attention.injected, class_name=model.class_name)
 
 
@@ -146,3 +146,72 @@ def injected_module(
         if field.init and field.name not in ("parent", "name")
     }
     return made(**settings)
+
+
+# init2winit's copy of flax's attention module.
+_FILE, _CLASS = "init2winit.model_lib.attention", "MultiHeadDotProductAttention"
+
+
+def injected_copies(variant: Variant, layer: inject.LayerRule) -> causal_attention.Injected:
+    """Puts `variant` into every copy of flax's attention module (model_lib/attention.py) called
+    inside; as `attention.inject.injected`.
+
+    Its `MultiHeadDotProductAttention` is no subclass of flax's, and calls its attention function
+    with one argument more, `attn_temp`, which multiplies the logits.
+
+    Raises ValueError for `+qk_norm` in a module that normalises queries and keys itself
+    (`normalize_attention`) or has another attention function than its own file's; RuntimeError on
+    a clean exit where no such module was called, or one did not call its attention function.
+    """
+
+    def attending(module: Any, function: inject.AttentionFunction) -> Any:
+        _check(module, variant)
+        return inject.attending_by(module, _AttentionFunction(function))
+
+    return causal_attention.injected_layers(
+        variant, layer, _is_copy, attending, f"{_FILE}.{_CLASS}"
+    )
+
+
+def _is_copy(module: Any) -> bool:
+    """Whether a module is to be injected into; its `__call__` calls that of its base class."""
+    is_copy = any(
+        base.__name__ == _CLASS and base.__module__ == _FILE for base in type(module).__mro__
+    )
+    return is_copy and not isinstance(module.attention_fn, _AttentionFunction)
+
+
+def _check(module: Any, variant: Variant) -> None:
+    inject.check_normalised(module.normalize_attention, variant)
+    function = module.attention_fn
+    if getattr(function, "__module__", "") != _FILE:
+        raise ValueError(
+            f"the model has an attention function of its own, {function!r}, which {variant.name!r} "
+            "would replace; leave it out"
+        )
+
+
+@dataclasses.dataclass
+class _AttentionFunction:
+    """A variant, called as init2winit's module calls its attention function."""
+
+    function: inject.AttentionFunction
+
+    def __call__(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        *,
+        mask: Array | None = None,
+        attn_temp: float = 1.0,
+        **settings: Any,
+    ) -> Array:
+        return self.function(
+            query,
+            key,
+            value,
+            mask=None if mask is None else mask.astype(bool),
+            scale=attn_temp * query.shape[-1] ** -0.5,
+            **settings,
+        )

@@ -48,9 +48,7 @@ def summed(
     [B, N]. The target distribution is (1 − s)·onehot + s/V. B divides over the mesh's axes data
     and fsdp. Gradients are those by hidden and embedding; weights and smoothing have none.
     """
-    run = functools.partial(_device_sums, most, False)
-    sums_of = _on_devices(run, mesh, _REPLICATED)
-    return sums_of(hidden, embedding, labels, weights, label_smoothing)["loss"]
+    return sums(mesh, most, False, hidden, embedding, labels, weights, label_smoothing)["loss"]
 
 
 def sums(
@@ -61,11 +59,12 @@ def sums(
     embedding: Array,
     labels: Array,
     weights: Array,
+    label_smoothing: Array | float = 0.0,
 ) -> dict[str, Array]:
-    """Returns 'loss', `summed` without smoothing, and if asked 'correct', how many labels have the
-    highest logit: both weighted, float32. Not differentiable."""
+    """Returns 'loss', as `summed`, and if asked 'correct', how many labels have the highest logit:
+    both weighted, float32. Not differentiable."""
     run = functools.partial(_device_sums, most, with_correct)
-    return _on_devices(run, mesh, _REPLICATED)(hidden, embedding, labels, weights, 0.0)
+    return _on_devices(run, mesh, _REPLICATED)(hidden, embedding, labels, weights, label_smoothing)
 
 
 def at_places(

@@ -156,8 +156,20 @@ class TextWorkload(BaseWorkload):
         mask_batch: Array | None = None,
         label_smoothing: Any = 0.0,
     ) -> dict[str, Array]:
-        """Cross-entropy in nats; labels [B, N], mask [B] or [B, N]; counts are of tokens."""
-        return cross_entropy(label_batch, logits_batch, mask_batch, label_smoothing)
+        """Cross-entropy in nats, float32; labels [B, N], mask [B] or [B, N]; counts are of tokens.
+
+        The target distribution is (1 − s)·onehot + s/V, as in optax.
+        """
+        normaliser = jax.nn.logsumexp(logits_batch, axis=-1)
+        expected = (1.0 - label_smoothing) * _at(logits_batch, label_batch)
+        expected = expected + label_smoothing * jnp.mean(logits_batch, axis=-1)
+        weights = token_weights(label_batch.shape, mask_batch)
+        losses = (normaliser - expected) * weights
+        return {
+            "summed": losses.sum(),
+            "n_valid_examples": weights.sum(),
+            "per_example": losses.sum(axis=-1),
+        }
 
     def _open(self, split: str, data_dir: str) -> sources.Source:
         """Raises DataError, too, for records of another model's vocabulary or context."""
@@ -219,26 +231,6 @@ def _tokens(record: dict[str, Any], generator: np.random.Generator) -> dict[str,
     """Returns the record's tokens, int32 [L]; nothing is drawn."""
     del generator
     return {"tokens": record["tokens"].astype(np.int32)}
-
-
-def cross_entropy(
-    labels: Array, logits: Array, mask: Array | None = None, label_smoothing: Any = 0.0
-) -> dict[str, Array]:
-    """Returns 'summed', 'n_valid_examples' (tokens, weighted) and 'per_example' [B]; nats, float32.
-
-    labels int [B, N], logits [B, N, V], mask [B] or [B, N]. The target distribution is
-    (1 − s)·onehot + s/V, as in optax.
-    """
-    normaliser = jax.nn.logsumexp(logits, axis=-1)
-    expected = (1.0 - label_smoothing) * _at(logits, labels)
-    expected = expected + label_smoothing * jnp.mean(logits, axis=-1)
-    weights = token_weights(labels.shape, mask)
-    losses = (normaliser - expected) * weights
-    return {
-        "summed": losses.sum(),
-        "n_valid_examples": weights.sum(),
-        "per_example": losses.sum(axis=-1),
-    }
 
 
 def correct(labels: Array, logits: Array, mask: Array | None = None) -> Array:

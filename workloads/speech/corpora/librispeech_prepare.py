@@ -216,23 +216,16 @@ def _prepare_utterance(
     # The length stands in the file's head, so audio that is too long is not decoded.
     length = frames(audio, job.repair)
     reason = job.judge_sizes(ids, length)
-    if not reason:
-        _write_audio(job, audio, length)
-        _write_targets(job, audio.stem, ids)
-    return reason
-
-
-def _write_audio(job: SplitToPrepare, flac: Path, frames: int) -> None:
-    place = speech_records.audio_path(job.data_dir, job.split, flac.stem)
-    if not _is_whole(place, frames):
-        files.write(place, _npy(read_audio(flac, frames, job.repair)))
-
-
-def _write_targets(job: SplitToPrepare, name: str, ids: list[int]) -> None:
-    place = speech_records.targets_path(job.data_dir, job.split, name)
-    content = _npy(np.array(ids, np.int32))
-    if not place.exists() or place.read_bytes() != content:
-        files.write(place, content)
+    if reason:
+        return reason
+    place = speech_records.audio_path(job.data_dir, job.split, audio.stem)
+    if not _is_whole(place, length):
+        files.write(place, _npy(read_audio(audio, length, job.repair)))
+    place = speech_records.targets_path(job.data_dir, job.split, audio.stem)
+    targets = _npy(np.array(ids, np.int32))
+    if not place.exists() or place.read_bytes() != targets:
+        files.write(place, targets)
+    return ""
 
 
 def _is_whole(path: Path, frames: int) -> bool:
