@@ -198,9 +198,13 @@ def _list(options: argparse.Namespace) -> None:
         if entry.stands_in_for:
             kind += f", stands in for {entry.stands_in_for}"
         print(f"    data ({kind}): {catalog.default_data_dir(name)}")
-    able = [name for name, entry in catalog.WORKLOADS.items() if entry.support.decoder]
-    print(f"MODEL:SUITE: a decoder fine-tuned on questions, such as {able[-1]}:pydoc_returns")
-    print(f"    MODEL of {', '.join(able)}; SUITE of {', '.join(finetuning_specs.SUITES)}")
+    print(
+        "MODEL:SUITE: a decoder fine-tuned on questions, such as "
+        f"{catalog.DECODERS[-1]}:pydoc_returns"
+    )
+    print(
+        f"    MODEL of {', '.join(catalog.DECODERS)}; SUITE of {', '.join(finetuning_specs.SUITES)}"
+    )
 
 
 def _targets(entry: WorkloadSpec) -> str:
@@ -214,8 +218,20 @@ def _targets(entry: WorkloadSpec) -> str:
 
 
 def _data(options: argparse.Namespace) -> tuple[Any, str]:
-    module = catalog.data_module(options.name)
-    return module, str(options.data_dir or catalog.default_data_dir(options.name))
+    """Returns what checks and prepares data, and where they lie: questions beside the data of a
+    model, whose tokenizer they need."""
+    if options.name != _DOWNSTREAM:
+        module = catalog.data_module(options.name)
+        return module, str(options.data_dir or catalog.default_data_dir(options.name))
+    from workloads.downstream import conversion
+
+    if not options.data_dir:
+        example = catalog.default_data_dir("pydoc_lm")
+        raise ValueError(
+            "downstream: give --data_dir, the data directory of the model that is evaluated, such "
+            f"as {example} for pydoc_lm"
+        )
+    return conversion, str(options.data_dir)
 
 
 def _prepare(options: argparse.Namespace) -> None:
@@ -238,9 +254,9 @@ def _prepare(options: argparse.Namespace) -> None:
 
 
 def _prepare_downstream(options: argparse.Namespace) -> None:
-    from workloads.downstream import conversion, embedded
+    from workloads.downstream import embedded
 
-    directory = _downstream_dir(options)
+    conversion, directory = _data(options)
     if options.manual_dir:
         files.check_output_directory(pathlib.Path(directory), "--data_dir")
         lines = conversion.prepare(options.manual_dir, directory)
@@ -250,26 +266,11 @@ def _prepare_downstream(options: argparse.Namespace) -> None:
     print("\n".join(conversion.check(directory)))
 
 
-def _downstream_dir(options: argparse.Namespace) -> str:
-    """Returns where questions lie: beside the data of a model, whose tokenizer they need."""
-    if not options.data_dir:
-        example = catalog.default_data_dir("pydoc_lm")
-        raise ValueError(
-            "downstream: give --data_dir, the data directory of the model that is evaluated, such "
-            f"as {example} for pydoc_lm"
-        )
-    return str(options.data_dir)
-
-
 def _check(options: argparse.Namespace) -> None:
-    if options.name == _DOWNSTREAM:
-        from workloads.downstream import conversion
-
-        lines = conversion.check(_downstream_dir(options))
-    else:
-        module, directory = _data(options)
-        full = options.full and not catalog.get(options.name).embedded
-        lines = module.check(directory, full=True) if full else module.check(directory)
+    module, directory = _data(options)
+    is_read_anyway = options.name == _DOWNSTREAM or catalog.get(options.name).embedded
+    full = options.full and not is_read_anyway
+    lines = module.check(directory, full=True) if full else module.check(directory)
     print("\n".join(lines))
 
 

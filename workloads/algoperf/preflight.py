@@ -268,8 +268,10 @@ class Check:
     def prepare(self, data_dir: str, manual_dir: str | None = None) -> None:
         """Raises DataError: AlgoPerf prepares its data, and ours has the same layout."""
         del manual_dir
-        name = algoperf_specs.short_name(self.name)
-        raise DataError(f"{self.name} reads what AlgoPerf prepares", _repair(name, data_dir))
+        raise DataError(
+            f"{self.name} reads what AlgoPerf prepares",
+            _repair(algoperf_specs.short_name(self.name), data_dir),
+        )
 
 
 def _check_host(

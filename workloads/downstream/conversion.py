@@ -87,9 +87,9 @@ def check(data_dir: str | os.PathLike[str]) -> list[str]:
             suites.check_data(suite, data_dir)
         except DataError as error:
             lines.append(str(error).partition("\nTo repair")[0].removeprefix("suite "))
-            continue
-        whole += 1
-        lines.append(f"{name}: whole, {len(suite.tasks)} task(s)")
+        else:
+            whole += 1
+            lines.append(f"{name}: whole, {len(suite.tasks)} task(s)")
     if not whole:
         raise DataError("\n".join(lines), advice)
     return lines

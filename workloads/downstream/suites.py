@@ -200,11 +200,11 @@ def check_data(suite: Suite, data_dir: str | os.PathLike[str], full: bool = Fals
     for entry in (task.entry for task in suite.tasks):
         splits = {entry.split, entry.shots_from} - {""}
         for split in sorted(splits):
-            if split not in entries.get(entry.data, {}).get("splits", {}):
+            if split in entries.get(entry.data, {}).get("splits", {}):
+                n = entry.n if split == entry.split else None
+                problems.append(local_data.problem(data_dir, entries, entry.data, split, n, full))
+            else:
                 absent[f"{entry.data}/{split}.jsonl"] = None
-                continue
-            n = entry.n if split == entry.split else None
-            problems.append(local_data.problem(data_dir, entries, entry.data, split, n, full))
     if absent:
         problems.insert(0, f"{local_data.folder(data_dir)} has no {', '.join(absent)}")
     if any(problems):

@@ -114,11 +114,14 @@ _LAYERS = ("depth", "num_encoder_layers", "num_layers")
 
 def _enter(model: init2winit_specs.Model) -> Callable[..., causal_attention.Injected]:
     """Returns what puts a variant into a model, at its injection point."""
-    if model.injection_point == init2winit_specs.FLAX:
-        return inject.injected
-    if model.injection_point == init2winit_specs.COPIED:
-        return injected_copies
-    return functools.partial(causal_attention.injected, class_name=model.class_name)
+    by_point: dict[str, Callable[..., causal_attention.Injected]] = {
+        init2winit_specs.FLAX: inject.injected,
+        init2winit_specs.COPIED: injected_copies,
+        init2winit_specs.CAUSAL: functools.partial(
+            causal_attention.injected, class_name=model.class_name
+        ),
+    }
+    return by_point[model.injection_point]
 
 
 def injected_module(

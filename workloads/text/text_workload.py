@@ -221,8 +221,7 @@ class TextWorkload(BaseWorkload):
         """Returns a training batch of random ordinary tokens."""
         generator = np.random.default_rng(0)
         shape = (batch_size, self.size.context + self._more_tokens)
-        lowest, end = self._lowest_token, self.size.vocabulary
-        tokens = generator.integers(lowest, end, shape, dtype=np.int32)
+        tokens = generator.integers(self._lowest_token, self.size.vocabulary, shape, dtype=np.int32)
         rows = self.devices.rows(batch_size)
         return self._train_batch({"tokens": tokens[rows]}, jax.random.key(0), 0)
 

@@ -37,10 +37,13 @@ def _inputs(tree: Path, repair: str) -> tuple[str, dict[str, Sequence[Input]]]:
             repair,
         )
     if parts:
+        evaluation = tree / EVAL_FILE
+        if not evaluation.is_file():
+            raise DataError(f"{evaluation} is missing: MLPerf's articles for evaluation", repair)
         dataset = "MLPerf's text files"
         inputs = [
             Input(str(path), functools.partial(token_preparation.mlperf_documents, path, repair))
-            for path in parts
+            for path in (*parts, evaluation)
         ]
     elif directory:
         split = tfds_directory.TfdsSplit(
@@ -74,10 +77,7 @@ def _newest(tree: Path) -> Path | None:
 
 
 def _parts(tree: Path, repair: str) -> list[Path]:
-    """MLPerf's parts in order, and EVAL_FILE; none where there are no parts.
-
-    Raises DataError where some are missing or parts of two sets are mixed.
-    """
+    """MLPerf's parts in order; DataError where some are missing or parts of two sets are mixed."""
     parts = [path for path in sorted(tree.glob("part-*")) if _PART.fullmatch(path.name)]
     wanted = int(parts[0].name[-5:]) if parts else 0
     names = [f"part-{number:05d}-of-{wanted:05d}" for number in range(wanted)]
@@ -87,10 +87,7 @@ def _parts(tree: Path, repair: str) -> list[Path]:
             f"{tree} does not hold {wanted} parts: {min(strange)} is missing, or of another set",
             repair,
         )
-    evaluation = tree / EVAL_FILE
-    if parts and not evaluation.is_file():
-        raise DataError(f"{evaluation} is missing: MLPerf's articles for evaluation", repair)
-    return [*parts, evaluation] if parts else []
+    return parts
 
 
 WIKIPEDIA = Corpus(
