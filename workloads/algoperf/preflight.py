@@ -115,6 +115,7 @@ def check(request: Request, installation: Installation, tiny: bool = False) -> C
         )
     name = values["workload"]
     catalog.check_variant(algoperf_specs.PREFIX + name, request.attention)
+    installation.check_registered(name)
     _check_resume(values)
     _check_experiment(values)
     directory = Path(values["data_dir"]).expanduser()
@@ -122,7 +123,7 @@ def check(request: Request, installation: Installation, tiny: bool = False) -> C
     # The self-tuning ruleset does not hand --skip_evals on (submission_runner.py).
     evaluates = not values["skip_evals"] or values["tuning_ruleset"] == "self"
     tokenizer = f"--{_TOKENIZER}", values[_TOKENIZER]
-    sizes = _check_host(name, installation, tokenizer, directory, second, evaluates)
+    sizes = _check_host(name, tokenizer, directory, second, evaluates)
     if tiny and sizes is None:
         raise ValueError(
             f"--tiny: {directory} holds real data (no {tiny_sizes.MARKER} that names the data of "
@@ -254,9 +255,10 @@ class Check:
             )
         name = algoperf_specs.short_name(self.name)
         checkout = find(algoperf_dir or None)
+        checkout.check_registered(name)
         check_libraries(_LIBRARIES[name.split("_")[0]], f"AlgoPerf's {name}", _REMEDY)
         tokenizer = f"--config.{algoperf_specs.TOKENIZER}", tokenizer_vocab_path
-        sizes = _check_host(name, checkout, tokenizer, Path(data_dir))
+        sizes = _check_host(name, tokenizer, Path(data_dir))
         fabricated = f", FABRICATED: evaluations of {sizes} examples" if sizes else ""
         return [
             str(checkout),
@@ -276,7 +278,6 @@ class Check:
 
 def _check_host(
     name: str,
-    checkout: Installation,
     tokenizer: tuple[str, str | None],
     data_dir: Path,
     imagenet_v2_dir: Path | None = None,
@@ -288,11 +289,9 @@ def _check_host(
     and its value. imagenet_v2_dir: `data_dir` unless given. evaluates: whether evaluations read
     their splits.
 
-    Raises DataError for a workload that the checkout lacks, where the option names no SentencePiece
-    model, which speech needs, and naming the paths that AlgoPerf's readers open and that do not
-    exist.
+    Raises DataError where the option names no SentencePiece model, which speech needs, and naming
+    the paths that AlgoPerf's readers open and that do not exist.
     """
-    checkout.check_registered(name)
     option, path = tokenizer
     extra_paths = catalog.get(algoperf_specs.PREFIX + name).extra_paths
     if algoperf_specs.TOKENIZER in extra_paths and not Path(path or "").is_file():
