@@ -1,6 +1,7 @@
 """The room's commands: `python -m attention list | check | reconstruct`."""
 
 import argparse
+import json
 import math
 import pathlib
 import signal
@@ -115,7 +116,7 @@ def _reconstruct(options: argparse.Namespace) -> int:
         tensors = cached_tensors.draw(shape, count, scales, seed)
         source = f"drawn, {count} per scale, seed {seed}"
     record = reconstruction.document(tensors, source, options.causal)
-    reconstruction.write(record, options.out)
+    files.write(options.out, json.dumps(record, indent=1, allow_nan=False) + "\n")
     print(reconstruction.text(record, by_layer=not options.files))
     print(f"wrote {options.out}")
     return 0

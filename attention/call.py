@@ -8,11 +8,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import jax
+from jax import Array
 
 from attention.masks import Bias, Mask
 
-Array = jax.Array
 # What earlier layers left, by the modifier that reads it; in the carry where layers are scanned.
 Memory = Mapping[str, Array]
 

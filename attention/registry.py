@@ -1,5 +1,6 @@
 """The registry: names of variants, and variants by name. Loads JAX only in `get`."""
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from attention import table
@@ -9,8 +10,17 @@ if TYPE_CHECKING:
 
 
 def names() -> tuple[str, ...]:
-    """Returns the canonical names of all variants, mixers first to last in `table.MIXERS`."""
-    return table.canonical_names()
+    """Returns the canonical names of every mixer alone and with each modifier that it can have,
+    mixers first to last in `table.MIXERS`.
+
+    More modifiers may stand together: 'laser+qk_norm+temp'.
+    """
+    pairs = itertools.product(table.MIXERS, ("", *sorted(table.MODIFIERS)))
+    return tuple(
+        f"{mixer}+{modifier}" if modifier else mixer
+        for mixer, modifier in pairs
+        if not table.forbidden(mixer, (modifier,) if modifier else ())
+    )
 
 
 def get(name: str, *, kernel: str = "xla", **hyperparameters: Any) -> "Variant":

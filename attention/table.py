@@ -7,7 +7,6 @@ is that file and one line here; a test holds that the two agree.
 """
 
 import difflib
-import itertools
 import types
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -382,20 +381,7 @@ PAPER_ROWS = (
 DIFF_ROWS = ("diff", "diff_laser")
 
 
-def canonical_names() -> tuple[str, ...]:
-    """Returns every mixer alone and with each modifier that it can have.
-
-    More modifiers may stand together: 'laser+qk_norm+temp'.
-    """
-    pairs = itertools.product(MIXERS, ("", *sorted(MODIFIERS)))
-    return tuple(
-        f"{mixer}+{modifier}" if modifier else mixer
-        for mixer, modifier in pairs
-        if not _forbidden(mixer, (modifier,) if modifier else ())
-    )
-
-
-def _forbidden(mixer: str, modifiers: Iterable[str]) -> str:
+def forbidden(mixer: str, modifiers: Iterable[str]) -> str:
     """Returns why the mathematics forbids a combination, '' where it does not."""
     takers = [name for name in modifiers if MODIFIERS[name].takes_weight]
     if not takers or MIXERS[mixer].normalised:
@@ -430,7 +416,7 @@ def parse(name: str) -> tuple[str, tuple[str, ...]]:
             raise ValueError(unknown("modifier", modifier, MODIFIERS, f" in variant {name!r}"))
     if len(set(modifiers)) < len(modifiers):
         raise ValueError(f"variant {name!r} names a modifier twice; each may be given once")
-    if why := _forbidden(mixer, modifiers):
+    if why := forbidden(mixer, modifiers):
         raise ValueError(f"there is no variant {name!r}: {why}")
     return mixer, tuple(sorted(modifiers))
 

@@ -113,73 +113,77 @@ def _parser() -> argparse.ArgumentParser:
         if name == "bench":
             command.add_argument("--batch_size", type=whole(0, 1_048_576), default=0)
             command.add_argument("--variants", default="standard,laser")
-    _add_algoperf(commands)
-    _add_init2winit(commands)
-    return parser
-
-
-def _add_variant(run: argparse.ArgumentParser) -> None:
-    """Adds the variant of another project's runner."""
-    run.add_argument("--attention", required=True, metavar="VARIANT", help="`attention list`")
-    run.add_argument("--tau", type=positive(1e-30, 1e30), help="the temperature of a +temp variant")
-
-
-def _add_algoperf(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the commands `algoperf` and `algoperf_data`."""
-    run = commands.add_parser(
+    algoperf = _add_runner(
+        commands,
         "algoperf",
-        help="AlgoPerf's submission_runner.py with an attention variant",
-        description=_ALGOPERF,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "AlgoPerf's submission_runner.py with an attention variant",
+        _ALGOPERF,
+        "AlgoPerf's checkout; default: the installed one",
     )
-    _add_variant(run)
-    run.add_argument(
-        "--algoperf_dir",
-        type=files.typed_path,
-        help="AlgoPerf's checkout; default: the installed one",
-    )
-    run.add_argument(
+    algoperf.add_argument(
         "--tiny", action="store_true", help="evaluate the few examples of `algoperf_data`"
     )
-    run.add_argument("arguments", nargs="*", metavar="-- FLAGS", help="submission_runner.py's")
-    run.set_defaults(run=_algoperf)
-    data = commands.add_parser(
-        "algoperf_data", help="fabricated data, a few examples, to try AlgoPerf's workloads"
-    )
-    data.add_argument("directory", type=files.typed_path, metavar="DIR")
-    data.add_argument(
-        "--workload",
-        required=True,
-        help="imagenet_vit, librispeech_conformer, wmt or finewebedu_lm",
-    )
-    data.set_defaults(run=_algoperf_data)
-
-
-def _add_init2winit(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the commands `init2winit` and `init2winit_data`."""
-    run = commands.add_parser(
+    algoperf.set_defaults(run=_algoperf)
+    init2winit = _add_runner(
+        commands,
         "init2winit",
-        help="init2winit's trainer with an attention variant",
-        description=_INIT2WINIT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "init2winit's trainer with an attention variant",
+        _INIT2WINIT,
+        "init2winit's checkout; default: ATTNPERF_INIT2WINIT_DIR",
     )
-    _add_variant(run)
-    run.add_argument(
-        "--init2winit_dir",
-        type=files.typed_path,
-        help="init2winit's checkout; default: ATTNPERF_INIT2WINIT_DIR",
-    )
-    run.add_argument(
+    init2winit.add_argument(
         "--data_dir",
         type=lambda text: str(files.typed_path(text)),
         help="prepared TFDS data, or a text data set's files; default: TFDS_DATA_DIR",
     )
-    run.add_argument("arguments", nargs="*", metavar="-- FLAGS", help="main.py's")
-    run.set_defaults(run=_init2winit)
-    data = commands.add_parser("init2winit_data", help="small real data, to try init2winit")
-    data.add_argument("directory", type=files.typed_path, metavar="DIR")
-    data.add_argument("--dataset", default="mnist", help="mnist, wikitext103 or librispeech")
-    data.set_defaults(run=_init2winit_data)
+    init2winit.set_defaults(run=_init2winit)
+    for name, runner, text, option, settings in (
+        (
+            "algoperf_data",
+            _algoperf_data,
+            "fabricated data, a few examples, to try AlgoPerf's workloads",
+            "--workload",
+            {
+                "required": True,
+                "help": "imagenet_vit, librispeech_conformer, wmt or finewebedu_lm",
+            },
+        ),
+        (
+            "init2winit_data",
+            _init2winit_data,
+            "small real data, to try init2winit",
+            "--dataset",
+            {"default": "mnist", "help": "mnist, wikitext103 or librispeech"},
+        ),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("directory", type=files.typed_path, metavar="DIR")
+        command.add_argument(option, **settings)
+        command.set_defaults(run=runner)
+    return parser
+
+
+def _add_runner(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    text: str,
+    description: str,
+    checkout: str,
+) -> argparse.ArgumentParser:
+    """Adds a command for another project's runner; checkout: help of the option for its place."""
+    run = commands.add_parser(
+        name,
+        help=text,
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    run.add_argument("--attention", required=True, metavar="VARIANT", help="`attention list`")
+    run.add_argument("--tau", type=positive(1e-30, 1e30), help="the temperature of a +temp variant")
+    run.add_argument(f"--{name}_dir", type=files.typed_path, help=checkout)
+    run.add_argument(
+        "arguments", nargs="*", metavar="-- FLAGS", help=f"those of {_OTHERS_FLAGS[name]}"
+    )
+    return run
 
 
 def _list(options: argparse.Namespace) -> None:
@@ -194,9 +198,13 @@ def _list(options: argparse.Namespace) -> None:
         if entry.stands_in_for:
             kind += f", stands in for {entry.stands_in_for}"
         print(f"    data ({kind}): {catalog.default_data_dir(name)}")
-    able = [name for name, entry in catalog.WORKLOADS.items() if entry.support.decoder]
-    print(f"MODEL:SUITE: a decoder fine-tuned on questions, such as {able[-1]}:pydoc_returns")
-    print(f"    MODEL of {', '.join(able)}; SUITE of {', '.join(finetuning_specs.SUITES)}")
+    print(
+        "MODEL:SUITE: a decoder fine-tuned on questions, such as "
+        f"{catalog.DECODERS[-1]}:pydoc_returns"
+    )
+    print(
+        f"    MODEL of {', '.join(catalog.DECODERS)}; SUITE of {', '.join(finetuning_specs.SUITES)}"
+    )
 
 
 def _targets(entry: WorkloadSpec) -> str:
@@ -210,8 +218,20 @@ def _targets(entry: WorkloadSpec) -> str:
 
 
 def _data(options: argparse.Namespace) -> tuple[Any, str]:
-    module = catalog.data_module(options.name)
-    return module, str(options.data_dir or catalog.default_data_dir(options.name))
+    """Returns what checks and prepares data, and where they lie: questions beside the data of a
+    model, whose tokenizer they need."""
+    if options.name != _DOWNSTREAM:
+        module = catalog.data_module(options.name)
+        return module, str(options.data_dir or catalog.default_data_dir(options.name))
+    from workloads.downstream import conversion
+
+    if not options.data_dir:
+        example = catalog.default_data_dir("pydoc_lm")
+        raise ValueError(
+            "downstream: give --data_dir, the data directory of the model that is evaluated, such "
+            f"as {example} for pydoc_lm"
+        )
+    return conversion, str(options.data_dir)
 
 
 def _prepare(options: argparse.Namespace) -> None:
@@ -234,9 +254,9 @@ def _prepare(options: argparse.Namespace) -> None:
 
 
 def _prepare_downstream(options: argparse.Namespace) -> None:
-    from workloads.downstream import conversion, embedded
+    from workloads.downstream import embedded
 
-    directory = _downstream_dir(options)
+    conversion, directory = _data(options)
     if options.manual_dir:
         files.check_output_directory(pathlib.Path(directory), "--data_dir")
         lines = conversion.prepare(options.manual_dir, directory)
@@ -246,26 +266,11 @@ def _prepare_downstream(options: argparse.Namespace) -> None:
     print("\n".join(conversion.check(directory)))
 
 
-def _downstream_dir(options: argparse.Namespace) -> str:
-    """Returns where questions lie: beside the data of a model, whose tokenizer they need."""
-    if not options.data_dir:
-        example = catalog.default_data_dir("pydoc_lm")
-        raise ValueError(
-            "downstream: give --data_dir, the data directory of the model that is evaluated, such "
-            f"as {example} for pydoc_lm"
-        )
-    return str(options.data_dir)
-
-
 def _check(options: argparse.Namespace) -> None:
-    if options.name == _DOWNSTREAM:
-        from workloads.downstream import conversion
-
-        lines = conversion.check(_downstream_dir(options))
-    else:
-        module, directory = _data(options)
-        full = options.full and not catalog.get(options.name).embedded
-        lines = module.check(directory, full=True) if full else module.check(directory)
+    module, directory = _data(options)
+    is_read_anyway = options.name == _DOWNSTREAM or catalog.get(options.name).embedded
+    full = options.full and not is_read_anyway
+    lines = module.check(directory, full=True) if full else module.check(directory)
     print("\n".join(lines))
 
 

@@ -23,7 +23,7 @@ DIRECTORY, TOKENIZER = "algoperf_dir", "tokenizer_vocab_path"
 DIRECTORY_VARIABLE = "ATTNPERF_ALGOPERF_DIR"
 _MODULES: dict[str, Any] = {
     "factory": "workloads.algoperf.adapter:make",
-    "data": "workloads.algoperf.data:Check",
+    "data": "workloads.algoperf.preflight:Check",
 }
 # Its models have one dtype, one layer loop, and parameters whole everywhere.
 _SUPPORT = ModelSupport(

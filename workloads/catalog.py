@@ -34,12 +34,11 @@ ALGOPERF: dict[str, WorkloadSpec] = {
 # init2winit's, trained by its own trainer where a checkout is named.
 INIT2WINIT: dict[str, WorkloadSpec] = {spec.name: spec for spec in init2winit_specs.SPECS}
 
+# Those whose model gives the next token of a text.
+DECODERS = tuple(name for name, entry in WORKLOADS.items() if entry.support.decoder)
 # A decoder trained on a suite's questions, 'pydoc_lm:pydoc_returns'.
 FINETUNED: dict[str, WorkloadSpec] = {
-    spec.name: spec
-    for spec in finetuning_specs.specs(
-        entry for entry in WORKLOADS.values() if entry.support.decoder
-    )
+    spec.name: spec for spec in finetuning_specs.specs(WORKLOADS[name] for name in DECODERS)
 }
 
 # Names the folder of all data.
@@ -118,6 +117,8 @@ def check_variant(name: str, variant: str, kernel: str = "xla") -> None:
 
 
 def _check_options(name: str, options: Options) -> None:
+    """Raises ValueError for an option that a workload has not, and for dimensions of its model that
+    do not divide."""
     support = get(name).support
     for field in dataclasses.fields(Options):
         value, default = getattr(options, field.name), field.default
@@ -133,21 +134,9 @@ def _check_options(name: str, options: Options) -> None:
             raise ValueError(
                 f"{name} has no {what} {value!r}, only {default!r}; workloads that have: {able}"
             )
-    _check_model_options(name, options)
     devices = dict(zip(MESH_AXES, options.mesh, strict=True))
-    for dimension, size, axis in support.divided:
-        if size % devices[axis]:
-            raise ValueError(
-                f"{dimension} {size} cannot be divided over mesh.{axis} = {devices[axis]}; choose "
-                f"a mesh.{axis} that divides it"
-            )
-
-
-def _check_model_options(name: str, options: Options) -> None:
-    """Raises ValueError for heads or layers of a language model that do not divide."""
-    support = get(name).support
     heads = {dimension: size for dimension, size, _ in support.divided}.get("heads", 0)
-    tensor = options.mesh[MESH_AXES.index("tensor")]
+    tensor = devices["tensor"]
     if options.kv_heads and (heads % options.kv_heads or options.kv_heads % tensor):
         raise ValueError(
             f"kv_heads={options.kv_heads}: {name} has {heads} heads, so it must divide {heads} and "
@@ -158,15 +147,20 @@ def _check_model_options(name: str, options: Options) -> None:
             f"global_every={options.global_every}: {name} has {support.layers} layers, so it must "
             f"divide {support.layers}"
         )
+    for dimension, size, axis in support.divided:
+        if size % devices[axis]:
+            raise ValueError(
+                f"{dimension} {size} cannot be divided over mesh.{axis} = {devices[axis]}; choose "
+                f"a mesh.{axis} that divides it"
+            )
 
 
 def check_decoder(name: str) -> None:
     """Raises ValueError where a workload's model does not give the next token of a text."""
     if not get(name).support.decoder:
-        able = ", ".join(workload for workload, entry in WORKLOADS.items() if entry.support.decoder)
         raise ValueError(
             f"{name} is no decoder: its model does not say how probable a text's continuation is, "
-            f"which suites ask; workloads that can be evaluated: {able}"
+            f"which suites ask; workloads that can be evaluated: {', '.join(DECODERS)}"
         )
 
 

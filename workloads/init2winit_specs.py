@@ -7,7 +7,6 @@ init2winit/trainer_lib/training_algorithm.py.
 """
 
 import dataclasses
-import difflib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -128,15 +127,10 @@ def model(name: str) -> Model:
     """
     if name in MODELS:
         return MODELS[name]
-    able = ", ".join(MODELS)
     if name.startswith(_HAVE_NOT_BEEN_TRIED):
+        able = ", ".join(MODELS)
         raise ValueError(f"no variant was tried in init2winit's {name}; those that are: {able}")
-    near = difflib.get_close_matches(name, MODELS, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    raise ValueError(
-        f"init2winit's {name!r} has no attention that a variant goes through{hint}. Models with: "
-        f"{able}"
-    )
+    raise ValueError(table.unknown("init2winit model with attention", name, MODELS))
 
 
 # Fields of its config that a study's `init2winit_config` may have. The others are a study's own
@@ -166,7 +160,7 @@ def _spec(name: str, model: Model) -> WorkloadSpec:
     return WorkloadSpec(
         name=PREFIX + name,
         factory="workloads.init2winit_specs:refuse",
-        data="workloads.init2winit.data:Check",
+        data="workloads.init2winit.preflight:Check",
         description=f"init2winit's {model.description}, by its own trainer",
         metric=model.metric,
         mode="max" if model.metric == "accuracy" else "min",

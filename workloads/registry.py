@@ -1,6 +1,6 @@
 """Workloads by name, ready to train."""
 
-import importlib
+import pkgutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,8 +31,6 @@ def make(
     checked = Options(compute_dtype, **options)
     variants, kernel = ((), "xla") if variant is None else ((variant.name,), variant.kernel)
     catalog.check(name, checked, variants=variants, kernel=kernel)
-    module, function = row.factory.split(":")
-    factory = getattr(importlib.import_module(module), function)
+    factory = pkgutil.resolve_name(row.factory)
     paths = {key: (extra_paths or {}).get(key, "") for key in row.extra_paths}
-    workload: spec.Workload = factory(row, variant, checked, **paths)
-    return workload
+    return factory(row, variant, checked, **paths)

@@ -6,15 +6,13 @@ they are bfloat16, whose rounding is far above what that costs.
 
 import math
 
-import jax
 import jax.numpy as jnp
+from jax import Array
 
 from attention import functions
 from attention.functions import Leaves, Transform
 from attention.mixers import laser_shift
 from attention.mixers.laser_shift import Shift
-
-Array = jax.Array
 
 _SMALL = 0.35
 

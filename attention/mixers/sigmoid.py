@@ -12,15 +12,13 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
+from jax import Array
 
 from attention.call import Call
 from attention.functions import Weighting
 from attention.mixers import standard
 from attention.records import Leaves, Mixer
-
-Array = jax.Array
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,13 +3,12 @@
 For every number of heads; the authors' code interpolates slopes where it is no power of two.
 """
 
-import jax
 import jax.numpy as jnp
+from jax import Array
 
 from attention.call import Call
 from attention.records import Leaf, Leaves, Modifier
 
-Array = jax.Array
 _PATH = "alibi/slope"
 
 

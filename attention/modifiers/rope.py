@@ -3,13 +3,11 @@
 Channels 2i and 2i + 1 are a pair, rotated by position·base^(−2i/D), in float32.
 """
 
-import jax
 import jax.numpy as jnp
+from jax import Array
 
 from attention.call import Call
 from attention.records import Leaves, Modifier
-
-Array = jax.Array
 
 
 def rotated(heads: Array, base: float) -> Array:

@@ -12,13 +12,12 @@ sink. Dropout falls on it as on other keys, which only LASER notices, since its 
 Whoever observes the layer sees S + 1 keys, the sink last.
 """
 
-import jax
 import jax.numpy as jnp
+from jax import Array
 
 from attention.call import Call
 from attention.records import Leaf, Leaves, Modifier
 
-Array = jax.Array
 _PATH = "sink/scale"
 
 

@@ -4,12 +4,10 @@ As in Gemma's code it acts on the scaled logits (τ included) and before bias an
 logit lies outside (−cap, cap) and what is hidden stays hidden. Gemma 2 caps attention at 50.
 """
 
-import jax
 import jax.numpy as jnp
+from jax import Array
 
 from attention.records import Leaves, Modifier
-
-Array = jax.Array
 
 
 def apply(logits: Array, queries: Array, keys: Array, leaves: Leaves, *, cap: float) -> Array:

@@ -5,13 +5,11 @@ distance from it, so that weight decay pulls them there. Layer 0 has the leaves 
 layers can be stacked.
 """
 
-import jax
 import jax.numpy as jnp
 
 from attention.call import Call
 from attention.records import Leaf, Leaves, Modifier
 
-Array = jax.Array
 _OWN, _FIRST = "value_residual/scale_own", "value_residual/scale_first"
 _NAME = "value_residual"
 

@@ -4,14 +4,13 @@ z_i = y_i − (y_i·v_i/(‖v_i‖² + 1e-6))·v_i, with v_i the value at the qu
 its head's group where there are fewer value heads.
 """
 
-import jax
 import jax.numpy as jnp
+from jax import Array
 
 from attention.call import Call
 from attention.kernels.inputs import per_query_head
 from attention.records import Leaves, Modifier
 
-Array = jax.Array
 _EPSILON = 1e-6
 
 

@@ -8,7 +8,7 @@ rounded inputs.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -134,7 +134,7 @@ def measure(
     exact = reference.compute(variant, params, arrays, cotangent, mask, layer=layer)
     theirs, snippet = records.mixer(variant.mixer).snippet, None
     if theirs is not None and case.mask == "none" and not variant.modifiers:
-        plain = _compiled(theirs)(arrays["query"], arrays["key"], arrays["value"])
+        plain = jax.jit(theirs)(arrays["query"], arrays["key"], arrays["value"])
         snippet = reference.relative_error(plain, exact.output)
     return Measurement(
         case,
@@ -163,11 +163,6 @@ def draw(
     for name in variant.empty_memory(jnp.zeros(shape)):
         arrays[name] = vs * rng.standard_normal(shape)
     return arrays
-
-
-@functools.cache
-def _compiled(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    return jax.jit(function)
 
 
 def limits_of(variant: Variant, dtype: str) -> Limits:
@@ -213,8 +208,7 @@ def leaves(
         seed = list(jax.tree_util.keystr(path).encode())  # type: ignore[arg-type]
         return np.random.default_rng(seed).normal(0.0, spread, leaf.shape).astype(np.float32)
 
-    tree: Tree = jax.tree_util.tree_map_with_path(moved, start)
-    return tree
+    return jax.tree_util.tree_map_with_path(moved, start)
 
 
 class Host(nn.Module):

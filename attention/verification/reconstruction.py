@@ -11,11 +11,8 @@ The reference is `reference.output`, float64, from the definition. Rows that see
 count.
 """
 
-import functools
 import importlib.metadata
-import json
 import math
-import pathlib
 import platform
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -24,7 +21,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.files import replacing
 from attention.kernels import core
 from attention.masks import Bias, Mask, merged
 from attention.mixers import laser, standard
@@ -172,13 +168,8 @@ def _block(arrays: list[np.ndarray], mask: np.ndarray | None) -> Iterator[tuple[
         }
         for row in METHODS:
             method = row.products if dtype == PRODUCTS else row.arrays
-            output = np.asarray(_compiled(method)(*inputs, mask=mask)).astype(np.float64)
+            output = np.asarray(jax.jit(method)(*inputs, mask=mask)).astype(np.float64)
             yield Case(row.name, dtype), _squares(output, exact[row.mixer], sees)
-
-
-@functools.cache
-def _compiled(method: Method) -> Any:
-    return jax.jit(method)
 
 
 def _squares(output: np.ndarray, exact: np.ndarray, sees: np.ndarray | None) -> np.ndarray:
@@ -264,10 +255,3 @@ def text(record: dict[str, Any], by_layer: bool) -> str:
         "error: norm of (output - reference) / norm of reference, the reference in float64"
     )
     return "\n".join(lines)
-
-
-def write(record: dict[str, Any], path: pathlib.Path) -> None:
-    """Writes the record as JSON: the old file or the whole new one, never a part."""
-    with replacing(path) as temporary:
-        text = json.dumps(record, indent=1, allow_nan=False) + "\n"
-        pathlib.Path(temporary).write_text(text, encoding="utf-8")

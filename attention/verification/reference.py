@@ -191,12 +191,8 @@ def output(mixer: str, query: Any, key: Any, value: Any, *, mask: Any = None) ->
     seen = None if mask is None else np.asarray(mask, bool)
     with _x64():
         wide = {name: np.asarray(array, np.float64) for name, array in arrays.items()}
-        return np.asarray(_output_alone(mixer, wide, seen))
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _output_alone(mixer: str, arrays: Any, mask: Any) -> Array:
-    return _output(Variant(mixer), arrays, {}, mask, 0, None)
+        run = jax.jit(_output, static_argnums=(0, 4, 5))
+        return np.asarray(run(Variant(mixer), wide, {}, seen, 0, None))
 
 
 def _norm(group: Mapping[str, Any]) -> float:

@@ -30,7 +30,7 @@ from sweeps.records import (
 from sweeps.study.trial import Trial
 from sweeps.training import loop
 from workloads import catalog, init2winit_specs
-from workloads.init2winit import data, installation
+from workloads.init2winit import installation, preflight
 
 _FOLDER, _WORKER = "init2winit", "1"
 # trainer_lib/base_trainer.py: CHECKPOINT_TTL; orbax calls a whole checkpoint by its step alone.
@@ -327,7 +327,7 @@ def hparam_overrides(trial: Trial) -> dict[str, Any]:
 def main_arguments(trial: Trial, experiment_dir: str) -> tuple[str, ...]:
     """Returns the arguments of init2winit's main.py that train a trial in `experiment_dir`."""
     fields = init2winit_specs.read_config(trial.init2winit_config)
-    return data.arguments(
+    return preflight.arguments(
         fields | {init2winit_specs.OVERRIDES: hparam_overrides(trial)},
         experiment_dir,
         model=init2winit_specs.short_name(trial.workload),

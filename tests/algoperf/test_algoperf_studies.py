@@ -7,7 +7,7 @@ import pytest
 from sweeps.monitoring import jax_calls
 from sweeps.study import config, study, study_directory
 from workloads import algoperf_specs, catalog
-from workloads.algoperf import data, supported
+from workloads.algoperf import preflight, supported
 from workloads.base.errors import DataError
 
 
@@ -78,15 +78,15 @@ def test_what_a_host_lacks_is_named_with_what_to_do(stand_in, tmp_path, monkeypa
         with pytest.raises(DataError, match=words):
             jax_calls.data(workload, str(tmp_path), paths)
 
-    monkeypatch.setattr(data, "_LIBRARIES", {"librispeech": ("no_such_library",)})
+    monkeypatch.setattr(preflight, "_LIBRARIES", {"librispeech": ("no_such_library",)})
     refused(name, "needs no_such_library, not installed here")
-    monkeypatch.setattr(data, "_LIBRARIES", {"librispeech": ("json",)})
+    monkeypatch.setattr(preflight, "_LIBRARIES", {"librispeech": ("json",)})
     refused(name, "tokenizer_vocab_path=.*spm: no such file")
     (tmp_path / "spm").touch()
     refused(name, r"lacks .*train-clean-100.csv.*test-clean.csv")
     for split in (
-        *data.TRAINING["librispeech_conformer"],
-        *data.EVALUATION["librispeech_conformer"],
+        *preflight.TRAINING["librispeech_conformer"],
+        *preflight.EVALUATION["librispeech_conformer"],
     ):
         (tmp_path / split).touch()
     marker = {"sizes": {"librispeech_conformer": {"train": 3}}}

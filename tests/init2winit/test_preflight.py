@@ -38,8 +38,8 @@ def test_a_run_is_admitted_and_nothing_is_imported(stand_in):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--config.model=resnet",), r"'resnet' has no attention .* goes through\. Models with"),
-        (("--config.model=vti",), "did you mean 'vit'"),
+        (("--config.model=resnet",), r"unknown init2winit model with attention 'resnet'\. Known: "),
+        (("--config.model=vti",), "Did you mean 'vit'"),
         (("--config.model=xformer_translate_binary",), "no variant was tried in init2winit's xfor"),
         (("--config.dataset=pile",), r"no data set 'pile'; it has \['fake'"),
         (("--config.dataset=wikitext2",), "wikitext2: fails in init2winit itself"),

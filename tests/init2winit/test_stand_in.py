@@ -12,7 +12,7 @@ from flax import linen as nn
 
 from attention import registry
 from workloads.algoperf.preflight import Request
-from workloads.init2winit import models, own_attention, preflight, runner
+from workloads.init2winit import models, preflight, runner
 
 
 def _trained(stand_in, directory, model, attention, overrides=""):
@@ -131,7 +131,7 @@ def test_layers_that_a_variant_cannot_enter(stand_in, tensorflow, make, variant,
     module = make(sys.modules["init2winit.model_lib.attention"])
     with (
         pytest.raises(error, match=words),
-        own_attention.injected(registry.get(variant), layer=lambda path: 0),
+        models.injected_copies(registry.get(variant), layer=lambda path: 0),
     ):
         module.init(jax.random.key(0), jnp.ones((1, 2, 4)))
 

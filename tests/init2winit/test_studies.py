@@ -20,7 +20,7 @@ from tests import floor_plan
 from tests.sweeps import waiting
 from tests.sweeps.conftest import begin_stage
 from workloads import catalog, registry
-from workloads.init2winit import data, installation
+from workloads.init2winit import installation, preflight
 
 POINT = {
     "learning_rate": 0.002, "one_minus_beta1": 0.1, "beta2": 0.99, "epsilon": 1e-8,
@@ -165,7 +165,7 @@ def test_ids_depend_on_its_config_not_on_where_it_lies(tmp_path):
 def libraries(monkeypatch, tmp_path):
     """PYTHONPATH of processes: what stands in for TensorFlow, and empty packages for the rest."""
     tensorflow, empty = pathlib.Path(__file__).parent / "libraries", tmp_path / "empty"
-    for name in data._LIBRARIES:
+    for name in preflight._LIBRARIES:
         if name != "tensorflow":
             (empty / name).mkdir(parents=True)
             (empty / name / "__init__.py").touch()
@@ -187,7 +187,7 @@ def test_what_is_missing_is_said_before_anything_starts(stand_in, libraries, tmp
     monkeypatch.delenv(installation.DIRECTORY_VARIABLE, raising=False)
     with pytest.raises(ValueError, match="no checkout of init2winit is named.*checkout afd5"):
         check(tmp_path, init2winit_config=small)
-    monkeypatch.setattr(data, "_LIBRARIES", ("tensorflow", "pandsa"))
+    monkeypatch.setattr(preflight, "_LIBRARIES", ("tensorflow", "pandsa"))
     with pytest.raises(ValueError, match="needs pandsa, not installed"):
         check(tmp_path, init2winit_config=small, **where)
     with pytest.raises(ValueError, match="init2winit_data"):

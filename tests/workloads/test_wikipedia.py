@@ -162,7 +162,7 @@ def test_text_files_that_are_not_whole_are_refused(
 @pytest.mark.parametrize(
     ("articles", "message"),
     [
-        ([["a"], ["b"]], "has 2 shards; three are needed"),
+        ([["a"], ["b"]], "has 2 files; three are needed"),
         ([["a"]] * 3, "holds both .*20230601.en/1.0.0 and MLPerf's part-00000"),
     ],
 )

@@ -35,10 +35,10 @@ _LOGITS, _MEAN = "...qhd,...khd->...hqk", "...hqk,...khd->...qhd"
 _FORMS = (["dot_product_attention"], [_LOGITS, _MEAN])
 
 
-@contextlib.contextmanager
-def injected(
-    variant: Variant, layer: inject.LayerRule, class_name: str = CLASS_NAME
-) -> Iterator[inject.Injection]:
+Injected = contextlib.AbstractContextManager[inject.Injection]
+
+
+def injected(variant: Variant, layer: inject.LayerRule, class_name: str = CLASS_NAME) -> Injected:
     """Puts `variant` into every layer of that class called inside; as `attention.inject.injected`.
 
     Learned leaves lie beside the layer's projections. What the model can take is checked before
@@ -49,14 +49,10 @@ def injected(
     if probe.is_on():
         raise ValueError("this layer's attention cannot be observed; leave diagnostics off")
 
-    def run(module: nn.Module, function: inject.AttentionFunction, call: Callable[[], Any]) -> Any:
-        with _attending(module, function):
-            return call()
+    def is_layer(module: Any) -> bool:
+        return type(module).__name__ == class_name
 
-    with injected_layers(
-        variant, layer, lambda module: type(module).__name__ == class_name, run, class_name
-    ) as injection:
-        yield injection
+    return injected_layers(variant, layer, is_layer, _attending, class_name)
 
 
 @contextlib.contextmanager
@@ -64,13 +60,14 @@ def injected_layers(
     variant: Variant,
     layer: inject.LayerRule,
     is_layer: Callable[[Any], bool],
-    run: Callable[[Any, inject.AttentionFunction, Callable[[], Any]], Any],
+    attending: Callable[[Any, inject.AttentionFunction], contextlib.AbstractContextManager[object]],
     name: str,
 ) -> Iterator[inject.Injection]:
-    """Runs every call of a layer inside by `run`, which gets the layer, the variant as the layer's
-    attention function, and the call; it returns the output.
+    """Runs every call of a layer within `attending`, which gets the layer and the variant as the
+    layer's attention function.
 
-    name: of the layers' class. Raises RuntimeError on a clean exit where no layer was called.
+    name: of the layers' class. Raises RuntimeError on a clean exit where no layer was called, or
+    one did not call its attention function.
     """
     injection = inject.Injection()
 
@@ -81,7 +78,8 @@ def injected_layers(
         if context.method_name != "__call__" or not is_layer(module):
             return call(*args, **kwargs)
         function = injection.function(variant, layer, module, args, kwargs)
-        output = run(module, function, functools.partial(call, *args, **kwargs))
+        with attending(module, function):
+            output = call(*args, **kwargs)
         injection.finish(module, function)
         return output
 
@@ -91,6 +89,29 @@ def injected_layers(
         raise inject.InjectionError(
             f"nothing to inject {variant.name!r} into: no {name} was called inside the context"
         )
+    injection.check(variant)
+
+
+def run_inside(
+    method: Callable[..., Any],
+    enter: Callable[[], contextlib.AbstractContextManager[Any]],
+    check: Callable[[Any, tuple[str, ...]], None],
+) -> Callable[..., Any]:
+    """Returns a method of a class, run inside `enter()`.
+
+    Where it makes parameters (`init`, `init_model_fn`), `check` gets the object and the paths of
+    the layers that ran the variant.
+    """
+
+    @functools.wraps(method)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with enter() as injection:
+            output = method(self, *args, **kwargs)
+        if method.__name__ in ("init", "init_model_fn"):
+            check(self, injection.layers)
+        return output
+
+    return run
 
 
 def check_layers(variant: Variant, ran: tuple[str, ...], expected: int, model: str) -> None:

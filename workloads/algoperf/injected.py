@@ -43,32 +43,17 @@ def with_variant(workload: Any, name: str, variant: Variant) -> Any:
         "attention_tau": variant.hyperparameters.get("tau", 1.0),
     }
     base = type(workload)
+
+    def check(workload: Any, ran: tuple[str, ...]) -> None:
+        model = f"AlgoPerf's {base.__name__}"
+        causal_attention.check_layers(variant, ran, point.layers, model)
+        workload.attention_layers = len(ran)
+
     for method, context in contexts.items():
-        entered = functools.partial(context, variant, layer=point.layer)
-        members[method] = _entering(getattr(base, method), entered, variant, point.layers)
+        enter = functools.partial(context, variant, layer=point.layer)
+        members[method] = causal_attention.run_inside(getattr(base, method), enter, check)
     workload.__class__ = tiny_sizes.subclass(base, members)
     return workload
-
-
-def _entering(
-    method: Callable[..., Any],
-    context: Callable[[], contextlib.AbstractContextManager[Any]],
-    variant: Variant,
-    layers: int,
-) -> Callable[..., Any]:
-    """Returns a method of the workload's class, run inside the context."""
-
-    @functools.wraps(method)
-    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with context() as injection:
-            output = method(self, *args, **kwargs)
-        if method.__name__ == "init_model_fn":
-            model = f"AlgoPerf's {type(self).__name__}"
-            causal_attention.check_layers(variant, injection.layers, layers, model)
-            self.attention_layers = len(injection.layers)
-        return output
-
-    return run
 
 
 @contextlib.contextmanager

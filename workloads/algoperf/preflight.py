@@ -1,4 +1,5 @@
-"""What is checked before AlgoPerf is loaded: what it or absl would not refuse themselves.
+"""What is checked before AlgoPerf is loaded: what it or absl would not refuse themselves; and on a
+host before its workloads train: AlgoPerf, data, tokenizer.
 
 Of the data: TFDS would download what is missing.
 """
@@ -11,10 +12,12 @@ from typing import Any
 
 from absl import flags
 
-from attention import table
+from attention import files, table
 from workloads import algoperf_specs, catalog
-from workloads.algoperf import data, tiny_sizes
-from workloads.algoperf.installation import Installation
+from workloads.algoperf import tiny_sizes
+from workloads.algoperf.installation import Installation, find
+from workloads.base.errors import DataError
+from workloads.base.host_checkout import check_libraries
 
 # submission_runner.py marks these as required. Flags and defaults below are its own too.
 _REQUIRED = ("workload", "framework", "submission_path", "experiment_dir", "experiment_name")
@@ -32,6 +35,31 @@ _STRINGS = (
 _BOOLEANS = ("skip_evals", "overwrite", "resume_last_run", "append_timestamp")
 FLAGS = (*_STRINGS, *_BOOLEANS)
 _DEFAULTS = {"data_dir": "~/data", "tuning_ruleset": "external"}
+# What AlgoPerf's JAX workloads import beyond our own libraries.
+_LIBRARIES = {
+    "imagenet": ("tensorflow", "tensorflow_datasets", "torch", "clu"),
+    "librispeech": ("tensorflow", "tensorflow_text", "torch", "clu"),
+    "wmt": ("tensorflow", "tensorflow_datasets", "tensorflow_text", "torch"),
+    "finewebedu": ("tensorflow", "torch"),
+}
+_REMEDY = (
+    "install AlgoPerf by its docs/GETTING_STARTED.md, or what it needs: pip install "
+    "'/path/to/attnperf[algoperf]'"
+)
+# What AlgoPerf's readers open below the data directory; TFDS would download what is missing.
+TRAINING: dict[str, tuple[str, ...]] = {
+    "imagenet_vit": ("imagenet2012/5.1.0",),
+    "librispeech_conformer": ("train-clean-100.csv", "train-clean-360.csv", "train-other-500.csv"),
+    "wmt": ("wmt17_translate/de-en/1.0.0", "wmt_sentencepiece_model"),
+    "finewebedu_lm": ("train",),  # data_dir is fineweb_edu_10B itself
+}
+EVALUATION: dict[str, tuple[str, ...]] = {
+    "imagenet_vit": (),
+    "librispeech_conformer": ("dev-clean.csv", "dev-other.csv", "test-clean.csv"),
+    "wmt": ("wmt14_translate/de-en/1.0.0",),
+    "finewebedu_lm": ("val",),
+}
+IMAGENET_V2 = "imagenet_v2/matched-frequency/3.0.0"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,16 +116,14 @@ def check(request: Request, installation: Installation, tiny: bool = False) -> C
     name = values["workload"]
     catalog.check_variant(algoperf_specs.PREFIX + name, request.attention)
     installation.check_registered(name)
-    if algoperf_specs.TOKENIZER in catalog.get(algoperf_specs.PREFIX + name).extra_paths:
-        data.check_tokenizer(f"--{_TOKENIZER}", values[_TOKENIZER])
     _check_resume(values)
     _check_experiment(values)
     directory = Path(values["data_dir"]).expanduser()
     second = values["imagenet_v2_data_dir"] and Path(values["imagenet_v2_data_dir"]).expanduser()
     # The self-tuning ruleset does not hand --skip_evals on (submission_runner.py).
     evaluates = not values["skip_evals"] or values["tuning_ruleset"] == "self"
-    data.check_files(name, directory, second, evaluates)
-    sizes = tiny_sizes.read_sizes(directory, name)
+    tokenizer = f"--{_TOKENIZER}", values[_TOKENIZER]
+    sizes = _check_host(name, tokenizer, directory, second, evaluates)
     if tiny and sizes is None:
         raise ValueError(
             f"--tiny: {directory} holds real data (no {tiny_sizes.MARKER} that names the data of "
@@ -149,15 +175,21 @@ def _check_experiment(values: dict[str, Any]) -> None:
     "y" mixes the measurements of two variants, "N" ends with status 0, and without a terminal the
     question is a traceback.
     """
-    root = Path(values["experiment_dir"]).expanduser()
-    if not root.is_absolute():
-        raise ValueError(
-            f"--experiment_dir={root}: AlgoPerf's checkpoints need an absolute path; give "
-            f"--experiment_dir={root.resolve()}"
-        )
+    root = experiment_dir(values["experiment_dir"])
     directory = root / values["experiment_name"] / f"{values['workload']}_jax"
     if directory.exists() and not (values["overwrite"] or values["append_timestamp"]):
         raise ValueError(f"{directory} exists. Give another --experiment_name, or --overwrite")
+
+
+def experiment_dir(text: str) -> Path:
+    """Returns the directory that `--experiment_dir` names. Raises ValueError for a relative one."""
+    path = Path(text).expanduser()
+    if not path.is_absolute():
+        raise ValueError(
+            f"--experiment_dir={text}: its checkpoints need an absolute path; give "
+            f"--experiment_dir={path.resolve()}"
+        )
+    return path
 
 
 def _import_root(submission: str, installation: Installation) -> Path:
@@ -194,3 +226,96 @@ def _notes(values: dict[str, Any]) -> tuple[str, ...]:
             "points. Points in a fixed order: `python -m sweeps`"
         )
     return tuple(notes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """The check of one workload of `workloads.algoperf_specs`, by its name."""
+
+    name: str
+
+    def check(
+        self,
+        data_dir: str | os.PathLike[str],
+        full: bool = False,
+        algoperf_dir: str = "",
+        tokenizer_vocab_path: str = "",
+    ) -> list[str]:
+        """One line about each thing that was found; loads neither JAX nor AlgoPerf.
+
+        Raises DataError for the first thing that is missing, with what to do. Whether records
+        are whole is for `python -m workloads check imagenet_vit` and its like to say.
+        """
+        if full:
+            ours = catalog.get(self.name).data_name
+            raise DataError(
+                f"{self.name}: AlgoPerf's readers have no check of every record",
+                f"python -m workloads check {ours} --full --data_dir={files.quoted(data_dir)} "
+                f"(same layout)",
+            )
+        name = algoperf_specs.short_name(self.name)
+        checkout = find(algoperf_dir or None)
+        checkout.check_registered(name)
+        check_libraries(_LIBRARIES[name.split("_")[0]], f"AlgoPerf's {name}", _REMEDY)
+        tokenizer = f"--config.{algoperf_specs.TOKENIZER}", tokenizer_vocab_path
+        sizes = _check_host(name, tokenizer, Path(data_dir))
+        fabricated = f", FABRICATED: evaluations of {sizes} examples" if sizes else ""
+        return [
+            str(checkout),
+            *filter(None, [checkout.remark]),
+            *([f"tokenizer {tokenizer_vocab_path}"] if tokenizer_vocab_path else []),
+            f"{data_dir} has every part that {name} reads{fabricated}",
+        ]
+
+    def prepare(self, data_dir: str, manual_dir: str | None = None) -> None:
+        """Raises DataError: AlgoPerf prepares its data, and ours has the same layout."""
+        del manual_dir
+        raise DataError(
+            f"{self.name} reads what AlgoPerf prepares",
+            _repair(algoperf_specs.short_name(self.name), data_dir),
+        )
+
+
+def _check_host(
+    name: str,
+    tokenizer: tuple[str, str | None],
+    data_dir: Path,
+    imagenet_v2_dir: Path | None = None,
+    evaluates: bool = True,
+) -> dict[str, int] | None:
+    """Returns the sizes of fabricated data, None for real data.
+
+    name: AlgoPerf's of the workload, whose data has the base workload's name. tokenizer: an option
+    and its value. imagenet_v2_dir: `data_dir` unless given. evaluates: whether evaluations read
+    their splits.
+
+    Raises DataError where the option names no SentencePiece model, which speech needs, and naming
+    the paths that AlgoPerf's readers open and that do not exist.
+    """
+    option, path = tokenizer
+    extra_paths = catalog.get(algoperf_specs.PREFIX + name).extra_paths
+    if algoperf_specs.TOKENIZER in extra_paths and not Path(path or "").is_file():
+        raise DataError(
+            f"{option}={path}: no such file. Without the model that targets were made with "
+            "AlgoPerf reports a word error rate of 0 and goals reached",
+            f"set {option} to the spm_model.vocab that AlgoPerf's dataset_setup wrote",
+        )
+    base = next(base for base in TRAINING if name.startswith(base))
+    paths = [data_dir / part for part in TRAINING[base]]
+    if evaluates:
+        paths += [data_dir / part for part in EVALUATION[base]]
+        if base == "imagenet_vit":
+            paths.append((imagenet_v2_dir or data_dir) / IMAGENET_V2)
+    if absent := [str(path) for path in paths if not path.exists()]:
+        raise DataError(
+            f"AlgoPerf's {name} lacks {', '.join(absent)}: it would download it, or fail",
+            _repair(name, data_dir),
+        )
+    return tiny_sizes.read_sizes(data_dir, name)
+
+
+def _repair(name: str, data_dir: str | os.PathLike[str]) -> str:
+    guide = "prepare it by AlgoPerf's datasets/README.md (1.0: dataset/README.md)"
+    if name in catalog.WORKLOADS:
+        guide += f"; or, same layout, {catalog.get(name).repair(str(data_dir))}"
+    return f"{guide}; to try without: `python -m workloads algoperf_data DIR` fabricates a few"

@@ -110,7 +110,10 @@ def _tones(text: str) -> np.ndarray:
 def _write_wmt(path: Path) -> None:
     import tensorflow_datasets as tfds
 
-    (path / WMT_TOKENIZER).write_bytes(_word_model(WMT_VOCABULARY))
+    # A piece a word, for AlgoPerf's model of 32,000 outputs. Three pieces are the library's own:
+    # unknown, beginning, end.
+    words = _words(WMT_VOCABULARY - 3)
+    (path / WMT_TOKENIZER).write_bytes(tokenizer.trained(words, WMT_VOCABULARY, model_type="word"))
     for dataset, splits in (("wmt17", ("train",)), ("wmt14", ("validation", "test"))):
         tfds_directory.write_dataset(
             path / f"{dataset}_translate/de-en/1.0.0",
@@ -131,12 +134,6 @@ def _sentences(split: str) -> list[dict[str, str]]:
         turned = [word[4:] + word[2:4] + word[:2] for word in words]
         pairs.append({"de": " ".join(words), "en": " ".join(turned)})
     return pairs
-
-
-def _word_model(vocabulary: int) -> bytes:
-    """A SentencePiece model with a piece a word: AlgoPerf's WMT model has 32,000 outputs."""
-    # Three pieces are the library's own: unknown, beginning, end.
-    return tokenizer.trained(_words(vocabulary - 3), vocabulary, model_type="word")
 
 
 def _words(count: int) -> list[str]:

@@ -4,12 +4,14 @@ import contextlib
 import contextvars
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 Array = jax.Array
+Rate = Any  # a float or a traced scalar
 _rows: contextvars.ContextVar[Array | None] = contextvars.ContextVar("rows", default=None)
 
 

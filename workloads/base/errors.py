@@ -2,6 +2,7 @@
 
 import errno
 import os
+from pathlib import Path
 
 from attention import files
 
@@ -46,6 +47,18 @@ def repair_commands(
         f"python -m workloads prepare {directory}{option}{explained}; then "
         f"python -m workloads check {directory}"
     )
+
+
+def check_layout(data_dir: Path, what: str, part: str | Path, below: str) -> None:
+    """Raises DataError where AlgoPerf's layout of a data set lies `below` a directory, not in it.
+
+    part: a file or folder of the layout.
+    """
+    if (data_dir / below).is_dir() and not (data_dir / part).exists():
+        raise DataError(
+            f"{data_dir} holds no {what} itself; AlgoPerf's layout is below it",
+            f"give --data_dir {data_dir / below}",
+        )
 
 
 def message(error: BaseException) -> str:

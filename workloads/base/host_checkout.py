@@ -5,6 +5,7 @@ It is never changed. Nothing of it is imported here.
 
 import contextlib
 import dataclasses
+import importlib.util
 import os
 import subprocess
 import sys
@@ -137,6 +138,13 @@ def revision(directory: Path) -> Revision:
         return Revision(git("rev-parse", "HEAD").strip(), changed)
     except (OSError, subprocess.CalledProcessError):
         return Revision()
+
+
+def check_libraries(libraries: Sequence[str], who: str, what_to_do: str) -> None:
+    """Raises DataError where a library that `who` needs is not installed; imports none."""
+    missing = [name for name in libraries if importlib.util.find_spec(name) is None]
+    if missing:
+        raise DataError(f"{who} needs {', '.join(missing)}, not installed here", what_to_do)
 
 
 def check_files(

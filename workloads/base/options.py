@@ -45,7 +45,13 @@ class Options:
 
     def __post_init__(self) -> None:
         for name in ("compute_dtype", "param_dtype"):
-            _check_dtype(name, getattr(self, name))
+            dtype = getattr(self, name)
+            if dtype not in DTYPES:
+                is_half = dtype == "float16"
+                why = " (LASER in float16 gives NaN at values of size 4)" if is_half else ""
+                raise ValueError(
+                    f"{name}={dtype!r} is not available{why}; use {' or '.join(DTYPES)}"
+                )
         if self.positions not in POSITIONS:
             raise ValueError(f"positions={self.positions!r}: give {' or '.join(POSITIONS)}")
 
@@ -74,9 +80,3 @@ def check_batch(batch_size: int, groups: int, microbatches: int = 1) -> None:
             f"batch_size {batch_size} cannot be divided{parts}{over}; choose a multiple of "
             f"{groups * microbatches}, or fewer devices or microbatches"
         )
-
-
-def _check_dtype(option: str, dtype: str) -> None:
-    if dtype not in DTYPES:
-        reason = " (LASER in float16 gives NaN at values of size 4)" if dtype == "float16" else ""
-        raise ValueError(f"{option}={dtype!r} is not available{reason}; use {' or '.join(DTYPES)}")

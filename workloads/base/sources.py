@@ -64,19 +64,15 @@ def _check_size(source: Source, num_examples: int) -> None:
         )
 
 
-class CachedSource:
-    """A small source read once, each record changed by `prepare`, and kept in memory."""
+class CachedSource(list[dict[str, Any]]):
+    """A small source read once, each record changed by `prepare`, and kept in memory.
+
+    The records' arrays must not be changed.
+    """
 
     def __init__(self, source: Source, prepare: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        super().__init__(prepare(source[number]) for number in range(len(source)))
         self._name = str(source)
-        self._records = [prepare(source[number]) for number in range(len(source))]
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __getitem__(self, number: int) -> dict[str, Any]:
-        """The record as `prepare` returned it; its arrays must not be changed."""
-        return self._records[number]
 
     def __str__(self) -> str:
         return f"{self._name} (in memory)"

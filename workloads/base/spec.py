@@ -11,11 +11,10 @@ import enum
 from collections.abc import Iterator
 from typing import Any, Self
 
-import jax
+from jax import Array
 
 from workloads.base import sharding
 
-Array = jax.Array
 Parameters = Any
 ModelState = Any
 Batch = dict[str, Array]

@@ -298,8 +298,7 @@ class BaseWorkload(spec.Workload):
 
     def _on_devices(self, batch: dict[str, np.ndarray]) -> spec.Batch:
         """Returns a batch divided over the devices, the same in training and evaluations."""
-        divided: spec.Batch = self.devices.shard(batch)
-        return divided
+        return self.devices.shard(batch)
 
     def _ready(self, batch: spec.Batch) -> spec.Batch:
         """Returns a batch on the devices as `model_fn` and `loss_fn` take it."""

@@ -8,21 +8,22 @@ import csv
 import json
 import os
 import xml.etree.ElementTree
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+import pyarrow.parquet
 
 from attention import files
 from workloads.base.errors import DataError
 from workloads.downstream import local_data, suites
 from workloads.downstream.data_sets import DATA_SETS, SPLIT_NAMES, DataSet, Row, schema_of_xml
-from workloads.downstream.task_table import TASKS
 from workloads.storage import preparation, tfds_directory
 from workloads.storage.tfds_directory import TfdsSplit
 
 # Questions of the published figures, by data set and split.
 PUBLISHED: dict[tuple[str, str], int] = {
-    (entry.data, entry.split): entry.n for entry in TASKS.values() if entry.n is not None
+    (entry.data, entry.split): entry.n for entry in suites.TASKS.values() if entry.n is not None
 }
 _WINOGRAD = {"wsc285": 285, "wsc273": 273}
 _UNREADABLE = (
@@ -86,9 +87,9 @@ def check(data_dir: str | os.PathLike[str]) -> list[str]:
             suites.check_data(suite, data_dir)
         except DataError as error:
             lines.append(str(error).partition("\nTo repair")[0].removeprefix("suite "))
-            continue
-        whole += 1
-        lines.append(f"{name}: whole, {len(suite.tasks)} task(s)")
+        else:
+            whole += 1
+            lines.append(f"{name}: whole, {len(suite.tasks)} task(s)")
     if not whole:
         raise DataError("\n".join(lines), advice)
     return lines
@@ -151,7 +152,7 @@ def _opened(tree: Path, data_set: DataSet, split: str) -> tuple[str, Iterator[Ro
     """Returns where a split's rows are, and the rows."""
     if data_set.tfds:
         for version in tfds_directory.versions(tree / data_set.tfds):
-            names = tfds_directory.split_names(version)
+            names = tfds_directory.open_builder(version).info.splits
             for name in SPLIT_NAMES[split]:
                 if name in names:
                     split_rows = TfdsSplit(version, name, features={})
@@ -173,12 +174,6 @@ def _read(paths: list[Path]) -> Iterator[Row]:
         yield from _READERS[path.suffix](path)
 
 
-def _parquet(path: Path) -> Iterator[Row]:
-    import pyarrow.parquet
-
-    yield from pyarrow.parquet.read_table(path).to_pylist()
-
-
 def _lines(path: Path) -> Iterator[Row]:
     """JSON lines; PIQA's labels lie beside them."""
     labels = path.with_name(f"{path.stem}-labels.lst")
@@ -189,23 +184,20 @@ def _lines(path: Path) -> Iterator[Row]:
             yield {**row, "label": int(beside[number])} if beside else row
 
 
-def _json(path: Path) -> Iterator[Row]:
-    yield json.loads(path.read_bytes())
-
-
 def _table(path: Path) -> Iterator[Row]:
     with path.open(encoding="utf-8-sig", newline="") as lines:
         yield from csv.DictReader(lines)
 
 
 def _schemas(path: Path) -> Iterator[Row]:
-    yield from map(schema_of_xml, xml.etree.ElementTree.parse(path).getroot().iter("schema"))
+    return map(schema_of_xml, xml.etree.ElementTree.parse(path).getroot().iter("schema"))
 
 
-_READERS = {
-    ".parquet": _parquet,
+# What reads a file's rows, by how its name ends.
+_READERS: dict[str, Callable[[Path], Iterable[Row]]] = {
+    ".parquet": lambda path: pyarrow.parquet.read_table(path).to_pylist(),
     ".jsonl": _lines,
-    ".txt": _json,
+    ".txt": lambda path: [json.loads(path.read_bytes())],
     ".csv": _table,
     ".xml": _schemas,
 }

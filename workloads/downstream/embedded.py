@@ -1,8 +1,8 @@
 """The embedded suites' data: questions made of what is installed, beside pydoc_lm's records."""
 
 import os
+from pathlib import Path
 
-from workloads.base.errors import DataError
 from workloads.downstream import local_data, pydoc_questions, suites
 from workloads.downstream.tokens import Tokens
 from workloads.storage import preparation, token_records
@@ -17,12 +17,12 @@ def prepare(data_dir: str | os.PathLike[str]) -> None:
     pydoc_lm's records must lie in `data_dir`: DataError where they do not.
     """
     pydoc_text.check(data_dir, full=False)
-    with preparation.locked(local_data.folder(data_dir)):
-        try:
-            for name in NAMES:
-                suites.check_data(suites.get(name), data_dir)
-        except DataError:
-            _write(data_dir)
+
+    def check(_: Path) -> None:
+        for name in NAMES:
+            suites.check_data(suites.get(name), data_dir)
+
+    preparation.prepare_once(local_data.folder(data_dir), check, lambda _: _write(data_dir))
 
 
 def _write(data_dir: str | os.PathLike[str]) -> None:

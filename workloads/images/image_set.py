@@ -5,7 +5,6 @@ Below `data_dir`: `NOTE`, the directories that `workloads.images.imagenet` reads
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from attention import files
 from workloads.base import sources
 from workloads.base.sources import Source
 from workloads.images import imagenet, images
@@ -106,8 +104,7 @@ class ImageSet:
         splits = {
             role: imagenet.open_split(data_dir, role, self.repair(data_dir)) for role in self.sizes
         }
-        reference = {"note": self.note, "rows": self._rows(splits)}
-        files.write(data_dir / preparation.REFERENCE_FILE, json.dumps(reference, indent=2) + "\n")
+        preparation.write_reference(data_dir, self.note, self._rows(splits))
 
     def _rows(self, splits: Mapping[str, Source]) -> list[dict[str, Any]]:
         """Errors (fractions) of one nearest neighbour, on train of its nearest other example, and

@@ -80,8 +80,7 @@ class ImageWorkload(BaseWorkload):
 
     def _initial_variables(self, key: Array) -> dict[str, Any]:
         size = self._data.image_size
-        variables: dict[str, Any] = self._model.init({"params": key}, jnp.ones((1, size, size, 3)))
-        return variables
+        return self._model.init({"params": key}, jnp.ones((1, size, size, 3)))
 
     def loss_fn(
         self,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from workloads.base.errors import DataError, repair_commands
+from workloads.base.errors import DataError, check_layout, repair_commands
 from workloads.images import images
 from workloads.storage import tfds_directory
 
@@ -93,17 +93,10 @@ def check(data_dir: str | os.PathLike[str], full: bool = False) -> list[str]:
     32 images each, which takes seconds. With `full`, reads every record with its checksums and
     label (150 GB), without decoding.
     """
-    _check_layout(Path(data_dir))
+    check_layout(
+        Path(data_dir), IMAGENET, tfds_directory.directory_of("", IMAGENET), below="imagenet/jax"
+    )
     return [_check_part(data_dir, role, full) for role in PARTS]
-
-
-def _check_layout(data_dir: Path) -> None:
-    below = data_dir / "imagenet" / "jax"
-    if below.is_dir() and not tfds_directory.directory_of(data_dir, IMAGENET).is_dir():
-        raise DataError(
-            f"{data_dir} holds no {IMAGENET}; AlgoPerf's layout is below it",
-            f"give --data_dir {below}",
-        )
 
 
 def _check_part(data_dir: str | os.PathLike[str], role: str, full: bool) -> str:

@@ -10,16 +10,13 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax import Array
 
 from attention.call import Memory
 from attention.inject import AttentionFunction
-from workloads.base.dropout import Dropout
-
-Array = jax.Array
-Rate = Any  # a float or a traced scalar
+from workloads.base.dropout import Dropout, Rate
 
 
 def sincos2d_positions(height: int, width: int, size: int, temperature: float = 1e4) -> Array:

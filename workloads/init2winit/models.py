@@ -18,17 +18,16 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from flax import linen as nn
+from jax import Array
 
 from attention import inject, registry, table
 from attention.variant import Variant
 from workloads import catalog, init2winit_specs
-from workloads.algoperf import causal_attention
-from workloads.init2winit import own_attention
+from workloads.algoperf import causal_attention, supported
 
 
 def register(
@@ -94,10 +93,10 @@ def model_class(
     def build_flax_module(self: Any) -> Any:
         layers = next((self.hps[key] for key in _LAYERS if key in self.hps), 0)
         pooling = self.hps.get("pool_type") == "map"
-        layer = functools.partial(_layer_index, layers=layers)
+        layer = functools.partial(supported.layer_index, layers=layers)
         made = variant(self.hps)
 
-        def check(ran: tuple[str, ...]) -> None:
+        def check(_: Any, ran: tuple[str, ...]) -> None:
             expected = layers + pooling if layers else len(ran)
             causal_attention.check_layers(made, ran, expected, f"init2winit's {name}")
             record(len(ran))
@@ -113,43 +112,36 @@ def model_class(
 _LAYERS = ("depth", "num_encoder_layers", "num_layers")
 
 
-def _enter(
-    model: init2winit_specs.Model,
-) -> Callable[..., contextlib.AbstractContextManager[inject.Injection]]:
+def _enter(model: init2winit_specs.Model) -> Callable[..., causal_attention.Injected]:
     """Returns what puts a variant into a model, at its injection point."""
-    if model.injection_point == init2winit_specs.FLAX:
-        return inject.injected
-    if model.injection_point == init2winit_specs.COPIED:
-        return own_attention.injected
-    return functools.partial(causal_attention.injected, class_name=model.class_name)
+    by_point: dict[str, Callable[..., causal_attention.Injected]] = {
+        init2winit_specs.FLAX: inject.injected,
+        init2winit_specs.COPIED: injected_copies,
+        init2winit_specs.CAUSAL: functools.partial(
+            causal_attention.injected, class_name=model.class_name
+        ),
+    }
+    return by_point[model.injection_point]
 
 
 def injected_module(
     module: Any,
-    enter: Callable[[], contextlib.AbstractContextManager[inject.Injection]],
-    check: Callable[[tuple[str, ...]], None],
+    enter: Callable[[], causal_attention.Injected],
+    check: Callable[[Any, tuple[str, ...]], None],
 ) -> Any:
     """Returns a flax module like `module` whose `init` and `apply` run inside of `enter()`.
 
-    `check` gets the paths of the layers that ran the variant in `init`.
+    `check` gets the module and the paths of the layers that ran the variant in `init`.
 
     init2winit calls these two inside the functions it jits, where an injection belongs.
     """
     plain = type(module)
 
-    def entering(method: Any) -> Any:
-        @nn.nowrap  # flax takes other methods of a module for parts of it
-        @functools.wraps(method)
-        def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-            with enter() as injection:
-                output = method(self, *args, **kwargs)
-            if method.__name__ == "init":
-                check(injection.layers)
-            return output
-
-        return run
-
-    members = {name: entering(getattr(plain, name)) for name in ("init", "apply")}
+    # Flax takes other methods of a module for parts of it.
+    members = {
+        name: nn.nowrap(causal_attention.run_inside(getattr(plain, name), enter, check))
+        for name in ("init", "apply")
+    }
     made = type(plain.__name__, (plain,), members)
     settings = {
         field.name: getattr(module, field.name)
@@ -159,15 +151,70 @@ def injected_module(
     return made(**settings)
 
 
-def _layer_index(path: str, layers: int) -> int:
-    """Returns a layer's index from 0, by the path of its attention module: 'encoderblock_3/…',
-    'ConformerBlock_0/…', 'blocks_1/…'; a pooling layer behind the last comes after them.
+# init2winit's copy of flax's attention module.
+_FILE, _CLASS = "init2winit.model_lib.attention", "MultiHeadDotProductAttention"
 
-    Raises ValueError where the path has no such name.
+
+def injected_copies(variant: Variant, layer: inject.LayerRule) -> causal_attention.Injected:
+    """Puts `variant` into every copy of flax's attention module (model_lib/attention.py) called
+    inside; as `attention.inject.injected`.
+
+    Its `MultiHeadDotProductAttention` is no subclass of flax's, and calls its attention function
+    with one argument more, `attn_temp`, which multiplies the logits.
+
+    Raises ValueError for `+qk_norm` in a module that normalises queries and keys itself
+    (`normalize_attention`) or has another attention function than its own file's; RuntimeError on
+    a clean exit where no such module was called, or one did not call its attention function.
     """
-    if "MAPHead" in path:
-        return layers
-    match = re.search(r"blocks?_(\d+)", path, re.IGNORECASE)
-    if match is None:
-        raise ValueError(f"no layer number in {path!r}; the variant needs one")
-    return int(match[1])
+
+    def attending(module: Any, function: inject.AttentionFunction) -> Any:
+        _check(module, variant)
+        return inject.attending_by(module, _AttentionFunction(function))
+
+    return causal_attention.injected_layers(
+        variant, layer, _is_copy, attending, f"{_FILE}.{_CLASS}"
+    )
+
+
+def _is_copy(module: Any) -> bool:
+    """Whether a module is to be injected into; its `__call__` calls that of its base class."""
+    is_copy = any(
+        base.__name__ == _CLASS and base.__module__ == _FILE for base in type(module).__mro__
+    )
+    return is_copy and not isinstance(module.attention_fn, _AttentionFunction)
+
+
+def _check(module: Any, variant: Variant) -> None:
+    inject.check_normalised(module.normalize_attention, variant)
+    function = module.attention_fn
+    if getattr(function, "__module__", "") != _FILE:
+        raise ValueError(
+            f"the model has an attention function of its own, {function!r}, which {variant.name!r} "
+            "would replace; leave it out"
+        )
+
+
+@dataclasses.dataclass
+class _AttentionFunction:
+    """A variant, called as init2winit's module calls its attention function."""
+
+    function: inject.AttentionFunction
+
+    def __call__(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        *,
+        mask: Array | None = None,
+        attn_temp: float = 1.0,
+        **settings: Any,
+    ) -> Array:
+        return self.function(
+            query,
+            key,
+            value,
+            mask=None if mask is None else mask.astype(bool),
+            scale=attn_temp * query.shape[-1] ** -0.5,
+            **settings,
+        )

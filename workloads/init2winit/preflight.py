@@ -1,4 +1,5 @@
-"""What is checked before init2winit is loaded: flags, config, model, variant, data, directory.
+"""What is checked before init2winit is loaded: flags, config, model, variant, data, directory;
+and of a study, on a host before it trains.
 
 Of the data: TFDS would download what is missing.
 """
@@ -17,11 +18,15 @@ from attention import files, table
 from workloads import catalog
 from workloads import init2winit_specs as specs
 from workloads.algoperf import preflight as algoperf
+from workloads.base.errors import DataError
+from workloads.base.host_checkout import check_libraries
 from workloads.init2winit import config as default_config
-from workloads.init2winit.installation import Installation
+from workloads.init2winit.installation import Installation, find
 
 CONFIG = str(Path(default_config.__file__).resolve())
 META = "meta_data.json"
+# Fields of its config without a default.
+_REQUIRED = ("model", "dataset", "num_train_steps")
 # Data sets that tensorflow-datasets reads, by the folder it looks for (small_image_datasets.py).
 _TFDS = {
     "mnist": "mnist",
@@ -41,6 +46,12 @@ _BROKEN = {
     )
 }
 _TEXT_FILES = ("train.txt", "valid.txt", "test.txt")
+# What its main.py loads beyond our own libraries: the extra `init2winit` of setup.cfg.
+_LIBRARIES = (
+    *("tensorflow", "tensorflow_text", "tensorflow_metadata", "jax_bitempered_loss", "jraph"),
+    *("clu", "chex", "h5py", "pandas", "sacrebleu", "skimage"),
+)
+_REMEDY = "pip install '/path/to/attnperf[init2winit]' in the environment that runs the study"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,11 +78,15 @@ def check(
     attention, a field that is required, data that are missing, a directory with another run.
     """
     request.check_attention()
-    arguments = _with_config(request.arguments)
+    arguments = request.arguments
+    if not any(re.match(r"--?config(=|$)", argument) for argument in arguments):
+        # Its config's fields are read after the file, which is ours where none is given.
+        arguments = (f"--config={CONFIG}", *arguments)
     values, config = _parse(arguments)
-    for name in ("model", "dataset", "num_train_steps"):
-        if config.get(name) is None:
-            raise ValueError(f"init2winit's main.py needs --config.{name}=…, after `--`")
+    needed = {f"config.{name}": config.get(name) for name in _REQUIRED}
+    for option, value in {**needed, "experiment_dir": values["experiment_dir"]}.items():
+        if value in (None, ""):
+            raise ValueError(f"init2winit's main.py needs --{option}=…, after `--`")
     specs.model(config.model)
     catalog.check_variant(specs.PREFIX + config.model, request.attention)
     known = data_sets(installation)
@@ -86,17 +101,11 @@ def check(
         "model": config.model,
         "dataset": config.dataset,
     }
-    experiment_dir, worker_id = _experiment_dir(values["experiment_dir"]), values["worker_id"]
+    worker_id = values["worker_id"]
+    experiment_dir = algoperf.experiment_dir(values["experiment_dir"])
     note = _resume_note(experiment_dir / str(worker_id), record, str(installation.revision))
     record["num_train_steps"] = config.num_train_steps
     return CheckedRun(record, experiment_dir, worker_id, arguments, note)
-
-
-def _with_config(arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """Its config's fields are read after the file, which is ours where none is given."""
-    if any(re.match(r"--?config(=|$)", argument) for argument in arguments):
-        return arguments
-    return (f"--config={CONFIG}", *arguments)
 
 
 def _parse(arguments: tuple[str, ...]) -> tuple[dict[str, Any], Any]:
@@ -129,18 +138,6 @@ def data_sets(installation: Installation) -> list[str]:
     """Returns the names in its registry of data sets; reads the file and imports nothing."""
     text = (installation.directory / "init2winit/dataset_lib/datasets.py").read_text("utf-8")
     return re.findall(r"^    '(\w+)': ?_Dataset\(", text, re.MULTILINE)
-
-
-def _experiment_dir(text: str | None) -> Path:
-    if not text:
-        raise ValueError("init2winit's main.py needs --experiment_dir=DIR, after `--`")
-    path = Path(text).expanduser()
-    if not path.is_absolute():
-        raise ValueError(
-            f"--experiment_dir={text}: its checkpoints need an absolute path; give "
-            f"--experiment_dir={path.resolve()}"
-        )
-    return path
 
 
 def _check_data(dataset: str, data_dir: str | None) -> None:
@@ -193,4 +190,56 @@ def _resume_note(directory: Path, record: dict[str, Any], commit: str) -> str | 
     return (
         f"{directory} holds a run ({before.get('status')}); init2winit goes on from its "
         f"last checkpoint{at}"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """The check of one workload of `specs`, by its name."""
+
+    name: str
+
+    def check(
+        self,
+        data_dir: str | os.PathLike[str],
+        full: bool = False,
+        init2winit_dir: str = "",
+        init2winit_config: str = "",
+    ) -> list[str]:
+        """One line about each thing that was found; loads neither JAX nor init2winit.
+
+        Raises DataError for the first thing that is missing, with what to do, and ValueError for a
+        config that its `main.py` would refuse. Records of the data are not read, `full` or not.
+        """
+        del full
+        check_libraries(_LIBRARIES, self.name, _REMEDY)
+        checkout = find(init2winit_dir or None)
+        fields = specs.read_config(init2winit_config)
+        settings = arguments(fields, model=specs.short_name(self.name), num_train_steps=1)
+        run = check(algoperf.Request("standard", None, settings), checkout, str(data_dir))
+        line = f"{checkout}: {run.record['model']} on {run.record['dataset']}, data in {data_dir}"
+        return [line, *filter(None, [checkout.remark])]
+
+    def prepare(self, data_dir: str, manual_dir: str | None = None) -> None:
+        """Raises DataError: its data sets are prepared by tensorflow-datasets or by hand."""
+        del manual_dir
+        raise DataError(
+            f"{self.name} reads what init2winit reads",
+            f"python -m workloads init2winit_data {files.quoted(data_dir)} makes a small one",
+        )
+
+
+def arguments(
+    config: dict[str, object], experiment_dir: str = "/", **settings: object
+) -> tuple[str, ...]:
+    """Returns main.py's arguments: the fields of its config, and where it writes.
+
+    Hyperparameters are one JSON text, as on a command line.
+    """
+    fields = {**config, **settings}
+    overrides = fields.pop(specs.OVERRIDES, {})
+    return (
+        *(f"--config.{name}={value}" for name, value in fields.items()),
+        f"--config.hparam_overrides_json={json.dumps(overrides)}",
+        f"--experiment_dir={experiment_dir}",
     )

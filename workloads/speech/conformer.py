@@ -18,12 +18,11 @@ from attention import table as variants_table
 from attention.call import Memory
 from attention.inject import AttentionFunction
 from attention.modifiers.per_dim_temp import INVERSE_SOFTPLUS_OF_ZERO
-from workloads.base.dropout import Dropout
+from workloads.base.dropout import Dropout, Rate
 from workloads.speech import spectrogram
 from workloads.speech.conformer_layers import BatchNorm, LayerNorm, SpecAug, SpecAugMasks, Subsample
 
 Array = jax.Array
-Rate = Any  # a float or a traced scalar
 
 ACTIVATIONS = {"swish": nn.swish, "gelu": nn.gelu}
 _ALGOPERF_MASKS = SpecAugMasks()

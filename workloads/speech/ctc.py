@@ -29,14 +29,13 @@ def losses(logits: Array, logit_paddings: Array, targets: Array, target_paddings
     logits [B, T, V]; targets [B, U]; paddings are 1 beyond the end. An example whose targets do
     not fit into its frames has no path: optax gives it about 1e5 instead of infinity.
     """
-    per_example: Array = optax.ctc_loss(
+    return optax.ctc_loss(
         jax.nn.log_softmax(logits.astype(jnp.float32)),
         logit_paddings.astype(jnp.float32),
         targets.astype(jnp.int32),
         target_paddings.astype(jnp.float32),
         blank_id=BLANK,
     )
-    return per_example
 
 
 def greedy_decode(logits: Array, logit_paddings: Array) -> tuple[Array, Array]:

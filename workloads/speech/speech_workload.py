@@ -183,8 +183,7 @@ class SpeechWorkload(BaseWorkload):
         return (self._data.repair or self._row.repair)(data_dir)
 
     def _ready(self, batch: spec.Batch) -> spec.Batch:
-        ready: spec.Batch = self._finish(batch)
-        return ready
+        return self._finish(batch)
 
     def _evaluated(
         self, params: spec.Parameters, model_state: spec.ModelState, batch: spec.Batch
@@ -217,10 +216,9 @@ class SpeechWorkload(BaseWorkload):
     def _texts(self, data_dir: str, ids: Any, lengths: Any, valid: np.ndarray) -> list[str]:
         """Returns the text of each row of ids [B, N] where `valid` [B] is True."""
         if data_dir not in self._tokenizers:
-            tokenizer = speech_tokenizer.load(
+            self._tokenizers[data_dir] = speech_tokenizer.load(
                 data_dir, self._data.vocab_size, self._repair(data_dir)
             )
-            self._tokenizers[data_dir] = tokenizer
         ids, lengths = np.asarray(ids), np.asarray(lengths)
         rows = [ids[row, : lengths[row]] for row in np.flatnonzero(valid)]
         return [speech_tokenizer.decode(self._tokenizers[data_dir], row) for row in rows]

@@ -42,11 +42,8 @@ class ArrowTokens:
         self.folder, self.length, self.vocabulary, self.repair = folder, length, vocabulary, repair
         paths = [str(folder / name) for name in _file_names(folder, repair)]
         self._files = tuple((path, tfrecord.identity(path)) for path in paths)
-        sizes = [len(chunk) for chunk in self._chunks()]
+        sizes = [len(chunk) for chunk in _chunks(self._files, repair)]
         self._starts = list(itertools.accumulate(sizes, initial=0))
-
-    def _chunks(self) -> Sequence[np.ndarray]:
-        return _chunks(self._files, self.repair)
 
     def __len__(self) -> int:
         return self._starts[-1] // self.length
@@ -55,7 +52,7 @@ class ArrowTokens:
         """The sequence's tokens, a copy; IndexError beyond the end."""
         if not 0 <= number < len(self):
             raise IndexError(f"{self}: sequence {number} asked, there are {len(self)}")
-        start, chunks = number * self.length, self._chunks()
+        start, chunks = number * self.length, _chunks(self._files, self.repair)
         position = bisect.bisect_right(self._starts, start) - 1
         parts, missing = [], self.length
         while missing:
@@ -132,14 +129,8 @@ def write(folder: Path, documents: Iterable[Sequence[int]]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     name = "data-00000-of-00001.arrow"
     schema = pa.schema([(COLUMN, pa.list_(pa.int32()))])
+    table = pa.table({COLUMN: list(documents)}, schema)
     with files.replacing(folder / name) as new, pa.ipc.new_stream(str(new), schema) as stream:
-        for documents_of_batch in _batched(documents):
-            stream.write_batch(pa.record_batch([documents_of_batch], schema=schema))
+        stream.write_table(table, max_chunksize=_BATCH)
     state: dict[str, Any] = {"_data_files": [{"filename": name}], "_split": folder.name}
     files.write(folder / STATE_FILE, json.dumps(state, indent=1) + "\n")
-
-
-def _batched(documents: Iterable[Sequence[int]]) -> Iterable[pa.Array]:
-    iterator = iter(documents)
-    while batch := list(itertools.islice(iterator, _BATCH)):
-        yield pa.array(batch, pa.list_(pa.int32()))

@@ -73,7 +73,8 @@ def visible(folder: Path, pattern: str = "*") -> list[Path]:
 
 
 def claim(directory: Path, note: str, names: Iterable[str] | None = None) -> None:
-    """Makes the directory and writes `note`, which says what it holds, into its file NOTE.
+    """Makes the directory and writes `note`, which says what it holds, into its file NOTE; a
+    reference of data that were whole goes.
 
     names: what is going to be written below it; None: anything. Raises DataError where some of that
     is there, unless every file that says what the directory holds says `note`, which is not empty.
@@ -93,6 +94,7 @@ def claim(directory: Path, note: str, names: Iterable[str] | None = None) -> Non
         )
     directory.mkdir(parents=True, exist_ok=True)
     files.write(directory / NOTE_FILE, f"{note}\n")
+    (directory / REFERENCE_FILE).unlink(missing_ok=True)
 
 
 def _statements(directory: Path) -> list[str]:
@@ -124,17 +126,19 @@ def in_processes(
         initializer=machine.end_with_parent,
     )
     with pool:
-        running = [pool.submit(function, job) for job in jobs]
         try:
-            for future in running:
-                yield future.result()
+            yield from pool.map(function, jobs)
         except concurrent.futures.process.BrokenProcessPool as problem:
             raise OSError(
                 "a process of this preparation was killed, perhaps for lack of memory; run the "
                 "same command again, what is whole is kept"
             ) from problem
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def write_reference(data_dir: Path, note: str, rows: Sequence[Any], **more: Any) -> None:
+    """Writes `reference.json`, which says that all of the data is there; as `read_reference`."""
+    text = json.dumps({"note": note, "rows": rows, **more}, indent=2)
+    files.write(data_dir / REFERENCE_FILE, text + "\n")
 
 
 def read_reference(data_dir: str | os.PathLike[str], repair: str) -> dict[str, Any]:

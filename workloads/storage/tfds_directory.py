@@ -56,7 +56,7 @@ class TfdsSplit:
         self.split = split
         self.repair = repair
         self.features = dict(features)
-        builder = _open_builder(self.directory, dataset, repair)
+        builder = open_builder(self.directory, dataset, repair)
         self.dataset: str = _full_name(builder, self.directory)
         stored, splits = builder.info.features, builder.info.splits
         for name in self.features:
@@ -143,7 +143,7 @@ class TfdsSplit:
     def decoded(self) -> Iterator[dict[str, Any]]:
         """All examples in order with all of their features, nested ones too, as Python's values:
         texts, numbers, lists and dicts. A sequence of several features is a dict of lists."""
-        stored = _open_builder(self.directory, None, self.repair).info.features
+        stored = open_builder(self.directory, None, self.repair).info.features
         for number in range(len(self)):
             serialized = self.serialized(number)
             try:
@@ -195,18 +195,13 @@ def _plain(value: Any) -> Any:
     return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-def split_names(directory: Path, repair: str = DEFAULT_REPAIR) -> tuple[str, ...]:
-    """Returns the splits of a TFDS directory. Raises DataError as `TfdsSplit` does."""
-    return tuple(_open_builder(directory, None, repair).info.splits)
-
-
 def directory_of(data_dir: str | os.PathLike[str], dataset: str) -> Path:
     """Where TFDS keeps `name[/config]:version` below `data_dir`."""
     return Path(data_dir, *dataset.replace(":", "/").split("/"))
 
 
-def _open_builder(directory: Path, dataset: str | None, repair: str) -> Any:
-    """The library's read-only builder of a directory, which must be of the expected data set."""
+def open_builder(directory: Path, dataset: str | None = None, repair: str = DEFAULT_REPAIR) -> Any:
+    """The library's read-only builder of a directory. Raises DataError as `TfdsSplit` does."""
     import tensorflow_datasets as tfds
 
     missing = [n for n in ("dataset_info.json", "features.json") if not (directory / n).is_file()]

@@ -108,19 +108,15 @@ def write_shard(
                 rows = rows[: max_records - records]
             file.write(rows.data)
             records += len(rows)
-            counts += _counted(documents)
+            counts += Counts(
+                documents=len(documents),
+                empty_documents=sum(not document for document in documents),
+                tokens=sum(map(len, documents)) + len(documents),
+                unknown_tokens=sum(document.count(tokenizer.UNK) for document in documents),
+            )
         write_header(file, records, length)
     dropped = counts.tokens - records * length
     return dataclasses.replace(counts, records=records, dropped_tokens=dropped)
-
-
-def _counted(documents: Sequence[Sequence[int]]) -> Counts:
-    return Counts(
-        documents=len(documents),
-        empty_documents=sum(not document for document in documents),
-        tokens=sum(map(len, documents)) + len(documents),
-        unknown_tokens=sum(document.count(tokenizer.UNK) for document in documents),
-    )
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -48,11 +48,7 @@ def summed(
     [B, N]. The target distribution is (1 − s)·onehot + s/V. B divides over the mesh's axes data
     and fsdp. Gradients are those by hidden and embedding; weights and smoothing have none.
     """
-    run = functools.partial(_device_sums, most, False)
-    results: dict[str, Array] = _on_devices(run, mesh, _REPLICATED)(
-        hidden, embedding, labels, weights, label_smoothing
-    )
-    return results["loss"]
+    return sums(mesh, most, False, hidden, embedding, labels, weights, label_smoothing)["loss"]
 
 
 def sums(
@@ -63,14 +59,12 @@ def sums(
     embedding: Array,
     labels: Array,
     weights: Array,
+    label_smoothing: Array | float = 0.0,
 ) -> dict[str, Array]:
-    """Returns 'loss', `summed` without smoothing, and if asked 'correct', how many labels have the
-    highest logit: both weighted, float32. Not differentiable."""
+    """Returns 'loss', as `summed`, and if asked 'correct', how many labels have the highest logit:
+    both weighted, float32. Not differentiable."""
     run = functools.partial(_device_sums, most, with_correct)
-    results: dict[str, Array] = _on_devices(run, mesh, _REPLICATED)(
-        hidden, embedding, labels, weights, 0.0
-    )
-    return results
+    return _on_devices(run, mesh, _REPLICATED)(hidden, embedding, labels, weights, label_smoothing)
 
 
 def at_places(
@@ -91,10 +85,9 @@ def at_places(
     """
     run = functools.partial(_device_places, most)
     inputs = (_BATCH, _TABLE, _BATCH, _BATCH, _BATCH)
-    results: tuple[Array, Array] = jax.shard_map(
+    return jax.shard_map(
         run, mesh=mesh, in_specs=inputs, out_specs=(_BATCH, _BATCH), check_vma=False
     )(hidden, embedding, labels, places, counts)
-    return results
 
 
 def _device_places(

@@ -17,10 +17,10 @@ steps. Axes: B batch, L length, W width, H heads, D head size, V vocabulary.
 import math
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
+from jax import Array
 
 from attention import registry
 from attention.call import LayerIndex, Memory
@@ -32,10 +32,9 @@ from workloads.base.workload import BaseWorkload, Sizes
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.text import transformer
 from workloads.text.corpora.finewebedu import SMALL, Finewebedu
+from workloads.text.language_models import LMWorkload
 from workloads.text.specs import SIZES, TransformerSize
-from workloads.text.text_workload import TextWorkload
 
-Array = jax.Array
 _BASE, _EPSILON = 500_000.0, 1e-6
 _NORMAL = nn.initializers.normal(0.02)
 
@@ -158,16 +157,18 @@ class Decoder(nn.Module):
         return transformer.logits(hidden, embed.embedding.astype(dtype)) if to_logits else hidden
 
 
-class FinewebeduWorkload(TextWorkload):
+class FinewebeduWorkload(LMWorkload):
     """Next-token prediction. Metrics: loss (nats per token) and ppl, its exponential.
 
     Batches: inputs int32 [B, L] and targets int32 [B, L], the next token of each; in evaluations
     weights float32 [B], 0 for sequences that fill up a batch.
     """
 
-    is_causal = True
     parameter_rules = ()
     _is_pinned = False
+    _perplexity = "ppl"
+    _more_tokens = 1
+    _lowest_token = 0
 
     def __init__(
         self, row: WorkloadSpec, variant: Any, options: Options, size: TransformerSize, sizes: Sizes
@@ -179,8 +180,7 @@ class FinewebeduWorkload(TextWorkload):
         return param_key == "embed"
 
     def _embedding(self, params: spec.Parameters) -> Array:
-        embedding: Array = params["embed"]["embedding"]
-        return embedding
+        return params["embed"]["embedding"]
 
     def _open(self, split: str, data_dir: str) -> sources.Source:
         return Finewebedu(self.name).sequences(split, data_dir)
@@ -194,21 +194,6 @@ class FinewebeduWorkload(TextWorkload):
         return BaseWorkload._on_devices(
             self, {"inputs": tokens[:, :-1], "targets": tokens[:, 1:], **batch}
         )
-
-    def _metrics(
-        self, sums: dict[str, float], num_examples: int, predictions: list[Any], data_dir: str
-    ) -> dict[str, float]:
-        del num_examples, predictions, data_dir
-        loss = sums["loss"] / sums["tokens"]
-        # Infinite where a diverged trial's is beyond a float.
-        return {"loss": loss, "ppl": math.exp(loss) if loss < 700 else math.inf}
-
-    def example_batch(self, batch_size: int) -> spec.Batch:
-        generator = np.random.default_rng(0)
-        shape = (batch_size, self.size.context + 1)
-        tokens = generator.integers(0, self.size.vocabulary, shape, dtype=np.int32)
-        rows = self.devices.rows(batch_size)
-        return self._train_batch({"tokens": tokens[rows]}, jax.random.key(0), 0)
 
 
 # algoperf/workloads/finewebedu_lm/workload.py.

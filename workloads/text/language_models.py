@@ -34,6 +34,7 @@ the most frequent words, for the first 1000 steps. The left neighbour's most fre
 wrong at 0.840 of all positions.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -47,7 +48,7 @@ from workloads.base.workload import Sizes
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.storage import tokenizer
 from workloads.text.corpora import pydoc_text, token_preparation
-from workloads.text.specs import SIZES, TransformerSize
+from workloads.text.specs import SIZES
 from workloads.text.text_workload import TextWorkload
 
 Array = jax.Array
@@ -67,6 +68,8 @@ class LMWorkload(TextWorkload):
     """
 
     is_causal = True
+    # What evaluations call the loss's exponential.
+    _perplexity = "perplexity"
 
     def _on_devices(self, batch: dict[str, np.ndarray]) -> spec.Batch:
         tokens = batch.pop("tokens")
@@ -77,7 +80,7 @@ class LMWorkload(TextWorkload):
     ) -> dict[str, float]:
         del num_examples, predictions, data_dir
         loss = sums["loss"] / sums["tokens"]
-        return {"loss": loss, "perplexity": _exponential(loss)}
+        return {"loss": loss, self._perplexity: _exponential(loss)}
 
 
 def shifted(tokens: np.ndarray) -> np.ndarray:
@@ -107,32 +110,21 @@ class BertWorkload(TextWorkload):
     is_causal = False
     _counts_correct = True
 
-    def __init__(
-        self,
-        row: WorkloadSpec,
-        variant: Any,
-        options: Options,
-        size: TransformerSize,
-        sizes: Sizes,
-    ) -> None:
-        super().__init__(row, variant, options, size, sizes)
-        self._mask = jax.jit(self._masked)
-
-    def _masked(self, tokens: Array, key: Array, step: Array, first: Array) -> spec.Batch:
-        key = jax.random.fold_in(jax.random.fold_in(key, _MASKING), step)
-        numbers = first + jax.numpy.arange(len(tokens))
-        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, numbers)
-        return masked(tokens, keys, self.size.vocabulary)
-
     def _train_batch(self, batch: dict[str, np.ndarray], key: Array, step: int) -> spec.Batch:
         tokens = self.devices.shard(batch["tokens"])
-        masked_batch: spec.Batch = self._mask(tokens, key, np.int32(step), np.int32(0))
-        return masked_batch
+        return _masked_batch(
+            tokens, key, np.int32(step), np.int32(0), vocabulary=self.size.vocabulary
+        )
 
     def _eval_batch(self, batch: dict[str, np.ndarray], first: int) -> spec.Batch:
         tokens, weights = self.devices.shard((batch["tokens"], batch["weights"]))
-        key = jax.random.key(0)
-        masked_batch = self._mask(tokens, key, np.int32(_EVALUATION), np.int32(first))
+        masked_batch = _masked_batch(
+            tokens,
+            jax.random.key(0),
+            np.int32(_EVALUATION),
+            np.int32(first),
+            vocabulary=self.size.vocabulary,
+        )
         return {**masked_batch, "weights": masked_batch["weights"] * weights[:, None]}
 
     def _metrics(
@@ -150,6 +142,17 @@ def num_positions(length: int) -> int:
     return math.ceil(CHOSEN * length)
 
 
+@functools.partial(jax.jit, static_argnames="vocabulary")
+def _masked_batch(
+    tokens: Array, key: Array, step: Array, first: Array, *, vocabulary: int
+) -> spec.Batch:
+    """Returns `masked` of a batch; step: for the draws; first: the number of the first sequence."""
+    key = jax.random.fold_in(jax.random.fold_in(key, _MASKING), step)
+    numbers = first + jnp.arange(len(tokens))
+    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, numbers)
+    return masked(tokens, keys, vocabulary)
+
+
 def masked(tokens: Array, keys: Array, vocabulary: int) -> dict[str, Array]:
     """Returns what a masked language model trains on, from tokens [B, L] and one key each, [B].
 
@@ -158,10 +161,9 @@ def masked(tokens: Array, keys: Array, vocabulary: int) -> dict[str, Array]:
     Their number is 15 % of the ordinary tokens, rounded up or down so that it is 15 % on
     average.
     """
-    result: dict[str, Array] = jax.vmap(_masked_sequence, in_axes=(0, 0, None))(
+    return jax.vmap(_masked_sequence, in_axes=(0, 0, None))(
         tokens.astype(jnp.int32), keys, vocabulary
     )
-    return result
 
 
 def _masked_sequence(tokens: Array, key: Array, vocabulary: int) -> dict[str, Array]:

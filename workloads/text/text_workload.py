@@ -36,6 +36,9 @@ class TextWorkload(BaseWorkload):
     _is_pinned = True
     # Whether evaluations count the tokens that are predicted right.
     _counts_correct = False
+    # Of example batches: the tokens of a record beyond the context, and the lowest token.
+    _more_tokens = 0
+    _lowest_token = tokenizer.FIRST_ORDINARY
 
     def __init__(
         self,
@@ -57,8 +60,7 @@ class TextWorkload(BaseWorkload):
 
     def _embedding(self, params: spec.Parameters) -> Array:
         """Returns the embedding [V, W], of which logits are made."""
-        embedding: Array = params["embedding"]
-        return embedding
+        return params["embedding"]
 
     def _initial_variables(self, key: Array) -> dict[str, Any]:
         """Returns parameters in options.param_dtype."""
@@ -77,7 +79,7 @@ class TextWorkload(BaseWorkload):
         self, params: spec.Parameters, batch: spec.Batch, rng: Array | None, dropout_rate: Any
     ) -> Array:
         """Returns [B, N, W] of which the embedding makes logits; trains where there is a key."""
-        hidden: Array = self._called_model().apply(
+        return self._called_model().apply(
             {"params": params},
             batch["inputs"],
             **self._model_settings(batch),
@@ -86,7 +88,6 @@ class TextWorkload(BaseWorkload):
             to_logits=False,
             rngs=None if rng is None else {"dropout": rng},
         )
-        return hidden
 
     def train_loss(
         self,
@@ -155,8 +156,20 @@ class TextWorkload(BaseWorkload):
         mask_batch: Array | None = None,
         label_smoothing: Any = 0.0,
     ) -> dict[str, Array]:
-        """Cross-entropy in nats; labels [B, N], mask [B] or [B, N]; counts are of tokens."""
-        return cross_entropy(label_batch, logits_batch, mask_batch, label_smoothing)
+        """Cross-entropy in nats, float32; labels [B, N], mask [B] or [B, N]; counts are of tokens.
+
+        The target distribution is (1 − s)·onehot + s/V, as in optax.
+        """
+        normaliser = jax.nn.logsumexp(logits_batch, axis=-1)
+        expected = (1.0 - label_smoothing) * _at(logits_batch, label_batch)
+        expected = expected + label_smoothing * jnp.mean(logits_batch, axis=-1)
+        weights = token_weights(label_batch.shape, mask_batch)
+        losses = (normaliser - expected) * weights
+        return {
+            "summed": losses.sum(),
+            "n_valid_examples": weights.sum(),
+            "per_example": losses.sum(axis=-1),
+        }
 
     def _open(self, split: str, data_dir: str) -> sources.Source:
         """Raises DataError, too, for records of another model's vocabulary or context."""
@@ -207,9 +220,8 @@ class TextWorkload(BaseWorkload):
     def example_batch(self, batch_size: int) -> spec.Batch:
         """Returns a training batch of random ordinary tokens."""
         generator = np.random.default_rng(0)
-        shape = (batch_size, self.size.context)
-        first = tokenizer.FIRST_ORDINARY
-        tokens = generator.integers(first, self.size.vocabulary, shape, dtype=np.int32)
+        shape = (batch_size, self.size.context + self._more_tokens)
+        tokens = generator.integers(self._lowest_token, self.size.vocabulary, shape, dtype=np.int32)
         rows = self.devices.rows(batch_size)
         return self._train_batch({"tokens": tokens[rows]}, jax.random.key(0), 0)
 
@@ -218,26 +230,6 @@ def _tokens(record: dict[str, Any], generator: np.random.Generator) -> dict[str,
     """Returns the record's tokens, int32 [L]; nothing is drawn."""
     del generator
     return {"tokens": record["tokens"].astype(np.int32)}
-
-
-def cross_entropy(
-    labels: Array, logits: Array, mask: Array | None = None, label_smoothing: Any = 0.0
-) -> dict[str, Array]:
-    """Returns 'summed', 'n_valid_examples' (tokens, weighted) and 'per_example' [B]; nats, float32.
-
-    labels int [B, N], logits [B, N, V], mask [B] or [B, N]. The target distribution is
-    (1 − s)·onehot + s/V, as in optax.
-    """
-    normaliser = jax.nn.logsumexp(logits, axis=-1)
-    expected = (1.0 - label_smoothing) * _at(logits, labels)
-    expected = expected + label_smoothing * jnp.mean(logits, axis=-1)
-    weights = token_weights(labels.shape, mask)
-    losses = (normaliser - expected) * weights
-    return {
-        "summed": losses.sum(),
-        "n_valid_examples": weights.sum(),
-        "per_example": losses.sum(axis=-1),
-    }
 
 
 def correct(labels: Array, logits: Array, mask: Array | None = None) -> Array:

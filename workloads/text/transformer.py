@@ -30,14 +30,13 @@ from attention import registry
 from attention.call import LayerIndex, Memory
 from attention.kernels.inputs import make_call
 from attention.masks import Mask
-from workloads.base.dropout import Dropout
+from workloads.base.dropout import Dropout, Rate
 from workloads.base.options import STACKED, Options
 from workloads.base.sharding import BATCH_AXES
 from workloads.storage import tokenizer
 from workloads.text.specs import TransformerSize
 
 Array = jax.Array
-Rate = Any  # a float or a traced scalar
 
 # Mesh axes of the parameters' dimensions, from the last one backwards
 # (workloads/base/sharding.py): heads, MLP and vocabulary over 'tensor', width over 'fsdp'. Norms
@@ -353,13 +352,12 @@ def _embedded(
         return jax.lax.all_to_all(hidden, "fsdp", split_axis=0, concat_axis=2, tiled=True)
 
     batch = PartitionSpec(BATCH_AXES)
-    divided: Array = jax.shard_map(
+    return jax.shard_map(
         own_part,
         mesh=devices.mesh,
         in_specs=(PartitionSpec("tensor", "fsdp"), batch, PartitionSpec(None, "fsdp")),
         out_specs=batch,
     )(embedding, tokens, places)
-    return divided
 
 
 def _dense(options: Options) -> dict[str, Any]:

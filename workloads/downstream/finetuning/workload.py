@@ -16,8 +16,8 @@ Axes: B batch, L length.
 import collections
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
+from jax import Array
 
 from workloads.base import spec
 from workloads.base.options import Options
@@ -31,7 +31,6 @@ from workloads.text import finetuning_specs
 from workloads.text.language_models import LMWorkload, shifted
 from workloads.text.specs import SIZES, TransformerSize
 
-Array = jax.Array
 # Training questions that evaluations look at, too.
 _EVAL_TRAIN = 200
 # Of how many tokens rows are multiples: attention's kernels like round lengths.
@@ -118,10 +117,9 @@ class FinetuningWorkload(LMWorkload):
         """A batch without weights is `example_batch`'s: of random tokens, all of them answers."""
         tokens = batch["tokens"]
         weights = batch.get("weights", np.ones(tokens.shape, np.float32))
-        whole: spec.Batch = self.devices.shard(
+        return self.devices.shard(
             {"inputs": shifted(tokens), "targets": tokens, "weights": weights}
         )
-        return whole
 
     def eval_model(
         self,
@@ -153,18 +151,22 @@ class FinetuningWorkload(LMWorkload):
     ) -> dict[str, float]:
         """Returns the metrics of the module's head."""
         tokens = self._tokens(data_dir)
-        scorer = self._scoring(params)
+        if self._scorer is None:  # what is compiled for other parameters stays
+            self._scorer = scoring.Scorer(self, params)
+        self._scorer.use(params)
         known = {answer for one in questions for answer in (*one.allowed, one.gold)}
         # The longest answer, and the separator behind it.
         most = max(len(tokens.encode(answer)) for answer in known) + 1
-        answers = scoring.answer_texts(scorer, tokens, [one.context for one in questions], most)
+        answers = scoring.answer_texts(
+            self._scorer, tokens, [one.context for one in questions], most
+        )
         pairs = [
             (one.context, f" {answer}")
             for one in questions
             for answer in (*one.allowed, one.gold)
             if answer
         ]
-        scores = scoring.score_texts(scorer, tokens, list(dict.fromkeys(pairs)))
+        scores = scoring.score_texts(self._scorer, tokens, list(dict.fromkeys(pairs)))
         golds = [scores[one.context, f" {one.gold}"] for one in questions if one.gold]
         answered = list(zip(questions, answers, strict=True))
         metrics = {
@@ -192,14 +194,6 @@ class FinetuningWorkload(LMWorkload):
     def _tokens(self, data_dir: str) -> Tokens:
         """Returns the data's tokens. Raises DataError where they are not the model's."""
         return Tokens(data_dir).checked(str(self), self.size.vocabulary)
-
-    def _scoring(self, params: spec.Parameters) -> scoring.Scorer:
-        """Returns what scores by these parameters, with what it has compiled for others."""
-        if self._scorer is None:
-            self._scorer = scoring.Scorer(self, params)
-        else:
-            self._scorer.use(params)
-        return self._scorer
 
 
 def _mean(values: Any) -> float:

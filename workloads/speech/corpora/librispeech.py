@@ -16,7 +16,7 @@ import sentencepiece
 
 from attention import files
 from workloads.base import machine
-from workloads.base.errors import DataError, repair_commands
+from workloads.base.errors import DataError, check_layout, repair_commands
 from workloads.speech.corpora import librispeech_prepare, speech_records, speech_tokenizer
 
 MAX_AUDIO, MAX_TARGETS, VOCAB_SIZE = 320_000, 256, 1024
@@ -49,9 +49,7 @@ def check(data_dir: str | os.PathLike[str], full: bool = False) -> list[str]:
     takes seconds. With `full`, reads every utterance (97 GB of int16, or AlgoPerf's 387 GB).
     """
     data_dir = Path(data_dir)
-    below = data_dir / "librispeech"
-    if below.is_dir() and not (data_dir / speech_tokenizer.FILE_NAME).exists():
-        raise DataError(f"{data_dir} holds no LibriSpeech itself", f"give --data_dir {below}")
+    check_layout(data_dir, "LibriSpeech", speech_tokenizer.FILE_NAME, below="librispeech")
     tokenizer = speech_tokenizer.load(data_dir, VOCAB_SIZE, _repair(data_dir))
     lines = [f"tokenizer: {VOCAB_SIZE} pieces"]
     for role, splits in SPLITS.items():

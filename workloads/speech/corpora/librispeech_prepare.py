@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import io
 import itertools
-import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -169,7 +168,7 @@ def prepare_split(job: SplitToPrepare, num_workers: int = 0, expected: int | Non
         raise DataError(f"{job.tree / job.split}: no utterance can be kept. {report}", job.repair)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([["id", "reason"], *left_out])
-    files.write(left_out_path(job.data_dir, job.split), text.getvalue())
+    files.write(job.data_dir / f"{job.split}_left_out.csv", text.getvalue())
     speech_records.write_ids(job.data_dir, job.split, kept)
     return report
 
@@ -217,23 +216,16 @@ def _prepare_utterance(
     # The length stands in the file's head, so audio that is too long is not decoded.
     length = frames(audio, job.repair)
     reason = job.judge_sizes(ids, length)
-    if not reason:
-        _write_audio(job, audio, length)
-        _write_targets(job, audio.stem, ids)
-    return reason
-
-
-def _write_audio(job: SplitToPrepare, flac: Path, frames: int) -> None:
-    place = speech_records.audio_path(job.data_dir, job.split, flac.stem)
-    if not _is_whole(place, frames):
-        files.write(place, _npy(read_audio(flac, frames, job.repair)))
-
-
-def _write_targets(job: SplitToPrepare, name: str, ids: list[int]) -> None:
-    place = speech_records.targets_path(job.data_dir, job.split, name)
-    content = _npy(np.array(ids, np.int32))
-    if not place.exists() or place.read_bytes() != content:
-        files.write(place, content)
+    if reason:
+        return reason
+    place = speech_records.audio_path(job.data_dir, job.split, audio.stem)
+    if not _is_whole(place, length):
+        files.write(place, _npy(read_audio(audio, length, job.repair)))
+    place = speech_records.targets_path(job.data_dir, job.split, audio.stem)
+    targets = _npy(np.array(ids, np.int32))
+    if not place.exists() or place.read_bytes() != targets:
+        files.write(place, targets)
+    return ""
 
 
 def _is_whole(path: Path, frames: int) -> bool:
@@ -249,8 +241,3 @@ def _npy(array: np.ndarray) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, array)
     return buffer.getvalue()
-
-
-def left_out_path(data_dir: str | os.PathLike[str], split: str) -> Path:
-    """Where the utterances of a split that were left out are listed, with the reason."""
-    return Path(data_dir) / f"{split}_left_out.csv"

@@ -5,7 +5,6 @@ test; `reference.json`, written last, says that all of it is there.
 """
 
 import hashlib
-import json
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -99,7 +98,6 @@ class Corpus:
         names = [speech_tokenizer.FILE_NAME, preparation.REFERENCE_FILE]
         lists = [f"{split}.csv" for split in SPLITS]
         preparation.claim(data_dir, self.note, [*names, *SPLITS, *lists])
-        (data_dir / preparation.REFERENCE_FILE).unlink(missing_ok=True)
 
     def write(
         self, data_dir: Path, utterances: Sequence[Utterance], made_by: str, **settings: Any
@@ -122,13 +120,13 @@ class Corpus:
             names = [utterance.name for utterance in utterances if utterance.role == role]
             speech_records.write_ids(data_dir, role, names)
         sources = {role: self.open_split(data_dir, role) for role in SPLITS}
-        reference = {
-            "note": self.note,
-            "rows": reference_rows(texts),
-            "sha256": content_sha256(sources, tokenizer),
-            "made_by": made_by,
-        }
-        files.write(data_dir / preparation.REFERENCE_FILE, json.dumps(reference, indent=2) + "\n")
+        preparation.write_reference(
+            data_dir,
+            self.note,
+            reference_rows(texts),
+            sha256=content_sha256(sources, tokenizer),
+            made_by=made_by,
+        )
 
 
 def content_sha256(

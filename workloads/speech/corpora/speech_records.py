@@ -98,10 +98,12 @@ class SpeechSplit:
         end.
         """
         split, utterance = self.ids[number]
-        path = audio_path(self.data_dir, split, utterance)
-        audio = self._load(path, "samples", self.max_audio, _INT16.min)
-        path = targets_path(self.data_dir, split, utterance)
-        targets = self._load(path, "target ids", self.max_targets, 1)
+        audio = self._load(
+            audio_path(self.data_dir, split, utterance), "samples", self.max_audio, _INT16.min
+        )
+        targets = self._load(
+            targets_path(self.data_dir, split, utterance), "target ids", self.max_targets, 1
+        )
         return {
             "audio": _padded(audio, self.max_audio, np.int16),
             "audio_length": np.int32(len(audio)),

@@ -10,7 +10,6 @@ roles and tokenizer are those of `workloads.text.corpora.pydoc_text`; its test p
 """
 
 import hashlib
-import json
 import math
 import os
 import platform
@@ -101,7 +100,6 @@ class PydocFinewebedu(Finewebedu):
 
     def _write(self, data_dir: Path) -> None:
         preparation.claim(data_dir, NOTE, [preparation.REFERENCE_FILE, *FOLDERS.values()])
-        (data_dir / preparation.REFERENCE_FILE).unlink(missing_ok=True)
         parts = pydoc_text.split_documents(pydoc_text.documents())
         texts = (document.text for document in parts["train"])
         model = tokenizer.train(texts, self.vocabulary)
@@ -119,13 +117,13 @@ class PydocFinewebedu(Finewebedu):
             {**row, **{f"{split}/ppl": math.exp(row[f"{split}/loss"]) for split in FOLDERS}}
             for row in pydoc_text.reference_rows(records, self.vocabulary)
         ]
-        reference = {
-            "note": NOTE,
-            "rows": rows,
-            "sha256": self._sha256(data_dir),
-            "python": platform.python_version(),
-        }
-        files.write(data_dir / preparation.REFERENCE_FILE, json.dumps(reference, indent=2) + "\n")
+        preparation.write_reference(
+            data_dir,
+            NOTE,
+            rows,
+            sha256=self._sha256(data_dir),
+            python=platform.python_version(),
+        )
 
     def _records(self, data_dir: str | os.PathLike[str]) -> dict[str, np.ndarray]:
         """Returns what is predicted, [N, L] per split: sequences without their first token."""

@@ -23,7 +23,6 @@ import gc
 import hashlib
 import inspect
 import itertools
-import json
 import os
 import platform
 import re
@@ -253,11 +252,10 @@ def split_documents(
 
 
 def _write(data_dir: Path) -> None:
-    complete = (preparation.REFERENCE_FILE, token_records.INFO_FILE)
+    written = [preparation.REFERENCE_FILE, token_records.INFO_FILE, token_records.TOKENIZER_FILE]
     shards = [token_records.file_name(role, 0, 1) for role in SIZES]
-    preparation.claim(data_dir, NOTE, [*complete, token_records.TOKENIZER_FILE, *shards])
-    for name in complete:
-        (data_dir / name).unlink(missing_ok=True)
+    preparation.claim(data_dir, NOTE, [*written, *shards])
+    (data_dir / token_records.INFO_FILE).unlink(missing_ok=True)
     for leftover in data_dir.glob(".*.tmp"):
         leftover.unlink()
     parts = split_documents(documents())
@@ -271,13 +269,13 @@ def _write(data_dir: Path) -> None:
         source={"note": NOTE, "python": platform.python_version()},
     )
     records = _records(data_dir)
-    reference = {
-        "note": NOTE,
-        "rows": reference_rows(records, VOCAB_SIZE),
-        "sha256": content_sha256(records),
-        "python": platform.python_version(),
-    }
-    files.write(data_dir / preparation.REFERENCE_FILE, json.dumps(reference, indent=2) + "\n")
+    preparation.write_reference(
+        data_dir,
+        NOTE,
+        reference_rows(records, VOCAB_SIZE),
+        sha256=content_sha256(records),
+        python=platform.python_version(),
+    )
 
 
 def _write_split(

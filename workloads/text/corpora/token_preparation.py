@@ -45,17 +45,14 @@ def mlperf_documents(path: str | os.PathLike[str], repair: str) -> Iterator[str]
 
     Sentences of a document are joined by line breaks. Raises DataError where a line is no UTF-8.
     """
-    lines: list[str] = []
     with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            sentence = decoded(line, f"{path}: line {number}", repair).strip()
-            if sentence:
-                lines.append(sentence)
-            elif lines:
+        sentences = (
+            decoded(line, f"{path}: line {number}", repair).strip()
+            for number, line in enumerate(file, 1)
+        )
+        for has_text, lines in itertools.groupby(sentences, bool):
+            if has_text:
                 yield "\n".join(lines)
-                lines = []
-    if lines:
-        yield "\n".join(lines)
 
 
 def decoded(text: bytes, where: str, repair: str) -> str:

@@ -37,15 +37,33 @@ def _inputs(tree: Path, repair: str) -> tuple[str, dict[str, Sequence[Input]]]:
             repair,
         )
     if parts:
-        return "MLPerf's text files", _mlperf_inputs(parts, tree / EVAL_FILE, repair)
-    if directory:
-        return _tfds_inputs(directory, repair)
-    raise DataError(
-        f"{tree}: no Wikipedia is there. Looked for: TFDS folders such as "
-        f"{tree / 'wikipedia' / '20230601.en' / '1.0.0'} with dataset_info.json, or MLPerf's "
-        f"part-00000-of-00500 and so on with {EVAL_FILE}",
-        repair,
-    )
+        evaluation = tree / EVAL_FILE
+        if not evaluation.is_file():
+            raise DataError(f"{evaluation} is missing: MLPerf's articles for evaluation", repair)
+        dataset = "MLPerf's text files"
+        inputs = [
+            Input(str(path), functools.partial(token_preparation.mlperf_documents, path, repair))
+            for path in (*parts, evaluation)
+        ]
+    elif directory:
+        split = tfds_directory.TfdsSplit(
+            directory, "train", repair=repair, features=tfds_directory.TEXT
+        )
+        dataset, inputs = split.dataset, token_preparation.shards_of(split)
+    else:
+        raise DataError(
+            f"{tree}: no Wikipedia is there. Looked for: TFDS folders such as "
+            f"{tree / 'wikipedia' / '20230601.en' / '1.0.0'} with dataset_info.json, or MLPerf's "
+            f"part-00000-of-00500 and so on with {EVAL_FILE}",
+            repair,
+        )
+    if len(inputs) < 3:
+        raise DataError(
+            f"{dataset} in {tree} has {len(inputs)} files; three are needed: the last one becomes "
+            "the test split, the last but one the validation split",
+            repair,
+        )
+    return dataset, {"train": inputs[:-2], "validation": inputs[-2:-1], "test": inputs[-1:]}
 
 
 def _newest(tree: Path) -> Path | None:
@@ -56,19 +74,6 @@ def _newest(tree: Path) -> Path | None:
         for version in tfds_directory.versions(config)
     ]
     return versions[0] if versions else None
-
-
-def _tfds_inputs(directory: Path, repair: str) -> tuple[str, dict[str, Sequence[Input]]]:
-    split = tfds_directory.TfdsSplit(
-        directory, "train", repair=repair, features=tfds_directory.TEXT
-    )
-    if len(split.shards) < 3:
-        raise split.error(
-            f"has {len(split.shards)} shards; three are needed: the last one becomes the test "
-            "split, the last but one the validation split"
-        )
-    inputs = token_preparation.shards_of(split)
-    return split.dataset, {"train": inputs[:-2], "validation": inputs[-2:-1], "test": inputs[-1:]}
 
 
 def _parts(tree: Path, repair: str) -> list[Path]:
@@ -83,20 +88,6 @@ def _parts(tree: Path, repair: str) -> list[Path]:
             repair,
         )
     return parts
-
-
-def _mlperf_inputs(
-    parts: Sequence[Path], evaluation: Path, repair: str
-) -> dict[str, Sequence[Input]]:
-    if not evaluation.is_file():
-        raise DataError(f"{evaluation} is missing: MLPerf's articles for evaluation", repair)
-    if len(parts) < 2:
-        raise DataError(f"{parts[0]}: one part; the last of several becomes validation", repair)
-    inputs = [
-        Input(str(path), functools.partial(token_preparation.mlperf_documents, path, repair))
-        for path in (*parts, evaluation)
-    ]
-    return {"train": inputs[:-2], "validation": inputs[-2:-1], "test": inputs[-1:]}
 
 
 WIKIPEDIA = Corpus(
