@@ -249,7 +249,7 @@ def configuration(table: ErrorTable) -> str:
     engines that did not run it; empty if it has none."""
     others = ENGINES - {table.study.config.get("launcher")}
     config = {key: value for key, value in table.study.config.items() if key not in others}
-    (flat,) = pd.json_normalize(config).to_dict("records") if config else [{}]
+    flat = records.flattened(config)
     return "\n".join(f"{name} = {json.dumps(value)}" for name, value in flat.items())
 
 

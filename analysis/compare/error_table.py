@@ -338,13 +338,10 @@ def first_of_each_seed(runs: Iterable[Run]) -> list[Run]:
 def lost_seeds(runs: Sequence[Run], usable: Set[Run], column: str) -> dict[str, int]:
     """Returns how many of `runs` are lost, by why: `diverged` and `failed` are what trials say;
     `non-finite` are those that are finished, not `usable`, and have the `column` that chooses."""
-    reasons: collections.Counter[str] = collections.Counter()
-    for run in runs:
-        if run.state in layout.LOST:
-            reasons[run.state] += 1
-        elif run not in usable and run.is_finished and column in run.evals:
-            reasons[NON_FINITE] += 1
-    return dict(sorted(reasons.items()))
+    stated = [run.state for run in runs if run.state in layout.LOST]
+    unusable = [run for run in runs if run.is_finished and run not in usable]
+    non_finite = [NON_FINITE for run in unusable if column in run.evals]
+    return dict(sorted(collections.Counter(stated + non_finite).items()))
 
 
 def _split(

@@ -6,6 +6,7 @@ for the behavioral sciences", chapter 2; as in statsmodels' TTestPower and TTest
 give nan at some shifts (effect in standard errors) above 3.6.
 """
 
+import bisect
 import itertools
 import math
 from collections.abc import Mapping
@@ -193,8 +194,4 @@ def seeds_needed(
 
     if not enough(MOST_SEEDS):
         return None
-    least, most = 2, MOST_SEEDS
-    while least < most:
-        middle = (least + most) // 2
-        least, most = (least, middle) if enough(middle) else (middle + 1, most)
-    return most
+    return 2 + bisect.bisect_left(range(2, MOST_SEEDS), True, key=enough)

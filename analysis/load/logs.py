@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.load import measurements, metrics, selection, trials
+from analysis.load import measurements, metrics, records, selection, trials
 from analysis.load.measurements import ATTEMPT, STEP, Measurements
 from analysis.load.records import FLAGS_FILE, META_FILE, VISIBLE, Problem, Run, StudyRuns
 from analysis.load.trials import TrialFiles
@@ -76,7 +76,11 @@ def read_logs(root: pathlib.Path, whole: bool = False) -> StudyRuns | None:
         lambda index, files: (_algoperf if algoperf else _init2winit)(planned[index], files, whole),
     )
     if algoperf:
-        suffixes = (_setting, _framework, lambda run: _submission(run.path))
+        suffixes = (
+            _setting,
+            lambda run: run.path.parent.name.rpartition("_")[2],  # the framework
+            lambda run: _submission(run.path),
+        )
         runs = _told_apart(_with_early_endings(read), suffixes)
     else:
         runs = _told_apart(_with_points(read), (_setting,))
@@ -229,10 +233,6 @@ def _setting(run: Run) -> str:
     return ", ".join(f"{name} = {value}" for name, value in values)
 
 
-def _framework(run: Run) -> str:
-    return run.path.parent.name.rpartition("_")[2]
-
-
 def _submission(trial: pathlib.Path) -> str:
     return os.path.basename(os.path.abspath(trial.parents[2]))
 
@@ -310,9 +310,8 @@ def _init2winit(run: Run, files: TrialFiles, whole: bool) -> Run:
     One that init2winit calls incomplete is `running`: it may have been killed. A seed that was
     drawn is recorded nowhere, and the worker's number takes its place. `hyperparameters` are all
     of hparams.json, the seed if it is recorded."""
-    del whole
     meta, evals = files.json(theirs.META), _evaluations(files)
-    hyperparameters = dict(_flat(files.json(layout.HPARAMS)))
+    hyperparameters = records.flattened(files.json(layout.HPARAMS))
     seed = hyperparameters.pop(SEED, None)
     if isinstance(seed, int) and seed >= 0:
         hyperparameters[SEED] = seed
@@ -341,14 +340,6 @@ def _init2winit(run: Run, files: TrialFiles, whole: bool) -> Run:
         },
     )
     return _measured(run, files, evals, meta, {})
-
-
-def _flat(record: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
-    for name, value in record.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{name}.")
-        else:
-            yield f"{before}{name}", value
 
 
 def _evaluations(files: TrialFiles) -> Measurements:

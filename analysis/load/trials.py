@@ -41,7 +41,6 @@ class TrialFiles:
         rows = measurements.read(self.directory / file, self.name)
         if rows is not None:
             self.problems += rows.problems
-            self.notes += rows.notes
         return rows
 
     def evaluations(self) -> Measurements | None:

@@ -15,6 +15,7 @@ from analysis.compare.error_table import ErrorTable
 from analysis.load.selection import VALIDATION
 from analysis.render import charts, pages
 from analysis.render.charts import Plot
+from analysis.render.pages import Table
 from attention import table as variants
 from sweeps.records import layout
 
@@ -123,16 +124,16 @@ def _diamonds(found: pd.DataFrame, column: str, rows: alt.Y) -> list[alt.Chart]:
 
 def effects_in_words(table: ErrorTable) -> str:
     """Returns every variant's mean, its difference from the baseline, and the verdict."""
-    digits = table.metric.digits
-    parts = []
-    for line in effects(table).itertuples():
-        part = f"{line.label} {line.mean:.{digits}f}"
-        if line.variant in table.comparisons:
-            ends = (line.difference_low, line.difference_high)
-            bounds = pages.interval(*ends, digits, signed=True)
-            part += f", difference {line.difference:+.{digits}f} {bounds}, {line.verdict}"
-        parts.append(part)
-    return f"Mean {table.what} over seeds: {'; '.join(parts)}."
+    found, digits = effects(table), table.metric.digits
+    ends = zip(found["difference"], found["difference_low"], found["difference_high"], strict=True)
+    columns = {
+        "Variant": found["label"],
+        "mean": found["mean"],
+        "difference": [pages.estimate(*each, digits, signed=True) for each in ends],
+        "verdict": found["verdict"],
+    }
+    formats = {"mean": f".{digits}f"}
+    return Table(f"Mean {table.what} over seeds", pd.DataFrame(columns), formats).words()
 
 
 def bands(table: ErrorTable) -> pd.DataFrame:
