@@ -114,11 +114,9 @@ def _printed(
 ) -> tuple[float, dict[str, float]] | None:
     """Returns the paper's numbers in its table `name`, the baseline's and the other variants', None
     where it prints none of the baseline, or another metric."""
-    if not name or table.metric.name != paper.TABLES[name].metric:
-        return None
     values = {}
     for row in table.rows:
-        if cell := paper.cell(name, workload, config, row.variant, split):
+        if cell := paper.cell(name, table.metric.name, workload, config, row.variant, split):
             values[row.variant] = cell.value
     return (values.pop(table.baseline), values) if table.baseline in values else None
 

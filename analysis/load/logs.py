@@ -182,11 +182,7 @@ def _measured(
     the variant that was asked for and of the one that trained."""
     variant, hyperparameters = _recorded(run, files, asked, trained)
     metric = metrics.target_metric(evals.columns, run.targets.get("metric"), run.workload)
-    absent = measurements.absent(evals, metric) if evals.columns else []
-    files.notes += [Problem("note", run.name, "", f"no column {name}") for name in absent]
-    if run.state != "diverged":
-        for where in measurements.non_finite(evals, empty_is_nan=True):
-            files.report("non-finite", where)
+    files.check_evaluations(evals, metric, run.state, empty_is_nan=True)
     return dataclasses.replace(
         run,
         variant=variant,
@@ -287,8 +283,12 @@ def _judged(run: Run, longest: int) -> Run:
         return run
     time = f" and {seconds:,.0f} of {allowed:,.0f} s" if seconds and allowed < math.inf else ""
     reason = f"it ended at step {last:,} of {steps:,}{time}, without reaching {target.words}"
-    problems = (*run.problems, Problem("failed", run.name, "", reason))
-    return dataclasses.replace(run, state="failed", reason=reason, problems=problems)
+    return dataclasses.replace(
+        run,
+        state="failed",
+        reason=reason,
+        problems=(*run.problems, Problem("failed", run.name, "", reason)),
+    )
 
 
 def _find_init2winit(root: pathlib.Path) -> list[Run]:
