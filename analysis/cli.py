@@ -310,13 +310,9 @@ def _chart_path(text: str) -> pathlib.Path:
 
 def _workload_and_count(text: str) -> tuple[str, int]:
     name, _, count = text.rpartition("=")
-    try:
-        parameters = int(numbers.positive(least=1, most=1e15)(count))
-    except argparse.ArgumentTypeError:
-        parameters = 0
-    if not name or not parameters:
+    if not name:
         raise argparse.ArgumentTypeError(f"{text!r}; give WORKLOAD=N, such as c4_lm=301e6")
-    return name, parameters
+    return name, int(numbers.positive(least=1, most=1e15)(count))
 
 
 # Each option once: its name to the keywords of argparse.

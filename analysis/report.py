@@ -268,12 +268,12 @@ def write_plots(
         figures = (plots.EFFECTS, *RESULTS, *diagnostics.PLOTS)
         for plot in (plot for plot in figures if plot.applies(table)):
             chart = plot.draw(table)
+            path = directory / f"{plot.file}.{suffix}"
             if chart is None:
                 yield f"not written: {plot.file}: {plot.absent}"
-                continue
-            path = directory / f"{plot.file}.{suffix}"
-            charts.save(chart, path, names)
-            yield f"wrote {path}"
+            else:
+                charts.save(chart, path, names)
+                yield f"wrote {path}"
 
 
 def _directory(

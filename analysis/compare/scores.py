@@ -8,7 +8,7 @@ of workloads within tau times the fastest, the score its mean over tau from 1 to
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,8 +102,8 @@ def _base(workload: str) -> str:
     return min(longer, key=len, default=workload)
 
 
-def _spreads(times: target_times.TargetTimes) -> list[tuple[object, ...]]:
-    rows: list[tuple[object, ...]] = []
+def _spreads(times: target_times.TargetTimes) -> Iterator[tuple[object, ...]]:
+    """Yields the rows of SPREADS of a workload."""
     degrees = 2 * STUDIES - 2
     half = stats.t.isf(ALPHA / 2, degrees) * math.sqrt(2 / STUDIES)
     for label, seeds in times.seeds.groupby("label", sort=False):
@@ -113,5 +113,4 @@ def _spreads(times: target_times.TargetTimes) -> list[tuple[object, ...]]:
         sd = float(np.log(seconds).std(ddof=1))
         least = sensitivity.detectable(sd, STUDIES, ALPHA, paired=False) if sd > 0 else math.nan
         place = (label, times.table.workload, len(seconds))
-        rows.append((*place, sd, math.exp(half * sd), math.exp(least)))
-    return rows
+        yield (*place, sd, math.exp(half * sd), math.exp(least))

@@ -28,16 +28,15 @@ TOLD = 1.05
 
 @dataclass(frozen=True)
 class SpeedUps:
-    """The baseline's `budgets`, a row each: study, steps, n, value (the mean), flop and seconds of
-    a step, nan where trials do not record them; and `rows`, the same per variant and study, and:
+    """Of the experiment that `table` is of: the baseline's `budgets`, a row each: study, steps, n,
+    value (the mean), flop and seconds of a step, nan where trials do not record them; and `rows`,
+    the same per variant and study, and:
     `needed`, `low`, `high`, the baseline's steps (`budgets.needed`); `seeds_used`; `by_law`, the
     steps by a power law, nan beyond the budgets; `compute` and `time`, what steps are multiplied by
     for the speed-up in model FLOP and in seconds; `seeds` that would tell a speed-up of TOLD in
     compute, None where unknown; `why`, why there is no number, else empty."""
 
-    baseline: str
-    workload: str
-    what: str
+    table: ErrorTable
     budgets: pd.DataFrame
     rows: pd.DataFrame
     problems: tuple[Problem, ...]
@@ -75,7 +74,7 @@ def of_tables(tables: Sequence[ErrorTable]) -> SpeedUps:
         raise ValueError(f"no study has results of a variant beside {first.baseline}")
     rows.sort(key=lambda row: variants.order(row["variant"]))
     problems = tuple(problem for table in tables for problem in table.problems)
-    return SpeedUps(first.baseline, first.workload, first.what, known, pd.DataFrame(rows), problems)
+    return SpeedUps(first, known, pd.DataFrame(rows), problems)
 
 
 def _check_experiment(tables: Sequence[ErrorTable]) -> None:

@@ -61,13 +61,8 @@ class Summary:
 def of_tables(tables: Sequence[ErrorTable]) -> Summary:
     """Returns the summary of error tables. Raises ValueError where none of them compares anything
     with a baseline, or where as many have one baseline as another."""
-    problems = []
-    compared = []
-    for table in tables:
-        if why := _why_no_column(table):
-            problems.append(Problem("left out", "", "", f"{table.study.name}: {why}"))
-        else:
-            compared.append(table)
+    left_out = {table: why for table in tables if (why := _why_no_column(table))}
+    compared = [table for table in tables if table not in left_out]
     if not compared:
         raise ValueError("nothing to sum up: no study here has a variant beside its baseline")
     baseline = _common_baseline(compared)
@@ -87,7 +82,10 @@ def of_tables(tables: Sequence[ErrorTable]) -> Summary:
         variants=names,
         cells=cells,
         over=_over(compared, cells, baseline),
-        problems=tuple(problems),
+        problems=tuple(
+            Problem("left out", "", "", f"{table.study.name}: {why}")
+            for table, why in left_out.items()
+        ),
     )
 
 

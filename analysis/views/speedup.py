@@ -15,7 +15,7 @@ from attention import table as variants
 def page(speedups: SpeedUps) -> Page:
     """Returns the speed-ups and the budgets; `data` has the rows of both."""
     return Page(
-        title=f"{speedups.workload}: compute for the same {speedups.what}",
+        title=f"{speedups.table.workload}: compute for the same {speedups.table.what}",
         tables=(_speedups(speedups), _budgets(speedups)),
         notes=tuple(_notes(speedups)),
         problems=speedups.problems,
@@ -51,7 +51,7 @@ def _speedups(speedups: SpeedUps) -> Table:
                 f"Seeds\nfor {TOLD}": seeds,
             }
         rows.append(cells)
-    caption = f"What {variants.label(speedups.baseline)} needs over what the variant took"
+    caption = f"What {speedups.table.baseline_label} needs over what the variant took"
     return pages.text_table(caption, pd.DataFrame(rows))
 
 
@@ -74,15 +74,19 @@ def _budgets(speedups: SpeedUps) -> Table:
         "study": "Study",
         "steps": "Steps",
         "n": "n",
-        "value": speedups.what.capitalize(),
+        "value": speedups.table.what.capitalize(),
         "flop": "GFLOP\na step",
         "seconds": "Seconds\na step",
     }
     frame = speedups.budgets.sort_values("steps").assign(flop=speedups.budgets["flop"] / 1e9)
     frame = frame[[*columns]].rename(columns=columns)
-    formats = {"Steps": ",", columns["value"]: ".4f"}
-    formats |= {columns[name]: ".4g" for name in ("flop", "seconds")}
-    return Table(f"Budgets of {variants.label(speedups.baseline)}", frame, formats)
+    formats = {
+        "Steps": ",",
+        columns["value"]: ".4f",
+        columns["flop"]: ".4g",
+        columns["seconds"]: ".4g",
+    }
+    return Table(f"Budgets of {speedups.table.baseline_label}", frame, formats)
 
 
 def _notes(speedups: SpeedUps) -> Iterable[str]:
