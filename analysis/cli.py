@@ -168,24 +168,23 @@ def _time(options: argparse.Namespace) -> "Sequence[Page]":
       python -m analysis time experiments/mystudy --metric=error --target=0.25 --split=test
       python -m analysis time ALGOPERF_LOGS --points=fastest --baseline=SUBMISSION
     """
-    # --metric is of the target, not of the tables.
-    tables = _tables(options, metric=None)
-    return [_time_page(table, options, len(tables) == 1) for table in tables]
-
-
-def _time_page(table: "ErrorTable", options: argparse.Namespace, is_only: bool) -> "Page":
-    """One of several studies that has no target is named, so that the others are printed."""
     from analysis.compare import target_times
     from analysis.load.metrics import UnknownTargetError
     from analysis.views import time
 
     asked = (options.target, options.split, options.metric, options.points, options.baseline)
-    try:
-        return time.page_of(target_times.build(table, *asked))
-    except UnknownTargetError as error:
-        if is_only:
-            raise
-        return time.without_target(table, error)
+    # --metric is of the target, not of the tables.
+    tables = _tables(options, metric=None)
+    pages = []
+    for table in tables:
+        try:
+            pages.append(time.page_of(target_times.build(table, *asked)))
+        except UnknownTargetError as error:
+            if len(tables) == 1:
+                raise
+            # It is named, so that the others are printed.
+            pages.append(time.without_target(table, error))
+    return pages
 
 
 def _spikes(options: argparse.Namespace) -> "Sequence[Page]":
@@ -314,13 +313,9 @@ def _chart_path(text: str) -> pathlib.Path:
 
 def _workload_and_count(text: str) -> tuple[str, int]:
     name, _, count = text.rpartition("=")
-    try:
-        parameters = int(numbers.positive(least=1, most=1e15)(count))
-    except argparse.ArgumentTypeError:
-        parameters = 0
-    if not name or not parameters:
+    if not name:
         raise argparse.ArgumentTypeError(f"{text!r}; give WORKLOAD=N, such as c4_lm=301e6")
-    return name, parameters
+    return name, int(numbers.positive(least=1, most=1e15)(count))
 
 
 # Each option once: its name to the keywords of argparse.

@@ -255,7 +255,7 @@ def configuration(table: ErrorTable) -> str:
     engines that did not run it; empty if it has none."""
     others = ENGINES - {table.study.config.get("launcher")}
     config = {key: value for key, value in table.study.config.items() if key not in others}
-    (flat,) = pd.json_normalize(config).to_dict("records") if config else [{}]
+    flat = records.flattened(config)
     return "\n".join(f"{name} = {json.dumps(value)}" for name, value in flat.items())
 
 
@@ -274,12 +274,12 @@ def write_plots(
         figures = (plots.EFFECTS, *RESULTS, *diagnostics.PLOTS)
         for plot in (plot for plot in figures if plot.applies(table)):
             chart = plot.draw(table)
+            path = directory / f"{plot.file}.{suffix}"
             if chart is None:
                 yield f"not written: {plot.file}: {plot.absent}"
-                continue
-            path = directory / f"{plot.file}.{suffix}"
-            charts.save(chart, path, names)
-            yield f"wrote {path}"
+            else:
+                charts.save(chart, path, names)
+                yield f"wrote {path}"
 
 
 def _directory(

@@ -122,9 +122,11 @@ def from_random_weights(table: ErrorTable) -> tuple[list[str], tuple[SuiteTable,
     study, found = table.study, []
     for path in sorted(study.directory.resolve().parent.glob(f"{VISIBLE}/{layout.STUDY}")):
         config = layout.read_record(path).get("config")
-        if not isinstance(config, dict) or config.get("finetune_from"):
-            continue
-        if config.get("workload") == study.config.get("workload"):
+        if (
+            isinstance(config, dict)
+            and not config.get("finetune_from")
+            and config.get("workload") == study.config.get("workload")
+        ):
             found.append(path.parent)
     names = [path.name for path in found]
     if len(found) != 1:

@@ -272,9 +272,8 @@ def _problems(study: StudyRuns, stage: str, shown: Metric) -> list[Problem]:
     absent = [split for split in layout.SPLITS if measured and split not in held]
     if len(absent) == len(layout.SPLITS):
         raise ValueError(shown.missing(measured[0], selection.VALIDATION))
-    for split in absent:
-        problems.append(Problem("missing", "", "", f"no trial has a column {shown.column(split)}"))
-    return problems
+    texts = [f"no trial has a column {shown.column(split)}" for split in absent]
+    return problems + [Problem("missing", "", "", text) for text in texts]
 
 
 def _row(
@@ -307,16 +306,13 @@ def _row(
             text = f"no {'finite' if column in run.evals else 'column'} {column}"
             problems.append(Problem("missing", run.name, "", text))
     steps = [run.last_step for run in chosen if run.last_step is not None]
-    cells: dict[str, PaperCell | None] = {}
-    if study.paper_table and shown.name == paper.TABLES[study.paper_table].metric:
-        place = study.paper_table, study.workload, study.config, variant
-        cells = {split: paper.cell(*place, split) for split in layout.SPLITS}
+    place = study.paper_table, shown.name, study.workload, study.config, variant
     return VariantResult(
         variant=variant,
         point=point,
         n=len(chosen),
         splits={
-            split: _split(chosen, split, shown, cells.get(split), problems)
+            split: _split(chosen, split, shown, paper.cell(*place, split), problems)
             for split in layout.SPLITS
         },
         hyperparameters=runs[0].variant_hyperparameters if runs else {},
@@ -338,13 +334,10 @@ def first_of_each_seed(runs: Iterable[Run]) -> list[Run]:
 def lost_seeds(runs: Sequence[Run], usable: Set[Run], column: str) -> dict[str, int]:
     """Returns how many of `runs` are lost, by why: `diverged` and `failed` are what trials say;
     `non-finite` are those that are finished, not `usable`, and have the `column` that chooses."""
-    reasons: collections.Counter[str] = collections.Counter()
-    for run in runs:
-        if run.state in layout.LOST:
-            reasons[run.state] += 1
-        elif run not in usable and run.is_finished and column in run.evals:
-            reasons[NON_FINITE] += 1
-    return dict(sorted(reasons.items()))
+    stated = [run.state for run in runs if run.state in layout.LOST]
+    unusable = [run for run in runs if run.is_finished and run not in usable]
+    non_finite = [NON_FINITE for run in unusable if column in run.evals]
+    return dict(sorted(collections.Counter(stated + non_finite).items()))
 
 
 def _split(

@@ -82,10 +82,11 @@ def of_table(table: ErrorTable) -> FailedRuns:
     without = comparisons.compare_all(
         left, table.baseline, table.study.shares_seeds, table.metric.lower_is_better
     )
-    by_variant = {}
-    for name, rate in rates.items():
-        summary = intervals.summarise(list(left[name].values())) if name in left else None
-        by_variant[name] = VariantFailures(rate, seeds[name], summary, without.get(name))
+    summaries = {name: intervals.summarise(list(own.values())) for name, own in left.items()}
+    by_variant = {
+        name: VariantFailures(rate, seeds[name], summaries.get(name), without.get(name))
+        for name, rate in rates.items()
+    }
     return FailedRuns(answer, constant, by_variant)
 
 

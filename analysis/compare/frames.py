@@ -128,9 +128,13 @@ def searched(table: ErrorTable) -> str:
 
 
 def _place(run: Run) -> dict[str, Any]:
-    label = variants.label(run.variant)
-    place = {"variant": run.variant, "label": label, "point": run.point, "seed": run.seed}
-    return place | {"trial": run.name}
+    return {
+        "variant": run.variant,
+        "label": variants.label(run.variant),
+        "point": run.point,
+        "seed": run.seed,
+        "trial": run.name,
+    }
 
 
 @functools.lru_cache(maxsize=8)

@@ -30,7 +30,7 @@ class MixedStudiesError(ValueError):
 
 @dataclass(frozen=True)
 class Scaling:
-    """Loss on `split` by size.
+    """Loss by size, on the deciding split and against the baseline of `table`, one of the sizes.
 
     `points`, in ascending order of size: one row per seed of a variant at one size: study, place
     (its directory), workload, variant, parameters, seed, loss, and the loss that the paper prints.
@@ -41,8 +41,7 @@ class Scaling:
     own or the baseline, else empty.
     """
 
-    baseline: str
-    split: str
+    table: ErrorTable
     loss: float | None
     points: pd.DataFrame
     sizes: pd.DataFrame
@@ -111,8 +110,7 @@ def of_tables(
         loss = laws[baseline].loss(laws[baseline].largest)
     are_shared = all(table.study.shares_seeds for table in tables)
     return Scaling(
-        baseline=baseline,
-        split=tables[0].decisive,
+        table=tables[0],
         loss=loss,
         points=points,
         sizes=sizes,
@@ -193,17 +191,12 @@ def _sizes(points: pd.DataFrame) -> pd.DataFrame:
         loss=("loss", lambda losses: math.exp(np.mean(np.log(losses)))),
         paper=("paper", "first"),
     ).reset_index()
-    again = sizes[sizes.duplicated(["variant", "parameters"])]
-    if len(again):
-        variant, count = again[["variant", "parameters"]].iloc[0]
-        same = sizes[sizes["variant"].eq(variant) & sizes["parameters"].eq(count)]
-        places = (
-            f"{study} ({place})" for study, place in zip(same["study"], same["place"], strict=True)
-        )
-        raise MixedStudiesError(
-            f"{' and '.join(places)} have the same size, {count:,} parameters of {variant}: name "
-            "one of them"
-        )
+    for (variant, count), same in sizes.groupby(["variant", "parameters"], sort=False):
+        if len(same) > 1:
+            places = " and ".join(same["study"] + " (" + same["place"].astype(str) + ")")
+            raise MixedStudiesError(
+                f"{places} have the same size, {count:,} parameters of {variant}: name one of them"
+            )
     return sizes
 
 

@@ -8,7 +8,7 @@ of workloads within tau times the fastest, the score its mean over tau from 1 to
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,7 @@ LARGEST = 4.0
 TAUS = np.linspace(1.0, LARGEST, 100)
 # Studies of a submission that AlgoPerf asks for.
 STUDIES = 3
+SPREADS = ("submission", "workload", "studies", "sd", "interval", "detectable")
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def of_tables(tables: Sequence[ErrorTable], workloads: int | None = None) -> Sco
         times=times,
         shares=shares,
         scores=pd.Series(integrate.trapezoid(shares, TAUS) / (LARGEST - 1), times.index),
-        spreads=pd.DataFrame([row for each in found for row in _spreads(each)]),
+        spreads=pd.DataFrame([row for each in found for row in _spreads(each)], columns=SPREADS),
         problems=tuple(problem for each in found for problem in each.problems),
     )
 
@@ -101,8 +102,8 @@ def _base(workload: str) -> str:
     return min(longer, key=len, default=workload)
 
 
-def _spreads(times: target_times.TargetTimes) -> list[dict[str, object]]:
-    rows = []
+def _spreads(times: target_times.TargetTimes) -> Iterator[tuple[object, ...]]:
+    """Yields the rows of SPREADS of a workload."""
     degrees = 2 * STUDIES - 2
     half = stats.t.isf(ALPHA / 2, degrees) * math.sqrt(2 / STUDIES)
     for label, seeds in times.seeds.groupby("label", sort=False):
@@ -111,14 +112,5 @@ def _spreads(times: target_times.TargetTimes) -> list[dict[str, object]]:
             continue
         sd = float(np.log(seconds).std(ddof=1))
         least = sensitivity.detectable(sd, STUDIES, ALPHA, paired=False) if sd > 0 else math.nan
-        rows.append(
-            {
-                "submission": label,
-                "workload": times.table.workload,
-                "studies": len(seconds),
-                "sd": sd,
-                "interval": math.exp(half * sd),
-                "detectable": math.exp(least),
-            }
-        )
-    return rows
+        place = (label, times.table.workload, len(seconds))
+        yield (*place, sd, math.exp(half * sd), math.exp(least))

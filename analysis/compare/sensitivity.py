@@ -6,6 +6,7 @@ for the behavioral sciences", chapter 2; as in statsmodels' TTestPower and TTest
 give nan at some shifts (effect in standard errors) above 3.6.
 """
 
+import bisect
 import itertools
 import math
 from collections.abc import Mapping
@@ -113,11 +114,9 @@ def _printed(
 ) -> tuple[float, dict[str, float]] | None:
     """Returns the paper's numbers in its table `name`, the baseline's and the other variants', None
     where it prints none of the baseline, or another metric."""
-    if not name or table.metric.name != paper.TABLES[name].metric:
-        return None
     values = {}
     for row in table.rows:
-        if cell := paper.cell(name, workload, config, row.variant, split):
+        if cell := paper.cell(name, table.metric.name, workload, config, row.variant, split):
             values[row.variant] = cell.value
     return (values.pop(table.baseline), values) if table.baseline in values else None
 
@@ -193,8 +192,4 @@ def seeds_needed(
 
     if not enough(MOST_SEEDS):
         return None
-    least, most = 2, MOST_SEEDS
-    while least < most:
-        middle = (least + most) // 2
-        least, most = (least, middle) if enough(middle) else (middle + 1, most)
-    return most
+    return 2 + bisect.bisect_left(range(2, MOST_SEEDS), True, key=enough)

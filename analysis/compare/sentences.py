@@ -1,6 +1,7 @@
 """The sentences on a table's verdicts, notes, lost and failed runs, and power: all of them here."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from analysis.compare import failed_runs
@@ -139,12 +140,11 @@ def notes(table: ErrorTable) -> list[str]:
     return [line for line in lines if line]
 
 
-def _unfair(table: ErrorTable) -> list[str]:
-    """Returns sentences on lost seeds and on lengths, for which verdicts are withheld."""
-    texts = []
+def _unfair(table: ErrorTable) -> Iterator[str]:
+    """Yields sentences on lost seeds and on lengths, for which verdicts are withheld."""
     lost = [row.label for row in table.rows if row.lost_on(table.decisive)]
     if lost:
-        texts.append(
+        yield (
             f"Lost seeds ({', '.join(lost)}) diverged, failed or are not finite: a variant that "
             "lost seeds cannot be called better; if the baseline did, none can be called worse."
         )
@@ -152,11 +152,10 @@ def _unfair(table: ErrorTable) -> list[str]:
     others = [row for row in table.rows if base and lengths_differ(row, base)]
     if base and others:
         ends = ", ".join(f"{row.label} {row.last_step:,.0f}" for row in (base, *others))
-        texts.append(
+        yield (
             f"Median last steps differ by more than {LENGTHS_APART:.0%} ({ends}): see "
             "`python -m analysis time`."
         )
-    return texts
 
 
 def _untold(table: ErrorTable) -> str:

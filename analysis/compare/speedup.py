@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compare import scaling, sensitivity
+from analysis.compare import frames, scaling, sensitivity
 from analysis.compare.error_table import ErrorTable, VariantResult
-from analysis.load.records import FLOPS, Problem
+from analysis.load.records import Problem
 from analysis.statistics import budgets, power_law
 from analysis.statistics.budgets import Budgets
 from analysis.statistics.comparisons import ALPHA, Seeds
@@ -28,16 +28,15 @@ TOLD = 1.05
 
 @dataclass(frozen=True)
 class SpeedUps:
-    """The baseline's `budgets`, a row each: study, steps, n, value (the mean), flop and seconds of
-    a step, nan where trials do not record them; and `rows`, the same per variant and study, and:
-    `needed`, `low`, `high`, the baseline's steps (`budgets.Needed`); `seeds_used`; `by_law`, the
+    """Of the experiment that `table` is of: the baseline's `budgets`, a row each: study, steps, n,
+    value (the mean), flop and seconds of a step, nan where trials do not record them; and `rows`,
+    the same per variant and study, and:
+    `needed`, `low`, `high`, the baseline's steps (`budgets.needed`); `seeds_used`; `by_law`, the
     steps by a power law, nan beyond the budgets; `compute` and `time`, what steps are multiplied by
     for the speed-up in model FLOP and in seconds; `seeds` that would tell a speed-up of TOLD in
     compute, None where unknown; `why`, why there is no number, else empty."""
 
-    baseline: str
-    workload: str
-    what: str
+    table: ErrorTable
     budgets: pd.DataFrame
     rows: pd.DataFrame
     problems: tuple[Problem, ...]
@@ -75,7 +74,7 @@ def of_tables(tables: Sequence[ErrorTable]) -> SpeedUps:
         raise ValueError(f"no study has results of a variant beside {first.baseline}")
     rows.sort(key=lambda row: variants.order(row["variant"]))
     problems = tuple(problem for table in tables for problem in table.problems)
-    return SpeedUps(first.baseline, first.workload, first.what, known, pd.DataFrame(rows), problems)
+    return SpeedUps(first, known, pd.DataFrame(rows), problems)
 
 
 def experiments(tables: Sequence[ErrorTable]) -> list[list[ErrorTable]]:
@@ -117,21 +116,20 @@ def _check_experiment(tables: Sequence[ErrorTable]) -> None:
 def _costs(table: ErrorTable, row: VariantResult) -> dict[str, Any]:
     """Returns what a row's trials cost and reach. Raises ValueError where their number of steps is
     not one."""
-    runs = table.runs(row)
-    steps = {run.steps for run in runs} - {None}
+    steps = {run.steps for run in table.runs(row) if run.steps is not None}
     if len(steps) != 1:
         told = "is stated by no trial" if not steps else f"is not one: {sorted(map(str, steps))}"
         raise ValueError(f"{table.study.name}: the number of steps of {row.variant} {told}")
-    flop = [run.meta[FLOPS] for run in runs if run.meta.get(FLOPS)]
-    seconds = [run.trained_seconds / (run.last_step or 1) for run in runs if run.trained_seconds]
+    planned = steps.pop()
+    flop, seconds = frames.costs(table, row)
     return {
         "variant": row.variant,
         "study": table.study.name,
-        "steps": steps.pop(),
+        "steps": planned,
         "n": row.n,
         "value": float(np.mean(list(table.of(row).values.values()))),
-        "flop": float(np.median(flop)) if flop else math.nan,
-        "seconds": float(np.median(seconds)) if seconds else math.nan,
+        "flop": flop / planned,
+        "seconds": seconds / planned,
     }
 
 
@@ -146,8 +144,12 @@ def _row(
     # Of the study itself where it has the baseline: other machines have other seconds.
     beside = known[known["study"] == line["study"]]
     base = (beside if len(beside) else known).median(numeric_only=True)
-    line |= {"compute": base["flop"] / line["flop"] / line["steps"], "seeds": None, "why": ""}
-    line |= {"time": base["seconds"] / line["seconds"] / line["steps"]}
+    line |= {
+        "compute": base["flop"] / line["flop"] / line["steps"],
+        "time": base["seconds"] / line["seconds"] / line["steps"],
+        "seeds": None,
+        "why": "",
+    }
     line |= dict.fromkeys(("needed", "low", "high", "by_law", "seeds_used"), math.nan)
     if row.lost_on(table.decisive) or lost:
         whose = ", ".join([*lost, *([row.label] if row.lost_on(table.decisive) else [])])
@@ -163,7 +165,7 @@ def _row(
         why = f"its curve bends too much between {bend[0]:,.0f} and {bend[1]:,.0f} steps: add a "
         return line | {"why": f"{why}budget there"}
     needed = budgets.needed(curve)
-    line |= {"needed": needed.steps, "low": needed.low, "high": needed.high}
+    line |= {"needed": needed.value, "low": needed.low, "high": needed.high}
     equal = line["steps"] * line["flop"] / base["flop"]
     return line | {
         "seeds_used": curve.variant.size,

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compare import failed_runs, target_times
+from analysis.compare import failed_runs
 from analysis.compare.error_table import DEFAULT_BASELINE, ErrorTable
-from analysis.load.records import TIME, Problem, Run
+from analysis.load.records import Problem
 from analysis.statistics import across, comparisons
 from analysis.statistics.comparisons import Comparison
 from analysis.statistics.intervals import Estimate
@@ -25,9 +25,6 @@ CELLS = (
     *("n", "trained", "p", "verdict", "withheld", "left_out"),
 )
 OVER = ("variant", "workload", "quantity", "unit", "value", "low", "high", "count", "n")
-# The quantities of `profiles`.
-BETTER = "share of runs better by more than τ %"
-WITHIN = "share of workloads within τ times the fastest"
 
 
 @dataclass(frozen=True)
@@ -64,13 +61,8 @@ class Summary:
 def of_tables(tables: Sequence[ErrorTable]) -> Summary:
     """Returns the summary of error tables. Raises ValueError where none of them compares anything
     with a baseline, or where as many have one baseline as another."""
-    problems = []
-    compared = []
-    for table in tables:
-        if why := _why_no_column(table):
-            problems.append(Problem("left out", "", "", f"{table.study.name}: {why}"))
-        else:
-            compared.append(table)
+    left_out = {table: why for table in tables if (why := _why_no_column(table))}
+    compared = [table for table in tables if table not in left_out]
     if not compared:
         raise ValueError("nothing to sum up: no study here has a variant beside its baseline")
     baseline = _common_baseline(compared)
@@ -90,7 +82,10 @@ def of_tables(tables: Sequence[ErrorTable]) -> Summary:
         variants=names,
         cells=cells,
         over=_over(compared, cells, baseline),
-        problems=tuple(problems),
+        problems=tuple(
+            Problem("left out", "", "", f"{table.study.name}: {why}")
+            for table, why in left_out.items()
+        ),
     )
 
 
@@ -224,44 +219,25 @@ def _step_ratios(table: ErrorTable, variant: str) -> np.ndarray:
     sides = []
     for name in (variant, table.baseline):
         runs = table.runs(table.by_variant[name], ("done",))
-        sides.append(pd.Series({run.seed: _seconds_a_step(run) for run in runs}, dtype=float))
+        seconds = {run.seed: run.trained_seconds / (run.last_step or 1) for run in runs}
+        sides.append(pd.Series(seconds, dtype=float))
     ratios = (sides[0] / sides[1]).sort_index()
     return np.log(ratios[ratios.gt(0) & np.isfinite(ratios)].to_numpy())
 
 
-def _seconds_a_step(run: Run) -> float:
-    """Returns training seconds over updates at the last evaluation, nan without a time."""
-    seconds = run.evals.get(TIME, np.empty(0))
-    return float(seconds[-1]) / run.last_step if len(seconds) and run.last_step else math.nan
-
-
 def profiles(found: Summary) -> pd.DataFrame:
-    """Returns two distributions over workloads: variant, quantity, tau, share, ascending in tau.
-
-    BETTER: the share of a variant's runs, over all columns of the summary's baseline, that improve
-    on its mean by more than `tau` %; lost seeds do not (score distributions: Agarwal et al. 2021).
-    WITHIN: the share of the columns with a target in which the variant's median time to it, each
-    seed's fastest trial's, is at most `tau` times the fastest variant's (performance profiles:
-    Dolan and Moré 2002, as AlgoPerf scores).
-    """
-    rows: list[tuple[str, str, float]] = []
-    for table in found.tables:
+    """Returns a distribution over workloads: variant, tau, share, ascending in tau. It is the share
+    of a variant's runs, over all columns of the summary's baseline, that improve on its mean by
+    more than `tau` %; lost seeds do not (score distributions: Agarwal et al. 2021)."""
+    rows: list[tuple[str, float]] = []
+    for table in (table for table in found.tables if table.baseline == found.baseline):
         mean = float(np.mean([*table.of(table.by_variant[table.baseline]).values.values()]))
-        scale = _scale(table, mean) if table.baseline == found.baseline else math.nan
-        for row in table.rows:
-            lost = sum(row.lost.values()) + table.of(row).non_finite
+        scale = _scale(table, mean)
+        for row in table.rows if not math.isnan(scale) else ():
             better = [scale * (value - mean) for value in table.of(row).values.values()]
-            better += [-math.inf] * lost
-            rows += [(row.variant, BETTER, tau) for tau in better if not math.isnan(scale)]
-        try:
-            reached = target_times.build(table, points="fastest").rows
-        except ValueError:  # no target is known
-            continue
-        times = reached["seconds"].mask(reached["seconds_is_bound"], math.inf)
-        ratios = (times / times.min()).fillna(math.inf)
-        rows += [(name, WITHIN, tau) for name, tau in zip(reached["variant"], ratios, strict=True)]
-    frame = pd.DataFrame(rows, columns=["variant", "quantity", "tau"])
-    groups = frame.groupby(["variant", "quantity"])["tau"]
-    frame["share"] = groups.rank(method="max") / groups.transform("size")
-    frame["share"] = frame["share"].mask(frame["quantity"] == BETTER, 1 - frame["share"])
+            better += [-math.inf] * row.lost_on(table.decisive)
+            rows += [(row.variant, tau) for tau in better]
+    frame = pd.DataFrame(rows, columns=["variant", "tau"])
+    groups = frame.groupby("variant")["tau"]
+    frame["share"] = 1 - groups.rank(method="max") / groups.transform("size")
     return frame[np.isfinite(frame["tau"])].sort_values("tau", ignore_index=True)

@@ -16,8 +16,6 @@ from analysis.statistics.across import SpeedUp, speed_up
 from attention import table as variants
 from sweeps.records import layout
 
-# Which trials stand for a seed: at the point that validation chose, AlgoPerf's, each on its own.
-RULES = ("chosen", "fastest", "all")
 # Submissions of AlgoPerf's logs ran on the same machines, and their steps differ in price by less;
 # one of 2025 logs a step of which takes 218 of another's.
 OTHER_UNITS = 10.0
@@ -28,7 +26,7 @@ QUANTITIES = ("step", "seconds")
 
 @dataclass(frozen=True)
 class TargetTimes:
-    """When the runs of `table` reach `target`, by `rule`, one of RULES.
+    """When the runs of `table` reach `target`, by `rule`: chosen, fastest or all.
 
     `seeds`: one row per seed of a row of `rows`: what `crossings` gives of its trial, and `label`,
     the variant's, with its point where a variant has several.
@@ -59,12 +57,12 @@ def build(
     target: float | None = None,
     split: str = selection.VALIDATION,
     metric: str | None = None,
-    points: str = RULES[0],
+    points: str = "chosen",
     baseline: str | None = None,
 ) -> TargetTimes:
-    """Returns the times of every variant of `table` by a rule of RULES: at the point that
-    validation chose, of each seed the fastest trial (AlgoPerf's rule), or of all points. A variant
-    of which no point was chosen has never reached the target.
+    """Returns the times of every variant of `table`: at the point that validation chose
+    (`points` = chosen), of each seed the fastest trial (AlgoPerf's rule), or of all points. A
+    variant of which no point was chosen has never reached the target.
 
     `target` is in the unit of `metric` (error, wer ...; the target's own metric unless given);
     without it, the runs' or AlgoPerf's. Raises UnknownTargetError where there is none or no run

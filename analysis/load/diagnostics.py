@@ -22,10 +22,10 @@ from analysis.load.records import NOT_JSON, Problem, Whole
 from sweeps.records import layout
 
 FILE, FORMAT = layout.DIAGNOSTICS, layout.DIAGNOSTICS_FORMAT
-SHARES = ("share_below_1e-3", "share_below_1e-7")
 GRADIENTS = ("logit_grad_norm", "query_grad_norm", "key_grad_norm", "value_grad_norm")
 QUANTITIES = (
-    *SHARES,
+    "share_below_1e-3",
+    "share_below_1e-7",
     "entropy",
     "entropy_share",
     "jacobian_mean",
@@ -162,8 +162,8 @@ def _table(
 # A report reads all trials of a study some 25 times. Fewer places than trials never hit. A trial of
 # 12 layers and 100 steps takes 0.5 MB.
 @functools.lru_cache(maxsize=1024)
-def _read_once(path: pathlib.Path, modified: int, size: int) -> Diagnostics:
-    del modified, size  # they tell a file that was written anew
+def _read_once(path: pathlib.Path, stamp: tuple[int, int]) -> Diagnostics:
+    """`stamp` tells a file that was written anew."""
     return parse(path.read_bytes())
 
 
@@ -172,6 +172,6 @@ def of_trial(directory: pathlib.Path) -> Diagnostics | None:
     path = directory / FILE
     try:
         status = path.stat()
-        return _read_once(path, status.st_mtime_ns, status.st_size)
+        return _read_once(path, (status.st_mtime_ns, status.st_size))
     except layout.ABSENT:
         return None

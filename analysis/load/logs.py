@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.load import measurements, metrics, selection, trials
+from analysis.load import measurements, metrics, records, selection, trials
 from analysis.load.measurements import ATTEMPT, STEP, Measurements
 from analysis.load.records import FLAGS_FILE, META_FILE, VISIBLE, Problem, Run, StudyRuns
 from analysis.load.trials import TrialFiles
@@ -76,7 +76,11 @@ def read_logs(root: pathlib.Path, whole: bool = False) -> StudyRuns | None:
         lambda index, files: (_algoperf if algoperf else _init2winit)(planned[index], files, whole),
     )
     if algoperf:
-        suffixes = (_setting, _framework, lambda run: _submission(run.path))
+        suffixes = (
+            _setting,
+            lambda run: run.path.parent.name.rpartition("_")[2],  # the framework
+            lambda run: _submission(run.path),
+        )
         runs = _told_apart(_with_early_endings(read), suffixes)
     else:
         runs = _told_apart(_with_points(read), (_setting,))
@@ -178,11 +182,7 @@ def _measured(
     the variant that was asked for and of the one that trained."""
     variant, hyperparameters = _recorded(run, files, asked, trained)
     metric = metrics.target_metric(evals.columns, run.targets.get("metric"), run.workload)
-    absent = measurements.absent(evals, metric) if evals.columns else []
-    files.notes += [Problem("note", run.name, "", f"no column {name}") for name in absent]
-    if run.state != "diverged":
-        for where in measurements.non_finite(evals, empty_is_nan=True):
-            files.report("non-finite", where)
+    files.check_evaluations(evals, metric, run.state, empty_is_nan=True)
     return dataclasses.replace(
         run,
         variant=variant,
@@ -227,10 +227,6 @@ def _setting(run: Run) -> str:
     """Returns the variant's own hyperparameters: `tau = 0.9`."""
     values = sorted(run.variant_hyperparameters.items())
     return ", ".join(f"{name} = {value}" for name, value in values)
-
-
-def _framework(run: Run) -> str:
-    return run.path.parent.name.rpartition("_")[2]
 
 
 def _submission(trial: pathlib.Path) -> str:
@@ -287,8 +283,12 @@ def _judged(run: Run, longest: int) -> Run:
         return run
     time = f" and {seconds:,.0f} of {allowed:,.0f} s" if seconds and allowed < math.inf else ""
     reason = f"it ended at step {last:,} of {steps:,}{time}, without reaching {target.words}"
-    problems = (*run.problems, Problem("failed", run.name, "", reason))
-    return dataclasses.replace(run, state="failed", reason=reason, problems=problems)
+    return dataclasses.replace(
+        run,
+        state="failed",
+        reason=reason,
+        problems=(*run.problems, Problem("failed", run.name, "", reason)),
+    )
 
 
 def _find_init2winit(root: pathlib.Path) -> list[Run]:
@@ -310,9 +310,8 @@ def _init2winit(run: Run, files: TrialFiles, whole: bool) -> Run:
     One that init2winit calls incomplete is `running`: it may have been killed. A seed that was
     drawn is recorded nowhere, and the worker's number takes its place. `hyperparameters` are all
     of hparams.json, the seed if it is recorded."""
-    del whole
     meta, evals = files.json(theirs.META), _evaluations(files)
-    hyperparameters = dict(_flat(files.json(layout.HPARAMS)))
+    hyperparameters = records.flattened(files.json(layout.HPARAMS))
     seed = hyperparameters.pop(SEED, None)
     if isinstance(seed, int) and seed >= 0:
         hyperparameters[SEED] = seed
@@ -341,14 +340,6 @@ def _init2winit(run: Run, files: TrialFiles, whole: bool) -> Run:
         },
     )
     return _measured(run, files, evals, meta, {})
-
-
-def _flat(record: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
-    for name, value in record.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{name}.")
-        else:
-            yield f"{before}{name}", value
 
 
 def _evaluations(files: TrialFiles) -> Measurements:

@@ -53,8 +53,7 @@ def read(path: pathlib.Path, trial: str = "") -> Measurements | None:
     except layout.ABSENT:
         return None
     except OSError as error:
-        problem = Problem("unreadable", trial, path.name, str(error))
-        return Measurements({}, problems=(problem,))
+        return Measurements({}, problems=(Problem("unreadable", trial, path.name, str(error)),))
 
 
 def parse(content: bytes, trial: str = "", file: str = "") -> Measurements:

@@ -5,8 +5,9 @@ A study names its table in study.json (`paper_table`, a key of TABLES). The file
 """
 
 import functools
+import itertools
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,11 +97,14 @@ SUITES = {entry.suite.name: entry.suite for entry in PRINTED.values() if entry.s
 
 
 def cell(
-    table: str, workload: str, config: Mapping[str, Any], variant: str, split: str
+    table: str, metric: str, workload: str, config: Mapping[str, Any], variant: str, split: str
 ) -> PaperCell | None:
-    """Returns the paper's number of a canonical variant name on a split, None where it prints
-    none for that workload or for the dtypes of the study's `config`."""
-    entry = TABLES[table]
+    """Returns the paper's number of a canonical variant name on a split, None where `table` is of
+    another metric or empty, or prints none for that workload or for the dtypes of the study's
+    `config`."""
+    entry = TABLES.get(table)
+    if entry is None or entry.metric != metric:
+        return None
     # AlgoPerf's own workload, 'algoperf:imagenet_vit', is the paper's model.
     model = entry.models.get(workload.rpartition(":")[2])
     cells = (
@@ -114,11 +118,8 @@ def cell(
 def printed(file: str, model: str | None, heading: str, variant: str) -> PaperCell | None:
     """Returns the number that `file` has for a canonical variant name under `heading`, None where
     it has none."""
-    place = (model, heading, variants.label(variant).lower())
-    for row in lines(file):
-        if place == (row["model"], row["dataset_or_metric"], row["method"].lower()):
-            return _cell(row)
-    return None
+    method = variants.label(variant)
+    return _find([file], model=model, dataset_or_metric=heading, method=method)
 
 
 def dtype(config: Mapping[str, Any]) -> str:
@@ -137,16 +138,20 @@ def of_suite(
     if not entry or not key:
         return None
     table = PRINTED[key]
-    place = (entry.tasks.get(task) if task else table.mean, entry.methods.get(variant))
-    for row in (row for file in (*table.files, CLAIMS) for row in lines(file)):
-        if place == (row["dataset_or_metric"], row["method"]):
-            return _cell(row)
+    heading = entry.tasks.get(task) if task else table.mean
+    files, method = (*table.files, CLAIMS), entry.methods.get(variant)
+    return _find(files, dataset_or_metric=heading, method=method)
+
+
+def _find(files: Iterable[str], **place: str | None) -> PaperCell | None:
+    """Returns the first number of the files whose line has these texts in these columns, in
+    whatever case; None where there is none."""
+    wanted = {name: str(text).lower() for name, text in place.items()}
+    for row in itertools.chain.from_iterable(map(lines, files)):
+        if wanted == {name: row[name].lower() for name in wanted}:
+            spread = f" ± {row['std']}" if row["std"] else ""
+            return PaperCell(float(row["value"]), row["value"] + spread, row["bold"] == "1")
     return None
-
-
-def _cell(row: Mapping[str, str]) -> PaperCell:
-    spread = f" ± {row['std']}" if row["std"] else ""
-    return PaperCell(float(row["value"]), row["value"] + spread, row["bold"] == "1")
 
 
 @functools.cache

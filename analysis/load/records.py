@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+import pandas as pd
 
 from sweeps.records import init2winit_columns, layout
 
@@ -293,6 +294,12 @@ def usable(
         else:
             kept[name] = value
     return kept
+
+
+def flattened(record: dict[str, Any]) -> dict[str, Any]:
+    """Returns the record without objects in it: `{"a": {"b": 1}}` as `{"a.b": 1}`."""
+    (flat,) = pd.json_normalize(record).to_dict("records") if record else [{}]
+    return {str(name): value for name, value in flat.items()}
 
 
 def _damage(value: Any, kind: Any) -> str:

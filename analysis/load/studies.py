@@ -6,7 +6,7 @@ Every planned trial becomes a run, and whatever is wrong with it is named in `pr
 import collections
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from analysis.load import logs, paper, records, trials
@@ -125,8 +125,11 @@ def _read_ours(root: pathlib.Path, whole: bool) -> StudyRuns:
         for path, count in collections.Counter(entry["path"] for entry in entries).items()
         if count > 1
     ]
-    unique = {entry["path"]: entry for entry in entries}
-    runs = trials.read_trials(root, [*unique.values()], points, whole)
+    unique = [*{entry["path"]: entry for entry in entries}.values()]
+    runs = trials.read_each(
+        [(root / entry["path"], entry["path"]) for entry in unique],
+        lambda index, files: trials.read_trial(unique[index], points, files, whole),
+    )
     table = str(record.get("paper_table") or "")
     if table and table not in paper.TABLES:
         text = f"paper_table is {table!r}, not one of {', '.join(paper.TABLES)}"
@@ -172,9 +175,13 @@ def _planned_trials(
     planned = []
     for number, entry in enumerate(entries):
         place = f"trials[{number}]"
-        record = entry if isinstance(entry, dict) else {}
         record = records.usable(
-            record, records.PLANNED | records.TRIAL, stage, layout.TRIALS, problems, f"{place}."
+            entry if isinstance(entry, dict) else {},
+            records.PLANNED | records.TRIAL,
+            stage,
+            layout.TRIALS,
+            problems,
+            f"{place}.",
         )
         absent = [name for name in records.PLANNED if name not in record]
         path = pathlib.PurePosixPath(record.get("path", ".."))
@@ -204,20 +211,18 @@ def _study_record(path: pathlib.Path, problems: list[Problem]) -> dict[str, Any]
     return record
 
 
-def _notes(root: pathlib.Path, stages: Iterable[str], runs: Sequence[Run]) -> list[Problem]:
-    """Returns a note for each trial directory that no list plans, left by an earlier selection or
+def _notes(root: pathlib.Path, stages: Iterable[str], runs: Sequence[Run]) -> Iterator[Problem]:
+    """Yields a note for each trial directory that no list plans, left by an earlier selection or
     budget, and one with the command that writes cut records anew."""
     planned = {run.name for run in runs}
     names = (name for stage in stages for name in _trial_directories(root, stage))
-    notes = [
-        Problem("note", name, "", "not planned, not read") for name in names if name not in planned
-    ]
+    for name in (name for name in names if name not in planned):
+        yield Problem("note", name, "", "not planned, not read")
     cut = sum(run.state == "done" and run.ends_early for run in runs)
     if cut:
         command = f"`python -m sweeps resume {files.quoted(root)}` writes them anew"
         text = f"trials that are done with incomplete records: {cut}; {command}"
-        notes.append(Problem("note", "", "", text))
-    return notes
+        yield Problem("note", "", "", text)
 
 
 def _selection(

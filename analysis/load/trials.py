@@ -8,7 +8,7 @@ from typing import Any
 
 from analysis.load import measurements, metrics, records, samples
 from analysis.load.measurements import Measurements
-from analysis.load.records import META_FILE, Columns, Problem, Run
+from analysis.load.records import META_FILE, STEP, Columns, Problem, Run
 from sweeps.records import layout, status
 
 # What runs in Python itself cannot be shared: a third thread gained nothing on two cores.
@@ -41,7 +41,6 @@ class TrialFiles:
         rows = measurements.read(self.directory / file, self.name)
         if rows is not None:
             self.problems += rows.problems
-            self.notes += rows.notes
         return rows
 
     def evaluations(self) -> Measurements | None:
@@ -69,6 +68,16 @@ class TrialFiles:
                 "fabricated", "its data is that of `algoperf_data`: nothing follows from it"
             )
 
+    def check_evaluations(
+        self, evals: Measurements, metric: str, state: str, empty_is_nan: bool
+    ) -> None:
+        """Notes columns that are absent, and reports numbers that are not finite, but for those of
+        a trial that says itself that it diverged. `empty_is_nan` as in `non_finite`."""
+        absent = measurements.absent(evals, metric) if evals.columns else []
+        self.notes += [Problem("note", self.name, "", f"no column {name}") for name in absent]
+        for where in measurements.non_finite(evals, empty_is_nan) if state != "diverged" else ():
+            self.report("non-finite", where)
+
     def names_damage(self, file: str) -> bool:
         """Returns whether a problem with `file` has been named already."""
         return any(problem.file == file for problem in self.problems)
@@ -86,24 +95,15 @@ def read_each(
         return list(threads.map(read, range(len(files)), files))
 
 
-def read_trials(
-    study: pathlib.Path, entries: Sequence[dict], points: tuple[dict, ...], whole: bool = False
-) -> list[Run]:
-    """Returns the runs that `entries`, lines of trials.json, plan, with what is on disk of them.
+def read_trial(
+    entry: dict[str, Any], points: Sequence[dict[str, Any]], files: TrialFiles, whole: bool
+) -> Run:
+    """Returns the run that `entry`, a line of trials.json, plans, with what is on disk of it.
 
     `points` are the study's hyperparameter points, for a trial that has not written its own
     record yet. `whole` also checks measurements.csv, which is otherwise left alone until its rows
     are asked for. Never raises for what a trial left on disk: that becomes the run's `problems`.
     """
-    return read_each(
-        [(study / entry["path"], entry["path"]) for entry in entries],
-        lambda index, files: _read_trial(entries[index], points, files, whole),
-    )
-
-
-def _read_trial(
-    entry: dict[str, Any], points: Sequence[dict[str, Any]], files: TrialFiles, whole: bool
-) -> Run:
     # trials.json repeats what trial.json holds: it speaks for a trial that was deleted.
     record = entry | files.json(layout.TRIAL)
     state: Mapping[str, Any] = status.seen(files.directory)
@@ -118,6 +118,7 @@ def _read_trial(
     evals = None if other else files.evaluations()
     targets, point = record.get("targets") or {}, record["point"]
     columns = evals.columns if evals else {}
+    last = int(columns[STEP][-1]) if len(columns.get(STEP, ())) else 0
     planned = points[point] if point < len(points) else {}
     run = Run(
         workload=record["workload"],
@@ -137,10 +138,9 @@ def _read_trial(
         variant_hyperparameters=record.get("variant_hyperparameters") or {},
         evals=columns,
         losses=files.losses,
+        # As the engine judges what is done.
+        ends_early=state["state"] == "done" and last < (record.get("steps") or 1),
     )
-    # As the engine judges what is done.
-    is_cut = run.state == "done" and (run.last_step or 0) < (run.steps or 1)
-    run = replace(run, ends_early=is_cut)
     if not other:
         _check(run, files, evals, whole)
     return replace(run, problems=tuple(files.problems), notes=tuple(files.notes))
@@ -160,9 +160,8 @@ def _check(run: Run, files: TrialFiles, evals: Measurements | None, whole: bool)
     # A file of which nothing could be read is named once.
     elif run.ends_early and not (run.last_step is None and is_named):
         files.report("truncated", f"done, {reached}")
-    if evals is not None and run.evals:
-        absent = measurements.absent(evals, run.metric)
-        files.notes += [Problem("note", run.name, "", f"no column {name}") for name in absent]
+    if evals is not None:
+        files.check_evaluations(evals, run.metric, run.state, empty_is_nan=False)
     if run.workload.startswith("algoperf:"):  # no other workload has made-up data
         files.check_data(files.json(META_FILE))
     # A trial writes trial.json before its first step, and losses before any evaluation.
@@ -174,12 +173,7 @@ def _check(run: Run, files: TrialFiles, evals: Measurements | None, whole: bool)
     # No trial evaluates after its last planned step: its record or its curve is another's.
     if run.last_step is not None and run.last_step > (run.steps or run.last_step):
         files.report("mismatch", reached)
-    # A trial that says itself that it diverged need not be told so.
-    if evals is not None and run.state != "diverged":
-        for where in measurements.non_finite(evals, empty_is_nan=False):
-            files.report("non-finite", where)
     if whole:
         files.read(layout.MEASUREMENTS)
         evaluations, problems = samples.of_trial(run.path, run.name)
-        files.problems += problems
-        files.problems += [problem for found in evaluations for problem in found.problems]
+        files.problems += [*problems, *(each for found in evaluations for each in found.problems)]

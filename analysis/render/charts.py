@@ -229,8 +229,13 @@ def reference_line(axis: str, value: float, colour: str = GREY, name: str = "") 
 def verdict_colour() -> Any:
     """Returns the colour of texts by the field `verdict`."""
     better, worse = (alt.datum.verdict == word for word in ("better", "worse"))
-    chosen = alt.when(better).then(alt.value(GREEN)).when(worse).then(alt.value(VERMILLION))
-    return chosen.otherwise(alt.value(GREY))
+    return (
+        alt.when(better)
+        .then(alt.value(GREEN))
+        .when(worse)
+        .then(alt.value(VERMILLION))
+        .otherwise(alt.value(GREY))
+    )
 
 
 def around(values: np.ndarray, room: float = 0.05) -> tuple[alt.Scale, alt.Axis]:

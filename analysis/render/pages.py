@@ -20,10 +20,6 @@ class PrintedCell(NamedTuple):
     value: float | None = None
 
 
-# Groups of lines of cells; a rule separates the groups.
-Printed = list[list[Sequence[PrintedCell]]]
-
-
 @dataclass(frozen=True)
 class Table:
     """A frame to print: its column names are the headings, in order, a newline where one may break.
@@ -63,10 +59,11 @@ class Table:
 
     def texts(self) -> pd.DataFrame:
         """Returns the frame as printed, every cell a text."""
-        printed = {name: self._texts(name) for name in self.frame.columns}
-        return pd.DataFrame(printed, index=self.frame.index)
+        return pd.DataFrame(
+            {name: self._texts(name) for name in self.frame.columns}, index=self.frame.index
+        )
 
-    def printed(self) -> Printed:
+    def printed(self) -> list[list[Sequence[PrintedCell]]]:
         """Returns the cells as printed, the lines of each group."""
         lines = list(zip(*map(self._cells, self.frame.columns), strict=True))
         groups = list(self.group) or [None] * len(lines)
@@ -147,5 +144,4 @@ def p_text(value: float) -> str:
 
 def p_in_words(value: float) -> str:
     """Returns a p-value within a sentence: `p = 0.030`, `p <0.001`."""
-    text = p_text(value)
-    return f"p {text if text[0] == '<' else '= ' + text}"
+    return f"p {p_text(value)}" if value < 0.001 else f"p = {p_text(value)}"

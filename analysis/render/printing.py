@@ -249,8 +249,7 @@ def cell_text(value: Any) -> Any:
 
 def to_html(pages: Sequence[Page]) -> str:
     """Returns one file with the pages' tables, notes and problems that needs no network."""
-    title = "; ".join(page.title for page in pages)
-    return fill_template("tables.html", title=title, pages=pages)
+    return fill_template("tables.html", title="; ".join(page.title for page in pages), pages=pages)
 
 
 def fill_template(name: str, **values: Any) -> str:

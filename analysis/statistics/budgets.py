@@ -18,7 +18,7 @@ import numpy as np
 from scipy import interpolate
 
 from analysis.statistics.comparisons import ALPHA, Seeds, holm, paired
-from analysis.statistics.intervals import t_interval, tolerance
+from analysis.statistics.intervals import Estimate, t_interval, tolerance
 
 # Budgets, and seeds, from which on there is a number.
 LEAST = 3
@@ -75,16 +75,6 @@ class Budgets:
         return self._curve(steps) - self.variant
 
 
-@dataclass(frozen=True)
-class Needed:
-    """Steps that the baseline needs, with a 95 % interval: 0 for less than the least budget,
-    infinite for more than the largest."""
-
-    steps: float
-    low: float
-    high: float
-
-
 def of_seeds(baseline: Mapping[float, Seeds], variant: Seeds) -> Budgets:
     """Returns the results of a baseline by its steps, over the seeds that all have.
 
@@ -104,12 +94,13 @@ def of_seeds(baseline: Mapping[float, Seeds], variant: Seeds) -> Budgets:
     )
 
 
-def needed(budgets: Budgets) -> Needed:
-    """Returns the steps that the baseline needs for the variant's mean result."""
+def needed(budgets: Budgets) -> Estimate:
+    """Returns the steps that the baseline needs for the variant's mean result, with their interval:
+    0 for less than the least budget, infinite for more than the largest."""
     places = np.geomspace(budgets.steps[0], budgets.steps[-1], _PLACES)
     differences = budgets.differences(places)
     low, high = t_interval(differences)
-    return Needed(
+    return Estimate(
         _first(places, differences.mean(axis=-1) <= 0, 0.0, math.inf),
         _first(places, low <= 0, 0.0, places[-1]),
         _first(places[::-1], high[::-1] >= 0, math.inf, places[0]),

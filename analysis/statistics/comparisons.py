@@ -215,7 +215,8 @@ def unpaired(values: Seeds, baseline: Seeds) -> Comparison:
     sd = 0.0
     if not (all_equal(first) and all_equal(second)):
         low, high = map(float, welch_interval(first, second))
-        sd = pooled_sd(first, second)
+        # Pooled: of the squares of both groups, n - 1 and m - 1 of them free.
+        sd = math.sqrt((n * first.var() + m * second.var()) / (n + m - 2))
     return Comparison(
         difference=difference,
         low=low,
@@ -333,13 +334,6 @@ def standardised(difference: float, sd: float, degrees: int) -> float:
     return correction(degrees) * difference / sd if sd > 0 else math.nan
 
 
-def pooled_sd(first: np.ndarray, second: np.ndarray) -> float:
-    """Returns the pooled standard deviation of `first` [n] and `second` [m], each n > 1: the root
-    of ((n - 1) s^2 + (m - 1) t^2) / (n + m - 2)."""
-    squares = sum(float(((group - group.mean()) ** 2).sum()) for group in (first, second))
-    return math.sqrt(squares / (len(first) + len(second) - 2))
-
-
 def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
     """Returns p-values [..., m] corrected for their number, in the order given; nan stays nan
     and is not counted. Holm (1979), "A simple sequentially rejective multiple test procedure":
@@ -431,32 +425,19 @@ def compare_rates(rates: Mapping[str, Rate], baseline: str) -> dict[str, Rate]:
     return compared
 
 
-def mcnemar(only_first: int, only_second: int) -> float:
-    """Returns the two-sided p-value of McNemar's exact test, of the questions that one of two
-    models alone answers right; 1 where there is none.
-
-    McNemar (1947), "Note on the sampling error of the difference between correlated proportions or
-    percentages"; exact: scipy.stats.binomtest(only_first, only_first + only_second).
-    """
-    from scipy import stats
-
-    smaller, both = min(only_first, only_second), only_first + only_second
-    return min(1.0, 2 * float(stats.binom.cdf(smaller, both, 0.5)))
-
-
 def sign_flips(sums: np.ndarray) -> float:
     """Returns the exact two-sided p-value of whole `sums` [n], a question's right answers of one
     model minus the other's over their seeds: the share of the 2**n ways to exchange the models
-    question by question whose total is as far from 0. With one seed it is `mcnemar`.
+    question by question whose total is as far from 0.
 
     Fisher (1935), "The Design of Experiments", sect. 21. The distribution of the total is that of
-    a sum of k (2 B - m), B binomial, over the m questions of each size k.
+    a sum of k (2 B - m), B binomial, over the m questions of each size k. With one seed it is the
+    exact test of McNemar (1947), "Note on the sampling error of the difference between correlated
+    proportions or percentages".
     """
     from scipy import stats
 
     sizes, counts = np.unique(np.abs(sums[sums != 0]), return_counts=True)
-    if len(sizes) < 2:
-        return mcnemar(int((sums > 0).sum()), int((sums < 0).sum()))
     total, chances = int(abs(sums.sum())), np.ones(1)
     for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
         spread = np.zeros(size * count + 1)  # the share of ups: 2 k B beside its least value

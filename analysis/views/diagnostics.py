@@ -31,9 +31,7 @@ def _norm(values: pd.Series) -> float:
     return float(np.sqrt((values**2).sum(min_count=1)))
 
 
-def _total(values: pd.Series) -> float:
-    return float(values.sum(min_count=1))
-
+_total = functools.partial(pd.Series.sum, min_count=1)
 
 # Quantity to its heading, its format, and how layers are reduced to one number.
 COLUMNS: dict[str, tuple[str, str, str | Callable[[pd.Series], float]]] = {
@@ -148,11 +146,7 @@ def page(table: ErrorTable) -> Page | None:
         "Attention in the last record", printed.reset_index(drop=True), formats, group=groups
     )
     examples = " or ".join(sorted({str(each.examples or 0) for _, each in _recorded(table)}))
-    return Page(title, (shown,), _notes(examples), tuple(problems), data=lambda: found)
-
-
-def _notes(examples: str) -> tuple[str, ...]:
-    return (
+    notes = (
         "Median over seeds at the last step that all seeds of the variant have, on "
         f"{examples} examples. Over layers: mean of shares, entropy, Jacobian mean and median "
         "range; root of the sum of squares of gradient norms; largest Jacobian and range; sum of "
@@ -164,6 +158,7 @@ def _notes(examples: str) -> tuple[str, ...]:
         "ones, 0 where one key has all. Floored channels: channels of V whose range needs LASER's "
         "floored form, counted for every variant.",
     )
+    return Page(title, (shown,), notes, tuple(problems), data=lambda: found)
 
 
 def _problems(table: ErrorTable) -> list[Problem]:
@@ -293,23 +288,33 @@ def gradient_maps(table: ErrorTable) -> ChartType | None:
     norms["relative"] = norms["norm"] / norms.groupby("gradient")["norm"].transform("max")
     norms["gradient"] = "gradient on " + norms["gradient"].map(WEIGHTS)
     legend = alt.Legend(title="norm / largest of the gradient", format="~g", tickCount=5)
-    cells = alt.Chart(norms, view=alt.ViewBackground(fill=charts.LIGHT)).mark_rect()
-    cells = cells.encode(
-        x=alt.X("step:O", title="training step", axis=alt.Axis(labelAngle=0, labelOverlap=True)),
-        y=alt.Y("layer:O", title="layer"),
-        color=alt.Color(
-            "relative:Q", scale=alt.Scale(type="log", scheme="cividis", nice=False), legend=legend
-        ),
-        tooltip=["label:N", "gradient:N", "step:Q", "layer:O", "norm:Q"],
+    cells = (
+        alt.Chart(norms, view=alt.ViewBackground(fill=charts.LIGHT))
+        .mark_rect()
+        .encode(
+            x=alt.X(
+                "step:O", title="training step", axis=alt.Axis(labelAngle=0, labelOverlap=True)
+            ),
+            y=alt.Y("layer:O", title="layer"),
+            color=alt.Color(
+                "relative:Q",
+                scale=alt.Scale(type="log", scheme="cividis", nice=False),
+                legend=legend,
+            ),
+            tooltip=["label:N", "gradient:N", "step:Q", "layer:O", "norm:Q"],
+        )
     )
     title = alt.Title(
         f"{table.study.name}: gradient norms by layer and step", subtitle="grey: 0 or not recorded"
     )
-    chart = cells.properties(width=290, height=100).facet(
-        column=alt.Column("label:N", sort=list(norms["label"].unique())),
-        row=alt.Row("gradient:N", sort=list(norms["gradient"].unique())),
+    return (
+        cells.properties(width=290, height=100)
+        .facet(
+            column=alt.Column("label:N", sort=list(norms["label"].unique())),
+            row=alt.Row("gradient:N", sort=list(norms["gradient"].unique())),
+        )
+        .properties(title=title)
     )
-    return chart.properties(title=title)
 
 
 def _words(table: ErrorTable, quantity: str, what: str) -> str:

@@ -357,10 +357,9 @@ def words(table: ErrorTable) -> str:
     """Returns every variant's mean over tasks, suite by suite."""
     scores = pd.concat([found.scores for found in _suites(table)])
     means = scores[(scores["kind"] == "variant") & (scores["task"] == MEAN)]
-    texts = means["label"] + means["score"].map(lambda score: f" {PERCENT * score:.2f} %")
-    parts = texts.groupby(means["suite"], sort=False).agg(", ".join)
-    listed = "; ".join(f"{suite}: {text}" for suite, text in parts.items())
-    return f"Right answers on downstream tasks by variant, mean over tasks. {listed}."
+    printed = means[["label", "suite", "score"]].assign(score=PERCENT * means["score"])
+    caption = "Right answers on downstream tasks by variant, mean over tasks, in %"
+    return Table(caption, printed, {"score": SCORE}).words()
 
 
 PLOTS = (

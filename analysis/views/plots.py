@@ -15,6 +15,7 @@ from analysis.compare.error_table import ErrorTable
 from analysis.load.selection import VALIDATION
 from analysis.render import charts, pages
 from analysis.render.charts import Plot
+from analysis.render.pages import Table
 from attention import table as variants
 from sweeps.records import layout
 
@@ -74,12 +75,15 @@ def _means(table: ErrorTable, found: pd.DataFrame) -> alt.LayerChart:
         ["label:N", "n:Q", "mean:Q", "interval_low:Q", "interval_high:Q"],
     )
     seeds = frames.seeds(table).query("split == @table.decisive").merge(found[["variant", "row"]])
-    dots = alt.Chart(seeds).mark_circle(size=28, yOffset=9, opacity=0.5)
-    dots = dots.encode(
-        x=alt.X("value:Q"),
-        y=rows,
-        color=charts.colour(list(found["variant"]), legend=False),
-        tooltip=["label:N", "seed:Q", "step:Q", "value:Q", "trial:N"],
+    dots = (
+        alt.Chart(seeds)
+        .mark_circle(size=28, yOffset=9, opacity=0.5)
+        .encode(
+            x=alt.X("value:Q"),
+            y=rows,
+            color=charts.colour(list(found["variant"]), legend=False),
+            tooltip=["label:N", "seed:Q", "step:Q", "value:Q", "trial:N"],
+        )
     )
     span = seeds["value"].max() - seeds["value"].min()
     low, high = seeds["value"].min() - NEAR * span, seeds["value"].max() + NEAR * span
@@ -103,8 +107,7 @@ def _differences(table: ErrorTable, found: pd.DataFrame) -> alt.LayerChart:
     measured = charts.interval_rows(bounded, x, rows, columns)
     p_values = found["p_holm"].map(lambda p: "" if math.isnan(p) else f" ({pages.p_in_words(p)})")
     text = alt.Chart(found.assign(text=found["verdict"] + p_values))
-    verdicts = text.mark_text(align="left", fontWeight="bold", fontSize=12)
-    verdicts = verdicts.encode(
+    verdicts = text.mark_text(align="left", fontWeight="bold", fontSize=12).encode(
         x=alt.value(RIGHT + 8), y=rows, text="text:N", color=charts.verdict_colour()
     )
     zero = charts.reference_line("x", 0, charts.BLACK)
@@ -123,33 +126,27 @@ def _diamonds(found: pd.DataFrame, column: str, rows: alt.Y) -> list[alt.Chart]:
 
 def effects_in_words(table: ErrorTable) -> str:
     """Returns every variant's mean, its difference from the baseline, and the verdict."""
-    digits = table.metric.digits
-    parts = []
-    for line in effects(table).itertuples():
-        part = f"{line.label} {line.mean:.{digits}f}"
-        if line.variant in table.comparisons:
-            ends = (line.difference_low, line.difference_high)
-            bounds = pages.interval(*ends, digits, signed=True)
-            part += f", difference {line.difference:+.{digits}f} {bounds}, {line.verdict}"
-        parts.append(part)
-    return f"Mean {table.what} over seeds: {'; '.join(parts)}."
+    found, digits = effects(table), table.metric.digits
+    ends = zip(found["difference"], found["difference_low"], found["difference_high"], strict=True)
+    frame = found[["label", "mean", "verdict"]].assign(
+        difference=[pages.estimate(*each, digits, signed=True) for each in ends]
+    )
+    return Table(f"Mean {table.what} over seeds", frame, {"mean": f".{digits}f"}).words()
 
 
 def bands(table: ErrorTable) -> pd.DataFrame:
     """Returns one row per point of a variant's curve: `by` (a key of AXES), its value `x`, the
     median over seeds `middle` within `low` and `high` (smallest and largest, of many seeds the
     middle half), the number of seeds `n`, and whether the point is `marked`."""
-    evaluations = frames.evaluations(table)
+    columns = ["variant", "split", "seed", "value"]
+    places = frames.evaluations(table).melt(columns, [*AXES], "by", "x").dropna(subset="x")
     parts = []
-    for by in AXES:
-        known = evaluations[evaluations[by].notna()]
-        for (variant, split), of_seeds in known.groupby(["variant", "split"], sort=False):
-            curves = [
-                (curve[by].to_numpy(float), curve["value"].to_numpy())
-                for _, curve in of_seeds.groupby("seed")
-            ]
-            place = {"variant": variant, "split": split, "by": by, "n": len(curves)}
-            parts.append(_band(curves).assign(**place))
+    for (by, variant, split), of_seeds in places.groupby(["by", *columns[:2]], sort=False):
+        curves = [
+            (curve["x"].to_numpy(float), curve["value"].to_numpy(float))
+            for _, curve in of_seeds.groupby("seed")
+        ]
+        parts.append(_band(curves).assign(variant=variant, split=split, by=by, n=len(curves)))
     if not parts:
         return pd.DataFrame(columns=["variant", "split", "by"])
     found = charts.thinned(pd.concat(parts, ignore_index=True), ("variant", "split", "by"))
@@ -215,9 +212,12 @@ def draw_curves(table: ErrorTable) -> ChartType | None:
         width=WIDTH / len(splits), height=HEIGHT if len(families) == 1 else LOW
     )
     rows = alt.Row("modifiers:N", sort=families) if len(families) > 1 else alt.Undefined
-    chart = panel.facet(row=rows, column=alt.Column("split:N", sort=splits))
-    chart = chart.transform_filter("datum.by == by || isValid(datum.reference)").add_params(axis)
-    return chart.properties(title=alt.Title(by, subtitle=below))
+    return (
+        panel.facet(row=rows, column=alt.Column("split:N", sort=splits))
+        .transform_filter("datum.by == by || isValid(datum.reference)")
+        .add_params(axis)
+        .properties(title=alt.Title(by, subtitle=below))
+    )
 
 
 def _references(table: ErrorTable, families: Sequence[str], splits: Sequence[str]) -> pd.DataFrame:
@@ -248,10 +248,10 @@ def shown(table: ErrorTable, found: pd.DataFrame) -> np.ndarray:
 def curves_in_words(table: ErrorTable) -> str:
     """Returns every variant's median on validation at the chosen steps."""
     seeds = frames.seeds(table)
-    at_chosen = seeds[seeds["split"] == VALIDATION].groupby("label", sort=False)["value"].median()
-    ends = "; ".join(f"{name} {x:.{table.metric.digits}f}" for name, x in at_chosen.items())
-    what = f"{table.metric.label} over training, median and spread over seeds"
-    return f"Learning curves: {what}. Validation median at the chosen steps: {ends}."
+    ends = seeds[seeds["split"] == VALIDATION].groupby("label", sort=False)["value"].median()
+    caption = f"Learning curves: {table.metric.label} on validation at the chosen steps"
+    medians = ends.rename("median").reset_index()
+    return Table(caption, medians, {"median": f".{table.metric.digits}f"}).words()
 
 
 def draw_hyperparameters(table: ErrorTable) -> ChartType | None:

@@ -94,10 +94,10 @@ def gathered(notes: Iterable[Problem], count: int) -> Iterator[str]:
     for (file, text), names in of_trials.items():
         if len(names) == 1:
             yield str(Problem("note", names[0], file, text))
-            continue
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        of = f"{len(names)} of {count} trials: {', '.join(names[:NAMED])}{more}"
-        yield f"{Problem('note', '', file, text)} ({of})"
+        else:
+            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+            of = f"{len(names)} of {count} trials: {', '.join(names[:NAMED])}{more}"
+            yield f"{Problem('note', '', file, text)} ({of})"
 
 
 def _trials_table(listed: pd.DataFrame) -> Table:

@@ -29,7 +29,7 @@ def page(found: Scaling) -> Page:
     """Returns the sizes, the fits, and the savings where there are any; `data` has the seeds."""
     tables = (_sizes(found), _fits(found), _savings(found))
     return Page(
-        title=f"{found.names}: {found.split} loss by number of parameters",
+        title=f"{found.names}: {found.table.decisive} loss by number of parameters",
         tables=tuple(table for table in tables if len(table.frame)),
         notes=tuple(_notes(found)),
         problems=found.problems,
@@ -91,7 +91,9 @@ def _savings(found: Scaling) -> Table:
             }
         rows.append(row)
     loss = "" if found.loss is None else f" {found.loss:.4g}"
-    return pages.text_table(f"Parameters to reach {found.split} loss{loss}", pd.DataFrame(rows))
+    return pages.text_table(
+        f"Parameters to reach {found.table.decisive} loss{loss}", pd.DataFrame(rows)
+    )
 
 
 def _notes(found: Scaling) -> Iterable[str]:
@@ -109,7 +111,7 @@ def _notes(found: Scaling) -> Iterable[str]:
     if len(known):
         paired = "paired" if known["is_paired"].all() else "not all paired, and then wider"
         yield (
-            f"Fewer: 1 - n of the variant / n of {variants.label(found.baseline)}, each with "
+            f"Fewer: 1 - n of the variant / n of {found.table.baseline_label}, each with "
             f"f(n) = {found.loss:.4g}; below 0 the variant needs more parameters. †: extrapolated. "
             f"Delta-method intervals, {paired} by study and seed. Paper: {paper.SOURCE}, test loss "
             "2.347; its share cannot be recomputed."
@@ -138,7 +140,7 @@ def draw(tables: Sequence[ErrorTable]) -> alt.LayerChart | None:
     axis = alt.Axis(values=sizes, format=".3s", labelOverlap=True)
     base = alt.Chart(points).encode(
         x=alt.X("parameters:Q", title="parameters", scale=log, axis=axis),
-        y=alt.Y("loss:Q", title=f"{found.split} loss", scale=log),
+        y=alt.Y("loss:Q", title=f"{found.table.decisive} loss", scale=log),
         color=charts.colour(names),
         opacity=charts.faded(),
     )
@@ -148,8 +150,7 @@ def draw(tables: Sequence[ErrorTable]) -> alt.LayerChart | None:
     layers = [seeds, fits.encode(strokeDash=charts.dash(names))]
     if found.loss is not None:
         layers.append(charts.reference_line("y", found.loss, name=f"loss {found.loss:.4g}"))
-    chart = alt.LayerChart(layer=layers, title=f"{found.names}: loss by size")
-    return chart.properties(width=560, height=340)
+    return alt.LayerChart(layer=layers, title=f"{found.names}: loss by size", width=560, height=340)
 
 
 # Of several studies: the report draws it of each family, `plots` of none.

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 
 from analysis.compare import scores
 from analysis.compare.error_table import ErrorTable
@@ -44,31 +43,16 @@ def _times(found: Scores) -> Table:
 
 
 def _profile(found: Scores) -> Table:
-    shares = found.shares.to_numpy()
-    places = [
-        int(np.searchsorted(scores.TAUS, tau * (1 + 1e-9), side="right")) - 1 for tau in SHOWN
-    ]
-    columns = {"Submission": found.shares.index, "Score": found.scores.to_numpy()}
-    columns |= {f"τ = {tau:g}": shares[:, place] for tau, place in zip(SHOWN, places, strict=True)}
-    frame = pd.DataFrame(columns)
-    formats = dict.fromkeys(frame.columns[2:], ".2f") | {"Score": ".4f"}
+    # Of the last tau that is not larger, but for rounding.
+    shares = found.shares.reindex(columns=np.array(SHOWN) * (1 + 1e-9), method="ffill")
+    shares.columns = [f"τ = {tau:g}" for tau in SHOWN]
+    formats = dict.fromkeys(shares, ".2f") | {"Score": ".4f"}
+    shares.insert(0, "Score", found.scores)
+    frame = shares.rename_axis("Submission").reset_index()
     return Table("Share of workloads within τ times the fastest", frame, formats)
 
 
 def _spreads(found: Scores) -> Table:
-    rows = found.spreads
-    if rows.empty:
-        rows = pd.DataFrame(
-            columns=["submission", "workload", "studies", "sd", "interval", "detectable"]
-        )
-    columns = {
-        "Submission": rows["submission"],
-        "Workload": rows["workload"],
-        "Studies": rows["studies"],
-        "SD of\nlog time": rows["sd"],
-        "Interval\n×/÷": rows["interval"],
-        "Detectable\nratio": rows["detectable"],
-    }
     formats = {"SD of\nlog time": ".4f", "Interval\n×/÷": ".3f", "Detectable\nratio": ".3f"}
-    caption = f"What {scores.STUDIES} studies of each submission can tell"
-    return Table(caption, pd.DataFrame(columns), formats)
+    frame = found.spreads.set_axis(["Submission", "Workload", "Studies", *formats], axis=1)
+    return Table(f"What {scores.STUDIES} studies of each submission can tell", frame, formats)

@@ -25,7 +25,7 @@ def pages_of(tables: Sequence[ErrorTable]) -> list[Page]:
 def page(speedups: SpeedUps) -> Page:
     """Returns the speed-ups and the budgets; `data` has the rows of both."""
     return Page(
-        title=f"{speedups.workload}: compute for the same {speedups.what}",
+        title=f"{speedups.table.workload}: compute for the same {speedups.table.what}",
         tables=(_speedups(speedups), _budgets(speedups)),
         notes=tuple(_notes(speedups)),
         problems=speedups.problems,
@@ -45,49 +45,58 @@ def _speedups(speedups: SpeedUps) -> Table:
     ends = speedups.budgets["steps"].min(), speedups.budgets["steps"].max()
     rows = []
     for row in speedups.rows.itertuples():
-        cells = {"Variant": variants.label(row.variant), "Study": row.study}
-        cells |= {"Steps": f"{row.steps:,}"}
+        cells = {
+            "Variant": variants.label(row.variant),
+            "Study": row.study,
+            "Steps": f"{row.steps:,}",
+        }
         if not row.why:
-            texts = _within((row.needed, row.low, row.high), 1.0, ends, "{:,.0f}")
             seeds = "unknown" if pd.isna(row.seeds) else f"about {row.seeds:,.0f}"
             cells |= {
                 "Seeds": f"{row.seeds_used:.0f}",
-                "Steps of\nbaseline": texts,
-                "Speed-up,\ncompute": _of(row, row.compute, ends),
-                "Speed-up,\ntime": _of(row, row.time, ends),
+                "Steps of\nbaseline": _within(row, 1.0, ends, "{:,.0f}"),
+                "Speed-up,\ncompute": _within(row, row.compute, ends, "{:.2f}"),
+                "Speed-up,\ntime": _within(row, row.time, ends, "{:.2f}"),
                 "Compute, by\na power law": pages.decimals(row.by_law * row.compute, 2),
                 f"Seeds\nfor {TOLD}": seeds,
             }
         rows.append(cells)
-    caption = f"What {variants.label(speedups.baseline)} needs over what the variant took"
+    caption = f"What {speedups.table.baseline_label} needs over what the variant took"
     return pages.text_table(caption, pd.DataFrame(rows))
 
 
-def _of(row: Any, factor: float, ends: tuple[float, float]) -> str | None:
-    return _within((row.needed, row.low, row.high), factor, ends, "{:.2f}")
-
-
-def _within(
-    steps: tuple[float, float, float], factor: float, ends: tuple[float, float], form: str
-) -> str | None:
-    """Returns an estimate and its interval times a factor; of what lies beyond the budgets that it
-    is more or less than at their ends."""
+def _within(row: Any, factor: float, ends: tuple[float, float], form: str) -> str | None:
+    """Returns the steps needed with their interval, times a factor; of what lies beyond the budgets
+    that it is more or less than at their ends."""
     if math.isnan(factor):
         return None
-    beyond = {0.0: f"< {form.format(ends[0] * factor)}"}
-    beyond |= {math.inf: f"> {form.format(ends[1] * factor)}"}
+    beyond = {
+        0.0: f"< {form.format(ends[0] * factor)}",
+        math.inf: f"> {form.format(ends[1] * factor)}",
+    }
+    steps = (row.needed, row.low, row.high)
     value, low, high = (beyond.get(each) or form.format(each * factor) for each in steps)
     return f"{value} [{low}, {high}]"
 
 
 def _budgets(speedups: SpeedUps) -> Table:
-    columns = {"study": "Study", "steps": "Steps", "n": "n", "value": speedups.what.capitalize()}
-    columns |= {"flop": "GFLOP\na step", "seconds": "Seconds\na step"}
+    columns = {
+        "study": "Study",
+        "steps": "Steps",
+        "n": "n",
+        "value": speedups.table.what.capitalize(),
+        "flop": "GFLOP\na step",
+        "seconds": "Seconds\na step",
+    }
     frame = speedups.budgets.sort_values("steps").assign(flop=speedups.budgets["flop"] / 1e9)
     frame = frame[[*columns]].rename(columns=columns)
-    formats = {"Steps": ",", columns["value"]: ".4f", columns["flop"]: ".4g"}
-    formats |= {columns["seconds"]: ".4g"}
-    return Table(f"Budgets of {variants.label(speedups.baseline)}", frame, formats)
+    formats = {
+        "Steps": ",",
+        columns["value"]: ".4f",
+        columns["flop"]: ".4g",
+        columns["seconds"]: ".4g",
+    }
+    return Table(f"Budgets of {speedups.table.baseline_label}", frame, formats)
 
 
 def _notes(speedups: SpeedUps) -> Iterable[str]:

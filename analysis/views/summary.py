@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.compare import sentences
 from analysis.compare.error_table import ErrorTable
 from analysis.compare.frames import results
-from analysis.compare.summary import BETTER, Summary, profiles
+from analysis.compare.summary import Summary, profiles
 from analysis.render import charts, pages
 from analysis.render.charts import Plot
 from analysis.render.pages import Page, Table
@@ -167,25 +167,21 @@ def draw(found: Summary) -> alt.ConcatChart | None:
     return alt.concat(*panels, columns=3).resolve_scale(color="independent", shape="independent")
 
 
-def draw_profiles(found: Summary) -> alt.HConcatChart:
-    """Returns the distributions of `summary.profiles` as steps."""
-    panels = []
-    for quantity, frame in profiles(found).groupby("quantity"):
-        names = [name for name in found.variants if name in set(frame["variant"])]
-        # Below twice as bad there is little to tell variants apart by.
-        domain = [-100, 100] if quantity == BETTER else [1, max(2.0, frame["tau"].max())]
-        x = alt.X("tau:Q", title="τ", scale=alt.Scale(domain=domain))
-        base = alt.Chart(frame, title=str(quantity), width=300, height=200)
-        lines = base.mark_line(interpolate="step-after", strokeWidth=2, clip=True).encode(
-            x=x,
-            y=alt.Y("share:Q", title=None, scale=alt.Scale(domain=[0, 1])),
-            color=charts.colour(names),
-            strokeDash=charts.dash(names),
-            opacity=charts.faded(),
-            tooltip=["variant", "tau", "share"],
-        )
-        panels.append(lines)
-    return alt.hconcat(*panels)
+def draw_profiles(found: Summary) -> alt.Chart:
+    """Returns the distribution of `summary.profiles` as steps."""
+    frame = profiles(found)
+    names = [name for name in found.variants if name in set(frame["variant"])]
+    # Below twice as bad there is little to tell variants apart by.
+    x = alt.X("tau:Q", title="τ", scale=alt.Scale(domain=[-100, 100]))
+    base = alt.Chart(frame, title="share of runs better by more than τ %", width=300, height=200)
+    return base.mark_line(interpolate="step-after", strokeWidth=2, clip=True).encode(
+        x=x,
+        y=alt.Y("share:Q", title=None, scale=alt.Scale(domain=[0, 1])),
+        color=charts.colour(names),
+        strokeDash=charts.dash(names),
+        opacity=charts.faded(),
+        tooltip=["variant", "tau", "share"],
+    )
 
 
 PLOTS = (
@@ -202,8 +198,7 @@ PLOTS = (
         file="profiles",
         draw=draw_profiles,
         words=lambda found: (
-            "Distributions over workloads of the improvements of runs and of times "
-            f"to the target. {_by_workload(found).words()}"
+            f"Distribution of the improvements of runs. {_by_workload(found).words()}"
         ),
         absent="no run has a number",
         caption="Higher is better. Lines over different workloads do not compare; runs more than "

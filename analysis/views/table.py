@@ -1,9 +1,9 @@
 """The page on an error table: one table with verdicts; in detail the spread over seeds, comparisons
 per split, failed runs, the power analysis and the last evaluations."""
 
-import dataclasses
+import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,8 @@ from sweeps.records import layout
 
 PERPLEXITY = metrics.get("perplexity")
 UNTESTED = Comparison()
-# Headings of what `frames.costs` gives, and how it is printed.
-COSTS = {"Training\nFLOP": ".2e", "Training\nseconds": ",.0f"}
+FAILED, N_OF_TEST, P_HOLM = "Failed\nto train", "n of\ntest", "p\n(Holm)"
+FLOP, SECONDS = "Training\nFLOP", "Training\nseconds"
 # How a column's numbers are printed, as in `Table.formats`; None for words.
 Form = str | Callable[[Any], str] | None
 
@@ -37,13 +37,7 @@ def page(table: ErrorTable, effect: float | None = None, details: bool = False) 
     tables, notes = [_verdicts(table, failures)], sentences.notes(table)
     if details:
         measured = results(table, effect).query("kind == 'variant'")
-        compared = measured[measured["n_baseline"].notna()]
-        tables += [_spread(table, measured), _comparisons(table, compared)]
-        if failures.any:
-            tables.append(_rates(measured[measured["split"] == table.decisive]))
-            tables.append(_without_failed(table, failures))
-        tables.append(_power(table, compared[compared["split"] == table.decisive]))
-        tables.append(_last_evaluations(table, measured[measured["last_n"].fillna(0) > 0]))
+        tables += _details(table, measured, failures)
         notes += sentences.details(table)
     title = f"{table.study.name}: {table.metric.label} on {table.workload}, stage {table.stage}"
     shown = tuple(each for each in tables if len(each.frame))
@@ -60,69 +54,80 @@ def _table(
 
 
 def _verdicts(table: ErrorTable, failures: FailedRuns) -> Table:
-    rows, form = table.rows, f".{table.metric.digits}f"
-    columns: list[tuple[str, list[Any], Form]] = [
-        ("Variant", [row.label for row in rows], None),
-        ("n", [row.seeds for row in rows], ""),
-    ]
-    bold: dict[str, list[bool]] = {}
-    if failures.any:
-        rates = [failures.by_variant.get(row.variant) for row in rows]
-        counts = [f"{each.rate.count} of {each.rate.n}" if each else None for each in rates]
-        columns.append(("Failed\nto train", counts, ""))
-    headings = {
+    title, form = table.decisive.title(), f".{table.metric.digits}f"
+    printed = {split: f"{split.title()}\npaper" for split in layout.SPLITS}
+    measured = {
         split: f"{split.title()}\nmeasured" if table.is_paper else split.title()
         for split in layout.SPLITS
     }
-    for split, heading in headings.items():
-        cells = [row.splits[split].paper for row in rows]
-        if table.is_paper:
-            printed = f"{split.title()}\npaper"
-            columns.append((printed, [cell.text if cell else None for cell in cells], ""))
-            bold[printed] = [cell is not None and cell.bold for cell in cells]
-        summaries = [row.splits[split].summary for row in rows]
-        medians = [summary.median if summary else math.nan for summary in summaries]
-        columns.append((heading, medians, form))
-        bold[heading] = _best(table, medians)
-    title = table.decisive.title()
-    if table.has_perplexity:
-        perplexities = [_perplexity(table, row) for row in rows]
-        columns.append((f"{title}\nperplexity", perplexities, f".{PERPLEXITY.digits}f"))
-    if table.baseline_row:
-        means = [summary.mean if (summary := table.of(row).summary) else None for row in rows]
-        compared = [table.of(row).comparison or UNTESTED for row in rows]
-        differences = [each.difference for each in compared]
-        columns.append((f"{title},\nmean", means, form))
-        columns.append((f"Mean -\n{table.baseline_label}", differences, f"+{form}"))
-        if any(each.is_partial for each in compared):
-            counts = [each.seeds if each.n else None for each in compared]
-            columns.append(("n of\ntest", counts, ""))
-        columns.append(("p\n(Holm)", [each.p_holm for each in compared], pages.p_text))
-        columns.append(("Verdict", [_verdict(table, row) for row in rows], None))
-    trained = [costs(table, row) for row in rows]
-    for number, (heading, shown) in enumerate(COSTS.items()):
-        of_rows = [of_row[number] for of_row in trained]
-        if np.isfinite(of_rows).any():
-            columns.append((heading, of_rows, shown))
+    perplexity, mean = f"{title}\nperplexity", f"{title},\nmean"
+    difference = f"Mean -\n{table.baseline_label}"
+    lines: list[dict[str, Any]] = []
+    for row in table.rows:
+        result, failed = table.of(row), failures.by_variant.get(row.variant)
+        compared = result.comparison or UNTESTED
+        flop, seconds = costs(table, row)
+        line: dict[str, Any] = {"Variant": row.label, "n": row.seeds}
+        line[FAILED] = f"{failed.rate.count} of {failed.rate.n}" if failed else None
+        for split, of_split in row.splits.items():
+            line[printed[split]] = of_split.paper.text if of_split.paper else None
+            line[measured[split]] = of_split.summary.median if of_split.summary else math.nan
+        line |= {
+            perplexity: _perplexity(table, row),
+            mean: result.summary.mean if result.summary else math.nan,
+            difference: compared.difference,
+            N_OF_TEST: compared.seeds if compared.n else None,
+            P_HOLM: compared.p_holm,
+            "Verdict": _verdict(table, row),
+            FLOP: flop,
+            SECONDS: seconds,
+        }
+        lines.append(line)
     for reference in table.references:
         loss = reference.values[table.decisive]
-        line: dict[str, Any] = {headings[split]: reference.values[split] for split in layout.SPLITS}
-        line |= {"Variant": f"{reference.name} (reference)", "Verdict": "reference"}
-        line[f"{title}\nperplexity"] = None if loss is None else PERPLEXITY.shown(loss)
-        for heading, cells, _ in columns:
-            cells.append(line.get(heading))
+        line = {"Variant": f"{reference.name} (reference)", "Verdict": "reference"}
+        line |= {measured[split]: value for split, value in reference.values.items()}
+        lines.append(line | {perplexity: None if loss is None else PERPLEXITY.shown(loss)})
+    of_splits = [(printed[split], measured[split]) for split in layout.SPLITS]
+    headings = ("Variant", "n", FAILED, *itertools.chain(*of_splits), perplexity, mean, difference)
+    frame = pd.DataFrame(lines, columns=[*headings, N_OF_TEST, P_HOLM, "Verdict", FLOP, SECONDS])
+    is_shown = {
+        FAILED: failures.any,
+        **dict.fromkeys(printed.values(), table.is_paper),
+        perplexity: table.has_perplexity,
+        **dict.fromkeys((mean, difference, P_HOLM, "Verdict"), bool(table.baseline_row)),
+        N_OF_TEST: any(each.is_partial for each in table.comparisons.values()),
+        **{heading: frame[heading].notna().any() for heading in (FLOP, SECONDS)},
+    }
     unmarked = [False for _ in table.references]
-    return dataclasses.replace(
-        _table(f"{table.metric.title}, median over seeds; differences are of means", columns),
-        bold={heading: [*marks, *unmarked] for heading, marks in bold.items()},
-        group=[row.group for row in rows] + ["reference" for _ in table.references],
+    bold = {
+        heading: _best(table, frame[heading].iloc[: len(table.rows)]) + unmarked
+        for heading in measured.values()
+    }
+    for split, heading in printed.items():
+        cells = [row.splits[split].paper for row in table.rows]
+        bold[heading] = [bool(cell and cell.bold) for cell in cells] + unmarked
+    return Table(
+        f"{table.metric.title}, median over seeds; differences are of means",
+        frame.drop(columns=[heading for heading, shown in is_shown.items() if not shown]),
+        {
+            **dict.fromkeys(("n", FAILED, N_OF_TEST, *printed.values()), ""),
+            **dict.fromkeys((*measured.values(), mean), form),
+            perplexity: f".{PERPLEXITY.digits}f",
+            difference: f"+{form}",
+            P_HOLM: pages.p_text,
+            FLOP: ".2e",
+            SECONDS: ",.0f",
+        },
+        bold,
+        [row.group for row in table.rows] + ["reference" for _ in table.references],
     )
 
 
-def _best(table: ErrorTable, medians: Sequence[float]) -> list[bool]:
+def _best(table: ErrorTable, medians: pd.Series) -> list[bool]:
     """Returns for each variant whether none of its group has a better median, as printed: ties
     share it. The best of one is none."""
-    printed = pd.Series([round(median, table.metric.digits) for median in medians])
+    printed = medians.astype(float).round(table.metric.digits)
     groups = printed.groupby([row.group for row in table.rows])
     best = groups.transform("min" if table.metric.lower_is_better else "max")
     return ((printed == best) & (groups.transform("count") > 1)).tolist()
@@ -155,48 +160,65 @@ def _seeds(table: ErrorTable, lines: pd.DataFrame) -> list[str]:
     return [comparison.seeds for comparison in compared]
 
 
-def _spread(table: ErrorTable, lines: pd.DataFrame) -> Table:
-    digits = table.metric.digits
-    return _table(
+def _details(table: ErrorTable, lines: pd.DataFrame, failures: FailedRuns) -> Iterator[Table]:
+    """Yields the tables behind the verdicts: the spread over seeds, comparisons on every split,
+    runs that failed to train and the results without them, the power analysis, the end of
+    training. `lines` are those of `results` of variants."""
+    digits, form = table.metric.digits, f".{table.metric.digits}f"
+    yield _table(
         f"{table.metric.title} over seeds",
         [
             ("Variant", lines["label"], None),
             ("Split", lines["split"], None),
             ("n", lines["n"], ""),
-            ("Median", lines["median"], f".{digits}f"),
-            ("Mean", lines["mean"], f".{digits}f"),
-            ("SD", lines["sd"], f".{digits}f"),
+            ("Median", lines["median"], form),
+            ("Mean", lines["mean"], form),
+            ("SD", lines["sd"], form),
             ("95% interval\n(t)", _intervals(lines, "interval_low", "interval_high", digits), ""),
         ],
         lines["group"],
     )
-
-
-def _comparisons(table: ErrorTable, lines: pd.DataFrame) -> Table:
-    digits, tested = table.metric.digits, lines["test"] != "none"
-    kinds = sorted(set(lines["effect_kind"][tested]))
+    compared = lines[lines["n_baseline"].notna()]
+    tested = compared["test"] != "none"
+    kinds = sorted(set(compared["effect_kind"][tested]))
     words = {"d_z": ", paired by seed", "g": ", seeds not paired"}
-    bounds = _intervals(lines, "difference_low", "difference_high", digits, signed=True)
-    return _table(
+    bounds = _intervals(compared, "difference_low", "difference_high", digits, signed=True)
+    yield _table(
         f"Against {table.baseline_label}{words[kinds[0]] if len(kinds) == 1 else ''}",
         [
-            ("Variant", lines["label"], None),
-            ("Split", lines["split"], None),
-            ("Mean\ndiff.", lines["difference"], f"+.{digits}f"),
+            ("Variant", compared["label"], None),
+            ("Split", compared["split"], None),
+            ("Mean\ndiff.", compared["difference"], f"+{form}"),
             ("95% interval", bounds, ""),
-            (" or ".join(kinds) or "Effect", lines["effect_size"], "+.1f"),
-            ("n", _seeds(table, lines), ""),
-            ("Test", lines["test"].where(tested), None),
-            ("p", lines["p"], pages.p_text),
-            ("p\n(Holm)", lines["p_holm"], pages.p_text),
-            ("Verdict", lines["verdict"], None),
+            (" or ".join(kinds) or "Effect", compared["effect_size"], "+.1f"),
+            ("n", _seeds(table, compared), ""),
+            ("Test", compared["test"].where(tested), None),
+            ("p", compared["p"], pages.p_text),
+            (P_HOLM, compared["p_holm"], pages.p_text),
+            ("Verdict", compared["verdict"], None),
         ],
-        lines["group"],
+        compared["group"],
+    )
+    if failures.any:
+        yield _rates(lines[lines["split"].eq(table.decisive) & lines["failed_of"].notna()])
+        yield _without_failed(table, failures)
+    yield _power(table, compared[compared["split"] == table.decisive])
+    ends = lines[lines["last_n"].fillna(0) > 0]
+    yield _table(
+        f"{table.metric.title} over the last {table.last} evaluations",
+        [
+            ("Variant", ends["label"], None),
+            ("Split", ends["split"], None),
+            ("n", ends["last_n"], ""),
+            (f"Mean of\nlast {table.last}", ends["last_mean"], form),
+            ("SD over\ncheckpoints", ends["last_sd_checkpoints"], form),
+            ("SD over\nseeds", ends["last_sd_seeds"], form),
+        ],
+        ends["group"],
     )
 
 
 def _rates(lines: pd.DataFrame) -> Table:
-    lines = lines[lines["failed_of"].notna()]
     fails = lines["failed_verdict"].where(lines["verdict"] != "baseline", "baseline")
     return _table(
         "Runs that failed to train",
@@ -207,7 +229,7 @@ def _rates(lines: pd.DataFrame) -> Table:
             ("Rate", lines["failed"] / lines["failed_of"], ".2f"),
             ("95% interval", _intervals(lines, "failed_low", "failed_high", 2), ""),
             ("p\n(Fisher)", lines["failed_p"], pages.p_text),
-            ("p\n(Holm)", lines["failed_p_holm"], pages.p_text),
+            (P_HOLM, lines["failed_p_holm"], pages.p_text),
             ("Fails", fails, None),
         ],
     )
@@ -229,8 +251,8 @@ def _without_failed(table: ErrorTable, failures: FailedRuns) -> Table:
             ("SD", [summary.sd for summary in summaries], f".{digits}f"),
             ("Mean\ndiff.", [each.difference for each in compared], f"+.{digits}f"),
             ("95% interval", bounds, ""),
-            ("n of\ntest", [each.seeds if each.n else None for each in compared], ""),
-            ("p\n(Holm)", [each.p_holm for each in compared], pages.p_text),
+            (N_OF_TEST, [each.seeds if each.n else None for each in compared], ""),
+            (P_HOLM, [each.p_holm for each in compared], pages.p_text),
         ],
     )
 
@@ -254,20 +276,4 @@ def _power(table: ErrorTable, lines: pd.DataFrame) -> Table:
             ("Effect\nasked for", lines["expected_effect"], form),
             ("Seeds\nneeded", needed, ""),
         ],
-    )
-
-
-def _last_evaluations(table: ErrorTable, lines: pd.DataFrame) -> Table:
-    form = f".{table.metric.digits}f"
-    return _table(
-        f"{table.metric.title} over the last {table.last} evaluations",
-        [
-            ("Variant", lines["label"], None),
-            ("Split", lines["split"], None),
-            ("n", lines["last_n"], ""),
-            (f"Mean of\nlast {table.last}", lines["last_mean"], form),
-            ("SD over\ncheckpoints", lines["last_sd_checkpoints"], form),
-            ("SD over\nseeds", lines["last_sd_seeds"], form),
-        ],
-        lines["group"],
     )

@@ -28,7 +28,7 @@ def test_steps_needed_of_a_curve_that_is_known():
     """1 − log₂(steps/1000)/10 is 0.95 at √2 thousand steps; ± 0.01 by seed with sd 0.01."""
     curve = lambda steps: 1 - math.log2(steps / 1000) / 10  # noqa: E731
     exact = budgets.needed(_of(curve, 0.95))
-    assert exact.steps == pytest.approx(1000 * 2**0.5, rel=2e-3)
+    assert exact.value == pytest.approx(1000 * 2**0.5, rel=2e-3)
     noise = ((-0.01, 0.0, 0.01),) * 4 + ((0.0, 0.0, 0.0),)
     needed = budgets.needed(_of(curve, 0.95, noise))
     # t(2) is 4.3027, so the mean is known to 4.3027·0.01/√3 = 0.02484: 2^±0.2484 of the steps.
@@ -44,7 +44,7 @@ def test_nothing_is_extrapolated(variant, expected):
     curve = lambda steps: 1 - math.log2(steps / 1000) / 10  # noqa: E731
     noise = ((-0.01, 0.0, 0.01),) * 4 + ((0.0, 0.0, 0.0),)
     needed = budgets.needed(_of(curve, variant, noise))
-    assert (needed.steps, needed.low, needed.high) == expected
+    assert (needed.value, needed.low, needed.high) == expected
 
 
 def test_a_baseline_that_overfits_is_said():

@@ -50,13 +50,21 @@ ABSENT = [
     ("table", "workload", "settings", "variant", "split", "text", "bold"), PRINTED
 )
 def test_a_printed_cell(table, workload, settings, variant, split, text, bold) -> None:
-    found = paper.cell(table, workload, settings, variant, split)
+    found = paper.cell(table, paper.TABLES[table].metric, workload, settings, variant, split)
     assert found == paper.PaperCell(float(text), text, bold)
 
 
 @pytest.mark.parametrize("where", ABSENT)
 def test_what_the_paper_does_not_print(where) -> None:
-    assert paper.cell(*where) is None
+    table, *place = where
+    assert paper.cell(table, paper.TABLES[table].metric, *place) is None
+
+
+def test_of_another_metric_or_no_table_nothing_is_printed() -> None:
+    place = ("imagenet_vit", {}, "laser", "test")
+    assert paper.cell("vit_error", "error", *place)
+    assert paper.cell("vit_error", "loss", *place) is None
+    assert paper.cell("", "error", *place) is None
 
 
 def test_every_figure_beside_ours_is_reached_by_a_study() -> None:
@@ -70,7 +78,7 @@ def test_every_figure_beside_ours_is_reached_by_a_study() -> None:
         for workload in table.models
         for settings in (FLOAT32, BFLOAT16)
         for variant in variants
-        if (cell := paper.cell(name, workload, settings, variant, column.split))
+        if (cell := paper.cell(name, table.metric, workload, settings, variant, column.split))
     }
     files = {file for file, _ in reached}
     printed = {(file, row["value"]) for file in files for row in paper.lines(file)}
