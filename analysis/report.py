@@ -56,7 +56,6 @@ def page(tables: Sequence[ErrorTable], directory: pathlib.Path, folder: pathlib.
     answer, answer_pictures = _answer(tables, labels)
     names = list(dict.fromkeys(table.study.name for table in tables))
     laws = families(tables)
-    savings = speedup.pages_of(tables)
     # The tables of the paper that a study here reproduces come first.
     reproduced = {table.study.paper_table for table in tables}
     keys = sorted(paper_view.PRINTED, key=lambda key: key not in reproduced)
@@ -70,12 +69,12 @@ def page(tables: Sequence[ErrorTable], directory: pathlib.Path, folder: pathlib.
         layout=layout,
         answer=answer,
         answer_pictures=answer_pictures,
+        savings=speedup.pages_of(tables),
         sections=[_section(*place, folder, labels) for place in enumerate(tables)],
-        across=len(laws) + len(savings),
+        across=len(laws),
         across_pictures=[made for law in laws for made in _pictures(scaling.PLOTS, law, labels)],
         appendix=[
             *map(scaling.of_family, laws),
-            *savings,
             dataclasses.replace(ledger.page(tables), problems=()),
             *paper_view.pages(keys),
         ],
