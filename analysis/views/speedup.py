@@ -107,8 +107,9 @@ def _notes(speedups: SpeedUps) -> Iterable[str]:
     )
     yield (
         f"Seeds for {TOLD}: how many would show a saving of 5 % in four of five repetitions. "
-        "Compute is model FLOP, time the seconds of a step, as trials recorded them. "
-        "docs/analysis.md has the method."
+        "Compute is model FLOP, time the seconds of a step, as trials recorded them; these also "
+        "depend on the load of the machine, which no interval covers. docs/analysis.md has the "
+        "method."
     )
     for row in speedups.rows[speedups.rows["why"] != ""].itertuples():
         yield f"No number for {variants.label(row.variant)} ({row.study}): {row.why}."
