@@ -100,9 +100,10 @@ def experiments(tables: Sequence[ErrorTable]) -> list[list[ErrorTable]]:
 
 def _stated(tables: Sequence[ErrorTable]) -> pd.DataFrame:
     stated = scaling.configurations(tables).drop(columns=["steps", "step_hint"])
-    stated["workload"] = [table.workload for table in tables]
-    stated["baseline"] = [table.baseline for table in tables]
-    return stated
+    return stated.assign(
+        workload=[table.workload for table in tables],
+        baseline=[table.baseline for table in tables],
+    )
 
 
 def _check_experiment(tables: Sequence[ErrorTable]) -> None:

@@ -35,11 +35,13 @@ def page(tables: Sequence[ErrorTable]) -> Page:
 
 def _rows(table: ErrorTable) -> pd.DataFrame:
     record = records.read_json(table.study.directory / layout.STUDY, "", []) or {}
+    # A finished study that is run again has the newer commit, its trials have theirs.
+    meta = next((run.meta for run in table.study.stage(table.stage)), {})
     results = frames.results(table, None)
     of_variants = results["kind"].eq("variant") & results["variant"].ne(table.baseline)
     return results[of_variants & results["split"].eq(table.decisive)].assign(
         hypothesis=table.study.config.get("hypothesis") or None,
-        commit=str(record.get("git_commit") or "")[:12] or None,
+        commit=str(meta.get("git_commit_hash") or record.get("git_commit") or "")[:12] or None,
         date=record.get("date"),
         variant=lambda rows: rows["label"],
     )[[*COLUMNS]]

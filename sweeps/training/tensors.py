@@ -56,13 +56,9 @@ def dump(
         "so that 1/root(D) is the scale of all",
         "scales": [layer.scale for layer in layers],
     }
-    # A call's name: its module's path, with a number where that is not enough.
-    paths = [layer.path for layer in layers]
-    names = [
-        path if path and paths.count(path) == 1 else f"{path}#{index}"
-        for index, path in enumerate(paths)
-    ]
-    arrays = {name: _arrays(name, layer) for name, layer in zip(names, layers, strict=True)}
+    arrays = {
+        name: _arrays(name, layer) for name, layer in zip(_names(layers), layers, strict=True)
+    }
     cached_tensors.write(out, arrays, about)
     return about | {"layers": len(layers)}
 
@@ -87,6 +83,15 @@ def _data_dir(directory: pathlib.Path) -> str:
     if not notes:
         raise ValueError(f"{directory} does not say where its data lie; give --data_dir")
     return str(layout.record(notes[-1], data_dir=str)["data_dir"])
+
+
+def _names(layers: list[Layer]) -> list[str]:
+    """Returns a name for each call: its module's path, with a number where that is not enough."""
+    paths = [layer.path for layer in layers]
+    return [
+        path if path and paths.count(path) == 1 else f"{path}#{index}"
+        for index, path in enumerate(paths)
+    ]
 
 
 def _arrays(name: str, layer: Layer) -> dict[str, Any]:

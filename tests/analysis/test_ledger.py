@@ -31,11 +31,21 @@ def test_every_verdict_has_a_line(hand_made, capsys, tmp_path):
         _study(hand_made, "open", "", {"standard": apart, "laser": [0.33, 0.30, 0.32, 0.31]}),
         _study(hand_made, "budget", "", {"standard": apart}),  # nothing is compared: no line
     ]  # fmt: skip
+    # Of a finished study that was run again by newer code.
+    for trial in (roots[1] / "compare/standard").glob("*/trial_*"):
+        layout.write_json(trial / "meta_data_0.json", {"git_commit_hash": "fedcba9876543210"})
     out = tmp_path / "ledger.csv"
     assert main(["ledger", *map(str, roots), f"--out={out}"]) == 0
     assert main(["ledger", *map(str, roots)]) == 0
     printed = capsys.readouterr().out
-    for text in ("LASER errs less.", "better", "cannot tell", "0123456789ab", "2026-11-28"):
+    for text in (
+        "LASER errs less.",
+        "better",
+        "cannot tell",
+        "0123456789ab",
+        "fedcba987654",
+        "2026-11-28",
+    ):
         assert text in printed
     header, *lines = out.read_text().splitlines()
     assert header.split(",") == list(ledger.COLUMNS)
