@@ -63,5 +63,8 @@ def _table(lines: pd.DataFrame) -> Table:
         "Commit": lines["commit"],
         "Date": lines["date"],
     }
-    formats = {"Difference": "", "p (Holm)": ".3f", "Detectable": ".4f"}
-    return Table("One line per study and variant", pd.DataFrame(columns), formats)
+    return Table(
+        "One line per study and variant",
+        pd.DataFrame(columns),
+        {"Difference": "", "p (Holm)": pages.p_text, "Detectable": ".4f"},
+    )
