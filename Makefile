@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Optional parts of the package: test, downstream (which `make evidence` asks its models by), ray,
+# Optional parts of the package: test, downstream (whose tests would be skipped without it), ray,
 # kubernetes, tensorboard, gpu, tpu.
 EXTRAS ?= test,downstream
 DEMO := digits_vit_demo spoken_digits_conformer_demo pydoc_lm_demo
