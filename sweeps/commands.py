@@ -8,9 +8,7 @@ from collections.abc import Callable
 
 from attention import files
 from attention.table import unknown
-from sweeps.algoperf import export
-from sweeps.monitoring import compile as compiler
-from sweeps.monitoring import hardware_check, plan, progress, survey, view
+from sweeps.monitoring import plan, progress, survey, view
 from sweeps.records import layout, submissions
 from sweeps.scheduling import cancel, downstream, driver, preflight
 from sweeps.study import config, keys, study, study_directory
@@ -55,6 +53,8 @@ def _resolved(options: argparse.Namespace, planning: bool = False) -> list[Study
 
 
 def _compile(options: argparse.Namespace) -> int:
+    from sweeps.monitoring import compile as compiler
+
     kernels = [f"--config.kernel={name}" for name in options.kernels.split(",") if name]
     rows = []
     for overrides in [[kernel] for kernel in kernels] or [[]]:
@@ -135,6 +135,8 @@ def _tensors(options: argparse.Namespace) -> None:
 
 
 def _export(options: argparse.Namespace) -> None:
+    from sweeps.algoperf import export
+
     written = export.export(options.directories, options.out, options.stage)
     for line in written.left_out:
         print(f"left out: {line}")
@@ -149,6 +151,8 @@ def _export(options: argparse.Namespace) -> None:
 
 
 def _hardware(options: argparse.Namespace) -> int:
+    from sweeps.monitoring import hardware_check
+
     parts = tuple(options.parts.split(",")) if options.parts else hardware_check.PARTS
     for part in parts:
         if part not in hardware_check.PARTS:

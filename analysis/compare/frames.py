@@ -51,14 +51,21 @@ def counted(table: ErrorTable, row: VariantResult) -> list[Run]:
     return [runs[seed] for seed in sorted(row.chosen) if seed in runs]
 
 
-def costs(table: ErrorTable, row: VariantResult) -> tuple[float, float]:
-    """Returns the medians over a row's trials of training's FLOP, by the model's own formula, and
-    of its seconds; nan where no trial records them."""
-    runs = counted(table, row)
-    flop = [run.meta[FLOPS] * (run.last_step or 0) for run in runs if run.meta.get(FLOPS)]
-    seconds = [run.trained_seconds for run in runs if run.trained_seconds]
-    medians = (float(np.median(values)) if values else math.nan for values in (flop, seconds))
-    return next(medians), next(medians)
+def costs(table: ErrorTable, row: VariantResult) -> dict[str, float]:
+    """Returns the medians over a row's trials of training's FLOP, by the model's own formula, as
+    `train_flop`, and of its seconds, as `train_seconds`; nan where no trial records them."""
+    trained = pd.DataFrame(
+        [
+            {
+                "train_flop": (run.meta.get(FLOPS) or math.nan) * (run.last_step or 0),
+                "train_seconds": run.trained_seconds or math.nan,
+            }
+            for run in counted(table, row)
+        ],
+        columns=["train_flop", "train_seconds"],
+        dtype=float,
+    )
+    return {str(name): float(median) for name, median in trained.median().items()}
 
 
 @functools.lru_cache(maxsize=8)
@@ -163,8 +170,9 @@ def results(table: ErrorTable, effect: float | None) -> pd.DataFrame:
     }
     lines: list[dict[str, Any]] = []
     for row in table.rows:
+        trained = costs(table, row)
         for split in layout.SPLITS:
-            line = shared | _variant_columns(table, row, split)
+            line = shared | trained | _variant_columns(table, row, split)
             if power := powers[split].get(row.variant):
                 line |= {
                     "detectable": power.detectable,
@@ -193,7 +201,6 @@ def results(table: ErrorTable, effect: float | None) -> pd.DataFrame:
 
 def _variant_columns(table: ErrorTable, row: VariantResult, split: str) -> dict[str, Any]:
     result = row.splits[split]
-    flop, seconds = costs(table, row)
     columns = {
         "kind": "variant",
         "variant": row.variant,
@@ -207,8 +214,6 @@ def _variant_columns(table: ErrorTable, row: VariantResult, split: str) -> dict[
         "lost": " ".join(f"{state}={count}" for state, count in row.lost.items()),
         "unfinished": row.unfinished,
         "last_step": row.last_step,
-        "train_flop": flop,
-        "train_seconds": seconds,
         "paper": result.paper.value if result.paper else None,
         "seeds": " ".join(str(seed) for seed in result.values),
         "values": " ".join(repr(value) for value in result.values.values()),

@@ -7,6 +7,7 @@ its own. More than 4 times the fastest submission's time counts as never. The pr
 of workloads within tau times the fastest, the score its mean over tau from 1 to 4.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -57,10 +58,10 @@ def of_tables(tables: Sequence[ErrorTable], workloads: int | None = None) -> Sco
         raise ValueError(
             f"several studies are of {', '.join(repeated)}; give the logs of each once"
         )
-    found = [target_times.build(table, points="fastest") for table in tables]
+    reached = [target_times.build(table, points="fastest") for table in tables]
     medians = {}
-    for name, each in zip(names, found, strict=True):
-        rows = each.rows.set_index("variant")
+    for name, of_workload in zip(names, reached, strict=True):
+        rows = of_workload.rows.set_index("variant")
         medians[name] = rows["seconds"].mask(rows["seconds_is_bound"], math.inf)
     times = pd.DataFrame(medians).fillna(math.inf).sort_index(axis=1)
     ratios = _ratios(times)
@@ -74,8 +75,8 @@ def of_tables(tables: Sequence[ErrorTable], workloads: int | None = None) -> Sco
         times=times,
         shares=shares,
         scores=pd.Series(integrate.trapezoid(shares, TAUS) / (LARGEST - 1), times.index),
-        spreads=pd.DataFrame([row for each in found for row in _spreads(each)], columns=SPREADS),
-        problems=tuple(problem for each in found for problem in each.problems),
+        spreads=pd.DataFrame(itertools.chain(*map(_spreads, reached)), columns=SPREADS),
+        problems=tuple(problem for times in reached for problem in times.problems),
     )
 
 
@@ -87,8 +88,7 @@ def _ratios(times: pd.DataFrame) -> pd.DataFrame:
     held_out = {name: base for name, base in bases.items() if base != name and base in times}
     for name, base in held_out.items():
         times[name] = times[name].where(np.isfinite(times[base]), math.inf)
-    fastest = times.min()
-    times = times.where(times <= LARGEST * fastest, math.inf)
+    times = times.where(times <= LARGEST * times.min(), math.inf)
     for name, base in held_out.items():
         times[base] = times[base].where(np.isfinite(times[name]), math.inf)
     times = times.drop(columns=[*held_out])
@@ -104,8 +104,7 @@ def _base(workload: str) -> str:
 
 def _spreads(times: target_times.TargetTimes) -> Iterator[tuple[object, ...]]:
     """Yields the rows of SPREADS of a workload."""
-    degrees = 2 * STUDIES - 2
-    half = stats.t.isf(ALPHA / 2, degrees) * math.sqrt(2 / STUDIES)
+    half = stats.t.isf(ALPHA / 2, 2 * STUDIES - 2) * math.sqrt(2 / STUDIES)
     for label, seeds in times.seeds.groupby("label", sort=False):
         seconds = seeds["seconds"].to_numpy(float)
         if len(seconds) < 2 or not np.isfinite(seconds).all():

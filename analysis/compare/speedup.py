@@ -22,6 +22,8 @@ from analysis.statistics.budgets import Budgets
 from analysis.statistics.comparisons import ALPHA, Seeds
 from attention import table as variants
 
+# What may differ between the budgets of an experiment.
+LENGTHS = ["steps", "step_hint"]
 # The speed-up that the seeds asked for would tell from 1.
 TOLD = 1.05
 
@@ -82,32 +84,31 @@ def experiments(tables: Sequence[ErrorTable]) -> list[list[ErrorTable]]:
     experiment that train the baseline alone, the first of each other number of steps. Only where
     there are three budgets or more, of a metric of which less is better."""
     stated = _stated(tables).fillna("")
-    steps = scaling.configurations(tables)["steps"].tolist()
-    found = []
+    steps, conditions = stated["steps"].tolist(), stated.drop(columns=LENGTHS)
+    groups = []
     for number, table in enumerate(tables):
         base = table.baseline_row
         if len(table.rows) < 2 or not (base and base.n and table.metric.lower_is_better):
             continue
         budgets_beside = {steps[number]: table}
-        is_same = stated.eq(stated.iloc[number]).all(axis=1)
-        for length, other, same in zip(steps, tables, is_same, strict=True):
-            if same and [row.variant for row in other.rows if row.n] == [table.baseline]:
-                budgets_beside.setdefault(length, other)
+        is_same = conditions.eq(conditions.iloc[number]).all(axis=1)
+        for length, budget, same in zip(steps, tables, is_same, strict=True):
+            if same and [row.variant for row in budget.rows if row.n] == [table.baseline]:
+                budgets_beside.setdefault(length, budget)
         if len(budgets_beside) >= budgets.LEAST:
-            found.append([*budgets_beside.values()])
-    return found
+            groups.append([*budgets_beside.values()])
+    return groups
 
 
 def _stated(tables: Sequence[ErrorTable]) -> pd.DataFrame:
-    stated = scaling.configurations(tables).drop(columns=["steps", "step_hint"])
-    return stated.assign(
+    return scaling.configurations(tables).assign(
         workload=[table.workload for table in tables],
         baseline=[table.baseline for table in tables],
     )
 
 
 def _check_experiment(tables: Sequence[ErrorTable]) -> None:
-    stated = _stated(tables)
+    stated = _stated(tables).drop(columns=LENGTHS)
     differing = [key for key in stated if stated[key].nunique() > 1]
     if differing:
         told = "; ".join(f"{key}: {', '.join(map(str, stated[key].unique()))}" for key in differing)
@@ -122,15 +123,15 @@ def _costs(table: ErrorTable, row: VariantResult) -> dict[str, Any]:
         told = "is stated by no trial" if not steps else f"is not one: {sorted(map(str, steps))}"
         raise ValueError(f"{table.study.name}: the number of steps of {row.variant} {told}")
     planned = steps.pop()
-    flop, seconds = frames.costs(table, row)
+    trained = frames.costs(table, row)
     return {
         "variant": row.variant,
         "study": table.study.name,
         "steps": planned,
         "n": row.n,
         "value": float(np.mean(list(table.of(row).values.values()))),
-        "flop": flop / planned,
-        "seconds": seconds / planned,
+        "flop": trained["train_flop"] / planned,
+        "seconds": trained["train_seconds"] / planned,
     }
 
 

@@ -17,11 +17,11 @@ SHOWN = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0)
 
 def page(tables: Sequence[ErrorTable], workloads: int | None = None) -> Page:
     """Returns three tables; `data` is the profile, a row per submission and tau."""
-    found = scores.of_tables(tables, workloads)
-    profile = found.shares.rename_axis("submission").rename_axis("tau", axis=1)
+    result = scores.of_tables(tables, workloads)
+    profile = result.shares.rename_axis("submission").rename_axis("tau", axis=1)
     return Page(
         title="AlgoPerf's scores",
-        tables=(_times(found), _profile(found), _spreads(found)),
+        tables=(_times(result), _profile(result), _spreads(result)),
         notes=(
             "Time: median over studies of the fastest trial of each. A submission scores the mean, "
             "over tau from 1 to 4, of the share of workloads that it reaches within tau times the "
@@ -32,27 +32,29 @@ def page(tables: Sequence[ErrorTable], workloads: int | None = None) -> Page:
             "measured ratio is multiplied and divided by this. Detectable: the smallest true ratio "
             "found with 80 % power at 0.05, one comparison.",
         ),
-        problems=found.problems,
+        problems=result.problems,
         data=lambda: profile.stack().rename("share").reset_index(),
     )
 
 
-def _times(found: Scores) -> Table:
-    hours = (found.times / 3600).map(lambda time: f"{time:.2f}" if math.isfinite(time) else "never")
+def _times(result: Scores) -> Table:
+    hours = (result.times / 3600).map(
+        lambda time: f"{time:.2f}" if math.isfinite(time) else "never"
+    )
     return pages.text_table("Hours to the target", hours.rename_axis("Submission").reset_index())
 
 
-def _profile(found: Scores) -> Table:
+def _profile(result: Scores) -> Table:
     # Of the last tau that is not larger, but for rounding.
-    shares = found.shares.reindex(columns=np.array(SHOWN) * (1 + 1e-9), method="ffill")
+    shares = result.shares.reindex(columns=np.array(SHOWN) * (1 + 1e-9), method="ffill")
     shares.columns = [f"τ = {tau:g}" for tau in SHOWN]
     formats = dict.fromkeys(shares, ".2f") | {"Score": ".4f"}
-    shares.insert(0, "Score", found.scores)
+    shares.insert(0, "Score", result.scores)
     frame = shares.rename_axis("Submission").reset_index()
     return Table("Share of workloads within τ times the fastest", frame, formats)
 
 
-def _spreads(found: Scores) -> Table:
+def _spreads(result: Scores) -> Table:
     formats = {"SD of\nlog time": ".4f", "Interval\n×/÷": ".3f", "Detectable\nratio": ".3f"}
-    frame = found.spreads.set_axis(["Submission", "Workload", "Studies", *formats], axis=1)
+    frame = result.spreads.set_axis(["Submission", "Workload", "Studies", *formats], axis=1)
     return Table(f"What {scores.STUDIES} studies of each submission can tell", frame, formats)

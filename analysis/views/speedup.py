@@ -18,8 +18,8 @@ from attention import table as variants
 def pages_of(tables: Sequence[ErrorTable]) -> list[Page]:
     """Returns a page for each experiment of several budgets among the tables, without the problems,
     which are those of the tables."""
-    found = [page(speedup.of_tables(own)) for own in speedup.experiments(tables)]
-    return [dataclasses.replace(each, problems=()) for each in found]
+    pages = [page(speedup.of_tables(budgets)) for budgets in speedup.experiments(tables)]
+    return [dataclasses.replace(shown, problems=()) for shown in pages]
 
 
 def page(speedups: SpeedUps) -> Page:

@@ -66,7 +66,7 @@ def _verdicts(table: ErrorTable, failures: FailedRuns) -> Table:
     for row in table.rows:
         result, failed = table.of(row), failures.by_variant.get(row.variant)
         compared = result.comparison or UNTESTED
-        flop, seconds = costs(table, row)
+        trained = costs(table, row)
         line: dict[str, Any] = {"Variant": row.label, "n": row.seeds}
         line[FAILED] = f"{failed.rate.count} of {failed.rate.n}" if failed else None
         for split, of_split in row.splits.items():
@@ -79,8 +79,8 @@ def _verdicts(table: ErrorTable, failures: FailedRuns) -> Table:
             N_OF_TEST: compared.seeds if compared.n else None,
             P_HOLM: compared.p_holm,
             "Verdict": _verdict(table, row),
-            FLOP: flop,
-            SECONDS: seconds,
+            FLOP: trained["train_flop"],
+            SECONDS: trained["train_seconds"],
         }
         lines.append(line)
     for reference in table.references:

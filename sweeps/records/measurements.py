@@ -34,6 +34,8 @@ DIAGNOSTICS = "diagnostics"  # a kind of row
 _SHARED = ("histogram_edges_log10", "examples")
 _FIRST = ("global_step", "grad_norm", "loss")
 _OF_TRAIN_ROWS = ("kind", "preemption_count", *_FIRST)
+# A CSV's end that is read to judge it; a line takes some 500 bytes.
+_TAIL = 1 << 14
 
 Row = dict[str, Any]
 
@@ -173,7 +175,7 @@ def restore(trial_directory: pathlib.Path, steps: int) -> None:
 def are_whole(trial_directory: pathlib.Path, steps: int) -> bool:
     """Whether both CSVs are there and end with the evaluation after update `steps`.
 
-    Raises OSError where the file server fails.
+    Only their ends are read. Raises OSError where the file server fails.
     """
     names = (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS)
     return all(_last_step(trial_directory / name) == b"%d" % steps for name in names)
@@ -182,7 +184,10 @@ def are_whole(trial_directory: pathlib.Path, steps: int) -> bool:
 def _last_step(path: pathlib.Path) -> bytes | None:
     """Returns the first cell of a CSV's last line, None where that line is not whole."""
     try:
-        header, *_, last, rest = path.read_bytes().split(b"\n")
+        with path.open("rb") as file:
+            header = file.readline(_TAIL)
+            file.seek(max(len(header), file.seek(0, os.SEEK_END) - _TAIL))
+            *_, last, rest = file.read().split(b"\n")
     except (FileNotFoundError, ValueError):  # the latter: fewer lines than a header and a row
         return None
     is_whole = not rest and last.count(b",") == header.count(b",")

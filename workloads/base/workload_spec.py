@@ -117,8 +117,8 @@ class WorkloadSpec:
             return None
         entry = table.MIXERS[table.mixer(variant)]
         products = entry.maps * (1 + entry.value_width) - 2
-        own = 0 if parameters is None else parameters - self.parameters
-        of_example = self.flops + products * self.attention_flops / 2 + 6 * own * self.positions
+        extra = 0 if parameters is None else parameters - self.parameters
+        of_example = self.flops + products * self.attention_flops / 2 + 6 * extra * self.positions
         return float(batch_size * of_example)
 
     def step_time(self, batch_size: int) -> tuple[float | None, str]:

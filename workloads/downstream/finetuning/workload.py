@@ -151,9 +151,10 @@ class FinetuningWorkload(LMWorkload):
     ) -> dict[str, float]:
         """Returns the metrics of the module's head."""
         tokens = self._tokens(data_dir)
-        if self._scorer is None:  # what is compiled for other parameters stays
+        if self._scorer is None:
             self._scorer = scoring.Scorer(self, params)
-        self._scorer.use(params)
+        else:  # what is compiled for other parameters stays
+            self._scorer.use(params)
         known = {answer for one in questions for answer in (*one.allowed, one.gold)}
         # The longest answer, and the separator behind it.
         most = max(len(tokens.encode(answer)) for answer in known) + 1
