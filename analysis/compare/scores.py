@@ -76,7 +76,7 @@ def of_tables(tables: Sequence[ErrorTable], workloads: int | None = None) -> Sco
         shares=shares,
         scores=pd.Series(integrate.trapezoid(shares, TAUS) / (LARGEST - 1), times.index),
         spreads=pd.DataFrame(itertools.chain(*map(_spreads, reached)), columns=SPREADS),
-        problems=tuple(problem for times in reached for problem in times.problems),
+        problems=tuple(problem for of_workload in reached for problem in of_workload.problems),
     )
 
 

@@ -18,8 +18,10 @@ from attention import table as variants
 def pages_of(tables: Sequence[ErrorTable]) -> list[Page]:
     """Returns a page for each experiment of several budgets among the tables, without the problems,
     which are those of the tables."""
-    pages = [page(speedup.of_tables(budgets)) for budgets in speedup.experiments(tables)]
-    return [dataclasses.replace(shown, problems=()) for shown in pages]
+    return [
+        dataclasses.replace(page(speedup.of_tables(budgets)), problems=())
+        for budgets in speedup.experiments(tables)
+    ]
 
 
 def page(speedups: SpeedUps) -> Page:
