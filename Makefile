@@ -79,7 +79,7 @@ evidence-text-mechanisms: $(VENV)/.installed
 evidence-images: data-fashion
 	$(call run,fashion_vit_evidence)
 
-## evidence-images-mechanisms: mechanisms of today on the same pictures; 60 minutes, resumable
+## evidence-images-mechanisms: mechanisms of today on the same pictures; 75 minutes, resumable
 evidence-images-mechanisms: data-fashion
 	$(call run,fashion_vit_mechanisms)
 
@@ -91,7 +91,7 @@ evidence-speech: data-speech
 evidence-patch4: data-fashion
 	$(call run,fashion_vit_patch4)
 
-## evidence: all of docs/evidence.md but evidence-patch4, one after the other; 7 hours, resumable
+## evidence: all of docs/evidence.md but evidence-patch4, one after the other; 8 hours, resumable
 evidence: evidence-text evidence-speech evidence-images evidence-text-mechanisms \
     evidence-images-mechanisms speedup-text speedup-images-long speedup-images
 	$(BIN)/python -m analysis summary $(addprefix experiments/,$(EVIDENCE))
