@@ -1,25 +1,10 @@
-"""The room's commands: `python -m attention list | check | reconstruct`."""
+"""The room's commands: `python -m attention list | check`."""
 
 import argparse
-import json
-import math
-import pathlib
 import signal
 import sys
-from collections.abc import Iterable
 
-from attention import checkout, files, precision, registry, table
-
-_SCALES = "1:1,1:0.1,4:1"
-_RECONSTRUCT = """\
-Runs cached q, k, v through Standard attention, LASER without a maximum, the paper's max trick
-and ours, in bfloat16 and float32, and compares with float64: ‖out − ref‖/‖ref‖ per tensor.
-
-FILE.npz holds <layer>/query, /key, /value, as `python -m sweeps tensors` writes them (format:
-attention/verification/cached_tensors.py). Without files normal tensors are drawn. A tensor of the
-paper's shape takes about 6 s on two CPU cores, so its 4,800 take 8 hours.
-The paper's figures stand beside those in bfloat16.
-"""
+from attention import checkout, precision, registry, table
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -44,7 +29,9 @@ def _parser() -> argparse.ArgumentParser:
         "check",
         help="error of every variant against a float64 reference, beside the paper's snippet",
         description="Prints ‖out − ref‖/‖ref‖ per variant, kernel, dtype, mask and scale, and "
-        "exits with status 1 where a limit is exceeded. Two minutes on two CPU cores.",
+        "exits with status 1 where a limit is exceeded. Two minutes on two CPU cores. "
+        "`check standard laser --shape=1024,8,256` is the paper's comparison in bfloat16: standard "
+        "attention, LASER as printed, the paper's code, ours.",
     )
     checker.add_argument(
         "variants",
@@ -62,77 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         "--shape", default="256,4,64", help="N,H,D (the paper's: 1024,8,256; takes minutes)"
     )
     checker.set_defaults(run=_check)
-    _add_reconstruct(commands)
     return parser
-
-
-def _add_reconstruct(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    command = commands.add_parser(
-        "reconstruct",
-        help="the paper's bfloat16 reconstruction experiment, on cached or drawn q, k, v",
-        description=_RECONSTRUCT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    command.add_argument("files", nargs="*", type=files.typed_path, metavar="FILE.npz")
-    command.add_argument(
-        "--out",
-        type=files.typed_path,
-        default=pathlib.Path("reconstruction.json"),
-        metavar="FILE.json",
-        help="default: reconstruction.json",
-    )
-    command.add_argument("--causal", action="store_true", help="hide the future from each query")
-    drawn = command.add_argument_group("without files")
-    drawn.add_argument("--shape", help="N,H,D; default: the paper's, 1024,8,256")
-    drawn.add_argument("--count", type=int, help="tensors per scale (default: 4)")
-    drawn.add_argument(
-        "--scales",
-        help="factor on the queries:sd of the values, comma-separated (default: "
-        f"{_SCALES}; 1:1 and 1:0.1 are like initialisation, 4:1 like trained: max probability "
-        "0.42, 96 %% of them below 1e-3, 30 %% below 1e-7)",
-    )
-    drawn.add_argument("--seed", type=int, help="default: 0")
-    command.set_defaults(run=_reconstruct)
-
-
-def _reconstruct(options: argparse.Namespace) -> int:
-    files.check_output(options.out)
-    for_drawn = ("shape", "count", "scales", "seed")
-    given = [name for name in for_drawn if getattr(options, name) is not None]
-    if options.files and given:
-        raise ValueError(f"--{given[0]} is for tensors that are drawn; files were given")
-    from attention.verification import cached_tensors, reconstruction
-
-    tensors: Iterable[cached_tensors.Tensors]
-    if options.files:
-        source = ", ".join(map(str, options.files))
-        tensors = (one for path in options.files for one in cached_tensors.read(path))
-    else:
-        shape = _shape(options.shape or "1024,8,256")
-        count = 4 if options.count is None else options.count
-        if count < 1:
-            raise ValueError(f"--count={count}: give a number from 1")
-        scales, seed = _scales(options.scales or _SCALES), options.seed or 0
-        tensors = cached_tensors.draw(shape, count, scales, seed)
-        source = f"drawn, {count} per scale, seed {seed}"
-    record = reconstruction.document(tensors, source, options.causal)
-    files.write(options.out, json.dumps(record, indent=1, allow_nan=False) + "\n")
-    print(reconstruction.text(record, by_layer=not options.files))
-    print(f"wrote {options.out}")
-    return 0
-
-
-def _scales(text: str) -> dict[str, tuple[float, float]]:
-    """Returns what stands for a layer's name to (factor on the queries, sd of the values)."""
-    try:
-        pairs = [tuple(map(float, part.split(":"))) for part in text.split(",")]
-        if not all(math.isfinite(x) and x > 0 for pair in pairs for x in pair):
-            raise ValueError
-        return {f"normal, qs {qs:g}, vs {vs:g}": (qs, vs) for qs, vs in pairs}
-    except ValueError:
-        raise ValueError(
-            f"--scales={text!r}: give pairs of positive numbers, queries:values: {_SCALES}"
-        ) from None
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -190,11 +107,12 @@ def _check(options: argparse.Namespace) -> int:
             "differential mixers are checked with kernel xla; give --kernels=xla"
         )
     print(precision.describe(options.matmul_precision, platform))
-    print(f"N, H, D = {shape}; limits: output, gradients; snippet: the paper's code, output;")
+    print(f"N, H, D = {shape}; limits: output, gradients; outputs of the paper's LASER: printed,")
+    print("the equation without a maximum; snippet, its code, which takes the maximum out;")
     learned = ", ".join(f"{limit:.0e} in {name}" for name, limit in check.LEARNED_LIMITS.items())
     print(f"learned: gradients of the variant's own leaves (limits: {learned})")
     header = ("variant", "kernel", "dtype", "mask", "qs", "vs")
-    errors = ("output", "dQ", "dK", "dV", "dx", "learned", "snippet", "limits")
+    errors = ("output", "dQ", "dK", "dV", "dx", "learned", *check.PAPER, "limits")
     print(_line(header, errors))
     failures = 0
     named = None if options.matmul_precision == "default" else options.matmul_precision
@@ -202,7 +120,8 @@ def _check(options: argparse.Namespace) -> int:
         with jax.default_matmul_precision(named):
             row = check.measure(case, shape)
         failures += not row.passed
-        optional = ("" if x is None else f"{x:.1e}" for x in (row.learned, row.snippet))
+        of_paper = (row.paper.get(name) for name in check.PAPER)
+        optional = ("" if x is None else f"{x:.1e}" for x in (row.learned, *of_paper))
         print(
             _line(
                 (case.variant, case.kernel, case.dtype, case.mask, f"{case.qs:g}", f"{case.vs:g}"),

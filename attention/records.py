@@ -61,7 +61,8 @@ class Mixer:
     transform(dtype): what `mean` does around the weighted sum of inputs of that dtype, for backends
     that do it inside; None where it does nothing. bfloat16_allowance: factor on the error limits in
     bfloat16, with its reason beside it.
-    snippet(query, key, value): somebody else's code of the same, shown beside ours by `check`.
+    paper: other computations of the same from [T, H, D] and [S, H, D], by name, beside which
+    `check` shows ours.
     """
 
     formula: Callable[..., Array]
@@ -77,7 +78,7 @@ class Mixer:
     splits: bool = False
     transform: Callable[[Any], Transform] | None = None
     bfloat16_allowance: float = 1.0
-    snippet: Callable[..., Array] | None = None
+    paper: Mapping[str, Callable[..., Array]] = dataclasses.field(default_factory=dict)
 
     def weighting_of(self, keys: int, dtype: Any) -> Weighting:
         """Returns how logits of so many keys become weights, the inputs being of `dtype`."""

@@ -132,6 +132,12 @@ def _parser() -> argparse.ArgumentParser:
         "every result to one file. Exit status 1 where one is bad.",
     )
     hardware.add_argument("--parts", default="", help="some of kernels,steps,processes")
+    hardware.add_argument(
+        "--out",
+        type=files.typed_path,
+        default=pathlib.Path("hardware.json"),
+        help="default: hardware.json",
+    )
     status = add("status", "what is pending, running, done, diverged and failed")
     status.add_argument("--watch", action="store_true", help="until the study is done")
     resume = add("resume", "continue a study from its directory alone")
@@ -176,19 +182,6 @@ def _parser() -> argparse.ArgumentParser:
     job.add_argument("--index", type=int, required=True, help="which job, from 0")
     job.add_argument("--slot", type=int, help="which process of the job's node, from 0")
     job.add_argument("--cpus", type=_numbers, default=(), help="cores to stay on: 0,1,2")
-    tensors = add(
-        "tensors",
-        "write a trained trial's queries, keys and values, layer by layer",
-        "Restores the trial's last checkpoint and writes what its attention layers are given on "
-        "the first examples of its first training batch; for python -m attention reconstruct.",
-    )
-    tensors.add_argument("directory", type=files.typed_path, metavar="TRIAL_DIR")
-    tensors.add_argument("--examples", type=whole(1, 1_048_576), default=4, help="default: 4")
-    tensors.add_argument(
-        "--data_dir",
-        type=files.typed_path,
-        help="default: where the data lay when it was trained",
-    )
     export = add(
         "export",
         "write a study as AlgoPerf's scoring reads it",
@@ -206,10 +199,6 @@ def _parser() -> argparse.ArgumentParser:
     for command in (evaluate, export):
         command.add_argument(
             "--stage", help="tune, compare ... (default: the last one that has begun)"
-        )
-    for command, file in ((hardware, "hardware.json"), (tensors, "qkv.npz")):
-        command.add_argument(
-            "--out", type=files.typed_path, default=pathlib.Path(file), help=f"default: {file}"
         )
     return parser
 

@@ -125,15 +125,6 @@ def _cancel(options: argparse.Namespace) -> None:
     print(cancel.cancel(options.directory))
 
 
-def _tensors(options: argparse.Namespace) -> None:
-    from sweeps.training import tensors
-
-    written = tensors.dump(options.directory, options.out, options.examples, options.data_dir)
-    layers = f"{written['layers']} layers x {written['examples']} examples"
-    print(f"wrote {options.out}: {layers}, step {written['global_step']}, {written['dtype']}")
-    print(f"then: python -m attention reconstruct {files.quoted(options.out)}")
-
-
 def _export(options: argparse.Namespace) -> None:
     from sweeps.algoperf import export
 
@@ -186,6 +177,5 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "resume": _resume,
     "cancel": _cancel,
     "evaluate": _evaluate,
-    "tensors": _tensors,
     "export": _export,
 }

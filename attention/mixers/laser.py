@@ -119,21 +119,21 @@ def formula(call: Call, leaves: Leaves, logits: Callable[[Any, Any], Array]) -> 
     return branch(logits(call.query, call.key), call.mask, call.value)
 
 
-def paper_snippet(
-    query: Array,
-    key: Array,
-    value: Array,
-    *,
-    mask: Array | None = None,
-) -> Array:
+def paper_equation(query: Array, key: Array, value: Array) -> Array:
+    """Returns log(attention(Q, K, exp(V))) [T, H, D] in the dtype of its inputs: the paper's
+    equation without a maximum (LASER, ICML 2025). Shapes [T, H, D] and [S, H, D]."""
+    return jnp.log(jax.nn.dot_product_attention(query, key, jnp.exp(value)))
+
+
+def paper_snippet(query: Array, key: Array, value: Array) -> Array:
     """Returns the paper's max-trick LASER, literally, in the dtype of its inputs.
 
     m = max over all keys; log(attention(Q, K, exp(V − m))) + m (LASER, ICML 2025, section 4).
     Kept as the reference that shows why `attention.mixers.laser_shift` exists: 9.0e-3 to 0.23 in
-    bfloat16. Shapes [T, H, D] and [S, H, D]; mask [H or 1, T or 1, S].
+    bfloat16. Shapes [T, H, D] and [S, H, D].
     """
     top = jnp.max(value, axis=0, keepdims=True)
-    return jnp.log(jax.nn.dot_product_attention(query, key, jnp.exp(value - top), mask=mask)) + top
+    return paper_equation(query, key, value - top) + top
 
 
 MIXER = Mixer(
@@ -141,5 +141,5 @@ MIXER = Mixer(
     log_mean_exp,
     core.SOFTMAX,
     transform=laser_functions.transform,
-    snippet=paper_snippet,
+    paper={"printed": paper_equation, "snippet": paper_snippet},
 )

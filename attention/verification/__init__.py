@@ -1,1 +1,1 @@
-"""Verification: the float64 reference, checks, reconstruction, diagnostics."""
+"""Verification: the float64 reference, checks, diagnostics."""

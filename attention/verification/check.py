@@ -1,4 +1,4 @@
-"""`python -m attention check`: variants against the float64 reference, beside the paper's snippet.
+"""`python -m attention check`: variants against the float64 reference, beside the paper's.
 
 Inputs are normal; `qs` scales the queries (4: peaked rows, as the paper observed in trained
 models), `vs` is the standard deviation of the values. Errors are ‖out − ref‖/‖ref‖ on the same
@@ -33,6 +33,8 @@ LIMITS: dict[tuple[str, bool], Limits] = {
     ("bfloat16", False): (3.5e-3, 4.5e-3),
 }
 MASKS = ("none", "causal", "padded")
+# The paper's computations of LASER, whose errors stand beside ours.
+PAPER = ("printed", "snippet")
 # The gradient of λ is one number, whose error does not average out as an array's norm does: its
 # standard deviation over seeds is 2.6e-3 of its terms (largest of 24 measured: 5.5e-3).
 LEARNED_LIMITS = {"float32": 3e-6, "bfloat16": 1e-2}
@@ -59,15 +61,15 @@ class Case:
 class Measurement:
     """Relative errors of one case.
 
-    gradients: of query, key, value, x and memory, where there are any. snippet: None where the
-    paper's code has no such mask. learned: of the gradients of learned leaves, None where there are
-    none.
+    gradients: of query, key, value, x and memory, where there are any. paper: of the
+    outputs of `records.Mixer.paper`, by name, without a mask. learned: of the gradients of learned
+    leaves, None where there are none.
     """
 
     case: Case
     output: float
     gradients: dict[str, float]
-    snippet: float | None
+    paper: dict[str, float]
     limits: Limits
     learned: float | None = None
 
@@ -132,10 +134,9 @@ def measure(
         variant, layer, is_causal, params, None if is_causal else mask, arrays, cotangent
     )
     exact = reference.compute(variant, params, arrays, cotangent, mask, layer=layer)
-    theirs, snippet = records.mixer(variant.mixer).snippet, None
-    if theirs is not None and case.mask == "none" and not variant.modifiers:
-        plain = jax.jit(theirs)(arrays["query"], arrays["key"], arrays["value"])
-        snippet = reference.relative_error(plain, exact.output)
+    is_plain = case.mask == "none" and not variant.modifiers
+    others = records.mixer(variant.mixer).paper if is_plain else {}
+    inputs = [arrays[name] for name in ("query", "key", "value")]
     return Measurement(
         case,
         reference.relative_error(output, exact.output),
@@ -143,7 +144,10 @@ def measure(
             name: reference.relative_error(gradients[name], theirs)
             for name, theirs in exact.gradients.items()
         },
-        snippet,
+        {
+            name: reference.relative_error(jax.jit(compute)(*inputs), exact.output)
+            for name, compute in others.items()
+        },
         limits_of(variant, case.dtype),
         reference.learned_error(learned, exact) if exact.learned else None,
     )

@@ -185,16 +185,6 @@ def _leaves(part: Any, call: Call, given: Mapping[str, Any], tree: Tree) -> Leav
     return {leaf.path: value(leaf) for leaf in part.leaves(call, **given)}
 
 
-def output(mixer: str, query: Any, key: Any, value: Any, *, mask: Any = None) -> np.ndarray:
-    """Returns the output of `attend` alone, [T, H, D], without the products of a backward pass."""
-    arrays = {"query": query, "key": key, "value": value}
-    seen = None if mask is None else np.asarray(mask, bool)
-    with _x64():
-        wide = {name: np.asarray(array, np.float64) for name, array in arrays.items()}
-        run = jax.jit(_output, static_argnums=(0, 4, 5))
-        return np.asarray(run(Variant(mixer), wide, {}, seen, 0, None))
-
-
 def _norm(group: Mapping[str, Any]) -> float:
     return float(np.sqrt(sum((np.asarray(leaf) ** 2).sum() for leaf in group.values())))
 

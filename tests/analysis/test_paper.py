@@ -12,7 +12,6 @@ from analysis.compare.error_table import build
 from analysis.load import paper
 from analysis.load.studies import read_study
 from analysis.views import paper as paper_tables
-from attention.verification import reconstruction
 from sweeps.study import keys
 
 GIVEN = pathlib.Path(__file__).resolve().parents[3] / "shared" / "paper"
@@ -144,13 +143,6 @@ def test_files_are_the_given_ones_to_the_digit() -> None:
     for path in GIVEN.glob("*.csv"):
         with path.open(encoding="utf-8", newline="") as file:
             assert list(csv.DictReader(file)) == paper.lines(path.name)
-
-
-def test_the_reconstruction_command_prints_the_same_figures() -> None:
-    columns: dict[str, list[str]] = {}
-    for row in paper.lines("text_bf16_reconstruction.csv"):
-        columns.setdefault(row["method"], []).append(f"{row['value']} ± {row['std']}")
-    assert {method: list(printed) for method, printed in reconstruction.PAPER.items()} == columns
 
 
 def test_the_command_takes_keys(capsys) -> None:

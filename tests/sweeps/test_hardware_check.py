@@ -146,7 +146,7 @@ def test_a_kernel_of_nan_is_wrong(gradients, verdict, monkeypatch):
     def measure(case):
         errors = gradients if case.qs == 4 else (0.0, 0.0, 0.0)
         named = dict(zip(("query", "key", "value"), errors, strict=True))
-        return check.Measurement(case, 0.0, named, None, (2e-6, 3e-6))
+        return check.Measurement(case, 0.0, named, {}, (2e-6, 3e-6))
 
     monkeypatch.setattr(check, "measure", measure)
     assert {result.verdict for result in hardware_check._errors("xla")} == {verdict}
