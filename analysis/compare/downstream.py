@@ -24,8 +24,8 @@ import pandas as pd
 
 from analysis.compare import error_table
 from analysis.compare.error_table import ErrorTable
-from analysis.load import samples, studies
-from analysis.load.records import VISIBLE, Problem
+from analysis.load import samples
+from analysis.load.records import Problem
 from analysis.load.samples import Task
 from analysis.statistics import comparisons, intervals
 from attention import table as variants
@@ -113,26 +113,6 @@ def of_table(
         _of_suite(table, name, asked[asked["suite"] == name], trials, metric, step, strange)
         for name in names
     )
-
-
-def from_random_weights(table: ErrorTable) -> tuple[list[str], tuple[SuiteTable, ...]]:
-    """Returns the names of the studies beside a fine-tuned one that train its workload from random
-    weights (with an empty `finetune_from`), and the suites of that study where there is just one.
-    """
-    study, found = table.study, []
-    for path in sorted(study.directory.resolve().parent.glob(f"{VISIBLE}/{layout.STUDY}")):
-        config = layout.read_record(path).get("config")
-        if (
-            isinstance(config, dict)
-            and not config.get("finetune_from")
-            and config.get("workload") == study.config.get("workload")
-        ):
-            found.append(path.parent)
-    names = [path.name for path in found]
-    if len(found) != 1:
-        return names, ()
-    random = error_table.build(studies.read_study(found[0]), baseline=table.baseline)
-    return names, of_table(random, None, None, None)
 
 
 def _check(name: str, known: Sequence[str], what: str, where: str) -> None:

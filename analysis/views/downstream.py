@@ -57,7 +57,6 @@ PRINTED: dict[str, tuple[str, Any]] = {
     "rank": ("Rank\naccuracy", SCORE),
     "undecodable": ("Undecodable", SCORE),
     "majority": ("Majority\nclass", SCORE),
-    "random": ("From random\nweights", SCORE),
     "paper": ("Paper", PRINTED_CELL),
     "paper_difference": ("Paper's\ndifference", CHANGE),
     "paper_checkpoints": ("Paper, over\n5 checkpoints", PRINTED_CELL),
@@ -83,9 +82,7 @@ INTERVALS = (
     ("difference_interval", "difference_low", "difference_high"),
     ("seeds_interval", "seeds_low", "seeds_high"),
 )
-GENERATED = (
-    *("label", "task", "n", "exact", "interval", "rank", "undecodable", "majority", "random"),
-)
+GENERATED = ("label", "task", "n", "exact", "interval", "rank", "undecodable", "majority")
 
 
 def page(
@@ -100,8 +97,6 @@ def page(
     suites = downstream.of_table(table, suite, metric, step)
     if not suites:
         return None
-    is_finetuned = bool(table.study.config.get("finetune_from"))
-    names, random = downstream.from_random_weights(table) if is_finetuned else ([], ())
     tables: list[Table] = []
     notes: list[str] = []
     data = []
@@ -109,13 +104,10 @@ def page(
         rows = _with_paper(found, table)
         data.append(_tidy(rows))
         if len(rows):
-            beside = next((each for each in random if each.suite == found.suite), None)
-            made = _tables(found, _printable(found, rows, beside))
+            made = _tables(found, _printable(found, rows))
             tables += [each for each in made if len(each.frame)]
             notes += _notes(found, rows)
-    if is_finetuned:
-        notes.append(_on_random_weights(names, table.workload))
-    problems = [problem for found in (*suites, *random) for problem in found.problems]
+    problems = [problem for found in suites for problem in found.problems]
     return Page(
         title=f"{table.study.name}: downstream tasks on {table.workload}, stage {table.stage}",
         tables=tuple(tables),
@@ -164,16 +156,13 @@ def _stated(rows: pd.DataFrame, *names: str) -> pd.Series:
     )
 
 
-def _printable(found: SuiteTable, rows: pd.DataFrame, random: SuiteTable | None) -> pd.DataFrame:
-    """Returns the rows with all columns of PRINTED, fractions as percentages; `random`: the scores
-    of the same models from random weights."""
-    beside = {} if random is None else _stated(random.scores, EXACT).to_dict()
+def _printable(found: SuiteTable, rows: pd.DataFrame) -> pd.DataFrame:
+    """Returns the rows with all columns of PRINTED, fractions as percentages."""
     rows = rows.assign(
         group=rows["variant"].map(lambda name: variants.group(name) if name else "reference"),
         exact=_stated(rows, EXACT).to_numpy(),
         rank=_stated(rows, *RANKED).to_numpy(),
         majority=rows["task"].map({name: task.majority for name, task in found.tasks.items()}),
-        random=[beside.get(place) for place in zip(rows["variant"], rows["task"], strict=True)],
     )
     for name, low, high in INTERVALS:
         rows[name] = [
@@ -290,18 +279,6 @@ def _notes(found: SuiteTable, rows: pd.DataFrame) -> Iterator[str]:
     if rows["paper"].notna().any():
         place = paper.PRINTED[paper.SUITES[found.suite].key].place
         yield f"paper: {paper.SOURCE}, {place}; digits and bold as printed."
-
-
-def _on_random_weights(names: Sequence[str], workload: str) -> str:
-    """Returns where the column of random weights is from, or why there is none."""
-    if len(names) == 1:
-        return f"From random weights: the same model and variant, trained by the study {names[0]}."
-    if names:
-        return f"From random weights: not shown, as several studies have it: {', '.join(names)}."
-    return (
-        f"From random weights: no study of {workload} beside this one has an empty finetune_from; "
-        "train one with --config.finetune_from= to see what pretraining gives."
-    )
 
 
 def draw(table: ErrorTable) -> alt.VConcatChart | None:
