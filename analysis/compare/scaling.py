@@ -10,22 +10,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.compare import experiment
 from analysis.compare.error_table import ErrorTable, VariantResult
+from analysis.compare.experiment import MixedStudiesError
 from analysis.load.records import META_FILE, PARAMETERS, Problem
 from analysis.statistics import power_law
 from analysis.statistics.power_law import PowerLaw, Saving
 from attention import table as variants
+from sweeps.study import selection
 
-# What moves the loss beside the size: keys of a study's configuration.
-STATED = ("optimizer", "compute_dtype", "param_dtype", "batch_size", "steps", "step_hint")
-DATA, SPLIT = "data", "deciding split"
-KEYS = (SPLIT, DATA, *STATED)
-# c4_lm_234m and c4_lm_1b are sizes of c4_lm: the name up to here is the data and the objective.
-SIZED = re.compile(r"(.+?_(?:lm|bert))(?:_.*)?")
-
-
-class MixedStudiesError(ValueError):
-    """Studies of different experiments, or twice the same one, were given as sizes of one model."""
+# c4_lm_234m and c4_lm_1b are sizes of c4_lm: the name up to here, and a task behind a colon, are
+# the data and the objective.
+SIZED = re.compile(r"(.+?_(?:lm|bert))(?:_[^:]*)?(:.*)?")
+# How a study's hyperparameters are chosen.
+TUNING = ["protocol", "tuning_variant", "space"]
+RULE = (
+    "a power law needs studies of one family, which differ in the size of their model alone; leave "
+    "the others out"
+)
 
 
 @dataclass(frozen=True)
@@ -55,35 +57,40 @@ class Scaling:
         return ", ".join(dict.fromkeys(self.points["study"]))
 
 
-def configurations(tables: Sequence[ErrorTable]) -> pd.DataFrame:
-    """Returns what studies' losses depend on beside the size of the model and its points, a row per
-    table: KEYS, None where the study's files do not state one. The data is told by the workload's
-    name."""
-    rows = []
-    for table in tables:
-        row = {key: table.study.config.get(key) or None for key in STATED}
-        for key in ("steps", "step_hint"):
-            of_runs = {getattr(run, key) for run in table.study.stage(table.stage)} - {None}
-            if not row[key] and of_runs:  # 0: the workload's own, which the trials state
-                row[key] = ", ".join(f"{count:,}" for count in sorted(of_runs))
-        sized = SIZED.fullmatch(table.workload)
-        row |= {DATA: sized and sized.group(1), SPLIT: table.decisive}
-        rows.append({key: f"{v:,}" if isinstance(v, int) else v for key, v in row.items()})
-    return pd.DataFrame(rows, columns=KEYS, dtype=object)
+def _settings(tables: Sequence[ErrorTable]) -> pd.DataFrame:
+    """Returns what must be equal for tables to be of one family: `experiment.settings` without the
+    baseline, the workload without its size.
+
+    Each size has checkpoints of its own to start from: of `finetune_from` it counts whether it is
+    set. A study with the point that another one of the tables selected is tuned as that one is.
+    """
+    stated = experiment.settings(tables).drop(columns="baseline")
+    sized = (SIZED.fullmatch(table.workload) for table in tables)
+    stated["workload"] = [
+        match.expand(r"\1\2") if match else table.workload
+        for match, table in zip(sized, tables, strict=True)
+    ]
+    is_started = stated["finetune_from"].notna() & stated["finetune_from"].ne("''")
+    stated["finetune_from"] = stated["finetune_from"].mask(is_started, "another study")
+    for number, space in stated["space"].dropna().items():
+        source = stated[selection.SELECTED + stated["study"] == space]
+        if len(source):
+            stated.loc[number, TUNING] = source.iloc[0][TUNING]
+    return stated
 
 
 def families(tables: Sequence[ErrorTable]) -> list[list[ErrorTable]]:
-    """Returns the tables of losses whose workloads are sizes of a model, by what `configurations`
-    says of them; only families of several workloads."""
+    """Returns the tables of losses whose workloads are sizes of a model and whose settings are the
+    same; only families of several workloads."""
     losses = [
         table
         for table in tables
         if table.metric.name == "loss" and any(row.n for row in table.rows)
     ]
-    stated = configurations(losses)
-    groups = stated[stated[DATA].notna()].fillna("").groupby(list(KEYS), sort=False)
-    found = [[losses[number] for number in group.index] for _, group in groups]
-    return [each for each in found if len({table.workload for table in each}) > 1]
+    stated = _settings(losses).drop(columns="study").fillna("")
+    groups = stated.groupby([*stated.columns], sort=False)
+    members = [[losses[number] for number in group.index] for _, group in groups]
+    return [each for each in members if len({table.workload for table in each}) > 1]
 
 
 def of_tables(
@@ -93,12 +100,14 @@ def of_tables(
 
     `loss`, above 0, is the loss to reach: the baseline's fit at the largest size unless given.
     `given` maps a workload to its number of parameters where its trials do not record one. Raises
-    ValueError where neither says it, MixedStudiesError where tables are not of one family or hold
-    one size twice.
+    ValueError where neither says it and where no trial has a loss, MixedStudiesError where tables
+    are not of one family or hold one size twice.
     """
-    stated = configurations(tables).assign(study=[table.study.name for table in tables])
-    notes = _check_family(stated)
+    notes = experiment.check(_settings(tables), RULE)
     points = _points(tables, given or {})
+    if points.empty:
+        stages = ", ".join(f"{table.study.name}/{table.stage}" for table in tables)
+        raise ValueError(f"no trial of {stages} has finished with a loss, so there is no size yet")
     sizes = _sizes(points)
     laws = {}
     for name in sorted(set(sizes["variant"]), key=variants.order):
@@ -125,28 +134,6 @@ def of_tables(
             ),
         ),
     )
-
-
-def _check_family(stated: pd.DataFrame) -> list[Problem]:
-    """Returns a note on every key that some studies state and others do not. Raises
-    MixedStudiesError, naming the keys, their values and the studies, where studies state different
-    values of a key."""
-    differing, notes = [], []
-    for key in KEYS:
-        studies = stated.groupby(key, sort=False)["study"].agg(", ".join)
-        if len(studies) > 1:
-            listed = "; ".join(f"{value}: {names}" for value, names in studies.items())
-            differing.append(f"{key} ({listed})")
-        silent = ", ".join(stated["study"][stated[key].isna()])
-        if silent and len(studies) and key != DATA:
-            text = f"{silent}: no {key} is stated; taken as that of the others"
-            notes.append(Problem("note", "", "", text))
-    if differing:
-        raise MixedStudiesError(
-            "a power law needs studies that differ in the size of their model alone; these differ "
-            f"in {'; '.join(differing)}: name the studies of one family"
-        )
-    return notes
 
 
 def _points(tables: Sequence[ErrorTable], given: Mapping[str, int]) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compare import frames, scaling, sensitivity
+from analysis.compare import experiment, frames, sensitivity
 from analysis.compare.error_table import ErrorTable, VariantResult
 from analysis.load.records import Problem
 from analysis.statistics import budgets, power_law
@@ -22,8 +22,7 @@ from analysis.statistics.budgets import Budgets
 from analysis.statistics.comparisons import ALPHA, Seeds
 from attention import table as variants
 
-# What may differ between the budgets of an experiment.
-LENGTHS = ["steps", "step_hint"]
+RULE = "budgets are of one experiment and differ in steps alone"
 # The speed-up that the seeds asked for would tell from 1.
 TOLD = 1.05
 
@@ -51,7 +50,7 @@ def of_tables(tables: Sequence[ErrorTable]) -> SpeedUps:
     equally long, for a metric of which more is better, and where there is nothing to compare.
     """
     first = tables[0]
-    _check_experiment(tables)
+    notes = experiment.check(_conditions(tables), RULE)
     if not first.metric.lower_is_better:
         raise ValueError(f"more {first.metric.name} is better; give a metric of which less is")
     planned = [(table, row) for table in tables if (row := table.baseline_row)]
@@ -75,44 +74,34 @@ def of_tables(tables: Sequence[ErrorTable]) -> SpeedUps:
     if not rows:
         raise ValueError(f"no study has results of a variant beside {first.baseline}")
     rows.sort(key=lambda row: variants.order(row["variant"]))
-    problems = tuple(problem for table in tables for problem in table.problems)
-    return SpeedUps(first, known, pd.DataFrame(rows), problems)
+    problems = [*notes, *(problem for table in tables for problem in table.problems)]
+    return SpeedUps(first, known, pd.DataFrame(rows), tuple(problems))
 
 
 def experiments(tables: Sequence[ErrorTable]) -> list[list[ErrorTable]]:
     """Returns for each table with variants it and the budgets beside it: tables of the same
-    experiment that train the baseline alone, the first of each other number of steps. Only where
-    there are three budgets or more, of a metric of which less is better."""
-    stated = _stated(tables).fillna("")
-    steps, conditions = stated["steps"].tolist(), stated.drop(columns=LENGTHS)
+    experiment that train the baseline alone. Only where there are three numbers of steps or more,
+    of a metric of which less is better. `of_tables` may still refuse them."""
+    conditions = _conditions(tables).drop(columns="study").fillna("")
+    steps = experiment.settings(tables)["steps"]
     groups = []
     for number, table in enumerate(tables):
         base = table.baseline_row
         if len(table.rows) < 2 or not (base and base.n and table.metric.lower_is_better):
             continue
-        budgets_beside = {steps[number]: table}
         is_same = conditions.eq(conditions.iloc[number]).all(axis=1)
-        for length, budget, same in zip(steps, tables, is_same, strict=True):
-            if same and [row.variant for row in budget.rows if row.n] == [table.baseline]:
-                budgets_beside.setdefault(length, budget)
-        if len(budgets_beside) >= budgets.LEAST:
-            groups.append([*budgets_beside.values()])
+        beside = [
+            place
+            for place in is_same.index[is_same]
+            if [row.variant for row in tables[place].rows if row.n] == [table.baseline]
+        ]
+        if steps[[number, *beside]].nunique() >= budgets.LEAST:
+            groups.append([table, *(tables[place] for place in beside)])
     return groups
 
 
-def _stated(tables: Sequence[ErrorTable]) -> pd.DataFrame:
-    return scaling.configurations(tables).assign(
-        workload=[table.workload for table in tables],
-        baseline=[table.baseline for table in tables],
-    )
-
-
-def _check_experiment(tables: Sequence[ErrorTable]) -> None:
-    stated = _stated(tables).drop(columns=LENGTHS)
-    differing = [key for key in stated if stated[key].nunique() > 1]
-    if differing:
-        told = "; ".join(f"{key}: {', '.join(map(str, stated[key].unique()))}" for key in differing)
-        raise ValueError(f"budgets are of one experiment and differ in steps alone; here {told}")
+def _conditions(tables: Sequence[ErrorTable]) -> pd.DataFrame:
+    return experiment.settings(tables).drop(columns=[*experiment.LENGTHS])
 
 
 def _costs(table: ErrorTable, row: VariantResult) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compare import failed_runs
+from analysis.compare import failed_runs, speedup
 from analysis.compare.error_table import DEFAULT_BASELINE, ErrorTable
 from analysis.load.records import Problem
 from analysis.statistics import across, comparisons
@@ -46,7 +46,7 @@ class Summary:
     its runs beats one of the baseline's; `step_time` over the baseline's; and over all columns of
     the baseline that can tell, `failed_to_train`, the share of its n runs that did.
 
-    `problems` name studies that have no column.
+    `problems` name studies that have no column and are no budget of a speed-up either.
     """
 
     tables: tuple[ErrorTable, ...]
@@ -70,6 +70,7 @@ def of_tables(tables: Sequence[ErrorTable]) -> Summary:
     names = (baseline, *sorted(others - {baseline}, key=variants.order))
     workloads = [table.workload for table in compared]
     cells = _cells(compared, names, baseline)
+    budgets = {table for experiment in speedup.experiments(tables) for table in experiment}
     return Summary(
         tables=tuple(compared),
         headings=tuple(
@@ -85,6 +86,7 @@ def of_tables(tables: Sequence[ErrorTable]) -> Summary:
         problems=tuple(
             Problem("left out", "", "", f"{table.study.name}: {why}")
             for table, why in left_out.items()
+            if table not in budgets
         ),
     )
 

@@ -143,9 +143,9 @@ class Run:
     the metric the workload's target is set in, `targets` what a file says of the targets
     (`metric`, a name; `validation` and `test`, values of that metric's columns), empty where none
     does; `ends_early` says that evaluations which were due are missing at the end of a trial that
-    is `done`; `step_hint` is the workload's and `allowed_s` the seconds of training that it allows,
-    None where no file says. `problems` is what is wrong with the trial, `notes` what is worth
-    knowing.
+    is `done`; `step_hint` is the workload's, `eval_every` the steps between planned evaluations and
+    `allowed_s` the seconds of training that the workload allows, None where no file says.
+    `problems` is what is wrong with the trial, `notes` what is worth knowing.
     """
 
     workload: str
@@ -159,6 +159,7 @@ class Run:
     reason: str | None = None
     steps: int | None = None
     step_hint: int | None = None
+    eval_every: int | None = None
     allowed_s: float | None = None
     metric: str = "accuracy"
     targets: dict[str, Any] = field(default_factory=dict)

@@ -10,6 +10,7 @@ import pandas as pd
 from analysis.compare import speedup
 from analysis.compare.error_table import ErrorTable
 from analysis.compare.speedup import TOLD, SpeedUps
+from analysis.load.records import Problem
 from analysis.render import pages
 from analysis.render.pages import Page, Table
 from attention import table as variants
@@ -17,17 +18,25 @@ from attention import table as variants
 
 def pages_of(tables: Sequence[ErrorTable]) -> list[Page]:
     """Returns a page for each experiment of several budgets among the tables, without the problems,
-    which are those of the tables."""
-    return [
-        dataclasses.replace(page(speedup.of_tables(budgets)), problems=())
-        for budgets in speedup.experiments(tables)
-    ]
+    which are those of the tables; a page with the reason alone where there is no speed-up."""
+    made = []
+    for budgets in speedup.experiments(tables):
+        try:
+            made.append(dataclasses.replace(page(speedup.of_tables(budgets)), problems=()))
+        except ValueError as error:
+            reason = Problem("note", "", "", f"no speed-up: {error}")
+            made.append(Page(_title(budgets[0]), (), (), (reason,)))
+    return made
+
+
+def _title(table: ErrorTable) -> str:
+    return f"{table.workload}: compute for the same {table.what}"
 
 
 def page(speedups: SpeedUps) -> Page:
     """Returns the speed-ups and the budgets; `data` has the rows of both."""
     return Page(
-        title=f"{speedups.table.workload}: compute for the same {speedups.table.what}",
+        title=_title(speedups.table),
         tables=(_speedups(speedups), _budgets(speedups)),
         notes=tuple(_notes(speedups)),
         problems=speedups.problems,

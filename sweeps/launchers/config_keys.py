@@ -111,6 +111,13 @@ class Key(NamedTuple):
     allowed: Range | OneOf | Text | None = None
     role: Role = Role.RESULT
 
+    @property
+    def is_condition(self) -> bool:
+        """Whether all studies of one experiment have the same value: it says what is computed, or,
+        of a search, from which space, start and baseline; not how many trials there are."""
+        is_named = self.role is Role.EXTENT and isinstance(self.default, str)
+        return self.role is Role.RESULT or is_named
+
     def describe(self) -> str:
         """Returns the allowed values in words."""
         if self.allowed is None:

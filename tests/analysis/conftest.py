@@ -1,5 +1,6 @@
 """A study's directory, made by hand: every number in it is chosen by the test that uses it."""
 
+import dataclasses
 import gzip
 import hashlib
 import html.parser
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from sweeps.records import layout
+from sweeps.study import keys
 
 
 def columns(*metrics: str) -> tuple[str, ...]:
@@ -100,7 +102,7 @@ class HandMadeStudy:
             "stage": stage,
             "variant_hyperparameters": tau,
             "hyperparameters": self.points[point],
-            "eval_every": 100,
+            "eval_every": 400,
             "batch_size": 64,
             "step_hint": 400,
             "targets": {"metric": self.metric, "validation": 0.9, "test": 0.9},
@@ -273,6 +275,28 @@ class Page(html.parser.HTMLParser):
 def parse_page() -> type[Page]:
     """Returns what reads a page's text: its tags, their attributes and its words."""
     return Page
+
+
+@pytest.fixture
+def other_experiments() -> Callable[[Any], dict[str, Any]]:
+    """Returns a function that makes copies of a table, each with another value of one key that
+    results depend on, by the key: every key of role RESULT, the space and the start."""
+    others = {bool: lambda x: not x, int: lambda x: x + 7, float: lambda x: x + 0.5}
+
+    def copies(table: Any) -> dict[str, Any]:
+        made = {}
+        for name, key in keys.OWN.items():
+            if key.role is not keys.Role.RESULT and name not in ("space", "finetune_from"):
+                continue
+            value = others.get(type(key.default), lambda x: f"{x}_other")(key.default)
+            group, _, inner = name.rpartition(".")
+            config = table.study.config | ({group: {inner: value}} if group else {name: value})
+            study = dataclasses.replace(table.study, config=config)
+            workload = value if name == "workload" else table.workload
+            made[name] = dataclasses.replace(table, study=study, workload=workload)
+        return made
+
+    return copies
 
 
 @pytest.fixture

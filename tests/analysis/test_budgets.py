@@ -1,12 +1,16 @@
 """The compute that a variant saves: by hand, by simulation, and over studies of several budgets."""
 
+import dataclasses
+import html
 import math
+import re
+import shutil
 
 import numpy as np
 import pytest
 
 from analysis.cli import main
-from analysis.compare import error_table, speedup
+from analysis.compare import error_table, experiment, speedup, summary
 from analysis.load.studies import read_study
 from analysis.statistics import budgets
 from analysis.views import speedup as view
@@ -116,7 +120,10 @@ def made_studies(hand_made, all_steps=STEPS, config=({},) * 4):
                 row |= {"accumulated_submission_time": seconds}
                 folder = made.trial("compare", name, 0, seed, [row])
                 made.planned["compare"][-1]["steps"] = steps
-                record = layout.record(folder / layout.TRIAL) | {"steps": steps}
+                record = layout.record(folder / layout.TRIAL) | {
+                    "steps": steps,
+                    "eval_every": steps,
+                }
                 layout.write_json(folder / layout.TRIAL, record)
                 layout.write_json(folder / "meta_data_0.json", {"model_flops_per_step": 1e9})
         made.select(dict.fromkeys(names, 0))
@@ -165,12 +172,63 @@ def test_summary_and_report_say_what_is_saved(hand_made, capsys, tmp_path):
     assert out.read_text().count("1.97 [1.72, 2.26]") == 2
 
 
+def test_a_budget_of_another_experiment_is_refused(hand_made, other_experiments):
+    """Another value of any key that results depend on, the lengths aside; a study of one
+    experiment may have other numbers of points and seeds. Logs that state nothing are noted."""
+    *tables, last = _tables(made_studies(hand_made, config=({"batch_size": 8},) * 4))
+    others = other_experiments(last)
+    lengths = {"steps", "step_hint", "eval_every"}
+    for name, other in others.items():
+        grouped = [table for group in speedup.experiments([*tables, other]) for table in group]
+        assert (other in grouped) == (name in lengths), name
+        if name not in lengths:
+            with pytest.raises(experiment.MixedStudiesError, match=rf" {re.escape(name)} \("):
+                speedup.of_tables([*tables, other])
+    assert speedup.of_tables([*tables, others["eval_every"]]).rows["needed"].gt(0).all()
+    counts = {"points": 9, "seeds": 9, "tuning_seeds": 2, "variants": ["standard"], "name": "x"}
+    wider = dataclasses.replace(last.study, config=last.study.config | counts)
+    assert speedup.experiments([*tables, dataclasses.replace(last, study=wider)])
+    silent = dataclasses.replace(last, study=dataclasses.replace(last.study, config={}))
+    notes = [each for each in speedup.of_tables([*tables, silent]).problems if each.kind == "note"]
+    assert all(name in notes[0].text for name in ("of_4000_3", "optimizer", "positions"))
+
+
+@pytest.mark.parametrize("twice", [2000, 1000])
+def test_summary_and_report_refuse_equal_budgets(hand_made, capsys, tmp_path, twice):
+    """As `speedup` does, by name; beside a budget or beside the variants' own."""
+    roots = made_studies(hand_made, (*STEPS, twice), ({},) * 5)
+    if twice == 1000:
+        shutil.rmtree(roots[-1] / "compare" / "laser")
+        made = layout.read_json(roots[-1] / "compare" / layout.TRIALS)
+        made["trials"] = [row for row in made["trials"] if row["variant"] == "standard"]
+        layout.write_json(roots[-1] / "compare" / layout.TRIALS, made)
+    assert main(["speedup", *map(str, roots)]) == 2
+    refusal = capsys.readouterr().err.partition(": ")[2].strip()
+    assert roots[-1].name in refusal
+    assert main(["summary", *map(str, roots)]) == 0
+    assert refusal in " ".join(capsys.readouterr().out.split())
+    out = tmp_path / "report.html"
+    assert main(["report", str(roots[0].parent), f"--out={out}"]) == 0
+    assert refusal in html.unescape(out.read_text())
+
+
+def test_budgets_that_are_used_are_no_problem_of_the_summary(hand_made):
+    """A study of the baseline alone is named where it is no budget."""
+    roots = made_studies(hand_made, (*STEPS, 8000), ({},) * 4 + ({"kernel": "cudnn"},))
+    problems = summary.of_tables(_tables(roots)).problems
+    assert [problem.text.partition(":")[0] for problem in problems] == ["of_8000_4"]
+
+
 @pytest.mark.parametrize(
     ("steps", "config", "message"),
     [
         ((500, 1000, 1000), ({},) * 3, "for 1,000 steps each: name one"),
         ((500, 1000), ({"batch_size": 8}, {"batch_size": 7}), "differ in steps alone"),
-        ((500, 1000), ({"optimizer": "adamw"}, {"optimizer": "lamb"}), "adamw, lamb"),
+        (
+            (500, 1000),
+            ({"optimizer": "adamw"}, {"optimizer": "lamb"}),
+            "adamw: of_500_0; lamb: of_1000_1",
+        ),
         ((500, 2000), ({},) * 2, "no study has results of a variant"),
     ],
 )

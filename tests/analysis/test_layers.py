@@ -24,7 +24,7 @@ FOREIGN = {"jax", "jaxlib", "flax", "optax", "orbax", "attention", "workloads", 
 TAKEN = (
     *("sweeps.records.layout", "sweeps.records.status"),
     "sweeps.records.init2winit_columns",
-    *("sweeps.study.selection", "attention.files", "attention.table"),
+    *("sweeps.study.keys", "sweeps.study.selection", "attention.files", "attention.table"),
     *("workloads.arguments", "workloads.base.errors.message"),
 )
 FILES = floor_plan.files("analysis")

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from analysis.load.studies import read_study
 from analysis.statistics import power_law
 from analysis.views import scaling as scaling_view
 from sweeps.records import layout
+from sweeps.study import config
 
 SIZES = [234e6, 301e6, 435e6]
 LAW = (20.0, -0.08)
@@ -260,17 +262,74 @@ def test_studies_of_different_experiments_are_refused(hand_made, key, values) ->
     assert scaling.of_tables(tables[::2]).laws["laser"].freedom + 2 == 2
 
 
+def test_a_size_of_another_experiment_is_refused(hand_made, other_experiments) -> None:
+    """Another value of any key that results depend on; other data are another experiment, too."""
+    configs = [{"batch_size": 8}] * 3
+    *tables, last = tables_of(made_studies(hand_made, SIZES, configs=configs))
+    for name, other in other_experiments(last).items():
+        with pytest.raises(scaling.MixedStudiesError, match=rf" {re.escape(name)} \("):
+            scaling.of_tables([*tables, other])
+        assert all(other not in family for family in scaling.families([*tables, other])), name
+
+
+@pytest.mark.parametrize(
+    ("workloads", "is_one"),
+    [
+        (("c4_lm_234m", "c4_lm_1b"), True),
+        (("c4_lm_2b:superglue", "c4_lm_1b:superglue"), True),
+        (("c4_lm_2b:superglue", "c4_lm_1b"), False),
+        (("digits_vit", "fashion_vit"), False),
+        (("c4_lm", "wikipedia_bert"), False),
+    ],
+)
+def test_sizes_of_one_model_have_the_same_data(hand_made, workloads, is_one) -> None:
+    tables = [
+        dataclasses.replace(table, workload=workload)
+        for table, workload in zip(
+            tables_of(made_studies(hand_made, SIZES[:2])), workloads, strict=True
+        )
+    ]
+    assert bool(scaling.families(tables)) == is_one
+    if not is_one:
+        with pytest.raises(scaling.MixedStudiesError, match="workload"):
+            scaling.of_tables(tables)
+
+
+def test_the_shipped_sizes_are_one_family(hand_made) -> None:
+    """The others take the point that the smallest selected. The 2.2 B study computes in another
+    precision and is none of them."""
+    names = ("c4_lm_234m_paper", "c4_lm_paper", "c4_lm_435m_paper", "c4_lm_2b_paper")
+    configs = [config.parse(name, []).to_dict() for name in names]
+    for name, own in zip(WORKLOADS, configs, strict=True):
+        own["name"], own["workload"] = name, name
+        own["space"] = own["space"].replace("c4_lm_234m_paper", "c4_lm_234m")
+    tables = tables_of(made_studies(hand_made, [*SIZES, 2e9], configs=configs))
+    ((*family,),) = scaling.families(tables)
+    assert family == tables[:3]
+    with pytest.raises(scaling.MixedStudiesError, match="matmul_precision"):
+        scaling.of_tables(tables)
+
+
+def test_sizes_without_results_are_refused(hand_made, capsys) -> None:
+    roots = made_studies(hand_made, SIZES[:2])
+    for status in (path for root in roots for path in root.rglob(layout.STATUS)):
+        layout.write_json(status, {"state": "pending", "reason": None})
+    for path in (path for root in roots for path in root.rglob(layout.EVAL_MEASUREMENTS)):
+        path.unlink()
+    assert main(["scaling", *map(str, roots)]) == 2
+    assert "c4_lm_234m/compare" in capsys.readouterr().err
+
+
 def test_families_are_of_one_configuration(hand_made) -> None:
-    """Two of AdamW, one of LAMB: one law, of two sizes. What one does not state is a note."""
+    """Two of AdamW, one of LAMB: one law, of two sizes. What logs do not state is a note."""
     configs = [{"optimizer": name} for name in ("adamw", "lamb", "adamw")]
-    configs[0]["compute_dtype"] = "float32"
     tables = tables_of(made_studies(hand_made, SIZES, configs=configs))
-    [note] = [each for each in scaling.of_tables(tables[::2]).problems if each.kind == "note"]
-    assert "c4_lm_435m: no compute_dtype" in note.text
-    for table in tables:
-        table.study.config.pop("compute_dtype", None)
     families = [[table.study.name for table in each] for each in scaling.families(tables)]
     assert families == [["c4_lm_234m", "c4_lm_435m"]]
+    del tables[2].study.config["name"], tables[2].study.config["optimizer"]
+    [note] = [each for each in scaling.of_tables(tables[::2]).problems if each.kind == "note"]
+    assert note.text.startswith("c4_lm_435m: no ")
+    assert "optimizer" in note.text
 
 
 def test_no_share_without_a_loss_that_falls(hand_made) -> None:

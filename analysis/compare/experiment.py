@@ -1,0 +1,74 @@
+"""Which studies are of one experiment: equal in every setting that their results depend on.
+
+A comparison over several studies varies one setting and leaves it aside: speed-ups the steps, laws
+of model size the workload. All other settings of `CONDITIONS` must be equal. Logs of other trainers
+state few of them.
+"""
+
+import collections
+from collections.abc import Sequence
+
+import pandas as pd
+
+from analysis.compare.error_table import ErrorTable
+from analysis.load import records
+from analysis.load.records import Problem
+from sweeps.study import keys
+
+CONDITIONS = {name: key.default for name, key in keys.OWN.items() if key.is_condition}
+# How long trials are. With batch_size, 0 stands for the workload's own number.
+LENGTHS = ("steps", "step_hint", "eval_every")
+SPLIT = "deciding split"
+
+
+class MixedStudiesError(ValueError):
+    """Studies of different experiments, or one of them twice, were given as one experiment."""
+
+
+def settings(tables: Sequence[ErrorTable]) -> pd.DataFrame:
+    """Returns the settings as texts: a row per table, columns `study`, SPLIT and CONDITIONS; None
+    where neither the study nor its trials state one. The workload names the data."""
+    rows = []
+    for table in tables:
+        config = records.flattened(table.study.config)
+        # An older study.json lacks keys that were added later: its trials had their defaults.
+        row = {**CONDITIONS, **config} if "name" in config else config
+        row = {name: row.get(name) for name in CONDITIONS}
+        for name in (*LENGTHS, "batch_size"):
+            row[name] = row[name] or None
+        for name in LENGTHS:
+            of_runs = {getattr(run, name) for run in table.study.stage(table.stage)} - {None}
+            if not row[name] and of_runs:
+                row[name] = ", ".join(f"{count:,}" for count in sorted(of_runs))
+        row |= {"workload": table.workload, "baseline": table.baseline, SPLIT: table.decisive}
+        texts = {name: _text(value) for name, value in row.items()}
+        rows.append({"study": table.study.name, **texts})
+    return pd.DataFrame(rows, columns=["study", SPLIT, *CONDITIONS], dtype=object)
+
+
+def _text(value: object) -> str | None:
+    if value is None:
+        return None
+    return f"{value:,}" if type(value) is int else str(value) or "''"
+
+
+def check(stated: pd.DataFrame, rule: str) -> list[Problem]:
+    """Returns notes on settings that some studies state and others do not.
+
+    `stated` is what `settings` returns, without the columns that may differ. Raises
+    MixedStudiesError, which names the `rule`, the settings that differ, their values and studies.
+    """
+    differing, silent = [], collections.defaultdict(list)
+    for name in stated.columns.drop("study"):
+        studies = stated.groupby(name, sort=False)["study"].agg(", ".join)
+        if len(studies) > 1:
+            values = "; ".join(f"{value}: {names}" for value, names in studies.items())
+            differing.append(f"{name} ({values})")
+        if len(studies) and stated[name].isna().any():
+            silent[", ".join(stated["study"][stated[name].isna()])].append(name)
+    if differing:
+        raise MixedStudiesError(f"{rule}; these differ in {'; '.join(differing)}")
+    return [
+        Problem("note", "", "", f"{studies}: no {', '.join(names)} is stated; taken as the others'")
+        for studies, names in silent.items()
+    ]
