@@ -22,7 +22,7 @@ from analysis.compare import frames, sentences, summary
 from analysis.compare.error_table import ErrorTable, VariantResult
 from analysis.compare.scaling import families
 from analysis.load import paper, records
-from analysis.load.records import Run
+from analysis.load.records import Problem, Run
 from analysis.render import charts, pages, printing
 from analysis.render.charts import Picture, Plot
 from analysis.render.pages import Page
@@ -81,15 +81,13 @@ def page(tables: Sequence[ErrorTable], directory: pathlib.Path, folder: pathlib.
     )
 
 
-def _answer(
-    tables: Sequence[ErrorTable], names: Iterable[str]
-) -> tuple[Page | None, list[Picture]]:
+def _answer(tables: Sequence[ErrorTable], names: Iterable[str]) -> tuple[Page, list[Picture]]:
     """Returns the first screen: variants by workloads, over all of them, what the seeds can detect;
-    None if nothing is compared. Problems are listed in the studies' own sections."""
+    without a summary the reason alone. Problems are listed in the studies' own sections."""
     try:
         found = summary.of_tables(tables)
-    except ValueError:  # no baseline, or several: the sections say so
-        return None, []
+    except ValueError as error:
+        return Page("", (), (), (Problem("note", "", "", str(error)),)), []
     shown = dataclasses.replace(summary_view.page(found), problems=())
     return shown, _pictures(summary_view.PLOTS, found, names)
 

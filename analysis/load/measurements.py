@@ -130,7 +130,7 @@ def _rows(
         lines = np.setdiff1d(np.arange(table.num_rows + len(skipped)) + 2, [*skipped])
         reasons = skipped | {int(lines[row]): text for row, text in damaged.items()}
         first = min(reasons)
-        report("damaged", f"{len(reasons)} lines are left out; line {first}: {reasons[first]}")
+        report("damaged", f"lines left out: {len(reasons)}; line {first}: {reasons[first]}")
         kept = np.delete(np.arange(table.num_rows), [*damaged])
         values, filled, steps, counts = values[kept], filled[kept], steps[kept], counts[kept]
     steps = steps.astype(np.int64)
@@ -194,8 +194,9 @@ def _merged(
     last = np.where(row >= 0, np.take_along_axis(values, row, 0), math.nan)
     differs = filled & (values != last[which]) & ~(np.isnan(values) & np.isnan(last[which]))
     if (contradictions := steps[which[differs.any(axis=1)]]).size:
-        text = f"step {contradictions[0]} is there twice with other values; the last counts"
-        report("duplicated", f"{text}; so are {contradictions.size - 1} more")
+        first, *others = contradictions
+        more = f" and {len(others)} more appear" if others else " appears"
+        report("duplicated", f"step {first}{more} twice with different values; the last one counts")
     return steps, last, row >= 0
 
 
@@ -225,7 +226,7 @@ def only_evaluations(read: Measurements, trial: str = "") -> Measurements:
     if results and all(name in empty for name in results):
         rows = np.flatnonzero(~np.all([empty[name] for name in results], axis=0))
         if count := len(columns[STEP]) - len(rows):
-            texts.append(f"{count} rows evaluate nothing and are left out")
+            texts.append(f"rows without an evaluation, left out: {count}")
         columns = {name: cells[rows] for name, cells in columns.items()}
         empty = {name: cells[rows] for name, cells in empty.items()}
     notes = tuple(Problem("note", trial, "", text) for text in texts)
@@ -264,6 +265,22 @@ def non_finite(read: Measurements, empty_is_nan: bool) -> list[str]:
         f"{len(read.columns[STEP])} evaluations"
         for steps, names in alike.items()
     ]
+
+
+def missing_evaluations(read: Measurements, every: int | None, end: int | None) -> str:
+    """Returns which evaluations are missing before the last one in the file, of those planned after
+    each `every` steps up to step `end`; empty for none, and where no file says `every`."""
+    steps = read.columns.get(STEP, np.zeros(0, np.int64))
+    if not every or not steps.size:
+        return ""
+    last = min(int(steps[-1]), end or LARGEST)
+    planned = (last - 1) // every
+    kept = steps[(steps > 0) & (steps < last) & (steps % every == 0)]
+    if kept.size == planned:
+        return ""
+    is_early = kept == every * np.arange(1, kept.size + 1)
+    more = f" and {planned - kept.size - 1} more" if planned - kept.size > 1 else ""
+    return f"no evaluation at step {every * (1 + is_early.sum())}{more}, of {planned + 1} planned"
 
 
 def absent(read: Measurements, metric: str) -> list[str]:

@@ -132,6 +132,7 @@ def read_trial(
         reason=state["reason"],
         steps=record.get("steps"),
         step_hint=record.get("step_hint"),
+        eval_every=record.get("eval_every"),
         metric=metrics.target_metric(columns, targets.get("metric"), record["workload"]),
         targets=targets,
         hyperparameters=record.get("hyperparameters") or planned,
@@ -162,6 +163,8 @@ def _check(run: Run, files: TrialFiles, evals: Measurements | None, whole: bool)
         files.report("truncated", f"done, {reached}")
     if evals is not None:
         files.check_evaluations(evals, run.metric, run.state, empty_is_nan=False)
+        if text := measurements.missing_evaluations(evals, run.eval_every, run.steps):
+            files.report("missing", text)
     if run.workload.startswith("algoperf:"):  # no other workload has made-up data
         files.check_data(files.json(META_FILE))
     # A trial writes trial.json before its first step, and losses before any evaluation.

@@ -2,6 +2,7 @@
 test_damaged_files.py."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -117,6 +118,34 @@ def test_each_step_counts_once(lines, expected, noted) -> None:
     read = parse(HEADER + lines)
     assert steps_and_values(read) == expected
     assert kinds(read) == noted
+
+
+@pytest.mark.parametrize(("lines", "more"), [(1, None), (2, "1 more"), (4, "3 more")])
+def test_steps_that_appear_twice_are_counted(lines, more) -> None:
+    text = "".join(f"{step},0.{twice},0\n" for step in range(lines) for twice in (5, 6))
+    (problem,) = parse(HEADER + text).problems
+    assert re.findall(r"\d+ more", problem.text) == ([more] if more else [])
+
+
+@pytest.mark.parametrize(
+    ("steps", "every", "missing"),
+    [
+        ((100, 200, 300, 400), 100, []),
+        ((100, 300, 400), 100, ["200", "4"]),
+        ((300, 400), 100, ["100", "1", "4"]),
+        ((150, 400), 150, ["300", "3"]),
+        ((150, 300, 400), 150, []),
+        # Beside the plan, and without one.
+        ((100, 150, 200), 100, []),
+        ((300, 400), None, []),
+        ((), 100, []),
+        # Steps that no trial has, as damaged files do.
+        ((100, 2**53 - 1), 1, ["1", "397", "400"]),
+    ],
+)
+def test_planned_evaluations_that_are_missing_are_named(steps, every, missing) -> None:
+    read = parse(HEADER + "".join(f"{step},0.5,0\n" for step in steps))
+    assert re.findall(r"\d+", measurements.missing_evaluations(read, every, end=400)) == missing
 
 
 def test_a_logged_loss_and_an_evaluation_at_one_step_are_one_row() -> None:

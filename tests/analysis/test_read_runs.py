@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from analysis.cli import main
 from analysis.load.studies import NotAStudyError, read_study
 from sweeps.records import layout, lease, measurements, status
 
@@ -52,6 +53,25 @@ def test_a_sound_study_has_runs_and_no_problems(study) -> None:
     assert run.evals["validation/accuracy"].tolist() == pytest.approx([0.6, 0.7, 0.8, 0.9])
     assert run.losses()["global_step"].tolist() == [100, 200, 300, 400]
     assert run.path == study.root / run.name
+
+
+@pytest.mark.parametrize("state", ["done", "running", "diverged"])
+def test_evaluations_that_are_missing_are_named(study, state, capsys) -> None:
+    """trial.json plans one after every 100 of 400 steps; the end of a trial has a kind of its own.
+    Both `runs` and `table` name them."""
+    directory = study.root / study.planned["compare"][0]["path"]
+    record = layout.read_json(directory / layout.TRIAL)
+    layout.write_json(directory / layout.TRIAL, record | {"eval_every": 100})
+    assert found(study) == []
+    layout.write_json(directory / layout.STATUS, {"state": state, "reason": None})
+    rows = [study.evaluation(step, 0.3) for step in (100, 300)]
+    (directory / layout.EVAL_MEASUREMENTS).write_text(study.csv_text(rows))
+    kind = {"done": "truncated", "running": "unfinished"}.get(state, state)
+    assert found(study) == [(kind, TRIAL.format(1)), ("missing", TRIAL.format(1))]
+    assert "step 200" in read_study(study.root).problems[1].text
+    assert main(["runs", str(study.root)]) == 1
+    assert main(["table", str(study.root)]) == 0
+    assert capsys.readouterr().out.count("no evaluation at step 200") == 2
 
 
 def test_trials_without_measurements_are_missing(study) -> None:

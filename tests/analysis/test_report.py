@@ -183,3 +183,17 @@ def test_the_configuration_is_written_as_a_command_line_sets_it(hand_made) -> No
     assert {"slurm.gpus = 4", "mesh.data = 2", 'variants = ["standard", "laser"]'} <= set(lines)
     assert not [line for line in lines if line.startswith("ray.")]
     assert set(launchers.CLASSES) == report.ENGINES
+
+
+def test_two_equally_frequent_baselines_are_said_first(hand_made, parse_page) -> None:
+    """As `summary` says it; so is a study without a variant beside its baseline."""
+    for name, baseline in (("a", "standard+gate"), ("b", "laser")):
+        made = hand_made(("sigmoid", baseline), name=name, config={"baseline": baseline})
+        for variant in ("sigmoid", baseline):
+            made.add_seeds(variant, (0.25, 0.26, 0.27))
+        root = made.finish()
+    text, _ = _written(root.parent, parse_page)
+    answer = text[text.index('id="answer"') : text.index("</header>")]
+    assert all(word in answer for word in ("standard+gate", "laser", "--baseline"))
+    text, _ = _written(root.parent, parse_page, "--baseline=laser")
+    assert "--baseline" not in text[text.index('id="answer"') : text.index("</header>")]
