@@ -1,14 +1,17 @@
 """Files that appear whole or not at all, and paths as people type them."""
 
 import argparse
+import collections
 import contextlib
 import hashlib
+import json
 import os
 import pathlib
 import re
 import shlex
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 # What a name ends with until its file is whole; it begins with a dot.
 SUFFIX = ".tmp"
@@ -17,6 +20,21 @@ SUFFIX = ".tmp"
 def temporary(name: str) -> str:
     """Returns the name of something that nobody needs once its process is gone."""
     return f".{name}{SUFFIX}"
+
+
+def loads(content: str | bytes) -> Any:
+    """Returns what a JSON text says. Raises ValueError for what is no JSON, and for an object that
+    names a key twice, of which JSON readers take the last."""
+    return json.loads(content, object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        counts = collections.Counter(name for name, _ in pairs)
+        twice = ", ".join(name for name, count in counts.items() if count > 1)
+        raise ValueError(f"an object names {twice} more than once; keep one of them")
+    return record
 
 
 @contextlib.contextmanager

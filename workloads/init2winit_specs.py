@@ -7,11 +7,10 @@ init2winit/trainer_lib/training_algorithm.py.
 """
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from attention import table
+from attention import files, table
 from workloads.base.workload_spec import (
     BOTH_WAYS,
     KEEPS_SOFTMAX,
@@ -218,7 +217,7 @@ def read_config(text: str) -> dict[str, Any]:
     Raises ValueError for what is no JSON object of `FIELDS`, or says what the study itself does.
     """
     try:
-        fields = json.loads(text) if text else {}
+        fields = files.loads(text) if text else {}
     except ValueError as error:
         raise ValueError(f"{CONFIG} is no JSON ({error}): {text}") from error
     overrides = fields.get(OVERRIDES, {}) if isinstance(fields, dict) else None

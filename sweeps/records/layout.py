@@ -140,9 +140,11 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     """Returns the JSON in `path`. Raises ValueError naming the file where it is not JSON."""
     content = pathlib.Path(path).read_bytes()
     try:
-        return json.loads(content)  # with or without a byte order mark
+        return files.loads(content)  # with or without a byte order mark
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not valid JSON ({error}); was it cut short?") from error
+        raise ValueError(
+            f"{path}: not valid JSON ({error}); was it cut short, or edited?"
+        ) from error
 
 
 def read_json_if_there(path: str | os.PathLike[str]) -> Any | None:

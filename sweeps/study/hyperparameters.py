@@ -1,31 +1,35 @@
 """Hyperparameters by their AlgoPerf names: which there are, which are needed, their limits."""
 
-import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from attention.table import unknown
 
+# The least normal and the largest float32, in the nine digits that identify one: what trains is a
+# float32, and a smaller number becomes 0.
+LEAST, MOST = 1.17549435e-38, 3.40282347e38
+# The largest float32 below 1 is 1 - STEP.
+STEP = 2.0**-24
+
 
 class Limit(NamedTuple):
-    """Allowed values: low ≤ value ≤ high, `low` itself excluded where `above`."""
+    """Allowed values: low ≤ value ≤ high."""
 
     low: float
     high: float
-    above: bool = False
 
 
 LIMITS: dict[str, Limit] = {
-    "learning_rate": Limit(0.0, math.inf, above=True),
-    "one_minus_beta1": Limit(0.0, 1.0, above=True),
-    "beta1": Limit(0.0, 1 - 1e-9),
-    "beta2": Limit(0.0, 1 - 1e-9),
-    "epsilon": Limit(0.0, math.inf, above=True),
-    "weight_decay": Limit(0.0, math.inf),
+    "learning_rate": Limit(LEAST, MOST),
+    "one_minus_beta1": Limit(STEP, 1.0),
+    "beta1": Limit(0.0, 1 - STEP),
+    "beta2": Limit(0.0, 1 - STEP),
+    "epsilon": Limit(LEAST, MOST),
+    "weight_decay": Limit(0.0, MOST),
     "warmup_factor": Limit(0.0, 1.0),
-    "label_smoothing": Limit(0.0, 1 - 1e-9),
-    "dropout_rate": Limit(0.0, 1 - 1e-9),
-    "grad_clip": Limit(0.0, math.inf, above=True),
+    "label_smoothing": Limit(0.0, 1 - STEP),
+    "dropout_rate": Limit(0.0, 1 - STEP),
+    "grad_clip": Limit(LEAST, MOST),
 }
 _UNDERFLOW = 1.1e-19  # square root of float32's least normal number
 # grad_clip has no default: without it gradients are not clipped.
@@ -47,10 +51,9 @@ def complete(point: Mapping[str, float]) -> dict[str, float]:
         if name not in LIMITS:
             raise ValueError(unknown("hyperparameter", name, LIMITS))
         limit = LIMITS[name]
-        if not limit.low <= value <= limit.high or (limit.above and value == limit.low):
-            sign = "<" if limit.above else "≤"
+        if not limit.low <= value <= limit.high:
             raise ValueError(
-                f"{name} is {value}; allowed: {limit.low} {sign} {name} ≤ {limit.high:g}"
+                f"{name} is {value}; allowed: {limit.low:.9g} ≤ {name} ≤ {limit.high:.9g}"
             )
     if ("beta1" in point) == ("one_minus_beta1" in point):
         count = "both" if "beta1" in point else "neither"
@@ -62,6 +65,11 @@ def complete(point: Mapping[str, float]) -> dict[str, float]:
     if "beta1" in completed:
         completed["one_minus_beta1"] = 1.0 - completed.pop("beta1")
     return {name: float(value) for name, value in completed.items()}
+
+
+def is_float32(value: float) -> bool:
+    """Returns whether a float32 holds a number, to its precision."""
+    return value == 0 or LEAST <= abs(value) <= MOST
 
 
 def epsilon_warning(epsilon: float) -> str | None:

@@ -5,22 +5,26 @@ A dict maps each hyperparameter to {"min", "max", "scaling": "linear" | "log"} o
 file's order. A list gives its points as they are.
 """
 
-import json
 import math
 import os
 import pathlib
 from collections.abc import Iterable
 from typing import Any
 
+from attention import files
 from sweeps.launchers.config_keys import shown
-from sweeps.study import halton
+from sweeps.study import halton, hyperparameters
 
 Point = dict[str, float]
 SHIPPED = pathlib.Path(__file__).parents[1] / "spaces"
 _RANGE, _POINTS = {"min", "max", "scaling"}, {"feasible_points"}
+_NUMBERS = (
+    f"finite numbers that a float32 holds: 0, or {hyperparameters.LEAST:.9g} to "
+    f"{hyperparameters.MOST:.9g}"
+)
 _DIMENSION = (
     "{'min', 'max', 'scaling': 'linear' or 'log'} with min ≤ max, and min > 0 where it is 'log', "
-    "or {'feasible_points': [...]} with at least one; all finite numbers"
+    f"or {{'feasible_points': [...]}} with at least one; all {_NUMBERS}"
 )
 
 
@@ -65,10 +69,10 @@ def check(search_space: Any) -> None:
                 raise ValueError(f"{name} is {shown(dimension)}; it must be {_DIMENSION}")
         return
     for number, point in enumerate(search_space):
-        if not isinstance(point, dict) or not point or not _are_finite(point.values()):
+        if not isinstance(point, dict) or not point or not _are_numbers(point.values()):
             raise ValueError(
                 f"point {number} of the search space is {shown(point)}; it must be a dict of "
-                "finite numbers"
+                f"{_NUMBERS}"
             )
         if set(point) != set(search_space[0]):
             raise ValueError(
@@ -82,8 +86,8 @@ def _is_dimension(dimension: Any) -> bool:
         return False
     if set(dimension) == _POINTS:
         choices = dimension["feasible_points"]
-        return isinstance(choices, list) and bool(choices) and _are_finite(choices)
-    if set(dimension) != _RANGE or not _are_finite((dimension["min"], dimension["max"])):
+        return isinstance(choices, list) and bool(choices) and _are_numbers(choices)
+    if set(dimension) != _RANGE or not _are_numbers((dimension["min"], dimension["max"])):
         return False
     has_scaling = dimension["scaling"] == "linear" or (
         dimension["scaling"] == "log" and dimension["min"] > 0
@@ -91,9 +95,12 @@ def _is_dimension(dimension: Any) -> bool:
     return has_scaling and dimension["min"] <= dimension["max"]
 
 
-def _are_finite(values: Iterable[Any]) -> bool:
-    """Returns whether all are numbers; a JSON file's NaN and Infinity are none, nor is true."""
-    return all(type(value) in (int, float) and abs(value) < math.inf for value in values)
+def _are_numbers(values: Iterable[Any]) -> bool:
+    """Returns whether all are numbers that a float32 holds; a JSON file's NaN and Infinity are
+    none, nor is true."""
+    return all(
+        type(value) in (int, float) and hyperparameters.is_float32(value) for value in values
+    )
 
 
 def load(name: str) -> dict[str, Any] | list[Point]:
@@ -108,7 +115,7 @@ def load(name: str) -> dict[str, Any] | list[Point]:
         shipped = ", ".join(sorted(file.stem for file in SHIPPED.glob("*.json")))
         raise ValueError(f"no search space {shown(name)}: give a .json file or one of {shipped}")
     try:
-        search_space = json.loads(path.read_bytes())
+        search_space = files.loads(path.read_bytes())
         check(search_space)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from error

@@ -5,10 +5,12 @@ import math
 
 import hypothesis
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 
 from sweeps.records import layout
 from sweeps.study import halton, hyperparameters, space
+from workloads import init2winit_specs
 
 
 def test_van_der_corput_by_hand():
@@ -76,6 +78,15 @@ _LOG = {"min": 1, "max": 2, "scaling": "log"}
         ({"lr": {"feasible_points": []}}, "lr is .*at least one"),
         ({"lr": {"feasible_points": ["a"]}}, "lr is .*finite number"),
         ({"lr": {**_LOG, "min": "1"}}, "lr is .*finite number"),
+        (
+            {"lr": {"min": 1e-300, "max": 1e300, "scaling": "log"}},
+            r"lr is .*float32.*3.40282347e\+38",
+        ),
+        ({"lr": {**_LOG, "min": 1e-40}}, "lr is .*float32"),
+        ({"lr": {"min": -1e39, "max": 1, "scaling": "linear"}}, "lr is .*float32"),
+        ({"lr": {"feasible_points": [1e-3, 1e-46]}}, "lr is .*float32"),
+        ({"lr": {"feasible_points": [10**400]}}, "lr is .*float32"),
+        ([{"a": 1e39}], "point 0 .*float32"),
         ({"lr": 3}, "lr is 3"),
         ({}, "at least one"),
         ([], "at least one"),
@@ -90,6 +101,61 @@ def test_impossible_spaces_are_refused(tmp_path, search_space, message):
     path.write_text(json.dumps(search_space))
     with pytest.raises(ValueError, match=rf"mine\.json: .*{message}"):
         space.load(str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('{"learning_rate": {"feasible_points": [1]}, "learning_rate": {"feasible_points": [5]}}',
+         "learning_rate"),
+        ('{"a": {"min": 1, "max": 2, "max": 3, "scaling": "log"}}', "max"),
+        ('[{"beta1": 0.9, "beta1": 0.9}]', "beta1"),
+    ],
+)  # fmt: skip
+def test_a_key_that_is_named_twice_is_refused(tmp_path, text, key):
+    """At any level, in a space as in the records of studies and in init2winit's fields."""
+    path = tmp_path / "mine.json"
+    path.write_text(text)
+    for read in (space.load, layout.read_json):
+        with pytest.raises(ValueError, match=rf"mine\.json: .*{key} more than once"):
+            read(str(path))
+    with pytest.raises(ValueError, match=rf"{key} more than once"):
+        init2winit_specs.read_config(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("learning_rate", 1e-39),
+        ("learning_rate", math.inf),
+        ("epsilon", 1e-300),
+        ("grad_clip", 1e39),
+        ("weight_decay", 1e39),
+        ("beta1", 1 - 1e-9),
+        ("beta2", 1 - 1e-9),
+        ("dropout_rate", 1 - 1e-9),
+    ],
+)
+def test_a_hyperparameter_whose_float32_is_another_is_refused(name, value):
+    """It would be 0, 1 or infinite, which it may not be."""
+    with pytest.raises(ValueError, match=f"{name} is .*allowed: .* ≤ {name} ≤ "):
+        hyperparameters.complete({**_POINT, name: value})
+
+
+@pytest.mark.parametrize("name", hyperparameters.LIMITS)
+def test_the_limits_of_a_hyperparameter_are_allowed_as_they_are_printed(name):
+    """Nine digits are a float32, and the next one beyond them is refused."""
+    limit, others = hyperparameters.LIMITS[name], dict(_POINT)
+    if name == "one_minus_beta1":
+        del others["beta1"]
+    for end, beyond in ((limit.low, -np.inf), (limit.high, np.inf)):
+        typed = np.float32(f"{end:.9g}")
+        assert hyperparameters.complete({**others, name: float(f"{end:.9g}")})
+        assert np.isfinite(typed)
+        with np.errstate(over="ignore"):
+            outside = float(np.nextafter(typed, beyond))
+        with pytest.raises(ValueError, match=f"{name} is"):
+            hyperparameters.complete({**others, name: outside})
 
 
 def test_a_file_that_is_none_of_a_space(tmp_path):
