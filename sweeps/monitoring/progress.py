@@ -33,11 +33,13 @@ class Progress(view.Display):
         self.say(f"stage {name}: {total} trials, {ended} already finished")
 
     def selected(self, selection: dict[str, Any]) -> None:
-        """The next stage's points were chosen."""
-        listing = ", ".join(map(str, sorted(set(selection["points"].values()))))
+        """The next stage's points were chosen: of each variant that was tuned."""
+        points = selection["points"]
+        tuned = [row.variant for row in self.survey.of_stage("tune") if row.variant in points]
+        listing = ", ".join(f"point {points[variant]} of {variant}" for variant in tuned or points)
         lost = len(selection["lost"])
         worst = f"; {lost} lost trials counted as the worst" if lost else ""
-        self.say(f"selected by {selection['metric']}: point {listing}{worst}")
+        self.say(f"selected by {selection['metric']}: {listing}{worst}")
 
     def started(self, trial: Task, where: str) -> None:
         """A trial began, where the text says ("slurm job 12_3")."""

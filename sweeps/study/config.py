@@ -21,10 +21,11 @@ from absl import flags
 from ml_collections import config_flags
 
 from attention import files
-from attention.table import unknown
+from attention.table import canonical, unknown
 from sweeps.launchers.config_keys import shown
 from sweeps.records import layout
 from sweeps.study import keys, selection
+from workloads import catalog
 
 SHIPPED = pathlib.Path(__file__).parents[1] / "studies"
 
@@ -72,10 +73,14 @@ def parse(name: str, overrides: list[str]) -> ml_collections.ConfigDict:
     """Returns a study's config with `--config.key=value` applied.
 
     name: a shipped study, `FAMILY_ARGUMENT` or `FAMILY:ARGUMENT`, or a file, `FILE.py` or
-    `FILE.py:ARGUMENT`. Raises ValueError for an unknown study or key, or a value of the wrong type.
+    `FILE.py:ARGUMENT`, after which a study without a name is called. Raises ValueError for an
+    unknown study or key, or a value of the wrong type.
     """
-    config = _load(*_file(name))
-    _drop_paper_table(config, _override(config, overrides))
+    path, argument = _file(name)
+    config = _load(path, argument)
+    config.name = config.name or "_".join(filter(None, (path.stem, argument)))
+    _override(config, overrides)
+    _drop_paper_table(config)
     return config
 
 
@@ -176,27 +181,72 @@ def _load(path: pathlib.Path, argument: str | None) -> ml_collections.ConfigDict
     return config
 
 
-def _drop_paper_table(config: ml_collections.ConfigDict, changed: list[str]) -> None:
-    """Takes the paper's table from a study that is changed from the paper's protocol.
+def normalised(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a study's settings with variants by their canonical names, and with the workload's
+    own numbers for 0. Raises ValueError for an unknown variant or workload."""
+    # --config.variants=standard,laser arrives as one string.
+    names = [name for part in settings["variants"] for name in part.split(",") if name.strip()]
+    entry = catalog.get(settings["workload"])
+    steps = settings["steps"] or entry.step_hint
+    return {
+        **settings,
+        "variants": [canonical(name) for name in names],
+        "baseline": canonical(settings["baseline"]),
+        "tuning_variant": canonical(settings["tuning_variant"]),
+        "steps": steps,
+        "step_hint": settings["step_hint"] or steps,
+        "batch_size": settings["batch_size"] or entry.batch_size,
+        "eval_every": settings["eval_every"] or max(1, steps // 10),
+    }
 
-    A study whose point was selected by a changed study is changed, too.
-    """
-    if not config.paper_table:
+
+def _drop_paper_table(config: ml_collections.ConfigDict) -> None:
+    """Takes the paper's table from a study whose protocol is none of the shipped studies' with that
+    table, by whatever way it was changed. A study whose point was selected by a changed study is
+    changed, too."""
+    protocols = _shipped_protocols(config.paper_table) if config.paper_table else {}
+    if not protocols:
         return
-    reasons = [key for key in changed if keys.roles()[key.split(".")[0]].is_protocol]
+    ours = _protocol(config)
+    changes = {
+        name: [key for key, value in protocol.items() if ours[key] != value]
+        for name, protocol in protocols.items()
+    }
+    nearest = min(changes, key=lambda name: len(changes[name]))
+    reasons = changes[nearest]
     if config.space.startswith(selection.SELECTED):
         name = config.space.removeprefix(selection.SELECTED)
         tuning = layout.read_json_if_there(
             pathlib.Path(config.experiment_dir).expanduser() / name / layout.STUDY
         )
         if isinstance(tuning, dict) and not tuning.get("paper_table"):
-            reasons.append(f"study {name}, whose point is taken,")
+            reasons.append(f"the point of study {name}")
     if reasons:
         warn(
-            f"the paper's table will not stand beside this study's: {', '.join(reasons)} "
-            "differs from the paper's protocol"
+            "no table of the paper stands beside this study's: it differs from "
+            f"{nearest} in {', '.join(reasons)}"
         )
         config.paper_table = ""
+
+
+@functools.cache
+def _shipped_protocols(paper_table: str) -> dict[str, dict[str, Any]]:
+    configs = {name: _load(study.path, study.argument) for name, study in shipped().items()}
+    return {
+        name: _protocol(config)
+        for name, config in configs.items()
+        if config.paper_table == paper_table
+    }
+
+
+def _protocol(config: ml_collections.ConfigDict) -> dict[str, Any]:
+    """Returns the settings that the paper's table depends on."""
+    roles = keys.roles()
+    return {
+        key: value
+        for key, value in flat(normalised(config.to_dict())).items()
+        if roles[key.split(".")[0]].is_protocol
+    }
 
 
 def completed(stored: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import ml_collections
 
-from attention import table as variants_table
 from sweeps.launchers import remote
 from sweeps.records import layout, stages
 from sweeps.study import checks, hyperparameters, keys, selection, space, start
@@ -113,11 +112,7 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
     """
     settings = config.to_dict()
     keys.check(settings)
-    # --config.variants=standard,laser arrives as one string.
-    names = [name for part in settings["variants"] for name in part.split(",") if name.strip()]
-    settings["variants"] = [variants_table.canonical(name) for name in names]
-    for key in ("baseline", "tuning_variant"):
-        settings[key] = variants_table.canonical(settings[key])
+    settings = configs.normalised(settings)
     entry = catalog.get(settings["workload"])
     for specs in (algoperf_specs, init2winit_specs):
         # Jobs need not have the driver's environment.
@@ -131,15 +126,11 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
     if settings["finetune_from"]:
         beside = "" if is_path else settings["experiment_dir"]
         settings["finetune_from"] = str(pathlib.Path(beside, settings["finetune_from"]).absolute())
-    steps = settings["steps"] = settings["steps"] or entry.step_hint
-    if not steps:
+    if not settings["steps"]:
         raise ValueError(f"{entry.name} has no number of steps of its own; give --config.steps=…")
-    settings["step_hint"] = settings["step_hint"] or steps
     if settings[init2winit_specs.CONFIG]:  # ids do not depend on how it is spelt
         fields = init2winit_specs.read_config(settings[init2winit_specs.CONFIG])
         settings[init2winit_specs.CONFIG] = json.dumps(fields, sort_keys=True)
-    settings["batch_size"] = settings["batch_size"] or entry.batch_size
-    settings["eval_every"] = settings["eval_every"] or max(1, steps // 10)
     settings["checkpoint_every"] = settings["checkpoint_every"] or settings["eval_every"]
     checks.check(settings)
     settings["data_dir"] = settings["data_dir"] or _default_data_dir(settings)

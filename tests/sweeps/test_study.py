@@ -51,6 +51,65 @@ def test_the_papers_table_stands_beside_its_own_protocol(name, changes, paper_ta
     assert _study(name, **changes).settings["paper_table"] == paper_table
 
 
+_COPY = """
+from sweeps.studies.imagenet_vit import imagenet_vit_paper
+from sweeps.study.config import base
+
+def get_config(argument="copy"):
+    config = base()
+    imagenet_vit_paper(config)
+    return config
+"""
+# Another value of a key than the paper's study has.
+_NOT_PAPER = {"workload": "digits_vit", "protocol": "grid", "variants": ("standard",)}
+_NOT_PAPER |= {"tuning_variant": "laser", "baseline": "laser", "paper_table": "conformer_wer"}
+
+
+def _not_paper(default):
+    if isinstance(default, bool):
+        return not default
+    return "other" if isinstance(default, str) else default + 1
+
+
+def test_a_copied_study_keeps_the_papers_table_while_it_is_the_papers(tmp_path):
+    """Whatever key that the table depends on differs, by the file as by the command line; the same
+    value by another spelling is none."""
+    path = tmp_path / "mine.py"
+    path.write_text(_COPY)
+    same = ["points=50", "steps=167_999", "batch_size=1024", "seeds=3", "name=mine", "log_every=7"]
+    same = [f"--config.{change}" for change in (*same, f"variants={','.join(table.PAPER_ROWS)}")]
+    assert config.parse(str(path), same).paper_table == "vit_error"
+    keep, drop = set(), set()
+    for name, key in keys.OWN.items():
+        other = _NOT_PAPER.get(name) or _not_paper(key.default)
+        change = f"config.{name} = {other!r}"
+        path.write_text(_COPY.replace("return config", f"{change}\n    return config"))
+        kept = config.parse(str(path), []).paper_table
+        (keep if kept else drop).add("paper_table" if name == "paper_table" else key.role)
+    assert drop == {keys.Role.RESULT, keys.Role.EXTENT, "paper_table"}
+    assert not keep & drop
+
+
+@pytest.mark.parametrize(
+    ("file", "overrides", "name"),
+    [
+        ("mine.py", [], "mine"),
+        ("mine.py:small", [], "mine_small"),
+        ("mine.py", ["--config.name=yours"], "yours"),
+        ("mine.py", ["--config.name="], ""),
+        ("-mine.py", [], "-mine"),
+    ],
+)
+def test_a_study_file_without_a_name_is_called_after_it(tmp_path, file, overrides, name):
+    """What may not be a name stays refused."""
+    (tmp_path / file.partition(":")[0]).write_text(_COPY)
+    parsed = config.parse(str(tmp_path / file), overrides)
+    assert parsed.name == name
+    if name in ("", "-mine"):
+        with pytest.raises(ValueError, match="name is"):
+            study.resolve(parsed, planning=True)
+
+
 @pytest.mark.parametrize(
     "changes", [{"points": 9, "seeds": 5}, {"first_seed": 1, "seeds": 1, "tuning_seeds": 1}]
 )

@@ -94,7 +94,7 @@ def test_a_run_in_a_log(begun, capsys, monkeypatch):
     paths = [trial.path for trial in trials]
     assert [line.split("] ", 1)[1] for line in capsys.readouterr().out.splitlines()] == [
         "stage grid: 2 trials, 0 already finished",
-        "selected by loss: point 1, 3; 1 lost trials counted as the worst",
+        "selected by loss: point 3 of a, point 1 of b; 1 lost trials counted as the worst",
         f"{paths[1]} started on slurm job 12_3",
         "grid 2 running; time left: about 24 s (grid 24 s) with 2 at a time; "
         f"{paths[0]} running: step 4/12; {paths[1]} running: step 0/12",
@@ -164,3 +164,22 @@ def test_a_trial_that_failed_may_be_tried_again(begun):
     assert next(looks).running
     (attempts / "2/outcome.json").write_text("{}")
     assert [look.complete for look in looks] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "chosen", "named"),
+    [
+        ("tune_each", {"standard": 0, "laser": 0}, "point 0 of standard, point 0 of laser"),
+        ("tune_each", {"standard": 1, "laser": 0}, "point 1 of standard, point 0 of laser"),
+        ("tune_then_compare", {"standard": 1, "laser": 1}, "point 1 of standard"),
+    ],
+)
+def test_a_selection_names_the_variants_that_were_tuned(
+    make_study, capsys, protocol, chosen, named
+):
+    resolved = make_study(protocol=protocol, points=2, variants="standard,laser", name="chosen")
+    trials = begin_stage(resolved, "tune")
+    with progress.Progress() as shown:
+        shown.stage("tune", trials, resolved.directory)
+        shown.selected({"points": chosen, "metric": "loss", "lost": []})
+    assert capsys.readouterr().out.splitlines()[-1].endswith(f"selected by loss: {named}")
