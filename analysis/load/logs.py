@@ -102,20 +102,21 @@ def _find_algoperf(root: pathlib.Path, problems: list[Problem]) -> list[Run]:
     """Returns the trials of the submission that `root` is, and of those in it, unread. `problems`
     gains directories that hold no trials where trials were looked for, and trials that other
     studies of a submission have on the same workload."""
-    folders = {
-        folder
-        for pattern in (f"study_*/{VISIBLE}", f"{VISIBLE}/study_*/{VISIBLE}")
-        for folder in root.glob(pattern)
-        # One of our studies may be called `study_1`, too.
-        if folder.is_dir() and not (folder.parent / layout.STUDY).is_file()
-    }
-    runs = []
-    for path in (path for folder in folders for path in folder.glob("trial_*")):
+    folders: dict[pathlib.Path, pathlib.Path] = {}
+    links = []
+    # What lies here comes before a link to it.
+    for folder in sorted(_folders(root), key=lambda path: (path != path.resolve(), path)):
+        if folders.setdefault(folder.resolve(), folder) is not folder:
+            links.append(folder)
+    runs, others = [], []
+    for path in (path for folder in folders.values() for path in folder.glob(VISIBLE)):
         match, name = PLACE.search(path.as_posix()), path.relative_to(root).as_posix()
         if match is not None and path.is_dir():
             seed, workload, point = match.groups()
             variant, numbers = _submission(path), (int(point), int(seed))
             runs.append(Run(workload, variant, "published", *numbers, path, name, "pending"))
+        elif path.is_dir():
+            others.append(path)
     runs.sort(key=lambda run: (run.path.parents[2], run.seed, run.path.parent, run.point))
     points = collections.defaultdict(set)
     for run in runs:
@@ -129,11 +130,50 @@ def _find_algoperf(root: pathlib.Path, problems: list[Problem]) -> list[Run]:
         if (folder, point) not in present
     ]
     for kind, paths, text in (
-        ("left out", sorted(folders - holding), "no trial_<n> of <workload>_jax or _pytorch"),
+        (
+            "left out",
+            sorted({*folders.values()} - holding),
+            "no trial_<n> of <workload>_jax or _pytorch",
+        ),
+        ("left out", sorted(x for x in others if x.parent in holding), "it is called no trial_<n>"),
+        ("duplicated", links, "a link to a folder that is read already; read once"),
         ("missing", absent, "other studies of its submission have this trial"),
     ):
         problems += [Problem(kind, path.relative_to(root).as_posix(), "", text) for path in paths]
     return runs
+
+
+def _folders(root: pathlib.Path) -> set[pathlib.Path]:
+    """Returns the folders in the studies of the submission that `root` is, and of those in it."""
+    return {
+        folder
+        for pattern in (f"study_*/{VISIBLE}", f"{VISIBLE}/study_*/{VISIBLE}")
+        for folder in root.glob(pattern)
+        # One of our studies may be called `study_1`, too; a study in a study is no submission's.
+        if folder.is_dir()
+        and not (folder.parent / layout.STUDY).is_file()
+        and not (folder.parent.parent != root and folder.parent.parent.name.startswith("study_"))
+    }
+
+
+def misnamed(root: pathlib.Path) -> list[Problem]:
+    """Returns a problem for each folder, at most three below `root`, that holds AlgoPerf's
+    trials and is not read because of its name."""
+    folders = {
+        workload.parent
+        for depth in (1, 2, 3)
+        for framework in FRAMEWORKS
+        for workload in root.glob(f"{'/'.join([VISIBLE] * depth)}/*_{framework}")
+        if next(workload.glob("trial_*"), None)
+    }
+    places = [folder.relative_to(root) for folder in sorted(folders)]
+    text = "its trials are not read; AlgoPerf's name for it is study_<seed>"
+    return [
+        Problem("left out", place.as_posix(), "", text)
+        for place in places
+        if not any(part.startswith("study_") for part in place.parts)
+        and not any((root / part / layout.STUDY).is_file() for part in place.parents)
+    ]
 
 
 def _algoperf(run: Run, files: TrialFiles, whole: bool) -> Run:

@@ -75,13 +75,13 @@ def _left_out(
     root: pathlib.Path, runs: Iterable[Run], studies: Iterable[pathlib.Path] = ()
 ) -> list[Problem]:
     """Returns a problem for each directory in `root` that holds trials and is not read: neither one
-    of the `studies` nor the directory of one of the `runs`."""
+    of the `studies` nor the directory of one of the `runs`, or logs of another name."""
     read = {*studies, *(parent for run in runs for parent in run.path.parents)}
     return [
         Problem("left out", path.name, "", f"it holds trials and is not read; give {path}")
         for path in sorted(root.glob(VISIBLE))
         if path not in read and _holds(path, TRACES)
-    ]
+    ] + logs.misnamed(root)
 
 
 def _holds(directory: pathlib.Path, traces: Iterable[str]) -> bool:
@@ -99,6 +99,8 @@ def _why_none(root: pathlib.Path) -> str:
     hint = ""
     if below:
         hint = f" Trials lie in {_listed(below)}: give one of these."
+    elif unread := logs.misnamed(root):
+        hint = f" {'; '.join(map(str, unread[:NAMED]))}."
     elif above:
         hint = f" It is a part of {above}: give that."
     wanted = ", ".join((layout.STUDY, *logs.PATTERNS))

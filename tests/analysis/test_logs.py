@@ -7,6 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 
+from analysis import cli
 from analysis.compare.error_table import build
 from analysis.load import logs, metrics, selection, studies
 from analysis.load.records import Problem
@@ -164,6 +165,59 @@ def test_what_is_lost_cut_or_out_of_place_is_named(tmp_path) -> None:
         ("unreadable", "study_0/w_jax/trial_12"),
     ]
     assert "hparams.json" in study.problems[6].text
+
+
+@pytest.mark.parametrize(
+    ("place", "named"),
+    [
+        *(
+            (f"{name}/w_jax/trial_1", name)
+            for name in ("seed_1", "run1", "Study_1", "study-1", "1")
+        ),
+        ("seed_1/deep/w_jax/trial_1", "seed_1/deep"),
+        ("study_x/w_jax/trial_1", "study_x/w_jax"),
+        ("study_0/study_1/w_jax/trial_1", "study_0/study_1"),
+        ("study_1/seed_2/w_jax/trial_1", "study_1/seed_2"),
+        ("study_1/w_JAX/trial_1", "study_1/w_JAX"),
+        ("study_0/w_jax/Trial_2", "study_0/w_jax/Trial_2"),
+        ("study_0/w_jax/trial_2_old", "study_0/w_jax/trial_2_old"),
+    ],
+)
+def test_trials_in_a_folder_of_another_name_are_named(tmp_path, capsys, place, named) -> None:
+    """Of the submission alone, of a folder of submissions, and beside one of our studies; alone,
+    the error names it."""
+    root = tmp_path / "adam"
+    trial(root, FIRST)
+    trial(root, place)
+    study = read_study(root)
+    assert [(run.variant, run.name) for run in study.runs] == [("adam", FIRST)]
+    assert kinds(study.problems) == [("left out", named)]
+    assert kinds(read_study(tmp_path).problems) == [("left out", f"adam/{named}")]
+    assert cli.main(["runs", str(root)]) == 1
+    assert cli.main(["table", str(root)]) == 0
+    assert named in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["seed_1", "run1", "adam/Study_1"])
+def test_logs_of_another_name_alone_are_named(tmp_path, study, name) -> None:
+    trial(tmp_path / "logs", f"{name}/w_jax/trial_1")
+    with pytest.raises(studies.NotAStudyError, match=rf"{name}.*study_<seed>"):
+        read_study(tmp_path / "logs")
+    trial(study.finish().parent, f"{name}/w_jax/trial_1")
+    first, *_ = studies.read_each(study.root.parent)
+    assert ("left out", name) in kinds(first.study_problems)
+
+
+def test_a_link_to_a_study_is_read_once(tmp_path) -> None:
+    """As another seed it would be a second result; a link to another place is a seed."""
+    root = tmp_path / "adam"
+    trial(root, FIRST)
+    trial(tmp_path, "elsewhere/study_2/w_jax/trial_1")
+    (root / "study_1").symlink_to(root / "study_0")
+    (root / "study_2").symlink_to(tmp_path / "elsewhere" / "study_2")
+    study = read_study(root)
+    assert [run.name for run in study.runs] == [FIRST, "study_2/w_jax/trial_1"]
+    assert kinds(study.problems) == [("duplicated", "study_1/w_jax")]
 
 
 def test_an_empty_metric_in_an_evaluation_is_nan_as_pandas_writes_it(tmp_path) -> None:
