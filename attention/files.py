@@ -1,7 +1,6 @@
 """Files that appear whole or not at all, and paths as people type them."""
 
 import argparse
-import collections
 import contextlib
 import hashlib
 import json
@@ -29,12 +28,11 @@ def loads(content: str | bytes) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    record = dict(pairs)
-    if len(record) < len(pairs):
-        counts = collections.Counter(name for name, _ in pairs)
-        twice = ", ".join(name for name, count in counts.items() if count > 1)
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        twice = max(names, key=names.count)
         raise ValueError(f"an object names {twice} more than once; keep one of them")
-    return record
+    return dict(pairs)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ of model size the workload. All other settings of `CONDITIONS` must be equal. Lo
 state few of them.
 """
 
-import collections
 from collections.abc import Sequence
 
 import pandas as pd
@@ -26,49 +25,45 @@ class MixedStudiesError(ValueError):
 
 
 def settings(tables: Sequence[ErrorTable]) -> pd.DataFrame:
-    """Returns the settings as texts: a row per table, columns `study`, SPLIT and CONDITIONS; None
+    """Returns the settings as texts: a row per table, columns `study`, SPLIT and CONDITIONS; nan
     where neither the study nor its trials state one. The workload names the data."""
     rows = []
     for table in tables:
         config = records.flattened(table.study.config)
         # An older study.json lacks keys that were added later: its trials had their defaults.
         row = {**CONDITIONS, **config} if "name" in config else config
-        row = {name: row.get(name) for name in CONDITIONS}
+        trials = table.study.stage(table.stage)
         for name in (*LENGTHS, "batch_size"):
-            row[name] = row[name] or None
-        for name in LENGTHS:
-            of_runs = {getattr(run, name) for run in table.study.stage(table.stage)} - {None}
-            if not row[name] and of_runs:
-                row[name] = ", ".join(f"{count:,}" for count in sorted(of_runs))
+            of_trials = {f"{count:,}" for run in trials if (count := getattr(run, name, None))}
+            row[name] = row.get(name) or ", ".join(sorted(of_trials)) or None
         row |= {"workload": table.workload, "baseline": table.baseline, SPLIT: table.decisive}
-        texts = {name: _text(value) for name, value in row.items()}
-        rows.append({"study": table.study.name, **texts})
+        texts = {name: _text(value) for name, value in row.items() if value is not None}
+        rows.append({**texts, "study": table.study.name})
     return pd.DataFrame(rows, columns=["study", SPLIT, *CONDITIONS], dtype=object)
 
 
-def _text(value: object) -> str | None:
-    if value is None:
-        return None
+def _text(value: object) -> str:
     return f"{value:,}" if type(value) is int else str(value) or "''"
 
 
 def check(stated: pd.DataFrame, rule: str) -> list[Problem]:
-    """Returns notes on settings that some studies state and others do not.
+    """Returns a note on each study that does not state settings which others state.
 
     `stated` is what `settings` returns, without the columns that may differ. Raises
     MixedStudiesError, which names the `rule`, the settings that differ, their values and studies.
     """
-    differing, silent = [], collections.defaultdict(list)
+    differing = []
     for name in stated.columns.drop("study"):
         studies = stated.groupby(name, sort=False)["study"].agg(", ".join)
         if len(studies) > 1:
             values = "; ".join(f"{value}: {names}" for value, names in studies.items())
             differing.append(f"{name} ({values})")
-        if len(studies) and stated[name].isna().any():
-            silent[", ".join(stated["study"][stated[name].isna()])].append(name)
     if differing:
         raise MixedStudiesError(f"{rule}; these differ in {'; '.join(differing)}")
+    known = stated.loc[:, stated.notna().any()]
+    silent = {row["study"]: ", ".join(row.index[row.isna()]) for _, row in known.iterrows()}
     return [
-        Problem("note", "", "", f"{studies}: no {', '.join(names)} is stated; taken as the others'")
-        for studies, names in silent.items()
+        Problem("note", "", "", f"{study}: no {names} is stated; taken as the others'")
+        for study, names in silent.items()
+        if names
     ]

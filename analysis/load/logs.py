@@ -102,12 +102,18 @@ def _find_algoperf(root: pathlib.Path, problems: list[Problem]) -> list[Run]:
     """Returns the trials of the submission that `root` is, and of those in it, unread. `problems`
     gains directories that hold no trials where trials were looked for, and trials that other
     studies of a submission have on the same workload."""
-    folders: dict[pathlib.Path, pathlib.Path] = {}
-    links = []
-    # What lies here comes before a link to it.
-    for folder in sorted(_folders(root), key=lambda path: (path != path.resolve(), path)):
-        if folders.setdefault(folder.resolve(), folder) is not folder:
-            links.append(folder)
+    every = [
+        folder
+        for pattern in (f"study_*/{VISIBLE}", f"{VISIBLE}/study_*/{VISIBLE}")
+        for folder in root.glob(pattern)
+        # One of our studies may be called `study_1`, too; a study in a study is no submission's.
+        if folder.is_dir()
+        and not (folder.parent / layout.STUDY).is_file()
+        and not (folder.parent.parent != root and folder.parent.parent.name.startswith("study_"))
+    ]
+    # What lies here takes the place of a link to it.
+    every.sort(key=lambda path: (path == path.resolve(), path))
+    folders = {path.resolve(): path for path in every}
     runs, others = [], []
     for path in (path for folder in folders.values() for path in folder.glob(VISIBLE)):
         match, name = PLACE.search(path.as_posix()), path.relative_to(root).as_posix()
@@ -135,25 +141,16 @@ def _find_algoperf(root: pathlib.Path, problems: list[Problem]) -> list[Run]:
             sorted({*folders.values()} - holding),
             "no trial_<n> of <workload>_jax or _pytorch",
         ),
-        ("left out", sorted(x for x in others if x.parent in holding), "it is called no trial_<n>"),
-        ("duplicated", links, "a link to a folder that is read already; read once"),
+        ("left out", sorted(x for x in others if x.parent in holding), "its name is no trial_<n>"),
+        (
+            "duplicated",
+            sorted({*every} - {*folders.values()}),
+            "a link to what is read already",
+        ),
         ("missing", absent, "other studies of its submission have this trial"),
     ):
         problems += [Problem(kind, path.relative_to(root).as_posix(), "", text) for path in paths]
     return runs
-
-
-def _folders(root: pathlib.Path) -> set[pathlib.Path]:
-    """Returns the folders in the studies of the submission that `root` is, and of those in it."""
-    return {
-        folder
-        for pattern in (f"study_*/{VISIBLE}", f"{VISIBLE}/study_*/{VISIBLE}")
-        for folder in root.glob(pattern)
-        # One of our studies may be called `study_1`, too; a study in a study is no submission's.
-        if folder.is_dir()
-        and not (folder.parent / layout.STUDY).is_file()
-        and not (folder.parent.parent != root and folder.parent.parent.name.startswith("study_"))
-    }
 
 
 def misnamed(root: pathlib.Path) -> list[Problem]:
@@ -167,9 +164,8 @@ def misnamed(root: pathlib.Path) -> list[Problem]:
         if next(workload.glob("trial_*"), None)
     }
     places = [folder.relative_to(root) for folder in sorted(folders)]
-    text = "its trials are not read; AlgoPerf's name for it is study_<seed>"
     return [
-        Problem("left out", place.as_posix(), "", text)
+        Problem("left out", place.as_posix(), "", "AlgoPerf's name for it is study_<seed>")
         for place in places
         if not any(part.startswith("study_") for part in place.parts)
         and not any((root / part / layout.STUDY).is_file() for part in place.parents)

@@ -278,9 +278,9 @@ def missing_evaluations(read: Measurements, every: int | None, end: int | None) 
     kept = steps[(steps > 0) & (steps < last) & (steps % every == 0)]
     if kept.size == planned:
         return ""
-    is_early = kept == every * np.arange(1, kept.size + 1)
+    first = every * (1 + (kept == every * np.arange(1, kept.size + 1)).sum())
     more = f" and {planned - kept.size - 1} more" if planned - kept.size > 1 else ""
-    return f"no evaluation at step {every * (1 + is_early.sum())}{more}, of {planned + 1} planned"
+    return f"no evaluation at step {first}{more}, of {planned + 1} planned"
 
 
 def absent(read: Measurements, metric: str) -> list[str]:

@@ -24,19 +24,16 @@ def pages_of(tables: Sequence[ErrorTable]) -> list[Page]:
         try:
             made.append(dataclasses.replace(page(speedup.of_tables(budgets)), problems=()))
         except ValueError as error:
-            reason = Problem("note", "", "", f"no speed-up: {error}")
-            made.append(Page(_title(budgets[0]), (), (), (reason,)))
+            names = ", ".join(table.study.name for table in budgets)
+            reason = Problem("note", "", "", str(error))
+            made.append(Page(f"No speed-up: {names}", (), (), (reason,)))
     return made
-
-
-def _title(table: ErrorTable) -> str:
-    return f"{table.workload}: compute for the same {table.what}"
 
 
 def page(speedups: SpeedUps) -> Page:
     """Returns the speed-ups and the budgets; `data` has the rows of both."""
     return Page(
-        title=_title(speedups.table),
+        title=f"{speedups.table.workload}: compute for the same {speedups.table.what}",
         tables=(_speedups(speedups), _budgets(speedups)),
         notes=tuple(_notes(speedups)),
         problems=speedups.problems,

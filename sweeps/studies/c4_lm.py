@@ -95,6 +95,8 @@ def c4_lm_1b_paper(config: ConfigDict) -> None:
 
     The set is c4_lm_234m_paper, c4_lm_paper, c4_lm_435m_paper, this study and c4_lm_2b_paper, each
     with a table of its own: python -m analysis table EXPERIMENT_DIR prints all.
+    `analysis scaling` takes the sizes of one matmul_precision, and so c4_lm_2b_paper only with
+    --config.matmul_precision=default.
 
     Command:  python -m sweeps run --config=c4_lm_1b_paper --config.data_dir=$DATA/c4
               (after c4_lm_234m_paper, whose selected point it takes)

@@ -204,16 +204,14 @@ def _drop_paper_table(config: ml_collections.ConfigDict) -> None:
     """Takes the paper's table from a study whose protocol is none of the shipped studies' with that
     table, by whatever way it was changed. A study whose point was selected by a changed study is
     changed, too."""
-    protocols = _shipped_protocols(config.paper_table) if config.paper_table else {}
-    if not protocols:
+    if not config.paper_table:
         return
     ours = _protocol(config)
-    changes = {
-        name: [key for key, value in protocol.items() if ours[key] != value]
-        for name, protocol in protocols.items()
-    }
-    nearest = min(changes, key=lambda name: len(changes[name]))
-    reasons = changes[nearest]
+    differences = (
+        [key for key, value in protocol.items() if ours[key] != value]
+        for protocol in _shipped_protocols(config.paper_table)
+    )
+    reasons = min(differences, key=len, default=[])
     if config.space.startswith(selection.SELECTED):
         name = config.space.removeprefix(selection.SELECTED)
         tuning = layout.read_json_if_there(
@@ -223,20 +221,16 @@ def _drop_paper_table(config: ml_collections.ConfigDict) -> None:
             reasons.append(f"the point of study {name}")
     if reasons:
         warn(
-            "no table of the paper stands beside this study's: it differs from "
-            f"{nearest} in {', '.join(reasons)}"
+            "no table of the paper stands beside this study's: it differs from the paper's "
+            f"protocol in {', '.join(reasons)}"
         )
         config.paper_table = ""
 
 
 @functools.cache
-def _shipped_protocols(paper_table: str) -> dict[str, dict[str, Any]]:
-    configs = {name: _load(study.path, study.argument) for name, study in shipped().items()}
-    return {
-        name: _protocol(config)
-        for name, config in configs.items()
-        if config.paper_table == paper_table
-    }
+def _shipped_protocols(paper_table: str) -> list[dict[str, Any]]:
+    configs = [_load(study.path, study.argument) for study in shipped().values()]
+    return [_protocol(config) for config in configs if config.paper_table == paper_table]
 
 
 def _protocol(config: ml_collections.ConfigDict) -> dict[str, Any]:
