@@ -113,7 +113,11 @@ def is_alive(attempt: pathlib.Path) -> bool:
         return False
     if _is_same_host(lease, here) and process_start(lease["pid"]) != lease["pid_start"]:
         return False
-    age = clock.clock.server_time(attempt) - os.stat(attempt / HEARTBEAT).st_mtime
+    try:
+        beat_at = os.stat(attempt / HEARTBEAT).st_mtime
+    except FileNotFoundError:  # copies and archives may leave out empty files
+        return False
+    age = clock.clock.server_time(attempt) - beat_at
     return bool(age < lease["expires_after_s"])
 
 

@@ -19,7 +19,7 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sweeps.records import layout
@@ -93,8 +93,11 @@ class Batch:
     @property
     def handles(self) -> list[str] | None:
         """The engine's handles, [] where nothing was submitted, None where that is not known."""
-        handles = layout.read_json_if_there(_beside(self.file, "handles"))
-        return None if handles is None else [str(handle) for handle in handles]
+        try:
+            handles = layout.read_json(_beside(self.file, "handles"))
+        except (*layout.ABSENT, ValueError):  # the latter: emptied by a crash of the host
+            return None
+        return [str(handle) for handle in handles]
 
     def record(self, handles: list[str]) -> None:
         """Writes down the handles."""
@@ -128,7 +131,7 @@ class Batch:
 
     def refusal(self, index: int) -> dict[str, Any] | None:
         """Returns {"host", "reason"} where a node could not run job `index`."""
-        return layout.read_json_if_there(_beside(self.file, f"{index}.refused"))
+        return layout.read_record(_beside(self.file, f"{index}.refused")) or None
 
     def refuse(self, index: int, reason: str) -> None:
         """Writes down, on a node, that it cannot run job `index`."""
@@ -226,9 +229,22 @@ def files(study_directory: pathlib.Path) -> list[pathlib.Path]:
     return [file for file in sorted(folder.glob("s-*.json")) if _NAME.fullmatch(file.stem)]
 
 
-def batches(study_directory: pathlib.Path) -> Iterator[Batch]:
-    """Yields every batch of a study. Raises what `read` raises."""
-    return map(read, files(study_directory.resolve()))
+def batches(study_directory: pathlib.Path, say: Callable[[str], None] = print) -> Iterator[Batch]:
+    """Yields every batch of a study; `say` is told of a damaged record, which is passed over.
+
+    Raises OSError where a record cannot be read.
+    """
+    for file in files(study_directory.resolve()):
+        try:
+            yield read(file)
+        except ValueError as error:
+            say(f"{error}; it is passed over: jobs of it, if there are any, are not looked after")
+
+
+def cancellation(study_directory: pathlib.Path) -> dict[str, Any] | None:
+    """Returns the mark of a study that a person has cancelled, of which no two are the same; None
+    without one, or of a damaged one."""
+    return layout.read_record(study_directory / CANCELLED) or None
 
 
 def is_cancelled(study_directory: pathlib.Path) -> bool:

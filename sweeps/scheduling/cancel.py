@@ -23,25 +23,37 @@ def cancel(directory: pathlib.Path) -> str:
     `resume`, `run` or `evaluate` takes the mark away. A study that is complete, its evaluations
     too, stays as it is.
 
-    Raises ValueError where the directory holds no study, or a record in it is damaged: nothing is
-    cancelled then. Raises EngineError where an engine cannot be reached; the mark is there by then,
-    and the jobs of other engines are withdrawn.
+    Raises ValueError where the directory holds no study, or its study.json is damaged, and
+    EngineError where an engine cannot be reached: a study is marked by then, and the jobs of other
+    engines are withdrawn. What else is damaged is passed over, with a warning.
     """
-    record = layout.study_record(directory)
-    settings = config.completed(record["config"])
-    rows = [row for stage in record["stages"] for row in layout.planned(directory, stage) or []]
-    trials = [directory / row["path"] for row in rows]
-    begun = [path.parent for trial in trials for path in trial.glob(_EVALUATIONS)]
-    unevaluated = [directory for directory in begun if not (directory / layout.RESULTS).exists()]
-    batches = list(submissions.batches(directory))
-    if survey.StudyReader(directory).look().complete and not unevaluated:
+    if (directory / layout.STUDY).exists() and not _is_complete(directory):
+        layout.write_json(directory / submissions.CANCELLED, {"cancelled_at": time.time()})
+    settings = config.completed(layout.study_record(directory)["config"])
+    if not submissions.is_cancelled(directory):
         return f"{directory} is complete: every trial has ended, and there is nothing to cancel"
-    layout.write_json(directory / submissions.CANCELLED, {"cancelled_at": time.time()})
-    cancelled = _cancel_jobs(directory, settings, batches)
+    batches = submissions.batches(directory, say=lambda text: None)
+    cancelled = _cancel_jobs(directory, settings, list(batches))
     return (
         f"{directory} is cancelled: {cancelled} jobs withdrawn; those that run save first. "
         f"Continue with: python -m sweeps resume {files.quoted(directory)}"
     )
+
+
+def _is_complete(directory: pathlib.Path) -> bool:
+    """Whether every trial and every evaluation that was begun has ended; warns of damaged
+    records."""
+    try:
+        current = survey.StudyReader(directory).look()
+    except ValueError:  # of study.json
+        return False
+    for problem in current.damaged.values():
+        config.warn(problem)
+    if not current.complete:
+        return False
+    rows = [row for stage in current.stages for row in layout.planned(directory, stage) or []]
+    begun = [path.parent for row in rows for path in (directory / row["path"]).glob(_EVALUATIONS)]
+    return all((folder / layout.RESULTS).exists() for folder in begun)
 
 
 def _cancel_jobs(directory: pathlib.Path, settings: dict[str, Any], batches: list[Batch]) -> int:

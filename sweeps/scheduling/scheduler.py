@@ -197,7 +197,7 @@ class Scheduler:
         Jobs of other engines are passed over: a trial's lease tells whether it still runs there.
         """
         jobs: dict[str, SubmittedJob] = {}
-        for batch in submissions.batches(self.root):
+        for batch in submissions.batches(self.root, self._say_once):
             if batch.launcher != self.name or self.left.keys().isdisjoint(batch.paths):
                 continue
             handles = batch.handles

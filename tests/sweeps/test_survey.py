@@ -132,9 +132,10 @@ def test_damaged_files_are_named(begin):
         attempt = lease.claim(path)
         _write(path, "running", 4)
     (paths[1] / "attempts/1" / lease.LEASE).write_text('{"host": "el')
-    # Of another host, whose heartbeat is gone: nobody can say whether it lives.
+    # Of another host, whose heartbeat cannot be read: nobody can say whether it lives.
     change_lease(attempt, boot_id="another")
     (attempt.directory / lease.HEARTBEAT).unlink()
+    (attempt.directory / lease.HEARTBEAT).symlink_to(lease.HEARTBEAT)
     for content in (
         b'{"state": "do',
         b"\xff\xfe",
