@@ -261,4 +261,4 @@ def _note_provenance(record: Any, attempt: lease.Attempt, program: Any, data_dir
         record.variant, record.batch_size, meta["parameters"]
     )
     layout.write_json(directory / f"meta_data_{count}.json", meta)
-    provenance.note_hardware(directory / layout.TRIAL)
+    provenance.compare_hardware(directory)

@@ -111,18 +111,19 @@ def of_another_process(seed: int, data_dir: str) -> dict[str, Any]:
     return {**_host(), **_code_and_seed(seed, data_dir)}
 
 
-def note_hardware(path: pathlib.Path) -> None:
-    """Adds the hardware of the first attempt to trial.json; says so where this one's differs.
+def compare_hardware(directory: pathlib.Path) -> None:
+    """Prints in what the hardware of a trial's last attempt differs from that of its first one, by
+    their meta_data_<k>.json.
 
     Bit equality of a resumed run is promised on the same hardware and libraries alone.
     """
-    record, here = layout.read_json(path), {**hardware(), "versions": versions()}
-    first = record.get("hardware")
-    if first is None:
-        layout.write_json(path, {**record, "hardware": here})
-        return
-    differing = [name for name in here if first.get(name) != here[name]]
-    if differing:
+    records = {
+        int(path.stem.rpartition("_")[2]): layout.read_record(path)
+        for path in directory.glob("meta_data_*[0-9].json")
+    }
+    first, last = records[min(records)], records[max(records)]
+    names = (*hardware(), "versions")
+    if differing := [name for name in names if first.get(name) != last.get(name)]:
         print(
             f"resumed elsewhere: {', '.join(differing)} differ from the first attempt's, so the "
             "numbers agree with an uninterrupted run within rounding, not bit for bit"
