@@ -169,8 +169,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--selection",
             choices=("keep", "new"),
-            default="",
-            help="where validation would now choose other points than a comparison began with",
+            default="keep",
+            help="where validation would now choose other points than a comparison began with "
+            "(default: keep)",
         )
     job = add(
         "job",

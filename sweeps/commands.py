@@ -4,6 +4,7 @@ None loads JAX here: `compile`, `hardware` and the checks of data have processes
 """
 
 import argparse
+import dataclasses
 from collections.abc import Callable
 
 from attention import files
@@ -85,15 +86,21 @@ def _resume(options: argparse.Namespace) -> int:
 
 def _drive(resolved: Study, selection: str) -> int:
     """Runs a study; returns 0, 1 where a trial failed."""
+    cancellation = submissions.cancellation(resolved.directory)
     # What a change of settings repairs comes before the directory that fixes them.
     preflight.check_kernel(resolved)
     preflight.check_devices(resolved)
     preflight.check_engine(resolved)
     preflight.check_event_files(resolved)
     preflight.check_init2winit(resolved)
+    is_new = not study_directory.check_same(resolved)
     print(plan.summary(resolved), flush=True)
-    study_directory.prepare(resolved)
-    preflight.check_data(resolved)
+    if is_new:  # so that `cancel` has a study while its data are prepared
+        study_directory.prepare(resolved, selection, cancellation)
+    digest = preflight.check_data(resolved)
+    resolved = dataclasses.replace(resolved, data_digest=digest)
+    if not is_new:  # what is refused up to here leaves the study as it was
+        study_directory.prepare(resolved, selection, cancellation)
     with progress.Progress(survey.planned(resolved.directory)) as shown:
         counts = driver.Driver(resolved, shown, selection).run()
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())

@@ -138,8 +138,9 @@ def data(
 
     extra_paths: where else things lie, by the names in `WorkloadSpec.extra_paths` (workloads.base).
     suite: that the trained models are evaluated by, '' for none.
-    Returns {"lines": what was found, "reference": {"note", "rows"} of simple methods or None}.
-    Raises ValueError naming the directory, the file and the command that repairs it.
+    Returns {"lines": what was found, "reference": {"note", "rows"} of simple methods or None,
+    "digest": the SHA-256 of the content, '' where the preparation writes none}. Raises ValueError
+    naming the directory, the file and the command that repairs it.
     """
     from workloads import catalog
 
@@ -154,17 +155,18 @@ def data(
         paths = extra_paths or {}
         needed = {name: path for name, path in paths.items() if name in entry.extra_paths}
         lines = list(module.check(data_dir, **needed))
-    reference = None
+    reference, digest = None, ""
     if hasattr(module, "read_reference"):
         record = module.read_reference(data_dir)
         reference = {name: record[name] for name in ("note", "rows")}
-    return {"lines": lines, "reference": reference}
+        digest = str(record.get("sha256", ""))
+    return {"lines": lines, "reference": reference, "digest": digest}
 
 
 def check_suite(suite: str, workload: str, data_dir: str) -> dict[str, Any]:
     """Checks what a suite needs beside a model of a workload: its data, the tokenizer, lm-eval.
 
-    Embedded workloads make what is absent. Returns {"lines": what was found, "reference": None}.
+    Embedded workloads make what is absent. Returns what `data` does, without reference and digest.
     Raises ValueError as `data`.
     """
     from workloads import catalog
@@ -178,4 +180,4 @@ def check_suite(suite: str, workload: str, data_dir: str) -> dict[str, Any]:
             embedded.prepare(data_dir)
     suites.check(questions, data_dir)
     lines = [f"{data_dir}: suite {suite}, {len(questions.tasks)} tasks"]
-    return {"lines": lines, "reference": None}
+    return {"lines": lines, "reference": None, "digest": ""}

@@ -5,6 +5,7 @@ a second opinion. AlgoPerf's file names and columns are kept (algoperf/logger_ut
 its own tools read our trials::
 
     <experiment_dir>/<study>/study.json           resolved config, points, versions, git commit
+    <experiment_dir>/<study>/lock/                who changes the plan: study.json, *.json
     <experiment_dir>/<study>/selection.json       points chosen by validation, per variant
     <experiment_dir>/<study>/reference.json       reference rows of embedded data (1-NN ...)
     <experiment_dir>/<study>/<stage>/trials.json  every trial the stage consists of
@@ -34,7 +35,7 @@ from attention.files import replacing as replacing
 from attention.files import temporary as temporary
 from attention.files import write as write_atomically
 
-STUDY, TRIALS = "study.json", "trials.json"
+STUDY, TRIALS, LOCK = "study.json", "trials.json", "lock"
 SELECTION, REFERENCE = "selection.json", "reference.json"
 TRIAL, HPARAMS, STATUS = "trial.json", "hparams.json", "status.json"
 EVAL_MEASUREMENTS, MEASUREMENTS = "eval_measurements.csv", "measurements.csv"

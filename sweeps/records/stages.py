@@ -33,9 +33,14 @@ def tuned(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def groups(settings: Mapping[str, Any], stage: str) -> list[TrialGroup]:
-    """Returns the trials of a stage by variant."""
+    """Returns the trials of a stage by variant.
+
+    Seeds of 'compare' begin behind those of 'tune': a seed that chose a point would favour it.
+    """
     is_tuning = stage == "tune"
     variants = dict.fromkeys(tuned(settings).values()) if is_tuning else settings["variants"]
     points = 1 if stage == "compare" else settings["points"]
     first, count = settings["first_seed"], settings["tuning_seeds" if is_tuning else "seeds"]
+    if stage == "compare":
+        first += settings["tuning_seeds"]
     return [TrialGroup(variant, points, range(first, first + count)) for variant in variants]

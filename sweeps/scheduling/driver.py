@@ -9,7 +9,7 @@ import functools
 from collections import Counter
 
 from sweeps.monitoring.progress import Progress
-from sweeps.records import measurements, status, submissions
+from sweeps.records import measurements, status
 from sweeps.scheduling import downstream, scheduler
 from sweeps.scheduling.scheduler import Scheduler
 from sweeps.study import study_directory
@@ -26,11 +26,10 @@ class Driver:
     def run(self) -> dict[str, int]:
         """Runs what is not finished. Returns how many trials ended in which state.
 
-        Raises Interrupted on SIGINT or SIGTERM, once jobs of this host have saved; ValueError where
-        the directory holds another study or cannot be written, or its disk is full.
+        The study is prepared (`study_directory.prepare`). Raises Interrupted on SIGINT or SIGTERM,
+        once jobs of this host have saved, and where the study is cancelled; ValueError where
+        another driver has changed the study, or its directory cannot be written or is full.
         """
-        study_directory.prepare(self.study)
-        (self.study.directory / submissions.CANCELLED).unlink(missing_ok=True)
         counts: Counter[str] = Counter()
         with scheduler.stopping_signals() as stop_requested:
             jobs = scheduler.of_study(self.study, self.progress, stop_requested)
@@ -40,16 +39,25 @@ class Driver:
                     trials = wait_out(functools.partial(self._run_stage, jobs, stage))
                     counts.update(wait_out(functools.partial(self._ends, trials)))
                     counts.update(wait_out(functools.partial(self._evaluate, jobs, trials)))
+                wait_out(functools.partial(study_directory.check_plan, self.study))
         return dict(counts)
 
     def _run_stage(self, jobs: Scheduler, stage: str) -> list[Trial]:
         """Returns a stage's trials when they are finished."""
-        selection = None
-        if stage == "compare":
-            selection = study_directory.select(self.study, self._selection)
+        trials, selection = study_directory.plan(self.study, stage, self._selection)
+        if selection is not None:
             self.progress.selected(selection)
-        trials = self.study.trials(stage, selection)
-        trials = study_directory.materialise(self.study, stage, trials)
+            if selection["kept"]:
+                self.progress.say(
+                    f"validation would now choose {selection['kept']}; the comparison goes on with "
+                    "the points it began with (--selection=new compares at the new ones)"
+                )
+            for variant in self.study.settings["variants"]:
+                if variant not in selection["points"]:
+                    self.progress.say(
+                        f"{variant} is left out of stage {stage}: every point lost half of its "
+                        "seeds or more"
+                    )
         self.progress.stage(stage, trials, self.study.directory)
         for trial in trials:
             directory = self.study.directory / trial.path

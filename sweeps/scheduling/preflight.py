@@ -148,19 +148,21 @@ def _unseen(study: Study) -> str:
     )
 
 
-def check_data(study: Study, suite: str = "", here: bool = False) -> None:
+def check_data(study: Study, suite: str = "", here: bool = False) -> str:
     """Makes sure that the workload's data is there and whole; prepares embedded data itself.
+
+    Returns the SHA-256 of the data, '' where it is unknown.
 
     suite: it is a suite's data that is needed, and the library that judges by it. here: whether it
     is a job's node; otherwise a driver, which warns where an engine's nodes alone see the data.
     The study gets the reference rows of its data, errors of simple methods; a node leaves those
     that are there. Raises ValueError naming the directory, the file and the command that repairs
-    it.
+    it; or, where trials were planned on other data, both.
     """
     if not here:
         if unseen := _unseen(study):
             config.warn(unseen)
-            return
+            return ""
         entry = catalog.get(study.workload)
         if entry.embedded:
             print(f"data: {study.data_dir} ({entry.description}; made there if absent)", flush=True)
@@ -168,12 +170,14 @@ def check_data(study: Study, suite: str = "", here: bool = False) -> None:
         answer = call.result()
     for line in answer["lines"]:
         print(f"data: {line}", flush=True)
+    digest = str(answer["digest"])
+    study_directory.check_data(study, digest)
     path = study.directory / layout.REFERENCE
-    if answer["reference"] is None or (path.exists() and here):
-        return
-    rows = {study.workload: answer["reference"]}
-    if layout.read_json_if_there(path) != json.loads(json.dumps(rows)):
-        layout.write_json(path, rows)
+    if answer["reference"] is not None and not (path.exists() and here):
+        rows = {study.workload: answer["reference"]}
+        if layout.read_json_if_there(path) != json.loads(json.dumps(rows)):
+            layout.write_json(path, rows)
+    return digest
 
 
 def _ask(study: Study, suite: str = "") -> jax_calls.SubprocessCall:

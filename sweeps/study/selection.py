@@ -71,16 +71,18 @@ def trial_value(directory: pathlib.Path, metric: str, mode: str) -> float | None
     """Returns a trial's best validation metric, None where it is lost: see the module.
 
     metric: a column, 'validation/accuracy'. Raises ValueError where the trial is done and its
-    attempts lack its last evaluation.
+    attempts lack an evaluation that trial.json plans: another value might be the best then.
     """
-    record = status.read(directory)
-    if record["state"] != "done":
+    if status.read(directory)["state"] != "done":
         return None
     rows = measurements.evaluations(directory)
-    if not rows or rows[-1]["global_step"] < record["global_step"]:
+    budget = layout.record(directory / layout.TRIAL, steps=int, eval_every=int)
+    planned = {*range(budget["eval_every"], budget["steps"], budget["eval_every"]), budget["steps"]}
+    if lacking := sorted(planned - {row["global_step"] for row in rows}):
         raise ValueError(
-            f"{directory} is done, but its attempts lack its last evaluation, so nothing can be "
-            "selected. Bring its attempts back, or remove it and resume, which trains it anew"
+            f"{directory} is done, but its attempts lack the evaluations after updates "
+            f"{', '.join(map(str, lacking))}, so nothing can be selected. Bring its attempts back, "
+            "or move it away and resume, which trains it anew"
         )
     values = [float(row[metric]) for row in rows]
     best = best_index(values, mode)
@@ -89,7 +91,7 @@ def trial_value(directory: pathlib.Path, metric: str, mode: str) -> float | None
 
 def selected_point(space: str, experiment_dir: str, shipped: Sequence[str]) -> dict[str, float]:
     """Returns the point that the study of a space 'selected:<study>' selected for its tuning
-    variant.
+    variant, which need not be among the variants that it compares.
 
     shipped: names of the studies that could be run. Raises NotYetError where the study has not
     got that far, ValueError where it never will: there is no such study, it selects nothing, or its
@@ -105,10 +107,14 @@ def selected_point(space: str, experiment_dir: str, shipped: Sequence[str]) -> d
         raise ValueError(f"space {space!r}: {unknown('study', name, [*names, *shipped])}")
     selected = layout.read_json_if_there(directory / layout.SELECTION)
     study = layout.study_record(directory) if is_there else None
-    if study and study["config"].get("protocol") == "grid":
+    config = study["config"] if study else {}
+    tuned, compared = config.get("tuning_variant"), config.get("variants", ())
+    protocol = config.get("protocol")
+    if protocol == "grid" or (protocol == "tune_each" and tuned not in compared):
         raise ValueError(
-            f"space {space!r}: study {name} is a grid and selects nothing; name a study with "
-            "another protocol, or give the point in a file: --config.space=FILE.json"
+            f"space {space!r}: study {name} has protocol {protocol} and variants "
+            f"{', '.join(compared)}, and selects no point for its tuning variant {tuned!r}; name a "
+            "study that does, or give the point in a file: --config.space=FILE.json"
         )
     if study is None or selected is None:
         raise NotYetError(
@@ -117,10 +123,12 @@ def selected_point(space: str, experiment_dir: str, shipped: Sequence[str]) -> d
             f"--config.experiment_dir={files.quoted(experiment_dir)}; or give the point itself "
             "in a file: --config.space=FILE.json"
         )
-    tuned = study["config"].get("tuning_variant")
     try:
-        point: dict[str, float] = study["points"][selected["points"][tuned]]
-    except (KeyError, TypeError, IndexError) as error:
+        points = selected["points"]
+        # In tune_then_compare every variant has the point of the tuning variant.
+        chosen = points[tuned] if tuned in compared else next(iter(points.values()))
+        point: dict[str, float] = study["points"][chosen]
+    except (KeyError, TypeError, IndexError, AttributeError, StopIteration) as error:
         raise ValueError(
             f"space {space!r}: {directory / layout.SELECTION} selects no point for the tuning "
             f"variant {tuned!r} ({type(error).__name__}: {error}); `python -m sweeps resume "

@@ -25,11 +25,13 @@ class Study:
     """A checked study. `settings` is the resolved config as plain data; points are completed.
 
     starts: of each variant and seed the checkpoint that trials start from; () for none.
+    data_digest: SHA-256 of the data that its new trials are trained on, '' where it is unknown.
     """
 
     settings: dict[str, Any]
     points: tuple[dict[str, float], ...]
     starts: tuple[Start, ...] = ()
+    data_digest: str = ""
 
     @property
     def name(self) -> str:
@@ -63,7 +65,8 @@ class Study:
         return stages.names(self.settings)
 
     def trials(self, stage: str, selection: dict[str, Any] | None = None) -> list[Trial]:
-        """Returns a stage's trials; 'compare' needs the selection made after 'tune'."""
+        """Returns a stage's trials; 'compare' needs the selection made after 'tune', and has those
+        of the variants with a point in it."""
         selected = selection["points"] if stage == "compare" and selection else {}
         if stage == "compare" and not selected:
             raise ValueError("stage 'compare' needs the points that stage 'tune' selects")
@@ -77,6 +80,7 @@ class Study:
                 starts.get((group.variant, seed)),
             )
             for group in stages.groups(self.settings, stage)
+            if not selected or group.variant in selected
             for point in range(group.points)
             for seed in group.seeds
         ]
@@ -100,6 +104,7 @@ class Study:
             },
             start=start.content if start else "",
             start_from=start.checkpoint if start else "",
+            data_digest=self.data_digest,
             **values,
         )
 
@@ -224,8 +229,11 @@ def from_record(record: dict[str, Any], directory: pathlib.Path) -> Study:
     try:
         keys.check(settings)
         catalog.get(settings["workload"])
+        checks.check(settings)
         for point in record["points"]:
             hyperparameters.complete(point)
+        if len(record["points"]) != settings["points"]:
+            raise ValueError(f"config.points is {settings['points']}, and another number is listed")
         starts = tuple(Start(**row) for row in record.get("starts", ()))
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{directory / layout.STUDY} is damaged: {error}") from error

@@ -1,45 +1,103 @@
-"""A study's directory: made, checked to be this study's, filled with the records of its trials."""
+"""A study's directory: made, checked to be this study's, filled with the records of its trials.
 
+study.json, selection.json and the lists of trials are the study's plan. One driver at a time
+changes it, under `locked`.
+"""
+
+import contextlib
 import dataclasses
 import datetime
+import errno
 import pathlib
+import shutil
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from sweeps.records import clock, layout, provenance, stages, status
+from attention import files
+from sweeps.launchers.config_keys import PATH, Role
+from sweeps.records import clock, layout, lease, outages, provenance, stages, status, submissions
 from sweeps.study import config, keys, selection
 from sweeps.study.study import Study
 from sweeps.study.trial import CHANGEABLE, Trial, from_record
 from workloads import catalog
 
+# Between two attempts to get the lock of a plan.
+_LOCK_POLL_S = 0.5
+# Trials that are planned between two heartbeats of the lock.
+_BEAT_EVERY = 100
+# Roles of the keys that trials.json and trial.json depend on, and may change; of TABLE: seeds.
+_PLAN_ROLES = (Role.EXTENT, Role.ROUNDING, Role.OBSERVATION)
 
-def prepare(study: Study) -> None:
+
+@contextlib.contextmanager
+def locked(directory: pathlib.Path) -> Iterator[lease.Attempt]:
+    """Holds the lock of a study's plan, which is a lease: `beat` renews it.
+
+    It works on file systems without locks of their own. The lock of a driver that was killed is
+    taken over, at once on its own host and after `lease.EXPIRES_AFTER_S` on others. Raises OSError
+    EAGAIN where another driver took it over from this one, which must plan again.
+    """
+    while (lock := lease.claim(directory / layout.LOCK)) is None:
+        clock.clock.sleep(_LOCK_POLL_S)
+    for number in layout.numbered(lock.directory.parent)[:-1]:
+        shutil.rmtree(lock.directory.with_name(str(number)), ignore_errors=True)
+    try:
+        yield lock
+    except lease.LostError as error:
+        raise OSError(errno.EAGAIN, str(error)) from error
+    finally:
+        with contextlib.suppress(*layout.ABSENT):  # another driver took it over
+            outages.retry_transient(lambda: lock.end("done"), lambda: False)
+
+
+def prepare(study: Study, choice: str = "", cancellation: Any = None) -> None:
     """Makes the study's directory, or checks that the one there is this study.
 
-    Never asks a question. Raises ValueError where it is another study's or not writable.
+    choice: as `select` takes it. cancellation: of `submissions.cancellation` when this run began;
+    a newer one stays. Never asks a question. Raises ValueError, and changes nothing, where it is
+    another study's, not writable, or compared at other points than the study would choose.
     """
     directory = study.directory
     try:
         directory.mkdir(parents=True, exist_ok=True)
         layout.remove_left_overs(directory, clock.clock.server_time(directory))
-        known = check_same(study)
-        record = {
-            "format": layout.FORMAT,
-            "name": study.name,
-            "config": study.settings,
-            "points": study.points,
-            "stages": study.stages,
-            "starts": [dataclasses.asdict(start) for start in study.starts],
-            "paper_table": study.settings["paper_table"],
-            "paper_note": study.settings["paper_note"],
-            "date": known.get("date") or datetime.date.today().isoformat(),  # on which it began
-            **provenance.code(),
-        }
-        layout.write_json(directory / layout.STUDY, record)
+        with locked(directory):
+            known = check_same(study)
+            if choice != "new":
+                _begun(study)
+            now = {"date": datetime.date.today().isoformat(), **provenance.code()}
+            start = {key: known.get(key, value) for key, value in now.items()}
+            began = config.completed(known["config"]) if known else study.settings
+            runs = known.get("runs") or [_run(start["date"], start["git_commit"], began)]
+            run = _run(now["date"], now["git_commit"], study.settings)
+            if runs[-1] | {"date": run["date"]} != run:
+                runs.append(run)
+            record = {
+                "format": layout.FORMAT,
+                "name": study.name,
+                "config": study.settings,
+                "points": study.points,
+                "stages": study.stages,
+                "starts": [dataclasses.asdict(start) for start in study.starts],
+                "paper_table": study.settings["paper_table"],
+                "paper_note": study.settings["paper_note"],
+                **start,
+                "runs": runs,
+            }
+            layout.write_json(directory / layout.STUDY, record)
+            if submissions.cancellation(directory) == cancellation:
+                (directory / submissions.CANCELLED).unlink(missing_ok=True)
     except OSError as error:
         raise ValueError(
             f"{directory} cannot be written: {error.strerror or error}. Choose another "
             "--config.experiment_dir, or make room and permission there"
         ) from error
+
+
+def _run(date: Any, commit: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns the record of a run in study.json."""
+    kept = {key: settings[key] for key in ("hypothesis", "seeds", "variants")}
+    return {"date": date, "git_commit": commit, **kept}
 
 
 def check_same(study: Study) -> dict[str, Any]:
@@ -53,6 +111,15 @@ def check_same(study: Study) -> dict[str, Any]:
     changeable = {key for key, role in keys.roles().items() if role.may_change}
     if stored["diagnostics"]:  # what is recorded would not fit what other examples give
         changeable.remove("diagnostics_examples")
+    if compared := _compared(directory):
+        # Another number would compare other seeds, or those that choose the points.
+        changeable.remove("tuning_seeds")
+        first_seed = min(row["seed"] for row in compared)
+        if first_seed < stored["first_seed"] + stored["tuning_seeds"]:
+            raise ValueError(
+                f"{directory}: an earlier version began stage 'compare' with seeds that chose the "
+                f"points, and this version compares other seeds. {keys.OTHER_VERSION}"
+            )
     differing = [
         f"{key}: {stored.get(key)!r} there, {value!r} now"
         for key, value in study.settings.items()
@@ -77,105 +144,155 @@ def check_same(study: Study) -> dict[str, Any]:
     return record
 
 
-def select(study: Study, choice: str = "") -> dict[str, Any]:
+def check_plan(study: Study) -> None:
+    """Raises ValueError where the plan was changed since this driver wrote it."""
+    directory = study.directory
+    stored = config.completed(layout.study_record(directory)["config"])
+    roles = keys.roles()
+    differing = [
+        f"{key}: {stored[key]!r} there, {value!r} here"
+        for key, value in study.settings.items()
+        if (roles[key] in _PLAN_ROLES or key == "seeds")
+        and stored[key] != value
+        # Points and contents of checkpoints decide, not where they were read.
+        and not (key in keys.OWN and keys.OWN[key].allowed is PATH)
+    ]
+    if differing:
+        raise ValueError(
+            f"{directory}: the study was changed since this driver began ({'; '.join(differing)}). "
+            "This driver ends; the one that changed the study goes on with its trials, or: "
+            f"python -m sweeps resume {files.quoted(directory)}"
+        )
+
+
+def check_data(study: Study, digest: str) -> None:
+    """Raises ValueError where trials were planned on other data than those of a digest; '', of
+    data or of a trial, is unknown."""
+    directory = study.directory
+    for stage in study.stages:
+        try:
+            rows = layout.planned(directory, stage) or ()
+        except ValueError:  # it is written again
+            continue
+        others = {row.get("data_digest", "") for row in rows} - {"", digest}
+        if digest and others:
+            stored = layout.study_record(directory)["config"].get("data_dir")
+            raise ValueError(
+                f"{directory}: the study's trials were trained on other data, those of {stored} "
+                f"(SHA-256 {min(others)}); {study.data_dir} holds {digest}. Give the former by "
+                "--config.data_dir, or choose another --config.name"
+            )
+
+
+def plan(study: Study, stage: str, choice: str = "") -> tuple[list[Trial], dict[str, Any] | None]:
+    """Returns a stage's trials as they are recorded, and the selection that 'compare' begins with.
+
+    Raises ValueError where another driver has changed the study's plan, and as `select` and
+    `materialise` do; OSError, in which case it may be called again.
+    """
+    with locked(study.directory) as lock:
+        check_plan(study)
+        check_data(study, study.data_digest)
+        chosen = select(study, choice, lock.beat) if stage == "compare" else None
+        return materialise(study, stage, study.trials(stage, chosen), lock.beat), chosen
+
+
+def select(
+    study: Study, choice: str = "", beat: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
     """Writes selection.json and returns it: the points that 'compare' trains with.
 
-    Once 'compare' has begun its points stay. Where validation would now choose another (a failed
-    trial was repaired, points or seeds were added), `choice` 'keep' goes on with the old ones and
-    'new' begins with the new ones; without it ValueError names both. What was kept is remembered
-    for as long as validation would choose the same instead. ValueError is raised, too, where 'tune'
-    chooses nothing.
+    Once 'compare' has begun its points stay, whatever validation would choose by now (a failed
+    trial was repaired, points or seeds were added): the record names those under `kept`. With
+    `choice` 'new' they are chosen anew. A variant of which every point lost half of its seeds or
+    more has no point. `beat` is called now and then. Raises ValueError where that is the baseline,
+    and as `_begun` does.
     """
-    entry, path = catalog.get(study.workload), study.directory / layout.SELECTION
+    entry = catalog.get(study.workload)
     metric = f"validation/{entry.metric}"
-    begun = _begun(study)
+    begun = {} if choice == "new" else _begun(study)
     # Of each tuned variant and point the trials' best validation metrics, None for a lost trial.
     values: dict[str, dict[int, list[float | None]]] = {}
     lost = []
-    for trial in study.trials("tune"):
+    for number, trial in enumerate(study.trials("tune")):
+        if number % _BEAT_EVERY == 0:
+            beat()
         value = selection.trial_value(study.directory / trial.path, metric, entry.mode)
         values.setdefault(trial.variant, {}).setdefault(trial.point, []).append(value)
         if value is None:
             lost.append(trial.path)
-    # What a person has decided against, by tuned variant.
-    remembered = {} if choice else layout.read_record(path).get("kept", {})
-    chosen: dict[str, int] = {}
-    kept: dict[str, int | None] = {}
-    for variant, by_point in values.items():
-        best, before = selection.best_point(by_point, entry.mode), begun.get(variant)
-        again = variant in remembered and remembered[variant] == best
-        if before is not None and before != best and (choice == "keep" or again):
-            kept[variant], best = best, before
-        if best is None:
-            raise ValueError(
-                "no point of the stage ended with a finite validation metric for more than half of "
-                "its seeds, so nothing can be selected; see `python -m sweeps status` for how they "
-                "ended"
-            )
-        chosen[variant] = best
-    _check_begun(study, begun, chosen, choice)
+    best = {
+        variant: selection.best_point(by_point, entry.mode) for variant, by_point in values.items()
+    }
+    sources = stages.tuned(study.settings)
+    points = {variant: begun.get(source, best[source]) for variant, source in sources.items()}
+    if points[study.settings["baseline"]] is None:
+        unchosen = [variant for variant, point in best.items() if point is None]
+        raise ValueError(
+            f"{study.directory}: no point of {', '.join(unchosen)} ended with a finite validation "
+            "metric for more than half of its seeds, so nothing can be selected to compare with; "
+            "see `python -m sweeps status` for how they ended"
+        )
     record = {
         "metric": metric,
         "mode": entry.mode,
         "from_stage": "tune",
-        "points": {
-            variant: chosen[source] for variant, source in stages.tuned(study.settings).items()
-        },
+        "points": {variant: point for variant, point in points.items() if point is not None},
         "lost": lost,
+        "kept": {source: best[source] for source, point in begun.items() if point != best[source]},
     }
-    if kept:  # what validation would choose instead
-        record["kept"] = kept
-    layout.write_json(path, record)
+    layout.write_json(study.directory / layout.SELECTION, record)
     return record
 
 
-def _check_begun(study: Study, begun: dict[str, int], chosen: dict[str, int], choice: str) -> None:
-    """Raises ValueError where 'compare' began with points that it does not go on with unasked."""
-    changed = [
-        f"{variant}: point {point}, now {chosen[variant]}"
-        for variant, point in begun.items()
-        if chosen.get(variant, point) != point
-    ]
-    if changed and choice != "new":
-        raise ValueError(
-            f"{study.directory}: validation would not choose the points again that stage 'compare' "
-            f"began with ({'; '.join(changed)}). Run or resume with --selection=keep to go on "
-            "with the points it began with, or with --selection=new to compare at the new ones "
-            "(finished trials of the others stay on disk and leave the tables)"
-        )
-    beyond = [point for point in chosen.values() if not 0 <= point < len(study.points)]
-    if beyond:
-        raise ValueError(
-            f"{study.directory}: the comparison began with point {beyond[0]} and the study has "
-            f"{len(study.points)} points now; set --config.points={beyond[0] + 1} or more"
-        )
-
-
 def _begun(study: Study) -> dict[str, int]:
-    """Returns the points that 'compare' has begun with, by tuned variant; {} where it has not."""
-    try:
-        rows = layout.planned(study.directory, "compare", "variant", "point") or ()
-    except ValueError as error:
-        raise ValueError(
-            f"{study.directory / 'compare' / layout.TRIALS} is damaged, so the points that the "
-            "comparison began with are not known; copy it back, or remove it to choose anew"
-        ) from error
-    points = {row["variant"]: row["point"] for row in rows}
+    """Returns the points that 'compare' has begun with, by tuned variant; {} where it has not.
+
+    Raises ValueError where its trials are not known, or the study no longer has such a point.
+    """
+    points = {row["variant"]: row["point"] for row in _compared(study.directory)}
     if study.settings["protocol"] == "tune_then_compare" and points:
-        return {study.settings["tuning_variant"]: next(iter(points.values()))}
+        points = {study.settings["tuning_variant"]: next(iter(points.values()))}
+    last = max(points.values(), default=0)
+    if last >= len(study.points):
+        raise ValueError(
+            f"{study.directory}: the comparison began with point {last} and the study has "
+            f"{len(study.points)} points now; set --config.points={last + 1} or more, or compare "
+            "at another point by --selection=new"
+        )
     return points
 
 
-def materialise(study: Study, stage: str, trials: list[Trial]) -> list[Trial]:
+def _compared(directory: pathlib.Path) -> list[dict[str, Any]]:
+    """Returns the trials that 'compare' has begun with, [] where it has not begun. Raises
+    ValueError where they are not known."""
+    try:
+        return layout.planned(directory, "compare", "variant", "point", "seed") or []
+    except ValueError as error:
+        raise ValueError(
+            f"{directory / 'compare' / layout.TRIALS} is damaged, so the points that the "
+            "comparison began with are not known; copy it back, or remove it to choose anew"
+        ) from error
+
+
+def materialise(
+    study: Study, stage: str, trials: list[Trial], beat: Callable[[], None] = lambda: None
+) -> list[Trial]:
     """Writes trials.json of a stage, and each trial's record where it is not there yet.
 
     A recorded trial that has not ended takes over what may change (`trial.CHANGEABLE`), for its
     next attempt. One that is done or diverged stays as it was recorded. Returns the trials as they
-    are recorded. Raises ValueError where a trial's directory holds another trial.
+    are recorded. `beat` is called now and then. Raises ValueError where a trial's directory holds
+    another trial.
     """
     folder = study.directory / stage
     folder.mkdir(exist_ok=True)
-    recorded = [_write_trial(study.directory / trial.path, trial) for trial in trials]
+    recorded = []
+    for number, trial in enumerate(trials):
+        if number % _BEAT_EVERY == 0:
+            beat()
+        recorded.append(_write_trial(study.directory / trial.path, trial))
+    beat()
     rows = [{"path": trial.path, **trial.to_json()} for trial in recorded]
     layout.write_json(folder / layout.TRIALS, {"stage": stage, "trials": rows})
     return recorded
@@ -197,6 +314,7 @@ def _write_trial(directory: pathlib.Path, trial: Trial) -> Trial:
             "Choose another --config.name, or remove that directory"
         )
     changes = {name: getattr(trial, name) for name in CHANGEABLE}
+    changes["data_digest"] = trial.data_digest or recorded.data_digest
     changed = dataclasses.replace(recorded, **changes)
     if changed == recorded or status.read(directory)["state"] in ("done", "diverged"):
         return recorded

@@ -12,8 +12,8 @@ from workloads.base.options import Options
 
 # Of an id: which rule it was made by. Records of schema 1 name none.
 SCHEMA = 2
-# Where the trial stands in a study, and the id's own rule.
-_PLACE = ("study", "stage", "point", "schema")
+# Where the trial stands in a study, the id's own rule, and what is compared beside the id.
+_PLACE = ("study", "stage", "point", "schema", "data_digest")
 # Values that ids leave out: fields that came later than schema 2, as trials had them before.
 _OMITTED = {
     "matmul_precision": "default",
@@ -51,6 +51,7 @@ class Trial:
     targets: the workload's {"metric", "validation", "test"}. mesh: devices on the axes (data, fsdp,
     tensor). start: the content of another study's checkpoint whose parameters the trial starts
     from, '' for random ones; start_from: that checkpoint's folder (`sweeps.study.start`).
+    data_digest: SHA-256 of the data, as their preparation wrote it; '' where it is unknown.
     schema: of the id.
     """
 
@@ -92,6 +93,7 @@ class Trial:
     matmul_precision: str = "default"
     start: str = ""
     start_from: str = ""
+    data_digest: str = ""
     algoperf_dir: str = ""
     tokenizer_vocab_path: str = ""
     init2winit_dir: str = ""

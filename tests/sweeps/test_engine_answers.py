@@ -19,6 +19,7 @@ from sweeps.launchers.slurm import launcher as slurm
 from sweeps.monitoring import progress
 from sweeps.records.submissions import Batch
 from sweeps.scheduling import driver
+from sweeps.study import study_directory
 from tests.sweeps import defaults
 
 HERE = pathlib.Path(__file__).parent
@@ -329,6 +330,7 @@ def test_a_program_gets_no_terminal_and_scripts_as_they_are(tmp_path):
 def test_a_directory_that_pythonpath_cannot_hold_is_refused(make_study, tmp_path):
     """Workers would import whatever else is installed, and record the snapshot's hash."""
     study = make_study(experiment_dir=tmp_path / "a:b", protocol="grid", variants="standard")
+    study_directory.prepare(study)
     with pytest.raises(ValueError, match="experiment_dir"):
         driver.Driver(study, progress.Progress()).run()
     assert not list(study.directory.glob("jobs/*"))

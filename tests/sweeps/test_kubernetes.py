@@ -18,6 +18,7 @@ from sweeps.monitoring import progress
 from sweeps.records import layout, measurements, status
 from sweeps.records.submissions import Batch
 from sweeps.scheduling import driver
+from sweeps.study import study_directory
 from tests.sweeps import defaults
 from tests.sweeps.chaos import equality
 
@@ -302,6 +303,7 @@ def test_a_study_whose_pod_is_evicted_loses_no_step(
         experiment_dir=volume, launcher="kubernetes", protocol="grid", variants="standard",
         points=1, steps=200, eval_every=50, **settings,
     )  # fmt: skip
+    study_directory.prepare(study)
     directory = study.directory / study.trials("grid")[0].path
 
     def evict_once_it_saved():

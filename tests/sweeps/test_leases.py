@@ -21,6 +21,7 @@ from sweeps.monitoring.progress import Progress
 from sweeps.records import clock, disk, layout, lease, outages, status, submissions
 from sweeps.scheduling import scheduler as schedulers
 from sweeps.scheduling.scheduler import Scheduler
+from sweeps.study import study_directory
 from tests.sweeps.conftest import begin_stage, change_lease
 
 
@@ -669,6 +670,7 @@ def test_a_gpu_that_jax_does_not_see_is_refused(make_study, host):
 
     host("dev/nvidia0")
     made = make_study(points=1)
+    study_directory.prepare(made)
     with pytest.raises(
         ValueError,
         match=r"a gpu was expected here, but JAX .* finds cpu:0: pip install '\.\[gpu\]'"

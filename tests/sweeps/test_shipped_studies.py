@@ -56,10 +56,10 @@ def test_a_study_takes_the_point_another_selected(tmp_path, paper_table):
     [
         ("study.json", "{}", "study.json is damaged"),
         ("study.json", "{", "study.json.*cut short"),
-        ("study.json", None, "is a grid and selects nothing"),
+        ("study.json", None, "has protocol grid and .* selects no point"),
         (
             "selection.json",
-            '{"points": {"laser": 0}}',
+            '{"points": {}}',
             "no point for the tuning variant 'standard'",
         ),
         ("selection.json", '{"points": {"standard": 7}}', "no point for .* 'standard' .IndexError"),

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import json
 import math
 import re
 import shutil
@@ -33,7 +32,7 @@ def test_demo_is_the_papers_protocol_small():
     rows = [table.canonical(row) for row in table.PAPER_ROWS]
     compared = demo.trials("compare", {"points": dict.fromkeys(rows, 5)})
     assert [(t.variant, t.point) for t in compared[::3]] == [(row, 5) for row in rows]
-    assert [t.seed for t in compared] == [0, 1, 2] * 8
+    assert [t.seed for t in compared] == [1, 2, 3] * 8
     values = {t.variant: t.variant_hyperparameters for t in compared}
     assert values == {row: {"tau": 0.9} if row.endswith("+temp") else {} for row in rows}
 
@@ -122,7 +121,7 @@ def test_trial_numbers_never_move(changes):
 
 
 def test_a_trial_s_directory():
-    assert _study(first_seed=997, seeds=3)
+    assert _study(first_seed=997, seeds=2)
     assert layout.trial_path("tune", "laser", "digits_vit", 3, 1) == (
         "tune/laser/digits_vit_jax/trial_3002"
     )
@@ -226,8 +225,9 @@ def test_protocols():
         ({"seeds": "many"}, "seeds"),
         ({"seeds": 0}, "seeds is 0"),
         ({"first_seed": 1000}, "first_seed is 1000"),
-        ({"first_seed": 997, "seeds": 4}, "end at seed 1,000; 999 is the last one"),
-        ({"first_seed": 997, "seeds": 1, "tuning_seeds": 4}, "end at seed 1,000; 999 is the last"),
+        ({"first_seed": 997, "seeds": 3}, "end at seed 1,000; 999 is the last one"),
+        ({"first_seed": 997, "seeds": 1, "tuning_seeds": 3}, "end at seed 1,000; 999 is the last"),
+        ({"first_seed": 997, "seeds": 4, "protocol": "grid"}, "end at seed 1,000; 999 is the"),
         ({"points": 0}, "points is 0"),
         ({"tau": 0.0}, "tau is 0.0; it must be 1e-06 to 1,000,000"),
         ({"tau": -1.0}, "tau is -1.0"),
@@ -253,7 +253,7 @@ def test_protocols():
         ({"steps": -1}, "steps is -1"),
         ({"points": 10**9}, "points is 1000000000; it must be 1 to 10,000"),
         ({"seeds": 1001}, "seeds is 1001; it must be 1 to 1,000"),
-        ({"points": 1000, "tuning_seeds": 1000}, "1,000,024 trials: 8 variants, 1,000 points"),
+        ({"points": 1000, "tuning_seeds": 990}, "990,024 trials: 8 variants, 1,000 points"),
         ({"steps": 10**20}, "steps is 1{1}0{20}; it must be 0 to 1,000,000,000"),
         ({"points": 10**400}, "points is 1"),
         ({"steps": "1e20"}, "steps is '1e20'; it must be 0 to"),
@@ -389,30 +389,61 @@ def test_selection_by_hand(lost, mode):
     assert selection.best_point({0: [0.5, lost], 1: [lost, 0.5], 2: []}, mode) is None
 
 
+def _evaluated(accuracies, first=1):
+    """Returns rows of evaluations every four updates, from number `first` on."""
+    return [
+        {"kind": "eval", "global_step": 4 * number, "validation/accuracy": accuracy}
+        for number, accuracy in enumerate(accuracies, first)
+    ]
+
+
 def _ended(directory, accuracy, state="done"):
-    row = {"kind": "eval", "global_step": 2, "validation/accuracy": accuracy}
-    begin_attempt(directory, [row]).end(state)
-    status.write(directory, state, global_step=2)
+    """Ends a trial of 12 updates whose evaluations are all the same."""
+    begin_attempt(directory, _evaluated([accuracy] * 3)).end(state)
+    status.write(directory, state, global_step=12)
 
 
-def test_a_stale_running_over_done_is_selected_by(tmp_path):
+def _value(directory):
+    return selection.trial_value(directory, "validation/accuracy", "max")
+
+
+def test_a_stale_running_over_done_is_selected_by(make_trial):
     """A worker that was stopped between its check and its write has put `running` over `done`."""
-    _ended(tmp_path, 0.9, "running")
-    lease.claim(tmp_path).end("done")
-    assert selection.trial_value(tmp_path, "validation/accuracy", "max") == 0.9
+    directory = make_trial()
+    _ended(directory, 0.9, "running")
+    lease.claim(directory).end("done")
+    assert _value(directory) == 0.9
 
 
-def test_what_is_done_and_cannot_be_read_is_not_passed_over(tmp_path):
-    assert selection.trial_value(tmp_path, "validation/accuracy", "max") is None  # nobody began it
-    _ended(tmp_path, 0.9)
-    attempt = tmp_path / layout.ATTEMPTS / "1"
-    for row in ({"kind": "eval", "global_step": 1, "validation/accuracy": 0.9}, {}):
-        (attempt / measurements.FILE).write_text(json.dumps(row) + "\n")
-        with pytest.raises(ValueError, match=f"{tmp_path} is done, but its attempts lack"):
-            selection.trial_value(tmp_path, "validation/accuracy", "max")
+@pytest.mark.parametrize(
+    ("lost", "lacking"),
+    [("1", "4 is|updates 4,"), ("2", "8, 12"), ("1/measurements.jsonl", "updates 4,"), ("*", "12")],
+)
+def test_a_value_is_of_every_evaluation_that_was_planned(make_trial, lost, lacking):
+    """Attempt 1 evaluated once, 0.9, attempt 2 the rest: what is lost of them is named, and the
+    best of the others is not taken for the trial's."""
+    directory = make_trial()
+    begin_attempt(directory, _evaluated([0.9])).end("preempted")
+    begin_attempt(directory, _evaluated([0.5, 0.6], 2), resumed=4).end("done")
+    status.write(directory, "done", global_step=12)
+    assert _value(directory) == 0.9
+    for path in (directory / layout.ATTEMPTS).glob(lost):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(ValueError, match=f"{directory} is done, but its attempts lack.*{lacking}"):
+        _value(directory)
+
+
+def test_what_is_done_and_cannot_be_read_is_not_passed_over(make_trial):
+    directory = make_trial()
+    assert _value(directory) is None  # nobody began it
+    _ended(directory, 0.9)
+    attempt = directory / layout.ATTEMPTS / "1"
+    (attempt / measurements.FILE).write_text("{}\n")
+    with pytest.raises(ValueError, match=f"{directory} is done, but its attempts lack.* 4, 8, 12"):
+        _value(directory)
     (attempt / measurements.RESUMED).write_text("{}")
     with pytest.raises(ValueError, match=f"{attempt / measurements.RESUMED} is damaged"):
-        selection.trial_value(tmp_path, "validation/accuracy", "max")
+        _value(directory)
 
 
 @pytest.fixture
@@ -443,45 +474,53 @@ def test_a_point_that_lost_two_of_three_seeds_is_not_selected(tuned):
     made = tuned({(0, 0): "diverged", (0, 1): 0.9, (0, 2): "failed", (1, 0): 0.2})
     chosen = _begin(made)
     assert chosen["points"] == {"standard": 1, "laser": 1}
+    assert chosen["kept"] == {}
     assert [path.rpartition("_")[2] for path in chosen["lost"]] == ["1", "3"]
 
 
-def test_where_every_point_lost_its_seeds_nothing_is_selected(tuned):
-    with pytest.raises(ValueError, match="nothing can be selected"):
-        _begin(tuned({(0, seed): "diverged" for seed in range(3)}))
-
-
-def test_what_a_person_kept_is_not_asked_again_until_validation_chooses_another(tuned):
-    lost = {(0, 0): "failed", (0, 1): "failed", (2, 0): "failed", (2, 1): "failed"}
-    _begin(tuned(lost | {(1, 0): 0.2}))
-    made = tuned({(0, 0): 0.9, (0, 1): 0.9, (2, 0): "failed", (2, 1): "failed", (1, 0): 0.2})
-    kept = _begin(made, "keep")
-    assert kept["kept"] == {"standard": 0}
-    assert _begin(made) == kept  # asks nothing
-    made = tuned({(0, 0): 0.9, (0, 1): 0.9, (2, 0): 0.95, (2, 1): 0.95, (1, 0): 0.2})
-    with pytest.raises(ValueError, match="standard: point 1, now 2"):
+@pytest.mark.parametrize("variants", ["standard,laser", "laser,standard+gate"])
+def test_where_every_point_lost_its_seeds_nothing_is_selected(tuned, variants):
+    lost = {(0, seed): "diverged" for seed in range(3)}
+    baseline = variants.split(",")[0]
+    made = tuned(lost, variants=variants, baseline=baseline)
+    with pytest.raises(ValueError, match=f"{made.directory}: no point of standard ended"):
         study_directory.select(made)
-    assert "kept" not in _begin(made, "new")
+
+
+@pytest.mark.parametrize("lost", ["laser", "standard", "both"])
+def test_a_variant_that_lost_all_seeds_of_its_own_is_left_out(make_study, lost):
+    """The others are compared, unless it is the baseline."""
+    made = make_study(points=2, protocol="tune_each", variants="standard,laser,diff")
+    for record in begin_stage(made):
+        state = "diverged" if record.variant == lost or lost == "both" else "done"
+        _ended(made.directory / record.path, 0.5, state)
+    if lost != "laser":
+        names = "standard" if lost == "standard" else "standard, laser, diff"
+        with pytest.raises(ValueError, match=f"no point of {names} ended"):
+            study_directory.plan(made, "compare")
+        return
+    trials, chosen = study_directory.plan(made, "compare")
+    assert chosen["points"] == {"standard": 0, "diff": 0}
+    assert {trial.variant for trial in trials} == {"standard", "diff"}
 
 
 @pytest.mark.parametrize("protocol", ["tune_then_compare", "tune_each"])
 def test_a_comparison_that_has_begun_keeps_its_points(tuned, protocol):
-    """Point 1 was chosen while point 0 had failed; its repair is an open question then."""
+    """Point 1 was chosen while point 0 had failed; by its repair validation would choose that."""
     repaired = {(0, seed): 0.9 for seed in range(3)}
     made = tuned({(0, 0): "failed", (0, 1): "failed", (1, 0): 0.2}, protocol)
     before = _begin(made)
+    assert before["points"] == {"standard": 1, "laser": 1}
     made = tuned(repaired | {(1, 0): 0.2}, protocol)
     path = made.directory / layout.SELECTION
-    content = path.read_bytes()
-    with pytest.raises(ValueError, match="standard: point 1, now 0.*--selection=keep.*=new"):
-        study_directory.select(made)
-    assert path.read_bytes() == content
     path.write_text('{"points": {"standard": 0, "laser": 0}}')  # trials.json decides
-    with pytest.raises(ValueError, match="standard: point 1, now 0"):
-        study_directory.select(made)
-    assert _begin(made, "keep")["points"] == before["points"]
-    assert _begin(made, "new")["points"] == {"standard": 0, "laser": 0}
-    assert _begin(made)["points"] == layout.read_json(path)["points"]
+    kept = _begin(made)
+    assert kept["points"] == before["points"]
+    assert set(kept["kept"].values()) == {0}
+    assert _begin(made, "keep") == kept
+    anew = _begin(made, "new")
+    assert anew["points"] == {"standard": 0, "laser": 0}
+    assert _begin(made) == anew
 
 
 def test_a_comparison_whose_trials_are_not_known_is_not_chosen_anew_unasked(tuned):
@@ -497,15 +536,12 @@ def test_a_comparison_whose_trials_are_not_known_is_not_chosen_anew_unasked(tune
 
 
 def test_points_and_variants_added_to_a_comparison(tuned):
-    """More variants take its point; a study of fewer points than it needs is refused."""
+    """More variants take its point, also where none of the earlier ones is left."""
     _begin(tuned({(0, 0): 0.2, (2, 0): 0.3, (2, 1): 0.3}))
-    more = tuned({(2, 0): 0.3, (2, 1): 0.3}, variants="standard,laser,diff")
+    more = tuned({(0, 0): 0.9, (0, 1): 0.9, (2, 0): 0.3}, variants="standard,laser,diff")
     assert study_directory.select(more)["points"] == dict.fromkeys(("standard", "laser", "diff"), 2)
-    fewer = tuned({(0, 0): 0.2, (1, 0): 0.3})
-    with pytest.raises(ValueError, match="began with.*standard: point 2, now"):
-        study_directory.select(fewer)
-    with pytest.raises(ValueError, match=r"has 2 points now; set --config.points=3 or more"):
-        study_directory.select(fewer, "keep")
+    others = tuned({(0, 0): 0.9, (0, 1): 0.9, (2, 0): 0.3}, variants="diff", baseline="diff")
+    assert study_directory.select(others)["points"] == {"diff": 2}
 
 
 def test_every_key_is_printed_with_what_is_checked(capsys):
@@ -586,13 +622,26 @@ def test_impossible_settings_in_a_study_record(tmp_path, capsys, command, change
 
 @pytest.mark.parametrize("content", ["{}", "[]", '{"trials": "abc"}', '{"trials": [{}]}'])
 def test_damaged_lists_of_trials_are_named_by_cancel(tmp_path, capsys, content):
+    """And the study is cancelled: who cancels wants to spend no more."""
     resolved = _study("digits_vit_quick", experiment_dir=tmp_path)
     begin_stage(resolved)
     path = resolved.directory / "tune" / layout.TRIALS
     path.write_text(content)
-    assert main(["cancel", str(resolved.directory)]) == 2
+    assert main(["cancel", str(resolved.directory)]) == 0
     assert f"{path} is damaged: " in capsys.readouterr().err
-    assert not submissions.is_cancelled(resolved.directory)
+    assert submissions.is_cancelled(resolved.directory)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"name": ', None])
+def test_a_study_is_marked_whatever_is_damaged(tmp_path, capsys, content):
+    """study.json first: without it no engine is known; a folder that is no study stays as it is."""
+    path = tmp_path / "s" / layout.STUDY
+    path.parent.mkdir()
+    if content is not None:
+        path.write_text(content)
+    assert main(["cancel", str(path.parent)]) == 2
+    assert str(path.parent) in capsys.readouterr().err
+    assert submissions.is_cancelled(path.parent) == (content is not None)
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,10 @@ class ImageSet:
         return [*lines, f"SHA-256 of all images and labels: {digest}"]
 
     def read_reference(self, data_dir: str | os.PathLike[str]) -> dict[str, Any]:
-        """Returns `reference.json`: `note`, and `rows` of errors (fractions) by simple methods."""
-        return preparation.read_reference(data_dir, self.repair(data_dir))
+        """Returns `reference.json`: `note`, and `rows` of errors (fractions) by simple methods; and
+        `sha256`, which `check` compares with the content."""
+        record = preparation.read_reference(data_dir, self.repair(data_dir))
+        return {**record, "sha256": self.content_sha256}
 
     def digest(self, splits: Mapping[str, tfds_directory.TfdsSplit]) -> str:
         """SHA-256 over the splits: name, then every label (one byte) and its pixels, in order.

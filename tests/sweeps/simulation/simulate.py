@@ -23,7 +23,7 @@ from typing import Any
 from sweeps.monitoring import progress
 from sweeps.records import layout
 from sweeps.scheduling import driver
-from sweeps.study import config, study
+from sweeps.study import config, study, study_directory
 from sweeps.study.trial import Trial
 from tests.sweeps import defaults
 from tests.sweeps.simulation.engine import Engine
@@ -142,6 +142,7 @@ class Simulation:
                     contextlib.redirect_stdout(nowhere),
                     progress.Progress() as shown,
                 ):
+                    study_directory.prepare(self.study)
                     return driver.Driver(self.study, shown).run()
             except Killed:
                 self._deaths[:1] = []

@@ -1,0 +1,466 @@
+"""A study's directory: one plan, whoever changes it; what is refused leaves it as it was."""
+
+import contextlib
+import errno
+import functools
+import shutil
+import time
+
+import pytest
+
+from sweeps import commands
+from sweeps.__main__ import main
+from sweeps.monitoring.progress import Progress
+from sweeps.records import layout, lease, provenance, status, submissions
+from sweeps.scheduling import cancel, driver, preflight
+from sweeps.scheduling.scheduler import Interrupted
+from sweeps.study import study, study_directory
+from tests.sweeps.conftest import begin_attempt, begin_stage, change_lease
+
+
+@pytest.fixture
+def make_study(make_study):
+    """`make_study`, of three seeds."""
+    return functools.partial(make_study, seeds=3)
+
+
+def _finish(made, stage="tune", values=None):
+    """Writes a stage whose trials are done, with accuracies by point (else 0.5)."""
+    trials = begin_stage(made, stage)
+    for trial in trials:
+        directory = made.directory / trial.path
+        value = (values or {}).get(trial.point, 0.5)
+        rows = [
+            {"kind": "eval", "global_step": step, "validation/accuracy": value}
+            for step in (4, 8, 12)
+        ]
+        begin_attempt(directory, rows).end("done")
+        status.write(directory, "done", global_step=12)
+    return trials
+
+
+def _listed(made, stage):
+    return [row["path"] for row in layout.planned(made.directory, stage)]
+
+
+# --- two drivers
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"seeds": 5}, "seeds: 5 there, 3 here"),
+        ({"seeds": 1}, "seeds: 1 there, 3 here"),
+        ({"variants": "standard,laser,diff"}, "variants: "),
+        ({"points": 1}, "points: 1 there, 2 here"),
+        ({"tuning_seeds": 2}, "tuning_seeds: 2 there, 1 here"),
+        ({"mesh.data": 1}, "mesh: "),
+        ({"keep_checkpoints": 2}, "keep_checkpoints: 2 there, 1 here"),
+        ({}, ""),
+        ({"hypothesis": "h", "local.workers": 1, "max_attempts": 9}, ""),
+    ],
+    ids=str,
+)
+def test_a_driver_whose_study_was_changed_ends_and_writes_nothing(make_study, changes, named):
+    older, newer = make_study(), make_study(**changes)
+    study_directory.prepare(older)
+    study_directory.prepare(newer)
+    study_directory.plan(newer, "tune")
+    content = (older.directory / "tune" / layout.TRIALS).read_bytes()
+    refused = pytest.raises(ValueError, match=f"changed since this driver began.*{named}")
+    for act in (study_directory.check_plan, lambda made: study_directory.plan(made, "tune")):
+        with refused if named else contextlib.nullcontext():
+            act(older)
+    assert (older.directory / "tune" / layout.TRIALS).read_bytes() == content
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "second"), [(2, 3), (3, 1)])
+def test_of_two_drivers_with_other_seeds_the_older_one_ends(
+    stub_drivers, wait_until, first, second
+):
+    """No trial is trained twice, none is lost, and the records agree."""
+    settings = {"protocol": "tune_then_compare", "variants": "standard", "points": 4, "steps": 40}
+    older = stub_drivers.run(**settings, seeds=first)
+    tuned = stub_drivers.study / "tune" / layout.TRIALS
+    wait_until(tuned.exists, timeout_s=120)
+    newer = stub_drivers.run(**settings, seeds=second)
+    assert f"seeds: {second} there, {first} here" in stub_drivers.finish(older, 2)
+    stub_drivers.finish(newer)
+    compared = layout.planned(stub_drivers.study, "compare", "seed")
+    assert [row["seed"] for row in compared] == list(range(1, second + 1))
+    assert layout.study_record(stub_drivers.study)["config"]["seeds"] == second
+    numbers = [path.name for path in stub_drivers.study.glob("*/*/*/*/attempts/*")]
+    assert numbers == ["1"] * (4 + second)
+
+
+def test_the_lock_of_a_driver_that_was_killed_is_taken_over(tmp_path):
+    for changes in ({"pid": 2**22 - 1}, {"boot_id": "another", "expires_after_s": 0.0}):
+        change_lease(lease.claim(tmp_path / layout.LOCK), **changes)
+        with study_directory.locked(tmp_path) as lock:
+            assert not lease.is_alive(lock.directory.with_name("0"))
+    assert layout.numbered(tmp_path / layout.LOCK / layout.ATTEMPTS) == [lock.number]
+
+
+def test_a_lock_that_is_held_is_waited_for(tmp_path, monkeypatch):
+    waits = []
+    with study_directory.locked(tmp_path) as first:
+
+        def sleep(seconds):
+            waits.append(seconds)
+            if len(waits) == 3:
+                first.end("done")
+
+        monkeypatch.setattr("sweeps.records.clock.clock.sleep", sleep)
+        with study_directory.locked(tmp_path) as second:
+            assert second.number == first.number + 1
+    assert len(waits) == 3
+
+
+def test_a_driver_that_lost_the_lock_plans_again(make_study, monkeypatch):
+    """It slept, and another one has planned since: it writes nothing before it has looked again."""
+    made = make_study()
+    study_directory.prepare(made)
+    real = study_directory.check_plan
+
+    def slept(made):
+        real(made)
+        change_lease(
+            lease.Attempt(made.directory / layout.LOCK, lease.latest(made.directory / layout.LOCK)),
+            boot_id="another",
+            expires_after_s=0.0,
+        )
+        with study_directory.locked(made.directory):
+            pass
+
+    monkeypatch.setattr(study_directory, "check_plan", slept)
+    with pytest.raises(OSError, match="a later attempt has taken") as raised:
+        study_directory.plan(made, "tune")
+    assert raised.value.errno == errno.EAGAIN
+    assert not (made.directory / "tune" / layout.TRIALS).exists()
+    monkeypatch.setattr(study_directory, "check_plan", real)
+    assert study_directory.plan(made, "tune")
+
+
+# --- a run that is refused
+
+
+def _begun_at_point_2(make_study):
+    made = make_study(points=3)
+    _finish(made, values={2: 0.9})
+    study_directory.plan(made, "compare")
+    assert layout.read_json(made.directory / layout.SELECTION)["points"]["laser"] == 2
+    return made
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"points": 2}, "began with point 2.*set --config.points=3"),
+        ({"points": 1, "seeds": 9}, "began with point 2.*set --config.points=3"),
+        ({"points": 3, "tuning_seeds": 2}, "tuning_seeds: 1 there, 2 now"),
+        ({"points": 3, "optimizer": "adamw"}, "optimizer"),
+        ({"points": 3, "hypothesis": "after"}, "other data"),
+    ],
+    ids=str,
+)
+def test_a_refused_run_leaves_the_study_as_it_was(make_study, monkeypatch, changes, message):
+    made = _begun_at_point_2(make_study)
+    trials = made.directory / "tune" / layout.TRIALS
+    digest = "0" * 64 if message == "other data" else ""
+    rows = [{**row, "data_digest": digest} for row in layout.planned(made.directory, "tune")]
+    layout.write_json(trials, {"stage": "tune", "trials": rows})
+    mark = {"cancelled_at": 1.0}
+    layout.write_json(made.directory / submissions.CANCELLED, mark)
+    records = made.directory.rglob("*.json")
+    before = {path: path.read_bytes() for path in records if layout.LOCK not in path.parts}
+    _answer(monkeypatch, "1" * 64)
+    with pytest.raises(ValueError, match=message):
+        commands._drive(make_study(**changes), "keep")
+    after = {path: path.read_bytes() for path in before}
+    assert after == before
+    record = layout.study_record(made.directory)
+    assert len(study.from_record(record, made.directory).points) == 3
+
+
+def test_what_a_refusal_advises_can_be_done(make_study):
+    _begun_at_point_2(make_study)
+    fewer = make_study(points=2)
+    with pytest.raises(ValueError, match="--selection=new"):
+        study_directory.prepare(fewer)
+    study_directory.prepare(fewer, "new")
+    _, chosen = study_directory.plan(fewer, "compare", "new")
+    assert chosen["points"] == {"standard": 0, "laser": 0}
+    more = make_study(points=4)
+    study_directory.prepare(more, "keep")
+
+
+# --- what is cancelled
+
+
+class _Call:
+    """An answer of `jax_calls.data`, of data with a digest."""
+
+    def __init__(self, digest, meanwhile=lambda: None):
+        self._answer = {"lines": [], "reference": None, "digest": digest}
+        self._meanwhile = meanwhile
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def result(self):
+        self._meanwhile()
+        return self._answer
+
+
+def _answer(monkeypatch, digest, meanwhile=lambda: None):
+    monkeypatch.setattr(preflight, "_ask", lambda *_: _Call(digest, meanwhile))
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_cancel_while_data_are_prepared_is_obeyed(make_study, monkeypatch, is_new):
+    made = make_study(protocol="grid", points=1, variants="standard")
+    if not is_new:
+        begin_stage(made, "grid")
+        cancel.cancel(made.directory)  # of before: this run takes it away
+        time.sleep(0.01)
+    _answer(monkeypatch, "", lambda: cancel.cancel(made.directory))
+    with pytest.raises(Interrupted):
+        commands._drive(made, "keep")
+    assert submissions.is_cancelled(made.directory)
+    assert not (made.directory / submissions.JOBS).exists()
+
+
+def test_the_next_run_takes_the_mark_away(make_study, monkeypatch):
+    made = make_study(protocol="grid", points=1, variants="standard")
+    _finish(made, "grid")
+    layout.write_json(made.directory / submissions.CANCELLED, {"cancelled_at": 1.0})
+    monkeypatch.setattr(driver.measurements, "restore", lambda *_: None)
+    _answer(monkeypatch, "")
+    assert commands._drive(made, "keep") == 0
+    assert not submissions.is_cancelled(made.directory)
+
+
+@pytest.mark.parametrize("command", ["cancel", "adopt"])
+def test_an_emptied_batch_is_passed_over_and_named(make_study, capsys, command):
+    """As a crash of the host may leave it; the other batch's jobs are withdrawn, or taken up."""
+    made = make_study(protocol="grid", points=1, variants="standard")
+    trials = begin_stage(made, "grid")
+    for content in ("", "{}", '{"tasks": ', None):
+        batch = submissions.new(made.directory, "local", [(trials[0].path,)], {})
+        batch.record([])
+        if content is not None:
+            batch.file.write_text(content)
+    if command == "cancel":
+        assert main(["cancel", str(made.directory)]) == 0
+    else:
+        jobs = driver.scheduler.of_study(made, Progress(), lambda: True)
+        with pytest.raises(Interrupted):
+            jobs.run(trials)
+    printed = "".join(capsys.readouterr())
+    files = submissions.files(made.directory)
+    named = [file for file in files if f"{file}" in printed or str(file.resolve()) in printed]
+    assert len(named) == 3
+    assert submissions.is_cancelled(made.directory) == (command == "cancel")
+
+
+# --- files that vanish or are emptied
+
+VANISHING = (lease.LEASE, lease.HEARTBEAT, lease.OUTCOME)
+
+
+@pytest.mark.parametrize("name", VANISHING)
+@pytest.mark.parametrize("how", ["removed", "emptied"])
+@pytest.mark.parametrize("outcome", [None, "preempted"])
+def test_a_trial_that_lost_a_small_file_can_be_claimed(make_trial, name, how, outcome):
+    """Of another host's attempt, which nobody can ask."""
+    directory = make_trial()
+    attempt = lease.claim(directory)
+    status.write(directory, "running")
+    change_lease(attempt, boot_id="another")
+    if outcome:
+        attempt.end(outcome)
+    path = attempt.directory / name
+    if how == "removed":
+        path.unlink(missing_ok=True)
+    else:
+        path.write_text("")
+    lives = (
+        not outcome if name != lease.LEASE and (how, name) != ("removed", lease.HEARTBEAT) else 0
+    )
+    lives = lives or (outcome and name == lease.OUTCOME and how == "removed")
+    lives = lives and (how, name) != ("emptied", lease.OUTCOME)
+    assert lease.is_alive(attempt.directory) == bool(lives)
+    assert status.read(directory)["state"] == ("running" if lives else "pending")
+    assert (lease.claim(directory) is None) == bool(lives)
+
+
+@pytest.mark.parametrize("suffix", ["handles", "0.refused", "0.started", "0.claims"])
+def test_a_batch_that_lost_a_small_file(make_study, suffix):
+    made = make_study(protocol="grid", points=1, variants="standard")
+    (trial, *_) = begin_stage(made, "grid")
+    for is_there in (True, False):
+        batch = submissions.new(made.directory, "local", [(trial.path,)], {})
+        path = batch.file.with_name(
+            f"{batch.name}.{suffix}{'' if suffix.endswith('claims') else '.json'}"
+        )
+        if is_there:
+            path.touch()
+        assert batch.handles is None
+        assert batch.refusal(0) is None
+        assert batch.claims(0) == ([], 0)
+        assert submissions.process(made.directory, f"{batch.name}-0") is None
+
+
+# --- seeds, provenance, data
+
+
+def test_a_comparison_of_an_earlier_version_is_refused(make_study):
+    """It compared the seed that chose the point."""
+    made = make_study()
+    _finish(made)
+    study_directory.plan(made, "compare")
+    path = made.directory / "compare" / layout.TRIALS
+    rows = layout.read_json(path)["trials"]
+    assert {row["seed"] for row in rows} == {1, 2, 3}
+    layout.write_json(path, {"trials": [{**row, "seed": row["seed"] - 1} for row in rows]})
+    with pytest.raises(ValueError, match="earlier version.*the version that began it"):
+        study_directory.prepare(made)
+    shutil.rmtree(made.directory / "compare")
+    study_directory.prepare(make_study(tuning_seeds=2))  # 'compare' has not begun
+
+
+def test_a_study_remembers_its_start_and_the_runs_that_differ(make_study, monkeypatch):
+    code = {"git_commit": "aaa", "versions": {"jax": "1"}}
+    monkeypatch.setattr(provenance, "code", lambda: dict(code))
+    made = make_study(hypothesis="before")
+    study_directory.prepare(made)
+    start = layout.study_record(made.directory)
+    assert start["runs"] == [
+        {
+            "date": start["date"],
+            "git_commit": "aaa",
+            "hypothesis": "before",
+            "seeds": 3,
+            "variants": ["standard", "laser"],
+        }
+    ]
+    old = {key: value for key, value in start.items() if key != "runs"}
+    for record in (start, old):  # the latter: of an earlier version
+        layout.write_json(made.directory / layout.STUDY, {**record, "date": "2020-01-01"})
+        code |= {"git_commit": "aaa", "versions": {"jax": "1"}}
+        study_directory.prepare(made)
+        assert len(layout.study_record(made.directory)["runs"]) == 1
+        code |= {"git_commit": "bbb", "versions": {"jax": "2"}}
+        for changes in ({}, {}, {"hypothesis": "after"}, {"hypothesis": "after", "seeds": 5}):
+            study_directory.prepare(make_study(**{"hypothesis": "before", **changes}))
+        after = layout.study_record(made.directory)
+        kept = [after[key] for key in ("date", "git_commit", "versions")]
+        assert kept == ["2020-01-01", "aaa", {"jax": "1"}]
+        named = [(run["git_commit"], run["hypothesis"], run["seeds"]) for run in after["runs"]]
+        expected = [("aaa", "before", 3), ("bbb", "before", 3), ("bbb", "after", 3)]
+        assert named == [*expected, ("bbb", "after", 5)]
+        assert after["config"]["hypothesis"] == "after"
+
+
+@pytest.mark.parametrize("here", [True, False])
+@pytest.mark.parametrize("planned", ["a", ""])
+@pytest.mark.parametrize("read", ["a", "b", ""])
+def test_trials_are_trained_on_the_data_they_were_planned_on(
+    make_study, monkeypatch, planned, read, here
+):
+    """Where both are known. The driver (`here` False) and a node ask the same."""
+    made = make_study(data_dir="/first", protocol="grid", points=1)
+    study_directory.prepare(made)
+    first = study.dataclasses.replace(made, data_digest=planned)
+    ids = [trial.id for trial in first.trials("grid")]
+    assert ids == [trial.id for trial in made.trials("grid")]
+    trials, _ = study_directory.plan(first, "grid")
+    assert {trial.data_digest for trial in trials} == {planned}
+    moved = make_study(data_dir="/second", protocol="grid", points=1, seeds=4)
+    _answer(monkeypatch, read)
+    if planned and read and planned != read:
+        with pytest.raises(ValueError, match="other data, those of /first.*/second holds b"):
+            preflight.check_data(moved, here=here)
+        return
+    digest = preflight.check_data(moved, here=here)
+    assert digest == read
+    moved = study.dataclasses.replace(moved, data_digest=digest)
+    study_directory.prepare(moved)
+    trials, _ = study_directory.plan(moved, "grid")
+    for trial in trials:
+        expected = read if trial.seed == 3 else read or planned
+        assert trial.data_digest == expected
+        record = layout.read_json(moved.directory / trial.path / layout.TRIAL)
+        assert record["data_digest"] == expected
+
+
+def test_prepared_data_have_a_digest(make_study, data_dir):
+    from sweeps.monitoring import jax_calls
+    from workloads.images import digits
+
+    answer = jax_calls.data("digits_vit", data_dir)
+    assert answer["digest"] == digits.DIGITS.content_sha256
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"variants": ["standard", "standard"]}, "give each variant once"),
+        ({"variants": []}, "give each variant once"),
+        ({"baseline": "diff"}, "baseline 'diff' is not among the variants"),
+        ({"points": 5}, "config.points is 5"),
+        ({"points": 1}, "config.points is 1"),
+        ({"first_seed": 998}, "end at seed 1,001"),
+        ({"checkpoint_every": 6}, "must be a multiple of eval_every"),
+        ({"profile": "9:3"}, "the first must be smaller"),
+        ({"variants": ["standard", "lazer"]}, "unknown mixer 'lazer'"),
+    ],
+    ids=str,
+)
+def test_resume_checks_what_run_checks(make_study, capsys, changes, message):
+    """Of a study.json that was edited."""
+    made = make_study()
+    study_directory.prepare(made)
+    path = made.directory / layout.STUDY
+    record = layout.read_json(path)
+    layout.write_json(path, {**record, "config": {**record["config"], **changes}})
+    assert main(["resume", str(made.directory)]) == 2
+    printed = capsys.readouterr().err
+    assert str(path) in printed
+    assert message in printed
+
+
+def test_hardware_is_compared_without_a_second_writer_of_trial_json(
+    make_trial, monkeypatch, capsys
+):
+    directory = make_trial()
+    before = (directory / layout.TRIAL).read_bytes()
+    monkeypatch.setattr(provenance, "hardware", lambda: {"cpu_count": 2})
+    rows = [{"cpu_count": 2, "versions": {"jax": "1"}}, {"cpu_count": 4, "versions": {"jax": "1"}}]
+    for number, row in ((2, rows[0]), (10, rows[1])):  # attempt 1 died before it could say so
+        layout.write_json(directory / f"meta_data_{number}.json", row)
+        provenance.compare_hardware(directory)
+    printed = capsys.readouterr().out
+    assert printed.count("resumed elsewhere") == 1
+    assert "cpu_count differ" in printed
+    assert (directory / layout.TRIAL).read_bytes() == before
+
+
+@pytest.mark.parametrize("protocol", ["tune_then_compare", "tune_each", "grid"])
+def test_a_point_that_a_study_selected_for_variants_without_the_tuning_one(make_study, protocol):
+    changes = {"variants": "laser,diff", "baseline": "laser", "protocol": protocol}
+    made = make_study(**changes)
+    if protocol == "tune_then_compare":
+        _finish(made, values={1: 0.9})
+        study_directory.plan(made, "compare")
+        taken = make_study(name="next", space=f"selected:{made.name}")
+        assert taken.points == (made.points[1],)
+        return
+    study_directory.prepare(made)
+    match = f"protocol {protocol} .*laser, diff, .*no point for its tuning variant 'standard'"
+    with pytest.raises(ValueError, match=match):
+        make_study(name="next", space=f"selected:{made.name}")
