@@ -12,14 +12,15 @@ def fashion_vit_evidence(config: ConfigDict) -> None:
     Result:   docs/evidence.md; its questions were fixed before the run. With 10,000 test images 10
               seeds find a difference of 3.5 % of the error.
 
-    Seeds start at 15. An earlier run of this study used 5 to 14, its pilots 0 to 4 and 100 to 104.
+    The compared seeds are 15 to 24; seed 14 chooses the point. An earlier run of this study
+    compared 5 to 14, its pilots 0 to 4 and 100 to 104.
     """
     config.update(
         workload="fashion_vit",
         variants=table.PAPER_ROWS,
         space="fashion_nadamw",
         points=3,
-        first_seed=15,
+        first_seed=14,
         seeds=10,
         eval_every=2500,
         hypothesis="Which of the paper's seven other rows changes the test error of a Vision "
@@ -61,7 +62,7 @@ def fashion_vit_patch4(config: ConfigDict) -> None:
     config.update(
         workload="fashion_vit_patch4",
         variants=("standard", "laser"),
-        first_seed=5,
+        first_seed=4,
         seeds=12,
         hypothesis="Does LASER change the test error of a Vision Transformer on Fashion-MNIST "
         "in 49 tokens?",

@@ -33,14 +33,15 @@ def pydoc_lm_evidence(config: ConfigDict) -> None:
     Result:   docs/evidence.md, with the questions that were fixed before the run. Test losses in
               nats per token. A small workload, not evidence about C4.
 
-    Seeds start at 12. An earlier run of this study used 0 to 11.
+    The compared seeds are 12 to 23; seed 11 chooses the point. An earlier run of this study compared
+    0 to 11.
     """
     pydoc_lm_demo(config)
     config.update(
         variants=table.PAPER_ROWS,
         protocol="tune_then_compare",
         points=4,
-        first_seed=12,
+        first_seed=11,
         seeds=12,
         hypothesis="Which of the paper's seven other rows changes the test loss of a small "
         "language model?",

@@ -13,14 +13,14 @@ def read_speech_conformer_evidence(config: ConfigDict) -> None:
     Result:   docs/evidence.md. Phone error rates, in the column of word error rates: a phone is a
               word here. With 9,607 test phones 10 seeds find a difference of 2 % of the error.
 
-    Seeds start at 5. The pilots used 0 to 4 and 200 to 204.
+    The compared seeds are 5 to 14; seed 4 chooses the point. The pilots used 0 to 4 and 200 to 204.
     """
     config.update(
         workload="read_speech_conformer",
         variants=catalog.paper_rows("read_speech_conformer"),
         space="read_speech_nadamw",
         points=3,
-        first_seed=5,
+        first_seed=4,
         seeds=10,
         eval_every=400,
         hypothesis="Which of the paper's five other rows changes the phone error rate of a "

@@ -108,7 +108,7 @@ def test_moved_to_another_number_of_cores(drivers, undisturbed, worker, one_core
     assert worker(trial).end()[0] == "done"
     cores = len(os.sched_getaffinity(0))
     own = one_core.count(",") + 1
-    assert layout.read_json(trial / layout.TRIAL)["hardware"]["cpu_count"] == own
+    assert layout.read_json(trial / "meta_data_0.json")["cpu_count"] == own
     assert layout.read_json(trial / "meta_data_1.json")["cpu_count"] == cores
     assert "resumed elsewhere: cpu_count differ" in "\n".join(attempts.log_tail(trial, 50))
     worst = 0.0

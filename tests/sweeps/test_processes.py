@@ -172,7 +172,7 @@ def test_two_processes_train_as_one_and_stop_at_the_same_step(alone, make_trial,
     two.finish()
     assert two.primary.start == step
     assert equality.curves(stopped) == alone
-    assert layout.read_json(stopped / layout.TRIAL)["hardware"]["process_count"] == 2
+    assert layout.read_json(stopped / "meta_data_0.json")["process_count"] == 2
 
 
 @pytest.mark.slow

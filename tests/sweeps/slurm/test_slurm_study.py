@@ -110,7 +110,7 @@ def test_a_trial_over_two_nodes_is_saved_by_both_and_goes_on(drivers, cluster, w
     drivers.finish(process, timeout=900)
     directory = drivers.trial(0)
     assert equality.outcomes(directory) == ["preempted", "done"]
-    assert layout.read_json(directory / layout.TRIAL)["hardware"]["process_count"] == 2
+    assert layout.read_json(directory / "meta_data_0.json")["process_count"] == 2
     steps = [row["global_step"] for row in equality.curves(directory)[0]]
     assert steps == ["12", "24", "36", "48", "60"]
 
