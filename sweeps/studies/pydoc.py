@@ -33,8 +33,8 @@ def pydoc_lm_evidence(config: ConfigDict) -> None:
     Result:   docs/evidence.md, with the questions that were fixed before the run. Test losses in
               nats per token. A small workload, not evidence about C4.
 
-    The compared seeds are 12 to 23; seed 11 chooses the point. An earlier run of this study compared
-    0 to 11.
+    The compared seeds are 12 to 23; seed 11 chooses the point. An earlier run of this study
+    compared 0 to 11.
     """
     pydoc_lm_demo(config)
     config.update(
