@@ -123,6 +123,7 @@ def test_a_lost_seed_counts_as_the_worst_for_the_driver_too(seeds, chosen, mode,
             runs.append(run_of([number], column, point=point, seed=seed, state=state))
             trial = tmp_path / f"{point}_{seed}"
             trial.mkdir()
+            layout.write_json(trial / layout.TRIAL, {"steps": 1, "eval_every": 1})
             layout.write_json(trial / layout.STATUS, {"state": state, "global_step": 1})
             attempt = trial / layout.ATTEMPTS / "1"
             attempt.mkdir(parents=True)
