@@ -26,7 +26,6 @@ _EPILOG = """examples:
   python -m sweeps resume experiments/five_seeds
   python -m sweeps cancel experiments/five_seeds
   python -m sweeps evaluate experiments/pydoc_lm_demo --suite=pydoc
-  python -m sweeps tensors experiments/five_seeds/compare/laser/digits_vit_jax/trial_1
   python -m sweeps export --format=algoperf experiments/imagenet_vit_paper
   python -m sweeps run --config=digits_vit_demo --config.launcher=slurm --config.slurm.gpus=1
   python -m sweeps run --config=pydoc_lm_demo --config.variants=standard,laser,diff,diff_laser
