@@ -164,6 +164,8 @@ class Job:
             if not self._is_engine and self._is_tried(path):
                 continue
             settings = self.study.settings
+            with contextlib.suppress(OSError):  # as the claim that follows will tell
+                lease.await_heartbeat(self.root / path)
             end = self.trainer.run(
                 self.root / path, self.study.data_dir, settings["loader_workers"]
             )

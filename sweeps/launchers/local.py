@@ -29,7 +29,7 @@ Thing = TypeVar("Thing")
 ROOT = "/"
 _MOST_CPU_WORKERS = 8
 # A compilation or a full evaluation may have to end before a trial is saved.
-_SAVE_S = 600.0
+_SAVE_S, _POLL_S = 600.0, 0.05
 # Slurm writes NoDevFiles for jobs without a device.
 _NO_DEVICE = ("", "-1", "NoDevFiles")
 _FORCED = r"--xla_force_host_platform_device_count=(\d+)"
@@ -161,13 +161,13 @@ class LocalLauncher(Launcher):
     def close(self) -> None:
         """Has the jobs that were started here save, and waits; kills them after ten minutes."""
         self.cancel([*self._queue, *self._processes])
-        deadline = time.monotonic() + _SAVE_S
+        waits = int(_SAVE_S / _POLL_S)  # counted: while this process is stopped, no job saves
         for process in self._processes.values():
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            while process.poll() is None and waits > 0:
+                time.sleep(_POLL_S)
+                waits -= 1
+            process.kill()
+            process.wait()
 
     def _state(self, handle: str) -> State:
         if handle in self._queue:

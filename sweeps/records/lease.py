@@ -103,22 +103,42 @@ def claim(trial_directory: pathlib.Path) -> Attempt | None:
     return attempt
 
 
-def is_alive(attempt: pathlib.Path) -> bool:
-    """Whether the attempt's job still runs, as far as can be known from here."""
+def unended(attempt: pathlib.Path) -> dict[str, Any]:
+    """Returns the lease of an attempt; {} if its outcome is recorded or its process is gone."""
     if (attempt / OUTCOME).exists():
-        return False
+        return {}
     lease, here = layout.read_record(attempt / LEASE), identity()
     # None, or cut short by a crash of the host: claims appear whole otherwise.
     if not {*here, "expires_after_s"} <= lease.keys():
-        return False
+        return {}
     if _is_same_host(lease, here) and process_start(lease["pid"]) != lease["pid_start"]:
+        return {}
+    return lease
+
+
+def is_alive(attempt: pathlib.Path) -> bool:
+    """Whether the attempt's job still runs, as far as can be known from here."""
+    lease = unended(attempt)
+    if not lease:
         return False
     try:
         beat_at = os.stat(attempt / HEARTBEAT).st_mtime
     except FileNotFoundError:  # copies and archives may leave out empty files
         return False
     age = clock.clock.server_time(attempt) - beat_at
-    return bool(age < lease["expires_after_s"])
+    # A heartbeat of the future: the file server's clock was set back, or the file system takes its
+    # times from the clients. Clocks that differ by less than the lease end no lease either way.
+    return bool(abs(age) < lease["expires_after_s"])
+
+
+def await_heartbeat(trial_directory: pathlib.Path) -> None:
+    """Waits for one heartbeat if the last attempt seems to have lost its lease.
+
+    Its job may be alive: its host woke a moment ago, or the file server's clock was set.
+    """
+    attempt = last(trial_directory)
+    if unended(attempt) and not is_alive(attempt):
+        clock.clock.sleep(HEARTBEAT_EVERY_S)
 
 
 def process_here(attempt: pathlib.Path) -> int | None:

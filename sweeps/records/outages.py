@@ -37,14 +37,18 @@ class Outage:
     ) -> None:
         self._say, self._stop_if_ordered = say, stop_if_ordered
         self._printed: int | None = None
-        self._since: float | None = None
-        self._last = 0.0
+        self._last: float | None = None
+        self._lasted_s = 0.0
 
     def note_error(self, error: OSError) -> None:
-        """A turn failed. Raises OSError where the outage is older than PATIENCE_S."""
-        now = self._last = clock.clock.monotonic()
-        self._since = now if self._since is None else self._since
-        if now - self._since > PATIENCE_S:
+        """A turn failed. Raises OSError if the outage has lasted for more than PATIENCE_S.
+
+        An outage is forgotten after QUIET_S: longer gaps are a driver that was stopped.
+        """
+        now = clock.clock.monotonic()
+        self._lasted_s += 0.0 if self._last is None else min(now - self._last, QUIET_S)
+        self._last = now
+        if self._lasted_s > PATIENCE_S:
             # Without a number: `wait_out` does not take it for another transient error.
             raise OSError(
                 f"{error}, and nothing else for {PATIENCE_S / 60:.0f} minutes; what is done is "
@@ -71,8 +75,9 @@ class Outage:
 
     def note_success(self) -> None:
         """A turn was good; after QUIET_S of them the outage is forgotten."""
-        if self._since is not None and clock.clock.monotonic() - self._last > QUIET_S:
-            self._since = self._printed = None
+        if self._last is not None and clock.clock.monotonic() - self._last > QUIET_S:
+            self._last = self._printed = None
+            self._lasted_s = 0.0
 
 
 def retry_transient(work: Callable[[], Result], stop_requested: Callable[[], bool]) -> Result:

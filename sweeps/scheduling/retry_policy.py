@@ -70,6 +70,12 @@ class RetryPolicy:
         failed, killed = attempts.count_failures(ends)
         return failed + self._unrecorded[self._at(trial, "failed")], killed
 
+    def excuse_kill(self, trial: Task) -> None:
+        """Records a last attempt that was killed as preempted: this host slept meanwhile."""
+        directory = self._root / trial.path
+        if attempts.last_error(directory).get("outcome") == "killed":
+            lease.Attempt(directory, lease.latest(directory)).end("preempted")
+
     def may_retry(self, trial: Task) -> bool:
         """Whether a trial that is not finished gets another attempt in this run."""
         directory = self._root / trial.path

@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 import math
 import os
+import pathlib
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -120,6 +121,9 @@ class Scheduler:
         self._died_early = 0
         self._said: dict[str, float] = {}
         self._wait_until = self._look_for_silent_at = 0.0
+        # Looks at which the last heartbeat of an attempt was the same, by (attempt, its time).
+        self._unchanged: dict[tuple[pathlib.Path, int], int] = {}
+        self._back_until = -math.inf
 
     def run(self, trials: Sequence[Task]) -> None:
         """Returns when every trial is finished. Raises Interrupted when told to stop.
@@ -146,7 +150,15 @@ class Scheduler:
                 self._watch([self.left[path] for path in self.left.keys() - taken])
                 self._hold_back()
             if self._is_busy():
-                clock.clock.sleep(self.poll_s)
+                self._sleep()
+
+    def _sleep(self) -> None:
+        """Sleeps until the next turn; notes if this host slept, too, or its clock was set."""
+        before = clock.clock.time()
+        clock.clock.sleep(self.poll_s)
+        if abs(clock.clock.time() - before - self.poll_s) > lease.HEARTBEAT_EVERY_S:
+            self._unchanged.clear()
+            self._back_until = clock.clock.monotonic() + lease.HEARTBEAT_EVERY_S
 
     def _is_busy(self) -> bool:
         return bool(self.pending or self.jobs or self.watched or self.unsure)
@@ -376,15 +388,24 @@ class Scheduler:
             self._follow_up(trial)
 
     def _end_silent(self) -> None:
-        """Kills processes of this host that have let the lease of their trial pass."""
+        """Kills processes of this host whose heartbeat did not change for as long as their lease.
+
+        The looks are one heartbeat apart, and the looks count, not the time: a driver that was
+        stopped between two of them learns nothing of the jobs, and no clock can be wrong.
+        """
         now = clock.clock.monotonic()
         if now < self._look_for_silent_at:
             return
-        self._look_for_silent_at = now + _WATCH_HERE_S
+        self._look_for_silent_at = now + lease.HEARTBEAT_EVERY_S
+        before, self._unchanged = self._unchanged, {}
         for path in {path for job in self.jobs.values() for path in job.at_work}:
             attempt = lease.last(self.root / path)
-            pid = lease.process_here(attempt)
-            if pid is None or (attempt / lease.OUTCOME).exists() or lease.is_alive(attempt):
+            record, pid = lease.unended(attempt), lease.process_here(attempt)
+            if not record or pid is None:
+                continue
+            beat = attempt, os.stat(attempt / lease.HEARTBEAT).st_mtime_ns
+            self._unchanged[beat] = looks = before.get(beat, -1) + 1
+            if looks * lease.HEARTBEAT_EVERY_S < record["expires_after_s"]:
                 continue
             self.progress.say(f"{path}: its job has been silent for too long and is ended")
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -404,6 +425,8 @@ class Scheduler:
             if path not in self.left or path in self.watched or path in claimed:
                 continue
             if path in job.claimed:
+                if clock.clock.monotonic() < self._back_until:
+                    self.policy.excuse_kill(trial)
                 self._follow_up(trial)
             elif not job.has_ended and (job.offset or self.launcher.is_this_host):
                 self.pending.setdefault(path, trial)

@@ -253,6 +253,10 @@ class Drivers:
         self.environment = environment
         self._started = []
 
+    def settings(self, **changes):
+        """Changes settings for all drivers that follow."""
+        self._settings |= changes
+
     def move_to(self, folder):
         """Puts the study below another folder; returns self."""
         self.study = folder / self.NAME

@@ -2,6 +2,8 @@
 
 import errno
 import io
+import itertools
+import math
 import os
 import pathlib
 import signal
@@ -52,6 +54,44 @@ def test_a_lease_says_how_long_it_is(tmp_path, monkeypatch):
     monkeypatch.setattr(lease, "EXPIRES_AFTER_S", 120.0)
     assert lease.is_alive(first.directory)
     assert lease.claim(tmp_path / "new") is None
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "alive"),
+    [
+        (-86400, False), (-121, False), (-100, True), (0, True),
+        (100, True), (121, False), (86400, False), (-math.inf, False),
+    ],
+)  # fmt: skip
+def test_a_heartbeat_of_the_future_keeps_no_lease(tmp_path, monkeypatch, ahead_s, alive):
+    """Clocks that differ by less than the lease, 120 s, end none; nobody waits for a day."""
+    first = lease.claim(tmp_path)
+    change_lease(first, boot_id="another host")
+    at = max(0.0, time.time() + ahead_s)
+    os.utime(first.directory / lease.HEARTBEAT, (at, at))
+    assert lease.is_alive(first.directory) is alive
+    assert (lease.claim(tmp_path) is None) is alive
+
+
+@pytest.mark.parametrize("step_s", [-86400, 86400])
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_clock_that_is_set_takes_no_trial_from_a_live_job(tmp_path, monkeypatch, step_s, alive):
+    """Whoever would take it waits for one heartbeat first."""
+    first = lease.claim(tmp_path)
+    change_lease(first, boot_id="another host")
+    served = time.time() + step_s
+    monkeypatch.setattr(clock.clock, "server_time", lambda folder: served)
+    waits = []
+
+    def sleep(seconds):
+        waits.append(seconds)
+        if alive:
+            os.utime(first.directory / lease.HEARTBEAT, (served, served))
+
+    monkeypatch.setattr(clock.clock, "sleep", sleep)
+    lease.await_heartbeat(tmp_path)
+    assert waits == [lease.HEARTBEAT_EVERY_S]
+    assert (lease.claim(tmp_path) is None) is alive
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES, errno.ENOSPC])
@@ -407,6 +447,10 @@ def test_an_outage_ends_after_an_hour(monkeypatch):
     with pytest.raises(OSError, match=r"'/x', and nothing else for 60 minutes.*`resume` goes on"):
         fails(7600, 7721)
 
+    later = outages.Outage(said.append)
+    for now[0] in (10_000, 10_060, 20_000, 20_060):  # the driver was stopped for hours
+        later.note_error(error)
+
     def work():
         raise error
 
@@ -427,20 +471,88 @@ def test_an_outage_ends_after_an_hour(monkeypatch):
 def test_a_process_of_this_host_that_let_its_lease_pass_is_ended(
     make_scheduler, monkeypatch, changes, hangs
 ):
+    one, attempt, signals = _one_job(make_scheduler, monkeypatch)
+    change_lease(attempt, **changes)
+    for _ in range(3):
+        one._look_for_silent_at = 0.0
+        one._end_silent()
+    assert signals == ([(os.getpid(), signal.SIGKILL)] if hangs else [])
+
+
+def _one_job(make_scheduler, monkeypatch):
+    """Returns a scheduler of one job, its attempt by this process, and the signals that it sends.
+
+    A job is silent at the third look.
+    """
     one, [trial] = make_scheduler(points=1)
     signals = []
     monkeypatch.setattr(os, "kill", lambda *given: signals.append(given))
+    monkeypatch.setattr(lease, "EXPIRES_AFTER_S", 2 * lease.HEARTBEAT_EVERY_S)
     attempt = lease.claim(one.root / trial.path)
     batch = submissions.new(one.root, "local", [(trial.path,)], {})
     one.jobs["x"] = schedulers.SubmittedJob(batch, 0, {trial.path: trial})
-    one._end_silent()
-    assert signals == []
-    change_lease(attempt, **changes)
-    seen = time.time() - 300
-    os.utime(attempt.directory / lease.HEARTBEAT, (seen, seen))
-    one._look_for_silent_at = 0.0
-    one._end_silent()
-    assert signals == ([(os.getpid(), signal.SIGKILL)] if hangs else [])
+    return one, attempt, signals
+
+
+@pytest.mark.parametrize("ahead_s", [-86400, -300, 0, 300, 86400])
+@pytest.mark.parametrize("beats", [True, False])
+def test_no_clock_decides_whether_a_job_of_this_host_is_silent(
+    make_scheduler, monkeypatch, ahead_s, beats
+):
+    """The file server's clock is set: a job that beats is left alone, one that hangs is ended."""
+    one, attempt, signals = _one_job(make_scheduler, monkeypatch)
+    began = round(time.time()) + ahead_s
+    for look in range(3):
+        at = began + (look if beats else 0)
+        os.utime(attempt.directory / lease.HEARTBEAT, (at, at))
+        one._look_for_silent_at = 0.0
+        one._end_silent()
+    assert bool(signals) is not beats
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "slept_s", "set_s", "is_away"),
+    [
+        (0.5, 0.6, 0.0, False),
+        (0.5, 9.0, 0.0, False),  # a busy host
+        (0.5, 16.0, 0.0, True),
+        (0.5, 0.5, 900.0, True),  # the clock was set; or the host slept, its monotonic clock too
+        (0.5, 0.5, -900.0, True),
+        (60.0, 60.0, 0.0, False),
+        (60.0, 600.0, 0.0, True),
+    ],
+)
+def test_a_driver_that_was_away_begins_to_look_anew(
+    make_scheduler, monkeypatch, asked_s, slept_s, set_s, is_away
+):
+    """Two looks before, one after: the job is silent only if the driver was there all the time. A
+    kill that follows its return at once is a preemption."""
+    one, attempt, signals = _one_job(make_scheduler, monkeypatch)
+    now, wall = [1000.0], [1000.0]
+
+    def sleep(seconds):
+        assert seconds == asked_s
+        now[0] += slept_s
+        wall[0] += slept_s + set_s
+
+    monkeypatch.setattr(clock.clock, "monotonic", lambda: now[0])
+    monkeypatch.setattr(clock.clock, "time", lambda: wall[0])
+    monkeypatch.setattr(clock.clock, "sleep", sleep)
+    one.poll_s = asked_s
+    for look in range(3):
+        if look == 2:
+            one._sleep()
+        one._look_for_silent_at = 0.0
+        one._end_silent()
+    assert bool(signals) is not is_away
+
+    trial = one.jobs["x"].trials[str(attempt.trial_directory.relative_to(one.root))]
+    one.left = {trial.path: trial}
+    job = one.jobs.pop("x")
+    job.claimed.append(trial.path)
+    change_lease(attempt, pid=2**22 + 1)
+    one._follow_up_job(job, set(), set())
+    assert one.policy.count_failures(trial) == (0, 0 if is_away else 1)
 
 
 _HANGS = """
@@ -605,6 +717,40 @@ def test_a_slot_has_one_job_whoever_starts_it(launchers, wait_until):
     assert list(one._processes) == [second]  # a launcher forgets jobs that are gone
     one.close()
     assert other.status([second]) == {second: State.GONE}
+
+
+_SAVES = """
+import signal, sys, time
+def save(number, frame):
+    time.sleep({seconds})
+    sys.exit(75)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+while True:
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize(("seconds", "code"), [(0.5, 75), (1000, -signal.SIGKILL)])
+def test_a_host_that_sleeps_while_its_jobs_save_lets_them(
+    launchers, monkeypatch, wait_until, seconds, code
+):
+    """The driver is stopped for longer than it waits; jobs that never end are killed all the same.
+
+    What is bounded is the time that it has waited itself.
+    """
+    make, root, path = launchers
+    saves = [sys.executable, "-c", _SAVES.format(seconds=seconds)]
+    monkeypatch.setattr(submissions.Batch, "command", lambda *given: saves)
+    monkeypatch.setattr(local, "_SAVE_S", 3.0)
+    batch, one = submissions.new(root, "local", [(path,)], {}), make()
+    one.submit(batch)
+    [process] = one._processes.values()
+    wait_until(lambda: "ready" in batch.log(0).read_text())
+    later = itertools.count(0, 10**6)  # each look at the clock is days later
+    monkeypatch.setattr(time, "monotonic", lambda: next(later))
+    one.close()
+    assert process.returncode == code
 
 
 def test_jobs_that_could_not_be_started_wait(launchers, monkeypatch):
