@@ -200,9 +200,10 @@ class Job:
             for index in range(first, first + self.batch.sharing):
                 lines, self._offsets[index] = self.batch.claims(index, self._offsets.get(index, 0))
                 self._tried.update(lines)
-            record = status.recorded(self.root / path)  # jobs of other batches may have the trial
-            is_newer = record.get("heartbeat", 0) > self.batch.created_at
-            return path in self._tried or (record["state"] == "failed" and is_newer)
+            # Jobs of other batches, also of other hosts: their clocks do not matter.
+            is_new = lease.latest(self.root / path) > self.batch.attempts.get(path, 0)
+            has_failed = is_new and status.recorded(self.root / path)["state"] == "failed"
+            return path in self._tried or has_failed
         return False
 
     def _note_claim(self, attempt: lease.Attempt) -> None:

@@ -1,6 +1,6 @@
 """Jobs on disk: what was handed to an engine, in `<study>/jobs`.
 
-    <batch>.json            launcher, tasks (lists of trials), sharing, environment; written first
+    <batch>.json            launcher, tasks (lists of trials), sharing, attempts, environment; first
     <batch>.handles.json    the engine's handle per job, once they are known
     <batch>.<i>.log         what a job printed, where its engine keeps that here
     <batch>.<i>.started.json  {"host", "pid", "started_at"}: the job was started
@@ -22,7 +22,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from sweeps.records import layout
+from sweeps.records import layout, lease
 
 JOBS, CANCELLED = "jobs", "cancelled.json"
 CLAIMS_END = "."
@@ -37,6 +37,7 @@ _TYPES = {
     "created_at": float,
     "sharing": int,
     "settings": dict,
+    "attempts": dict | None,
 }
 
 
@@ -50,6 +51,8 @@ class Batch:
     platform: 'cpu', 'gpu' or 'tpu', what its jobs must compute on; '' for whatever there is. place:
     the launcher's keys that say which engine it is, as `Launcher.place`. created_at: Unix time,
     seconds. settings: keys of the study, with their values, that are not those of its study.json.
+    attempts: by path, the number of the last attempt at submission; trials without one, and jobs of
+    engines, are left out.
     """
 
     file: pathlib.Path
@@ -62,6 +65,7 @@ class Batch:
     created_at: float = 0.0
     sharing: int = 1
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    attempts: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -186,6 +190,8 @@ def new(
     slug = re.sub(r"[^a-z0-9]+", "-", study_directory.name.lower()).strip("-")[:24].strip("-")
     name = f"s-{slug}-{uuid.uuid4().hex[:8]}" if slug else f"s-{uuid.uuid4().hex[:8]}"
     file = folder / f"{name}.json"
+    paths = set().union(*jobs) if launcher == "local" else ()
+    latest = {path: lease.latest(study_directory / path) for path in paths}
     record = {
         "launcher": launcher,
         "created_at": time.time(),
@@ -196,6 +202,7 @@ def new(
         "place": dict(place or {}),
         "sharing": sharing,
         "settings": dict(settings or {}),
+        "attempts": {path: number for path, number in latest.items() if number},
     }
     layout.write_json(file, record)
     return read(file)
@@ -219,6 +226,7 @@ def read(file: pathlib.Path) -> Batch:
         created_at=record["created_at"],
         sharing=sharing,
         settings=record["settings"],
+        attempts=record.get("attempts") or {},
     )
 
 

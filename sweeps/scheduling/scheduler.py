@@ -242,9 +242,10 @@ class Scheduler:
             except EngineError as error:
                 self._say_once(f"{error}; nothing is submitted twice, so this waits")
                 continue
-            batch.record(handles or [])
+            if batch.handles is None:  # its own driver knows better what it has submitted
+                batch.record(handles or [])
             self.unsure.remove(batch)
-            self.jobs |= self._jobs_of(batch, handles or [])
+            self.jobs |= self._jobs_of(batch, batch.handles or [])
             self._queue(sorted(batch.paths & self.left.keys()))
 
     def _queue(self, paths: Iterable[str]) -> None:

@@ -290,15 +290,28 @@ def test_a_job_begins_with_its_share_of_the_trials(make_study):
     assert second == paths[3:] + paths[:3]
 
 
-def test_a_job_leaves_trials_that_other_jobs_have_tried(make_study, monkeypatch):
-    """Those that a job of its batch has claimed, and those that failed meanwhile in another's."""
+def _fail(directory, ahead_s):
+    """Has an attempt fail on a host whose clock is wrong by some seconds."""
+    attempt = lease.claim(directory)
+    status.write(directory, "failed")
+    record = layout.read_json(directory / layout.STATUS)
+    layout.write_json(directory / layout.STATUS, record | {"heartbeat": time.time() + ahead_s})
+    attempt.end("failed")
+
+
+@pytest.mark.parametrize("ahead_s", [-900, 0, 900, 86400])
+def test_a_job_leaves_trials_that_other_jobs_have_tried(make_study, monkeypatch, ahead_s):
+    """Those that a job of its batch has claimed, and those that failed meanwhile in another's.
+
+    Whatever the clocks of the hosts say.
+    """
     made = make_study(protocol="grid", points=3, variants="standard")
     free, claimed, failed = begin_stage(made, "grid")
-    status.write(made.directory / free.path, "failed")  # before: a person runs the study again
+    _fail(made.directory / free.path, ahead_s)  # before: a person runs the study again
     paths = (free.path, claimed.path, failed.path)
     batch = submissions.new(made.directory, "local", [paths], {}, sharing=2)
     batch.note_claim(1, claimed.path)
-    status.write(made.directory / failed.path, "failed")
+    _fail(made.directory / failed.path, ahead_s)
     worked, trained = job.Job(batch.file, 0), []
 
     def run(directory, *_):
@@ -308,6 +321,16 @@ def test_a_job_leaves_trials_that_other_jobs_have_tried(make_study, monkeypatch)
     monkeypatch.setattr(worked.trainer, "run", run)
     assert worked._train_all() == FINISHED
     assert trained == [made.directory / free.path]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ahead_s", [-900, 900])
+def test_a_trial_that_failed_on_a_host_with_a_wrong_clock_is_trained(stub_drivers, ahead_s):
+    directory = stub_drivers.materialise()
+    record = {**status.NEW, "state": "failed", "heartbeat": time.time() + ahead_s}
+    layout.write_json(directory / layout.STATUS, record)
+    assert "4 done" in stub_drivers.finish(stub_drivers.run())
+    assert lease.latest(directory) == 1
 
 
 def test_several_studies_run_one_after_the_other(tmp_path, monkeypatch, capsys):

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 
@@ -341,6 +342,24 @@ def test_jobs_that_a_killed_driver_did_not_start_are_no_deaths(make_scheduler):
     one.run(trials)
     assert [status.read(one.root / t.path)["state"] for t in trials] == ["done"] * 3
     assert one.launcher.taken == [trial.path for trial in trials]
+
+
+@pytest.mark.parametrize("answer", [None, [], ["of another time"]])
+def test_handles_that_another_driver_has_recorded_stay(make_scheduler, monkeypatch, answer):
+    """It submits while this driver asks the engine, which does not know the batch yet."""
+    one, trials = make_scheduler()
+    one.left = {trial.path: trial for trial in trials}
+    batch = submissions.new(one.root, "local", [tuple(one.left)], {})
+
+    def find(batch):
+        batch.record(["its own"])
+        return answer
+
+    monkeypatch.setattr(one.engines, "of", lambda batch: types.SimpleNamespace(find=find))
+    one.unsure.append(batch)
+    one._ask_again()
+    assert batch.handles == ["its own"]
+    assert list(one.jobs) == ["its own"]
 
 
 def test_jobs_that_end_before_they_claim_are_bounded(make_scheduler, monkeypatch):
