@@ -34,6 +34,8 @@ def pytest_configure(config):
 
     Its key holds the program and the libraries' versions; `make clean` removes it.
     """
+    # Tests neither wait for the devices of a real study nor for those of another process of tests.
+    os.environ["ATTNPERF_LOCK_NAMESPACE"] = f"test-{os.getpid()}"
     # A shell has jobs in its background ignore Ctrl-C, which processes that tests start inherit.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

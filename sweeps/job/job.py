@@ -131,11 +131,12 @@ class Job:
             return self._refuse(str(error))
         command = self.batch.command(self.index)
         for slot in range(self._workers):
+            devices = slots.share(slot)
             self._processes.append(
                 subprocess.Popen(
-                    [*command, f"--slot={slot}", *slots.arguments(slot)],
+                    [*command, f"--slot={slot}", *slots.arguments(devices)],
                     stdin=subprocess.DEVNULL,
-                    env={**os.environ, **slots.environment(slot)},
+                    env={**os.environ, **slots.environment(devices)},
                 )
             )
         codes = [process.wait() for process in self._processes]

@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import errno
 import glob
 import hashlib
 import os
@@ -14,16 +13,14 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
-from sweeps.launchers import config_keys, remote, tpu_host
+from sweeps.launchers import config_keys, device_locks, remote, tpu_host
 from sweeps.launchers.config_keys import Key, Range
 from sweeps.launchers.protocol import Devices, Launcher, State
 from sweeps.records import provenance, status, submissions
 from sweeps.records.submissions import Batch
 from workloads.base import machine
-
-Thing = TypeVar("Thing")
 
 # Below it lie dev, proc and sys.
 ROOT = "/"
@@ -32,6 +29,8 @@ _MOST_CPU_WORKERS = 8
 _SAVE_S, _POLL_S = 600.0, 0.05
 # Slurm writes NoDevFiles for jobs without a device.
 _NO_DEVICE = ("", "-1", "NoDevFiles")
+# Devices by the variable that pins a process to them, as people call them.
+_KINDS = {"CUDA_VISIBLE_DEVICES": "GPU", "TPU_VISIBLE_CHIPS": "TPU chip"}
 _FORCED = r"--xla_force_host_platform_device_count=(\d+)"
 
 
@@ -40,39 +39,62 @@ class Slots:
 
     keys: {"workers", "pin"} as of config.local: 0 workers are one per accelerator, else per CPU
     core, at most 8. Raises ValueError for more workers than accelerators, and for TPU chips that
-    cannot be divided so.
+    cannot be divided so. kind: 'GPU', 'TPU chip' or 'core'.
     """
 
     def __init__(self, keys: Mapping[str, Any]) -> None:
-        self._variable, self._accelerators = accelerators()
-        self._cores, self._pin = sorted(os.sched_getaffinity(0)), keys["pin"]
-        automatic = len(self._accelerators) or min(machine.cpu_count(), _MOST_CPU_WORKERS)
+        self._variable, self._devices = accelerators()
+        self.kind = _KINDS[self._variable] if self._devices else "core"
+        automatic = len(self._devices) or min(machine.cpu_count(), _MOST_CPU_WORKERS)
         self.size: int = keys["workers"] or automatic
-        if self._pin and 0 < len(self._accelerators) < self.size:
+        self._pin = keys["pin"]
+        if self._pin and 0 < len(self._devices) < self.size:
             raise ValueError(
-                f"{self.size} workers, but there are {len(self._accelerators)} accelerators: "
+                f"{self.size} workers, but there are {len(self._devices)} accelerators: "
                 "give at most one worker each, or local.pin=False"
             )
-        chips = self._variable == "TPU_VISIBLE_CHIPS" and bool(self._accelerators)
-        self._divides_tpu = self._pin and chips and self.size > 1
+        self._divides_tpu = self._pin and self.kind == "TPU chip" and self.size > 1
         if self._divides_tpu:
-            tpu_host.check(_share(self._accelerators, 0, self.size))
+            tpu_host.check(self.share(0))
+        if self.kind == "core":
+            self._devices = [str(core) for core in sorted(os.sched_getaffinity(0))]
 
-    def arguments(self, slot: int) -> list[str]:
-        """Returns the arguments that put `python -m sweeps job` on its share of the cores."""
-        if not self._pin or self._accelerators:
-            return []
-        # Equal shares: XLA's reductions depend on the number of threads. More workers than cores
-        # share them in turn.
-        cores = _share(self._cores, slot, self.size) or [self._cores[slot % len(self._cores)]]
-        return [f"--cpus={','.join(map(str, cores))}"]
+    def share(self, slot: int) -> list[str]:
+        """Returns the devices of a slot: neighbours, as many as every other slot has.
 
-    def environment(self, slot: int) -> dict[str, str]:
-        """Returns the variables by which a process sees its share of the accelerators alone."""
-        if not (self._pin and self._accelerators):
+        A trial must not depend on who runs it, and XLA's reductions depend on the number of
+        threads. More workers than cores share them in turn.
+        """
+        count = max(1, len(self._devices) // self.size)
+        others = self._devices[slot % len(self._devices)]
+        return self._devices[slot * count :][:count] or [others]
+
+    def hold(self, slot: int, exclusive: bool) -> tuple[list[str], list[socket.socket]]:
+        """Returns devices for a job in a slot, and locks on them; [], [] while others hold them.
+
+        Any cores will do: those that are free come first. If too few are and `exclusive` is False,
+        cores of other jobs complete the share, without a lock.
+        """
+        share, is_core = self.share(slot), self.kind == "core"
+        if not self._pin:
+            return share, []
+        order = dict.fromkeys([*share, *(self._devices if is_core else ())])
+        locks = device_locks.hold_devices(self.kind, order, len(share))
+        if len(locks) < len(share) and (exclusive or not is_core):
+            device_locks.release(locks.values())
+            return [], []
+        chosen = [*locks, *(number for number in order if number not in locks)][: len(share)]
+        return sorted(chosen, key=self._devices.index), [*locks.values()]
+
+    def arguments(self, devices: Sequence[str]) -> list[str]:
+        """Returns the arguments that put `python -m sweeps job` on its cores."""
+        is_pinned = self._pin and self.kind == "core"
+        return [f"--cpus={','.join(devices)}"] if is_pinned else []
+
+    def environment(self, devices: Sequence[str]) -> dict[str, str]:
+        """Returns the variables by which a process sees its accelerators alone."""
+        if not self._pin or self.kind == "core":
             return {}
-        # Equal shares: a trial must not depend on who runs it.
-        devices = _share(self._accelerators, slot, self.size)
         if self._divides_tpu:
             return tpu_host.variables(devices, free_ports(1))
         return {self._variable: ",".join(devices)}
@@ -81,9 +103,9 @@ class Slots:
 class LocalLauncher(Launcher):
     """This host. A job is a process in a slot of the study, which it holds until it ends.
 
-    A job holds two names of the kernel's, its slot's and its own, the handle: so that every driver
-    sees whether it runs, also once its own driver was killed. Jobs for which no slot is free are
-    queued in the driver that submitted them. Raises ValueError as `Slots`.
+    A job holds locks on its slot, its devices and its own name, the handle: so that every driver
+    sees whether it runs, also once its own driver was killed. Jobs for which no slot or device is
+    free are queued in the driver that submitted them. Raises ValueError as `Slots`.
     """
 
     NAME = "local"
@@ -92,6 +114,7 @@ class LocalLauncher(Launcher):
             0, "processes; 0: one per CPU core or accelerator, at most 8", Range(0, 1024)
         ),
         "pin": Key(True, "each process to its own CPU cores or accelerators"),
+        "exclusive": Key(False, "wait for free CPU cores instead of sharing other studies'"),
     }
     is_this_host = True
 
@@ -102,6 +125,7 @@ class LocalLauncher(Launcher):
         # With the trials that were not complete when they were last looked at.
         self._queue: dict[str, tuple[Batch, int, collections.deque[str]]] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._has_told = False
 
     @classmethod
     def check(cls, settings: dict[str, Any]) -> None:
@@ -115,14 +139,15 @@ class LocalLauncher(Launcher):
         if not numbers:
             forced = re.search(_FORCED, os.environ.get("XLA_FLAGS", ""))
             return Devices("cpu", int(forced[1]) if forced else 1)
-        kind = "gpu" if variable == "CUDA_VISIBLE_DEVICES" else "tpu"
+        kind = _KINDS[variable].split()[0].lower()
         workers = keys["workers"] or len(numbers)
         return Devices(kind, len(numbers), workers=workers if keys["pin"] else 1)
 
     @classmethod
     def preview(cls, settings: dict[str, Any], batch: Batch) -> str:
         """Returns the command of a batch's first job."""
-        return shlex.join([*batch.command(0), *Slots(settings["local"]).arguments(0)])
+        slots = Slots(settings["local"])
+        return shlex.join([*batch.command(0), *slots.arguments(slots.share(0))])
 
     def capacity(self) -> int:
         """Returns the number of slots."""
@@ -139,7 +164,7 @@ class LocalLauncher(Launcher):
     def find(self, batch: Batch) -> list[str] | None:
         """Returns the names of a batch's jobs, None where none of them runs or waits here."""
         handles = remote.job_names(batch)
-        is_known = any(handle in self._queue or _is_held(handle) for handle in handles)
+        is_known = any(handle in self._queue or device_locks.is_held(handle) for handle in handles)
         return handles if is_known else None
 
     def status(self, handles: Sequence[str]) -> dict[str, State]:
@@ -174,17 +199,19 @@ class LocalLauncher(Launcher):
             return State.QUEUED
         process = self._processes.get(handle)
         is_over = process is not None and process.poll() is not None
-        if not is_over and _is_held(handle):
+        if not is_over and device_locks.is_held(handle):
             return State.RUNNING
         self._processes.pop(handle, None)
         return State.GONE
 
     def _start_queued(self) -> None:
         for handle, (batch, index, trials) in list(self._queue.items()):
-            slot, held = self._free_slot()
-            if held is not None:
-                with held:
-                    self._processes[handle] = self._start(batch, index, slot, handle, held)
+            devices, locks = self._free_slot()
+            if devices:
+                try:
+                    self._processes[handle] = self._start(batch, index, handle, devices, locks)
+                finally:
+                    device_locks.release(locks)  # the job holds them from here on, until it ends
                 del self._queue[handle]
                 continue
             # Jobs of another driver, which has the slots, may have ended them.
@@ -193,39 +220,57 @@ class LocalLauncher(Launcher):
             if not trials:
                 del self._queue[handle]
 
-    def _free_slot(self) -> tuple[int, socket.socket | None]:
-        """Returns a slot and the hold on its name, (0, None) where none is free."""
+    def _free_slot(self) -> tuple[list[str], list[socket.socket]]:
+        """Returns devices for a job, and locks on them and a slot of the study; [], [] if others
+        hold all slots or too many devices."""
+        waits = False
         for slot in range(self._slots.size):
-            if (held := hold_name(f"{self._study} {slot}")) is not None:
-                return slot, held
-        return 0, None
+            if (lock := device_locks.hold_name(f"{self._study} {slot}")) is None:
+                continue
+            devices, locks = self._slots.hold(slot, self._keys["exclusive"])
+            if devices:
+                if len(locks) < len(devices):
+                    self._tell_holders("its jobs and these share them")
+                return devices, [lock, *locks]
+            lock.close()
+            waits = True
+        if waits:
+            self._tell_holders("jobs wait")
+        return [], []
+
+    def _tell_holders(self, consequence: str) -> None:
+        """Says once which other studies hold devices."""
+        holders = {} if self._has_told else device_locks.holders(self._slots.kind)
+        holders.pop(str(self._study), None)
+        if holders:
+            self._has_told = True
+            studies = " and ".join(device_locks.describe(holders))
+            self.say(f"{studies} of this host; {consequence}")
 
     def _start(
-        self, batch: Batch, index: int, slot: int, handle: str, held: socket.socket
+        self,
+        batch: Batch,
+        index: int,
+        handle: str,
+        devices: list[str],
+        locks: list[socket.socket],
     ) -> "subprocess.Popen[bytes]":
-        environment = {**os.environ, **batch.environment, **self._slots.environment(slot)}
+        environment = {**os.environ, **batch.environment, **self._slots.environment(devices)}
         paths = (batch.environment.get("PYTHONPATH", ""), os.environ.get("PYTHONPATH", ""))
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        while (named := hold_name(handle)) is None:  # another driver asks whether it runs
+        # Another driver asks whether it runs.
+        while (named := device_locks.hold_name(handle)) is None:
             time.sleep(0.01)
-        # The job holds both names from here on, until it ends.
         with named, batch.log(index).open("ab") as log:
             return subprocess.Popen(
-                [*batch.command(index), *self._slots.arguments(slot)],
+                [*batch.command(index), *self._slots.arguments(devices)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=environment,
-                pass_fds=(held.fileno(), named.fileno()),
+                pass_fds=[lock.fileno() for lock in (named, *locks)],
                 start_new_session=True,  # Ctrl-C is for the driver, which passes it on
             )
-
-
-def _share(things: list[Thing], slot: int, size: int) -> list[Thing]:
-    """Returns what slot `slot` of `size` gets: neighbours, as many as every other, at least one
-    while any is left."""
-    count = max(1, len(things) // size)
-    return things[slot * count :][:count]
 
 
 def free_ports(count: int) -> list[int]:
@@ -235,33 +280,6 @@ def free_ports(count: int) -> list[int]:
         for listener in sockets:
             listener.bind(("127.0.0.1", 0))
         return [listener.getsockname()[1] for listener in sockets]
-
-
-def hold_name(name: str) -> socket.socket | None:
-    """Returns what holds a name of this user on this host, None where it is taken.
-
-    The name is held until the last copy of the socket is closed, in whichever process. It is an
-    abstract address of the kernel's: no file that somebody tidies up, no home directory that hosts
-    share, and free as soon as the last process that holds it has ended.
-    """
-    digest = hashlib.sha256(os.fsencode(name)).hexdigest()[:32]
-    held = socket.socket(socket.AF_UNIX)
-    try:
-        held.bind(f"\0attnperf-{os.getuid()}-{digest}")
-    except OSError as error:
-        held.close()
-        if error.errno != errno.EADDRINUSE:
-            raise
-        return None
-    return held
-
-
-def _is_held(name: str) -> bool:
-    held = hold_name(name)
-    if held is None:
-        return True
-    held.close()
-    return False
 
 
 def accelerators() -> tuple[str, list[str]]:

@@ -9,7 +9,7 @@ an engine is never asked whether a trial is done: the trial's files say that.
 import abc
 import enum
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from sweeps.launchers.config_keys import Key
@@ -75,7 +75,7 @@ class Launcher(abc.ABC):
 
     is_this_host: whether jobs run on the driver's host and end with it. place: those of its keys
     that say which engine it is, as they were resolved. Batches record them: `launcher` with these
-    keys asks the engine that a batch went to.
+    keys asks the engine that a batch went to. say: tells the user why jobs wait.
     """
 
     is_this_host = False
@@ -88,6 +88,7 @@ class Launcher(abc.ABC):
         self._settings, self._directory = settings, study_directory
         self._keys: dict[str, Any] = settings[self.NAME]
         self.place: dict[str, str] = {}
+        self.say: Callable[[str], None] = lambda text: None
 
     @classmethod
     @abc.abstractmethod

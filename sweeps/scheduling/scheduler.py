@@ -519,6 +519,7 @@ def of_study(
     launcher = launcher_class(study.settings, study.directory.resolve())
     if launcher.is_this_host:  # without an accelerator it may compute on whatever JAX finds
         platform = platform.replace("cpu", "")
+    launcher.say = progress.say
     return Scheduler(study, progress, stop_requested, launcher, platform, changed)
 
 

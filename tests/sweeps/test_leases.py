@@ -18,7 +18,7 @@ import pytest
 
 from attention import files
 from sweeps.job import trainer, trial_lock
-from sweeps.launchers import local
+from sweeps.launchers import device_locks, local
 from sweeps.launchers.protocol import State
 from sweeps.monitoring.progress import Progress
 from sweeps.records import clock, disk, layout, lease, outages, status, submissions
@@ -665,14 +665,16 @@ def test_what_says_that_a_disk_is_full(problem, expected):
 
 def test_a_folder_of_any_name_can_be_held():
     """As Python has `é` where PYTHONUTF8=0 and LC_ALL=C."""
-    with local.hold_name(os.fsdecode(b"/studies/\xff\xe9")) as held:
+    with device_locks.hold_name(os.fsdecode(b"/studies/\xff\xe9")) as held:
         assert held is not None
 
 
 def test_a_slot_has_no_file_and_ends_with_its_process(tmp_path):
     """Nothing in the temporary folder can be tidied up while a worker holds its slot."""
     name = str(tmp_path)
-    code = "import sys; from sweeps.launchers import local; s = local.hold_name(sys.argv[1]);"
+    code = (
+        "import sys; from sweeps.launchers import device_locks as d; s = d.hold_name(sys.argv[1]);"
+    )
     code += "print(s is not None, flush=True); sys.stdin.read()"
     holder = subprocess.Popen(
         [sys.executable, "-c", code, name],
@@ -682,14 +684,14 @@ def test_a_slot_has_no_file_and_ends_with_its_process(tmp_path):
         cwd=pathlib.Path(__file__).resolve().parents[2],
     )
     assert holder.stdout.readline() == "True\n"
-    assert local.hold_name(name) is None
-    with local.hold_name(f"{name} other") as other:
+    assert device_locks.hold_name(name) is None
+    with device_locks.hold_name(f"{name} other") as other:
         assert other is not None
     holder.kill()
     holder.communicate()
-    with local.hold_name(name) as own:
+    with device_locks.hold_name(name) as own:
         assert own is not None
-        assert local.hold_name(name) is None
+        assert device_locks.hold_name(name) is None
 
 
 @pytest.fixture
@@ -699,7 +701,7 @@ def launchers(make_trial, monkeypatch):
     trial = make_trial()
     sleeper = [sys.executable, "-c", "import time; time.sleep(1000)"]
     monkeypatch.setattr(submissions.Batch, "command", lambda *given: sleeper)
-    keys, made = {"local": {"workers": 2, "pin": False}}, []
+    keys, made = {"local": {"workers": 2, "pin": False, "exclusive": False}}, []
     root = layout.study_of(trial)
 
     def make():

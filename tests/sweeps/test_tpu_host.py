@@ -26,7 +26,7 @@ def _chips(count):
 
 def _environments(workers):
     slots = local.Slots({"workers": workers, "pin": True})
-    return [slots.environment(slot) for slot in range(workers)]
+    return [slots.environment(slots.share(slot)) for slot in range(workers)]
 
 
 @pytest.mark.parametrize(

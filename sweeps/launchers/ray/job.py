@@ -15,7 +15,7 @@ import tempfile
 import time
 from typing import Any
 
-from sweeps.launchers import local, remote
+from sweeps.launchers import device_locks, remote
 from sweeps.launchers.protocol import WRONG_NODE
 from sweeps.records.submissions import Batch
 
@@ -111,12 +111,15 @@ def take(count: int, among: str) -> list[int]:
     shared. A process with fewer cores than `count` gets them all.
     """
     cores = sorted(os.sched_getaffinity(0))
-    while (choosing := local.hold_name(f"{among} choosing")) is None:
+    while (choosing := device_locks.hold_name(f"{among} choosing")) is None:
         time.sleep(0.01)
     with choosing:
         taken: list[int] = []
         for core in cores:
-            if len(taken) < count and (lock := local.hold_name(f"{among} {core}")) is not None:
+            if (
+                len(taken) < count
+                and (lock := device_locks.hold_name(f"{among} {core}")) is not None
+            ):
                 taken.append(core)
                 # For the life of this process, also across exec.
                 lock.set_inheritable(True)
