@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from attention import files
 from attention.table import unknown
+from sweeps.launchers import device_locks
 from sweeps.monitoring import plan, progress, survey, view
 from sweeps.records import layout, submissions
 from sweeps.scheduling import cancel, downstream, driver, preflight
@@ -165,6 +166,8 @@ def _status(options: argparse.Namespace) -> None:
         return
     current = survey.StudyReader(options.directory).look()
     print(view.render(current))
+    for sentence in device_locks.describe({} if current.complete else device_locks.holders()):
+        print(sentence)
     if not current.complete and not current.running:
         state = (
             "cancelled" if submissions.is_cancelled(current.directory) else "no trial is running"

@@ -11,12 +11,14 @@ import glob
 import hashlib
 import os
 import pathlib
+import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 
 # Studies with different values of this variable do not see each other's locks: for tests.
 NAMESPACE = "ATTNPERF_LOCK_NAMESPACE"
-_MANY = 9
+# The command of a job, and the study's directory in it.
+_JOB = re.compile(rb"\0-m\0sweeps\0job\0([^\0]*)/jobs/[^/\0]*\.json\0")
 
 
 def hold_name(name: str) -> socket.socket | None:
@@ -55,10 +57,14 @@ def _bind(name: str) -> socket.socket | None:
 def is_held(name: str) -> bool:
     """Whether a process of this host holds a lock on a name."""
     lock = hold_name(name)
-    if lock is None:
-        return True
-    lock.close()
-    return False
+    release([lock] if lock else [])
+    return lock is None
+
+
+def release(locks: Iterable[socket.socket]) -> None:
+    """Closes locks."""
+    for lock in locks:
+        lock.close()
 
 
 def holders(kind: str = "") -> dict[str, list[str]]:
@@ -66,36 +72,24 @@ def holders(kind: str = "") -> dict[str, list[str]]:
 
     kind: of all devices by default. {} if /proc does not show sockets.
     """
-    prefix, sockets = f"@{_prefix()}", {}
+    sockets: dict[str, str] = {}
+    # Locks on jobs and slots have names without a space.
+    pattern = re.compile(rf" (\d+) @{re.escape(_prefix())}(.*{kind} .*)")
     with contextlib.suppress(OSError):
-        for line in pathlib.Path("/proc/net/unix").read_text("utf-8", "replace").splitlines():
-            *_, inode, name = ["", "", *line.split(maxsplit=7)]
-            if name.startswith(prefix):
-                sockets[f"socket:[{inode}]"] = name.removeprefix(prefix)
+        text = pathlib.Path("/proc/net/unix").read_text("utf-8", "replace")
+        sockets = dict(pattern.findall(text))
     devices: dict[str, set[str]] = {}
     for descriptor in glob.iglob("/proc/[0-9]*/fd/*") if sockets else ():
         with contextlib.suppress(OSError):
-            device = sockets.get(os.readlink(descriptor), "")
-            if f"{kind} " not in device:  # locks on jobs and slots have names without a space
-                continue
+            device = sockets.get(os.readlink(descriptor).removeprefix("socket:").strip("[]"))
             command = pathlib.Path(descriptor).parents[1] / "cmdline"
-            words = command.read_text("utf-8", "surrogateescape").split("\0")
-            if words[2:4] == ["sweeps", "job"]:
-                devices.setdefault(str(pathlib.Path(words[4]).parents[1]), set()).add(device)
-    return {
-        study: sorted(names, key=lambda name: (len(name), name)) for study, names in devices.items()
-    }
+            job = _JOB.search(command.read_bytes()) if device else None
+            if device and job:
+                devices.setdefault(os.fsdecode(job[1]), set()).add(device)
+    # 'core 9' comes before 'core 10'.
+    return {study: sorted(sorted(names), key=len) for study, names in devices.items()}
 
 
 def describe(holders: Mapping[str, Sequence[str]]) -> list[str]:
-    """Returns a clause per study: which devices it holds, many of them by their number."""
-    return [
-        f"{study} holds {', '.join(names) if len(names) < _MANY else f'{len(names)} devices'}"
-        for study, names in holders.items()
-    ]
-
-
-def release(locks: Iterable[socket.socket]) -> None:
-    """Closes locks."""
-    for lock in locks:
-        lock.close()
+    """Returns a sentence per study: which devices it holds."""
+    return [f"{study} holds {', '.join(holders[study])} of this host" for study in holders]

@@ -88,8 +88,7 @@ class Slots:
 
     def arguments(self, devices: Sequence[str]) -> list[str]:
         """Returns the arguments that put `python -m sweeps job` on its cores."""
-        is_pinned = self._pin and self.kind == "core"
-        return [f"--cpus={','.join(devices)}"] if is_pinned else []
+        return [f"--cpus={','.join(devices)}"] if self._pin and self.kind == "core" else []
 
     def environment(self, devices: Sequence[str]) -> dict[str, str]:
         """Returns the variables by which a process sees its accelerators alone."""
@@ -164,8 +163,8 @@ class LocalLauncher(Launcher):
     def find(self, batch: Batch) -> list[str] | None:
         """Returns the names of a batch's jobs, None where none of them runs or waits here."""
         handles = remote.job_names(batch)
-        is_known = any(handle in self._queue or device_locks.is_held(handle) for handle in handles)
-        return handles if is_known else None
+        known = (handle in self._queue or device_locks.is_held(handle) for handle in handles)
+        return handles if any(known) else None
 
     def status(self, handles: Sequence[str]) -> dict[str, State]:
         """Returns the state of every handle; starts queued jobs in slots that are free."""
@@ -244,8 +243,7 @@ class LocalLauncher(Launcher):
         holders.pop(str(self._study), None)
         if holders:
             self._has_told = True
-            studies = " and ".join(device_locks.describe(holders))
-            self.say(f"{studies} of this host; {consequence}")
+            self.say(f"{'; '.join(device_locks.describe(holders))}; {consequence}")
 
     def _start(
         self,

@@ -15,7 +15,6 @@ import statistics
 from collections import Counter
 from typing import Any
 
-from sweeps.launchers import device_locks
 from sweeps.records import attempts, layout, stages, status, submissions
 
 # `preempted` is a pending trial that has begun and was stopped or killed.
@@ -85,9 +84,7 @@ class Survey:
     rows: by stage and variant. unfinished, running, problems: trials by their path; a problem is a
     trial that is preempted, diverged or failed. damaged: a sentence per file that cannot be read,
     by its path. jobs: of each launcher that runs jobs, how many are running, waiting and over.
-    at_once: trials that ran side by side when the last one began. launcher: of the config. holders:
-    for an unfinished study on 'local', the devices of this host that other studies hold, by their
-    directory.
+    at_once: trials that ran side by side when the last one began.
     """
 
     directory: pathlib.Path
@@ -100,8 +97,6 @@ class Survey:
     damaged: dict[str, str] = dataclasses.field(default_factory=dict)
     jobs: dict[str, Counter[str]] = dataclasses.field(default_factory=dict)
     at_once: int = 0
-    launcher: str = ""
-    holders: dict[str, list[str]] = dataclasses.field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -197,7 +192,6 @@ def planned(directory: pathlib.Path) -> Survey:
     record = layout.study_record(directory)
     survey = Survey(directory, record["name"], record["stages"])
     try:
-        survey.launcher = record["config"]["launcher"]
         steps = operator.index(record["config"]["steps"])
         for stage in survey.stages:
             for group in stages.groups(record["config"], stage):
@@ -239,9 +233,6 @@ class StudyReader:
         for problem in failed[:LISTED]:
             problem.log_tail = attempts.log_tail(self._directory / problem.path)
         _count_jobs(survey)
-        if survey.launcher == "local" and not survey.complete:
-            survey.holders = device_locks.holders()
-            survey.holders.pop(str(self._directory.resolve()), None)
         return survey
 
     def _status(self, path: str) -> dict[str, Any]:

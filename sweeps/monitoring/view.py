@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from typing import Any, Self
 
-from sweeps.launchers import device_locks
 from sweeps.monitoring.survey import COLUMNS, LISTED, StudyReader, Survey, TrialStatus
 
 # Between two lines of a survey where no terminal shows it.
@@ -26,7 +25,6 @@ def render(survey: Survey) -> str:
     for launcher, counts in survey.jobs.items():
         states = ", ".join(f"{counts[state]} {state}" for state in ("running", "waiting", "over"))
         lines.append(f"jobs of {launcher}: {states}")
-    lines += [f"{clause} of this host" for clause in device_locks.describe(survey.holders)]
     lines.append(time_left(survey))
     lines += _listed("running", [_running(trial) for trial in survey.running.values()])
     for state in ("preempted", "diverged", "failed"):

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
+from sweeps import __main__ as command
 from sweeps.launchers import device_locks, local
 from sweeps.launchers.protocol import State
-from sweeps.monitoring import survey, view
 from sweeps.records import submissions
 from tests.sweeps.conftest import Drivers, begin_stage
 
@@ -58,7 +58,7 @@ def _devices(directory, wait_until):
     return [log.read_text().split()[1:] for log in logs]
 
 
-def test_a_gpu_has_one_job_whichever_study_it_is_of(host, start, wait_until):
+def test_a_gpu_has_one_job_whichever_study_it_is_of(host, start, wait_until, capsys):
     """Two GPUs, three studies: one each, and the third waits and says for whom."""
     host("dev/nvidia0", "dev/nvidia1", "dev/nvidiactl")
     one, first, handles, _ = start("one")
@@ -69,12 +69,13 @@ def test_a_gpu_has_one_job_whichever_study_it_is_of(host, start, wait_until):
     for _ in range(3):
         assert third.status([waiting]) == {waiting: State.QUEUED}
     [text] = said
-    assert f"{one} holds GPU 0 and {two} holds GPU 1" in text
+    for study, device in ((one, "GPU 0"), (two, "GPU 1")):
+        assert f"{study} holds {device} of this host" in text
     assert device_locks.holders() == {str(one): ["GPU 0"], str(two): ["GPU 1"]}
-    look = survey.StudyReader(three).look()
-    assert look.holders == {str(one): ["GPU 0"], str(two): ["GPU 1"]}
-    assert f"{one} holds GPU 0" in view.render(look)
-    assert survey.StudyReader(two).look().holders == {str(one): ["GPU 0"]}
+    assert device_locks.holders("GPU") == device_locks.holders()
+    assert device_locks.holders("core") == {}
+    assert command.main(["status", str(three)]) in (None, 0, 3)
+    assert f"{one} holds GPU 0 of this host\n" in capsys.readouterr().out
     first.close()
     assert first.status(handles) == {handles[0]: State.GONE}
     assert third.status([waiting]) == {waiting: State.RUNNING}

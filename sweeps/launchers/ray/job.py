@@ -11,8 +11,6 @@ import os
 import re
 import shlex
 import sys
-import tempfile
-import time
 from typing import Any
 
 from sweeps.launchers import device_locks, remote
@@ -104,30 +102,22 @@ def entrypoint(batch: Batch, index: int, keys: dict[str, Any]) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def take(count: int, among: str) -> list[int]:
-    """Returns `count` of this process's cores, held until it ends; `among` names who shares them.
+def take(count: int) -> list[int]:
+    """Returns `count` of this process's cores, held until it ends.
 
     Where fewer are free, as on a node that was told to offer more CPUs than it has, some are
     shared. A process with fewer cores than `count` gets them all.
     """
     cores = sorted(os.sched_getaffinity(0))
-    while (choosing := device_locks.hold_name(f"{among} choosing")) is None:
-        time.sleep(0.01)
-    with choosing:
-        taken: list[int] = []
-        for core in cores:
-            if (
-                len(taken) < count
-                and (lock := device_locks.hold_name(f"{among} {core}")) is not None
-            ):
-                taken.append(core)
-                # For the life of this process, also across exec.
-                lock.set_inheritable(True)
-                lock.detach()
+    locks = device_locks.hold_devices("core", map(str, cores), count)
+    for lock in locks.values():
+        # For the life of this process, also across exec.
+        lock.set_inheritable(True)
+        lock.detach()
     # Spread over all cores by process, so that not everyone shares the first.
-    shared = [core for core in cores if core not in taken]
+    shared = [core for core in cores if str(core) not in locks]
     start = os.getpid() % max(1, len(shared))
-    return sorted(taken + (shared[start:] + shared[:start])[: count - len(taken)])
+    return sorted([*map(int, locks), *(shared[start:] + shared[:start])[: count - len(locks)]])
 
 
 def main() -> None:
@@ -136,7 +126,7 @@ def main() -> None:
     parser.add_argument("--cpus", type=int, required=True, help="cores to take")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
-    os.sched_setaffinity(0, take(options.cpus, f"cores of {tempfile.gettempdir()}"))
+    os.sched_setaffinity(0, take(options.cpus))
     sys.stdout.flush()
     os.execvp(options.command[0], options.command)
 

@@ -6,7 +6,8 @@ runs a study of short digits_vit trials in peace, then again while jobs are kill
 they save, preempted and frozen past their leases, the driver is killed, and the host crashes
 (everything at once); each time a new driver takes over. It passes where every trial ended as in the
 undisturbed run, none was completed twice, and every loss, gradient norm and metric is the same bit
-for bit. Local processes on CPUs; minutes, mostly spent on starting jobs again.
+for bit. With --drivers=2 two drivers run the study at once, and either may be killed. Local
+processes on CPUs; minutes, mostly spent on starting jobs again.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 
+from sweeps.launchers import device_locks
 from tests.sweeps.chaos import equality, storm
 from workloads.arguments import positive, whole
 from workloads.base import errors
@@ -40,6 +42,7 @@ class Soak:
                 part for part in (str(_HERE), os.environ.get("PYTHONPATH")) if part
             ),
             "ATTNPERF_LEASE_S": str(options.lease_s),
+            device_locks.NAMESPACE: f"soak-{os.getpid()}",
         }
         # Not the user's own: JAX does not write entries atomically, and writers are killed here.
         self.environment.setdefault("JAX_COMPILATION_CACHE_DIR", str(directory / "xla"))
@@ -89,16 +92,18 @@ class Soak:
             options.kills,
             options.trials,
             options.seed,
+            options.drivers,
         )
         code = weather.run()
         hits = sum(weather.hits.values())
         print(f"storm: {hits} signals in {time.monotonic() - began:.0f} s, seed {options.seed}")
         for what, count in weather.hits.most_common():
             print(f"    {count:4d}  {what}")
-        print(f"    {weather.drivers} drivers; {_attempts(self.study('storm'))}")
+        print(f"    {weather.drivers} drivers, {options.drivers} at once")
+        print(f"    {_attempts(self.study('storm'))}")
         found = equality.problems(self.study("storm"), self.study("calm"))
         if code:
-            found.append(f"the last driver ended with code {code}; see {self._log}")
+            found.append(f"a driver that was left in peace ended with code {code}; see {self._log}")
         if hits < options.kills:
             found.append(f"only {hits} of {options.kills} signals: give more trials or steps")
         return found
@@ -138,6 +143,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         "--steps", type=whole(2, 10**6), default=6, help="of a trial, an even number (6)"
     )
     parser.add_argument("--workers", type=whole(2, 1024), default=2, help="at least 2 (2)")
+    parser.add_argument(
+        "--drivers", type=whole(1, 16), default=2, help="that run the study at once (2)"
+    )
     parser.add_argument("--seed", type=whole(0), default=0, help="of whom and when (0)")
     parser.add_argument(
         "--lease_s", type=positive(1.0, 86_400.0), default=4.0, help="a job's lease, s (4)"

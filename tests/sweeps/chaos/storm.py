@@ -36,9 +36,10 @@ class Victim(NamedTuple):
 
 
 class Storm:
-    """Signals at a study in `study`, `kills` of them in all, until its driver ends.
+    """Signals at a study in `study`, `kills` of them in all, until its drivers end.
 
-    `start` starts a driver and returns its process; hits counts signals by what they were.
+    `start` starts a driver and returns its process; `at_once` drivers run side by side. hits counts
+    signals by what they were.
     """
 
     def __init__(
@@ -48,7 +49,10 @@ class Storm:
         kills: int,
         trials: int,
         seed: int,
+        at_once: int = 1,
     ) -> None:
+        self._drivers: list[subprocess.Popen[bytes]] = []
+        self._at_once, self._code = at_once, 0
         self.study, self._start, self._kills, self._trials = study, start, kills, trials
         self._random = random.Random(seed)
         self.hits: collections.Counter[str] = collections.Counter()
@@ -68,10 +72,10 @@ class Storm:
         }
 
     def run(self) -> int:
-        """Returns the exit code of the driver that was left in peace to the end."""
+        """Returns the largest exit code of the drivers that ended by themselves."""
         self._restart()
         try:
-            while (code := self._driver.poll()) is None:
+            while any(driver.poll() is None for driver in self._drivers):
                 self._look()
                 if self._is_due():
                     strike = self._random.choices([*self._strikes], [*self._strikes.values()])[0]
@@ -79,20 +83,23 @@ class Storm:
                     self._next = time.monotonic() + self._random.uniform(0, _JITTER_S)
                 time.sleep(_TICK_S)
             self._wait_for_all()
-            return code
+            return max(self._code, *(abs(driver.returncode) for driver in self._drivers))
         finally:
             self._end()
 
     # Who is there.
 
     def _restart(self) -> None:
-        self._driver = self._start()
-        self.drivers += 1
+        """Starts drivers in the place of those that were killed."""
+        while len(self._drivers) < self._at_once:
+            self._drivers.append(self._start())
+            self.drivers += 1
 
     def _look(self) -> None:
-        """Notes the driver's processes; wakes frozen jobs whose trial somebody else has."""
-        for pid in _children(self._driver.pid):
-            self._note(pid)
+        """Notes the drivers' processes; wakes frozen jobs whose trial somebody else has."""
+        for driver in self._drivers:
+            for pid in _children(driver.pid):
+                self._note(pid)
         for victim in list(self._frozen):
             if lease.latest(victim.attempt.parents[1]) > int(victim.attempt.name):
                 self._frozen.remove(victim)
@@ -156,7 +163,7 @@ class Storm:
     def _kill_while_saving(self) -> None:
         """Kills a job that is writing a checkpoint: orbax's temporary directory is there."""
         deadline = time.monotonic() + _SAVING_S
-        while time.monotonic() < deadline and self._driver.poll() is None:
+        while time.monotonic() < deadline and any(d.poll() is None for d in self._drivers):
             for victim in self._victims():
                 if is_saving(victim.attempt.parents[1]):
                     self._hit("SIGKILL of a job that saves", victim, signal.SIGKILL)
@@ -169,17 +176,28 @@ class Storm:
 
     def _kill_driver(self) -> None:
         """Its jobs finish the trials at hand and end; meanwhile another driver starts."""
-        self._driver.kill()
-        self._driver.wait()
-        self.hits["SIGKILL of the driver"] += 1
+        driver = self._drivers.pop(self._random.randrange(len(self._drivers)))
+        driver.kill()
+        if self._end_of(driver) == -signal.SIGKILL:
+            self.hits["SIGKILL of a driver"] += 1
         self._restart()
+
+    def _end_of(self, driver: subprocess.Popen[bytes]) -> int:
+        """Returns a driver's exit code, and keeps it if it had ended before it was killed."""
+        code = driver.wait()
+        if code != -signal.SIGKILL:
+            self._code = max(self._code, abs(code))
+        return code
 
     def _crash_host(self) -> None:
         self._look()
-        self._driver.kill()
+        for driver in self._drivers:
+            driver.kill()
         for victim in self._victims():
             self._hit("SIGKILL of a job with its driver", victim, signal.SIGKILL)
         self._end_others()
+        while len(self._drivers) > 1:
+            self._end_of(self._drivers.pop())
         self._kill_driver()
 
     def _freeze_job(self) -> None:
@@ -210,8 +228,9 @@ class Storm:
 
     def _end(self) -> None:
         self._look()
-        self._driver.kill()
-        self._driver.wait()
+        for driver in self._drivers:
+            driver.kill()
+            driver.wait()
         for pid, start in self._alive():
             _send(pid, start, signal.SIGKILL)
 

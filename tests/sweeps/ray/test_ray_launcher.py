@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 
+from sweeps.launchers import device_locks, local
 from sweeps.launchers.protocol import EngineError, State
 from sweeps.launchers.ray import job
 from sweeps.launchers.ray import launcher as ray
@@ -278,10 +279,15 @@ def test_paths_reach_a_job_as_they_are(tmp_path, name):
     assert batch.log(0).read_text().startswith(f"{folder}|-m|sweeps.launchers.ray.job|")
 
 
-def test_cores_are_taken_one_by_one_and_shared_when_none_is_left(tmp_path):
+def test_cores_are_taken_one_by_one_and_shared_when_none_is_left(monkeypatch):
+    """They are the same cores as those of studies with the launcher 'local'."""
+    monkeypatch.setenv(
+        device_locks.NAMESPACE, f"test-{os.getpid()}-taken"
+    )  # until this process ends
     cores = sorted(os.sched_getaffinity(0))
-    taken = [job.take(1, str(tmp_path)) for _ in cores]
+    taken = [job.take(1) for _ in cores]
     assert sorted(taken) == [[core] for core in cores]
-    (shared,) = job.take(1, str(tmp_path))
+    (shared,) = job.take(1)
     assert shared in cores
-    assert job.take(10_000, str(tmp_path)) == cores
+    assert job.take(10_000) == cores
+    assert local.Slots({"workers": 1, "pin": True}).hold(0, exclusive=True) == ([], [])
