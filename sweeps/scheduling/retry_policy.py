@@ -71,9 +71,13 @@ class RetryPolicy:
         return failed + self._unrecorded[self._at(trial, "failed")], killed
 
     def excuse_kill(self, trial: Task) -> None:
-        """Records a last attempt that was killed as preempted: this host slept meanwhile."""
+        """Records a last attempt that was killed as preempted: this host slept meanwhile.
+
+        The process must be known to be gone: another job may have taken the trial over.
+        """
         directory = self._root / trial.path
-        if attempts.last_error(directory).get("outcome") == "killed":
+        is_killed = attempts.last_error(directory).get("outcome") == "killed"
+        if is_killed and not lease.unended(lease.last(directory)):
             lease.Attempt(directory, lease.latest(directory)).end("preempted")
 
     def may_retry(self, trial: Task) -> bool:

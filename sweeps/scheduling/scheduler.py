@@ -404,7 +404,8 @@ class Scheduler:
             record, pid = lease.unended(attempt), lease.process_here(attempt)
             if not record or pid is None:
                 continue
-            beat = attempt, os.stat(attempt / lease.HEARTBEAT).st_mtime_ns
+            heartbeat = attempt / lease.HEARTBEAT
+            beat = attempt, os.stat(heartbeat).st_mtime_ns if heartbeat.exists() else 0
             self._unchanged[beat] = looks = before.get(beat, -1) + 1
             if looks * lease.HEARTBEAT_EVERY_S < record["expires_after_s"]:
                 continue

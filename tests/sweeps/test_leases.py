@@ -529,6 +529,16 @@ def test_no_clock_decides_whether_a_job_of_this_host_is_silent(
     assert bool(signals) is not beats
 
 
+def test_a_job_without_its_heartbeat_is_silent_too(make_scheduler, monkeypatch):
+    """Archivers and object stores drop empty files; a job that lives makes it again."""
+    one, attempt, signals = _one_job(make_scheduler, monkeypatch)
+    (attempt.directory / lease.HEARTBEAT).unlink()
+    for expected in (0, 0, 1):
+        one._look_for_silent_at = 0.0
+        one._end_silent()
+        assert len(signals) == expected
+
+
 @pytest.mark.parametrize(
     ("asked_s", "slept_s", "set_s", "is_away"),
     [
@@ -569,6 +579,9 @@ def test_a_driver_that_was_away_begins_to_look_anew(
     one.left = {trial.path: trial}
     job = one.jobs.pop("x")
     job.claimed.append(trial.path)
+    one._follow_up_job(job, set(), set())
+    assert not (attempt.directory / lease.OUTCOME).exists()  # the process lives: another job's
+    one.watched.clear()
     change_lease(attempt, pid=2**22 + 1)
     one._follow_up_job(job, set(), set())
     assert one.policy.count_failures(trial) == (0, 0 if is_away else 1)
