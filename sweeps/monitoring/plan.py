@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import heapq
 import math
+from collections.abc import Sequence
 
 from attention import precision
 from attention import table as variants_table
@@ -12,6 +14,7 @@ from sweeps.launchers.protocol import EngineError
 from sweeps.monitoring import calibration, view
 from sweeps.study import checks
 from sweeps.study.study import Study
+from sweeps.study.trial import Task, Trial, jobs_of
 from sweeps.training import accelerators
 from workloads import catalog
 from workloads.base.options import MESH_AXES, mesh_shape
@@ -20,6 +23,10 @@ from workloads.base.options import MESH_AXES, mesh_shape
 _BYTES_OF_MOMENTS = 2 * 4
 _BYTES = {"float32": 4, "bfloat16": 2}
 _LOG_BYTES = 300_000
+# Seconds of a job's start, of a program's compilation and of an evaluation with its checkpoint:
+# digits_vit on two CPU cores with two workers, an empty cache of programs. The driver's own few
+# seconds are in the start. Large models take longer to compile and to evaluate.
+START_S, COMPILE_S, EVALUATE_S = 5.0, 5.0, 0.5
 # Whose input is estimated where no topology is named and the workload has none of its own.
 _GPUS = "h100:1x1x8"
 
@@ -28,27 +35,42 @@ _GPUS = "h100:1x1x8"
 class Resources:
     """What trials would run on.
 
-    devices: per trial, of `platform`. trials_per_job: 1 for local, whose worker processes are its
-    jobs. jobs: that may be under way at a time, None where that is unknown and `problem` says why.
+    devices: per trial, of `platform`. trials_per_job: None for local, whose jobs share a stage's
+    trials. jobs: that may run at a time, None where that is unknown and `problem` says why.
     side_by_side: trials that one job runs at a time.
     """
 
     launcher: str
     platform: str
     devices: int
-    trials_per_job: int
+    trials_per_job: int | None
     jobs: int | None
     side_by_side: int
     problem: str = ""
 
-    def wall_steps(self, trials: int, steps: int) -> float:
-        """Returns how many steps, one after the other, `trials` of `steps` each take at least.
+    def grouped(self, trials: Sequence[Task]) -> list[list[Task]]:
+        """Returns the trials of each job, as the scheduler submits them."""
+        if self.trials_per_job is not None:
+            return jobs_of(trials, self.trials_per_job)
+        workers = min(self.jobs or 1, len(trials))
+        return [list(trials[worker::workers]) for worker in range(workers)]
 
-        NaN where it is not known how many run at a time.
+    def wall(self, trials: Sequence[Trial]) -> tuple[float, float]:
+        """Returns the steps, one after the other, of the jobs that end last, and the seconds that
+        these jobs take beside their steps: to start, compile and evaluate.
+
+        NaN where it is not known how many jobs run at a time.
         """
         if self.jobs is None:
-            return math.nan
-        return -(-trials // (self.jobs * self.side_by_side)) * steps
+            return math.nan, math.nan
+        ends = [(0.0, 0.0)] * min(self.jobs, len(trials))
+        for job in self.grouped(trials):
+            rounds = -(-len(job) // self.side_by_side)
+            programs = len({task.program for task in job})
+            steps, beside_s = heapq.heappop(ends)
+            beside_s += START_S + COMPILE_S * programs + EVALUATE_S * rounds * trials[0].evaluations
+            heapq.heappush(ends, (steps + rounds * job[0].steps, beside_s))
+        return max(ends)
 
     def describe(self) -> str:
         """Returns the resources in words."""
@@ -76,13 +98,14 @@ def resources_of(study: Study) -> Resources:
     jobs, problem = None, ""
     try:
         with contextlib.closing(launcher_class(settings, study.directory)) as engine:
-            jobs = int(engine.capacity())
+            capacity = int(engine.capacity())
+        jobs = min(capacity, keys.get("at_once") or capacity)
     except (EngineError, ValueError, OSError) as error:  # planned on a host without the engine
         if name == "local":
             raise
         problem = str(error)
-    trials_per_job = int(keys.get("trials_per_job", 1))
-    side_by_side = min(int(keys.get("workers", 0)) or 1, trials_per_job)
+    trials_per_job = keys.get("trials_per_job")
+    side_by_side = min(keys.get("workers") or 1, trials_per_job or 1)
     devices = launcher_class.hardware(settings)
     where = (name, devices.kind, devices.of_a_trial())
     return Resources(*where, trials_per_job, jobs, side_by_side, problem)
@@ -92,8 +115,8 @@ def resources_of(study: Study) -> Resources:
 class StageCost:
     """The cost of a stage.
 
-    steps: of all trials. wall_steps: one after the other, with as many trials at a time as the
-    resources allow, without waiting in an engine's queue. NaN: not known, as disk_gb may be.
+    steps: of all trials. wall_steps, beside_s: `Resources.wall`, without waiting in an engine's
+    queue. NaN: not known, as disk_gb may be.
     """
 
     stage: str
@@ -102,6 +125,7 @@ class StageCost:
     programs: int
     steps: int
     wall_steps: float
+    beside_s: float
     disk_gb: float
 
 
@@ -113,6 +137,7 @@ def lines(study: Study, where: Resources) -> list[StageCost]:
         # Which point is selected does not change the cost.
         selection = {"points": dict.fromkeys(settings["variants"], 0)}
         trials = study.trials(stage, selection)
+        wall_steps, beside_s = where.wall(trials)
         kept = min(settings["keep_checkpoints"], trials[0].evaluations)
         per_parameter = _BYTES[settings["param_dtype"]] + _BYTES_OF_MOMENTS
         size = kept * parameters * per_parameter + _LOG_BYTES
@@ -120,10 +145,11 @@ def lines(study: Study, where: Resources) -> list[StageCost]:
             StageCost(
                 stage=stage,
                 trials=len(trials),
-                jobs=-(-len(trials) // where.trials_per_job),
+                jobs=len(where.grouped(trials)),
                 programs=len({trial.program for trial in trials}),
                 steps=sum(trial.steps for trial in trials),
-                wall_steps=where.wall_steps(len(trials), trials[0].steps),
+                wall_steps=wall_steps,
+                beside_s=beside_s,
                 disk_gb=len(trials) * size / 1e9 if parameters else math.nan,
             )
         )
@@ -139,7 +165,11 @@ def summary(study: Study) -> str:
     if seconds is None or where.jobs is None or where.devices != entry.devices:
         source = "python -m sweeps plan with --topology or --step_seconds estimates it"
     else:
-        wall = f"about {view.duration(total.wall_steps * seconds)}"
+        steps_s, beside = total.wall_steps * seconds, view.duration(total.beside_s)
+        wall = (
+            f"about {view.duration(steps_s + total.beside_s)}: {view.duration(steps_s)} of steps, "
+            f"{beside} to start, compile and evaluate"
+        )
     return f"whole study: {total.trials:,} trials, {total.steps:,} steps, {wall} ({source})"
 
 
@@ -234,7 +264,7 @@ def render(study: Study, step_seconds: float | None = None, topology: str = "") 
         where.describe(),
         "",
         f"{'stage':<10}{'trials':>8}{'jobs':>8}{'programs':>10}{'steps':>14}{'hours':>10}"
-        f"{'wall':>10}{'disk GB':>10}",
+        f"{'wall':>10}{'start':>10}{'disk GB':>10}",
     ]
     text += [_row(line, seconds or math.nan) for line in [*stages, _total(stages)]]
     text.append(f"hours: {source or 'no step time known; give --step_seconds'}")
@@ -244,8 +274,10 @@ def render(study: Study, step_seconds: float | None = None, topology: str = "") 
             "--step_seconds"
         )
     text += [
-        "wall: hours with as many trials at a time as above, stages one after the other, without "
-        "waiting in queues",
+        "wall: hours of steps with as many jobs at a time as above, stages one after the other, "
+        "without waiting in queues",
+        f"start: hours beside these; {START_S:g} s a job to start, {COMPILE_S:g} s a program to "
+        f"compile, {EVALUATE_S:g} s an evaluation (digits_vit; more for large models)",
         "disk: what stays; a trial holds three times as much while it runs",
         "programs: train steps to compile; every trial of a program shares one",
         precision.describe(settings["matmul_precision"], where.platform),
@@ -287,10 +319,11 @@ def _input(study: Study, seconds: float) -> str:
 
 def _row(line: StageCost, seconds: float) -> str:
     hours, wall = _figure(line.steps * seconds / 3600), _figure(line.wall_steps * seconds / 3600)
+    start = _figure(line.beside_s / 3600)
     disk = "?" if math.isnan(line.disk_gb) else f"{line.disk_gb:.2f}"
     return (
         f"{line.stage:<10} {line.trials:>7} {line.jobs:>7} {line.programs or '':>9} "
-        f"{line.steps:>13,} {hours:>9} {wall:>9} {disk:>9}"
+        f"{line.steps:>13,} {hours:>9} {wall:>9} {start:>9} {disk:>9}"
     )
 
 
@@ -303,6 +336,7 @@ def _total(stages: list[StageCost]) -> StageCost:
         programs=0,
         steps=sum(line.steps for line in stages),
         wall_steps=sum(line.wall_steps for line in stages),
+        beside_s=sum(line.beside_s for line in stages),
         disk_gb=sum(line.disk_gb for line in stages),
     )
 

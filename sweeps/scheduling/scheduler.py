@@ -24,7 +24,7 @@ from sweeps.records.submissions import Batch
 from sweeps.scheduling import engines
 from sweeps.scheduling.retry_policy import Next, RetryPolicy
 from sweeps.study.study import Study
-from sweeps.study.trial import Task
+from sweeps.study.trial import Task, jobs_of
 
 # Jobs whose trials' progress is read at each look, in turn: a bound on file operations.
 _READ_AT_ONCE = 20
@@ -279,23 +279,15 @@ class Scheduler:
         if free < min(wanted, max(1, len(self.jobs) // 10)):
             return
         most = free * self._trials_per_job if self._trials_per_job else _MOST_SHARED
-        # Trials of a job share a program, so that it compiles once.
-        by_program: dict[object, list[Task]] = {}
-        for trial in itertools.islice(self.pending.values(), most):
-            by_program.setdefault(trial.program, []).append(trial)
+        waiting = itertools.islice(self.pending.values(), most)
         if self._trials_per_job is None:
-            together = list(itertools.chain(*by_program.values()))
+            together = list(itertools.chain(*jobs_of(waiting, most)))
             # Where no other job has them, the next slots to be free are for them, too.
             has_others = not self._held().isdisjoint(trial.path for trial in together)
             jobs = free if has_others else capacity
             self._submit_jobs([together], min(jobs, len(together)))
             return
-        groups = [
-            same[start : start + self._trials_per_job]
-            for same in by_program.values()
-            for start in range(0, len(same), self._trials_per_job)
-        ]
-        self._submit_jobs(groups[:free])
+        self._submit_jobs(jobs_of(waiting, self._trials_per_job)[:free])
 
     def _submit_jobs(self, groups: list[list[Task]], sharing: int = 1) -> None:
         """Submits a job for each group of trials, or `sharing` jobs that share them."""

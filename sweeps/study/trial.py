@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import pathlib
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from sweeps.launchers.config_keys import Role
@@ -40,6 +41,18 @@ class Task(Protocol):
     @property
     def steps(self) -> int:
         """Updates of a trial, tasks of an evaluation."""
+
+
+def jobs_of(tasks: Iterable[Task], size: int) -> list[list[Task]]:
+    """Returns the tasks of each job: at most `size` of one program, which is compiled once."""
+    by_program: dict[Any, list[Task]] = {}
+    for task in tasks:
+        by_program.setdefault(task.program, []).append(task)
+    return [
+        tasks_of_program[start : start + size]
+        for tasks_of_program in by_program.values()
+        for start in range(0, len(tasks_of_program), size)
+    ]
 
 
 @dataclasses.dataclass(frozen=True)

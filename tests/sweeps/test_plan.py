@@ -20,32 +20,84 @@ def _slurm(make_study, **changes):
     return make_study(launcher="slurm", **keys)
 
 
-def test_jobs_and_wall_time_by_hand():
-    where = plan.Resources("slurm", "gpu", 2, trials_per_job=4, jobs=3, side_by_side=2)
-    # 13 trials, six at a time, are three rounds of 100 steps.
-    assert [where.wall_steps(count, 100) for count in (1, 6, 7, 13)] == [100, 100, 200, 300]
-    assert (
-        "at most 3 jobs at a time, each of up to 4 trials, 2 at a time, 2 gpu" in where.describe()
-    )
+_GRID = {"protocol": "grid", "points": 10, "seeds": 1, "steps": 500, "variants": "standard,laser"}
+_PODS = {"launcher": "kubernetes", "kubernetes.image": "i", "kubernetes.volume_claim": "v"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "jobs", "rounds"),
+    [
+        # Ten trials of each variant: jobs of 8, 2, 8 and 2 trials, all at a time.
+        ({**_PODS, "kubernetes.trials_per_job": 8}, 4, 8),
+        ({**_PODS, "kubernetes.trials_per_job": 8, "kubernetes.workers": 3}, 4, 3),
+        ({**_PODS, "kubernetes.trials_per_job": 8, "kubernetes.max_jobs": 2}, 4, 10),
+        ({**_PODS, "kubernetes.trials_per_job": 20}, 2, 10),
+        ({"launcher": "slurm"}, 20, 1),
+        ({"launcher": "slurm", "slurm.at_once": 2}, 20, 10),
+        ({"launcher": "slurm", "slurm.at_once": 7, "slurm.max_jobs": 3}, 20, 7),
+        ({"launcher": "slurm", "slurm.at_once": 2, "slurm.trials_per_job": 3}, 8, 10),
+        ({"launcher": "ray", "ray.max_jobs": 6, "ray.trials_per_job": 2}, 10, 4),
+        ({"local.workers": 3}, 3, 7),
+    ],
+)
+def test_wall_time_is_that_of_jobs_and_rounds(make_study, monkeypatch, changes, jobs, rounds):
+    """A job's trials run one after the other, as many jobs at a time as its engine runs."""
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setattr("shutil.which", lambda program: f"/bin/{program}")
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:8265")
+    monkeypatch.setattr(ray, "_NEEDED", ())
+    resolved = make_study(**_GRID, **changes)
+    [cost] = plan.lines(resolved, plan.resources_of(resolved))
+    assert (cost.trials, cost.jobs, cost.wall_steps) == (20, jobs, rounds * 500)
+
+
+def test_hours_of_the_plan(make_study):
+    resolved = make_study(**_GRID, **_PODS, **{"kubernetes.trials_per_job": 8})
+    row = next(line for line in plan.render(resolved, 1.0).splitlines() if line[:4] == "grid")
+    assert row.split()[5:7] == ["2.78", "1.11"]  # hours of all trials, of the longest job
+
+
+def test_the_time_beside_the_steps(make_study, monkeypatch):
+    """A start and a compilation for each job of a slot, an evaluation at each tenth of steps."""
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    start, compiled, evaluated = plan.START_S, plan.COMPILE_S, plan.EVALUATE_S * 10
+    resolved = make_study(**_GRID, eval_every=50, **{"local.workers": 2})
+    [cost] = plan.lines(resolved, plan.resources_of(resolved))
+    assert cost.beside_s == start + 2 * compiled + 10 * evaluated
+    where = plan.Resources("slurm", "cpu", 1, trials_per_job=5, jobs=2, side_by_side=1)
+    [cost] = plan.lines(resolved, where)
+    assert cost.beside_s == 2 * (start + compiled + 5 * evaluated)
+    # 10 trials of 500 steps of 0.02 s, the time of a step of 16 examples: 100 s.
+    assert "about 3 min: 2 min of steps, 65 s to start" in plan.summary(resolved)
+
+
+def test_an_engine_that_runs_an_unknown_number_of_jobs(make_study):
     unknown = plan.Resources("slurm", "gpu", 2, 4, None, 2, "no sbatch on this host")
-    assert math.isnan(unknown.wall_steps(1, 100))
+    [cost] = plan.lines(make_study(**_GRID), unknown)
+    assert math.isnan(cost.wall_steps)
+    assert math.isnan(cost.beside_s)
     assert unknown.describe().endswith("jobs at a time unknown: no sbatch on this host")
+    known = plan.Resources("slurm", "gpu", 2, trials_per_job=4, jobs=3, side_by_side=2)
+    assert (
+        "at most 3 jobs at a time, each of up to 4 trials, 2 at a time, 2 gpu" in known.describe()
+    )
 
 
 def test_the_plan_of_this_host(make_study, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     resolved = make_study(points=5, variants="standard,laser", seeds=2, **{"local.workers": 2})
-    assert plan.resources_of(resolved) == plan.Resources("local", "cpu", 1, 1, 2, 1)
+    assert plan.resources_of(resolved) == plan.Resources("local", "cpu", 1, None, 2, 1)
     text = plan.render(resolved, step_seconds=300.0)
     assert "launcher local: 2 workers, a trial each at a time, 1 cpu device per trial" in text
     # 5 trials of 12 steps of 5 minutes are an hour each; two at a time.
     tune, compare, total = (line.split()[1:-1] for line in text.splitlines()[7:10])
-    assert tune == ["5", "5", "1", "60", "5.00", "3.00"]
-    assert compare == ["4", "4", "2", "48", "4.00", "2.00"]
-    assert total == ["9", "9", "108", "9.00", "5.00"]
+    assert tune == ["5", "2", "1", "60", "5.00", "3.00", "0.00"]
+    assert compare == ["4", "2", "2", "48", "4.00", "2.00", "0.01"]
+    assert total == ["9", "4", "108", "9.00", "5.00", "0.01"]
     assert "input:" not in text
-    # 0.04 s a step of 32 (workloads/images/specs.py), 0.02 of 16: 3 + 2 rounds of 12 steps.
-    assert plan.summary(resolved).startswith("whole study: 9 trials, 108 steps, about 1 s (")
+    # 0.04 s a step of 32 (workloads/images/specs.py), 0.02 of 16: 3 + 2 rounds of 12 steps. Two
+    # starts, three compilations, five rounds of three evaluations.
+    assert plan.summary(resolved).startswith("whole study: 9 trials, 108 steps, about 34 s: 1 s")
 
 
 def test_an_engine_that_is_not_here_can_be_planned_for(make_study, monkeypatch, tmp_path):
