@@ -7,6 +7,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 
 from sweeps.job import trainer
+from sweeps.launchers import local
 from sweeps.records import attempts, layout, measurements, status
 from sweeps.training import checkpoints, train_step
 from tests.sweeps.chaos import equality
@@ -145,6 +148,78 @@ def test_errors_that_are_no_damage_set_nothing_aside(folder, monkeypatch):
             store.restore(_state(0))
         store.close()
         assert sorted(os.listdir(folder)) == ["2", "4"]
+
+
+def test_a_background_save_that_fails_is_said_and_hides_no_later_one(tmp_path, monkeypatch):
+    """By the next call, which saves nothing; what is saved after it is on disk."""
+    from orbax.checkpoint._src.path import atomicity
+
+    finalize, errors = atomicity.AtomicRenameTemporaryPath.finalize, [OSError(errno.EIO, "lost")]
+
+    async def fails_once(path, *arguments, **named):
+        if errors:
+            raise errors.pop()
+        await finalize(path, *arguments, **named)
+
+    monkeypatch.setattr(atomicity.AtomicRenameTemporaryPath, "finalize", fails_once)
+    store = checkpoints.Checkpoints(tmp_path / layout.CHECKPOINTS, _Trial)
+    store.save(2, _state(2), *PROGRESS)
+    with pytest.raises(OSError, match="lost"):
+        store.save(4, _state(4), *PROGRESS)
+    for step in (6, 8):
+        store.save(step, _state(step), *PROGRESS)
+    store.close()
+    assert layout.checkpoint_steps(tmp_path) == [6, 8]
+    store = checkpoints.Checkpoints(tmp_path / layout.CHECKPOINTS, _Trial)
+    step, state, _ = store.restore(_state(0))
+    store.close()
+    assert step == 8
+    jax.tree.map(np.testing.assert_array_equal, state, _state(8))
+
+
+# What each of two processes does: saves its half of an array twice, restores the second.
+_HALF = """
+import pathlib, sys
+from sweeps.distributed import process_group
+process_group.join()
+import jax, numpy as np
+from sweeps.training import checkpoints
+class Trial:
+    id, keep_checkpoints = "abc", 1
+    evaluates_at = staticmethod(lambda step: True)
+mesh = jax.sharding.Mesh(jax.devices(), "d")
+halves = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d"))
+whole = np.arange(8.0, dtype=np.float32)
+store = checkpoints.Checkpoints(pathlib.Path(sys.argv[1]), Trial)
+for step in (2, 4):
+    array = jax.make_array_from_callback((8,), halves, lambda part: step * whole[part])
+    store.save(step, {"w": array}, {"1": 0}, {})
+store.wait()
+step, state, _ = store.restore({"w": array})
+store.close()
+for shard in state["w"].addressable_shards:
+    np.testing.assert_array_equal(shard.data, 4 * whole[shard.index])
+jax.distributed.shutdown()
+sys.exit(10 + step)
+"""
+
+
+def test_two_processes_save_with_jax_s_preemption_service_off(tmp_path, environment):
+    """Below orbax 0.12.3 the first save raises RuntimeError."""
+    (port,) = local.free_ports(1)
+    group = {"ATTNPERF_COORDINATOR": f"127.0.0.1:{port}", "ATTNPERF_NUM_PROCESSES": "2"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _HALF, str(tmp_path / layout.CHECKPOINTS)],
+            env=environment(**group, ATTNPERF_PROCESS_ID=str(number)),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    errors = [process.communicate(timeout=240)[1] for process in processes]
+    assert [process.returncode for process in processes] == [14, 14], errors
+    assert layout.checkpoint_steps(tmp_path) == [2, 4]
 
 
 def _raises(error):
