@@ -4,10 +4,13 @@ import pathlib
 import re
 import sys
 
+import jsonschema
+import kubernetes_validate
 import pytest
 import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
+from kubeflow_trainer_api import models
 
 from sweeps.launchers import remote
 from sweeps.launchers.kubernetes import manifest
@@ -81,26 +84,62 @@ def test_nodes_are_selected_by_the_labels_given(gpu_type, spot, selector):
     assert pod.get("nodeSelector", {}) == selector
 
 
-def _check_keys(client, document, model_name, path):
-    """Asserts that every key of a document is one of the official client's, with its type."""
-    model = getattr(client, model_name)
-    types = {wire: model.openapi_types[name] for name, wire in model.attribute_map.items()}
-    for key, value in document.items():
-        assert key in types, f"{path}.{key}"
-        kind, is_list = re.subn(r"[lL]ist\[(\w+)\]", r"\1", types[key])
-        assert isinstance(value, list) == bool(is_list), f"{path}.{key}"
-        for item in value if is_list else [value]:
-            plain = {"str": str, "int": int, "bool": bool}.get(kind, dict)
-            assert type(item) is plain, f"{path}.{key}"
-            if hasattr(client, kind):
-                _check_keys(client, item, kind, f"{path}.{key}")
+# docs/kubernetes.md: the oldest Kubernetes that has what the manifests use.
+OLDEST = "1.31"
+# Keys of the user's or the cluster's choice.
+FREE = ("labels", "annotations", "nodeSelector", "limits", "requests", "volumeAttributes")
+
+
+@pytest.fixture(scope="module")
+def jobset_schema():
+    """The schema of a JobSet by Kubeflow's models of it, which take no field that it lacks."""
+    schema = models.JobsetV1alpha2JobSet.model_json_schema(by_alias=True)
+    for name, definition in schema["$defs"].items():
+        definition["additionalProperties"] = False
+        if name.endswith("ResourceQuantity"):  # generated as an object with one of two values
+            definition.clear()
+            definition["type"] = "string"
+    schema["additionalProperties"] = False
+    return jsonschema.Draft202012Validator(schema)
+
+
+def _renamed(document, within=""):
+    """Yields the document with one key misspelt, for every key that is not of free choice."""
+    items = document.items() if isinstance(document, dict) else enumerate(document)
+    for key, value in list(items):
+        if isinstance(document, dict) and within not in FREE:
+            rest = {name: item for name, item in document.items() if name != key}
+            yield key, {**rest, f"{key}X": value}
+        if isinstance(value, dict | list):
+            for name, changed in _renamed(value, key):
+                copied = document.copy()
+                copied[key] = changed
+                yield f"{key}.{name}", copied
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_keys_of_the_job_are_those_of_the_official_client(case):
-    client = pytest.importorskip("kubernetes.client", reason="needs the package kubernetes")
+@pytest.mark.parametrize("version", [OLDEST, kubernetes_validate.latest_version()])
+def test_jobs_are_those_of_kubernetes(case, version):
+    job = manifest.job(yaml.safe_load((GOLDEN / f"{case}.yaml").read_text()))
+    kubernetes_validate.validate(job, version, strict=True)
+    for changed in (
+        {**job, "spec": {**job["spec"], "backofLimit": 1}},
+        {**job, "spec": {**job["spec"], "backoffLimit": "1"}},
+    ):
+        with pytest.raises(kubernetes_validate.ValidationError):
+            kubernetes_validate.validate(changed, version, strict=True)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_jobsets_are_those_of_kubeflow_s_models(jobset_schema, case):
+    """And one with any misspelt key is refused."""
     golden = yaml.safe_load((GOLDEN / f"{case}.yaml").read_text())
-    _check_keys(client, manifest.job(golden), "V1Job", case)
+    jobset_schema.validate(golden)
+    renamed = list(_renamed(golden))
+    assert len(renamed) > 70
+    assert [key for key, changed in renamed if jobset_schema.is_valid(changed)] == []
+    golden["spec"]["failurePolicy"]["maxRestarts"] = "3"
+    assert not jobset_schema.is_valid(golden)
 
 
 def test_without_yaml_the_command_to_run_is_named(monkeypatch):
