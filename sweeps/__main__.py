@@ -25,6 +25,7 @@ _EPILOG = """examples:
   python -m sweeps status --watch experiments/five_seeds
   python -m sweeps resume experiments/five_seeds
   python -m sweeps cancel experiments/five_seeds
+  python -m sweeps resubmit experiments/five_seeds 4711_3
   python -m sweeps evaluate experiments/pydoc_lm_demo --suite=pydoc
   python -m sweeps export --format=algoperf experiments/imagenet_vit_paper
   python -m sweeps run --config=digits_vit_demo --config.launcher=slurm --config.slurm.gpus=1
@@ -48,7 +49,8 @@ _CHANGING = ("plan", "compile", "run", "evaluate")
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command.
 
-    Returns 0; 1 where a trial has not finished; 2 for bad input; 130 if interrupted.
+    Returns 0; 1 where a trial has not finished; 2 for bad input; 3 from `status` where a study is
+    not complete; 130 if interrupted.
     """
     options, rest = _parser().parse_known_args(arguments)
     try:
@@ -137,10 +139,23 @@ def _parser() -> argparse.ArgumentParser:
         default=pathlib.Path("hardware.json"),
         help="default: hardware.json",
     )
-    status = add("status", "what is pending, running, done, diverged and failed")
-    status.add_argument("--watch", action="store_true", help="until the study is done")
+    status = add(
+        "status",
+        "what is pending, running, done, diverged and failed",
+        "Exit status 0 where every trial of the study has ended, 3 where one has not, 2 for "
+        "errors. Engines that have jobs are asked why these wait, but not by --watch.",
+    )
+    form = status.add_mutually_exclusive_group()
+    form.add_argument("--watch", action="store_true", help="until the study is done")
+    form.add_argument("--json", action="store_true", help="one object")
     resume = add("resume", "continue a study from its directory alone")
     cancel = add("cancel", "save and stop every trial of a study, wherever it runs")
+    resubmit = add(
+        "resubmit",
+        "withdraw queued jobs from their engine and submit their trials again",
+        "For jobs that an engine will never start; `status` names them. The driver that runs "
+        "submits the trials again, or the next `resume`. No trial is trained twice.",
+    )
     evaluate = add(
         "evaluate",
         "what a study's trained models can do, by a suite",
@@ -150,8 +165,9 @@ def _parser() -> argparse.ArgumentParser:
         "max_attempts and mesh.* may be others than those of training. Exit status 1 where "
         "a checkpoint could not be evaluated.",
     )
-    for command in (status, resume, cancel, evaluate):
+    for command in (status, resume, cancel, resubmit, evaluate):
         command.add_argument("directory", type=files.typed_path, metavar="STUDY_DIR")
+    resubmit.add_argument("jobs", metavar="JOB", nargs="+", help="as `status` names it")
     evaluate.add_argument("--suite", required=True, help=f"of {', '.join(suites.names())}")
     evaluate.add_argument(
         "--checkpoints",

@@ -12,7 +12,7 @@ from attention.table import unknown
 from sweeps.launchers import device_locks
 from sweeps.monitoring import plan, progress, survey, view
 from sweeps.records import layout, submissions
-from sweeps.scheduling import cancel, downstream, driver, preflight
+from sweeps.scheduling import cancel, downstream, driver, engine_queue, preflight
 from sweeps.study import config, keys, study, study_directory
 from sweeps.study.study import Study
 
@@ -160,20 +160,29 @@ def _hardware(options: argparse.Namespace) -> int:
     return 0 if hardware_check.run(options.out, parts) else 1
 
 
-def _status(options: argparse.Namespace) -> None:
+def _status(options: argparse.Namespace) -> int:
     if options.watch:
         view.watch(options.directory)
-        return
     current = survey.StudyReader(options.directory).look()
-    print(view.render(current))
-    for sentence in device_locks.describe({} if current.complete else device_locks.holders()):
-        print(sentence)
-    if not current.complete and not current.running:
-        state = (
-            "cancelled" if submissions.is_cancelled(current.directory) else "no trial is running"
-        )
-        command = f"python -m sweeps resume {files.quoted(current.directory)}"
-        print(f"{state}; to go on, unless it is waiting for an engine: {command}")
+    if not options.watch:
+        engine_queue.ask(current)
+        print(view.as_json(current) if options.json else view.render(current))
+    if not (current.complete or options.watch or options.json):
+        for sentence in device_locks.describe(device_locks.holders()):
+            print(sentence)
+        if not current.running:
+            state = (
+                "cancelled"
+                if submissions.is_cancelled(current.directory)
+                else "no trial is running"
+            )
+            command = f"python -m sweeps resume {files.quoted(current.directory)}"
+            print(f"{state}; to go on, unless it is waiting for an engine: {command}")
+    return 0 if current.complete else 3
+
+
+def _resubmit(options: argparse.Namespace) -> None:
+    print(engine_queue.resubmit(options.directory, options.jobs))
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
@@ -186,6 +195,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "status": _status,
     "resume": _resume,
     "cancel": _cancel,
+    "resubmit": _resubmit,
     "evaluate": _evaluate,
     "export": _export,
 }

@@ -145,6 +145,15 @@ class Launcher(abc.ABC):
         """Returns the state of every handle. Raises EngineError where the engine cannot be
         reached."""
 
+    def queued(self, handles: Sequence[str]) -> dict[str, str]:
+        """Returns the engine's reason for each of the handles that waits in its queue.
+
+        Empty where jobs are processes of this host. Raises EngineError where the engine cannot be
+        reached.
+        """
+        del handles
+        return {}
+
     @abc.abstractmethod
     def cancel(self, handles: Sequence[str]) -> None:
         """Asks jobs to save and end; those that are gone are passed over.

@@ -15,7 +15,7 @@ import statistics
 from collections import Counter
 from typing import Any
 
-from sweeps.records import attempts, layout, stages, status, submissions
+from sweeps.records import attempts, clock, layout, stages, status, submissions
 
 # `preempted` is a pending trial that has begun and was stopped or killed.
 COLUMNS = (*layout.STATES, "preempted")
@@ -78,12 +78,30 @@ class StageRow:
 
 
 @dataclasses.dataclass
+class EngineJob:
+    """A job at an engine, number `index` of its batch.
+
+    state: 'running' where one of its trials runs, 'waiting' where one has not ended, else 'over'.
+    reason: why it is in the engine's queue, None unless the engine says that it is; queued_s: how
+    long it has been there.
+    """
+
+    batch: submissions.Batch
+    index: int
+    state: str
+    queued_s: float = 0.0
+    reason: str | None = None
+
+
+@dataclasses.dataclass
 class Survey:
     """A study at one moment.
 
     rows: by stage and variant. unfinished, running, problems: trials by their path; a problem is a
     trial that is preempted, diverged or failed. damaged: a sentence per file that cannot be read,
     by its path. jobs: of each launcher that runs jobs, how many are running, waiting and over.
+    at_engines: those that are running and waiting, by their handles. unanswered: a sentence per
+    engine that could not be asked. queue_warn_s: a longer time in a queue is pointed out, 0: none.
     at_once: trials that ran side by side when the last one began.
     """
 
@@ -96,6 +114,9 @@ class Survey:
     problems: dict[str, TrialStatus] = dataclasses.field(default_factory=dict)
     damaged: dict[str, str] = dataclasses.field(default_factory=dict)
     jobs: dict[str, Counter[str]] = dataclasses.field(default_factory=dict)
+    at_engines: dict[str, EngineJob] = dataclasses.field(default_factory=dict)
+    unanswered: list[str] = dataclasses.field(default_factory=list)
+    queue_warn_s: float = 0.0
     at_once: int = 0
 
     @property
@@ -143,6 +164,13 @@ class Survey:
             self.at_once = len(self.running)
         if "damaged" in trial.status:
             self.damaged[trial.path] = trial.status["damaged"]
+
+    def queued_s(self, batch: submissions.Batch, index: int) -> float:
+        """Returns the seconds since a job that waits was submitted or, after a preemption, since
+        its trials wrote their status last. Clocks of two hosts: good enough for hours."""
+        trials = (self.unfinished[path] for path in batch.jobs[index] if path in self.unfinished)
+        heartbeats = (float(trial.status.get("heartbeat", 0.0)) for trial in trials)
+        return clock.clock.time() - max([batch.created_at, *heartbeats])
 
     def time_left(self) -> dict[str, float]:
         """Returns the estimated seconds left of each stage that has not ended, one after the other.
@@ -254,15 +282,21 @@ def _count_jobs(survey: Survey) -> None:
             batches.append(submissions.read(path))
         except (OSError, ValueError) as error:
             survey.damaged[path.name] = str(error)
-    jobs: list[tuple[str, str, int]] = []
-    last: dict[str, tuple[str, str, int]] = {}
+    jobs: dict[str, EngineJob] = {}
+    last: dict[str, str] = {}
+    withdrawn = submissions.withdrawn(survey.directory)
     for batch in sorted(batches, key=lambda batch: batch.created_at):
-        if batch.launcher != "local" and batch.handles != []:  # else the engine refused it
-            for index, paths in enumerate(batch.jobs):
-                jobs.append((batch.launcher, batch.name, index))
-                last |= dict.fromkeys(paths, jobs[-1])
-    running = {last[path] for path in survey.running if path in last}
-    unfinished = {last[path] for path in survey.unfinished if path in last}
-    for job in jobs:
-        state = "running" if job in running else "waiting" if job in unfinished else "over"
-        survey.jobs.setdefault(job[0], Counter())[state] += 1
+        handles = [] if batch.launcher == "local" else batch.handles
+        # None: the submission was cut short. None at all: the engine refused it.
+        for index, handle in enumerate([""] * batch.size if handles is None else handles):
+            name = f"{batch.name} {handle or index}"
+            jobs[name] = EngineJob(batch, index, "over")
+            if name not in withdrawn:
+                last |= dict.fromkeys(batch.jobs[index], name)
+    for state, trials in (("waiting", survey.unfinished), ("running", survey.running)):
+        for name in {last[path] for path in trials if path in last}:
+            jobs[name].state = state
+    for name, job in jobs.items():
+        survey.jobs.setdefault(job.batch.launcher, Counter())[job.state] += 1
+        if job.state != "over":
+            survey.at_engines[name.partition(" ")[2]] = job

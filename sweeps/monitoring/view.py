@@ -1,13 +1,22 @@
 """The view of a study: a survey as text, the same for `run`, `status` and `status --watch`."""
 
 import contextlib
+import json
 import pathlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
-from sweeps.monitoring.survey import COLUMNS, LISTED, StudyReader, Survey, TrialStatus
+from attention import files
+from sweeps.monitoring.survey import (
+    COLUMNS,
+    LISTED,
+    EngineJob,
+    StudyReader,
+    Survey,
+    TrialStatus,
+)
 
 # Between two lines of a survey where no terminal shows it.
 _LINE_S = 60.0
@@ -25,6 +34,8 @@ def render(survey: Survey) -> str:
     for launcher, counts in survey.jobs.items():
         states = ", ".join(f"{counts[state]} {state}" for state in ("running", "waiting", "over"))
         lines.append(f"jobs of {launcher}: {states}")
+    lines += queue(survey.directory, survey.at_engines, survey.queue_warn_s)
+    lines += [f"engine not asked: {problem}" for problem in survey.unanswered]
     lines.append(time_left(survey))
     lines += _listed("running", [_running(trial) for trial in survey.running.values()])
     for state in ("preempted", "diverged", "failed"):
@@ -32,6 +43,66 @@ def render(survey: Survey) -> str:
         lines += _listed(state, [_problem(trial) for trial in trials])
     damaged = [f"damaged: {problem}" for problem in survey.damaged.values()]
     return "\n".join([*lines, *_listed("damaged", damaged)])
+
+
+def queue(directory: pathlib.Path, jobs: Mapping[str, EngineJob], warn_s: float) -> list[str]:
+    """Returns a line per job in an engine's queue, and how to submit again what has waited for
+    longer than `warn_s`, where that is not 0."""
+    queued = {handle: job for handle, job in jobs.items() if job.reason is not None}
+    longest = sorted(queued, key=lambda handle: -queued[handle].queued_s)
+    lines = [
+        f"job {handle} queued for {duration(queued[handle].queued_s)}: {queued[handle].reason}"
+        for handle in longest
+    ]
+    lines = _listed("queued", lines)
+    if overdue := [handle for handle in longest if queued[handle].queued_s > warn_s > 0]:
+        command = f"python -m sweeps resubmit {files.quoted(directory)} {' '.join(overdue)}"
+        lines.append(f"queued for more than {duration(warn_s)}: to submit again, {command}")
+    return lines
+
+
+def as_json(survey: Survey) -> str:
+    """Returns the survey as one object; ages are by two hosts' clocks, times are seconds."""
+    now = time.time()
+    record = {
+        "study": survey.name,
+        "directory": str(survey.directory),
+        "complete": survey.complete,
+        "seconds_left": survey.time_left() or None,
+        "stages": [
+            {"stage": stage, "variant": row.variant} | {name: row.counts[name] for name in COLUMNS}
+            for stage in survey.stages
+            for row in survey.of_stage(stage)
+        ],
+        "running": [
+            {
+                "path": path,
+                "host": trial.status.get("host"),
+                "step": trial.status["global_step"],
+                "steps": trial.steps,
+                "age_s": now - trial.status.get("heartbeat", now),
+            }
+            for path, trial in survey.running.items()
+        ],
+        "jobs": [
+            {
+                "name": handle,
+                "launcher": job.batch.launcher,
+                "state": job.state if job.reason is None else "queued",
+                "queued_s": job.queued_s,
+                "reason": job.reason,
+                "trials": job.batch.jobs[job.index],
+            }
+            for handle, job in survey.at_engines.items()
+        ],
+        "problems": [
+            {"path": path, "state": trial.state, "reason": trial.status["reason"]}
+            for path, trial in survey.problems.items()
+        ],
+        "damaged": survey.damaged,
+        "unanswered": survey.unanswered,
+    }
+    return json.dumps(record, indent=1, allow_nan=False)
 
 
 def _table(survey: Survey) -> list[str]:

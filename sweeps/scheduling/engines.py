@@ -6,11 +6,14 @@ look gone.
 
 import pathlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import EngineError, Launcher, State
+from sweeps.records import submissions
 from sweeps.records.submissions import Batch
+
+Answer = TypeVar("Answer")
 
 
 class Engines:
@@ -53,22 +56,38 @@ class Engines:
     def status(self, jobs: Mapping[str, Batch]) -> dict[str, State]:
         """Returns the state of every job, by its handle; UNKNOWN where its engine has no answer."""
         states = dict.fromkeys(jobs, State.UNKNOWN)
+        states |= self._ask(jobs, lambda launcher, handles: launcher.status(handles), self._left)
+        withdrawn = submissions.withdrawn(self._directory)
+        gone = [job for job, batch in jobs.items() if f"{batch.name} {job}" in withdrawn]
+        return states | dict.fromkeys(gone, State.GONE)
+
+    def queued(self, jobs: Mapping[str, Batch]) -> dict[str, str]:
+        """Returns the engines' reasons for the jobs that wait in their queues, by handle."""
+        return self._ask(jobs, lambda launcher, handles: launcher.queued(handles), self._left)
+
+    def _left(self, problem: str) -> None:
+        self._say(f"{problem}; its jobs are left as they are")
+
+    def _ask(
+        self,
+        jobs: Mapping[str, Batch],
+        question: Callable[[Launcher, list[str]], Mapping[str, Answer]],
+        say: Callable[[str], None],
+    ) -> dict[str, Answer]:
+        """Returns the engines' answers on jobs; `say` gets a sentence per engine without one."""
+        answers: dict[str, Answer] = {}
         for batch, handles in _together(jobs):
             try:
-                states |= self.of(batch).status(handles)
+                answers |= question(self.of(batch), handles)
             except EngineError as error:
-                self._say(f"{error}; its jobs are left as they are")
-        return states
+                say(str(error))
+        return answers
 
     def cancel(self, jobs: Mapping[str, Batch]) -> None:
         """Asks jobs to save and end. Raises EngineError, at the end, where an engine cannot be
         reached."""
-        errors = []
-        for batch, handles in _together(jobs):
-            try:
-                self.of(batch).cancel(handles)
-            except EngineError as error:
-                errors.append(str(error))
+        errors: list[str] = []
+        self._ask(jobs, lambda launcher, handles: launcher.cancel(handles) or {}, errors.append)
         if errors:
             raise EngineError("; ".join(errors))
 

@@ -18,7 +18,9 @@ from typing import Any
 
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import EngineError, Launcher, State
+from sweeps.monitoring import view
 from sweeps.monitoring.progress import Progress
+from sweeps.monitoring.survey import EngineJob
 from sweeps.records import attempts, clock, code_snapshot, disk, lease, outages, status, submissions
 from sweeps.records.submissions import Batch
 from sweeps.scheduling import engines
@@ -120,6 +122,7 @@ class Scheduler:
         self._submitted = False
         self._died_early = 0
         self._said: dict[str, float] = {}
+        self._overdue: set[str] = set()
         self._wait_until = self._look_for_silent_at = 0.0
         # Looks at which the last heartbeat of an attempt was the same, by (attempt, its time).
         self._unchanged: dict[tuple[pathlib.Path, int], int] = {}
@@ -327,6 +330,7 @@ class Scheduler:
         if not self.jobs:
             return
         states = self.engines.status(_batches(self.jobs))
+        self._say_overdue(handle for handle, state in states.items() if state is State.QUEUED)
         gone = []
         for handle, state in states.items():
             if state is State.GONE:
@@ -346,6 +350,25 @@ class Scheduler:
             self._look_at(handle, self.jobs[handle])
         if self.launcher.is_this_host:
             self._end_silent()
+
+    def _say_overdue(self, handles: Iterable[str]) -> None:
+        """Says once of each job that it is queued for longer than config.queue_warn_hours."""
+        limit_s = 3600.0 * self.study.settings["queue_warn_hours"]
+        jobs = {handle: self.jobs[handle] for handle in handles if handle not in self._overdue}
+        waits = {
+            handle: self.progress.survey.queued_s(job.batch, job.index)
+            for handle, job in jobs.items()
+        }
+        overdue = {
+            handle: EngineJob(jobs[handle].batch, jobs[handle].index, "waiting", seconds)
+            for handle, seconds in waits.items()
+            if seconds > limit_s > 0
+        }
+        for handle, reason in self.engines.queued(_batches(overdue)).items():
+            overdue[handle].reason = reason
+            self._overdue.add(handle)
+        for line in view.queue(self.root, overdue, limit_s):
+            self.progress.say(line)
 
     def _started(self, job: SubmittedJob, handle: str, paths: Iterable[str]) -> None:
         for path in paths:
@@ -516,7 +539,7 @@ def of_study(
     return Scheduler(study, progress, stop_requested, launcher, platform, changed)
 
 
-def _batches(jobs: Mapping[str, SubmittedJob]) -> dict[str, Batch]:
+def _batches(jobs: Mapping[str, SubmittedJob | EngineJob]) -> dict[str, Batch]:
     """Returns the batch of each job, by its handle."""
     return {handle: job.batch for handle, job in jobs.items()}
 

@@ -288,6 +288,12 @@ OWN: dict[str, Key] = {
     "max_attempts": Key(
         3, "of one trial, preemptions not counted", Range(1, 100_000), role=Role.RUNNER
     ),
+    "queue_warn_hours": Key(
+        24,
+        "hours in an engine's queue after which `run` and `status` name a job; 0: never",
+        Range(0, 100_000),
+        role=Role.RUNNER,
+    ),
 }
 
 

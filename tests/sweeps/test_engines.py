@@ -2,25 +2,33 @@
 
 import collections
 import errno
+import json
+import time
 
 import pytest
 
+from sweeps import __main__ as command
 from sweeps.launchers import remote
 from sweeps.launchers.kubernetes import launcher as kubernetes
 from sweeps.launchers.protocol import EngineError, State
+from sweeps.monitoring import survey
 from sweeps.monitoring.progress import Progress
-from sweeps.records import layout, submissions
-from sweeps.scheduling import cancel
+from sweeps.records import layout, lease, status, submissions
+from sweeps.scheduling import cancel, engine_queue
 from sweeps.scheduling.scheduler import Interrupted, Scheduler
 from tests.sweeps.conftest import begin_stage
 
 
 class Cluster(kubernetes.Kubernetes):
-    """A namespace of a simulated cluster: `jobs` it has, by the namespace's name."""
+    """A namespace of a simulated cluster: `jobs` it has, by the namespace's name.
+
+    One that `keeps` jobs withdraws none, as Ray keeps jobs that it never starts.
+    """
 
     jobs: dict[str, set[str]]
     down: set[str]
     absent: set[str]
+    keeps: bool
 
     def __init__(self, settings, directory):
         super().__init__(settings, directory)
@@ -45,14 +53,19 @@ class Cluster(kubernetes.Kubernetes):
         jobs = self._ask()
         return {handle: State.QUEUED if handle in jobs else State.GONE for handle in handles}
 
+    def queued(self, handles):
+        return {handle: f"no room for {handle}" for handle in handles if handle in self._ask()}
+
     def cancel(self, handles):
-        self._ask().difference_update(handles)
+        jobs = self._ask()
+        if not self.keeps:
+            jobs.difference_update(handles)
 
 
 @pytest.fixture
 def clusters(monkeypatch):
     """Clusters in place of the Kubernetes launcher's; {namespace: names of its jobs}."""
-    state = {"jobs": collections.defaultdict(set), "down": set(), "absent": set()}
+    state = {"jobs": collections.defaultdict(set), "down": set(), "absent": set(), "keeps": False}
     made = type("Made", (Cluster,), state)
     monkeypatch.setattr(kubernetes, "Kubernetes", made)
     return made
@@ -62,10 +75,10 @@ def clusters(monkeypatch):
 def make_scheduler(make_study, clusters):
     """Returns a function that makes a study, its scheduler in a namespace, and its trials."""
 
-    def make(namespace, stop):
+    def make(namespace, stop, **changes):
         keys = {"image": "i", "volume_claim": "v", "context": "c", "namespace": namespace}
         settings = {f"kubernetes.{name}": value for name, value in keys.items()}
-        made = make_study(launcher="kubernetes", points=2, **settings)
+        made = make_study(launcher="kubernetes", points=2, **settings, **changes)
         trials = begin_stage(made)
         engine = clusters(made.settings, made.directory)
         scheduler = Scheduler(made, Progress(), stop, engine)
@@ -116,10 +129,10 @@ def test_an_engine_out_of_reach_causes_no_resubmission(
     assert capsys.readouterr().out.count(message) == 1
 
 
-def _look(make_scheduler, namespace, count):
+def _look(make_scheduler, namespace, count, **changes):
     """Returns a scheduler that was stopped after it had looked at its jobs so often."""
     looks = iter(range(count + 1))
-    scheduler, trials = make_scheduler(namespace, lambda: next(looks) == count)
+    scheduler, trials = make_scheduler(namespace, lambda: next(looks) == count, **changes)
     with pytest.raises(Interrupted):
         scheduler.outage.wait_out(lambda: scheduler.run(trials))
     return scheduler
@@ -186,3 +199,112 @@ def test_cancel_of_a_study_older_than_a_launcher_key(make_scheduler, clusters):
     [file] = submissions.files(root)
     layout.write_json(file, {**layout.read_json(file), "place": {}})  # of before, too
     assert "0 jobs withdrawn" in cancel.cancel(root)
+
+
+def _status(root, capsys):
+    """Returns what `status --json` says of a study that is not complete."""
+    capsys.readouterr()
+    assert command.main(["status", "--json", str(root)]) == 3
+    return json.loads(capsys.readouterr().out)
+
+
+def _date(root, hours):
+    """Has every batch of a study be submitted so many hours ago."""
+    for file in submissions.files(root):
+        created_at = time.time() - 3600 * hours
+        layout.write_json(file, {**layout.read_json(file), "created_at": created_at})
+
+
+def test_a_status_says_how_long_jobs_are_queued_and_why(make_scheduler, clusters, capsys):
+    root = _submitted(make_scheduler, "a")
+    first, second = sorted(clusters.jobs["a"])
+    _date(root, 30)
+    jobs = {job["name"]: job for job in _status(root, capsys)["jobs"]}
+    assert jobs.keys() == {first, second}
+    assert jobs[first]["reason"] == f"no room for {first}"
+    assert jobs[first]["queued_s"] == pytest.approx(30 * 3600, abs=60)
+    assert [job["state"] for job in jobs.values()] == ["queued", "queued"]
+    assert command.main(["status", str(root)]) == 3
+    [advice] = [line for line in capsys.readouterr().out.splitlines() if " resubmit " in line]
+    assert {str(root), first, second} <= set(advice.split())
+    # One that has a trial that trained until a minute ago was preempted then.
+    path = jobs[first]["trials"][0]
+    status.write(root / path, "pending", reason="preempted at step 4")
+    study = survey.StudyReader(root).look()
+    engine_queue.ask(study)
+    assert 0 <= study.at_engines[first].queued_s < 60 < study.at_engines[second].queued_s
+    clusters.jobs["a"].discard(second)  # or the engine runs it
+    study = survey.StudyReader(root).look()
+    engine_queue.ask(study)
+    assert [job.reason for job in study.at_engines.values()] == [f"no room for {first}", None]
+
+
+@pytest.mark.parametrize("how", ["down", "absent"])
+def test_a_status_says_which_engine_it_could_not_ask(make_scheduler, clusters, capsys, how):
+    root = _submitted(make_scheduler, "a")
+    getattr(clusters, how).add("a")
+    now = _status(root, capsys)
+    assert len(now["unanswered"]) == 1
+    assert [(job["state"], job["reason"]) for job in now["jobs"]] == [("waiting", None)] * 2
+    with pytest.raises(EngineError):
+        engine_queue.resubmit(root, [now["jobs"][0]["name"]])
+    assert submissions.withdrawn(root) == set()
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_jobs_are_withdrawn_and_their_trials_submitted_again(make_scheduler, clusters, keeps):
+    """Once, though the engine may keep the old job, which may begin after all."""
+    root = _submitted(make_scheduler, "a")
+    first, second = sorted(clusters.jobs["a"])
+    clusters.keeps = keeps
+    with pytest.raises(ValueError, match=f"(?s)s-nothing-0.*{first}, {second}"):
+        engine_queue.resubmit(root, [first, "s-nothing-0"])
+    assert submissions.withdrawn(root) == set()
+    assert clusters.jobs["a"] == {first, second}
+    engine_queue.resubmit(root, [first])
+    assert survey.StudyReader(root).look().at_engines.keys() == {second}
+    scheduler = _look(make_scheduler, "a", 3)
+    assert len(clusters.jobs["a"]) == 2 + keeps
+    [new] = clusters.jobs["a"] - {first, second}
+    assert scheduler.jobs.keys() == {second, new}
+    [path] = scheduler.jobs[new].trials
+    [batch, _] = sorted(submissions.batches(root), key=lambda batch: batch.created_at)
+    assert batch.jobs[0] == (path,)
+    assert lease.claim(root / path) is not None
+    assert lease.claim(root / path) is None
+    with pytest.raises(ValueError, match=f"Known: {second}, {new}|Known: {new}, {second}"):
+        engine_queue.resubmit(root, [first])
+
+
+def test_a_driver_that_runs_submits_withdrawn_jobs_again(make_scheduler, clusters, monkeypatch):
+    root = _submitted(make_scheduler, "a")
+    first, _ = sorted(clusters.jobs["a"])
+    clusters.keeps = True
+    turns = iter(range(9))
+
+    def stop():
+        turn = next(turns)
+        if turn == 3:
+            engine_queue.resubmit(root, [first])
+        return turn == 7
+
+    monkeypatch.setattr(Scheduler, "_hold_back", lambda self: None)  # else a minute
+    scheduler, trials = make_scheduler("a", stop)
+    with pytest.raises(Interrupted):
+        scheduler.run(trials)
+    assert len(scheduler.jobs) == 2
+    assert first not in scheduler.jobs
+    assert len(clusters.jobs["a"]) == 3
+
+
+@pytest.mark.parametrize(("hours", "warnings"), [(24, 1), (48, 0), (0, 0)])
+def test_a_driver_says_once_what_is_queued_for_long(
+    make_scheduler, clusters, capsys, hours, warnings
+):
+    root = _submitted(make_scheduler, "a")
+    _date(root, 30)
+    _look(make_scheduler, "a", 5, queue_warn_hours=hours)
+    printed = capsys.readouterr().out
+    assert printed.count(f"python -m sweeps resubmit {root}") == warnings
+    for handle in clusters.jobs["a"]:
+        assert printed.count(f"no room for {handle}") == warnings

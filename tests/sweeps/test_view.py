@@ -1,6 +1,7 @@
 """What a person sees of a study: by `status`, by `status --watch` as a process, and by `run`."""
 
 import contextlib
+import json
 import os
 import pty
 import re
@@ -48,7 +49,7 @@ def test_a_status(begun, capsys):
     status.write(
         directories[0], "running", figures=figures, evaluation=evaluation, host="node7", note="slow"
     )
-    assert command.main(["status", str(directory)]) == 0
+    assert command.main(["status", str(directory)]) == 3
     assert capsys.readouterr().out.splitlines() == [
         f"study watched in {directory}",
         "stage  variant   pending  running  done  diverged  failed  preempted",
@@ -58,12 +59,55 @@ def test_a_status(begun, capsys):
         "validation/accuracy 0.25; slow",
     ]
     lease.last(directories[0]).joinpath(lease.OUTCOME).write_text("{}")
-    assert command.main(["status", str(directory)]) == 0
+    assert command.main(["status", str(directory)]) == 3
     assert f"python -m sweeps resume {directory}\n" in capsys.readouterr().out
     _finish(directories)
     assert command.main(["status", str(directory)]) == 0
     assert capsys.readouterr().out.endswith("\ncomplete\n")
     assert command.main(["status", str(directory.parent)]) == 2
+
+
+def test_a_status_as_one_object(begun, capsys):
+    directory, trials, directories = begun
+    status.write(directories[1], "failed", global_step=7, reason="KeyError: 'x'")
+    lease.claim(directories[1]).end("failed")
+    (directory / "jobs").mkdir()
+    (directory / "jobs" / "s-a-00000000.json").write_text("{")
+    assert command.main(["status", "--json", str(directory)]) == 3
+    now = json.loads(capsys.readouterr().out)
+    assert (now["study"], now["directory"], now["complete"]) == ("watched", str(directory), False)
+    counts = dict.fromkeys(("pending", "done", "diverged", "preempted"), 0)
+    row = {"stage": "grid", "variant": "standard", "running": 1, "failed": 1, **counts}
+    assert now["stages"] == [row]
+    assert now["seconds_left"] == {"grid": 16.0}  # 8 steps of 2 s
+    [running] = now["running"]
+    assert 0 <= running.pop("age_s") < 60
+    assert running == {"path": trials[0].path, "host": None, "step": 4, "steps": 12}
+    assert now["problems"] == [
+        {"path": trials[1].path, "state": "failed", "reason": "KeyError: 'x'"}
+    ]
+    assert list(now["damaged"]) == ["s-a-00000000.json"]
+    assert (now["jobs"], now["unanswered"]) == ([], [])
+    lease.last(directories[0]).joinpath(lease.OUTCOME).write_text("{}")
+    _finish(directories)
+    assert command.main(["status", "--json", str(directory)]) == 0
+    now = json.loads(capsys.readouterr().out)
+    assert (now["complete"], now["running"], now["seconds_left"]) == (True, [], None)
+
+
+def test_the_exit_status_of_watching_says_whether_the_study_is_complete(begun, monkeypatch):
+    directory, _, directories = begun
+
+    def interrupted(reader, every_s):
+        yield reader.look()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(view, "looks", interrupted)
+    assert command.main(["status", "--watch", str(directory)]) == 3
+    _finish(directories)
+    assert command.main(["status", "--watch", str(directory)]) == 0
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["status", "--watch", "--json", str(directory)])
 
 
 def test_many_failures_do_not_fill_the_screen():

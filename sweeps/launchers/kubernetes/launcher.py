@@ -21,7 +21,7 @@ from sweeps.launchers.protocol import EngineError, Launcher, State
 from sweeps.records import layout
 from sweeps.records.submissions import Batch
 
-_RESOURCE = "jobsets.jobset.x-k8s.io"
+_RESOURCE, _WORKLOADS = "jobsets.jobset.x-k8s.io", "workloads.kueue.x-k8s.io"
 _TIMEOUT_S = 120
 # kubectl's words where the server judged a manifest: anything else says nothing about it.
 _REFUSED = re.compile(
@@ -40,6 +40,7 @@ class Kubernetes(Launcher):
     def __init__(self, settings: dict[str, Any], study_directory: pathlib.Path) -> None:
         super().__init__(settings, study_directory)
         self.place = {key: self._keys[key] for key in ("context", "namespace")}
+        self._of_study = f"{manifest.STUDY_LABEL}={manifest.study_label(settings['name'])}"
         if not self.place["context"]:  # kubectl's may be another one tomorrow
             with contextlib.suppress(EngineError):
                 done = self._kubectl("config", "view", "--output=json")
@@ -96,7 +97,7 @@ class Kubernetes(Launcher):
         if done.returncode == 0:
             return handles
         with contextlib.suppress(EngineError):  # `find` tells what is there
-            created = self._jobsets(manifest.BATCH_LABEL, batch.name)
+            created = self._list(_RESOURCE, f"{manifest.BATCH_LABEL}={batch.name}")
             if created.keys() >= set(handles):  # refused as they exist already
                 return handles
             if created:
@@ -112,27 +113,46 @@ class Kubernetes(Launcher):
 
         Raises EngineError where the cluster cannot be asked.
         """
-        return remote.job_names(batch) if self._jobsets(manifest.BATCH_LABEL, batch.name) else None
+        created = self._list(_RESOURCE, f"{manifest.BATCH_LABEL}={batch.name}")
+        return remote.job_names(batch) if created else None
 
     def status(self, handles: Sequence[str]) -> dict[str, State]:
         """Returns a state per handle; GONE for a JobSet that the cluster does not have."""
-        label = manifest.study_label(self._settings["name"])
-        by_name = self._jobsets(manifest.STUDY_LABEL, label)
+        by_name = self._list(_RESOURCE, self._of_study)
         return {
             handle: state(by_name[handle]) if handle in by_name else State.GONE
             for handle in handles
         }
 
-    def _jobsets(self, label: str, value: str) -> dict[str, dict[str, Any]]:
-        """Returns the JobSets with a label, by name. Raises EngineError without an answer."""
-        selector = f"{label}={value}"
-        done = self._kubectl("get", _RESOURCE, "--selector", selector, "--output", "json")
+    def queued(self, handles: Sequence[str]) -> dict[str, str]:
+        """Returns what the conditions of JobSets that wait, of their Kueue workloads and of their
+        pods say. Raises EngineError where the cluster cannot be asked."""
+        jobsets = self._list(_RESOURCE, self._of_study)
+        reasons = {
+            name: _conditions(jobsets[name], "True")
+            for name in handles
+            if name in jobsets and state(jobsets[name]) is State.QUEUED
+        }
+        for pod in self._list("pods", self._of_study).values():
+            labels = pod["metadata"]["labels"]
+            name = f"{labels[manifest.BATCH_LABEL]}-{labels[manifest.INDEX_LABEL]}"
+            reasons.get(name, []).extend(_conditions(pod, "False") + _images(pod))
+        workloads = self._list(_WORKLOADS) if self._keys["queue"] else {}
+        for workload in workloads.values():
+            for owner in workload["metadata"].get("ownerReferences", ()):
+                reasons.get(owner["name"], []).extend(_conditions(workload, "True", "False"))
+        return {name: "; ".join(dict.fromkeys(lines)) for name, lines in reasons.items()}
+
+    def _list(self, resource: str, selector: str = "") -> dict[str, dict[str, Any]]:
+        """Returns objects of the namespace by name. Raises EngineError without an answer."""
+        done = self._kubectl("get", resource, "--selector", selector, "--output", "json")
         if done.returncode:
-            raise EngineError(f"kubectl get jobsets failed: {remote.last_line(done.stderr)}")
+            raise EngineError(f"kubectl get {resource} failed: {remote.last_line(done.stderr)}")
         for answer in remote.json_values(done.stdout):
             with contextlib.suppress(KeyError, TypeError):  # another program's notice
                 return {item["metadata"]["name"]: item for item in answer["items"]}
-        raise EngineError(f"kubectl lists no JobSets, but says: {remote.last_line(done.stdout)}")
+        says = remote.last_line(done.stdout)
+        raise EngineError(f"kubectl lists no {resource}, but says: {says}")
 
     def cancel(self, handles: Sequence[str]) -> None:
         """Deletes JobSets; their pods have save_seconds to save."""
@@ -169,3 +189,19 @@ def state(jobset: dict[str, Any]) -> State:
     # `ready` and not `active`: that counts pods that wait for a node or their image, too.
     ready = any(job.get("ready", 0) for job in status.get("replicatedJobsStatus") or [])
     return State.RUNNING if ready else State.QUEUED
+
+
+def _conditions(item: dict[str, Any], *statuses: str) -> list[str]:
+    """Returns a line for each condition of an object that has one of these statuses and a text."""
+    return [
+        f"{item['kind']} {c['type']} {c['status']}: {c.get('message') or c.get('reason')}"
+        for c in (item.get("status") or {}).get("conditions") or []
+        if c["status"] in statuses and (c.get("message") or c.get("reason"))
+    ]
+
+
+def _images(pod: dict[str, Any]) -> list[str]:
+    """Returns why a pod's containers wait, such as for an image that does not exist."""
+    containers = (pod.get("status") or {}).get("containerStatuses") or []
+    waiting = [container.get("state", {}).get("waiting") or {} for container in containers]
+    return [f"Pod {w['reason']}: {w['message']}" for w in waiting if w.get("message")]

@@ -215,6 +215,17 @@ class Ray(Launcher):
             self._submit_again(handle)
         return State.QUEUED
 
+    def queued(self, handles: Sequence[str]) -> dict[str, str]:
+        """Returns Ray's message on every handle that is queued, or was given up and waits for the
+        next `status`. Raises EngineError where the cluster cannot be asked."""
+        known = self._jobs()
+        return {
+            handle: str(known[handle].message)
+            for handle in handles
+            if handle in known
+            and (known[handle].status == "PENDING" or known[handle].error_type == _START_TIMEOUT)
+        }
+
     def _submit_again(self, handle: str) -> None:
         """Queues an ended job under its own id; another driver may do so, too."""
         name, _, index = handle.rpartition("-")

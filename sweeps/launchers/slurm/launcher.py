@@ -184,10 +184,7 @@ class Slurm(Launcher):
 
         Raises EngineError where squeue cannot reach the controller, or lists less than that has.
         """
-        arrays = set(filter(str.isdigit, (handle.rpartition("_")[0] for handle in handles)))
-        # A cluster of a hundred thousand jobs is not asked for all that it has. With an unknown id
-        # among several, squeue lists the others.
-        jobs = squeue(f"--jobs={','.join(sorted(arrays))}") if arrays else []
+        arrays, jobs = _tasks(handles)
         for array in arrays - {job.array for job in jobs}:
             _check_gone(array)
         for job in jobs:
@@ -199,6 +196,12 @@ class Slurm(Launcher):
         # UNKNOWN: a state that is not in Slurm's manual.
         known = {job.handle: _STATES.get(job.state, State.UNKNOWN) for job in jobs}
         return {handle: known.get(handle, State.GONE) for handle in handles}
+
+    def queued(self, handles: Sequence[str]) -> dict[str, str]:
+        """Returns the Reason of every handle that is queued. Raises as `status`."""
+        _, jobs = _tasks(handles)
+        waiting = {job.handle: job.reason for job in jobs if _STATES.get(job.state) is State.QUEUED}
+        return {handle: waiting[handle] for handle in handles if handle in waiting}
 
     def cancel(self, handles: Sequence[str]) -> None:
         """Takes queued jobs from the queue; has running ones save and end, however long it takes.
@@ -219,6 +222,14 @@ def _sbatch(options: list[str], text: str) -> str:
     if len(ids) != 1:
         raise EngineError(f"sbatch's answer has no job id, or several: {printed.strip()[-400:]!r}")
     return str(ids.pop())
+
+
+def _tasks(handles: Sequence[str]) -> tuple[set[str], list[ArrayTask]]:
+    """Returns the ids of the handles' arrays, and the tasks of these that squeue lists."""
+    arrays = set(filter(str.isdigit, (handle.rpartition("_")[0] for handle in handles)))
+    # A cluster of a hundred thousand jobs is not asked for all that it has. With an unknown id
+    # among several, squeue lists the others.
+    return arrays, squeue(f"--jobs={','.join(sorted(arrays))}") if arrays else []
 
 
 def _check_gone(array: str) -> None:

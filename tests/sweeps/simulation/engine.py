@@ -109,6 +109,10 @@ class Engine:
             for handle in handles
         }
 
+    def queued(self, handles: Sequence[str]) -> dict[str, str]:
+        """Gives no reasons."""
+        return {}
+
     def close(self) -> None:
         """Nothing to let go of."""
 
