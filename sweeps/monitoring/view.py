@@ -51,7 +51,8 @@ def queue(directory: pathlib.Path, jobs: Mapping[str, EngineJob], warn_s: float)
     queued = {handle: job for handle, job in jobs.items() if job.reason is not None}
     longest = sorted(queued, key=lambda handle: -queued[handle].queued_s)
     lines = [
-        f"job {handle} queued for {duration(queued[handle].queued_s)}: {queued[handle].reason}"
+        f"job {handle} queued for {duration(queued[handle].queued_s)}: "
+        f"{queued[handle].reason or 'no reason is given'}"
         for handle in longest
     ]
     lines = _listed("queued", lines)

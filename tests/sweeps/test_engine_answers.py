@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import threading
+import types
 
 import pytest
 
@@ -174,6 +175,29 @@ def test_a_squeue_that_lists_less_than_the_controller_has_tells_nothing(site, ma
     assert engine.status(handles) == {**dict.fromkeys(gone, State.GONE), **running}
 
 
+@pytest.mark.parametrize("name", ["nothing", "banner", "colours"])
+def test_slurm_says_why_jobs_wait(site, make_batch, tmp_path, name):
+    _surround(site, name)
+    engine = _slurm(tmp_path)
+    handles = engine.submit(make_batch())
+    assert engine.queued(handles) == dict.fromkeys(handles, "Resources")
+    assert engine.queued(handles[:1]) == {"1000_0": "Resources"}
+    assert engine.queued([]) == engine.queued(["s-never-0_0", "7_0"]) == {}
+    states = (
+        *("PENDING|ReqNodeNotAvail, UnavailableNodes:n[1-2]", "REQUEUE_HOLD|JobHeldUser"),
+        *("RUNNING|None", "CANCELLED|None", "PENDING|Priority"),
+    )
+    rows = [f"1000|{task}|s-quick-00000000|{row}\n" for task, row in enumerate(states)]
+    (site / "squeue").write_text("".join(rows))
+    assert engine.queued(["1000_0", "1000_1", "1000_2", "1000_3"]) == {
+        "1000_0": "ReqNodeNotAvail, UnavailableNodes:n[1-2]",
+        "1000_1": "JobHeldUser",
+    }
+    (site / "squeue.code").write_text("1")
+    with pytest.raises(EngineError):
+        engine.queued(handles)
+
+
 def test_an_error_of_squeue_is_one_even_where_it_ends_with_0(site, tmp_path):
     _replace(site / "bin" / "squeue", "echo 'squeue: error: Invalid user: lab' >&2")
     with pytest.raises(EngineError):
@@ -292,6 +316,29 @@ def test_ray_s_address_is_the_environment_s(tmp_path, monkeypatch):
     pytest.importorskip("ray", reason="the launcher's client: pip install 'attnperf[ray]'")
     monkeypatch.setenv("RAY_ADDRESS", "http://one:8265")
     assert Ray({"ray": defaults.of(Ray)}, tmp_path).place == {"address": "http://one:8265"}
+
+
+def test_ray_says_why_jobs_wait(tmp_path, monkeypatch):
+    """Of one that Ray has given up the launcher submits the job again: it waits, too."""
+    keys = {**defaults.of(Ray), "address": "http://one:8265"}
+    monkeypatch.setattr("sweeps.launchers.ray.launcher._NEEDED", ())
+    engine = Ray({"ray": keys}, tmp_path)
+
+    def job(status, message, error_type=None):
+        return types.SimpleNamespace(status=status, message=message, error_type=error_type)
+
+    jobs = {
+        "a-0": job("PENDING", "It may be waiting for resources"),
+        "a-1": job("RUNNING", "Job is currently running."),
+        "a-2": job("FAILED", "nothing was free", "JOB_SUPERVISOR_ACTOR_START_TIMEOUT"),
+        "a-3": job("FAILED", "killed"),
+        "b-0": job("PENDING", "somebody else's"),
+    }
+    monkeypatch.setattr(engine, "_jobs", lambda: jobs)
+    assert engine.queued(["a-0", "a-1", "a-2", "a-3", "a-4"]) == {
+        "a-0": "It may be waiting for resources",
+        "a-2": "nothing was free",
+    }
 
 
 def test_settings_of_a_persons_kubectl_do_not_reach_it(kubectl, tmp_path, monkeypatch):

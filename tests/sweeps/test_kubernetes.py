@@ -13,6 +13,7 @@ import yaml
 
 from sweeps.launchers import remote
 from sweeps.launchers.kubernetes import launcher as kubernetes
+from sweeps.launchers.kubernetes import manifest
 from sweeps.launchers.protocol import EngineError, State
 from sweeps.monitoring import progress
 from sweeps.records import layout, measurements, status
@@ -56,6 +57,82 @@ def _settings(experiment_dir, name, **keys):
 )
 def test_states_of_jobsets(jobset, state):
     assert kubernetes.state({"metadata": {}, "spec": {}, **jobset}) is state
+
+
+def _true(kind, message="", status="True", reason=""):
+    return {"type": kind, "status": status, "message": message, "reason": reason}
+
+
+# As a JobSet that was preempted and admitted anew, and that nobody resumed (kueue#14811).
+_RESUMED_BY_NOBODY = (
+    {
+        "spec": {"suspend": True},
+        "status": {"conditions": [_true("Suspended", "jobset is suspended")]},
+    },
+    [_true("Evicted", "Preempted", "False"), _true("Admitted", "The workload is admitted")],
+)
+_NO_QUOTA = _true(
+    "QuotaReserved", "insufficient unused quota for nvidia.com/gpu", "False", "Pending"
+)
+_NO_NODE = _true("PodScheduled", "0/3 nodes are available", "False", "Unschedulable")
+_NO_IMAGE = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such tag"}}}
+
+
+@pytest.mark.parametrize(
+    ("jobset", "workload", "pod", "reason"),
+    [
+        (
+            *_RESUMED_BY_NOBODY,
+            None,
+            "JobSet Suspended True: jobset is suspended; Workload Evicted False: Preempted; "
+            "Workload Admitted True: The workload is admitted",
+        ),
+        (
+            {"spec": {"suspend": True}},
+            [_NO_QUOTA],
+            None,
+            "Workload QuotaReserved False: insufficient unused quota for nvidia.com/gpu",
+        ),
+        ({"spec": {"suspend": True}}, [], None, ""),
+        ({}, None, {"conditions": [_NO_NODE]}, "Pod PodScheduled False: 0/3 nodes are available"),
+        (
+            {},
+            None,
+            {"conditions": [_true("PodScheduled")], "containerStatuses": [_NO_IMAGE]},
+            "Pod ImagePullBackOff: no such tag",
+        ),
+        ({"status": None}, None, None, ""),
+        ({"status": {"replicatedJobsStatus": _READY}}, None, None, None),
+        ({"status": {"terminalState": "Failed"}}, None, None, None),
+    ],
+)
+def test_why_a_jobset_waits(monkeypatch, tmp_path, jobset, workload, pod, reason):
+    """By its own conditions, and those of its Kueue workload and its pods."""
+    name = "s-quick-00000000-3"
+    owner = [{"kind": "JobSet", "name": name}]
+    other = {"kind": "Workload", "metadata": {"name": "x"}, "status": {"conditions": [_NO_QUOTA]}}
+    labels = {manifest.BATCH_LABEL: "s-quick-00000000", manifest.INDEX_LABEL: "3"}
+    items = {
+        "jobsets": [{"kind": "JobSet", "metadata": {"name": name}, "spec": {}, **jobset}],
+        "workloads": [other],
+        "pods": [],
+    }
+    if workload is not None:
+        metadata = {"name": f"jobset-{name}", "ownerReferences": owner}
+        status = {"conditions": workload}
+        items["workloads"].append({"kind": "Workload", "metadata": metadata, "status": status})
+    if pod is not None:
+        metadata = {"name": f"{name}-w-0-0-abcde", "labels": labels}
+        items["pods"].append({"kind": "Pod", "metadata": metadata, "status": pod})
+
+    def run(command, *rest, **options):
+        kind = command[2].partition(".")[0]
+        return subprocess.CompletedProcess(command, 0, json.dumps({"items": items[kind]}), "")
+
+    monkeypatch.setattr(remote, "run", run)
+    engine = kubernetes.Kubernetes(_settings(tmp_path, "quick", queue="q"), tmp_path / "quick")
+    expected = {} if reason is None else {name: reason}
+    assert engine.queued([name, "s-quick-00000000-4"]) == expected
 
 
 class Cluster:

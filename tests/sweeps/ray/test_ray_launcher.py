@@ -93,6 +93,8 @@ def test_jobs_of_a_node_share_its_cores_and_the_third_waits(
     assert handles == [f"{batch.name}-{index}" for index in range(3)]
     two = [State.QUEUED, State.RUNNING, State.RUNNING]
     wait_for(lambda: sorted(_states(launcher, handles)) == two, "two jobs at work")
+    [message] = launcher.queued(handles).values()
+    assert "resources" in message
     wait_for(lambda: len(_pids(batch.file.parent)) == 2, "their commands")
     (batch.file.parent / "go").touch()
     until(launcher, handles, *[State.GONE] * 3)
