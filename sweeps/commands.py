@@ -12,7 +12,7 @@ from attention.table import unknown
 from sweeps.launchers import device_locks
 from sweeps.monitoring import plan, progress, survey, view
 from sweeps.records import layout, submissions
-from sweeps.scheduling import cancel, downstream, driver, engine_queue, preflight
+from sweeps.scheduling import cancel, downstream, driver, engines, preflight
 from sweeps.study import config, keys, study, study_directory
 from sweeps.study.study import Study
 
@@ -165,7 +165,7 @@ def _status(options: argparse.Namespace) -> int:
         view.watch(options.directory)
     current = survey.StudyReader(options.directory).look()
     if not options.watch:
-        engine_queue.ask(current)
+        engines.ask_queue(current)
         print(view.as_json(current) if options.json else view.render(current))
     if not (current.complete or options.watch or options.json):
         for sentence in device_locks.describe(device_locks.holders()):
@@ -182,7 +182,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _resubmit(options: argparse.Namespace) -> None:
-    print(engine_queue.resubmit(options.directory, options.jobs))
+    print(engines.resubmit(options.directory, options.jobs))
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {

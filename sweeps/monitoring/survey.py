@@ -82,8 +82,8 @@ class EngineJob:
     """A job at an engine, number `index` of its batch.
 
     state: 'running' where one of its trials runs, 'waiting' where one has not ended, else 'over'.
-    reason: why it is in the engine's queue, None unless the engine says that it is; queued_s: how
-    long it has been there.
+    queued_s: how long it has waited (`Survey.queued_s`). reason: why it is in the engine's queue, None unless
+    the engine says that it is.
     """
 
     batch: submissions.Batch
@@ -291,12 +291,12 @@ def _count_jobs(survey: Survey) -> None:
         for index, handle in enumerate([""] * batch.size if handles is None else handles):
             name = f"{batch.name} {handle or index}"
             jobs[name] = EngineJob(batch, index, "over")
-            if name not in withdrawn:
-                last |= dict.fromkeys(batch.jobs[index], name)
+            last |= dict.fromkeys(batch.jobs[index], name)
     for state, trials in (("waiting", survey.unfinished), ("running", survey.running)):
-        for name in {last[path] for path in trials if path in last}:
+        for name in {last[path] for path in trials if path in last} - withdrawn:
             jobs[name].state = state
     for name, job in jobs.items():
         survey.jobs.setdefault(job.batch.launcher, Counter())[job.state] += 1
         if job.state != "over":
+            job.queued_s = survey.queued_s(job.batch, job.index)
             survey.at_engines[name.partition(" ")[2]] = job

@@ -48,15 +48,14 @@ def render(survey: Survey) -> str:
 def queue(directory: pathlib.Path, jobs: Mapping[str, EngineJob], warn_s: float) -> list[str]:
     """Returns a line per job in an engine's queue, and how to submit again what has waited for
     longer than `warn_s`, where that is not 0."""
-    queued = {handle: job for handle, job in jobs.items() if job.reason is not None}
-    longest = sorted(queued, key=lambda handle: -queued[handle].queued_s)
+    queued = [(handle, job) for handle, job in jobs.items() if job.reason is not None]
+    queued.sort(key=lambda item: -item[1].queued_s)
     lines = [
-        f"job {handle} queued for {duration(queued[handle].queued_s)}: "
-        f"{queued[handle].reason or 'no reason is given'}"
-        for handle in longest
+        f"job {handle} queued for {duration(job.queued_s)}: {job.reason or 'no reason is given'}"
+        for handle, job in queued
     ]
     lines = _listed("queued", lines)
-    if overdue := [handle for handle in longest if queued[handle].queued_s > warn_s > 0]:
+    if overdue := [handle for handle, job in queued if job.queued_s > warn_s > 0]:
         command = f"python -m sweeps resubmit {files.quoted(directory)} {' '.join(overdue)}"
         lines.append(f"queued for more than {duration(warn_s)}: to submit again, {command}")
     return lines
@@ -90,7 +89,7 @@ def as_json(survey: Survey) -> str:
                 "name": handle,
                 "launcher": job.batch.launcher,
                 "state": job.state if job.reason is None else "queued",
-                "queued_s": job.queued_s,
+                "queued_s": None if job.reason is None else job.queued_s,
                 "reason": job.reason,
                 "trials": job.batch.jobs[job.index],
             }
@@ -107,11 +106,12 @@ def as_json(survey: Survey) -> str:
 
 
 def _table(survey: Survey) -> list[str]:
-    table: list[tuple[str, ...]] = [("stage", "variant", *COLUMNS)]
-    for stage in survey.stages:
-        for row in survey.of_stage(stage):
-            counts = (str(row.counts[name]) for name in COLUMNS)
-            table.append((stage, row.variant, *counts))
+    rows = [
+        (stage, row.variant, *(str(row.counts[name]) for name in COLUMNS))
+        for stage in survey.stages
+        for row in survey.of_stage(stage)
+    ]
+    table = [("stage", "variant", *COLUMNS), *rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     layout = "  ".join(f"{{:<{width}}}" for width in widths)
     return [layout.format(*cells).rstrip() for cells in table]

@@ -5,13 +5,17 @@ look gone.
 """
 
 import pathlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from attention import files
+from attention.table import unknown
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import EngineError, Launcher, State
-from sweeps.records import submissions
+from sweeps.monitoring.survey import Survey
+from sweeps.records import layout, submissions
 from sweeps.records.submissions import Batch
+from sweeps.study import config
 
 Answer = TypeVar("Answer")
 
@@ -103,3 +107,46 @@ def _together(jobs: Mapping[str, Batch]) -> Iterable[tuple[Batch, list[str]]]:
         key = _key(batch.launcher, batch.place)
         engines.setdefault(key, (batch, []))[1].append(handle)
     return engines.values()
+
+
+def ask_queue(study: Survey) -> None:
+    """Fills in how long and why jobs of a survey are queued.
+
+    Engines that cannot be asked are named in `unanswered`. None is loaded where no job is alive.
+    """
+    settings = config.completed(layout.study_record(study.directory)["config"])
+    study.queue_warn_s = 3600.0 * settings["queue_warn_hours"]
+    known = Engines(settings, study.directory, say=study.unanswered.append)
+    jobs = {handle: job.batch for handle, job in study.at_engines.items()}
+    for handle, reason in known.queued(jobs).items():
+        study.at_engines[handle].reason = reason
+
+
+def resubmit(directory: pathlib.Path, handles: Sequence[str]) -> str:
+    """Withdraws jobs from their engines' queues, so that their trials are submitted again.
+
+    Returns a report. Raises ValueError for a job that is not queued, or where the directory holds
+    no study, and EngineError for one whose engine cannot be asked: nothing is withdrawn then.
+    """
+    problems: list[str] = []
+    settings = config.completed(layout.study_record(directory)["config"])
+    known = Engines(settings, directory, say=problems.append)
+    withdrawn = submissions.withdrawn(directory)
+    jobs = {
+        handle: batch
+        for batch in submissions.batches(directory)
+        for handle in batch.handles or ()
+        if batch.launcher != "local" and f"{batch.name} {handle}" not in withdrawn
+    }
+    queued = known.queued(jobs)
+    if missing := [handle for handle in handles if handle not in queued]:
+        where = f" in a queue of {directory}'s engines"
+        problem = ValueError(unknown("job", missing[0], queued, where))
+        raise EngineError("; ".join(problems)) if problems else problem
+    chosen = {handle: jobs[handle] for handle in handles}
+    known.cancel(chosen)
+    submissions.withdraw(directory, chosen)
+    return (
+        f"{len(chosen)} jobs are withdrawn. The driver submits their trials again; if none runs, "
+        f"start one: python -m sweeps resume {files.quoted(directory)}"
+    )

@@ -354,15 +354,12 @@ class Scheduler:
     def _say_overdue(self, handles: Iterable[str]) -> None:
         """Says once of each job that it is queued for longer than config.queue_warn_hours."""
         limit_s = 3600.0 * self.study.settings["queue_warn_hours"]
-        jobs = {handle: self.jobs[handle] for handle in handles if handle not in self._overdue}
-        waits = {
-            handle: self.progress.survey.queued_s(job.batch, job.index)
-            for handle, job in jobs.items()
-        }
+        new = {handle: self.jobs[handle] for handle in handles if handle not in self._overdue}
+        waits = self.progress.survey.queued_s
         overdue = {
-            handle: EngineJob(jobs[handle].batch, jobs[handle].index, "waiting", seconds)
-            for handle, seconds in waits.items()
-            if seconds > limit_s > 0
+            handle: EngineJob(job.batch, job.index, "waiting", seconds)
+            for handle, job in new.items()
+            if (seconds := waits(job.batch, job.index)) > limit_s > 0
         }
         for handle, reason in self.engines.queued(_batches(overdue)).items():
             overdue[handle].reason = reason

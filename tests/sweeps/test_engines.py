@@ -14,7 +14,7 @@ from sweeps.launchers.protocol import EngineError, State
 from sweeps.monitoring import survey
 from sweeps.monitoring.progress import Progress
 from sweeps.records import layout, lease, status, submissions
-from sweeps.scheduling import cancel, engine_queue
+from sweeps.scheduling import cancel, engines
 from sweeps.scheduling.scheduler import Interrupted, Scheduler
 from tests.sweeps.conftest import begin_stage
 
@@ -231,11 +231,11 @@ def test_a_status_says_how_long_jobs_are_queued_and_why(make_scheduler, clusters
     path = jobs[first]["trials"][0]
     status.write(root / path, "pending", reason="preempted at step 4")
     study = survey.StudyReader(root).look()
-    engine_queue.ask(study)
+    engines.ask_queue(study)
     assert 0 <= study.at_engines[first].queued_s < 60 < study.at_engines[second].queued_s
     clusters.jobs["a"].discard(second)  # or the engine runs it
     study = survey.StudyReader(root).look()
-    engine_queue.ask(study)
+    engines.ask_queue(study)
     assert [job.reason for job in study.at_engines.values()] == [f"no room for {first}", None]
 
 
@@ -247,7 +247,7 @@ def test_a_status_says_which_engine_it_could_not_ask(make_scheduler, clusters, c
     assert len(now["unanswered"]) == 1
     assert [(job["state"], job["reason"]) for job in now["jobs"]] == [("waiting", None)] * 2
     with pytest.raises(EngineError):
-        engine_queue.resubmit(root, [now["jobs"][0]["name"]])
+        engines.resubmit(root, [now["jobs"][0]["name"]])
     assert submissions.withdrawn(root) == set()
 
 
@@ -258,10 +258,10 @@ def test_jobs_are_withdrawn_and_their_trials_submitted_again(make_scheduler, clu
     first, second = sorted(clusters.jobs["a"])
     clusters.keeps = keeps
     with pytest.raises(ValueError, match=f"(?s)s-nothing-0.*{first}, {second}"):
-        engine_queue.resubmit(root, [first, "s-nothing-0"])
+        engines.resubmit(root, [first, "s-nothing-0"])
     assert submissions.withdrawn(root) == set()
     assert clusters.jobs["a"] == {first, second}
-    engine_queue.resubmit(root, [first])
+    engines.resubmit(root, [first])
     assert survey.StudyReader(root).look().at_engines.keys() == {second}
     scheduler = _look(make_scheduler, "a", 3)
     assert len(clusters.jobs["a"]) == 2 + keeps
@@ -273,7 +273,7 @@ def test_jobs_are_withdrawn_and_their_trials_submitted_again(make_scheduler, clu
     assert lease.claim(root / path) is not None
     assert lease.claim(root / path) is None
     with pytest.raises(ValueError, match=f"Known: {second}, {new}|Known: {new}, {second}"):
-        engine_queue.resubmit(root, [first])
+        engines.resubmit(root, [first])
 
 
 def test_a_driver_that_runs_submits_withdrawn_jobs_again(make_scheduler, clusters, monkeypatch):
@@ -285,7 +285,7 @@ def test_a_driver_that_runs_submits_withdrawn_jobs_again(make_scheduler, cluster
     def stop():
         turn = next(turns)
         if turn == 3:
-            engine_queue.resubmit(root, [first])
+            engines.resubmit(root, [first])
         return turn == 7
 
     monkeypatch.setattr(Scheduler, "_hold_back", lambda self: None)  # else a minute
