@@ -82,8 +82,8 @@ class EngineJob:
     """A job at an engine, number `index` of its batch.
 
     state: 'running' where one of its trials runs, 'waiting' where one has not ended, else 'over'.
-    queued_s: how long it has waited (`Survey.queued_s`). reason: why it is in the engine's queue, None unless
-    the engine says that it is.
+    queued_s: `Survey.queued_s`. reason: why it is in the engine's queue; None unless the engine
+    says that it is there.
     """
 
     batch: submissions.Batch
