@@ -49,7 +49,7 @@ def queue(directory: pathlib.Path, jobs: Mapping[str, EngineJob], warn_s: float)
     """Returns a line per job in an engine's queue, and how to submit again what has waited for
     longer than `warn_s`, where that is not 0."""
     queued = [(handle, job) for handle, job in jobs.items() if job.reason is not None]
-    queued.sort(key=lambda item: -item[1].queued_s)
+    queued.sort(key=lambda item: -round(item[1].queued_s))
     lines = [
         f"job {handle} queued for {duration(job.queued_s)}: {job.reason or 'no reason is given'}"
         for handle, job in queued
