@@ -37,8 +37,9 @@ EPILOG = """\
 How numbers are chosen: a trial counts at the step where its validation metric is best (the first
 on ties). Train and test are reported at that step and choose nothing. A search reports the point
 with the best median over seeds. The metric is that of the workload's target: accuracy (shown as
-error = 1 - accuracy), word error rate, or loss with its perplexity. Tables use completed trials;
-all others are listed.
+error = 1 - accuracy), word error rate, or loss with its perplexity. Tables use completed trials,
+also those that the study no longer plans; all others are listed. Verdicts are withheld until all
+planned trials have ended.
 
 Exit codes: 0 success; 1 `runs` found a problem (a trial or file that is missing, truncated,
 damaged, unreadable, duplicated, mismatched, failed, diverged, not finite or unfinished); 2 the
@@ -298,9 +299,10 @@ def _tables(options: argparse.Namespace, **changes: Any) -> "list[ErrorTable]":
     # Tables may be many: the problems of the directories themselves come first.
     for problem in (problem for study in read for problem in study.left_out):
         print(problem, file=sys.stderr)
-    asked = {"stage": None, "metric": None, "baseline": None, "last": 5} | vars(options) | changes
+    defaults = {"stage": None, "metric": None, "baseline": None, "last": 5, "preliminary": False}
+    asked = defaults | vars(options) | changes
     error_table.check_baseline(read, asked["baseline"])
-    values = [asked[name] for name in ("stage", "metric", "baseline", "last")]
+    values = [asked[name] for name in defaults]
     return [error_table.build(study, *values) for study in studies.distinguished(read)]
 
 
@@ -349,6 +351,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
         metavar="K",
         help="how many of a trial's last evaluations or checkpoints their spread is over "
         "(default: 5)",
+    ),
+    "--preliminary": dict(
+        action="store_true",
+        help="of an unfinished study, whose verdicts are withheld: show what they are so far; "
+        "looking after each seed gives a false one in 19 %% of studies",
     ),
     "--effect": dict(
         type=numbers.positive(),
@@ -420,12 +427,24 @@ COMMANDS: dict[str, tuple[Handler, tuple[str, ...], str]] = {
     "runs": (_runs, ("study", "--json"), "list trials and their problems"),
     "table": (
         _table,
-        (*COMPARED, "--effect", "--details", *PRINTED),
+        (*COMPARED, "--preliminary", "--effect", "--details", *PRINTED),
         "error, WER or loss per variant, with verdicts",
     ),
-    "summary": (_summary, ("studies", "--baseline", "--plot", *PRINTED), "variants by workloads"),
-    "plots": (_plots, (*COMPARED, "--pictures", "--out"), "write charts as files"),
-    "report": (_report, (*COMPARED, "--out"), "write everything as one HTML file"),
+    "summary": (
+        _summary,
+        ("studies", "--baseline", "--preliminary", "--plot", *PRINTED),
+        "variants by workloads",
+    ),
+    "plots": (
+        _plots,
+        (*COMPARED, "--preliminary", "--pictures", "--out"),
+        "write charts as files",
+    ),
+    "report": (
+        _report,
+        (*COMPARED, "--preliminary", "--out"),
+        "write everything as one HTML file",
+    ),
     "time": (
         _time,
         (*COMPARED[:4], "--target", "--split", "--points", *PRINTED),
@@ -447,7 +466,11 @@ COMMANDS: dict[str, tuple[Handler, tuple[str, ...], str]] = {
         ("studies", "--baseline", "--metric", *PRINTED),
         "how much compute each variant saves",
     ),
-    "ledger": (_ledger, ("studies", "--baseline", *PRINTED), "every verdict of several studies"),
+    "ledger": (
+        _ledger,
+        ("studies", "--baseline", "--preliminary", *PRINTED),
+        "every verdict of several studies",
+    ),
     "scores": (
         _scores,
         ("studies", "--workloads", *PRINTED),

@@ -36,8 +36,6 @@ from sweeps.records import layout
 # What the page takes of the bundle of Vega's libraries.
 LIBRARIES = "window.vegaEmbed = vegaEmbed;"
 UNKNOWN = "not recorded"
-# A trial's records; what the second says replaces what the first does.
-RECORDS = (records.META_FILE, layout.TRIAL)
 # Keys of `versions` in the order that a reader looks for them; the others follow.
 FIRST_VERSIONS = ("python", "jax", "jaxlib", "flax", "optax")
 # Sections of a study's configuration, of which one describes the engine that ran it
@@ -159,7 +157,8 @@ def paste_line(table: ErrorTable, row: VariantResult, seconds: "pd.Series[float]
         parts.append(f"{table.what} {spread}")
     if result.comparison:
         p = pages.p_text(result.comparison.p_holm)
-        parts.append(f"p {p} against {table.baseline_label} ({result.comparison.verdict})")
+        verdict = sentences.outcome(result.comparison.verdict, result.comparison.withheld)
+        parts.append(f"p {p} against {table.baseline_label} ({verdict})")
     return f"{row.label} on {table.workload}: {', '.join(parts)}"
 
 
@@ -210,13 +209,25 @@ def _kind(table: ErrorTable) -> str:
 
 
 def _facts(run: Run | None, study_record: dict[str, Any]) -> dict[str, str]:
-    """Returns how a trial was run, as the files of the trial say, else those of its study; the
-    study's problems name a file that cannot be read."""
-    parts = [study_record]
-    if run:
-        parts += [records.read_json(run.path / file, run.name, []) or {} for file in RECORDS]
-    parts.append(parts[-1].get("hardware") or {})
-    record = {key: value for part in parts for key, value in part.items() if value}
+    """Returns how a trial was run, as each attempt recorded it, else its trial.json, else its
+    study; the study's problems name a file that cannot be read."""
+    if run is None:
+        return {"Steps": UNKNOWN} | _environment(study_record)
+    trial = records.read_json(run.path / layout.TRIAL, run.name, []) or {}
+    planned = _known(study_record) | _known(trial) | _known(trial.get("hardware") or {})
+    attempts = pd.DataFrame([_environment(planned | _known(meta)) for meta in run.metas or ({},)])
+    facts = {str(name): ", ".join(texts.unique()) for name, texts in attempts.items()}
+    if run.commits:
+        facts["Commit"] = ", ".join(run.commits)
+    return {"Steps": str(run.steps or run.last_step or UNKNOWN)} | facts
+
+
+def _known(record: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if value}
+
+
+def _environment(record: dict[str, Any]) -> dict[str, str]:
+    """Returns commit, versions, devices and host that a record names."""
     versions = record.get("versions") or {}
     if "python_version" in record:
         versions = {"python": record["python_version"]} | versions
@@ -227,8 +238,7 @@ def _facts(run: Run | None, study_record: dict[str, Any]) -> dict[str, str]:
     processes = record.get("process_count", 1)
     host = (str(record.get("cpu_model_name", "")).strip(), record.get("os_platform"))
     return {
-        "Steps": str(run.steps or run.last_step or UNKNOWN) if run else UNKNOWN,
-        "Commit": str(record.get("git_commit") or record.get("git_commit_hash") or UNKNOWN),
+        "Commit": str(record.get("git_commit") or UNKNOWN),
         "Versions": ", ".join(f"{name} {versions[name]}" for name in names) or UNKNOWN,
         "Devices": f"{count} × {kind}{f' in {processes} processes' * (processes > 1)}"
         if kind
@@ -261,7 +271,7 @@ def write_plots(
 ) -> Iterator[str]:
     """Writes the figures of `tables` as files with a suffix (png, svg or pdf) below `out`, or into
     plots/ of each one's study unless given, and yields a line for each: the file written, or why
-    there is nothing to draw."""
+    there is nothing to draw; then what is unusual about the trials (`sentences.caveats`)."""
     directories = [_directory(table, tables, out) for table in tables]
     for directory in directories:
         files.check_output_directory(directory, "--out")
@@ -277,6 +287,7 @@ def write_plots(
             else:
                 charts.save(chart, path, names)
                 yield f"wrote {path}"
+        yield from sentences.caveats(table)
 
 
 def _directory(

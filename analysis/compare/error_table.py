@@ -4,7 +4,9 @@ A verdict is withheld, although the test gives one, where the comparison is not 
 trial that diverged or failed has no number, and it counts as worse than any that was measured. A
 variant that lost seeds cannot be called better; if the baseline lost seeds, no variant can be
 called worse. Lengths: a longer run is better for its length alone, and AlgoPerf's runs end at
-their target.
+their target. Different data: the compared trials were trained on more than one data set.
+Unfinished: planned trials have not ended. Looking after each seed and stopping at a verdict would
+give a false one in 19 % of studies.
 """
 
 import collections
@@ -22,7 +24,7 @@ from analysis.load.metrics import Metric
 from analysis.load.paper import PaperCell
 from analysis.load.records import Problem, Run, StudyRuns
 from analysis.statistics import comparisons, intervals
-from analysis.statistics.comparisons import Comparison
+from analysis.statistics.comparisons import Comparison, Verdict
 from analysis.statistics.intervals import Summary
 from attention import table as variants
 from sweeps.records import layout
@@ -33,6 +35,9 @@ LAST = 5
 LENGTHS_APART = 0.05
 # Why a seed is lost whose validation metric is never finite.
 NON_FINITE = "non-finite"
+# Why a verdict is withheld until the study has finished, and how it is shown before.
+UNFINISHED = "unfinished"
+SO_FAR: dict[str, Verdict] = {"better": "better so far", "worse": "worse so far"}
 
 
 @dataclass(frozen=True)
@@ -53,11 +58,12 @@ class SplitResult:
 class VariantResult:
     """One variant: the point whose trials are reported, n trials, a result per split.
 
-    Of the `planned` seeds of that point, n have an evaluation that validation chose; `lost` maps
-    why a seed has no number (`diverged`, `failed`, `non-finite`) to how many have none; the others
-    have not finished. `last_step` is the median of the n trials' last evaluations' steps, nan
-    without any. `chosen` maps a seed to the validation metric that chose its step, as that metric
-    is shown (an error, not an accuracy).
+    Of the `planned` seeds of that point, the most that were ever planned, n have an evaluation that
+    validation chose; `lost` maps why a seed has no number (`diverged`, `failed`, `non-finite`) to
+    how many have none; the others have not finished. `last_step` is the median of the n trials'
+    last evaluations' steps, nan without any. `data` are the digests of the data that the n trials
+    were trained on, as far as they are known. `chosen` maps a seed to the validation metric that
+    chose its step, as that metric is shown (an error, not an accuracy).
     """
 
     variant: str
@@ -68,6 +74,7 @@ class VariantResult:
     planned: int = 0
     lost: dict[str, int] = field(default_factory=dict)
     last_step: float = math.nan
+    data: frozenset[str] = frozenset()
     chosen: dict[int, float] = field(default_factory=dict)
 
     @property
@@ -113,8 +120,10 @@ class Reference:
 
 @dataclass(frozen=True, eq=False)
 class ErrorTable:
-    """What the views are given. `decisive` is the split of the verdict, `last` how many of a
-    trial's last evaluations are summed up."""
+    """What the views are given. `decisive` is the split of the verdict, `family` the number of
+    variants that Holm's correction counts, `last` how many of a trial's last evaluations are summed
+    up. `unfinished` are the variants that have trials to come, all of them where one has that the
+    study plans. `is_preliminary`: their verdicts are shown, marked `so far`."""
 
     study: StudyRuns
     workload: str
@@ -127,7 +136,10 @@ class ErrorTable:
     references: tuple[Reference, ...]
     reference_note: str | None
     problems: tuple[Problem, ...]
+    family: int
     last: int = LAST
+    unfinished: frozenset[str] = frozenset()
+    is_preliminary: bool = False
 
     @functools.cached_property
     def by_variant(self) -> dict[str, VariantResult]:
@@ -143,6 +155,15 @@ class ErrorTable:
     def baseline_label(self) -> str:
         """Returns the baseline as the paper calls it, whether or not it has a row."""
         return variants.label(self.baseline)
+
+    @functools.cached_property
+    def commits(self) -> tuple[str, ...]:
+        """Returns the commits that trained the trials of the rows, else the one that planned the
+        study; none where nothing is recorded."""
+        runs = [run for row in self.rows for run in self.runs(row, ("done",))]
+        trained = [commit for run in runs for commit in run.commits]
+        planned = [plan.git_commit for plan in self.study.plans[:1] if plan.git_commit]
+        return tuple(dict.fromkeys(trained or planned))
 
     @property
     def what(self) -> str:
@@ -185,14 +206,16 @@ def build(
     metric: str | None = None,
     baseline: str | None = None,
     last: int = LAST,
+    preliminary: bool = False,
 ) -> ErrorTable:
     """Returns the table of one stage (the last one unless given).
 
     `metric` is what to show, by name: `error`, or a metric's column; unless given, what the study
     selects by, accuracy shown as error. `baseline` is the variant that the others are compared
-    with, the study's own unless given; without a row of that name nothing is compared. The step
-    is always the one that the study's own validation metric chose. Only trials that are done, and
-    of one seed the first, enter; the others are in `problems`.
+    with, the study's own unless given; without a row of that name nothing is compared.
+    `preliminary` shows verdicts that only `unfinished` withholds. The step is always the one that
+    the study's own validation metric chose. Only trials that are done, and of one seed the first,
+    enter; the others are in `problems`.
 
     Raises ValueError where the study has no such stage, or where there are evaluations and none has
     a column of the metric.
@@ -201,18 +224,23 @@ def build(
     chosen_by = selection.study_metric(study)
     shown = metrics.get(metric) if metric else metrics.shown_for(chosen_by.source)
     problems = _problems(study, stage, shown)
-    # Before the stage is planned every variant of the study's.
-    planned = {run.variant for run in study.stage(stage)}
-    named = planned or {str(name) for name in study.config.get("variants", ())}
+    named = {run.variant for run in study.stage(stage)}
+    # A stage that compares has every variant of the study's, also before it is planned.
+    if not named or stage == study.stages[-1]:
+        named.update(study.variants)
     names = sorted(named, key=variants.order)
     rows = [_row(study, stage, name, shown, chosen_by, problems) for name in names]
-    if others := len(set(study.problems) - set(problems)):
-        text = (
-            f"{others} problems of trials outside this table; `python -m analysis runs` lists them"
-        )
+    unchosen = {row.variant for row in rows if row.point is None}
+    waiting = {
+        problem for run in study.stage(stage) if run.variant in unchosen for problem in run.problems
+    }
+    if others := len(set(study.problems) - waiting - set(problems)):
+        text = f"{others} problems of other trials; `python -m analysis runs` lists them"
         problems.append(Problem("elsewhere", "", "", text))
     baseline = baseline or str(study.config.get("baseline", DEFAULT_BASELINE))
-    _compare(rows, baseline, shown, study.shares_seeds)
+    family = len(named.union(*(plan.variants for plan in study.plans)) - {baseline})
+    unfinished = _unfinished(study, stage, rows)
+    compare(rows, baseline, shown, study.shares_seeds, family, unfinished, preliminary)
     reference = study.references.get(study.workload) or {}
     return ErrorTable(
         study=study,
@@ -223,7 +251,10 @@ def build(
         baseline=baseline,
         decisive="test" if any(row.splits["test"].values for row in rows) else "validation",
         rows=tuple(rows),
+        family=family,
         last=last,
+        unfinished=unfinished,
+        is_preliminary=preliminary,
         references=tuple(
             Reference(
                 str(row.get("name", "unnamed")),
@@ -236,6 +267,18 @@ def build(
         reference_note=reference.get("note"),
         problems=tuple(dict.fromkeys(problems)),
     )
+
+
+def _unfinished(study: StudyRuns, stage: str, rows: Sequence[VariantResult]) -> frozenset[str]:
+    """Returns the variants that have trials to come; all of them where a variant that the study
+    plans now has, or a point that may yet be chosen; none of logs, which plan nothing."""
+    if not study.plans:
+        return frozenset()
+    missing = {row.variant for row in rows if row.unfinished}
+    has_trials = any(run.is_planned and not run.has_ended for run in study.stage(stage))
+    if has_trials or not missing.isdisjoint(study.variants):
+        missing = {row.variant for row in rows}
+    return frozenset(missing)
 
 
 def check_baseline(studies: Sequence[StudyRuns], asked: str | None) -> None:
@@ -292,7 +335,11 @@ def _row(
     problems += [problem for run in runs for problem in run.problems]
     seeds = first_of_each_seed(runs)
     if point is None:
-        text = "no point was chosen by validation"
+        ended = sum(run.has_ended for run in planned)
+        text = (
+            f"no point was chosen by validation; of {len(planned)} trials {ended} have ended "
+            "(`python -m analysis runs` lists them)"
+        )
         problems.append(Problem("missing", f"{stage}/{variant}", "", text))
         # Only runs that are not done can be counted.
         seeds = first_of_each_seed(run for run in planned if run.state != "done")
@@ -316,9 +363,10 @@ def _row(
             for split in layout.SPLITS
         },
         hyperparameters=runs[0].variant_hyperparameters if runs else {},
-        planned=len(seeds),
+        planned=max(len(seeds), study.planned_seeds(stage, variant)),
         lost=lost_seeds(seeds, set(chosen), column),
         last_step=float(np.median(steps)) if steps else math.nan,
+        data=frozenset(run.data_digest for run in chosen if run.data_digest),
         chosen={run.seed: value_of(row[column]) for run, row in chosen.items()},
     )
 
@@ -365,31 +413,47 @@ def _split(
     return SplitResult(values, summary, paper=cell, non_finite=non_finite)
 
 
-def _compare(
-    rows: Sequence[VariantResult], baseline: str, shown: Metric, shares_seeds: bool
+def compare(
+    rows: Sequence[VariantResult],
+    baseline: str,
+    shown: Metric,
+    shares_seeds: bool,
+    family: int = 0,
+    unfinished: Set[str] = frozenset(),
+    preliminary: bool = False,
 ) -> None:
-    """Sets the rows' comparisons, corrected over the variants of each split, with verdicts that
-    are not fair withheld; none where no row is the baseline's."""
+    """Sets the rows' comparisons, corrected over the variants of each split or a `family` of more,
+    with verdicts that are not fair withheld; none where no row is the baseline's. `unfinished` as
+    in `ErrorTable`, `preliminary` as in `build`."""
     by_variant = {row.variant: row for row in rows}
     for split in layout.SPLITS:
         values = {row.variant: row.splits[split].values for row in rows}
-        compared = comparisons.compare_all(values, baseline, shares_seeds, shown.lower_is_better)
+        compared = comparisons.compare_all(
+            values, baseline, shares_seeds, shown.lower_is_better, family
+        )
         for name, comparison in compared.items():
             row = by_variant[name]
-            fair = _withheld(comparison, row, by_variant[baseline], split)
+            reason = _unfair(comparison, row, by_variant[baseline], split)
+            verdict: Verdict = "cannot tell" if reason else comparison.verdict
+            if verdict in SO_FAR and not unfinished.isdisjoint((name, baseline)):
+                reason = UNFINISHED
+                verdict = SO_FAR[verdict] if preliminary else "cannot tell"
+            fair = dataclasses.replace(comparison, verdict=verdict, withheld=reason)
             row.splits[split] = dataclasses.replace(row.splits[split], comparison=fair)
 
 
-def _withheld(
-    comparison: Comparison, row: VariantResult, baseline: VariantResult, split: str
-) -> Comparison:
-    """Returns the comparison; its verdict is `cannot tell`, and `withheld` says why, where a rule
-    of this module forbids the one it had."""
+def _unfair(comparison: Comparison, row: VariantResult, baseline: VariantResult, split: str) -> str:
+    """Returns why a rule of this module forbids the verdict better or worse, whatever trials are
+    still to come; empty where none does."""
     loser = {"better": row, "worse": baseline}.get(comparison.verdict)
-    if loser is None or not (lengths_differ(row, baseline) or loser.lost_on(split)):
-        return comparison
-    reason = "lengths" if lengths_differ(row, baseline) else "lost seeds"
-    return dataclasses.replace(comparison, verdict="cannot tell", withheld=reason)
+    if loser is None:
+        return ""
+    reasons = {
+        "different data": len(row.data | baseline.data) > 1,
+        "lengths": lengths_differ(row, baseline),
+        "lost seeds": loser.lost_on(split),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def lengths_differ(row: VariantResult, baseline: VariantResult) -> bool:

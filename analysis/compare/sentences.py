@@ -1,19 +1,31 @@
 """The sentences on a table's verdicts, notes, lost and failed runs, and power: all of them here."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import pandas as pd
+
 from analysis.compare import failed_runs
-from analysis.compare.error_table import LENGTHS_APART, ErrorTable, VariantResult, lengths_differ
+from analysis.compare.error_table import (
+    LENGTHS_APART,
+    SO_FAR,
+    UNFINISHED,
+    ErrorTable,
+    VariantResult,
+    lengths_differ,
+)
 from analysis.compare.failed_runs import FailedRuns
 from analysis.compare.sensitivity import MOST_SEEDS
 from analysis.load import paper
+from analysis.load.records import Run
 from analysis.render import pages
 from analysis.statistics.comparisons import ALPHA, seeds_to_reach
 from attention import table as variants
 
 MARKS = {"better": "▲", "worse": "▼", "cannot tell": "≈", "baseline": "●"} | {
+    "better so far": "△",
+    "worse so far": "▽",
     "not compared": "○",
     "no number": "–",
 }
@@ -21,13 +33,18 @@ MARKS = {"better": "▲", "worse": "▼", "cannot tell": "≈", "baseline": "●
 WITHHELD = {
     "lost seeds": "seeds were lost, and they may have been worse",
     "lengths": "the runs differ in length: compare the time to the target",
+    "different data": "the trials were trained on different data",
+    UNFINISHED: "planned trials have not ended",
 }
+# How much of a commit or of a digest is printed.
+SHORT = 12
 
 
 @dataclass(frozen=True)
 class VariantVerdict:
-    """One variant's: `word` is better, worse, cannot tell, baseline, not compared (there is no
-    baseline) or no number; `mark` is a sign that needs no colour, `sentence` gives the numbers."""
+    """One variant's: `word` is better, worse (with `so far` where the study is unfinished),
+    cannot tell, baseline, not compared (there is no baseline) or no number; `mark` is a sign
+    that needs no colour, `sentence` gives the numbers."""
 
     label: str
     word: str
@@ -72,7 +89,7 @@ def _sentence(table: ErrorTable, row: VariantResult) -> str:
     text += f" {bounds}, {pages.p_in_words(comparison.p_holm)} after Holm"
     if comparison.is_partial:
         text += f", over the {comparison.pairs} seeds that both have"
-    if comparison.withheld:
+    if comparison.withheld and comparison.verdict == "cannot tell":
         text += f"; no verdict: {WITHHELD[comparison.withheld]}"
     return f"{text}."
 
@@ -83,7 +100,7 @@ def headline(table: ErrorTable) -> str:
     base, what, row = table.baseline_label, table.what, table.baseline_row
     if row is None or not table.of(row).values:
         return f"No verdict on {what}: {base}, the baseline, has no number."
-    words: dict[str, list[str]] = {"better": [], "worse": [], "cannot tell": []}
+    words: dict[str, list[str]] = {word: [] for word in (*SO_FAR, *SO_FAR.values(), "cannot tell")}
     for name, comparison in table.comparisons.items():
         numbers = pages.decimals(comparison.difference, table.metric.digits, signed=True)
         if comparison.is_tested:
@@ -98,7 +115,9 @@ def headline(table: ErrorTable) -> str:
     if not parts:
         return f"No verdict on {what}: only the baseline has numbers."
     text = f"{what[0].upper()}{what[1:]}: {'; '.join(parts)}."
-    return f"{text} {failed(table, failed_runs.of_table(table))}".rstrip()
+    unfinished = "The study is unfinished." if table.baseline in table.unfinished else ""
+    sentences = (text, unfinished, failed(table, failed_runs.of_table(table)))
+    return " ".join(filter(None, sentences))
 
 
 def failed(table: ErrorTable, found: FailedRuns) -> str:
@@ -122,8 +141,9 @@ def seeds_text(seeds: float) -> str:
 
 def notes(table: ErrorTable) -> list[str]:
     """Returns the notes that a reader of the short table needs, at most five: the metric and the
-    step; lost seeds and lengths that withhold verdicts; why nothing can be told; the source of the
-    paper's columns, or the data; where to read on."""
+    step; lost seeds and lengths that withhold verdicts, and what is unusual about the trials
+    (`caveats`); why nothing can be told; the source of the paper's columns, or the data; where to
+    read on."""
     definition = table.metric.definition(table.workload)
     source = f"Data: {table.reference_note}" if table.reference_note else ""
     if table.is_paper:
@@ -132,7 +152,7 @@ def notes(table: ErrorTable) -> list[str]:
     lines = [
         f"{definition}, at each trial's step with the best {table.chosen_by.column('validation')}; "
         "n counts completed trials.",
-        " ".join(_unfair(table)),
+        " ".join([*_unfair(table), *caveats(table)]),
         _untold(table),
         source,
         "How to read this: docs/analysis.md, section Tables; `--details` prints the rest.",
@@ -156,6 +176,71 @@ def _unfair(table: ErrorTable) -> Iterator[str]:
             f"Median last steps differ by more than {LENGTHS_APART:.0%} ({ends}): see "
             "`python -m analysis time`."
         )
+
+
+def caveats(table: ErrorTable) -> Iterator[str]:
+    """Yields sentences on the trials of a table: which have not ended, which the study no longer
+    plans, plans of other numbers of seeds, several commits, several data sets."""
+    study = table.study
+    first, last = [plan.seeds for plan in (*study.plans[:1], *study.plans[-1:])] or (0, 0)
+    runs = [run for row in table.rows for run in table.runs(row)]
+    if table.unfinished:
+        missing = [f"{row.label} {row.unfinished}" for row in table.rows if row.unfinished]
+        marked = "`so far` marks verdicts that more trials may change"
+        withheld = "verdicts are withheld; `--preliminary` shows them as they are so far"
+        where = ", ".join(missing) or "other points"
+        advice = marked if table.is_preliminary else withheld
+        yield f"Unfinished (planned trials that have not ended: {where}): {advice}."
+    if first != last:
+        yield f"Planned with {first} seeds, now with {last}."
+    if unplanned := [run for run in runs if not run.is_planned]:
+        yield f"Not planned now, counted all the same: {_trials(unplanned)}."
+    if len(table.commits) > 1:
+        yield f"The trials were trained by {commits(table)}."
+    digests = sorted({run.data_digest for run in runs if run.data_digest})
+    if len(digests) > 1:
+        parts = [
+            f"{digest[:SHORT]} ({_trials(run for run in runs if run.data_digest == digest)})"
+            for digest in digests
+        ]
+        yield f"The trials were trained on different data: {'; '.join(parts)}."
+
+
+def commits(table: ErrorTable) -> str:
+    """Returns what trained the trials: a commit, `2 commits: aaaa111, bbbb222`, or nothing."""
+    texts = ", ".join(map(short_commit, table.commits))
+    return f"{len(table.commits)} commits: {texts}" if len(table.commits) > 1 else texts
+
+
+def short_commit(commit: str) -> str:
+    """Returns the beginning of a commit, with `-dirty` where the checkout was changed."""
+    sha, dash, dirty = commit.partition("-")
+    return sha[:SHORT] + dash + dirty
+
+
+def _trials(runs: Iterable[Run]) -> str:
+    """Returns trials as text: `Standard, LASER 3 seeds (5 to 7)`."""
+    seeds: dict[str, set[int]] = {}
+    for run in runs:
+        seeds.setdefault(variants.label(run.variant), set()).add(run.seed)
+    labels: dict[str, list[str]] = {}
+    for label, numbers in seeds.items():
+        plural = "s" if len(numbers) > 1 else ""
+        text = f"{len(numbers)} seed{plural} ({pages.span(map(str, sorted(numbers)))})"
+        labels.setdefault(text, []).append(label)
+    return ", ".join(f"{', '.join(names)} {text}" for text, names in labels.items())
+
+
+def outcome(verdict: str, withheld: str) -> str:
+    """Returns a verdict as printed: with the reason of one that is withheld, if it is not marked
+    `so far`."""
+    return f"{verdict} ({withheld})" if withheld and verdict not in SO_FAR.values() else verdict
+
+
+def outcomes(lines: pd.DataFrame) -> list[str | None]:
+    """Returns the verdicts of `frames.results` as printed."""
+    pairs = zip(lines["verdict"], lines["withheld"].fillna(""), strict=True)
+    return [outcome(*pair) for pair in pairs]
 
 
 def _untold(table: ErrorTable) -> str:

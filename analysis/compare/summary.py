@@ -64,7 +64,8 @@ def of_tables(tables: Sequence[ErrorTable]) -> Summary:
     left_out = {table: why for table in tables if (why := _why_no_column(table))}
     compared = [table for table in tables if table not in left_out]
     if not compared:
-        raise ValueError("nothing to sum up: no study here has a variant beside its baseline")
+        reasons = "; ".join(f"{table.study.name}: {why}" for table, why in left_out.items())
+        raise ValueError(f"nothing to sum up: {reasons}")
     baseline = _common_baseline(compared)
     others = {name for table in compared for name in table.by_variant if name != table.baseline}
     names = (baseline, *sorted(others - {baseline}, key=variants.order))
@@ -124,7 +125,8 @@ def _cells(tables: Sequence[ErrorTable], names: Sequence[str], baseline: str) ->
             bounds = sorted((scale * each.low, scale * each.high))
             place = (name, number, table.study.name, table.workload, "improvement_percent")
             seeds = (each.pairs or each.n, each.n)
-            word = "withheld" if each.withheld else each.verdict
+            is_withheld = each.withheld and each.verdict == "cannot tell"
+            word = "withheld" if is_withheld else each.verdict
             outcome = (each.p_holm, word, each.withheld)
             why = "another baseline" if table.baseline != baseline else _why_left_out(table, name)
             rows.append((*place, scale * each.difference, *bounds, *seeds, *outcome, why))
@@ -145,7 +147,8 @@ def _why_left_out(table: ErrorTable, variant: str) -> str:
     reasons = {
         "lost seeds": any(row.lost or table.of(row).non_finite for row in sides),
         "fewer than 2 seeds to compare": not each.is_tested,
-        "runs of different lengths": each.withheld,
+        "runs of different lengths": each.withheld == "lengths",
+        "different data": each.withheld == "different data",
         "differences without a spread": math.isnan(each.effect),
         "a baseline's mean of 0": not abs(each.baseline) > 0,
     }

@@ -5,6 +5,7 @@ keys: a key of another type is named and left out, so that `"steps": "3000"` is 
 and not by whoever counts steps later. Keys that nobody reads may hold anything.
 """
 
+import functools
 import json
 import pathlib
 from collections.abc import Callable, Mapping
@@ -23,8 +24,11 @@ Columns = Mapping[str, np.ndarray]
 # A user's own files and directories: systems lay .snapshot, .ipynb_checkpoints, ._x, @eaDir beside.
 VISIBLE = "[!.@]*"
 FLAGS_FILE, META_FILE = "flags_0.json", "meta_data_0.json"
+# What each attempt of a trial records of itself: META_FILE is the first attempt's.
+META_FILES = "meta_data_*.json"
 # Keys of META_FILE: operations of one training step, and the number of parameters.
 FLOPS, PARAMETERS = "model_flops_per_step", "parameters"
+COMMIT = "git_commit_hash"
 # What cannot be decoded, whatever library says so.
 NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
 
@@ -42,12 +46,16 @@ Kinds = dict[str, Any]
 COLUMN, ANY = "*/*", "*"
 
 HYPERPARAMETERS: Kinds = {"warmup_factor": float, ANY: Value}
+# What an entry of trials.json cannot do without.
+PLANNED: Kinds = {"path": str, "variant": str, "workload": str, "point": Whole, "seed": Whole}
 # A trial, in trials.json and in its own trial.json.
-TRIAL: Kinds = {
+TRIAL: Kinds = PLANNED | {
     "id": str,
     "steps": Positive | None,
     "step_hint": Positive | None,
     "eval_every": Positive | None,
+    "git_commit": str | None,
+    "data_digest": str | None,
     "targets": {
         "metric": str | None,
         "validation": float | None,
@@ -57,11 +65,14 @@ TRIAL: Kinds = {
     "hyperparameters": HYPERPARAMETERS,
     "variant_hyperparameters": {ANY: Value},
 }
-# What an entry of trials.json cannot do without.
-PLANNED: Kinds = {"path": str, "variant": str, "workload": str, "point": Whole, "seed": Whole}
+# What `sweeps run` planned when it was called.
+PLAN: Kinds = {"hypothesis": str | None, "seeds": Positive, "variants": list[str]}
+START: Kinds = {"date": str | None, "git_commit": str | None}
 STUDY: Kinds = {
     "name": str,
-    "config": {"name": str, "workload": str, "baseline": str, "variants": list[str]},
+    "config": {"name": str, "workload": str, "baseline": str} | PLAN,
+    "runs": [START | PLAN],
+    **START,
     # An item's place is a point's index: a list with another item is of no use.
     "points": list[dict[str, Value]] | None,
     "stages": list[str],
@@ -98,6 +109,7 @@ KNOWN: dict[str, Kinds] = {
         "workload.attention_tau": float | None,
         FLOPS: float,
         PARAMETERS: Positive,
+        COMMIT: str | None,
     },
     init2winit_columns.META: {
         "dataset": str,
@@ -131,6 +143,19 @@ class Problem:
         return ": ".join(part for part in (self.kind, place, self.text) if part)
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What one call of `sweeps run` planned, the first being the start of the study: its date
+    (YYYY-MM-DD) and commit, the hypothesis, the seeds of each variant, and the variants. What is
+    not recorded is empty, None or 0."""
+
+    date: str | None = None
+    git_commit: str | None = None
+    hypothesis: str | None = None
+    seeds: int = 0
+    variants: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """One trial and what it measured; also one that was planned and has measured nothing.
@@ -145,7 +170,9 @@ class Run:
     does; `ends_early` says that evaluations which were due are missing at the end of a trial that
     is `done`; `step_hint` is the workload's, `eval_every` the steps between planned evaluations and
     `allowed_s` the seconds of training that the workload allows, None where no file says.
-    `problems` is what is wrong with the trial, `notes` what is worth knowing.
+    `problems` is what is wrong with the trial, `notes` what is worth knowing. `is_planned` is False
+    for a trial that has ended and that the study no longer plans. `data_digest` identifies the
+    data, empty where it is not recorded.
     """
 
     workload: str
@@ -170,6 +197,8 @@ class Run:
     problems: tuple[Problem, ...] = ()
     notes: tuple[Problem, ...] = ()
     ends_early: bool = False
+    is_planned: bool = True
+    data_digest: str = ""
 
     @property
     def last_step(self) -> int | None:
@@ -193,9 +222,31 @@ class Run:
         return self.state == "done" and not self.ends_early
 
     @property
+    def has_ended(self) -> bool:
+        """Returns whether nothing of it is missing: its numbers count, or it is lost."""
+        return self.is_finished or self.state in layout.LOST
+
+    @functools.cached_property
+    def metas(self) -> tuple[dict[str, Any], ...]:
+        """Returns META_FILES of the attempts that wrote one, in order, without damaged files."""
+        # meta_data_10.json follows meta_data_9.json.
+        paths = sorted(self.path.glob(META_FILES), key=lambda path: (len(path.name), path.name))
+        return tuple(meta for path in paths if (meta := read_json(path, self.name, [])))
+
+    @property
     def meta(self) -> dict[str, Any]:
-        """Returns what META_FILE says, empty where it is missing or damaged."""
-        return read_json(self.path / META_FILE, self.name, []) or {}
+        """Returns what the first attempt that wrote META_FILE says, empty where none did."""
+        return next(iter(self.metas), {})
+
+    @property
+    def commits(self) -> tuple[str, ...]:
+        """Returns the commits of the attempts that trained it, in order; where none recorded one,
+        the commit that planned it, if that is recorded."""
+        trained = [meta.get(COMMIT) for meta in self.metas]
+        if not any(trained):
+            trial = read_json(self.path / layout.TRIAL, self.name, []) or {}
+            trained = [trial.get("git_commit")]
+        return tuple(dict.fromkeys(filter(None, trained)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,9 +258,10 @@ class StudyRuns:
     points. `selection` is selection.json, None until a point was chosen; `references` maps a
     workload to its entry of reference.json. `paper_table` names the table of the paper (a key of
     `paper.TABLES`) that stands beside ours, empty for none; `paper_note` is printed below ours.
-    `published` is True for AlgoPerf's own logs, which have none of these. `shares_seeds` says
-    whether trials of one `seed` began with the same random numbers, so that they are pairs: ours
-    do; each trial of a published log drew its own.
+    `plans` are what the calls of `run` planned, in order. `published` is True for AlgoPerf's own
+    logs, which have none of these. `shares_seeds` says whether trials of one `seed` began with the
+    same random numbers, so that they are pairs: ours do; each trial of a published log drew its
+    own.
     """
 
     name: str
@@ -225,6 +277,7 @@ class StudyRuns:
     references: dict[str, Any] = field(default_factory=dict)
     paper_table: str = ""
     paper_note: str = ""
+    plans: tuple[Plan, ...] = ()
     published: bool = False
     shares_seeds: bool = True
 
@@ -253,6 +306,20 @@ class StudyRuns:
         """Returns the runs of one stage."""
         return tuple(run for run in self.runs if run.stage == name)
 
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """Returns the variants that the study plans now, none for logs."""
+        return self.plans[-1].variants if self.plans else ()
+
+    def planned_seeds(self, stage: str, variant: str) -> int:
+        """Returns the most seeds of a variant that any plan had in the last stage, which compares;
+        0 in other stages, before the stage has begun, and for a variant that lost every trial."""
+        states = {run.state for run in self.runs if run.variant == variant}
+        is_lost = bool(states) and states <= set(layout.LOST)
+        if stage != self.stages[-1] or stage not in self.planned or is_lost:
+            return 0
+        return max((plan.seeds for plan in self.plans if variant in plan.variants), default=0)
+
 
 def read_json(path: pathlib.Path, trial: str, problems: list[Problem]) -> dict[str, Any] | None:
     """Returns the JSON object in `path` as `usable` leaves it, None where there is no such file,
@@ -266,7 +333,8 @@ def read_json(path: pathlib.Path, trial: str, problems: list[Problem]) -> dict[s
         text = str(error).removeprefix(str(path)).lstrip(": ")
         problems.append(Problem("unreadable", trial, path.name, text))
         return None
-    return usable(record, KNOWN.get(path.name, {}), trial, path.name, problems)
+    known = META_FILE if path.match(META_FILES) else path.name
+    return usable(record, KNOWN.get(known, {}), trial, path.name, problems)
 
 
 def usable(

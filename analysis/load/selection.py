@@ -55,12 +55,21 @@ def best_point(runs: Iterable[Run], metric: Metric) -> int | None:
 def chosen_point(study: StudyRuns, stage: str, variant: str) -> int | None:
     """Returns the point whose trials represent `variant` in a table of `stage`.
 
-    selection.json decides where it exists. Where it does not (a study that only ran `grid`, or
-    one that was never tuned), the rule above is applied to that stage's trials themselves.
+    selection.json decides where it exists; a variant that the study no longer plans has the point
+    that all variants share, if they do. Otherwise (a study that only ran `grid`, or one that was
+    never tuned) the rule above is applied to that stage's trials themselves. A point that is no
+    longer planned takes part if it has as many seeds as any other.
     """
     if study.selection is not None:
-        return study.selection.get("points", {}).get(variant)
+        points = study.selection.get("points", {})
+        if variant in points or variant in study.variants:
+            return points.get(variant)
+        if study.config.get("protocol") == "tune_then_compare":
+            return next(iter(points.values()), None)
     runs = [run for run in study.stage(stage) if run.variant == variant]
+    seeds = collections.Counter(run.point for run in runs)
+    most = max(seeds.values(), default=0)
+    runs = [run for run in runs if run.is_planned or seeds[run.point] == most]
     metric = study_metric(study)
     points = {run.point for run in runs}
     if len(points) > 1:

@@ -1,6 +1,8 @@
 """Reads the studies in a directory, ours or published logs, into runs and problems.
 
-Every planned trial becomes a run, and whatever is wrong with it is named in `problems`.
+Every planned trial becomes a run, and whatever is wrong with it is named in `problems`. A trial
+that has ended is a run also if the study no longer plans it: else fewer variants or seeds in a
+later `run` would change a verdict.
 """
 
 import collections
@@ -9,10 +11,12 @@ import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from analysis.load import logs, paper, records, trials
-from analysis.load.records import VISIBLE, Problem, Run, StudyRuns
+from analysis.load.records import VISIBLE, Plan, Problem, Run, StudyRuns
 from attention import files
-from sweeps.records import layout
+from sweeps.records import layout, status
 
 # How many names a message lists.
 NAMED = 10
@@ -127,10 +131,17 @@ def _read_ours(root: pathlib.Path, whole: bool) -> StudyRuns:
         for path, count in collections.Counter(entry["path"] for entry in entries).items()
         if count > 1
     ]
-    unique = [*{entry["path"]: entry for entry in entries}.values()]
+    unique = {entry["path"]: entry for entry in entries}
+    begun = [stage for stage in stages if planned[stage]]
+    directories = [path for stage in begun for path in _trial_directories(root, stage)]
+    others = [path for path in directories if path not in unique]
+    ended = {path: entry for path in others if (entry := _ended_trial(root, path))}
+    listed = [*unique.values(), *ended.values()]
     runs = trials.read_each(
-        [(root / entry["path"], entry["path"]) for entry in unique],
-        lambda index, files: trials.read_trial(unique[index], points, files, whole),
+        [(root / entry["path"], entry["path"]) for entry in listed],
+        lambda index, files: trials.read_trial(
+            listed[index], points, files, whole, is_planned=index < len(unique)
+        ),
     )
     table = str(record.get("paper_table") or "")
     if table and table not in paper.TABLES:
@@ -145,7 +156,7 @@ def _read_ours(root: pathlib.Path, whole: bool) -> StudyRuns:
         runs=tuple(runs),
         study_problems=tuple(problems),
         directory=root,
-        study_notes=tuple(_notes(root, [stage for stage in stages if planned[stage]], runs)),
+        study_notes=tuple(_notes(root, [path for path in others if path not in ended], runs)),
         stages=stages,
         planned=tuple(stage for stage in stages if planned[stage] is not None),
         points=points,
@@ -153,7 +164,24 @@ def _read_ours(root: pathlib.Path, whole: bool) -> StudyRuns:
         references=references,
         paper_table=table,
         paper_note=str(record.get("paper_note") or ""),
+        plans=_plans(record),
     )
+
+
+def _plans(record: dict[str, Any]) -> tuple[Plan, ...]:
+    """Returns what each call of `run` planned. An older study.json records only the last one."""
+    recorded = record.get("runs") or [record | record["config"]]
+    known = [{key: x for key, x in plan.items() if x is not None} for plan in recorded]
+    return tuple(msgspec.convert(known, list[Plan]))
+
+
+def _ended_trial(root: pathlib.Path, path: str) -> dict[str, Any] | None:
+    """Returns the record of the trial in `path` below `root`, None unless it is whole and the
+    trial has ended."""
+    if status.seen(root / path)["state"] not in layout.FINISHED:
+        return None
+    record = records.read_json(root / path / layout.TRIAL, path, []) or {}
+    return record | {"path": path} if set(trials.IDENTITY) <= set(record) else None
 
 
 def _planned_trials(
@@ -213,13 +241,11 @@ def _study_record(path: pathlib.Path, problems: list[Problem]) -> dict[str, Any]
     return record
 
 
-def _notes(root: pathlib.Path, stages: Iterable[str], runs: Sequence[Run]) -> Iterator[Problem]:
-    """Yields a note for each trial directory that no list plans, left by an earlier selection or
-    budget, and one with the command that writes cut records anew."""
-    planned = {run.name for run in runs}
-    names = (name for stage in stages for name in _trial_directories(root, stage))
-    for name in (name for name in names if name not in planned):
-        yield Problem("note", name, "", "not planned, not read")
+def _notes(root: pathlib.Path, unread: Iterable[str], runs: Sequence[Run]) -> Iterator[Problem]:
+    """Yields a note for each trial directory that is not read, and one with the command that
+    writes cut records anew."""
+    for name in unread:
+        yield Problem("note", name, "", "not planned now and not ended, not read")
     cut = sum(run.state == "done" and run.ends_early for run in runs)
     if cut:
         command = f"`python -m sweeps resume {files.quoted(root)}` writes them anew"

@@ -96,9 +96,14 @@ def read_each(
 
 
 def read_trial(
-    entry: dict[str, Any], points: Sequence[dict[str, Any]], files: TrialFiles, whole: bool
+    entry: dict[str, Any],
+    points: Sequence[dict[str, Any]],
+    files: TrialFiles,
+    whole: bool,
+    is_planned: bool = True,
 ) -> Run:
-    """Returns the run that `entry`, a line of trials.json, plans, with what is on disk of it.
+    """Returns the run that `entry`, a line of trials.json, plans, with what is on disk of it. A
+    trial that is no longer planned has its own record as its `entry`.
 
     `points` are the study's hyperparameter points, for a trial that has not written its own
     record yet. `whole` also checks measurements.csv, which is otherwise left alone until its rows
@@ -141,7 +146,11 @@ def read_trial(
         losses=files.losses,
         # As the engine judges what is done.
         ends_early=state["state"] == "done" and last < (record.get("steps") or 1),
+        is_planned=is_planned,
+        data_digest=record.get("data_digest") or "",
     )
+    if not is_planned:
+        files.notes.append(Problem("note", files.name, "", "not planned now, counted"))
     if not other:
         _check(run, files, evals, whole)
     return replace(run, problems=tuple(files.problems), notes=tuple(files.notes))

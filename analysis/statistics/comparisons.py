@@ -55,7 +55,8 @@ _LEAST_ERROR = 1e-9
 _HELD = 2**23
 
 Seeds = Mapping[int, float]
-Verdict = Literal["better", "worse", "cannot tell"]
+# "so far": of a study that has not finished.
+Verdict = Literal["better", "worse", "cannot tell", "better so far", "worse so far"]
 Frequency = Literal["more often", "less often", "cannot tell"]
 
 
@@ -72,7 +73,8 @@ class Comparison:
     paired differences, else the pooled one; `effect` is `difference` in units of `sd`, d_z or g by
     `effect_kind` (`standardised`); both nan where undefined. `baseline` is the mean of the
     baseline's runs that are compared. `withheld` is why there is no verdict in spite of `p_holm`:
-    `lost seeds` or `lengths` (`compare/error_table.py`), else empty.
+    `lost seeds`, `lengths`, `different data` or `unfinished` (`compare/error_table.py`), else
+    empty.
     """
 
     pairs: int = 0
@@ -334,14 +336,15 @@ def standardised(difference: float, sd: float, degrees: int) -> float:
     return correction(degrees) * difference / sd if sd > 0 else math.nan
 
 
-def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Returns p-values [..., m] corrected for their number, in the order given; nan stays nan
-    and is not counted. Holm (1979), "A simple sequentially rejective multiple test procedure":
-    the i-th smallest of m (from 0) times m - i, at most 1, never below a smaller one's."""
+def holm(p_values: Sequence[float] | np.ndarray, family: int = 0) -> np.ndarray:
+    """Returns p-values [..., m] corrected for their number, in the order given; nan stays nan and
+    is not counted, unless the tests are a `family` of more. Holm (1979), "A simple sequentially
+    rejective multiple test procedure": the i-th smallest of m (from 0) times m - i, at most 1,
+    never below a smaller one's."""
     p = np.asarray(p_values, dtype=float)
     order = np.argsort(p, axis=-1)
     ascending = np.take_along_axis(p, order, axis=-1)
-    defined = np.sum(~np.isnan(p), axis=-1, keepdims=True)
+    defined = np.maximum(np.sum(~np.isnan(p), axis=-1, keepdims=True), family)
     stepped = np.minimum(1.0, ascending * (defined - np.arange(p.shape[-1])))
     # nan sorts last, so what is accumulated before it stays defined.
     corrected = np.empty_like(p)
@@ -356,9 +359,12 @@ def verdict(difference: float, p_holm: float, lower_is_better: bool) -> Verdict:
     return "better" if (difference < 0) == lower_is_better else "worse"
 
 
-def corrected(comparisons: Sequence[Comparison], lower_is_better: bool) -> list[Comparison]:
-    """Returns the comparisons with `p_holm` corrected over them all, and the verdicts."""
-    p_values = holm([comparison.p for comparison in comparisons])
+def corrected(
+    comparisons: Sequence[Comparison], lower_is_better: bool, family: int = 0
+) -> list[Comparison]:
+    """Returns the comparisons with `p_holm` corrected over them all, or over a `family` of more
+    tests (`holm`), and the verdicts."""
+    p_values = holm([comparison.p for comparison in comparisons], family)
     return [
         replace(
             comparison,
@@ -370,15 +376,20 @@ def corrected(comparisons: Sequence[Comparison], lower_is_better: bool) -> list[
 
 
 def compare_all(
-    values: Mapping[str, Seeds], baseline: str, shares_seeds: bool, lower_is_better: bool
+    values: Mapping[str, Seeds],
+    baseline: str,
+    shares_seeds: bool,
+    lower_is_better: bool,
+    family: int = 0,
 ) -> dict[str, Comparison]:
     """Returns the comparison of each name in `values` with that of `baseline`, with verdicts, p
-    corrected over them; of names without values none, empty where there is no baseline."""
+    corrected over them or over a `family` of more tests; of names without values none, empty where
+    there is no baseline."""
     if baseline not in values:
         return {}
     names = [name for name, own in values.items() if own and name != baseline]
     pairs = [compare(values[name], values[baseline], shares_seeds) for name in names]
-    return dict(zip(names, corrected(pairs, lower_is_better), strict=True))
+    return dict(zip(names, corrected(pairs, lower_is_better, family), strict=True))
 
 
 def rate(count: int, n: int) -> Rate:

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis.compare import frames
+from analysis.compare import frames, sentences
 from analysis.compare.error_table import ErrorTable
-from analysis.load import records
+from analysis.load.records import Plan
 from analysis.render import pages
 from analysis.render.pages import Page, Table
-from sweeps.records import layout
 
 COLUMNS = (
     *("hypothesis", "study", "workload", "variant", "metric", "split", "n", "difference"),
-    *("difference_low", "difference_high", "p_holm", "verdict", "detectable", "commit", "date"),
+    *("difference_low", "difference_high", "p_holm", "verdict", "withheld", "detectable"),
+    *("commit", "design_commit", "date"),
 )
 
 
@@ -26,7 +26,13 @@ def page(tables: Sequence[ErrorTable]) -> Page:
         notes=(
             "Difference: mean of the variant minus the baseline's, on the split that decides, with "
             "a 95% interval; p is corrected over the variants of a study (Holm). Detectable: the "
-            "smallest true difference that such a study finds with 80 % power.",
+            "smallest true difference that such a study finds with 80 % power. Commit: of trials. "
+            "Started, at commit: date and commit of the start of the study.",
+            *(
+                f"{table.study.name}, {table.workload}: {text}"
+                for table in tables
+                if (text := " ".join(sentences.caveats(table)))
+            ),
         ),
         problems=tuple(problem for table in tables for problem in table.problems),
         data=lambda: lines,
@@ -34,17 +40,27 @@ def page(tables: Sequence[ErrorTable]) -> Page:
 
 
 def _rows(table: ErrorTable) -> pd.DataFrame:
-    record = records.read_json(table.study.directory / layout.STUDY, "", []) or {}
-    # A finished study that is run again has the newer commit, its trials have theirs.
-    meta = next((run.meta for run in table.study.stage(table.stage)), {})
+    start = next(iter(table.study.plans), Plan())
     results = frames.results(table, None)
     of_variants = results["kind"].eq("variant") & results["variant"].ne(table.baseline)
     return results[of_variants & results["split"].eq(table.decisive)].assign(
-        hypothesis=table.study.config.get("hypothesis") or None,
-        commit=str(meta.get("git_commit_hash") or record.get("git_commit") or "")[:12] or None,
-        date=record.get("date"),
+        hypothesis=_hypothesis(table.study.plans) or None,
+        commit=sentences.commits(table) or None,
+        design_commit=sentences.short_commit(start.git_commit or "") or None,
+        date=start.date,
         variant=lambda rows: rows["label"],
     )[[*COLUMNS]]
+
+
+def _hypothesis(plans: Sequence[Plan]) -> str:
+    """Returns the hypothesis at the start of a study, then each change with its date."""
+    texts = [plan.hypothesis or "" for plan in plans]
+    changes = [
+        f"changed on {plan.date or 'an unknown date'}: {text or 'none'}"
+        for before, text, plan in zip(texts, texts[1:], plans[1:], strict=False)
+        if text != before
+    ]
+    return "; ".join([texts[0] or "none", *changes]) if changes else "".join(texts[:1])
 
 
 def _table(lines: pd.DataFrame) -> Table:
@@ -58,10 +74,11 @@ def _table(lines: pd.DataFrame) -> Table:
         "n": lines["n"],
         "Difference": [pages.estimate(*each, 4) for each in ends],
         "p (Holm)": lines["p_holm"],
-        "Verdict": lines["verdict"],
+        "Verdict": sentences.outcomes(lines),
         "Detectable": lines["detectable"],
         "Commit": lines["commit"],
-        "Date": lines["date"],
+        "Started": lines["date"],
+        "at commit": lines["design_commit"],
     }
     return Table(
         "One line per study and variant",

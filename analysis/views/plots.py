@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
-from analysis.compare import frames
+from analysis.compare import frames, sentences
 from analysis.compare.error_table import ErrorTable
 from analysis.load.selection import VALIDATION
 from analysis.render import charts, pages
@@ -106,7 +106,7 @@ def _differences(table: ErrorTable, found: pd.DataFrame) -> alt.LayerChart:
     columns = ["label:N", "difference:Q", "low:Q", "high:Q", "p_holm:Q", "verdict:N"]
     measured = charts.interval_rows(bounded, x, rows, columns)
     p_values = found["p_holm"].map(lambda p: "" if math.isnan(p) else f" ({pages.p_in_words(p)})")
-    text = alt.Chart(found.assign(text=found["verdict"] + p_values))
+    text = alt.Chart(found.assign(text=sentences.outcomes(found) + p_values))
     verdicts = text.mark_text(align="left", fontWeight="bold", fontSize=12).encode(
         x=alt.value(RIGHT + 8), y=rows, text="text:N", color=charts.verdict_colour()
     )
@@ -128,8 +128,9 @@ def effects_in_words(table: ErrorTable) -> str:
     """Returns every variant's mean, its difference from the baseline, and the verdict."""
     found, digits = effects(table), table.metric.digits
     ends = zip(found["difference"], found["difference_low"], found["difference_high"], strict=True)
-    frame = found[["label", "mean", "verdict"]].assign(
-        difference=[pages.estimate(*each, digits, signed=True) for each in ends]
+    frame = found[["label", "mean"]].assign(
+        verdict=sentences.outcomes(found),
+        difference=[pages.estimate(*each, digits, signed=True) for each in ends],
     )
     return Table(f"Mean {table.what} over seeds", frame, {"mean": f".{digits}f"}).words()
 

@@ -16,7 +16,10 @@ from analysis.render.charts import Plot
 from analysis.render.pages import Page, Table
 from attention import table as variants
 
-MARKS = {"better": "▲", "worse": "▼", "cannot tell": "≈", "withheld": "○"}
+MARKS = {"better": "▲", "worse": "▼", "cannot tell": "≈", "withheld": "○"} | {
+    "better so far": "△",
+    "worse so far": "▽",
+}
 # The quantities over all workloads: heading, decimals, whether a sign is printed.
 OVER = {
     "effect": ("Mean effect\n[95%]", 2, True),
@@ -120,7 +123,13 @@ def _notes(found: Summary) -> Iterable[str]:
     )
     reasons = sorted(set(found.cells["withheld"]) - {""})
     if reasons:
-        yield f"○: no verdict in spite of p, because of {' or '.join(reasons)}."
+        yield (
+            f"○: the verdict is withheld ({', '.join(reasons)}). △, ▽: better or worse so far, of "
+            "an unfinished study."
+        )
+    for heading, table in zip(found.headings, found.tables, strict=True):
+        if text := " ".join(sentences.caveats(table)):
+            yield f"{heading}: {text}"
     partial = [
         f"{found.headings[cell.column]}: {variants.label(cell.variant)} {cell.n} of {cell.trained}"
         for cell in found.cells.itertuples()

@@ -140,8 +140,8 @@ def _perplexity(table: ErrorTable, row: VariantResult) -> float:
 
 
 def _verdict(table: ErrorTable, row: VariantResult) -> str:
-    word, comparison = sentences.word(table, row), table.of(row).comparison
-    return f"{word} ({comparison.withheld})" if comparison and comparison.withheld else word
+    comparison = table.of(row).comparison
+    return sentences.outcome(sentences.word(table, row), comparison.withheld if comparison else "")
 
 
 def _intervals(
@@ -195,7 +195,7 @@ def _details(table: ErrorTable, lines: pd.DataFrame, failures: FailedRuns) -> It
             ("Test", compared["test"].where(tested), None),
             ("p", compared["p"], pages.p_text),
             (P_HOLM, compared["p_holm"], pages.p_text),
-            ("Verdict", compared["verdict"], None),
+            ("Verdict", sentences.outcomes(compared), None),
         ],
         compared["group"],
     )

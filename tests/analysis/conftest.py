@@ -1,5 +1,6 @@
 """A study's directory, made by hand: every number in it is chosen by the test that uses it."""
 
+import collections
 import dataclasses
 import gzip
 import hashlib
@@ -139,6 +140,25 @@ class HandMadeStudy:
             self.root / layout.REFERENCE, {self.workload: {"note": note, "rows": rows}}
         )
 
+    def plans(self) -> list[dict[str, Any]]:
+        """What `run` would have planned: the variants and seeds of the last stage's list, in a
+        later call fewer seeds of those that have fewer."""
+        seeds = collections.defaultdict(set)
+        for entry in self.planned.get(self.stages[-1], []):
+            seeds[entry["variant"]].add(entry["seed"])
+        counts = {len(each) for each in seeds.values()} or {self.config["seeds"]}
+        return [
+            {
+                "date": self.record.get("date"),
+                "git_commit": self.record.get("git_commit"),
+                "hypothesis": self.config.get("hypothesis"),
+                "seeds": count,
+                "variants": [name for name, each in seeds.items() if len(each) >= count]
+                or self.config["variants"],
+            }
+            for count in sorted(counts, reverse=True)
+        ]
+
     def finish(self) -> pathlib.Path:
         for stage, trials in self.planned.items():
             (self.root / stage).mkdir(parents=True, exist_ok=True)
@@ -153,6 +173,7 @@ class HandMadeStudy:
             "paper_note": "",
             "versions": {},
             "git_commit": None,
+            "runs": self.plans(),
         } | self.record
         (self.root / layout.STUDY).write_text(json.dumps(record))
         return self.root

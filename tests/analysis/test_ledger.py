@@ -17,7 +17,7 @@ def _study(hand_made, name, hypothesis, errors):
         made.add_seeds(variant, values)
     root = made.finish()
     record = json.loads((root / layout.STUDY).read_text())
-    record |= {"git_commit": "0123456789abcdef", "date": "2026-11-28"}
+    record["runs"][0] |= {"git_commit": "0123456789abcdef", "date": "2026-11-28"}
     (root / layout.STUDY).write_text(json.dumps(record))
     return root
 
@@ -53,3 +53,40 @@ def test_every_verdict_has_a_line(hand_made, capsys, tmp_path):
     tables = [error_table.build(read_study(root)) for root in roots]
     differences = ledger.page(tables).data()["difference"].tolist()
     assert differences == pytest.approx([-0.0985, 0.0], abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "expected"),
+    [
+        (["A"], "A"),
+        (["A", "A"], "A"),
+        (["A", "B"], "A; changed on 2026-12-01: B"),
+        ([None, "B"], "none; changed on 2026-12-01: B"),
+        (["A", ""], "A; changed on 2026-12-01: none"),
+        (["A", "B", "A"], "A; changed on 2026-12-01: B; changed on 2026-12-02: A"),
+    ],
+)
+def test_the_hypothesis_is_that_of_the_start(hand_made, hypotheses, expected):
+    """`run --config.hypothesis` on a finished study stood beside the date of the start."""
+    made = hand_made(config={"hypothesis": hypotheses[-1]})
+    for variant in ("standard", "laser"):
+        made.add_seeds(variant, [0.3, 0.31, 0.32])
+    (plan,) = made.plans()
+    made.record["runs"] = [
+        {**plan, "hypothesis": text, "date": date, "git_commit": commit}
+        for text, date, commit in zip(
+            hypotheses,
+            ("2026-11-28", "2026-12-01", "2026-12-02"),
+            ("aaaa111", "bbbb222", "cccc333"),
+            strict=False,
+        )
+    ]
+    tables = [error_table.build(read_study(made.finish()))]
+    (line,) = ledger.page(tables).data().to_dict("records")
+    assert (line["hypothesis"], line["date"]) == (expected, "2026-11-28")
+    assert line["design_commit"] == "aaaa111"
+    record = layout.read_json(made.root / layout.STUDY)
+    del record["runs"]
+    layout.write_json(made.root / layout.STUDY, record | {"date": "2026-11-01"})
+    (line,) = ledger.page([error_table.build(read_study(made.root))]).data().to_dict("records")
+    assert (line["hypothesis"], line["date"]) == (hypotheses[-1] or None, "2026-11-01")

@@ -92,7 +92,7 @@ def test_floating_point_operations_are_those_that_a_trial_records(table) -> None
     run = table.study.stage("compare")[0]
     for text, expected in (('{"model_flops_per_step": 2e9}', 8e11), ("{", math.nan)):
         (run.path / "meta_data_0.json").write_text(text)
-        found = frames.evaluations(dataclasses.replace(table))
+        found = frames.evaluations(build(read_study(table.study.directory)))
         found = found.query("trial == @run.name and step == 400")
         np.testing.assert_equal(found["flops"].unique(), [expected])
 

@@ -148,12 +148,13 @@ def test_a_trial_planned_twice_is_duplicated(study) -> None:
     assert len(read_study(study.root).runs) == 4
 
 
-def test_leavings_of_an_earlier_plan_are_noted_and_left_out(study) -> None:
-    study.trial("compare", "standard", 0, 7, [study.evaluation(400, 0.1)])
+@pytest.mark.parametrize(("state", "counts"), [("done", 1), ("failed", 1), ("pending", 0)])
+def test_trials_of_an_earlier_plan_are_noted_and_read_if_they_ended(study, state, counts) -> None:
+    study.trial("compare", "standard", 0, 7, [study.evaluation(400, 0.1)], state=state)
     study.planned["compare"].pop()
     read = read_study(study.finish())
-    assert len(read.runs) == 4
-    assert read.problems == ()
+    assert len(read.runs) == 4 + counts
+    assert [problem.kind for problem in read.problems] == ["failed"] * (state == "failed")
     (note,) = read.notes
     assert (note.kind, note.trial) == ("note", "compare/standard/imagenet_vit_jax/trial_8")
 

@@ -1,0 +1,393 @@
+"""A verdict must not depend on what a later `run` plans, nor on how often somebody looks."""
+
+import json
+import math
+import shutil
+
+import pytest
+
+from analysis.cli import main
+from analysis.compare import error_table, sentences, summary
+from analysis.compare.frames import results
+from analysis.load.studies import read_each, read_study
+from analysis.views import ledger, runs
+from sweeps.records import layout
+
+FIVE = ("standard", "laser", "standard+gate", "standard+temp", "laser+temp")
+SHIFTS = dict(zip(FIVE, (0.0, -0.00558, 0.002, -0.001, 0.003), strict=True))
+# Paired differences from the baseline: LASER's p is 0.0298, after Holm over four 0.119.
+NOISE = (0.000, 0.004, -0.011, 0.003, -0.005, 0.008, 0.001, 0.000)
+
+
+def errors_of(variant: str, seeds: int = 8) -> list[float]:
+    """Errors whose differences from the baseline's are a shift plus a fixed noise."""
+    noise = NOISE if variant != "standard" else (0.0,) * 8
+    return [0.3 + 0.01 * s + SHIFTS[variant] + noise[s] for s in range(seeds)]
+
+
+@pytest.fixture
+def five(hand_made):
+    """Returns a finished study of five variants and eight seeds at one point."""
+    made = hand_made(FIVE, config={"seeds": 8, "hypothesis": "LASER errs less."})
+    for variant in FIVE:
+        made.add_seeds(variant, errors_of(variant))
+    return made
+
+
+def plan_again(made, variants=None, seeds=None, record=None) -> None:
+    """Writes what `run` with other --config.variants or --config.seeds writes: study.json, the
+    selection, and a shorter trials.json. No trial's directory changes."""
+    record = record if record is not None else made.plans()
+    made.planned["compare"] = [
+        entry
+        for entry in made.planned["compare"]
+        if entry["variant"] in (variants or FIVE) and entry["seed"] < (seeds or 8)
+    ]
+    made.config["variants"] = list(variants or FIVE)
+    made.config["seeds"] = seeds or 8
+    made.select(dict.fromkeys(variants or FIVE, 0))
+    made.record["runs"] = [*record, *made.plans()]
+    made.finish()
+
+
+def table_of(made, **options):
+    return error_table.build(read_study(made.root), **options)
+
+
+BOTH = {"laser": "better", "standard+gate": "worse"}
+
+
+def verdicts(table) -> dict[str, str]:
+    return {name: each.verdict for name, each in table.comparisons.items()}
+
+
+def reasons(table) -> dict[str, str]:
+    return {name: each.withheld for name, each in table.comparisons.items()}
+
+
+def compared(table) -> dict[str, tuple]:
+    return {
+        name: (each.pairs, each.p_holm, each.verdict) for name, each in table.comparisons.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("variants", "seeds"),
+    [(("standard", "laser"), None), (None, 5), (("standard", "laser"), 3), (("laser",), None)],
+    ids=["fewer variants", "fewer seeds", "fewer of both", "without the baseline"],
+)
+@pytest.mark.parametrize("recorded", [True, False], ids=["runs", "of an older version"])
+def test_a_later_run_with_less_changes_no_verdict(five, variants, seeds, recorded) -> None:
+    """p (Holm) 0.119 became 0.030, `better`; with five seeds n was 5."""
+    five.finish()
+    before = compared(table_of(five))
+    assert before["laser"][1] == pytest.approx(0.119, abs=5e-4)
+    assert before["laser"][2] == "cannot tell"
+    plan_again(five, variants, seeds)
+    if not recorded:
+        record = layout.read_json(five.root / layout.STUDY)
+        del record["runs"]
+        layout.write_json(five.root / layout.STUDY, record)
+    table = table_of(five)
+    assert compared(table) == before
+    assert [(row.variant, row.n, row.unfinished) for row in table.rows] == [
+        (name, 8, 0) for name in sorted(FIVE, key=[row.variant for row in table.rows].index)
+    ]
+    assert table.problems == ()
+    assert any("counted all the same" in text for text in sentences.caveats(table))
+
+
+@pytest.mark.parametrize("command", ["table", "summary", "report", "ledger", "plots", "runs"])
+def test_every_command_names_what_is_no_longer_planned(five, command, capsys, tmp_path) -> None:
+    five.finish()
+    plan_again(five, ("standard", "laser"), 5)
+    if command == "report":
+        out = tmp_path / "report.html"
+        assert main([command, str(five.root), f"--out={out}"]) == 0
+        printed = out.read_text("utf-8")
+    else:
+        options = [f"--out={tmp_path}"] if command == "plots" else []
+        assert main([command, str(five.root), *options]) == 0
+        printed = " ".join(capsys.readouterr().out.split())
+    if command == "runs":
+        assert "not planned now, counted (30 of 40 trials" in printed
+    else:
+        counted = "Standard, LASER 3 seeds (5 to 7)"
+        assert counted in printed
+        assert printed.count("8 seeds (0 to 7)") >= 1
+
+
+def test_a_trial_no_longer_planned_counts_only_once_it_has_ended(five) -> None:
+    """Lost seeds count as lost; trials that have not ended, or have no whole record, do not count
+    and are named."""
+    laser = five.root / "compare/laser/imagenet_vit_jax"
+    for number, state in ((8, "diverged"), (7, "running"), (6, "pending")):
+        layout.write_json(laser / f"trial_{number}" / layout.STATUS, {"state": state})
+    (laser / "trial_5" / layout.TRIAL).write_text("{")
+    five.record["runs"] = five.plans()
+    plan_again(five, seeds=4, record=[])
+    table = table_of(five)
+    row = table.by_variant["laser"]
+    assert (row.n, row.lost) == (4, {"diverged": 1})
+    notes = [note.trial for note in table.study.study_notes]
+    assert notes == [f"compare/laser/imagenet_vit_jax/trial_{k}" for k in (5, 6, 7)]
+    assert runs.page(table.study).problems == tuple(
+        problem for problem in table.study.problems if problem.kind == "diverged"
+    )
+
+
+def test_a_dropped_variant_stands_at_the_point_that_all_share(hand_made) -> None:
+    """Trials at a point of an earlier selection stay out of its row, as of the others'."""
+    made = hand_made(points=({"learning_rate": 0.1}, {"learning_rate": 0.2}))
+    for variant in ("standard", "laser"):
+        for point in (0, 1):
+            for seed in range(3):
+                rows = [made.evaluation(400, 0.3 - 0.1 * point + 0.01 * seed)]
+                made.trial("compare", variant, point, seed, rows)
+    made.select({"standard": 0})
+    made.record["runs"] = made.plans()
+    made.planned["compare"] = [
+        entry for entry in made.planned["compare"] if entry["variant"] == "standard"
+    ]
+    made.record["runs"] = [*made.record["runs"], *made.plans()]
+    made.finish()
+    assert [(row.variant, row.point, row.n) for row in table_of(made).rows] == [
+        ("standard", 0, 3),
+        ("laser", 0, 3),
+    ]
+
+
+@pytest.mark.parametrize(("whole", "chosen"), [(3, 1), (2, 0)])
+def test_a_point_that_is_no_longer_planned_is_chosen_only_with_all_its_seeds(
+    hand_made, whole, chosen
+) -> None:
+    """Protocol grid with fewer points: the best one must not go with the plan."""
+    points = ({"learning_rate": 0.1}, {"learning_rate": 0.2})
+    made = hand_made(("standard",), points, stages=("grid",))
+    for point, count in ((0, 3), (1, whole)):
+        for seed in range(count):
+            made.trial("grid", "standard", point, seed, [made.evaluation(400, 0.3 - 0.1 * point)])
+    made.planned["grid"] = made.planned["grid"][:3]
+    made.finish()
+    (row,) = table_of(made).rows
+    assert (row.point, row.n) == (chosen, 3)
+
+
+def unfinished(made, left: dict[str, int], seeds: int = 8) -> None:
+    """Leaves the last seeds of variants pending, without measurements."""
+    for variant, count in left.items():
+        for seed in range(seeds - count, seeds):
+            trial = made.root / layout.trial_path("compare", variant, "imagenet_vit", 0, seed)
+            layout.write_json(trial / layout.STATUS, {"state": "pending"})
+            (trial / layout.EVAL_MEASUREMENTS).unlink(missing_ok=True)
+            (trial / layout.MEASUREMENTS).unlink(missing_ok=True)
+    made.finish()
+
+
+@pytest.fixture
+def decided(hand_made):
+    """Returns a finished study in which LASER is better and the gate worse."""
+    made = hand_made(("standard", "laser", "standard+gate"), config={"seeds": 8})
+    for variant, shift in (("standard", 0.0), ("laser", -0.1), ("standard+gate", 0.1)):
+        noise = 0.001 if shift else 0.0
+        made.add_seeds(variant, [0.3 + shift + 0.01 * s + noise * (s % 3) for s in range(8)])
+    return made
+
+
+@pytest.mark.parametrize(
+    ("left", "waiting"),
+    [
+        ({"standard": 3}, "all"),
+        ({"laser": 1}, "all"),
+        ({"standard+gate": 8}, "all"),
+        ({}, "none"),
+    ],
+)
+def test_a_verdict_waits_for_every_planned_trial(decided, left, waiting) -> None:
+    decided.finish()
+    assert verdicts(table_of(decided)) == BOTH
+    unfinished(decided, left)
+    table = table_of(decided)
+    found = {(each.verdict, each.withheld) for each in table.comparisons.values() if each.is_tested}
+    if waiting == "all":
+        assert found == {("cannot tell", "unfinished")}
+        assert "unfinished" in sentences.headline(table)
+    else:
+        assert found == {("better", ""), ("worse", "")}
+        assert "unfinished" not in sentences.headline(table)
+        assert list(sentences.caveats(table)) == []
+
+
+def test_lost_seeds_have_ended(decided) -> None:
+    """A lost seed withholds its own verdict for its own reason, and no other's."""
+    trial = decided.root / layout.trial_path("compare", "laser", "imagenet_vit", 0, 7)
+    layout.write_json(trial / layout.STATUS, {"state": "diverged"})
+    decided.finish()
+    assert reasons(table_of(decided)) == {"laser": "lost seeds", "standard+gate": ""}
+    unfinished(decided, {"standard+gate": 1})
+    assert reasons(table_of(decided)) == {"laser": "lost seeds", "standard+gate": "unfinished"}
+    shown = {
+        name: (each.verdict, each.withheld)
+        for name, each in table_of(decided, preliminary=True).comparisons.items()
+    }
+    assert shown == {
+        "laser": ("cannot tell", "lost seeds"),
+        "standard+gate": ("worse so far", "unfinished"),
+    }
+
+
+@pytest.mark.parametrize("seeds", [5, 8, 12])
+def test_fewer_seeds_do_not_finish_a_study(decided, seeds) -> None:
+    """Twelve were planned, eight are there; with 12 planned again the rest is unfinished, too."""
+    start = [{**plan, "seeds": 12} for plan in decided.plans()]
+    decided.planned["compare"] = [
+        entry for entry in decided.planned["compare"] if entry["seed"] < seeds
+    ]
+    now = [{**plan, "seeds": seeds} for plan in decided.plans()]
+    decided.record["runs"] = [*start, *now]
+    decided.finish()
+    table = table_of(decided)
+    assert [(row.n, row.planned, row.unfinished) for row in table.rows] == [(8, 12, 4)] * 3
+    assert {each.withheld for each in table.comparisons.values()} == {"unfinished"}
+    changed = [text for text in sentences.caveats(table) if "12" in text and str(seeds) in text]
+    assert len(changed) == (seeds != 12)
+
+
+def test_more_seeds_than_at_the_start_are_a_note(decided) -> None:
+    decided.record["runs"] = [{**plan, "seeds": 4} for plan in decided.plans()] + decided.plans()
+    decided.finish()
+    table = table_of(decided)
+    assert verdicts(table) == BOTH
+    assert list(sentences.caveats(table)) == ["Planned with 4 seeds, now with 8."]
+
+
+def test_a_dropped_variant_holds_back_only_itself(decided) -> None:
+    """It had three of eight seeds; Holm's correction counts it, with or without trials."""
+    unfinished(decided, {"standard+gate": 5})
+    start = decided.plans()
+    decided.planned["compare"] = [
+        entry for entry in decided.planned["compare"] if entry["variant"] != "standard+gate"
+    ]
+    decided.record["runs"] = [*start, *decided.plans()]
+    decided.config["variants"] = ["standard", "laser"]
+    decided.finish()
+    found = table_of(decided).comparisons
+    assert (found["laser"].verdict, found["laser"].withheld) == ("better", "")
+    assert found["laser"].p_holm == pytest.approx(2 * found["laser"].p)
+    assert found["standard+gate"].withheld == "unfinished"
+    shutil.rmtree(decided.root / "compare/standard+gate")
+    (only,) = table_of(decided).comparisons.values()
+    assert (only.verdict, only.p_holm) == ("better", pytest.approx(2 * only.p))
+
+
+def test_a_variant_that_is_planned_and_not_begun_counts(decided) -> None:
+    """`run` with one variant more has planned, and compares it after its search."""
+    plans = decided.plans()
+    plans.append({**plans[0], "variants": [*plans[0]["variants"], "diff"]})
+    decided.record["runs"] = plans
+    decided.finish()
+    table = table_of(decided)
+    assert table.by_variant["diff"].unfinished == 8
+    for each in table.comparisons.values():
+        assert each.withheld == "unfinished"
+    assert table.family == 3
+    # It can never be compared where its search lost every trial.
+    decided.trial("tune", "diff", 0, 0, None, state="diverged")
+    decided.finish()
+    assert verdicts(table_of(decided)) == BOTH
+
+
+def test_a_stage_that_has_not_begun_and_a_search_are_judged_by_their_own_trials(decided) -> None:
+    shutil.rmtree(decided.root / "compare")
+    listed = decided.planned.pop("compare")
+    for variant, shift in (("standard", 0.0), ("laser", -0.1)):
+        for seed in range(4):
+            error = 0.3 + shift + 0.01 * seed + 0.0001 * seed**2 * (shift < 0)
+            decided.trial("tune", variant, 0, seed, [decided.evaluation(400, error)])
+    decided.record["runs"] = [{"seeds": 8, "variants": [e["variant"] for e in listed]}]
+    decided.finish()
+    assert [row.unfinished for row in table_of(decided).rows] == [0, 0, 0]
+    assert verdicts(table_of(decided, stage="tune")) == {"laser": "better"}
+    decided.trial("tune", "laser", 0, 4, None, state="running")
+    decided.finish()
+    assert reasons(table_of(decided, stage="tune")) == {"laser": "unfinished"}
+
+
+@pytest.mark.parametrize("command", ["table", "summary", "report", "ledger", "plots"])
+def test_preliminary_shows_the_verdict_that_waits(decided, command, capsys, tmp_path) -> None:
+    unfinished(decided, {"standard": 2})
+    out = tmp_path / {"report": "r.html", "plots": "plots"}.get(command, "page.txt")
+    printed = {}
+    for asked in ((), ("--preliminary",)):
+        assert main([command, str(decided.root), f"--out={out}", *asked]) == 0
+        text = capsys.readouterr().out if command == "plots" else out.read_text("utf-8")
+        printed[bool(asked)] = " ".join(text.split())
+    words = ("△", "▽") if command == "summary" else ("better so far", "worse so far")
+    if command == "plots":
+        words = ("`so far` marks verdicts",)
+    for word in words:
+        assert word in printed[True]
+        assert word not in printed[False].replace("△, ▽: better or worse so far", "")
+    assert "--preliminary" in printed[False]
+    assert "Unfinished" in printed[True]
+
+
+def test_the_frames_and_the_summary_keep_the_reason(decided) -> None:
+    unfinished(decided, {"standard": 2})
+    frame = results(table_of(decided), None).query("split == 'test' and variant == 'laser'")
+    assert frame[["verdict", "withheld"]].to_numpy().tolist() == [["cannot tell", "unfinished"]]
+    cells = summary.of_tables([table_of(decided)]).cells
+    assert set(cells["verdict"]) == {"withheld"}
+    assert set(cells["left_out"]) == {""}
+    cells = summary.of_tables([table_of(decided, preliminary=True)]).cells
+    assert set(cells["verdict"]) == {"better so far", "worse so far"}
+    data = ledger.page([table_of(decided)]).data()
+    assert set(data["withheld"]) == {"unfinished"}
+
+
+def test_two_data_sets_give_no_verdict(decided) -> None:
+    """Seed 7 of the baseline and of LASER on other data; the gate has no digest of seed 7."""
+    for variant in ("standard", "laser", "standard+gate"):
+        for seed in range(8):
+            path = decided.root / layout.trial_path("compare", variant, "imagenet_vit", 0, seed)
+            digest = "" if (variant, seed) == ("standard+gate", 7) else "ab" * 32
+            record = layout.read_json(path / layout.TRIAL) | {"data_digest": digest}
+            layout.write_json(path / layout.TRIAL, record)
+    decided.finish()
+    assert verdicts(table_of(decided)) == BOTH
+    for variant, expected in (("laser", ""), ("standard", "different data")):
+        path = decided.root / layout.trial_path("compare", variant, "imagenet_vit", 0, 7)
+        record = layout.read_json(path / layout.TRIAL) | {"data_digest": "cd" * 32}
+        layout.write_json(path / layout.TRIAL, record)
+        table = table_of(decided)
+        assert reasons(table) == {"laser": "different data", "standard+gate": expected}
+    (text,) = sentences.caveats(table)
+    assert "cdcdcdcdcdcd (Standard, LASER 1 seed (7))" in text
+    cells = summary.of_tables([table]).cells
+    assert set(cells["left_out"]) == {"different data"}
+
+
+def test_nothing_to_sum_up_says_why(hand_made, tmp_path) -> None:
+    made = hand_made()
+    for seed in range(3):
+        made.trial("compare", "standard", 0, seed, None, state="pending")
+        made.trial("compare", "laser", 0, seed, None, state="pending")
+    tables = [error_table.build(study) for study in read_each(made.finish())]
+    with pytest.raises(ValueError, match="tiny: Standard has no number in stage compare"):
+        summary.of_tables(tables)
+    (table,) = tables
+    assert {problem.kind for problem in table.problems} == {"missing"}
+    assert all("of 3 trials 0 have ended" in problem.text for problem in table.problems)
+    made.trial("tune", "standard", 0, 0, None, state="failed")
+    made.finish()
+    assert table_of(made).problems[-1].kind == "elsewhere"
+
+
+def test_plans_that_are_damaged_are_named(decided) -> None:
+    decided.record["runs"] = [{"seeds": "8", "variants": ["standard", "laser"]}, 7]
+    decided.finish()
+    study = read_study(decided.root)
+    assert [plan.seeds for plan in study.plans] == [0]
+    assert [problem.kind for problem in study.problems] == ["unreadable"] * 2
+    assert math.isclose(table_of(decided).comparisons["laser"].difference, -0.1, abs_tol=0.01)
+    assert json.loads(runs.to_json(study))["problems"]
