@@ -8,6 +8,12 @@ is a baseline and 7 variants over n seeds; its noise is normal or mildly skewed 
 gamma distribution's), half of its variance common to all variants of a seed, so that the paired
 differences have sd 1. Unpaired designs are the same without the common part; in some of them the
 variants have fewer seeds than the baseline, of another sd (UNEQUAL).
+
+Two more tables are of the protocol around the tests, without any difference. Somebody looks after
+each seed and stops at the first verdict (FIRST to PLANNED seeds): by the tests alone, and by the
+tables, which withhold the verdicts of an unfinished study. And a study with a search: the baseline
+trains POINTS equally good hyperparameter points on its tuning seeds, the best median is chosen, and
+the chosen point is compared on seeds that begin with the tuning seeds, or behind them.
 """
 
 import argparse
@@ -18,8 +24,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.compare import sensitivity
+from analysis.compare import error_table, sensitivity
+from analysis.compare.error_table import SplitResult, VariantResult
+from analysis.load import metrics
 from analysis.statistics import comparisons, intervals
+from sweeps.records import layout
+from sweeps.study import selection
 from workloads import arguments
 
 SEEDS = (3, 5, 10, 20)
@@ -32,6 +42,14 @@ UNEQUAL = ((5, 5, 10.0), (3, 9, 10.0), (3, 9, 0.1), (4, 12, 10.0), (2, 8, 4.0))
 # Permutations cost thousands of times what t does.
 SLOW_RUNS = {"exact": 2_000, "random": 400}
 BATCH = 250
+# Looks: from the first number of seeds to the planned one.
+FIRST, PLANNED = 3, 12
+# Points of a search; tuning seeds and compared seeds.
+POINTS = 8
+SEARCHES = ((1, 3), (1, 12), (3, 12), (5, 5), (10, 10))
+# The tables cost a thousand times what the bare tests do.
+TABLE_RUNS = 2_000
+SEARCH_RUNS = 4_000
 
 
 @dataclass(frozen=True)
@@ -123,6 +141,72 @@ def false_positives(
     return float(told.any(axis=1).mean())
 
 
+def stopped_early(rng: np.random.Generator, design: Design, runs: int) -> float:
+    """Returns the share of studies without a difference that give a verdict at some look, each
+    look being the test of all seeds until then."""
+    told = np.zeros(runs, bool)
+    variants, baseline = studies(rng, design, runs, np.zeros(design.variants))
+    for n in range(FIRST, design.n + 1):
+        p = comparisons.holm(comparisons.paired_p((variants - baseline)[..., :n]))
+        told |= (p < comparisons.ALPHA).any(axis=1)
+    return float(told.mean())
+
+
+def stopped_at_a_shown_verdict(rng: np.random.Generator, design: Design, runs: int) -> float:
+    """Returns the same share of verdicts that `analysis table` shows."""
+    variants, baseline = studies(rng, design, runs, np.zeros(design.variants))
+    told = [
+        any(_table_shows(variants[run], baseline[run], n) for n in range(FIRST, design.n + 1))
+        for run in range(runs)
+    ]
+    return float(np.mean(told))
+
+
+def _table_shows(variants: np.ndarray, baseline: np.ndarray, n: int) -> bool:
+    """Returns whether the table of the first `n` planned seeds [variants, seeds] has a verdict."""
+    rows = [
+        VariantResult(
+            variant=f"variant {number}" if number else "baseline",
+            point=0,
+            n=n,
+            splits=dict.fromkeys(layout.SPLITS, SplitResult(dict(enumerate(values[:n].tolist())))),
+            hyperparameters={},
+            planned=len(values),
+        )
+        for number, values in enumerate([*baseline, *variants])
+    ]
+    waiting = frozenset(row.variant for row in rows if row.unfinished)
+    error_table.compare(rows, "baseline", metrics.get("error"), True, unfinished=waiting)
+    compared = [row.splits["test"].comparison for row in rows]
+    return any(each and each.verdict != "cannot tell" for each in compared)
+
+
+def searched(
+    rng: np.random.Generator, tuning: int, n: int, runs: int, fresh: bool
+) -> tuple[float, float, float]:
+    """Returns the shares of studies without a difference in which a variant is called worse, and
+    better, and the mean of the baseline's compared numbers (its bias, in SDs of one seed's noise).
+
+    `fresh`: the `n` compared seeds lie behind the `tuning` seeds. Half of the noise is common to
+    all variants and points of a seed, the rest is a trial's own; validation is test, the worst
+    case.
+    """
+    seeds = tuning + n
+    common = rng.standard_normal((runs, 1, seeds))
+    own = rng.standard_normal((runs, POINTS + VARIANTS, seeds))
+    values = math.sqrt(SHARED) * common + math.sqrt(1 - SHARED) * own
+    searches = values[:, :POINTS, :tuning].tolist()
+    chosen = [selection.best_point(dict(enumerate(points)), "min") for points in searches]
+    baseline = values[np.arange(runs), chosen][:, None, :]
+    compared = slice(tuning, None) if fresh else slice(0, n)
+    differences = (values[:, POINTS:] - baseline)[..., compared]
+    p = comparisons.holm(comparisons.paired_p(differences))
+    told = np.vectorize(comparisons.verdict)(differences.mean(axis=-1), p, True)
+    shares = [float((told == word).any(axis=1).mean()) for word in ("worse", "better")]
+    bias = float(baseline[..., compared].mean()) / math.sqrt(1 - SHARED)
+    return shares[0], shares[1], bias
+
+
 def power_reached(rng: np.random.Generator, design: Design, runs: int) -> float:
     """Returns the share of studies in which the one variant with the detectable effect is judged
     better, the others having none."""
@@ -163,6 +247,25 @@ def lines(seed: int, runs: int) -> Iterable[str]:
         wrong = false_positives(np.random.default_rng([seed, n, m]), design, count)
         error = monte_carlo_error(0.05, count)
         yield f"{n} v {m:2d}, sd {spread:4g}: {wrong:5.1%} +- {error:.1%} ({count:,})"
+    yield f"looking after each seed from {FIRST} to {PLANNED}, stopping at a verdict: false ones"
+    for count in (1, VARIANTS):
+        rng, design = np.random.default_rng([seed, count]), Design(PLANNED, variants=count)
+        end, early = (measure(rng, design, runs) for measure in (false_positives, stopped_early))
+        tables = min(runs, TABLE_RUNS)
+        shown = stopped_at_a_shown_verdict(rng, design, tables)
+        yield (
+            f"{count} variants: at the end {end:.1%}, by the tests {early:.1%}, by the tables "
+            f"{shown:.1%} +- {monte_carlo_error(0.05, tables):.1%} ({tables:,})"
+        )
+    yield f"after a search of {POINTS} points: worse, better, bias of the baseline in SD"
+    for tuning, n in SEARCHES:
+        count, parts = min(runs, SEARCH_RUNS), [f"tuning seeds {tuning:2d}, compared {n:2d}:"]
+        for fresh in (False, True):
+            rng = np.random.default_rng([seed, tuning, n, fresh])
+            worse, better, bias = searched(rng, tuning, n, count, fresh)
+            name = "behind them" if fresh else "the same seeds"
+            parts.append(f"{name} {worse:4.1%} {better:4.1%} {bias:+.2f}")
+        yield "  ".join(parts)
 
 
 def _line(rng: np.random.Generator, design: Design, runs: int) -> str:
