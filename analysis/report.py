@@ -7,7 +7,6 @@ import collections
 import dataclasses
 import datetime
 import json
-import math
 import os
 import pathlib
 import re
@@ -19,7 +18,7 @@ import pandas as pd
 import vl_convert
 
 from analysis.compare import frames, sentences, summary
-from analysis.compare.error_table import ErrorTable, VariantResult
+from analysis.compare.error_table import ErrorTable
 from analysis.compare.scaling import families
 from analysis.load import paper, records
 from analysis.load.records import Problem, Run
@@ -95,14 +94,12 @@ def _section(
 ) -> dict[str, Any]:
     """Returns one study and workload: the values of the template, in its order."""
     name = f"{table.study.name}: {table.metric.title} on {table.workload}"
-    counted = trials(table)
-    seconds = counted.set_index("variant")["seconds"]
     return dict(
         anchor=f"{number}-{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}",
         title=name,
         headline=sentences.headline(table),
         description=_description(table),
-        verdicts=sentences.verdicts(table),
+        verdicts=[sentences.word(table, row) for row in table.rows],
         problems=len(table.problems),
         first_pictures=_pictures([plots.EFFECTS], table, names),
         main=table_view.page(table, details=True),
@@ -110,15 +107,10 @@ def _section(
         pages=[made for page in RESULT_PAGES if (made := page(table))],
         inside=_pictures(diagnostics.PLOTS, table, names),
         inside_page=diagnostics.page(table),
-        paste=[
-            paste_line(table, row, seconds[seconds.index == row.variant])
-            for row in table.rows
-            if row.n
-        ],
         metric=table.metric,
         directory=os.path.relpath(table.study.directory, folder),
         published=table.study.published,
-        trials=counted.to_dict("records"),
+        trials=trials(table).to_dict("records"),
         provenance=provenance(table),
         config=configuration(table),
     )
@@ -143,27 +135,6 @@ def _description(table: ErrorTable) -> str:
         parts.append(f"baseline {table.baseline_label}")
     note = f" Data: {table.reference_note}" if table.reference_note else ""
     return f"{', '.join(parts)}.{note}"
-
-
-def paste_line(table: ErrorTable, row: VariantResult, seconds: "pd.Series[float]") -> str:
-    """Returns a variant's line for a pull request: n, steps, training time (the `seconds` of its
-    trials) and the deciding metric as mean ± sd over seeds, p after Holm and the verdict."""
-    result = table.of(row)
-    parts = [f"n = {row.n}", f"{row.last_step:,.0f} steps"]
-    if seconds.notna().any():
-        parts.append(f"time {_mean_sd(seconds.mean(), seconds.std(), 1)} s")
-    if result.summary:
-        spread = _mean_sd(result.summary.mean, result.summary.sd, table.metric.digits)
-        parts.append(f"{table.what} {spread}")
-    if result.comparison:
-        p = pages.p_text(result.comparison.p_holm)
-        verdict = sentences.outcome(result.comparison.verdict, result.comparison.withheld)
-        parts.append(f"p {p} against {table.baseline_label} ({verdict})")
-    return f"{row.label} on {table.workload}: {', '.join(parts)}"
-
-
-def _mean_sd(mean: float, sd: float, digits: int) -> str:
-    return f"{mean:.{digits}f}{f' ± {sd:.{digits}f}' if math.isfinite(sd) else ''}"
 
 
 def trials(table: ErrorTable) -> pd.DataFrame:
@@ -214,20 +185,17 @@ def _facts(run: Run | None, study_record: dict[str, Any]) -> dict[str, str]:
     if run is None:
         return {"Steps": UNKNOWN} | _environment(study_record)
     trial = records.read_json(run.path / layout.TRIAL, run.name, []) or {}
-    planned = _known(study_record) | _known(trial) | _known(trial.get("hardware") or {})
-    attempts = pd.DataFrame([_environment(planned | _known(meta)) for meta in run.metas or ({},)])
+    planned = (study_record, trial, trial.get("hardware") or {})
+    attempts = pd.DataFrame([_environment(*planned, meta) for meta in run.metas or ({},)])
     facts = {str(name): ", ".join(texts.unique()) for name, texts in attempts.items()}
     if run.commits:
         facts["Commit"] = ", ".join(run.commits)
     return {"Steps": str(run.steps or run.last_step or UNKNOWN)} | facts
 
 
-def _known(record: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if value}
-
-
-def _environment(record: dict[str, Any]) -> dict[str, str]:
-    """Returns commit, versions, devices and host that a record names."""
+def _environment(*parts: dict[str, Any]) -> dict[str, str]:
+    """Returns commit, versions, devices and host that records name, the last one first."""
+    record = {key: value for part in parts for key, value in part.items() if value}
     versions = record.get("versions") or {}
     if "python_version" in record:
         versions = {"python": record["python_version"]} | versions

@@ -335,10 +335,9 @@ def _row(
     problems += [problem for run in runs for problem in run.problems]
     seeds = first_of_each_seed(runs)
     if point is None:
-        ended = sum(run.has_ended for run in planned)
         text = (
-            f"no point was chosen by validation; of {len(planned)} trials {ended} have ended "
-            "(`python -m analysis runs` lists them)"
+            f"no point was chosen by validation; {sum(run.has_ended for run in planned)} of "
+            f"{len(planned)} trials have ended (`python -m analysis runs` lists them)"
         )
         problems.append(Problem("missing", f"{stage}/{variant}", "", text))
         # Only runs that are not done can be counted.

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import pandas as pd
 
@@ -10,7 +9,6 @@ from analysis.compare import failed_runs
 from analysis.compare.error_table import (
     LENGTHS_APART,
     SO_FAR,
-    UNFINISHED,
     ErrorTable,
     VariantResult,
     lengths_differ,
@@ -23,75 +21,19 @@ from analysis.render import pages
 from analysis.statistics.comparisons import ALPHA, seeds_to_reach
 from attention import table as variants
 
-MARKS = {"better": "▲", "worse": "▼", "cannot tell": "≈", "baseline": "●"} | {
-    "better so far": "△",
-    "worse so far": "▽",
-    "not compared": "○",
-    "no number": "–",
-}
-# Why a verdict is withheld although the test gives one (`error_table`), as a clause.
-WITHHELD = {
-    "lost seeds": "seeds were lost, and they may have been worse",
-    "lengths": "the runs differ in length: compare the time to the target",
-    "different data": "the trials were trained on different data",
-    UNFINISHED: "planned trials have not ended",
-}
 # How much of a commit or of a digest is printed.
 SHORT = 12
 
 
-@dataclass(frozen=True)
-class VariantVerdict:
-    """One variant's: `word` is better, worse (with `so far` where the study is unfinished),
-    cannot tell, baseline, not compared (there is no baseline) or no number; `mark` is a sign
-    that needs no colour, `sentence` gives the numbers."""
-
-    label: str
-    word: str
-    mark: str
-    sentence: str
-
-
-def verdicts(table: ErrorTable) -> list[VariantVerdict]:
-    """Returns the verdict of every variant, in the table's order."""
-    return [
-        VariantVerdict(row.label, word(table, row), MARKS[word(table, row)], _sentence(table, row))
-        for row in table.rows
-    ]
-
-
 def word(table: ErrorTable, row: VariantResult) -> str:
-    """Returns the `word` of a variant's verdict (`VariantVerdict`)."""
+    """Returns a variant's verdict: better, worse (with `so far` where the study is unfinished),
+    cannot tell, baseline, not compared (there is no baseline) or no number."""
     result = table.of(row)
     if row.variant == table.baseline:
         return "baseline"
     if result.summary is None:
         return "no number"
     return result.comparison.verdict if result.comparison else "not compared"
-
-
-def _sentence(table: ErrorTable, row: VariantResult) -> str:
-    result, digits = table.of(row), table.metric.digits
-    if result.summary is None:
-        return f"No completed trial has a {table.what}."
-    mean = pages.decimals(result.summary.mean, digits)
-    median = pages.decimals(result.summary.median, digits)
-    text = f"{table.what}: mean {mean}, median {median}, seeds {row.seeds}"
-    comparison = result.comparison
-    if comparison is None:
-        return f"{text}."
-    text += f"; mean difference {pages.decimals(comparison.difference, digits, signed=True)}"
-    if abs(comparison.baseline) > 0:  # not of nan either
-        text += f" ({comparison.difference / abs(comparison.baseline):+.1%})"
-    if not comparison.is_tested:
-        return f"{text}; too few seeds for a test."
-    bounds = pages.interval(comparison.low, comparison.high, digits, signed=True)
-    text += f" {bounds}, {pages.p_in_words(comparison.p_holm)} after Holm"
-    if comparison.is_partial:
-        text += f", over the {comparison.pairs} seeds that both have"
-    if comparison.withheld and comparison.verdict == "cannot tell":
-        text += f"; no verdict: {WITHHELD[comparison.withheld]}"
-    return f"{text}."
 
 
 def headline(table: ErrorTable) -> str:
@@ -186,11 +128,11 @@ def caveats(table: ErrorTable) -> Iterator[str]:
     runs = [run for row in table.rows for run in table.runs(row)]
     if table.unfinished:
         missing = [f"{row.label} {row.unfinished}" for row in table.rows if row.unfinished]
-        marked = "`so far` marks verdicts that more trials may change"
-        withheld = "verdicts are withheld; `--preliminary` shows them as they are so far"
-        where = ", ".join(missing) or "other points"
-        advice = marked if table.is_preliminary else withheld
-        yield f"Unfinished (planned trials that have not ended: {where}): {advice}."
+        advice = "verdicts are withheld; `--preliminary` shows them as they are so far"
+        if table.is_preliminary:
+            advice = "`so far` marks verdicts that more trials may change"
+        left = ", ".join(missing) or "other points"
+        yield f"Unfinished (planned trials that have not ended: {left}): {advice}."
     if first != last:
         yield f"Planned with {first} seeds, now with {last}."
     if unplanned := [run for run in runs if not run.is_planned]:
@@ -239,8 +181,7 @@ def outcome(verdict: str, withheld: str) -> str:
 
 def outcomes(lines: pd.DataFrame) -> list[str | None]:
     """Returns the verdicts of `frames.results` as printed."""
-    pairs = zip(lines["verdict"], lines["withheld"].fillna(""), strict=True)
-    return [outcome(*pair) for pair in pairs]
+    return [*map(outcome, lines["verdict"], lines["withheld"].fillna(""))]
 
 
 def _untold(table: ErrorTable) -> str:

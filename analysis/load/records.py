@@ -65,14 +65,18 @@ TRIAL: Kinds = PLANNED | {
     "hyperparameters": HYPERPARAMETERS,
     "variant_hyperparameters": {ANY: Value},
 }
-# What `sweeps run` planned when it was called.
-PLAN: Kinds = {"hypothesis": str | None, "seeds": Positive, "variants": list[str]}
-START: Kinds = {"date": str | None, "git_commit": str | None}
-STUDY: Kinds = {
+# What `sweeps run` planned when it was called; study.json and its config repeat the last one's.
+PLAN: Kinds = {
+    "date": str | None,
+    "git_commit": str | None,
+    "hypothesis": str | None,
+    "seeds": Positive,
+    "variants": list[str],
+}
+STUDY: Kinds = PLAN | {
     "name": str,
-    "config": {"name": str, "workload": str, "baseline": str} | PLAN,
-    "runs": [START | PLAN],
-    **START,
+    "config": PLAN | {"name": str, "workload": str, "baseline": str},
+    "runs": [PLAN],
     # An item's place is a point's index: a list with another item is of no use.
     "points": list[dict[str, Value]] | None,
     "stages": list[str],
@@ -171,8 +175,8 @@ class Run:
     is `done`; `step_hint` is the workload's, `eval_every` the steps between planned evaluations and
     `allowed_s` the seconds of training that the workload allows, None where no file says.
     `problems` is what is wrong with the trial, `notes` what is worth knowing. `is_planned` is False
-    for a trial that has ended and that the study no longer plans. `data_digest` identifies the
-    data, empty where it is not recorded.
+    for a trial that has ended and that the study no longer plans. `planned_by` is the commit that
+    planned it, `data_digest` identifies the data; both are empty where they are not recorded.
     """
 
     workload: str
@@ -198,6 +202,7 @@ class Run:
     notes: tuple[Problem, ...] = ()
     ends_early: bool = False
     is_planned: bool = True
+    planned_by: str = ""
     data_digest: str = ""
 
     @property
@@ -242,11 +247,9 @@ class Run:
     def commits(self) -> tuple[str, ...]:
         """Returns the commits of the attempts that trained it, in order; where none recorded one,
         the commit that planned it, if that is recorded."""
-        trained = [meta.get(COMMIT) for meta in self.metas]
-        if not any(trained):
-            trial = read_json(self.path / layout.TRIAL, self.name, []) or {}
-            trained = [trial.get("git_commit")]
-        return tuple(dict.fromkeys(filter(None, trained)))
+        trained = [commit for meta in self.metas if (commit := meta.get(COMMIT))]
+        planned = [self.planned_by] if self.planned_by else []
+        return tuple(dict.fromkeys(trained or planned))
 
 
 @dataclass(frozen=True, eq=False)

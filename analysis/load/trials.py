@@ -147,6 +147,7 @@ def read_trial(
         # As the engine judges what is done.
         ends_early=state["state"] == "done" and last < (record.get("steps") or 1),
         is_planned=is_planned,
+        planned_by=record.get("git_commit") or "",
         data_digest=record.get("data_digest") or "",
     )
     if not is_planned:

@@ -377,7 +377,7 @@ def test_nothing_to_sum_up_says_why(hand_made, tmp_path) -> None:
         summary.of_tables(tables)
     (table,) = tables
     assert {problem.kind for problem in table.problems} == {"missing"}
-    assert all("of 3 trials 0 have ended" in problem.text for problem in table.problems)
+    assert all("0 of 3 trials have ended" in problem.text for problem in table.problems)
     made.trial("tune", "standard", 0, 0, None, state="failed")
     made.finish()
     assert table_of(made).problems[-1].kind == "elsewhere"

@@ -71,18 +71,6 @@ for (const table of document.querySelectorAll("table")) {
   if (rows.length > 3) makeFilterable(table, rows);
 }
 
-for (const line of document.querySelectorAll(".paste")) {
-  const button = document.createElement("button");
-  button.type = "button";
-  button.textContent = "Copy";
-  button.addEventListener("click", async () => {
-    await navigator.clipboard.writeText(line.querySelector("code").textContent);
-    button.textContent = "Copied";
-    setTimeout(() => (button.textContent = "Copy"), 2000);
-  });
-  line.append(button);
-}
-
 // Printing shows everything, and leaves the page as it was.
 addEventListener("beforeprint", () => {
   for (const each of document.querySelectorAll("details:not([open])")) {
