@@ -147,6 +147,6 @@ def resubmit(directory: pathlib.Path, handles: Sequence[str]) -> str:
     known.cancel(chosen)
     submissions.withdraw(directory, chosen)
     return (
-        f"withdrawn: {', '.join(chosen)}. The driver submits their trials again; if none runs, start "
-        f"one: python -m sweeps resume {files.quoted(directory)}"
+        f"withdrawn: {', '.join(chosen)}. The driver submits their trials again; if none runs, "
+        f"start one: python -m sweeps resume {files.quoted(directory)}"
     )
