@@ -330,7 +330,8 @@ class Scheduler:
         if not self.jobs:
             return
         states = self.engines.status(_batches(self.jobs))
-        self._say_overdue(handle for handle, state in states.items() if state is State.QUEUED)
+        if not self.launcher.is_this_host:
+            self._say_overdue(handle for handle, state in states.items() if state is State.QUEUED)
         gone = []
         for handle, state in states.items():
             if state is State.GONE:
