@@ -67,7 +67,9 @@ class Driver:
         return trials
 
     def _ends(self, trials: list[Trial]) -> list[str]:
-        return [str(status.read(self.study.directory / trial.path)["state"]) for trial in trials]
+        states = [status.read(self.study.directory / trial.path)["state"] for trial in trials]
+        # A job that slept may have written over the status of a trial that was given up.
+        return [state if state in status.COMPLETE else "failed" for state in states]
 
     def _evaluate(self, jobs: Scheduler, trials: list[Trial]) -> list[str]:
         """Has the stage's models evaluated by config.downstream, where no job has done so when
