@@ -167,6 +167,19 @@ def _drive(made, capsys):
     return counts, capsys.readouterr().out
 
 
+def test_a_trial_that_was_given_up_counts_as_failed(make_study, capsys, monkeypatch):
+    """Though a job that had slept has written over its status since."""
+    made = make_study(protocol="grid", points=1, variants="standard")
+    (trial,) = begin_stage(made, "grid")
+
+    def give_up(jobs, trials):
+        status.write(made.directory / trial.path, "failed", reason="given up")
+        status.write(made.directory / trial.path, "running")
+
+    monkeypatch.setattr(driver.Scheduler, "run", give_up)
+    assert _drive(made, capsys)[0] == {"failed": 1}
+
+
 @pytest.mark.parametrize("name", [layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS])
 @pytest.mark.parametrize("length", [None, 0, 60, -1, -5], ids=str)
 def test_csvs_of_a_done_trial_are_written_anew_from_its_attempts(finished, capsys, name, length):

@@ -666,7 +666,7 @@ def test_a_finished_study_is_not_cancelled(tmp_path, capsys, last_state, is_canc
             f"plan --config=digits_vit_quick --step_seconds={value}"
             for value in ("-1", "0", "nan", "inf", "1e400", "80GB", "")
         ),
-        *(f"tensors x --examples={n}" for n in ("-1", "0", "1e9")),
+        *(f"evaluate x --suite=pydoc --checkpoints={n}" for n in ("-1", "0", "1e9")),
         *(
             f"evaluate x --suite=pydoc --data_dir={path}"
             for path in ("~nobody_of_that_name/x", "$DATA/x", "gs://bucket/x")
