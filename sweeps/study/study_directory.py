@@ -253,6 +253,8 @@ def _begun(study: Study) -> dict[str, int]:
     points = {row["variant"]: row["point"] for row in _compared(study.directory)}
     if study.settings["protocol"] == "tune_then_compare" and points:
         points = {study.settings["tuning_variant"]: next(iter(points.values()))}
+    sources = stages.tuned(study.settings).values()
+    points = {variant: point for variant, point in points.items() if variant in sources}
     last = max(points.values(), default=0)
     if last >= len(study.points):
         raise ValueError(

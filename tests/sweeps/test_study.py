@@ -544,6 +544,18 @@ def test_points_and_variants_added_to_a_comparison(tuned):
     assert study_directory.select(others)["points"] == {"diff": 2}
 
 
+def test_a_variant_that_is_dropped_leaves_its_point_behind(tuned):
+    """Also where the study has no such point any more."""
+    made = tuned({(0, 0): 0.5, (2, 0): 0.1}, "tune_each")
+    chosen = {"points": {"standard": 0, "laser": 2}}
+    study_directory.materialise(made, "compare", made.trials("compare", chosen))
+    fewer = tuned({(0, 0): 0.5, (1, 0): 0.1}, "tune_each", variants="standard,diff")
+    study_directory.prepare(fewer)
+    selected = study_directory.select(fewer)
+    assert selected["points"] == {"standard": 0, "diff": 0}
+    assert selected["kept"] == {}
+
+
 def test_every_key_is_printed_with_what_is_checked(capsys):
     assert main(["keys"]) == 0
     printed = re.findall(r"^([\w.]+)=", capsys.readouterr().out, re.M)
