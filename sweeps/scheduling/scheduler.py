@@ -127,6 +127,7 @@ class Scheduler:
         # Looks at which the last heartbeat of an attempt was the same, by (attempt, its time).
         self._unchanged: dict[tuple[pathlib.Path, int], int] = {}
         self._back_until = -math.inf
+        self._ended: set[pathlib.Path] = set()  # attempts, by this driver: such a kill counts
 
     def run(self, trials: Sequence[Task]) -> None:
         """Returns when every trial is finished. Raises Interrupted when told to stop.
@@ -422,6 +423,7 @@ class Scheduler:
             self._unchanged[beat] = looks = before.get(beat, -1) + 1
             if looks * lease.HEARTBEAT_EVERY_S < record["expires_after_s"]:
                 continue
+            self._ended.add(attempt)
             self.progress.say(f"{path}: its job has been silent for too long and is ended")
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -440,7 +442,8 @@ class Scheduler:
             if path not in self.left or path in self.watched or path in claimed:
                 continue
             if path in job.claimed:
-                if clock.clock.monotonic() < self._back_until:
+                is_back = clock.clock.monotonic() < self._back_until
+                if is_back and lease.last(self.root / path) not in self._ended:
                     self.policy.excuse_kill(trial)
                 self._follow_up(trial)
             elif not job.has_ended and (job.offset or self.launcher.is_this_host):

@@ -551,11 +551,12 @@ def test_a_job_without_its_heartbeat_is_silent_too(make_scheduler, monkeypatch):
         (60.0, 600.0, 0.0, True),
     ],
 )
+@pytest.mark.parametrize("is_ended", [True, False])
 def test_a_driver_that_was_away_begins_to_look_anew(
-    make_scheduler, monkeypatch, asked_s, slept_s, set_s, is_away
+    make_scheduler, monkeypatch, asked_s, slept_s, set_s, is_away, is_ended
 ):
     """Two looks before, one after: the job is silent only if the driver was there all the time. A
-    kill that follows its return at once is a preemption."""
+    kill that follows its return at once is a preemption, but not one by this driver before."""
     one, attempt, signals = _one_job(make_scheduler, monkeypatch)
     now, wall = [1000.0], [1000.0]
 
@@ -569,11 +570,13 @@ def test_a_driver_that_was_away_begins_to_look_anew(
     monkeypatch.setattr(clock.clock, "sleep", sleep)
     one.poll_s = asked_s
     for look in range(3):
-        if look == 2:
+        if look == 2 and not is_ended:
             one._sleep()
         one._look_for_silent_at = 0.0
         one._end_silent()
-    assert bool(signals) is not is_away
+    assert bool(signals) is (is_ended or not is_away)
+    if is_ended:
+        one._sleep()
 
     trial = one.jobs["x"].trials[str(attempt.trial_directory.relative_to(one.root))]
     one.left = {trial.path: trial}
@@ -584,7 +587,7 @@ def test_a_driver_that_was_away_begins_to_look_anew(
     one.watched.clear()
     change_lease(attempt, pid=2**22 + 1)
     one._follow_up_job(job, set(), set())
-    assert one.policy.count_failures(trial) == (0, 0 if is_away else 1)
+    assert one.policy.count_failures(trial) == (0, int(is_ended or not is_away))
 
 
 _HANGS = """
