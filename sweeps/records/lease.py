@@ -143,11 +143,8 @@ def await_heartbeat(trial_directory: pathlib.Path) -> None:
 
 def process_here(attempt: pathlib.Path) -> int | None:
     """Returns the process that has an attempt; None where it is gone, or of another host."""
-    lease, here = layout.read_record(attempt / LEASE), identity()
-    if not _is_same_host(lease, here):
-        return None
-    start = process_start(lease["pid"])
-    return int(lease["pid"]) if start is not None and start == lease.get("pid_start") else None
+    lease = unended(attempt)
+    return int(lease["pid"]) if lease and _is_same_host(lease, identity()) else None
 
 
 def _is_same_host(lease: dict[str, Any], here: dict[str, Any]) -> bool:

@@ -416,7 +416,7 @@ class Scheduler:
         for path in {path for job in self.jobs.values() for path in job.at_work}:
             attempt = lease.last(self.root / path)
             record, pid = lease.unended(attempt), lease.process_here(attempt)
-            if not record or pid is None:
+            if pid is None:
                 continue
             heartbeat = attempt / lease.HEARTBEAT
             beat = attempt, os.stat(heartbeat).st_mtime_ns if heartbeat.exists() else 0
