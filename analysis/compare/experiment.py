@@ -17,7 +17,7 @@ from sweeps.study import keys
 CONDITIONS = {name: key.default for name, key in keys.OWN.items() if key.is_condition}
 # How long trials are. With batch_size, 0 stands for the workload's own number.
 LENGTHS = ("steps", "step_hint", "eval_every")
-SPLIT = "deciding split"
+SPLIT, DATA = "deciding split", "data"
 
 
 class MixedStudiesError(ValueError):
@@ -25,8 +25,8 @@ class MixedStudiesError(ValueError):
 
 
 def settings(tables: Sequence[ErrorTable]) -> pd.DataFrame:
-    """Returns the settings as texts: a row per table, columns `study`, SPLIT and CONDITIONS; nan
-    where neither the study nor its trials state one. The workload names the data."""
+    """Returns the settings as texts: a row per table, columns `study`, SPLIT, DATA (digests of what
+    was trained on) and CONDITIONS; nan where neither the study nor its trials state one."""
     rows = []
     for table in tables:
         config = records.flattened(table.study.config)
@@ -37,9 +37,10 @@ def settings(tables: Sequence[ErrorTable]) -> pd.DataFrame:
             of_trials = {f"{count:,}" for run in trials if (count := getattr(run, name, None))}
             row[name] = row.get(name) or ", ".join(sorted(of_trials)) or None
         row |= {"workload": table.workload, "baseline": table.baseline, SPLIT: table.decisive}
+        row[DATA] = ", ".join(sorted({run.data_digest[:12] for run in trials} - {""})) or None
         texts = {name: _text(value) for name, value in row.items() if value is not None}
         rows.append({**texts, "study": table.study.name})
-    return pd.DataFrame(rows, columns=["study", SPLIT, *CONDITIONS], dtype=object)
+    return pd.DataFrame(rows, columns=["study", SPLIT, DATA, *CONDITIONS], dtype=object)
 
 
 def _text(value: object) -> str:

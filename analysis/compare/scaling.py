@@ -81,13 +81,13 @@ def _settings(tables: Sequence[ErrorTable]) -> pd.DataFrame:
 
 def families(tables: Sequence[ErrorTable]) -> list[list[ErrorTable]]:
     """Returns the tables of losses whose workloads are sizes of a model and whose settings are the
-    same; only families of several workloads."""
+    same; only families of several workloads. `of_tables` still refuses other data."""
     losses = [
         table
         for table in tables
         if table.metric.name == "loss" and any(row.n for row in table.rows)
     ]
-    stated = _settings(losses).drop(columns="study").fillna("")
+    stated = _settings(losses).drop(columns=["study", experiment.DATA]).fillna("")
     groups = stated.groupby([*stated.columns], sort=False)
     members = [[losses[number] for number in group.index] for _, group in groups]
     return [each for each in members if len({table.workload for table in each}) > 1]

@@ -81,8 +81,8 @@ def of_tables(tables: Sequence[ErrorTable]) -> SpeedUps:
 def experiments(tables: Sequence[ErrorTable]) -> list[list[ErrorTable]]:
     """Returns for each table with variants it and the budgets beside it: tables of the same
     experiment that train the baseline alone. Only where there are three numbers of steps or more,
-    of a metric of which less is better. `of_tables` may still refuse them."""
-    conditions = _conditions(tables).drop(columns="study").fillna("")
+    of a metric of which less is better. `of_tables` still refuses equal budgets and other data."""
+    conditions = _conditions(tables).drop(columns=["study", experiment.DATA]).fillna("")
     steps = experiment.settings(tables)["steps"]
     groups = []
     for number, table in enumerate(tables):

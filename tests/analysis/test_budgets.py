@@ -193,6 +193,27 @@ def test_a_budget_of_another_experiment_is_refused(hand_made, other_experiments)
     assert all(name in notes[0].text for name in ("of_4000_3", "optimizer", "positions"))
 
 
+def test_budgets_on_other_data_are_refused(hand_made):
+    """By the digests of trials; one that states none is noted, and grouped, so that it is said."""
+    tables = _tables(made_studies(hand_made))
+
+    def on(table, digest):
+        runs = tuple(dataclasses.replace(run, data_digest=digest) for run in table.study.runs)
+        return dataclasses.replace(table, study=dataclasses.replace(table.study, runs=runs))
+
+    of_one = [on(table, "a" * 64) for table in tables]
+    assert speedup.of_tables(of_one).problems == speedup.of_tables(tables).problems == ()
+    silent = [*of_one[:3], tables[3]]
+    assert "data" in speedup.of_tables(silent).problems[0].text
+    mixed = [*of_one[:3], on(tables[3], "b" * 64)]
+    for budgets_of in (silent, mixed):
+        assert speedup.experiments(budgets_of)
+    with pytest.raises(experiment.MixedStudiesError, match=r"data \(a{12}: .*; b{12}: of_4000_3\)"):
+        speedup.of_tables(mixed)
+    (page,) = view.pages_of(mixed)
+    assert (page.tables, len(page.problems)) == ((), 1)
+
+
 @pytest.mark.parametrize("twice", [2000, 1000])
 def test_summary_and_report_refuse_equal_budgets(hand_made, capsys, tmp_path, twice):
     """As `speedup` does, by name; beside a budget or beside the variants' own."""
