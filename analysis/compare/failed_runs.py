@@ -80,7 +80,11 @@ def of_table(table: ErrorTable) -> FailedRuns:
         if kept:
             left[row.variant] = kept
     without = comparisons.compare_all(
-        left, table.baseline, table.study.shares_seeds, table.metric.lower_is_better
+        left,
+        table.baseline,
+        table.study.shares_seeds,
+        table.metric.lower_is_better,
+        table.family,
     )
     summaries = {name: intervals.summarise(list(own.values())) for name, own in left.items()}
     by_variant = {

@@ -110,8 +110,8 @@ def test_report_of_several_studies_has_a_contents(hand_made, parse_page, tmp_pat
     sections = [f"#{attributes['id']}" for attributes in page.of("section")]
     assert ["#answer", "#overview", *anchors] == sections[:4]
     assert len(set(sections)) == len(sections)
-    classes = [attributes.get("class") for attributes in page.of("li")]
-    assert {"better", "cannot-tell"} <= set(classes)
+    badges = {attributes.get("class") for attributes in page.of("span")}
+    assert {"badge better", "badge cannot-tell"} <= badges
 
 
 def test_names_in_a_report_are_never_markup(hand_made, parse_page) -> None:
