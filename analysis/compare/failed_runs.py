@@ -9,15 +9,21 @@ of 0.88, where that has 0.8955). A run that diverged has failed to train, too; o
 nothing.
 """
 
+import dataclasses
 from dataclasses import dataclass
 
 from analysis.compare.error_table import NON_FINITE, ErrorTable
 from analysis.load import metrics
 from analysis.statistics import comparisons, intervals
-from analysis.statistics.comparisons import Comparison, Rate
+from analysis.statistics.comparisons import Comparison, Frequency, Rate
 from analysis.statistics.intervals import Summary
 
 LEAST_REMOVED = 0.1
+# How the verdict on a rate is shown before the study has finished.
+SO_FAR: dict[str, Frequency] = {
+    "more often": "more often so far",
+    "less often": "less often so far",
+}
 # Constant answers that hold by definition, where no row is recorded: an empty transcript makes an
 # error of every word; of ImageNet's 1,000 classes each has as many images of validation and test.
 # By the metric that chooses, as it is shown, and the beginning of the workload's name.
@@ -72,7 +78,11 @@ def of_table(table: ErrorTable) -> FailedRuns:
         diverged = row.lost.get("diverged", 0) + row.lost.get(NON_FINITE, 0)
         if n := row.n + diverged:
             rates[row.variant] = comparisons.rate(len(above) + diverged, n)
-    rates = comparisons.compare_rates(rates, table.baseline)
+    rates = comparisons.compare_rates(rates, table.baseline, table.family)
+    for name, rate in rates.items():
+        if rate.verdict in SO_FAR and not table.unfinished.isdisjoint((name, table.baseline)):
+            verdict = SO_FAR[rate.verdict] if table.is_preliminary else "cannot tell"
+            rates[name] = dataclasses.replace(rate, verdict=verdict)
     left: dict[str, dict[int, float]] = {}
     for row in table.rows if any(rate.count for rate in rates.values()) else ():
         values = table.of(row).values

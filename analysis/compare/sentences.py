@@ -161,7 +161,7 @@ def short_commit(commit: str) -> str:
 
 
 def _trials(runs: Iterable[Run]) -> str:
-    """Returns trials as text: `Standard, LASER 3 seeds (5 to 7)`."""
+    """Returns trials as text: `Standard, LASER: 3 seeds (5 to 7)`."""
     seeds: dict[str, set[int]] = {}
     for run in runs:
         seeds.setdefault(variants.label(run.variant), set()).add(run.seed)
@@ -170,7 +170,7 @@ def _trials(runs: Iterable[Run]) -> str:
         plural = "s" if len(numbers) > 1 else ""
         text = f"{len(numbers)} seed{plural} ({pages.span(map(str, sorted(numbers)))})"
         labels.setdefault(text, []).append(label)
-    return ", ".join(f"{', '.join(names)} {text}" for text, names in labels.items())
+    return "; ".join(f"{', '.join(names)}: {text}" for text, names in labels.items())
 
 
 def outcome(verdict: str, withheld: str) -> str:

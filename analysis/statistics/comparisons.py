@@ -57,7 +57,9 @@ _HELD = 2**23
 Seeds = Mapping[int, float]
 # "so far": of a study that has not finished.
 Verdict = Literal["better", "worse", "cannot tell", "better so far", "worse so far"]
-Frequency = Literal["more often", "less often", "cannot tell"]
+Frequency = Literal[
+    "more often", "less often", "cannot tell", "more often so far", "less often so far"
+]
 
 
 @dataclass(frozen=True)
@@ -419,15 +421,15 @@ def fisher_p(first: Rate, second: Rate) -> float:
     return sum(each for each in ways if each <= found) / sum(ways)
 
 
-def compare_rates(rates: Mapping[str, Rate], baseline: str) -> dict[str, Rate]:
+def compare_rates(rates: Mapping[str, Rate], baseline: str, family: int = 0) -> dict[str, Rate]:
     """Returns the rates, each but that of `baseline` compared with it by `fisher_p`, corrected over
-    them (Holm); as they are where there is no baseline. Runs of one seed are taken as independent,
-    as the test's two groups are."""
+    them or a `family` of more (Holm); as they are where there is no baseline. Runs of one seed are
+    taken as independent, as the test's two groups are."""
     if baseline not in rates:
         return dict(rates)
     base, compared = rates[baseline], dict(rates)
     p_values = {name: fisher_p(rate, base) for name, rate in rates.items() if name != baseline}
-    for (name, p), p_holm in zip(p_values.items(), holm([*p_values.values()]), strict=True):
+    for (name, p), p_holm in zip(p_values.items(), holm([*p_values.values()], family), strict=True):
         rate = rates[name]
         told: Frequency = "cannot tell"
         if p_holm < ALPHA:

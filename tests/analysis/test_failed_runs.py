@@ -54,6 +54,26 @@ def test_the_rates_are_compared_by_fisher_s_test(speech) -> None:
     assert laser.rate.verdict == "more often"
 
 
+@pytest.mark.parametrize("waiting", ["standard", "laser"])
+def test_rates_of_an_unfinished_study_have_no_verdict(speech, waiting) -> None:
+    """Neither before its other seeds have ended nor if later calls of `run` plan fewer."""
+    speech.trial("compare", waiting, 0, 8, None, state="pending")
+    table = table_of(speech, ALWAYS)
+    assert failed_runs.of_table(table).by_variant["laser"].rate.verdict == "cannot tell"
+    assert "more often" not in sentences.headline(table)
+    early = build(table.study, preliminary=True)
+    assert failed_runs.of_table(early).by_variant["laser"].rate.verdict == "more often so far"
+    assert "LASER 5 of 8 (more often so far, p = 0.026)" in sentences.headline(early)
+
+
+def test_rates_are_corrected_for_variants_that_have_no_runs_yet(speech) -> None:
+    speech.record["runs"] = [{"seeds": 8, "variants": ["standard", "laser", "diff"]}]
+    speech.record["runs"].append({"seeds": 8, "variants": ["standard", "laser"]})
+    laser = failed_runs.of_table(table_of(speech, ALWAYS)).by_variant["laser"]
+    assert laser.rate.p_holm == pytest.approx(2 * laser.rate.p)
+    assert laser.comparison.p_holm == pytest.approx(min(1.0, 2 * laser.comparison.p))
+
+
 def test_the_table_with_and_without_them(speech) -> None:
     table = table_of(speech, ALWAYS)
     laser = failed_runs.of_table(table).by_variant["laser"]

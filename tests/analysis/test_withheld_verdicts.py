@@ -112,7 +112,7 @@ def test_every_command_names_what_is_no_longer_planned(five, command, capsys, tm
     if command == "runs":
         assert "not planned now, counted (30 of 40 trials" in printed
     else:
-        counted = "Standard, LASER 3 seeds (5 to 7)"
+        counted = "Standard, LASER: 3 seeds (5 to 7)"
         assert counted in printed
         assert printed.count("8 seeds (0 to 7)") >= 1
 
@@ -362,7 +362,7 @@ def test_two_data_sets_give_no_verdict(decided) -> None:
         table = table_of(decided)
         assert reasons(table) == {"laser": "different data", "standard+gate": expected}
     (text,) = sentences.caveats(table)
-    assert "cdcdcdcdcdcd (Standard, LASER 1 seed (7))" in text
+    assert "cdcdcdcdcdcd (Standard, LASER: 1 seed (7))" in text
     cells = summary.of_tables([table]).cells
     assert set(cells["left_out"]) == {"different data"}
 
