@@ -118,15 +118,13 @@ def _power(heading: str, table: ErrorTable) -> dict[str, str | None]:
 
 def _notes(found: Summary) -> Iterable[str]:
     yield (
-        "▲ better, ▼ worse, ≈ cannot tell, by each study's own test on its deciding split after "
-        "Holm's correction; intervals are not corrected. `python -m analysis table` has each test."
+        "▲ better, ▼ worse, ≈ cannot tell (△, ▽: so far), by each study's own test on its deciding "
+        "split after Holm's correction; intervals are not corrected. `python -m analysis table` has "
+        "each test."
     )
-    reasons = sorted(set(found.cells["withheld"]) - {""})
+    reasons = sorted(set(found.cells["withheld"][found.cells["verdict"] == "withheld"]))
     if reasons:
-        yield (
-            f"○: the verdict is withheld ({', '.join(reasons)}). △, ▽: better or worse so far, of "
-            "an unfinished study."
-        )
+        yield f"○: the verdict is withheld ({', '.join(reasons)})."
     for heading, table in zip(found.headings, found.tables, strict=True):
         if text := " ".join(sentences.caveats(table)):
             yield f"{heading}: {text}"

@@ -327,7 +327,7 @@ def test_preliminary_shows_the_verdict_that_waits(decided, command, capsys, tmp_
         words = ("`so far` marks verdicts",)
     for word in words:
         assert word in printed[True]
-        assert word not in printed[False].replace("△, ▽: better or worse so far", "")
+        assert word not in printed[False].replace("(△, ▽: so far)", "")
     assert "--preliminary" in printed[False]
     assert "Unfinished" in printed[True]
 
