@@ -119,8 +119,8 @@ def _power(heading: str, table: ErrorTable) -> dict[str, str | None]:
 def _notes(found: Summary) -> Iterable[str]:
     yield (
         "▲ better, ▼ worse, ≈ cannot tell (△, ▽: so far), by each study's own test on its deciding "
-        "split after Holm's correction; intervals are not corrected. `python -m analysis table` has "
-        "each test."
+        "split after Holm's correction; intervals are not corrected. `python -m analysis table` "
+        "has each test."
     )
     reasons = sorted(set(found.cells["withheld"][found.cells["verdict"] == "withheld"]))
     if reasons:
