@@ -155,9 +155,9 @@ def _row(
     if bend := curve.bend:
         why = f"its curve bends too much between {bend[0]:,.0f} and {bend[1]:,.0f} steps: add a "
         return line | {"why": f"{why}budget there"}
-    needed = budgets.needed(curve)
-    line |= {"needed": needed.value, "low": needed.low, "high": needed.high}
     equal = line["steps"] * line["flop"] / base["flop"]
+    needed = budgets.needed(curve, equal)
+    line |= {"needed": needed.value, "low": needed.low, "high": needed.high}
     return line | {
         "seeds_used": curve.variant.size,
         "by_law": _by_law(curve),

@@ -22,7 +22,7 @@ from analysis.statistics.intervals import Estimate, t_interval, tolerance
 
 # Budgets, and seeds, from which on there is a number.
 LEAST = 3
-# Places between the budgets: of 8-fold budgets 0.1 % apart.
+# Places between the budgets: of 8-fold budgets 0.1 % apart, with straight lines between them.
 _PLACES = 2001
 
 
@@ -94,23 +94,31 @@ def of_seeds(baseline: Mapping[float, Seeds], variant: Seeds) -> Budgets:
     )
 
 
-def needed(budgets: Budgets) -> Estimate:
+def needed(budgets: Budgets, equal: float) -> Estimate:
     """Returns the steps that the baseline needs for the variant's mean result, with their interval:
-    0 for less than the least budget, infinite for more than the largest."""
-    places = np.geomspace(budgets.steps[0], budgets.steps[-1], _PLACES)
+    0 for less than the least budget, infinite for more than the largest. At the budgets and at
+    `equal` steps, those of equal compute, the interval agrees exactly with the paired t-test."""
+    first, *_, last = budgets.steps.tolist()
+    places = np.geomspace(first, last, _PLACES)
+    # Where no FLOP are recorded `equal` is nan.
+    equal = float(np.clip(np.nan_to_num(equal, nan=first), first, last))
+    places = np.unique([*places[1:-1], *budgets.steps, equal])
     differences = budgets.differences(places)
     low, high = t_interval(differences)
     return Estimate(
-        _first(places, differences.mean(axis=-1) <= 0, 0.0, math.inf),
-        _first(places, low <= 0, 0.0, places[-1]),
-        _first(places[::-1], high[::-1] >= 0, math.inf, places[0]),
+        _crossing(places, differences.mean(axis=-1), 0.0, math.inf),
+        _crossing(places, low, 0.0, last),
+        _crossing(places[::-1], -high[::-1], math.inf, first),
     )
 
 
-def _first(places: np.ndarray, holds: np.ndarray, before: float, behind: float) -> float:
-    """Returns the first place where something holds; `before` if it does from the first on,
-    `behind` if nowhere."""
-    if not holds.any():
+def _crossing(places: np.ndarray, values: np.ndarray, before: float, behind: float) -> float:
+    """Returns the first place where `values`, straight lines between the places, are 0 or less;
+    `before` if they are from the first place on, `behind` if nowhere."""
+    reached = np.flatnonzero(values <= 0)
+    if not reached.size:
         return behind
-    first = int(np.argmax(holds))
-    return float(places[first]) if first else before
+    if not reached[0]:
+        return before
+    ends = slice(reached[0] - 1, reached[0] + 1)
+    return float(np.interp(0.0, -values[ends], places[ends]))

@@ -8,6 +8,7 @@ import shutil
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from analysis.cli import main
 from analysis.compare import error_table, experiment, speedup, summary
@@ -31,13 +32,46 @@ def _of(curve, variant, noise=((0.0,) * 3,) * 5):
 def test_steps_needed_of_a_curve_that_is_known():
     """1 − log₂(steps/1000)/10 is 0.95 at √2 thousand steps; ± 0.01 by seed with sd 0.01."""
     curve = lambda steps: 1 - math.log2(steps / 1000) / 10  # noqa: E731
-    exact = budgets.needed(_of(curve, 0.95))
-    assert exact.value == pytest.approx(1000 * 2**0.5, rel=2e-3)
+    exact = budgets.needed(_of(curve, 0.95), 1000.0)
+    assert exact.value == pytest.approx(1000 * 2**0.5, rel=1e-6)
     noise = ((-0.01, 0.0, 0.01),) * 4 + ((0.0, 0.0, 0.0),)
-    needed = budgets.needed(_of(curve, 0.95, noise))
+    needed = budgets.needed(_of(curve, 0.95, noise), 1000.0)
     # t(2) is 4.3027, so the mean is known to 4.3027·0.01/√3 = 0.02484: 2^±0.2484 of the steps.
-    assert needed.low == pytest.approx(1000 * 2 ** (0.5 - 0.2484), rel=2e-3)
-    assert needed.high == pytest.approx(1000 * 2 ** (0.5 + 0.2484), rel=2e-3)
+    half = stats.t.ppf(0.975, 2) * 0.01 / math.sqrt(3) * 10
+    assert half == pytest.approx(0.2484, abs=1e-4)
+    assert needed.low == pytest.approx(1000 * 2 ** (0.5 - half), rel=1e-6)
+    assert needed.high == pytest.approx(1000 * 2 ** (0.5 + half), rel=1e-6)
+
+
+def test_the_ends_bracket_the_value():
+    """Also without any spread over seeds, where all three are one number."""
+    curve = lambda steps: 1 - math.log2(steps / 1000) / 10  # noqa: E731
+    exact = budgets.needed(_of(curve, 0.95), math.nan)
+    assert exact.low == exact.value == exact.high
+    random = np.random.default_rng(0)
+    for sd in (1e-9, 1e-6, 1e-4, 0.01, 0.1):
+        for _ in range(20):
+            noise = sd * random.normal(size=(5, 3))
+            needed = budgets.needed(_of(curve, 0.95, noise), 1000.0)
+            assert needed.low <= needed.value <= needed.high
+
+
+@pytest.mark.parametrize("equal", [501.0, 1000.0, 1234.5, 2000.0, 3999.0])
+def test_the_interval_agrees_with_the_paired_test_at_equal_compute_and_at_budgets(equal):
+    """A variant whose p is 0.05 but for a millionth, at a place that the grid does not have: on one
+    side the interval holds the place, on the other it does not."""
+    random = np.random.default_rng(1)
+    curve = lambda steps: 1 - math.log2(steps / 1000) / 10  # noqa: E731
+    noise = 0.001 * random.normal(size=(5, 3))
+    made = _of(curve, 0.0, noise)
+    differences = made.differences(np.array([equal]))[0]
+    half = stats.t.ppf(0.975, 2) * differences.std(ddof=1) / math.sqrt(3)
+    for sign in (-1, 1):
+        for share, is_held in ((1 - 1e-6, True), (1 + 1e-6, False)):
+            shift = differences.mean() + sign * share * half
+            moved = budgets.Budgets(made.steps, made.baseline, made.variant + shift)
+            needed = budgets.needed(moved, equal)
+            assert (needed.low <= equal <= needed.high) == is_held
 
 
 @pytest.mark.parametrize(
@@ -47,7 +81,7 @@ def test_steps_needed_of_a_curve_that_is_known():
 def test_nothing_is_extrapolated(variant, expected):
     curve = lambda steps: 1 - math.log2(steps / 1000) / 10  # noqa: E731
     noise = ((-0.01, 0.0, 0.01),) * 4 + ((0.0, 0.0, 0.0),)
-    needed = budgets.needed(_of(curve, variant, noise))
+    needed = budgets.needed(_of(curve, variant, noise), 1000.0)
     assert (needed.value, needed.low, needed.high) == expected
 
 
@@ -86,7 +120,8 @@ def test_the_interval_covers_the_truth_as_often_as_it_says(noise, shared):
             drawn = seeds + rng.normal(size=(5, 10)) * own
             means = np.array([curve(steps) for steps in (*STEPS, truth)])
             *baseline, variant = means[:, None] + drawn
-            needed = budgets.needed(budgets.Budgets(np.array(STEPS), np.array(baseline), variant))
+            curves = budgets.Budgets(np.array(STEPS), np.array(baseline), variant)
+            needed = budgets.needed(curves, 1000.0)
             covered += needed.low <= truth <= needed.high
             false += needed.low > 1000
         assert 0.92 - 0.013 <= covered / 300 <= 0.97 + 0.013, truth
