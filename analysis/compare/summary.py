@@ -24,6 +24,8 @@ CELLS = (
     *("variant", "column", "study", "workload", "quantity", "value", "low", "high"),
     *("n", "trained", "p", "verdict", "withheld", "left_out"),
 )
+# Where `profiles` begin, in %: twice as bad as the baseline's mean.
+LEAST_IMPROVEMENT = -100.0
 OVER = ("variant", "workload", "quantity", "unit", "value", "low", "high", "count", "n")
 
 
@@ -231,9 +233,10 @@ def _step_ratios(table: ErrorTable, variant: str) -> np.ndarray:
 
 
 def profiles(found: Summary) -> pd.DataFrame:
-    """Returns a distribution over workloads: variant, tau, share, ascending in tau. It is the share
-    of a variant's runs, over all columns of the summary's baseline, that improve on its mean by
-    more than `tau` %; lost seeds do not (score distributions: Agarwal et al. 2021)."""
+    """Returns a distribution over workloads: variant, tau, share, ascending in tau from
+    LEAST_IMPROVEMENT. It is the share of a variant's runs, over all columns of the summary's
+    baseline, that improve on its mean by more than `tau` %; lost seeds do not (score distributions:
+    Agarwal et al. 2021)."""
     rows: list[tuple[str, float]] = []
     for table in (table for table in found.tables if table.baseline == found.baseline):
         mean = float(np.mean([*table.of(table.by_variant[table.baseline]).values.values()]))
@@ -241,8 +244,12 @@ def profiles(found: Summary) -> pd.DataFrame:
         for row in table.rows if not math.isnan(scale) else ():
             better = [scale * (value - mean) for value in table.of(row).values.values()]
             better += [-math.inf] * row.lost_on(table.decisive)
-            rows += [(row.variant, tau) for tau in better]
+            rows += [(row.variant, max(tau, LEAST_IMPROVEMENT)) for tau in better]
     frame = pd.DataFrame(rows, columns=["variant", "tau"])
     groups = frame.groupby("variant")["tau"]
     frame["share"] = 1 - groups.rank(method="max") / groups.transform("size")
-    return frame[np.isfinite(frame["tau"])].sort_values("tau", ignore_index=True)
+    # Runs that are no better than the start lower the curve there; without any it starts at 1.
+    starts = pd.DataFrame({"variant": frame["variant"].unique(), "tau": LEAST_IMPROVEMENT})
+    frame = pd.concat([frame, starts.assign(share=1.0)], ignore_index=True)
+    frame = frame.groupby(["variant", "tau"], as_index=False)["share"].min()
+    return frame.sort_values("tau", ignore_index=True)

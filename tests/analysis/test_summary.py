@@ -324,8 +324,21 @@ def test_profiles_by_hand(hand_made) -> None:
     study.select({"standard": 0, "laser": 0})
     found = summary.profiles(_summary(study.finish()))
     rows = found.sort_values(["variant", "tau"])
-    assert rows["tau"].tolist() == pytest.approx([60, 75, -50, 50])
-    assert rows["share"].tolist() == pytest.approx([1 / 3, 0, 0.5, 0])
+    assert rows["tau"].tolist() == pytest.approx([-100, 60, 75, -100, -50, 50])
+    assert rows["share"].tolist() == pytest.approx([2 / 3, 1 / 3, 0, 1, 0.5, 0])
+
+
+@pytest.mark.parametrize(
+    ("errors", "start"),
+    [((0.5, 0.6, 0.7), 1.0), ((0.5,), 1.0), ((0.2, 0.2, 0.2), 1.0), ((0.2, 0.9), 0.5)],
+)
+def test_a_profile_begins_with_the_share_that_is_not_lost(hand_made, errors, start) -> None:
+    """Of 0.2 and 0.9 the latter is more than twice as bad as the baseline's mean of 0.4."""
+    found = summary.profiles(_summary(made(hand_made, {"standard": (0.3, 0.5), "laser": errors})))
+    laser = found[found["variant"] == "laser"]
+    assert laser.iloc[0][["tau", "share"]].tolist() == [-100, start]
+    assert (np.diff(laser["share"]) <= 0).all()
+    assert laser["share"].iloc[-1] == 0
 
 
 def test_figures_of_the_page(studies, tmp_path, capsys) -> None:
