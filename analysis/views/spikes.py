@@ -14,6 +14,7 @@ Student's t of 5 degrees of freedom 390. A spike between two logged steps cannot
 the loss falls steeply within a window its fall counts as spread: only large spikes are seen there.
 """
 
+import math
 import warnings
 
 import numpy as np
@@ -37,8 +38,9 @@ ROUNDING = 1e-6
 SPIKES, WORST = "Spikes\n(median)", "Worst loss\nin a spike"
 
 
-def find(losses: np.ndarray) -> np.ndarray:
-    """Returns whether each of `losses` [n] is in a spike, bool [n], by the rule above.
+def find(losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns whether each of `losses` [n] is in a spike by the rule above, bool [n], and whether
+    enough losses before it are logged to judge that, bool [n].
 
     Multiplying all losses by a positive number changes nothing.
     """
@@ -51,13 +53,14 @@ def find(losses: np.ndarray) -> np.ndarray:
         spread = NORMAL_MAD * np.nanmedian(np.abs(before - middle[:, None]), axis=1)
     known = np.isfinite(before).sum(axis=1) >= LEAST
     floor = np.maximum(spread, ROUNDING * np.abs(middle))
-    return known & (finite - middle > DEVIATIONS * floor)
+    return known & (finite - middle > DEVIATIONS * floor), known
 
 
 def of_run(run: Run) -> dict[str, float] | None:
-    """Returns a line of `of_table` for one run: its seed, the `count` of its spikes, the `worst`
-    loss in one and its `worst_step` (nan without a spike), how many logged losses were `judged`,
-    and how many of them were `not_finite`. None where it logged no training loss after warm-up."""
+    """Returns a line of `of_table` for one run: its seed; how many logged losses were `judged`;
+    the `count` of its spikes, nan where none was; the `worst` loss in one and its `worst_step` (nan
+    without a spike); how many logged losses were `not_finite`. None where it logged no training
+    loss after warm-up."""
     trains = run.losses()
     if LOSS not in trains:
         return None
@@ -71,14 +74,14 @@ def of_run(run: Run) -> dict[str, float] | None:
     steps, losses = steps[late], losses[late]
     if not losses.size:
         return None
-    spiking = find(losses)
+    spiking, judged = find(losses)
     highest = int(np.argmax(np.where(spiking, losses, -np.inf)))
     return dict(
         seed=run.seed,
-        count=int(np.sum(np.diff(spiking.astype(int), prepend=0) == 1)),
+        count=np.sum(np.diff(spiking.astype(int), prepend=0) == 1) if judged.any() else np.nan,
         worst=float(losses[highest]) if spiking.any() else np.nan,
         worst_step=float(steps[highest]) if spiking.any() else np.nan,
-        judged=int(losses.size),
+        judged=int(judged.sum()),
         not_finite=int((~np.isfinite(losses)).sum()),
     )
 
@@ -111,7 +114,10 @@ def page(table: ErrorTable) -> Page | None:
             "Variant": counts.index.map(variants.label),
             "Seeds": counts["size"],
             SPIKES: counts["median"],
-            "Range": counts["min"].astype(str) + " to " + counts["max"].astype(str),
+            "Range": [
+                None if math.isnan(low) else f"{low:.0f} to {high:.0f}"
+                for low, high in zip(counts["min"], counts["max"], strict=True)
+            ],
             WORST: worst["worst"],
             "at step": worst["worst_step"],
             "Not finite": of_variants["not_finite"].sum(),
@@ -123,11 +129,11 @@ def page(table: ErrorTable) -> Page | None:
         tables=(Table("Spikes of the logged training loss, over seeds", frame, formats),),
         notes=(
             f"Spike: a logged training loss more than {DEVIATIONS:g} robust deviations (1.4826 "
-            f"MAD) above the median of the {WINDOW} logged losses before it (at least {LEAST}, so "
-            "that a trial with fewer shows none). Spiking losses that follow each other are one "
+            f"MAD) above the median of the {WINDOW} logged losses before it (at least {LEAST}; a "
+            "trial with fewer has a dash). Spiking losses that follow each other are one "
             "spike. Warm-up is left out. Seven deviations: the spike score of OLMo 2 "
             "(arXiv:2501.00656).",
-            f"Trials have at least {spikes['judged'].min():,} logged losses after warm-up; a spike "
+            f"In each trial {spikes['judged'].min():,} or more logged losses are judged; a spike "
             "between two of them is not seen. Where the loss falls steeply, only large spikes are "
             "seen. Not finite: losses that were nan or infinite, over all seeds.",
         ),

@@ -31,17 +31,24 @@ def curve(seed: int, count: int = 400, noise: float = 0.02) -> np.ndarray:
 def test_planted_spikes_are_found_at_any_scale_and_nothing_else(seed, noise, places, power) -> None:
     losses = curve(seed, noise=noise)
     losses[sorted(places)] += 3.0 + 150 * noise
-    assert set(np.flatnonzero(spikes.find(losses * 2.0**power))) == places
+    assert set(np.flatnonzero(spikes.find(losses * 2.0**power)[0])) == places
 
 
 def test_the_rule_by_hand() -> None:
     """16 losses of 1 and 1.1 in turn: median 1.05, MAD 0.05, so a spike lies above
     1.05 + 7 * 1.4826 * 0.05 = 1.5689."""
     before = np.tile([1.0, 1.1], 8)
-    assert spikes.find(np.append(before, 1.57))[-1]
-    assert not spikes.find(np.append(before, 1.56))[-1]
-    assert not spikes.find(np.append(before[:15], 1.57))[-1]  # one loss too few before it
-    assert not spikes.find(np.append(before, 0.1))[-1]
+
+    def last(*losses: float) -> tuple[bool, bool]:
+        """Returns whether the last loss is in a spike, and whether that can be judged."""
+        spiking, judged = spikes.find(np.array(losses))
+        return bool(spiking[-1]), bool(judged[-1])
+
+    assert last(*before, 1.57) == (True, True)
+    assert last(*before, 1.56) == (False, True)
+    assert last(*before[:15], 1.57) == (False, False)  # one loss too few before it
+    assert last(*before[:15], math.nan, 1.57) == (False, False)
+    assert last(*before, 0.1) == (False, True)
 
 
 def made_run(losses: np.ndarray, **more) -> Run:
@@ -64,7 +71,8 @@ def test_warm_up_is_left_out_and_is_the_trial_s() -> None:
     losses[[60, 150]] += 4.0
     assert spikes.of_run(made_run(losses))["count"] == 2
     short = spikes.of_run(made_run(losses, hyperparameters={"warmup_factor": 0.2}))
-    assert (short["count"], short["judged"]) == (1, 320)  # from step 0.2 * 3990 = 798 on
+    # From step 0.2 * 3990 = 798 on 320 are logged, and the first 16 have too few before them.
+    assert (short["count"], short["judged"]) == (1, 304)
 
 
 def test_losses_that_are_not_finite_are_counted_apart() -> None:
@@ -112,6 +120,21 @@ def test_the_table_of_spikes(study, capsys) -> None:
     assert page.data().groupby("variant")["count"].sum().to_dict() == {"standard": 3, "laser": 0}
     assert main(["spikes", str(directory)]) == 0
     assert "1 to 2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("logged", "texts"), [(9, ["–", "–"]), (16, ["–", "–"]), (17, ["0", "0 to 0"])]
+)
+def test_without_a_loss_that_can_be_judged_there_is_no_number(hand_made, logged, texts) -> None:
+    """16 losses must stand before the one that is judged; of two trials the longer one counts."""
+    made = hand_made()
+    for seed, count in enumerate((9, logged)):
+        folder = made.trial("compare", "standard", 0, seed, [made.evaluation(400, 0.1)])
+        lines = [f"{100 + step},2.5" for step in range(count)]
+        (folder / "measurements.csv").write_text("\n".join(["global_step,loss", *lines, ""]))
+    made.select({"standard": 0})
+    page = spikes.page(build(read_study(made.finish())))
+    assert page.tables[0].texts().iloc[0].tolist()[1:4] == ["2", *texts]
 
 
 def test_without_logged_losses_there_is_no_table(hand_made, capsys) -> None:
