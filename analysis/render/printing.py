@@ -38,6 +38,8 @@ TEX_LETTERS = str.maketrans(
     | {"▲": r"$\uparrow$", "▼": r"$\downarrow$", "○": r"$\circ$", "●": r"$\bullet$"}
     | {"²": "$^2$", "ᵀ": "$^T$", "₁": "$_1$", "₂": "$_2$"}
 )
+# Letters that pdflatex's default encoding, OT1, lacks among those of Latin-1 and Latin Extended-A.
+UNKNOWN_LETTERS = "«»ÐðÞþĄąĐđĘęĦħĮįĲĳĸĿŀŉŊŋŦŧŲųſ"
 # psql's, without padding: tabulate 0.9 prints no rule between groups of padded cells.
 ASCII = tabulate.TableFormat(
     lineabove=tabulate.Line("+-", "-", "-+-", "-+"),
@@ -207,7 +209,8 @@ def tex(text: str) -> str:
     """
     line = " ".join(unicodedata.normalize("NFC", text).split())
     apart = re.sub(r"([-'])(?=\1)", rf"\1{APART}", line).translate(TEX_LETTERS)
-    known = re.sub(r"[^ -~¡-¬®-ſ]", lambda found: f"[U+{ord(found[0]):04X}]", apart)
+    unknown = f"[^ -~¡-¬®-ſ]|[{UNKNOWN_LETTERS}]"
+    known = re.sub(unknown, lambda found: f"[U+{ord(found[0]):04X}]", apart)
     guarded = re.sub(r"^([\[*])", r"{\1}", known)
     return re.sub(r"^-(?=\d)", "$-$", guarded)
 

@@ -5,6 +5,7 @@ import io
 import pathlib
 import shutil
 import subprocess
+import unicodedata
 
 import pandas as pd
 import pytest
@@ -156,6 +157,28 @@ def test_ten_thousand_lines_are_printed(form) -> None:
 )
 def test_latex_escapes(text, escaped) -> None:
     assert printing.tex(text) == escaped
+
+
+# What the default encoding of pdflatex, OT1, makes of letters: accents, and letters of its own.
+OT1_ACCENTS = {0x300, 0x301, 0x302, 0x303, 0x304, 0x306, 0x307, 0x308, 0x30A, 0x30B, 0x30C, 0x327}
+OT1_LETTERS = "ÆæŒœØøŁłßı"
+
+
+def test_no_letter_of_latin_is_left_that_pdflatex_lacks() -> None:
+    """Latin-1, Latin Extended-A and -B: a letter is printed or becomes its code."""
+    letters = [chr(code) for code in range(0xC0, 0x250) if chr(code).isalpha()]
+    kept = [letter for letter in letters if printing.tex(letter) == letter]
+    for letter in kept:
+        base, *marks = unicodedata.normalize("NFD", letter)
+        assert base.isascii() or base in OT1_LETTERS, letter
+        assert set(map(ord, marks)) <= OT1_ACCENTS, letter
+    assert set("äéñçůőčśžłøßŞĭ") <= set(kept)
+    coded = set(letters) - set(kept)
+    assert set("ąęđŋðþǎșſ") <= coded
+    assert {printing.tex(letter) for letter in coded} == {
+        f"{{[}}U+{ord(letter):04X}]" for letter in coded
+    }
+    assert printing.tex("a«b»") == "a[U+00AB]b[U+00BB]"
 
 
 @given(st.text())
