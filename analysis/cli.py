@@ -17,6 +17,7 @@ a directory of studies.
 import argparse
 import inspect
 import pathlib
+import resource
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 Handler = Callable[[argparse.Namespace], "int | Sequence[Page]"]
 FILE = "report.html"
 PICTURES = ("png", "svg", "pdf")
+# Address space that pictures take, in GB: V8, inside vl_convert, reserves 64 GiB and aborts the
+# process where it cannot. Reports were made from 72 GB on.
+PICTURES_GB = 80
 EPILOG = """\
 How numbers are chosen: a trial counts at the step where its validation metric is best (the first
 on ties). Train and test are reported at that step and choose nothing. A search reports the point
@@ -120,6 +124,7 @@ def _summary(options: argparse.Namespace) -> "Sequence[Page]":
     from analysis.views import summary as view
 
     if options.plot:
+        _check_address_space()
         files.check_output(options.plot, "--plot")
     tables = _tables(options)
     found = summary.of_tables(tables)
@@ -133,6 +138,7 @@ def _plots(options: argparse.Namespace) -> int:
     """Writes charts as files: effects, learning curves, hyperparameters, time to target, downstream
     scores where trials have them, and what was recorded inside the attention layers.
     """
+    _check_address_space()
     from analysis import report
 
     if options.out:
@@ -150,6 +156,7 @@ def _report(options: argparse.Namespace) -> int:
       python -m analysis report experiments/mystudy
       python -m analysis report experiments --out=report.html      every study below a directory
     """
+    _check_address_space()
     out = options.out or options.study / FILE
     if options.out or options.study.is_dir():
         files.check_output(out)
@@ -304,6 +311,17 @@ def _tables(options: argparse.Namespace, **changes: Any) -> "list[ErrorTable]":
     error_table.check_baseline(read, asked["baseline"])
     values = [asked[name] for name in defaults]
     return [error_table.build(study, *values) for study in studies.distinguished(read)]
+
+
+def _check_address_space() -> None:
+    """Raises ValueError where this process may not reserve the address space for pictures."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if 0 <= limit < PICTURES_GB * 1e9:  # -1 is unlimited
+        raise ValueError(
+            f"pictures need {PICTURES_GB} GB of address space, and `ulimit -v` allows "
+            f"{limit / 1e9:.1f} GB: run `ulimit -v unlimited` first, or use `table` or `summary` "
+            "without --plot, which draw nothing"
+        )
 
 
 def _chart_path(text: str) -> pathlib.Path:

@@ -132,6 +132,42 @@ def test_plots_go_into_the_study_unless_told(made, capsys) -> None:
         assert "hyperparameters" in capsys.readouterr().out
 
 
+def _limited(gigabytes: float, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs `python -m analysis` under `ulimit -v`."""
+    command = f'ulimit -v {int(gigabytes * 1e9 / 1024)} && exec "$0" -m analysis "$@"'
+    return subprocess.run(
+        ["bash", "-c", command, sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("gigabytes", [16, 48])
+@pytest.mark.parametrize("command", ["report", "plots", "summary"])
+def test_pictures_under_a_limit_of_the_address_space_are_refused(command, gigabytes) -> None:
+    """Before anything is read: the directory is none."""
+    picture = ["--plot=x.png"] if command == "summary" else []
+    done = _limited(gigabytes, command, "/no/study", *picture)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert f"{gigabytes}.0 GB" in line
+    assert "`ulimit -v unlimited`" in line
+
+
+@pytest.mark.parametrize("command", ["table", "summary", "time", "runs"])
+def test_what_draws_nothing_works_under_a_limit_of_the_address_space(study, command) -> None:
+    assert _limited(16, command, str(study.finish())).returncode == 0
+
+
+@pytest.mark.slow
+def test_a_report_is_made_from_the_least_address_space_on(study, tmp_path) -> None:
+    out = tmp_path / "report.html"
+    done = _limited(cli.PICTURES_GB, "report", str(study.finish()), f"--out={out}")
+    assert done.returncode == 0, done.stderr
+    assert "<svg" in out.read_text("utf-8")
+
+
 @pytest.mark.parametrize("command", ["runs", "table", "plots"])
 def test_a_directory_that_is_no_study_is_one_line_and_exit_2(command, tmp_path) -> None:
     done = run(command, tmp_path)
