@@ -73,19 +73,29 @@ def evaluations(table: ErrorTable) -> pd.DataFrame:
     """Returns EVALUATIONS: one row per evaluation and split of the counted trials. `value` is the
     table's metric as shown, `seconds` are of training alone, `flops` training's operations; nan
     where they were not recorded."""
-    parts = [
-        pd.DataFrame(
-            _place(run)
-            | {"step": run.evals[STEP], "seconds": run.evals.get(TIME, math.nan)}
-            | {"flops": run.evals[STEP] * run.meta.get(FLOPS, math.nan), "split": split}
-            | {"value": table.metric.shown(run.evals[table.metric.column(split)])}
-        )
+    curves = [
+        (run, split, run.evals[table.metric.column(split)])
         for row in table.rows
         for run in counted(table, row)
         for split in layout.SPLITS
         if table.metric.column(split) in run.evals
     ]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=EVALUATIONS)
+    if not curves:
+        return pd.DataFrame(columns=EVALUATIONS)
+    flops = {run: run.meta.get(FLOPS, math.nan) for run, *_ in curves}
+    places = pd.DataFrame(
+        [_place(run) | {"flops": flops[run], "split": split} for run, split, _ in curves]
+    )
+    frame = places.loc[places.index.repeat([len(values) for *_, values in curves])]
+    steps = np.concatenate([run.evals[STEP] for run, *_ in curves])
+    unknown = [np.full(len(values), math.nan) for *_, values in curves]
+    times = [run.evals.get(TIME, none) for (run, *_), none in zip(curves, unknown, strict=True)]
+    return frame.reset_index(drop=True).assign(
+        step=steps,
+        seconds=np.concatenate(times),
+        flops=lambda frame: frame["flops"] * steps,
+        value=table.metric.shown(np.concatenate([values for *_, values in curves])),
+    )[[*EVALUATIONS]]
 
 
 def seeds(table: ErrorTable) -> pd.DataFrame:
@@ -104,12 +114,18 @@ def seeds(table: ErrorTable) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=SEEDS)
 
 
+@functools.lru_cache(maxsize=8)
 def trials(table: ErrorTable) -> pd.DataFrame:
     """Returns TRIALS: one row per trial of the search and numeric hyperparameter that varies in
     it. `value` is the validation metric at the trial's best step, nan for a lost trial; `chosen`
     says whether validation chose its point for its variant."""
     lines = []
-    for run in table.study.stage(searched(table)):
+    runs = table.study.stage(searched(table))
+    chosen = {
+        name: selection.chosen_point(table.study, searched(table), name)
+        for name in {run.variant for run in runs}
+    }
+    for run in runs:
         is_lost = run.state in layout.LOST
         if not (run.evals or is_lost):
             continue
@@ -117,7 +133,7 @@ def trials(table: ErrorTable) -> pd.DataFrame:
         value = (best or {}).get(table.metric.column(selection.VALIDATION), math.nan)
         place = _place(run) | {
             "state": run.state,
-            "chosen": selection.chosen_point(table.study, run.stage, run.variant) == run.point,
+            "chosen": chosen[run.variant] == run.point,
             "step": best and best[STEP],
             "value": table.metric.shown(value),
         }
@@ -152,8 +168,8 @@ def results(table: ErrorTable, effect: float | None) -> pd.DataFrame:
     `seeds` and `values` list every seed and its number, separated by spaces; `planned`, `lost`,
     `unfinished`, `last_step`, the `failed` of `failed_of` runs, and `train_flop` and
     `train_seconds` (`costs`) are of the variant's trials, on any split. `detectable` and
-    `seeds_needed` are for `effect` (`sensitivity.expected`): inf where no difference can be found
-    at these n, and where more than `sensitivity.MOST_SEEDS` are needed. The `last_` columns are
+    `seeds_needed`, with the ranges that the SD leaves them, are for `effect`
+    (`sensitivity.Sensitivity`). The `last_` columns are
     over the last `table.last` evaluations of the trials that have as many, all finite: the mean,
     the mean of the seeds' own standard deviations, the standard deviation of the seeds' means.
     """

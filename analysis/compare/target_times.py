@@ -1,5 +1,6 @@
 """Steps and seconds until each variant first reaches the target: what `time` prints."""
 
+import functools
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ class TargetTimes:
     problems: tuple[Problem, ...]
 
 
+@functools.lru_cache(maxsize=8)
 def build(
     table: ErrorTable,
     target: float | None = None,
@@ -138,15 +140,18 @@ def crossings(runs: Sequence[Run], target: Target) -> pd.DataFrame:
     column = target.metric.column(target.split)
     evals = [run.evals if column in run.evals else {} for run in runs]
     names = {"step": STEP, "seconds": TIME, "value": column}
-    curves = pd.concat(
+    sizes = [len(own.get(STEP, ())) for own in evals]
+    numbers = [np.repeat(range(len(runs)), sizes), np.concatenate([*map(np.arange, sizes)])]
+    unknown = [np.full(size, math.nan) for size in sizes]
+    curves = pd.DataFrame(
         {
-            number: pd.DataFrame(
-                {name: own.get(of, math.nan if own else []) for name, of in names.items()},
-                dtype=float,
+            name: np.concatenate(
+                [own.get(of, none) for own, none in zip(evals, unknown, strict=True)]
             )
-            for number, own in enumerate(evals)
+            for name, of in names.items()
         },
-        names=["run", "evaluation"],
+        index=pd.MultiIndex.from_arrays(numbers, names=["run", "evaluation"]),
+        dtype=float,
     )
     of_run = curves.groupby(level=0)
     last = of_run[[*QUANTITIES]].tail(1).droplevel(1).add_prefix("last_")

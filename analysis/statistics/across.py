@@ -53,16 +53,19 @@ def iqm_difference(scores: np.ndarray, baseline: np.ndarray) -> np.ndarray:
 def probability_of_improvement(scores: np.ndarray, baseline: np.ndarray) -> np.ndarray:
     """Returns the probabilities [...] that a run of `scores` [..., runs, tasks] beats one of
     `baseline` [..., runs, tasks] on the same task, ties counted half, averaged over the tasks; nan
-    where a task has no run of one. The Mann-Whitney statistic over n·m; it takes no notice of
-    pairs."""
-    shares = []
-    for task in range(scores.shape[-1]):
-        mine, theirs = scores[..., :, None, task], baseline[..., None, :, task]
-        known = ~np.isnan(mine) & ~np.isnan(theirs)
-        won = np.where(known, (mine > theirs) + 0.5 * (mine == theirs), 0.0)
-        with np.errstate(invalid="ignore"):
-            shares.append(won.sum(axis=(-2, -1)) / known.sum(axis=(-2, -1)))
-    return np.asarray(np.mean(shares, axis=0))
+    where a task has no run of one. The Mann-Whitney statistic over n·m, by ranks; it takes no
+    notice of pairs."""
+    from scipy import stats  # 0.6 s, which a table of one study does not need
+
+    both = np.concatenate([scores, baseline], axis=-2)
+    known = ~np.isnan(both)
+    # What is unknown ranks last, and moves no other rank.
+    ranks = np.where(known, stats.rankdata(np.where(known, both, np.inf), axis=-2), 0.0)
+    runs = scores.shape[-2]
+    n, m = (side.sum(axis=-2) for side in np.split(known, [runs], axis=-2))
+    with np.errstate(invalid="ignore"):
+        shares = (ranks[..., :runs, :].sum(axis=-2) - n * (n + 1) / 2) / (n * m)
+    return np.asarray(shares.mean(axis=-1))
 
 
 def bootstrapped(

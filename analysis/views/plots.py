@@ -31,7 +31,7 @@ QUARTILES_FROM = 8
 AXES = {"step": "training step", "seconds": "seconds of training", "flops": "FLOPs of training"}
 # Of all panels of a row together, and of one panel: low where modifiers make several rows.
 WIDTH, HEIGHT, LOW = 620, 190, 130
-# The mark of a trial of the search that has no value.
+# The mark of a point of the search with seeds that have no value.
 CROSS = "M-1,-1L1,1M-1,1L1,-1"
 
 
@@ -257,10 +257,10 @@ def curves_in_words(table: ErrorTable) -> str:
 
 def draw_hyperparameters(table: ErrorTable) -> ChartType | None:
     """Returns the chart, None where no hyperparameter varies among the measured trials of the
-    search: a panel for each hyperparameter, a mark for each trial at its best validation step, a
-    ring around those at a chosen point, and a cross on the upper edge for trials without a value,
-    which diverged or failed."""
-    found = frames.trials(table)
+    search: a panel for each hyperparameter, a mark for each point, the median over its seeds at
+    their best validation steps, a ring around chosen points, and a cross on the upper edge for
+    points with seeds without a value, which diverged or failed."""
+    found = points(table)
     if not found["value"].notna().any():
         return None
     scale, axis = charts.around(found["value"].to_numpy(float), room=0.12)
@@ -269,37 +269,47 @@ def draw_hyperparameters(table: ErrorTable) -> ChartType | None:
     panels = [
         _panel(each, str(name), y) for name, each in found.groupby("hyperparameter", sort=False)
     ]
-    points = found["point"].nunique()
+    count = found["point"].nunique()
     title = alt.Title(
-        f"{table.study.name}: stage {frames.searched(table)}, {points} hyperparameter points",
+        f"{table.study.name}: stage {frames.searched(table)}, {count} hyperparameter points",
         subtitle="ring: point chosen by validation; cross: diverged or failed",
     )
     return alt.ConcatChart(concat=panels, columns=3).properties(title=title)
 
 
-def _panel(trials: pd.DataFrame, name: str, y: alt.Y) -> alt.LayerChart:
-    names = list(trials["variant"].unique())
-    scale, axis = charts.around(trials["setting"].to_numpy(float))
+def points(table: ErrorTable) -> pd.DataFrame:
+    """Returns a row per variant, point of the search and hyperparameter that varies in it, with the
+    `setting` and whether the point is `chosen`: `value`, the median over seeds, nan without any,
+    how many `seeds` have a value, and how many are `lost`."""
+    keys = ["hyperparameter", "variant", "label", "point", "setting", "chosen"]
+    groups = frames.trials(table).groupby(keys, sort=False)["value"]
+    found = groups.agg(value="median", seeds="count", trials="size").reset_index()
+    return found.assign(lost=found["trials"] - found["seeds"])
+
+
+def _panel(found: pd.DataFrame, name: str, y: alt.Y) -> alt.LayerChart:
+    names = list(found["variant"].unique())
+    scale, axis = charts.around(found["setting"].to_numpy(float))
     x = alt.X("setting:Q", title=name, scale=scale, axis=axis)
-    tooltip = ["label:N", "seed:Q", "step:Q", "value:Q", "setting:Q", "state:N", "trial:N"]
-    base = alt.Chart(trials).encode(
+    tooltip = ["label:N", "point:Q", "value:Q", "setting:Q", "seeds:Q", "lost:Q"]
+    base = alt.Chart(found).encode(
         x=x, color=charts.colour(names), opacity=charts.faded(), tooltip=tooltip
     )
     measured = base.mark_point(filled=True, size=55).encode(y=y, shape=charts.shape(names))
     lost = base.mark_point(shape=CROSS, size=60, strokeWidth=2).encode(y=alt.value(6))
-    ring = alt.Chart(trials).mark_point(size=230, color=charts.BLACK, strokeWidth=1.5)
+    ring = alt.Chart(found).mark_point(size=230, color=charts.BLACK, strokeWidth=1.5)
     layers = [
         measured,
-        lost.transform_filter("!isValid(datum.value)"),
+        lost.transform_filter("datum.lost > 0"),
         ring.encode(x=x, y=y).transform_filter("datum.chosen && isValid(datum.value)"),
     ]
     return alt.LayerChart(layer=layers).properties(width=200, height=HEIGHT)
 
 
 def hyperparameters_in_words(table: ErrorTable) -> str:
-    """Returns the best value of every hyperparameter point's trials, best point first."""
+    """Returns the best trial's value and point."""
     found = frames.trials(table).dropna(subset="value").drop_duplicates("trial")
-    names = ", ".join(frames.trials(table)["hyperparameter"].unique())
+    names = ", ".join(points(table)["hyperparameter"].unique())
     best = found.sort_values("value", ascending=table.metric.lower_is_better).iloc[0]
     value = f"{best['value']:.{table.metric.digits}f}"
     return (
@@ -330,5 +340,6 @@ HYPERPARAMETERS = Plot(
     draw=draw_hyperparameters,
     words=hyperparameters_in_words,
     absent="no hyperparameter varies among measured trials",
-    caption="One mark per trial of the search at its best validation step.",
+    caption="One mark per point of the search: the median over its seeds, each at its best "
+    "validation step.",
 )

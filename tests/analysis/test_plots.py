@@ -10,6 +10,7 @@ import pytest
 from analysis import report
 from analysis.compare import frames
 from analysis.compare.error_table import build
+from analysis.load import selection
 from analysis.load.studies import read_study
 from analysis.render import charts
 from analysis.views import plots
@@ -202,6 +203,34 @@ def test_every_trial_of_the_search_stands_by_the_hyperparameters_that_vary(table
     x = [panel["layer"][0]["encoding"]["x"] for panel in panels]
     assert [each["title"] for each in x] == ["learning_rate", "beta2"]
     assert x[0]["scale"]["type"] == "log"
+
+
+def test_a_point_of_the_search_is_one_mark_whatever_its_seeds(hand_made, monkeypatch) -> None:
+    """The median of 0.2, 0.3 and 0.6; of point 1 a seed diverged, of point 2 every one. And the
+    chosen point is asked for once a variant, not once a trial."""
+    made = hand_made(points=POINTS)
+    for point, errors in enumerate(((0.2, 0.3, 0.6), (0.5, 0.7))):
+        for seed, error in enumerate(errors):
+            made.trial("tune", "standard", point, seed, [made.evaluation(400, error)])
+    for point, seed in ((1, 2), (2, 0), (2, 1)):
+        made.trial("tune", "standard", point, seed, None, state="diverged")
+    made.select({"standard": 0})
+    made_table = build(read_study(made.finish()))
+    asked: list[str] = []
+    chosen_point = selection.chosen_point
+    monkeypatch.setattr(
+        selection, "chosen_point", lambda *args: asked.append(args[2]) or chosen_point(*args)
+    )
+    found = plots.points(made_table).query("hyperparameter == 'learning_rate'")
+    assert found["value"].tolist() == pytest.approx([0.3, 0.6, math.nan], nan_ok=True)
+    assert found[["point", "seeds", "lost", "chosen"]].values.tolist() == [
+        [0, 3, 0, True],
+        [1, 2, 1, False],
+        [2, 0, 2, False],
+    ]
+    assert asked == ["standard"]
+    rows = charts.specification(plots.draw_hyperparameters(made_table))["datasets"].values()
+    assert {len(each) for each in rows} == {3}
 
 
 def test_effects_are_the_table_s_means_and_differences(table) -> None:

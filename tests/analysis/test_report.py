@@ -12,6 +12,7 @@ from analysis.load.studies import read_study
 from analysis.render import charts
 from sweeps.launchers import table as launchers
 from sweeps.records import layout
+from tests.analysis import bench_reader
 
 STEPS = (100, 200, 300, 400)
 HOSTILE = '<b>x</b> & "quotes"'
@@ -185,3 +186,14 @@ def test_two_equally_frequent_baselines_are_said_first(hand_made, parse_page) ->
     assert all(word in answer for word in ("standard+gate", "laser", "--baseline"))
     text, _ = _written(root.parent, parse_page, "--baseline=laser")
     assert "--baseline" not in text[text.index('id="answer"') : text.index("</header>")]
+
+
+@pytest.mark.slow
+def test_a_report_of_5000_trials_takes_a_minute_and_little_memory(tmp_path, monkeypatch) -> None:
+    """8 variants of 625 seeds. CPU seconds, which a busy machine does not change."""
+    monkeypatch.setattr(bench_reader, "SEEDS", 625)
+    bench_reader.fabricate(tmp_path, 5_000, 10)
+    _, seconds, megabytes = bench_reader.measure("report", tmp_path)
+    assert seconds <= 60
+    assert megabytes <= 1_500
+    assert (tmp_path / "report.html").read_text("utf-8").count("trial_") >= 5_000
