@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from analysis.compare import failed_runs, sensitivity
 from analysis.compare.error_table import ErrorTable, VariantResult
 from analysis.load import selection
 from analysis.load.records import FLOPS, STEP, TIME, Run
+from analysis.statistics import intervals
 from attention import table as variants
 from sweeps.records import layout
 
@@ -23,9 +25,10 @@ RESULTS = (
     | dict.fromkeys(("difference", "difference_low", "difference_high"), "float64")
     | {"difference_sd": "float64", "effect_size": "float64", "effect_kind": "object"}
     | {"test": "object", "smallest_p": "float64", "p": "float64", "p_holm": "float64"}
-    | {"verdict": "object", "detectable": "float64", "expected_effect": "float64"}
-    # A whole number, or inf.
-    | {"seeds_needed": "object"}
+    | {"verdict": "object"}
+    | dict.fromkeys(("detectable", "detectable_low", "detectable_high"), "float64")
+    | {"expected_effect": "float64"}
+    | dict.fromkeys(("seeds_needed", "seeds_needed_low", "seeds_needed_high"), "float64")
     | {"last_n": "Int64", "last_mean": "float64"}
     | {"last_sd_checkpoints": "float64", "last_sd_seeds": "float64"}
     | {"failed": "Int64", "failed_of": "Int64", "failed_low": "float64", "failed_high": "float64"}
@@ -35,7 +38,7 @@ RESULTS = (
     | {"withheld": "object", "paper": "float64", "seeds": "object", "values": "object"}
 )
 EVALUATIONS = (
-    *("variant", "label", "point", "seed", "trial"),
+    *("variant", "label", "point", "seed", "trial", "state"),
     *("step", "seconds", "flops", "split", "value"),
 )
 SEEDS = ("variant", "label", "seed", "trial", "step", "split", "value")
@@ -73,29 +76,33 @@ def evaluations(table: ErrorTable) -> pd.DataFrame:
     """Returns EVALUATIONS: one row per evaluation and split of the counted trials. `value` is the
     table's metric as shown, `seconds` are of training alone, `flops` training's operations; nan
     where they were not recorded."""
+    return _evaluations(table, [run for row in table.rows for run in counted(table, row)])
+
+
+@functools.lru_cache(maxsize=8)
+def uncounted(table: ErrorTable) -> pd.DataFrame:
+    """Returns EVALUATIONS of the trials that are running, failed or diverged, at the points that
+    the table reports, or at any of a variant without such a point."""
+    points = {row.variant: row.point for row in table.rows}
+    runs = [run for run in table.study.stage(table.stage) if run.state != "done"]
+    return _evaluations(table, [run for run in runs if points[run.variant] in (None, run.point)])
+
+
+def _evaluations(table: ErrorTable, runs: Sequence[Run]) -> pd.DataFrame:
     curves = [
-        (run, split, run.evals[table.metric.column(split)])
-        for row in table.rows
-        for run in counted(table, row)
+        _place(run)
+        | {"split": split, "flops": run.meta.get(FLOPS, math.nan), "step": run.evals[STEP]}
+        | {"seconds": run.evals.get(TIME, np.full(len(run.evals[STEP]), math.nan))}
+        | {"value": table.metric.shown(run.evals[table.metric.column(split)])}
+        for run in runs
         for split in layout.SPLITS
-        if table.metric.column(split) in run.evals
+        if len(run.evals.get(table.metric.column(split), ()))
     ]
     if not curves:
         return pd.DataFrame(columns=EVALUATIONS)
-    flops = {run: run.meta.get(FLOPS, math.nan) for run, *_ in curves}
-    places = pd.DataFrame(
-        [_place(run) | {"flops": flops[run], "split": split} for run, split, _ in curves]
-    )
-    frame = places.loc[places.index.repeat([len(values) for *_, values in curves])]
-    steps = np.concatenate([run.evals[STEP] for run, *_ in curves])
-    unknown = [np.full(len(values), math.nan) for *_, values in curves]
-    times = [run.evals.get(TIME, none) for (run, *_), none in zip(curves, unknown, strict=True)]
-    return frame.reset_index(drop=True).assign(
-        step=steps,
-        seconds=np.concatenate(times),
-        flops=lambda frame: frame["flops"] * steps,
-        value=table.metric.shown(np.concatenate([values for *_, values in curves])),
-    )[[*EVALUATIONS]]
+    frame = pd.DataFrame(curves).explode(["step", "seconds", "value"], ignore_index=True)
+    frame = frame.astype({"step": int, "seconds": float, "value": float})
+    return frame.assign(flops=frame["flops"] * frame["step"])[[*EVALUATIONS]]
 
 
 def seeds(table: ErrorTable) -> pd.DataFrame:
@@ -132,7 +139,6 @@ def trials(table: ErrorTable) -> pd.DataFrame:
         best = None if is_lost else selection.best_step(run, table.chosen_by)
         value = (best or {}).get(table.metric.column(selection.VALIDATION), math.nan)
         place = _place(run) | {
-            "state": run.state,
             "chosen": chosen[run.variant] == run.point,
             "step": best and best[STEP],
             "value": table.metric.shown(value),
@@ -157,6 +163,7 @@ def _place(run: Run) -> dict[str, Any]:
         "point": run.point,
         "seed": run.seed,
         "trial": run.name,
+        "state": run.state,
     }
 
 
@@ -191,9 +198,13 @@ def results(table: ErrorTable, effect: float | None) -> pd.DataFrame:
             line = shared | trained | _variant_columns(table, row, split)
             if power := powers[split].get(row.variant):
                 line |= {
-                    "detectable": power.detectable,
+                    "detectable": power.detectable.value,
+                    "detectable_low": power.detectable.low,
+                    "detectable_high": power.detectable.high,
                     "expected_effect": power.effect,
-                    "seeds_needed": power.seeds,
+                    "seeds_needed": power.seeds.value,
+                    "seeds_needed_low": power.seeds.low,
+                    "seeds_needed_high": power.seeds.high,
                 }
             if failed := failures.get(row.variant):
                 rate = failed.rate
@@ -271,9 +282,10 @@ def _last_evaluations(table: ErrorTable, row: VariantResult, split: str) -> dict
     whole = np.array([tail for tail in tails if len(tail) == k and np.isfinite(tail).all()])
     if not len(whole):
         return {"last_n": 0} if tails else {}
+    over_checkpoints, over_seeds = intervals.deviations(whole)
     return {
         "last_n": len(whole),
         "last_mean": float(whole.mean()),
-        "last_sd_checkpoints": float(whole.std(axis=1, ddof=1).mean()) if k > 1 else None,
-        "last_sd_seeds": float(whole.mean(axis=1).std(ddof=1)) if len(whole) > 1 else None,
+        "last_sd_checkpoints": over_checkpoints,
+        "last_sd_seeds": over_seeds,
     }

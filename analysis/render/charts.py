@@ -24,7 +24,7 @@ from attention import table as variants
 from sweeps.records import layout
 
 BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-ORANGE, SKY, BLACK, GREY, LIGHT = "#E69F00", "#56B4E9", "#000000", "#6E6E6E", "#DDDDDD"
+ORANGE, SKY, BLACK, GREY = "#E69F00", "#56B4E9", "#000000", "#6E6E6E"
 STAR = "M0,-1L0.3,-0.3L1,-0.3L0.4,0.2L0.6,1L0,0.5L-0.6,1L-0.4,0.2L-1,-0.3L-0.3,-0.3Z"
 LOOKS = {
     "standard": (BLUE, "circle"),

@@ -1,4 +1,4 @@
-"""Measurements inside the attention layers: the last records as a table, and three figures."""
+"""Measurements inside the attention layers: the last records as a table, and two figures."""
 
 import dataclasses
 import functools
@@ -62,8 +62,6 @@ PANELS = {
 }
 WEIGHTS = dict(zip(GRADIENTS, ("logits", "W_Q", "W_K", "W_V"), strict=True))
 WIDTH, HEIGHT = 200, 150
-# Records that a map of gradients shows: each is a column of pixels.
-RECORDS = 40
 
 
 @functools.lru_cache(maxsize=8)
@@ -265,58 +263,6 @@ def over_training(table: ErrorTable) -> ChartType | None:
     return alt.ConcatChart(concat=panels, columns=3).properties(title=title)
 
 
-def gradient_maps(table: ErrorTable) -> ChartType | None:
-    """Returns the maps of gradient norms, a row for each gradient, layers by steps, the mechanisms
-    of one set of modifiers side by side (the first set with two), median over seeds; None without
-    gradients."""
-    found = records(table)
-    modifiers = found["variant"].map(variants.modifier_label)
-    several = found.groupby(modifiers, sort=False)["variant"].nunique()
-    compared = found[modifiers == (several > 1).idxmax()]
-    places = ["variant", "label", "step", "layer"]
-    norms = shared(compared).melt(places, list(WEIGHTS), "gradient", "norm")
-    norms = (
-        norms[norms["norm"] > 0]
-        .groupby(["gradient", *places], sort=False)["norm"]
-        .median()
-        .reset_index()
-    )
-    if norms.empty:
-        return None
-    columns = compared[["variant", "step"]].drop_duplicates()
-    norms = norms.merge(charts.thinned(columns, ["variant"], RECORDS).drop(columns="marked"))
-    norms["relative"] = norms["norm"] / norms.groupby("gradient")["norm"].transform("max")
-    norms["gradient"] = "gradient on " + norms["gradient"].map(WEIGHTS)
-    legend = alt.Legend(title="norm / largest of the gradient", format="~g", tickCount=5)
-    cells = (
-        alt.Chart(norms, view=alt.ViewBackground(fill=charts.LIGHT))
-        .mark_rect()
-        .encode(
-            x=alt.X(
-                "step:O", title="training step", axis=alt.Axis(labelAngle=0, labelOverlap=True)
-            ),
-            y=alt.Y("layer:O", title="layer"),
-            color=alt.Color(
-                "relative:Q",
-                scale=alt.Scale(type="log", scheme="cividis", nice=False),
-                legend=legend,
-            ),
-            tooltip=["label:N", "gradient:N", "step:Q", "layer:O", "norm:Q"],
-        )
-    )
-    title = alt.Title(
-        f"{table.study.name}: gradient norms by layer and step", subtitle="grey: 0 or not recorded"
-    )
-    return (
-        cells.properties(width=290, height=100)
-        .facet(
-            column=alt.Column("label:N", sort=list(norms["label"].unique())),
-            row=alt.Row("gradient:N", sort=list(norms["gradient"].unique())),
-        )
-        .properties(title=title)
-    )
-
-
 def _words(table: ErrorTable, quantity: str, what: str) -> str:
     """Returns every variant's number in the last record."""
     _, form, _ = COLUMNS[quantity]
@@ -352,12 +298,5 @@ PLOTS = (
         "entropy_share",
         "Small probabilities, entropy, softmax Jacobian and gradients over training.",
         f"Line: median over seeds. Band: smallest to largest seed. {charts.THINNED}",
-    ),
-    _plot(
-        "attention_gradients",
-        gradient_maps,
-        "logit_grad_norm",
-        "Gradient norms by layer and step, as shares of the largest of that gradient.",
-        f"Median over seeds, at most {RECORDS} records.",
     ),
 )

@@ -149,11 +149,41 @@ def bands(table: ErrorTable) -> pd.DataFrame:
         ]
         parts.append(_band(curves).assign(variant=variant, split=split, by=by, n=len(curves)))
     if not parts:
-        return pd.DataFrame(columns=["variant", "split", "by"])
+        return pd.DataFrame(columns=["variant", "split", "by", "modifiers"])
     found = charts.thinned(pd.concat(parts, ignore_index=True), ("variant", "split", "by"))
-    return found.assign(
-        label=found["variant"].map(variants.label),
-        modifiers=found["variant"].map(variants.modifier_label).replace("", "no modifier"),
+    return found.assign(label=found["variant"].map(variants.label), modifiers=_families(found))
+
+
+def _families(found: pd.DataFrame) -> pd.Series:
+    """Returns the panel of each line's variant."""
+    return found["variant"].map(variants.modifier_label).replace("", "no modifier")
+
+
+def singles(table: ErrorTable) -> pd.DataFrame:
+    """Returns the curves of trials that are running, failed or diverged: a row per trial, split,
+    `by` (a key of AXES) and evaluation, with its `x`, its finite value `single`, and `ended`, the
+    trial's state at the last of them, else None."""
+    columns = ["variant", "label", "split", "seed", "trial", "state", "value"]
+    found = frames.uncounted(table).melt(columns, [*AXES], "by", "x").dropna(subset="x")
+    found = charts.thinned(
+        found[np.isfinite(found["value"].astype(float))], ("trial", "split", "by")
+    )
+    is_last = ~found.duplicated(["trial", "split", "by"], keep="last")
+    return found.rename(columns={"value": "single"}).assign(
+        ended=found["state"].where(is_last, None), modifiers=_families(found)
+    )
+
+
+def beside(table: ErrorTable, found: pd.DataFrame, families: Sequence[str]) -> pd.DataFrame:
+    """Returns the baseline's curve in `found`, `bands`, for each of the panels `families` but its
+    own: `beside` is the median over its seeds."""
+    found = found[found["variant"] == table.baseline]
+    others = [family for family in families if family not in set(found["modifiers"])]
+    curve = found.rename(columns={"middle": "beside"}).reindex(
+        columns=["split", "by", "x", "beside"]
+    )
+    return curve.merge(pd.DataFrame({"modifiers": others}), how="cross").assign(
+        name=table.baseline_label
     )
 
 
@@ -181,13 +211,15 @@ def _shared(evaluated: Sequence[np.ndarray]) -> np.ndarray:
 
 def draw_curves(table: ErrorTable) -> ChartType | None:
     """Returns the chart, None where no trial of the table has a curve. A panel holds the
-    mechanisms with one set of modifiers on one split; a menu chooses the horizontal axis."""
-    found = bands(table)
-    if found.empty:
+    mechanisms with one set of modifiers on one split, and the baseline; a menu chooses the
+    horizontal axis."""
+    found, alone = bands(table), singles(table)
+    drawn = pd.concat([each for each in (found, alone) if len(each)] or [found])
+    if drawn.empty:
         return None
-    families = list(found["modifiers"].unique())
-    splits = [split for split in layout.SPLITS if split in set(found["split"])]
-    known = [by for by in AXES if by in set(found["by"])]
+    families = list(drawn["modifiers"].unique())
+    splits = [split for split in layout.SPLITS if split in set(drawn["split"])]
+    known = [by for by in AXES if by in set(drawn["by"])]
     menu = alt.binding_select(options=known, labels=[AXES[by] for by in known], name="Axis: ")
     axis = alt.param(name="by", value=known[0], bind=menu if len(known) > 1 else alt.Undefined)
     by = alt.ExprRef(
@@ -195,20 +227,27 @@ def draw_curves(table: ErrorTable) -> ChartType | None:
     )
     references = ", ".join(each.name for each in table.references)
     below = f"dashed: {references}" if references else alt.Undefined
-    data = pd.concat([found, _references(table, families, splits)], ignore_index=True)
-    scale, ticks = charts.around(shown(table, found))
-    lines = charts.line_with_band(
-        data,
-        alt.X(
-            "x:Q",
-            scale=alt.Scale(zero=False, nice=False, padding=8),
-            axis=alt.Axis(title=None, format="~s", tickCount=4),
-        ),
-        alt.Y("middle:Q", title=table.metric.axis(table.workload), scale=scale, axis=ticks),
-        list(found["variant"].unique()),
+    more = [beside(table, found, families), _references(table, families, splits)]
+    data = pd.concat([drawn, *(each for each in more if len(each))], ignore_index=True)
+    # Without a finished trial the axis holds the others.
+    held = found if len(found) else alone.assign(low=alone["single"], high=alone["single"])
+    scale, ticks = charts.around(shown(table, held))
+    x = alt.X(
+        "x:Q",
+        scale=alt.Scale(zero=False, nice=False, padding=8),
+        axis=alt.Axis(title=None, format="~s", tickCount=4),
     )
+    y = alt.Y("middle:Q", title=table.metric.axis(table.workload), scale=scale, axis=ticks)
+    names = list(drawn["variant"].unique())
+    lines = charts.line_with_band(data, x, y, names)
+    grey = alt.Chart(data).mark_line(color=charts.GREY, strokeWidth=1.8, clip=True)
     rule = alt.Chart(data).mark_rule(color=charts.GREY, strokeDash=charts.DASHES[1], clip=True)
-    layers = [lines, rule.encode(y="reference:Q", tooltip=["name:N", "reference:Q"])]
+    layers = [
+        lines.transform_filter("isValid(datum.middle)"),
+        *_single_lines(data, x, names),
+        grey.encode(x=x, y="beside:Q", tooltip="name:N").transform_filter("isValid(datum.beside)"),
+        rule.encode(y="reference:Q", tooltip=["name:N", "reference:Q"]),
+    ]
     panel = alt.LayerChart(layer=layers).properties(
         width=WIDTH / len(splits), height=HEIGHT if len(families) == 1 else LOW
     )
@@ -219,6 +258,24 @@ def draw_curves(table: ErrorTable) -> ChartType | None:
         .add_params(axis)
         .properties(title=alt.Title(by, subtitle=below))
     )
+
+
+def _single_lines(data: pd.DataFrame, x: alt.X, names: Sequence[str]) -> list[alt.Chart]:
+    """Returns the lines of the column `single`, and the states at their ends."""
+    base = alt.Chart(data).encode(
+        x=x,
+        y="single:Q",
+        detail="trial:N",
+        color=charts.colour(names),
+        opacity=charts.faded(),
+        tooltip=["label:N", "seed:Q", "state:N", "x:Q", "single:Q", "trial:N"],
+    )
+    line = base.mark_line(strokeWidth=1, strokeDash=charts.DASHES[2], clip=True)
+    ends = base.mark_text(align="right", baseline="bottom", dy=-3).encode(text="ended:N")
+    return [
+        line.transform_filter("isValid(datum.single)"),
+        ends.transform_filter("isValid(datum.ended)"),
+    ]
 
 
 def _references(table: ErrorTable, families: Sequence[str], splits: Sequence[str]) -> pd.DataFrame:
@@ -333,7 +390,8 @@ CURVES = Plot(
     words=curves_in_words,
     absent="no completed trial has a curve",
     caption="Line: median over seeds. Band: smallest to largest seed; from "
-    f"{QUARTILES_FROM} seeds on their middle half. {charts.THINNED}",
+    f"{QUARTILES_FROM} seeds on their middle half. Grey: the baseline. Dashed and thin: a trial "
+    f"that is running, failed or diverged. {charts.THINNED}",
 )
 HYPERPARAMETERS = Plot(
     file="hyperparameters",

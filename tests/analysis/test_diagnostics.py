@@ -161,7 +161,7 @@ def _drawn(hand_made, diagnosed, layers=3, **changes):
 def test_plots_are_written_of_any_depth(hand_made, diagnosed, tmp_path, layers):
     table = _drawn(hand_made, diagnosed, layers, floored_channels=None)
     lines = [line for line in report.write_plots([table], tmp_path) if "attention_" in line]
-    assert [line.split()[0] for line in lines] == ["wrote"] * 3
+    assert [line.split()[0] for line in lines] == ["wrote"] * 2
     for plot in diagnostics.PLOTS:
         assert (tmp_path / f"{plot.file}.png").stat().st_size > 5000
         assert plot.words(table).count("Standard") == 1
@@ -186,17 +186,8 @@ def test_the_map_of_probabilities_holds_shares_that_add_to_one(hand_made, diagno
     assert of_bin.tolist() == pytest.approx([0.3] * 6)
 
 
-def test_a_map_of_gradients_shows_numbers_above_zero(hand_made, diagnosed):
-    table = _drawn(hand_made, diagnosed, layers=1, query_grad_norm=0.0, key_grad_norm=None)
-    (rows,) = charts.specification(diagnostics.gradient_maps(table))["datasets"].values()
-    assert {row["gradient"] for row in rows} == {"gradient on logits", "gradient on W_V"}
-    assert {row["relative"] for row in rows} == {1.0}
-    assert {row["norm"] for row in rows} == {1e-2, 5e-2}
-
-
 def test_what_no_trial_has_is_not_drawn(hand_made, diagnosed):
     table = _drawn(hand_made, diagnosed, histogram=None, **dict.fromkeys(diagnostics.WEIGHTS))
     assert diagnostics.probabilities(table) is None
-    assert diagnostics.gradient_maps(table) is None
     panels = charts.specification(diagnostics.over_training(table))["concat"]
     assert len(panels) == len(diagnostics.PANELS) - 2

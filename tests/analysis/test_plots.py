@@ -122,6 +122,52 @@ def test_learning_curves_hold_the_median_and_the_range_of_the_seeds(table) -> No
     assert {row["reference"] for row in rows} == {None, 0.02, 0.015}
 
 
+def test_trials_that_did_not_finish_have_curves_of_their_own(hand_made) -> None:
+    """Marked by state, at the last finite value; beside them no trial that is pending."""
+    made = hand_made(("standard", "laser+temp"))
+    made.trial("compare", "standard", 0, 0, [made.evaluation(step, 0.2) for step in (100, 400)])
+    for seed, state in enumerate(("running", "failed", "diverged"), 1):
+        rows = [made.evaluation(100, 0.5), made.evaluation(200, 0.4 + seed / 100)]
+        rows += [made.evaluation(300, math.nan)] * (state == "diverged")
+        made.trial("compare", "laser+temp", 0, seed, rows, state=state)
+    made.trial("compare", "laser+temp", 0, 4, None, state="pending")
+    made.select({"standard": 0, "laser+temp": 0})
+    made_table = build(read_study(made.finish()))
+    found = plots.singles(made_table).query("split == 'validation'")
+    ends = found.dropna(subset="ended")
+    assert ends[["seed", "ended", "x"]].values.tolist() == [
+        [1, "running", 200],
+        [2, "failed", 200],
+        [3, "diverged", 200],
+    ]
+    assert ends["single"].tolist() == pytest.approx([0.41, 0.42, 0.43])
+    assert len(found) == 6
+    rows = next(iter(charts.specification(plots.draw_curves(made_table))["datasets"].values()))
+    assert {row["ended"] for row in rows} == {None, "running", "failed", "diverged"}
+    # Of the baseline's finished trial nothing is lost: the band is as without them.
+    assert set(plots.bands(made_table)["variant"]) == {"standard"}
+
+
+def test_a_study_whose_trials_still_run_has_curves(hand_made) -> None:
+    made = hand_made(("standard",))
+    rows = [made.evaluation(step, 0.5 - step / 1000) for step in (100, 200)]
+    made.trial("compare", "standard", 0, 0, rows, state="running")
+    table = build(read_study(made.finish()))
+    assert charts.embed(plots.CURVES, table).svg.count("running") >= 1
+
+
+def test_the_baseline_is_in_every_panel_of_curves(table) -> None:
+    """Grey where it is not one of the panel's own lines."""
+    families = list(plots.bands(table)["modifiers"].unique())
+    found = plots.beside(table, plots.bands(table), families)
+    assert set(found["modifiers"]) == set(families) - {"no modifier"}
+    own = plots.bands(table).query("variant == 'standard' and split == 'test'")["middle"]
+    for _, curve in found.query("split == 'test'").groupby("modifiers"):
+        assert curve["beside"].tolist() == own.tolist()
+    rows = next(iter(charts.specification(plots.draw_curves(table))["datasets"].values()))
+    assert {row["modifiers"] for row in rows if row["beside"] is not None} == set(families[1:])
+
+
 def _clocked(hand_made, offsets):
     """Trials evaluated every 100 steps, from steps that differ by seed: error = 1 / step."""
     made = hand_made()

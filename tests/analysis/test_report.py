@@ -99,7 +99,7 @@ def test_report_shows_what_happened_inside_the_layers(study, diagnosed, parse_pa
     for trial in root.glob("compare/*/*/trial_*"):
         diagnosed.write(trial, (0, 200, 400), 2)
     _, page = _written(root, parse_page)
-    assert len(page.of("figure")) >= before + 3
+    assert len(page.of("figure")) >= before + 2
 
 
 def test_report_of_several_studies_has_a_contents(hand_made, parse_page, tmp_path) -> None:
