@@ -14,15 +14,18 @@ from analysis.compare.error_table import (
     lengths_differ,
 )
 from analysis.compare.failed_runs import FailedRuns
-from analysis.compare.sensitivity import MOST_SEEDS
+from analysis.compare.sensitivity import LEAST_DEGREES, MOST_SEEDS
 from analysis.load import paper
 from analysis.load.records import Run
 from analysis.render import pages
-from analysis.statistics.comparisons import ALPHA, seeds_to_reach
+from analysis.statistics import comparisons
+from analysis.statistics.comparisons import ALPHA
 from attention import table as variants
 
 # How much of a commit or of a digest is printed.
 SHORT = 12
+# What stands beside numbers of the power analysis.
+POWER = f"[90% range]; none below {LEAST_DEGREES + 1} seeds"
 
 
 def word(table: ErrorTable, row: VariantResult) -> str:
@@ -76,9 +79,22 @@ def failed(table: ErrorTable, found: FailedRuns) -> str:
     return f"Failed to train: {', '.join(parts)}." if found.any else ""
 
 
-def seeds_text(seeds: float) -> str:
-    """Returns a number of seeds as text: `1,234`, or `> 10,000` for inf."""
-    return f"> {MOST_SEEDS:,}" if math.isinf(seeds) else f"{seeds:,}"
+def seeds_text(seeds: float, low: float, high: float) -> str:
+    """Returns a number of seeds with its range: `34 [19, 92]`; `> 10,000` for inf; dash for nan."""
+    if math.isnan(seeds):
+        return pages.NOTHING
+    first, *ends = (
+        f"> {MOST_SEEDS:,}" if math.isinf(each) else f"{each:,.0f}" for each in (seeds, low, high)
+    )
+    return first if low == high else f"{first} [{', '.join(ends)}]"
+
+
+def detectable_text(size: float, low: float, high: float) -> str:
+    """Returns a detectable difference with its range, in two digits: `0.012 [0.0085, 0.024]`; a
+    dash for nan."""
+    if math.isinf(size):
+        return "not with these seeds"
+    return pages.NOTHING if math.isnan(size) else f"{size:.2g} [{low:.2g}, {high:.2g}]"
 
 
 def notes(table: ErrorTable) -> list[str]:
@@ -189,16 +205,20 @@ def _untold(table: ErrorTable) -> str:
     if not table.baseline_row and len(table.rows) > 1:
         names = ", ".join(row.variant for row in table.rows)
         return f"No comparison: no variant is called {table.baseline!r}; give --baseline: {names}."
-    tested = [comparison for comparison in table.comparisons.values() if comparison.is_tested]
-    least = [comparison.smallest_p * len(tested) for comparison in tested]
-    blocked = [p for p in least if p >= ALPHA]
-    if not blocked:
+    tested = {name: each for name, each in table.comparisons.items() if each.is_tested}
+    least: dict[str, float] = {}
+    enough = 0.0
+    for name, comparison in tested.items():
+        others = [each.p for each in tested.values() if each is not comparison]
+        p = float(comparisons.holm([comparison.smallest_p, *others])[0])
+        if p >= ALPHA:
+            least[name] = p
+            enough = max(enough, comparisons.enough_seeds(comparison.test, others))
+    if not least:
         return ""
-    seeds = seeds_to_reach(ALPHA / len(tested))
-    enough = f"; {seeds} seeds of each can" if seeds else ""
     return (
-        f"Too few seeds: {len(blocked)} of {len(tested)} comparisons cannot reach p (Holm) below "
-        f"{ALPHA}, whatever the numbers are (at least {min(1.0, max(blocked)):.2g}){enough}."
+        f"Too few seeds for a verdict on {', '.join(map(variants.label, least))}: p (Holm) cannot "
+        f"be below {min(least.values()):.2g}. {enough:.0f} seeds of each variant are enough."
     )
 
 

@@ -275,12 +275,14 @@ def smallest_p(n: int, m: int) -> float:
     return min(1.0, 2 / min(math.comb(n + m, n), PERMUTATIONS + 1))
 
 
-def seeds_to_reach(p: float) -> int | None:
-    """Returns the least n of two equal groups whose smallest p-value is below `p`, None where no
-    number of seeds brings it below."""
-    if p <= 2 / (PERMUTATIONS + 1):
-        return None
-    return next(n for n in range(1, PERMUTATIONS) if smallest_p(n, n) < p)
+def enough_seeds(test: str, others: Sequence[float]) -> float:
+    """Returns the least number of seeds of each side with which a `permutation` or `sign` test,
+    corrected (Holm) with the p-values `others`, can give a verdict; inf where no number can."""
+    for n in range(2, 50):
+        least = 2.0 ** (1 - n) if test == "sign" else smallest_p(n, n)
+        if holm([least, *others])[0] < ALPHA:
+            return n
+    return math.inf
 
 
 def permutation_p(first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -269,6 +269,54 @@ def test_verdicts_of_every_variant(compared) -> None:
     assert figure["verdict"].tolist() == ["better", "cannot tell", "worse"]
 
 
+def _too_few(table) -> list[str]:
+    return [note for note in table_view.page(table).notes if note.startswith("Too few seeds")]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "others", "least", "enough"),
+    [(3, 0, "0.25", 6), (5, 0, "0.062", 6), (2, 0, "0.5", 6), (3, 1, "0.5", 7), (6, 0, "", 0)],
+)
+def test_equal_differences_need_as_many_seeds_as_sign_flips_say(
+    hand_made, seeds, others, least, enough
+) -> None:
+    """2 / 2^n: 0.0625 of 5 and 0.03125 of 6; twice that beside another variant whose p is large."""
+    names = ("standard", "laser", "diff")[: 2 + others]
+    made = hand_made(names)
+    base = [0.5 + 0.01 * seed**2 for seed in range(seeds)]
+    made.add_seeds("standard", base)
+    made.add_seeds("laser", [error - 0.1 for error in base])
+    if others:
+        made.add_seeds("diff", [error + 0.01 * (-1) ** seed for seed, error in enumerate(base)])
+    notes = _too_few(table_of(made))
+    assert len(notes) == bool(enough)
+    for note in notes:
+        assert "LASER:" in note
+        assert f"below {least}." in note
+        assert f"{enough} seeds" in note
+
+
+def test_a_verdict_is_not_called_impossible(hand_made) -> None:
+    """5 unpaired seeds among 7 variants: 7 · 2 / 252 = 0.056. But six others are told apart,
+    so that Holm's correction takes 1 · 2 / 252."""
+    names = ("standard", *(f"diff+{name}" for name in ("temp", "gate", "xsa", "fox", "sink")))
+    names += ("sigmoid", "softpick")
+    made = hand_made(names)
+    made.add_seeds("standard", base := [0.5, 0.51, 0.52, 0.53, 0.54])
+    for rank, name in enumerate(names[1:-1]):
+        spread = [0.0001 * ((seed + rank) % 3) for seed in range(5)]
+        made.add_seeds(name, [x - 0.1 - y for x, y in zip(base, spread, strict=True)])
+    for seed in range(5):
+        row = made.evaluation(400, 0.7 + 0.01 * seed)
+        made.trial("compare", "softpick", 0, 10 + seed, [row])
+    made.select(dict.fromkeys(names, 0))
+    table = table_of(made)
+    softpick = table.comparisons["softpick"]
+    assert (softpick.test, softpick.verdict) == ("permutation", "worse")
+    assert 7 * softpick.smallest_p > 0.05
+    assert _too_few(table) == []
+
+
 def test_without_baseline_or_with_one_seed_there_is_no_verdict(hand_made) -> None:
     made = hand_made()
     made.add_seeds("standard", (0.3,))
