@@ -1,21 +1,31 @@
 """The power analysis: differences that a study's seeds can detect, and the seeds that the paper's
 effect, or one that is given, needs.
 
-Exact for normal noise, by the noncentral t distribution: Cohen (1988), "Statistical power analysis
-for the behavioral sciences", chapter 2; as in statsmodels' TTestPower and TTestIndPower, which
-give nan at some shifts (effect in standard errors) above 3.6.
+Power of t-tests is exact for normal noise, by the noncentral t distribution: Cohen (1988),
+"Statistical power analysis for the behavioral sciences", chapter 2; as in statsmodels' TTestPower
+and TTestIndPower, which give nan at some shifts (effect in standard errors) above 3.6. The test of
+unpaired seeds needs larger differences: `unpaired_factor`.
+
+The SD is an estimate from the same seeds. So each result has a range: that of the 90 % interval of
+the true SD (chi-square). There is no result below LEAST_DEGREES.
 """
 
 import bisect
+import functools
 import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+import pandas as pd
+from scipy import special
+
 from analysis.compare.error_table import ErrorTable
 from analysis.load import paper
 from analysis.statistics import comparisons
 from analysis.statistics.comparisons import ALPHA, Comparison
+from analysis.statistics.intervals import Estimate
 
 # A word of a workload's name to the paper's table of that domain, and the workload it prints.
 DOMAINS = {
@@ -29,6 +39,11 @@ PRINTED = "test"
 POWER = 0.8
 # More are more than anybody trains, and far more make scipy's t distribution overflow.
 MOST_SEEDS = 10_000
+# Degrees of freedom of the SD from which on there is a result: five pairs. With three pairs the
+# 90 % interval of the SD is 0.58 to 4.4 times the estimate, with five 0.65 to 2.4 times.
+LEAST_DEGREES = 4
+RANGE = 0.9
+UNKNOWN = Estimate(math.nan, math.nan, math.nan)
 # In standard errors: beyond it power is 1 at any level of ours, and from 1e12 scipy gives nan.
 _LARGEST_SHIFT = 1e9
 
@@ -36,14 +51,14 @@ _LARGEST_SHIFT = 1e9
 @dataclass(frozen=True)
 class Sensitivity:
     """What a variant's comparison with the baseline can detect, at 80% power and a level of 0.05
-    divided by the number of variants compared. `detectable` is the smallest true difference,
-    `effect` the one asked for, `seeds` how many seeds would detect it; nan, nan and None where
-    undefined. `detectable` is inf where no difference can be found at these n, `seeds` where
-    MOST_SEEDS do not find the effect."""
+    divided by the number of variants compared. `detectable` is the smallest true difference, inf
+    where none can be found at these n; `effect` is the one asked for; `seeds` of each side would
+    detect it, inf where MOST_SEEDS do not. Each with its range; nan where undefined, as below
+    LEAST_DEGREES."""
 
-    detectable: float
     effect: float
-    seeds: float | None
+    detectable: Estimate = UNKNOWN
+    seeds: Estimate = UNKNOWN
 
 
 def of_table(table: ErrorTable, split: str, effects: Mapping[str, float]) -> dict[str, Sensitivity]:
@@ -62,20 +77,38 @@ def of_table(table: ErrorTable, split: str, effects: Mapping[str, float]) -> dic
 
 
 def _sensitivity(comparison: Comparison, alpha: float, effect: float) -> Sensitivity:
-    paired, sd = comparison.is_paired, comparison.sd
-    if not sd > 0:
-        return Sensitivity(math.nan, effect, None)
-    least = math.inf
-    if comparison.smallest_p < alpha:
-        n = comparison.pairs if paired else comparison.n
-        least = detectable(sd, n, alpha, paired=paired, n_baseline=comparison.n_baseline)
+    paired, n, m = comparison.is_paired, comparison.n, comparison.n_baseline
+    degrees = comparison.pairs - 1 if paired else n + m - 2
+    if not comparison.sd > 0 or degrees < LEAST_DEGREES:
+        return Sensitivity(effect)
+    ends = special.chdtri(degrees, [(1 - RANGE) / 2, (1 + RANGE) / 2])
+    sds = [comparison.sd * scale for scale in (1.0, *np.sqrt(degrees / ends).tolist())]
+    unit = detectable(1.0, comparison.pairs or n, alpha, paired=paired, n_baseline=m)
+    unit *= 1.0 if paired else unpaired_factor(n, m, alpha)
+    sizes = Estimate(*(unit * sd for sd in sds))
     if not abs(effect) > 0:
-        return Sensitivity(least, effect, None)
-    needed = seeds_needed(effect, sd, alpha, paired=paired)
-    # A permutation test also needs enough seeds to reach `alpha` at all.
-    enough = 2 if paired else comparisons.seeds_to_reach(alpha)
-    seeds = math.inf if needed is None or enough is None else max(needed, enough)
-    return Sensitivity(least, effect, seeds)
+        return Sensitivity(effect, sizes)
+    needed = [seeds_needed(effect, sd, alpha, paired=paired) or math.inf for sd in sds]
+    return Sensitivity(effect, sizes, Estimate(*needed))
+
+
+@functools.cache
+def _factors() -> pd.DataFrame:
+    return pd.read_csv(paper.DIRECTORY / "unpaired_power.csv", index_col=["n", "m"])
+
+
+def unpaired_factor(n: int, m: int, alpha: float) -> float:
+    """Returns how much larger than Student's t-test's the smallest difference is that the test of
+    `n` against `m` unpaired seeds (`comparisons.unpaired`) finds at `alpha`; inf where its smallest
+    p is not below `alpha`.
+
+    Simulated with normal noise of equal variance, for 2 to 12 seeds of a side and 1 to 7 variants
+    (`python -m tests.analysis.power_table`). Beyond, the factor of the nearest of these.
+    """
+    if comparisons.smallest_p(n, m) >= alpha:
+        return math.inf
+    few, many = (min(size, 12) for size in sorted((n, m)))
+    return float(_factors().loc[(few, many), str(min(7, round(ALPHA / alpha)))])
 
 
 def check(table: ErrorTable, effect: float | None) -> None:
@@ -179,8 +212,9 @@ def detectable(
 def seeds_needed(
     effect: float, sd: float, alpha: float, power: float = POWER, paired: bool = True
 ) -> int | None:
-    """Returns the fewest seeds (not paired: of either group) with which the test finds a true
-    difference of `effect` with probability `power`, at least 2; None where MOST_SEEDS do not.
+    """Returns the fewest seeds (not paired: of either group) with which the test that is made finds
+    a true difference of `effect` with probability `power`, at least 2; None where MOST_SEEDS do
+    not.
 
     Raises ValueError for an effect of 0, which no number of seeds finds, and as `power_at` does.
     """
@@ -188,7 +222,8 @@ def seeds_needed(
         raise ValueError(f"no number of seeds finds a difference of {effect}")
 
     def enough(n: int) -> bool:
-        return power_at(effect, sd, n, alpha, paired) >= power
+        smaller = effect if paired else effect / unpaired_factor(n, n, alpha)
+        return power_at(smaller, sd, n, alpha, paired) >= power
 
     if not enough(MOST_SEEDS):
         return None

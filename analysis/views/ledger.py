@@ -1,5 +1,6 @@
 """Every verdict of several studies in one table, those that decide nothing included."""
 
+import itertools
 from collections.abc import Sequence
 
 import pandas as pd
@@ -12,8 +13,8 @@ from analysis.render.pages import Page, Table
 
 COLUMNS = (
     *("hypothesis", "study", "workload", "variant", "metric", "split", "n", "difference"),
-    *("difference_low", "difference_high", "p_holm", "verdict", "withheld", "detectable"),
-    *("commit", "design_commit", "date"),
+    *("difference_low", "difference_high", "p_holm", "verdict", "withheld"),
+    *("detectable", "detectable_low", "detectable_high", "commit", "design_commit", "date"),
 )
 
 
@@ -26,7 +27,8 @@ def page(tables: Sequence[ErrorTable]) -> Page:
         notes=(
             "Difference: mean of the variant minus the baseline's, on the split that decides, with "
             "a 95% interval; p is corrected over the variants of a study (Holm). Detectable: the "
-            "smallest true difference that such a study finds with 80 % power. Commit: of trials. "
+            "smallest true difference that such a study finds with 80 % power "
+            f"{sentences.POWER}. Commit: of trials. "
             "Started, at commit: date and commit of the start of the study.",
             *(
                 f"{table.study.name}, {table.workload}: {text}"
@@ -75,7 +77,10 @@ def _table(lines: pd.DataFrame) -> Table:
         "Difference": [pages.estimate(*each, 4) for each in ends],
         "p (Holm)": lines["p_holm"],
         "Verdict": sentences.outcomes(lines),
-        "Detectable": lines["detectable"],
+        "Detectable": itertools.starmap(
+            sentences.detectable_text,
+            lines[["detectable", "detectable_low", "detectable_high"]].to_numpy(),
+        ),
         "Commit": lines["commit"],
         "Started": lines["date"],
         "at commit": lines["design_commit"],
@@ -83,5 +88,5 @@ def _table(lines: pd.DataFrame) -> Table:
     return Table(
         "One line per study and variant",
         pd.DataFrame(columns),
-        {"Difference": "", "p (Holm)": pages.p_text, "Detectable": ".4f"},
+        {"Difference": "", "p (Holm)": pages.p_text, "Detectable": ""},
     )

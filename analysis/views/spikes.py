@@ -133,7 +133,7 @@ def page(table: ErrorTable) -> Page | None:
             "trial with fewer has a dash). Spiking losses that follow each other are one "
             "spike. Warm-up is left out. Seven deviations: the spike score of OLMo 2 "
             "(arXiv:2501.00656).",
-            f"In each trial {spikes['judged'].min():,} or more logged losses are judged; a spike "
+            f"Logged losses judged: {spikes['judged'].min():,} or more of each trial; a spike "
             "between two of them is not seen. Where the loss falls steeply, only large spikes are "
             "seen. Not finite: losses that were nan or infinite, over all seeds.",
         ),

@@ -1,7 +1,7 @@
 """Several studies on one page: variants by workloads, each variant over all of them, and what these
 seeds could have seen."""
 
-import math
+import itertools
 from collections.abc import Iterable
 
 import altair as alt
@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.compare import sentences
 from analysis.compare.error_table import ErrorTable
 from analysis.compare.frames import results
-from analysis.compare.summary import Summary, profiles
+from analysis.compare.summary import LEAST_IMPROVEMENT, Summary, profiles
 from analysis.render import charts, pages
 from analysis.render.charts import Plot
 from analysis.render.pages import Page, Table
@@ -44,7 +44,9 @@ def page(found: Summary) -> Page:
         tables=(
             _by_workload(found),
             *_over_all(found),
-            pages.text_table("Smallest differences that these seeds can detect", power),
+            pages.text_table(
+                f"Smallest differences that these seeds can detect {sentences.POWER}", power
+            ),
         ),
         notes=tuple(_notes(found)),
         problems=(*found.problems, *problems),
@@ -102,17 +104,21 @@ def _power(heading: str, table: ErrorTable) -> dict[str, str | None]:
     rows = results(table, None)
     rows = rows[rows["split"].eq(table.decisive) & rows["variant"].notna()].set_index("variant")
     base, laser = (rows.reindex([name]).iloc[0] for name in (table.baseline, "laser"))
-    seen = sorted(100 * rows["detectable"].dropna() / abs(base["mean"]))
+    sizes = (
+        rows[["detectable", "detectable_low", "detectable_high"]].dropna().sort_values("detectable")
+    )
+    texts = itertools.starmap(
+        sentences.detectable_text, (100 * sizes / abs(base["mean"])).to_numpy()
+    )
     seeds = sorted(rows["n"][rows["n"] > 0])
-    share, needed = 100 * laser["expected_effect"] / abs(base["median"]), laser["seeds_needed"]
+    share = 100 * laser["expected_effect"] / abs(base["median"])
+    needed = laser[["seeds_needed", "seeds_needed_low", "seeds_needed_high"]].astype(float)
     return {
         "Workload": heading,
         "Seeds": pages.span(map(str, seeds)),
-        "Smallest difference\nfound (80% power), %": pages.span(
-            "none" if math.isinf(x) else f"{x:.1f}" for x in seen
-        ),
+        "Smallest difference\nfound (80% power), %": pages.span(texts),
         "Paper's effect\nof LASER, %": pages.decimals(share, 1),
-        "Seeds it needs\n(LASER)": None if pd.isna(needed) else sentences.seeds_text(needed),
+        "Seeds it needs\n(LASER)": sentences.seeds_text(*needed),
     }
 
 
@@ -178,8 +184,7 @@ def draw_profiles(found: Summary) -> alt.Chart:
     """Returns the distribution of `summary.profiles` as steps."""
     frame = profiles(found)
     names = [name for name in found.variants if name in set(frame["variant"])]
-    # Below twice as bad there is little to tell variants apart by.
-    x = alt.X("tau:Q", title="τ", scale=alt.Scale(domain=[-100, 100]))
+    x = alt.X("tau:Q", title="τ", scale=alt.Scale(domain=[LEAST_IMPROVEMENT, 100]))
     base = alt.Chart(frame, title="share of runs better by more than τ %", width=300, height=200)
     return base.mark_line(interpolate="step-after", strokeWidth=2, clip=True).encode(
         x=x,
@@ -208,7 +213,7 @@ PLOTS = (
             f"Distribution of the improvements of runs. {_by_workload(found).words()}"
         ),
         absent="no run has a number",
-        caption="Higher is better. Lines over different workloads do not compare; runs more than "
-        "twice as bad as the baseline's mean lie to the left of the panel.",
+        caption="Higher is better. Lines over different workloads do not compare. A line that "
+        "starts below 1 has lost seeds, or runs twice as bad as the baseline's mean or worse.",
     ),
 )

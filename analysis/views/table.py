@@ -45,7 +45,7 @@ def page(table: ErrorTable, effect: float | None = None, details: bool = False) 
 
 
 def _table(
-    caption: str, columns: Sequence[tuple[str, Sequence[Any], Form]], group: Iterable[Any] = ()
+    caption: str, columns: Sequence[tuple[str, Iterable[Any], Form]], group: Iterable[Any] = ()
 ) -> Table:
     """Returns a table of columns: each a heading, the cells, how numbers are printed."""
     frame = pd.DataFrame({heading: list(cells) for heading, cells, _ in columns})
@@ -261,19 +261,20 @@ def _power(table: ErrorTable, lines: pd.DataFrame) -> Table:
     form = f".{table.metric.digits}f"
     kinds = tuple(set(lines["effect_kind"][lines["difference_sd"].notna()]))
     headings = {("d_z",): "SD of\ndifferences", ("g",): "Pooled\nSD"}
-    needed = [None if n is None else sentences.seeds_text(n) for n in lines["seeds_needed"]]
+    detectable = lines[["detectable", "detectable_low", "detectable_high"]]
+    needed = lines[["seeds_needed", "seeds_needed_low", "seeds_needed_high"]].astype(float)
     return _table(
-        f"What these seeds can detect, on {table.decisive}",
+        f"What these seeds can detect, on {table.decisive} {sentences.POWER}",
         [
             ("Variant", lines["label"], None),
             ("n", _seeds(table, lines), ""),
             (headings.get(kinds, "SD"), lines["difference_sd"], form),
             (
                 "Detectable\n(80% power)",
-                lines["detectable"],
-                lambda size: "none" if math.isinf(size) else f"{size:{form}}",
+                itertools.starmap(sentences.detectable_text, detectable.to_numpy()),
+                "",
             ),
             ("Effect\nasked for", lines["expected_effect"], form),
-            ("Seeds\nneeded", needed, ""),
+            ("Seeds\nneeded", itertools.starmap(sentences.seeds_text, needed.to_numpy()), ""),
         ],
     )

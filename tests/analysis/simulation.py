@@ -212,6 +212,8 @@ def power_reached(rng: np.random.Generator, design: Design, runs: int) -> float:
     better, the others having none."""
     alpha = comparisons.ALPHA / design.variants
     effect = sensitivity.detectable(design.sd, design.n, alpha, paired=design.paired)
+    if not design.paired:
+        effect *= sensitivity.unpaired_factor(design.n, design.n, alpha)
     effects = np.where(np.arange(design.variants) == 0, -effect, 0.0)
     return float((verdicts(rng, design, runs, effects)[:, 0] == "better").mean())
 

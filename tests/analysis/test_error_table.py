@@ -230,7 +230,10 @@ def test_references_and_the_papers_cells(hand_made, study) -> None:
 
 
 def test_another_baseline_and_options_of_the_command(study, tmp_path) -> None:
-    """LASER is the baseline: Standard's differences are 0.1 0.2 0.3."""
+    """LASER is the baseline: Standard's differences are 0.1 0.2 0.3, and 0.1 0.3."""
+    for seed, (standard, laser) in enumerate(((0.3, 0.2), (0.7, 0.4)), 3):
+        study.trial("compare", "standard", 0, seed, [study.evaluation(400, standard)])
+        study.trial("compare", "laser", 0, seed, [study.evaluation(400, laser)])
     root, out = str(study.finish()), tmp_path / "out.csv"
     options = ["--effect=0.05", "--last=1", "--baseline=laser", f"--out={out}"]
     assert cli.main(["table", root, *options]) == 0
@@ -238,11 +241,14 @@ def test_another_baseline_and_options_of_the_command(study, tmp_path) -> None:
     standard = frame.loc["standard", "test"]
     assert frame.loc["laser", "test"]["verdict"] == "baseline"
     assert math.isnan(frame.loc["laser", "test"]["detectable"])
-    assert tuple(standard[["pairs", "test", "interval_method"]]) == (3, "t", "t")
+    assert tuple(standard[["pairs", "test", "interval_method"]]) == (5, "t", "t")
     assert standard["difference"] == pytest.approx(0.2)
     assert standard["difference_sd"] == pytest.approx(0.1)
-    assert standard["effect_size"] == pytest.approx(1.128379, abs=1e-6)
+    # Hedges: J(4) = 0.797885.
+    assert standard["effect_size"] == pytest.approx(2 * 0.797885, abs=1e-5)
     assert (standard["expected_effect"], int(standard["seeds_needed"])) == (0.05, 34)
+    assert standard["seeds_needed_low"] < 34 < standard["seeds_needed_high"]
+    assert standard["detectable_low"] < standard["detectable"] < standard["detectable_high"]
     for wrong in ("--effect=0", "--effect=nan", "--last=0"):
         with pytest.raises(SystemExit, match="2"):
             cli.main(["table", root, wrong])
