@@ -51,10 +51,10 @@ _LARGEST_SHIFT = 1e9
 @dataclass(frozen=True)
 class Sensitivity:
     """What a variant's comparison with the baseline can detect, at 80% power and a level of 0.05
-    divided by the number of variants compared. `detectable` is the smallest true difference, inf
-    where none can be found at these n; `effect` is the one asked for; `seeds` of each side would
-    detect it, inf where MOST_SEEDS do not. Each with its range; nan where undefined, as below
-    LEAST_DEGREES."""
+    divided by the number of variants that Holm's correction counts. `detectable` is the smallest
+    true difference, inf where none can be found at these n; `effect` is the one asked for; `seeds`
+    of each side would detect it, inf where MOST_SEEDS do not. Each with its range; nan where
+    undefined, as below LEAST_DEGREES."""
 
     effect: float
     detectable: Estimate = UNKNOWN
@@ -69,7 +69,8 @@ def of_table(table: ErrorTable, split: str, effects: Mapping[str, float]) -> dic
         for row in table.rows
         if (comparison := row.splits[split].comparison) is not None
     }
-    alpha = ALPHA / max(1, sum(comparison.is_tested for comparison in compared.values()))
+    tested = sum(comparison.is_tested for comparison in compared.values())
+    alpha = ALPHA / max(1, tested, table.family)
     return {
         name: _sensitivity(comparison, alpha, effects.get(name, math.nan))
         for name, comparison in compared.items()

@@ -210,10 +210,11 @@ def _untold(table: ErrorTable) -> str:
     enough = 0.0
     for name, comparison in tested.items():
         others = [each.p for each in tested.values() if each is not comparison]
-        p = float(comparisons.holm([comparison.smallest_p, *others])[0])
+        p = float(comparisons.holm([comparison.smallest_p, *others], table.family)[0])
         if p >= ALPHA:
             least[name] = p
-            enough = max(enough, comparisons.enough_seeds(comparison.test, others))
+            seeds = comparisons.enough_seeds(comparison.test, others, table.family)
+            enough = max(enough, seeds)
     if not least:
         return ""
     return (

@@ -275,12 +275,12 @@ def smallest_p(n: int, m: int) -> float:
     return min(1.0, 2 / min(math.comb(n + m, n), PERMUTATIONS + 1))
 
 
-def enough_seeds(test: str, others: Sequence[float]) -> float:
+def enough_seeds(test: str, others: Sequence[float], family: int = 0) -> float:
     """Returns the least number of seeds of each side with which a `permutation` or `sign` test,
-    corrected (Holm) with the p-values `others`, can give a verdict; inf where no number can."""
+    corrected (`holm`) with the p-values `others`, can give a verdict; inf where no number can."""
     for n in range(2, 50):
         least = 2.0 ** (1 - n) if test == "sign" else smallest_p(n, n)
-        if holm([least, *others])[0] < ALPHA:
+        if holm([least, *others], family)[0] < ALPHA:
             return n
     return math.inf
 
