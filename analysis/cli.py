@@ -150,8 +150,8 @@ def _plots(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     """Writes one self-contained HTML file: verdicts, tables with intervals, charts, the trials with
-    links to their files, what was recorded inside the attention layers, the paper's own tables,
-    provenance. It needs no network and can be printed.
+    links to their files, what was recorded inside the attention layers, provenance. It needs no
+    network and can be printed.
 
       python -m analysis report experiments/mystudy
       python -m analysis report experiments --out=report.html      every study below a directory
@@ -285,16 +285,6 @@ def _scores(options: argparse.Namespace) -> "Sequence[Page]":
     return [scores.page(_tables(options), options.workloads)]
 
 
-def _paper(options: argparse.Namespace) -> "Sequence[Page]":
-    """Prints the paper's tables, digits as printed. An unknown KEY lists all.
-
-    analysis/reference/README.md names what does not add up in them.
-    """
-    from analysis.views import paper
-
-    return paper.pages(options.keys)
-
-
 def _tables(options: argparse.Namespace, **changes: Any) -> "list[ErrorTable]":
     """Returns the table of each study and workload in the directories; `changes` are of `options`.
     Raises ValueError if they hold none, or for a baseline that no study has."""
@@ -351,7 +341,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         metavar="DIR",
         help="studies, AlgoPerf's logs, or directories of them",
     ),
-    "keys": dict(nargs="*", metavar="KEY", help="default: every table"),
     "--stage": dict(help="tune, compare ... (default: the study's last stage)"),
     "--baseline": dict(
         metavar="NAME",
@@ -494,5 +483,4 @@ COMMANDS: dict[str, tuple[Handler, tuple[str, ...], str]] = {
         ("studies", "--workloads", *PRINTED),
         "AlgoPerf's scores of submissions, and what three studies can tell",
     ),
-    "paper": (_paper, ("keys", *PRINTED), "the paper's tables, digits as printed"),
 }

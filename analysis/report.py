@@ -26,7 +26,6 @@ from analysis.render import charts, pages, printing
 from analysis.render.charts import Picture, Plot
 from analysis.render.pages import Page
 from analysis.views import diagnostics, downstream, ledger, plots, scaling, speedup, spikes, time
-from analysis.views import paper as paper_view
 from analysis.views import summary as summary_view
 from analysis.views import table as table_view
 from attention import files
@@ -53,9 +52,6 @@ def page(tables: Sequence[ErrorTable], directory: pathlib.Path, folder: pathlib.
     answer, answer_pictures = _answer(tables, labels)
     names = list(dict.fromkeys(table.study.name for table in tables))
     laws = families(tables)
-    # The tables of the paper that a study here reproduces come first.
-    reproduced = {table.study.paper_table for table in tables}
-    keys = sorted(paper_view.PRINTED, key=lambda key: key not in reproduced)
     return printing.fill_template(
         "report.html",
         title=names[0] if len(names) == 1 else f"{directory.resolve().name}: {len(names)} studies",
@@ -73,7 +69,6 @@ def page(tables: Sequence[ErrorTable], directory: pathlib.Path, folder: pathlib.
         appendix=[
             *map(scaling.of_family, laws),
             dataclasses.replace(ledger.page(tables), problems=()),
-            *paper_view.pages(keys),
         ],
     )
 

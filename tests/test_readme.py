@@ -108,7 +108,6 @@ def test_the_readme_s_first_study_runs_as_written(tmp_path):
         "python -m attention list",
         "python -m workloads list",
         "python -m sweeps studies",
-        "python -m analysis paper one_shot",
         "python -m analysis table experiments --format=markdown",
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

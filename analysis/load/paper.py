@@ -71,17 +71,11 @@ class PaperSuite:
 
 @dataclass(frozen=True)
 class PrintedTable:
-    """A table of the paper: its place, the kind of its cells, its files, a sentence on what of ours
-    gives the same (empty: nothing), and its layout: the columns of the files whose texts name a
-    row, and the one whose texts head the columns, empty for a single column of values. `mean` is
-    the name of its mean over tasks."""
+    """A table of the paper: its place, its files, the name of its `mean` over tasks, and what of
+    ours it stands beside: studies, or a suite."""
 
     place: str
-    what: str
     files: Sequence[str]
-    ours: str = ""
-    down: Sequence[str] = ("method",)
-    across: str = "dataset_or_metric"
     mean: str = ""
     beside: PaperTable | None = None
     suite: PaperSuite | None = None

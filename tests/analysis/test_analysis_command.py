@@ -82,7 +82,6 @@ def test_the_suffix_of_the_file_chooses_the_format(made, tmp_path, file, begins,
         ("scaling", "--out", ".html"),
         ("plots", "--out", ""),
         ("report", "--out", ".html"),
-        ("paper", "--out", ".md"),
     ],
 )
 def test_an_output_is_checked_before_anything_is_read(
@@ -238,13 +237,14 @@ def test_a_suffix_of_no_format_is_refused_by_name(name, form, tmp_path, capsys) 
     assert not out.exists()
 
 
-def test_a_suffix_of_another_format_is_refused(tmp_path, capsys) -> None:
-    assert cli.main(["paper", f"--out={tmp_path / 't.md'}", "--format=csv"]) == 2
+def test_a_suffix_of_another_format_is_refused(made, tmp_path, capsys) -> None:
+    command = ["table", str(made.finish())]
+    assert cli.main([*command, f"--out={tmp_path / 't.md'}", "--format=csv"]) == 2
     assert "--format=csv" in capsys.readouterr().err
-    assert cli.main(["paper", f"--out={tmp_path / 'T.MD'}"]) == 0
+    assert cli.main([*command, f"--out={tmp_path / 'T.MD'}"]) == 0
     assert (tmp_path / "T.MD").read_text().startswith("**")
-    assert cli.main(["paper", f"--out={tmp_path / 'plain'}", "--format=csv"]) == 0
-    assert (tmp_path / "plain").read_text().startswith("document,")
+    assert cli.main([*command, f"--out={tmp_path / 'plain'}", "--format=csv"]) == 0
+    assert (tmp_path / "plain").read_text().startswith("study,")
 
 
 @pytest.mark.parametrize("start", ["=1+1", "+1+1", "-1+1", "@SUM(1)", "\t=1", "\r=1", "＝1+1"])

@@ -6,12 +6,10 @@ import pathlib
 
 import pytest
 
-from analysis.cli import main
 from analysis.compare import sentences
 from analysis.compare.error_table import build
 from analysis.load import paper
 from analysis.load.studies import read_study
-from analysis.views import paper as paper_tables
 from sweeps.study import keys
 
 GIVEN = pathlib.Path(__file__).resolve().parents[3] / "shared" / "paper"
@@ -118,41 +116,11 @@ def test_every_figure_of_a_suite_is_reached() -> None:
     )
 
 
-def test_every_printed_number_is_in_a_table() -> None:
-    texts = {
-        text.split(" ")[0]
-        for page in paper_tables.pages()
-        for table in page.tables
-        for text in table.texts().to_numpy().ravel()
-    }
-    files = {path.name for path in paper.DIRECTORY.glob("*.csv")} - {
-        "algoperf_targets.csv",
-        "unpaired_power.csv",
-    }
-    assert files == {file for table in paper.PRINTED.values() for file in table.files}
-    values = {row["value"].split(" ")[0] for file in files for row in paper.lines(file)}
-    assert values - texts == set()
-
-
-def test_a_table_has_the_paper_s_bold_and_spread() -> None:
-    (table,) = paper_tables.page("fluctuation").tables
-    row = table.texts().set_index("Task").index.get_loc("WSC")
-    assert table.texts().iloc[row].tolist() == ["WSC", "80.98 ± 0.68", "79.30 ± 0.44"]
-    assert [table.bold[method][row] for method in ("LASER", "Standard")] == [True, False]
-
-
 @pytest.mark.skipif(not GIVEN.is_dir(), reason="the given figures are not here")
 def test_files_are_the_given_ones_to_the_digit() -> None:
     for path in GIVEN.glob("*.csv"):
         with path.open(encoding="utf-8", newline="") as file:
             assert list(csv.DictReader(file)) == paper.lines(path.name)
-
-
-def test_the_command_takes_keys(capsys) -> None:
-    assert main(["paper", "superglue", "--format=markdown"]) == 0
-    assert "tab:superglue" in capsys.readouterr().out
-    assert main(["paper", "nonsense"]) == 2
-    assert "vit_error" in capsys.readouterr().err
 
 
 def test_sweeps_and_analysis_name_the_same_tables() -> None:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from analysis.render import printing
 from analysis.render.pages import Page, Table
-from analysis.views import paper as paper_tables
 
 HOSTILE = (
     r"a_b & 50% #1 {x} $y$ ~ ^ \ < > | `q` \"p\" --metric ''z'' /data/run_1/trial_2",
@@ -194,7 +193,7 @@ def test_escaped_latex_is_printable_and_balanced(text) -> None:
 @pytest.mark.parametrize("columns", ["onecolumn", "twocolumn"])
 def test_latex_compiles(tmp_path: pathlib.Path, packages, columns) -> None:
     """A letter without a glyph is an error (tracinglostchars)."""
-    documents = (hostile(), hostile(("plain", "text"), wide=12), *paper_tables.pages())
+    documents = (hostile(), hostile(("plain", "text"), wide=12))
     body = "\n\\clearpage\n".join(map(printing.to_latex, documents))
     (tmp_path / "page.tex").write_text(
         f"\\documentclass[{columns}]{{article}}\\usepackage{{{packages}}}\\tracinglostchars=3\n"
