@@ -212,6 +212,8 @@ def test_variants_that_are_still_to_come_count(hand_made) -> None:
     made = hand_made(("standard", "laser", "diff"))
     made.add_seeds("standard", (0.3, 0.5, 0.7, 0.5, 0.5))
     made.add_seeds("laser", (0.2, 0.3, 0.4, 0.3, 0.3))
+    names = ["standard", "laser", "diff"]
+    made.record["runs"] = [{**plan, "variants": names} for plan in made.plans()]
     made_table = table_of(made)
     assert made_table.family == 2
     found = sensitivity.of_table(made_table, "test", {})["laser"].detectable.value
