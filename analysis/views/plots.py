@@ -242,13 +242,24 @@ def draw_curves(table: ErrorTable) -> ChartType | None:
     lines = charts.line_with_band(data, x, y, names)
     grey = alt.Chart(data).mark_line(color=charts.GREY, strokeWidth=1.8, clip=True)
     rule = alt.Chart(data).mark_rule(color=charts.GREY, strokeDash=charts.DASHES[1], clip=True)
-    layers = [
-        lines.transform_filter("isValid(datum.middle)"),
-        *_single_lines(data, x, names),
-        grey.encode(x=x, y="beside:Q", tooltip="name:N").transform_filter("isValid(datum.beside)"),
-        rule.encode(y="reference:Q", tooltip=["name:N", "reference:Q"]),
+    layers = {
+        "middle": [lines.transform_filter("isValid(datum.middle)")],
+        "single": _single_lines(data, x, names),
+        "beside": [
+            grey.encode(x=x, y="beside:Q", tooltip="name:N").transform_filter(
+                "isValid(datum.beside)"
+            )
+        ],
+        "reference": [rule.encode(y="reference:Q", tooltip=["name:N", "reference:Q"])],
+    }
+    # Vega warns of a layer without any mark.
+    drawn_layers = [
+        layer
+        for column, marks in layers.items()
+        if data.get(column, pd.Series(dtype=float)).notna().any()
+        for layer in marks
     ]
-    panel = alt.LayerChart(layer=layers).properties(
+    panel = alt.LayerChart(layer=drawn_layers).properties(
         width=WIDTH / len(splits), height=HEIGHT if len(families) == 1 else LOW
     )
     rows = alt.Row("modifiers:N", sort=families) if len(families) > 1 else alt.Undefined

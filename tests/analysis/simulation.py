@@ -214,6 +214,8 @@ def power_reached(rng: np.random.Generator, design: Design, runs: int) -> float:
     effect = sensitivity.detectable(design.sd, design.n, alpha, paired=design.paired)
     if not design.paired:
         effect *= sensitivity.unpaired_factor(design.n, design.n, alpha)
+    if math.isinf(effect):  # so few seeds cannot give a verdict
+        return math.nan
     effects = np.where(np.arange(design.variants) == 0, -effect, 0.0)
     return float((verdicts(rng, design, runs, effects)[:, 0] == "better").mean())
 

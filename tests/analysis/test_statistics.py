@@ -105,9 +105,9 @@ def test_many_seeds_take_seeded_random_permutations() -> None:
 
 def test_seeds_that_a_p_value_needs() -> None:
     """2 / 252 = 0.0079 is above 0.05 / 7 = 0.0071, 2 / 924 is below."""
-    assert comparisons.seeds_to_reach(0.05 / 7) == 6
-    assert comparisons.seeds_to_reach(0.05) == 4
-    assert comparisons.seeds_to_reach(0.0001) is None
+    assert comparisons.enough_seeds("permutation", (), family=7) == 6
+    assert comparisons.enough_seeds("permutation", ()) == 4
+    assert comparisons.enough_seeds("permutation", (), family=500) == math.inf
 
 
 @settings(deadline=None)
