@@ -93,7 +93,6 @@ def _drive(resolved: Study, selection: str) -> int:
     preflight.check_devices(resolved)
     preflight.check_engine(resolved)
     preflight.check_event_files(resolved)
-    preflight.check_init2winit(resolved)
     is_new = not study_directory.check_same(resolved)
     print(plan.summary(resolved), flush=True)
     if is_new:  # so that `cancel` has a study while its data are prepared

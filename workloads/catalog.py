@@ -13,7 +13,7 @@ from typing import Any
 
 from attention import files
 from attention import table as variants_table
-from workloads import algoperf_specs, init2winit_specs
+from workloads import algoperf_specs
 from workloads.base import machine
 from workloads.base.options import MESH_AXES, Options, check_batch
 from workloads.base.workload_spec import WorkloadSpec
@@ -30,9 +30,6 @@ WORKLOADS: dict[str, WorkloadSpec] = {
 ALGOPERF: dict[str, WorkloadSpec] = {
     spec.name: spec for spec in algoperf_specs.specs((*image_specs.SPECS, *speech_specs.SPECS))
 }
-
-# init2winit's, trained by its own trainer where a checkout is named.
-INIT2WINIT: dict[str, WorkloadSpec] = {spec.name: spec for spec in init2winit_specs.SPECS}
 
 # Those whose model gives the next token of a text.
 DECODERS = tuple(name for name, entry in WORKLOADS.items() if entry.support.decoder)
@@ -53,13 +50,16 @@ def get(name: str) -> WorkloadSpec:
     known = WORKLOADS
     if algoperf_specs.is_algoperf(name):
         known = ALGOPERF
-    elif init2winit_specs.is_init2winit(name):
-        known = INIT2WINIT
     elif finetuning_specs.SEPARATOR in name:
         known = FINETUNED
     if name not in known:
         if name in _ALSO_CALLED:
             raise ValueError(f"workload {name!r} is called {_ALSO_CALLED[name]!r}")
+        if name.startswith("init2winit:"):
+            raise ValueError(
+                f"workload {name!r}: init2winit's models are trained by its own trainer, which no "
+                "study runs; use `python -m workloads init2winit` (docs/init2winit.md)"
+            )
         if name in algoperf_specs.REFUSED:
             raise ValueError(f"workload {name!r}: {algoperf_specs.REFUSED[name]}")
         raise ValueError(variants_table.unknown("workload", name, known))

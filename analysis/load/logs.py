@@ -5,8 +5,8 @@ variant's name, the study's number the seed, the trial's number the hyperparamet
 drew its own seed (`rng_seed` of flags_0.json), so that trials of one study are no pairs.
 
 init2winit writes `<experiment_dir>/<worker_id>/`. measurements.csv mixes rows of training with rows
-of evaluations, under other names (`sweeps.records.init2winit_columns`). hparams.json has the seed;
-what else differs in it are hyperparameter points, numbered in the order of the trials.
+of evaluations, under other names (`init2winit_columns`). hparams.json has the seed; what else
+differs in it are hyperparameter points, numbered in the order of the trials.
 
 The record of a trial says which variant it trained, whatever its folder is called: `python -m
 workloads algoperf` has AlgoPerf write `attention` and `attention_tau` into flags_0.json (what was
@@ -26,12 +26,12 @@ from typing import Any
 
 import numpy as np
 
+from analysis.load import init2winit_columns as theirs
 from analysis.load import measurements, metrics, records, selection, trials
 from analysis.load.measurements import ATTEMPT, STEP, Measurements
 from analysis.load.records import FLAGS_FILE, META_FILE, VISIBLE, Problem, Run, StudyRuns
 from analysis.load.trials import TrialFiles
 from attention import table as variants
-from sweeps.records import init2winit_columns as theirs
 from sweeps.records import layout
 
 # Where trials lie, for messages, and a pattern of AlgoPerf's.

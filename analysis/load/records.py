@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from sweeps.records import init2winit_columns, layout
+from analysis.load import init2winit_columns
+from sweeps.records import layout
 
 STEP, TIME = "global_step", "accumulated_submission_time"
 # A column's name to its array [rows].

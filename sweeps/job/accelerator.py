@@ -1,10 +1,8 @@
 """JAX as a job's trials need it: its persistent cache, the platform that the job was promised."""
 
-import os
 import socket
 import sys
 
-from sweeps.monitoring import jax_calls
 from sweeps.records import provenance
 
 
@@ -34,18 +32,3 @@ def set_up(cache_dir: str, platform: str) -> None:
             f"{socket.gethostname()}: a {platform} was expected here, but JAX {jax.__version__} "
             f"finds {', '.join(map(str, jax.devices()))}: {remedy}"
         )
-
-
-def set_up_other_trainer(cache_dir: str, platform: str) -> None:
-    """Has the processes that this one starts use the cache, and leaves the devices to them.
-
-    Raises ValueError as `set_up`, of one such process: they would compute on a CPU without a word.
-    Raises ChildProcessError where JAX ends that process.
-    """
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = cache_dir
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
-    for name in provenance.PINNED:
-        os.environ.pop(name.upper(), None)
-    if platform:
-        jax_calls.call(set_up, cache_dir=cache_dir, platform=platform)

@@ -30,7 +30,6 @@ from sweeps.launchers.protocol import AGAIN, FINISHED, WRONG_NODE, EngineError
 from sweeps.records import layout, lease, outages, status, submissions
 from sweeps.scheduling import preflight
 from sweeps.study import study
-from workloads import init2winit_specs
 
 # What the engine counts against its retries, where it has any.
 _UNFINISHED = 1
@@ -147,12 +146,10 @@ class Job:
         return max(code if code >= 0 else _UNFINISHED for code in codes)
 
     def _find_platform(self) -> int:
-        """Loads JAX, or has another trainer's processes load it; returns an exit code."""
-        cache, platform = str(local.compilation_cache()), self.batch.platform
-        is_ours = not init2winit_specs.is_init2winit(self.study.workload)
+        """Loads JAX; returns an exit code."""
         try:
-            (accelerator.set_up if is_ours else accelerator.set_up_other_trainer)(cache, platform)
-        except (ValueError, ChildProcessError) as error:  # no driver, no device
+            accelerator.set_up(str(local.compilation_cache()), self.batch.platform)
+        except ValueError as error:  # no driver, no device
             return self._refuse(str(error))
         return FINISHED
 

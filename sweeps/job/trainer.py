@@ -5,7 +5,6 @@ An evaluation of a trained trial (`sweeps.scheduling.downstream`) is claimed the
 
 import contextlib
 import dataclasses
-import faulthandler
 import functools
 import os
 import pathlib
@@ -21,7 +20,7 @@ from sweeps.launchers.protocol import AGAIN
 from sweeps.records import attempts, disk, layout, lease, measurements, outages, output, status
 from sweeps.study import trial as trials
 from sweeps.study.trial import Trial
-from workloads import catalog, init2winit_specs
+from workloads import catalog
 
 
 class End(NamedTuple):
@@ -168,11 +167,6 @@ class Trainer:
         self, record: Trial, attempt: lease.Attempt, data_dir: str, loader_workers: int
     ) -> str:
         """Returns 'done' or 'diverged', or raises what ended the training."""
-        if init2winit_specs.is_init2winit(record.workload):
-            from sweeps.init2winit import process
-
-            faulthandler.cancel_dump_traceback_later()  # its process trains, not this one
-            return process.Attempt(record, attempt, data_dir, lambda: self.stopping).run()
         from sweeps.training import loop
 
         program = self._program(record, loader_workers)

@@ -17,7 +17,7 @@ from workloads.base import host_checkout
 _LIBRARIES = (
     "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy",
     "tensorflow-datasets", "ml_collections", "sentencepiece", "jiwer", "espeakng-loader",
-    # AlgoPerf's and init2winit's pipelines draw and transform with these.
+    # AlgoPerf's pipelines draw and transform with these.
     "tensorflow", "tensorflow-text", "torch",
 )  # fmt: skip
 
@@ -82,33 +82,21 @@ def pin_options() -> None:
         jax.config.update(name, value)
 
 
-def _host() -> dict[str, Any]:
-    """Returns the part of `hardware` that is known without JAX."""
-    return {
-        "os_platform": platform.platform(),
-        "cpu_count": len(os.sched_getaffinity(0)),
-        "cpu_model_name": cpu("model name"),
-        "cpu_features": cpu("flags"),
-        "xla_flags": os.environ.get("XLA_FLAGS", ""),
-    }
-
-
 def hardware() -> dict[str, Any]:
     """Returns what bit equality depends on: CPUs this process may use, their features, devices."""
     import jax
 
     devices = jax.devices()
     return {
-        **_host(),
+        "os_platform": platform.platform(),
+        "cpu_count": len(os.sched_getaffinity(0)),
+        "cpu_model_name": cpu("model name"),
+        "cpu_features": cpu("flags"),
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "device_kind": devices[0].device_kind,
         "device_count": len(devices),
         "process_count": jax.process_count(),
     }
-
-
-def of_another_process(seed: int, data_dir: str) -> dict[str, Any]:
-    """Returns the part of `meta_data` that is known without JAX, of another process's training."""
-    return {**_host(), **_code_and_seed(seed, data_dir)}
 
 
 def compare_hardware(directory: pathlib.Path) -> None:
@@ -174,6 +162,7 @@ def meta_data(
         value = None if name.startswith("_") else getattr(workload, name, None)
         if isinstance(value, int | float | str | bool) and value == value:  # JSON has no NaN
             properties[f"workload.{name}"] = value
+    commit = git_commit()
     capability = str(getattr(jax.devices()[0], "compute_capability", ""))
     return {
         **properties,
@@ -181,13 +170,6 @@ def meta_data(
         "matmul_precision": matmul_precision,
         "float32_products": precision.made_of(matmul_precision, jax.default_backend(), capability),
         **hardware(),
-        **_code_and_seed(seed, data_dir),
-    }
-
-
-def _code_and_seed(seed: int, data_dir: str) -> dict[str, Any]:
-    commit = git_commit()
-    return {
         "python_version": platform.python_version(),
         "python_compiler": platform.python_compiler(),
         "versions": versions(),

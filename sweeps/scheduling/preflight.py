@@ -16,7 +16,7 @@ from sweeps.monitoring import jax_calls
 from sweeps.records import event_files, layout
 from sweeps.study import checks, config, study_directory
 from sweeps.study.study import Study
-from workloads import algoperf_specs, catalog, init2winit_specs
+from workloads import algoperf_specs, catalog
 from workloads.algoperf import tiny_sizes
 from workloads.base import errors
 from workloads.base.options import check_batch, mesh_shape
@@ -92,15 +92,6 @@ def check_event_files(study: Study, here: bool = False) -> None:
             f"tensorboard=True needs {library}, which is not installed here: pip install "
             "'.[tensorboard]', or set --config.tensorboard=False"
         )
-
-
-def check_init2winit(study: Study) -> None:
-    """Raises ValueError where init2winit would refuse what this host's trials tell it, or lacks
-    what they need: its config is a setting, which a study's directory fixes."""
-    if init2winit_specs.is_init2winit(study.workload) and study.settings["launcher"] == "local":
-        names = catalog.get(study.workload).extra_paths
-        paths = {name: study.extra_paths[name] for name in names}
-        catalog.data_module(study.workload).check(study.data_dir, **paths)
 
 
 def refusals(study: Study, elsewhere: bool = False) -> list[str]:

@@ -7,10 +7,9 @@ from attention import table as variants_table
 from sweeps.launchers import table as launchers
 from sweeps.launchers.config_keys import shown
 from sweeps.records import layout, stages
-from sweeps.study import config as configs
 from sweeps.study import keys, selection
 from sweeps.study.trial import EXTRA_PATHS
-from workloads import algoperf_specs, catalog, init2winit_specs
+from workloads import algoperf_specs, catalog
 from workloads.base.options import MESH_AXES, Options
 from workloads.downstream import suites
 
@@ -46,7 +45,6 @@ def check(settings: dict[str, Any]) -> None:
     )
     launchers.launcher_class(settings["launcher"]).check(settings)
     _check_extra_paths(settings)
-    _check_init2winit(settings)
     if settings["diagnostics"] and settings["diagnostics_examples"] > settings["batch_size"]:
         raise ValueError(
             f"diagnostics_examples is {settings['diagnostics_examples']} and a batch has "
@@ -70,68 +68,28 @@ def check_downstream(settings: dict[str, Any], suite: str) -> None:
     such jobs."""
     suites.get(suite)
     catalog.check_decoder(settings["workload"])
-    for key, count in _several_hosts(settings):
-        raise ValueError(
-            f"{key} is {count}, and a suite is put to a model by one process, on all devices of "
-            f"its host. Train without config.downstream, then: python -m sweeps evaluate STUDY_DIR "
-            f"--suite={suite} --config.{key}=1"
-        )
-
-
-def _several_hosts(settings: dict[str, Any]) -> list[tuple[str, int]]:
-    """Returns the launcher's keys that give a trial more than one host, with how many."""
-    name = settings["launcher"]
-    counts = ((f"{name}.{key}", settings[name].get(key, 1)) for key in ("hosts", "nodes"))
-    return [(key, count) for key, count in counts if count > 1]
+    launcher = settings["launcher"]
+    for key in ("hosts", "nodes"):
+        if (count := settings[launcher].get(key, 1)) > 1:
+            raise ValueError(
+                f"{launcher}.{key} is {count}, and a suite is put to a model by one process, on "
+                "all devices of its host. Train without config.downstream, then: python -m sweeps "
+                f"evaluate STUDY_DIR --suite={suite} --config.{launcher}.{key}=1"
+            )
 
 
 def _check_extra_paths(settings: dict[str, Any]) -> None:
-    """Raises ValueError where a setting of AlgoPerf's or init2winit's workloads does not apply."""
+    """Raises ValueError where a setting of AlgoPerf's workloads does not apply."""
     name = settings["workload"]
     needs = catalog.get(name).extra_paths
-    for key in (*EXTRA_PATHS, init2winit_specs.CONFIG):
+    for key in EXTRA_PATHS:
         if settings[key] and key not in needs:
-            whose = "init2winit" if key.startswith("init2winit") else "AlgoPerf"
-            raise ValueError(f"{key} is for {whose}'s own workloads, and {name} has no use for it")
+            raise ValueError(f"{key} is for AlgoPerf's own workloads, and {name} has no use for it")
     workers = settings["loader_workers"]
     if workers and algoperf_specs.is_algoperf(name):
         raise ValueError(
             f"{name}: loader_workers={workers}, but AlgoPerf's pipelines choose their own threads "
             "and processes; set loader_workers=0"
-        )
-
-
-# The command takes a temperature alone of a mechanism's hyperparameters.
-_UNKNOWN_TO_INIT2WINIT = (
-    *("kernel", "matmul_precision", "loader_workers", "attention", "diff_head_norm"),
-    *("checkpoint_minutes", "keep_checkpoints", "tensorboard", "profile", "finetune_from"),
-)
-
-
-def _check_init2winit(settings: dict[str, Any]) -> None:
-    """Raises ValueError for a setting that init2winit's own trainer has no name for."""
-    name = settings["workload"]
-    if not init2winit_specs.is_init2winit(name):
-        return
-    defaults = configs.base().to_dict()
-    allowed = {key: defaults[key] for key in _UNKNOWN_TO_INIT2WINIT}
-    # Its schedule ends with the training, and it saves when it evaluates.
-    allowed |= {"step_hint": settings["steps"], "checkpoint_every": settings["eval_every"]}
-    for key, value in allowed.items():
-        if settings[key] != value:
-            raise ValueError(
-                f"{name} is trained by init2winit's own trainer, which knows no {key}: it is "
-                f"{settings[key]!r} and must be {value!r}; leave it at {defaults[key]!r}"
-            )
-    if settings["optimizer"] not in init2winit_specs.OPTIMIZERS:
-        raise ValueError(
-            f"{name}: init2winit makes no optimizer {settings['optimizer']!r} of a study's space; "
-            f"choose one of {', '.join(init2winit_specs.OPTIMIZERS)}"
-        )
-    for key, count in _several_hosts(settings):
-        raise ValueError(
-            f"{name}: {key} is {count}, and a trial is one process of init2winit's, on all devices "
-            f"of its host; give {key}=1"
         )
 
 

@@ -41,6 +41,12 @@ _ATTENTION = {
     for name, hyperparameter in entry.hyperparameters.items()
     if name not in ("tau", "head_norm")
 }
+# Removed keys, and why. Records of earlier versions have them; '' is ignored there.
+REMOVED = dict.fromkeys(
+    ("init2winit_dir", "init2winit_config"),
+    "no study runs init2winit's own trainer; use `python -m workloads init2winit` "
+    "(docs/init2winit.md)",
+)
 # Of the study itself. Launchers have tables of their own.
 OWN: dict[str, Key] = {
     "name": Key(
@@ -149,18 +155,6 @@ OWN: dict[str, Key] = {
         "of algoperf: workloads, the SentencePiece model that speech was prepared with",
         PATH,
         role=Role.PATH,
-    ),
-    "init2winit_dir": Key(
-        "",
-        "of init2winit: workloads, its checkout; empty: ATTNPERF_INIT2WINIT_DIR",
-        PATH,
-        role=Role.PATH,
-    ),
-    "init2winit_config": Key(
-        "",
-        "of init2winit: workloads, fields of its config and fixed hyperparameters, as "
-        'JSON: {"dataset": "mnist", "hparam_overrides": {"width": 48}}',
-        Text(),
     ),
     "paper_table": Key(
         "",

@@ -1,7 +1,6 @@
 """A study: a checked configuration, its points, its stages, and the trials they consist of."""
 
 import dataclasses
-import json
 import os
 import pathlib
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from sweeps.study import checks, hyperparameters, keys, selection, space, start
 from sweeps.study import config as configs
 from sweeps.study.start import Start
 from sweeps.study.trial import EXTRA_PATHS, SETTINGS, Trial
-from workloads import algoperf_specs, catalog, init2winit_specs
+from workloads import algoperf_specs, catalog
 
 Found = TypeVar("Found")
 
@@ -56,8 +55,7 @@ class Study:
     @property
     def extra_paths(self) -> dict[str, str]:
         """What the workload must know beside its data: `WorkloadSpec.extra_paths`."""
-        names = (*EXTRA_PATHS, init2winit_specs.CONFIG)
-        return {name: self.settings[name] for name in names}
+        return {name: self.settings[name] for name in EXTRA_PATHS}
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -119,10 +117,10 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
     keys.check(settings)
     settings = configs.normalised(settings)
     entry = catalog.get(settings["workload"])
-    for specs in (algoperf_specs, init2winit_specs):
+    directory = algoperf_specs.DIRECTORY
+    if directory in entry.extra_paths and not settings[directory]:
         # Jobs need not have the driver's environment.
-        if specs.DIRECTORY in entry.extra_paths and not settings[specs.DIRECTORY]:
-            settings[specs.DIRECTORY] = os.environ.get(specs.DIRECTORY_VARIABLE, "")
+        settings[directory] = os.environ.get(algoperf_specs.DIRECTORY_VARIABLE, "")
     is_path = "/" in settings["finetune_from"]  # else the name of a study of experiment_dir
     settings |= keys.typed_paths(settings)
     for key in ("data_dir", *EXTRA_PATHS):
@@ -131,11 +129,6 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
     if settings["finetune_from"]:
         beside = "" if is_path else settings["experiment_dir"]
         settings["finetune_from"] = str(pathlib.Path(beside, settings["finetune_from"]).absolute())
-    if not settings["steps"]:
-        raise ValueError(f"{entry.name} has no number of steps of its own; give --config.steps=…")
-    if settings[init2winit_specs.CONFIG]:  # ids do not depend on how it is spelt
-        fields = init2winit_specs.read_config(settings[init2winit_specs.CONFIG])
-        settings[init2winit_specs.CONFIG] = json.dumps(fields, sort_keys=True)
     settings["checkpoint_every"] = settings["checkpoint_every"] or settings["eval_every"]
     checks.check(settings)
     settings["data_dir"] = settings["data_dir"] or _default_data_dir(settings)
@@ -204,8 +197,6 @@ def _completed(raw: list[space.Point], settings: dict[str, Any]) -> list[dict[st
     for number, point in enumerate(raw):
         try:
             completed.append(hyperparameters.complete(point))
-            if init2winit_specs.is_init2winit(settings["workload"]):
-                init2winit_specs.check_point(settings["workload"], completed[-1])
         except ValueError as error:
             raise ValueError(f"point {number} of space {settings['space']!r}: {error}") from error
     warnings = {hyperparameters.epsilon_warning(point["epsilon"]) for point in completed}

@@ -19,7 +19,6 @@ _PLACE = ("study", "stage", "point", "schema", "data_digest")
 _OMITTED = {
     "matmul_precision": "default",
     "start": "",
-    "init2winit_config": "",
     "kv_heads": 0,
     "positions": "sinusoids",
     "global_every": 0,
@@ -109,8 +108,6 @@ class Trial:
     data_digest: str = ""
     algoperf_dir: str = ""
     tokenizer_vocab_path: str = ""
-    init2winit_dir: str = ""
-    init2winit_config: str = ""
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:

@@ -62,7 +62,6 @@ def test_trials_know_where_things_lie_and_their_ids_do_not(tmp_path, monkeypatch
     assert second.extra_paths == {
         "algoperf_dir": "/from/environment",
         "tokenizer_vocab_path": "/there/spm_model.vocab",
-        "init2winit_dir": "",
     }
     assert first.tokenizer_vocab_path.startswith("/")
     assert first.path == "tune/standard/librispeech_conformer_jax/trial_1"

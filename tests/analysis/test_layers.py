@@ -23,7 +23,6 @@ IMPORTS: dict[str, tuple[str, ...]] = {
 FOREIGN = {"jax", "jaxlib", "flax", "optax", "orbax", "attention", "workloads", "sweeps"}
 TAKEN = (
     *("sweeps.records.layout", "sweeps.records.status"),
-    "sweeps.records.init2winit_columns",
     *("sweeps.study.keys", "sweeps.study.selection", "attention.files", "attention.table"),
     *("workloads.arguments", "workloads.base.errors.message"),
 )

@@ -12,10 +12,8 @@ import jax.numpy as jnp
 import pytest
 
 from attention import registry, table
-from workloads import catalog
-from workloads import init2winit_specs as specs
 from workloads.init2winit import models as variants
-from workloads.init2winit import preflight
+from workloads.init2winit import preflight, supported_models
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # init2winit's and its libraries' own
@@ -27,7 +25,7 @@ REFUSED = {
     *((name, f"{mixer}+qk_norm") for name in ("nanodo", "rope_nanodo")
       for mixer in ("standard", "laser")),
 }  # fmt: skip
-ROWS = [(name, row) for name in specs.MODELS for row in table.PAPER_ROWS]
+ROWS = [(name, row) for name in supported_models.MODELS for row in table.PAPER_ROWS]
 
 
 @pytest.fixture(scope="module")
@@ -104,9 +102,9 @@ def _leaves(variables):
 def test_a_row_has_the_hosts_parameters_and_its_own_or_is_refused(modules, name, row):
     if (name, row) in REFUSED:
         with pytest.raises(ValueError, match=name):
-            catalog.check_variant(specs.PREFIX + name, row)
+            supported_models.check_variant(name, row)
         return
-    catalog.check_variant(specs.PREFIX + name, row)
+    supported_models.check_variant(name, row)
     variant = registry.get(row, **({"tau": 0.9} if "temp" in row.split("+") else {}))
     plain, ours = _flax_module(modules, name), _flax_module(modules, name, variant)
     before, after = _leaves(_init(plain, name)), _leaves(variables := _init(ours, name))

@@ -16,14 +16,10 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "studies": ("study",),
     "distributed": ("launchers",),
     "training": ("records", "study", "distributed"),
-    "init2winit": ("records", "launchers", "study", "training"),
     "algoperf": ("records", "study", "training"),
     "monitoring": ("records", "launchers", "study", "training"),
     "scheduling": ("records", "launchers", "study", "monitoring"),
-    "job": (
-        *("records", "launchers", "study", "distributed", "training", "init2winit", "monitoring"),
-        "scheduling",
-    ),
+    "job": (*("records", "launchers", "study", "distributed", "training", "scheduling"),),
 }
 # What a driver never loads; of these folders every module is imported without it.
 HEAVY = {"jax", "jaxlib", "flax", "optax", "orbax"}

@@ -304,7 +304,6 @@ def test_the_time_of_a_step_is_in_proportion_to_its_batch(make_study):
     [
         ("imagenet_vit_paper", {"data_dir": "/nowhere"}, "/nowhere"),
         ("algoperf_imagenet_vit_paper", {"algoperf_dir": "/nowhere"}, "/nowhere. Install AlgoPerf"),
-        ("init2winit_vit_demo", {"init2winit_dir": "/nowhere", "data_dir": "/"}, "init2winit"),
         ("digits_vit_quick", {"data_dir": "/proc/x"}, "data_dir=/proc/x"),
         ("digits_vit_quick", {"experiment_dir": "/proc/x"}, "experiment_dir=/proc/x"),
         ("digits_vit_quick", {"kernel": "splash"}, "kernel"),

@@ -10,7 +10,6 @@ import pytest
 
 from sweeps.records import layout
 from sweeps.study import halton, hyperparameters, space
-from workloads import init2winit_specs
 
 
 def test_van_der_corput_by_hand():
@@ -113,14 +112,12 @@ def test_impossible_spaces_are_refused(tmp_path, search_space, message):
     ],
 )  # fmt: skip
 def test_a_key_that_is_named_twice_is_refused(tmp_path, text, key):
-    """At any level, in a space as in the records of studies and in init2winit's fields."""
+    """At any level, in a space as in the records of studies."""
     path = tmp_path / "mine.json"
     path.write_text(text)
     for read in (space.load, layout.read_json):
         with pytest.raises(ValueError, match=rf"mine\.json: .*{key} more than once"):
             read(str(path))
-    with pytest.raises(ValueError, match=rf"{key} more than once"):
-        init2winit_specs.read_config(text)
 
 
 @pytest.mark.parametrize(

@@ -750,10 +750,10 @@ _OTHERS = {
 }
 # What makes another study, and ids of trials do not say: how it chooses points, its seeds.
 _OTHER_STUDY = {"workload", "protocol", "tuning_variant", "first_seed"}
-# The name is another directory, a changed study has no paper_table; others are of AlgoPerf's and
-# init2winit's workloads.
+# The name is another directory, a changed study has no paper_table; others are of AlgoPerf's
+# workloads.
 _NOT_TRIED = {"name", "paper_table", "finetune_from", "algoperf_dir", "tokenizer_vocab_path"}
-_NOT_TRIED |= {"init2winit_dir", "init2winit_config", *launchers.CLASSES}
+_NOT_TRIED |= {*launchers.CLASSES}
 _KEYS = [key for key in keys.every() if key.split(".")[0] not in _NOT_TRIED]
 
 
@@ -796,7 +796,6 @@ PATH_KEYS = {
     "data_dir": "digits_vit_quick",
     "algoperf_dir": "algoperf_imagenet_vit_paper",
     "tokenizer_vocab_path": "algoperf_librispeech_conformer_paper",
-    "init2winit_dir": "init2winit_vit_demo",
     "space": "digits_vit_quick",
 }
 

@@ -21,11 +21,11 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     # Files of the top level: the table of what there is, and what makes one of it.
     "catalog": ("base", *_DOMAINS),
     "algoperf": (*_BELOW, "catalog"),
-    "init2winit": (*_BELOW, "catalog", "algoperf"),
+    "init2winit": (*_BELOW, "algoperf"),
     "commands": (*_BELOW, "downstream", "catalog", "algoperf", "init2winit"),
 }
 TOP = {
-    "catalog": ("catalog", "registry", "algoperf_specs", "init2winit_specs", "arguments"),
+    "catalog": ("catalog", "registry", "algoperf_specs", "arguments"),
     "commands": ("__main__", "bench"),
 }
 FILES = [path for path in floor_plan.files("workloads") if path != ROOT / "__init__.py"]

@@ -7,8 +7,8 @@ import types
 
 from workloads.base import host_checkout
 from workloads.init2winit import missing_symbols
-from workloads.init2winit_specs import DIRECTORY_VARIABLE
 
+DIRECTORY_VARIABLE = "ATTNPERF_INIT2WINIT_DIR"
 # github.com/google/init2winit, branch master of 2 July 2026.
 TESTED_COMMIT = "afd5a84dbb865f41bf8d6b75181d5b421d73806b"
 # What makes a directory init2winit: its main file, its trainer, its models.

@@ -26,15 +26,15 @@ from jax import Array
 
 from attention import inject, registry, table
 from attention.variant import Variant
-from workloads import catalog, init2winit_specs
 from workloads.algoperf import causal_attention, supported
+from workloads.init2winit import supported_models
 
 
 def register(
     models: Any,
     training_algorithm: Any = None,
     *,
-    names: Iterable[str] = tuple(init2winit_specs.MODELS),
+    names: Iterable[str] = tuple(supported_models.MODELS),
     variants: Iterable[str] = table.PAPER_ROWS,
 ) -> tuple[str, ...]:
     """Adds `<model>_<variant>` for each of both; returns their names, such as `vit_laser+qk_norm`.
@@ -49,10 +49,10 @@ def register(
     """
     registered = []
     for name, variant in itertools.product(names, variants):
-        init2winit_specs.model(name)
+        supported_models.model(name)
         table.check(variant, {})
         with contextlib.suppress(ValueError):
-            catalog.check_variant(init2winit_specs.PREFIX + name, variant)
+            supported_models.check_variant(name, variant)
             registered.append(_register(models, training_algorithm, name, variant))
     return tuple(registered)
 
@@ -88,7 +88,7 @@ def model_class(
     made, `record` gets the number of attention layers that ran the variant; ValueError where that
     is not the number in the model's hyperparameters.
     """
-    enter = _enter(init2winit_specs.model(name))
+    enter = _enter(supported_models.model(name))
 
     def build_flax_module(self: Any) -> Any:
         layers = next((self.hps[key] for key in _LAYERS if key in self.hps), 0)
@@ -112,12 +112,12 @@ def model_class(
 _LAYERS = ("depth", "num_encoder_layers", "num_layers")
 
 
-def _enter(model: init2winit_specs.Model) -> Callable[..., causal_attention.Injected]:
+def _enter(model: supported_models.Model) -> Callable[..., causal_attention.Injected]:
     """Returns what puts a variant into a model, at its injection point."""
     by_point: dict[str, Callable[..., causal_attention.Injected]] = {
-        init2winit_specs.FLAX: inject.injected,
-        init2winit_specs.COPIED: injected_copies,
-        init2winit_specs.CAUSAL: functools.partial(
+        supported_models.FLAX: inject.injected,
+        supported_models.COPIED: injected_copies,
+        supported_models.CAUSAL: functools.partial(
             causal_attention.injected, class_name=model.class_name
         ),
     }

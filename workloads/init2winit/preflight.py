@@ -1,5 +1,4 @@
-"""What is checked before init2winit is loaded: flags, config, model, variant, data, directory;
-and of a study, on a host before it trains.
+"""What is checked before init2winit is loaded: flags, config, model, variant, data, directory.
 
 Of the data: TFDS would download what is missing.
 """
@@ -15,13 +14,10 @@ from absl import flags
 from ml_collections import config_flags
 
 from attention import files, table
-from workloads import catalog
-from workloads import init2winit_specs as specs
 from workloads.algoperf import preflight as algoperf
-from workloads.base.errors import DataError
-from workloads.base.host_checkout import check_libraries
 from workloads.init2winit import config as default_config
-from workloads.init2winit.installation import Installation, find
+from workloads.init2winit import supported_models
+from workloads.init2winit.installation import Installation
 
 CONFIG = str(Path(default_config.__file__).resolve())
 META = "meta_data.json"
@@ -46,12 +42,6 @@ _BROKEN = {
     )
 }
 _TEXT_FILES = ("train.txt", "valid.txt", "test.txt")
-# What its main.py loads beyond our own libraries: the extra `init2winit` of setup.cfg.
-_LIBRARIES = (
-    *("tensorflow", "tensorflow_text", "tensorflow_metadata", "jax_bitempered_loss", "jraph"),
-    *("clu", "chex", "h5py", "pandas", "sacrebleu", "skimage"),
-)
-_REMEDY = "pip install '/path/to/attnperf[init2winit]' in the environment that runs the study"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +77,7 @@ def check(
     for option, value in {**needed, "experiment_dir": values["experiment_dir"]}.items():
         if value in (None, ""):
             raise ValueError(f"init2winit's main.py needs --{option}=…, after `--`")
-    specs.model(config.model)
-    catalog.check_variant(specs.PREFIX + config.model, request.attention)
+    supported_models.check_variant(config.model, request.attention)
     known = data_sets(installation)
     if config.dataset not in known:
         raise ValueError(f"init2winit has no data set {config.dataset!r}; it has {known}")
@@ -190,56 +179,4 @@ def _resume_note(directory: Path, record: dict[str, Any], commit: str) -> str | 
     return (
         f"{directory} holds a run ({before.get('status')}); init2winit goes on from its "
         f"last checkpoint{at}"
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class Check:
-    """The check of one workload of `specs`, by its name."""
-
-    name: str
-
-    def check(
-        self,
-        data_dir: str | os.PathLike[str],
-        full: bool = False,
-        init2winit_dir: str = "",
-        init2winit_config: str = "",
-    ) -> list[str]:
-        """One line about each thing that was found; loads neither JAX nor init2winit.
-
-        Raises DataError for the first thing that is missing, with what to do, and ValueError for a
-        config that its `main.py` would refuse. Records of the data are not read, `full` or not.
-        """
-        del full
-        check_libraries(_LIBRARIES, self.name, _REMEDY)
-        checkout = find(init2winit_dir or None)
-        fields = specs.read_config(init2winit_config)
-        settings = arguments(fields, model=specs.short_name(self.name), num_train_steps=1)
-        run = check(algoperf.Request("standard", None, settings), checkout, str(data_dir))
-        line = f"{checkout}: {run.record['model']} on {run.record['dataset']}, data in {data_dir}"
-        return [line, *filter(None, [checkout.remark])]
-
-    def prepare(self, data_dir: str, manual_dir: str | None = None) -> None:
-        """Raises DataError: its data sets are prepared by tensorflow-datasets or by hand."""
-        del manual_dir
-        raise DataError(
-            f"{self.name} reads what init2winit reads",
-            f"python -m workloads init2winit_data {files.quoted(data_dir)} makes a small one",
-        )
-
-
-def arguments(
-    config: dict[str, object], experiment_dir: str = "/", **settings: object
-) -> tuple[str, ...]:
-    """Returns main.py's arguments: the fields of its config, and where it writes.
-
-    Hyperparameters are one JSON text, as on a command line.
-    """
-    fields = {**config, **settings}
-    overrides = fields.pop(specs.OVERRIDES, {})
-    return (
-        *(f"--config.{name}={value}" for name, value in fields.items()),
-        f"--config.hparam_overrides_json={json.dumps(overrides)}",
-        f"--experiment_dir={experiment_dir}",
     )

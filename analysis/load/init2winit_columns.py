@@ -6,7 +6,6 @@ evaluation's durations are since the one before it; `train_cost` is the mean cos
 
 from typing import Any
 
-FILE = "measurements.csv"
 META = "meta_data.json"
 SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 ERROR_RATE = "error_rate"  # becomes an accuracy
