@@ -116,7 +116,7 @@ class StageCost:
     """The cost of a stage.
 
     steps: of all trials. wall_steps, beside_s: `Resources.wall`, without waiting in an engine's
-    queue. NaN: not known, as disk_gb may be.
+    queue. NaN: not known.
     """
 
     stage: str
@@ -150,7 +150,7 @@ def lines(study: Study, where: Resources) -> list[StageCost]:
                 steps=sum(trial.steps for trial in trials),
                 wall_steps=wall_steps,
                 beside_s=beside_s,
-                disk_gb=len(trials) * size / 1e9 if parameters else math.nan,
+                disk_gb=len(trials) * size / 1e9,
             )
         )
     return result
@@ -251,11 +251,9 @@ def render(study: Study, step_seconds: float | None = None, topology: str = "") 
     if step_seconds is not None:
         seconds, devices, source = step_seconds, where.devices, "given by --step_seconds"
     stages = lines(study, where)
-    size = (
-        f"{entry.parameters:,} parameters" if entry.parameters else "of the size that it is given"
-    )
     text = [
-        f"study {study.name}: {settings['workload']} ({entry.description}, {size})",
+        f"study {study.name}: {settings['workload']} ({entry.description}, "
+        f"{entry.parameters:,} parameters)",
         f"protocol {settings['protocol']}, {len(study.points)} points of {settings['space']}, "
         f"{len(settings['variants'])} variants, {settings['seeds']} seeds, "
         f"{settings['steps']:,} steps at batch {settings['batch_size']}",
@@ -320,10 +318,9 @@ def _input(study: Study, seconds: float) -> str:
 def _row(line: StageCost, seconds: float) -> str:
     hours, wall = _figure(line.steps * seconds / 3600), _figure(line.wall_steps * seconds / 3600)
     start = _figure(line.beside_s / 3600)
-    disk = "?" if math.isnan(line.disk_gb) else f"{line.disk_gb:.2f}"
     return (
         f"{line.stage:<10} {line.trials:>7} {line.jobs:>7} {line.programs or '':>9} "
-        f"{line.steps:>13,} {hours:>9} {wall:>9} {start:>9} {disk:>9}"
+        f"{line.steps:>13,} {hours:>9} {wall:>9} {start:>9} {line.disk_gb:>9.2f}"
     )
 
 

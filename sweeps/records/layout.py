@@ -13,7 +13,6 @@ its own tools read our trials::
         trial.json hparams.json meta_data_<k>.json flags_<k>.json
         eval_measurements.csv measurements.csv diagnostics.jsonl status.json
         attempts/<k>/  lease.json heartbeat measurements.jsonl log.txt
-            init2winit/1/    what its own trainer wrote, of its workloads, checkpoint included
         checkpoints/
         tensorboard/ profile/     where a study asks for them
         downstream/<step>/<suite>/results.json samples.jsonl.gz   what the model can do, where asked

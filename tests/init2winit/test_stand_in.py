@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+import subprocess
 import sys
 import types
 
@@ -10,7 +12,10 @@ import jax.numpy as jnp
 import pytest
 from flax import linen as nn
 
+from analysis.load import studies
 from attention import registry
+from tests import floor_plan
+from tests.init2winit.conftest import LIBRARIES
 from workloads.algoperf.preflight import Request
 from workloads.init2winit import models, preflight, runner
 
@@ -163,3 +168,36 @@ def test_the_number_of_layers_is_that_of_the_hyperparameters(stand_in, tensorflo
 def test_hyperparameters_that_are_refused(stand_in, tensorflow, tmp_path, overrides, words):
     with pytest.raises(ValueError, match=words):
         _trained(stand_in, tmp_path, "vit", "laser", overrides)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("overrides", "code", "state", "words"),
+    [
+        ({}, 0, "done", "filled in (alias): init2winit.hessian"),
+        ({"diverges_at": 4}, 1, "diverged", "diverged: divergence at step 4"),
+        ({"widht": 3}, 2, None, "init2winit refuses these hparam_overrides"),
+    ],
+)
+def test_the_command_ends_as_the_training_does(stand_in, tmp_path, overrides, code, state, words):
+    """In a process of its own, from its flags to the logs that `analysis` reads."""
+    arguments = (
+        "--attention=laser", f"--init2winit_dir={stand_in.directory}", "--", "--config.model=vit",
+        "--config.dataset=fake", "--config.num_train_steps=4", "--config.eval_frequency=2",
+        f"--experiment_dir={tmp_path / 'e'}",
+        f"--config.hparam_overrides_json={json.dumps(overrides)}",
+    )  # fmt: skip
+    paths = os.pathsep.join(map(str, (floor_plan.ROOT, LIBRARIES)))
+    ended = subprocess.run(
+        [sys.executable, "-m", "workloads", "init2winit", *arguments],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == code, ended.stderr
+    assert words in ended.stderr
+    assert (tmp_path / "e/1/meta_data.json").exists() == (state is not None)
+    if state:
+        (run,) = studies.read_study(tmp_path / "e").runs
+        assert (run.variant, run.state, run.last_step) == ("laser", state, 4 if code == 0 else 2)

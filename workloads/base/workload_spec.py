@@ -53,11 +53,11 @@ class WorkloadSpec:
     factory: 'module:function' called with (this, variant, options, **extra_paths). metric/mode:
     what validation selects by. Targets are in the metric's unit; None where nobody has published
     one; target_source says whose they are.
-    parameters: of the standard variant, 0 where hyperparameters decide; head_size: D. data: the
-    module, or 'module:object', with `check(data_dir)` and `prepare(data_dir)`, or a class, made by
-    the workload's name; data_name: the folder that workloads on the same data share; embedded says
-    that `prepare` needs no download. stands_in_for: the full-size workload whose model class,
-    loader and metric a small one has.
+    parameters: of the standard variant; head_size: D. data: the module, or 'module:object', with
+    `check(data_dir)` and `prepare(data_dir)`, or a class, made by the workload's name; data_name:
+    the folder that workloads on the same data share; embedded says that `prepare` needs no
+    download. stands_in_for: the full-size workload whose model class, loader and metric a small one
+    has.
     support: what the model can take of a study.
     extra_paths: keys of a study that say where else something lies which the workload needs.
     train_examples: in the training split, 0 where the data that was prepared decides.

@@ -10,7 +10,7 @@ def build_hparams(model_name, hparam_overrides):
     lr = {"base_lr": 0.001, "schedule": "cosine"}
     hps = config_dict.ConfigDict({"batch_size": 2, "rng_seed": 0, "lr_hparams": lr})
     hps.update({"optimizer": "adam", "label_smoothing": 0.0, "dropout_rate": 0.0})
-    hps.update({"step_seconds": 0.0, "crash_at": 0, "diverges_at": 0})
+    hps.diverges_at = 0
     hps.opt_hparams = config_dict.ConfigDict()
     hps.lock()
     for name in ("lr_hparams", "opt_hparams"):
