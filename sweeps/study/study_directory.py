@@ -50,19 +50,24 @@ def locked(directory: pathlib.Path) -> Iterator[lease.Attempt]:
             outages.retry_transient(lambda: lock.end("done"), lambda: False)
 
 
-def prepare(study: Study, choice: str = "", cancellation: Any = None) -> None:
+def prepare(
+    study: Study, choice: str = "", cancellation: Any = None, has_lost_lock: bool = False
+) -> None:
     """Makes the study's directory, or checks that the one there is this study.
 
     choice: as `select` takes it. cancellation: of `submissions.cancellation` when this run began;
-    a newer one stays. Never asks a question. Raises ValueError, and changes nothing, where it is
-    another study's, not writable, or compared at other points than the study would choose.
+    a newer one stays. has_lost_lock: whether another driver took the lock over from this one, which
+    then changes no other plan. Never asks a question. Raises ValueError, and changes nothing, where
+    it is another study's, not writable, or compared at other points than the study would choose.
     """
     directory = study.directory
     try:
         directory.mkdir(parents=True, exist_ok=True)
         layout.remove_left_overs(directory, clock.clock.server_time(directory))
-        with locked(directory):
+        with locked(directory) as lock:
             known = check_same(study)
+            if has_lost_lock and known:
+                check_plan(study)
             if choice != "new":
                 _begun(study)
             now = {"date": datetime.date.today().isoformat(), **provenance.code()}
@@ -84,10 +89,13 @@ def prepare(study: Study, choice: str = "", cancellation: Any = None) -> None:
                 **start,
                 "runs": runs,
             }
+            lock.beat()
             layout.write_json(directory / layout.STUDY, record)
             if submissions.cancellation(directory) == cancellation:
                 (directory / submissions.CANCELLED).unlink(missing_ok=True)
     except OSError as error:
+        if isinstance(error.__cause__, lease.LostError):
+            return prepare(study, choice, cancellation, has_lost_lock=True)
         raise ValueError(
             f"{directory} cannot be written: {error.strerror or error}. Choose another "
             "--config.experiment_dir, or make room and permission there"
@@ -160,7 +168,7 @@ def check_plan(study: Study) -> None:
     if differing:
         raise ValueError(
             f"{directory}: the study was changed since this driver began ({'; '.join(differing)}). "
-            "This driver ends; the one that changed the study goes on with its trials, or: "
+            "This driver ends. If no other driver runs the study now, go on with its plan by: "
             f"python -m sweeps resume {files.quoted(directory)}"
         )
 
@@ -241,6 +249,7 @@ def select(
         "lost": lost,
         "kept": {source: best[source] for source, point in begun.items() if point != best[source]},
     }
+    beat()
     layout.write_json(study.directory / layout.SELECTION, record)
     return record
 
@@ -293,17 +302,18 @@ def materialise(
     for number, trial in enumerate(trials):
         if number % _BEAT_EVERY == 0:
             beat()
-        recorded.append(_write_trial(study.directory / trial.path, trial))
+        recorded.append(_write_trial(study.directory / trial.path, trial, beat))
     beat()
     rows = [{"path": trial.path, **trial.to_json()} for trial in recorded]
     layout.write_json(folder / layout.TRIALS, {"stage": stage, "trials": rows})
     return recorded
 
 
-def _write_trial(directory: pathlib.Path, trial: Trial) -> Trial:
+def _write_trial(directory: pathlib.Path, trial: Trial, beat: Callable[[], None]) -> Trial:
     path = directory / layout.TRIAL
     record = layout.read_json_if_there(path)
     if record is None:
+        beat()
         directory.mkdir(parents=True, exist_ok=True)
         layout.write_json(directory / layout.HPARAMS, trial.hyperparameters)
         layout.write_json(directory / "flags_0.json", trial.to_json())
@@ -320,5 +330,6 @@ def _write_trial(directory: pathlib.Path, trial: Trial) -> Trial:
     changed = dataclasses.replace(recorded, **changes)
     if changed == recorded or status.read(directory)["state"] in ("done", "diverged"):
         return recorded
+    beat()
     layout.write_json(path, record | changed.to_json())
     return changed

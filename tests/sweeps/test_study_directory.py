@@ -1,6 +1,7 @@
 """A study's directory: one plan, whoever changes it; what is refused leaves it as it was."""
 
 import contextlib
+import dataclasses
 import errno
 import functools
 import shutil
@@ -140,6 +141,57 @@ def test_a_driver_that_lost_the_lock_plans_again(make_study, monkeypatch):
     assert not (made.directory / "tune" / layout.TRIALS).exists()
     monkeypatch.setattr(study_directory, "check_plan", real)
     assert study_directory.plan(made, "tune")
+
+
+def _take_over(directory):
+    """Takes the lock of a plan over, as another host's driver does when its lease has passed."""
+    lock = lease.Attempt(directory / layout.LOCK, lease.latest(directory / layout.LOCK))
+    change_lease(lock, boot_id="another", expires_after_s=0.0)
+
+
+@pytest.mark.parametrize("begins", [True, False], ids=["new", "there"])
+@pytest.mark.parametrize("seeds", [5, 1, 3])
+def test_a_prepare_that_lost_the_lock_leaves_the_newer_plan(make_study, monkeypatch, seeds, begins):
+    older, newer = make_study(), make_study(seeds=seeds)
+    if not begins:
+        study_directory.prepare(older)
+    code = provenance.code
+
+    def slept():
+        monkeypatch.setattr(provenance, "code", code)
+        _take_over(older.directory)
+        study_directory.prepare(newer)
+        study_directory.plan(newer, "tune")
+        return code()
+
+    monkeypatch.setattr(provenance, "code", slept)
+    refused = pytest.raises(ValueError, match=f"seeds: {seeds} there, 3 here")
+    with refused if seeds != 3 else contextlib.nullcontext():
+        study_directory.prepare(older)
+    assert layout.study_record(older.directory)["config"]["seeds"] == seeds
+    study_directory.check_plan(newer)
+
+
+def test_every_write_of_a_plan_is_checked_first(make_study, monkeypatch):
+    made = make_study()
+    _finish(made)
+    write, acts = layout.write_json, []
+
+    def note(path, record):
+        acts.append(path.name)
+        write(path, record)
+
+    monkeypatch.setattr(layout, "write_json", note)
+    chosen = study_directory.select(made, beat=lambda: acts.append("beat"))
+    trials = made.trials("compare", chosen)
+    study_directory.materialise(made, "compare", trials, lambda: acts.append("beat"))
+    changed = [dataclasses.replace(trial, remat=not trial.remat) for trial in trials]
+    study_directory.materialise(made, "compare", changed, lambda: acts.append("beat"))
+    # hparams.json and flags_0.json come with a trial.json that is new.
+    writes = [number for number, act in enumerate(acts) if act not in ("beat", "flags_0.json")]
+    unchecked = [acts[number] for number in writes if acts[number - 1] != "beat"]
+    assert unchecked == [layout.TRIAL] * len(trials)
+    assert acts.count(layout.TRIAL) == 2 * len(trials)
 
 
 # --- a run that is refused
