@@ -252,11 +252,14 @@ class StudyReader:
                 continue
             if trials is None:
                 continue
+            expected = survey.of_stage(stage)
             survey.begin(stage)
             for trial in trials:
                 path, variant, steps = trial["path"], trial["variant"], trial["steps"]
                 record = self._status(path)
                 survey.put(TrialStatus(path, stage, variant, column(record), steps, record))
+            for row in expected:
+                _count_unlisted(survey, row)
         failed = [problem for problem in survey.problems.values() if problem.state == "failed"]
         for problem in failed[:LISTED]:
             problem.log_tail = attempts.log_tail(self._directory / problem.path)
@@ -268,6 +271,18 @@ class StudyReader:
         if record["state"] in status.COMPLETE:
             self._ended[path] = {**status.NEW, **record, "figures": None}
         return record
+
+
+def _count_unlisted(survey: Survey, expected: StageRow) -> None:
+    """Counts trials of study.json that a stage's list lacks: the driver that changed the study has
+    not planned them yet. A variant is left out of 'compare' where all its own tuning was lost."""
+    key = expected.stage, expected.variant
+    row = survey.rows.get(key) or StageRow(*key)
+    planned, listed = expected.counts.total(), row.counts.total()
+    if planned > listed and (listed or ("tune", expected.variant) not in survey.rows):
+        survey.rows[key] = row
+        row.counts["pending"] += planned - listed
+        row.steps_left += (planned - listed) * expected.steps_left // planned
 
 
 def _count_jobs(survey: Survey) -> None:

@@ -20,24 +20,38 @@ def cancel(directory: pathlib.Path) -> str:
     """Marks the study as cancelled and cancels its jobs; returns a report.
 
     Jobs that cannot be told notice the mark at their next heartbeat, whatever engine they run on;
-    `resume`, `run` or `evaluate` takes the mark away. A study that is complete, its evaluations
-    too, stays as it is.
+    `resume`, `run` or `evaluate` takes the mark away, where it is from before. A study that is
+    complete is marked, too: a run may be preparing to extend it.
 
     Raises ValueError where the directory holds no study, or its study.json is damaged, and
     EngineError where an engine cannot be reached: a study is marked by then, and the jobs of other
     engines are withdrawn. What else is damaged is passed over, with a warning.
     """
-    if (directory / layout.STUDY).exists() and not _is_complete(directory):
-        layout.write_json(directory / submissions.CANCELLED, {"cancelled_at": time.time()})
+    if (directory / layout.STUDY).exists():
+        _mark(directory)
     settings = config.completed(layout.study_record(directory)["config"])
-    if not submissions.is_cancelled(directory):
-        return f"{directory} is complete: every trial has ended, and there is nothing to cancel"
+    if _is_complete(directory):
+        return (
+            f"{directory} is complete: every trial has ended, and there is nothing to cancel. "
+            "A run that is about to extend it ends"
+        )
     batches = submissions.batches(directory, say=lambda text: None)
     cancelled = _cancel_jobs(directory, settings, list(batches))
     return (
         f"{directory} is cancelled: {cancelled} jobs withdrawn; those that run save first. "
         f"Continue with: python -m sweeps resume {files.quoted(directory)}"
     )
+
+
+def _mark(directory: pathlib.Path) -> None:
+    path = directory / submissions.CANCELLED
+    try:
+        layout.write_json(path, {"cancelled_at": time.time()})
+    except OSError as error:
+        raise ValueError(
+            f"{path} cannot be written: {error.strerror or error}. No job was told to stop: make "
+            "room and permission there, and cancel again"
+        ) from error
 
 
 def _is_complete(directory: pathlib.Path) -> bool:

@@ -286,6 +286,33 @@ def test_a_cancel_while_data_are_prepared_is_obeyed(make_study, monkeypatch, is_
     assert not (made.directory / submissions.JOBS).exists()
 
 
+@pytest.mark.parametrize(
+    "changes", [{"seeds": 4}, {"points": 2}, {"variants": "standard,laser"}], ids=str
+)
+def test_a_cancel_while_a_finished_study_is_extended_is_obeyed(make_study, monkeypatch, changes):
+    settings = {"protocol": "grid", "points": 1, "variants": "standard"}
+    made = make_study(**settings)
+    _finish(made, "grid")
+    monkeypatch.setattr(driver.measurements, "restore", lambda *_: None)
+    _answer(monkeypatch, "", lambda: cancel.cancel(made.directory))
+    with pytest.raises(Interrupted):
+        commands._drive(make_study(**settings | changes), "keep")
+    assert submissions.is_cancelled(made.directory)
+    assert not (made.directory / submissions.JOBS).exists()
+
+
+def test_a_cancel_that_cannot_be_written_names_the_folder(make_study, monkeypatch, capsys):
+    made = make_study()
+    study_directory.prepare(made)
+
+    def refuse(path, record):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(layout, "write_json", refuse)
+    assert main(["cancel", str(made.directory)]) == 2
+    assert "Permission denied. No job was told to stop" in capsys.readouterr().err
+
+
 def test_the_next_run_takes_the_mark_away(make_study, monkeypatch):
     made = make_study(protocol="grid", points=1, variants="standard")
     _finish(made, "grid")

@@ -125,6 +125,43 @@ def test_stages_to_come_are_counted_as_the_study_counts_them(make_study, protoco
     assert survey.planned(resolved.directory).rows == begun.rows
 
 
+@pytest.mark.parametrize(
+    ("changes", "missing"),
+    [
+        ({"seeds": 3}, {"standard": 2, "laser": 2}),
+        ({"points": 2}, {"standard": 1, "laser": 1}),
+        ({"variants": "standard,laser,diff"}, {"diff": 1}),
+        ({"variants": "standard"}, {}),
+        ({}, {}),
+    ],
+    ids=str,
+)
+def test_a_study_that_was_changed_and_not_planned_is_not_complete(make_study, changes, missing):
+    """Its driver died in between; study.json says which trials there are."""
+    settings = {"protocol": "grid", "points": 1, "seeds": 1, "variants": "standard,laser"}
+    made = make_study(**settings)
+    for trial in begin_stage(made, "grid"):
+        _write(made.directory / trial.path, "done", 12)
+    study_directory.prepare(make_study(**settings | changes))
+    look = StudyReader(made.directory).look()
+    assert look.complete == (not missing)
+    pending = {row.variant: row.counts["pending"] for row in look.rows.values() if row.unfinished}
+    assert pending == missing
+    assert sum(row.steps_left for row in look.rows.values()) == 12 * sum(missing.values())
+
+
+@pytest.mark.parametrize("protocol", ["tune_then_compare", "tune_each"])
+def test_a_variant_that_lost_its_tuning_is_not_waited_for(make_study, protocol):
+    made = make_study(protocol=protocol, points=1, seeds=2, variants="standard,laser")
+    chosen = {"points": {"standard": 0}}
+    listed = begin_stage(made) + study_directory.materialise(
+        made, "compare", made.trials("compare", chosen)
+    )
+    for trial in listed:
+        _write(made.directory / trial.path, "done", 12)
+    assert StudyReader(made.directory).look().complete == (protocol == "tune_each")
+
+
 def test_damaged_files_are_named(begin):
     directory, trials = begin(points=3)
     paths = [directory / trial.path for trial in trials]
