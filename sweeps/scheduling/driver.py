@@ -7,6 +7,7 @@ twice; finished trials are not repeated and one process at a time has a trial.
 import contextlib
 import functools
 from collections import Counter
+from typing import Any
 
 from sweeps.monitoring.progress import Progress
 from sweeps.records import measurements, status
@@ -22,6 +23,7 @@ class Driver:
 
     def __init__(self, study: Study, progress: Progress, selection: str = "") -> None:
         self.study, self.progress, self._selection = study, progress, selection
+        self._selected: dict[str, Any] | None = None
 
     def run(self) -> dict[str, int]:
         """Runs what is not finished. Returns how many trials ended in which state.
@@ -39,12 +41,16 @@ class Driver:
                     trials = wait_out(functools.partial(self._run_stage, jobs, stage))
                     counts.update(wait_out(functools.partial(self._ends, trials)))
                     counts.update(wait_out(functools.partial(self._evaluate, jobs, trials)))
-                wait_out(functools.partial(study_directory.check_plan, self.study))
+                check = functools.partial(study_directory.check_plan, self.study, self._selected)
+                wait_out(check)
         return dict(counts)
 
     def _run_stage(self, jobs: Scheduler, stage: str) -> list[Trial]:
         """Returns a stage's trials when they are finished."""
-        trials, selection = study_directory.plan(self.study, stage, self._selection)
+        trials, selection = study_directory.plan(
+            self.study, stage, self._selection, jobs.wait_for_lock
+        )
+        self._selected = selection
         if selection is not None:
             self.progress.selected(selection)
             if selection["kept"]:

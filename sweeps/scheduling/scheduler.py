@@ -190,6 +190,12 @@ class Scheduler:
         where an engine refuses jobs or one of them never started."""
         self._wait_until = clock.clock.monotonic() + _PAUSE_S
 
+    def wait_for_lock(self, holder: str) -> None:
+        """Says once who holds the lock of the study's plan. Raises Interrupted when told to
+        stop."""
+        self._stop_if_told()
+        self._say_once(holder)
+
     def _stop_if_told(self) -> None:
         is_cancelled = submissions.is_cancelled(self.root)
         if not (is_cancelled or self.stop_requested()):
@@ -310,10 +316,14 @@ class Scheduler:
         self.unsure.append(batch)
         for path in batch.paths:
             self.pending.pop(path, None)
+        is_first = not self._submitted and not self.jobs
         try:
+            if is_first:
+                self._ask_before(batch)
             handles = self.launcher.submit(batch)
         except EngineError as error:
-            if not self._submitted and not self.jobs:
+            if is_first:
+                self._ask_again()  # what the engine refused is noted as not submitted
                 raise ValueError(f"{self.name} does not take the jobs: {error}") from error
             self._say_once(f"{error}; tried again in a minute")
             self.avoid.clear()  # there may be no other host
@@ -324,6 +334,16 @@ class Scheduler:
         self.unsure.remove(batch)
         self.jobs |= self._jobs_of(batch, handles)
         self.progress.say(f"{len(handles)} jobs submitted as {batch.name}")
+
+    def _ask_before(self, batch: Batch) -> None:
+        """Raises EngineError where the engine cannot be asked: the batch is noted as not
+        submitted, and the next driver does not wait for it."""
+        try:
+            self.launcher.find(batch)
+        except EngineError:
+            batch.record([])
+            self.unsure.remove(batch)
+            raise
 
     # What became of it.
 

@@ -30,14 +30,25 @@ _PLAN_ROLES = (Role.EXTENT, Role.ROUNDING, Role.OBSERVATION)
 
 
 @contextlib.contextmanager
-def locked(directory: pathlib.Path) -> Iterator[lease.Attempt]:
+def locked(
+    directory: pathlib.Path, wait: Callable[[str], None] = lambda holder: None
+) -> Iterator[lease.Attempt]:
     """Holds the lock of a study's plan, which is a lease: `beat` renews it.
+
+    `wait` is called at each look at a lock that another driver holds, with a sentence that names
+    it; what it raises ends the wait.
 
     It works on file systems without locks of their own. The lock of a driver that was killed is
     taken over, at once on its own host and after `lease.EXPIRES_AFTER_S` on others. Raises OSError
     EAGAIN where another driver took it over from this one, which must plan again.
     """
     while (lock := lease.claim(directory / layout.LOCK)) is None:
+        holder = lease.unended(lease.last(directory / layout.LOCK))
+        if holder:
+            wait(
+                f"{directory}: process {holder['pid']} of host {holder['host']} changes the "
+                "study's plan; this driver waits for it"
+            )
         clock.clock.sleep(_LOCK_POLL_S)
     for number in layout.numbered(lock.directory.parent)[:-1]:
         shutil.rmtree(lock.directory.with_name(str(number)), ignore_errors=True)
@@ -64,7 +75,7 @@ def prepare(
     try:
         directory.mkdir(parents=True, exist_ok=True)
         layout.remove_left_overs(directory, clock.clock.server_time(directory))
-        with locked(directory) as lock:
+        with locked(directory, _wait(directory, cancellation)) as lock:
             known = check_same(study)
             if has_lost_lock and known:
                 check_plan(study)
@@ -90,6 +101,9 @@ def prepare(
                 "runs": runs,
             }
             lock.beat()
+            if not known:
+                for listing in directory.glob(f"*/{layout.TRIALS}"):
+                    listing.unlink()
             layout.write_json(directory / layout.STUDY, record)
             if submissions.cancellation(directory) == cancellation:
                 (directory / submissions.CANCELLED).unlink(missing_ok=True)
@@ -102,14 +116,37 @@ def prepare(
         ) from error
 
 
+def _wait(directory: pathlib.Path, cancellation: Any) -> Callable[[str], None]:
+    """Returns what `prepare` does while another driver holds the lock: it says so once, and raises
+    KeyboardInterrupt where the study is cancelled meanwhile."""
+    said: set[str] = set()
+
+    def wait(holder: str) -> None:
+        if submissions.cancellation(directory) not in (None, cancellation):
+            raise KeyboardInterrupt(f"{directory} was cancelled")
+        if holder not in said:
+            said.add(holder)
+            config.warn(holder)
+
+    return wait
+
+
 def _run(date: Any, commit: Any, settings: dict[str, Any]) -> dict[str, Any]:
     """Returns the record of a run in study.json."""
     kept = {key: settings[key] for key in ("hypothesis", "seeds", "variants")}
     return {"date": date, "git_commit": commit, **kept}
 
 
+def _was_begun(directory: pathlib.Path) -> bool:
+    """Whether a trial has begun, or an engine may have a job that begins one."""
+    batches = submissions.batches(directory, lambda problem: None)
+    attempts = directory.glob(f"*/*/*/*/{layout.ATTEMPTS}")
+    return any(batch.handles != [] for batch in batches) or any(True for _ in attempts)
+
+
 def check_same(study: Study) -> dict[str, Any]:
-    """Returns the record of the study that is there, {} without one. Raises ValueError where it is
+    """Returns the record of the study that is there, {} without one or where it is another one of
+    which nothing has begun: a command that was refused is corrected. Raises ValueError where it is
     another study, naming what differs."""
     directory = study.directory
     if not (directory / layout.STUDY).exists():
@@ -144,6 +181,8 @@ def check_same(study: Study) -> dict[str, Any]:
         for start in study.starts
         if contents.get((start.variant, start.seed), start.content) != start.content
     ]
+    if differing and not _was_begun(directory):
+        return {}
     if differing:
         raise ValueError(
             f"{directory} holds another study of that name ({'; '.join(differing)}). "
@@ -152,19 +191,23 @@ def check_same(study: Study) -> dict[str, Any]:
     return record
 
 
-def check_plan(study: Study) -> None:
-    """Raises ValueError where the plan was changed since this driver wrote it."""
+def check_plan(study: Study, chosen: dict[str, Any] | None = None) -> None:
+    """Raises ValueError where the plan was changed since this driver wrote it, or other points are
+    compared than those of its selection."""
     directory = study.directory
     stored = config.completed(layout.study_record(directory)["config"])
     roles = keys.roles()
     differing = [
         f"{key}: {stored[key]!r} there, {value!r} here"
         for key, value in study.settings.items()
-        if (roles[key] in _PLAN_ROLES or key == "seeds")
+        if (roles[key] in _PLAN_ROLES or key == "seeds" or not roles[key].may_change)
         and stored[key] != value
         # Points and contents of checkpoints decide, not where they were read.
         and not (key in keys.OWN and keys.OWN[key].allowed is PATH)
     ]
+    points = layout.read_record(directory / layout.SELECTION).get("points")
+    if chosen is not None and points != chosen["points"]:
+        differing.append(f"points compared: {points} there, {chosen['points']} here")
     if differing:
         raise ValueError(
             f"{directory}: the study was changed since this driver began ({'; '.join(differing)}). "
@@ -183,7 +226,7 @@ def check_data(study: Study, digest: str) -> None:
         except ValueError:  # it is written again
             continue
         others = {row.get("data_digest", "") for row in rows} - {"", digest}
-        if digest and others:
+        if digest and others and _was_begun(directory):
             stored = layout.study_record(directory)["config"].get("data_dir")
             raise ValueError(
                 f"{directory}: the study's trials were trained on other data, those of {stored} "
@@ -192,13 +235,15 @@ def check_data(study: Study, digest: str) -> None:
             )
 
 
-def plan(study: Study, stage: str, choice: str = "") -> tuple[list[Trial], dict[str, Any] | None]:
+def plan(
+    study: Study, stage: str, choice: str = "", wait: Callable[[str], None] = lambda holder: None
+) -> tuple[list[Trial], dict[str, Any] | None]:
     """Returns a stage's trials as they are recorded, and the selection that 'compare' begins with.
 
-    Raises ValueError where another driver has changed the study's plan, and as `select` and
-    `materialise` do; OSError, in which case it may be called again.
+    wait: as `locked` calls it. Raises ValueError where another driver has changed the study's
+    plan, and as `select` and `materialise` do; OSError, in which case it may be called again.
     """
-    with locked(study.directory) as lock:
+    with locked(study.directory, wait) as lock:
         check_plan(study)
         check_data(study, study.data_digest)
         chosen = select(study, choice, lock.beat) if stage == "compare" else None
@@ -314,12 +359,11 @@ def _write_trial(directory: pathlib.Path, trial: Trial, beat: Callable[[], None]
     record = layout.read_json_if_there(path)
     if record is None:
         beat()
-        directory.mkdir(parents=True, exist_ok=True)
-        layout.write_json(directory / layout.HPARAMS, trial.hyperparameters)
-        layout.write_json(directory / "flags_0.json", trial.to_json())
-        layout.write_json(path, {**trial.to_json(), **provenance.code()})
-        return trial
+        return _write_new(directory, trial)
     recorded = from_record(record, path)
+    if recorded.id != trial.id and not lease.latest(directory):
+        beat()
+        return _write_new(directory, trial)
     if recorded.id != trial.id:
         raise ValueError(
             f"{directory} holds trial {recorded.id}, this study wants {trial.id} there. "
@@ -333,3 +377,12 @@ def _write_trial(directory: pathlib.Path, trial: Trial, beat: Callable[[], None]
     beat()
     layout.write_json(path, record | changed.to_json())
     return changed
+
+
+def _write_new(directory: pathlib.Path, trial: Trial) -> Trial:
+    """Writes the files of a trial of which nothing is there, or nothing has begun."""
+    directory.mkdir(parents=True, exist_ok=True)
+    layout.write_json(directory / layout.HPARAMS, trial.hyperparameters)
+    layout.write_json(directory / "flags_0.json", trial.to_json())
+    layout.write_json(directory / layout.TRIAL, {**trial.to_json(), **provenance.code()})
+    return trial

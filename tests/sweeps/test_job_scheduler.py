@@ -57,6 +57,9 @@ class ProcessEngine:
         self.submitted.append(batch)
         return handles
 
+    def find(self, batch):
+        return None
+
     def status(self, handles):
         alive = {handle for handle, process in self.processes.items() if process.poll() is None}
         return {h: State.RUNNING if h in alive else State.GONE for h in handles}
@@ -193,15 +196,19 @@ def test_a_node_without_data_is_avoided(make_scheduler, engine, data_dir, tmp_pa
     assert [len(batch.avoid) for batch in engine.submitted] == [0, 1]
 
 
-def test_an_engine_away_at_first_is_the_users_to_know(make_scheduler, engine):
+@pytest.mark.parametrize("silent", ["submit", "find"])
+def test_an_engine_away_at_first_is_the_users_to_know(make_scheduler, engine, silent):
     scheduler, trials = make_scheduler()
 
     def submit(batch):
         raise EngineError("the engine is away")
 
-    engine.submit = submit
-    with pytest.raises(ValueError, match="processes does not take the jobs: the engine is away"):
-        scheduler.run(trials)
+    setattr(engine, silent, submit)
+    for _ in range(2):  # the next driver does not wait for what was never submitted
+        with pytest.raises(ValueError, match="processes does not take the jobs: the engine is awa"):
+            scheduler.run(trials)
+        assert [batch.handles for batch in submissions.batches(scheduler.root)][-1] == []
+        scheduler, trials = make_scheduler()
 
 
 def test_jobs_of_a_cancelled_study_are_withdrawn(make_scheduler, engine):

@@ -9,7 +9,7 @@ import pytest
 from sweeps import __main__ as command
 from sweeps.launchers.ray import launcher as ray
 from sweeps.monitoring import plan
-from sweeps.records import layout
+from sweeps.records import layout, lease
 from sweeps.scheduling import preflight
 from sweeps.study import config, study, study_directory
 from workloads import catalog
@@ -327,6 +327,7 @@ def test_a_plan_of_a_study_that_can_run_warns_of_nothing(make_study, capsys):
     assert preflight.refusals(made) == []
     study_directory.prepare(made)
     assert preflight.refusals(made) == []
+    lease.claim(made.directory / "tune/standard/digits_jax/trial_1")
     [other] = preflight.refusals(make_study(steps=8))
     assert "holds another study of that name" in other
     away = make_study(launcher="slurm", data_dir="/nowhere")

@@ -780,6 +780,7 @@ def test_a_study_may_change_what_the_ids_of_its_trials_do_not_say(key, tmp_path)
     record = {"format": layout.FORMAT, "config": before.settings, "points": before.points}
     record |= {"name": before.name, "stages": before.stages}
     layout.write_json(again.directory / layout.STUDY, record)
+    lease.claim(again.directory / "tune/standard/digits_jax/trial_1")
     refused = pytest.raises(ValueError, match="holds another study of that name")
     with contextlib.nullcontext() if is_same else refused:
         study_directory.check_same(again)

@@ -4,7 +4,10 @@ import contextlib
 import dataclasses
 import errno
 import functools
+import os
 import shutil
+import signal
+import socket
 import time
 
 import pytest
@@ -116,6 +119,107 @@ def test_a_lock_that_is_held_is_waited_for(tmp_path, monkeypatch):
         with study_directory.locked(tmp_path) as second:
             assert second.number == first.number + 1
     assert len(waits) == 3
+
+
+@pytest.mark.parametrize("order", ["cancel", "signal"])
+def test_a_driver_that_waits_for_the_lock_names_its_holder_and_obeys(
+    make_study, monkeypatch, capsys, order
+):
+    made = make_study(protocol="grid")
+    study_directory.prepare(made)
+    polls = []
+
+    def sleep(seconds):
+        polls.append(seconds)
+        if len(polls) == 3 and order == "cancel":
+            cancel.cancel(made.directory)
+        elif len(polls) == 3:
+            signal.raise_signal(signal.SIGTERM)
+        assert len(polls) < 5
+
+    with study_directory.locked(made.directory):
+        monkeypatch.setattr("sweeps.records.clock.clock.sleep", sleep)
+        with pytest.raises(Interrupted):
+            driver.Driver(made, Progress()).run()
+    printed = capsys.readouterr().out
+    assert printed.count(f"process {os.getpid()} of host {socket.gethostname()}") == 1
+
+
+def test_a_prepare_that_waits_for_the_lock_obeys_a_cancel(make_study, monkeypatch, capsys):
+    made = make_study()
+    study_directory.prepare(made)
+    polls = []
+
+    def sleep(seconds):
+        polls.append(seconds)
+        if len(polls) == 3:
+            cancel.cancel(made.directory)
+        assert len(polls) < 5
+
+    with study_directory.locked(made.directory):
+        monkeypatch.setattr("sweeps.records.clock.clock.sleep", sleep)
+        with pytest.raises(KeyboardInterrupt, match="cancelled"):
+            study_directory.prepare(made)
+    assert capsys.readouterr().err.count(f"process {os.getpid()} of host") == 1
+
+
+def test_a_driver_ends_where_another_one_compares_new_points(make_study):
+    made = _begun_at_point_2(make_study)
+    older = study_directory.plan(made, "compare")[1]
+    _finish(made, values={1: 0.9})
+    study_directory.plan(made, "compare", "keep")
+    study_directory.check_plan(made, older)
+    study_directory.plan(made, "compare", "new")
+    with pytest.raises(ValueError, match="points compared: .* 1.* there, .* 2.* here"):
+        study_directory.check_plan(made, older)
+
+
+# --- a first run that was refused
+
+
+def _refuse(made, handles):
+    """Plans a study whose engine had a batch, with handles as recorded."""
+    trials = begin_stage(made, made.stages[0])
+    paths = tuple(trial.path for trial in trials)
+    submissions.new(made.directory, "slurm", [paths], {}).record(handles)
+    return trials
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"steps": 24},
+        {"batch_size": 8},
+        {"optimizer": "adamw"},
+        {"protocol": "tune_each"},
+        {"points": 1},
+    ],
+    ids=str,
+)
+def test_a_study_of_which_nothing_began_is_replaced(make_study, changes):
+    made = make_study(protocol="grid", variants="standard")
+    _refuse(made, [])
+    corrected = make_study(**{"protocol": "grid", "variants": "standard", **changes})
+    study_directory.prepare(corrected)
+    trials, _ = study_directory.plan(corrected, corrected.stages[0])
+    assert trials == corrected.trials(corrected.stages[0])
+    for trial in trials:
+        assert layout.read_json(corrected.directory / trial.path / layout.TRIAL)["id"] == trial.id
+    if "points" not in changes:
+        with pytest.raises(ValueError, match="changed since this driver began"):
+            study_directory.check_plan(made)
+
+
+@pytest.mark.parametrize("began", ["attempt", "queued", "unsure"])
+def test_a_study_of_which_something_began_is_not_replaced(make_study, began):
+    made = make_study(protocol="grid", variants="standard")
+    trials = _refuse(made, ["4711_0"] if began == "queued" else [])
+    if began == "attempt":
+        begin_attempt(made.directory / trials[-1].path)
+    if began == "unsure":
+        submissions.new(made.directory, "slurm", [(trials[0].path,)], {})
+    with pytest.raises(ValueError, match="holds another study of that name"):
+        study_directory.prepare(make_study(protocol="grid", variants="standard", steps=24))
 
 
 def test_a_driver_that_lost_the_lock_plans_again(make_study, monkeypatch):
