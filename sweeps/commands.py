@@ -167,16 +167,17 @@ def _status(options: argparse.Namespace) -> int:
         engines.ask_queue(current)
         print(view.as_json(current) if options.json else view.render(current))
     if not (current.complete or options.watch or options.json):
-        for sentence in device_locks.describe(device_locks.holders()):
+        holders = device_locks.describe(device_locks.holders())
+        for sentence in holders:
             print(sentence)
-        if not current.running:
-            state = (
-                "cancelled"
-                if submissions.is_cancelled(current.directory)
-                else "no trial is running"
-            )
-            command = f"python -m sweeps resume {files.quoted(current.directory)}"
-            print(f"{state}; to go on, unless it is waiting for an engine: {command}")
+        command = f"python -m sweeps resume {files.quoted(current.directory)}"
+        if submissions.is_cancelled(current.directory):
+            print(f"cancelled; to go on: {command}")
+        elif not current.running:
+            # Nobody knows whether a driver is alive: on another host it leaves no trace here.
+            waits = holders or current.at_engines
+            unless = "unless a driver of the study waits for these, " if waits else ""
+            print(f"no trial is running; {unless}to go on: {command}")
     return 0 if current.complete else 3
 
 

@@ -170,7 +170,7 @@ def summary(study: Study) -> str:
             f"about {view.duration(steps_s + total.beside_s)}: {view.duration(steps_s)} of steps, "
             f"{beside} to start, compile and evaluate"
         )
-    return f"whole study: {total.trials:,} trials, {total.steps:,} steps, {wall} ({source})"
+    return f"whole study: {_count(total.trials, 'trial')}, {total.steps:,} steps, {wall} ({source})"
 
 
 def on_hardware(study: Study, where: accelerators.Topology) -> tuple[str, float | None]:
@@ -254,8 +254,9 @@ def render(study: Study, step_seconds: float | None = None, topology: str = "") 
     text = [
         f"study {study.name}: {settings['workload']} ({entry.description}, "
         f"{entry.parameters:,} parameters)",
-        f"protocol {settings['protocol']}, {len(study.points)} points of {settings['space']}, "
-        f"{len(settings['variants'])} variants, {settings['seeds']} seeds, "
+        f"protocol {settings['protocol']}, {_count(len(study.points), 'point')} of "
+        f"{settings['space']}, {_count(len(settings['variants']), 'variant')}, "
+        f"{_count(settings['seeds'], 'seed')}, "
         f"{settings['steps']:,} steps at batch {settings['batch_size']}",
         f"data {study.data_dir}",
         f"directory {study.directory}",
@@ -300,6 +301,10 @@ def render(study: Study, step_seconds: float | None = None, topology: str = "") 
         preview = launcher.preview(settings, remote.sample(settings))
         text += ["", "a job, as it would be submitted:", preview.rstrip()]
     return "\n".join(text)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _input(study: Study, seconds: float) -> str:

@@ -13,7 +13,8 @@ import pytest
 from sweeps import __main__ as command
 from sweeps.monitoring import progress, view
 from sweeps.monitoring.survey import StudyReader, Survey, TrialStatus
-from sweeps.records import lease, status
+from sweeps.records import layout, lease, status, submissions
+from sweeps.study import study_directory
 from tests.sweeps.conftest import begin_stage
 
 CODE = (
@@ -138,7 +139,7 @@ def test_a_run_in_a_log(begun, capsys, monkeypatch):
     paths = [trial.path for trial in trials]
     assert [line.split("] ", 1)[1] for line in capsys.readouterr().out.splitlines()] == [
         "stage grid: 2 trials, 0 already finished",
-        "selected by loss: point 3 of a, point 1 of b; 1 lost trials counted as the worst",
+        "selected by loss: point 3 of a, point 1 of b; 1 lost trial counted as the worst",
         f"{paths[1]} started on slurm job 12_3",
         "grid 2 running; time left: about 24 s (grid 24 s) with 2 at a time; "
         f"{paths[0]} running: step 4/12; {paths[1]} running: step 0/12",
@@ -227,3 +228,24 @@ def test_a_selection_names_the_variants_that_were_tuned(
         shown.stage("tune", trials, resolved.directory)
         shown.selected({"points": chosen, "metric": "loss", "lost": []})
     assert capsys.readouterr().out.splitlines()[-1].endswith(f"selected by loss: {named}")
+
+
+@pytest.mark.parametrize(
+    ("is_cancelled", "held", "words"),
+    [
+        (False, {}, "no trial is running; to go on: "),
+        (False, {"/another": ["core 0"]}, "unless a driver of the study waits for these, to go on"),
+        (True, {}, "cancelled; to go on: "),
+        (True, {"/another": ["core 0"]}, "cancelled; to go on: "),
+    ],
+)
+def test_the_advice_of_status_is_true(make_study, monkeypatch, capsys, is_cancelled, held, words):
+    made = make_study()
+    study_directory.prepare(made)
+    monkeypatch.setattr("sweeps.launchers.device_locks.holders", lambda: held)
+    if is_cancelled:
+        layout.write_json(made.directory / submissions.CANCELLED, {})
+    assert command.main(["status", str(made.directory)]) == 3
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert words in last
+    assert last.endswith(f"python -m sweeps resume {made.directory}")
