@@ -299,7 +299,9 @@ def _count_jobs(survey: Survey) -> None:
             survey.damaged[path.name] = str(error)
     jobs: dict[str, EngineJob] = {}
     last: dict[str, str] = {}
-    withdrawn = submissions.withdrawn(survey.directory)
+    withdrawn = submissions.withdrawn(
+        survey.directory, lambda problem: survey.damaged.update({submissions.WITHDRAWN: problem})
+    )
     for batch in sorted(batches, key=lambda batch: batch.created_at):
         handles = [] if batch.launcher == "local" else batch.handles
         # None: the submission was cut short. None at all: the engine refused it.

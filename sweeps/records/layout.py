@@ -137,10 +137,12 @@ def digest(record: Any) -> str:
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """Returns the JSON in `path`. Raises ValueError naming the file where it is not JSON."""
-    content = pathlib.Path(path).read_bytes()
+    """Returns the JSON in `path`. Raises ValueError naming the file where it is not JSON, or is a
+    folder."""
     try:
-        return files.loads(content)  # with or without a byte order mark
+        return files.loads(pathlib.Path(path).read_bytes())  # with or without a byte order mark
+    except IsADirectoryError as error:
+        raise ValueError(f"{path} is a folder, not a file") from error
     except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{path}: not valid JSON ({error}); was it cut short, or edited?"
@@ -173,10 +175,11 @@ def record(path: str | os.PathLike[str], **types: Any) -> dict[str, Any]:
     return content
 
 
-def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Returns the JSON object in `path`, {} where there is none or it is damaged."""
+def read_record(path: str | os.PathLike[str], **types: Any) -> dict[str, Any]:
+    """Returns the JSON object in `path` as `record` does, {} where there is none or it is
+    damaged."""
     try:
-        return record(path)
+        return record(path, **types)
     except (*ABSENT, ValueError):
         return {}
 

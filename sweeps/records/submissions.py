@@ -99,10 +99,9 @@ class Batch:
     def handles(self) -> list[str] | None:
         """The engine's handles, [] where nothing was submitted, None where that is not known."""
         try:
-            handles = layout.read_json(_beside(self.file, "handles"))
+            return _names(_beside(self.file, "handles"))
         except (*layout.ABSENT, ValueError):  # the latter: emptied by a crash of the host
             return None
-        return [str(handle) for handle in handles]
 
     def record(self, handles: list[str]) -> None:
         """Writes down the handles."""
@@ -129,14 +128,16 @@ class Batch:
         except FileNotFoundError:
             return [], offset
         whole = added[: added.rfind(b"\n") + 1]
-        return whole.decode().splitlines(), offset + len(whole)
+        return whole.decode(errors="replace").splitlines(), offset + len(whole)
 
     def _claims(self, index: int) -> pathlib.Path:
         return self.file.with_name(f"{self.name}.{index}.claims")
 
     def refusal(self, index: int) -> dict[str, Any] | None:
-        """Returns {"host", "reason"} where a node could not run job `index`."""
-        return layout.read_record(_beside(self.file, f"{index}.refused")) or None
+        """Returns {"host", "reason"} where a node could not run job `index`, None without that
+        record or of a damaged one."""
+        file = _beside(self.file, f"{index}.refused")
+        return layout.read_record(file, host=str, reason=str) or None
 
     def refuse(self, index: int, reason: str) -> None:
         """Writes down, on a node, that it cannot run job `index`."""
@@ -162,12 +163,25 @@ def process(study_directory: pathlib.Path, job: str) -> int | None:
     """Returns the process number of a job that has noted its start, by `<batch>-<index>`."""
     batch, _, index = job.rpartition("-")
     file = study_directory / JOBS / f"{batch}.json"
-    pid = layout.read_record(_beside(file, f"{index}.started")).get("pid")
-    return pid if isinstance(pid, int) else None
+    pid = layout.read_record(_beside(file, f"{index}.started"), pid=int).get("pid", 0)
+    return pid if pid > 0 else None  # others are groups of processes
 
 
 def _beside(file: pathlib.Path, suffix: str) -> pathlib.Path:
     return file.with_name(f"{file.stem}.{suffix}.json")
+
+
+def _names(file: pathlib.Path) -> list[str]:
+    """Returns the list of names in a file. Raises ValueError, naming the file, for any other
+    content, and OSError where it cannot be read."""
+    names = layout.read_json(file)
+    if not _are_texts(names):
+        raise ValueError(f"{file} is damaged: it is {names!r:.80}, not a list of names")
+    return list(names)
+
+
+def _are_texts(content: Any) -> bool:
+    return isinstance(content, list) and all(isinstance(text, str) for text in content)
 
 
 def new(
@@ -216,6 +230,9 @@ def read(file: pathlib.Path) -> Batch:
     """
     record = layout.record(file, **_TYPES)
     sharing = record["sharing"]
+    lists = {"avoid": record["avoid"], **{f"task {n}": t for n, t in enumerate(record["tasks"])}}
+    if damaged := [name for name, names in lists.items() if not _are_texts(names)]:
+        raise ValueError(f"{file} is damaged: {damaged[0]} is not a list of names")
     return Batch(
         file=file,
         jobs=tuple(tuple(paths) for paths in record["tasks"] for _ in range(sharing)),
@@ -256,20 +273,27 @@ def cancellation(study_directory: pathlib.Path) -> dict[str, Any] | None:
     return layout.read_record(study_directory / CANCELLED) or None
 
 
-def withdrawn(study_directory: pathlib.Path) -> set[str]:
-    """Returns "<batch> <handle>" of every job that was withdrawn from its queue.
+def withdrawn(study_directory: pathlib.Path, say: Callable[[str], None] = print) -> set[str]:
+    """Returns "<batch> <handle>" of every job that was withdrawn from its queue; `say` is told of a
+    damaged record, which is passed over.
 
     Some engines keep it there, so it counts as gone. One that starts all the same claims trials as
     any other job does.
     """
-    return set(layout.read_json_if_there(study_directory / JOBS / WITHDRAWN) or ())
+    try:
+        return set(_names(study_directory / JOBS / WITHDRAWN))
+    except layout.ABSENT:
+        return set()
+    except ValueError as error:
+        say(f"{error}; it is passed over: withdrawn jobs that their engine keeps count as queued")
+        return set()
 
 
 def withdraw(study_directory: pathlib.Path, jobs: Mapping[str, Batch]) -> None:
     """Writes down that jobs, by their handles, were withdrawn."""
     added = {f"{batch.name} {handle}" for handle, batch in jobs.items()}
     path = study_directory / JOBS / WITHDRAWN
-    layout.write_json(path, sorted(withdrawn(study_directory) | added))
+    layout.write_json(path, sorted(withdrawn(study_directory, say=lambda text: None) | added))
 
 
 def is_cancelled(study_directory: pathlib.Path) -> bool:

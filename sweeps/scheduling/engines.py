@@ -61,7 +61,7 @@ class Engines:
         """Returns the state of every job, by its handle; UNKNOWN where its engine has no answer."""
         states = dict.fromkeys(jobs, State.UNKNOWN)
         states |= self._ask(jobs, lambda launcher, handles: launcher.status(handles), self._left)
-        withdrawn = submissions.withdrawn(self._directory)
+        withdrawn = submissions.withdrawn(self._directory, self._say)
         gone = [job for job, batch in jobs.items() if f"{batch.name} {job}" in withdrawn]
         return states | dict.fromkeys(gone, State.GONE)
 
@@ -131,7 +131,7 @@ def resubmit(directory: pathlib.Path, handles: Sequence[str]) -> str:
     problems: list[str] = []
     settings = config.completed(layout.study_record(directory)["config"])
     known = Engines(settings, directory, say=problems.append)
-    withdrawn = submissions.withdrawn(directory)
+    withdrawn = submissions.withdrawn(directory, config.warn)
     jobs = {
         handle: batch
         for batch in submissions.batches(directory)

@@ -308,3 +308,87 @@ def test_a_driver_says_once_what_is_queued_for_long(
     assert printed.count(f"python -m sweeps resubmit {root}") == warnings
     for handle in clusters.jobs["a"]:
         assert printed.count(f"no room for {handle}") == warnings
+
+
+@pytest.mark.parametrize("content", ["", "{", "5", '{"a": 1}', "[5]", "\0\0", None])
+def test_a_damaged_list_of_withdrawn_jobs_is_named_and_passed_over(
+    make_scheduler, clusters, capsys, content
+):
+    """By the driver, `status`, `resubmit` and `cancel`. None: a folder lies there."""
+    root = _submitted(make_scheduler, "a")
+    first, second = clusters.jobs["a"]
+    file = root / submissions.JOBS / submissions.WITHDRAWN
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_text(content)
+    assert str(file) in survey.StudyReader(root).look().damaged[submissions.WITHDRAWN]
+    capsys.readouterr()
+    assert _look(make_scheduler, "a", 3).jobs.keys() == {first, second}
+    assert str(file) in capsys.readouterr().out
+    if content is not None:
+        engines.resubmit(root, [first])
+        assert str(file) in capsys.readouterr().err
+        assert len(submissions.withdrawn(root)) == 1
+        file.write_text(content)
+    assert command.main(["cancel", str(root)]) == 0
+    assert str(file) in "".join(capsys.readouterr())
+    assert clusters.jobs["a"] == set()
+
+
+@pytest.mark.parametrize("content", ["5", "null", "{}", "[5]", "[[]]", "{", None])
+def test_damaged_handles_are_asked_for_by_the_name_of_their_batch(
+    make_scheduler, clusters, content
+):
+    root = _submitted(make_scheduler, "a")
+    [batch] = submissions.batches(root)
+    file = batch.file.with_name(f"{batch.name}.handles.json")
+    file.unlink()
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_text(content)
+    assert batch.handles is None
+    assert survey.StudyReader(root).look().jobs == {"kubernetes": {"waiting": 2}}
+    assert "2 jobs withdrawn" in cancel.cancel(root)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tasks": [5]},
+        {"tasks": ["grid"]},
+        {"tasks": [[5]]},
+        {"tasks": [None]},
+        {"avoid": [[]]},
+        {"sharing": "x"},
+        None,
+    ],
+)
+def test_a_damaged_batch_is_named_and_passed_over(make_scheduler, clusters, capsys, changes):
+    """None: a folder lies where a batch's record would."""
+    root = _submitted(make_scheduler, "a")
+    [batch] = submissions.batches(root)
+    file = batch.file.with_name("s-damaged.json")
+    if changes is None:
+        file.mkdir()
+    else:
+        layout.write_json(file, {**layout.read_json(batch.file), **changes})
+    capsys.readouterr()
+    assert [other.name for other in submissions.batches(root)] == [batch.name]
+    assert str(file) in capsys.readouterr().out
+    assert str(file) in survey.StudyReader(root).look().damaged[file.name]
+    assert "2 jobs withdrawn" in cancel.cancel(root)
+
+
+def test_damaged_records_of_a_job_count_as_absent(make_scheduler, clusters):
+    root = _submitted(make_scheduler, "a")
+    [batch] = submissions.batches(root)
+    for content in ("5", "[]", '{"host": 5, "reason": "r"}', '{"host": []}', '{"host": "h"}', "{"):
+        batch.file.with_name(f"{batch.name}.0.refused.json").write_text(content)
+        assert batch.refusal(0) is None
+    for content in ("5", "[]", '{"pid": "x"}', '{"pid": null}', '{"pid": -1}', '{"pid": 0}', "{"):
+        batch.file.with_name(f"{batch.name}.0.started.json").write_text(content)
+        assert submissions.process(root, f"{batch.name}-0") is None
+    batch.file.with_name(f"{batch.name}.0.claims").write_bytes(b"\xff\xfe\na/b\n")
+    assert batch.claims(0)[0][-1] == "a/b"
