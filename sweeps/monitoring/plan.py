@@ -104,6 +104,7 @@ def resources_of(study: Study) -> Resources:
         if name == "local":
             raise
         problem = str(error)
+        jobs = min(keys["at_once"], keys["max_jobs"]) if keys.get("at_once") else None
     trials_per_job = keys.get("trials_per_job")
     side_by_side = min(keys.get("workers") or 1, trials_per_job or 1)
     devices = launcher_class.hardware(settings)

@@ -53,7 +53,15 @@ DOWNSTREAM_FORMAT = "attnperf downstream 1"
 
 # Longer than any file takes to be written.
 LEFT_OVER_S = 3600.0
-_STUDY_RECORD = {"name": str, "config": dict, "points": list, "stages": list}
+_STUDY_RECORD = {
+    "name": str,
+    "config": dict,
+    "points": list,
+    "stages": list,
+    "runs": list | None,
+    "starts": list | None,
+}
+_PLANNED = {"path": str, "variant": str, "steps": int, "point": int, "seed": int}
 # What reading a file raises where it is not there.
 ABSENT = (FileNotFoundError, NotADirectoryError)
 
@@ -194,8 +202,11 @@ def study_record(directory: str | os.PathLike[str]) -> dict[str, Any]:
         content = record(path, **_STUDY_RECORD)
     except ABSENT:
         raise ValueError(f"{directory} is no study: it has no {STUDY}") from None
-    if not all(isinstance(stage, str) for stage in content["stages"]):
-        raise ValueError(f"{path} is damaged: stages is {content['stages']!r:.80}, not names")
+    for key, kind in (("stages", str), ("runs", dict), ("starts", dict)):
+        if not all(isinstance(item, kind) for item in content.get(key) or ()):
+            raise ValueError(
+                f"{path} is damaged: {key} is {content[key]!r:.80}, not a list of {kind.__name__}"
+            )
     return content
 
 
@@ -204,13 +215,19 @@ def planned(
 ) -> list[dict[str, Any]] | None:
     """Returns the trials of a stage's trials.json, None where the stage has not begun.
 
-    Each has its path, and the keys that are `needed`. Raises ValueError where the file is damaged.
+    Each has its path, and the keys that are `needed`, of _PLANNED. Raises ValueError where the file
+    is damaged.
     """
-    keys = {"path", *needed}
     trials = planned_entries(directory, stage)
-    if trials is not None and not all(isinstance(row, dict) and keys <= set(row) for row in trials):
-        path = pathlib.Path(directory) / stage / TRIALS
-        raise ValueError(f"{path} is damaged: {_written_again(directory)}")
+    for row in trials or ():
+        values = row if isinstance(row, dict) else {}
+        for key in ("path", *needed):
+            if not isinstance(values.get(key), _PLANNED[key]):
+                path, value = pathlib.Path(directory) / stage / TRIALS, values.get(key)
+                raise ValueError(
+                    f"{path} is damaged: {key} of a trial is {value!r:.80}, not "
+                    f"{_PLANNED[key].__name__}; {_written_again(directory)}"
+                )
     return trials
 
 

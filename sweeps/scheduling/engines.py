@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 from attention import files
 from attention.table import unknown
 from sweeps.launchers import table as launchers
+from sweeps.launchers.config_keys import check as check_keys
 from sweeps.launchers.protocol import EngineError, Launcher, State
 from sweeps.monitoring.survey import Survey
 from sweeps.records import layout, submissions
 from sweeps.records.submissions import Batch
-from sweeps.study import config
+from sweeps.study import config, keys
 
 Answer = TypeVar("Answer")
 
@@ -48,7 +49,7 @@ class Engines:
                 settings = {**self._settings, batch.launcher: keys}
                 launcher = launchers.launcher_class(batch.launcher)
                 self._launchers[key] = launcher(settings, self._directory)
-            except (KeyError, ValueError) as error:
+            except (KeyError, ValueError, TypeError) as error:  # TypeError: of an edited record
                 where = " ".join(f"{name}={value}" for name, value in batch.place.items())
                 raise EngineError(
                     f"jobs of {batch.file} are with {batch.launcher} {where}, which cannot be "
@@ -115,7 +116,10 @@ def ask_queue(study: Survey) -> None:
     Engines that cannot be asked are named in `unanswered`. None is loaded where no job is alive.
     """
     settings = config.completed(layout.study_record(study.directory)["config"])
-    study.queue_warn_s = 3600.0 * settings["queue_warn_hours"]
+    checked = "queue_warn_hours"
+    where = f"{study.directory / layout.STUDY}: config."
+    check_keys({checked: keys.OWN[checked]}, settings, where)
+    study.queue_warn_s = 3600.0 * settings[checked]
     known = Engines(settings, study.directory, say=study.unanswered.append)
     jobs = {handle: job.batch for handle, job in study.at_engines.items()}
     for handle, reason in known.queued(jobs).items():
@@ -138,6 +142,11 @@ def resubmit(directory: pathlib.Path, handles: Sequence[str]) -> str:
         for handle in batch.handles or ()
         if batch.launcher != "local" and f"{batch.name} {handle}" not in withdrawn
     }
+    if not jobs:
+        raise ValueError(
+            f"{directory} has no jobs in an engine's queue; jobs of launcher local are processes "
+            "of its driver and are in none"
+        )
     queued = known.queued(jobs)
     if missing := [handle for handle in handles if handle not in queued]:
         where = f" in a queue of {directory}'s engines"

@@ -53,7 +53,9 @@ OWN: dict[str, Key] = {
         "",
         "the study's directory below experiment_dir",
         Text(
-            "a name without '/' and control characters that begins with neither '.' nor '-'",
+            "a name without '/' and control characters that begins with neither '.' nor '-'. A "
+            "study file that names no study gives it its own name; change it by "
+            "--config.name=NAME",
             r"(?![.-])[^/\x00-\x1f\x7f-\x9f\ud800-\udfff]+",
             200,
         ),

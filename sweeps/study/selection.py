@@ -124,9 +124,17 @@ def selected_point(space: str, experiment_dir: str, shipped: Sequence[str]) -> d
             "in a file: --config.space=FILE.json"
         )
     try:
-        points = selected["points"]
+        points, baseline = selected["points"], config.get("baseline")
+        if protocol == "tune_each" and baseline in points and tuned not in points:
+            raise ValueError(
+                f"space {space!r}: every point of the tuning variant {tuned!r} lost half of its "
+                f"seeds or more in study {name}, so the study selects none for it; name another "
+                "study, or give the point in a file: --config.space=FILE.json"
+            )
         # In tune_then_compare every variant has the point of the tuning variant.
         chosen = points[tuned] if tuned in compared else next(iter(points.values()))
+        if chosen not in range(len(study["points"])):
+            raise IndexError(f"point {chosen!r} of {len(study['points'])}")
         point: dict[str, float] = study["points"][chosen]
     except (KeyError, TypeError, IndexError, AttributeError, StopIteration) as error:
         raise ValueError(

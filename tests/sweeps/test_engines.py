@@ -392,3 +392,14 @@ def test_damaged_records_of_a_job_count_as_absent(make_scheduler, clusters):
         assert submissions.process(root, f"{batch.name}-0") is None
     batch.file.with_name(f"{batch.name}.0.claims").write_bytes(b"\xff\xfe\na/b\n")
     assert batch.claims(0)[0][-1] == "a/b"
+
+
+@pytest.mark.parametrize("keys", [5, [], "x", None, {"namespace": 5}])
+def test_an_engine_whose_keys_were_edited_is_not_asked(make_scheduler, clusters, capsys, keys):
+    root = _submitted(make_scheduler, "a")
+    record = layout.study_record(root)
+    record["config"]["kubernetes"] = keys
+    layout.write_json(root / layout.STUDY, record)
+    now = _status(root, capsys)
+    assert len(now["jobs"]) == 2
+    assert len(now["unanswered"]) == (not isinstance(keys, dict))

@@ -109,6 +109,9 @@ def test_an_engine_that_is_not_here_can_be_planned_for(make_study, monkeypatch, 
         in text
     )
     assert re.search(r"tune +2 +1 +1 +24 +2.00 +\? ", text)
+    for at_once, max_jobs, jobs in ((2, 1000, 2), (5, 3, 3), (0, 3, None)):
+        made = _slurm(make_study, at_once=at_once, max_jobs=max_jobs)
+        assert plan.resources_of(made).jobs == jobs
     for workers, side_by_side in ((0, 1), (2, 2), (8, 4)):
         where = plan.resources_of(_slurm(make_study, trials_per_job=4, workers=workers))
         assert where.side_by_side == side_by_side

@@ -97,6 +97,9 @@ def test_a_copied_study_keeps_the_papers_table_while_it_is_the_papers(tmp_path):
         ("mine.py", ["--config.name=yours"], "yours"),
         ("mine.py", ["--config.name="], ""),
         ("-mine.py", [], "-mine"),
+        (".mine.py", [], ".mine"),
+        ("mine.py:a/b", [], "mine_a/b"),
+        ("-mine.py", ["--config.name=yours"], "yours"),
     ],
 )
 def test_a_study_file_without_a_name_is_called_after_it(tmp_path, file, overrides, name):
@@ -104,8 +107,8 @@ def test_a_study_file_without_a_name_is_called_after_it(tmp_path, file, override
     (tmp_path / file.partition(":")[0]).write_text(_COPY)
     parsed = config.parse(str(tmp_path / file), overrides)
     assert parsed.name == name
-    if name in ("", "-mine"):
-        with pytest.raises(ValueError, match="name is"):
+    if not name.isidentifier():
+        with pytest.raises(ValueError, match="name is.*--config.name="):
             study.resolve(parsed, planning=True)
 
 

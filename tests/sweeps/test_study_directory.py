@@ -647,3 +647,42 @@ def test_a_point_that_a_study_selected_for_variants_without_the_tuning_one(make_
     match = f"protocol {protocol} .*laser, diff, .*no point for its tuning variant 'standard'"
     with pytest.raises(ValueError, match=match):
         make_study(name="next", space=f"selected:{made.name}")
+
+
+def test_a_point_of_a_tuning_variant_that_lost_its_seeds_is_refused(make_study):
+    """Another run of the study would select none again."""
+    changes = {"variants": "laser,standard", "baseline": "laser", "protocol": "tune_each"}
+    made = make_study(**changes)
+    for trial in _finish(made):
+        if trial.variant == "standard":
+            status.write(made.directory / trial.path, "diverged", reason="not finite")
+    study_directory.plan(made, "compare")
+    assert layout.read_json(made.directory / layout.SELECTION)["points"].keys() == {"laser"}
+    with pytest.raises(ValueError, match="'standard' lost") as error:
+        make_study(name="next", space=f"selected:{made.name}")
+    assert "resume" not in str(error.value)
+
+
+@pytest.mark.parametrize("point", [-1, 2, None, "0", 0.5, [], {}])
+def test_a_selected_point_that_the_study_has_not_is_refused(make_study, point):
+    made = make_study(protocol="tune_then_compare")
+    _finish(made)
+    study_directory.plan(made, "compare")
+    file = made.directory / layout.SELECTION
+    assert len(made.points) == 2
+    record = layout.read_json(file)
+    for points in (dict.fromkeys(record["points"], point), [point], point):
+        layout.write_json(file, {**record, "points": points})
+        with pytest.raises(ValueError, match=str(file)):
+            make_study(name="next", space=f"selected:{made.name}")
+
+
+@pytest.mark.parametrize("key", ["runs", "starts", "stages"])
+@pytest.mark.parametrize("value", [[1], [None], 5, "x", {"a": 1}, [[]]])
+def test_a_list_of_study_json_that_was_edited_is_named(make_study, key, value):
+    made = make_study()
+    study_directory.prepare(made)
+    file = made.directory / layout.STUDY
+    layout.write_json(file, {**layout.read_json(file), key: value})
+    with pytest.raises(ValueError, match=f"{file} is damaged: {key}"):
+        study_directory.prepare(made)

@@ -249,3 +249,38 @@ def test_the_advice_of_status_is_true(make_study, monkeypatch, capsys, is_cancel
     last = capsys.readouterr().out.splitlines()[-1]
     assert words in last
     assert last.endswith(f"python -m sweeps resume {made.directory}")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"variant": 3}, {"variant": None}, {"steps": "x"}, {"steps": 1.5}, {"path": 3}, {"path": []}],
+)
+def test_a_status_names_a_list_of_trials_that_was_edited(begun, capsys, change):
+    directory, _, directories = begun
+    _finish(directories)
+    file = directory / "grid/trials.json"
+    record = json.loads(file.read_text())
+    record["trials"][1] |= change
+    file.write_text(json.dumps(record))
+    assert command.main(["status", "--json", str(directory)]) == 3
+    damaged = json.loads(capsys.readouterr().out)["damaged"]
+    assert str(file) in damaged["grid"]
+    assert command.main(["status", str(directory)]) == 3
+    assert str(file) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("value", ["x", None, [], {}, -1])
+def test_a_status_names_a_setting_that_was_edited(begun, capsys, value):
+    directory, _, _ = begun
+    file = directory / "study.json"
+    record = json.loads(file.read_text())
+    record["config"]["queue_warn_hours"] = value
+    file.write_text(json.dumps(record))
+    assert command.main(["status", str(directory)]) == 2
+    assert "queue_warn_hours" in capsys.readouterr().err
+
+
+def test_jobs_of_this_host_are_not_submitted_again(begun, capsys):
+    directory, _, _ = begun
+    assert command.main(["resubmit", str(directory), "4711_3"]) == 2
+    assert "launcher local" in capsys.readouterr().err
