@@ -12,6 +12,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+from sweeps.records import layout
 from workloads.base import errors
 
 _LAST_LINES = 12
@@ -139,8 +140,9 @@ def data(
     extra_paths: where else things lie, by the names in `WorkloadSpec.extra_paths` (workloads.base).
     suite: that the trained models are evaluated by, '' for none.
     Returns {"lines": what was found, "reference": {"note", "rows"} of simple methods or None,
-    "digest": the SHA-256 of the content, '' where the preparation writes none}. Raises ValueError
-    naming the directory, the file and the command that repairs it.
+    "digest": the SHA-256 of the content, of full-size data that of their description (`describe`
+    of their module), '' where a host's own pipeline reads them}. Raises ValueError naming the
+    directory, the file and the command that repairs it.
     """
     from workloads import catalog
 
@@ -160,6 +162,8 @@ def data(
         record = module.read_reference(data_dir)
         reference = {name: record[name] for name in ("note", "rows")}
         digest = str(record.get("sha256", ""))
+    elif hasattr(module, "describe"):
+        digest = layout.digest(module.describe(data_dir))
     return {"lines": lines, "reference": reference, "digest": digest}
 
 

@@ -139,3 +139,17 @@ def test_one_shard_cannot_give_a_validation_split(tmp_path: Path) -> None:
     write_text_dataset(tmp_path, "c4/en:3.1.0", {"train": [["a"] * 9], "validation": [["b"]]})
     with pytest.raises(DataError, match="has one shard; two are needed"):
         c4.C4.prepare(tmp_path / "data", tmp_path)
+
+
+def test_the_description_is_that_of_the_tokens_wherever_they_lie(
+    tree: Path, tmp_path: Path, texts: dict[str, list[list[str]]]
+) -> None:
+    data = tmp_path / "data"
+    c4.C4.prepare(data, tree, processes=1)
+    description = c4.C4.describe(data)
+    data.rename(tmp_path / "moved")
+    assert c4.C4.describe(tmp_path / "moved") == description
+    train = [list(reversed(texts["train"][0])), *texts["train"][1:]]
+    write_text_dataset(tmp_path / "other", "c4/en:3.0.1", {**texts, "train": train})
+    c4.C4.prepare(data, tmp_path / "other", processes=1)
+    assert c4.C4.describe(data) != description

@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
+from sweeps.monitoring import jax_calls
 from tests.workloads import data_files
 from workloads.base import loader
 from workloads.base.errors import DataError
@@ -147,3 +148,18 @@ def test_what_preparing_lacks_is_named(tmp_path: Path) -> None:
     if importlib.util.find_spec("tensorflow") is None:
         with pytest.raises(DataError, match=r"pip install -e '\.\[tfds\]'"):
             imagenet.prepare(tmp_path, tmp_path)
+
+
+@pytest.mark.usefixtures("sizes_of_the_small")
+def test_the_driver_s_digest_is_that_of_the_shards_wherever_they_lie(
+    copy: Path, tmp_path: Path
+) -> None:
+    """Another image in one shard, of as many examples, is another digest."""
+    digest = jax_calls.data("imagenet_vit", str(copy))["digest"]
+    assert len(digest) == 64
+    moved = copy.rename(tmp_path / "moved")
+    assert jax_calls.data("imagenet_vit", str(moved))["digest"] == digest
+    for role, size in SIZES.items():
+        other = tmp_path / role
+        _write(other, **{role: _examples(size, size + 1)})
+        assert jax_calls.data("imagenet_vit", str(other))["digest"] != digest

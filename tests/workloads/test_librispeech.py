@@ -401,3 +401,17 @@ def test_a_byte_order_mark_is_no_part_of_an_id(job: librispeech_prepare.SplitToP
     before = librispeech_prepare.read_transcripts(path.parent, "")
     path.write_text(path.read_text("utf-8").replace("\n", "\r\n"), "utf-8-sig", newline="")
     assert librispeech_prepare.read_transcripts(path.parent, "") == before
+
+
+def test_the_description_is_that_of_the_lists_and_the_tokenizer(prepared: Path) -> None:
+    description = librispeech.describe(prepared)
+    moved = prepared.rename(prepared.with_name("moved"))
+    assert librispeech.describe(moved) == description
+    for name in ("train-clean-100.csv", "dev-other.csv", "test-clean.csv"):
+        file = moved / name
+        content = file.read_bytes()
+        file.write_bytes(content + b"9,9-9-9\n")
+        assert librispeech.describe(moved) != description
+        file.write_bytes(content)
+    (moved / speech_tokenizer.FILE_NAME).write_bytes(b"another")
+    assert librispeech.describe(moved) != description

@@ -114,6 +114,11 @@ def _check_part(data_dir: str | os.PathLike[str], role: str, full: bool) -> str:
     return f"{role}: {part.dataset} split {role!r}, {len(source)} examples, {extent}"
 
 
+def describe(data_dir: str | os.PathLike[str]) -> list[Any]:
+    """Returns what tells the splits of a directory from others, as `TfdsSplit.describe`."""
+    return [open_split(data_dir, role).describe() for role in PARTS]
+
+
 def checked(
     source: tfds_directory.TfdsSplit,
     numbers: Iterable[int],

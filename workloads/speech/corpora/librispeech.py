@@ -64,6 +64,13 @@ def check(data_dir: str | os.PathLike[str], full: bool = False) -> list[str]:
     return lines
 
 
+def describe(data_dir: str | os.PathLike[str]) -> list[str]:
+    """Returns what tells the data of a directory from others: the SHA-256 of the tokenizer and of
+    each split's list of utterances."""
+    lists = [f"{split}.csv" for splits in SPLITS.values() for split in splits]
+    return [files.sha256(Path(data_dir, name)) for name in (speech_tokenizer.FILE_NAME, *lists)]
+
+
 def _check_split(
     source: speech_records.SpeechSplit,
     tokenizer: sentencepiece.SentencePieceProcessor,

@@ -69,6 +69,10 @@ class Finewebedu:
                 tokens[number]
         return [f"{split}: {len(tokens):,} sequences" for split, tokens in splits.items()]
 
+    def describe(self, data_dir: str | os.PathLike[str]) -> list[Any]:
+        """Returns what tells the splits of a directory from others, as `ArrowTokens.describe`."""
+        return [self.sequences(split, data_dir).describe() for split in FOLDERS]
+
     def prepare(self, data_dir: str | os.PathLike[str], manual_dir: str = "") -> Path:
         """Raises DataError: AlgoPerf prepares these data."""
         del manual_dir

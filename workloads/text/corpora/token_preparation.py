@@ -143,6 +143,12 @@ class Corpus:
             *token_records.check(data_dir, repair, full=full),
         ]
 
+    def describe(self, data_dir: str | os.PathLike[str]) -> dict[str, Any]:
+        """Returns what tells the data of a directory from others: the records of its tokenizer and
+        shards in `tokens.json`, with their SHA-256."""
+        info = token_records.read_info(data_dir, self._repair(data_dir))
+        return {name: info[name] for name in ("tokenizer", "splits")}
+
     def prepare(
         self,
         data_dir: str | os.PathLike[str],
