@@ -72,6 +72,18 @@ def _check(directory):
     return preparation.read_reference(directory, "mend it")
 
 
+def test_data_that_differ_are_made_anew_and_named(tmp_path, capfd):
+    data = preparation.prepare_once(tmp_path / "new", _check, _write)
+    assert capfd.readouterr().err == ""
+    (data / preparation.REFERENCE_FILE).write_text('{"note": ')
+    preparation.prepare_once(data, _check, _write)
+    [line] = capfd.readouterr().err.splitlines()
+    assert str(data / preparation.REFERENCE_FILE) in line
+    assert "mend it" not in line
+    preparation.prepare_once(data, _check, None)
+    assert capfd.readouterr().err == ""
+
+
 def test_data_is_made_where_it_is_not_whole_and_left_where_it_is(tmp_path):
     data = preparation.prepare_once(tmp_path / "new" / "place", _check, _write)
     assert _check(data) == REFERENCE

@@ -6,6 +6,7 @@ import fcntl
 import json
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,17 +40,21 @@ def prepare_once(
 ) -> Path:
     """Has `write` make the data below `data_dir` unless it is there and whole; returns `data_dir`.
 
-    `check` raises DataError where something is amiss. Raises DataError as `write` does, and as
-    `check` does of what was written.
+    `check` raises DataError where something is amiss; where data were whole before, standard error
+    says so. Raises DataError as `write` does, and as `check` does of what was written.
     """
     data_dir = Path(data_dir)
     with contextlib.suppress(DataError):
         check(data_dir)
         return data_dir
     with locked(data_dir):
-        with contextlib.suppress(DataError):  # another process may have written it meanwhile
+        try:  # another process may have written it meanwhile
             check(data_dir)
             return data_dir
+        except DataError as problem:
+            if (data_dir / REFERENCE_FILE).is_file():
+                what = str(problem).partition("\n")[0]
+                print(f"warning: the data are made anew: {what}", file=sys.stderr, flush=True)
         write(data_dir)
         check(data_dir)
     return data_dir
