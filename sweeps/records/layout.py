@@ -219,15 +219,14 @@ def planned(
     is damaged.
     """
     trials = planned_entries(directory, stage)
+    types = {key: _PLANNED[key] for key in ("path", *needed)}
     for row in trials or ():
         values = row if isinstance(row, dict) else {}
-        for key in ("path", *needed):
-            if not isinstance(values.get(key), _PLANNED[key]):
-                path, value = pathlib.Path(directory) / stage / TRIALS, values.get(key)
-                raise ValueError(
-                    f"{path} is damaged: {key} of a trial is {value!r:.80}, not "
-                    f"{_PLANNED[key].__name__}; {_written_again(directory)}"
-                )
+        if wrong := [key for key, kind in types.items() if not isinstance(values.get(key), kind)]:
+            raise ValueError(
+                f"{pathlib.Path(directory) / stage / TRIALS} is damaged: a trial's {wrong[0]} is "
+                f"{values.get(wrong[0])!r:.80}; {_written_again(directory)}"
+            )
     return trials
 
 

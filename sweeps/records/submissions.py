@@ -99,7 +99,7 @@ class Batch:
     def handles(self) -> list[str] | None:
         """The engine's handles, [] where nothing was submitted, None where that is not known."""
         try:
-            return _names(_beside(self.file, "handles"))
+            return _names(self.file, layout.read_json(_beside(self.file, "handles")))
         except (*layout.ABSENT, ValueError):  # the latter: emptied by a crash of the host
             return None
 
@@ -171,17 +171,12 @@ def _beside(file: pathlib.Path, suffix: str) -> pathlib.Path:
     return file.with_name(f"{file.stem}.{suffix}.json")
 
 
-def _names(file: pathlib.Path) -> list[str]:
-    """Returns the list of names in a file. Raises ValueError, naming the file, for any other
-    content, and OSError where it cannot be read."""
-    names = layout.read_json(file)
-    if not _are_texts(names):
-        raise ValueError(f"{file} is damaged: it is {names!r:.80}, not a list of names")
-    return list(names)
-
-
-def _are_texts(content: Any) -> bool:
-    return isinstance(content, list) and all(isinstance(text, str) for text in content)
+def _names(file: pathlib.Path, content: Any) -> list[str]:
+    """Returns a list of names from the content of a file. Raises ValueError, naming the file, where
+    it is none."""
+    if not (isinstance(content, list) and all(isinstance(name, str) for name in content)):
+        raise ValueError(f"{file} is damaged: {content!r:.80} is not a list of names")
+    return content
 
 
 def new(
@@ -230,14 +225,11 @@ def read(file: pathlib.Path) -> Batch:
     """
     record = layout.record(file, **_TYPES)
     sharing = record["sharing"]
-    lists = {"avoid": record["avoid"], **{f"task {n}": t for n, t in enumerate(record["tasks"])}}
-    if damaged := [name for name, names in lists.items() if not _are_texts(names)]:
-        raise ValueError(f"{file} is damaged: {damaged[0]} is not a list of names")
     return Batch(
         file=file,
-        jobs=tuple(tuple(paths) for paths in record["tasks"] for _ in range(sharing)),
+        jobs=tuple(tuple(_names(file, paths)) for paths in record["tasks"] for _ in range(sharing)),
         environment=record["environment"],
-        avoid=tuple(record["avoid"]),
+        avoid=tuple(_names(file, record["avoid"])),
         launcher=record["launcher"],
         platform=record["platform"],
         place=record["place"],
@@ -280,8 +272,9 @@ def withdrawn(study_directory: pathlib.Path, say: Callable[[str], None] = print)
     Some engines keep it there, so it counts as gone. One that starts all the same claims trials as
     any other job does.
     """
+    file = study_directory / JOBS / WITHDRAWN
     try:
-        return set(_names(study_directory / JOBS / WITHDRAWN))
+        return set(_names(file, layout.read_json(file)))
     except layout.ABSENT:
         return set()
     except ValueError as error:

@@ -116,10 +116,12 @@ def ask_queue(study: Survey) -> None:
     Engines that cannot be asked are named in `unanswered`. None is loaded where no job is alive.
     """
     settings = config.completed(layout.study_record(study.directory)["config"])
-    checked = "queue_warn_hours"
-    where = f"{study.directory / layout.STUDY}: config."
-    check_keys({checked: keys.OWN[checked]}, settings, where)
-    study.queue_warn_s = 3600.0 * settings[checked]
+    check_keys(
+        {"queue_warn_hours": keys.OWN["queue_warn_hours"]},
+        settings,
+        prefix=f"{study.directory / layout.STUDY}: config.",
+    )
+    study.queue_warn_s = 3600.0 * settings["queue_warn_hours"]
     known = Engines(settings, study.directory, say=study.unanswered.append)
     jobs = {handle: job.batch for handle, job in study.at_engines.items()}
     for handle, reason in known.queued(jobs).items():

@@ -53,8 +53,8 @@ def prepare_once(
             return data_dir
         except DataError as problem:
             if (data_dir / REFERENCE_FILE).is_file():
-                what = str(problem).partition("\n")[0]
-                print(f"warning: the data are made anew: {what}", file=sys.stderr, flush=True)
+                text = f"warning: the data are made anew: {str(problem).splitlines()[0]}"
+                print(text, file=sys.stderr, flush=True)
         write(data_dir)
         check(data_dir)
     return data_dir

@@ -67,7 +67,7 @@ def check(data_dir: str | os.PathLike[str], full: bool = False) -> list[str]:
 def describe(data_dir: str | os.PathLike[str]) -> list[str]:
     """Returns what tells the data of a directory from others: the SHA-256 of the tokenizer and of
     each split's list of utterances."""
-    lists = [f"{split}.csv" for splits in SPLITS.values() for split in splits]
+    lists = (f"{split}.csv" for splits in SPLITS.values() for split in splits)
     return [files.sha256(Path(data_dir, name)) for name in (speech_tokenizer.FILE_NAME, *lists)]
 
 

@@ -144,10 +144,9 @@ class Corpus:
         ]
 
     def describe(self, data_dir: str | os.PathLike[str]) -> dict[str, Any]:
-        """Returns what tells the data of a directory from others: the records of its tokenizer and
-        shards in `tokens.json`, with their SHA-256."""
-        info = token_records.read_info(data_dir, self._repair(data_dir))
-        return {name: info[name] for name in ("tokenizer", "splits")}
+        """Returns what tells the data of a directory from others: `splits` of `tokens.json`, with
+        the SHA-256 of every shard."""
+        return dict(token_records.read_info(data_dir, self._repair(data_dir))["splits"])
 
     def prepare(
         self,
