@@ -5,6 +5,7 @@ trial that diverged or failed has no number, and it counts as worse than any tha
 variant that lost seeds cannot be called better; if the baseline lost seeds, no variant can be
 called worse. Lengths: a longer run is better for its length alone, and AlgoPerf's runs end at
 their target. Different data: the compared trials were trained on more than one data set.
+Other points: an earlier plan compared other points, and whoever saw both results could choose.
 Unfinished: planned trials have not ended. Looking after each seed and stopping at a verdict would
 give a false one in 19 % of studies.
 """
@@ -63,7 +64,8 @@ class VariantResult:
     how many have none; the others have not finished. `last_step` is the median of the n trials'
     last evaluations' steps, nan without any. `data` are the digests of the data that the n trials
     were trained on, as far as they are known. `chosen` maps a seed to the validation metric that
-    chose its step, as that metric is shown (an error, not an accuracy).
+    chose its step, as that metric is shown (an error, not an accuracy). `uncounted` are ended
+    trials at points that an earlier plan compared (`selection.uncounted`).
     """
 
     variant: str
@@ -76,6 +78,7 @@ class VariantResult:
     last_step: float = math.nan
     data: frozenset[str] = frozenset()
     chosen: dict[int, float] = field(default_factory=dict)
+    uncounted: tuple[Run, ...] = ()
 
     @property
     def unfinished(self) -> int:
@@ -367,6 +370,7 @@ def _row(
         last_step=float(np.median(steps)) if steps else math.nan,
         data=frozenset(run.data_digest for run in chosen if run.data_digest),
         chosen={run.seed: value_of(row[column]) for run, row in chosen.items()},
+        uncounted=tuple(selection.uncounted(study, stage, variant, point)),
     )
 
 
@@ -449,6 +453,7 @@ def _unfair(comparison: Comparison, row: VariantResult, baseline: VariantResult,
         return ""
     reasons = {
         "different data": len(row.data | baseline.data) > 1,
+        "other points": row.uncounted or baseline.uncounted,
         "lengths": lengths_differ(row, baseline),
         "lost seeds": loser.lost_on(split),
     }

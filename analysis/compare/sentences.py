@@ -1,5 +1,6 @@
 """The sentences on a table's verdicts, notes, lost and failed runs, and power: all of them here."""
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator
 
@@ -140,7 +141,6 @@ def caveats(table: ErrorTable) -> Iterator[str]:
     """Yields sentences on the trials of a table: which have not ended, which the study no longer
     plans, plans of other numbers of seeds, several commits, several data sets."""
     study = table.study
-    first, last = [plan.seeds for plan in (*study.plans[:1], *study.plans[-1:])] or (0, 0)
     runs = [run for row in table.rows for run in table.runs(row)]
     if table.unfinished:
         missing = [f"{row.label} {row.unfinished}" for row in table.rows if row.unfinished]
@@ -149,8 +149,18 @@ def caveats(table: ErrorTable) -> Iterator[str]:
             advice = "`so far` marks verdicts that more trials may change"
         left = ", ".join(missing) or "other points"
         yield f"Unfinished (planned trials that have not ended: {left}): {advice}."
-    if first != last:
-        yield f"Planned with {first} seeds, now with {last}."
+    for name in ("seeds", "points", "baseline"):
+        values = [value for plan in study.plans if (value := getattr(plan, name))]
+        if len(set(values)) > 1:
+            changes = ", then ".join(str(value) for value, _ in itertools.groupby(values))
+            yield f"The plan was changed after the start: {name} {changes}."
+    uncounted = [run for row in table.rows for run in row.uncounted]
+    for point in sorted({run.point for run in uncounted}):
+        trials = _trials(run for run in uncounted if run.point == point)
+        yield (
+            f"Compared before at point {point}, not counted: {trials}. Verdicts are withheld; "
+            "compare points in studies with separate names."
+        )
     if unplanned := [run for run in runs if not run.is_planned]:
         yield f"Not planned now, counted all the same: {_trials(unplanned)}."
     if len(table.commits) > 1:

@@ -151,6 +151,7 @@ def _why_left_out(table: ErrorTable, variant: str) -> str:
         "fewer than 2 seeds to compare": not each.is_tested,
         "runs of different lengths": each.withheld == "lengths",
         "different data": each.withheld == "different data",
+        "other points": each.withheld == "other points",
         "differences without a spread": math.isnan(each.effect),
         "a baseline's mean of 0": not abs(each.baseline) > 0,
     }

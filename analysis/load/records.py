@@ -73,10 +73,12 @@ PLAN: Kinds = {
     "hypothesis": str | None,
     "seeds": Positive,
     "variants": list[str],
+    "points": Positive,
+    "baseline": str,
 }
 STUDY: Kinds = PLAN | {
     "name": str,
-    "config": PLAN | {"name": str, "workload": str, "baseline": str},
+    "config": PLAN | {"name": str, "workload": str},
     "runs": [PLAN],
     # An item's place is a point's index: a list with another item is of no use.
     "points": list[dict[str, Value]] | None,
@@ -151,14 +153,16 @@ class Problem:
 @dataclass(frozen=True)
 class Plan:
     """What one call of `sweeps run` planned, the first being the start of the study: its date
-    (YYYY-MM-DD) and commit, the hypothesis, the seeds of each variant, and the variants. What is
-    not recorded is empty, None or 0."""
+    (YYYY-MM-DD) and commit, the hypothesis, the seeds of each variant, the variants, the points of
+    the search, and the baseline. What is not recorded is empty, None or 0."""
 
     date: str | None = None
     git_commit: str | None = None
     hypothesis: str | None = None
     seeds: int = 0
     variants: tuple[str, ...] = ()
+    points: int = 0
+    baseline: str = ""
 
 
 @dataclass(frozen=True, eq=False)

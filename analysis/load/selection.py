@@ -11,7 +11,7 @@ here may go on: what has not finished is left out.
 """
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -67,15 +67,31 @@ def chosen_point(study: StudyRuns, stage: str, variant: str) -> int | None:
         if study.config.get("protocol") == "tune_then_compare":
             return next(iter(points.values()), None)
     runs = [run for run in study.stage(stage) if run.variant == variant]
-    seeds = collections.Counter(run.point for run in runs)
-    most = max(seeds.values(), default=0)
-    runs = [run for run in runs if run.is_planned or seeds[run.point] == most]
+    dropped = dropped_points(runs)
+    runs = [run for run in runs if run.point not in dropped]
     metric = study_metric(study)
     points = {run.point for run in runs}
     if len(points) > 1:
         return best_point(runs, metric)
     measured = [value for values in _values(runs, metric).values() for value in values]
     return min(points) if any(value is not None for value in measured) else None
+
+
+def dropped_points(runs: Sequence[Run]) -> set[int]:
+    """Returns the points of `runs`, trials of one variant, that are no longer planned and have
+    fewer seeds than another: they take no part in the choice."""
+    seeds = collections.Counter(run.point for run in runs)
+    most = max(seeds.values(), default=0)
+    planned = {run.point for run in runs if run.is_planned}
+    return {point for point, count in seeds.items() if count < most} - planned
+
+
+def uncounted(study: StudyRuns, stage: str, variant: str, point: int | None) -> list[Run]:
+    """Returns the ended trials of a variant that the study no longer plans, and that neither count
+    at the `point` that represents it nor were compared with it."""
+    runs = [run for run in study.stage(stage) if run.variant == variant]
+    known = {run.point for run in runs} if study.selection is not None else dropped_points(runs)
+    return [run for run in runs if not run.is_planned and run.point in known - {point}]
 
 
 def study_metric(study: StudyRuns) -> Metric:

@@ -170,7 +170,7 @@ def _read_ours(root: pathlib.Path, whole: bool) -> StudyRuns:
 
 def _plans(record: dict[str, Any]) -> tuple[Plan, ...]:
     """Returns what each call of `run` planned. An older study.json records only the last one."""
-    recorded = record.get("runs") or [record | record["config"]]
+    recorded = record.get("runs") or [record | {"points": None} | record["config"]]
     known = [{key: x for key, x in plan.items() if x is not None} for plan in recorded]
     return tuple(msgspec.convert(known, list[Plan]))
 

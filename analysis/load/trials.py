@@ -151,7 +151,9 @@ def read_trial(
         data_digest=record.get("data_digest") or "",
     )
     if not is_planned:
-        files.notes.append(Problem("note", files.name, "", "not planned now, counted"))
+        files.notes.append(
+            Problem("note", files.name, "", "not planned now; `table` says whether it counts")
+        )
     if not other:
         _check(run, files, evals, whole)
     return replace(run, problems=tuple(files.problems), notes=tuple(files.notes))

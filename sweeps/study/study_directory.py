@@ -86,7 +86,8 @@ def prepare(
             began = config.completed(known["config"]) if known else study.settings
             runs = known.get("runs") or [_run(start["date"], start["git_commit"], began)]
             run = _run(now["date"], now["git_commit"], study.settings)
-            if runs[-1] | {"date": run["date"]} != run:
+            # An entry of an older version lacks keys.
+            if run | runs[-1] | {"date": run["date"]} != run:
                 runs.append(run)
             record = {
                 "format": layout.FORMAT,
@@ -133,7 +134,7 @@ def _wait(directory: pathlib.Path, cancellation: Any) -> Callable[[str], None]:
 
 def _run(date: Any, commit: Any, settings: dict[str, Any]) -> dict[str, Any]:
     """Returns the record of a run in study.json."""
-    kept = {key: settings[key] for key in ("hypothesis", "seeds", "variants")}
+    kept = {key: settings[key] for key in ("hypothesis", "seeds", "variants", "points", "baseline")}
     return {"date": date, "git_commit": commit, **kept}
 
 

@@ -529,10 +529,14 @@ def test_a_study_remembers_its_start_and_the_runs_that_differ(make_study, monkey
             "hypothesis": "before",
             "seeds": 3,
             "variants": ["standard", "laser"],
+            "points": made.settings["points"],
+            "baseline": "standard",
         }
     ]
     old = {key: value for key, value in start.items() if key != "runs"}
-    for record in (start, old):  # the latter: of an earlier version
+    earlier = start["runs"][0].items()
+    older = [{key: value for key, value in earlier if key not in ("points", "baseline")}]
+    for record in (start, old, start | {"runs": older}):  # the latter two: of earlier versions
         layout.write_json(made.directory / layout.STUDY, {**record, "date": "2020-01-01"})
         code |= {"git_commit": "aaa", "versions": {"jax": "1"}}
         study_directory.prepare(made)
