@@ -15,6 +15,7 @@ a directory of studies.
 """
 
 import argparse
+import dataclasses
 import inspect
 import pathlib
 import resource
@@ -192,19 +193,20 @@ def _time(options: argparse.Namespace) -> "Sequence[Page]":
                 raise
             # It is named, so that the others are printed.
             pages.append(time.without_target(table, error))
-    return pages
+    return _with_caveats(pages, tables)
 
 
 def _spikes(options: argparse.Namespace) -> "Sequence[Page]":
     """Counts the spikes of the logged training loss per variant; the notes state the rule."""
     from analysis.views import spikes
 
-    pages = [page for table in _tables(options) if (page := spikes.page(table))]
+    tables = _tables(options)
+    pages = [page for table in tables if (page := spikes.page(table))]
     if not pages:
         raise ValueError(
             f"{options.study}: no trial at a chosen point has a column loss in measurements.csv"
         )
-    return pages
+    return _with_caveats(pages, tables)
 
 
 def _downstream(options: argparse.Namespace) -> "Sequence[Page]":
@@ -227,7 +229,7 @@ def _downstream(options: argparse.Namespace) -> "Sequence[Page]":
             f"{options.study}: no completed trial has scores of a suite; run `python -m sweeps "
             f"evaluate {files.quoted(options.study)} --suite=NAME`"
         )
-    return pages
+    return _with_caveats(pages, tables)
 
 
 def _scaling(options: argparse.Namespace) -> "Sequence[Page]":
@@ -243,7 +245,7 @@ def _scaling(options: argparse.Namespace) -> "Sequence[Page]":
 
     tables = _tables(options, metric="loss")
     found = scaling.of_tables(tables, options.loss, dict(options.parameters))
-    return [view.page(found)]
+    return _with_caveats([view.page(found)], tables)
 
 
 def _speedup(options: argparse.Namespace) -> "Sequence[Page]":
@@ -259,7 +261,8 @@ def _speedup(options: argparse.Namespace) -> "Sequence[Page]":
     from analysis.compare import speedup
     from analysis.views import speedup as view
 
-    return [view.page(speedup.of_tables(_tables(options)))]
+    tables = _tables(options)
+    return _with_caveats([view.page(speedup.of_tables(tables))], tables)
 
 
 def _ledger(options: argparse.Namespace) -> "Sequence[Page]":
@@ -283,6 +286,14 @@ def _scores(options: argparse.Namespace) -> "Sequence[Page]":
     from analysis.views import scores
 
     return [scores.page(_tables(options), options.workloads)]
+
+
+def _with_caveats(pages: "list[Page]", tables: "list[ErrorTable]") -> "Sequence[Page]":
+    """Returns the pages with the caveats of their tables below the last one."""
+    from analysis.compare import sentences
+
+    notes = (*pages[-1].notes, *sentences.caveats_of(tables, of_verdicts=False))
+    return [*pages[:-1], dataclasses.replace(pages[-1], notes=notes)]
 
 
 def _tables(options: argparse.Namespace, **changes: Any) -> "list[ErrorTable]":

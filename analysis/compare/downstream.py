@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compare import error_table
 from analysis.compare.error_table import ErrorTable
 from analysis.load import samples
 from analysis.load.records import Problem
@@ -89,11 +88,7 @@ def of_table(
     `suite`: only this one. `metric`: instead of each task's primary one. `step`: of the checkpoint,
     the last one where it is None. Raises ValueError for a suite, metric or step that no trial has.
     """
-    runs = [
-        (row.variant, run)
-        for row in table.rows
-        for run in error_table.first_of_each_seed(table.runs(row, ("done",)))
-    ]
+    runs = [(row.variant, run) for row in table.rows for run in table.runs(row, ("done",))]
     read = [samples.of_trial(run.path, run.name) for _, run in runs]
     asked = pd.DataFrame(
         [

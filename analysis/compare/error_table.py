@@ -65,7 +65,8 @@ class VariantResult:
     last evaluations' steps, nan without any. `data` are the digests of the data that the n trials
     were trained on, as far as they are known. `chosen` maps a seed to the validation metric that
     chose its step, as that metric is shown (an error, not an accuracy). `uncounted` are ended
-    trials at points that an earlier plan compared (`selection.uncounted`).
+    trials at points that an earlier plan compared (`selection.uncounted`). `is_lost_in_tuning`: no
+    point can be chosen, so nothing is to come.
     """
 
     variant: str
@@ -79,6 +80,7 @@ class VariantResult:
     data: frozenset[str] = frozenset()
     chosen: dict[int, float] = field(default_factory=dict)
     uncounted: tuple[Run, ...] = ()
+    is_lost_in_tuning: bool = False
 
     @property
     def unfinished(self) -> int:
@@ -87,7 +89,9 @@ class VariantResult:
 
     @property
     def seeds(self) -> str:
-        """Returns n as a text: `5`, or `3 of 5 (1 diverged, 1 unfinished)`."""
+        """Returns n as a text: `5`, `3 of 5 (1 diverged, 1 unfinished)`, `0 (lost in tuning)`."""
+        if self.is_lost_in_tuning:
+            return f"{self.n} (lost in tuning)"
         missing = self.lost | ({"unfinished": self.unfinished} if self.unfinished else {})
         if not missing:
             return str(self.n)
@@ -194,12 +198,28 @@ class ErrorTable:
         return {name: comparison for name, comparison in every.items() if comparison is not None}
 
     def runs(self, row: VariantResult, states: Collection[str] = ()) -> list[Run]:
-        """Returns the stage's runs of a row's variant and point, in `states` where given."""
+        """Returns the stage's runs of a row's variant and point, the first of each seed, in
+        `states` where given."""
+        place = row.variant, row.point
+        runs = self.study.stage(self.stage)
+        first = first_of_each_seed(run for run in runs if (run.variant, run.point) == place)
+        return [run for run in first if not states or run.state in states]
+
+    def withheld(self, variant: str) -> str:
+        """Returns why no comparison of a variant with the baseline is a result: the `mixture` of
+        their trials, or `unfinished` unless that is shown; empty where nothing forbids one."""
+        base = self.baseline_row
+        row = self.by_variant.get(variant, base)
+        is_waiting = not self.unfinished.isdisjoint((variant, self.baseline))
+        waiting = UNFINISHED if is_waiting and not self.is_preliminary else ""
+        return (mixture(row, base) if row and base else "") or waiting
+
+    @property
+    def named_problems(self) -> list[Problem]:
+        """Returns the problems with the study's name before each place, for several studies."""
         return [
-            run
-            for run in self.study.stage(self.stage)
-            if (run.variant, run.point) == (row.variant, row.point)
-            and (not states or run.state in states)
+            dataclasses.replace(problem, trial=f"{self.study.name}/{problem.trial}".rstrip("/"))
+            for problem in self.problems
         ]
 
 
@@ -337,7 +357,11 @@ def _row(
     runs = [run for run in planned if run.point == point]
     problems += [problem for run in runs for problem in run.problems]
     seeds = first_of_each_seed(runs)
-    if point is None:
+    is_lost = point is None and selection.is_lost_in_tuning(study, stage, variant)
+    if is_lost:
+        text = "lost in tuning: half of the seeds of every point or more have no finite number"
+        problems.append(Problem("missing", f"{stage}/{variant}", "", text))
+    elif point is None:
         text = (
             f"no point was chosen by validation; {sum(run.has_ended for run in planned)} of "
             f"{len(planned)} trials have ended (`python -m analysis runs` lists them)"
@@ -365,12 +389,13 @@ def _row(
             for split in layout.SPLITS
         },
         hyperparameters=runs[0].variant_hyperparameters if runs else {},
-        planned=max(len(seeds), study.planned_seeds(stage, variant)),
+        planned=max(len(seeds), 0 if is_lost else study.planned_seeds(stage, variant)),
         lost=lost_seeds(seeds, set(chosen), column),
         last_step=float(np.median(steps)) if steps else math.nan,
         data=frozenset(run.data_digest for run in chosen if run.data_digest),
         chosen={run.seed: value_of(row[column]) for run, row in chosen.items()},
         uncounted=tuple(selection.uncounted(study, stage, variant, point)),
+        is_lost_in_tuning=is_lost,
     )
 
 
@@ -452,12 +477,19 @@ def _unfair(comparison: Comparison, row: VariantResult, baseline: VariantResult,
     if loser is None:
         return ""
     reasons = {
-        "different data": len(row.data | baseline.data) > 1,
-        "other points": row.uncounted or baseline.uncounted,
+        mixture(row, baseline): mixture(row, baseline) != "",
         "lengths": lengths_differ(row, baseline),
         "lost seeds": loser.lost_on(split),
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+def mixture(row: VariantResult, baseline: VariantResult) -> str:
+    """Returns why no comparison of two rows is fair, whatever it compares: `different data`, or
+    `other points`; empty where it may be."""
+    if len(row.data | baseline.data) > 1:
+        return "different data"
+    return "other points" if row.uncounted or baseline.uncounted else ""
 
 
 def lengths_differ(row: VariantResult, baseline: VariantResult) -> bool:

@@ -43,6 +43,13 @@ def settings(tables: Sequence[ErrorTable]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["study", SPLIT, DATA, *CONDITIONS], dtype=object)
 
 
+def withheld(tables: Sequence[ErrorTable], variant: str) -> str:
+    """Returns why no comparison of a variant over several studies is a result: the studies, each
+    with `ErrorTable.withheld`; empty where nothing forbids one."""
+    reasons = {table.study.name: table.withheld(variant) for table in tables}
+    return "; ".join(f"{study}: {reason}" for study, reason in reasons.items() if reason)
+
+
 def _text(value: object) -> str:
     return f"{value:,}" if type(value) is int else str(value) or "''"
 

@@ -80,9 +80,10 @@ def of_table(table: ErrorTable) -> FailedRuns:
             rates[row.variant] = comparisons.rate(len(above) + diverged, n)
     rates = comparisons.compare_rates(rates, table.baseline, table.family)
     for name, rate in rates.items():
-        if rate.verdict in SO_FAR and not table.unfinished.isdisjoint((name, table.baseline)):
-            verdict = SO_FAR[rate.verdict] if table.is_preliminary else "cannot tell"
-            rates[name] = dataclasses.replace(rate, verdict=verdict)
+        if rate.verdict in SO_FAR and table.withheld(name):
+            rates[name] = dataclasses.replace(rate, verdict="cannot tell")
+        elif rate.verdict in SO_FAR and not table.unfinished.isdisjoint((name, table.baseline)):
+            rates[name] = dataclasses.replace(rate, verdict=SO_FAR[rate.verdict])
     left: dict[str, dict[int, float]] = {}
     for row in table.rows if any(rate.count for rate in rates.values()) else ():
         values = table.of(row).values

@@ -50,7 +50,7 @@ TRIALS = (
 
 def counted(table: ErrorTable, row: VariantResult) -> list[Run]:
     """Returns the trials that a row counts, by ascending seed."""
-    runs = {run.seed: run for run in reversed(table.runs(row)) if run.is_finished}
+    runs = {run.seed: run for run in table.runs(row) if run.is_finished}
     return [runs[seed] for seed in sorted(row.chosen) if seed in runs]
 
 

@@ -1,6 +1,5 @@
 """Loss by model size over several studies: power laws, and the parameters that a variant saves."""
 
-import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -40,7 +39,7 @@ class Scaling:
     as the logs are what is fitted. `laws`: the fit of each variant with two sizes or more.
     `savings`: one row per law but the baseline's: variant, what `power_law.Saving` has of reaching
     `loss`, nan where the loss of a variant does not fall with size: `obstacle` is that variant, its
-    own or the baseline, else empty.
+    own or the baseline, else empty; `withheld`, why the saving is no result, else empty.
     """
 
     table: ErrorTable
@@ -124,14 +123,12 @@ def of_tables(
         points=points,
         sizes=sizes,
         laws=laws,
-        savings=_savings(laws, baseline, loss, points if are_shared else points.iloc[:0]),
+        savings=_savings(laws, baseline, loss, points if are_shared else points.iloc[:0]).assign(
+            withheld=lambda rows: [experiment.withheld(tables, name) for name in rows["variant"]]
+        ),
         problems=(
             *notes,
-            *(
-                dataclasses.replace(problem, trial=f"{table.study.name}/{problem.trial}")
-                for table in tables
-                for problem in table.problems
-            ),
+            *(problem for table in tables for problem in table.named_problems),
         ),
     )
 

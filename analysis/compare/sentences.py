@@ -10,6 +10,7 @@ from analysis.compare import failed_runs
 from analysis.compare.error_table import (
     LENGTHS_APART,
     SO_FAR,
+    UNFINISHED,
     ErrorTable,
     VariantResult,
     lengths_differ,
@@ -46,18 +47,25 @@ def headline(table: ErrorTable) -> str:
     base, what, row = table.baseline_label, table.what, table.baseline_row
     if row is None or not table.of(row).values:
         return f"No verdict on {what}: {base}, the baseline, has no number."
+    withheld: dict[str, list[str]] = {}
     words: dict[str, list[str]] = {word: [] for word in (*SO_FAR, *SO_FAR.values(), "cannot tell")}
     for name, comparison in table.comparisons.items():
         numbers = pages.decimals(comparison.difference, table.metric.digits, signed=True)
         if comparison.is_tested:
             numbers += f", {pages.p_in_words(comparison.p_holm)}"
-        words[comparison.verdict].append(f"{variants.label(name)} ({numbers})")
+        label = f"{variants.label(name)} ({numbers})"
+        if comparison.withheld and comparison.verdict == "cannot tell":
+            withheld.setdefault(comparison.withheld, []).append(label)
+        else:
+            words[comparison.verdict].append(label)
     unclear = words.pop("cannot tell")
     parts = [f"{', '.join(labels)} {word} than {base}" for word, labels in words.items() if labels]
     if len(unclear) > 2:
         unclear = [f"the {'other ' if parts else ''}{len(unclear)} variants"]
     if unclear:
         parts.append(f"cannot tell {' or '.join(unclear)} from {base}")
+    for reason, labels in withheld.items():
+        parts.append(f"the verdict on {', '.join(labels)} is withheld ({reason})")
     if not parts:
         return f"No verdict on {what}: only the baseline has numbers."
     text = f"{what[0].upper()}{what[1:]}: {'; '.join(parts)}."
@@ -137,14 +145,26 @@ def _unfair(table: ErrorTable) -> Iterator[str]:
         )
 
 
-def caveats(table: ErrorTable) -> Iterator[str]:
+def caveats_of(tables: Iterable[ErrorTable], of_verdicts: bool = True) -> Iterator[str]:
+    """Yields the caveats of each of several tables that has any, after its study and workload."""
+    for table in tables:
+        if text := " ".join(caveats(table, of_verdicts)):
+            yield f"{table.study.name}, {table.workload}: {text}"
+
+
+def caveats(table: ErrorTable, of_verdicts: bool = True) -> Iterator[str]:
     """Yields sentences on the trials of a table: which have not ended, which the study no longer
-    plans, plans of other numbers of seeds, several commits, several data sets."""
+    plans or does not count, changes of the plan, seeds that chose the point, several commits,
+    several data sets. `of_verdicts`: whether the page has verdicts, and a command `--preliminary`.
+    """
     study = table.study
     runs = [run for row in table.rows for run in table.runs(row)]
     if table.unfinished:
         missing = [f"{row.label} {row.unfinished}" for row in table.rows if row.unfinished]
-        advice = "verdicts are withheld; `--preliminary` shows them as they are so far"
+        withheld = {each.withheld for each in table.comparisons.values()}
+        advice = "verdicts are withheld" if of_verdicts else "comparisons are withheld"
+        if of_verdicts and UNFINISHED in withheld:
+            advice += "; `--preliminary` shows them as they are so far"
         if table.is_preliminary:
             advice = "`so far` marks verdicts that more trials may change"
         left = ", ".join(missing) or "other points"
@@ -165,6 +185,11 @@ def caveats(table: ErrorTable) -> Iterator[str]:
         yield f"Not planned now, counted all the same: {_trials(unplanned)}."
     if len(table.commits) > 1:
         yield f"The trials were trained by {commits(table)}."
+    searched = study.stages[: study.stages.index(table.stage)]
+    tuning = {(x.variant, x.point, x.seed) for x in study.runs if x.stage in searched}
+    if tuned := [run for run in runs if (run.variant, run.point, run.seed) in tuning]:
+        yield f"Seeds that also chose the point, which favours the tuned variant: {_trials(tuned)}."
+    runs = [run for run in runs if run.is_finished]
     digests = sorted({run.data_digest for run in runs if run.data_digest})
     if len(digests) > 1:
         parts = [

@@ -66,7 +66,7 @@ def of_tables(tables: Sequence[ErrorTable]) -> SpeedUps:
     curves: dict[float, Seeds] = dict(zip(known["steps"], results, strict=True))
     lost = [table.study.name for table, row in planned if row.lost_on(table.decisive)]
     rows = [
-        _row(table, row, known, curves, lost)
+        _row(table, row, known, curves, lost, experiment.withheld(tables, row.variant))
         for table in tables
         for row in table.rows
         if row.variant != first.baseline and row.n
@@ -74,7 +74,7 @@ def of_tables(tables: Sequence[ErrorTable]) -> SpeedUps:
     if not rows:
         raise ValueError(f"no study has results of a variant beside {first.baseline}")
     rows.sort(key=lambda row: variants.order(row["variant"]))
-    problems = [*notes, *(problem for table in tables for problem in table.problems)]
+    problems = [*notes, *(problem for table in tables for problem in table.named_problems)]
     return SpeedUps(first, known, pd.DataFrame(rows), tuple(problems))
 
 
@@ -130,6 +130,7 @@ def _row(
     known: pd.DataFrame,
     curves: Mapping[float, Seeds],
     lost: Sequence[str],
+    withheld: str,
 ) -> dict[str, Any]:
     line = _costs(table, row)
     # Of the study itself where it has the baseline: other machines have other seconds.
@@ -142,6 +143,8 @@ def _row(
         "why": "",
     }
     line |= dict.fromkeys(("needed", "low", "high", "by_law", "seeds_used"), math.nan)
+    if withheld:
+        return line | {"why": f"withheld ({withheld})"}
     if row.lost_on(table.decisive) or lost:
         whose = ", ".join([*lost, *([row.label] if row.lost_on(table.decisive) else [])])
         return line | {"why": f"seeds are lost of {whose}, and those left are not all"}

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare import failed_runs, speedup
-from analysis.compare.error_table import DEFAULT_BASELINE, ErrorTable
+from analysis.compare.error_table import DEFAULT_BASELINE, ErrorTable, mixture
 from analysis.load.records import Problem
 from analysis.statistics import across, comparisons
 from analysis.statistics.comparisons import Comparison
@@ -24,6 +24,8 @@ CELLS = (
     *("variant", "column", "study", "workload", "quantity", "value", "low", "high"),
     *("n", "trained", "p", "verdict", "withheld", "left_out"),
 )
+# Why a column adds no evidence on a variant: its trials stand in another column.
+COPIED = "the same trials as"
 # Where `profiles` begin, in %: twice as bad as the baseline's mean.
 LEAST_IMPROVEMENT = -100.0
 OVER = ("variant", "workload", "quantity", "unit", "value", "low", "high", "count", "n")
@@ -118,6 +120,7 @@ def _common_baseline(tables: Sequence[ErrorTable]) -> str:
 
 def _cells(tables: Sequence[ErrorTable], names: Sequence[str], baseline: str) -> pd.DataFrame:
     rows = []
+    places: dict[str, str] = {}
     for name in names:
         for number, table in enumerate(tables):
             if name == table.baseline or name not in table.by_variant:
@@ -131,6 +134,10 @@ def _cells(tables: Sequence[ErrorTable], names: Sequence[str], baseline: str) ->
             word = "withheld" if is_withheld else each.verdict
             outcome = (each.p_holm, word, each.withheld)
             why = "another baseline" if table.baseline != baseline else _why_left_out(table, name)
+            ids = {run.id for run in table.runs(table.by_variant[name]) if run.id}
+            if copied := sorted({places[trial] for trial in ids if trial in places}):
+                why = f"{COPIED} {', '.join(copied)}"
+            places |= dict.fromkeys(ids - places.keys(), table.study.name)
             rows.append((*place, scale * each.difference, *bounds, *seeds, *outcome, why))
     return pd.DataFrame(rows, columns=CELLS)
 
@@ -150,12 +157,10 @@ def _why_left_out(table: ErrorTable, variant: str) -> str:
         "lost seeds": any(row.lost or table.of(row).non_finite for row in sides),
         "fewer than 2 seeds to compare": not each.is_tested,
         "runs of different lengths": each.withheld == "lengths",
-        "different data": each.withheld == "different data",
-        "other points": each.withheld == "other points",
         "differences without a spread": math.isnan(each.effect),
         "a baseline's mean of 0": not abs(each.baseline) > 0,
     }
-    return next((reason for reason, holds in reasons.items() if holds), "")
+    return mixture(*sides) or next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def _over(tables: Sequence[ErrorTable], cells: pd.DataFrame, baseline: str) -> pd.DataFrame:
@@ -166,7 +171,12 @@ def _over(tables: Sequence[ErrorTable], cells: pd.DataFrame, baseline: str) -> p
         for (quantity, unit), estimate in estimates.items():
             row = {"variant": name, "workload": listed, "quantity": quantity, "unit": unit}
             rows.append(row | vars(estimate))
-    failures = [failed_runs.of_table(table) for table in tables if table.baseline == baseline]
+    copies = cells.groupby("column")["left_out"].agg(lambda why: why.str.startswith(COPIED).all())
+    failures = [
+        failed_runs.of_table(table)
+        for number, table in enumerate(tables)
+        if table.baseline == baseline and not copies.get(number, False)
+    ]
     counts = pd.DataFrame(
         [
             {"variant": name, "count": each.rate.count, "n": each.rate.n}

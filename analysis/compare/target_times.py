@@ -38,6 +38,8 @@ class TargetTimes:
     `<quantity>_is_bound` (`medians`); against the baseline, if there is one, what `across.SpeedUp`
     has, as `<quantity>_ratio`, `_low`, `_high`, `_n` and `_method`, nan on its own row.
 
+    `withheld` says why a ratio is no result (`ErrorTable.withheld`), empty where it may be.
+
     `left_out` are the runs that may yet reach the target, pending or running ones; `unchosen` names
     variants without a chosen point.
     """
@@ -249,4 +251,5 @@ def _compared(
                 ratio = SpeedUp(method="units")
             row |= {f"{name}_{key}": value for key, value in vars(ratio).items()}
         ratios.append(row)
-    return rows.join(pd.DataFrame(ratios))
+    withheld = [table.withheld(name) for name in rows["variant"]]
+    return rows.join(pd.DataFrame(ratios)).assign(withheld=withheld)

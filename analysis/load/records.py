@@ -181,7 +181,8 @@ class Run:
     `allowed_s` the seconds of training that the workload allows, None where no file says.
     `problems` is what is wrong with the trial, `notes` what is worth knowing. `is_planned` is False
     for a trial that has ended and that the study no longer plans. `planned_by` is the commit that
-    planned it, `data_digest` identifies the data; both are empty where they are not recorded.
+    planned it, `data_digest` identifies the data, `id` is equal for trials that compute the same;
+    each is empty where it is not recorded.
     """
 
     workload: str
@@ -209,6 +210,7 @@ class Run:
     is_planned: bool = True
     planned_by: str = ""
     data_digest: str = ""
+    id: str = ""
 
     @property
     def last_step(self) -> int | None:
@@ -321,10 +323,8 @@ class StudyRuns:
 
     def planned_seeds(self, stage: str, variant: str) -> int:
         """Returns the most seeds of a variant that any plan had in the last stage, which compares;
-        0 in other stages, before the stage has begun, and for a variant that lost every trial."""
-        states = {run.state for run in self.runs if run.variant == variant}
-        is_lost = bool(states) and states <= set(layout.LOST)
-        if stage != self.stages[-1] or stage not in self.planned or is_lost:
+        0 in other stages, and before the stage has begun."""
+        if stage != self.stages[-1] or stage not in self.planned:
             return 0
         return max((plan.seeds for plan in self.plans if variant in plan.variants), default=0)
 

@@ -77,6 +77,14 @@ def chosen_point(study: StudyRuns, stage: str, variant: str) -> int | None:
     return min(points) if any(value is not None for value in measured) else None
 
 
+def is_lost_in_tuning(study: StudyRuns, stage: str, variant: str) -> bool:
+    """Returns whether `stage` can have no trial of a variant, because its trials of earlier stages
+    have ended and every point lost half of its seeds or more."""
+    runs = [run for run in study.runs if run.variant == variant]
+    is_over = all(run.has_ended and run.stage != stage for run in runs)
+    return bool(runs) and is_over and best_point(runs, study_metric(study)) is None
+
+
 def dropped_points(runs: Sequence[Run]) -> set[int]:
     """Returns the points of `runs`, trials of one variant, that are no longer planned and have
     fewer seeds than another: they take no part in the choice."""

@@ -17,9 +17,12 @@ from analysis.load import logs, paper, records, trials
 from analysis.load.records import VISIBLE, Plan, Problem, Run, StudyRuns
 from attention import files
 from sweeps.records import layout, status
+from sweeps.study import keys
 
 # How many names a message lists.
 NAMED = 10
+# What a trial's record has of the settings that results depend on.
+SETTINGS = tuple(name for name, key in keys.OWN.items() if key.role is keys.Role.RESULT)
 # What shows that a directory is a study or logs; and that trials lie in it or one level below.
 STUDY_TRACES = (layout.STUDY, logs.ALGOPERF_TRIALS)
 TRACES = (*STUDY_TRACES, *(f"{VISIBLE}/{trace}" for trace in (*STUDY_TRACES, layout.TRIALS)))
@@ -135,7 +138,15 @@ def _read_ours(root: pathlib.Path, whole: bool) -> StudyRuns:
     begun = [stage for stage in stages if planned[stage]]
     directories = [path for stage in begun for path in _trial_directories(root, stage)]
     others = [path for path in directories if path not in unique]
+    samples = {path.split("/")[0]: entry for path, entry in unique.items()}
+    name = str(record.get("name", root.name))
     ended = {path: entry for path in others if (entry := _ended_trial(root, path))}
+    for path, entry in ended.items():
+        planned_like = {"study": name} | samples[path.split("/")[0]]
+        if foreign := _foreign(entry, planned_like, points):
+            problems.append(Problem("mismatch", path, layout.TRIAL, foreign))
+    foreigners = {problem.trial for problem in problems if problem.kind == "mismatch"}
+    ended = {path: entry for path, entry in ended.items() if path not in foreigners}
     listed = [*unique.values(), *ended.values()]
     runs = trials.read_each(
         [(root / entry["path"], entry["path"]) for entry in listed],
@@ -151,12 +162,12 @@ def _read_ours(root: pathlib.Path, whole: bool) -> StudyRuns:
     selection = _selection(root, runs, problems)
     references = records.read_json(root / layout.REFERENCE, "", problems) or {}
     return StudyRuns(
-        name=str(record.get("name", root.name)),
+        name=name,
         config=record["config"],
         runs=tuple(runs),
         study_problems=tuple(problems),
         directory=root,
-        study_notes=tuple(_notes(root, [path for path in others if path not in ended], runs)),
+        study_notes=tuple(_notes(root, set(others) - ended.keys() - foreigners, runs)),
         stages=stages,
         planned=tuple(stage for stage in stages if planned[stage] is not None),
         points=points,
@@ -182,6 +193,24 @@ def _ended_trial(root: pathlib.Path, path: str) -> dict[str, Any] | None:
         return None
     record = records.read_json(root / path / layout.TRIAL, path, []) or {}
     return record | {"path": path} if set(trials.IDENTITY) <= set(record) else None
+
+
+def _foreign(
+    trial: dict[str, Any], planned: dict[str, Any], points: Sequence[dict[str, Any]]
+) -> str:
+    """Returns how the record of a trial shows that it is of another experiment than a `planned`
+    trial of its stage: by the study's name, a setting that results depend on, or other values at
+    its point; empty where it does not."""
+    point = trial["point"]
+    if point < len(points):
+        planned = planned | {"hyperparameters": points[point]}
+    names = ("study", "hyperparameters", *SETTINGS)
+    known = [name for name in names if name in trial and name in planned]
+    for name in known:
+        if trial[name] != planned[name]:
+            there, here = trial[name], planned[name]
+            return f"another experiment's, not read: {name} is {there}, and {here} in this study"
+    return ""
 
 
 def _planned_trials(

@@ -149,6 +149,7 @@ def read_trial(
         is_planned=is_planned,
         planned_by=record.get("git_commit") or "",
         data_digest=record.get("data_digest") or "",
+        id=record.get("id") or "",
     )
     if not is_planned:
         files.notes.append(

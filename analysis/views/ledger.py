@@ -30,13 +30,9 @@ def page(tables: Sequence[ErrorTable]) -> Page:
             "smallest true difference that such a study finds with 80 % power "
             f"{sentences.POWER}. Commit: of trials. "
             "Started, at commit: date and commit of the start of the study.",
-            *(
-                f"{table.study.name}, {table.workload}: {text}"
-                for table in tables
-                if (text := " ".join(sentences.caveats(table)))
-            ),
+            *sentences.caveats_of(tables),
         ),
-        problems=tuple(problem for table in tables for problem in table.problems),
+        problems=tuple(problem for table in tables for problem in table.named_problems),
         data=lambda: lines,
     )
 

@@ -79,7 +79,7 @@ def _savings(found: Scaling) -> Table:
     rows = []
     for each in found.savings.itertuples():
         row = {"Variant": variants.label(each.variant), "Fewer": "none (see notes)"}
-        if not each.obstacle:
+        if not each.obstacle and not each.withheld:
             row |= {
                 "Parameters\nbaseline": f"{each.of_baseline:.4g}",
                 "Parameters\nvariant": f"{each.of_variant:.4g}",
@@ -107,7 +107,9 @@ def _notes(found: Scaling) -> Iterable[str]:
     for each in found.savings[found.savings["obstacle"] != ""].itertuples():
         whose, whom = variants.label(each.obstacle), variants.label(each.variant)
         yield f"No share of parameters for {whom}: the loss of {whose} may not fall with size."
-    known = found.savings[found.savings["obstacle"] == ""]
+    for each in found.savings[found.savings["withheld"] != ""].itertuples():
+        yield f"The saving of {variants.label(each.variant)} is withheld ({each.withheld})."
+    known = found.savings[found.savings[["obstacle", "withheld"]].eq("").all(axis=1)]
     if len(known):
         paired = "paired" if known["is_paired"].all() else "not all paired, and then wider"
         yield (

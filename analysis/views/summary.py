@@ -37,7 +37,7 @@ def page(found: Summary) -> Page:
     title = f"{own} {'study' if own == 1 else 'studies'} against {variants.label(found.baseline)}"
     if own < len(found.tables):
         title += f", {len(found.tables) - own} against another baseline"
-    problems = dict.fromkeys(problem for table in found.tables for problem in table.problems)
+    problems = dict.fromkeys(each for table in found.tables for each in table.named_problems)
     power = pd.DataFrame(map(_power, found.headings, found.tables))
     return Page(
         title=title,

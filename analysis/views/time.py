@@ -110,13 +110,15 @@ def _median_texts(rows: pd.DataFrame, name: str, unit: float, digits: int) -> pd
 
 
 def _ratio_texts(rows: pd.DataFrame, name: str) -> list[str]:
-    columns = [f"{name}_{key}" for key in ("method", "ratio", "low", "high")]
+    columns = [f"{name}_{key}" for key in ("method", "ratio", "low", "high")] + ["withheld"]
     texts = []
-    for method, ratio, low, high in rows[columns].itertuples(index=False):
+    for method, ratio, low, high, withheld in rows[columns].itertuples(index=False):
         text = pages.estimate(ratio, low, high, 3)
         if low == high:
             text = f"{ratio:.3f} (all equal)"
         words = {"medians": f"{text} (no interval)", "units": "other units"}
+        if withheld:
+            text, words = f"withheld ({withheld})", {}
         texts.append("baseline" if pd.isna(method) else words.get(method, text))
     return texts
 

@@ -87,7 +87,7 @@ class HandMadeStudy:
         path = layout.trial_path(stage, variant, self.workload, point, seed)
         entry = {
             "path": path,
-            "id": hashlib.sha256(path.encode()).hexdigest()[:12],
+            "id": hashlib.sha256(f"{self.config['name']}/{path}".encode()).hexdigest()[:12],
             "variant": variant,
             "workload": self.workload,
             "point": point,

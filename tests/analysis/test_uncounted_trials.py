@@ -1,13 +1,12 @@
-"""Trials that do not count are named, and a plan that was changed in their favour gives no verdict."""
+"""Trials that do not count are named, and a plan changed in their favour gives no verdict."""
 
-import dataclasses
 import json
 import shutil
 
 import pytest
 
 from analysis.cli import main
-from analysis.compare import error_table, sentences, summary
+from analysis.compare import error_table, failed_runs, sentences, summary
 from analysis.load.studies import read_each, read_study
 from sweeps.records import layout
 
@@ -168,3 +167,186 @@ def test_a_study_of_an_older_version_has_a_plan(hand_made) -> None:
     assert [(plan.seeds, plan.points, plan.baseline) for plan in study.plans] == [
         (3, 0, "standard")
     ]
+
+
+def lost_in_tuning(hand_made, states):
+    """A study of protocol tune_each in which the gate's two tuning trials ended in `states`, or
+    have not, and selection.json gives it no point."""
+    names = ("standard", "laser", "standard+gate")
+    made = hand_made(names, config={"protocol": "tune_each", "seeds": 5, "tuning_seeds": 2})
+    for seed in range(2):
+        for variant in names[:2]:
+            made.trial("tune", variant, 0, seed, [made.evaluation(400, 0.3)])
+        rows = [made.evaluation(400, 0.3)] if states[seed] == "done" else None
+        made.trial("tune", "standard+gate", 0, seed, rows, state=states[seed])
+    for variant, shift in (("standard", 0.0), ("laser", -0.05)):
+        for seed, error in enumerate(BASE):
+            rows = [made.evaluation(400, error + shift + 0.001 * seed * bool(shift))]
+            made.trial("compare", variant, 0, 2 + seed, rows)
+    made.record["runs"] = [{"seeds": 5, "variants": list(names)}]
+    made.select({"standard": 0, "laser": 0})
+    made.finish()
+    return table_of(made)
+
+
+@pytest.mark.parametrize(
+    ("states", "is_lost"),
+    [
+        (("done", "diverged"), True),
+        (("diverged", "failed"), True),
+        (("done", "running"), False),
+        (("diverged", "pending"), False),
+        (("done", "done"), False),
+    ],
+)
+def test_a_variant_that_was_lost_in_tuning_does_not_hold_back_the_others(
+    hand_made, states, is_lost
+) -> None:
+    """Half of its seeds diverged, no point was chosen, and the study stayed unfinished for ever."""
+    table = lost_in_tuning(hand_made, states)
+    row = table.by_variant["standard+gate"]
+    assert row.is_lost_in_tuning == is_lost
+    assert ("lost in tuning" in row.seeds) == is_lost
+    assert row.unfinished == (0 if is_lost else 5)
+    expected = ("better", "") if is_lost else ("cannot tell", "unfinished")
+    assert verdicts(table) == {"laser": expected}
+    assert table.family == 2
+    assert any("lost in tuning" in problem.text for problem in table.problems) == is_lost
+
+
+def change(made, variant: str, seed: int, **record) -> None:
+    """Writes keys of a trial's record."""
+    path = made.root / layout.trial_path("compare", variant, made.workload, 0, seed) / layout.TRIAL
+    layout.write_json(path, layout.read_json(path) | record)
+
+
+@pytest.fixture
+def better(hand_made):
+    made = hand_made(config={"seeds": 5})
+    made.add_seeds("standard", BASE)
+    made.add_seeds("laser", [error - 0.05 + 0.001 * seed for seed, error in enumerate(BASE)])
+    made.finish()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("study", "other"),
+        ("batch_size", 4096),
+        ("optimizer", "lamb"),
+        ("steps", 800),
+        ("hyperparameters", {"learning_rate": 0.1}),
+    ],
+)
+def test_trials_of_another_experiment_are_no_seeds(better, key, value) -> None:
+    """Finished trials that were copied below the study's directory counted as its seeds."""
+    for entry in better.planned["compare"]:
+        entry |= {"batch_size": 64, "optimizer": "nadamw"}
+    plans = better.plans()
+    better.planned["compare"] = [e for e in better.planned["compare"] if e["seed"] < 3]
+    better.record["runs"] = plans
+    better.finish()
+    for variant in ("standard", "laser"):
+        change(better, variant, 3, optimizer="nadamw")
+        change(better, variant, 4, **{"optimizer": "nadamw", key: value})
+    table = table_of(better)
+    assert [row.n for row in table.rows] == [4, 4]
+    named = [problem.trial for problem in table.problems if problem.kind == "mismatch"]
+    assert sorted(named) == [f"compare/{v}/imagenet_vit_jax/trial_5" for v in ("laser", "standard")]
+    assert not [note for note in table.study.study_notes if note.trial in named]
+
+
+def test_a_trial_of_the_study_that_later_commits_and_paths_differ_in_counts(better) -> None:
+    better.planned["compare"] = [e for e in better.planned["compare"] if e["seed"] < 3]
+    better.finish()
+    change(better, "laser", 4, git_commit="b" * 40, data_digest="c" * 64, mesh=[8, 1, 1])
+    assert [row.n for row in table_of(better).rows] == [5, 5]
+
+
+def test_a_copy_of_a_study_is_no_evidence(better) -> None:
+    root = better.root.parent
+    shutil.copytree(better.root, root / "tiny_backup")
+    tables = [error_table.build(study) for study in read_each(root)]
+    found = summary.of_tables(tables)
+    assert [why.partition(" (")[0] for why in found.cells["left_out"]] == [
+        "",
+        "the same trials as tiny",
+    ]
+    lines = found.over[found.over["variant"] == "laser"]
+    assert set(lines["workload"]) == {"", "1"}
+    (failed,) = lines[lines["quantity"] == "failed_to_train"].itertuples()
+    assert failed.n == 5
+
+
+def test_seeds_that_also_chose_the_point_are_named(better) -> None:
+    """A study of an older version: its compared seeds begin with those of the search."""
+    assert "chose" not in told(table_of(better))
+    better.trial("tune", "standard", 0, 9, [better.evaluation(400, 0.3)])
+    better.finish()
+    assert "chose" not in told(table_of(better))
+    for seed in (0, 1):
+        better.trial("tune", "standard", 0, seed, [better.evaluation(400, 0.3)])
+    better.finish()
+    assert "Standard: 2 seeds (0 to 1)" in told(table_of(better))
+
+
+def test_duplicates_and_pending_trials_cause_no_caveat(better) -> None:
+    """A copy of a trial with other data and another commit, and a trial that has not begun."""
+    for variant in ("standard", "laser"):
+        for seed in range(5):
+            change(better, variant, seed, data_digest="a" * 64, git_commit="c" * 40)
+    trial = better.root / "compare/laser/imagenet_vit_jax/trial_3"
+    shutil.copytree(trial, trial.with_name("trial_3.bak"))
+    path = trial.with_name("trial_3.bak") / layout.TRIAL
+    layout.write_json(
+        path, layout.read_json(path) | {"data_digest": "b" * 64, "git_commit": "d" * 40}
+    )
+    assert told(table_of(better)) == ""
+    better.trial("compare", "laser", 0, 5, None, state="pending")
+    change(better, "laser", 5, data_digest="e" * 64)
+    better.finish()
+    assert "different data" not in told(table_of(better))
+
+
+def test_the_headline_and_failed_runs_state_why_nothing_is_said(hand_made) -> None:
+    made = hand_made(config={"seeds": 9})
+    for seed in range(9):
+        error = 0.9995 if seed < 6 else BASE[0] + 0.01 * seed
+        made.trial("compare", "standard", 0, seed, [made.evaluation(400, error)])
+        made.trial("compare", "laser", 0, seed, [made.evaluation(400, 0.2 + 0.001 * seed)])
+        change(made, "standard", seed, data_digest="a" * 64)
+        change(made, "laser", seed, data_digest="a" * 64)
+    made.select({"standard": 0, "laser": 0})
+    made.finish()
+    rates = failed_runs.of_table(table_of(made)).by_variant
+    assert rates["laser"].rate.verdict == "less often"
+    for seed in range(9):
+        change(made, "laser", seed, data_digest="b" * 64)
+    table = table_of(made)
+    assert failed_runs.of_table(table).by_variant["laser"].rate.verdict == "cannot tell"
+    headline = sentences.headline(table)
+    assert table.comparisons["laser"].withheld == "different data"
+    assert "different data" in headline
+    assert "cannot tell" not in headline
+
+
+def test_preliminary_is_offered_only_where_it_shows_a_verdict(hand_made) -> None:
+    for shift, is_offered in ((-0.1, True), (0.0, False)):
+        made = hand_made(name=f"shift_{is_offered}", config={"seeds": 6})
+        made.add_seeds("standard", BASE)
+        made.add_seeds("laser", [e + shift + 0.001 * (-1) ** s for s, e in enumerate(BASE)])
+        made.trial("compare", "laser", 0, 5, None, state="pending")
+        made.finish()
+        table = table_of(made)
+        assert "Unfinished" in told(table)
+        assert ("--preliminary" in told(table)) == is_offered
+        assert "--preliminary" not in " ".join(sentences.caveats(table, of_verdicts=False))
+
+
+@pytest.mark.parametrize("command", ["ledger", "summary"])
+def test_problems_of_several_studies_name_the_study(better, command, capsys) -> None:
+    trial = better.root / "compare/laser/imagenet_vit_jax/trial_3"
+    (trial / layout.MEASUREMENTS).unlink()
+    assert main([command, str(better.root.parent)]) == 0
+    assert "missing: tiny/compare/laser/imagenet_vit_jax/trial_3" in capsys.readouterr().out
