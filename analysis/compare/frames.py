@@ -16,6 +16,7 @@ from analysis.statistics import intervals
 from attention import table as variants
 from sweeps.records import layout
 
+DETECTABLE = ("detectable", "detectable_low", "detectable_high", "detectable_from")
 # The columns of `results`, and what each holds.
 RESULTS = (
     dict.fromkeys(("study", "workload", "stage", "kind", "variant", "label", "group"), "object")
@@ -26,7 +27,7 @@ RESULTS = (
     | {"difference_sd": "float64", "effect_size": "float64", "effect_kind": "object"}
     | {"test": "object", "smallest_p": "float64", "p": "float64", "p_holm": "float64"}
     | {"verdict": "object"}
-    | dict.fromkeys(("detectable", "detectable_low", "detectable_high"), "float64")
+    | dict.fromkeys(DETECTABLE, "float64")
     | {"expected_effect": "float64"}
     | dict.fromkeys(("seeds_needed", "seeds_needed_low", "seeds_needed_high"), "float64")
     | {"last_n": "Int64", "last_mean": "float64"}
@@ -175,8 +176,9 @@ def results(table: ErrorTable, effect: float | None) -> pd.DataFrame:
     `seeds` and `values` list every seed and its number, separated by spaces; `planned`, `lost`,
     `unfinished`, `last_step`, the `failed` of `failed_of` runs, and `train_flop` and
     `train_seconds` (`costs`) are of the variant's trials, on any split. `detectable` and
-    `seeds_needed`, with the ranges that the SD leaves them, are for `effect`
-    (`sensitivity.Sensitivity`). The `last_` columns are
+    `seeds_needed`, with the ranges that the SD leaves them, are for `effect`; `detectable_from` is
+    the number of seeds that can detect anything (`sensitivity.Sensitivity`).
+    The `last_` columns are
     over the last `table.last` evaluations of the trials that have as many, all finite: the mean,
     the mean of the seeds' own standard deviations, the standard deviation of the seeds' means.
     """
@@ -201,6 +203,7 @@ def results(table: ErrorTable, effect: float | None) -> pd.DataFrame:
                     "detectable": power.detectable.value,
                     "detectable_low": power.detectable.low,
                     "detectable_high": power.detectable.high,
+                    "detectable_from": power.possible,
                     "expected_effect": power.effect,
                     "seeds_needed": power.seeds.value,
                     "seeds_needed_low": power.seeds.low,

@@ -11,6 +11,7 @@ the true SD (chi-square). There is no result below LEAST_DEGREES.
 """
 
 import bisect
+import dataclasses
 import functools
 import itertools
 import math
@@ -44,6 +45,8 @@ MOST_SEEDS = 10_000
 LEAST_DEGREES = 4
 RANGE = 0.9
 UNKNOWN = Estimate(math.nan, math.nan, math.nan)
+# The most seeds of a side and the most variants of `unpaired_factor`.
+MOST_SIMULATED, MOST_TESTS = 12, 7
 # In standard errors: beyond it power is 1 at any level of ours, and from 1e12 scipy gives nan.
 _LARGEST_SHIFT = 1e9
 
@@ -54,11 +57,14 @@ class Sensitivity:
     divided by the number of variants that Holm's correction counts. `detectable` is the smallest
     true difference, inf where none can be found at these n; `effect` is the one asked for; `seeds`
     of each side would detect it, inf where MOST_SEEDS do not. Each with its range; nan where
-    undefined, as below LEAST_DEGREES."""
+    undefined, as below LEAST_DEGREES. `possible` is the number of seeds of each side from which on
+    the test can find any difference. The upper end of `detectable` is inf where the factor of its
+    test was not simulated, and `detectable` is a lower bound."""
 
     effect: float
     detectable: Estimate = UNKNOWN
     seeds: Estimate = UNKNOWN
+    possible: float = math.nan
 
 
 def of_table(table: ErrorTable, split: str, effects: Mapping[str, float]) -> dict[str, Sensitivity]:
@@ -87,10 +93,14 @@ def _sensitivity(comparison: Comparison, alpha: float, effect: float) -> Sensiti
     unit = detectable(1.0, comparison.pairs or n, alpha, paired=paired, n_baseline=m)
     unit *= 1.0 if paired else unpaired_factor(n, m, alpha)
     sizes = Estimate(*(unit * sd for sd in sds))
+    enough = (k for k in range(2, MOST_SEEDS) if paired or comparisons.smallest_p(k, k) < alpha)
+    possible = next(enough, math.inf)
+    if not paired and not is_simulated(n, m, alpha):
+        sizes = dataclasses.replace(sizes, high=math.inf)
     if not abs(effect) > 0:
-        return Sensitivity(effect, sizes)
+        return Sensitivity(effect, sizes, possible=possible)
     needed = [seeds_needed(effect, sd, alpha, paired=paired) or math.inf for sd in sds]
-    return Sensitivity(effect, sizes, Estimate(*needed))
+    return Sensitivity(effect, sizes, Estimate(*needed), possible)
 
 
 @functools.cache
@@ -104,12 +114,21 @@ def unpaired_factor(n: int, m: int, alpha: float) -> float:
     p is not below `alpha`.
 
     Simulated with normal noise of equal variance, for 2 to 12 seeds of a side and 1 to 7 variants
-    (`python -m tests.analysis.power_table`). Beyond, the factor of the nearest of these.
+    (`python -m tests.analysis.power_table`). Beyond (`is_simulated`), the factor of the nearest.
     """
     if comparisons.smallest_p(n, m) >= alpha:
         return math.inf
-    few, many = (min(size, 12) for size in sorted((n, m)))
-    return float(_factors().loc[(few, many), str(min(7, round(ALPHA / alpha)))])
+    few, many = (min(size, MOST_SIMULATED) for size in sorted((n, m)))
+    tests = min(MOST_TESTS, round(ALPHA / alpha))
+    return float(_factors().loc[(few, many), str(tests)])
+
+
+def is_simulated(n: int, m: int, alpha: float) -> bool:
+    """Returns whether `unpaired_factor` holds: it is too small for more variants than MOST_TESTS,
+    and for more than MOST_SIMULATED seeds against fewer."""
+    few, many = sorted((n, m))
+    is_one_sided = few < MOST_SIMULATED < many
+    return round(ALPHA / alpha) <= MOST_TESTS and not is_one_sided
 
 
 def check(table: ErrorTable, effect: float | None) -> None:

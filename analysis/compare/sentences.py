@@ -98,11 +98,15 @@ def seeds_text(seeds: float, low: float, high: float) -> str:
     return first if low == high else f"{first} [{', '.join(ends)}]"
 
 
-def detectable_text(size: float, low: float, high: float) -> str:
+def detectable_text(size: float, low: float, high: float, possible: float) -> str:
     """Returns a detectable difference with its range, in two digits: `0.012 [0.0085, 0.024]`; a
-    dash for nan."""
+    lower bound as `≥ 0.012`; the seeds that are `possible` where these are too few; a dash for
+    nan."""
     if math.isinf(size):
-        return "not with these seeds"
+        more = "" if math.isinf(possible) else f"; {possible:.0f} can"
+        return f"not with these seeds{more}"
+    if math.isinf(high):
+        return f"≥ {size:.2g}"
     return pages.NOTHING if math.isnan(size) else f"{size:.2g} [{low:.2g}, {high:.2g}]"
 
 

@@ -14,7 +14,7 @@ from analysis.render.pages import Page, Table
 COLUMNS = (
     *("hypothesis", "study", "workload", "variant", "metric", "split", "n", "difference"),
     *("difference_low", "difference_high", "p_holm", "verdict", "withheld"),
-    *("detectable", "detectable_low", "detectable_high", "commit", "design_commit", "date"),
+    *(*frames.DETECTABLE, "commit", "design_commit", "date"),
 )
 
 
@@ -75,7 +75,7 @@ def _table(lines: pd.DataFrame) -> Table:
         "Verdict": sentences.outcomes(lines),
         "Detectable": itertools.starmap(
             sentences.detectable_text,
-            lines[["detectable", "detectable_low", "detectable_high"]].to_numpy(),
+            lines[[*frames.DETECTABLE]].to_numpy(),
         ),
         "Commit": lines["commit"],
         "Started": lines["date"],

@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.compare import sentences
 from analysis.compare.error_table import ErrorTable
-from analysis.compare.frames import results
+from analysis.compare.frames import DETECTABLE, results
 from analysis.compare.summary import LEAST_IMPROVEMENT, Summary, profiles
 from analysis.render import charts, pages
 from analysis.render.charts import Plot
@@ -104,12 +104,9 @@ def _power(heading: str, table: ErrorTable) -> dict[str, str | None]:
     rows = results(table, None)
     rows = rows[rows["split"].eq(table.decisive) & rows["variant"].notna()].set_index("variant")
     base, laser = (rows.reindex([name]).iloc[0] for name in (table.baseline, "laser"))
-    sizes = (
-        rows[["detectable", "detectable_low", "detectable_high"]].dropna().sort_values("detectable")
-    )
-    texts = itertools.starmap(
-        sentences.detectable_text, (100 * sizes / abs(base["mean"])).to_numpy()
-    )
+    sizes = rows[[*DETECTABLE]].dropna().sort_values("detectable")
+    sizes[[*DETECTABLE[:3]]] *= 100 / abs(base["mean"])
+    texts = itertools.starmap(sentences.detectable_text, sizes.to_numpy())
     seeds = sorted(rows["n"][rows["n"] > 0])
     share = 100 * laser["expected_effect"] / abs(base["median"])
     needed = laser[["seeds_needed", "seeds_needed_low", "seeds_needed_high"]].astype(float)

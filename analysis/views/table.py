@@ -12,7 +12,7 @@ import pandas as pd
 from analysis.compare import failed_runs, sensitivity, sentences
 from analysis.compare.error_table import ErrorTable, VariantResult
 from analysis.compare.failed_runs import FailedRuns
-from analysis.compare.frames import costs, results
+from analysis.compare.frames import DETECTABLE, costs, results
 from analysis.load import metrics
 from analysis.render import pages
 from analysis.render.pages import Page, Table
@@ -261,7 +261,7 @@ def _power(table: ErrorTable, lines: pd.DataFrame) -> Table:
     form = f".{table.metric.digits}f"
     kinds = tuple(set(lines["effect_kind"][lines["difference_sd"].notna()]))
     headings = {("d_z",): "SD of\ndifferences", ("g",): "Pooled\nSD"}
-    detectable = lines[["detectable", "detectable_low", "detectable_high"]]
+    detectable = lines[[*DETECTABLE]]
     needed = lines[["seeds_needed", "seeds_needed_low", "seeds_needed_high"]].astype(float)
     return _table(
         f"What these seeds can detect, on {table.decisive} {sentences.POWER}",

@@ -178,9 +178,28 @@ def test_where_no_p_is_small_enough_nothing_is_detectable(n, m, variants) -> Non
     found = _analysed(n, m, variants, 5.0)
     sizes = dataclasses.astuple(found.detectable)
     assert set(sizes) == {math.inf}
-    assert sentences.detectable_text(*sizes) == "not with these seeds"
+    least = int(found.possible)
+    assert comparisons.smallest_p(least, least) < 0.05 / variants
+    assert comparisons.smallest_p(least - 1, least - 1) >= 0.05 / variants
+    assert f"{least} can" in sentences.detectable_text(*sizes, found.possible)
     seeds = int(found.seeds.value)
     assert comparisons.smallest_p(seeds, seeds) < 0.05 / variants
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "variants", "holds"),
+    [
+        *((6, 6, 16, False), (3, 30, 1, False), (4, 30, 1, False), (20, 2, 1, False)),
+        *((12, 30, 7, True), (6, 6, 7, True), (3, 12, 1, True), (20, 30, 7, True)),
+    ],
+)
+def test_beyond_the_simulated_table_the_difference_is_a_lower_bound(n, m, variants, holds) -> None:
+    """Power was 0.61 to 0.76 where 80 % was printed."""
+    found = _analysed(n, m, variants, 5.0)
+    assert math.isfinite(found.detectable.value)
+    assert math.isfinite(found.detectable.high) == holds
+    text = sentences.detectable_text(*dataclasses.astuple(found.detectable), found.possible)
+    assert text.startswith("≥") != holds
 
 
 @pytest.mark.parametrize("n", [5, 8, 12])
@@ -202,7 +221,7 @@ def test_below_five_seeds_there_is_no_power_analysis(pairs) -> None:
     found = sensitivity._sensitivity(comparison, 0.05, 1.0)
     for estimate in (found.detectable, found.seeds):
         assert math.isnan(estimate.value) == math.isnan(estimate.high) == (pairs < 5)
-    text = sentences.detectable_text(*dataclasses.astuple(found.detectable))
+    text = sentences.detectable_text(*dataclasses.astuple(found.detectable), found.possible)
     assert (text == "–") == (pairs < 5)
     assert (sentences.seeds_text(*dataclasses.astuple(found.seeds)) == "–") == (pairs < 5)
 
