@@ -93,8 +93,7 @@ def _sensitivity(comparison: Comparison, alpha: float, effect: float) -> Sensiti
     unit = detectable(1.0, comparison.pairs or n, alpha, paired=paired, n_baseline=m)
     unit *= 1.0 if paired else unpaired_factor(n, m, alpha)
     sizes = Estimate(*(unit * sd for sd in sds))
-    enough = (k for k in range(2, MOST_SEEDS) if paired or comparisons.smallest_p(k, k) < alpha)
-    possible = next(enough, math.inf)
+    possible = comparisons.enough_seeds(comparison.test, [], round(ALPHA / alpha))
     if not paired and not is_simulated(n, m, alpha):
         sizes = dataclasses.replace(sizes, high=math.inf)
     if not abs(effect) > 0:
@@ -126,9 +125,7 @@ def unpaired_factor(n: int, m: int, alpha: float) -> float:
 def is_simulated(n: int, m: int, alpha: float) -> bool:
     """Returns whether `unpaired_factor` holds: it is too small for more variants than MOST_TESTS,
     and for more than MOST_SIMULATED seeds against fewer."""
-    few, many = sorted((n, m))
-    is_one_sided = few < MOST_SIMULATED < many
-    return round(ALPHA / alpha) <= MOST_TESTS and not is_one_sided
+    return round(ALPHA / alpha) <= MOST_TESTS and not min(n, m) < MOST_SIMULATED < max(n, m)
 
 
 def check(table: ErrorTable, effect: float | None) -> None:

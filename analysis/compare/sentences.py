@@ -53,19 +53,21 @@ def headline(table: ErrorTable) -> str:
         numbers = pages.decimals(comparison.difference, table.metric.digits, signed=True)
         if comparison.is_tested:
             numbers += f", {pages.p_in_words(comparison.p_holm)}"
-        label = f"{variants.label(name)} ({numbers})"
-        if comparison.withheld and comparison.verdict == "cannot tell":
-            withheld.setdefault(comparison.withheld, []).append(label)
-        else:
-            words[comparison.verdict].append(label)
+        is_withheld = comparison.withheld and comparison.verdict == "cannot tell"
+        reasons = withheld.setdefault(comparison.withheld, [])
+        labels = reasons if is_withheld else words[comparison.verdict]
+        labels.append(f"{variants.label(name)} ({numbers})")
     unclear = words.pop("cannot tell")
     parts = [f"{', '.join(labels)} {word} than {base}" for word, labels in words.items() if labels]
     if len(unclear) > 2:
         unclear = [f"the {'other ' if parts else ''}{len(unclear)} variants"]
     if unclear:
         parts.append(f"cannot tell {' or '.join(unclear)} from {base}")
-    for reason, labels in withheld.items():
-        parts.append(f"the verdict on {', '.join(labels)} is withheld ({reason})")
+    parts += [
+        f"the verdict on {', '.join(labels)} is withheld ({reason})"
+        for reason, labels in withheld.items()
+        if labels
+    ]
     if not parts:
         return f"No verdict on {what}: only the baseline has numbers."
     text = f"{what[0].upper()}{what[1:]}: {'; '.join(parts)}."

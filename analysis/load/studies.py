@@ -138,15 +138,16 @@ def _read_ours(root: pathlib.Path, whole: bool) -> StudyRuns:
     begun = [stage for stage in stages if planned[stage]]
     directories = [path for stage in begun for path in _trial_directories(root, stage)]
     others = [path for path in directories if path not in unique]
-    samples = {path.split("/")[0]: entry for path, entry in unique.items()}
     name = str(record.get("name", root.name))
+    planned_like = {path.split("/")[0]: {"study": name} | entry for path, entry in unique.items()}
     ended = {path: entry for path in others if (entry := _ended_trial(root, path))}
-    for path, entry in ended.items():
-        planned_like = {"study": name} | samples[path.split("/")[0]]
-        if foreign := _foreign(entry, planned_like, points):
-            problems.append(Problem("mismatch", path, layout.TRIAL, foreign))
-    foreigners = {problem.trial for problem in problems if problem.kind == "mismatch"}
-    ended = {path: entry for path, entry in ended.items() if path not in foreigners}
+    foreign = {
+        path: Problem("mismatch", path, layout.TRIAL, text)
+        for path, entry in ended.items()
+        if (text := _foreign(entry, planned_like[path.split("/")[0]], points))
+    }
+    problems += foreign.values()
+    ended = {path: entry for path, entry in ended.items() if path not in foreign}
     listed = [*unique.values(), *ended.values()]
     runs = trials.read_each(
         [(root / entry["path"], entry["path"]) for entry in listed],
@@ -167,7 +168,7 @@ def _read_ours(root: pathlib.Path, whole: bool) -> StudyRuns:
         runs=tuple(runs),
         study_problems=tuple(problems),
         directory=root,
-        study_notes=tuple(_notes(root, set(others) - ended.keys() - foreigners, runs)),
+        study_notes=tuple(_notes(root, set(others) - ended.keys() - foreign.keys(), runs)),
         stages=stages,
         planned=tuple(stage for stage in stages if planned[stage] is not None),
         points=points,
@@ -201,16 +202,16 @@ def _foreign(
     """Returns how the record of a trial shows that it is of another experiment than a `planned`
     trial of its stage: by the study's name, a setting that results depend on, or other values at
     its point; empty where it does not."""
-    point = trial["point"]
-    if point < len(points):
-        planned = planned | {"hyperparameters": points[point]}
-    names = ("study", "hyperparameters", *SETTINGS)
-    known = [name for name in names if name in trial and name in planned]
-    for name in known:
-        if trial[name] != planned[name]:
-            there, here = trial[name], planned[name]
-            return f"another experiment's, not read: {name} is {there}, and {here} in this study"
-    return ""
+    of_points = dict(enumerate(points))
+    planned = planned | {"hyperparameters": of_points.get(trial["point"])}
+    differing = [
+        f"{name} is {trial[name]}, and {planned[name]} in this study"
+        for name in ("study", "hyperparameters", *SETTINGS)
+        if trial.get(name) is not None
+        and planned.get(name) is not None
+        and trial[name] != planned[name]
+    ]
+    return f"another experiment's, not read: {differing[0]}" if differing else ""
 
 
 def _planned_trials(

@@ -128,9 +128,7 @@ def _notes(found: Summary) -> Iterable[str]:
     reasons = sorted(set(found.cells["withheld"][found.cells["verdict"] == "withheld"]))
     if reasons:
         yield f"○: the verdict is withheld ({', '.join(reasons)})."
-    for heading, table in zip(found.headings, found.tables, strict=True):
-        if text := " ".join(sentences.caveats(table)):
-            yield f"{heading}: {text}"
+    yield from sentences.caveats_of(found.tables)
     partial = [
         f"{found.headings[cell.column]}: {variants.label(cell.variant)} {cell.n} of {cell.trained}"
         for cell in found.cells.itertuples()
