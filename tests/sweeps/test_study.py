@@ -660,9 +660,10 @@ def test_a_study_is_marked_whatever_is_damaged(tmp_path, capsys, content):
 
 
 @pytest.mark.parametrize(
-    ("last_state", "is_cancelled"), [("done", False), ("failed", False), ("pending", True)]
+    ("last_state", "is_complete"), [("done", True), ("failed", True), ("pending", False)]
 )
-def test_a_finished_study_is_not_cancelled(tmp_path, capsys, last_state, is_cancelled):
+def test_cancel_says_that_a_study_is_complete(tmp_path, capsys, last_state, is_complete):
+    """It is marked all the same: a run that extends it may be preparing its data."""
     resolved = _study("digits_vit_quick", experiment_dir=tmp_path, protocol="grid")
     trials = begin_stage(resolved, "grid")
     for record in trials:
@@ -670,8 +671,10 @@ def test_a_finished_study_is_not_cancelled(tmp_path, capsys, last_state, is_canc
         steps = {"global_step": record.steps, "steps": record.steps}
         status.write(resolved.directory / record.path, state, **steps)
     assert main(["cancel", str(resolved.directory)]) == 0
-    assert submissions.is_cancelled(resolved.directory) == is_cancelled
-    assert ("is complete: every trial has ended" in capsys.readouterr().out) != is_cancelled
+    assert submissions.is_cancelled(resolved.directory)
+    assert ("is complete: every trial has ended" in capsys.readouterr().out) == is_complete
+    assert main(["status", str(resolved.directory)]) == (0 if is_complete else 3)
+    assert ("cancelled" in capsys.readouterr().out) != is_complete
 
 
 @pytest.mark.parametrize(
