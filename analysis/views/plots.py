@@ -242,7 +242,7 @@ def draw_curves(table: ErrorTable) -> ChartType | None:
     lines = charts.line_with_band(data, x, y, names)
     grey = alt.Chart(data).mark_line(color=charts.GREY, strokeWidth=1.8, clip=True)
     rule = alt.Chart(data).mark_rule(color=charts.GREY, strokeDash=charts.DASHES[1], clip=True)
-    layers: dict[str, list[ChartType]] = {
+    layers: dict[str, Sequence[ChartType]] = {
         "middle": [lines.transform_filter("isValid(datum.middle)")],
         "single": _single_lines(data, x, names),
         "beside": [
