@@ -94,8 +94,11 @@ def test_of_two_drivers_with_other_seeds_the_older_one_ends(
     compared = layout.planned(stub_drivers.study, "compare", "seed")
     assert [row["seed"] for row in compared] == list(range(1, second + 1))
     assert layout.study_record(stub_drivers.study)["config"]["seeds"] == second
-    numbers = [path.name for path in stub_drivers.study.glob("*/*/*/*/attempts/*")]
-    assert numbers == ["1"] * (4 + second)
+    ends = stub_drivers.study.glob("*/*/*/*/attempts/*/outcome.json")
+    outcomes = [layout.read_json(path)["outcome"] for path in ends]
+    # The older driver has its jobs save, and the newer one goes on with their trials.
+    assert set(outcomes) <= {"done", "preempted"}
+    assert outcomes.count("done") == 4 + second
 
 
 def test_the_lock_of_a_driver_that_was_killed_is_taken_over(tmp_path):
