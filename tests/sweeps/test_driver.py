@@ -287,7 +287,9 @@ def test_a_changed_space_is_another_study(tmp_path, make_study):
     path = tmp_path / "mine.json"
     text = pathlib.Path(REPOSITORY / "sweeps/spaces/paper_nadamw.json").read_text()
     path.write_text(text)
-    study_directory.prepare(make_study(space=path))
+    made = make_study(space=path)
+    study_directory.prepare(made)
+    lease.claim(made.directory / "tune/standard/digits_jax/trial_1")
     path.write_text(text.replace("1e-4", "2e-4"))
     with pytest.raises(ValueError, match="gives other points than when the study began"):
         study_directory.prepare(make_study(space=path))
