@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sweeps.records import layout, status
+from sweeps.records import layout, lease, status
 from sweeps.study import config, selection, start, study, study_directory
 from sweeps.study import trial as trials
 from sweeps.training import checkpoints, train_step
@@ -111,6 +111,7 @@ def test_a_study_remembers_where_it_started(other, tmp_path):
     """It is resumed without the other study, and refuses other parameters than it began with."""
     made = _tuned(tmp_path)
     recorded = begin_stage(made, "grid")
+    lease.claim(made.directory / recorded[0].path)
     _record(other / "grid/standard/pydoc_lm_jax/trial_1", 20, 5)
     with pytest.raises(ValueError, match="holds other parameters than when the study began"):
         study_directory.prepare(_tuned(tmp_path))
