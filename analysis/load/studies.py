@@ -144,10 +144,11 @@ def _read_ours(root: pathlib.Path, whole: bool) -> StudyRuns:
     foreign = {
         path: Problem("mismatch", path, layout.TRIAL, text)
         for path, entry in ended.items()
-        if (text := _foreign(entry, planned_like[path.split("/")[0]], points))
+        if (text := _foreign(entry, planned_like.get(path.split("/")[0], {}), points))
     }
     problems += foreign.values()
     ended = {path: entry for path, entry in ended.items() if path not in foreign}
+    unread = [path for path in others if path not in ended and path not in foreign]
     listed = [*unique.values(), *ended.values()]
     runs = trials.read_each(
         [(root / entry["path"], entry["path"]) for entry in listed],
@@ -168,7 +169,7 @@ def _read_ours(root: pathlib.Path, whole: bool) -> StudyRuns:
         runs=tuple(runs),
         study_problems=tuple(problems),
         directory=root,
-        study_notes=tuple(_notes(root, set(others) - ended.keys() - foreign.keys(), runs)),
+        study_notes=tuple(_notes(root, unread, runs)),
         stages=stages,
         planned=tuple(stage for stage in stages if planned[stage] is not None),
         points=points,

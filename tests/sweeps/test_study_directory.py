@@ -570,6 +570,8 @@ def test_trials_are_trained_on_the_data_they_were_planned_on(
     assert ids == [trial.id for trial in made.trials("grid")]
     trials, _ = study_directory.plan(first, "grid")
     assert {trial.data_digest for trial in trials} == {planned}
+    # A study of which nothing has begun may be planned anew.
+    lease.claim(made.directory / trials[0].path).end("preempted")
     moved = make_study(data_dir="/second", protocol="grid", points=1, seeds=4)
     _answer(monkeypatch, read)
     if planned and read and planned != read:
