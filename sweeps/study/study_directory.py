@@ -111,10 +111,22 @@ def prepare(
     except OSError as error:
         if isinstance(error.__cause__, lease.LostError):
             return prepare(study, choice, cancellation, has_lost_lock=True)
-        raise ValueError(
-            f"{directory} cannot be written: {error.strerror or error}. Choose another "
-            "--config.experiment_dir, or make room and permission there"
-        ) from error
+        raise _unwritable(directory, error) from error
+
+
+def check_writable(study: Study) -> None:
+    """Raises ValueError where nothing can be written in the study's directory."""
+    try:
+        clock.clock.server_time(study.directory)
+    except OSError as error:
+        raise _unwritable(study.directory, error) from error
+
+
+def _unwritable(directory: pathlib.Path, error: OSError) -> ValueError:
+    return ValueError(
+        f"{directory} cannot be written: {error.strerror or error}. Choose another "
+        "--config.experiment_dir, or make room and permission there"
+    )
 
 
 def _wait(directory: pathlib.Path, cancellation: Any) -> Callable[[str], None]:

@@ -126,6 +126,17 @@ def _with_losses(evaluations: bytes) -> bytes:
     return ("\n".join(out) + "\n").encode()
 
 
+# ru_maxrss begins at the memory of the process that starts it.
+_MEASURED = """
+import pathlib, re, sys
+from analysis.cli import main
+code = main(sys.argv[1:])
+status = pathlib.Path("/proc/self/status").read_text()
+print(re.search(r"VmHWM:\\s+(\\d+)", status)[1], end="", file=sys.stderr)
+sys.exit(code)
+"""
+
+
 def measure(command: str, root: pathlib.Path) -> tuple[float, float, float]:
     """Returns the seconds that `python -m analysis <command>` takes, those of them in which it
     computed (of all threads; what a busy machine does not change), and its peak memory in MB.
@@ -133,15 +144,19 @@ def measure(command: str, root: pathlib.Path) -> tuple[float, float, float]:
     Raises RuntimeError where it fails.
     """
     start = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "analysis", command, str(root)], stdout=subprocess.DEVNULL
-    )
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
+    with subprocess.Popen(
+        [sys.executable, "-c", _MEASURED, command, str(root)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        last = process.stderr.read().rpartition("\n")[2]
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise RuntimeError(f"python -m analysis {command} {root}: exit code {process.returncode}")
     took = time.perf_counter() - start
-    return took, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+    return took, usage.ru_utime + usage.ru_stime, int(last) / 1024
 
 
 def one_file(evals: int, repeats: int = 20) -> list[float]:

@@ -35,9 +35,9 @@ def _call(main, arguments, capsys):
     ("name", "status_code", "table_code"),
     [
         (layout.STUDY, 2, 2),
-        (f"grid/{layout.TRIALS}", 0, 0),
+        (f"grid/{layout.TRIALS}", 3, 0),
         (f"{TRIAL}/{layout.TRIAL}", 0, 0),
-        (f"{TRIAL}/{layout.STATUS}", 0, 0),
+        (f"{TRIAL}/{layout.STATUS}", 3, 0),
         (f"{TRIAL}/{layout.EVAL_MEASUREMENTS}", 0, 0),
         (f"{TRIAL}/{layout.MEASUREMENTS}", 0, 0),
     ],

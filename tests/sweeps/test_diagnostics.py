@@ -146,7 +146,9 @@ def test_other_examples_are_another_study_once_some_are_recorded(make_study):
     study_directory.prepare(make_study())
     study_directory.prepare(make_study(diagnostics=5, diagnostics_examples=4))
     study_directory.prepare(make_study(diagnostics=0, diagnostics_examples=4))
-    study_directory.prepare(make_study(diagnostics=5, diagnostics_examples=4))
+    recorded = make_study(diagnostics=5, diagnostics_examples=4)
+    study_directory.prepare(recorded)
+    lease.claim(recorded.directory / recorded.trials("tune")[0].path)
     with pytest.raises(ValueError, match="diagnostics_examples: 4 there, 2 now"):
         study_directory.prepare(make_study(diagnostics=5, diagnostics_examples=2))
 

@@ -44,7 +44,7 @@ def test_disk_fills_and_room_is_made(on_disk, disk, undisturbed, wait_until, lea
     assert "\nTraceback" not in output  # a log's last lines, indented, may have one
     assert "disk full: No space left on device for " in output
     assert "no trial of the stage" not in output
-    assert on_disk.call("status", on_disk.study).returncode == 0
+    assert on_disk.call("status", on_disk.study).returncode == 3
     filler.unlink()
     on_disk.finish(on_disk.run(max_attempts=2))
     assert equality.problems(on_disk.study, undisturbed) == []
@@ -62,7 +62,7 @@ def test_disk_turns_read_only(on_disk, disk, undisturbed, wait_until):
     assert f"{on_disk.study} cannot be written: Read-only file system" in output
     assert "\nTraceback" not in output  # a log's last lines, indented, may have one
     shown = on_disk.call("status", on_disk.study)
-    assert shown.returncode == 0, shown.stderr
+    assert shown.returncode == 3, shown.stderr
     assert "preempted at step" in shown.stdout
     subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
     on_disk.finish(on_disk.run())
@@ -93,7 +93,7 @@ def test_study_of_somebody_else(drivers, undisturbed, open_folder):
     for command, expected, text in (
         ("status", 0, "complete"),
         ("resume", 2, "cannot be written: Permission denied"),
-        ("cancel", 2, "this user may not; give another path"),
+        ("cancel", 2, "cannot be written: Permission denied"),
     ):
         if command == "cancel":  # which has nothing to do where every trial has ended
             shutil.rmtree(drivers.trial(0) / layout.ATTEMPTS)

@@ -90,7 +90,10 @@ CLOCK, POLICY = environment.SimulatedClock, retry_policy.RetryPolicy
     ("place", "name", "fault", "found", "changes"),
     [
         (engine.Engine, "status", _status_without_unknown, "jobs at an engine that takes 20", {}),
-        (lease.Attempt, "check", lambda self: None, "while . has the trial", {"asleep": 0.5}),
+        (
+            *(lease.Attempt, "check", lambda self: None),
+            *("while . has the trial|attempts lack the evaluation", {"asleep": 0.5}),
+        ),
         (lease, "is_alive", lambda attempt: False, "after a heartbeat of attempt", {}),
         (lease, "EXPIRES_AFTER_S", 1e9, "the study does not end", CALM),
         (
@@ -107,7 +110,10 @@ CLOCK, POLICY = environment.SimulatedClock, retry_policy.RetryPolicy
 )
 def test_a_planted_fault_is_found(monkeypatch, place, name, fault, found, changes):
     monkeypatch.setattr(place, name, fault)
-    violations = run(3, **changes).violations
+    try:
+        violations = run(3, **changes).violations
+    except ValueError as error:  # the driver refuses what the fault has left
+        violations = [str(error)]
     assert any(re.search(found, text) for text in violations), violations[:3]
 
 
