@@ -26,11 +26,14 @@ def run(tmp_path, data_dir, stub_environment):
 
 
 def _worker(run, wait_until, attempt=1):
-    """Returns the process that trains the trial as its attempt of that number."""
+    """Returns the process that trains the trial as its attempt of that number, once it has noted
+    its claim: without one its trial is put back, and no kill is counted."""
 
     def pid():
         trains = status.recorded(run.trial(0))["state"] == "running"
-        return lease.latest(run.trial(0)) == attempt and trains and run.worker(0)
+        claims = "".join(file.read_text() for file in run.study.glob("jobs/*.claims"))
+        is_latest = lease.latest(run.trial(0)) == claims.count("trial_") == attempt
+        return is_latest and trains and run.worker(0)
 
     return wait_until(pid)
 
