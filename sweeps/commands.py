@@ -97,7 +97,8 @@ def _drive(resolved: Study, selection: str) -> int:
     print(plan.summary(resolved), flush=True)
     if is_new:  # so that `cancel` has a study while its data are prepared
         study_directory.prepare(resolved, selection, cancellation)
-    study_directory.check_writable(resolved)
+    else:
+        study_directory.check_writable(resolved)
     digest = preflight.check_data(resolved)
     resolved = dataclasses.replace(resolved, data_digest=digest)
     if not is_new:  # what is refused up to here leaves the study as it was

@@ -476,12 +476,11 @@ def _unfair(comparison: Comparison, row: VariantResult, baseline: VariantResult,
     loser = {"better": row, "worse": baseline}.get(comparison.verdict)
     if loser is None:
         return ""
-    reasons = {
-        mixture(row, baseline): mixture(row, baseline) != "",
-        "lengths": lengths_differ(row, baseline),
-        "lost seeds": loser.lost_on(split),
-    }
-    return next((reason for reason, holds in reasons.items() if holds), "")
+    if mixed := mixture(row, baseline):
+        return mixed
+    if lengths_differ(row, baseline):
+        return "lengths"
+    return "lost seeds" if loser.lost_on(split) else ""
 
 
 def mixture(row: VariantResult, baseline: VariantResult) -> str:

@@ -50,7 +50,8 @@ def of_tables(tables: Sequence[ErrorTable]) -> SpeedUps:
     equally long, for a metric of which more is better, and where there is nothing to compare.
     """
     first = tables[0]
-    notes = experiment.check(_conditions(tables), RULE)
+    conditions = experiment.settings(tables).drop(columns=[*experiment.LENGTHS])
+    notes = experiment.check(conditions, RULE)
     if not first.metric.lower_is_better:
         raise ValueError(f"more {first.metric.name} is better; give a metric of which less is")
     planned = [(table, row) for table in tables if (row := table.baseline_row)]
@@ -82,8 +83,9 @@ def experiments(tables: Sequence[ErrorTable]) -> list[list[ErrorTable]]:
     """Returns for each table with variants it and the budgets beside it: tables of the same
     experiment that train the baseline alone. Only where there are three numbers of steps or more,
     of a metric of which less is better. `of_tables` still refuses equal budgets and other data."""
-    conditions = _conditions(tables).drop(columns=["study", experiment.DATA]).fillna("")
-    steps = experiment.settings(tables)["steps"]
+    stated = experiment.settings(tables)
+    steps = stated["steps"]
+    conditions = stated.drop(columns=[*experiment.LENGTHS, "study", experiment.DATA]).fillna("")
     groups = []
     for number, table in enumerate(tables):
         base = table.baseline_row
@@ -98,10 +100,6 @@ def experiments(tables: Sequence[ErrorTable]) -> list[list[ErrorTable]]:
         if steps[[number, *beside]].nunique() >= budgets.LEAST:
             groups.append([table, *(tables[place] for place in beside)])
     return groups
-
-
-def _conditions(tables: Sequence[ErrorTable]) -> pd.DataFrame:
-    return experiment.settings(tables).drop(columns=[*experiment.LENGTHS])
 
 
 def _costs(table: ErrorTable, row: VariantResult) -> dict[str, Any]:

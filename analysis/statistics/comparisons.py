@@ -75,8 +75,8 @@ class Comparison:
     paired differences, else the pooled one; `effect` is `difference` in units of `sd`, d_z or g by
     `effect_kind` (`standardised`); both nan where undefined. `baseline` is the mean of the
     baseline's runs that are compared. `withheld` is why there is no verdict in spite of `p_holm`:
-    `lost seeds`, `lengths`, `different data` or `unfinished` (`compare/error_table.py`), else
-    empty.
+    `lost seeds`, `lengths`, `different data`, `other points` or `unfinished`
+    (`compare/error_table.py`), else empty.
     """
 
     pairs: int = 0

@@ -74,11 +74,11 @@ class Resources:
 
     def describe(self) -> str:
         """Returns the resources in words."""
-        device = f"{self.devices} {self.platform} device{'s' * (self.devices != 1)} per trial"
+        device = f"{self.devices} {self.platform} {view.plural('device', self.devices)} per trial"
         if self.jobs is None:
             return f"launcher {self.launcher}: {device}; jobs at a time unknown: {self.problem}"
         if self.launcher == "local":
-            workers = f"{self.jobs} worker{'s' * (self.jobs != 1)}"
+            workers = f"{self.jobs} {view.plural('worker', self.jobs)}"
             return f"launcher local: {workers}, a trial each at a time, {device}"
         return (
             f"launcher {self.launcher}: at most {self.jobs:,} jobs at a time, each of up to "
@@ -305,7 +305,7 @@ def render(study: Study, step_seconds: float | None = None, topology: str = "") 
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+    return f"{number:,} {view.plural(noun, number)}"
 
 
 def _input(study: Study, seconds: float) -> str:

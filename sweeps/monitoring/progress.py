@@ -30,7 +30,7 @@ class Progress(view.Display):
             # A trial that failed before is tried again.
             self._put(trial, "pending" if record["state"] == "failed" else column(record), record)
         ended, total = self._counts()
-        self.say(f"stage {name}: {total} trial{'s' * (total != 1)}, {ended} already finished")
+        self.say(f"stage {name}: {total} {view.plural('trial', total)}, {ended} already finished")
 
     def selected(self, selection: dict[str, Any]) -> None:
         """The next stage's points were chosen: of each variant that was tuned."""
@@ -38,7 +38,7 @@ class Progress(view.Display):
         tuned = [row.variant for row in self.survey.of_stage("tune") if row.variant in points]
         listing = ", ".join(f"point {points[variant]} of {variant}" for variant in tuned or points)
         lost = len(selection["lost"])
-        worst = f"; {lost} lost trial{'s' * (lost != 1)} counted as the worst" if lost else ""
+        worst = f"; {lost} lost {view.plural('trial', lost)} counted as the worst" if lost else ""
         self.say(f"selected by {selection['metric']}: {listing}{worst}")
 
     def started(self, trial: Task, where: str) -> None:

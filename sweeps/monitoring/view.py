@@ -26,6 +26,11 @@ _IN_A_LINE = 4
 _SHARE = 0.1
 
 
+def plural(noun: str, count: int) -> str:
+    """Returns a noun as it stands behind a number of things."""
+    return noun if count == 1 else f"{noun}s"
+
+
 def render(survey: Survey) -> str:
     """Returns the states by stage and variant, the time left, running trials, then problems."""
     lines = [f"study {survey.name} in {survey.directory}", *_table(survey)]

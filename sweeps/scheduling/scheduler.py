@@ -333,9 +333,8 @@ class Scheduler:
         batch.record(handles)
         self.unsure.remove(batch)
         self.jobs |= self._jobs_of(batch, handles)
-        self.progress.say(
-            f"{len(handles)} job{'s' * (len(handles) != 1)} submitted as {batch.name}"
-        )
+        jobs = view.plural("job", len(handles))
+        self.progress.say(f"{len(handles)} {jobs} submitted as {batch.name}")
 
     def _ask_before(self, batch: Batch) -> None:
         """Raises EngineError where the engine cannot be asked: the batch is noted as not

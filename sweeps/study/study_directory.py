@@ -280,9 +280,7 @@ def select(
     # Of each tuned variant and point the trials' best validation metrics, None for a lost trial.
     values: dict[str, dict[int, list[float | None]]] = {}
     lost = []
-    for number, trial in enumerate(study.trials("tune")):
-        if number % _BEAT_EVERY == 0:
-            beat()
+    for trial in _beating(study.trials("tune"), beat):
         value = selection.trial_value(study.directory / trial.path, metric, entry.mode)
         values.setdefault(trial.variant, {}).setdefault(trial.point, []).append(value)
         if value is None:
@@ -356,28 +354,32 @@ def materialise(
     """
     folder = study.directory / stage
     folder.mkdir(exist_ok=True)
-    recorded = []
-    for number, trial in enumerate(trials):
-        if number % _BEAT_EVERY == 0:
-            beat()
-        recorded.append(_write_trial(study.directory / trial.path, trial, beat))
+    recorded = [
+        _write_trial(study.directory / trial.path, trial, beat) for trial in _beating(trials, beat)
+    ]
     beat()
     rows = [{"path": trial.path, **trial.to_json()} for trial in recorded]
     layout.write_json(folder / layout.TRIALS, {"stage": stage, "trials": rows})
     return recorded
 
 
+def _beating(trials: list[Trial], beat: Callable[[], None]) -> Iterator[Trial]:
+    """Yields the trials; calls `beat` before every _BEAT_EVERY of them."""
+    for number, trial in enumerate(trials):
+        if number % _BEAT_EVERY == 0:
+            beat()
+        yield trial
+
+
 def _write_trial(directory: pathlib.Path, trial: Trial, beat: Callable[[], None]) -> Trial:
     path = directory / layout.TRIAL
-    record = layout.read_json_if_there(path)
-    if record is None:
+    record: Any = layout.read_json_if_there(path)
+    recorded = None if record is None else from_record(record, path)
+    is_other = recorded is not None and recorded.id != trial.id
+    if recorded is None or (is_other and not lease.latest(directory)):
         beat()
         return _write_new(directory, trial)
-    recorded = from_record(record, path)
-    if recorded.id != trial.id and not lease.latest(directory):
-        beat()
-        return _write_new(directory, trial)
-    if recorded.id != trial.id:
+    if is_other:
         raise ValueError(
             f"{directory} holds trial {recorded.id}, this study wants {trial.id} there. "
             "Choose another --config.name, or remove that directory"
