@@ -3,6 +3,7 @@
 import ctypes
 import fcntl
 import gc
+import importlib.metadata
 import os
 import pathlib
 import shutil
@@ -22,10 +23,12 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Compiling is most of the tests' time, and most of that are LLVM's passes and setting up what emits
 # fusions, 30 ms a program: without both the fast tests take 23 CPU-min instead of 35. The programs
 # are the same; test_numerics.py asks `attention check` for the limits as users compile them. `make
-# test-slow` has flags of its own.
-os.environ.setdefault(
-    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
-)
+# test-slow` has flags of its own. From jaxlib 0.11.2 on the second flag is unknown, and an unknown
+# flag ends a process.
+_FLAGS = "--xla_backend_optimization_level=0"
+if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < (0, 11):
+    _FLAGS += " --xla_cpu_use_fusion_emitters=false"
+os.environ.setdefault("XLA_FLAGS", _FLAGS)
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 
 

@@ -204,6 +204,6 @@ def speed_up(
         base, mine = np.log(base), np.log(mine)
         mean = base.mean() - mine.mean()
         is_constant = not (base.var(ddof=1) or mine.var(ddof=1))
-        bounds = (mean, mean) if is_constant else welch_interval(base, mine)
+        bounds = (np.asarray(mean),) * 2 if is_constant else welch_interval(base, mine)
     ratio, low, high = (math.exp(float(log)) for log in (mean, *bounds))
     return SpeedUp(ratio, low, high, n, "paired" if shared else "Welch")

@@ -94,7 +94,7 @@ def transformed(
         arrays["channels"] = {name: leaf[..., None, :, :] for name, leaf in channels.items()}
     arrays |= masked
     rate = 0.0
-    if problem.dropout is not None:
+    if isinstance(problem.dropout, functions.Dropout):
         rate, arrays["seeds"] = problem.dropout
         if transform is not None:
             raise ValueError(
