@@ -24,7 +24,7 @@ ALGOPERF_TESTS ?= tests/algoperf
 INIT2WINIT_TESTS ?= tests/init2winit
 QUICK := digits_vit_quick spoken_digits_conformer_quick pydoc_lm_quick
 
-.PHONY: demo data-fashion data-speech evidence evidence-text evidence-text-mechanisms evidence-images evidence-images-mechanisms evidence-speech evidence-patch4 speedup-text speedup-images speedup-images-long quick test test-slow test-all test-compilers test-algoperf test-init2winit parity soak simulate performance check clean
+.PHONY: demo data-fashion data-speech evidence evidence-text evidence-text-mechanisms evidence-images evidence-images-mechanisms evidence-speech evidence-patch4 speedup-text speedup-images speedup-images-long quick test test-slow test-all test-lowest test-compilers test-algoperf test-init2winit parity soak simulate performance check clean
 
 # Made anew when the dependencies change.
 $(VENV)/.installed: setup.cfg pyproject.toml
@@ -140,6 +140,17 @@ test-slow: export XLA_FLAGS ?= --xla_backend_optimization_level=1
 test-slow: $(VENV)/.installed
 	$(PYTEST) -n 3 -m slow  # two cores are served by three: some wait
 
+# What attention/ imports, each in the lowest version of setup.cfg.
+.venv-lowest/.installed: setup.cfg
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check 'pytest<9.2' pytest-xdist \
+	    hypothesis $$(sed -n 's/^    \(jax\|flax\|numpy\)>=/\1==/p' setup.cfg)
+	touch $@
+
+## test-lowest: quick tests of attention/ with the lowest versions of JAX, Flax and NumPy
+test-lowest: .venv-lowest/.installed
+	$(<D)/bin/python -m pytest -n 2 --dist loadgroup -m "not slow" tests/attention
+
 # The compilers come in environments of their own: beside libtpu JAX looks for TPUs.
 .venv-compile-%/.installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(@D)
@@ -194,4 +205,4 @@ check: $(VENV)/.installed
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) .venv-compile-* .venv-with-* .pytest_cache experiments
+	rm -rf $(VENV) .venv-lowest .venv-compile-* .venv-with-* .pytest_cache experiments

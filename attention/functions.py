@@ -289,7 +289,8 @@ _ALLOWED = frozenset(
         *("abs", "add", "add_any", "and", "broadcast_in_dim", "clamp", "convert_element_type"),
         *("copy", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "div", "eq"),
         *("exp", "exp2", "floor", "ge", "gt", "integer_pow", "is_finite", "jit", "le", "log"),
-        *("log1p", "logistic", "lt", "max", "min", "mul", "ne", "neg", "not", "or", "pjit", "pow"),
+        *("log1p", "logistic", "lt", "max", "min", "mul", "ne", "neg", "not", "one_minus_square"),
+        *("or", "pjit", "pow"),
         *("rem", "select_n", "sign", "sqrt", "rsqrt", "square", "stop_gradient", "sub", "tanh"),
         *("xor", "shift_left", "shift_right_logical", "shift_right_arithmetic"),
     )
