@@ -7,6 +7,7 @@ is that file and one line here; a test holds that the two agree.
 """
 
 import difflib
+import re
 import types
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -409,16 +410,35 @@ def parse(name: str) -> tuple[str, tuple[str, ...]]:
             f"there is no {mixer!r}: the weights of {base!r} may sum to 0, and LASER takes the "
             f"logarithm of their sum. Mixers with LASER: {able}"
         )
-    if mixer not in MIXERS:
-        raise ValueError(unknown("mixer", mixer, MIXERS, f" in variant {name!r}"))
-    for modifier in modifiers:
-        if modifier not in MODIFIERS:
-            raise ValueError(unknown("modifier", modifier, MODIFIERS, f" in variant {name!r}"))
+    for number, part in enumerate((mixer, *modifiers)):
+        if part not in (MODIFIERS if number else MIXERS):
+            raise ValueError(_misplaced(name, part, is_modifier=number > 0))
     if len(set(modifiers)) < len(modifiers):
         raise ValueError(f"variant {name!r} names a modifier twice; each may be given once")
     if why := forbidden(mixer, modifiers):
         raise ValueError(f"there is no variant {name!r}: {why}")
     return mixer, tuple(sorted(modifiers))
+
+
+def _misplaced(name: str, part: str, is_modifier: bool) -> str:
+    """Returns the message for a part of a variant's name that cannot stand at its place.
+
+    It ends with the variant that the words of the name make, if they make one.
+    """
+    words = dict.fromkeys(re.findall(r"\w+", name.lower()))
+    mixers = [word for word in words if word in MIXERS] or ["standard"]
+    ordered = [*mixers, *sorted(word for word in words if word in MODIFIERS)]
+    is_variant = len(mixers) == 1 and words.keys() <= {*ordered}
+    is_variant = is_variant and not forbidden(mixers[0], ordered[1:])
+    meant = "+".join(ordered) if is_variant else ""
+    if part in MODIFIERS:
+        fault = f"variant {name!r}: {part!r} is a modifier, which follows an attention mechanism."
+    elif part in MIXERS:
+        fault = f"variant {name!r}: {part!r} is an attention mechanism; one stands first, alone."
+    else:
+        kind, known = ("modifier", MODIFIERS) if is_modifier else ("mixer", MIXERS)
+        return unknown(kind, part, known, f" in variant {name!r}", meant)
+    return f"{fault} Did you mean {meant!r}?" if meant else fault
 
 
 def canonical(name: str) -> str:
@@ -643,10 +663,12 @@ def order(variant: str) -> tuple[Any, ...]:
     return (rank(mixer(variant), MIXERS), len(ranks), ranks)
 
 
-def unknown(kind: str, given: str, allowed: Iterable[str], where: str = "") -> str:
-    """Returns the message for an unknown name: what exists, and the nearest match."""
+def unknown(
+    kind: str, given: str, allowed: Iterable[str], where: str = "", meant: str = ""
+) -> str:
+    """Returns the message for an unknown name: what exists, and `meant` or the nearest match."""
     choices = list(allowed)
-    nearest = difflib.get_close_matches(str(given), choices, n=1, cutoff=0.5)
+    nearest = [meant] if meant else difflib.get_close_matches(str(given).lower(), choices, 1, 0.5)
     suggestion = f" Did you mean {nearest[0]!r}?" if nearest else ""
     listing = ", ".join(choices) if choices else "none"
     return f"unknown {kind} {given!r}{where}. Known: {listing}.{suggestion}"

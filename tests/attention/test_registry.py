@@ -185,6 +185,13 @@ def test_order_of_modifiers_does_not_matter():
     [
         (lambda: registry.get("lazer"), "unknown mixer 'lazer'.*standard, laser.*'laser'"),
         (lambda: registry.get("laser+qknorm"), "unknown modifier 'qknorm'.*'qk_norm'"),
+        (lambda: registry.get("fox"), r"'fox' is a modifier.*'standard\+fox'\?"),
+        (lambda: registry.get("gate+fox"), r"'gate' is a modifier.*'standard\+fox\+gate'\?"),
+        (lambda: registry.get("temp+laser"), r"'temp' is a modifier.*'laser\+temp'\?"),
+        (lambda: registry.get("standard+laser"), "'laser' is an attention mechanism[^?]*$"),
+        (lambda: registry.get("sink+sigmoid"), "'sink' is a modifier[^?]*$"),
+        (lambda: registry.get("LASER"), "unknown mixer 'LASER'.*'laser'\\?"),
+        (lambda: registry.get("laser,Gate"), r"unknown mixer 'laser,Gate'.*'laser\+gate'\?"),
         (lambda: registry.get("laser+temp+temp"), "twice"),
         (lambda: registry.get("laser+"), "unknown modifier ''"),
         (lambda: registry.get(7), "string"),
