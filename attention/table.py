@@ -663,9 +663,7 @@ def order(variant: str) -> tuple[Any, ...]:
     return (rank(mixer(variant), MIXERS), len(ranks), ranks)
 
 
-def unknown(
-    kind: str, given: str, allowed: Iterable[str], where: str = "", meant: str = ""
-) -> str:
+def unknown(kind: str, given: str, allowed: Iterable[str], where: str = "", meant: str = "") -> str:
     """Returns the message for an unknown name: what exists, and `meant` or the nearest match."""
     choices = list(allowed)
     nearest = [meant] if meant else difflib.get_close_matches(str(given).lower(), choices, 1, 0.5)

@@ -1,13 +1,16 @@
 """AlgoPerf's language model, since its version 1.0: the real workload object, made small."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
 from attention import registry
+from workloads import catalog
 from workloads import registry as workload_registry
 from workloads.algoperf import injected, tiny_data
-from workloads.text.specs import SIZES, TransformerSize
+from workloads.text.specs import TransformerSize
 
 NAME = "finewebedu_lm"
 SMALL = {"_vocab_size": 64, "_emb_dim": 32, "_n_heads": 2, "_n_layers": 2, "_mlp_dim": 64}
@@ -100,7 +103,9 @@ def test_our_own_workload_has_its_values(algoperf, made, monkeypatch):
     Both compiled: angles of 1,023 radians round differently where each operation is a program.
     """
     theirs, params = made()
-    monkeypatch.setitem(SIZES, NAME, TransformerSize(2, 32, 256, 2, 16, 64, 1024))
+    size = TransformerSize(2, 32, 256, 2, 16, 64, 1024)
+    small = dataclasses.replace(catalog.get(NAME), model=size)
+    monkeypatch.setitem(catalog.WORKLOADS, NAME, small)
     ours = workload_registry.make(NAME)
     start, _ = ours.init_model_fn(jax.random.PRNGKey(0))
     assert jax.tree.structure(start) == jax.tree.structure(params)

@@ -85,7 +85,7 @@ def test_what_people_have_is_read(kind, tmp_path):
 
 @pytest.fixture
 def prepared(tmp_path):
-    return fashion.prepare(tmp_path / "data", _source("bare", tmp_path))
+    return fashion.FASHION.prepare(tmp_path / "data", _source("bare", tmp_path))
 
 
 TEST_LABELS_GZ = f"{TEST_LABELS}.gz"
@@ -118,7 +118,7 @@ def test_a_folder_of_other_files_is_refused_and_changes_nothing(kind, prepared, 
     present = {name: content for name, content in contents.items() if content is not None}
     before = data_files.contents(prepared)
     with pytest.raises(DataError, match=re.escape(message)):
-        fashion.prepare(prepared, _directory(tmp_path / "other", present))
+        fashion.FASHION.prepare(prepared, _directory(tmp_path / "other", present))
     assert data_files.contents(prepared) == before
 
 
@@ -174,7 +174,7 @@ def test_a_link_to_another_disk_stays(prepared, tmp_path):
     place.rename(tmp_path / "big")
     place.symlink_to(tmp_path / "big")
     (prepared / preparation.REFERENCE_FILE).unlink()
-    fashion.prepare(prepared, tmp_path / "files")
+    fashion.FASHION.prepare(prepared, tmp_path / "files")
     assert place.is_symlink()
 
 

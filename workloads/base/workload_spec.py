@@ -1,6 +1,7 @@
 """What there is to know of a workload without loading JAX. Standard library only."""
 
 import dataclasses
+from typing import Any
 
 from attention import table
 from workloads.base import errors
@@ -50,9 +51,10 @@ class ModelSupport:
 class WorkloadSpec:
     """One row of the catalog of workloads.
 
-    factory: 'module:function' called with (this, variant, options, **extra_paths). metric/mode:
-    what validation selects by. Targets are in the metric's unit; None where nobody has published
-    one; target_source says whose they are.
+    factory: 'module:function' called with (this, variant, options, **extra_paths). model: what the
+    factory makes its model with, in its own form. metric/mode: what validation selects by. Targets
+    are in the metric's unit; None where nobody has published one; target_source says whose they
+    are.
     parameters: of the standard variant; head_size: D. data: the module, or 'module:object', with
     `check(data_dir)` and `prepare(data_dir)`, or a class, made by the workload's name; data_name:
     the folder that workloads on the same data share; embedded says that `prepare` needs no
@@ -79,6 +81,7 @@ class WorkloadSpec:
     test_target: float | None
     parameters: int
     head_size: int
+    model: Any = dataclasses.field(default=None, hash=False)
     data_name: str = ""
     target_source: str = "AlgoPerf"
     embedded: bool = False

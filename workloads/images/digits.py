@@ -8,8 +8,6 @@ training set is a fixed subset of it (`workloads.base.sources.fixed_subset`).
 """
 
 import functools
-import os
-from pathlib import Path
 from typing import Any
 
 import cv2
@@ -26,17 +24,17 @@ DIGITS = image_set.ImageSet(
     ),
     sizes={"train": 997, "validation": 400, "test": 400},
     num_classes=10,
+    image_size=IMAGE_SIZE,
+    num_eval_train=400,
+    # Measured on one CPU core, 1200 images: 0.38 s in batches of 16, 1.11 s in one of 400.
+    eval_batch_size=16,
+    max_shift=1,
+    examples=lambda: _examples(),
     content_sha256="16f4c9f253479c4bb57586999594d78cddc3f7e421e34a18feed17706c067276",
     repair=functools.partial(repair_commands, "digits_vit"),
-    neighbours=997,
 )
-check, read_reference = DIGITS.check, DIGITS.read_reference
+check, prepare, read_reference = DIGITS.check, DIGITS.prepare, DIGITS.read_reference
 _PERMUTATION_SEED = 0
-
-
-def prepare(data_dir: str | os.PathLike[str]) -> Path:
-    """Writes the data below `data_dir` unless it is there and whole (`ImageSet.prepare`)."""
-    return DIGITS.prepare(data_dir, _examples)
 
 
 def scans() -> dict[str, list[tuple[np.ndarray, int, int]]]:

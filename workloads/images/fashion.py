@@ -46,36 +46,44 @@ def repair(data_dir: str | os.PathLike[str]) -> str:
     )
 
 
-FASHION = image_set.ImageSet(
+class FashionMnist(image_set.ImageSet):
+    """The set of images, prepared from the files."""
+
+    def prepare(self, data_dir: str | os.PathLike[str], source: Any = None) -> Path:
+        """Writes the data below `data_dir` unless it is there and whole (`ImageSet.prepare`).
+
+        source: a path as `read` takes it; it is read and checked first. It may be None if the data
+        is whole. Raises DataError for anything else.
+        """
+        if source is None:
+            self.check(data_dir)
+            return Path(data_dir)
+        arrays = read(source, repair(data_dir))
+
+        def examples() -> image_set.Examples:
+            files.write(Path(data_dir, LICENSE_FILE), _LICENSE)
+            return _examples(*arrays)
+
+        return super().prepare(data_dir, examples)
+
+
+FASHION = FashionMnist(
     note=(
         "Small: Fashion-MNIST, grey photographs of clothes at 28 x 28, not ImageNet. Errors on it "
         "say nothing about ImageNet."
     ),
     sizes={"train": 55_000, "validation": 5_000, "test": 10_000},
     num_classes=10,
+    image_size=IMAGE_SIZE,
+    num_eval_train=5_000,
+    # Measured on one CPU core, 10,000 images: 0.48 s in batches of 100, 0.53 s in batches of 50 or
+    # 500.
+    eval_batch_size=100,
+    grey=True,
     content_sha256="81274f5ffb51a3c753724fb4db3f514b197bb3d251ffac951821ac2e7a442700",
     repair=repair,
     neighbours=5_000,
 )
-check, read_reference = FASHION.check, FASHION.read_reference
-
-
-def prepare(data_dir: str | os.PathLike[str], source: Path | None = None) -> Path:
-    """Writes the data below `data_dir` unless it is there and whole (`ImageSet.prepare`).
-
-    source: as `read` takes it; it is read and checked first. It may be None if the data is whole.
-    Raises DataError for anything else.
-    """
-    if source is None:
-        FASHION.check(data_dir)
-        return Path(data_dir)
-    arrays = read(source, repair(data_dir))
-
-    def examples() -> image_set.Examples:
-        files.write(Path(data_dir, LICENSE_FILE), _LICENSE)
-        return _examples(*arrays)
-
-    return FASHION.prepare(data_dir, examples)
 
 
 def read(source: Path, repair: str = "") -> list[np.ndarray]:

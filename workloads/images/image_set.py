@@ -23,29 +23,46 @@ Examples = Mapping[str, Sequence[Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class ImageSet:
-    """A set of grey images.
+    """A set of square images, and how they are read.
 
     note: the warning that tables print; sizes: examples by role (train, validation, test);
-    content_sha256: expected result of `digest`; repair: returns the commands that make the data in
-    a directory; neighbours: training examples whose nearest other example is looked for.
+    repair: returns the commands that make the data in a directory; examples: returns those of each
+    role, as `imagenet.write` takes them, None where `prepare` needs what was downloaded.
+    image_size: pixels of a side. num_eval_train: training examples that are evaluated. max_shift:
+    pixels by which training views are moved at most. grey: whether a decoded image is kept as one
+    channel.
+    content_sha256: expected result of `digest`; without one, that of the first preparation.
+    neighbours: training examples whose nearest other example is looked for; 0: all.
     """
 
     note: str
     sizes: Mapping[str, int]
     num_classes: int
-    content_sha256: str
+    image_size: int
     repair: Callable[[str | os.PathLike[str]], str]
-    neighbours: int
+    num_eval_train: int
+    eval_batch_size: int
+    examples: Callable[[], Examples] | None = None
+    max_shift: int = 0
+    grey: bool = False
+    content_sha256: str = ""
+    neighbours: int = 0
 
-    def prepare(self, data_dir: str | os.PathLike[str], examples: Callable[[], Examples]) -> Path:
+    def prepare(
+        self,
+        data_dir: str | os.PathLike[str],
+        examples: Callable[[], Examples] | None = None,
+    ) -> Path:
         """Writes the data below `data_dir` unless it is there and whole; returns `data_dir`.
 
-        examples: returns those of each role, as `imagenet.write` takes them.
+        examples: as the field, which is the default.
         The same libraries give the same bytes. Two preparations at once wait for each other. Raises
         DataError where the directories hold anything else, and as `examples` does.
         """
         return preparation.prepare_once(
-            data_dir, self.check, lambda directory: self._write(directory, examples)
+            data_dir,
+            self.check,
+            lambda directory: self._write(directory, examples or self.examples),
         )
 
     def check(self, data_dir: str | os.PathLike[str], full: bool = True) -> list[str]:
@@ -55,11 +72,9 @@ class ImageSet:
         """
         del full
         splits = {role: self._open(data_dir, role) for role in self.sizes}
-        self.read_reference(data_dir)
+        expected = self.read_reference(data_dir)["sha256"]
         digest = self.digest(splits)
-        preparation.check_digest(
-            data_dir, "the images", digest, self.content_sha256, self.repair(data_dir)
-        )
+        preparation.check_digest(data_dir, "the images", digest, expected, self.repair(data_dir))
         lines = [f"{role}: {source}, {len(source)} examples" for role, source in splits.items()]
         return [*lines, f"SHA-256 of all images and labels: {digest}"]
 
@@ -67,7 +82,7 @@ class ImageSet:
         """Returns `reference.json`: `note`, and `rows` of errors (fractions) by simple methods; and
         `sha256`, which `check` compares with the content."""
         record = preparation.read_reference(data_dir, self.repair(data_dir))
-        return {**record, "sha256": self.content_sha256}
+        return {**record, "sha256": self.content_sha256 or record.get("sha256", "")}
 
     def digest(self, splits: Mapping[str, tfds_directory.TfdsSplit]) -> str:
         """SHA-256 over the splits: name, then every label (one byte) and its pixels, in order.
@@ -92,7 +107,7 @@ class ImageSet:
             )
         return source
 
-    def _write(self, data_dir: Path, examples: Callable[[], Examples]) -> None:
+    def _write(self, data_dir: Path, examples: Any) -> None:
         datasets = (imagenet.IMAGENET, imagenet.IMAGENET_V2)
         folders = [os.fspath(tfds_directory.directory_of("", dataset)) for dataset in datasets]
         preparation.claim(data_dir, self.note, [preparation.REFERENCE_FILE, *folders])
@@ -106,7 +121,8 @@ class ImageSet:
         splits = {
             role: imagenet.open_split(data_dir, role, self.repair(data_dir)) for role in self.sizes
         }
-        preparation.write_reference(data_dir, self.note, self._rows(splits))
+        digest = self.content_sha256 or self.digest(splits)
+        preparation.write_reference(data_dir, self.note, self._rows(splits), sha256=digest)
 
     def _rows(self, splits: Mapping[str, Source]) -> list[dict[str, Any]]:
         """Errors (fractions) of one nearest neighbour, on train of its nearest other example, and
@@ -114,7 +130,7 @@ class ImageSet:
         from sklearn.neighbors import NearestNeighbors
 
         train = splits["train"]
-        asked = {**splits, "train": sources.fixed_subset(train, self.neighbours)}
+        asked = {**splits, "train": sources.fixed_subset(train, self.neighbours or len(train))}
         pixels, labels = arrays(train)
         finder = NearestNeighbors().fit(pixels)
         frequent = int(np.bincount(labels).argmax())

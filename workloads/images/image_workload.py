@@ -18,6 +18,7 @@ points over seeds. `fashion_vit_patch4`: patches of 4 give 49 tokens; batch 32.
 
 import dataclasses
 import functools
+import pkgutil
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +30,7 @@ from workloads.base import sources, spec
 from workloads.base.options import Options
 from workloads.base.workload import BaseWorkload, Sizes
 from workloads.base.workload_spec import WorkloadSpec
-from workloads.images import digits, fashion, image_set, imagenet, images, vit
+from workloads.images import image_set, imagenet, images, vit
 
 Array = jax.Array
 # Purpose of a random draw, folded into the seed's key before the step; training has 1 and 3.
@@ -167,17 +168,6 @@ def _mixup_key(key: Array, step: Array) -> Array:
     return jax.random.fold_in(jax.random.fold_in(key, _MIXUP), step)
 
 
-_VIT_S_16 = {"patch_size": 16, "width": 384, "depth": 12, "mlp_dim": 1536, "num_heads": 6}
-_SMALL = {"width": 64, "depth": 2, "mlp_dim": 128, "num_heads": 4}
-MODELS: dict[str, dict[str, Any]] = {
-    "imagenet_vit": _VIT_S_16,
-    "imagenet_vit_glu": {**_VIT_S_16, "use_glu": True},
-    "imagenet_vit_map": {**_VIT_S_16, "use_map": True},
-    "imagenet_vit_post_ln": {**_VIT_S_16, "use_post_layer_norm": True},
-    "digits_vit": {"patch_size": 4, **_SMALL},
-    "fashion_vit": {"patch_size": 7, **_SMALL},
-    "fashion_vit_patch4": {"patch_size": 4, **_SMALL},
-}
 _EVAL_BATCH = 2048
 
 IMAGENET = Images(
@@ -197,52 +187,43 @@ IMAGENET = Images(
 )
 
 
-def _small(
-    content: image_set.ImageSet,
-    image_size: int,
-    *,
-    num_eval_train: int,
-    eval_batch_size: int,
-    max_shift: int = 0,
-    grey: bool = False,
-) -> Images:
-    """Returns what a small data set fixes: no mixup, training views moved by up to max_shift."""
-    return Images(
-        image_size=image_size,
-        num_classes=content.num_classes,
-        sizes=Sizes(
-            num_train=content.sizes["train"],
-            num_eval_train=num_eval_train,
-            num_validation=content.sizes["validation"],
-            num_test=content.sizes["test"],
-            eval_batch_size=eval_batch_size,
-        ),
-        train_transform=functools.partial(images.shifted_view, max_shift=max_shift),
-        eval_transform=images.shifted_view,
-        cache=True,
-        grey=grey,
-        repair=content.repair,
-    )
-
-
-# Measured on one CPU core, 1200 images: 0.38 s in batches of 16, 1.11 s in one of 400.
-DIGITS = _small(
-    digits.DIGITS, digits.IMAGE_SIZE, num_eval_train=400, eval_batch_size=16, max_shift=1
-)
-# Measured on one CPU core, 10,000 images: 0.48 s in batches of 100, 0.53 s in batches of 50 or 500.
-FASHION = _small(
-    fashion.FASHION, fashion.IMAGE_SIZE, num_eval_train=5_000, eval_batch_size=100, grey=True
-)
-_DATA = {"digits_vit": DIGITS, "fashion_vit": FASHION, "fashion_vit_patch4": FASHION}
+def make_imagenet(row: WorkloadSpec, variant: Any, options: Options) -> ImageWorkload:
+    """Returns a workload on ImageNet; use `workloads.registry.make`."""
+    return _make(row, IMAGENET, variant, options)
 
 
 def make(row: WorkloadSpec, variant: Any, options: Options) -> ImageWorkload:
-    """Returns the workload; use `workloads.registry.make`."""
-    data = _DATA.get(row.name, IMAGENET)
+    """Returns a workload on the `ImageSet` that row.data names; use `workloads.registry.make`.
+
+    row.model: keyword arguments of `vit.ViT`. There is no mixup, and training views are shifts.
+    """
+    content = pkgutil.resolve_name(row.data)
+    if not isinstance(content, image_set.ImageSet):
+        raise ValueError(f"workload {row.name!r}: its row's data, {row.data!r}, is no ImageSet")
+    data = Images(
+        image_size=content.image_size,
+        num_classes=content.num_classes,
+        sizes=Sizes(
+            num_train=content.sizes["train"],
+            num_eval_train=content.num_eval_train,
+            num_validation=content.sizes["validation"],
+            num_test=content.sizes["test"],
+            eval_batch_size=content.eval_batch_size,
+        ),
+        train_transform=functools.partial(images.shifted_view, max_shift=content.max_shift),
+        eval_transform=images.shifted_view,
+        cache=True,
+        grey=content.grey,
+        repair=content.repair,
+    )
+    return _make(row, data, variant, options)
+
+
+def _make(row: WorkloadSpec, data: Images, variant: Any, options: Options) -> ImageWorkload:
     model = vit.ViT(
         num_classes=data.num_classes,
         variant=variant,
         dtype=jnp.dtype(options.compute_dtype),
-        **MODELS[row.name],
+        **row.model,
     )
     return ImageWorkload(row, data, model, options)

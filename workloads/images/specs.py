@@ -8,6 +8,8 @@ from typing import Any
 from workloads.base.workload_spec import BOTH_WAYS, ModelSupport, WorkloadSpec
 
 _VIT = ModelSupport(lacks=(BOTH_WAYS,))
+_VIT_S_16 = {"patch_size": 16, "width": 384, "depth": 12, "mlp_dim": 1536, "num_heads": 6}
+_SMALL = {"width": 64, "depth": 2, "mlp_dim": 128, "num_heads": 4}
 _MAP = ModelSupport(lacks=(BOTH_WAYS, ("self", "pools its tokens by attention from a probe")))
 
 
@@ -27,11 +29,12 @@ def _vit_flops(parameters: int, patches: int, layers: int, width: int) -> dict[s
 
 
 def _imagenet(
-    name: str, description: str, targets: tuple[float, float], parameters: int
+    name: str, description: str, targets: tuple[float, float], parameters: int, **model: Any
 ) -> WorkloadSpec:
     return WorkloadSpec(
         name=name,
-        factory="workloads.images.image_workload:make",
+        factory="workloads.images.image_workload:make_imagenet",
+        model={**_VIT_S_16, **model},
         data="workloads.images.imagenet",
         data_name="imagenet_vit",
         description=description,
@@ -43,7 +46,7 @@ def _imagenet(
         test_target=targets[1],
         parameters=parameters,
         head_size=64,
-        support=_MAP if name.endswith("_map") else _VIT,
+        support=_MAP if "use_map" in model else _VIT,
         unit="images",
         train_examples=1_281_167,
         **_vit_flops(parameters, patches=(224 // 16) ** 2, layers=12, width=384),
@@ -62,7 +65,8 @@ def _fashion(
     return WorkloadSpec(
         name=name,
         factory="workloads.images.image_workload:make",
-        data="workloads.images.fashion",
+        model={"patch_size": patch_size, **_SMALL},
+        data="workloads.images.fashion:FASHION",
         data_name="fashion_vit",
         description=f"small ViT on Fashion-MNIST, {patches} patches",
         metric="accuracy",
@@ -87,13 +91,28 @@ def _fashion(
 
 SPECS: tuple[WorkloadSpec, ...] = (
     _imagenet("imagenet_vit", "ViT-S/16 on ImageNet", (0.77309, 0.6519), 22_122_472),
-    _imagenet("imagenet_vit_glu", "ViT-S/16, gated MLP", (0.75738, 0.6359), 50_452_456),
-    _imagenet("imagenet_vit_map", "ViT-S/16, attention pooling", (0.77113, 0.6523), 23_896_552),
-    _imagenet("imagenet_vit_post_ln", "ViT-S/16, post-LN", (0.75312, 0.6286), 22_121_704),
+    _imagenet(
+        "imagenet_vit_glu", "ViT-S/16, gated MLP", (0.75738, 0.6359), 50_452_456, use_glu=True
+    ),
+    _imagenet(
+        "imagenet_vit_map",
+        "ViT-S/16, attention pooling",
+        (0.77113, 0.6523),
+        23_896_552,
+        use_map=True,
+    ),
+    _imagenet(
+        "imagenet_vit_post_ln",
+        "ViT-S/16, post-LN",
+        (0.75312, 0.6286),
+        22_121_704,
+        use_post_layer_norm=True,
+    ),
     WorkloadSpec(
         name="digits_vit",
         factory="workloads.images.image_workload:make",
-        data="workloads.images.digits",
+        model={"patch_size": 4, **_SMALL},
+        data="workloads.images.digits:DIGITS",
         description="small ViT on scikit-learn's 8x8 digits",
         metric="accuracy",
         mode="max",

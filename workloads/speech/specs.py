@@ -46,11 +46,16 @@ def _conformer_flops(
 
 
 def _librispeech(
-    name: str, description: str, targets: tuple[float, float], parameters: int = 32_321_792
+    name: str,
+    description: str,
+    targets: tuple[float, float],
+    parameters: int = 32_321_792,
+    **model: Any,
 ) -> WorkloadSpec:
     return WorkloadSpec(
         name=name,
-        factory="workloads.speech.speech_workload:make",
+        factory="workloads.speech.speech_workload:make_librispeech",
+        model=model,
         data="workloads.speech.corpora.librispeech",
         data_name="librispeech_conformer",
         description=description,
@@ -81,6 +86,7 @@ def _small(
     return WorkloadSpec(
         name=name,
         factory="workloads.speech.speech_workload:make",
+        model={"encoder_dim": width, "num_layers": layers},
         metric="wer",
         mode="min",
         target_source="ours",
@@ -107,17 +113,21 @@ def _synthesised(kind: str, **particulars: Any) -> WorkloadSpec:
 
 SPECS: tuple[WorkloadSpec, ...] = (
     _librispeech("librispeech_conformer", "Conformer on LibriSpeech", (0.085884, 0.052981)),
-    _librispeech("librispeech_conformer_gelu", "Conformer, gelu", (0.094114, 0.056629)),
+    _librispeech(
+        "librispeech_conformer_gelu", "Conformer, gelu", (0.094114, 0.056629), activation="gelu"
+    ),
     _librispeech(
         "librispeech_conformer_layernorm",
         "Conformer, no layer norm after blocks",
         (0.09731, 0.05996),
         32_317_696,
+        use_post_layer_norm=False,
     ),
     _librispeech(
         "librispeech_conformer_attention_temperature",
         "Conformer, attention output x 1.6",
         (0.109977, 0.068065),
+        attention_temperature=1.6,
     ),
     _synthesised(
         "digits",

@@ -17,6 +17,7 @@ a step and are at 4.8 % after 300.
 """
 
 import dataclasses
+import pkgutil
 from collections.abc import Callable
 from typing import Any
 
@@ -32,11 +33,9 @@ from workloads.speech import conformer, ctc, spectrogram
 from workloads.speech.conformer_layers import SpecAugMasks
 from workloads.speech.corpora import (
     librispeech,
-    read_speech,
     speech_corpus,
     speech_records,
     speech_tokenizer,
-    spoken,
 )
 
 Array = jax.Array
@@ -271,9 +270,21 @@ _SMALL: dict[str, Any] = {
 }
 
 
-def _small(corpus: speech_corpus.Corpus) -> Speech:
-    """Returns what a small corpus fixes."""
-    return Speech(
+def make_librispeech(row: WorkloadSpec, variant: Any, options: Options) -> SpeechWorkload:
+    """Returns a workload on LibriSpeech; use `workloads.registry.make`."""
+    config = conformer.Config(vocab_size=LIBRISPEECH.vocab_size, **row.model)
+    return SpeechWorkload(row, LIBRISPEECH, config, variant, options)
+
+
+def make(row: WorkloadSpec, variant: Any, options: Options) -> SpeechWorkload:
+    """Returns a workload on the small `Corpus` that row.data names; use `workloads.registry.make`.
+
+    row.model: keyword arguments of `conformer.Config` beside those of every small Conformer.
+    """
+    corpus = pkgutil.resolve_name(row.data)
+    if not isinstance(corpus, speech_corpus.Corpus):
+        raise ValueError(f"workload {row.name!r}: its row's data, {row.data!r}, is no Corpus")
+    data = Speech(
         sizes=Sizes(
             num_train=corpus.sizes["train"],
             num_eval_train=200,
@@ -288,23 +299,5 @@ def _small(corpus: speech_corpus.Corpus) -> Speech:
         cache=True,
         repair=corpus.repair,
     )
-
-
-DIGITS, SENTENCES = _small(spoken.DIGITS), _small(spoken.SENTENCES)
-RUSSIAN = _small(read_speech.RUSSIAN)
-MODELS: dict[str, tuple[Speech, dict[str, Any]]] = {
-    "librispeech_conformer": (LIBRISPEECH, {}),
-    "librispeech_conformer_gelu": (LIBRISPEECH, {"activation": "gelu"}),
-    "librispeech_conformer_layernorm": (LIBRISPEECH, {"use_post_layer_norm": False}),
-    "librispeech_conformer_attention_temperature": (LIBRISPEECH, {"attention_temperature": 1.6}),
-    "spoken_digits_conformer": (DIGITS, {**_SMALL, "encoder_dim": 64, "num_layers": 2}),
-    "read_speech_conformer": (RUSSIAN, {**_SMALL, "encoder_dim": 64, "num_layers": 2}),
-    "spoken_sentences_conformer": (SENTENCES, {**_SMALL, "encoder_dim": 96, "num_layers": 3}),
-}
-
-
-def make(row: WorkloadSpec, variant: Any, options: Options) -> SpeechWorkload:
-    """Returns the workload; use `workloads.registry.make`."""
-    data, choices = MODELS[row.name]
-    config = conformer.Config(vocab_size=data.vocab_size, **choices)
+    config = conformer.Config(vocab_size=data.vocab_size, **_SMALL, **row.model)
     return SpeechWorkload(row, data, config, variant, options)

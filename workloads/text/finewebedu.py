@@ -33,7 +33,7 @@ from workloads.base.workload_spec import WorkloadSpec
 from workloads.text import transformer
 from workloads.text.corpora.finewebedu import SMALL, Finewebedu
 from workloads.text.language_models import LMWorkload
-from workloads.text.specs import SIZES, TransformerSize
+from workloads.text.specs import TransformerSize
 
 _BASE, _EPSILON = 500_000.0, 1e-6
 _NORMAL = nn.initializers.normal(0.02)
@@ -202,6 +202,10 @@ _SMALL = Sizes(SMALL["train"], 400, SMALL["validation"], 0, eval_batch_size=16)
 
 
 def make(row: WorkloadSpec, variant: Any, options: Options) -> FinewebeduWorkload:
-    """Returns the workload; use `workloads.registry.make`."""
-    sizes = _SMALL if row.embedded else _FULL
-    return FinewebeduWorkload(row, variant, options, SIZES[row.name], sizes)
+    """Returns AlgoPerf's workload; use `workloads.registry.make`."""
+    return FinewebeduWorkload(row, variant, options, row.model, _FULL)
+
+
+def make_small(row: WorkloadSpec, variant: Any, options: Options) -> FinewebeduWorkload:
+    """Returns the small workload; use `workloads.registry.make`."""
+    return FinewebeduWorkload(row, variant, options, row.model, _SMALL)

@@ -36,6 +36,7 @@ wrong at 0.840 of all positions.
 
 import functools
 import math
+import pkgutil
 from typing import Any
 
 import jax
@@ -47,8 +48,7 @@ from workloads.base.options import Options
 from workloads.base.workload import Sizes
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.storage import tokenizer
-from workloads.text.corpora import pydoc_text, token_preparation
-from workloads.text.specs import SIZES
+from workloads.text.corpora import token_preparation
 from workloads.text.text_workload import TextWorkload
 
 Array = jax.Array
@@ -199,17 +199,37 @@ FULL_SIZE = Sizes(
     num_test=token_preparation.FEWEST["test"],
     eval_batch_size=256,
 )
-PYDOC = Sizes(
-    num_train=pydoc_text.SIZES["train"],
-    num_eval_train=400,
-    num_validation=pydoc_text.SIZES["validation"],
-    num_test=pydoc_text.SIZES["test"],
-    eval_batch_size=16,
-)
+# By the metric of their rows.
+_KINDS = {"loss": LMWorkload, "accuracy": BertWorkload}
 
 
 def make(row: WorkloadSpec, variant: Any, options: Options) -> TextWorkload:
-    """Returns a language model's workload, masked or not; use `workloads.registry.make`."""
-    kind = BertWorkload if row.metric == "accuracy" else LMWorkload
-    sizes = PYDOC if row.embedded else FULL_SIZE
-    return kind(row, variant, options, SIZES[row.name], sizes)
+    """Returns a language model's workload on a large corpus; use `workloads.registry.make`."""
+    return _make(row, FULL_SIZE, variant, options)
+
+
+def make_small(row: WorkloadSpec, variant: Any, options: Options) -> TextWorkload:
+    """Returns a language model's workload on the data that row.data names, a module with SIZES.
+
+    Use `workloads.registry.make`. row.model: a TransformerSize.
+    """
+    data = pkgutil.resolve_name(row.data)
+    if not hasattr(data, "SIZES"):
+        raise ValueError(f"workload {row.name!r}: its row's data, {row.data!r}, has no SIZES")
+    sizes = Sizes(
+        num_train=data.SIZES["train"],
+        num_eval_train=400,
+        num_validation=data.SIZES["validation"],
+        num_test=data.SIZES["test"],
+        eval_batch_size=16,
+    )
+    return _make(row, sizes, variant, options)
+
+
+def _make(row: WorkloadSpec, sizes: Sizes, variant: Any, options: Options) -> TextWorkload:
+    if row.metric not in _KINDS:
+        raise ValueError(
+            f"workload {row.name!r}: its row's metric is {row.metric!r}; a language model has "
+            "'loss', a masked one 'accuracy'"
+        )
+    return _KINDS[row.metric](row, variant, options, row.model, sizes)

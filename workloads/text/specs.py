@@ -93,11 +93,12 @@ SIZES: dict[str, TransformerSize] = {
 _PREDICTED = 0.15
 
 
-def _of_model(name: str) -> dict[str, Any]:
+def _of_model(name: str, factory: str) -> dict[str, Any]:
     """Returns what the entry of a Transformer says of its model, its tokens and FLOP."""
     size, is_bert = SIZES[name], "bert" in name
     return {
-        "factory": "workloads.text.language_models:make",
+        "factory": f"workloads.text.language_models:{factory}",
+        "model": size,
         "parameters": size.parameters,
         "head_size": size.head_size,
         "support": size.support(decoder=not is_bert),
@@ -118,7 +119,7 @@ def _full_size(name: str, target: float | None, topology: str, **particulars: An
         validation_target=target,
         test_target=target,
         topology=topology,
-        **_of_model(name),
+        **_of_model(name, "make"),
         **particulars,
     )
 
@@ -165,7 +166,7 @@ def _pydoc(name: str, says: str, target: float, seconds: float, **particulars: A
         step_seconds=seconds,
         step_source=f"hours of one CPU core: {seconds:.3f} s a step, measured on a 2-core cloud "
         "machine",
-        **_of_model(name),
+        **_of_model(name, "make_small"),
         **particulars,
     )
 
@@ -180,13 +181,14 @@ _C4: dict[str, tuple[str, float | None, str]] = {
 }
 
 
-def _finewebedu(name: str, **particulars: Any) -> WorkloadSpec:
+def _finewebedu(name: str, factory: str, **particulars: Any) -> WorkloadSpec:
     """Returns the entry of AlgoPerf's decoder, whose gated MLP has a third matrix of its width."""
     size = SIZES[name]
     extra = size.layers * (size.width * size.mlp_width + 1)  # and a scale of the queries
     return WorkloadSpec(
         name=name,
-        factory="workloads.text.finewebedu:make",
+        factory=f"workloads.text.finewebedu:{factory}",
+        model=size,
         metric="ppl",
         mode="min",
         test_target=None,
@@ -220,6 +222,7 @@ SPECS: tuple[WorkloadSpec, ...] = (
     # AlgoPerf 1.0: algoperf/workloads/finewebedu_lm/workload.py at 4c37f2a.
     _finewebedu(
         "finewebedu_lm",
+        "make",
         data="workloads.text.corpora.finewebedu:Finewebedu",
         description="AlgoPerf's decoder, 253 M parameters, on FineWeb-Edu",
         batch_size=64,
@@ -232,6 +235,7 @@ SPECS: tuple[WorkloadSpec, ...] = (
     ),
     _finewebedu(
         "pydoc_finewebedu",
+        "make_small",
         data="workloads.text.corpora.finewebedu:PydocFinewebedu",
         description="small decoder as AlgoPerf's, on Python's own documentation",
         batch_size=8,

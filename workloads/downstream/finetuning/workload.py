@@ -29,7 +29,7 @@ from workloads.downstream.tokens import Tokens
 from workloads.storage import tokenizer
 from workloads.text import finetuning_specs
 from workloads.text.language_models import LMWorkload, shifted
-from workloads.text.specs import SIZES, TransformerSize
+from workloads.text.specs import TransformerSize
 
 # Training questions that evaluations look at, too.
 _EVAL_TRAIN = 200
@@ -204,5 +204,5 @@ def _mean(values: Any) -> float:
 
 def make(row: WorkloadSpec, variant: Any, options: Options) -> FinetuningWorkload:
     """Returns a fine-tuning workload; use `workloads.registry.make`."""
-    model, suite = finetuning_specs.split(row.name)
-    return FinetuningWorkload(row, variant, options, SIZES[model], finetuning_specs.SUITES[suite])
+    _, suite = finetuning_specs.split(row.name)
+    return FinetuningWorkload(row, variant, options, row.model, finetuning_specs.SUITES[suite])
