@@ -429,16 +429,14 @@ def _misplaced(name: str, part: str, is_modifier: bool) -> str:
     mixers = [word for word in words if word in MIXERS] or ["standard"]
     ordered = [*mixers, *sorted(word for word in words if word in MODIFIERS)]
     is_variant = len(mixers) == 1 and words.keys() <= {*ordered}
-    is_variant = is_variant and not forbidden(mixers[0], ordered[1:])
-    meant = "+".join(ordered) if is_variant else ""
-    if part in MODIFIERS:
-        fault = f"variant {name!r}: {part!r} is a modifier, which follows an attention mechanism."
-    elif part in MIXERS:
-        fault = f"variant {name!r}: {part!r} is an attention mechanism; one stands first, alone."
-    else:
+    meant = "+".join(ordered) if is_variant and not forbidden(mixers[0], ordered[1:]) else ""
+    if part not in {*MIXERS, *MODIFIERS}:
         kind, known = ("modifier", MODIFIERS) if is_modifier else ("mixer", MIXERS)
         return unknown(kind, part, known, f" in variant {name!r}", meant)
-    return f"{fault} Did you mean {meant!r}?" if meant else fault
+    role = "an attention mechanism; one stands first, alone"
+    if part in MODIFIERS:
+        role = "a modifier; an attention mechanism stands before it"
+    return f"variant {name!r}: {part!r} is {role}." + f" Did you mean {meant!r}?" * bool(meant)
 
 
 def canonical(name: str) -> str:

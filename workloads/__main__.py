@@ -88,7 +88,9 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("list", help="names, sizes, targets").set_defaults(run=_list)
+    listing = commands.add_parser("list", help="names, sizes, targets")
+    listing.add_argument("module", nargs="?", help="of your own, with a table WORKLOADS")
+    listing.set_defaults(run=_list)
     for name, runner, text in (
         ("prepare", _prepare, "write a workload's data in the format its loader reads"),
         ("check", _check, "validate a data directory, in seconds"),
@@ -187,8 +189,8 @@ def _add_runner(
 
 
 def _list(options: argparse.Namespace) -> None:
-    del options
-    for name, entry in catalog.WORKLOADS.items():
+    rows = catalog.of_module(options.module) if options.module else catalog.WORKLOADS
+    for name, entry in rows.items():
         print(f"{name}: {entry.description}")
         print(
             f"    {entry.parameters:,} parameters, batch {entry.batch_size}, "
@@ -272,6 +274,10 @@ def _check(options: argparse.Namespace) -> None:
     full = options.full and not is_read_anyway
     lines = module.check(directory, full=True) if full else module.check(directory)
     print("\n".join(lines))
+    if catalog.module_of(options.name):
+        from workloads import registry
+
+        print(registry.check_model(options.name))
 
 
 def _bench(options: argparse.Namespace) -> None:

@@ -1,13 +1,16 @@
 """The catalog of workloads: what a driver must know of each without loading JAX.
 
-Adding a workload is one module with a class and one row in the `specs` of its domain. Standard
-library only.
+A workload of ours is one row in the `specs` of its domain. One of a user is called MODULE:NAME: the
+row NAME of the table WORKLOADS in a module that can be imported. Standard library only.
 """
 
 import dataclasses
+import hashlib
 import importlib
+import json
 import os
 import pathlib
+import pkgutil
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -45,10 +48,56 @@ DATA_VARIABLE = "ATTNPERF_DATA"
 _ALSO_CALLED = {"c4_lm_301m": "c4_lm", "wikipedia_bert_base": "wikipedia_bert"}
 
 
+def module_of(name: str) -> str:
+    """Returns the user's module that a workload's name begins with, '' for a workload of ours."""
+    module, _, short = name.rpartition(finetuning_specs.SEPARATOR)
+    is_ours = module in (*WORKLOADS, "algoperf", "init2winit") or short in finetuning_specs.SUITES
+    return "" if is_ours else module
+
+
+def of_module(module: str) -> dict[str, WorkloadSpec]:
+    """Returns the rows of a user's module by their full names, MODULE:NAME.
+
+    Data lie below a folder of the module's name. Raises ValueError where the module cannot be
+    imported, or its WORKLOADS is no table of rows.
+    """
+    try:
+        return {
+            f"{module}:{name}": dataclasses.replace(
+                row, name=f"{module}:{name}", data_name=f"{module}/{row.data_name or name}"
+            )
+            for name, row in importlib.import_module(module).WORKLOADS.items()
+        }
+    except (Exception, SystemExit) as error:
+        raise ValueError(
+            f"module {module!r} gives no workloads: {type(error).__name__}: {error}. Its folder "
+            "must be on PYTHONPATH, or its package installed, and it must define WORKLOADS, a dict "
+            "of WorkloadSpec by name (docs/extending.md)"
+        ) from error
+
+
+def row_digest(name: str) -> str:
+    """Returns 16 digits of the SHA-256 of what a user's row makes its model of; '' for ours.
+
+    Functions and classes count by their names.
+    """
+    if not module_of(name):
+        return ""
+    row = get(name)
+    content = json.dumps(
+        [row.factory, row.data, dataclasses.asdict(row)["model"]],
+        sort_keys=True,
+        default=lambda value: getattr(value, "__qualname__", str(value)),
+    )
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
 def get(name: str) -> WorkloadSpec:
     """Returns the workload's row. Raises ValueError listing what exists and the nearest match."""
     known = WORKLOADS
-    if algoperf_specs.is_algoperf(name):
+    if module := module_of(name):
+        known = of_module(module)
+    elif algoperf_specs.is_algoperf(name):
         known = ALGOPERF
     elif finetuning_specs.SEPARATOR in name:
         known = FINETUNED
@@ -175,11 +224,25 @@ def data_module(name: str) -> Any:
     """Returns what checks and prepares a workload's data: `check(data_dir, **paths)`, `prepare`.
 
     Where workloads of different needs share one, it is a class, made by the name. Loads no JAX.
+    Raises ValueError as `resolve` does.
     """
-    module, _, attribute = get(name).data.partition(":")
-    data = importlib.import_module(module)
-    data = getattr(data, attribute) if attribute else data
+    data = resolve(name, get(name).data)
+    if not callable(getattr(data, "check", None)) or not callable(getattr(data, "prepare", None)):
+        raise ValueError(
+            f"workload {name!r}: its row's data, {get(name).data!r}, has no check and prepare"
+        )
     return data(name) if isinstance(data, type) else data
+
+
+def resolve(name: str, target: str) -> Any:
+    """Returns what a workload's row names as 'module' or 'module:object'.
+
+    Raises ValueError where it cannot be imported.
+    """
+    try:
+        return pkgutil.resolve_name(target)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"workload {name!r}: its row names {target!r}: {error}") from error
 
 
 def default_data_dir(name: str, environment: Mapping[str, str] = os.environ) -> pathlib.Path:

@@ -1,9 +1,11 @@
 """Workloads by name, ready to train."""
 
-import pkgutil
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+
+from attention import registry as variants
 from workloads import catalog
 from workloads.base import spec
 from workloads.base.options import Options
@@ -24,13 +26,38 @@ def make(
     `workloads.base.options.Options`. extra_paths: where things lie, by the names in
     `WorkloadSpec.extra_paths`; what is not given is ''.
 
-    Raises ValueError for an unknown name, for a variant that the model already contains, and for
-    an option that the workload cannot serve.
+    Raises ValueError for an unknown name, for a variant that the model already contains, for an
+    option that the workload cannot serve, and where a user's row makes no model.
     """
     row = catalog.get(name)
     checked = Options(compute_dtype, **options)
-    variants, kernel = ((), "xla") if variant is None else ((variant.name,), variant.kernel)
-    catalog.check(name, checked, variants=variants, kernel=kernel)
-    factory = pkgutil.resolve_name(row.factory)
+    names, kernel = ((), "xla") if variant is None else ((variant.name,), variant.kernel)
+    catalog.check(name, checked, variants=names, kernel=kernel)
+    factory = catalog.resolve(name, row.factory)
     paths = {key: (extra_paths or {}).get(key, "") for key in row.extra_paths}
-    return factory(row, variant, checked, **paths)
+    try:
+        workload: spec.Workload = factory(row, variant, checked, **paths)
+    except (AttributeError, KeyError, TypeError) as error:
+        if not catalog.module_of(name):
+            raise
+        raise ValueError(
+            f"workload {name!r}: its row makes no model: {type(error).__name__}: {error}"
+        ) from error
+    return workload
+
+
+def check_model(name: str) -> str:
+    """Returns what is right of a user's model of standard attention.
+
+    Raises ValueError where it cannot be made, or has another number of parameters than its row
+    says.
+    """
+    workload = make(name, variants.get("standard"))
+    parameters, _ = jax.eval_shape(workload.init_model_fn, jax.random.key(0))
+    count = sum(leaf.size for leaf in jax.tree.leaves(parameters))
+    if count != (said := catalog.get(name).parameters):
+        raise ValueError(
+            f"{name}: its model has {count:,} parameters, and its row says {said:,}; write "
+            f"parameters={count} there"
+        )
+    return f"model: {count:,} parameters"

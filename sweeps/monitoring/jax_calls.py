@@ -149,6 +149,8 @@ def data(
     entry = catalog.get(workload)
     module = catalog.data_module(workload)
     lines: list[str] = []
+    if catalog.module_of(workload):
+        lines.append(model(workload))
     if suite:
         check_suite(suite, workload, data_dir)
     if entry.embedded:
@@ -156,7 +158,7 @@ def data(
     else:
         paths = extra_paths or {}
         needed = {name: path for name, path in paths.items() if name in entry.extra_paths}
-        lines = list(module.check(data_dir, **needed))
+        lines += module.check(data_dir, **needed)
     reference, digest = None, ""
     if hasattr(module, "read_reference"):
         record = module.read_reference(data_dir)
@@ -165,6 +167,13 @@ def data(
     elif hasattr(module, "describe"):
         digest = layout.digest(module.describe(data_dir))
     return {"lines": lines, "reference": reference, "digest": digest}
+
+
+def model(workload: str) -> str:
+    """Returns `workloads.registry.check_model` of a workload of a user's module, or raises so."""
+    from workloads import registry
+
+    return registry.check_model(workload)
 
 
 def check_suite(suite: str, workload: str, data_dir: str) -> dict[str, Any]:

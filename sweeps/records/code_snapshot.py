@@ -1,40 +1,47 @@
 """A snapshot of the code in the study's directory: what was submitted is what runs, also later.
 
-`<study>/code/<hash>/` holds the four packages as they were; a job in a queue, a requeued job and a
+`<study>/code/<hash>/` holds the four packages as they were, and the Python files of modules that a
+study's workload needs beside them; a job in a queue, a requeued job and a
 restarted one import them from there, whatever is edited in the checkout meanwhile. Each attempt
 records the commit and the hash in meta_data_<k>.json.
 """
 
 import hashlib
+import importlib.util
 import os
 import pathlib
+import re
 import shutil
 import tempfile
+from collections.abc import Iterable, Mapping
 
 from attention import checkout
 from sweeps.records import layout, provenance
 
 CODE, RECORD = "code", "code.json"
-_SKIPPED = shutil.ignore_patterns("__pycache__", "*.pyc")
 _HERE = pathlib.Path(__file__).resolve().parents[2]
 
 
-def take(study_directory: pathlib.Path) -> pathlib.Path:
+def take(study_directory: pathlib.Path, modules: Iterable[str] = ()) -> pathlib.Path:
     """Returns the folder with the running code's snapshot, made where it is not there yet.
 
+    modules: names of modules of a user, MODULE or MODULE:OBJECT, whose top-level module or package
+    is kept as well.
     Code that runs from a snapshot of this study is its own snapshot.
     """
     folder = study_directory.resolve() / CODE
     if _HERE.parent == folder:
         return _HERE
-    name = digest(_HERE)[:12]
+    files = _files(modules)
+    name = digest(files)[:12]
     if (folder / name).is_dir():
         return folder / name
     folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".draft-", dir=folder) as temporary:
         draft = pathlib.Path(temporary, name)
-        for package in checkout.ROOMS:
-            shutil.copytree(_HERE / package, draft / package, ignore=_SKIPPED)
+        for relative, path in files.items():
+            (draft / relative).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, draft / relative)
         record = {"sha256": name, "git_commit": provenance.git_commit()}
         layout.write_json(draft / RECORD, record)
         try:
@@ -45,14 +52,28 @@ def take(study_directory: pathlib.Path) -> pathlib.Path:
     return folder / name
 
 
-def digest(root: pathlib.Path) -> str:
-    """Returns the SHA-256 of the four packages below `root`: names and contents of all files."""
+def _files(modules: Iterable[str]) -> dict[str, pathlib.Path]:
+    """Returns the files of a snapshot by their paths in it: of modules beside ours, Python alone."""
+    places = [_HERE / package for package in checkout.ROOMS]
+    for module in sorted({re.split("[.:]", name)[0] for name in modules} - {*checkout.ROOMS}):
+        if spec := importlib.util.find_spec(module):
+            origins = spec.submodule_search_locations or [spec.origin or ""]
+            places += [pathlib.Path(origin) for origin in origins]
+    return {
+        str(path.relative_to(place.parent)): path
+        for place in places
+        for path in sorted([place, *place.rglob("*")])
+        if path.is_file()
+        and (path.suffix == ".py" or (place.name in checkout.ROOMS and path.suffix != ".pyc"))
+    }
+
+
+def digest(files: Mapping[str, pathlib.Path]) -> str:
+    """Returns the SHA-256 of files: their names and contents."""
     content = hashlib.sha256()
-    for package in checkout.ROOMS:
-        for path in sorted((root / package).rglob("*")):
-            if path.is_file() and path.suffix != ".pyc":
-                for part in (str(path.relative_to(root)).encode(), path.read_bytes()):
-                    content.update(b"%d:%b" % (len(part), part))
+    for name, path in files.items():
+        for part in (name.encode(), path.read_bytes()):
+            content.update(b"%d:%b" % (len(part), part))
     return content.hexdigest()
 
 

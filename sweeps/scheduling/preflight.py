@@ -120,6 +120,8 @@ def _check_places(study: Study) -> None:
     )
     if study.settings["downstream"] and study.settings["launcher"] == "local":
         suites.check_harness()
+    if catalog.module_of(study.workload):
+        jax_calls.call(jax_calls.model, workload=study.workload)
     if _unseen(study):
         return
     if catalog.get(study.workload).embedded:

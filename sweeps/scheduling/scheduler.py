@@ -27,6 +27,7 @@ from sweeps.scheduling import engines
 from sweeps.scheduling.retry_policy import Next, RetryPolicy
 from sweeps.study.study import Study
 from sweeps.study.trial import Task, jobs_of
+from workloads import catalog
 
 # Jobs whose trials' progress is read at each look, in turn: a bound on file operations.
 _READ_AT_ONCE = 20
@@ -104,7 +105,10 @@ class Scheduler:
         self.poll_s = float(keys.get("poll_seconds", _POLL_S))
         # None: the trials of a stage are shared by as many jobs as there may be.
         self._trials_per_job: int | None = keys.get("trials_per_job")
-        self.environment = _MALLOC | code_snapshot.environment(code_snapshot.take(self.root))
+        row = catalog.get(study.workload)
+        modules = (row.name, row.factory, row.data) if catalog.module_of(row.name) else ()
+        snapshot = code_snapshot.take(self.root, modules)
+        self.environment = _MALLOC | code_snapshot.environment(snapshot)
         if lease_s := os.environ.get("ATTNPERF_LEASE_S"):
             self.environment["ATTNPERF_LEASE_S"] = lease_s
         kills = 0 if launcher.is_this_host else _MOST_KILLS

@@ -103,6 +103,7 @@ class Study:
             start=start.content if start else "",
             start_from=start.checkpoint if start else "",
             data_digest=self.data_digest,
+            workload_digest=catalog.row_digest(self.workload),
             **values,
         )
 
@@ -217,9 +218,10 @@ def from_record(record: dict[str, Any], directory: pathlib.Path) -> Study:
         raise ValueError(
             f"{directory} holds study {settings['name']!r}; give the folder that name again"
         )
+    if isinstance(settings["workload"], str):
+        catalog.get(settings["workload"])
     try:
         keys.check(settings)
-        catalog.get(settings["workload"])
         checks.check(settings)
         for point in record["points"]:
             hyperparameters.complete(point)

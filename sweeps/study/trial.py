@@ -19,6 +19,7 @@ _PLACE = ("study", "stage", "point", "schema", "data_digest")
 _OMITTED = {
     "matmul_precision": "default",
     "start": "",
+    "workload_digest": "",
     "kv_heads": 0,
     "positions": "sinusoids",
     "global_every": 0,
@@ -64,6 +65,7 @@ class Trial:
     tensor). start: the content of another study's checkpoint whose parameters the trial starts
     from, '' for random ones; start_from: that checkpoint's folder (`sweeps.study.start`).
     data_digest: SHA-256 of the data, as their preparation wrote it; '' where it is unknown.
+    workload_digest: of a workload of a user's module, `catalog.row_digest`; '' for ours.
     schema: of the id.
     """
 
@@ -106,6 +108,7 @@ class Trial:
     start: str = ""
     start_from: str = ""
     data_digest: str = ""
+    workload_digest: str = ""
     algoperf_dir: str = ""
     tokenizer_vocab_path: str = ""
     schema: int = SCHEMA

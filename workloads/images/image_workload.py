@@ -197,9 +197,7 @@ def make(row: WorkloadSpec, variant: Any, options: Options) -> ImageWorkload:
 
     row.model: keyword arguments of `vit.ViT`. There is no mixup, and training views are shifts.
     """
-    content = pkgutil.resolve_name(row.data)
-    if not isinstance(content, image_set.ImageSet):
-        raise ValueError(f"workload {row.name!r}: its row's data, {row.data!r}, is no ImageSet")
+    content: image_set.ImageSet = pkgutil.resolve_name(row.data)
     data = Images(
         image_size=content.image_size,
         num_classes=content.num_classes,

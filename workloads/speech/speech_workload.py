@@ -281,9 +281,7 @@ def make(row: WorkloadSpec, variant: Any, options: Options) -> SpeechWorkload:
 
     row.model: keyword arguments of `conformer.Config` beside those of every small Conformer.
     """
-    corpus = pkgutil.resolve_name(row.data)
-    if not isinstance(corpus, speech_corpus.Corpus):
-        raise ValueError(f"workload {row.name!r}: its row's data, {row.data!r}, is no Corpus")
+    corpus: speech_corpus.Corpus = pkgutil.resolve_name(row.data)
     data = Speech(
         sizes=Sizes(
             num_train=corpus.sizes["train"],

@@ -205,7 +205,7 @@ _KINDS = {"loss": LMWorkload, "accuracy": BertWorkload}
 
 def make(row: WorkloadSpec, variant: Any, options: Options) -> TextWorkload:
     """Returns a language model's workload on a large corpus; use `workloads.registry.make`."""
-    return _make(row, FULL_SIZE, variant, options)
+    return _KINDS[row.metric](row, variant, options, row.model, FULL_SIZE)
 
 
 def make_small(row: WorkloadSpec, variant: Any, options: Options) -> TextWorkload:
@@ -214,8 +214,6 @@ def make_small(row: WorkloadSpec, variant: Any, options: Options) -> TextWorkloa
     Use `workloads.registry.make`. row.model: a TransformerSize.
     """
     data = pkgutil.resolve_name(row.data)
-    if not hasattr(data, "SIZES"):
-        raise ValueError(f"workload {row.name!r}: its row's data, {row.data!r}, has no SIZES")
     sizes = Sizes(
         num_train=data.SIZES["train"],
         num_eval_train=400,
@@ -223,13 +221,4 @@ def make_small(row: WorkloadSpec, variant: Any, options: Options) -> TextWorkloa
         num_test=data.SIZES["test"],
         eval_batch_size=16,
     )
-    return _make(row, sizes, variant, options)
-
-
-def _make(row: WorkloadSpec, sizes: Sizes, variant: Any, options: Options) -> TextWorkload:
-    if row.metric not in _KINDS:
-        raise ValueError(
-            f"workload {row.name!r}: its row's metric is {row.metric!r}; a language model has "
-            "'loss', a masked one 'accuracy'"
-        )
     return _KINDS[row.metric](row, variant, options, row.model, sizes)

@@ -59,7 +59,7 @@ def simulated(engine: Engine, root: pathlib.Path) -> Iterator[None]:
         (lease, "process_start", world.process_start),
         (socket, "gethostname", lambda: world.actor.host.name if world.actor else "outside"),
         # Every start of a driver reads the whole code for it, whatever the study's size.
-        (code_snapshot, "take", lambda directory: directory / code_snapshot.CODE),
+        (code_snapshot, "take", lambda directory, modules: directory / code_snapshot.CODE),
         # Names decide the order in which batches are taken up: they must follow the seed.
         (uuid, "uuid4", lambda: uuid.UUID(int=world.rng.getrandbits(128))),
         # The engine of the simulation under way stands for its class, too.
