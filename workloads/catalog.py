@@ -227,10 +227,8 @@ def data_module(name: str) -> Any:
     Raises ValueError as `resolve` does.
     """
     data = resolve(name, get(name).data)
-    if not callable(getattr(data, "check", None)) or not callable(getattr(data, "prepare", None)):
-        raise ValueError(
-            f"workload {name!r}: its row's data, {get(name).data!r}, has no check and prepare"
-        )
+    if not hasattr(data, "check") or not hasattr(data, "prepare"):
+        raise ValueError(f"workload {name!r}: its row's data has no check and prepare: {data!r}")
     return data(name) if isinstance(data, type) else data
 
 

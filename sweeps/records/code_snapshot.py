@@ -53,7 +53,7 @@ def take(study_directory: pathlib.Path, modules: Iterable[str] = ()) -> pathlib.
 
 
 def _files(modules: Iterable[str]) -> dict[str, pathlib.Path]:
-    """Returns the files of a snapshot by their paths in it: of modules beside ours, Python alone."""
+    """Returns the files of a snapshot by their paths in it; of other modules Python alone."""
     places = [_HERE / package for package in checkout.ROOMS]
     for module in sorted({re.split("[.:]", name)[0] for name in modules} - {*checkout.ROOMS}):
         if spec := importlib.util.find_spec(module):
