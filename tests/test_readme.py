@@ -1,4 +1,4 @@
-"""README and docs: pages that exist, and commands that their parsers take, studies that resolve."""
+"""README and docs: pages that exist, commands that are run or taken, Python that runs."""
 
 import os
 import re
@@ -6,23 +6,28 @@ import shlex
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
 import pytest
+from flax import linen as nn
 
 from analysis import cli
 from attention import __main__ as attention
+from attention import table
 from sweeps import __main__ as sweeps
 from sweeps.study import config, study
 from tests.floor_plan import ROOT
 from workloads import __main__ as workloads
+from workloads import catalog
 
-PARSERS = {
-    "analysis": cli.parser,
-    "attention": attention._parser,
-    "sweeps": sweeps._parser,
-    "workloads": workloads._parser,
+PACKAGES = {
+    "analysis": (cli.parser, cli.main),
+    "attention": (attention._parser, attention.main),
+    "sweeps": (sweeps._parser, sweeps.main),
+    "workloads": (workloads._parser, workloads.main),
 }
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-# Placeholders of the pages; a launcher's own keys may need more than the line shows.
+# Placeholders of the pages.
 VARIABLES = {
     "$DATA": "/data",
     "$PWD": "/here",
@@ -30,24 +35,102 @@ VARIABLES = {
     "$variant": "laser",
     "$ALGOPERF": "/algoperf",
     "gs://NAME": "gs://name",
+    "relu+headgate": "laser+gate",
+    "prepare NAME": "prepare digits_vit",
 }
+OURS = "|".join(PACKAGES)
+# Commands that print what there is: they are run.
+LISTS = {"attention list", "workloads list", "sweeps studies", "sweeps keys"}
+# Programs of others, and words of the shell.
+OTHERS = (
+    *("apt-get", "cd", "done", "echo", "eval", "export", "for", "git", "kubectl", "ray", "sbatch"),
+    *("sinfo", "squeue", "python /algoperf", "python3 -m venv", "RAY_AUTH_MODE=token ray"),
+)
+
+
+def _joined(block):
+    """Yields a block's commands, those of several lines on one, without comments."""
+    lines = iter(block.replace("\\\n", " ").splitlines())
+    for line in lines:
+        while line.split("#")[0].count("'") % 2:  # a quoted argument goes on
+            line += f" {next(lines)}"
+        yield from re.sub(r"(^|\s)#.*", "", line).split(" && ")
 
 
 def _commands(page):
-    """Yields package and arguments of every `python -m PACKAGE …` in a page's shell blocks."""
-    for block in re.findall(r"^```(?:bash|sh)\n(.*?)^```", page.read_text("utf-8"), re.S | re.M):
-        lines = iter(block.replace("\\\n", " ").splitlines())
-        for line in lines:
-            while line.split("#")[0].count("'") % 2:  # a quoted argument goes on
-                line += f" {next(lines)}"
-            for name, value in VARIABLES.items():
-                line = line.replace(name, value)
-            command = re.search(r"python -m (analysis|attention|sweeps|workloads) (.*)", line)
-            if command and "--help" not in command[2]:
-                yield command[1], tuple(shlex.split(command[2], comments=True))
+    """Yields the commands of a page: of its blocks for a shell, and those in its sentences."""
+    text = page.read_text("utf-8")
+    for name, value in VARIABLES.items():
+        text = text.replace(name, value)
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.S | re.M):
+        if language in ("bash", "sh", ""):
+            begin = "" if language else r"--config\.|(make|pip|pytest|\S*python3? -m) "
+            yield from (line.strip() for line in _joined(block) if re.match(begin, line.strip()))
+    sentences = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
+    program = rf"(?:python -m (?:{OURS}|tests)|make(?= )|pytest|(?:{OURS})(?= [a-z_]+(?:`| -)))"
+    for command in re.findall(rf"`({program}[^`]*)`", sentences):
+        is_short = command.startswith(tuple(PACKAGES))
+        yield f"python -m {command}" if is_short else command
 
 
-COMMANDS = sorted({(page.name, *command) for page in PAGES for command in _commands(page)})
+def _of_package(package, text):
+    """Parses a command of ours, resolves its study, looks up its names; runs what lists."""
+    arguments = shlex.split(text or "")
+    parser, main = PACKAGES[package]
+    if f"{package} {text}" in LISTS:
+        return main(arguments)
+    if len(arguments) < 2 or "--help" in arguments:
+        with pytest.raises(SystemExit) as ended:
+            parser().parse_args([*arguments[:1], "--help"])
+        return ended.value.code
+    known = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    options, overrides = parser().parse_known_args(known)
+    assert all(override.startswith("--config.") for override in overrides), overrides
+    if package == "sweeps" and options.command in ("plan", "run", "compile"):
+        for name in options.config.split(","):
+            study.resolve(config.parse(name, overrides), planning=True)
+    if package == "attention":
+        for kernel in options.kernels.split(","):
+            assert all(kernel in table.kernels_of(name) for name in options.variants)
+    if package == "workloads":
+        name = getattr(options, "name", "downstream")
+        assert name == "downstream" or catalog.get(name)
+        table.canonical(getattr(options, "attention", "standard"))
+    return 0
+
+
+def _makes(target):
+    words = ["make", "-n", *shlex.split(target)]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, check=False).returncode
+
+
+def _of_tests(module, text):
+    source = ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text("utf-8")
+    return [option for option in re.findall(r"--\w+", text) if f'"{option}"' not in source]
+
+
+def _files(text):
+    return [name for name in re.findall(r"\S+\.py", text) if not any(ROOT.glob(name))]
+
+
+def _extras(text):
+    named = re.findall(r"attnperf\[(\w+)\]|'\.\[(\w+)\]", text)
+    known = (ROOT / "setup.cfg").read_text("utf-8")
+    return [name for pair in named for name in pair if name and f"\n{name} =" not in known]
+
+
+# A command is what the first pattern says that fits all of it: the function returns nothing, or 0.
+WAYS = {
+    rf"(?:\S*/)?python -m ({OURS})(?: +(.*))?": _of_package,
+    r"(--config\..*)": lambda keys: _of_package("sweeps", f"run --config=digits_vit_quick {keys}"),
+    r"make (.+)": _makes,
+    r"python -m (tests[\w.]+) ?(.*)": _of_tests,
+    r"(?:python -m )?pytest (.*)": _files,
+    r"(?:\S*python -m )?pip install ([^$]*)": _extras,
+    r"\.ci/(\S+) .*": lambda name: not (ROOT / ".ci" / name).exists(),
+    rf"(?:{'|'.join(OTHERS)})\b.*": lambda: 0,
+}
+COMMANDS = sorted({(page.name, line) for page in PAGES for line in _commands(page) if line})
 
 
 def test_the_pages_can_be_read_at_once():
@@ -72,28 +155,49 @@ def test_a_page_begins_with_the_command_one_came_for(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_what_make_is_asked_for_is_a_target(page):
-    text = (ROOT / "Makefile").read_text("utf-8")
-    asked = re.findall(r"(?:^|`)make ([a-z0-9-]+)", page.read_text("utf-8"), re.M)
-    for target in asked:
-        assert re.search(rf"^{target}:", text, re.M), target
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_what_a_page_points_to_is_there(page):
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text("utf-8")):
         assert (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize(("page", "package", "arguments"), COMMANDS)
-def test_a_command_of_a_page_is_taken(page, package, arguments):
-    del page
-    known = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    options, overrides = PARSERS[package]().parse_known_args(list(known))
-    assert all(override.startswith("--config.") for override in overrides), overrides
-    if package == "sweeps" and options.command in ("plan", "run", "compile"):
-        for name in options.config.split(","):
-            study.resolve(config.parse(name, overrides), planning=True)
+@pytest.mark.parametrize(("page", "command"), COMMANDS)
+def test_a_command_of_a_page_is_run_or_taken(page, command):
+    """A study is planned, a list printed; of what needs data, an engine or a device, its parser
+    takes the arguments."""
+    ways = {pattern: way for pattern, way in WAYS.items() if re.fullmatch(pattern, command)}
+    assert ways, f"{page}: nothing here knows {command!r}"
+    pattern, way = next(iter(ways.items()))
+    assert not way(*re.fullmatch(pattern, command).groups())
+
+
+class _Model(nn.Module):
+    @nn.compact
+    def __call__(self, inputs):
+        return nn.MultiHeadDotProductAttention(num_heads=2)(inputs)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/own_model.md", "docs/flex.md"])
+def test_the_python_of_a_page_runs(name):
+    """Its blocks one after the other, in one namespace; recipes have tests of their own."""
+    names = {"model": _Model(), "inputs": jnp.ones((1, 3, 8)), "jax": jax}
+    for block in re.findall(
+        r"^```python\n(.*?)^```", (ROOT / name).read_text("utf-8"), re.S | re.M
+    ):
+        if not block.startswith("# attention/"):
+            exec(compile(block, name, "exec"), names)
+    if "apply" in names:
+        with names["inject"].injected(names["variant"]):
+            params = names["model"].init(jax.random.key(0), names["inputs"])["params"]
+        assert names["apply"](params, names["inputs"]).shape == (1, 3, 8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command", {command for _, command in COMMANDS if re.search(r"attention check \w", command)}
+)
+def test_a_check_of_a_page_passes(command):
+    """On a smaller shape."""
+    assert attention.main([*shlex.split(command)[3:], "--shape=16,2,8"]) == 0
 
 
 @pytest.mark.slow
