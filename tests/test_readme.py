@@ -130,6 +130,7 @@ WAYS = {
     r"\.ci/(\S+) .*": lambda name: not (ROOT / ".ci" / name).exists(),
     rf"(?:{'|'.join(OTHERS)})\b.*": lambda: 0,
 }
+TEXTS = {page.name: page.read_text("utf-8") for page in PAGES}
 COMMANDS = sorted({(page.name, line) for page in PAGES for line in _commands(page) if line})
 
 
@@ -161,9 +162,13 @@ def test_what_a_page_points_to_is_there(page):
 
 
 @pytest.mark.parametrize(("page", "command"), COMMANDS)
-def test_a_command_of_a_page_is_run_or_taken(page, command):
+def test_a_command_of_a_page_is_run_or_taken(page, command, tmp_path, monkeypatch):
     """A study is planned, a list printed; of what needs data, an engine or a device, its parser
-    takes the arguments."""
+    takes the arguments. Modules that the page shows can be imported."""
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, text in re.findall(r"^```python\n# (\w+)\.py\n(.*?)^```", TEXTS[page], re.S | re.M):
+        (tmp_path / f"{name}.py").write_text(text, "utf-8")
+        monkeypatch.delitem(sys.modules, name, raising=False)
     ways = {pattern: way for pattern, way in WAYS.items() if re.fullmatch(pattern, command)}
     assert ways, f"{page}: nothing here knows {command!r}"
     pattern, way = next(iter(ways.items()))
@@ -193,7 +198,7 @@ def test_the_python_of_a_page_runs(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "command", {command for _, command in COMMANDS if re.search(r"attention check \w", command)}
+    "command", sorted({c for _, c in COMMANDS if re.search(r"attention check \w", c)})
 )
 def test_a_check_of_a_page_passes(command):
     """On a smaller shape."""

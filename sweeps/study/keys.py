@@ -63,7 +63,11 @@ OWN: dict[str, Key] = {
     ),
     "experiment_dir": Key("experiments", "the folder of studies", PATH, role=Role.PATH),
     # What is compared, where.
-    "workload": Key("", "what is trained: see `python -m workloads list`", _NAME),
+    "workload": Key(
+        "",
+        "what is trained: see `python -m workloads list`; of a module of yours, MODULE:NAME",
+        _NAME,
+    ),
     "variants": Key(
         ("standard", "laser"),
         f"what is compared, at most {MOST_VARIANTS}: see `python -m attention list`",
