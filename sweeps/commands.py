@@ -91,6 +91,7 @@ def _drive(resolved: Study, selection: str) -> int:
     # What a change of settings repairs comes before the directory that fixes them.
     preflight.check_kernel(resolved)
     preflight.check_devices(resolved)
+    preflight.check_model(resolved)
     preflight.check_engine(resolved)
     preflight.check_event_files(resolved)
     is_new = not study_directory.check_same(resolved)

@@ -149,8 +149,6 @@ def data(
     entry = catalog.get(workload)
     module = catalog.data_module(workload)
     lines: list[str] = []
-    if catalog.module_of(workload):
-        lines.append(model(workload))
     if suite:
         check_suite(suite, workload, data_dir)
     if entry.embedded:
@@ -158,7 +156,7 @@ def data(
     else:
         paths = extra_paths or {}
         needed = {name: path for name, path in paths.items() if name in entry.extra_paths}
-        lines += module.check(data_dir, **needed)
+        lines = list(module.check(data_dir, **needed))
     reference, digest = None, ""
     if hasattr(module, "read_reference"):
         record = module.read_reference(data_dir)

@@ -39,6 +39,12 @@ def check_kernel(study: Study) -> None:
         )
 
 
+def check_model(study: Study) -> None:
+    """Raises ValueError where the row of a user's workload makes no model, or says another one."""
+    if catalog.module_of(study.workload):
+        jax_calls.call(jax_calls.model, workload=study.workload)
+
+
 def check_devices(study: Study) -> None:
     """Raises ValueError where mesh or batch do not fit the devices that a trial gets."""
     check_batch(study.settings["batch_size"], check_mesh(study), study.settings["microbatches"])
@@ -100,7 +106,7 @@ def refusals(study: Study, elsewhere: bool = False) -> list[str]:
     elsewhere: other devices are asked about than those that a trial would get.
     """
     wanted: list[Callable[[Study], Any]] = [] if elsewhere else [check_kernel, check_devices]
-    wanted += [check_event_files, study_directory.check_same, _check_places]
+    wanted += [check_model, check_event_files, study_directory.check_same, _check_places]
     problems = []
     for check in wanted:
         try:
@@ -120,8 +126,6 @@ def _check_places(study: Study) -> None:
     )
     if study.settings["downstream"] and study.settings["launcher"] == "local":
         suites.check_harness()
-    if catalog.module_of(study.workload):
-        jax_calls.call(jax_calls.model, workload=study.workload)
     if _unseen(study):
         return
     if catalog.get(study.workload).embedded:

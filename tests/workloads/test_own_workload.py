@@ -54,7 +54,13 @@ def test_the_recipe_is_prepared_checked_listed_and_planned(write, tmp_path, caps
     printed = capsys.readouterr()
     assert "19,875 parameters" in printed.out
     assert "refuse" not in printed.err
+    write(('"patch_size"', '"patch"'))
+    assert sweeps.main(["plan", *overrides]) == 0
+    assert "run would refuse this: workload 'wine:wine_vit'" in capsys.readouterr().err
+    assert sweeps.main(["run", *overrides]) == 2
+    assert not (tmp_path / "experiments").exists()
     # Data that was damaged is not what was prepared.
+    write()
     reference = tmp_path / "data/wine/wine_vit/reference.json"
     reference.write_text(reference.read_text("utf-8").replace('"sha256": "', '"sha256": "0'))
     assert commands.main(["check", NAME]) == 2
