@@ -218,10 +218,11 @@ def from_record(record: dict[str, Any], directory: pathlib.Path) -> Study:
         raise ValueError(
             f"{directory} holds study {settings['name']!r}; give the folder that name again"
         )
-    if isinstance(settings["workload"], str):
+    if catalog.module_of(str(settings["workload"])):
         catalog.get(settings["workload"])
     try:
         keys.check(settings)
+        catalog.get(settings["workload"])
         checks.check(settings)
         for point in record["points"]:
             hyperparameters.complete(point)

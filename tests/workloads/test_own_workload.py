@@ -129,6 +129,12 @@ def test_a_trial_is_of_its_row_and_its_code_is_kept(write, tmp_path):
     assert trial().id == first.id
     write(('"depth": 2', '"depth": 3'))
     assert trial().id != first.id
+    # Elsewhere its module is not found; the study is not damaged.
+    settings = config.parse("digits_vit_quick", overrides).to_dict()
+    with pytest.raises(ValueError, match="^module 'wines'"):
+        study.from_record(
+            {"config": {**settings, "workload": "wines:x"}}, tmp_path / "digits_vit_quick"
+        )
     (tmp_path / "study").mkdir()
     for modules in ((NAME, "workloads.images:make"), ()):
         kept = code_snapshot.take(tmp_path / "study", modules)
