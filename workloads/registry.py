@@ -55,9 +55,9 @@ def check_model(name: str) -> str:
     workload = make(name, variants.get("standard"))
     parameters, _ = jax.eval_shape(workload.init_model_fn, jax.random.key(0))
     count = sum(leaf.size for leaf in jax.tree.leaves(parameters))
-    if count != (said := catalog.get(name).parameters):
+    if count != (stated := catalog.get(name).parameters):
         raise ValueError(
-            f"{name}: its model has {count:,} parameters, and its row says {said:,}; write "
+            f"{name}: its model has {count:,} parameters, and its row says {stated:,}; write "
             f"parameters={count} there"
         )
     return f"model: {count:,} parameters"
