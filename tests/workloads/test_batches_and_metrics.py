@@ -7,6 +7,7 @@ import pytest
 from tests.workloads import small_speech, small_text
 from workloads import registry
 from workloads.base import spec
+from workloads.base.errors import DataError
 from workloads.images import digits
 
 METRICS = {
@@ -52,6 +53,26 @@ def test_batches_are_a_function_of_seed_and_step(workload, data_dir):
     (another,) = _train_batches(workload, data_dir, jax.random.key(6), 1)
     differ = jax.tree.map(lambda a, b: bool((a != b).any()), another, batches[0])
     assert any(jax.tree.leaves(differ))
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+@pytest.mark.parametrize("wrong", ["beyond", -1, 2**32 + 5])
+def test_ids_that_the_model_does_not_have_are_refused(
+    workload, data_dir, split, wrong, monkeypatch
+):
+    """Before 64 bits become 32: 2^32 + 5 is not 5."""
+    ((entry, limit),) = workload.id_limits.items()
+    wrong = limit if wrong == "beyond" else wrong
+    kind = "train_transform" if split == "train" else "eval_transform"
+    plain = getattr(workload, kind)
+
+    def transform(record, generator):
+        example = plain(record, generator)
+        return {**example, entry: np.full(np.shape(example[entry]), wrong, np.int64)}
+
+    monkeypatch.setattr(workload, kind, transform)
+    with pytest.raises(DataError, match=rf"example \d+ has {wrong} among its {entry}.*{limit - 1}"):
+        next(workload._build_input_queue(0, split, data_dir, 4))
 
 
 def test_example_batches_have_the_shapes_of_training(workload, data_dir):

@@ -106,7 +106,7 @@ def test_metrics_by_hand(workload, monkeypatch):
     batch = {"targets": targets, "weights": jnp.asarray([[1.0, 1.0], [1.0, 0.0]])}
     sums, _ = workload._evaluated(None, None, batch)
     totals = {name: float(value) for name, value in sums.items()}
-    metrics = workload._metrics(totals, 2, [], "")
+    metrics = workload._metrics(totals, [], "")
     assert metrics["accuracy"] == pytest.approx(2 / 3)
     assert metrics["loss"] == pytest.approx((2 * np.log(4 / 3) + np.log(4)) / 3, rel=1e-6)
 

@@ -259,11 +259,16 @@ def _other_column(folder):
         stream.write_batch(pa.record_batch([pa.array([[1]], schema.field(0).type)], schema=schema))
 
 
-def _floats(folder):
-    schema = pa.schema([("input_ids", pa.list_(pa.float32()))])
-    with pa.ipc.new_stream(str(next(folder.glob("*.arrow"))), schema) as stream:
-        column = pa.array([[1.0]], schema.field(0).type)
-        stream.write_batch(pa.record_batch([column], schema=schema))
+def _column(documents, dtype):
+    """Replaces the documents by others."""
+
+    def replace(folder):
+        schema = pa.schema([("input_ids", pa.list_(dtype))])
+        with pa.ipc.new_stream(str(next(folder.glob("*.arrow"))), schema) as stream:
+            column = pa.array(documents, schema.field(0).type)
+            stream.write_batch(pa.record_batch([column], schema=schema))
+
+    return replace
 
 
 @pytest.mark.parametrize(
@@ -283,7 +288,12 @@ def _floats(folder):
         (_garbage, "is cut short"),
         (_broken, "arrow cannot be read"),
         (_other_column, "has columns tokens, input_ids of type null; lists of integers"),
-        (_floats, "input_ids of type list<item: float>; lists of integers are expected"),
+        (_column([[1, 2], None, [3]], pa.int32()), "arrow: document 1 is null"),
+        (_column([[1, 2], [None, 3]], pa.int32()), "arrow cannot be read"),
+        (
+            _column([[1.0]], pa.float32()),
+            "input_ids of type list<item: float>; lists of integers are expected",
+        ),
     ],
 )
 def test_damage_is_named(tmp_path, damage, message):
@@ -294,10 +304,19 @@ def test_damage_is_named(tmp_path, damage, message):
         Finewebedu("finewebedu_lm").sequences("train", tmp_path)
 
 
-def test_ids_beyond_the_vocabulary_are_named(tmp_path):
+@pytest.mark.parametrize(
+    ("wrong", "dtype"),
+    [(60_000, pa.int32()), (-1, pa.int32()), (2**32 + 5, pa.int64()), (2**63 + 1, pa.uint64())],
+)
+def test_ids_beyond_the_vocabulary_are_named(tmp_path, wrong, dtype):
+    """Before they are cut to 32 bits; a sample is read by a check that is not full."""
     for folder in ("train", "val"):
-        arrow_tokens.write(tmp_path / folder, [[60_000] * 1025])
-    with pytest.raises(DataError, match="sequence 0 has token ids from 60000.*50,257"):
-        Finewebedu("finewebedu_lm").check(tmp_path, full=True)
+        arrow_tokens.write(tmp_path / folder, [[5] * 1025])
+    _column([[5] * 1024 + [wrong]], dtype)(tmp_path / "val")
+    with pytest.raises(DataError, match=f"sequence 0 has token ids .* {wrong}.*50,257"):
+        Finewebedu("finewebedu_lm").check(tmp_path)
+
+
+def test_there_is_no_preparation_of_algoperfs_data(tmp_path):
     with pytest.raises(DataError, match="(?s)finewebedu_lm has no data of ours.*dataset_setup"):
         Finewebedu("finewebedu_lm").prepare(tmp_path, "elsewhere")

@@ -7,9 +7,10 @@ import pytest
 
 from workloads import __main__ as command
 from workloads import catalog, registry
-from workloads.base import options
+from workloads.base import options, sources
+from workloads.base.errors import DataError
 from workloads.base.workload import Sizes
-from workloads.images import digits, image_workload, images
+from workloads.images import digits, image_workload, imagenet, images
 from workloads.text import text_workload
 
 
@@ -84,6 +85,31 @@ def test_nan_is_no_right_answer(workload, monkeypatch):
     sums, _ = workload._evaluated({}, None, batch)
     assert float(sums["accuracy"]) == 1
     assert float(text_workload.correct(batch["targets"][:3], logits[:3])) == 1
+
+
+@pytest.mark.parametrize("count", [3, 400])
+def test_metrics_are_of_what_was_evaluated(count, data_dir, monkeypatch):
+    """As many images as there are, whatever the table of sizes says; equal logits say class 0."""
+    workload = registry.make("digits_vit")
+    whole = workload._source("validation", data_dir)
+    labels = [whole[number]["label"] for number in range(count)]
+    monkeypatch.setattr(workload, "_eval_logits", lambda *ignored: jnp.zeros((150, 10)))
+    monkeypatch.setattr(workload, "_source", lambda *ignored: sources.Subset(whole, range(count)))
+    metrics = workload._eval_model_on_split("validation", 150, {}, None, None, "")
+    assert metrics == {
+        "accuracy": pytest.approx(labels.count(0) / count),
+        "loss": pytest.approx(np.log(10), rel=1e-6),
+        "num_examples": count,
+    }
+
+
+def test_a_directory_of_more_classes_is_refused(data_dir, tmp_path):
+    image = digits.DIGITS._open(data_dir, "test")[0]["image"]
+    example = {"image": image, "label": 10, "file_name": "ten"}
+    examples = {role: [example] for role in imagenet.PARTS}
+    imagenet.write(tmp_path, examples, num_classes=11, description="eleven", encoding="png")
+    with pytest.raises(DataError, match="11 classes, the model of digits_vit 10"):
+        registry.make("digits_vit")._source("train", str(tmp_path))
 
 
 @pytest.mark.slow

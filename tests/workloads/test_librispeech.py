@@ -340,7 +340,7 @@ def _remove(file: str) -> Callable[[Path], None]:
         (_remove("dev-other.csv"), "dev-other.csv cannot be read"),
         (_remove("test-clean/105-1-0001_audio.npy"), "_audio.npy is missing; test-clean.csv lists"),
         (_remove("test-clean/105-1-0001_targets.npy"), "_targets.npy is missing; test-clean.csv"),
-        (_without_an_end, "105-1-0000_targets.npy goes up to .* and ends with"),
+        (_without_an_end, "105-1-0000_targets.npy ends with"),
         (_other_tokenizer, "is not the one that made them"),
     ],
 )

@@ -186,7 +186,7 @@ def test_the_fixed_subset_is_fixed_and_mixed() -> None:
     ]
     # numpy.random.RandomState(0).permutation(10), whose stream NumPy has frozen.
     assert labels == [[2, 8, 4, 9, 1, 6], [2, 8, 4, 9, 1, 6, 7, 3, 0, 5]]
-    with pytest.raises(ValueError, match="11 examples was asked; 1 to 10"):
+    with pytest.raises(DataError, match="has 10 examples; a subset of 11"):
         sources.fixed_subset(Pictures(10), 11)
 
 
@@ -211,9 +211,10 @@ def test_a_damaged_image_is_named(workers: int) -> None:
         list(stream)
 
 
-def test_more_examples_than_there_are_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"num_examples is 24, but .* has 23"):
-        loader.eval_batches(Pictures(23), batch_size=2, transform=PLAIN, num_examples=24)
+@pytest.mark.parametrize(("size", "count"), [(23, 24), (0, None), (0, 0)])
+def test_an_evaluation_of_more_examples_than_there_are_is_refused(size: int, count: Any) -> None:
+    with pytest.raises(DataError, match=f"has {size} examples"):
+        loader.eval_batches(Pictures(size), batch_size=2, transform=PLAIN, num_examples=count)
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGBUS, signal.SIGKILL])

@@ -49,7 +49,6 @@ def _train(workload, data_dir):
     _, state, losses = short_training.train(workload, itertools.islice(queue, 2))
     metrics = workload._eval_model_on_split(
         "validation",
-        workload.num_validation_examples,
         workload.eval_batch_size,
         state.params,
         state.model_state,

@@ -25,7 +25,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def _open(directory: Path, *splits: str) -> speech_records.SpeechSplit:
-    return speech_records.SpeechSplit(directory, splits or ("a", "b"), 4, 3, REPAIR)
+    return speech_records.SpeechSplit(directory, splits or ("a", "b"), 4, 3, REPAIR, 5000)
 
 
 def test_records_come_in_the_order_of_the_lists_padded(directory: Path) -> None:
@@ -45,6 +45,18 @@ def test_records_come_in_the_order_of_the_lists_padded(directory: Path) -> None:
         assert {record[name].dtype for name in record if name != "audio"} == {np.dtype("int32")}
     with pytest.raises(IndexError):
         source[3]
+
+
+def _archive(directory: Path) -> None:
+    np.savez(directory / "archive.npz", np.zeros(3))
+    (directory / "archive.npz").rename(directory / AUDIO)
+
+
+def _huge(directory: Path) -> None:
+    content = (directory / AUDIO).read_bytes()
+    (directory / AUDIO).write_bytes(
+        content.replace(b"(3,), }" + b" " * 15, b"(3333333333333333,), }")
+    )
 
 
 AUDIO, TARGETS = "a/1-1-0_audio.npy", "a/1-1-0_targets.npy"
@@ -69,7 +81,15 @@ def _cut(file: str) -> Callable[[Path], None]:
         (_save(AUDIO, np.zeros(5, np.int16)), AUDIO, "holds int16 [5]; 1 to 4 samples"),
         (_save(AUDIO, np.zeros(0, np.int16)), AUDIO, "holds int16 [0]"),
         (_save(TARGETS, np.ones(4, np.int32)), TARGETS, "holds int32 [4]; 1 to 3 target ids"),
-        (_save(TARGETS, np.array([3, 0, 2])), TARGETS, "integers from 1 to 32767"),
+        (_save(TARGETS, np.array([3, 0, 2])), TARGETS, "integers from 1 to 4999"),
+        (_save(TARGETS, np.array([3, 5000])), TARGETS, "from 3 to 5000; 1 to 3 target ids"),
+        (_archive, AUDIO, "cannot be read"),
+        (_huge, AUDIO, "cannot be read"),
+        (
+            lambda directory: (directory / AUDIO).write_bytes(b"PK\x03\x04no"),
+            AUDIO,
+            "cannot be read",
+        ),
         (_save(TARGETS, np.array([3.0])), TARGETS, "holds float64 [1]"),
         (_cut(AUDIO), AUDIO, "cannot be read"),
         (_cut(TARGETS), TARGETS, "cannot be read"),

@@ -5,7 +5,9 @@ import io
 import logging
 import os
 import pickle
+import struct
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -104,6 +106,21 @@ def test_a_cut_file_is_noticed_unless_cut_between_records(tmp_path: Path, size: 
     else:
         with pytest.raises(DataError, match=r"record \d at byte \d+ is cut off"):
             tfrecord.scan_offsets(str(path))
+
+
+@pytest.mark.parametrize("length", [2**63, 2**64 - 1, 2**45])
+@pytest.mark.parametrize(
+    "read", [tfrecord.scan_offsets, lambda path: list(tfrecord.stream(path)), _read]
+)
+def test_a_length_beyond_the_file_is_named(
+    path: Path, length: int, read: Callable[[str], object]
+) -> None:
+    """Its checksum is right."""
+    stated = struct.pack("<Q", length)
+    header = tfrecord.HEADER.pack(length, tfrecord.masked_crc32c(stated))
+    path.write_bytes(header + bytes(100))
+    with pytest.raises(DataError, match="record 0 at byte 0 is cut off"):
+        read(str(path))
 
 
 def test_a_file_changed_behind_a_cached_index_is_noticed(path: Path) -> None:

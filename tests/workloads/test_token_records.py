@@ -85,11 +85,13 @@ def _save(rows: np.ndarray) -> Callable[[Path], None]:
         (_remove("tokens.json"), "tokens.json does not exist, so there is no whole set"),
         (lambda d: (d / "tokens.json").write_text("{"), "tokens.json cannot be used"),
         (_edit(version=2), "version 2"),
-        (_edit(length=7), r"holds uint16 \[4, 6\]; uint16 \[4, 7\] is expected"),
+        (_edit(length=7), r"holds uint16 \[4, 6\]; uint16 \[4, 7\].* is expected"),
         (_remove(SECOND), f"{SECOND} cannot be read"),
         (lambda directory: data_files.cut(directory / SECOND), f"{SECOND} cannot be read"),
-        (_save(ROWS[4:9].astype(np.int32)), r"holds int32 \[5, 6\]; uint16 \[5, 6\] is expected"),
-        (_save(ROWS[4:10]), r"holds uint16 \[6, 6\]; uint16 \[5, 6\] is expected"),
+        (_save(ROWS[4:9].astype(np.int32)), r"holds int32 \[5, 6\]; uint16 \[5, 6\].* is expected"),
+        (_save(ROWS[4:10]), r"holds uint16 \[6, 6\]; uint16 \[5, 6\].* is expected"),
+        (_save(np.asfortranarray(ROWS[4:9])), r"uint16 \[5, 6\], row after row, is expected"),
+        (lambda directory: (directory / SECOND).write_bytes(b"PK\x03\x04"), "cannot be read"),
         (lambda directory: data_files.flip(directory / SECOND, 0), f"{SECOND} cannot be read"),
     ],
 )
@@ -114,6 +116,13 @@ def test_a_changed_token_is_found_by_the_full_check(directory: Path) -> None:
     data_files.flip(directory / SECOND, -2)
     token_records.check(directory, REPAIR)
     with pytest.raises(DataError, match=f"{SECOND} is damaged: its SHA-256 is not"):
+        token_records.check(directory, REPAIR, full=True)
+
+
+def test_a_token_beyond_the_vocabulary_is_found_by_the_full_check(directory: Path) -> None:
+    write_token_records(directory, {**PARTS, "test": (ROWS[9:] + 300,)})
+    token_records.check(directory, REPAIR)
+    with pytest.raises(DataError, match="test-00000-of-00001.npy has the token id 363"):
         token_records.check(directory, REPAIR, full=True)
 
 

@@ -5,6 +5,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from workloads.base.errors import DataError
+
 # A permutation for choosing subsets. RandomState's stream is frozen by NumPy's policy (NEP 19), so
 # the subset is the same with every version; it does not depend on any trial's seed.
 _SUBSET_SEED = 0
@@ -40,7 +42,7 @@ def fixed_subset(source: Source, num_examples: int) -> Subset:
     """The same `num_examples` examples in every run, whatever the trial's seed.
 
     They are the first ones of a fixed permutation: directories may hold their examples in an
-    order that says something about the class. Raises ValueError where there are fewer.
+    order that says something about the class. Raises DataError where there are fewer.
     """
     _check_size(source, num_examples)
     order = np.random.RandomState(_SUBSET_SEED).permutation(len(source))
@@ -50,7 +52,7 @@ def fixed_subset(source: Source, num_examples: int) -> Subset:
 def evenly_spaced(source: Source, num_examples: int) -> Subset:
     """Every n-th example, the same in every run: no permutation of what may be 10^8.
 
-    Raises ValueError where there are fewer.
+    Raises DataError where there are fewer.
     """
     _check_size(source, num_examples)
     return Subset(source, np.arange(num_examples) * (len(source) // num_examples))
@@ -58,9 +60,9 @@ def evenly_spaced(source: Source, num_examples: int) -> Subset:
 
 def _check_size(source: Source, num_examples: int) -> None:
     if not 0 < num_examples <= len(source):
-        raise ValueError(
-            f"{source}: a subset of {num_examples} examples was asked; 1 to {len(source)} are "
-            "allowed"
+        raise DataError(
+            f"{source} has {len(source)} examples; a subset of {num_examples} is needed",
+            "prepare the data again, or give a directory with as many",
         )
 
 

@@ -185,7 +185,6 @@ class Workload(abc.ABC):
     def _eval_model_on_split(
         self,
         split: str,
-        num_examples: int,
         global_batch_size: int,
         params: Parameters,
         model_state: ModelState,
@@ -193,7 +192,8 @@ class Workload(abc.ABC):
         data_dir: str,
         global_step: int = 0,
     ) -> dict[str, float]:
-        """Returns the split's metrics by their bare names ('accuracy', 'loss')."""
+        """Returns the split's metrics by their bare names ('accuracy', 'loss'), and
+        'num_examples', how many examples were evaluated."""
 
     def eval_model(
         self,
@@ -212,14 +212,13 @@ class Workload(abc.ABC):
             ("validation", "validation", self.num_validation_examples),
             ("test", "test", self.num_test_examples),
         )
-        for name, split, num_examples in splits:
-            if not num_examples:  # finewebedu_lm has no test split
+        for name, split, planned in splits:
+            if not planned:  # finewebedu_lm has no test split
                 results[f"{name}/num_examples"] = 0
                 continue
             directory = imagenet_v2_data_dir if split == "test" else None
             metrics = self._eval_model_on_split(
                 split,
-                num_examples,
                 global_batch_size,
                 params,
                 model_state,
@@ -228,6 +227,6 @@ class Workload(abc.ABC):
                 global_step,
             )
             results |= {f"{name}/{metric}": value for metric, value in metrics.items()}
-            if name != "train":
-                results[f"{name}/num_examples"] = num_examples
+        # AlgoPerf logs no number of training examples.
+        results.pop("train/num_examples", None)
         return results

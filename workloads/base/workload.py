@@ -4,8 +4,9 @@ import abc
 import copy
 import dataclasses
 import math
+import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 import jax
@@ -63,12 +64,15 @@ class BaseWorkload(spec.Workload):
     backwards), see `workloads.base.sharding`; without rules every device holds all parameters.
     eval_example_bytes: what an example of an evaluation takes on the devices; splits of up to
     most_kept_bytes stay there between evaluations.
+    id_limits: how many ids or classes the model has, by the entry of a transformed example that
+    holds them. Batches with another id are refused (`workloads.base.loader`).
     """
 
     train_transform: loader.Transform
     eval_transform: loader.Transform
     eval_example_bytes: int
     most_kept_bytes = 2**28
+    id_limits: Mapping[str, int] = types.MappingProxyType({})
 
     def __init__(
         self,
@@ -267,6 +271,7 @@ class BaseWorkload(spec.Workload):
             start_step=start_step,
             rows=self.devices.rows(batch_size),
             num_workers=self.loader_workers,
+            id_limits=self.id_limits,
         )
         with stream:
             for step, batch in enumerate(stream, start_step):
@@ -281,6 +286,7 @@ class BaseWorkload(spec.Workload):
             num_examples=self._num_evaluated(split, source),
             rows=self.devices.rows(batch_size),
             num_workers=self.loader_workers,
+            id_limits=self.id_limits,
         )
         with stream:
             for number, batch in enumerate(stream):
@@ -312,14 +318,13 @@ class BaseWorkload(spec.Workload):
 
     @abc.abstractmethod
     def _metrics(
-        self, sums: dict[str, float], num_examples: int, predictions: list[Any], data_dir: str
+        self, sums: dict[str, float], predictions: list[Any], data_dir: str
     ) -> dict[str, float]:
         """Returns metrics from a split's sums, and from what `_evaluated` left to the host."""
 
     def _eval_model_on_split(
         self,
         split: str,
-        num_examples: int,
         global_batch_size: int,
         params: spec.Parameters,
         model_state: spec.ModelState,
@@ -335,7 +340,8 @@ class BaseWorkload(spec.Workload):
             sums.append(batch_sums)
             predictions.append(self.devices.on_host(predicted))
         totals = {name: float(sum(float(part[name]) for part in sums)) for name in sums[0]}
-        return self._metrics(totals, num_examples, predictions, data_dir)
+        num_examples = self._num_evaluated(split, self._source(split, data_dir))
+        return {**self._metrics(totals, predictions, data_dir), "num_examples": num_examples}
 
     def _batches_of(self, split: str, data_dir: str, batch_size: int) -> Iterator[spec.Batch]:
         """Yields the split's batches; small splits stay on the devices between evaluations."""

@@ -74,6 +74,7 @@ class ImageWorkload(BaseWorkload):
         self.train_transform = data.train_transform
         self.eval_transform = data.eval_transform
         self.eval_example_bytes = 12 * data.image_size**2
+        self.id_limits = {"targets": data.num_classes}
         self._finish = jax.jit(self._finish_batch, static_argnames="train")
 
     def is_output_params(self, param_key: str) -> bool:
@@ -112,7 +113,13 @@ class ImageWorkload(BaseWorkload):
 
     def _open(self, split: str, data_dir: str) -> sources.Source:
         repair = self._data.repair(data_dir) if self._data.repair else None
-        return imagenet.open_split(data_dir, split, repair)
+        source = imagenet.open_split(data_dir, split, repair)
+        classes = source.num_classes
+        if classes is not None and classes > self._data.num_classes:
+            raise source.error(
+                f"the data have {classes} classes, the model of {self} {self._data.num_classes}"
+            )
+        return source
 
     def _cached_record(self, record: dict[str, Any]) -> dict[str, Any]:
         decoded = images.decoded(record)
@@ -153,14 +160,15 @@ class ImageWorkload(BaseWorkload):
         # The argmax of NaN is class 0.
         right = (jnp.argmax(logits, -1) == batch["targets"]) & ~jnp.isnan(logits).any(-1)
         correct = right * batch["weights"]
-        loss = self.loss_fn(batch["targets"], logits, batch["weights"])["summed"]
-        return {"accuracy": correct.sum(), "loss": loss}, None
+        losses = self.loss_fn(batch["targets"], logits, batch["weights"])
+        sums = {"loss": losses["summed"], "examples": losses["n_valid_examples"]}
+        return {"accuracy": correct.sum(), **sums}, None
 
     def _metrics(
-        self, sums: dict[str, float], num_examples: int, predictions: list[Any], data_dir: str
+        self, sums: dict[str, float], predictions: list[Any], data_dir: str
     ) -> dict[str, float]:
         del predictions, data_dir
-        return {name: total / num_examples for name, total in sums.items()}
+        return {name: sums[name] / sums["examples"] for name in ("accuracy", "loss")}
 
 
 @jax.jit

@@ -83,6 +83,7 @@ class SpeechWorkload(BaseWorkload):
         super().__init__(row, model, variant, options, data.sizes, cache=data.cache)
         self._data = data
         self.eval_example_bytes = 2 * data.max_audio
+        self.id_limits = {"targets": data.vocab_size}
         self._finish = jax.jit(finished)
         self._tokenizers: dict[str, Any] = {}
 
@@ -176,6 +177,7 @@ class SpeechWorkload(BaseWorkload):
             data.max_audio,
             data.max_targets,
             self._repair(data_dir),
+            data.vocab_size,
         )
 
     def _repair(self, data_dir: str) -> str:
@@ -200,9 +202,8 @@ class SpeechWorkload(BaseWorkload):
         return sums, {"symbols": symbols, "lengths": lengths, **spoken}
 
     def _metrics(
-        self, sums: dict[str, float], num_examples: int, predictions: list[Any], data_dir: str
+        self, sums: dict[str, float], predictions: list[Any], data_dir: str
     ) -> dict[str, float]:
-        del num_examples
         references: list[str] = []
         hypotheses: list[str] = []
         for batch in predictions:

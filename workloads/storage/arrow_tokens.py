@@ -65,14 +65,14 @@ class ArrowTokens:
             parts.append(chunks[position][offset : offset + missing])
             missing -= len(parts[-1])
             position += 1
-        tokens = np.concatenate(parts).astype(np.int32)
+        tokens = np.concatenate(parts)  # compared before int32 cuts them
         if tokens.min() < 0 or tokens.max() >= self.vocabulary:
             raise DataError(
                 f"{self}: sequence {number} has token ids from {tokens.min()} to {tokens.max()}; "
                 f"the model's vocabulary has {self.vocabulary:,}",
                 self.repair,
             )
-        return {"tokens": tokens}
+        return {"tokens": tokens.astype(np.int32)}
 
     def __str__(self) -> str:
         return str(self.folder)
@@ -88,7 +88,7 @@ def _file_names(folder: Path, repair: str) -> list[str]:
             repair,
         )
     try:
-        names = [one["filename"] for one in json.loads(path.read_bytes())["_data_files"]]
+        names = [str(file["filename"]) for file in json.loads(path.read_bytes())["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise DataError(
             f"{path} names no files ({type(problem).__name__}: {problem})", repair
@@ -122,11 +122,22 @@ def _of_file(path: str, repair: str) -> list[np.ndarray]:
                     "of integers are expected there",
                     repair,
                 )
-            batches = list(stream)
-        columns = [batch.column(COLUMN).flatten() for batch in batches]
+            documents = [batch.column(COLUMN) for batch in stream]
+        _check_whole(path, documents, repair)
+        columns = [batch.flatten() for batch in documents]
         return [column.to_numpy() for column in columns if len(column)]
     except (pa.ArrowException, OSError) as problem:
         raise DataError(f"{path} cannot be read: {problem}", repair) from problem
+
+
+def _check_whole(path: str, documents: list[Any], repair: str) -> None:
+    """Raises DataError for a document that is null: `flatten` would leave it out."""
+    first = 0
+    for batch in documents:
+        if batch.null_count:
+            number = first + batch.is_null().to_pylist().index(True)
+            raise DataError(f"{path}: document {number} is null, not a list of token ids", repair)
+        first += len(batch)
 
 
 def write(folder: Path, documents: Iterable[Sequence[int]]) -> None:

@@ -27,6 +27,7 @@ import numpy as np
 from attention.files import replacing
 from workloads.base import machine
 from workloads.base.errors import DataError
+from workloads.storage import npy
 
 HEADER = struct.Struct("<QI")
 CHECKSUM = struct.Struct("<I")
@@ -96,9 +97,14 @@ def scan_offsets(path: str, repair: str = DEFAULT_REPAIR) -> np.ndarray:
             where = functools.partial(_damage, path, len(offsets) - 1, offsets[-1], repair)
             length = payload_length(os.pread(descriptor, HEADER.size, offsets[-1]), where)
             offsets.append(offsets[-1] + length + FRAME_BYTES)
-            if offsets[-1] > size:
-                raise where(f"is cut off: it ends at byte {offsets[-1]}, the file at {size}")
+            _check_end(offsets[-1], size, where)
     return np.asarray(offsets, dtype=np.int64)
+
+
+def _check_end(end: int, size: int, where: Where) -> None:
+    """Raises DataError for a record that ends after its file, of `size` bytes."""
+    if end > size:
+        raise where(f"is cut off: it ends at byte {end}, the file at {size}")
 
 
 def cached_offsets(path: str, repair: str = DEFAULT_REPAIR) -> np.ndarray:
@@ -130,10 +136,10 @@ def _entry(path: str, status: os.stat_result) -> Path:
 
 def _load(entry: Path, size: int) -> np.ndarray | None:
     try:
-        offsets = np.load(entry, allow_pickle=False)
+        offsets = npy.read(entry)
         # An index that is wrong within a file is noticed by the records' checksums.
         return offsets if offsets.dtype == np.int64 and offsets[-1] == size else None
-    except (OSError, ValueError, EOFError, IndexError):
+    except (DataError, IndexError):
         return None
 
 
@@ -158,12 +164,14 @@ def stream(path: str, repair: str = DEFAULT_REPAIR) -> Iterator[bytes]:
     """The records of a file in order, each checked, without an index."""
     offset = 0
     with open(path, "rb", buffering=_STREAM_BYTES) as file:
+        end = os.fstat(file.fileno()).st_size
         for number in itertools.count():
             header = file.read(HEADER.size)
             if not header:
                 return
             where = functools.partial(_damage, path, number, offset, repair)
             size = payload_length(header, where) + FRAME_BYTES
+            _check_end(offset + size, end, where)
             yield payload_of(header + file.read(size - HEADER.size), size, where)
             offset += size
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from attention import files
 from workloads.base.errors import DataError
-from workloads.storage import tfrecord, tokenizer
+from workloads.storage import npy, tfrecord, tokenizer
 
 DTYPE = np.dtype("<u2")
 # Characters that are tokenised at a time: what lies in memory, beside one document.
@@ -51,12 +51,10 @@ def write_header(file: BinaryIO, records: int, length: int) -> None:
 def check_file(path: Path, records: int, length: int, repair: str) -> int:
     """Returns where the rows begin, in bytes. Raises DataError for a file that is no array uint16
     `[records, length]` or is cut short."""
-    try:
-        rows = np.lib.format.open_memmap(path, mode="r")
-    except (OSError, ValueError) as problem:
-        raise DataError(f"{path} cannot be read: {problem}", repair) from problem
-    if (rows.shape, rows.dtype) != ((records, length), DTYPE):
-        expected = f"{DTYPE} [{records}, {length}]"
+    rows: Any = npy.read(path, repair, is_mapped=True)
+    is_expected = (rows.shape, rows.dtype) == ((records, length), DTYPE)
+    if not is_expected or not rows.flags.c_contiguous:
+        expected = f"{DTYPE} [{records}, {length}], row after row,"
         raise DataError(
             f"{path} holds {rows.dtype} {list(rows.shape)}; {expected} is expected", repair
         )
@@ -271,6 +269,11 @@ def check(
             path = Path(data_dir, shard["file"])
             if files.sha256(path) != shard["sha256"]:
                 raise DataError(f"{path} is damaged: its SHA-256 is not {shard['sha256']}", repair)
+            largest = int(npy.read(path, repair, is_mapped=True).max(initial=0))
+            if largest >= source.vocab_size:
+                raise source.error(
+                    f"{path.name} has the token id {largest}, the vocabulary {source.vocab_size}"
+                )
         extent = "every shard read" if full else "sizes compared"
         lines.append(
             f"{name}: {len(source)} records of {source.length} tokens, {split['documents']} "

@@ -76,9 +76,9 @@ class LMWorkload(TextWorkload):
         return super()._on_devices({"inputs": shifted(tokens), "targets": tokens, **batch})
 
     def _metrics(
-        self, sums: dict[str, float], num_examples: int, predictions: list[Any], data_dir: str
+        self, sums: dict[str, float], predictions: list[Any], data_dir: str
     ) -> dict[str, float]:
-        del num_examples, predictions, data_dir
+        del predictions, data_dir
         loss = sums["loss"] / sums["tokens"]
         return {"loss": loss, self._perplexity: _exponential(loss)}
 
@@ -128,9 +128,9 @@ class BertWorkload(TextWorkload):
         return {**masked_batch, "weights": masked_batch["weights"] * weights[:, None]}
 
     def _metrics(
-        self, sums: dict[str, float], num_examples: int, predictions: list[Any], data_dir: str
+        self, sums: dict[str, float], predictions: list[Any], data_dir: str
     ) -> dict[str, float]:
-        del num_examples, predictions, data_dir
+        del predictions, data_dir
         return {
             "accuracy": sums["correct"] / sums["tokens"],
             "loss": sums["loss"] / sums["tokens"],

@@ -53,6 +53,7 @@ class TextWorkload(BaseWorkload):
         self.size = size
         self.train_transform = self.eval_transform = _tokens
         self.eval_example_bytes = 12 * size.context
+        self.id_limits = {"tokens": size.vocabulary}
 
     def is_output_params(self, param_key: str) -> bool:
         """The embedding is the output layer too, as in AlgoPerf's WMT workload."""

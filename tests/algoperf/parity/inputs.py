@@ -162,10 +162,9 @@ def _metric_rows(installation: Installation, folder: str) -> Iterator[Row]:
     pair = workload_pairs.make("imagenet_vit", installation, small=True)
     key = jax.random.PRNGKey(4)
     params = workload_pairs.moved(pair.ours.initial(key, *pair.examples())[0], key)
-    ours, theirs = (
-        side.workload._eval_model_on_split("validation", _IMAGES, _BATCH, params, None, key, folder)
-        for side in (pair.ours, pair.theirs)
-    )
+    arguments = (_BATCH, params, None, key, folder)
+    ours = pair.ours.workload._eval_model_on_split("validation", *arguments)
+    theirs = pair.theirs.workload._eval_model_on_split("validation", _IMAGES, *arguments)
     for name, tolerance in (("accuracy", 0.0), ("loss", 1e-3)):
         quantity = f"evaluation of {_IMAGES} images from disk: {name}"
         difference = abs(float(ours[name]) - float(theirs[name]))

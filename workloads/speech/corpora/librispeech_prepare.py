@@ -23,7 +23,7 @@ import soundfile
 from attention import files
 from workloads.base.errors import DataError
 from workloads.speech.corpora import speech_records, speech_tokenizer
-from workloads.storage import preparation
+from workloads.storage import npy, preparation
 
 ALPHABET = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ' ")
 _UNKNOWN_LENGTH = 2**62  # soundfile gives 2**63 - 1 where the head names no length
@@ -231,8 +231,8 @@ def _prepare_utterance(
 def _is_whole(path: Path, frames: int) -> bool:
     """Whether an audio file of that many samples is there, by its head and its size."""
     try:
-        array = np.load(path, mmap_mode="r")  # raises where the file is shorter than it says
-    except (OSError, ValueError, EOFError):
+        array = npy.read(path, is_mapped=True)
+    except DataError:
         return False
     return array.shape == (frames,) and array.dtype.kind in "iu"
 

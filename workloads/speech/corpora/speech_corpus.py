@@ -57,7 +57,12 @@ class Corpus:
     def open_split(self, data_dir: str | os.PathLike[str], role: str) -> speech_records.SpeechSplit:
         """The utterances of a role (train, validation, test)."""
         return speech_records.SpeechSplit(
-            data_dir, SPLITS[role], self.max_audio, self.max_targets, self.repair(data_dir)
+            data_dir,
+            SPLITS[role],
+            self.max_audio,
+            self.max_targets,
+            self.repair(data_dir),
+            self.vocab_size,
         )
 
     def check(self, data_dir: str | os.PathLike[str]) -> list[str]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from attention import files
 from workloads.base.errors import DataError
+from workloads.storage import npy
 
 SAMPLE_RATE = 16_000
 CSV_HEADER = ["", "id"]
@@ -77,13 +78,16 @@ class SpeechSplit:
         max_audio: int,
         max_targets: int,
         repair: str,
+        vocabulary: int = _INT16.max + 1,
     ) -> None:
-        """Reads the lists of utterances. `max_audio` is in samples, `max_targets` in ids.
+        """Reads the lists of utterances. `max_audio` is in samples, `max_targets` in ids;
+        `vocabulary`: how many ids the model has.
 
         Raises DataError for a missing or malformed list; its text ends with `repair`.
         """
         self.data_dir, self.splits, self.repair = Path(data_dir), splits, repair
         self.max_audio, self.max_targets = max_audio, max_targets
+        self.vocabulary = vocabulary
         self.ids = [(split, name) for split in splits for name in read_ids(data_dir, split, repair)]
 
     def __len__(self) -> int:
@@ -94,15 +98,21 @@ class SpeechSplit:
 
         `audio` int16 `[max_audio]`, `audio_length` int32, `targets` int32 `[max_targets]`,
         `targets_length` int32. Raises DataError for a file that is missing, damaged, of the wrong
-        type, empty or too long, and for a target below 1 (0 is the blank); IndexError beyond the
-        end.
+        type, empty or too long, and for a target that is no id from 1 (0 is the blank) or not in
+        the vocabulary; IndexError beyond the end.
         """
         split, utterance = self.ids[number]
         audio = self._load(
-            audio_path(self.data_dir, split, utterance), "samples", self.max_audio, _INT16.min
+            audio_path(self.data_dir, split, utterance),
+            "samples",
+            self.max_audio,
+            range(_INT16.min, _INT16.max + 1),
         )
         targets = self._load(
-            targets_path(self.data_dir, split, utterance), "target ids", self.max_targets, 1
+            targets_path(self.data_dir, split, utterance),
+            "target ids",
+            self.max_targets,
+            range(1, self.vocabulary),
         )
         return {
             "audio": _padded(audio, self.max_audio, np.int16),
@@ -114,17 +124,15 @@ class SpeechSplit:
     def __str__(self) -> str:
         return f"{self.data_dir}: {' + '.join(self.splits)}"
 
-    def _load(self, path: Path, unit: str, most: int, smallest: int) -> np.ndarray:
-        """Integers `[1 … most]` from `smallest` on that 16 bits can hold."""
-        try:
-            array: np.ndarray = np.load(path)
-        except (OSError, ValueError, EOFError) as problem:
-            raise DataError(f"{path} cannot be read: {problem}", self.repair) from problem
+    def _load(self, path: Path, unit: str, most: int, allowed: range) -> np.ndarray:
+        """Returns `[1 … most]` integers, each of them `allowed`."""
+        array = npy.read(path, self.repair)
         is_list = array.ndim == 1 and array.dtype.kind in "iu" and 0 < len(array) <= most
-        if not is_list or array.min() < smallest or array.max() > _INT16.max:
+        if not is_list or array.min() < allowed.start or array.max() >= allowed.stop:
+            extent = f" from {array.min()} to {array.max()}" if is_list else ""
             raise DataError(
-                f"{path} holds {array.dtype} {list(array.shape)}; 1 to {most} {unit} are expected, "
-                f"integers from {smallest} to {_INT16.max}",
+                f"{path} holds {array.dtype} {list(array.shape)}{extent}; 1 to {most} {unit} are "
+                f"expected, integers from {allowed.start} to {allowed.stop - 1}",
                 self.repair,
             )
         return array
