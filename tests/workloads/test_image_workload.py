@@ -95,7 +95,7 @@ def test_metrics_are_of_what_was_evaluated(count, data_dir, monkeypatch):
     labels = [whole[number]["label"] for number in range(count)]
     monkeypatch.setattr(workload, "_eval_logits", lambda *ignored: jnp.zeros((150, 10)))
     monkeypatch.setattr(workload, "_source", lambda *ignored: sources.Subset(whole, range(count)))
-    metrics = workload._eval_model_on_split("validation", 150, {}, None, None, "")
+    metrics = workload._eval_model_on_split("validation", 150, {}, None, None, str(count))
     assert metrics == {
         "accuracy": pytest.approx(labels.count(0) / count),
         "loss": pytest.approx(np.log(10), rel=1e-6),
