@@ -122,6 +122,20 @@ def test_dropout_rate_and_scale():
     np.testing.assert_array_equal(module.apply({}, ones, 0.5, True), ones)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("rate", [1.0, 1 - 1e-9, 1 - 2**-24])
+def test_dropout_of_all_has_no_gradient(rate, dtype):
+    """1 − 1e-9 is 1 in float32; at 1 − 2^-24 none of so few entries is kept."""
+
+    def total(inputs):
+        key = {"dropout": jax.random.key(0)}
+        return dropout.Dropout().apply({}, inputs, rate, False, rngs=key).sum()
+
+    value, gradient = jax.value_and_grad(total)(jnp.ones((4, 5), dtype))
+    assert value == 0
+    np.testing.assert_array_equal(gradient, np.zeros((4, 5)))
+
+
 def test_dropout_masks_are_decorrelated():
     """Neighbours, rows, and keys: correlations of 10^6 draws stay within 5 standard errors."""
     masks = [

@@ -16,7 +16,7 @@ _rows: contextvars.ContextVar[Array | None] = contextvars.ContextVar("rows", def
 
 
 class Dropout(nn.Module):
-    """Zeroes entries with probability `rate` and divides the rest by 1 − rate.
+    """Zeroes entries with probability `rate` and divides the rest by 1 − rate; at 1 all are 0.
 
     `rate` may be traced; flax's own nn.Dropout branches on it in Python and would compile anew
     for each value. Randomness comes from the rng collection 'dropout'.
@@ -29,7 +29,9 @@ class Dropout(nn.Module):
             return inputs
         keep = 1.0 - jnp.asarray(rate, jnp.float32)
         kept = keep_mask(self.make_rng("dropout"), keep, inputs.shape)
-        return jnp.where(kept, inputs / keep.astype(inputs.dtype), 0)
+        # At rate 1 nothing is kept, and the gradient is 0: 0/0 would be NaN behind the selection.
+        divisor = jnp.where(keep > 0, keep, 1).astype(inputs.dtype)
+        return jnp.where(kept, inputs / divisor, 0)
 
 
 @contextlib.contextmanager
