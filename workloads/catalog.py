@@ -31,7 +31,7 @@ WORKLOADS: dict[str, WorkloadSpec] = {
 
 # AlgoPerf's own, trained by our loop where AlgoPerf is installed: no part of what comes with us.
 ALGOPERF: dict[str, WorkloadSpec] = {
-    spec.name: spec for spec in algoperf_specs.specs((*image_specs.SPECS, *speech_specs.SPECS))
+    spec.name: spec for spec in algoperf_specs.specs(WORKLOADS.values())
 }
 
 # Those whose model gives the next token of a text.

@@ -10,7 +10,7 @@ def finewebedu_lm_compare(config: ConfigDict) -> None:
     Devices:  one host with all its accelerators trains one trial (local.workers is 1).
     Time:     9 trials of 72,000 steps of 64 sequences. AlgoPerf allows a trial 8.9 h on 4 A100s
               (0.444 s a step): at most 80 h of such a machine.
-    Result:   not run. AlgoPerf's target is a validation perplexity of 22.432; there is no test
+    Result:   not run. AlgoPerf's target is a validation perplexity of 22.2995; there is no test
               split, and no published figure for LASER.
 
     The points are ours (spaces/finewebedu_adamw.json); activations in bfloat16 as AlgoPerf

@@ -1,13 +1,15 @@
 """The contract every line of the table keeps, checked without data and without allocating."""
 
 import csv
+from importlib import resources
 
 import jax
 import pytest
 
 from attention import registry as variants
 from attention import table as variants_table
-from workloads import bench, catalog, registry
+from workloads import algoperf_specs, bench, catalog, registry
+from workloads.algoperf import installation
 from workloads.base import sharding, spec
 from workloads.base.options import Options
 
@@ -77,6 +79,31 @@ def test_sizes_and_targets_are_algoperfs(name, sizes, targets, loss):
     assert (*examples, *held_out, full.eval_batch_size, full.step_hint) == sizes
     assert (full.validation_target_value, full.test_target_value) == targets
     assert full.loss_type == loss
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        entry
+        for entry in (*catalog.WORKLOADS.values(), *catalog.ALGOPERF.values())
+        if entry.target_source == "AlgoPerf"
+    ],
+    ids=lambda entry: entry.name,
+)
+def test_targets_are_those_of_the_tested_commit(entry):
+    table = resources.files("analysis") / "reference" / "algoperf_targets.csv"
+    (target,) = (
+        line
+        for line in csv.DictReader(table.read_text("utf-8").splitlines())
+        if line["workload"] == algoperf_specs.short_name(entry.name)
+        and installation.TESTED_COMMITS[-1].startswith(line["commit"])
+    )
+    assert (entry.metric, entry.mode) == (target["metric"], target["direction"])
+    assert (entry.validation_target, entry.test_target, entry.step_hint) == (
+        float(target["validation"]),
+        float(target["test"]) if target["test"] else None,
+        int(target["step_hint"]),
+    )
 
 
 @pytest.mark.parametrize("name", [n for n, entry in catalog.WORKLOADS.items() if entry.embedded])
