@@ -81,6 +81,11 @@ def test_loss_of_filling_is_finite():
         # Errors are counted over the words that there are (jiwer 4).
         (["", "A B"], ["X", "A B"], 1, 2),
         ([""], [""], 0, 0),
+        # A tab, a line break or another space is no blank; two of them are.
+        (["a\tb"], ["a b"], 2, 1),
+        (["a\nb c"], ["a\nb c"], 0, 2),
+        (["a\u00a0b"], ["a\u00a0b"], 0, 1),
+        (["a\t\tb"], ["a b"], 0, 2),
         ([], [], 0, 0),
     ],
 )

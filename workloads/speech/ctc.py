@@ -2,11 +2,13 @@
 
 Symbol 0 is the blank. Axes: B batch, T frames, U targets, V vocabulary.
 
-Words are what whitespace separates, upper and lower case are different, and a reference without
-words counts as one word (algoperf/workloads/librispeech_conformer/metrics.py). AlgoPerf's own
-figure is lower: it compares str(tokenizer.detokenize(...)), the printed form of a TensorFlow
-tensor, "tf.Tensor(b'...', shape=(), dtype=string)", which adds two words per utterance that are
-always right, and makes a word inserted or left out at an end two errors (measured:
+Words are jiwer's: what blanks separate, where two whitespace characters or more are one blank and a
+single tab or line break is none. Upper and lower case are different. A reference without words adds
+no word, and each word of its hypothesis is an insertion. AlgoPerf's own figure
+(algoperf/workloads/librispeech_conformer/metrics.py) is lower: it compares
+str(tokenizer.detokenize(...)), the printed form of a TensorFlow tensor,
+"tf.Tensor(b'...', shape=(), dtype=string)", which adds two words per utterance that are always
+right, and makes a word inserted or left out at an end two errors (measured:
 docs/algoperf_parity.md). At LibriSpeech's 18 words that is a tenth; the paper's WER, measured by
 AlgoPerf's code, would share it.
 """
@@ -59,7 +61,7 @@ def word_errors(references: Sequence[str], hypotheses: Sequence[str]) -> tuple[i
     jiwer raises ValueError where there are not as many of the one as of the other.
     """
     alignment = jiwer.process_words(list(references), list(hypotheses))
-    words = sum(len(reference.split()) for reference in references)
+    words = alignment.hits + alignment.substitutions + alignment.deletions
     return alignment.substitutions + alignment.deletions + alignment.insertions, words
 
 
