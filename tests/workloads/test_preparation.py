@@ -1,13 +1,17 @@
 """Data is made once, by one process at a time, and never over data of other people."""
 
+import errno
 import fcntl
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from workloads.algoperf import tiny_data
 from workloads.base.errors import DataError
 from workloads.storage import preparation
+from workloads.text.corpora.c4 import C4
 
 # JSON writes both the quotation marks and the letter otherwise.
 NOTE = 'Small: "naïve" pictures.'
@@ -107,6 +111,25 @@ def test_a_reference_that_cannot_be_read_is_named_and_made_again(content, tmp_pa
 def test_a_preparation_that_leaves_data_damaged_is_an_error(tmp_path):
     with pytest.raises(DataError, match=r"reference\.json cannot be read"):
         preparation.prepare_once(tmp_path, _check, lambda directory: None)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOTSUP, errno.EINVAL, errno.ENOLCK])
+def test_a_file_system_without_locks_is_named(number, tmp_path, monkeypatch):
+    def flock(file, operation):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    folder = tmp_path / "data"
+    prepares = [
+        lambda: preparation.prepare_once(folder, _check, _write),
+        lambda: C4.prepare(folder, tmp_path),
+        lambda: tiny_data.prepare(tmp_path / "tiny", "wmt"),
+    ]
+    for prepare in prepares:
+        with pytest.raises(DataError, match=rf"{tmp_path}/\w+/.prepare.lock cannot be locked"):
+            prepare()
+    _write(folder)  # what is whole needs no lock
+    assert preparation.prepare_once(folder, _check, None) == folder
 
 
 def test_two_preparations_at_once_wait_for_each_other(tmp_path):

@@ -26,10 +26,21 @@ Result = TypeVar("Result")
 
 @contextlib.contextmanager
 def locked(data_dir: Path) -> Iterator[None]:
-    """Makes the directory and holds its lock: two preparations at once wait for each other."""
+    """Makes the directory and holds its lock: two preparations at once wait for each other.
+
+    Raises DataError where the file system has no locks, as some network file systems.
+    """
     data_dir.mkdir(parents=True, exist_ok=True)
-    with (data_dir / LOCK_FILE).open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    path = data_dir / LOCK_FILE
+    with path.open("wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as problem:
+            raise DataError(
+                f"{path} cannot be locked ({problem.strerror}), so that two preparations of "
+                f"{data_dir} at once could damage the data",
+                "prepare the data in a folder on a local disk, and copy that folder here",
+            ) from problem
         yield
 
 
