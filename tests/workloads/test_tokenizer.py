@@ -1,7 +1,9 @@
 """The vocabulary: its special ids, long texts, and models that were made elsewhere."""
 
 import io
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sentencepiece
@@ -69,6 +71,44 @@ def test_a_model_with_other_ids_is_refused(
     (tmp_path / "other.model").write_bytes(model.getvalue())
     with pytest.raises(DataError, match=message):
         tokenizer.load(tmp_path / "other.model")
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "char"])
+@pytest.mark.parametrize(
+    ("symbol", "settings"),
+    [
+        ("<mask>", {}),
+        ("<s>", {}),
+        ("<pad>", {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}),
+        ("</s>", {}),
+        ("[CLS]", {}),
+        ("<|endoftext|>", {}),
+    ],
+)
+def test_symbols_that_text_could_write_are_refused(
+    tmp_path: Path, symbol: str, settings: dict[str, Any], kind: str
+) -> None:
+    path = tmp_path / "other.model"
+    for option in ("user_defined_symbols", "control_symbols"):
+        symbols = {option: [symbol]}
+        path.write_bytes(
+            tokenizer.trained(
+                TEXTS, 19, model_type=kind, hard_vocab_limit=False, **symbols, **settings
+            )
+        )
+        if option == "user_defined_symbols":
+            with pytest.raises(DataError, match=rf"letters {re.escape(symbol)} becomes"):
+                tokenizer.read_processor(path)
+        else:
+            processor = tokenizer.read_processor(path)
+            ids = processor.encode(f"a {symbol} cat{symbol}")
+            assert processor.piece_to_id(symbol) not in ids
+
+
+def test_symbols_of_ordinary_text_may_be_defined(tmp_path: Path) -> None:
+    path = tmp_path / "other.model"
+    path.write_bytes(tokenizer.trained(TEXTS, 18, user_defined_symbols=["cat", "."]))
+    assert "cat" in tokenizer.read_processor(path).encode("a cat.", out_type=str)
 
 
 def test_what_is_no_model_is_named(tmp_path: Path) -> None:

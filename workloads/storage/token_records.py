@@ -257,6 +257,7 @@ def check(
     """
     info = read_info(data_dir, repair)
     path = Path(data_dir, info["tokenizer"]["file"])
+    tokenizer.load(path, repair)
     digest, expected = tokenizer.sha256(tokenizer.read(path, repair)), info["tokenizer"]["sha256"]
     if digest != expected:
         raise DataError(

@@ -8,6 +8,7 @@ normalised by `nmt_nfkc`, which also turns line breaks and runs of blanks into o
 import hashlib
 import io
 import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ PAD, EOS, UNK, MASK = range(4)
 SPECIAL_IDS = {"pad": PAD, "eos": EOS, "unk": UNK, "mask": MASK}
 FIRST_ORDINARY = len(SPECIAL_IDS)
 MASK_PIECE = "<mask>"
+# How trainers spell symbols that are no text: <mask>, <|endoftext|>, [PAD].
+_SYMBOL = re.compile(r"<.+>|\[.+\]")
 # The trainer drops longer sentences without an error; texts are cut at blanks to stay below.
 _MAX_BYTES = 4000
 
@@ -101,14 +104,39 @@ def load(path: str | os.PathLike[str], repair: str = "") -> Any:
 
 
 def read_processor(path: str | os.PathLike[str], repair: str = "") -> Any:
-    """The `SentencePieceProcessor` of a file, which can be pickled; DataError if it is no model."""
+    """The `SentencePieceProcessor` of a file, which can be pickled.
+
+    Raises DataError if it is no model, or if text could write its symbols.
+    """
     import sentencepiece
 
     model = read(path, repair)
     try:
-        return sentencepiece.SentencePieceProcessor(model_proto=model)
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     except (RuntimeError, OSError) as problem:
         raise DataError(f"{path} is no SentencePiece model: {problem}", repair) from problem
+    if symbols := _user_defined(processor):
+        raise DataError(
+            f"{path}: text that holds the letters {' or '.join(symbols)} becomes the symbol",
+            "train the vocabulary with --control_symbols instead of --user_defined_symbols"
+            f"{repair and '; or '}{repair}",
+        )
+    return processor
+
+
+def _user_defined(processor: Any) -> list[str]:
+    """Returns the symbols that text is encoded to where it holds their letters.
+
+    They are no control pieces, and have the score 0 of pieces that the trainer was given.
+    """
+    kinds = (processor.is_control, processor.is_unknown, processor.is_byte, processor.is_unused)
+    return [
+        piece
+        for number, piece in enumerate(processor.id_to_piece(list(range(len(processor)))))
+        if _SYMBOL.fullmatch(piece)
+        and not any(is_kind(number) for is_kind in kinds)
+        and processor.get_score(number) == 0
+    ]
 
 
 def read(path: str | os.PathLike[str], repair: str = "") -> bytes:
