@@ -131,13 +131,16 @@ def check(
     microbatches: int = 1,
     observed: bool = False,
 ) -> None:
-    """Raises ValueError for the first thing that a workload cannot take of a study, before it runs.
+    """Raises ValueError for the first thing that a workload cannot take of a study, before it runs,
+    and for an option that would change nothing but the identity of its trials.
 
     batch_size: 0 for none. observed: whether diagnostics look into its attention.
     """
+    variants = tuple(variants)
     for variant in variants:
         check_variant(name, variant, kernel)
     _check_options(name, options)
+    _check_effect(options, variants)
     entry = get(name)
     if observed and not entry.support.observable:
         raise ValueError(f"the attention of {name} cannot be observed; set --config.diagnostics=0")
@@ -191,6 +194,8 @@ def _check_options(name: str, options: Options) -> None:
             f"kv_heads={options.kv_heads}: {name} has {heads} heads, so it must divide {heads} and "
             f"be divisible by mesh.tensor = {tensor}"
         )
+    if options.kv_heads and options.kv_heads == heads:
+        raise ValueError(f"kv_heads={heads}: {name} has {heads} heads anyway; set kv_heads=0")
     if options.global_every and support.layers % options.global_every:
         raise ValueError(
             f"global_every={options.global_every}: {name} has {support.layers} layers, so it must "
@@ -202,6 +207,22 @@ def _check_options(name: str, options: Options) -> None:
                 f"{dimension} {size} cannot be divided over mesh.{axis} = {devices[axis]}; choose "
                 f"a mesh.{axis} that divides it"
             )
+
+
+def _check_effect(options: Options, variants: tuple[str, ...]) -> None:
+    """Raises ValueError for an option that changes none of the variants."""
+    modifiers = [{*variants_table.modifiers(variant)} for variant in variants]
+    if options.global_every and not any("window" in names for names in modifiers):
+        raise ValueError(
+            f"global_every={options.global_every} says which layers ignore +window, and no "
+            "variant has it; set global_every=0"
+        )
+    rotated = [not names.isdisjoint(("rope", "alibi")) for names in modifiers]
+    if options.positions == "none" and rotated and all(rotated):
+        raise ValueError(
+            "positions='none': every variant has +rope or +alibi, with which nothing is added to "
+            "the embeddings anyway; set positions='sinusoids'"
+        )
 
 
 def check_decoder(name: str) -> None:

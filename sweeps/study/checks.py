@@ -23,17 +23,13 @@ def check(settings: dict[str, Any]) -> None:
             f"checkpoint_every ({settings['checkpoint_every']}) must be a multiple of eval_every "
             f"({settings['eval_every']}), so that no evaluation is lost or done twice"
         )
+    _check_hyperparameters(settings)
     for variant in {*settings["variants"], settings["tuning_variant"]}:
         hyperparameters = variant_hyperparameters(variant, settings)
         variants_table.check(variant, hyperparameters, settings["kernel"])
         variants_table.check_precision(settings["kernel"], settings["matmul_precision"])
     if settings["document_mask"]:
         variants_table.check_needs(settings["kernel"], ("segments",))
-    if settings["global_every"] and not any("window" in v for v in settings["variants"]):
-        raise ValueError(
-            f"global_every={settings['global_every']} says which layers ignore +window, and no "
-            "variant has it; set --config.global_every=0"
-        )
     catalog.check(
         settings["workload"],
         options(settings),
@@ -112,6 +108,21 @@ def variant_hyperparameters(variant: str, settings: dict[str, Any]) -> dict[str,
     return variants_table.hyperparameters(
         variant, settings["tau"], settings["diff_head_norm"], settings["attention"]
     )
+
+
+def _check_hyperparameters(settings: dict[str, Any]) -> None:
+    """Raises ValueError for a mechanism's hyperparameter that no variant has."""
+    variants = (*settings["variants"], settings["tuning_variant"])
+    names = {name for variant in variants for name in variants_table.hyperparameters_of(variant)}
+    keys_of = {"tau": "tau", "head_norm": "diff_head_norm"}
+    values = {"tau": settings["tau"], "head_norm": settings["diff_head_norm"]}
+    for name, value in {**settings["attention"], **values}.items():
+        key = keys_of.get(name, f"attention.{name}")
+        if name not in names and value != keys.OWN[key].default:
+            raise ValueError(
+                f"{key}={value!r} changes no variant of this study ({keys.OWN[key].meaning}); set "
+                f"--config.{key}={keys.OWN[key].default!r}"
+            )
 
 
 def _check_names(settings: dict[str, Any]) -> None:

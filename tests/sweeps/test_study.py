@@ -234,6 +234,10 @@ def test_protocols():
         ({"points": 0}, "points is 0"),
         ({"tau": 0.0}, "tau is 0.0; it must be 1e-06 to 1,000,000"),
         ({"tau": -1.0}, "tau is -1.0"),
+        # What changes no variant of the study.
+        ({"tau": 0.5, "variants": "standard,laser"}, "tau=0.5 changes no variant"),
+        ({"attention.cap": 3.0}, "attention.cap=3.0 changes no variant"),
+        ({"diff_head_norm": "False"}, "diff_head_norm=False changes no variant"),
         ({"tau": float("nan")}, "tau is nan"),
         ({"workload": "digit_vit"}, "unknown workload 'digit_vit'.*'digits_vit'"),
         ({"variants": '("standard","lazer")'}, "unknown mixer 'lazer'.*'laser'"),
@@ -752,6 +756,7 @@ _OTHERS = {
     "attention.base": 100.0,
     "positions": "none",
     "global_every": 2,
+    "kv_heads": 2,
     "document_mask": "True",
 }
 # What makes another study, and ids of trials do not say: how it chooses points, its seeds.

@@ -189,6 +189,14 @@ def test_workloads_on_the_same_data_share_a_folder(monkeypatch, tmp_path):
         ("pydoc_lm:pydoc_returns", {"mesh": (0, 3, 1)}, {}, "width 64 cannot be divided"),
         ("algoperf:finewebedu_lm", {}, {"observed": True}, "cannot be observed"),
         ("digits_vit", {}, {"batch_size": 998}, "997 examples"),
+        (
+            "pydoc_lm",
+            {"global_every": 2},
+            {"variants": ["standard", "laser"]},
+            "set global_every=0",
+        ),
+        ("pydoc_lm", {"positions": "none"}, {"variants": ["laser+rope"]}, "set positions='sinu"),
+        ("pydoc_lm", {"positions": "none"}, {"variants": ["laser+rope", "diff+alibi"]}, "every"),
         ("spoken_digits_conformer", {}, {"microbatches": 2}, "BatchNorm"),
         ("digits_vit", {}, {"batch_size": 8, "microbatches": 3}, "cannot be divided into 3"),
     ],
@@ -196,6 +204,19 @@ def test_workloads_on_the_same_data_share_a_folder(monkeypatch, tmp_path):
 def test_what_a_model_cannot_take_is_refused_before_a_study_begins(name, options, study, words):
     with pytest.raises(ValueError, match=words):
         catalog.check(name, Options(**options), **study)
+
+
+@pytest.mark.parametrize(
+    ("options", "variants"),
+    [
+        ({"global_every": 2}, ["standard", "laser+window"]),
+        ({"positions": "none"}, ["standard", "laser+rope"]),
+        ({"positions": "none"}, []),
+        ({"kv_heads": 2}, ["standard"]),
+    ],
+)
+def test_options_that_change_a_variant_are_taken(options, variants):
+    catalog.check("pydoc_lm", Options(**options), variants=variants)
 
 
 def test_evaluations_divide_over_any_number_of_devices(monkeypatch):

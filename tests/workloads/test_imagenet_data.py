@@ -111,8 +111,11 @@ def _no_image(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda copy: _write(copy, test=_examples(8, 8)), "there are 8 examples, 9 are expected"),
-        (lambda copy: _write(copy, num_classes=1001), "are 1001 classes, 1000 are expected"),
+        (
+            lambda copy: _write(copy, test=_examples(8, 8)),
+            "has 8 examples of 1000 classes; expected 9",
+        ),
+        (lambda copy: _write(copy, num_classes=1001), "of 1001 classes; expected 48 of 1000"),
         (_no_image, r"'test': example 4: 1000 bytes .* no JPEG or PNG"),
         (shutil.rmtree, "prepare imagenet_vit --data_dir=.*/copy"),
     ],

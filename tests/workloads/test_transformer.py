@@ -345,6 +345,8 @@ def test_models_without_sinusoids(name, positions):
     [
         ("pydoc_lm", {"kv_heads": 3}, "kv_heads=3: pydoc_lm has 4 heads"),
         ("pydoc_lm", {"kv_heads": 2, "mesh": (1, 1, 4)}, "divisible by mesh.tensor = 4"),
+        ("pydoc_lm", {"kv_heads": 4}, "kv_heads=4: .*; set kv_heads=0"),
+        ("pydoc_lm", {"global_every": 2}, "no variant has it; set global_every=0"),
         ("pydoc_lm", {"global_every": 3}, "global_every=3: pydoc_lm has 2 layers"),
         ("pydoc_lm", {"positions": "learned"}, "positions='learned': give sinusoids or none"),
         ("digits_vit", {"kv_heads": 2}, "digits_vit has no kv_heads 2.*c4_lm"),

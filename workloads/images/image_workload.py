@@ -114,10 +114,10 @@ class ImageWorkload(BaseWorkload):
     def _open(self, split: str, data_dir: str) -> sources.Source:
         repair = self._data.repair(data_dir) if self._data.repair else None
         source = imagenet.open_split(data_dir, split, repair)
-        classes = source.num_classes
-        if classes is not None and classes > self._data.num_classes:
+        if (source.num_classes or 0) > self._data.num_classes:
             raise source.error(
-                f"the data have {classes} classes, the model of {self} {self._data.num_classes}"
+                f"the data have {source.num_classes} classes, the model of {self} "
+                f"{self._data.num_classes}"
             )
         return source
 

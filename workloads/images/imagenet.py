@@ -101,10 +101,11 @@ def check(data_dir: str | os.PathLike[str], full: bool = False) -> list[str]:
 
 def _check_part(data_dir: str | os.PathLike[str], role: str, full: bool) -> str:
     source, part = open_split(data_dir, role), PARTS[role]
-    if len(source) != part.num_examples:
-        raise source.error(f"there are {len(source)} examples, {part.num_examples} are expected")
-    if source.num_classes != NUM_CLASSES:
-        raise source.error(f"there are {source.num_classes} classes, {NUM_CLASSES} are expected")
+    if (len(source), source.num_classes) != (part.num_examples, NUM_CLASSES):
+        raise source.error(
+            f"has {len(source)} examples of {source.num_classes} classes; expected "
+            f"{part.num_examples} of {NUM_CLASSES}"
+        )
     sample = np.random.RandomState(0).choice(len(source), min(_SAMPLE, len(source)), replace=False)
     every = range(len(source) * full)
     for numbers, decode in ((sample.tolist(), True), (every, False)):

@@ -122,22 +122,14 @@ def _of_file(path: str, repair: str) -> list[np.ndarray]:
                     "of integers are expected there",
                     repair,
                 )
-            documents = [batch.column(COLUMN) for batch in stream]
-        _check_whole(path, documents, repair)
-        columns = [batch.flatten() for batch in documents]
+            documents = stream.read_all().column(COLUMN)
+        null = documents.is_null().index(True).as_py()
+        if null >= 0:  # `flatten` would leave it out
+            raise DataError(f"{path}: document {null} is null, no list of token ids", repair)
+        columns = [batch.flatten() for batch in documents.chunks]
         return [column.to_numpy() for column in columns if len(column)]
     except (pa.ArrowException, OSError) as problem:
         raise DataError(f"{path} cannot be read: {problem}", repair) from problem
-
-
-def _check_whole(path: str, documents: list[Any], repair: str) -> None:
-    """Raises DataError for a document that is null: `flatten` would leave it out."""
-    first = 0
-    for batch in documents:
-        if batch.null_count:
-            number = first + batch.is_null().to_pylist().index(True)
-            raise DataError(f"{path}: document {number} is null, not a list of token ids", repair)
-        first += len(batch)
 
 
 def write(folder: Path, documents: Iterable[Sequence[int]]) -> None:
