@@ -93,6 +93,7 @@ def _lm(ours: WorkloadSpec) -> WorkloadSpec:
                 KEEPS_SOFTMAX,
             ),
             observable=False,  # its attention is no module that diagnostics know
+            dropout=False,
         ),
     )
 

@@ -7,6 +7,7 @@ from attention import table as variants_table
 from sweeps.launchers import table as launchers
 from sweeps.launchers.config_keys import shown
 from sweeps.records import layout, stages
+from sweeps.study import config as configs
 from sweeps.study import keys, selection
 from sweeps.study.trial import EXTRA_PATHS
 from workloads import algoperf_specs, catalog
@@ -113,15 +114,14 @@ def variant_hyperparameters(variant: str, settings: dict[str, Any]) -> dict[str,
 def _check_hyperparameters(settings: dict[str, Any]) -> None:
     """Raises ValueError for a mechanism's hyperparameter that no variant has."""
     variants = (*settings["variants"], settings["tuning_variant"])
-    names = {name for variant in variants for name in variants_table.hyperparameters_of(variant)}
-    keys_of = {"tau": "tau", "head_norm": "diff_head_norm"}
-    values = {"tau": settings["tau"], "head_norm": settings["diff_head_norm"]}
-    for name, value in {**settings["attention"], **values}.items():
-        key = keys_of.get(name, f"attention.{name}")
-        if name not in names and value != keys.OWN[key].default:
+    taken = {name for variant in variants for name in variants_table.hyperparameters_of(variant)}
+    names = {f"attention.{name}": name for name in settings["attention"]}
+    values = configs.flat(settings)
+    for key, name in {**names, "tau": "tau", "diff_head_norm": "head_norm"}.items():
+        if name not in taken and values[key] != keys.OWN[key].default:
             raise ValueError(
-                f"{key}={value!r} changes no variant of this study ({keys.OWN[key].meaning}); set "
-                f"--config.{key}={keys.OWN[key].default!r}"
+                f"{key}={values[key]!r} changes no variant of this study "
+                f"({keys.OWN[key].meaning}); set --config.{key}={keys.OWN[key].default!r}"
             )
 
 

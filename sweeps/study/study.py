@@ -198,6 +198,7 @@ def _completed(raw: list[space.Point], settings: dict[str, Any]) -> list[dict[st
     for number, point in enumerate(raw):
         try:
             completed.append(hyperparameters.complete(point))
+            catalog.check_dropout(settings["workload"], completed[-1]["dropout_rate"])
         except ValueError as error:
             raise ValueError(f"point {number} of space {settings['space']!r}: {error}") from error
     warnings = {hyperparameters.epsilon_warning(point["epsilon"]) for point in completed}

@@ -234,6 +234,10 @@ def test_protocols():
         ({"points": 0}, "points is 0"),
         ({"tau": 0.0}, "tau is 0.0; it must be 1e-06 to 1,000,000"),
         ({"tau": -1.0}, "tau is -1.0"),
+        (
+            {"workload": "pydoc_finewebedu", "variants": "standard", "space": "paper_nadamw"},
+            "'paper_nadamw': dropout_rate is 0.1, and pydoc_finewebedu has no dropout",
+        ),
         # What changes no variant of the study.
         ({"tau": 0.5, "variants": "standard,laser"}, "tau=0.5 changes no variant"),
         ({"attention.cap": 3.0}, "attention.cap=3.0 changes no variant"),

@@ -31,6 +31,7 @@ class ModelSupport:
     whole_batch: why microbatches would change what is computed; '' where they do not.
     decoder: whether the model gives the next token of a text: what downstream suites ask.
     observable: whether diagnostics can look into its attention.
+    dropout: whether it has any: another hyperparameter `dropout_rate` than 0 would change nothing.
     """
 
     lacks: tuple[tuple[str, str], ...] = ()
@@ -40,6 +41,7 @@ class ModelSupport:
     whole_batch: str = ""
     decoder: bool = False
     observable: bool = True
+    dropout: bool = True
 
     @property
     def keeps_softmax(self) -> bool:

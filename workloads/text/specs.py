@@ -194,7 +194,9 @@ def _finewebedu(name: str, factory: str, **particulars: Any) -> WorkloadSpec:
         test_target=None,
         parameters=size.parameters + extra,
         head_size=size.head_size,
-        support=ModelSupport(lacks=OWN_QUERIES, options=("compute_dtype", "loss_chunk_tokens")),
+        support=ModelSupport(
+            lacks=OWN_QUERIES, options=("compute_dtype", "loss_chunk_tokens"), dropout=False
+        ),
         unit="tokens",
         units=size.context,
         flops=size.flops() + 6 * extra * size.context,
