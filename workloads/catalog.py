@@ -225,12 +225,6 @@ def _check_effect(options: Options, variants: tuple[str, ...]) -> None:
         )
 
 
-def check_dropout(name: str, rate: float) -> None:
-    """Raises ValueError for a rate of dropout that a workload's model, which has none, ignores."""
-    if rate and not get(name).support.dropout:
-        raise ValueError(f"dropout_rate is {rate}, and {name} has no dropout; give 0")
-
-
 def check_decoder(name: str) -> None:
     """Raises ValueError where a workload's model does not give the next token of a text."""
     if not get(name).support.decoder:

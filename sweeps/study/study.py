@@ -194,11 +194,14 @@ def _points(settings: dict[str, Any]) -> list[space.Point]:
 
 
 def _completed(raw: list[space.Point], settings: dict[str, Any]) -> list[dict[str, float]]:
-    completed = []
+    completed, workload = [], settings["workload"]
     for number, point in enumerate(raw):
         try:
             completed.append(hyperparameters.complete(point))
-            catalog.check_dropout(settings["workload"], completed[-1]["dropout_rate"])
+            if completed[-1]["dropout_rate"] and not catalog.get(workload).support.dropout:
+                raise ValueError(
+                    f"dropout_rate is {point['dropout_rate']}, and {workload} has no dropout"
+                )
         except ValueError as error:
             raise ValueError(f"point {number} of space {settings['space']!r}: {error}") from error
     warnings = {hyperparameters.epsilon_warning(point["epsilon"]) for point in completed}

@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import json
 import socket
+import types
 
 import jax
 import numpy as np
@@ -12,8 +13,9 @@ import pytest
 from tests.workloads import fabricated_rows, small_text
 from tests.workloads.conftest import VOCABULARY, WORDS, sentences
 from workloads import registry
+from workloads.base.errors import DataError
 from workloads.downstream import harness, local_data, questions, suites
-from workloads.downstream.scoring import Scorer, score_texts
+from workloads.downstream.scoring import Score, Scorer, score_texts
 from workloads.downstream.tokens import Tokens
 from workloads.storage import tokenizer
 from workloads.text.specs import TransformerSize
@@ -138,6 +140,24 @@ def test_prompts_shots_and_several_right_answers(data_dir):
     assert prompt.count("\n   - ") == 1  # the shot's answer, behind lm-eval's blank
     assert asked[1][1] == "   - " + row["query"].replace("@placeholder", entities[1])
     assert loaded.eval_docs[0]["right"] == sorted(map(entities.index, row["entities"][:2]))
+
+
+@pytest.mark.parametrize(
+    ("label", "is_known"), [(1, True), (-1, False), (2, False), ([0, 5], False)]
+)
+def test_a_label_without_a_choice_is_named(label, is_known):
+    task = types.SimpleNamespace(name="piqa", entry=types.SimpleNamespace(partial=False))
+    loaded = types.SimpleNamespace(
+        doc_to_choice=lambda row: ["yes", "no"], doc_to_target=lambda row: label
+    )
+    arguments = (task, 0, loaded, {}, [Score(-1.0, True, 1), Score(-2.0, True, 1)])
+    if is_known:
+        assert harness._choice_sample(*arguments)["correct"]["acc"] is False
+        return
+    with pytest.raises(
+        DataError, match=r"piqa: a question has the label (-1|2|5), and answers 0 to 1"
+    ):
+        harness._choice_sample(*arguments)
 
 
 def test_another_vocabulary_than_the_datas_is_refused(data_dir, tmp_path):

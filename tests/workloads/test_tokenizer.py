@@ -115,5 +115,8 @@ def test_what_is_no_model_is_named(tmp_path: Path) -> None:
     (tmp_path / "spm.model").write_bytes(b"nothing")
     with pytest.raises(DataError, match="spm.model is no SentencePiece model"):
         tokenizer.load(tmp_path / "spm.model")
+    (tmp_path / "spm.model").write_bytes(b"")
+    with pytest.raises(DataError, match="spm.model is no SentencePiece model"):
+        tokenizer.load(tmp_path / "spm.model")
     with pytest.raises(DataError, match="none.model: the tokenizer cannot be read"):
         tokenizer.load(tmp_path / "none.model")

@@ -266,9 +266,9 @@ def _batch(
     }
     for name, limit in id_limits.items():
         _check_ids(source, indices, name, batch[name], limit)
-    # Python's and NumPy's default integers become int32.
+    # Python's and NumPy's default integers, and stored token ids, become int32.
     return {
-        name: array.astype(np.int32) if array.dtype == np.int64 else array
+        name: array.astype(np.int32) if array.dtype in (np.int64, np.uint16) else array
         for name, array in batch.items()
     }
 

@@ -28,6 +28,7 @@ PUBLISHED: dict[tuple[str, str], int] = {
 _WINOGRAD = {"wsc285": 285, "wsc273": 273}
 _UNREADABLE = (
     *(OSError, KeyError, ValueError, TypeError, IndexError, AssertionError),
+    *(AttributeError, RecursionError, csv.Error),
     xml.etree.ElementTree.ParseError,
 )
 

@@ -179,6 +179,8 @@ def _choice_sample(
         gold = row.get("right", loaded.doc_to_target(row))
     if isinstance(gold, str):
         gold = texts.index(gold)
+    for number_of_answer in _right(gold):
+        questions.checked_label(task.name, number_of_answer, len(texts))
     answers, alone = scores[: len(texts)], scores[len(texts) :]
     logs = np.array([score.loglikelihood for score in answers])
     ranked = {"acc": logs}

@@ -12,6 +12,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from workloads.base.errors import DataError
 from workloads.downstream import local_data
 from workloads.downstream.suites import Suite, Task
 from workloads.text import finetuning_specs
@@ -46,9 +47,13 @@ class Question:
 def of_suite(suite: Suite, split: str, data_dir: str) -> list[Question]:
     """Returns a split's questions of all tasks of a suite, task after task.
 
+    Raises DataError where there is none.
     Evaluations ask for the same ones again and again, which take seconds to load.
     """
-    return [question for task in suite.tasks for question in of_task(task, split, data_dir)]
+    questions = [question for task in suite.tasks for question in of_task(task, split, data_dir)]
+    if not questions:
+        raise DataError(f"suite {suite.name} has no question for the split {split!r} in {data_dir}")
+    return questions
 
 
 def of_task(task: Task, split: str, data_dir: str | os.PathLike[str]) -> list[Question]:
@@ -71,15 +76,28 @@ def _question(name: str, loaded: Any, row: Mapping[str, Any]) -> Question:
     label = int(loaded.doc_to_target(row))
     if loaded.config.doc_to_choice:
         allowed = tuple(loaded.doc_to_choice(row))
-        gold = str(allowed[label])
+        gold = str(allowed[checked_label(name, label, len(allowed))])
     else:  # a Winograd schema: the phrase may be a wrong one
         allowed = ()
-        gold = str(row["span1_text"]) if label else ""
+        gold = str(row["span1_text"]) if checked_label(name, label, 2) else ""
 
     def is_right(answer: str) -> bool:
         return bool(next(iter(loaded.process_results(row, [answer]).values())))
 
     return Question(name, str(loaded.doc_to_text(row)), label, gold, allowed, is_right)
+
+
+def checked_label(task: str, label: int, answers: int) -> int:
+    """Returns a question's label, the number of its answer.
+
+    Raises DataError where it has no such answer: published test rows have the label -1.
+    """
+    if not 0 <= label < answers:
+        raise DataError(
+            f"{task}: a question has the label {label}, and answers 0 to {answers - 1}",
+            "prepare the questions again from files whose rows have labels",
+        )
+    return label
 
 
 def load(task: Task, data_dir: str | os.PathLike[str]) -> Any:

@@ -113,7 +113,8 @@ def read_processor(path: str | os.PathLike[str], repair: str = "") -> Any:
     model = read(path, repair)
     try:
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    except (RuntimeError, OSError) as problem:
+        processor.id_to_piece(0)  # an empty file is taken for a model without pieces
+    except (RuntimeError, OSError, IndexError) as problem:
         raise DataError(f"{path} is no SentencePiece model: {problem}", repair) from problem
     if symbols := _user_defined(processor):
         raise DataError(

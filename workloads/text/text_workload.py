@@ -13,7 +13,7 @@ from flax import linen as nn
 
 from workloads.base import sources, spec
 from workloads.base.options import Options
-from workloads.base.workload import BaseWorkload, Sizes
+from workloads.base.workload import BaseWorkload, Sizes, unchanged
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.storage import tokenizer
 from workloads.storage.token_records import TokenSplit
@@ -31,6 +31,7 @@ class TextWorkload(BaseWorkload):
     """
 
     loss_type = spec.LossType.SOFTMAX_CROSS_ENTROPY
+    train_transform = eval_transform = staticmethod(unchanged)
     parameter_rules = transformer.PARAMETER_RULES
     is_causal: bool
     _is_pinned = True
@@ -51,7 +52,6 @@ class TextWorkload(BaseWorkload):
         model = transformer.Transformer(size, variant, self.is_causal, options)
         super().__init__(row, model, variant, options, sizes)
         self.size = size
-        self.train_transform = self.eval_transform = _tokens
         self.eval_example_bytes = 12 * size.context
         self.id_limits = {"tokens": size.vocabulary}
 
@@ -225,12 +225,6 @@ class TextWorkload(BaseWorkload):
         tokens = generator.integers(self._lowest_token, self.size.vocabulary, shape, dtype=np.int32)
         rows = self.devices.rows(batch_size)
         return self._train_batch({"tokens": tokens[rows]}, jax.random.key(0), 0)
-
-
-def _tokens(record: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
-    """Returns the record's tokens, int32 [L]; nothing is drawn."""
-    del generator
-    return {"tokens": record["tokens"].astype(np.int32)}
 
 
 def correct(labels: Array, logits: Array, mask: Array | None = None) -> Array:

@@ -21,7 +21,7 @@ from jax import Array
 
 from workloads.base import spec
 from workloads.base.options import Options
-from workloads.base.workload import Sizes, unchanged
+from workloads.base.workload import Sizes
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.downstream import scoring, suites
 from workloads.downstream.questions import Question, of_suite
@@ -99,7 +99,6 @@ class FinetuningWorkload(LMWorkload):
         sizes = Sizes(suite.questions, _EVAL_TRAIN, 0, 0, suite.batch_size)
         super().__init__(row, variant, options, size, sizes)
         self.suite = suite.name
-        self.train_transform = self.eval_transform = unchanged
         self._scorer: scoring.Scorer | None = None
 
     def _open(self, split: str, data_dir: str) -> Any:
