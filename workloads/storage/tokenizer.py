@@ -116,28 +116,23 @@ def read_processor(path: str | os.PathLike[str], repair: str = "") -> Any:
         processor.id_to_piece(0)  # an empty file is taken for a model without pieces
     except (RuntimeError, OSError, IndexError) as problem:
         raise DataError(f"{path} is no SentencePiece model: {problem}", repair) from problem
-    if symbols := _user_defined(processor):
+    # Pieces with the score 0 are those that the trainer was given, and text is encoded to those of
+    # them that are of none of these kinds.
+    kinds = (processor.is_control, processor.is_unknown, processor.is_byte, processor.is_unused)
+    symbols = [
+        piece
+        for number, piece in enumerate(processor.id_to_piece(list(range(len(processor)))))
+        if _SYMBOL.fullmatch(piece)
+        and processor.get_score(number) == 0
+        and not any(is_kind(number) for is_kind in kinds)
+    ]
+    if symbols:
         raise DataError(
             f"{path}: text that holds the letters {' or '.join(symbols)} becomes the symbol",
             "train the vocabulary with --control_symbols instead of --user_defined_symbols"
             f"{repair and '; or '}{repair}",
         )
     return processor
-
-
-def _user_defined(processor: Any) -> list[str]:
-    """Returns the symbols that text is encoded to where it holds their letters.
-
-    They are no control pieces, and have the score 0 of pieces that the trainer was given.
-    """
-    kinds = (processor.is_control, processor.is_unknown, processor.is_byte, processor.is_unused)
-    return [
-        piece
-        for number, piece in enumerate(processor.id_to_piece(list(range(len(processor)))))
-        if _SYMBOL.fullmatch(piece)
-        and not any(is_kind(number) for is_kind in kinds)
-        and processor.get_score(number) == 0
-    ]
 
 
 def read(path: str | os.PathLike[str], repair: str = "") -> bytes:
