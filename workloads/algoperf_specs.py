@@ -43,6 +43,7 @@ def _same(ours: WorkloadSpec) -> WorkloadSpec:
             _SUPPORT,
             # The Conformer's query scaler is a function around flax's own.
             lacks=ours.support.lacks + (KEEPS_SOFTMAX,) * (ours.name in SPEECH),
+            ignores=ours.support.ignores,
         ),
         extra_paths=(DIRECTORY, TOKENIZER) if ours.name in SPEECH else (DIRECTORY,),
     )
@@ -93,7 +94,7 @@ def _lm(ours: WorkloadSpec) -> WorkloadSpec:
                 KEEPS_SOFTMAX,
             ),
             observable=False,  # its attention is no module that diagnostics know
-            dropout=False,
+            ignores=ours.support.ignores,
         ),
     )
 

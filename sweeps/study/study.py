@@ -144,7 +144,9 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
         )
         settings["points"] = len(raw)
     starts: tuple[Start, ...] = _found(lambda: _starts(settings), (), planning)
-    return Study(settings, tuple(_completed(raw, settings)), starts)
+    points = _completed(raw, settings)
+    _warn_of_no_effect(settings, points)
+    return Study(settings, tuple(points), starts)
 
 
 def _found(find: Callable[[], Found], assumed: Found, planning: bool) -> Found:
@@ -194,20 +196,32 @@ def _points(settings: dict[str, Any]) -> list[space.Point]:
 
 
 def _completed(raw: list[space.Point], settings: dict[str, Any]) -> list[dict[str, float]]:
-    completed, workload = [], settings["workload"]
+    completed = []
     for number, point in enumerate(raw):
         try:
             completed.append(hyperparameters.complete(point))
-            if completed[-1]["dropout_rate"] and not catalog.get(workload).support.dropout:
-                raise ValueError(
-                    f"dropout_rate is {point['dropout_rate']}, and {workload} has no dropout"
-                )
         except ValueError as error:
             raise ValueError(f"point {number} of space {settings['space']!r}: {error}") from error
     warnings = {hyperparameters.epsilon_warning(point["epsilon"]) for point in completed}
     for warning in sorted(warnings - {None}, key=str):
         configs.warn(f"space {settings['space']!r}: {warning}")
     return completed
+
+
+def _warn_of_no_effect(settings: dict[str, Any], points: list[dict[str, float]]) -> None:
+    """Warns of hyperparameters and windows that change nothing that this workload computes."""
+    entry = catalog.get(settings["workload"])
+    for name in entry.support.ignores:
+        if any(point[name] for point in points):
+            configs.warn(f"{entry.name} has no {name}; its values change nothing")
+    widths = [
+        checks.variant_hyperparameters(v, settings).get("width", 0) for v in settings["variants"]
+    ]
+    if 0 < entry.positions <= max(widths):
+        configs.warn(
+            f"+window of width {max(widths)} hides nothing of the {entry.positions} positions of "
+            f"{entry.name}; set --config.attention.width"
+        )
 
 
 def from_record(record: dict[str, Any], directory: pathlib.Path) -> Study:

@@ -31,7 +31,7 @@ class ModelSupport:
     whole_batch: why microbatches would change what is computed; '' where they do not.
     decoder: whether the model gives the next token of a text: what downstream suites ask.
     observable: whether diagnostics can look into its attention.
-    dropout: whether it has any: another hyperparameter `dropout_rate` than 0 would change nothing.
+    ignores: hyperparameters that change nothing: a study whose points have them warns.
     """
 
     lacks: tuple[tuple[str, str], ...] = ()
@@ -41,7 +41,7 @@ class ModelSupport:
     whole_batch: str = ""
     decoder: bool = False
     observable: bool = True
-    dropout: bool = True
+    ignores: tuple[str, ...] = ()
 
     @property
     def keeps_softmax(self) -> bool:

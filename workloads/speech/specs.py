@@ -14,6 +14,7 @@ SCALED = ("per_dim_temp", "scales its queries per dimension itself")
 _CONFORMER = ModelSupport(
     lacks=(BOTH_WAYS, SCALED),
     whole_batch="its BatchNorm takes its statistics over a batch, and would over a part of it",
+    ignores=("label_smoothing",),
 )
 
 

@@ -195,7 +195,9 @@ def _finewebedu(name: str, factory: str, **particulars: Any) -> WorkloadSpec:
         parameters=size.parameters + extra,
         head_size=size.head_size,
         support=ModelSupport(
-            lacks=OWN_QUERIES, options=("compute_dtype", "loss_chunk_tokens"), dropout=False
+            lacks=OWN_QUERIES,
+            options=("compute_dtype", "loss_chunk_tokens"),
+            ignores=("dropout_rate",),
         ),
         unit="tokens",
         units=size.context,
