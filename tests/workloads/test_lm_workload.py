@@ -59,7 +59,7 @@ def test_training_subset_is_spread_evenly(workload):
     assert len(subset) == 6
     for place in range(6):
         np.testing.assert_array_equal(subset[place]["tokens"], train[8 * place]["tokens"])
-    with pytest.raises(ValueError, match="has 50 examples; a subset of 51"):
+    with pytest.raises(ValueError, match="has 50 examples; 51 are"):
         sources.evenly_spaced(train, 51)
 
 

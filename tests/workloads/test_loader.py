@@ -186,7 +186,7 @@ def test_the_fixed_subset_is_fixed_and_mixed() -> None:
     ]
     # numpy.random.RandomState(0).permutation(10), whose stream NumPy has frozen.
     assert labels == [[2, 8, 4, 9, 1, 6], [2, 8, 4, 9, 1, 6, 7, 3, 0, 5]]
-    with pytest.raises(DataError, match="has 10 examples; a subset of 11"):
+    with pytest.raises(DataError, match="has 10 examples; 11 are"):
         sources.fixed_subset(Pictures(10), 11)
 
 

@@ -25,7 +25,7 @@ import grain
 import numpy as np
 from absl import flags
 
-from workloads.base import machine
+from workloads.base import machine, sources
 from workloads.base.errors import DataError
 from workloads.base.sources import Source
 
@@ -217,11 +217,7 @@ def eval_batches(
     Raises DataError for a source that has fewer examples, or none.
     """
     count = len(source) if num_examples is None else num_examples
-    if count > len(source) or not len(source):
-        raise DataError(
-            f"{source} has {len(source)} examples; an evaluation needs {max(count, 1)}",
-            "prepare the data again, or give a directory with as many",
-        )
+    sources.check_size(source, max(count, 1))
     rows = rows or slice(0, batch_size)
     read = functools.partial(_batch, source, transform, dict(id_limits or {}))
     make = functools.partial(_eval_batch, read, batch_size, rows, count)

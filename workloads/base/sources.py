@@ -44,7 +44,7 @@ def fixed_subset(source: Source, num_examples: int) -> Subset:
     They are the first ones of a fixed permutation: directories may hold their examples in an
     order that says something about the class. Raises DataError where there are fewer.
     """
-    _check_size(source, num_examples)
+    check_size(source, num_examples)
     order = np.random.RandomState(_SUBSET_SEED).permutation(len(source))
     return Subset(source, order[:num_examples])
 
@@ -54,14 +54,15 @@ def evenly_spaced(source: Source, num_examples: int) -> Subset:
 
     Raises DataError where there are fewer.
     """
-    _check_size(source, num_examples)
+    check_size(source, num_examples)
     return Subset(source, np.arange(num_examples) * (len(source) // num_examples))
 
 
-def _check_size(source: Source, num_examples: int) -> None:
+def check_size(source: Source, num_examples: int) -> None:
+    """Raises DataError where a source has fewer examples than are to be taken, or none are."""
     if not 0 < num_examples <= len(source):
         raise DataError(
-            f"{source} has {len(source)} examples; a subset of {num_examples} is needed",
+            f"{source} has {len(source)} examples; {num_examples} are needed",
             "prepare the data again, or give a directory with as many",
         )
 

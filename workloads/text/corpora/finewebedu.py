@@ -9,7 +9,6 @@ sequences of 1,025: inputs are the first 1,024, targets the last. There is no te
 roles and tokenizer are those of `workloads.text.corpora.pydoc_text`; its test part is left out.
 """
 
-import hashlib
 import math
 import os
 import platform
@@ -117,7 +116,8 @@ class PydocFinewebedu(Finewebedu):
             arrow_tokens.write(
                 data_dir / folder, _first(encoded, SMALL[split] * (self.context + 1))
             )
-        records = self._records(data_dir)
+        # What is predicted: sequences without their first token.
+        records = {split: rows[:, 1:] for split, rows in self._tokens(data_dir).items()}
         rows = [
             {**row, **{f"{split}/ppl": math.exp(row[f"{split}/loss"]) for split in FOLDERS}}
             for row in pydoc_text.reference_rows(records, self.vocabulary)
@@ -130,23 +130,17 @@ class PydocFinewebedu(Finewebedu):
             python=platform.python_version(),
         )
 
-    def _records(self, data_dir: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-        """Returns what is predicted, [N, L] per split: sequences without their first token."""
+    def _tokens(self, data_dir: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+        """Returns all sequences of each split, int32 [N, L + 1]."""
         opened = {split: self.sequences(split, data_dir) for split in FOLDERS}
         return {
-            split: np.stack([tokens[n]["tokens"][1:] for n in range(len(tokens))])
+            split: np.stack([tokens[n]["tokens"] for n in range(len(tokens))])
             for split, tokens in opened.items()
         }
 
     def _sha256(self, data_dir: str | os.PathLike[str]) -> str:
         """Returns the SHA-256 of the tokens, split by split, as little-endian int32."""
-        digest = hashlib.sha256()
-        for split in FOLDERS:
-            tokens = self.sequences(split, data_dir)
-            digest.update(split.encode())
-            for number in range(len(tokens)):
-                digest.update(tokens[number]["tokens"].astype("<i4").tobytes())
-        return digest.hexdigest()
+        return pydoc_text.content_sha256(self._tokens(data_dir), "<i4")
 
 
 def _first(documents: list[list[int]], count: int) -> list[list[int]]:

@@ -215,12 +215,12 @@ def read_reference(data_dir: str | os.PathLike[str]) -> dict[str, Any]:
     return preparation.read_reference(data_dir, _repair(data_dir))
 
 
-def content_sha256(records: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 over the splits: name, then the records as little-endian uint16, in order."""
+def content_sha256(records: Mapping[str, np.ndarray], dtype: str = "<u2") -> str:
+    """SHA-256 over the splits: name, then the records in `dtype`, in order."""
     digest = hashlib.sha256()
     for role in sorted(records):
         digest.update(role.encode())
-        digest.update(records[role].astype("<u2").tobytes())
+        digest.update(records[role].astype(dtype).tobytes())
     return digest.hexdigest()
 
 
