@@ -2,6 +2,8 @@
 
 import io
 import math
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -50,7 +52,16 @@ def test_orientation_in_the_file_is_ignored() -> None:
     assert images.decode(encoded).shape == (8, 20, 3)
 
 
-@pytest.mark.parametrize("content", [b"", b"not an image", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"])
+def _huge() -> bytes:
+    """A PNG whose head says 40,000 x 40,000 pixels, with the right checksum."""
+    content = _encode(RGB, "PNG")
+    head = b"IHDR" + struct.pack(">II", 40_000, 40_000) + content[24:29]
+    return content[:12] + head + struct.pack(">I", zlib.crc32(head)) + content[33:]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"not an image", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", _huge()]
+)
 def test_what_is_no_image_is_refused(content: bytes) -> None:
     with pytest.raises(DataError, match="no JPEG or PNG"):
         images.decode(content)

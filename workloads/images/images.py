@@ -54,7 +54,10 @@ def decode(image: bytes | np.ndarray) -> np.ndarray:
         raise DataError("a CMYK JPEG without Adobe's marker: convert it to RGB")
     buffer = np.frombuffer(image, np.uint8)
     flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
-    decoded = cv2.imdecode(buffer, flags) if buffer.size else None
+    try:
+        decoded = cv2.imdecode(buffer, flags) if buffer.size else None
+    except cv2.error:  # more pixels than OpenCV takes
+        decoded = None
     if decoded is None:
         raise DataError(f"{buffer.size} bytes starting with {image[:8]!r} are no JPEG or PNG image")
     return cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB)
