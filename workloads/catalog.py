@@ -11,7 +11,7 @@ import json
 import os
 import pathlib
 import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attention import files
@@ -125,7 +125,7 @@ def check(
     name: str,
     options: Options,
     *,
-    variants: Iterable[str] = (),
+    variants: Sequence[str] = (),
     kernel: str = "xla",
     batch_size: int = 0,
     microbatches: int = 1,
@@ -136,7 +136,6 @@ def check(
 
     batch_size: 0 for none. observed: whether diagnostics look into its attention.
     """
-    variants = tuple(variants)
     for variant in variants:
         check_variant(name, variant, kernel)
     _check_options(name, options)
@@ -209,7 +208,7 @@ def _check_options(name: str, options: Options) -> None:
             )
 
 
-def _check_effect(options: Options, variants: tuple[str, ...]) -> None:
+def _check_effect(options: Options, variants: Sequence[str]) -> None:
     """Raises ValueError for an option that changes none of the variants."""
     modifiers = [{*variants_table.modifiers(variant)} for variant in variants]
     if options.global_every and not any("window" in names for names in modifiers):
