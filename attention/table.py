@@ -65,7 +65,8 @@ KERNEL_NEEDS = {
     "dropout": "attention dropout",
     "precision": "a matmul precision of its own",
 }
-# What it needs of a model.
+# What it needs of a model. `causal`: tokens of the model see earlier ones alone, so a mechanism may
+# read those. Whether it also hides later keys itself is in the mask of its record or call.
 MODEL_NEEDS = {
     "x": "the block's input",
     "layer": "the layer's index",

@@ -100,6 +100,7 @@ def _drive(resolved: Study, selection: str) -> int:
         study_directory.prepare(resolved, selection, cancellation)
     else:
         study_directory.check_writable(resolved)
+    preflight.check_laws(resolved)
     digest = preflight.check_data(resolved)
     resolved = dataclasses.replace(resolved, data_digest=digest)
     if not is_new:  # what is refused up to here leaves the study as it was

@@ -119,10 +119,7 @@ def measure(
     layer: int = LAYER,
 ) -> Measurement:
     """Returns the errors of one case at shape (N, H, D), self-attention of N tokens."""
-    chosen = {"tau": TAU, "head_norm": head_norm, "learned": True}
-    known = table.hyperparameters_of(case.variant).items()
-    hyperparameters = {key: chosen.get(key, one.other) for key, one in known}
-    variant = registry.get(case.variant, kernel=case.kernel, **hyperparameters)
+    variant = make_variant(case.variant, case.kernel, head_norm)
     drawn = draw(variant, shape, case.qs, case.vs, seed)
     cotangent = jnp.asarray(drawn.pop("cotangent"), case.dtype)
     arrays = {name: jnp.asarray(array, case.dtype) for name, array in drawn.items()}
@@ -151,6 +148,14 @@ def measure(
         limits_of(variant, case.dtype),
         reference.learned_error(learned, exact) if exact.learned else None,
     )
+
+
+def make_variant(name: str, kernel: str = "xla", head_norm: bool = True) -> Variant:
+    """Returns a variant by its name, its hyperparameters away from their defaults."""
+    chosen = {"tau": TAU, "head_norm": head_norm, "learned": True}
+    known = table.hyperparameters_of(name).items()
+    hyperparameters = {key: chosen.get(key, one.other) for key, one in known}
+    return registry.get(name, kernel=kernel, **hyperparameters)
 
 
 def draw(

@@ -192,3 +192,28 @@ def check_suite(suite: str, workload: str, data_dir: str) -> dict[str, Any]:
     suites.check(questions, data_dir)
     lines = [f"{data_dir}: suite {suite}, {len(questions.tasks)} tasks"]
     return {"lines": lines, "reference": None, "digest": ""}
+
+
+def check_laws(variants: dict[str, dict[str, Any]], laws: tuple[str, ...]) -> None:
+    """Raises ValueError naming the variants that break a law of attention, and what to do.
+
+    variants: their hyperparameters by name. laws: of `attention.verification.laws`.
+    """
+    import jax
+
+    from attention import registry
+    from attention.verification import laws as measured
+
+    # The devices are for trials, which may run already.
+    jax.config.update("jax_platforms", "cpu")
+    broken = {
+        name: "; ".join(problems)
+        for name, hyperparameters in variants.items()
+        if (problems := measured.problems(registry.get(name, **hyperparameters), laws))
+    }
+    if broken:
+        text = " ".join(f"Variant {name!r}: {problems}." for name, problems in broken.items())
+        raise ValueError(
+            f"{text} Its losses cannot be compared with those of other variants. Repair it (python "
+            f"-m attention check {' '.join(broken)}), or leave it out of --config.variants"
+        )

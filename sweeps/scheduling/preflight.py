@@ -1,6 +1,8 @@
 """Checks made before the first process starts, in seconds: kernel, devices, libraries, data."""
 
 import contextlib
+import functools
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -18,7 +20,7 @@ from sweeps.study import checks, config, study_directory
 from sweeps.study.study import Study
 from workloads import algoperf_specs, catalog
 from workloads.algoperf import tiny_sizes
-from workloads.base import errors
+from workloads.base import errors, machine
 from workloads.base.options import check_batch, mesh_shape
 from workloads.downstream import suites
 from workloads.storage import preparation
@@ -98,6 +100,44 @@ def check_event_files(study: Study, here: bool = False) -> None:
             f"tensorboard=True needs {library}, which is not installed here: pip install "
             "'.[tensorboard]', or set --config.tensorboard=False"
         )
+
+
+def check_laws(study: Study) -> None:
+    """Raises ValueError where a variant lets examples of a batch reach each other, or, in a causal
+    model, later tokens reach earlier ones.
+
+    Measured once for each variant and state of the code; a cache that cannot be written costs a
+    measurement each time.
+    """
+    settings, lacks = study.settings, dict(catalog.get(study.workload).support.lacks)
+    laws = ("batch",) if "causal" in lacks else ("batch", "causality")
+    variants = {
+        variant: checks.variant_hyperparameters(variant, settings)
+        for variant in sorted({*settings["variants"], settings["tuning_variant"]})
+    }
+    folder, code = machine.cache_folder() / "laws", _mechanisms()
+    entries = {
+        variant: folder / layout.digest([variant, hyperparameters, laws, code])
+        for variant, hyperparameters in variants.items()
+    }
+    unknown = {name: variants[name] for name, entry in entries.items() if not os.path.exists(entry)}
+    if not unknown:
+        return
+    names = ", ".join(unknown)
+    print(f"laws of attention: measured for {names}, once for this code", flush=True)
+    jax_calls.call(jax_calls.check_laws, variants=unknown, laws=laws)
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in unknown:
+            entries[name].touch()
+
+
+@functools.cache
+def _mechanisms() -> list[str]:
+    """Returns what measured laws depend on: the version of JAX, and digests of attention/."""
+    folder = pathlib.Path(files.__file__).parent
+    digests = [files.sha256(path) for path in sorted(folder.rglob("*.py"))]
+    return [importlib.metadata.version("jax"), *digests]
 
 
 def refusals(study: Study, elsewhere: bool = False) -> list[str]:
