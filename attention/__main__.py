@@ -107,8 +107,8 @@ def _check(options: argparse.Namespace) -> int:
             f"no case for {', '.join(variants)} with kernels {', '.join(kernels)}: modifiers and "
             "differential mixers are checked with kernel xla; give --kernels=xla"
         )
-    broken = [name for name in variants if not _keeps_laws(name)]
     print(precision.describe(options.matmul_precision, platform))
+    broken = [name for name in variants if not _keeps_laws(name)]
     print(f"N, H, D = {shape}; limits: output, gradients; outputs of the paper's LASER: printed,")
     print("the equation without a maximum; snippet, its code, which takes the maximum out;")
     learned = ", ".join(f"{limit:.0e} in {name}" for name, limit in check.LEARNED_LIMITS.items())
