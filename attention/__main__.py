@@ -151,9 +151,10 @@ def _keeps_laws(name: str) -> bool:
     """Prints which laws a variant keeps, or what it leaks; returns whether it keeps all."""
     from attention.verification import check, laws
 
-    problems = laws.problems(check.make_variant(name))
-    kept = f"keeps the laws of {', '.join(laws.LAWS)}"
-    print(f"{name}: {'; '.join(problems) or kept}", flush=True)
+    variant = check.make_variant(name)
+    problems = laws.problems(variant)
+    text = "; ".join(problems) or f"keeps the laws of {', '.join(laws.asked(variant))}"
+    print(f"{name}: {text}", flush=True)
     return not problems
 
 

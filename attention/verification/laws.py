@@ -89,17 +89,26 @@ class Leak(NamedTuple):
         return f"outputs see {LAWS[self.law].hidden.format(arrays)}: {self.size:.2g}"
 
 
-def measure(variant: Variant, laws: Iterable[str] = tuple(LAWS)) -> list[Leak]:
-    """Returns what a variant leaks, by laws of LAWS; its leaves are drawn, away from their start.
+def asked(variant: Variant, laws: Iterable[str] = tuple(LAWS)) -> list[str]:
+    """Returns the laws, of LAWS, that a variant must keep.
 
     A variant that needs a causal model and does not hide later keys itself may read earlier tokens,
     so it is not asked about masks that hide those.
     """
+    reads_earlier = "causal" in variant.needs and not hides_future(variant)
+    return [law for law in laws if not (reads_earlier and law in ("mask", "segments"))]
+
+
+def measure(variant: Variant, laws: Iterable[str] = tuple(LAWS)) -> list[Leak]:
+    """Returns what a variant leaks, by those laws that it is asked to keep.
+
+    Its leaves are drawn, away from their start.
+    """
     is_ordered = "causal" in variant.needs
-    reads_earlier = is_ordered and not hides_future(variant)
-    asked = [law for law in laws if not (reads_earlier and law in ("mask", "segments"))]
     return [
-        leak for law in asked for leak in _leaks(variant, law, is_ordered or law == "causality")
+        leak
+        for law in asked(variant, laws)
+        for leak in _leaks(variant, law, is_ordered or law == "causality")
     ]
 
 

@@ -207,7 +207,7 @@ def test_a_key_may_hold_the_token_before_in_a_causal_model(monkeypatch):
     shift = records.Modifier("inputs", apply, apply)
     name = _add(monkeypatch, shift, ("self", "causal"))
     assert not laws.measure(registry.get(name))
-    assert not laws.hides_future(registry.get(name))
+    assert set(laws.asked(registry.get(name))) == set(laws.LAWS) - {"mask", "segments"}
     with pytest.raises(ValueError, match="digits_vit.*'leaky' needs causal attention"):
         catalog.check_variant("digits_vit", name)
     _add(monkeypatch, shift, ("self",))
@@ -217,6 +217,7 @@ def test_a_key_may_hold_the_token_before_in_a_causal_model(monkeypatch):
 @pytest.mark.parametrize("name", ["standard+fox", "stick_breaking"])
 def test_what_hides_the_future_itself(name):
     assert laws.hides_future(registry.get(name))
+    assert laws.asked(registry.get(name)) == list(laws.LAWS)
 
 
 def test_the_command_measures_the_laws(monkeypatch, capsys):
