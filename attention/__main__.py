@@ -152,10 +152,10 @@ def _keeps_laws(name: str) -> bool:
     from attention.verification import check, laws
 
     variant = check.make_variant(name)
-    problems = laws.problems(variant)
-    text = "; ".join(problems) or f"keeps the laws of {', '.join(laws.asked(variant))}"
+    problem = laws.problem(variant)
+    text = problem or f"keeps the laws of {', '.join(laws.asked(variant))}"
     print(f"{name}: {text}", flush=True)
-    return not problems
+    return not problem
 
 
 def _shape(text: str) -> tuple[int, int, int]:

@@ -84,9 +84,9 @@ class Leak(NamedTuple):
     size: float
 
     def __str__(self) -> str:
-        """Returns what outputs see, and the size: 'outputs see later keys: 0.31'."""
+        """Returns what outputs see, and how much: 'later keys: 0.31'."""
         arrays = {"query": "queries", "key": "keys", "value": "values"}.get(self.array, self.array)
-        return f"outputs see {LAWS[self.law].hidden.format(arrays)}: {self.size:.2g}"
+        return f"{LAWS[self.law].hidden.format(arrays)}: {self.size:.2g}"
 
 
 def asked(variant: Variant, laws: Iterable[str] = tuple(LAWS)) -> list[str]:
@@ -117,13 +117,14 @@ def hides_future(variant: Variant) -> bool:
     return not _leaks(variant, "causality", is_causal=False)
 
 
-def problems(variant: Variant, laws: Iterable[str] = tuple(LAWS)) -> list[str]:
-    """Returns what a variant leaks, as `measure`, in words, or why one of its functions is refused,
-    such as weights that do not contain the factor that they promise."""
+def problem(variant: Variant, laws: Iterable[str] = tuple(LAWS)) -> str:
+    """Returns what a variant leaks, as `measure`, in words, '' for nothing; or why one of its
+    functions is refused, such as weights without the factor that they promise."""
     try:
-        return [str(leak) for leak in measure(variant, laws)]
+        leaks = measure(variant, laws)
     except ValueError as error:
-        return [str(error)]
+        return str(error)
+    return f"outputs see {', '.join(map(str, leaks))}" if leaks else ""
 
 
 def _leaks(variant: Variant, name: str, is_causal: bool) -> list[Leak]:

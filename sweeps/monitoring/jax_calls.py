@@ -207,12 +207,12 @@ def check_laws(variants: dict[str, dict[str, Any]], laws: tuple[str, ...]) -> No
     # The devices are for trials, which may run already.
     jax.config.update("jax_platforms", "cpu")
     broken = {
-        name: "; ".join(problems)
+        name: problem
         for name, hyperparameters in variants.items()
-        if (problems := measured.problems(registry.get(name, **hyperparameters), laws))
+        if (problem := measured.problem(registry.get(name, **hyperparameters), laws))
     }
     if broken:
-        text = " ".join(f"Variant {name!r}: {problems}." for name, problems in broken.items())
+        text = " ".join(f"Variant {name!r}: {problem}." for name, problem in broken.items())
         raise ValueError(
             f"{text} Its losses cannot be compared with those of other variants. Repair it (python "
             f"-m attention check {' '.join(broken)}), or leave it out of --config.variants"
