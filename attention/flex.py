@@ -8,6 +8,7 @@ mechanism of the registry is made of (`attention.functions`, `attention.masks`).
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,11 +17,13 @@ import jax.numpy as jnp
 
 from attention import functions, records, table
 from attention.call import Call
-from attention.functions import KINDS, Score, Transform, Weighting
-from attention.kernels import inputs
+from attention.functions import KINDS, Fitted, Score, Transform, Weighting
+from attention.kernels import elementwise, inputs
+from attention.kernels.inputs import Problem
 from attention.masks import Bias, Mask, Masks
+from attention.records import Kernel
 
-__all__ = ["Bias", "Mask", "Weighting", "flex"]
+__all__ = ["Bias", "Mask", "Weighting", "check", "flex"]
 
 Array = jax.Array
 # The mixers whose weights they are.
@@ -46,7 +49,7 @@ def flex(
     bias: Array | Bias | None = None,
     leaves: Mapping[str, tuple[str, Array]] | None = None,
     scale: float | None = None,
-    kernel: str = "xla",
+    kernel: str | Kernel = "xla",
 ) -> Array:
     """Returns output_function(A·value_function(V)), [..., T, H, Dv] in the inputs' dtype.
 
@@ -54,21 +57,22 @@ def flex(
     score(scale·QKᵀ) + bias over what the mask leaves. Differentiable by all arrays, leaves of kind
     channel aside.
 
-    score(logits, query_index, key_index, leaves): element by element, float32. weighting:
-    'softmax', 'sigmoid', 'softpick', 'stick_breaking' or a `Weighting`. value_function(v, c) and
-    output_function(r, c): float32, R = A·F in between. mask: 'causal', a `Mask`, or True where a
-    query may look, [..., H or 1, T, S]. bias: [..., H, T, S] or a `Bias` of two vectors. leaves:
-    name to (kind, array), kinds head [H], row [..., H, T], column [..., H, S], which `score` gets
-    by name in shapes that broadcast to its logits, and channel [..., K, Dv], for the other two.
-    scale: D^-0.5 unless given. kernel: of `attention.table.KERNELS`.
+    score(logits, query_index, key_index, leaves): element by element, float32; it may return what
+    broadcasts to the logits, and −∞ hides a key. weighting: 'softmax', 'sigmoid', 'softpick',
+    'stick_breaking' or a `Weighting`. value_function(v, c) and output_function(r, c): element by
+    element, float32, R = A·F in between. mask: 'causal', a `Mask`, or True where a query may look,
+    [..., H or 1, T, S]. bias: [..., H, T, S] or a `Bias` of two vectors. leaves: name to (kind,
+    array), kinds scalar [], head [H], row [..., H, T], column [..., H, S], which `score` gets by
+    name in shapes that broadcast to its logits, and channel [..., K, Dv], for the other two. scale:
+    D^-0.5 unless given. kernel: of `attention.table.KERNELS`, or a backend's record.
 
     A query that sees no key returns 0. Raises ValueError for what does not fit, for a function that
-    a kernel cannot have, by name, and for what `kernel` cannot do.
+    is not element by element or that `kernel` cannot have, by name, and for what `kernel` lacks.
     """
-    named = {} if leaves is None else dict(leaves)
     call = inputs.make_call(query, key, value, bias=bias, mask=_mask(mask))
-    for name, leaf in named.items():
-        _check_leaf(name, leaf, call)
+    if not isinstance(leaves, Mapping | None):
+        raise ValueError(f"leaves={leaves!r}: give a mapping from names to (kind, array)")
+    named = {name: _leaf(name, leaf, call) for name, leaf in (leaves or {}).items()}
     made = _weighting(weighting, call)
     mixer = records.mixer("standard")
     if isinstance(weighting, str):
@@ -81,10 +85,16 @@ def flex(
     of_score = {name: array for name, (_, array) in named.items() if name not in channels}
     if of_score and score is None:
         raise ValueError(f"leaf {next(iter(of_score))!r} is read by a score function: give score=")
+    if score is not None:  # not our core's own softmax, for which a row of −∞ is NaN
+        made = dataclasses.replace(made)
     transform = None
     if value_function is not None or output_function is not None:
         names = tuple(channels)
-        transform = Transform(value_function or _same, output_function or _same, names=names)
+        transform = Transform(
+            Fitted("the value function", value_function or _same),
+            Fitted("the output function", output_function or _same),
+            names=names,
+        )
     elif channels:
         raise ValueError(
             f"leaf {next(iter(channels))!r} is of kind channel, which value_function and "
@@ -111,16 +121,48 @@ def flex(
         transform=None if transform is None else lambda dtype: transform,
     )
     kinds = tuple((name, named[name][0]) for name in of_score)
+    scores = () if score is None else (Score(score, (), kinds),)
+    elementwise.check_once(scores, made, None, False)
+    if transform is not None:  # it may capture what JAX traces, which must not be kept
+        elementwise.check_transform(transform, False)
     output = inputs.solve(
         mixer,
         call,
         scale=scale,
-        score=() if score is None else (Score(score, (), kinds),),
+        score=scores,
         leaves=() if score is None else (of_score,),
         channels=channels or None,
         kernel=kernel,
     )
     return output.astype(call.query.dtype)
+
+
+def check(
+    query: Array, key: Array, value: Array, *, kernel: str = "fused", **settings: Any
+) -> None:
+    """Raises ValueError for what `flex` refuses with this kernel on every device; needs no device.
+
+    Arguments are those of `flex`; arrays may be jax.ShapeDtypeStruct. Nothing is compiled.
+    """
+    made, limits = records.kernel(kernel), table.KERNELS[kernel]
+
+    def refuse(
+        problem: Problem, value: Array, transform: Transform | None = None, *_: Any
+    ) -> Array:
+        table.check_needs(kernel, problem.needs)
+        made.check(problem, transform)
+        table.check_kernel(
+            kernel,
+            platform=(*limits.platforms, problem.platform)[0],
+            dtype=problem.query.dtype.name,
+            head_size=problem.query.shape[-1],
+            value_size=value.shape[-1],
+        )
+        return jnp.zeros((*problem.query.shape[:-1], value.shape[-1]), value.dtype)
+
+    transformed = None if made.transformed is None else refuse
+    checking = dataclasses.replace(made, call=refuse, transformed=transformed)
+    jax.eval_shape(functools.partial(flex, kernel=checking, **settings), query, key, value)
 
 
 def _same(array: Array, c: Mapping[str, Array]) -> Array:
@@ -139,34 +181,44 @@ def _mask(mask: str | Mask | Array | None) -> Mask | Array | None:
 def _weighting(weighting: str | Weighting, call: Call) -> Weighting:
     if isinstance(weighting, Weighting):
         return weighting
-    if weighting not in _WEIGHTINGS:
+    if str(weighting) not in _WEIGHTINGS:
         raise ValueError(
-            table.unknown("weighting", weighting, _WEIGHTINGS, ", or give a Weighting")
+            table.unknown("weighting", str(weighting), _WEIGHTINGS, ", or give a Weighting")
         )
     return records.mixer(_WEIGHTINGS[weighting]).weighting_of(call.key.shape[-3], call.query.dtype)
 
 
-def _check_leaf(name: str, leaf: Any, call: Call) -> None:
-    """Raises ValueError unless a leaf is (kind, array) and fits the call."""
-    if not (isinstance(leaf, tuple) and len(leaf) == 2 and leaf[0] in KINDS):
-        raise ValueError(f"leaf {name!r}: give (kind, array), the kind one of {', '.join(KINDS)}")
+def _leaf(name: str, leaf: Any, call: Call) -> tuple[str, Array]:
+    """Returns the kind and array of a leaf, a scalar as a number for each head.
+
+    Raises ValueError unless it is (kind, array) and fits the call.
+    """
+    kinds = ("scalar", *KINDS)
+    if not (isinstance(leaf, tuple) and len(leaf) == 2 and leaf[0] in kinds):
+        raise ValueError(f"leaf {name!r}: give (kind, array), the kind one of {', '.join(kinds)}")
     kind, array = leaf
     *batch, queries, heads, _ = call.query.shape
     keys, of_keys, wide = call.value.shape[-3:]
     shapes = {
+        "scalar": (),
         "head": (heads,),
         "row": (*batch, heads, queries),
         "column": (*batch, heads, keys),
         "channel": (*batch, of_keys, wide),
     }
-    if jnp.shape(array) != shapes[kind]:
+    try:
+        array = jnp.asarray(array)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"leaf {name!r} is no array: {array!r}") from error
+    if array.shape != shapes[kind]:
         raise ValueError(
-            f"leaf {name!r} of kind {kind} has shape {jnp.shape(array)}; give {shapes[kind]}"
+            f"leaf {name!r} of kind {kind} has shape {array.shape}; give {shapes[kind]}"
         )
-    if not jnp.issubdtype(jnp.result_type(array), jnp.floating):
-        raise ValueError(
-            f"leaf {name!r} has dtype {jnp.result_type(array)}; give floating-point numbers"
-        )
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise ValueError(f"leaf {name!r} has dtype {array.dtype}; give floating-point numbers")
+    if kind == "scalar":
+        return "head", jnp.broadcast_to(array, (heads,))
+    return kind, array
 
 
 def _sink(weighting: Weighting, leaves: Mapping[str, tuple[str, Array]]) -> Array:

@@ -13,17 +13,21 @@ Leaves come by their kind: "head" [H], "row" [..., H, T], "column" [..., H, S], 
 gradients, and "channel" [..., K, Dv] (the c above), which have none. No function is told its head:
 on a mesh a kernel knows only the heads of its device, and what differs by head is a leaf.
 
-`check` refuses, by name, what one of the two compilers (Mosaic for TPUs, Triton for GPUs) lacks or
-gets wrong without a word.
+`kernels.elementwise.check` refuses functions that break these rules, by name; `check_weighting`
+refuses a weighting that is not what it says.
 """
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+import math
+import numbers
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 Array = jax.Array
 # Leaves of a function, by their name.
@@ -46,7 +50,10 @@ class Weighting:
     of its whole mass: results do not depend on it, their range does. mass None: nothing is divided,
     and s is None. same: the mass is the weights themselves. floor: the least s, 0 where e^−s stands
     beside e^(l − s). start: the logarithm of a mass that every row has beside its keys', a number
-    or the name of a head leaf: then it is a key of value 0 with that logit (a sink).
+    or the name of a head leaf: then it is a key of value 0 with that logit (a sink). A row whose
+    masses sum to 0 has weights of 0.
+
+    scales: whether weights and mass contain the factor e^−s. Where they do not (relu(l)²), s is 0.
 
     left(l): the logarithm of what a key leaves to earlier ones. Then there is no mass, and s is the
     sum of `left` over the keys after l's.
@@ -62,6 +69,7 @@ class Weighting:
     start: float | str | None = None
     left: Callable[[Array], Array] | None = None
     jacobian_norm: Callable[[Array], Array] | None = None
+    scales: bool = True
 
 
 class Dropout(NamedTuple):
@@ -101,7 +109,53 @@ class Score(NamedTuple):
 
     def __call__(self, logits: Array, queries: Array, keys: Array, leaves: Leaves) -> Array:
         """Returns the logits as it leaves them; leaves in shapes that broadcast to theirs."""
-        return self.function(logits, queries, keys, leaves, **dict(self.hyperparameters))
+        result = self.function(logits, queries, keys, leaves, **dict(self.hyperparameters))
+        return fitted(self.name, result, logits)
+
+    @property
+    def name(self) -> str:
+        """The function in words, for messages."""
+        return f"the score function {getattr(self.function, '__qualname__', self.function)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Fitted:
+    """A function whose result has the shape and dtype of its first argument.
+
+    what: the function in words, for messages.
+    """
+
+    what: str
+    function: Callable[..., Any]
+
+    def __call__(self, array: Array, *others: Any) -> Array:
+        """Returns `fitted` of the function's result."""
+        return fitted(self.what, self.function(array, *others), array)
+
+
+class UnfitResultError(ValueError):
+    """A function returns what is no array of real numbers of the shape that it must have."""
+
+
+def fitted(what: str, result: Any, like: Array) -> Array:
+    """Returns a function's result, broadcast to the shape of `like` and in its dtype.
+
+    Raises UnfitResultError, naming the function, unless it is a real number or an array of real
+    numbers that broadcasts to that shape.
+    """
+    is_number = isinstance(result, numbers.Real) and not isinstance(result, bool)
+    dtype = np.dtype(float) if is_number else getattr(result, "dtype", None)
+    if dtype is not None and (
+        jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
+    ):
+        with contextlib.suppress(ValueError):  # of shapes that do not broadcast
+            return jnp.full_like(like, result)
+    kind = type(result).__name__ if dtype is None else f"{dtype}{getattr(result, 'shape', ())}"
+    raise UnfitResultError(
+        f"{what} returns {kind} for {like.dtype}{like.shape}: it must return real numbers of the "
+        "same shape, whichever axis comes first, or that broadcast to it (True and False belong in "
+        "mask=)"
+    )
 
 
 class Transform(NamedTuple):
@@ -179,6 +233,24 @@ class Functions:
             logits = score(logits, *indices, named)
         return logits
 
+    def weigh(self, logits: Array, s: Any, seen: Array | None) -> tuple[Array, Array | None]:
+        """Returns a tile's weights and masses, 0 where a key is not `seen` (None: all are), or a
+        score function made its logit −∞."""
+        weighting = self.weighting
+        if weighting.same and weighting.weights is exponential:  # 0 of either
+            weights = exponential(logits if seen is None else jnp.where(seen, logits, HIDDEN), s)
+            return weights, weights
+        if self.score:
+            scored = logits > -jnp.inf
+            seen = scored if seen is None else seen & scored
+        # Others may not bear the lowest number, of which their derivative may be infinite.
+        shown = logits if seen is None else jnp.where(seen, logits, 0.0)
+        of_seen = (lambda tile: tile) if seen is None else functools.partial(_where, seen)
+        weights = of_seen(weighting.weights(shown, s))
+        if weighting.same or weighting.mass is None:
+            return weights, weights if weighting.same else None
+        return weights, of_seen(weighting.mass(shown, s))
+
     def pulled(
         self,
         logits: Array,
@@ -208,7 +280,7 @@ class Functions:
             every = list(leaves)
             for n, leaf in zip(moved, changed, strict=True):
                 every[n] = leaf
-            weighed_tile = weigh(weighting, self.scored(logits, indices, every), s, seen, 0.0)
+            weighed_tile = self.weigh(self.scored(logits, indices, every), s, seen)
             return weighed_tile[0] if weighting.same else weighed_tile
 
         result, pull = jax.vjp(weighed, logits, [leaves[n] for n in moved])
@@ -221,32 +293,83 @@ def exponential(logits: Array, s: Array) -> Array:
     return jnp.exp(logits - s)
 
 
-def weigh(
-    weighting: Weighting, logits: Array, s: Any, seen: Array | None, hidden: float = HIDDEN
-) -> tuple[Array, Array | None]:
-    """Returns a tile's weights and masses, 0 where a key is not `seen` (None: all are).
+@functools.lru_cache(256)
+def with_factor(weighting: Weighting) -> Weighting:
+    """Returns the same weighting with the factor e^−s in weights and mass, as kernels want it."""
+    if weighting.scales or weighting.mass is None:
+        return weighting
 
-    hidden: what takes the place of a hidden logit. Functions other than the softmax's may not bear
-    the lowest, of which their derivative may be infinite: 0 where they are differentiated.
-    """
-    if seen is None:
-        seen_alone, shown = (lambda tile: tile), logits
-    else:
-        seen_alone = functools.partial(_where, seen)
-        shown = jnp.where(seen, logits, HIDDEN if weighting.same else hidden)
-    weights = weighting.weights(shown, s)
-    if weighting.same:
-        return weights, weights
-    mass = None if weighting.mass is None else seen_alone(weighting.mass(shown, s))
-    return seen_alone(weights), mass
+    def times_factor(function: Callable[..., Array]) -> Callable[..., Array]:
+        return lambda logits, s: function(logits, jnp.zeros_like(s)) * jnp.exp(-s)
+
+    weights, mass = times_factor(weighting.weights), times_factor(weighting.mass)
+    return dataclasses.replace(weighting, weights=weights, mass=mass)
 
 
 def _where(seen: Array, array: Array) -> Array:
     return jnp.where(seen, array, 0.0)
 
 
+def check_weighting(weighting: Weighting) -> None:
+    """Raises ValueError where a weighting is not what it says, by its values for a few logits.
+
+    Weights and masses that scale are proportional to e^−s, and those that are the `same` are equal.
+    It may be called while JAX traces.
+    """
+    if not (weighting.weights is weighting.mass is exponential):
+        _check_weighting(weighting)
+
+
+@functools.lru_cache(256)
+def _check_weighting(weighting: Weighting) -> None:
+    if weighting.same and weighting.mass is None:
+        raise ValueError(
+            f"{_part(weighting, 'weights')} are its mass, too, by same=True: give mass=weights"
+        )
+    if weighting.mass is None:
+        return
+    if weighting.left is not None:
+        raise ValueError("a Weighting has a mass, or `left`, the logarithm of what a key leaves")
+    close = functools.partial(np.allclose, rtol=1e-4, atol=0, equal_nan=True)
+    values = [_on_few_logits(weighting, s) for s in (4.0, 5.0)]
+    for name, low, high in zip(("weights", "mass"), *values, strict=True):
+        if weighting.scales and not close(low, high * math.e):
+            raise ValueError(
+                f"{_part(weighting, name)} lacks the factor e^−s, by which backends keep rows in "
+                "range: multiply weights and mass by jnp.exp(-s), or, for functions of the logits "
+                "alone, give Weighting(..., scales=False)"
+            )
+    if weighting.same and not close(*values[0]):
+        raise ValueError(f"{_part(weighting, 'mass')} is not its weights: leave same=True out")
+
+
+def _part(weighting: Weighting, name: str) -> str:
+    function = getattr(weighting, name)
+    return f"the weighting's {name} ({getattr(function, '__qualname__', function)})"
+
+
+def _on_few_logits(weighting: Weighting, s: float) -> list[Any]:
+    """Returns the weights and masses of eight logits, [1, 8] each. Raises ValueError."""
+    results = []
+    for name in ("weights", "mass"):
+        with jax.ensure_compile_time_eval():
+            logits = jnp.asarray([[-8, -3, -1, -0.3, 0.3, 1, 3, 8]], jnp.float32)
+            # By jit, since within vmap a custom_jvp gives a tracer even here.
+            result = jax.jit(getattr(weighting, name))(logits, jnp.full((1, 1), s))
+            result = fitted(_part(weighting, name), result, logits)
+        if isinstance(result, jax.core.Tracer):
+            raise ValueError(
+                f"{_part(weighting, name)} captures an array that JAX traces (by jit, grad or "
+                "vmap): it may capture numbers; what is learned is a leaf of a score function"
+            )
+        results.append(np.asarray(result))
+    return results
+
+
 def least(weighting: Weighting, start: Any) -> Any:
     """Returns the least s of a row that begins with the mass e^start, None without a bound."""
+    if not weighting.scales:
+        return 0.0
     bounds = [bound for bound in (weighting.floor, start) if bound is not None]
     if all(isinstance(bound, float) for bound in bounds):
         return max(bounds, default=None)
@@ -271,190 +394,13 @@ def rows(weighting: Weighting, logits: Array) -> Array:
     bound = least(weighting, begin)
     top = jnp.max(logits, axis=-1, keepdims=True)
     top = top if bound is None else jnp.maximum(top, bound)
-    # Of a row that sees nothing.
-    top = jax.lax.stop_gradient(jnp.where(top > jnp.finfo(logits.dtype).min, top, 0))
+    # 0 in a row that sees nothing.
+    is_used = weighting.scales & (top > jnp.finfo(logits.dtype).min)
+    top = jax.lax.stop_gradient(jnp.where(is_used, top, 0))
     weights, mass = (
         jnp.where(seen, function(shown, top), 0) for function in (weighting.weights, weighting.mass)
     )
     total = jnp.sum(mass, axis=-1, keepdims=True)
     if begin is not None:
         total = total + jnp.exp(begin - top)
-    return weights / jnp.where(total == 0, 1, total)
-
-
-# Primitives that both compilers take, in a function and in its derivative (measured on a tile of
-# 256 × 256 for TPU v5e and H100).
-_ALLOWED = frozenset(
-    (
-        *("abs", "add", "add_any", "and", "broadcast_in_dim", "clamp", "convert_element_type"),
-        *("copy", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "div", "eq"),
-        *("exp", "exp2", "floor", "ge", "gt", "integer_pow", "is_finite", "jit", "le", "log"),
-        *("log1p", "logistic", "lt", "max", "min", "mul", "ne", "neg", "not", "one_minus_square"),
-        *("or", "pjit", "pow"),
-        *("rem", "select_n", "sign", "sqrt", "rsqrt", "square", "stop_gradient", "sub", "tanh"),
-        *("xor", "shift_left", "shift_right_logical", "shift_right_arithmetic"),
-    )
-)
-# With them a derivative comes back to the shape of a leaf.
-_SUMS = frozenset(["reduce_sum", "reshape", "squeeze"])
-_ROW = (
-    "a function sees a tile, not a whole row: what a row needs is the weighting's mass, or a leaf"
-)
-_INSTEAD = {
-    "cond": "write jnp.where, which computes both",
-    "while": "write a loop in Python, which is unrolled",
-    "scan": "write a loop in Python, which is unrolled",
-    "erf": "jax.nn.gelu(x) with its default tanh needs none; Triton has no erf",
-    "erfc": "jax.nn.gelu(x, approximate=True) needs none",
-    "erf_inv": "neither compiler has it",
-    "expm1": "write jnp.tanh(x / 2) * (jnp.exp(x) + 1), which is as exact",
-    "cbrt": "write jnp.exp(jnp.log(x) / 3) for x > 0",
-    "sinh": "write (jnp.exp(x) - jnp.exp(-x)) / 2",
-    "cosh": "write (jnp.exp(x) + jnp.exp(-x)) / 2",
-    "asinh": "write jnp.log(x + jnp.sqrt(x * x + 1))",
-    "atan": "neither derivative nor series is there: use tanh",
-    "atan2": "neither derivative nor series is there: use tanh",
-    "sin": "on a GPU it spills registers: make its values a row or column leaf",
-    "cos": "on a GPU it spills registers: make its values a row or column leaf",
-    "round": "write jnp.floor(x + 0.5)",
-    "gather": "write jnp.where over the cases, or make it a row or column leaf",
-    "dynamic_slice": "write jnp.where over the cases, or make it a row or column leaf",
-    "slice": "a function is computed element by element",
-    "concatenate": "a function is computed element by element",
-    "pad": "a function is computed element by element",
-    "sort": _ROW,
-    "cumsum": "a running sum along keys is the weighting's `left`; of queries, make it a row leaf",
-    "dot_general": _ROW,
-    "iota": "use the indices that the function is given",
-    "checkpoint": "a tile keeps nothing for its derivative: leave jax.checkpoint out",
-    "remat2": "a tile keeps nothing for its derivative: leave jax.checkpoint out",
-    **{name: _ROW for name in ("reduce_sum", "reduce_max", "reduce_min", "argmax", "reduce_prod")},
-    "captured": "what differs by head, row or column is a leaf, and a number may be captured",
-    "dtype": "give numbers as Python floats, and leave astype out",
-    "random_bits": "draw outside, and give a leaf",
-    "threefry2x32": "draw outside, and give a leaf",
-}
-
-
-# Queries and keys of a tile that functions are traced for: each order has a shape of its own.
-_QUERIES, _KEYS = 16, 24
-
-
-@functools.lru_cache(256)
-def check(score: tuple[Score, ...], weighting: Weighting, transform: Transform | None) -> None:
-    """Raises ValueError where a function cannot go into a kernel, naming what it does there.
-
-    Functions are traced for both orders of a tile, with their derivatives; nothing is compiled.
-    """
-    for across in (False, True):
-        shapes = {"logits": (_QUERIES, _KEYS), "row": (_QUERIES, 1), "column": (1, _KEYS)}
-        shapes = {kind: shape[::-1] if across else shape for kind, shape in shapes.items()}
-        shapes["head"] = (1, shapes["logits"][1]) if across else (shapes["logits"][0], 1)
-        indices = [_array(shapes[kind], jnp.int32) for kind in ("row", "column")]
-        logits = _array(shapes["logits"])
-        for function_of_logits in score:
-            for name, kind in function_of_logits.kinds:
-                if kind not in shapes or kind == "logits":
-                    raise ValueError(f"leaf {name!r} of kind {kind!r}: give {', '.join(KINDS[:3])}")
-            leaves = {name: _array(shapes[kind]) for name, kind in function_of_logits.kinds}
-            _check_function(
-                _name_of(function_of_logits.function),
-                function_of_logits.__call__,
-                (logits, *indices, leaves),
-            )
-        needs_s = weighting.mass is not None or weighting.left is not None
-        s = _array(shapes["row"]) if needs_s else None
-        for part in ("weights", "mass"):
-            function = getattr(weighting, part)
-            if function is not None:
-                _check_function(f"the weighting's {part}", function, (logits, s))
-        if weighting.left is not None:
-            _check_function("the weighting's left", weighting.left, (logits,))
-    if transform is not None:
-        tile = _array((_QUERIES, _KEYS))
-        c = {name: _array((1, _KEYS)) for name in transform.names}
-        _check_function("the value function", transform.value, (tile, c))
-        _check_function("the output function", transform.output, (tile, c))
-
-
-def _array(shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, dtype)
-
-
-def _name_of(function: Callable[..., Any]) -> str:
-    name = getattr(function, "__qualname__", repr(function))
-    return f"the score function {name}"
-
-
-def _check_function(what: str, function: Callable[..., Array], arguments: tuple[Any, ...]) -> None:
-    """Raises ValueError unless a function of the tile arguments[0] fits into a kernel."""
-    tile = arguments[0]
-
-    def pulled(tile: Array, *others: Any) -> Any:
-        """The derivatives by the tile and by leaves, not by indices, which are integers."""
-        floats, structure = jax.tree.flatten(others)
-        moved = [n for n, array in enumerate(floats) if jnp.issubdtype(array.dtype, jnp.floating)]
-
-        def of_floats(tile: Array, *changed: Array) -> Array:
-            every = list(floats)
-            for place, array in zip(moved, changed, strict=True):
-                every[place] = array
-            return function(tile, *jax.tree.unflatten(structure, every))
-
-        result, pull = jax.vjp(of_floats, tile, *(floats[n] for n in moved))
-        return pull(result)
-
-    program, result = _traced(what, function, arguments)
-    shape, dtype = getattr(result, "shape", None), getattr(result, "dtype", None)
-    if shape != tile.shape or dtype != jnp.float32:
-        raise ValueError(
-            f"{what} returns {dtype}{shape} for a tile float32{tile.shape}: it must return a tile "
-            "of the same shape in float32, whether queries or keys are along the first axis"
-        )
-    _check_program(what, program, _ALLOWED)
-    _check_program(
-        f"the derivative of {what}", _traced(what, pulled, arguments)[0], _ALLOWED | _SUMS
-    )
-
-
-def _traced(what: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Returns the traced function and the shape of its result. Raises ValueError where it fails."""
-    try:
-        program, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
-    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
-        raise ValueError(
-            f"{what} asks for the value of an array (an if, float() or a NumPy function): write "
-            "jnp.where, and functions of jax.numpy"
-        ) from error
-    except (TypeError, ValueError, LookupError, AttributeError) as error:
-        raise ValueError(f"{what} cannot be traced: {error!r}") from error
-    return program, shape
-
-
-def _check_program(what: str, program: Any, allowed: frozenset[str]) -> None:
-    """Raises ValueError for the first thing in a traced function that cannot be in a kernel."""
-    for name, problem in _refused(program, allowed):
-        raise ValueError(f"{what} {problem}: {_INSTEAD.get(name, _ELSE)}")
-
-
-_ELSE = "kernels compute element by element, with functions that both compilers have"
-
-
-def _refused(program: Any, allowed: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """Yields (name, what it does) of all that cannot be in a kernel."""
-    jaxpr = getattr(program, "jaxpr", program)
-    captured = [*getattr(program, "consts", ())]
-    for equation in jaxpr.eqns:
-        name = equation.primitive.name
-        captured += [operand.val for operand in equation.invars if hasattr(operand, "val")]
-        if name not in allowed:
-            yield name, f"uses {name}"
-        for output in equation.outvars:
-            if jnp.issubdtype(output.aval.dtype, jnp.floating) and output.aval.dtype != jnp.float32:
-                yield "dtype", f"computes in {output.aval.dtype}, and kernels in float32"
-        for inner in jax.tree.leaves(list(equation.params.values())):
-            if hasattr(inner, "eqns") or hasattr(inner, "jaxpr"):
-                yield from _refused(inner, allowed)
-    for array in captured:
-        if jnp.ndim(array):
-            yield "captured", f"captures an array of shape {jnp.shape(array)}; give it as a leaf"
+    return weights / jnp.where(total == 0, jnp.inf, total)

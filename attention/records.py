@@ -127,7 +127,8 @@ class Kernel:
 
     transformed(problem, value, transform, channels): the same with functions of the value and of
     the sum inside. A backend that has it takes grouped heads, sinks and symbolic masks as they are,
-    and returns 0 for rows that see nothing. bfloat16_allowance: as of a `Mixer`.
+    and returns 0 for rows that see nothing. bfloat16_allowance: as of a `Mixer`. check(problem,
+    transform): raises ValueError for functions that it cannot have on any device.
     """
 
     call: Callable[[Any, Array], Array]
@@ -135,6 +136,7 @@ class Kernel:
     float32_sums: bool
     transformed: Callable[..., Array] | None = None
     bfloat16_allowance: float = 1.0
+    check: Callable[..., None] = lambda *_: None
 
 
 def mixer(name: str) -> Mixer:

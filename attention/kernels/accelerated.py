@@ -40,6 +40,12 @@ class Local(NamedTuple):
     may_see_none: bool
 
     @property
+    def may_have_no_mass(self) -> bool:
+        """Whether a row's mass may be 0, because it sees nothing or by its functions."""
+        is_softmax = self.functions.weighting.weights is functions.exponential
+        return self.may_see_none or bool(self.functions.score) or not is_softmax
+
+    @property
     def is_banded(self) -> bool:
         """Whether some distances are hidden."""
         return self.low > -UNBOUNDED or self.high < UNBOUNDED

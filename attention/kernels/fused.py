@@ -28,9 +28,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attention import functions, masks
+from attention import functions, masks, table
 from attention.functions import Functions, Leaves, Score, Transform
-from attention.kernels import accelerated, fused_gpu, fused_tpu
+from attention.kernels import accelerated, elementwise, fused_gpu, fused_tpu
 from attention.kernels.inputs import Problem, per_query_head
 from attention.masks import Bias, Mask
 from attention.records import Kernel
@@ -60,6 +60,8 @@ def transformed(
     channels: the transform's leaves, [..., K, Dv], where it does not make its own. Rows that see
     nothing return 0. Raises as `weighted_sum`, and for functions that no kernel can have.
     """
+    table.check_needs("fused", problem.needs)
+    check(problem, transform)
     accelerated.refuse("fused", problem, value, interpret)
     score, leaves, dtype = problem.score, problem.leaves, value.dtype
     queries, length = problem.query.shape[-3], value.shape[-3]
@@ -78,8 +80,7 @@ def transformed(
     arrays: dict[str, Any] = {"query": problem.query}
     if problem.sink is not None:
         weighting, arrays["start"] = dataclasses.replace(weighting, start="sink"), problem.sink
-    functions.check(score, weighting, transform)
-    parts = Functions(score, weighting, transform)
+    parts = Functions(score, functions.with_factor(weighting), transform)
     key, value = problem.key, value.astype(problem.query.dtype)
     masked = _masks(problem, transform is not None)
     # A mask that differs by head has a head of keys for each of the query's.
@@ -128,6 +129,11 @@ def transformed(
     return jnp.where(sees, output, 0)
 
 
+def check(problem: Problem, transform: Transform | None) -> None:
+    """Raises ValueError for functions that no kernel can have, by their names."""
+    elementwise.check_once(problem.score, problem.weighting, transform)
+
+
 def _plus(logits: Array, queries: Array, keys: Array, leaves: Leaves, *, name: str) -> Array:
     """The logits and a bias that is a row or a column."""
     del queries, keys
@@ -172,4 +178,10 @@ def _of_rank(problem: Problem, array: Any) -> Array:
     return jnp.reshape(array, (1,) * (problem.query.ndim - array.ndim) + array.shape)
 
 
-KERNEL = Kernel(weighted_sum, span=functions.TILE_SPAN, float32_sums=True, transformed=transformed)
+KERNEL = Kernel(
+    weighted_sum,
+    span=functions.TILE_SPAN,
+    float32_sums=True,
+    transformed=transformed,
+    check=check,
+)

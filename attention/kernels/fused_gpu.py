@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from attention.functions import HIDDEN, LOWEST, Leaves, least, weigh
+from attention.functions import HIDDEN, LOWEST, Leaves, least
 from attention.kernels import accelerated
 from attention.kernels.accelerated import LANES, UNBOUNDED, Local, Operands
 from attention.kernels.inputs import promoting
@@ -134,7 +134,7 @@ _attend.defvjp(_attend_forward, _attend_backward, optimize_remat=True)
 
 def _forward(form: _Form, operands: Operands, *, keep: bool) -> dict[str, Array]:
     """Returns the output [B, T, H, V], with `keep` R, as that in float32 (where there is a
-    transform), and s [B, H, T] (where there is a mass)."""
+    transform), and s [B, H, T] (where there is a mass), ∞ in rows without any."""
     batch, length, heads, _ = operands.query.shape
     shape = (batch, length, heads, form.wide)
     out = {"output": jax.ShapeDtypeStruct(shape, form.local.dtype)}
@@ -160,7 +160,7 @@ def _backward(
         inner = parts.transform.pull_output(inner, means, channels)
         if form.local.may_see_none and log_sums is not None:
             # The derivative of 0 may be infinite.
-            inner = jnp.where(jnp.swapaxes(log_sums > LOWEST / 2, 1, 2)[..., None], inner, 0)
+            inner = jnp.where(jnp.swapaxes(log_sums < jnp.inf, 1, 2)[..., None], inner, 0)
         of_zero = parts.of_zero(lambda: channels, (1, 1, form.heads, form.wide))
     narrow = inner.astype(operands.query.dtype)
     wide = narrow.astype(jnp.float32)
@@ -385,9 +385,9 @@ def _forward_kernel(
         highest: Any = None
         if weighting.mass is not None:
             shown = logits if seen is None else jnp.where(seen, logits, HIDDEN)
-            highest = jnp.maximum(top, jnp.max(shown, axis=1))
+            highest = jnp.maximum(top, jnp.max(shown, axis=1)) if weighting.scales else top
         s = None if highest is None else highest[:, None]
-        weights, masses = weigh(weighting, logits, s, seen)
+        weights, masses = parts.weigh(logits, s, seen)
         kept = accelerated.kept(form.local, operands.seeds, head, place.indices())
         weights = weights if kept is None else jnp.where(kept, weights, 0)
         summed = _product(weights.astype(value.dtype), value)
@@ -410,9 +410,8 @@ def _forward_kernel(
     carried = top, total, sums
     top, total, sums = _through_keys(form, tile, operands.tiles, first, of_tile, carried)
     means = sums
-    nothing = total == 0
     if weighting.mass is not None:
-        total = jnp.where(nothing, 1, total)
+        total = jnp.where(total == 0, jnp.inf, total)
         means = sums / total[:, None]
     output = means
     if parts.transform is not None:
@@ -420,7 +419,7 @@ def _forward_kernel(
     written = {"output": output, "means": means, "log_sums": top}
     for name, ref in zip(names, outputs, strict=True):
         if name == "log_sums":
-            _write_row(ref, None, jnp.where(nothing, LOWEST, top + jnp.log(total)), rows)
+            _write_row(ref, None, top + jnp.log(total), rows)
         else:
             _write(ref, written[name], rows, form.wide)
 

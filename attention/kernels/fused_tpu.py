@@ -35,7 +35,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from attention.functions import HIDDEN, LOWEST, least, weigh
+from attention.functions import HIDDEN, LOWEST, least
 from attention.kernels import accelerated
 from attention.kernels.accelerated import LANES, UNBOUNDED, Local, Operands
 from attention.kernels.inputs import promoting
@@ -584,7 +584,7 @@ def _forward_kernel(
             leaves = _leaves(form, operands.leaves, place, head, heads[head])
             logits = parts.scored(logits, place.indices(), leaves)
             highest: Any = None
-            before: Any = LOWEST if form.local.may_see_none and alone else None
+            before: Any = LOWEST if form.local.may_have_no_mass and alone else None
             if weighting.mass is not None:
                 shown = logits if seen is None else jnp.where(seen, logits, HIDDEN)
                 highest = jnp.max(shown, axis=1, keepdims=True)
@@ -594,7 +594,9 @@ def _forward_kernel(
                     before = bounds[head]
                 if before is not None:
                     highest = jnp.maximum(before, highest)
-            weights, masses = weigh(weighting, logits, highest, seen)
+                if not weighting.scales:
+                    highest = jnp.zeros_like(highest)
+            weights, masses = parts.weigh(logits, highest, seen)
             kept = accelerated.kept(form.local, operands.seeds, heads[head], place.indices())
             weights = weights if kept is None else jnp.where(kept, weights, 0)
             summed = _product(weights.astype(taken.dtype), taken)
@@ -614,8 +616,8 @@ def _forward_kernel(
                     mass = jnp.exp(starts[head] - highest)
                     whole = whole + mass
                     summed = summed if zero is None else summed + mass * zero
-                elif form.local.may_see_none:
-                    whole = jnp.where(whole == 0, 1, whole)
+                elif form.local.may_have_no_mass:
+                    whole = jnp.where(whole == 0, jnp.inf, whole)
                 summed, highest = summed / whole, highest + jnp.log(whole)
             if "log_sums" in out or not alone:
                 top[head, a, :] = jnp.broadcast_to(highest, (highest.shape[0], LANES))
@@ -630,7 +632,7 @@ def _forward_kernel(
             log_sum = top[head, :, :1]
             if not alone:
                 whole = total[head, :, :1]
-                whole = jnp.where(whole == 0, 1, whole)
+                whole = jnp.where(whole == 0, jnp.inf, whole)
                 log_sum = log_sum + jnp.log(whole)
                 means = _lanes_of(form, head, sums[...] / whole, form.wide, means)
             if "log_sums" in out:
@@ -823,7 +825,7 @@ def _backward_kernel(
             # The derivative of 0 may be infinite, where a row is not there or sees nothing.
             inner = _there_alone(pulled, place.first, form.queries, form.block_q)
             for head in range(form.heads if form.local.may_see_none and is_divided else 0):
-                sees = _as_column(kept.log_sums[head : head + 1, a]) > LOWEST / 2
+                sees = _as_column(kept.log_sums[head : head + 1, a]) < jnp.inf
                 shown = jnp.where(jnp.broadcast_to(sees, inner.shape), inner, 0)
                 inner = _lanes_of(form, head, shown, form.wide, inner)
         narrow = inner.astype(queries.dtype)

@@ -15,7 +15,7 @@ from attention import devices, functions, masks, records
 from attention.call import Call, LayerIndex, Memory
 from attention.functions import Leaves, Score, Weighting
 from attention.masks import Bias, Mask
-from attention.records import Mixer
+from attention.records import Kernel, Mixer
 
 Array = jax.Array
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -131,7 +131,7 @@ def solve(
     score: tuple[Score, ...] = (),
     leaves: tuple[Leaves, ...] = (),
     channels: Leaves | None = None,
-    kernel: str = "xla",
+    kernel: str | Kernel = "xla",
     precision: jax.lax.PrecisionLike = None,
     sharding: NamedSharding | None = None,
     dropout_rng: Array | None = None,
@@ -142,12 +142,13 @@ def solve(
 
     scale: what QKᵀ is multiplied by, D^-0.5 unless given. score: functions of the scaled logits
     before bias and mask; leaves: of each. channels: leaves of the mixer's transform, where it does
-    not make them. kernel: `table.KERNELS`. precision: of matrix products.
+    not make them. kernel: of `table.KERNELS`, or a record. precision: of matrix products.
     sharding: how [..., T, H, D] lies on the devices, for kernels that XLA cannot divide over them.
     dropout_rate: of the weights; needs dropout_rng; broadcast_dropout draws one mask for all batch
     entries and heads, as flax does. Raises ValueError for what the backend cannot do.
     """
-    chosen, query, value = records.kernel(kernel), call.query, call.value
+    chosen = kernel if isinstance(kernel, Kernel) else records.kernel(kernel)
+    query, value = call.query, call.value
     transformed = chosen.transformed
     if mixer.splits:
         value = value.astype(jnp.promote_types(value.dtype, jnp.float32))
@@ -166,6 +167,8 @@ def solve(
         raise ValueError(f"scale={scale!r}: logits are multiplied by it, so it must be finite")
     queries, keys, heads = query.shape[-3], key.shape[-3], query.shape[-2]
     shape = (*query.shape[:-3], heads, queries, keys)
+    weighting = mixer.weighting_of(keys, query.dtype)
+    functions.check_weighting(weighting)
     problem = Problem(
         query,
         key,
@@ -175,7 +178,7 @@ def solve(
         masks.Masks() if transformed else masks.merged(call.mask, call.bias, queries, keys),
         _dropout(shape, dropout_rng, dropout_rate, broadcast_dropout, transformed is not None),
         precision,
-        mixer.weighting_of(keys, query.dtype),
+        weighting,
         score,
         leaves,
         sharding,

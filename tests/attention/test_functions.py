@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from attention import functions, records
+from attention.flex import check, flex
 from attention.functions import Functions, Score, Transform, Weighting
-from attention.kernels import core
+from attention.kernels import core, elementwise
 
 TABLE = np.linspace(0.0, 1.0, 24)
 ARRAY = jnp.arange(24.0)
@@ -18,7 +19,7 @@ def _score(function, *kinds):
 
 
 def _check(score=(), weighting=core.SOFTMAX, transform=None):
-    functions.check(score, weighting, transform)
+    elementwise.check(score, weighting, transform)
 
 
 @pytest.mark.parametrize(
@@ -51,58 +52,103 @@ def test_leaves_of_every_kind_and_the_mechanisms_go_in():
             _check(weighting=records.mixer(name).weighting_of(16, dtype))
 
 
+def _exp(x, s):
+    return jnp.exp(x - s)
+
+
+# (what, function, what the message says of it, whether `xla` has it).
+BAD = [
+    ("score", lambda x, i, j, c: x + TABLE, "captures an array of shape .*as a leaf", False),
+    ("score", lambda x, i, j, c: x + ARRAY, "captures an array of shape .*as a leaf", False),
+    ("score", lambda x, i, j, c: x + np.ones((40, 40)), "array from outside is a leaf", False),
+    ("score", lambda x, i, j, c: ARRAY[jnp.clip(i - j, 0, 5)], "uses gather.*jnp.where", False),
+    ("score", lambda x, i, j, c: jnp.roll(x, 1, -1), "uses slice.*element by element", False),
+    ("score", lambda x, i, j, c: jnp.flip(x, -1), "uses rev.*a tile, not a whole row", False),
+    ("score", lambda x, i, j, c: jnp.cumsum(x, -1), "uses cumsum.*`left`", False),
+    ("score", lambda x, i, j, c: jax.lax.top_k(x, 24)[0], "top_k", False),
+    ("score", lambda x, i, j, c: x - x.mean(), "uses reduce_sum.*not a whole row", False),
+    ("score", lambda x, i, j, c: jax.nn.softmax(x), "uses reduce_max.*not a whole row", False),
+    ("score", lambda x, i, j, c: jnp.sort(x), "uses sort.*not a whole row", False),
+    ("score", lambda x, i, j, c: x @ jnp.ones((24, 24)), "uses dot_general|leaf", False),
+    ("score", lambda x, i, j, c: x * jax.random.uniform(jax.random.key(0), x.shape), "leaf", False),
+    ("score", lambda x, i, j, c: jax.lax.cond(True, jnp.tanh, jnp.exp, x), "cond.*where", True),
+    ("score", lambda x, i, j, c: jax.lax.fori_loop(0, 3, lambda _, y: 2 * y, x), "scan", True),
+    ("score", lambda x, i, j, c: jax.lax.while_loop(lambda y: False, jnp.tanh, x), "while", True),
+    ("score", lambda x, i, j, c: jax.lax.scan(lambda a, y: (a + y, a), 0 * i[:, 0], x)[1],
+     "uses|traced", False),
+    ("score", lambda x, i, j, c: jax.nn.gelu(x, approximate=False), "uses erfc.*gelu", True),
+    ("score", lambda x, i, j, c: jax.scipy.special.erf(x), "uses erf.*gelu", True),
+    ("score", lambda x, i, j, c: jnp.expm1(x), "uses expm1.*tanh", True),
+    ("score", lambda x, i, j, c: jnp.sin(x), "uses sin.*leaf", True),
+    ("score", lambda x, i, j, c: jnp.round(x), "uses round.*floor", True),
+    ("score", lambda x, i, j, c: jax.checkpoint(jnp.tanh)(x), "uses remat2", True),
+    ("score", lambda x, i, j, c: x.astype(jnp.bfloat16), "computes in bfloat16", True),
+    ("score", lambda x, i, j, c: x[:5], r"returns float32\(5, 24\).*same shape", False),
+    ("score", lambda x, i, j, c: x.T, r"returns float32\(24, 16\).*same shape", False),
+    ("score", lambda x, i, j, c: None, "returns NoneType", False),
+    ("score", lambda x, i, j, c: True, "returns bool", False),
+    ("score", lambda x, i, j, c: x > 0, "returns bool.*mask=", False),
+    ("score", lambda x, i, j, c: 1j * x, "returns complex64", False),
+    ("score", lambda x, i, j, c: [x], "returns list", False),
+    ("score", lambda x, i, j, c: x if x[0, 0] > 0 else -x, "asks for the value.*where", False),
+    ("score", lambda x, i, j, c: np.tanh(x), "asks for the value.*jax.numpy", False),
+    ("score", lambda x, i, j, c: x * c["slope"], "traced: KeyError.*slope.*leaves: none", False),
+    ("score", lambda x, b, h, i, j: x, "TypeError.*logits, query_index, key_index, leaves", False),
+    ("score", 3.0, "TypeError", False),
+    ("value_function", lambda v, c: None, "returns NoneType", False),
+    ("value_function", lambda v, c: v - v.mean(0), "uses reduce_sum", False),
+    ("output_function", lambda r, c: r - r.mean(-1, keepdims=True), "uses reduce_sum", False),
+    ("output_function", lambda r, c: r[..., :3], "returns float32", False),
+    ("output_function", lambda r: r, "TypeError.*output, leaves", False),
+    ("weighting", Weighting(lambda x, s: x, lambda x, s: x), "weights .*exp.-s.*scales=Fal", False),
+    ("weighting", Weighting(_exp, lambda x, s: jnp.exp(x)), "mass .*scales=False", False),
+    ("weighting", Weighting(_exp, lambda x, s: jnp.exp(x - s / 2)), "mass .*scales=False", False),
+    ("weighting", Weighting(_exp, lambda x, s: 2 * _exp(x, s), same=True), "same=True", False),
+    ("weighting", Weighting(lambda x, s: jnp.exp(x), same=True), "mass=weights", False),
+    ("weighting", Weighting(_exp, lambda x, s: _exp(x, s).sum(-1)), "mass uses reduce_sum|returns",
+     False),
+    ("weighting", Weighting(lambda x, s: jax.nn.softmax(x)), "weights uses reduce_max", False),
+    ("weighting", Weighting(lambda x: x), "weights cannot be traced.*logits, s", False),
+]  # fmt: skip
+NAMES = {"score": "score", "value_function": "value", "output_function": "output"}
+
+
+@pytest.mark.parametrize("kernel", ["xla", "fused"])
+@pytest.mark.parametrize(("what", "function", "problem", "xla_has_it"), BAD)
+def test_a_bad_function_is_refused_by_name(what, function, problem, xla_has_it, kernel):
+    """By every backend, and before a device is asked for."""
+    given = [jnp.ones((1, 40, 2, 8)) for _ in range(3)]
+    if xla_has_it and kernel == "xla":
+        assert flex(*given, **{what: function}).shape == (1, 40, 2, 8)
+        return
+    with pytest.raises(ValueError, match=f"{NAMES.get(what, what)}.*{problem}"):
+        flex(*given, **{what: function}, kernel=kernel)
+    with pytest.raises(ValueError, match=problem):
+        check(*given, **{what: function})
+
+
+@pytest.mark.parametrize("kernel", ["xla", "fused"])
 @pytest.mark.parametrize(
-    ("function", "problem", "instead"),
+    "around", [jax.grad, jax.jit, lambda f: lambda a: jax.vmap(f)(jnp.full(2, a))]
+)
+@pytest.mark.parametrize(
+    "settings",
     [
-        (lambda x, i, j, c: x + TABLE, "captures an array of shape", "as a leaf"),
-        (lambda x, i, j, c: x + ARRAY, "captures an array of shape", "as a leaf"),
-        (lambda x, i, j, c: ARRAY[jnp.clip(i - j, 0, 5)], "uses gather", "jnp.where"),
-        (lambda x, i, j, c: jnp.cumsum(x, -1), "uses cumsum", "`left`"),
-        (
-            lambda x, i, j, c: jax.lax.cond(True, jnp.tanh, jnp.exp, x),
-            "uses cond",
-            "write jnp.where",
-        ),
-        (lambda x, i, j, c: jax.lax.fori_loop(0, 3, lambda _, y: 2 * y, x), "uses scan", "loop"),
-        (lambda x, i, j, c: jax.lax.while_loop(lambda y: True, jnp.tanh, x), "uses while", "loop"),
-        (lambda x, i, j, c: jax.nn.gelu(x, approximate=False), "uses erfc", "gelu"),
-        (lambda x, i, j, c: jax.scipy.special.erf(x), "uses erf", "gelu"),
-        (lambda x, i, j, c: jnp.expm1(x), "uses expm1", "tanh"),
-        (lambda x, i, j, c: jnp.sin(x), "uses sin", "leaf"),
-        (lambda x, i, j, c: jnp.round(x), "uses round", "floor"),
-        (lambda x, i, j, c: x - x.mean(), "uses reduce_sum", "a tile, not a whole row"),
-        (lambda x, i, j, c: jax.nn.softmax(x), "uses reduce_max", "a tile, not a whole row"),
-        (lambda x, i, j, c: jnp.sort(x), "uses sort", "a tile, not a whole row"),
-        (lambda x, i, j, c: x @ jnp.ones((24, 24)), "uses dot_general", "a tile"),
-        (lambda x, i, j, c: jax.checkpoint(jnp.tanh)(x), "uses remat2", "leave jax.checkpoint out"),
-        (lambda x, i, j, c: x * jax.random.uniform(jax.random.key(0)), "uses random_", "kernels"),
-        (lambda x, i, j, c: x[:5], r"returns float32\(5, 24\)", "same shape"),
-        (lambda x, i, j, c: x.T, r"returns float32\(24, 16\)", "same shape"),
-        (lambda x, i, j, c: None, "returns NoneNone", "same shape"),
-        (lambda x, i, j, c: x > 0, "returns bool", "in float32"),
-        (lambda x, i, j, c: x.astype(jnp.bfloat16), "returns bfloat16", "in float32"),
-        (
-            lambda x, i, j, c: jnp.tanh(x.astype(jnp.bfloat16)).astype(jnp.float32),
-            "computes in bfloat16",
-            "float32",
-        ),
-        (lambda x, i, j, c: x if x[0, 0] > 0 else -x, "asks for the value", "jnp.where"),
-        (lambda x, i, j, c: np.tanh(x), "asks for the value", "jax.numpy"),
-        (lambda x, i, j, c: x * c["slope"], "cannot be traced: KeyError", "slope"),
-        (lambda x, i, j: x, "cannot be traced: TypeError", "positional"),
+        lambda a: {"score": lambda x, i, j, c: a * x},
+        lambda a: {"weighting": Weighting(lambda x, s: jax.nn.sigmoid(a * x))},
+        lambda a: {"weighting": Weighting(*[lambda x, s: jnp.exp(a * x - s)] * 2)},
     ],
 )
-def test_what_cannot_go_in_is_answered_by_name(function, problem, instead):
-    with pytest.raises(ValueError, match=f"the score function .*{problem}") as caught:
-        _check(_score(function))
-    assert instead in str(caught.value)
+def test_a_captured_number_that_jax_traces_is_refused_by_name(settings, around, kernel):
+    given = [jnp.ones((1, 40, 2, 8)) for _ in range(3)]
+    attend = around(lambda a: flex(*given, kernel=kernel, **settings(a)).sum())
+    with pytest.raises(ValueError, match="captures .*leaf of kind scalar"):
+        attend(1.3)
 
 
 def test_float64_and_unknown_kinds_are_refused():
     with jax.enable_x64(True), pytest.raises(ValueError, match="float64"):
-        functions.check.__wrapped__(
-            _score(lambda x, i, j, c: x * np.float64(2)), core.SOFTMAX, None
-        )
+        elementwise.check(_score(lambda x, i, j, c: x * np.float64(2)), core.SOFTMAX, None)
     with pytest.raises(ValueError, match="leaf 'end' of kind 'tail': give head, row, column"):
         _check(_score(lambda x, i, j, c: x, ("end", "tail")))
 
