@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from attention import functions, table
 from attention.functions import Functions
+from attention.kernels.first_order import guarded
 from attention.kernels.inputs import Problem
 
 Array = jax.Array
@@ -223,8 +224,9 @@ def on_devices(
     divides anything else.
     """
     sharding = problem.sharding
+    arrays = guarded(kernel, arrays)
     if sharding is None or sharding.mesh.size == 1:
-        return local(arrays)
+        return guarded(kernel, local(arrays))
     spec = _spec(kernel, sharding, arrays["query"].shape)
     batch, heads = spec[:-3], spec[-2]
     of_kind = {
@@ -245,7 +247,7 @@ def on_devices(
     divided = jax.shard_map(
         local, mesh=sharding.mesh, in_specs=(specs,), out_specs=spec, check_vma=False
     )
-    return divided(arrays)
+    return guarded(kernel, divided(arrays))
 
 
 def divides_heads(problem: Problem, heads: int) -> bool:

@@ -151,6 +151,7 @@ def _backward(
 ) -> Operands:
     """Returns the gradients of the operands, in their dtypes; None for channels and keys."""
     parts, inner, of_zero = form.local.functions, cotangent.astype(jnp.float32), None
+    batch, heads = operands.query.shape[0], form.heads
     if parts.transform is not None:
         # [B, 1, H, V] by name.
         channels = {
@@ -161,7 +162,7 @@ def _backward(
         if form.local.may_see_none and log_sums is not None:
             # The derivative of 0 may be infinite.
             inner = jnp.where(jnp.swapaxes(log_sums < jnp.inf, 1, 2)[..., None], inner, 0)
-        of_zero = parts.of_zero(lambda: channels, (1, 1, form.heads, form.wide))
+        of_zero = parts.of_zero(lambda: channels, (batch, 1, heads, form.wide))
     narrow = inner.astype(operands.query.dtype)
     wide = narrow.astype(jnp.float32)
     delta: Any = None
@@ -176,7 +177,6 @@ def _backward(
             loss = loss - jnp.swapaxes(jnp.sum(of_zero * wide, axis=-1), 1, 2)
         start_bar = -jnp.sum(shares * loss, axis=(0, 2)).astype(operands.start.dtype)
     kept = _Kept(narrow, log_sums, delta)
-    batch, heads = operands.query.shape[0], form.heads
     rows = jax.ShapeDtypeStruct((batch, heads, form.queries), jnp.float32)
     columns = jax.ShapeDtypeStruct((batch, heads, form.keys), jnp.float32)
     kinds = list(enumerate(parts.kinds))

@@ -345,18 +345,3 @@ def test_a_person_s_strict_settings_hold_for_their_own_code(platform):
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         found = jax.grad(summed, (0, 1, 2))(*given)
     jax.tree.map(np.testing.assert_array_equal, found, expected)
-
-
-def test_a_function_that_no_kernel_can_have_is_refused_there(platform):
-    arrays = _arrays(length=24)
-    given = [jnp.asarray(arrays[name], jnp.float32) for name in ("query", "key", "value")]
-    table = np.arange(24.0)
-
-    def score(logits, i, j, leaves):
-        return logits + table
-
-    assert flex(*given, score=score).shape == (2, 24, HEADS, SIZE)
-    with pytest.raises(
-        ValueError, match="score captures an array of shape .24,.; give it as a leaf"
-    ):
-        flex(*given, score=score, kernel="fused")

@@ -1,0 +1,64 @@
+"""Backends whose backward pass has no derivative: others than that of `jax.grad` are refused.
+
+A kernel has a derivative in reverse mode, of first order. JAX would end a second derivative in an
+assertion of Pallas, and forward mode in a message about custom_vjp, which names no backend.
+"""
+
+import functools
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+Array = jax.Array
+
+
+def guarded(kernel: str, arrays: Any) -> Any:
+    """Returns a tree of arrays as it is.
+
+    Where what is computed from it, or it from other arrays, is differentiated twice or in forward
+    mode, JAX raises ValueError, which names the kernel and another.
+    """
+    return jax.tree.map(
+        lambda array: (
+            _once(kernel, array) if jnp.issubdtype(array.dtype, jnp.floating) else array
+        ),
+        arrays,
+    )
+
+
+def _refuse(kernel: str, *_: Any, **__: Any) -> NoReturn:
+    raise ValueError(
+        f"kernel={kernel!r} has first derivatives in reverse mode (jax.grad, jax.vjp) alone: for "
+        "second derivatives use kernel='xla', and for forward mode (jax.jvp, jax.jacfwd) "
+        "kernel='jax_xla'"
+    )
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _once(kernel: str, array: Array) -> Array:
+    del kernel
+    return array
+
+
+@_once.defjvp
+def _once_jvp(kernel: str, primals: Any, tangents: Any) -> tuple[Array, Array]:
+    return _never(kernel, *primals), _TANGENT.bind(*tangents, kernel=kernel)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _never(kernel: str, array: Array) -> Array:
+    del kernel
+    return array
+
+
+_never.defjvp(_refuse)
+# A tangent that reverse mode transposes, and forward mode would have to compute.
+_TANGENT = Primitive("first_order_tangent")
+_TANGENT.def_abstract_eval(lambda tangent, **_: tangent)
+_TANGENT.def_impl(lambda _, kernel: _refuse(kernel))
+ad.deflinear2(_TANGENT, lambda cotangent, _, kernel: [_never(kernel, cotangent)])
+batching.defvectorized(_TANGENT)
+mlir.register_lowering(_TANGENT, lambda *_, kernel: _refuse(kernel))
