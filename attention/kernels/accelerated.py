@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import NamedSharding, PartitionSpec
 
 from attention import functions, table
@@ -113,6 +114,16 @@ def flat_masks(arrays: dict[str, Any]) -> dict[str, Any]:
     if "pairs" in arrays:
         flat["pairs"] = arrays["pairs"].reshape(-1, *arrays["pairs"].shape[-3:]).astype(jnp.int8)
     return flat
+
+
+def named(written: dict[Any, Array]) -> dict[Any, Array]:
+    """Returns what a forward kernel wrote, for its backward pass as for others, under the names by
+    which a policy of jax.checkpoint may keep it: attnperf_lse (s), attnperf_output (all else)."""
+    lse, output = "attnperf_lse", "attnperf_output"
+    return {
+        key: checkpoint_name(array, lse if key == "log_sums" else output)
+        for key, array in written.items()
+    }
 
 
 def kept(local: Local, seeds: Any, head: Any, indices: tuple[Array, Array]) -> Array | None:

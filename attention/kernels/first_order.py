@@ -22,9 +22,7 @@ def guarded(kernel: str, arrays: Any) -> Any:
     mode, JAX raises ValueError, which names the kernel and another.
     """
     return jax.tree.map(
-        lambda array: (
-            _once(kernel, array) if jnp.issubdtype(array.dtype, jnp.floating) else array
-        ),
+        lambda array: _once(kernel, array) if jnp.issubdtype(array.dtype, jnp.floating) else array,
         arrays,
     )
 

@@ -19,18 +19,23 @@ others it sees, and their numbers.
 
 import functools
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton
 
 from attention.functions import HIDDEN, LOWEST, Leaves, least
 from attention.kernels import accelerated
 from attention.kernels.accelerated import LANES, UNBOUNDED, Local, Operands
 from attention.kernels.inputs import promoting
+
+try:
+    from jax.experimental.pallas import triton
+except ImportError:  # JAX is to remove it
+    triton = None  # type: ignore[assignment]
 
 Array = jax.Array
 
@@ -67,7 +72,15 @@ class _Tile(NamedTuple):
 
 
 def attend(local: Local, arrays: dict[str, Any]) -> Array:
-    """Returns the output [..., T, H, Dv] of arrays as `accelerated.on_devices` hands them."""
+    """Returns the output [..., T, H, Dv] of arrays as `accelerated.on_devices` hands them.
+
+    Raises ValueError on a JAX without Pallas' Triton backend.
+    """
+    if not hasattr(triton, "load"):
+        raise ValueError(
+            f"kernel='fused' needs Pallas' Triton backend on a GPU, which JAX {jax.__version__} "
+            "lacks; use kernel='cudnn' or kernel='xla'"
+        )
     *batch, queries, heads, size = arrays["query"].shape
     length, of_keys, wide = arrays["value"].shape[-3:]
     form = _Form(local, queries, length, size, wide, heads, heads // of_keys)
@@ -128,8 +141,8 @@ def _attend_backward(form: _Form, kept: Any, cotangent: Array) -> tuple[Operands
     return (_backward(form, operands, means, log_sums, cotangent),)
 
 
-# optimize_remat: a forward pass that is computed anew for the backward one writes R then alone.
-_attend.defvjp(_attend_forward, _attend_backward, optimize_remat=True)
+# Not with optimize_remat, which hides the names of what is kept from policies.
+_attend.defvjp(_attend_forward, _attend_backward)
 
 
 def _forward(form: _Form, operands: Operands, *, keep: bool) -> dict[str, Array]:
@@ -143,7 +156,7 @@ def _forward(form: _Form, operands: Operands, *, keep: bool) -> dict[str, Array]
         out["means"] = jax.ShapeDtypeStruct(shape, jnp.float32)
     if keep and form.local.functions.weighting.mass is not None:
         out["log_sums"] = jax.ShapeDtypeStruct((batch, heads, length), jnp.float32)
-    return _call(form, "forward", _forward_kernel, operands, None, out)
+    return accelerated.named(_call(form, "forward", _forward_kernel, operands, None, out))
 
 
 def _backward(
@@ -347,7 +360,7 @@ def _call(
         **dict.fromkeys(range(len(specs.leaves)), of_kind["column" if by_key else "row"]),
     }
     own, length = (tile.keys, form.keys) if by_key else (tile.queries, form.queries)
-    arrays = pl.pallas_call(
+    kernel_call = pl.pallas_call(
         functools.partial(kernel, form, tile, list(out)),
         grid=(-(-length // own), form.heads // (members or 1), operands.query.shape[0]),
         in_specs=[operands.present(specs), of_kept],
@@ -356,7 +369,11 @@ def _call(
         name=f"fused_{name}{'_causal' * (form.local.low == 0 and form.local.high == UNBOUNDED)}",
         interpret=form.local.interpret,
         compiler_params=triton.CompilerParams(num_warps=tile.warps, num_stages=tile.stages),
-    )(operands, kept)
+    )
+    # JAX warns wherever the kernel is lowered, in a program of which we see no more than this.
+    warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated", DeprecationWarning)
+    # Within jit, since JAX 0.10 keeps kernels whose results nobody reads.
+    arrays = jax.jit(kernel_call)(operands, kept)
     return dict(zip(out, arrays, strict=True))
 
 

@@ -495,7 +495,7 @@ def _forward(form: _Form, operands: Operands, *, keep: bool) -> _Found:
         "channels": makes_channels,
     }
     names = [name for name in outputs if wanted[name]]
-    arrays = pl.pallas_call(
+    kernel_call = pl.pallas_call(
         functools.partial(_forward_kernel, form, steps, names),
         grid=grid,
         in_specs=[_specs(form, operands, blocks)],
@@ -510,8 +510,10 @@ def _forward(form: _Form, operands: Operands, *, keep: bool) -> _Found:
         name=f"fused_forward{form.suffix}",
         interpret=form.local.interpret,
         compiler_params=form.compiler_params(grid),
-    )(_padded(form, operands))
-    by_name = dict(zip(names, arrays, strict=True))
+    )
+    # Within jit, since JAX 0.10 keeps kernels whose results nobody reads.
+    arrays = jax.jit(kernel_call)(_padded(form, operands))
+    by_name = accelerated.named(dict(zip(names, arrays, strict=True)))
     if "log_sums" in by_name:
         by_name["log_sums"] = by_name["log_sums"][..., : form.queries]
     return _Found(**{"channels": operands.channels, **by_name})
