@@ -233,9 +233,15 @@ class Functions:
             logits = score(logits, *indices, named)
         return logits
 
-    def weigh(self, logits: Array, s: Any, seen: Array | None) -> tuple[Array, Array | None]:
+    def weigh(
+        self, logits: Array, s: Any, seen: Array | None, hidden: float = HIDDEN
+    ) -> tuple[Array, Array | None]:
         """Returns a tile's weights and masses, 0 where a key is not `seen` (None: all are), or a
-        score function made its logit −∞."""
+        score function made its logit −∞.
+
+        hidden: what takes the place of a hidden logit: 0 where functions are differentiated, whose
+        derivative of the lowest number may be infinite.
+        """
         weighting = self.weighting
         if weighting.same and weighting.weights is exponential:  # 0 of either
             weights = exponential(logits if seen is None else jnp.where(seen, logits, HIDDEN), s)
@@ -243,8 +249,7 @@ class Functions:
         if self.score:
             scored = logits > -jnp.inf
             seen = scored if seen is None else seen & scored
-        # Others may not bear the lowest number, of which their derivative may be infinite.
-        shown = logits if seen is None else jnp.where(seen, logits, 0.0)
+        shown = logits if seen is None else jnp.where(seen, logits, hidden)
         of_seen = (lambda tile: tile) if seen is None else functools.partial(_where, seen)
         weights = of_seen(weighting.weights(shown, s))
         if weighting.same or weighting.mass is None:
@@ -280,7 +285,7 @@ class Functions:
             every = list(leaves)
             for n, leaf in zip(moved, changed, strict=True):
                 every[n] = leaf
-            weighed_tile = self.weigh(self.scored(logits, indices, every), s, seen)
+            weighed_tile = self.weigh(self.scored(logits, indices, every), s, seen, 0.0)
             return weighed_tile[0] if weighting.same else weighed_tile
 
         result, pull = jax.vjp(weighed, logits, [leaves[n] for n in moved])

@@ -101,17 +101,17 @@ def check(
         shapes = {"logits": (_QUERIES, _KEYS), "row": (_QUERIES, 1), "column": (1, _KEYS)}
         shapes = {kind: shape[::-1] if across else shape for kind, shape in shapes.items()}
         shapes["head"] = (1, shapes["logits"][1]) if across else (shapes["logits"][0], 1)
-        indices = [_array(shapes[kind], jnp.int32) for kind in ("row", "column")]
         logits = _array(shapes["logits"])
         for function_of_logits in score:
             for name, kind in function_of_logits.kinds:
                 if kind not in shapes or kind == "logits":
                     raise ValueError(f"leaf {name!r} of kind {kind!r}: give {', '.join(KINDS[:3])}")
-            leaves = {name: _array(shapes[kind]) for name, kind in function_of_logits.kinds}
-            arguments: dict[str, Any] = dict(
-                zip(("logits", "query_index", "key_index"), (logits, *indices), strict=True)
-            )
-            arguments["leaves"] = leaves
+            arguments: dict[str, Any] = {
+                "logits": logits,
+                "query_index": _array(shapes["row"], jnp.int32),
+                "key_index": _array(shapes["column"], jnp.int32),
+                "leaves": {name: _array(shapes[kind]) for name, kind in function_of_logits.kinds},
+            }
             _check(function_of_logits.name, function_of_logits.__call__, arguments, in_kernel)
         needs_s = weighting.mass is not None or weighting.left is not None
         of_row: dict[str, Any] = {"s": _array(shapes["row"]) if needs_s else None}
@@ -146,19 +146,10 @@ def _check(
     """Raises ValueError where a function breaks a rule; the first of its arguments is a tile."""
     tile, *_ = given = tuple(arguments.values())
 
-    def pulled(tile: Array, *others: Any) -> Any:
+    def pulled(*given: Any) -> Any:
         """The derivatives by the tile and by leaves, not by indices, which are integers."""
-        floats, structure = jax.tree.flatten(others)
-        moved = [n for n, array in enumerate(floats) if jnp.issubdtype(array.dtype, jnp.floating)]
-
-        def of_floats(tile: Array, *changed: Array) -> Array:
-            every = list(floats)
-            for place, array in zip(moved, changed, strict=True):
-                every[place] = array
-            return function(tile, *jax.tree.unflatten(structure, every))
-
-        result, pull = jax.vjp(of_floats, tile, *(floats[n] for n in moved))
-        return pull(result)
+        result, pull = jax.vjp(function, *given)
+        return [bar for bar in jax.tree.leaves(pull(result)) if bar.dtype != jax.dtypes.float0]
 
     call = f"called with ({', '.join(arguments)}) for a tile {tile.shape}"
     if "leaves" in arguments:

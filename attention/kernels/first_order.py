@@ -4,7 +4,6 @@ A kernel has a derivative in reverse mode, of first order. JAX would end a secon
 assertion of Pallas, and forward mode in a message about custom_vjp, which names no backend.
 """
 
-import functools
 from typing import Any, NoReturn
 
 import jax
@@ -27,7 +26,7 @@ def guarded(kernel: str, arrays: Any) -> Any:
     )
 
 
-def _refuse(kernel: str, *_: Any, **__: Any) -> NoReturn:
+def _refuse(*_: Any, kernel: str) -> NoReturn:
     raise ValueError(
         f"kernel={kernel!r} has first derivatives in reverse mode (jax.grad, jax.vjp) alone: for "
         "second derivatives use kernel='xla', and for forward mode (jax.jvp, jax.jacfwd) "
@@ -35,10 +34,11 @@ def _refuse(kernel: str, *_: Any, **__: Any) -> NoReturn:
     )
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _once(kernel: str, array: Array) -> Array:
-    del kernel
-    return array
+# The array, differentiated once; and not at all.
+_once = jax.custom_jvp(lambda kernel, array: array, nondiff_argnums=(0,))
+_never = jax.custom_jvp(lambda kernel, array: array, nondiff_argnums=(0,))
+# A tangent that reverse mode transposes, and forward mode would have to compute.
+_TANGENT = Primitive("first_order_tangent")
 
 
 @_once.defjvp
@@ -46,17 +46,9 @@ def _once_jvp(kernel: str, primals: Any, tangents: Any) -> tuple[Array, Array]:
     return _never(kernel, *primals), _TANGENT.bind(*tangents, kernel=kernel)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _never(kernel: str, array: Array) -> Array:
-    del kernel
-    return array
-
-
-_never.defjvp(_refuse)
-# A tangent that reverse mode transposes, and forward mode would have to compute.
-_TANGENT = Primitive("first_order_tangent")
+_never.defjvp(lambda kernel, *_: _refuse(kernel=kernel))
 _TANGENT.def_abstract_eval(lambda tangent, **_: tangent)
-_TANGENT.def_impl(lambda _, kernel: _refuse(kernel))
+_TANGENT.def_impl(_refuse)
 ad.deflinear2(_TANGENT, lambda cotangent, _, kernel: [_never(kernel, cotangent)])
 batching.defvectorized(_TANGENT)
-mlir.register_lowering(_TANGENT, lambda *_, kernel: _refuse(kernel))
+mlir.register_lowering(_TANGENT, _refuse)

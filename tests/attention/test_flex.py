@@ -4,17 +4,21 @@ The reference is the same call in float64 by our core, whose functions are held 
 test_functions.py.
 """
 
+import contextlib
 import dataclasses
 import functools
+import importlib.util
+import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attention import devices, registry
 from attention.flex import Bias, Mask, Weighting, flex
 from attention.functions import exponential
-from attention.kernels import fused, fused_tpu
+from attention.kernels import fused, fused_gpu, fused_tpu
 from attention.verification.reference import relative_error
 
 LENGTH, HEADS, SIZE = 140, 4, 16
@@ -46,6 +50,7 @@ def _arrays(heads=HEADS, length=LENGTH, size=SIZE, batch=2):
         "row": (batch, HEADS, length),
         "column": (batch, HEADS, length),
         "channel": (batch, heads, size),
+        "scalar": (),
     }
     drawn = {name: rng.normal(size=shape) for name, shape in shapes.items()}
     positive = np.abs(drawn["column"]) + 0.5
@@ -159,6 +164,11 @@ CASES = {
         },
         {"query": "row", "key": "positive"},
     ),
+    "a learned number": (
+        2,
+        {"score": lambda x, i, j, c: x + c["slope"] * (j - i), "mask": "causal"},
+        {"slope": "scalar"},
+    ),
     "a mask by head, a term per key": (
         2,
         {"score": lambda x, i, j, c: x + c["key"], "mask": _by_head},
@@ -259,6 +269,17 @@ def test_examples_by_hand():
         ({"mask": jnp.asarray((i >= j) | (j < 5))}, raw, (i >= j) | (j < 5)),
         ({"mask": jnp.asarray(near)}, raw, near),
         ({"score": lambda x, i, j, c: jnp.tanh(x)}, np.tanh(raw), True),
+        ({"score": lambda x, i, j, c: -0.5 * jnp.abs(i - j)}, -0.5 * np.abs(i - j), True),
+        ({"score": lambda x, i, j, c: -jnp.abs(i - j)}, -np.abs(i - j), True),
+        ({"score": lambda x, i, j, c: 0, "mask": "causal"}, 0 * raw, i >= j),
+        (
+            {
+                "score": lambda x, i, j, c: x * c["a"] + c["b"],
+                "leaves": {"a": ("scalar", 0.5), "b": ("head", [1.0, 2.0, 3.0, 4.0])},
+            },
+            raw / 2,
+            True,
+        ),
         ({"scale": 1.0}, raw * SIZE**0.5, True),
         (
             {"bias": Bias(column=jnp.float32(arrays["column"]))},
@@ -268,7 +289,8 @@ def test_examples_by_hand():
     ]
     for settings, logits, seen in cases:
         given = (jnp.asarray(one, jnp.float32) for one in (query, key, value))
-        expected = np.einsum("bhts,bshd->bthd", _weights(logits, seen), value)
+        weights = np.broadcast_to(_weights(np.float64(logits), seen), raw.shape)
+        expected = np.einsum("bhts,bshd->bthd", weights, value)
         np.testing.assert_allclose(flex(*given, **settings), expected, atol=3e-6)
 
 
@@ -281,6 +303,10 @@ def test_examples_by_hand():
         ({"leaves": {"s": ("tail", jnp.ones(4))}}, "leaf 's': give .kind, array."),
         ({"leaves": {"s": ("head", jnp.ones(3))}}, r"kind head has shape \(3,\); give \(4,\)"),
         ({"leaves": {"s": ("head", jnp.arange(4))}}, "has dtype int32; give floating"),
+        ({"leaves": {"s": ("head", [[1.0], 2.0])}}, "leaf 's' is no array"),
+        ({"leaves": {"s": ("scalar", [1.0])}}, r"kind scalar has shape \(1,\); give \(\)"),
+        ({"leaves": [1.0]}, "leaves=.*give a mapping"),
+        ({"weighting": exponential}, "or give a Weighting"),
         ({"leaves": {"s": ("head", jnp.ones(4))}}, "read by a score function: give score="),
         (
             {"leaves": {"s": ("channel", jnp.ones((2, 4, 16)))}},
@@ -345,3 +371,128 @@ def test_a_person_s_strict_settings_hold_for_their_own_code(platform):
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         found = jax.grad(summed, (0, 1, 2))(*given)
     jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def _relu2(logits, s):
+    return jax.nn.relu(logits) ** 2
+
+
+def _taylor(logits, s):
+    return 1 + logits + logits**2 / 2
+
+
+@pytest.mark.parametrize(
+    "weighting",
+    [
+        Weighting(_relu2, _relu2, scales=False),
+        Weighting(_taylor, _taylor, same=True, scales=False),
+        Weighting(lambda x, s: x, lambda x, s: jnp.abs(x), scales=False),
+    ],
+)
+@pytest.mark.parametrize("kernel", ["xla", "fused"])
+def test_weights_of_logits_alone_over_their_sum(weighting, kernel, platform):
+    """Queries × 120, causal: by hand in float64; rows of mass 0 return 0."""
+    arrays = {name: np.float64(np.float32(array)) for name, array in _arrays().items()}
+    names = ("query", "key", "value")
+
+    def by_hand(query, key, value):
+        logits = jnp.einsum("bthd,bshd->bhts", 120 * query, key) * SIZE**-0.5
+        seen = jnp.tril(jnp.ones((LENGTH, LENGTH), bool))
+        weights, mass = (
+            jnp.where(seen, part(logits, 0), 0) for part in (weighting.weights, weighting.mass)
+        )
+        total = mass.sum(-1, keepdims=True)
+        return jnp.einsum("bhts,bshd->bthd", weights / jnp.where(total > 0, total, 1), value)
+
+    def attend(query, key, value):
+        return flex(120 * query, key, value, weighting=weighting, mask="causal", kernel=kernel)
+
+    with jax.enable_x64(True):
+        exact, pull = jax.vjp(by_hand, *(jnp.asarray(arrays[name]) for name in names))
+        exact_bars = [np.asarray(bar) for bar in pull(jnp.asarray(arrays["cotangent"]))]
+        exact = np.asarray(exact)
+    output, pull = jax.vjp(attend, *(jnp.asarray(arrays[name], jnp.float32) for name in names))
+    assert relative_error(output, exact) <= 1e-6
+    for bar, exact_bar in zip(pull(jnp.float32(arrays["cotangent"])), exact_bars, strict=True):
+        # Where a row sees one key, two terms of 2/l cancel.
+        assert relative_error(bar, exact_bar) <= 5e-6
+
+
+@pytest.mark.parametrize("weighting", ["softmax", "softpick"])
+@pytest.mark.parametrize("kernel", ["xla", "fused"])
+def test_a_score_of_minus_infinity_hides_a_key_as_the_mask_does(weighting, kernel, platform):
+    """Query 0 sees none; padded keys are hidden by a leaf."""
+    arrays = _arrays()
+    inputs = [jnp.asarray(arrays[name], jnp.float32) for name in ("query", "key", "value")]
+    there = jnp.arange(LENGTH) < jnp.asarray([100, 0])[:, None]
+    hiding = jnp.broadcast_to(jnp.where(there, 0, -jnp.inf)[:, None], (2, HEADS, LENGTH))
+
+    def score(logits, i, j, leaves):
+        return jnp.where(i > j, logits + leaves["hiding"], -jnp.inf)
+
+    def both(**settings):
+        output, pull = jax.vjp(functools.partial(flex, weighting=weighting, **settings), *inputs)
+        return output, *pull(jnp.float32(arrays["cotangent"]))
+
+    expected = both(mask=Mask(causal=True, strict=True, keys=there))
+    found = both(score=score, leaves={"hiding": ("column", hiding)}, kernel=kernel)
+    assert not found[0][1].any()
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=3e-6)
+
+
+_SECOND = {
+    "jvp": lambda f, q: jax.jvp(f, (q,), (q,)),
+    "jvp of jit": lambda f, q: jax.jvp(jax.jit(f), (q,), (q,)),
+    "jit of jvp": lambda f, q: jax.jit(lambda q: jax.jvp(f, (q,), (q,)))(q),
+    "jacfwd": lambda f, q: jax.jacfwd(lambda s: f(s * q))(1.0),
+    "linearize": lambda f, q: jax.linearize(f, q)[1](q),
+    "hessian": lambda f, q: jax.hessian(lambda s: f(s * q))(1.0),
+    "grad of grad": lambda f, q: jax.grad(lambda q: jax.grad(f)(q).sum())(q),
+    "grad of jit of grad": lambda f, q: jax.grad(lambda q: jax.jit(jax.grad(f))(q).sum())(q),
+    "by the cotangent": lambda f, q: jax.jvp(lambda c: jax.vjp(f, q)[1](c), (1.0,), (1.0,)),
+}
+
+
+@pytest.mark.parametrize("derivative", _SECOND.values(), ids=_SECOND)
+def test_second_derivatives_and_forward_mode_are_refused_by_name(derivative, platform):
+    query = jnp.ones((1, 16, 1, 128))
+    for attend in (functools.partial(flex, kernel="fused"), registry.get("laser", kernel="fused")):
+        with pytest.raises(ValueError, match="kernel='fused' has first.*use kernel='xla'"):
+            derivative(lambda q, attend=attend: attend(q, q, q).sum(), query)
+
+
+def test_a_policy_keeps_what_the_backward_pass_reads_by_name(platform):
+    """The forward kernel is not run again, in a layer whose projections are."""
+    query, weights = jnp.ones((1, 16, 1, 128)), jnp.ones((128, 128))
+    names = jax.checkpoint_policies.save_only_these_names("attnperf_output", "attnperf_lse")
+
+    def layer(query, weights):
+        return jnp.tanh(flex(query @ weights, query, query, kernel="fused") @ weights).sum()
+
+    for policy, count in ((names, 1), (None, 2)):
+        gradient = jax.grad(jax.checkpoint(layer, policy=policy), (0, 1))
+        program = str(jax.make_jaxpr(gradient)(query, weights))
+        assert program.count("name=fused_forward") == count
+
+
+def test_lowering_for_a_gpu_warns_of_nothing(monkeypatch):
+    """Where JAX deprecates its Triton backend; where it wants a GPU to lower for, it says so."""
+    monkeypatch.setattr(devices, "default_platform", lambda: "gpu")
+    query = jax.ShapeDtypeStruct((1, 128, 2, 64), jnp.bfloat16)
+    gradient = jax.grad(lambda q: flex(q, q, q, kernel="fused").astype(jnp.float32).sum())
+    with contextlib.suppress(RuntimeError):
+        jax.jit(gradient).trace(query).lower(lowering_platforms=("cuda",))
+
+
+def test_a_jax_without_the_triton_backend_is_answered(monkeypatch):
+    monkeypatch.delattr("jax.experimental.pallas.triton")
+    monkeypatch.setitem(sys.modules, "jax.experimental.pallas.triton", None)
+    spec = importlib.util.spec_from_file_location("fused_gpu_alone", fused_gpu.__file__)
+    alone = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(alone)
+    monkeypatch.setattr(fused, "fused_gpu", alone)
+    monkeypatch.setattr(devices, "default_platform", lambda: "gpu")
+    query = jnp.ones((1, 16, 1, 64))
+    with pytest.raises(ValueError, match="kernel='cudnn' or kernel='xla'"):
+        flex(query, query, query, kernel="fused")
