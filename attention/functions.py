@@ -149,7 +149,12 @@ def fitted(what: str, result: Any, like: Array) -> Array:
         jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
     ):
         with contextlib.suppress(ValueError):  # of shapes that do not broadcast
-            return jnp.full_like(like, result)
+            whole = jnp.full_like(like, result)
+            if jax.typeof(whole) == jax.typeof(like):
+                return whole
+            # It lies on a mesh as its argument does, on which it may not depend.
+            zeros = jnp.zeros_like(like)
+            return whole + jnp.where(jnp.isnan(like), zeros, zeros)
     kind = type(result).__name__ if dtype is None else f"{dtype}{getattr(result, 'shape', ())}"
     raise UnfitResultError(
         f"{what} returns {kind} for {like.dtype}{like.shape}: it must return real numbers of the "
@@ -212,12 +217,6 @@ class Functions:
         """Returns the leaves of all score functions one after the other, by name in each."""
         names = [sorted(name for name, _ in score.kinds) for score in self.score]
         return [named[name] for named, listed in zip(leaves, names, strict=True) for name in listed]
-
-    def chosen(self, value: Array, keys: Array | None, axis: int, with_zero: bool) -> Leaves:
-        """Returns the channel leaves of values, as `Transform.leaves`."""
-        assert self.transform is not None
-        assert self.transform.leaves is not None
-        return self.transform.leaves(value, keys, axis, with_zero)
 
     def of_zero(self, channels: Callable[[], Leaves], shape: tuple[int, ...]) -> Any:
         """Returns F of the value 0, where a row's sum begins with a key of that value, or None."""
@@ -333,8 +332,6 @@ def _check_weighting(weighting: Weighting) -> None:
         )
     if weighting.mass is None:
         return
-    if weighting.left is not None:
-        raise ValueError("a Weighting has a mass, or `left`, the logarithm of what a key leaves")
     close = functools.partial(np.allclose, rtol=1e-4, atol=0, equal_nan=True)
     values = [_on_few_logits(weighting, s) for s in (4.0, 5.0)]
     for name, low, high in zip(("weights", "mass"), *values, strict=True):

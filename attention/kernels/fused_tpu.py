@@ -542,7 +542,8 @@ def _forward_kernel(
             if "channels" in out:
                 rows = jax.lax.broadcasted_iota(jnp.int32, (form.block_k, 1), 0)
                 inside = rows < form.keys if form.keys % form.block_k else None
-                made = parts.chosen(wide, inside, 0, operands.start is not None)
+                assert transform.leaves is not None
+                made = transform.leaves(wide, inside, 0, operands.start is not None)
                 for place, name in enumerate(parts.channels):
                     out["channels"][place : place + 1, :] = made[name]
             raised = transform.value(wide, channels()).astype(values.dtype)
