@@ -24,7 +24,11 @@ from attention.verification.reference import relative_error
 LENGTH, HEADS, SIZE = 140, 4, 16
 
 
-@pytest.fixture(params=["tpu", "gpu"])
+# JAX had other names for what the GPU's kernels need before 0.8, and is to remove it.
+needs_triton = pytest.mark.skipif(not hasattr(fused_gpu.triton, "load"), reason="no Triton")
+
+
+@pytest.fixture(params=["tpu", pytest.param("gpu", marks=needs_triton)])
 def platform(request, monkeypatch):
     """`fused` run by XLA, in blocks of 128 rows."""
     made = dataclasses.replace(
@@ -470,12 +474,12 @@ def test_a_policy_keeps_what_the_backward_pass_reads_by_name(platform):
     def layer(query, weights):
         return jnp.tanh(flex(query @ weights, query, query, kernel="fused") @ weights).sum()
 
-    for policy, count in ((names, 1), (None, 2)):
-        gradient = jax.grad(jax.checkpoint(layer, policy=policy), (0, 1))
-        program = str(jax.make_jaxpr(gradient)(query, weights))
-        assert program.count("name=fused_forward") == count
+    gradients = [jax.grad(jax.checkpoint(layer, policy=one), (0, 1)) for one in (names, None)]
+    kept, again = (str(jax.make_jaxpr(one)(query, weights)) for one in gradients)
+    assert again.count("pallas_call[") - kept.count("pallas_call[") == 1
 
 
+@needs_triton
 def test_lowering_for_a_gpu_warns_of_nothing(monkeypatch):
     """Where JAX deprecates its Triton backend; where it wants a GPU to lower for, it says so."""
     monkeypatch.setattr(devices, "default_platform", lambda: "gpu")
