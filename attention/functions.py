@@ -354,7 +354,7 @@ def _on_few_logits(weighting: Weighting, s: float) -> list[Any]:
     """Returns the weights and masses of eight logits, [1, 8] each. Raises ValueError."""
     results = []
     for name in ("weights", "mass"):
-        with jax.ensure_compile_time_eval():
+        with jax.ensure_compile_time_eval(), jax.disable_jit(False):
             logits = jnp.asarray([[-8, -3, -1, -0.3, 0.3, 1, 3, 8]], jnp.float32)
             # By jit, since within vmap a custom_jvp gives a tracer even here.
             result = jax.jit(getattr(weighting, name))(logits, jnp.full((1, 1), s))
