@@ -170,7 +170,7 @@ CASES = {
     ),
     "a learned number": (
         2,
-        {"score": lambda x, i, j, c: x + c["slope"] * (j - i), "mask": "causal"},
+        {"score": lambda x, i, j, c: x + c["slope"] * (j - i) / 16, "mask": "causal"},
         {"slope": "scalar"},
     ),
     "a mask by head, a term per key": (
