@@ -170,8 +170,8 @@ CASES = {
     ),
     "a learned number": (
         2,
-        {"score": lambda x, i, j, c: x + c["slope"] * (j - i) / 16, "mask": "causal"},
-        {"slope": "scalar"},
+        {"score": lambda x, i, j, c: c["factor"] * x, "mask": "causal"},
+        {"factor": "scalar"},
     ),
     "a mask by head, a term per key": (
         2,
