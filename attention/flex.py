@@ -91,7 +91,7 @@ def flex(
             "output_function read: give one of them"
         )
 
-    def mean(weighted_sum: Callable[[Array], Array], value: Array, masks: Masks, **_: Any) -> Array:
+    def mean(weighted_sum: Callable[..., Array], value: Array, masks: Masks, **_: Any) -> Array:
         """Returns the same by a backend that has no functions inside."""
         if transform is None:
             output = weighted_sum(value)
@@ -101,7 +101,9 @@ def flex(
                 for name, leaf in jax.lax.stop_gradient(channels).items()
             }
             wide = value.astype(jnp.promote_types(value.dtype, jnp.float32))
-            output = transform.output(weighted_sum(transform.value(wide, heads)), heads)
+            terms = [wide] if masks.sink is None else [wide, jnp.zeros_like(wide[..., :1, :, :])]
+            sums = weighted_sum(*(transform.value(term, heads) for term in terms))
+            output = transform.output(sums, heads)
         return output if masks.rows is None else jnp.where(masks.rows, output, 0)
 
     mixer = dataclasses.replace(

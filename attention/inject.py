@@ -284,7 +284,7 @@ class _Injected(AttentionFunction):
         output = self.variant.through_host(
             functools.partial(host, call.query, key, **settings),
             call,
-            masks=merged(call.mask, call.bias, call.query.shape[-3], key.shape[-3]),
+            masks=merged(call.mask, call.query.shape[-3], key.shape[-3]),
             sums_to_one=not drops,
         )
         return output if factor is None else output * factor

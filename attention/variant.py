@@ -227,9 +227,7 @@ class Variant:
             **seen,
             **dropout,
         )
-        # Of a sink that an observer sees as a key, output knows nothing.
-        own = changed.value[..., : call.value.shape[-3], :, :]
-        output = self._finished(output, changed._replace(query=call.query, value=own), leaves)
+        output = self._finished(output, changed._replace(query=call.query), leaves)
         return output, changed.memory or {}
 
     def empty_memory(self, value: Array) -> Memory:

@@ -32,7 +32,7 @@ from attention import functions, masks
 from attention.functions import Functions, Leaves, Score, Transform
 from attention.kernels import accelerated, fused_gpu, fused_tpu
 from attention.kernels.inputs import Problem, per_query_head
-from attention.masks import Bias, Mask
+from attention.masks import Mask
 from attention.records import Kernel
 
 Array = jax.Array
@@ -123,7 +123,7 @@ def transformed(
     if transform is None or problem.sink is not None or not local.may_see_none:
         return output
     # A weighted sum of nothing is 0, and its output function may be anything. A sink is something.
-    sees = masks.merged(problem.mask, Bias(), queries, length).rows
+    sees = masks.merged(problem.mask, queries, length).rows
     assert sees is not None
     return jnp.where(sees, output, 0)
 
@@ -161,7 +161,7 @@ def _masks(problem: Problem, is_transformed: bool) -> dict[str, Any]:
         earlier = jnp.broadcast_to(jnp.arange(length) < end, (*batch, length))
         keys = earlier if keys is None else keys & earlier
     if is_transformed and hiding:
-        hiding["seen"] = _of_rank(problem, masks.merged(problem.mask, Bias(), queries, length).keys)
+        hiding["seen"] = _of_rank(problem, masks.merged(problem.mask, queries, length).keys)
     elif is_transformed and keys is not None:
         hiding["seen"] = keys[..., None, None]
     return hiding if keys is None else {**hiding, "keys": keys}

@@ -24,10 +24,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Problem(NamedTuple):
     """One attention call as a backend gets it: query [..., T, H, D], key [..., S, H, D], checked.
 
-    bias, mask, sink: as in `attention.call.Call`; masks: the first two as arrays. dropout: the
-    multiplier of the weights, [..., H, T, S]. leaves: of each function in `score`. To a backend
-    that has `transformed` heads of keys come as they are, `masks` empty and `dropout` as a rate and
-    seeds; to others sinks come as a key.
+    bias, mask, sink: as in `attention.call.Call`; masks: the first two as arrays. of_zero: what the
+    sink's value 0 becomes where values are transformed, broadcasts to [..., 1, H, Dv]. dropout: the
+    multiplier of the weights, [..., H, T, S], of S + 1 with a sink. leaves: of each function in
+    `score`. To a backend that has `transformed` heads of keys come as they are, `masks` empty and
+    `dropout` as a rate and seeds.
     """
 
     query: Array
@@ -43,6 +44,7 @@ class Problem(NamedTuple):
     leaves: tuple[Leaves, ...]
     sharding: NamedSharding | None
     sink: Array | None = None
+    of_zero: Array | None = None
 
     @property
     def platform(self) -> str:
@@ -71,7 +73,6 @@ class Problem(NamedTuple):
             "bias": self.bias.dense is not None,
             "bias_vectors": self.bias.row is not None or self.bias.column is not None,
             "mask_by_query": by_query,
-            "appended": bool(self.mask.appended),
             "segments": self.mask.segments is not None,
             "strict": self.mask.strict,
             "window": self.mask.width is not None,
@@ -151,9 +152,7 @@ def solve(
     transformed = chosen.transformed
     if mixer.splits:
         value = value.astype(jnp.promote_types(value.dtype, jnp.float32))
-    call = call._replace(value=value)
-    call = call if transformed else with_sink_as_key(call)
-    key, value = call.key, call.value
+    key = call.key
     if transformed is None or mixer.values is not None:
         key, value = (per_query_head(query, array) for array in (key, value))
     value = value if mixer.values is None else mixer.values(value)
@@ -165,14 +164,15 @@ def solve(
     elif not math.isfinite(scale):
         raise ValueError(f"scale={scale!r}: logits are multiplied by it, so it must be finite")
     queries, keys, heads = query.shape[-3], key.shape[-3], query.shape[-2]
-    shape = (*query.shape[:-3], heads, queries, keys)
+    shape = (*query.shape[:-3], heads, queries, keys + (call.sink is not None))
+    visible = masks.Masks() if transformed else masks.merged(call.mask, queries, keys)
     problem = Problem(
         query,
         key,
         float(scale) / call.temperature,
         call.bias,
         call.mask,
-        masks.Masks() if transformed else masks.merged(call.mask, call.bias, queries, keys),
+        visible._replace(sink=call.sink),
         _dropout(shape, dropout_rng, dropout_rate, broadcast_dropout, transformed is not None),
         precision,
         mixer.weighting_of(keys, query.dtype),
@@ -183,37 +183,17 @@ def solve(
     )
     if transformed is not None and mixer.transform is not None:
         return transformed(problem, value, mixer.transform(query.dtype), channels)
+
+    def weighted_sum(values: Array, of_zero: Array | None = None) -> Array:
+        return chosen.call(problem._replace(of_zero=of_zero), values)
+
     return mixer.mean(
-        lambda values: chosen.call(problem, values),
+        weighted_sum,
         value,
         problem.masks,
         dtype=query.dtype,
         span=chosen.span,
         sums_to_one=problem.dropout is None,
-    )
-
-
-def with_sink_as_key(call: Call) -> Call:
-    """Returns the call with its sinks as one more key, the last: zeros, value 0, seen by all."""
-    if call.sink is None:
-        return call
-    keys = call.key.shape[-3]
-    bias = call.bias.whole()
-    bias = jnp.zeros((1, 1, keys), jnp.float32) if bias is None else bias.astype(jnp.float32)
-    bias = bias.reshape((1,) * max(0, 3 - bias.ndim) + bias.shape)
-    bias = jnp.broadcast_to(bias, (*bias.shape[:-3], len(call.sink), bias.shape[-2], keys))
-    sinks = call.sink[:, None, None].astype(bias.dtype)
-    sinks = jnp.broadcast_to(sinks, (*bias.shape[:-1], 1))
-
-    def one_more(array: Array) -> Array:
-        return jnp.concatenate([array, jnp.zeros_like(array[..., :1, :, :])], axis=-3)
-
-    return call._replace(
-        key=one_more(call.key),
-        value=one_more(call.value),
-        bias=Bias(jnp.concatenate([bias, sinks], axis=-1)),
-        mask=call.mask & Mask(appended=1),
-        sink=None,
     )
 
 
@@ -255,16 +235,16 @@ def make_call(
         mask = Mask(dense=None if mask is None else jnp.asarray(mask))
     else:
         _check_mask(mask, query.shape[:-3], queries, keys, shape)
-    bias = bias if isinstance(bias, Bias) else Bias(bias)
-    for part in bias.parts():
+    added = bias if isinstance(bias, Bias) else Bias(bias)
+    for part in added.parts():
         check_broadcasts("bias", part, shape)
-    bias = jax.tree.map(jnp.asarray, bias)  # NumPy's float64 becomes float32
-    mask = mask & Mask(causal=bool(is_causal)) if is_causal else mask
+    added = jax.tree.map(jnp.asarray, added)  # NumPy's float64 becomes float32
+    mask = mask & Mask(causal=bool(is_causal), hidden=added.hidden())
     index = layer if layer is None or isinstance(layer, LayerIndex) else LayerIndex(layer)
     if index is not None:
         check_index(index.index)
     x = None if x is None else x.astype(dtype)
-    return Call(query, key, value, x, index, memory, bias, mask, is_cross=is_cross)
+    return Call(query, key, value, x, index, memory, added, mask, is_cross=is_cross)
 
 
 def check_index(index: Any) -> None:
@@ -284,11 +264,10 @@ def _check_mask(
 ) -> None:
     """Raises ValueError where a part of a symbolic mask does not fit the call."""
     check_broadcasts("mask", mask.dense, shape)
-    known = keys - mask.appended
-    lengths = {"mask.keys": (mask.keys, known)}
+    lengths = {"mask.keys": (mask.keys, keys)}
     if mask.segments is not None:
         lengths["mask.segments[0]"] = (mask.segments[0], queries)
-        lengths["mask.segments[1]"] = (mask.segments[1], known)
+        lengths["mask.segments[1]"] = (mask.segments[1], keys)
         dtypes = [jnp.result_type(ids) for ids in mask.segments]
         if not all(jnp.issubdtype(dtype, jnp.integer) for dtype in dtypes):
             raise ValueError(

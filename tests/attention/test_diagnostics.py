@@ -34,7 +34,7 @@ def _layer(weights, value=None, mask=None, dtype=jnp.float32, mixer="standard"):
         key=basis,
         value=jnp.asarray(value, dtype),
         bias=Bias(),
-        masks=merged(Mask(dense=mask), Bias(), query.shape[1], keys),
+        masks=merged(Mask(dense=mask), query.shape[1], keys),
         leaves=(),
         scale=1.0,
         precision=None,
