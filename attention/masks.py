@@ -134,11 +134,25 @@ class Mask:
         yield near[None]
 
 
+def check_boolean(name: str, mask: Array) -> None:
+    """Raises ValueError unless a mask is of booleans: 0 hides in one of numbers that says where to
+    look, and shows in one that is added. A traced one cannot be looked at."""
+    dtype = getattr(mask, "dtype", None)
+    if dtype != jnp.bool_:
+        raise ValueError(
+            f"{name} has dtype {dtype}; give booleans, True where a query may look: mask > 0 "
+            "of a mask of 0 and 1 (flax's by nn.make_attention_mask(..., dtype=bool) and "
+            "nn.make_causal_mask(..., dtype=bool)). What is added to the logits belongs in bias="
+        )
+
+
 def _both(first: Array | None, second: Array | None) -> Array | None:
     """Returns the intersection of two masks, either of which may be None."""
     if first is None or second is None:
         return second if first is None else first
-    return jnp.asarray(first) & jnp.asarray(second)
+    for mask in (first, second):
+        check_boolean("mask", mask)
+    return first & second
 
 
 def _repeated(array: Array | None, axis: int, times: int) -> Array | None:

@@ -210,9 +210,9 @@ class Variant:
             changed = changed._replace(query=scale_query(changed.query))
         score, score_leaves = self._score(changed)
         seen: dict[str, Any] = {"score": score, "leaves": score_leaves, "precision": precision}
-        scale = changed.query.shape[-1] ** -0.5 if scale is None else scale
+        query, scale = inputs.scaled(changed.query, scale)
         changed = probe.record(
-            changed,
+            changed._replace(query=query),
             scale=scale / changed.temperature,
             mixer=self.mixer,
             span=records.kernel(self.kernel).span,
