@@ -125,6 +125,7 @@ class Variant:
         them), where learned factors are called for outside a Flax module, where what the variant
         needs is not given, and for a variant with memory: call `attend`.
         """
+        mask = inputs.from_cache(query, mask)
         call = inputs.make_call(
             query, key, value, x=x, layer=layer, bias=bias, mask=mask, is_causal=is_causal
         )

@@ -265,6 +265,16 @@ def make_call(
     return Call(query, key, value, x, index, memory, added, symbolic, is_cross=is_cross)
 
 
+def from_cache(query: Array, mask: Any) -> Any:
+    """Returns a mask as booleans where flax's cache has made float32 of them, else as it is.
+
+    flax decodes one query at a time, and combines masks in float32 (`nn.combine_masks`), whatever
+    theirs were.
+    """
+    is_combined = query.shape[-3] == 1 and getattr(mask, "dtype", None) == jnp.float32
+    return mask > 0 if is_combined else mask
+
+
 def check_index(index: Any) -> None:
     """Raises ValueError unless a layer's index is one integer, from 0 where it is known."""
     is_known = not isinstance(index, jax.Array)
