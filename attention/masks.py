@@ -167,7 +167,8 @@ class Masks(NamedTuple):
 
     pairs: bool, broadcasts to [..., H, T, S].
     keys: bool, broadcasts to [..., S, H, 1]: some query of that batch entry and head sees it.
-    rows: bool, broadcasts to [..., T, H, 1]: the query sees a key, a sink aside.
+    rows: bool, broadcasts to [..., T, H, 1]: the query sees a key, a sink aside. None, too, where
+    every query sees its own key, so that every key is seen.
     sink: the logit of a key of value 0 beside them, as in `attention.call.Call`.
     """
 
@@ -186,12 +187,11 @@ def merged(mask: Mask, queries: int, keys: int) -> Masks:
     for part in parts[1:]:
         pairs = pairs & part
     arrays = (mask.segments, mask.keys, mask.dense, mask.hidden)
-    if queries == keys and not mask.strict and all(array is None for array in arrays):
-        return Masks(pairs)  # every query sees its own key
+    sees_itself = queries == keys and not mask.strict and all(array is None for array in arrays)
     return Masks(
         pairs,
         keys=jnp.swapaxes(jnp.any(pairs, axis=-2), -2, -1)[..., None],
-        rows=jnp.swapaxes(jnp.any(pairs, axis=-1), -2, -1)[..., None],
+        rows=None if sees_itself else jnp.swapaxes(jnp.any(pairs, axis=-1), -2, -1)[..., None],
     )
 
 

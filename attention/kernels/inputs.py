@@ -159,7 +159,7 @@ def solve(
     queries, keys, heads = query.shape[-3], key.shape[-3], query.shape[-2]
     shape = (*query.shape[:-3], heads, queries, keys + (call.sink is not None))
     visible = masks.Masks() if transformed else masks.merged(call.mask, queries, keys)
-    if visible.keys is not None:  # 0 times ∞ would be NaN
+    if visible.keys is not None and visible.rows is not None:  # 0 times ∞ would be NaN
         key, value = (jnp.where(visible.keys, array, 0) for array in (key, value))
     problem = Problem(
         query,
