@@ -104,7 +104,10 @@ def flex(
             terms = [wide] if masks.sink is None else [wide, jnp.zeros_like(wide[..., :1, :, :])]
             sums = weighted_sum(*(transform.value(term, heads) for term in terms))
             output = transform.output(sums, heads)
-        return output if masks.rows is None else jnp.where(masks.rows, output, 0)
+        # A row that sees a sink alone gets what the functions make of the value 0.
+        if masks.rows is None or masks.sink is not None:
+            return output
+        return jnp.where(masks.rows, output, 0)
 
     mixer = dataclasses.replace(
         mixer,
