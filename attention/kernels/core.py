@@ -242,9 +242,9 @@ def _backward(settings, residuals, cotangent):  # type: ignore[no-untyped-def]
     if sink is not None:
         along = jnp.sum(cotangent / row * sink.value, axis=-1, keepdims=True)
         weight_bars.append(jnp.swapaxes(along, -3, -2))
+        of_value = _unbroadcast(cotangent * jnp.swapaxes(of_sink[0], -3, -2), sink.value)
     weight_bars = _dropped(weight_bars, multiplier)
     weighting = settings.weighting
-    modified = functools.partial(_modified, settings)
     # The scores once more rather than kept: they are as large as the weights.
     if weighting is SOFTMAX:
         bars = _softmax_backward(weights, weight_bars)
@@ -252,16 +252,11 @@ def _backward(settings, residuals, cotangent):  # type: ignore[no-untyped-def]
         logits = _logits(settings, query, key, bias, visible, leaves, sink)
         (bars,) = jax.vjp(functools.partial(_weights, weighting), logits)[1](weight_bars)
     logit_bar, *of_logits = [bar * jnp.swapaxes(row, -3, -2) for bar in bars]
-    sink_bar = None
-    if sink is not None:
-        of_value = cotangent * jnp.swapaxes(of_sink[0], -3, -2)
-        sink_bar = Sink(
-            _unbroadcast(of_logits[0][..., 0], sink.logits), _unbroadcast(of_value, sink.value)
-        )
 
     score_bar, leaves_bar = logit_bar, leaves
     if settings.score:
         scores = _scores(settings, query, key)
+        modified = functools.partial(_modified, settings)
         score_bar, leaves_bar = jax.vjp(modified, scores, leaves)[1](logit_bar)
     # Made once: without the barrier XLA:TPU computes it again inside both products, from two
     # float32 arrays as large as the weights (301 M decoder on v5e: 569.9 ms a step for 665.5).
@@ -281,7 +276,7 @@ def _backward(settings, residuals, cotangent):  # type: ignore[no-untyped-def]
         None,
         None,
         leaves_bar,
-        sink_bar,
+        None if sink is None else Sink(_unbroadcast(of_logits[0][..., 0], sink.logits), of_value),
     )
 
 
