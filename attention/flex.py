@@ -101,7 +101,7 @@ def flex(
             "output_function read: give one of them"
         )
 
-    def mean(weighted_sum: Callable[[Array], Array], value: Array, masks: Masks, **_: Any) -> Array:
+    def mean(weighted_sum: Callable[..., Array], value: Array, masks: Masks, **_: Any) -> Array:
         """Returns the same by a backend that has no functions inside."""
         if transform is None:
             output = weighted_sum(value)
@@ -111,8 +111,13 @@ def flex(
                 for name, leaf in jax.lax.stop_gradient(channels).items()
             }
             wide = value.astype(jnp.promote_types(value.dtype, jnp.float32))
-            output = transform.output(weighted_sum(transform.value(wide, heads)), heads)
-        return output if masks.rows is None else jnp.where(masks.rows, output, 0)
+            terms = [wide] if masks.sink is None else [wide, jnp.zeros_like(wide[..., :1, :, :])]
+            sums = weighted_sum(*(transform.value(term, heads) for term in terms))
+            output = transform.output(sums, heads)
+        # A row that sees a sink alone gets what the functions make of the value 0.
+        if masks.rows is None or masks.sink is not None:
+            return output
+        return jnp.where(masks.rows, output, 0)
 
     mixer = dataclasses.replace(
         mixer,

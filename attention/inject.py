@@ -21,7 +21,7 @@ from flax.core import tracers
 
 from attention.call import Call, Memory
 from attention.hosts import probe
-from attention.kernels.inputs import make_call, per_query_head
+from attention.kernels.inputs import from_cache, make_call, per_query_head
 from attention.masks import merged
 from attention.variant import Variant
 
@@ -123,7 +123,9 @@ class Injection:
 
 
 @contextlib.contextmanager
-def injected(variant: Variant, layer: LayerRule | None = None) -> Iterator[Injection]:
+def injected(
+    variant: Variant, layer: LayerRule | None = None, *, float_masks: bool = False
+) -> Iterator[Injection]:
     """Puts `variant` into every `nn.MultiHeadDotProductAttention` called inside the context.
 
     Yields an `Injection`, whose `layers` are the paths of the modules that ran the variant::
@@ -146,6 +148,9 @@ def injected(variant: Variant, layer: LayerRule | None = None) -> Iterator[Injec
     `lambda path: int(re.search(r"encoderblock_([0-9]+)", path)[1])`. `diff`, `diff_laser` and
     `value_residual` need it, because no rule could guess the order of somebody else's layers;
     others do not call it.
+
+    `float_masks` is for a model that cannot be changed and whose masks are floats of 0 and 1, as
+    flax's functions make them unless told `dtype=bool`. Without it masks of floats are refused.
 
     Raises RuntimeError on a clean exit that found nothing to inject into, as in a flax.nnx model,
     and where a module never called its attention function, as a subclass with a kernel of its own;
@@ -171,6 +176,7 @@ def injected(variant: Variant, layer: LayerRule | None = None) -> Iterator[Injec
         _check_host(module, variant)
         replacement = injection.function(variant, layer, module, args, kwargs, _Injected)
         replacement.host = module.attention_fn
+        replacement.float_masks = float_masks
         with attending_by(module, replacement):
             output = call(*args, **kwargs)
         injection.finish(module, replacement)
@@ -208,9 +214,12 @@ class AttentionFunction:
     """A variant as one layer's `attention_fn`: with the layer's index, its input and the memory.
 
     x [..., T, W]: the layer's input. memory: what earlier layers left, and after the call what this
-    one leaves too. is_cross: keys and values are made of something else than x. Its signature is
-    flax's in full: flax passes only what it finds there.
+    one leaves too. is_cross: keys and values are made of something else than x. float_masks: the
+    model's masks may be floats of 0 and 1, as of `injected`. Its signature is flax's in full: flax
+    passes only what it finds there.
     """
+
+    float_masks = False
 
     def __init__(
         self,
@@ -227,6 +236,10 @@ class AttentionFunction:
 
     def make_call(self, query: Array, key: Array, value: Array, **masks: Any) -> Call:
         """Returns the call, checked; masks: bias, mask and is_causal as of `Variant.__call__`."""
+        mask = from_cache(query, masks.get("mask"))
+        if self.float_masks and mask is not None:
+            mask = mask > 0
+        masks["mask"] = mask
         return make_call(query, key, value, memory=self.memory, **masks, **self.about)
 
     def __call__(
@@ -284,7 +297,7 @@ class _Injected(AttentionFunction):
         output = self.variant.through_host(
             functools.partial(host, call.query, key, **settings),
             call,
-            masks=merged(call.mask, call.bias, call.query.shape[-3], key.shape[-3]),
+            masks=merged(call.mask, call.query.shape[-3], key.shape[-3]),
             sums_to_one=not drops,
         )
         return output if factor is None else output * factor

@@ -1,7 +1,7 @@
 """What a query may look at: symbolic masks and biases, and the arrays that backends make of them.
 
-Shapes: T queries, S keys, H heads. A key is hidden where the mask says so, and where the dense bias
-is at most `HIDING_BIAS`.
+Shapes: T queries, S keys, H heads. A key is hidden where the mask says so, and where the caller's
+bias is at most `HIDING_BIAS` (`Bias.hidden`). `merged` is the one place that puts them together.
 """
 
 import dataclasses
@@ -56,6 +56,15 @@ class Bias(NamedTuple):
             _repeated(self.column, -2, times),
         )
 
+    def hidden(self) -> Array | None:
+        """Returns where the bias hides a key, bool, or None where it has no part that can.
+
+        That is the dense part, the columns, or their sum; a positive part does not bring a key
+        back. Rows move all logits of a query alike: they hide nothing.
+        """
+        lowered = jax.tree.map(lambda part: jnp.minimum(part, 0), self._replace(row=None)).whole()
+        return None if lowered is None else lowered <= HIDING_BIAS  # NaN hides nothing
+
     def whole(self) -> Array | None:
         """Returns one array that broadcasts to [..., H, T, S], or None."""
         parts = list(self.parts())
@@ -70,7 +79,7 @@ class Mask:
     causal: query t sees keys 0..t; strict: only keys before t. width: |t − s| < width. segments:
     int [..., T] of queries and [..., S] of keys, equal where one sees the other. keys: bool
     [..., S], True where all queries see the key. dense: bool, broadcasts to [..., H, T, S].
-    appended: so many keys at the end are seen by every query, whatever the other parts say.
+    hidden: bool of the same axes, True where the caller's bias hides a key; `make_call` sets it.
     """
 
     causal: bool = dataclasses.field(default=False, metadata=_STATIC)
@@ -79,7 +88,7 @@ class Mask:
     segments: tuple[Array, Array] | None = None
     keys: Array | None = None
     dense: Array | None = None
-    appended: int = dataclasses.field(default=0, metadata=_STATIC)
+    hidden: Array | None = None
 
     def __and__(self, other: "Mask") -> "Mask":
         """Returns the intersection. Raises ValueError where both have segments."""
@@ -93,46 +102,57 @@ class Mask:
             other.segments if self.segments is None else self.segments,
             _both(self.keys, other.keys),
             _both(self.dense, other.dense),
-            max(self.appended, other.appended),
+            other.hidden if self.hidden is None else self.hidden,
         )
 
     def per_head(self, times: int) -> "Mask":
         """Returns the mask with each head's part `times` in a row."""
-        return dataclasses.replace(self, dense=_repeated(self.dense, -3, times))
+        return dataclasses.replace(
+            self,
+            dense=_repeated(self.dense, -3, times),
+            hidden=_repeated(self.hidden, -3, times),
+        )
 
     def parts(self, queries: int, keys: int) -> Iterator[Array]:
         """Yields bool arrays with at least the axes [H, T, S], whose intersection it is."""
-        known = keys - self.appended
         if self.dense is not None:
-            yield self._extended(_four_axes(self.dense.astype(bool)), known)
+            yield _with_three_axes(self.dense)
+        if self.hidden is not None:
+            yield _with_three_axes(~self.hidden)
         if self.keys is not None:
-            yield self._extended(self.keys.astype(bool)[..., None, None, :], known)
+            yield self.keys[..., None, None, :]
         if self.segments is not None:
             of_queries, of_keys = self.segments
-            same = of_queries[..., None, :, None] == of_keys[..., None, None, :]
-            yield self._extended(same, known)
+            yield of_queries[..., None, :, None] == of_keys[..., None, None, :]
         if not (self.causal or self.strict) and self.width is None:
             return
-        distance = jnp.arange(queries)[:, None] - jnp.arange(known)
+        distance = jnp.arange(queries)[:, None] - jnp.arange(keys)
         near = distance > 0 if self.strict else distance >= 0
         if self.width is not None:
             close = jnp.abs(distance) < self.width
             near = near & close if self.causal or self.strict else close
-        yield self._extended(near[None], known)
+        yield near[None]
 
-    def _extended(self, pairs: Array, known: int) -> Array:
-        """Returns pairs [..., S] with True for the appended keys."""
-        if not self.appended:
-            return pairs
-        pairs = jnp.broadcast_to(pairs, (*pairs.shape[:-1], known))
-        return jnp.concatenate([pairs, jnp.ones((*pairs.shape[:-1], self.appended), bool)], axis=-1)
+
+def check_boolean(name: str, mask: Array) -> None:
+    """Raises ValueError unless a mask is of booleans: 0 hides in one of numbers that says where to
+    look, and shows in one that is added. A traced one cannot be looked at."""
+    dtype = getattr(mask, "dtype", None)
+    if dtype != jnp.bool_:
+        raise ValueError(
+            f"{name} has dtype {dtype}; give booleans, True where a query may look: mask > 0 "
+            "of a mask of 0 and 1 (flax's by nn.make_attention_mask(..., dtype=bool) and "
+            "nn.make_causal_mask(..., dtype=bool)). What is added to the logits belongs in bias="
+        )
 
 
 def _both(first: Array | None, second: Array | None) -> Array | None:
     """Returns the intersection of two masks, either of which may be None."""
     if first is None or second is None:
         return second if first is None else first
-    return jnp.asarray(first).astype(bool) & jnp.asarray(second).astype(bool)
+    for mask in (first, second):
+        check_boolean("mask", mask)
+    return first & second
 
 
 def _repeated(array: Array | None, axis: int, times: int) -> Array | None:
@@ -143,35 +163,38 @@ def _repeated(array: Array | None, axis: int, times: int) -> Array | None:
 
 
 class Masks(NamedTuple):
-    """A mask and a hiding bias as arrays. None means that everything is seen.
+    """What is seen, as arrays. None means that everything is, and that there is no sink.
 
     pairs: bool, broadcasts to [..., H, T, S].
     keys: bool, broadcasts to [..., S, H, 1]: some query of that batch entry and head sees it.
-    rows: bool, broadcasts to [..., T, H, 1]: the query sees something.
+    rows: bool, broadcasts to [..., T, H, 1]: the query sees a key, a sink aside. None, too, where
+    every query sees its own key, so that every key is seen.
+    sink: the logit of a key of value 0 beside them, as in `attention.call.Call`.
     """
 
     pairs: Array | None = None
     keys: Array | None = None
     rows: Array | None = None
+    sink: Array | None = None
 
 
-def merged(mask: Mask, bias: Bias, queries: int, keys: int) -> Masks:
-    """Returns what `queries` rows see of `keys` keys, the appended ones among them."""
+def merged(mask: Mask, queries: int, keys: int) -> Masks:
+    """Returns what `queries` rows see of `keys` keys."""
     parts = list(mask.parts(queries, keys))
-    if bias.dense is not None:
-        parts.insert(1 if mask.dense is not None else 0, _four_axes(~(bias.dense <= HIDING_BIAS)))
     if not parts:
         return Masks()
     pairs = parts[0]
     for part in parts[1:]:
         pairs = pairs & part
+    arrays = (mask.segments, mask.keys, mask.dense, mask.hidden)
+    sees_itself = queries == keys and not mask.strict and all(array is None for array in arrays)
     return Masks(
         pairs,
         keys=jnp.swapaxes(jnp.any(pairs, axis=-2), -2, -1)[..., None],
-        rows=jnp.swapaxes(jnp.any(pairs, axis=-1), -2, -1)[..., None],
+        rows=None if sees_itself else jnp.swapaxes(jnp.any(pairs, axis=-1), -2, -1)[..., None],
     )
 
 
-def _four_axes(pairs: Array) -> Array:
+def _with_three_axes(pairs: Array) -> Array:
     """Returns `pairs` with at least the axes [H, T, S]."""
     return pairs.reshape((1,) * max(0, 3 - pairs.ndim) + pairs.shape)

@@ -48,9 +48,10 @@ class Mixer:
     mask: what it hides whatever the call's mask says.
 
     mean(weighted_sum, value, masks, *, dtype, span, sums_to_one): the output by a function that
-    weighs values, as `standard.weighted_mean`. host_mean: the same by a model's own softmax, where
-    it differs. weighting: how logits become weights (`attention.functions`), or a function
-    weighting(keys, dtype) of the number of keys and the inputs' dtype that returns it.
+    weighs values, as `standard.weighted_mean`; where masks.sink is there, weighted_sum(values,
+    of_zero) also gets what a value of 0 becomes, if that is not 0. host_mean: the same by a model's
+    own softmax, where it differs. weighting: how logits become weights (`attention.functions`), or
+    a function weighting(keys, dtype) of the number of keys and the inputs' dtype that returns it.
 
     leaves(call, **hyperparameters): what it learns. inputs(call, leaves, **hyperparameters): the
     call that modifiers get; it may have more query heads. values(value): what the backend gets for

@@ -55,7 +55,6 @@ KERNEL_NEEDS = {
     "bias": "a bias",
     "bias_vectors": "a bias of rows and columns",
     "mask_by_query": "a mask that differs by query or head",
-    "appended": "appended keys, which all queries see",
     "segments": "segments",
     "strict": "queries that do not see their own key",
     "window": "a window",
@@ -321,10 +320,7 @@ MODIFIERS: dict[str, ModifierEntry] = {
 }
 
 # What jax.nn.dot_product_attention can be given, whoever computes it.
-_OF_JAX = (
-    *("bias", "bias_vectors", "mask_by_query", "appended", "segments", "strict", "window"),
-    "sink",
-)
+_OF_JAX = (*("bias", "bias_vectors", "mask_by_query", "segments", "strict", "window"),)
 # `xla` is our core; jax_xla and cudnn go through jax.nn.dot_product_attention, splash through
 # jax.experimental's Pallas kernel for TPUs: the limits are theirs.
 KERNELS: dict[str, KernelEntry] = {

@@ -125,6 +125,7 @@ class Variant:
         them), where learned factors are called for outside a Flax module, where what the variant
         needs is not given, and for a variant with memory: call `attend`.
         """
+        mask = inputs.from_cache(query, mask)
         call = inputs.make_call(
             query, key, value, x=x, layer=layer, bias=bias, mask=mask, is_causal=is_causal
         )
@@ -210,9 +211,9 @@ class Variant:
             changed = changed._replace(query=scale_query(changed.query))
         score, score_leaves = self._score(changed)
         seen: dict[str, Any] = {"score": score, "leaves": score_leaves, "precision": precision}
-        scale = changed.query.shape[-1] ** -0.5 if scale is None else scale
+        query, scale = inputs.scaled(changed.query, scale)
         changed = probe.record(
-            changed,
+            changed._replace(query=query),
             scale=scale / changed.temperature,
             mixer=self.mixer,
             span=records.kernel(self.kernel).span,
@@ -227,9 +228,7 @@ class Variant:
             **seen,
             **dropout,
         )
-        # Of a sink that an observer sees as a key, output knows nothing.
-        own = changed.value[..., : call.value.shape[-3], :, :]
-        output = self._finished(output, changed._replace(query=call.query, value=own), leaves)
+        output = self._finished(output, changed._replace(query=call.query), leaves)
         return output, changed.memory or {}
 
     def empty_memory(self, value: Array) -> Memory:

@@ -29,7 +29,7 @@ from attention import records
 from attention.call import Call
 from attention.functions import Leaves, Score, Weighting
 from attention.kernels import core
-from attention.kernels.inputs import per_query_head, with_sink_as_key
+from attention.kernels.inputs import per_query_head
 from attention.masks import Bias, Masks, merged
 
 Array = jax.Array
@@ -46,8 +46,8 @@ class Layer:
 
     query [..., T, H, D], key [..., S, K, D], value [..., S, K, Dv]: after the modifiers that act on
     them. scale: what QKᵀ is multiplied by, τ included; score: the functions of the logits that act
-    then, with their leaves. bias and masks (`attention.masks`) fit [..., H, T, S]; appended: keys
-    at the end that score functions leave alone. path: of the Flax module that called, '' outside
+    then, with their leaves. bias and masks (`attention.masks`) fit [..., H, T, S]; a sink is in
+    masks, and last among the logits and weights. path: of the Flax module that called, '' outside
     one; its parameters lie there. span: the widest channel of V, in nats, that LASER's centred form
     would hold here (`attention.mixers.laser_shift`). mixer: its name in the table.
     """
@@ -64,13 +64,12 @@ class Layer:
     span: float = dataclasses.field(metadata=_STATIC)
     mixer: str = dataclasses.field(metadata=_STATIC)
     score: tuple[Score, ...] = dataclasses.field(metadata=_STATIC)
-    appended: int = dataclasses.field(default=0, metadata=_STATIC)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The logits' shape, [..., H, T, S]."""
+        """The logits' shape, [..., H, T, S], with a sink [..., H, T, S + 1]."""
         *batch, queries, heads, _ = self.query.shape
-        return (*batch, heads, queries, self.key.shape[-3])
+        return (*batch, heads, queries, self.key.shape[-3] + (self.masks.sink is not None))
 
     @property
     def weighting(self) -> Weighting:
@@ -78,15 +77,21 @@ class Layer:
         return records.mixer(self.mixer).weighting_of(self.key.shape[-3], self.query.dtype)
 
     def weights(self) -> Array:
-        """Returns the mixer's weights, [..., H, T, S] float32, before dropout; 0 where hidden.
+        """Returns the mixer's weights, of `shape`, float32, before dropout; 0 where hidden.
 
         Of a row that sees nothing they are anything: `masks` says which those are.
         """
-        settings = core.CoreSettings(
-            self.scale, self.precision, self.weighting, self.score, self.appended
-        )
-        key = per_query_head(self.query, self.key)
-        return core.weights_of(settings, self.query, key, self.bias, self.masks.pairs, self.leaves)
+        settings = core.CoreSettings(self.scale, self.precision, self.weighting, self.score)
+        key, sink = per_query_head(self.query, self.key), core.sink_of(self.masks.sink)
+        masks = self.masks.pairs
+        return core.weights_of(settings, self.query, key, self.bias, masks, self.leaves, sink)
+
+    def visible(self) -> Array:
+        """Returns which weights are of a key that the query sees, or of a sink; bool of `shape`."""
+        pairs = jnp.ones((), bool) if self.masks.pairs is None else self.masks.pairs
+        (*rows, whole), keys = self.shape, self.key.shape[-3]
+        beside = jnp.ones((*rows, whole - keys), bool)
+        return jnp.concatenate([jnp.broadcast_to(pairs, (*rows, keys)), beside], axis=-1)
 
 
 class Probed:
@@ -99,30 +104,28 @@ class Probed:
         self._trace = tracers.current_trace()
 
     def add(self, call: Call, **seen: Any) -> Call:
-        """Adds a layer and returns the call whose bias its softmax must use. See `record`."""
+        """Adds a layer and returns the call whose logits its softmax must use. See `record`."""
         if tracers.current_trace() != self._trace:
             raise ValueError(
                 "attention inside nn.scan or nn.remat cannot be observed: its arrays exist inside "
                 "the loop alone. Build the model with scan_layers=False and remat=False, and "
                 "unstack its parameters; enter probe.probed inside jax.grad and jax.vmap"
             )
-        call = with_sink_as_key(call)
-        masks = merged(call.mask, call.bias, call.query.shape[-3], call.key.shape[-3])
+        masks = merged(call.mask, call.query.shape[-3], call.key.shape[-3])
         self.layers.append(
             Layer(
                 call.query,
                 call.key,
                 call.value,
                 call.bias,
-                masks,
+                masks._replace(sink=call.sink),
                 path=self.paths[-1] if self.paths else "",
-                appended=call.mask.appended,
                 **seen,
             )
         )
-        return call if self.probes is None else call._replace(bias=self._with_probe(call.bias))
+        return call if self.probes is None else self._with_probe(call)
 
-    def _with_probe(self, bias: Bias) -> Bias:
+    def _with_probe(self, call: Call) -> Call:
         assert self.probes is not None
         number, layer = len(self.layers), self.layers[-1]
         if number > len(self.probes):
@@ -133,7 +136,11 @@ class Probed:
                 f"probe {number - 1} has shape {added.shape}, and the logits at {layer.path!r} "
                 f"have {layer.shape}: use probe.zero_probes(layers)"
             )
-        return bias._replace(dense=added if bias.dense is None else bias.dense + added)
+        if call.sink is not None:
+            added, of_sink = added[..., :-1], added[..., -1]
+            call = call._replace(sink=call.sink[:, None] + of_sink)
+        dense = added if call.bias.dense is None else call.bias.dense + added
+        return call._replace(bias=call.bias._replace(dense=dense))
 
     def check(self) -> None:
         """Raises ValueError where probes were left over."""
@@ -180,8 +187,7 @@ def is_on() -> bool:
 
 
 def record(call: Call, **seen: Any) -> Call:
-    """Returns the call to use: with this call's probe in its bias where there are probes, and its
-    sinks as a key where somebody observes.
+    """Returns the call to use: with this call's probe in its bias and sink where there are probes.
 
     For those who call a softmax; `seen` are the other fields of `Layer`. Does nothing where nobody
     observes.

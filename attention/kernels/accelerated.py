@@ -91,14 +91,12 @@ def prepared(
     """Returns the values with those that no query sees replaced, and the channel leaves,
     [..., 1, K, Dv], None where the kernel is to make them or there are none."""
     transform, value, seen = local.functions.transform, arrays["value"], arrays.get("seen")
-    channels = arrays.get("channels")
-    if transform is None:
-        return value, None
-    if transform.leaves is not None and not makes_channels:
+    channels, name = arrays.get("channels"), "" if transform is None else transform.filler
+    if transform is not None and transform.leaves is not None and not makes_channels:
         with_zero = "start" in arrays
         channels = transform.leaves(value.astype(jnp.float32), seen, -3, with_zero)
     if seen is not None:  # 0 times ∞ would be NaN
-        filler = (channels or {}).get(transform.filler, jnp.zeros(()))
+        filler = (channels or {}).get(name, jnp.zeros(()))
         value = jnp.where(seen, value, filler.astype(value.dtype))
     return value, channels
 

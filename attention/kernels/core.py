@@ -23,10 +23,12 @@ Array = jax.Array
 Precision = jax.lax.PrecisionLike
 
 
-def _softmax_backward(weights: Array, gradient: Array) -> Array:
+def _softmax_backward(weights: list[Array], gradients: list[Array]) -> list[Array]:
+    """Returns the logits' gradients from the weights', both in parts as of `_logits`."""
     # p∘(X − Σ p∘X), as p∘X − p·Σ p∘X: p∘X is bounded by the row's sum where X alone is not.
-    product = weights * gradient
-    return product - weights * jnp.sum(product, axis=-1, keepdims=True)
+    products = [part * gradient for part, gradient in zip(weights, gradients, strict=True)]
+    total: Any = sum(jnp.sum(product, axis=-1, keepdims=True) for product in products)
+    return [product - part * total for product, part in zip(products, weights, strict=True)]
 
 
 def softmax_jacobian_norm(weights: Array) -> Array:
@@ -63,14 +65,31 @@ SOFTMAX = Weighting(
 
 class CoreSettings(NamedTuple):
     """What is compiled in: the scale (applied to QKᵀ), the matmul precision, how logits become
-    weights, the functions of the scaled logits that act before bias and mask, in that order, and
-    how many keys at the end they leave alone."""
+    weights, and the functions of the scaled logits that act before bias and mask, in that order."""
 
     scale: float
     precision: Precision = None
     weighting: Weighting = SOFTMAX
     score: tuple[Score, ...] = ()
-    appended: int = 0
+
+
+class Sink(NamedTuple):
+    """A key that all queries see, of the value 0, beside the others of a softmax.
+
+    logits: broadcasts to [..., H, T]; value: what 0 becomes where values are transformed,
+    broadcasts to [..., 1, H, Dv].
+    """
+
+    logits: Array
+    value: Array
+
+
+def sink_of(logits: Array | None, value: Array | None = None) -> Sink | None:
+    """Returns the sink of a call, whose logits are [H] or [..., H, T]; None where it has none."""
+    if logits is None:
+        return None
+    logits = logits[:, None] if logits.ndim == 1 else logits
+    return Sink(logits, jnp.zeros((), logits.dtype) if value is None else value)
 
 
 def accumulator(dtype: jnp.dtype) -> jnp.dtype:
@@ -85,31 +104,53 @@ def weights_of(
     bias: Bias,
     visible: Array | None,
     leaves: tuple[Leaves, ...],
+    sink: Sink | None = None,
 ) -> Array:
     """Returns the weights of the logits scale·QKᵀ, modified, + bias, over what is visible.
 
-    float32 [..., H, T, S]; query [..., T, H, D], key [..., S, H, D]; visible broadcasts to
-    [..., H, T, S]; leaves: of each score function. Hidden entries are exactly 0 in rows that see
-    something.
+    float32 [..., H, T, S], with a sink [..., H, T, S + 1], the sink's last; query [..., T, H, D],
+    key [..., S, H, D]; visible broadcasts to [..., H, T, S]; leaves: of each score function. Hidden
+    entries are exactly 0 in rows that see something.
     """
-    scores = _modified(settings, _scores(settings, query, key), leaves)
-    return _weights(settings.weighting, _biased(scores, bias, visible))
+    logits = _logits(settings, query, key, bias, visible, leaves, sink)
+    return jnp.concatenate(_weights(settings.weighting, logits), axis=-1)
 
 
-def _weights(weighting: Weighting, logits: Array) -> Array:
-    # A row of the softmax that sees nothing is uniform, and its caller discards it.
-    if weighting is SOFTMAX:
-        return jax.nn.softmax(logits, axis=-1)
-    return functions.rows(weighting, logits)
+def _logits(
+    settings: CoreSettings,
+    query: Array,
+    key: Array,
+    bias: Bias,
+    visible: Array | None,
+    leaves: tuple[Leaves, ...],
+    sink: Sink | None,
+) -> list[Array]:
+    """Returns the logits of the keys [..., H, T, S] and, where there is a sink, its [..., H, T, 1].
 
-
-def _biased(logits: Array, bias: Bias, visible: Array | None) -> Array:
+    Rows lie in these parts everywhere below: one array of both would be one more copy.
+    """
+    logits = _modified(settings, _scores(settings, query, key), leaves)
     for part in bias.parts():
         logits = logits + part.astype(logits.dtype)
-    if visible is None:
-        return logits
-    # The lowest number, not −∞: a row that sees nothing stays finite, and so do its gradients.
-    return jnp.where(visible, logits, jnp.finfo(logits.dtype).min)
+    if visible is not None:
+        # The lowest number, not −∞: a row that sees nothing stays finite, and so do its gradients.
+        logits = jnp.where(visible, logits, jnp.finfo(logits.dtype).min)
+    if sink is None:
+        return [logits]
+    of_sink = sink.logits[..., None].astype(logits.dtype)
+    return [logits, jnp.broadcast_to(of_sink, (*logits.shape[:-1], 1))]
+
+
+def _weights(weighting: Weighting, logits: list[Array]) -> list[Array]:
+    # A row of the softmax that sees nothing is uniform, and its caller discards it.
+    if weighting is not SOFTMAX:
+        keys = logits[0].shape[-1]
+        whole = functions.rows(weighting, jnp.concatenate(logits, axis=-1))
+        return [whole[..., :keys], whole[..., keys:]][: len(logits)]
+    top = functools.reduce(jnp.maximum, (jnp.max(part, -1, keepdims=True) for part in logits))
+    raised = [jnp.exp(part - top) for part in logits]
+    total: Any = sum(jnp.sum(part, axis=-1, keepdims=True) for part in raised)
+    return [part / total for part in raised]
 
 
 def _scores(settings: CoreSettings, query: Array, key: Array) -> Array:
@@ -125,21 +166,12 @@ def _scores(settings: CoreSettings, query: Array, key: Array) -> Array:
 def _modified(settings: CoreSettings, scores: Array, leaves: tuple[Leaves, ...]) -> Array:
     queries = jnp.arange(scores.shape[-2])[:, None]
     keys = jnp.arange(scores.shape[-1])[None]
-    changed = scores
     axes = {"head": (-2, -1), "row": (-1,), "column": (-2,)}
 
-    def shaped(leaf: Array, kind: str) -> Array:
-        if kind == "column":  # of appended keys it says nothing
-            widths = ((0, 0),) * (leaf.ndim - 1) + ((0, scores.shape[-1] - leaf.shape[-1]),)
-            leaf = jnp.pad(leaf, widths, "edge")  # 0 may be no number to divide by
-        return jnp.expand_dims(leaf, axes[kind])
-
     for score, named in zip(settings.score, leaves, strict=True):
-        of_tile = {name: shaped(named[name], kind) for name, kind in score.kinds}
-        changed = score(changed, queries, keys, of_tile)
-    if settings.appended and settings.score:
-        changed = jnp.where(keys < scores.shape[-1] - settings.appended, changed, scores)
-    return changed
+        of_tile = {name: jnp.expand_dims(named[name], axes[kind]) for name, kind in score.kinds}
+        scores = score(scores, queries, keys, of_tile)
+    return scores
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -152,22 +184,24 @@ def weighted_sum(
     visible: Array | None,
     multiplier: Array | None,
     leaves: tuple[Leaves, ...] = (),
+    sink: Sink | None = None,
 ) -> Array:
     """Returns Σ_s m_ts·p_ts·v_s with p = `weights_of`, float32, shape [..., T, H, D].
 
-    value [..., S, H, Dv]; `multiplier` m (attention dropout) broadcasts to [..., H, T, S]. A value
+    value [..., S, H, Dv]; `multiplier` m (attention dropout) broadcasts to the weights. A value
     in float32 beside bfloat16 queries is rounded here, and its gradient is not: the sum of a
     pair's two gradients, or LASER's chain rule, goes on from there (dV of `diff_laser` 6.5e-3
     otherwise).
-    Gradients flow to query, key, value, bias and leaves; every product runs in the inputs' dtype
-    with float32 accumulation, as a bfloat16 matrix unit wants it. No forward-mode derivative.
+    Gradients flow to query, key, value, bias, leaves and sink; every product runs in the inputs'
+    dtype with float32 accumulation, as a bfloat16 matrix unit wants it. No forward-mode derivative.
     """
-    return _forward(settings, query, key, value, bias, visible, multiplier, leaves)[0]
+    return _forward(settings, query, key, value, bias, visible, multiplier, leaves, sink)[0]
 
 
-def _forward(settings, query, key, value, bias, visible, multiplier, leaves):  # type: ignore[no-untyped-def]
-    weights = weights_of(settings, query, key, bias, visible, leaves)
-    dropped = weights if multiplier is None else weights * multiplier
+def _forward(settings, query, key, value, bias, visible, multiplier, leaves, sink):  # type: ignore[no-untyped-def]
+    logits = _logits(settings, query, key, bias, visible, leaves, sink)
+    weights = _weights(settings.weighting, logits)
+    dropped, *of_sink = _dropped(weights, multiplier)
     rounded = value.astype(query.dtype)
     total = jnp.einsum(
         "...hts,...shd->...thd",
@@ -176,40 +210,53 @@ def _forward(settings, query, key, value, bias, visible, multiplier, leaves):  #
         precision=settings.precision,
         preferred_element_type=accumulator(rounded.dtype),
     )
+    if sink is not None:
+        total = total + jnp.swapaxes(of_sink[0], -3, -2) * sink.value
     # Weights stay float32: rounded to bfloat16 they took dQ from 3.4e-3 to 4.2e-3.
     # An empty array carries the dtype of the value's gradient.
     like = jnp.empty(0, value.dtype)
-    residuals = (query, key, rounded, like, bias, visible, multiplier, weights, leaves)
+    residuals = (query, key, rounded, like, bias, visible, multiplier, weights, leaves, sink)
     return total, residuals
+
+
+def _dropped(parts: list[Array], multiplier: Array | None) -> list[Array]:
+    """Returns weights, or their gradients, of keys and a sink times the dropout's multiplier."""
+    if multiplier is None:
+        return parts
+    of_parts = (multiplier[..., : parts[0].shape[-1]], multiplier[..., -1:])
+    return [part * factor for part, factor in zip(parts, of_parts, strict=False)]
 
 
 @promoting
 def _backward(settings, residuals, cotangent):  # type: ignore[no-untyped-def]
-    query, key, value, like, bias, visible, multiplier, weights, leaves = residuals
+    query, key, value, like, bias, visible, multiplier, weights, leaves, sink = residuals
     wide, narrow = accumulator(value.dtype), value.dtype
     einsum = functools.partial(
         jnp.einsum, precision=settings.precision, preferred_element_type=wide
     )
-    dropped = weights if multiplier is None else weights * multiplier
+    dropped, *of_sink = _dropped(weights, multiplier)
     value_bar = einsum("...hts,...thd->...shd", dropped.astype(narrow), cotangent.astype(narrow))
 
-    row = _power_of_two(jnp.max(jnp.abs(cotangent), axis=-1, keepdims=True))
-    weight_bar = einsum("...thd,...shd->...hts", (cotangent / row).astype(narrow), value)
-    if multiplier is not None:
-        weight_bar = weight_bar * multiplier
+    row = _power_of_two(jnp.max(jnp.abs(cotangent), axis=-1, keepdims=True, initial=0))
+    weight_bars = [einsum("...thd,...shd->...hts", (cotangent / row).astype(narrow), value)]
+    if sink is not None:
+        along = jnp.sum(cotangent / row * sink.value, axis=-1, keepdims=True)
+        weight_bars.append(jnp.swapaxes(along, -3, -2))
+        of_value = _unbroadcast(cotangent * jnp.swapaxes(of_sink[0], -3, -2), sink.value)
+    weight_bars = _dropped(weight_bars, multiplier)
     weighting = settings.weighting
-    modified = functools.partial(_modified, settings)
     # The scores once more rather than kept: they are as large as the weights.
     if weighting is SOFTMAX:
-        logit_bar = _softmax_backward(weights, weight_bar)
+        bars = _softmax_backward(weights, weight_bars)
     else:
-        logits = _biased(modified(_scores(settings, query, key), leaves), bias, visible)
-        (logit_bar,) = jax.vjp(functools.partial(_weights, weighting), logits)[1](weight_bar)
-    logit_bar = logit_bar * jnp.swapaxes(row, -3, -2)
+        logits = _logits(settings, query, key, bias, visible, leaves, sink)
+        (bars,) = jax.vjp(functools.partial(_weights, weighting), logits)[1](weight_bars)
+    logit_bar, *of_logits = [bar * jnp.swapaxes(row, -3, -2) for bar in bars]
 
     score_bar, leaves_bar = logit_bar, leaves
     if settings.score:
         scores = _scores(settings, query, key)
+        modified = functools.partial(_modified, settings)
         score_bar, leaves_bar = jax.vjp(modified, scores, leaves)[1](logit_bar)
     # Made once: without the barrier XLA:TPU computes it again inside both products, from two
     # float32 arrays as large as the weights (301 M decoder on v5e: 569.9 ms a step for 665.5).
@@ -229,6 +276,7 @@ def _backward(settings, residuals, cotangent):  # type: ignore[no-untyped-def]
         None,
         None,
         leaves_bar,
+        None if sink is None else Sink(_unbroadcast(of_logits[0][..., 0], sink.logits), of_value),
     )
 
 
@@ -261,14 +309,9 @@ def _call(problem: Problem, value: Array) -> Array:
         problem.masks.pairs,
         problem.dropout,
         problem.leaves,
+        sink_of(problem.sink, problem.of_zero),
     )
-    settings = CoreSettings(
-        problem.scale,
-        problem.precision,
-        problem.weighting,
-        problem.score,
-        problem.mask.appended,
-    )
+    settings = CoreSettings(problem.scale, problem.precision, problem.weighting, problem.score)
     return weighted_sum(settings, *arrays)
 
 

@@ -32,7 +32,7 @@ from attention import functions, masks, table
 from attention.functions import Functions, Leaves, Score, Transform
 from attention.kernels import accelerated, elementwise, fused_gpu, fused_tpu
 from attention.kernels.inputs import Problem, per_query_head
-from attention.masks import Bias, Mask
+from attention.masks import Mask
 from attention.records import Kernel
 
 Array = jax.Array
@@ -82,9 +82,9 @@ def transformed(
         weighting, arrays["start"] = dataclasses.replace(weighting, start="sink"), problem.sink
     parts = Functions(score, functions.with_factor(weighting), transform)
     key, value = problem.key, value.astype(problem.query.dtype)
-    masked = _masks(problem, transform is not None)
+    masked = _masks(problem)
     # A mask that differs by head has a head of keys for each of the query's.
-    by_head = "pairs" in masked and masked["pairs"].shape[-3] > 1
+    by_head = "seen" in masked and masked["seen"].shape[-2] > 1
     if by_head or not accelerated.divides_heads(problem, key.shape[-2]):
         key, value = (per_query_head(problem.query, array) for array in (key, value))
         channels = channels and {
@@ -121,10 +121,12 @@ def transformed(
     output = accelerated.on_devices("fused", attend, problem, arrays, parts.kinds)
     if rate:  # here and not for each weight: 2 % of the kernels' cycles
         output = (output / (1 - rate)).astype(dtype)
-    if transform is None or problem.sink is not None or not local.may_see_none:
+    is_zero = transform is None and problem.mask.hidden is None
+    if is_zero or problem.sink is not None or not local.may_see_none:
         return output
     # A weighted sum of nothing is 0, and its output function may be anything. A sink is something.
-    sees = masks.merged(problem.mask, Bias(), queries, length).rows
+    # To the kernel a bias that hides all keys is one that moves all of them.
+    sees = masks.merged(problem.mask, queries, length).rows
     assert sees is not None
     return jnp.where(sees, output, 0)
 
@@ -146,9 +148,9 @@ def _band(mask: Mask) -> tuple[int, int]:
     return 1 if mask.strict else 0 if mask.causal else -width, width
 
 
-def _masks(problem: Problem, is_transformed: bool) -> dict[str, Any]:
-    """Returns "keys", "segments", "pairs" and, for a transform, "seen", as `on_devices` takes them,
-    of those that hide something."""
+def _masks(problem: Problem) -> dict[str, Any]:
+    """Returns "keys", "segments", "pairs" and "seen", as `on_devices` takes them, of those that
+    hide something."""
     mask, batch = problem.mask, problem.query.shape[:-3]
     queries, length = problem.query.shape[-3], problem.key.shape[-3]
     hiding: dict[str, Any] = {}
@@ -166,9 +168,9 @@ def _masks(problem: Problem, is_transformed: bool) -> dict[str, Any]:
     if end < length:  # no query sees a later key
         earlier = jnp.broadcast_to(jnp.arange(length) < end, (*batch, length))
         keys = earlier if keys is None else keys & earlier
-    if is_transformed and hiding:
-        hiding["seen"] = _of_rank(problem, masks.merged(problem.mask, Bias(), queries, length).keys)
-    elif is_transformed and keys is not None:
+    if hiding or mask.hidden is not None:
+        hiding["seen"] = _of_rank(problem, masks.merged(problem.mask, queries, length).keys)
+    elif keys is not None:
         hiding["seen"] = keys[..., None, None]
     return hiding if keys is None else {**hiding, "keys": keys}
 

@@ -24,10 +24,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Problem(NamedTuple):
     """One attention call as a backend gets it: query [..., T, H, D], key [..., S, H, D], checked.
 
-    bias, mask, sink: as in `attention.call.Call`; masks: the first two as arrays. dropout: the
-    multiplier of the weights, [..., H, T, S]. leaves: of each function in `score`. To a backend
-    that has `transformed` heads of keys come as they are, `masks` empty and `dropout` as a rate and
-    seeds; to others sinks come as a key.
+    bias, mask, sink: as in `attention.call.Call`; masks: the first two as arrays. of_zero: what the
+    sink's value 0 becomes where values are transformed, broadcasts to [..., 1, H, Dv]. dropout: the
+    multiplier of the weights, [..., H, T, S], of S + 1 with a sink. leaves: of each function in
+    `score`. To a backend that has `transformed` heads of keys come as they are, `masks` empty and
+    `dropout` as a rate and seeds.
     """
 
     query: Array
@@ -43,6 +44,7 @@ class Problem(NamedTuple):
     leaves: tuple[Leaves, ...]
     sharding: NamedSharding | None
     sink: Array | None = None
+    of_zero: Array | None = None
 
     @property
     def platform(self) -> str:
@@ -71,7 +73,6 @@ class Problem(NamedTuple):
             "bias": self.bias.dense is not None,
             "bias_vectors": self.bias.row is not None or self.bias.column is not None,
             "mask_by_query": by_query,
-            "appended": bool(self.mask.appended),
             "segments": self.mask.segments is not None,
             "strict": self.mask.strict,
             "window": self.mask.width is not None,
@@ -148,35 +149,36 @@ def solve(
     entries and heads, as flax does. Raises ValueError for what the backend cannot do.
     """
     chosen = kernel if isinstance(kernel, Kernel) else records.kernel(kernel)
-    query, value = call.query, call.value
+    (query, factor), value = scaled(call.query, scale), call.value
     transformed = chosen.transformed
     if mixer.splits:
         value = value.astype(jnp.promote_types(value.dtype, jnp.float32))
-    call = call._replace(value=value)
-    call = call if transformed else with_sink_as_key(call)
-    key, value = call.key, call.value
+    key = call.key
     if transformed is None or mixer.values is not None:
         key, value = (per_query_head(query, array) for array in (key, value))
     value = value if mixer.values is None else mixer.values(value)
-    if scale is None:
-        scale = query.shape[-1] ** -0.5
-    elif not isinstance(scale, numbers.Real):
-        # A learned or traced scale cannot be compiled in; on the query it is the same product.
-        query, scale = (query * scale).astype(query.dtype), 1.0
-    elif not math.isfinite(scale):
-        raise ValueError(f"scale={scale!r}: logits are multiplied by it, so it must be finite")
     queries, keys, heads = query.shape[-3], key.shape[-3], query.shape[-2]
-    shape = (*query.shape[:-3], heads, queries, keys)
     weighting = mixer.weighting_of(keys, query.dtype)
     functions.check_weighting(weighting)
+    shape = (*query.shape[:-3], heads, queries, keys + (call.sink is not None))
+    visible = masks.Masks() if transformed else masks.merged(call.mask, queries, keys)
+    if visible.keys is not None and visible.rows is not None:  # 0 times ∞ would be NaN
+        key, value = (jnp.where(visible.keys, array, 0) for array in (key, value))
     problem = Problem(
         query,
         key,
-        float(scale) / call.temperature,
+        factor / call.temperature,
         call.bias,
         call.mask,
-        masks.Masks() if transformed else masks.merged(call.mask, call.bias, queries, keys),
-        _dropout(shape, dropout_rng, dropout_rate, broadcast_dropout, transformed is not None),
+        visible._replace(sink=call.sink),
+        _dropout(
+            shape,
+            dropout_rng,
+            dropout_rate,
+            broadcast_dropout,
+            transformed is not None,
+            jnp.promote_types(query.dtype, jnp.float32),
+        ),
         precision,
         weighting,
         score,
@@ -186,8 +188,12 @@ def solve(
     )
     if transformed is not None and mixer.transform is not None:
         return transformed(problem, value, mixer.transform(query.dtype), channels)
+
+    def weighted_sum(values: Array, of_zero: Array | None = None) -> Array:
+        return chosen.call(problem._replace(of_zero=of_zero), values)
+
     return mixer.mean(
-        lambda values: chosen.call(problem, values),
+        weighted_sum,
         value,
         problem.masks,
         dtype=query.dtype,
@@ -196,28 +202,19 @@ def solve(
     )
 
 
-def with_sink_as_key(call: Call) -> Call:
-    """Returns the call with its sinks as one more key, the last: zeros, value 0, seen by all."""
-    if call.sink is None:
-        return call
-    keys = call.key.shape[-3]
-    bias = call.bias.whole()
-    bias = jnp.zeros((1, 1, keys), jnp.float32) if bias is None else bias.astype(jnp.float32)
-    bias = bias.reshape((1,) * max(0, 3 - bias.ndim) + bias.shape)
-    bias = jnp.broadcast_to(bias, (*bias.shape[:-3], len(call.sink), bias.shape[-2], keys))
-    sinks = call.sink[:, None, None].astype(bias.dtype)
-    sinks = jnp.broadcast_to(sinks, (*bias.shape[:-1], 1))
+def scaled(query: Array, scale: float | Array | None) -> tuple[Array, float]:
+    """Returns the query and the number that QKᵀ is multiplied by, D^-0.5 unless given.
 
-    def one_more(array: Array) -> Array:
-        return jnp.concatenate([array, jnp.zeros_like(array[..., :1, :, :])], axis=-3)
-
-    return call._replace(
-        key=one_more(call.key),
-        value=one_more(call.value),
-        bias=Bias(jnp.concatenate([bias, sinks], axis=-1)),
-        mask=call.mask & Mask(appended=1),
-        sink=None,
-    )
+    Raises ValueError for a number that is not finite.
+    """
+    if scale is None:
+        return query, float(query.shape[-1] ** -0.5)
+    if not isinstance(scale, numbers.Real):
+        # A learned or traced scale cannot be compiled in; on the query it is the same product.
+        return (query * scale).astype(query.dtype), 1.0
+    if not math.isfinite(scale):
+        raise ValueError(f"scale={scale!r}: logits are multiplied by it, so it must be finite")
+    return query, float(scale)
 
 
 def make_call(
@@ -246,6 +243,7 @@ def make_call(
     query, key, value = (array.astype(dtype) for array in (query, key, value))
     if not isinstance(is_causal, bool | np.bool_):
         raise ValueError(f"is_causal={is_causal!r}: give True or False")
+    x = None if x is None else jnp.asarray(x, dtype)
     if x is not None and (x.ndim < 2 or x.shape[:-1] != query.shape[:-2]):
         raise ValueError(
             f"x has shape {x.shape}: it is the block's input, one row for each query, so its axes "
@@ -253,21 +251,31 @@ def make_call(
         )
     queries, keys, heads = query.shape[-3], key.shape[-3], query.shape[-2]
     shape = (*query.shape[:-3], heads, queries, keys)
-    if not isinstance(mask, Mask):
-        check_broadcasts("mask", mask, shape)
-        mask = Mask(dense=None if mask is None else jnp.asarray(mask))
-    else:
-        _check_mask(mask, query.shape[:-3], queries, keys, shape)
-    bias = bias if isinstance(bias, Bias) else Bias(bias)
-    for part in bias.parts():
+    symbolic = mask if isinstance(mask, Mask) else Mask(dense=mask)
+    _check_mask(symbolic, query.shape[:-3], queries, keys, shape)
+    added = bias if isinstance(bias, Bias) else Bias(bias)
+    for part in added:
+        if part is not None:
+            check_array("bias", part, shape)
+    for part in added.parts():
         check_broadcasts("bias", part, shape)
-    bias = jax.tree.map(jnp.asarray, bias)  # NumPy's float64 becomes float32
-    mask = mask & Mask(causal=bool(is_causal)) if is_causal else mask
+    added = jax.tree.map(jnp.asarray, added)  # NumPy's float64 becomes float32
+    symbolic = jax.tree.map(jnp.asarray, symbolic)
+    symbolic = symbolic & Mask(causal=bool(is_causal), hidden=added.hidden())
     index = layer if layer is None or isinstance(layer, LayerIndex) else LayerIndex(layer)
     if index is not None:
         check_index(index.index)
-    x = None if x is None else x.astype(dtype)
-    return Call(query, key, value, x, index, memory, bias, mask, is_cross=is_cross)
+    return Call(query, key, value, x, index, memory, added, symbolic, is_cross=is_cross)
+
+
+def from_cache(query: Array, mask: Any) -> Any:
+    """Returns a mask as booleans where flax's cache has made float32 of them, else as it is.
+
+    flax decodes one query at a time, and combines masks in float32 (`nn.combine_masks`), whatever
+    theirs were.
+    """
+    is_combined = query.shape[-3] == 1 and getattr(mask, "dtype", None) == jnp.float32
+    return mask > 0 if is_combined else mask
 
 
 def check_index(index: Any) -> None:
@@ -287,19 +295,24 @@ def _check_mask(
 ) -> None:
     """Raises ValueError where a part of a symbolic mask does not fit the call."""
     check_broadcasts("mask", mask.dense, shape)
-    known = keys - mask.appended
-    lengths = {"mask.keys": (mask.keys, known)}
+    lengths: dict[str, tuple[Any, int]] = {}
+    if mask.keys is not None:
+        lengths["mask.keys"] = (mask.keys, keys)
     if mask.segments is not None:
+        if len(mask.segments) != 2:
+            raise ValueError("mask.segments: give two arrays, the ids of queries and of keys")
         lengths["mask.segments[0]"] = (mask.segments[0], queries)
-        lengths["mask.segments[1]"] = (mask.segments[1], known)
-        dtypes = [jnp.result_type(ids) for ids in mask.segments]
-        if not all(jnp.issubdtype(dtype, jnp.integer) for dtype in dtypes):
-            raise ValueError(
-                f"mask.segments are of {dtypes}: give integers, equal within a segment"
-            )
+        lengths["mask.segments[1]"] = (mask.segments[1], keys)
     for name, (array, length) in lengths.items():
-        if array is not None and tuple(array.shape) not in ((*batch, length), (length,)):
+        check_array(name, array, (*batch, length))
+        if tuple(array.shape) not in ((*batch, length), (length,)):
             raise ValueError(f"{name} has shape {array.shape}; it must be {(*batch, length)}")
+        if name == "mask.keys":
+            masks.check_boolean(name, array)
+        elif not jnp.issubdtype(array.dtype, jnp.integer):
+            raise ValueError(
+                f"mask.segments are of {array.dtype}: give integers, equal within a segment"
+            )
     if mask.width is not None and mask.width < 1:
         raise ValueError(f"mask.width={mask.width}: a window is at least 1 wide, a query's own key")
 
@@ -334,36 +347,41 @@ def _check_shapes(query: Array, key: Array, value: Array) -> None:
             raise ValueError(given + why)
 
 
+def check_array(name: str, array: Any, shape: tuple[int, ...]) -> None:
+    """Raises ValueError for what is no array; shape: what its own must broadcast to."""
+    if not hasattr(array, "ndim"):
+        raise ValueError(f"{name}={array!r} is no array; give one that broadcasts to {shape}")
+
+
 def check_broadcasts(name: str, array: Array | None, shape: tuple[int, ...]) -> None:
     """Raises ValueError unless a `mask` or `bias` is an array that broadcasts to `shape`."""
     if array is None:
         return
-    if not hasattr(array, "ndim"):
-        raise ValueError(f"{name}={array!r} is no array; give one that broadcasts to {shape}")
+    check_array(name, array, shape)
     padded = (1,) * (len(shape) - array.ndim) + array.shape
     if len(padded) != len(shape) or any(
         size not in (1, whole) for size, whole in zip(padded, shape, strict=True)
     ):
         raise ValueError(f"{name} of shape {array.shape} does not broadcast to {shape}")
-    if name == "bias" and not jnp.issubdtype(array.dtype, jnp.floating):
+    if name == "mask":
+        masks.check_boolean(name, array)
+    elif not jnp.issubdtype(array.dtype, jnp.floating):
         raise ValueError(
             f"bias has dtype {array.dtype}; give floating-point numbers (a boolean belongs in mask)"
-        )
-    # A mask of floats is one of 0 and 1 in AlgoPerf's Conformer; a traced one cannot be looked at.
-    floats = name == "mask" and jnp.issubdtype(array.dtype, jnp.floating)
-    if floats and not isinstance(array, jax.core.Tracer) and not np.all(np.asarray(array) >= 0):
-        raise ValueError(
-            "mask has values below 0 or NaN: it is True (or 1) where a query may look, and what is "
-            "added to the logits belongs in bias"
         )
 
 
 def _dropout(
-    shape: tuple[int, ...], rng: Array | None, rate: float, broadcast: bool, hashed: bool
+    shape: tuple[int, ...],
+    rng: Array | None,
+    rate: float,
+    broadcast: bool,
+    hashed: bool,
+    dtype: Any = jnp.float32,
 ) -> Array | functions.Dropout | None:
     """Returns the multiplier 0 or 1/(1 − rate) per weight, or None where nothing is dropped.
 
-    hashed: the rate and seeds of a kernel's own draws (`functions.is_kept`).
+    hashed: the rate and seeds of a kernel's own draws (`functions.is_kept`). dtype: the weights'.
     """
     if not isinstance(rate, numbers.Real) or not 0.0 <= float(rate) < 1.0:
         raise ValueError(f"dropout_rate={rate!r}: attention dropout is a Python number in [0, 1)")
@@ -378,4 +396,4 @@ def _dropout(
     if broadcast:
         shape = (1,) * (len(shape) - 2) + shape[-2:]
     keep = jax.random.bernoulli(rng, 1.0 - rate, shape)
-    return keep.astype(jnp.float32) / (1.0 - rate)
+    return keep.astype(dtype) / (1.0 - rate)

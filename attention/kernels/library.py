@@ -13,7 +13,6 @@ import jax.numpy as jnp
 
 from attention import masks, table
 from attention.kernels.inputs import Problem
-from attention.masks import Bias
 from attention.records import Kernel
 
 Array = jax.Array
@@ -47,9 +46,9 @@ def _call(name: str, problem: Problem, value: Array) -> Array:
 
     mask = problem.mask
     # The library knows causality; what goes with it needs the whole mask.
-    is_causal = mask.causal and not (mask.strict or mask.appended or mask.width is not None)
-    mask = dataclasses.replace(mask, causal=mask.causal and not is_causal)
-    pairs = masks.merged(mask, Bias(), queries, keys).pairs
+    is_causal = mask.causal and not (mask.strict or mask.width is not None)
+    mask = dataclasses.replace(mask, causal=mask.causal and not is_causal, hidden=None)
+    pairs = masks.merged(mask, queries, keys).pairs
     bias = problem.bias.whole()
     if bias is not None:
         # A row of −∞ is NaN in the library's softmax; of the lowest number it is not.

@@ -35,7 +35,7 @@ def attend(query: Array, key: Array, value: Array, **settings: Any) -> Array:
 
 
 def log_mean_exp(
-    weighted_sum: Callable[[Array], Array],
+    weighted_sum: Callable[..., Array],
     value: Array,
     masks: Masks,
     *,
@@ -47,7 +47,8 @@ def log_mean_exp(
 
     value [..., S, H, D] in `dtype`, the dtype of the inputs, or wider; the result is [..., T, H, D]
     in float32 (float64 for float64), for the caller to round. So is what `weighted_sum` receives,
-    with one more channel (of ones, to learn Σ a) unless `sums_to_one`; it rounds to `dtype`.
+    with one more channel (of ones, to learn Σ a) unless `sums_to_one`; it rounds to `dtype`. Beside
+    a sink it also gets what the sink's value 0 becomes, [..., 1, H, D].
     `span` is the backend's (`records.Kernel`).
 
     Raises ValueError for float16.
@@ -59,13 +60,17 @@ def log_mean_exp(
         )
     wide = value.astype(core.accumulator(dtype))
     precise = dtype == wide.dtype
-    shifted = laser_shift.choose(wide, masks.keys, span)
-    exponential = laser_shift.exponentiate(wide, masks.keys, shifted, precise=precise)
+    has_sink = masks.sink is not None
+    shifted = laser_shift.choose(wide, masks.keys, span, with_zero=has_sink)
+    terms = [laser_shift.exponentiate(wide, masks.keys, shifted, precise=precise)]
+    if has_sink:
+        zero = jnp.zeros_like(shifted.constant)
+        terms.append(laser_shift.exponentiate(zero, None, shifted, precise=precise))
     if sums_to_one:
-        total, mass = weighted_sum(exponential).astype(wide.dtype), None
+        total, mass = weighted_sum(*terms).astype(wide.dtype), None
     else:
-        ones = jnp.ones((*exponential.shape[:-1], 1), exponential.dtype)
-        both = weighted_sum(jnp.concatenate([exponential, ones], axis=-1)).astype(wide.dtype)
+        counted = [jnp.concatenate([term, jnp.ones_like(term[..., :1])], axis=-1) for term in terms]
+        both = weighted_sum(*counted).astype(wide.dtype)
         total, mass = both[..., :-1], both[..., -1:]
     output = laser_shift.logarithm(total, mass, shifted, precise=precise)
     if masks.rows is not None:

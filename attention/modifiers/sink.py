@@ -9,7 +9,7 @@ learned=False it stays 0: that softmax itself (softmax1).
 For LASER the sink is one more valid key with value 0: it enters the shift's statistics, and
 log(a_sink·exp(0) + Σ a·exp(v)) includes it. Each map of a differential pair has its own head's
 sink. Dropout falls on it as on other keys, which only LASER notices, since its value is 0.
-Whoever observes the layer sees S + 1 keys, the sink last.
+Whoever observes the layer sees S + 1 weights, the sink's last.
 """
 
 import jax.numpy as jnp

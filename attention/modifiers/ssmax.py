@@ -31,7 +31,7 @@ def apply(call: Call, leaves: Leaves) -> Call:
     """Returns the call with the query scaled, in its dtype."""
     queries, keys = call.query.shape[-3], call.key.shape[-3]
     wide = jnp.promote_types(call.query.dtype, jnp.float32)
-    pairs = masks.merged(call.mask, call.bias, queries, keys).pairs
+    pairs = masks.merged(call.mask, queries, keys).pairs
     if pairs is None:
         count = jnp.asarray(keys, wide)  # may be symbolic in jax.export
     else:

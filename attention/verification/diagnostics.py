@@ -19,6 +19,7 @@ import numpy as np
 
 from attention import table
 from attention.hosts.probe import Layer
+from attention.kernels.inputs import per_query_head
 from attention.mixers import laser_shift
 
 Array = jax.Array
@@ -62,8 +63,7 @@ class Measured(NamedTuple):
 def measure(layer: Layer) -> Measured:
     """Returns the numbers of an observed call; differentiate nothing through it."""
     weights = layer.weights()
-    visible = jnp.ones((), bool) if layer.masks.pairs is None else layer.masks.pairs
-    visible = jnp.broadcast_to(visible, weights.shape)
+    visible = layer.visible()
     weights = jnp.where(visible, weights, 0)
     seen = jnp.sum(visible, axis=-1, dtype=jnp.int32)
     entropy = jnp.sum(jax.scipy.special.entr(weights), axis=-1)
@@ -115,13 +115,17 @@ def _value_ranges(layer: Layer) -> dict[str, Array]:
     a valid key left out. The floored branch is `mixers.laser_shift`'s max form, asked of every
     mixer.
     """
-    value = layer.value.astype(jnp.promote_types(layer.value.dtype, jnp.float32))
+    value = per_query_head(layer.query, layer.value)
+    value = value.astype(jnp.promote_types(value.dtype, jnp.float32))
+    has_sink = layer.masks.sink is not None
     keys = jnp.ones((), bool) if layer.masks.keys is None else layer.masks.keys
     keys = jnp.broadcast_to(keys, value.shape)
-    there = jnp.any(keys, axis=-3)
-    high = jnp.max(value, axis=-3, where=keys, initial=-jnp.inf)
-    low = jnp.min(value, axis=-3, where=keys, initial=jnp.inf)
-    floored = laser_shift.choose(value, layer.masks.keys, layer.span).is_max[..., 0, :, :]
+    there = jnp.any(keys, axis=-3) | has_sink
+    least = 0.0 if has_sink else jnp.inf  # a sink is one more key, of value 0
+    high = jnp.max(value, axis=-3, where=keys, initial=-least)
+    low = jnp.min(value, axis=-3, where=keys, initial=least)
+    shift = laser_shift.choose(value, layer.masks.keys, layer.span, with_zero=has_sink)
+    floored = shift.is_max[..., 0, :, :]
     ranges = jnp.where(there, high - low, 0)
     return {
         "value_range_min": jnp.min(ranges, where=there, initial=jnp.inf),

@@ -205,14 +205,13 @@ def test_refusals_name_a_kernel_that_can(settings, arrays, message, name, monkey
         jnp.ones((9, 9), bool),
         jnp.ones((2, 2, 1, 9), bool),
         Mask(segments=(jnp.zeros((2, 9), int),) * 2),
-        Mask(appended=1),
     ],
 )
 def test_splash_refuses_dropout_and_masks_that_differ_by_query_or_head(mask):
     dropout = {"dropout_rate": 0.1, "dropout_rng": jax.random.key(0)}
     with pytest.raises(ValueError, match="no attention dropout.*use kernel='xla' or kernel='fus"):
         standard.attend(*_qkv()[:3], kernel="splash", **dropout)
-    needs = "mask that differs by query or head|segments|appended keys"
+    needs = "mask that differs by query or head|segments"
     message = f"kernel='splash' has no ({needs}).*'jax_xla'"
     with pytest.raises(ValueError, match=message):
         standard.attend(*_qkv()[:3], kernel="splash", mask=mask)

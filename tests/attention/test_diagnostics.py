@@ -14,7 +14,7 @@ from flax import linen as nn
 
 from attention import registry
 from attention.hosts import probe
-from attention.kernels import core
+from attention.kernels import core, inputs
 from attention.masks import Bias, Mask, merged
 from attention.verification import diagnostics
 
@@ -34,7 +34,7 @@ def _layer(weights, value=None, mask=None, dtype=jnp.float32, mixer="standard"):
         key=basis,
         value=jnp.asarray(value, dtype),
         bias=Bias(),
-        masks=merged(Mask(dense=mask), Bias(), query.shape[1], keys),
+        masks=merged(Mask(dense=mask), query.shape[1], keys),
         leaves=(),
         scale=1.0,
         precision=None,
@@ -233,3 +233,32 @@ def test_the_gradient_on_the_logits_in_float64(mixer):
         by_hand = [(loss((step * e,)) - loss((-step * e,))) / (2 * step) for e in basis]
         np.testing.assert_allclose(found.reshape(-1), np.stack(by_hand), atol=2e-9)
         assert float(diagnostics.norm(found)) == pytest.approx(np.linalg.norm(by_hand), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["standard", "laser+sink", "diff2+sink", "diff_laser"])
+@pytest.mark.parametrize("hiding", ["none", "mask by head", "columns"])
+def test_grouped_heads_are_measured(name, hiding):
+    """Four heads of queries and two of keys: a channel is one of a query's head."""
+    rng = np.random.default_rng(0)
+    query, x = (jnp.asarray(rng.standard_normal(shape)) for shape in ((2, 5, 4, 6), (2, 5, 8)))
+    settings = {
+        "none": {},
+        "mask by head": {"mask": jnp.asarray(rng.random((4, 5, 5)) < 0.7)},
+        "columns": {"bias": Bias(column=jnp.zeros((4, 5)).at[1:, 3:].set(-1e9))},
+    }[hiding]
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self):
+            value = query[:, :, :2]
+            call = inputs.make_call(query, value, value, x=x, layer=0, **settings)
+            return registry.get(name).attend(call)
+
+    with probe.probed() as record:
+        Model().init(jax.random.key(0))
+    found = _summary(record.layers[0])
+    heads = record.layers[0].query.shape[-2]
+    assert found["channels"] == 2 * heads * 6
+    assert found["entropy"] > 0
+    assert "nonfinite" not in found
+    assert sum(found["histogram"]) == int(record.layers[0].visible().sum())

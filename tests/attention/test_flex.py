@@ -331,19 +331,23 @@ def test_bad_input_is_answered(settings, message):
         flex(*given, **settings)
 
 
-@pytest.mark.parametrize("weighting", ["softmax", "sigmoid"])
-def test_a_query_that_sees_nothing_returns_0(weighting, platform):
+@pytest.mark.parametrize(
+    ("weighting", "is_bias"), [("softmax", False), ("softmax", True), ("sigmoid", False)]
+)
+def test_a_query_that_sees_nothing_returns_0(weighting, is_bias, platform):
     """Whatever the output function makes of 0; no gradient passes."""
     arrays = _arrays(length=24)
     there = jnp.asarray([[True] * 24, [False] * 24])
+    column = jnp.broadcast_to(jnp.where(there, 0.0, -jnp.inf)[:, None], (2, HEADS, 24))
+    hiding = {"bias": Bias(column=column)} if is_bias else {"mask": Mask(keys=there)}
 
     def attend(*qkv):
         return flex(
             *qkv,
             weighting=weighting,
             output_function=lambda r, c: r + 1,
-            mask=Mask(keys=there),
             kernel="fused",
+            **hiding,
         )
 
     given = [jnp.asarray(arrays[name], jnp.float32) for name in ("query", "key", "value")]

@@ -357,6 +357,17 @@ def test_cached_decoding_survives(inputs):
     np.testing.assert_allclose(jnp.concatenate(steps, axis=1), whole, atol=2e-6)
 
 
+def test_masks_of_floats_are_taken_where_the_user_says_so(inputs):
+    layer, mask = nn.MultiHeadDotProductAttention(num_heads=2), jnp.tri(5)[None, None]
+    params = layer.init(jax.random.key(0), inputs)
+    refused = pytest.raises(ValueError, match="mask has dtype float32")
+    with refused, inject.injected(registry.get("standard")):
+        layer.apply(params, inputs, mask=mask)
+    with inject.injected(registry.get("standard"), float_masks=True):
+        output = layer.apply(params, inputs, mask=mask)
+    np.testing.assert_allclose(output, layer.apply(params, inputs, mask=mask), atol=1e-6)
+
+
 class Stack(nn.Module):
     """Two numbered layers, as AlgoPerf names its blocks."""
 

@@ -10,12 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attention.masks import Bias, Mask
 from attention.mixers import laser, standard
 
 
 def _qkv(size=8, dtype="float32", batch=(2,), value_size=None):
     rng = np.random.default_rng(0)
-    shapes = [(*batch, 6, 3, size)] * 2 + [(*batch, 6, 3, value_size or size)]
+    shapes = [(*batch, 6, 3, size)] * 2 + [
+        (*batch, 6, 3, size if value_size is None else value_size)
+    ]
     return [jnp.asarray(rng.standard_normal(shape), dtype) for shape in shapes]
 
 
@@ -109,8 +112,10 @@ def test_cudnn_limits_are_checked_before_the_call(monkeypatch, size, dtype, mess
         ({"bias": (9, 3, 6, 6)}, "bias of shape"),
         ({"dropout_rate": 1.0}, "dropout_rate=1.0"),
         ({"dropout_rate": 0.5}, "needs a dropout_rng"),
-        ({"mask": -1e9 * jnp.eye(6)}, "below 0 or NaN.*belongs in bias"),
-        ({"mask": jnp.full((6, 6), jnp.nan)}, "below 0 or NaN"),
+        ({"mask": Mask(keys=[True] * 6)}, "mask.keys=.*is no array"),
+        ({"mask": Mask(segments=([0] * 6, [0] * 6))}, r"mask.segments\[0\]=.*is no array"),
+        ({"mask": Mask(segments=(jnp.zeros(6, int),))}, "mask.segments: give two"),
+        ({"bias": Bias(column=[0.0] * 6)}, "bias=.*is no array"),
         ({"mask": "causal"}, "mask='causal' is no array"),
         ({"bias": 1.0}, "bias=1.0 is no array"),
         ({"scale": float("nan")}, "scale=nan.*finite"),
@@ -121,7 +126,7 @@ def test_cudnn_limits_are_checked_before_the_call(monkeypatch, size, dtype, mess
 def test_arguments_are_checked(change, message):
     arguments = dict(zip(("query", "key", "value"), _qkv(), strict=True))
     for name, given in change.items():
-        arguments[name] = jnp.ones(given) if isinstance(given, tuple) else given
+        arguments[name] = jnp.ones(given) if type(given) is tuple else given
     with pytest.raises(ValueError, match=message):
         laser.attend(**arguments)
 
@@ -184,9 +189,28 @@ def test_gradients_under_shard_map_with_a_shared_bias():
     assert done.stdout.strip() == "equal", done.stderr[-1500:]
 
 
-@pytest.mark.parametrize("library", [np, jnp])
-def test_a_mask_of_floats_may_be_a_constant_of_a_jitted_function(library):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
+@pytest.mark.parametrize(
+    ("name", "mask"),
+    [
+        ("mask", lambda pairs: pairs),
+        ("mask", lambda pairs: Mask(dense=pairs)),
+        ("mask.keys", lambda pairs: Mask(keys=pairs[0])),
+        ("mask", lambda pairs: Mask(dense=pairs) & Mask(dense=pairs > 0)),
+    ],
+)
+def test_a_mask_of_numbers_is_refused(name, mask, dtype):
+    """Under jit, too: one that is added to the logits would hide what it is to show."""
     query = jnp.ones((6, 2, 4))
-    mask = library.tril(library.ones((6, 6), "float32"))
-    output = jax.jit(lambda query: standard.attend(query, query, query, mask=mask))(query)
-    assert output.shape == query.shape
+    attend = jax.jit(lambda pairs: standard.attend(query, query, query, mask=mask(pairs)))
+    for pairs in (jnp.tri(6), jnp.where(jnp.tri(6) > 0, 0, -1e9)):
+        with pytest.raises(ValueError, match=f"^{name} has dtype {dtype}.*mask > 0.*bias="):
+            attend(pairs.astype(dtype))
+
+
+def test_values_of_size_0_have_a_gradient():
+    query, key, value = _qkv(value_size=0)
+    for mixer in (standard, laser):
+        bars = jax.grad(lambda *a: mixer.attend(*a).sum(), (0, 1, 2))(query, key, value)  # noqa: B023
+        assert [bar.shape for bar in bars] == [query.shape, key.shape, value.shape]
+        assert not bars[0].any()

@@ -312,6 +312,14 @@ def test_float64_is_kept():
         assert output.dtype == jnp.float64
         exact = reference.attend("laser", query, key, value, cotangent).output
         assert reference.relative_error(output, exact) < 1e-13
+        bias = jnp.asarray(np.random.default_rng(1).standard_normal((2, 20, 20)))
+        rng, drops = jax.random.key(3), {"dropout_rng": jax.random.key(3), "dropout_rate": 0.1}
+        with_sink = registry.get("standard+sink", learned=False)
+        output = with_sink(query, key, value, bias=bias, **drops)
+        raised = np.exp(np.einsum("thd,shd->hts", query, key) / np.sqrt(8) + bias)
+        kept = np.asarray(jax.random.bernoulli(rng, 0.9, (1, 20, 21)))[..., :-1] / 0.9
+        weights = kept * raised / (raised.sum(-1, keepdims=True) + 1)
+        np.testing.assert_allclose(output, np.einsum("hts,shd->thd", weights, value), atol=1e-14)
 
 
 @pytest.mark.parametrize("broken", ["output", "query", "key", "value", "query_ln", "key_ln"])

@@ -187,6 +187,18 @@ def test_layers_leave_jit_as_they_are():
     assert [layer.path for layer in shapes] == [layer.path for layer in layers]
 
 
+def test_a_traced_scale_leaves_jit_in_the_query():
+    query, key, value = jnp.asarray(np.random.default_rng(0).standard_normal((3, 4, 2, 3)))
+
+    def observe(scale):
+        with probe.probed() as seen:
+            registry.get("laser+temp", tau=0.5)(query, key, value, scale=scale)
+        return seen.layers[0]
+
+    weights = jax.jit(observe)(0.3).weights()
+    np.testing.assert_allclose(weights, observe(0.3).weights(), rtol=1e-5)
+
+
 class Looped(nn.Module):
     """One attention layer inside nn.remat or nn.scan."""
 

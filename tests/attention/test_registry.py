@@ -220,7 +220,7 @@ def test_order_of_modifiers_does_not_matter():
             lambda: registry.get("laser+softcap", kernel="cudnn"),
             "no soft-capped logits.*use kernel='xla'",
         ),
-        (lambda: registry.get("laser+sink", kernel="splash"), "kernel='xla' or kernel='jax_xla'"),
+        (lambda: registry.get("laser+sink", kernel="splash"), "kernel='xla' or kernel='fused'"),
         (lambda: registry.get("laser", kernel="flash"), "unknown kernel 'flash'.*xla, jax_xla"),
     ],
 )

@@ -203,7 +203,7 @@ class _Layer:
 
         # The layer is causal, by its name: its mask is in the weights already.
         call = self.prepared._replace(value=value)
-        masks = merged(call.mask, call.bias, weights.shape[-2], value.shape[-3])
+        masks = merged(call.mask, weights.shape[-2], value.shape[-3])
         mix = _InScope(self.function.variant.through_host, parent=self.scope)
         return mix(mean, call, masks=masks, sums_to_one=True)
 

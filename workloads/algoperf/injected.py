@@ -33,7 +33,9 @@ def with_variant(workload: Any, name: str, variant: Variant) -> Any:
     """
     catalog.check_variant(algoperf_specs.PREFIX + name, variant.name)
     point = supported.SUPPORTED[name]
-    inside = causal_attention.injected if point.causal else inject.injected
+    # AlgoPerf's masks are floats of 0 and 1.
+    inside: Callable[..., Any] = functools.partial(inject.injected, float_masks=True)
+    inside = causal_attention.injected if point.causal else inside
     contexts = {
         **dict.fromkeys((*_MODEL_METHODS, *point.traced), inside),
         **dict.fromkeys(point.jitted, _injected_while_tracing),
@@ -75,7 +77,7 @@ def _injected_while_tracing(variant: Variant, layer: inject.LayerRule) -> Iterat
             return call(*args, **kwargs)
         inside = True
         try:
-            with inject.injected(variant, layer=layer):
+            with inject.injected(variant, layer=layer, float_masks=True):
                 return call(*args, **kwargs)
         finally:
             inside = False
