@@ -139,7 +139,18 @@ def _repeated(array: Array | None, axis: int, times: int) -> Array | None:
     """Returns an array with the entries of a heads' axis repeated, one that has none as it is."""
     if array is None or array.ndim < -axis or array.shape[axis] == 1:
         return array
-    return jnp.repeat(array, times, axis=axis)
+    return repeated(array, axis, times)
+
+
+def repeated(array: Array, axis: int, times: int) -> Array:
+    """Returns an array with each entry of an axis, counted from the end, `times` in a row.
+
+    jnp.repeat does the same, but asks for the sharding on a mesh with explicit axes.
+    """
+    place = array.ndim + axis + 1
+    before, after = array.shape[:place], array.shape[place:]
+    wide = jnp.broadcast_to(jnp.expand_dims(array, place), (*before, times, *after))
+    return wide.reshape((*before[:-1], before[-1] * times, *after))
 
 
 class Masks(NamedTuple):

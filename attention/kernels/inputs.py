@@ -1,5 +1,6 @@
 """The arguments of an attention call: checked, brought to one form, and given to a backend."""
 
+import dataclasses
 import functools
 import math
 import numbers
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 
 from attention import devices, functions, masks, records
 from attention.call import Call, LayerIndex, Memory
@@ -262,14 +263,17 @@ def make_call(
     mask = mask & Mask(causal=bool(is_causal)) if is_causal else mask
     index = layer if layer is None or isinstance(layer, LayerIndex) else LayerIndex(layer)
     if index is not None:
-        check_index(index.index)
+        index = dataclasses.replace(index, index=layer_number(index.index))
     x = None if x is None else x.astype(dtype)
     return Call(query, key, value, x, index, memory, bias, mask, is_cross=is_cross)
 
 
-def check_index(index: Any) -> None:
-    """Raises ValueError unless a layer's index is one integer, from 0 where it is known."""
-    is_known = not isinstance(index, jax.Array)
+def layer_number(index: Any) -> int | Array:
+    """Returns a layer's index, an int where it is known.
+
+    Raises ValueError unless it is one integer, from 0 where it is known.
+    """
+    is_known = not isinstance(index, jax.core.Tracer)
     array = np.asarray(index) if is_known else index
     is_integer = not array.ndim and jnp.issubdtype(array.dtype, jnp.integer)
     if not is_integer or (is_known and array < 0):
@@ -277,6 +281,7 @@ def check_index(index: Any) -> None:
             f"layer={index!r}, of dtype {array.dtype} and shape {array.shape}: it is the layer's "
             "index, one integer from 0"
         )
+    return int(array) if is_known else index
 
 
 def _check_mask(
@@ -308,7 +313,14 @@ def per_query_head(query: Array, array: Array) -> Array:
     jax.nn.dot_product_attention.
     """
     heads, groups = query.shape[-2], array.shape[-2]
-    return array if heads == groups else jnp.repeat(array, heads // groups, axis=-2)
+    if heads == groups:
+        return array
+    array = masks.repeated(array, -2, heads // groups)
+    # On a mesh with explicit axes fewer heads than devices are whole on each device.
+    *axes, current, last = jax.typeof(array).sharding.spec
+    wanted = jax.typeof(query).sharding.spec[-2]
+    spec = PartitionSpec(*axes, wanted, last)
+    return array if wanted == current else jax.sharding.reshard(array, spec)
 
 
 def _check_shapes(query: Array, key: Array, value: Array) -> None:
