@@ -315,7 +315,7 @@ class InjectedFunction(AttentionFunction):
     """
 
     injection: Injection
-    host: Callable[..., Array] = nn.dot_product_attention
+    host: Callable[..., Array] = staticmethod(nn.dot_product_attention)
     inputs: Sequence[Array] = ()
     is_known_cross: bool | None = None
 

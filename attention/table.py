@@ -46,7 +46,7 @@ class Hyperparameter(NamedTuple):
             return int(given)
         if isinstance(given, bool) or not isinstance(given, numbers.Real):
             raise ValueError(
-                f"{name}={given!r} is not a number of Python or NumPy: it is part of a variant's "
+                f"{name}={given!r} is not a Python number, nor NumPy's: it is part of a variant's "
                 "identity and is compiled in, so it cannot be an array or a traced value"
             )
         value = given if isinstance(given, int) else float(given)

@@ -379,8 +379,8 @@ class Variant:
                     "module of its own"
                 ) from error
             raise ValueError(
-                f"{type(model).__name__} already has {name!r}, which {self.name} adds ({error}); "
-                "drop the modifier, or what the model has of that name (normalize_qk=True)"
+                f"the model already has what {self.name} adds ({error}); drop the modifier, or the "
+                "model's own (normalize_qk=True)"
             ) from error
         except flax_errors.CallCompactUnboundModuleError as error:
             raise ValueError(
