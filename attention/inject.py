@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 from flax.core import tracers
 
@@ -333,7 +331,7 @@ class InjectedFunction(AttentionFunction):
         path = "/".join(context.module.path)
         self.inputs = inputs_of(context.orig_method, args, kwargs)
         self.is_known_cross = is_cross(path) if callable(is_cross) else is_cross
-        if is_cross is not None and not isinstance(self.is_known_cross, bool | np.bool_):
+        if is_cross is not None and self.is_known_cross not in (True, False):
             raise ValueError(
                 f"is_cross given to injected is {self.is_known_cross!r} at path {path!r}; give "
                 "True where keys come from another sequence than the queries, else False"
@@ -391,7 +389,9 @@ def inputs_of(method: Callable[..., Any], args: Any, kwargs: Any) -> list[Array]
     if "inputs_q" not in arguments:
         leaves = jax.tree.leaves([arguments[name] for name in arguments if "mask" not in name])
         arrays = [
-            leaf for leaf in leaves if jnp.issubdtype(getattr(leaf, "dtype", bool), jnp.floating)
+            leaf
+            for leaf in leaves
+            if jax.numpy.issubdtype(getattr(leaf, "dtype", bool), jax.numpy.floating)
         ]
     return list({id(array): array for array in arrays if getattr(array, "ndim", 0) > 1}.values())
 

@@ -32,16 +32,6 @@ _FLAX_ONLY = (
 )
 
 
-_OTHER_ARRAY = (
-    "takes its keys from another array than its queries (if they are one sequence, pass one array "
-    "for both, or say it: injected(variant, is_cross=False), or is_cross=lambda path: ...)"
-)
-_NOT_SAID = (
-    "does not say whether keys come from the queries' sequence (if they do, give "
-    "attention_fn=attention.inject.AttentionFunction(variant, x=x), x the block's input)"
-)
-
-
 class _LeafModule(nn.Module):
     """A module's learned leaves, float32."""
 
@@ -138,7 +128,12 @@ class Variant:
         `deterministic` and does not say whose keys they are: `inject.AttentionFunction` does.
         """
         if deterministic is not None:
-            table.check_model(self.name, {"self": _NOT_SAID}, "this call by a Flax module")
+            unsaid = (
+                "does not say whether keys come from the queries' sequence (if they do, give "
+                "attention_fn=attention.inject.AttentionFunction(variant, x=x), x the block's "
+                "input)"
+            )
+            table.check_model(self.name, {"self": unsaid}, "this call by a Flax module")
         call = inputs.make_call(
             query, key, value, x=x, layer=layer, bias=bias, mask=mask, is_causal=is_causal
         )
@@ -392,11 +387,16 @@ class Variant:
 
 def _why_not_self(is_cross: bool, queries: int, keys: int) -> str:
     """Returns why a call is not self-attention, '' where it may be."""
-    if queries == keys:
-        return _OTHER_ARRAY if is_cross else ""
-    noun = "query" if queries == 1 else "queries"
-    cached = " (a cached decoder?)" if queries < keys else ""
-    return f"has {queries} {noun} and {keys} keys{cached}"
+    if queries != keys:
+        noun = "query" if queries == 1 else "queries"
+        cached = " (a cached decoder?)" if queries < keys else ""
+        return f"has {queries} {noun} and {keys} keys{cached}"
+    other = (
+        "takes its keys from another array than its queries (if they are one sequence, pass one "
+        "array for both, or say it: injected(variant, is_cross=False), or is_cross=lambda path: "
+        "...)"
+    )
+    return other if is_cross else ""
 
 
 def make(name: str, kernel: str, hyperparameters: dict[str, Any]) -> Variant:
