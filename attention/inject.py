@@ -408,7 +408,7 @@ def _is_one_in_remat(module: nn.Module) -> bool:
         wrapper: Any = frame.f_locals.get("self")
         lifted = type(wrapper)
         is_lifted = lifted.__module__ == nn.transforms.__name__ and isinstance(wrapper, nn.Module)
-        if is_lifted and wrapper.path == module.path and frame.f_code is lifted.__call__.__code__:
+        if is_lifted and frame.f_code is lifted.__call__.__code__ and wrapper.path == module.path:
             if not lifted.__name__.startswith("Checkpoint"):
                 return False
             *_, names = inspect.getargvalues(frame)

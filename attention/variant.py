@@ -388,9 +388,8 @@ class Variant:
 def _why_not_self(is_cross: bool, queries: int, keys: int) -> str:
     """Returns why a call is not self-attention, '' where it may be."""
     if queries != keys:
-        noun = "query" if queries == 1 else "queries"
-        cached = " (a cached decoder?)" if queries < keys else ""
-        return f"has {queries} {noun} and {keys} keys{cached}"
+        several = f"has {queries} queries and {keys} keys"
+        return several if queries != 1 else f"has 1 query and {keys} keys (a cached decoder?)"
     other = (
         "takes its keys from another array than its queries (if they are one sequence, pass one "
         "array for both, or say it: injected(variant, is_cross=False), or is_cross=lambda path: "

@@ -158,6 +158,15 @@ def test_other_calls_are_refused(inputs, call, settings, name):
         Model(call).init(jax.random.key(0), inputs)
 
 
+def test_the_whole_model_may_be_in_remat(inputs):
+    """Two arrays are refused there, one is not."""
+    model = nn.remat(FLAX)(2)
+    with inject.injected(registry.get("standard+rope")):
+        model.init(jax.random.key(0), inputs, inputs)
+        with pytest.raises(ValueError, match="is_cross"):
+            model.init(jax.random.key(0), inputs, inputs[::-1])
+
+
 @pytest.mark.parametrize("name", ["rope", "window", "alibi", "xsa"])
 def test_a_bare_variant_does_not_know_whose_keys_it_gets(inputs, name):
     """Of a module's attention_fn; AttentionFunction knows, for Linen and NNX."""
