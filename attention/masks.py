@@ -6,10 +6,11 @@ is at most `HIDING_BIAS`.
 
 import dataclasses
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 
 Array = jax.Array
 
@@ -151,6 +152,14 @@ def repeated(array: Array, axis: int, times: int) -> Array:
     before, after = array.shape[:place], array.shape[place:]
     wide = jnp.broadcast_to(jnp.expand_dims(array, place), (*before, times, *after))
     return wide.reshape((*before[:-1], before[-1] * times, *after))
+
+
+def lying(array: Array, axes: tuple[Any, ...]) -> Array:
+    """Returns an array divided over a mesh with explicit axes as `axes` say, of each of its own."""
+    sharding = jax.typeof(array).sharding
+    if tuple(sharding.spec) == axes:
+        return array
+    return jax.sharding.reshard(array, NamedSharding(sharding.mesh, PartitionSpec(*axes)))
 
 
 class Masks(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 
 from attention import devices, functions, masks, records
 from attention.call import Call, LayerIndex, Memory
@@ -316,11 +316,9 @@ def per_query_head(query: Array, array: Array) -> Array:
     if heads == groups:
         return array
     array = masks.repeated(array, -2, heads // groups)
-    # On a mesh with explicit axes fewer heads than devices are whole on each device.
-    *axes, current, last = jax.typeof(array).sharding.spec
-    wanted = jax.typeof(query).sharding.spec[-2]
-    spec = PartitionSpec(*axes, wanted, last)
-    return array if wanted == current else jax.sharding.reshard(array, spec)
+    # Fewer heads than devices are whole on each device of a mesh with explicit axes.
+    *axes, _, last = jax.typeof(array).sharding.spec
+    return masks.lying(array, (*axes, jax.typeof(query).sharding.spec[-2], last))
 
 
 def _check_shapes(query: Array, key: Array, value: Array) -> None:

@@ -18,7 +18,7 @@ from attention import inject, registry
 from attention.kernels.inputs import make_call
 
 FLAX = nn.MultiHeadDotProductAttention
-MASK = np.tril(np.ones((2, 1, 6, 6), np.float32))
+MASK = np.tril(np.ones((2, 1, 6, 6), bool))
 LAYER = functools.partial(FLAX, num_heads=2, name="layer")
 
 pytestmark = pytest.mark.filterwarnings(
@@ -284,7 +284,7 @@ from attention.flex import flex
 enter = jax.set_mesh if hasattr(jax, "set_mesh") else jax.sharding.use_mesh
 mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
 capped = lambda logits, query, key, leaves: 5 * jnp.tanh(logits / 5)
-functions = [lambda q, k, v: flex(q, k, v, score=capped)]
+functions = [lambda q, k, v: flex(q, k, v, score=capped, bias=jnp.ones((8, 1, 6)))]
 functions += [registry.get(name) for name in ("standard+xsa", "standard+window")]
 for groups, axis in ((2, "model"), (1, None), (4, None)):
     shapes = ((2, 6, 8, 4), (2, 6, groups, 4), (2, 6, groups, 4))
@@ -303,7 +303,8 @@ print("equal")
 
 
 def test_fewer_heads_of_keys_on_a_mesh_with_explicit_axes():
-    """Heads of keys divided over the devices, and too few to divide: output and gradients."""
+    """Heads of keys divided over the devices, and too few to divide, beside a bias that is whole on
+    each device: output and gradients."""
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
     root = pathlib.Path(__file__).resolve().parents[2]
     done = subprocess.run(
