@@ -68,27 +68,6 @@ class Injection:
         """
         return tuple(path for path, count in self.calls.items() if count)
 
-    def function(
-        self,
-        variant: Variant,
-        rule: "LayerRule | None",
-        module: nn.Module,
-        kind: "type[InjectedFunction] | None" = None,
-    ) -> "InjectedFunction":
-        """Returns the variant as the attention function of a module, of its class `kind`."""
-        path = "/".join(module.path)
-        index = layer_index(variant, rule, path)
-        function = (kind or InjectedFunction)(
-            variant, index, memory=self.memory_of(variant, index, path)
-        )
-        function.injection = self
-        return function
-
-    def finish(self, module: nn.Module, function: "AttentionFunction") -> None:
-        """Records that a module has returned, which attended by `function`."""
-        self.memory = function.memory or {}
-        self.add(module, function.calls)
-
     def add(self, module: nn.Module, calls: int) -> None:
         """Records that a module has returned, after this many calls of the variant."""
         path = "/".join(module.path)
@@ -223,11 +202,16 @@ def injected_layers(
             # A subclass calls flax's method, whose arguments say more than the subclass's.
             running.take(context, args, kwargs, is_cross)
             return call(*args, **kwargs)
-        function = injection.function(variant, layer, module, kind)
+        path = "/".join(module.path)
+        index = layer_index(variant, layer, path)
+        memory = injection.memory_of(variant, index, path)
+        function = (kind or InjectedFunction)(variant, index, memory=memory)
+        function.injection = injection
         function.take(context, args, kwargs, is_cross)
         with attending(module, function):
             output = call(*args, **kwargs)
-        injection.finish(module, function)
+        injection.memory = function.memory or {}
+        injection.add(module, function.calls)
         return output
 
     with nn.intercept_methods(intercept):
@@ -336,8 +320,8 @@ class InjectedFunction(AttentionFunction):
                 f"is_cross given to injected is {self.is_known_cross!r} at path {path!r}; give "
                 "True where keys come from another sequence than the queries, else False"
             )
-        is_unsure = is_cross is None and len(self.inputs) > 1 and "self" in self.variant.needs
-        if is_unsure and _is_one_in_remat(context.module):
+        is_asked = "self" in self.variant.needs and is_cross is None
+        if is_asked and len(self.inputs) > 1 and _is_one_in_remat(context.module):
             self.inputs = self.inputs[:1]
 
     def make_call(self, query: Array, key: Array, value: Array, **masks: Any) -> Call:
@@ -387,10 +371,9 @@ def inputs_of(method: Callable[..., Any], args: Any, kwargs: Any) -> list[Array]
     arguments = inspect.signature(method).bind(*args, **kwargs).arguments | kwargs
     arrays: list[Any] = [arguments.get(name) for name in ("inputs_q", "inputs_k", "inputs_kv")]
     if "inputs_q" not in arguments:
-        leaves = jax.tree.leaves([arguments[name] for name in arguments if "mask" not in name])
         arrays = [
             leaf
-            for leaf in leaves
+            for leaf in jax.tree.leaves([arguments[key] for key in arguments if "mask" not in key])
             if jax.numpy.issubdtype(getattr(leaf, "dtype", bool), jax.numpy.floating)
         ]
     return list({id(array): array for array in arrays if getattr(array, "ndim", 0) > 1}.values())

@@ -33,10 +33,9 @@ class Hyperparameter(NamedTuple):
         Raises ValueError for what it cannot be.
         """
         if self.choices:
-            # NumPy's own are called bool, bool_ and str_.
-            kind = type(given).__name__.rstrip("_")
             for choice in self.choices:
-                if type(choice).__name__ == kind and given == choice:
+                # NumPy's types are called bool, bool_ and str_.
+                if type(choice).__name__ == type(given).__name__.rstrip("_") and given == choice:
                     return choice
             allowed = " or ".join(map(repr, self.choices))
             raise ValueError(f"{name}={given!r}: {self.why}; give {allowed}")

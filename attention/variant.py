@@ -390,12 +390,13 @@ def _why_not_self(is_cross: bool, queries: int, keys: int) -> str:
     if queries != keys:
         several = f"has {queries} queries and {keys} keys"
         return several if queries != 1 else f"has 1 query and {keys} keys (a cached decoder?)"
-    other = (
+    if not is_cross:
+        return ""
+    return (
         "takes its keys from another array than its queries (if they are one sequence, pass one "
         "array for both, or say it: injected(variant, is_cross=False), or is_cross=lambda path: "
         "...)"
     )
-    return other if is_cross else ""
 
 
 def make(name: str, kernel: str, hyperparameters: dict[str, Any]) -> Variant:
