@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -21,12 +21,14 @@ from flax.core import tracers
 
 from attention.call import Call, Memory
 from attention.hosts import probe
-from attention.kernels.inputs import from_cache, make_call, per_query_head
+from attention.kernels.inputs import from_cache, layer_number, make_call, per_query_head
 from attention.masks import merged
 from attention.variant import Variant
 
 Array = jax.Array
 LayerRule = Callable[[str], int | Array]
+CrossRule = bool | Callable[[str], bool]
+Injected = contextlib.AbstractContextManager["Injection"]
 
 # Arguments flax's own function has, and the one extra that AlgoPerf's Conformer adds
 # (algoperf/workloads/librispeech_conformer/librispeech_jax/models.py).
@@ -36,6 +38,10 @@ _OUTPUT_FACTOR = "temperature"
 
 class InjectionError(RuntimeError, ValueError):
     """A variant did not run where it was put. A ValueError too, which commands answer in words."""
+
+
+class NothingCalledError(InjectionError):
+    """No attention module was called inside the context."""
 
 
 @dataclasses.dataclass
@@ -62,30 +68,6 @@ class Injection:
         """
         return tuple(path for path, count in self.calls.items() if count)
 
-    def function(
-        self,
-        variant: Variant,
-        rule: "LayerRule | None",
-        module: nn.Module,
-        args: Any,
-        kwargs: Any,
-        kind: Any = None,
-    ) -> Any:
-        """Returns the variant as the attention function of a module called with these arguments.
-
-        kind: its class, `AttentionFunction` unless given.
-        """
-        path = "/".join(module.path)
-        index = layer_index(variant, rule, path)
-        x, is_cross = block_input(args, kwargs)
-        memory = self.memory_of(variant, index, path)
-        return (kind or AttentionFunction)(variant, index, x, memory, is_cross)
-
-    def finish(self, module: nn.Module, function: "AttentionFunction") -> None:
-        """Records that a module has returned, which attended by `function`."""
-        self.memory = function.memory or {}
-        self.add(module, function.calls)
-
     def add(self, module: nn.Module, calls: int) -> None:
         """Records that a module has returned, after this many calls of the variant."""
         path = "/".join(module.path)
@@ -104,9 +86,9 @@ class Injection:
             self.memory, self.trace = {}, trace
         elif trace != self.trace or not isinstance(layer, int):
             raise ValueError(
-                f"{variant.name!r} hands values from layer to layer, which layers inside nn.scan "
-                f"or nn.remat cannot do, nor a rule whose first layer is not 0 (at {path!r}); "
-                "build the model without them"
+                f"{variant.name!r} hands values from layer to layer, from layer 0 on and not out "
+                f"of nn.scan or nn.remat. At path {path!r} the layer's index is {layer}; build the "
+                "model without them, and count layers from 0"
             )
         return self.memory
 
@@ -122,10 +104,13 @@ class Injection:
             )
 
 
-@contextlib.contextmanager
 def injected(
-    variant: Variant, layer: LayerRule | None = None, *, float_masks: bool = False
-) -> Iterator[Injection]:
+    variant: Variant,
+    layer: LayerRule | None = None,
+    is_cross: CrossRule | None = None,
+    *,
+    float_masks: bool = False,
+) -> Injected:
     """Puts `variant` into every `nn.MultiHeadDotProductAttention` called inside the context.
 
     Yields an `Injection`, whose `layers` are the paths of the modules that ran the variant::
@@ -149,49 +134,99 @@ def injected(
     `value_residual` need it, because no rule could guess the order of somebody else's layers;
     others do not call it.
 
+    `is_cross` says whether keys come from another sequence than the queries, for all modules or by
+    the same path; `rope`, `window` and other parts need self-attention. Without it a module attends
+    to itself where its queries and keys are made of one array.
+
     `float_masks` is for a model that cannot be changed and whose masks are floats of 0 and 1, as
     flax's functions make them unless told `dtype=bool`. Without it masks of floats are refused.
 
     Raises RuntimeError on a clean exit that found nothing to inject into, as in a flax.nnx model,
-    and where a module never called its attention function, as a subclass with a kernel of its own;
-    an exception in flight is never masked. Raises ValueError for a model's function or setting that
-    a variant cannot serve, and for a variant that needs a rule without one.
+    where a module never called its attention function, as a subclass with a kernel of its own, and
+    where another variant is injected around this one; an exception in flight is never masked.
+    Raises ValueError for a model's function or setting that a variant cannot serve, and for a
+    variant that needs a rule without one.
     """
     check_rule(variant, layer)
+
+    def attending(module: Any, function: InjectedFunction) -> Any:
+        _check_host(module, variant)
+        function.host, function.float_masks = module.attention_fn, float_masks
+        return attending_by(module, function)
+
+    return injected_layers(
+        variant,
+        layer,
+        lambda module: isinstance(module, nn.MultiHeadDotProductAttention),
+        attending,
+        "nn.MultiHeadDotProductAttention",
+        is_cross=is_cross,
+        advice=". Enter it around init or apply, inside the jitted function (a function that is "
+        "compiled already calls no module); models with an attention of their own need it rebuilt "
+        "on that module. A flax.nnx model cannot be injected into: build its "
+        "nnx.MultiHeadAttention with attention_fn=variant (variants without learned factors)",
+    )
+
+
+@contextlib.contextmanager
+def injected_layers(
+    variant: Variant,
+    layer: LayerRule | None,
+    is_layer: Callable[[Any], bool],
+    attending: Callable[[Any, "InjectedFunction"], contextlib.AbstractContextManager[object]],
+    name: str,
+    *,
+    kind: "type[InjectedFunction] | None" = None,
+    is_cross: CrossRule | None = None,
+    advice: str = "",
+) -> Iterator[Injection]:
+    """Runs every call of a layer within `attending`, which gets the layer and the variant as the
+    layer's attention function, and makes it the layer's `attention_fn`.
+
+    name: of the layers' class; advice: what a message that none was called says next. kind: of the
+    attention function. Raises RuntimeError as `injected`.
+    """
     injection = Injection()
 
     def intercept(
         call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext
     ) -> Any:
-        module = context.module
-        is_attention = isinstance(module, nn.MultiHeadDotProductAttention)
-        if not is_attention or isinstance(module.attention_fn, _Injected):
+        module, method = context.module, context.method_name
+        if not is_layer(module):
             return call(*args, **kwargs)
-        if context.method_name != "__call__":
-            output = call(*args, **kwargs)
+        if method != "__call__":
             # Flax looks at the setup of a module by a method without a name.
-            if context.method_name != "setup" and hasattr(type(module), context.method_name):
+            if method != "setup" and hasattr(type(module), method):
                 injection.add(module, 0)
-            return output
-        _check_host(module, variant)
-        replacement = injection.function(variant, layer, module, args, kwargs, _Injected)
-        replacement.host = module.attention_fn
-        replacement.float_masks = float_masks
-        with attending_by(module, replacement):
+            return call(*args, **kwargs)
+        running = getattr(module, "attention_fn", None)
+        if isinstance(running, InjectedFunction):
+            if running.injection is not injection:
+                raise InjectionError(
+                    f"{running.variant.name!r} is injected around {variant.name!r}, and a layer "
+                    "has one variant: leave the outer context before you enter another"
+                )
+            # A subclass calls flax's method, whose arguments say more than the subclass's.
+            running.take(context, args, kwargs, is_cross)
+            return call(*args, **kwargs)
+        path = "/".join(module.path)
+        index = layer_index(variant, layer, path)
+        memory = injection.memory_of(variant, index, path)
+        function = (kind or InjectedFunction)(variant, index, memory=memory)
+        function.injection = injection
+        function.take(context, args, kwargs, is_cross)
+        with attending(module, function):
             output = call(*args, **kwargs)
-        injection.finish(module, replacement)
+        injection.memory = function.memory or {}
+        injection.add(module, function.calls)
         return output
 
     with nn.intercept_methods(intercept):
         yield injection
     if not injection.calls:
-        raise InjectionError(
-            f"nothing to inject {variant.name!r} into: no nn.MultiHeadDotProductAttention was "
-            "called inside the context. Enter it around init or apply, inside the jitted "
-            "function (a function that is compiled already calls no module); models with an "
-            "attention of their own need it rebuilt on that module. A "
-            "flax.nnx model cannot be injected into: build its "
-            "nnx.MultiHeadAttention with attention_fn=variant (variants without learned factors)"
+        raise NothingCalledError(
+            f"nothing to inject {variant.name!r} into: no {name} was called inside the context"
+            f"{advice}"
         )
     injection.check(variant)
 
@@ -202,7 +237,7 @@ def attending_by(module: Any, function: Callable[..., Array]) -> Iterator[None]:
 
     The module itself, not a clone of it: Flax records the calls of both (capture_intermediates).
     """
-    host = module.attention_fn
+    host = getattr(module, "attention_fn", None)
     object.__setattr__(module, "attention_fn", function)  # Flax freezes modules
     try:
         yield
@@ -224,9 +259,9 @@ class AttentionFunction:
     def __init__(
         self,
         variant: Any,
-        layer: int | Array | None,
-        x: Array | None,
-        memory: Memory | None,
+        layer: int | Array | None = None,
+        x: Array | None = None,
+        memory: Memory | None = None,
         is_cross: bool = False,
     ) -> None:
         self.variant = variant
@@ -267,10 +302,48 @@ class AttentionFunction:
     __signature__ = inspect.signature(nn.dot_product_attention)
 
 
-class _Injected(AttentionFunction):
-    """Runs the variant around the model's own attention function."""
+class InjectedFunction(AttentionFunction):
+    """The attention function of a module that a variant was injected into.
 
-    host: Callable[..., Array] = nn.dot_product_attention
+    injection: by which context. host: the model's own function, around which the variant runs.
+    inputs: arrays that the module's queries and keys are made of, each once, the queries' first.
+    is_known_cross: what the user's rule says, None without a rule.
+    """
+
+    injection: Injection
+    host: Callable[..., Array] = staticmethod(nn.dot_product_attention)
+    inputs: Sequence[Array] = ()
+    is_known_cross: bool | None = None
+
+    def take(
+        self,
+        context: nn.module.InterceptorContext,
+        args: Any,
+        kwargs: Any,
+        is_cross: CrossRule | None,
+    ) -> None:
+        """Notes the arguments of the module's call, and what the user's rule says of its path.
+
+        Raises ValueError for a rule's answer that is no boolean.
+        """
+        path = "/".join(context.module.path)
+        self.inputs = inputs_of(context.orig_method, args, kwargs)
+        self.is_known_cross = is_cross(path) if callable(is_cross) else is_cross
+        if is_cross is not None and self.is_known_cross not in (True, False):
+            raise ValueError(
+                f"is_cross given to injected is {self.is_known_cross!r} at path {path!r}; give "
+                "True where keys come from another sequence than the queries, else False"
+            )
+        is_asked = "self" in self.variant.needs and is_cross is None
+        if is_asked and len(self.inputs) > 1 and _is_one_in_remat(context.module):
+            self.inputs = self.inputs[:1]
+
+    def make_call(self, query: Array, key: Array, value: Array, **masks: Any) -> Call:
+        """Returns the call, checked. Arrays [..., T, W] among `inputs` are as long as queries."""
+        fitting = [array for array in self.inputs if array.shape[:-1] == query.shape[:-2]]
+        is_cross = len(fitting) > 1 if self.is_known_cross is None else self.is_known_cross
+        self.about |= {"x": next(iter(fitting), None), "is_cross": is_cross}
+        return super().make_call(query, key, value, **masks)
 
     def __call__(self, query: Array, key: Array, value: Array, *masks: Any, **settings: Any) -> Any:
         if self.host is nn.dot_product_attention:
@@ -303,16 +376,44 @@ class _Injected(AttentionFunction):
         return output if factor is None else output * factor
 
 
-def block_input(args: Any, kwargs: Any) -> tuple[Array | None, bool]:
-    """Returns what a module's queries are made of, and whether keys are made of something else.
+def inputs_of(method: Callable[..., Any], args: Any, kwargs: Any) -> list[Array]:
+    """Returns the arrays that a module's queries and keys are made of, each once.
 
-    `args`, `kwargs`: of `nn.MultiHeadDotProductAttention`.
+    method: the module's, called with `args` and `kwargs`. Flax's names them inputs_q, inputs_k and
+    inputs_kv. Of a method with other arguments they are all arrays of floats but masks.
     """
-    names = ("inputs_q", "inputs_k", "inputs_v")
-    given = dict(zip(names, args, strict=False)) | kwargs
-    query = given.get("inputs_q", next(iter(kwargs.values()), None))
-    others = (given.get(name) for name in (*names[1:], "inputs_kv"))
-    return query, any(other is not None and other is not query for other in others)
+    arguments = inspect.signature(method).bind(*args, **kwargs).arguments | kwargs
+    arrays: list[Any] = [arguments.get(name) for name in ("inputs_q", "inputs_k", "inputs_kv")]
+    if "inputs_q" not in arguments:
+        arrays = [
+            leaf
+            for leaf in jax.tree.leaves([arguments[key] for key in arguments if "mask" not in key])
+            if jax.numpy.issubdtype(getattr(leaf, "dtype", bool), jax.numpy.floating)
+        ]
+    return list({id(array): array for array in arrays if getattr(array, "ndim", 0) > 1}.values())
+
+
+def _is_one_in_remat(module: nn.Module) -> bool:
+    """Whether queries and keys are one array, which nn.remat made two tracers of.
+
+    Flax shows an interceptor the module inside nn.remat(nn.MultiHeadDotProductAttention) alone. The
+    arrays that the wrapper was called with stand in its frame. Not so for nn.jit, whose compiled
+    program may serve another call, and for nn.scan, whose carry is another array in the next step.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        wrapper: Any = frame.f_locals.get("self")
+        lifted = type(wrapper)
+        is_lifted = lifted.__module__ == nn.transforms.__name__ and isinstance(wrapper, nn.Module)
+        if is_lifted and frame.f_code is lifted.__call__.__code__ and wrapper.path == module.path:
+            if not lifted.__name__.startswith("Checkpoint"):
+                return False
+            *_, names = inspect.getargvalues(frame)
+            call = functools.partial(lifted.__call__, wrapper)
+            if len(inputs_of(call, names["args"], names["kwargs"])) == 1:
+                return True
+        frame = frame.f_back
+    return False
 
 
 def _split_output_factor(
@@ -351,6 +452,7 @@ def layer_index(variant: Variant, rule: LayerRule | None, path: str) -> int | Ar
         return None
     try:
         index = rule(path)
+        index = index if index is None else layer_number(index)
     except Exception as error:
         error.add_note(f"raised by the layer rule given to injected, at path {path!r}")
         raise

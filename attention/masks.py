@@ -6,10 +6,11 @@ bias is at most `HIDING_BIAS` (`Bias.hidden`). `merged` is the one place that pu
 
 import dataclasses
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 
 Array = jax.Array
 
@@ -159,7 +160,26 @@ def _repeated(array: Array | None, axis: int, times: int) -> Array | None:
     """Returns an array with the entries of a heads' axis repeated, one that has none as it is."""
     if array is None or array.ndim < -axis or array.shape[axis] == 1:
         return array
-    return jnp.repeat(array, times, axis=axis)
+    return repeated(array, axis, times)
+
+
+def repeated(array: Array, axis: int, times: int) -> Array:
+    """Returns an array with each entry of an axis, counted from the end, `times` in a row.
+
+    jnp.repeat does the same, but asks for the sharding on a mesh with explicit axes.
+    """
+    place = array.ndim + axis + 1
+    before, after = array.shape[:place], array.shape[place:]
+    wide = jnp.broadcast_to(jnp.expand_dims(array, place), (*before, times, *after))
+    return wide.reshape((*before[:-1], before[-1] * times, *after))
+
+
+def lying(array: Array, axes: tuple[Any, ...]) -> Array:
+    """Returns an array divided over a mesh with explicit axes as `axes` say, of each of its own."""
+    sharding = jax.typeof(array).sharding
+    if tuple(sharding.spec) == axes:
+        return array
+    return jax.sharding.reshard(array, NamedSharding(sharding.mesh, PartitionSpec(*axes)))
 
 
 class Masks(NamedTuple):

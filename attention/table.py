@@ -7,6 +7,7 @@ is that file and one line here; a test holds that the two agree.
 """
 
 import difflib
+import numbers
 import re
 import types
 from collections.abc import Iterable, Mapping
@@ -27,25 +28,31 @@ class Hyperparameter(NamedTuple):
     choices: tuple[Any, ...] = ()
 
     def check(self, name: str, given: object) -> Any:
-        """Returns a value as the variant keeps it; raises ValueError for what it cannot be."""
+        """Returns a value, also NumPy's, as Python's number, bool or string.
+
+        Raises ValueError for what it cannot be.
+        """
         if self.choices:
-            if not any(type(given) is type(one) and given == one for one in self.choices):
-                allowed = " or ".join(map(repr, self.choices))
-                raise ValueError(f"{name}={given!r}: {self.why}; give {allowed}")
-            return given
+            for choice in self.choices:
+                # NumPy's types are called bool, bool_ and str_.
+                if type(choice).__name__ == type(given).__name__.rstrip("_") and given == choice:
+                    return choice
+            allowed = " or ".join(map(repr, self.choices))
+            raise ValueError(f"{name}={given!r}: {self.why}; give {allowed}")
         if isinstance(self.default, int):
-            if type(given) is not int or given < 1:
+            if isinstance(given, bool) or not isinstance(given, numbers.Integral) or given < 1:
                 raise ValueError(f"{name}={given!r}: {self.why}; give an integer from 1")
-            return given
-        if isinstance(given, bool) or not isinstance(given, int | float):
+            return int(given)
+        if isinstance(given, bool) or not isinstance(given, numbers.Real):
             raise ValueError(
-                f"{name}={given!r} is not a Python number: it is part of a variant's identity and "
-                "is compiled in, so it cannot be an array or a traced value"
+                f"{name}={given!r} is not a Python number, nor NumPy's: it is part of a variant's "
+                "identity and is compiled in, so it cannot be an array or a traced value"
             )
+        value = given if isinstance(given, int) else float(given)
         # 1/value must be a float32 too.
-        if not 1e-30 <= given <= 1e30:
+        if not 1e-30 <= value <= 1e30:
             raise ValueError(f"{name}={given!r}: {self.why}; give a number > 0, of 1e-30 to 1e30")
-        return float(given)
+        return float(value)
 
 
 # What a mixer or modifier needs of a backend, and how a message names it.

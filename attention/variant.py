@@ -93,7 +93,7 @@ class Variant:
         broadcast_dropout: bool = True,
         dropout_rng: Array | None = None,
         dropout_rate: float = 0.0,
-        deterministic: bool = False,
+        deterministic: bool | None = None,
         dtype: Any = None,
         precision: jax.lax.PrecisionLike = None,
         module: Any = None,
@@ -123,8 +123,17 @@ class Variant:
 
         Raises ValueError where quantised einsums or sown weights are asked for (no variant has
         them), where learned factors are called for outside a Flax module, where what the variant
-        needs is not given, and for a variant with memory: call `attend`.
+        needs is not given, and for a variant with memory: call `attend`. A variant that needs
+        self-attention is refused as the `attention_fn` of a Flax module, which gives
+        `deterministic` and does not say whose keys they are: `inject.AttentionFunction` does.
         """
+        if deterministic is not None:
+            unsaid = (
+                "does not say whether keys come from the queries' sequence (if they do, give "
+                "attention_fn=attention.inject.AttentionFunction(variant, x=x), x the block's "
+                "input)"
+            )
+            table.check_model(self.name, {"self": unsaid}, "this call by a Flax module")
         mask = inputs.from_cache(query, mask)
         call = inputs.make_call(
             query, key, value, x=x, layer=layer, bias=bias, mask=mask, is_causal=is_causal
@@ -137,7 +146,7 @@ class Variant:
             broadcast_dropout=broadcast_dropout,
             dropout_rng=dropout_rng,
             dropout_rate=dropout_rate,
-            deterministic=deterministic,
+            deterministic=bool(deterministic),
             dtype=dtype,
             module=module,
             force_fp32_for_softmax=force_fp32_for_softmax,
@@ -294,8 +303,7 @@ class Variant:
             "attention.inject.injected(variant, layer=rule), rule(path) -> index)",
             "memory": call.memory is None
             and "has no memory (call variant.attend, and hand its memory from layer to layer)",
-            "self": (call.is_cross or queries != keys)
-            and f"attends from {queries} queries to {keys} keys of another sequence",
+            "self": _why_not_self(call.is_cross, queries, keys),
         }
         table.check_model(self.name, {need: why for need, why in lacks.items() if why}, "this call")
 
@@ -346,20 +354,27 @@ class Variant:
                 modules.setdefault(leaf.path.split("/")[0], []).append(leaf)
             else:
                 leaves[leaf.path] = leaf.start(None, leaf.shape, jnp.float32)
-        with self._learning():
-            for module, declared in modules.items():
+        for module, declared in modules.items():
+            with self._learning(module):
                 leaves |= _LeafModule(tuple(declared), name=module)()
         return leaves
 
     @contextlib.contextmanager
-    def _learning(self) -> Iterator[None]:
-        """Says what to do where the model has no place for learned leaves, or has them already."""
+    def _learning(self, name: str) -> Iterator[None]:
+        """Says what to do where a model has no place for leaves called `name`, or has them."""
         try:
             yield
         except flax_errors.NameInUseError as error:
+            model: Any = _LeafModule(()).parent
+            if isinstance(model._state.children.get(name), _LeafModule):
+                raise ValueError(
+                    f"{self.name} is called twice in one module, {type(model).__name__}, and its "
+                    f"learned factors ({name}) can be made once: give each attention call a Flax "
+                    "module of its own"
+                ) from error
             raise ValueError(
                 f"the model already has what {self.name} adds ({error}); drop the modifier, or the "
-                "model's own normalisation (normalize_qk=True)"
+                "model's own (normalize_qk=True)"
             ) from error
         except flax_errors.CallCompactUnboundModuleError as error:
             raise ValueError(
@@ -367,6 +382,20 @@ class Variant:
                 "flax.linen (nnx has no place for them): pass it as attention_fn there, or use "
                 "attention.inject.injected"
             ) from error
+
+
+def _why_not_self(is_cross: bool, queries: int, keys: int) -> str:
+    """Returns why a call is not self-attention, '' where it may be."""
+    if queries != keys:
+        several = f"has {queries} queries and {keys} keys"
+        return several if queries != 1 else f"has 1 query and {keys} keys (a cached decoder?)"
+    if not is_cross:
+        return ""
+    return (
+        "takes its keys from another array than its queries (if they are one sequence, pass one "
+        "array for both, or say it: injected(variant, is_cross=False), or is_cross=lambda path: "
+        "...)"
+    )
 
 
 def make(name: str, kernel: str, hyperparameters: dict[str, Any]) -> Variant:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from attention import functions
+from attention import functions, masks
 from attention.functions import Leaves, Score, Weighting
 from attention.kernels.inputs import Problem, promoting
 from attention.masks import Bias
@@ -297,7 +297,8 @@ def _unbroadcast(gradient: Array, like: Array) -> Array:
         for axis, (size, whole) in enumerate(zip(like.shape, summed.shape, strict=True))
         if size == 1 and whole != 1
     )
-    return jnp.sum(summed, axis=axes, keepdims=True).astype(like.dtype)
+    summed = jnp.sum(summed, axis=axes, keepdims=True).astype(like.dtype)
+    return masks.lying(summed, tuple(jax.typeof(like).sharding.spec))
 
 
 def _call(problem: Problem, value: Array) -> Array:

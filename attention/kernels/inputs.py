@@ -1,5 +1,6 @@
 """The arguments of an attention call: checked, brought to one form, and given to a backend."""
 
+import dataclasses
 import functools
 import math
 import numbers
@@ -264,7 +265,7 @@ def make_call(
     symbolic = symbolic & Mask(causal=bool(is_causal), hidden=added.hidden())
     index = layer if layer is None or isinstance(layer, LayerIndex) else LayerIndex(layer)
     if index is not None:
-        check_index(index.index)
+        index = dataclasses.replace(index, index=layer_number(index.index))
     return Call(query, key, value, x, index, memory, added, symbolic, is_cross=is_cross)
 
 
@@ -278,9 +279,12 @@ def from_cache(query: Array, mask: Any) -> Any:
     return mask > 0 if is_combined else mask
 
 
-def check_index(index: Any) -> None:
-    """Raises ValueError unless a layer's index is one integer, from 0 where it is known."""
-    is_known = not isinstance(index, jax.Array)
+def layer_number(index: Any) -> int | Array:
+    """Returns a layer's index, an int where it is known.
+
+    Raises ValueError unless it is one integer, from 0 where it is known.
+    """
+    is_known = not isinstance(index, jax.core.Tracer)
     array = np.asarray(index) if is_known else index
     is_integer = not array.ndim and jnp.issubdtype(array.dtype, jnp.integer)
     if not is_integer or (is_known and array < 0):
@@ -288,6 +292,7 @@ def check_index(index: Any) -> None:
             f"layer={index!r}, of dtype {array.dtype} and shape {array.shape}: it is the layer's "
             "index, one integer from 0"
         )
+    return int(array) if is_known else index
 
 
 def _check_mask(
@@ -324,7 +329,12 @@ def per_query_head(query: Array, array: Array) -> Array:
     jax.nn.dot_product_attention.
     """
     heads, groups = query.shape[-2], array.shape[-2]
-    return array if heads == groups else jnp.repeat(array, heads // groups, axis=-2)
+    if heads == groups:
+        return array
+    array = masks.repeated(array, -2, heads // groups)
+    # Fewer heads than devices are whole on each device of a mesh with explicit axes.
+    *axes, _, last = jax.typeof(array).sharding.spec
+    return masks.lying(array, (*axes, jax.typeof(query).sharding.spec[-2], last))
 
 
 def _check_shapes(query: Array, key: Array, value: Array) -> None:

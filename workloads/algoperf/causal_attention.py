@@ -35,10 +35,9 @@ _LOGITS, _MEAN = "...qhd,...khd->...hqk", "...hqk,...khd->...qhd"
 _FORMS = (["dot_product_attention"], [_LOGITS, _MEAN])
 
 
-Injected = contextlib.AbstractContextManager[inject.Injection]
-
-
-def injected(variant: Variant, layer: inject.LayerRule, class_name: str = CLASS_NAME) -> Injected:
+def injected(
+    variant: Variant, layer: inject.LayerRule, class_name: str = CLASS_NAME
+) -> inject.Injected:
     """Puts `variant` into every layer of that class called inside; as `attention.inject.injected`.
 
     Learned leaves lie beside the layer's projections. What the model can take is checked before
@@ -52,44 +51,7 @@ def injected(variant: Variant, layer: inject.LayerRule, class_name: str = CLASS_
     def is_layer(module: Any) -> bool:
         return type(module).__name__ == class_name
 
-    return injected_layers(variant, layer, is_layer, _attending, class_name)
-
-
-@contextlib.contextmanager
-def injected_layers(
-    variant: Variant,
-    layer: inject.LayerRule,
-    is_layer: Callable[[Any], bool],
-    attending: Callable[[Any, inject.AttentionFunction], contextlib.AbstractContextManager[object]],
-    name: str,
-) -> Iterator[inject.Injection]:
-    """Runs every call of a layer within `attending`, which gets the layer and the variant as the
-    layer's attention function.
-
-    name: of the layers' class. Raises RuntimeError on a clean exit where no layer was called, or
-    one did not call its attention function.
-    """
-    injection = inject.Injection()
-
-    def intercept(
-        call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext
-    ) -> Any:
-        module = context.module
-        if context.method_name != "__call__" or not is_layer(module):
-            return call(*args, **kwargs)
-        function = injection.function(variant, layer, module, args, kwargs)
-        with attending(module, function):
-            output = call(*args, **kwargs)
-        injection.finish(module, function)
-        return output
-
-    with nn.intercept_methods(intercept):
-        yield injection
-    if not injection.calls:
-        raise inject.InjectionError(
-            f"nothing to inject {variant.name!r} into: no {name} was called inside the context"
-        )
-    injection.check(variant)
+    return inject.injected_layers(variant, layer, is_layer, _attending, class_name)
 
 
 def run_inside(
@@ -129,7 +91,7 @@ def check_layers(variant: Variant, ran: tuple[str, ...], expected: int, model: s
 
 
 @contextlib.contextmanager
-def _attending(module: nn.Module, function: inject.AttentionFunction) -> Iterator[None]:
+def _attending(module: nn.Module, function: inject.InjectedFunction) -> Iterator[None]:
     """Has the layer's own file call the variant. Raises RuntimeError where it did not, once."""
     layer = _Layer(module, function)
     home = importlib.import_module(type(module).__module__)
@@ -138,7 +100,7 @@ def _attending(module: nn.Module, function: inject.AttentionFunction) -> Iterato
         "jax": Substitute(jax, nn=nn_module),
         "jnp": Substitute(jnp, einsum=layer.einsum),
     }
-    with mock.patch.multiple(home, **names):
+    with mock.patch.multiple(home, **names), inject.attending_by(module, function):
         yield
     if layer.calls not in _FORMS:
         raise inject.InjectionError(

@@ -5,8 +5,6 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from flax import linen as nn
-
 from attention import inject
 from attention.variant import Variant
 from workloads import algoperf_specs, catalog
@@ -60,27 +58,10 @@ def with_variant(workload: Any, name: str, variant: Variant) -> Any:
 
 @contextlib.contextmanager
 def _injected_while_tracing(variant: Variant, layer: inject.LayerRule) -> Iterator[None]:
-    """Enters `injected` around each call of a whole model, of which there may be none.
+    """Enters `injected`, where a jitted method calls the model only while it is traced.
 
-    A jitted method calls the model only while it is traced; `injected` would take the calls after
-    that for a model without attention.
+    After that no attention module is called, which `injected` alone refuses.
     """
-    inside = False
-
-    def intercept(
-        call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext
-    ) -> Any:
-        nonlocal inside
-        # A model's own `setup` is a method of it too, and calls no attention; its `__call__` calls
-        # other methods of it (WMT's `encode` and `decode`), which are inside already.
-        if inside or context.module.path or context.method_name == "setup":
-            return call(*args, **kwargs)
-        inside = True
-        try:
-            with inject.injected(variant, layer=layer, float_masks=True):
-                return call(*args, **kwargs)
-        finally:
-            inside = False
-
-    with nn.intercept_methods(intercept):
+    inside = inject.injected(variant, layer=layer, float_masks=True)
+    with contextlib.suppress(inject.NothingCalledError), inside:
         yield

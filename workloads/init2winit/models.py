@@ -112,9 +112,9 @@ def model_class(
 _LAYERS = ("depth", "num_encoder_layers", "num_layers")
 
 
-def _enter(model: supported_models.Model) -> Callable[..., causal_attention.Injected]:
+def _enter(model: supported_models.Model) -> Callable[..., inject.Injected]:
     """Returns what puts a variant into a model, at its injection point."""
-    by_point: dict[str, Callable[..., causal_attention.Injected]] = {
+    by_point: dict[str, Callable[..., inject.Injected]] = {
         supported_models.FLAX: inject.injected,
         supported_models.COPIED: injected_copies,
         supported_models.CAUSAL: functools.partial(
@@ -126,7 +126,7 @@ def _enter(model: supported_models.Model) -> Callable[..., causal_attention.Inje
 
 def injected_module(
     module: Any,
-    enter: Callable[[], causal_attention.Injected],
+    enter: Callable[[], inject.Injected],
     check: Callable[[Any, tuple[str, ...]], None],
 ) -> Any:
     """Returns a flax module like `module` whose `init` and `apply` run inside of `enter()`.
@@ -155,7 +155,7 @@ def injected_module(
 _FILE, _CLASS = "init2winit.model_lib.attention", "MultiHeadDotProductAttention"
 
 
-def injected_copies(variant: Variant, layer: inject.LayerRule) -> causal_attention.Injected:
+def injected_copies(variant: Variant, layer: inject.LayerRule) -> inject.Injected:
     """Puts `variant` into every copy of flax's attention module (model_lib/attention.py) called
     inside; as `attention.inject.injected`.
 
@@ -167,21 +167,20 @@ def injected_copies(variant: Variant, layer: inject.LayerRule) -> causal_attenti
     a clean exit where no such module was called, or one did not call its attention function.
     """
 
-    def attending(module: Any, function: inject.AttentionFunction) -> Any:
+    def attending(module: Any, function: inject.InjectedFunction) -> Any:
         _check(module, variant)
-        return inject.attending_by(module, _AttentionFunction(function))
+        return inject.attending_by(module, function)
 
-    return causal_attention.injected_layers(
-        variant, layer, _is_copy, attending, f"{_FILE}.{_CLASS}"
+    return inject.injected_layers(
+        variant, layer, _is_copy, attending, f"{_FILE}.{_CLASS}", kind=_AttentionFunction
     )
 
 
 def _is_copy(module: Any) -> bool:
-    """Whether a module is to be injected into; its `__call__` calls that of its base class."""
-    is_copy = any(
+    """Whether a module is to be injected into."""
+    return any(
         base.__name__ == _CLASS and base.__module__ == _FILE for base in type(module).__mro__
     )
-    return is_copy and not isinstance(module.attention_fn, _AttentionFunction)
 
 
 def _check(module: Any, variant: Variant) -> None:
@@ -194,13 +193,10 @@ def _check(module: Any, variant: Variant) -> None:
         )
 
 
-@dataclasses.dataclass
-class _AttentionFunction:
+class _AttentionFunction(inject.InjectedFunction):
     """A variant, called as init2winit's module calls its attention function."""
 
-    function: inject.AttentionFunction
-
-    def __call__(
+    def __call__(  # type: ignore[override]
         self,
         query: Array,
         key: Array,
@@ -210,7 +206,7 @@ class _AttentionFunction:
         attn_temp: float = 1.0,
         **settings: Any,
     ) -> Array:
-        return self.function(
+        return super().__call__(
             query,
             key,
             value,
