@@ -77,7 +77,7 @@ def compute(
     [T, W] and memory by its names. tree: the parameters of a model of the variant, in which it
     finds its own leaves. mask: as in `attend`. layer: the index.
     """
-    with _x64():
+    with float64():
         wide = {name: jnp.asarray(np.asarray(array), jnp.float64) for name, array in arrays.items()}
         leaves = {
             module: {name: jnp.asarray(np.asarray(leaf), jnp.float64) for name, leaf in own.items()}
@@ -97,7 +97,7 @@ def compute(
     )
 
 
-def _x64() -> Any:
+def float64() -> Any:
     """Returns the context of float64; JAX 0.7 has it among its experiments."""
     inside = getattr(jax, "enable_x64", None)
     if inside is None:
