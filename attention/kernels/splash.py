@@ -49,6 +49,8 @@ Array = jax.Array
 
 # Its backward pass multiplies exp(max − c) by the raw cotangent, as the library kernels do.
 SPAN = 60.0
+# The first JAX whose kernel takes values of any size.
+SMALL_HEADS = (0, 7, 1)
 
 
 def weighted_sum(problem: Problem, value: Array, *, interpret: str = "") -> Array:
@@ -58,6 +60,11 @@ def weighted_sum(problem: Problem, value: Array, *, interpret: str = "") -> Arra
     what the kernel lacks, and where it is not to run on a TPU.
     """
     accelerated.refuse("splash", problem, value, interpret)
+    if jax.__version_info__ < SMALL_HEADS and value.shape[-1] % accelerated.LANES:
+        raise ValueError(
+            f"kernel='splash' of JAX {jax.__version__} needs values of a multiple of 128 channels, "
+            f"and these have {value.shape[-1]}; install JAX 0.7.1 or later, or use kernel='xla'"
+        )
     local = functools.partial(
         _on_one_device,
         mask=problem.mask,

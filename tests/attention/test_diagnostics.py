@@ -16,7 +16,7 @@ from attention import registry
 from attention.hosts import probe
 from attention.kernels import core, inputs
 from attention.masks import Bias, Mask, merged
-from attention.verification import diagnostics
+from attention.verification import diagnostics, reference
 
 
 def _layer(weights, value=None, mask=None, dtype=jnp.float32, mixer="standard"):
@@ -210,8 +210,7 @@ def test_norms():
 @pytest.mark.parametrize("mixer", ["laser", "diff"])
 def test_the_gradient_on_the_logits_in_float64(mixer):
     """By central differences of every logit, in float64, where they are good to 1e-9."""
-    enable = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
-    with enable(True):
+    with reference.float64():
         variant = functools.partial(registry.get(mixer), layer=1)
         model = nn.MultiHeadDotProductAttention(
             2, attention_fn=variant, param_dtype=jnp.float64, dtype=jnp.float64

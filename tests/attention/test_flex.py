@@ -19,7 +19,7 @@ from attention import devices, registry
 from attention.flex import Bias, Mask, Weighting, flex
 from attention.functions import exponential
 from attention.kernels import fused, fused_gpu, fused_tpu
-from attention.verification.reference import relative_error
+from attention.verification import reference
 
 LENGTH, HEADS, SIZE = 140, 4, 16
 
@@ -190,13 +190,13 @@ SLOW = ("softpick, a term per query, a window", "a window on both sides, the cub
 @functools.cache
 def _exact(name):
     heads, settings, kinds = CASES[name]
-    with jax.enable_x64(True):
+    with reference.float64():
         return jax.tree.map(np.asarray, _run(_arrays(heads), jnp.float64, settings, kinds))
 
 
 def _agrees(name, found, exact, limits):
     kinds = CASES[name][2]
-    assert relative_error(found[0], exact[0]) <= limits[0]
+    assert reference.relative_error(found[0], exact[0]) <= limits[0]
     for key, bar in found[1].items():
         if kinds.get(key.removeprefix("leaf ")) == "channel":
             assert not np.any(bar)
@@ -204,7 +204,7 @@ def _agrees(name, found, exact, limits):
         limit = limits[2] if key.startswith("leaf") else limits[1]
         if kinds.get(key.removeprefix("leaf ")) == "row" and limit > 1e-3:
             limit *= 2  # a row's terms cancel but for rounding
-        assert relative_error(bar, exact[1][key]) <= limit, key
+        assert reference.relative_error(bar, exact[1][key]) <= limit, key
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_kernels_in_bfloat16(name, platform):
     heads, settings, kinds = CASES[name]
     arrays = _arrays(heads, length=384, size=64)
     arrays = {key: np.float64(jnp.asarray(one, "bfloat16")) for key, one in arrays.items()}
-    with jax.enable_x64(True):
+    with reference.float64():
         exact = jax.tree.map(np.asarray, _run(arrays, jnp.float64, settings, kinds))
     found = _run(arrays, jnp.bfloat16, settings, kinds, "fused")
     # Of a mask that leaves some rows few keys our core's own dK and dV are 2.9e-3 off.
@@ -415,15 +415,15 @@ def test_weights_of_logits_alone_over_their_sum(weighting, kernel, platform):
     def attend(query, key, value):
         return flex(120 * query, key, value, weighting=weighting, mask="causal", kernel=kernel)
 
-    with jax.enable_x64(True):
+    with reference.float64():
         exact, pull = jax.vjp(by_hand, *(jnp.asarray(arrays[name]) for name in names))
         exact_bars = [np.asarray(bar) for bar in pull(jnp.asarray(arrays["cotangent"]))]
         exact = np.asarray(exact)
     output, pull = jax.vjp(attend, *(jnp.asarray(arrays[name], jnp.float32) for name in names))
-    assert relative_error(output, exact) <= 1e-6
+    assert reference.relative_error(output, exact) <= 1e-6
     for bar, exact_bar in zip(pull(jnp.float32(arrays["cotangent"])), exact_bars, strict=True):
         # Where a row sees one key, two terms of 2/l cancel.
-        assert relative_error(bar, exact_bar) <= 5e-6
+        assert reference.relative_error(bar, exact_bar) <= 5e-6
 
 
 @pytest.mark.parametrize("weighting", ["softmax", "softpick"])

@@ -9,6 +9,7 @@ from attention import functions, records
 from attention.flex import check, flex
 from attention.functions import Functions, Score, Transform, Weighting
 from attention.kernels import core, elementwise
+from attention.verification import reference
 
 TABLE = np.linspace(0.0, 1.0, 24)
 ARRAY = jnp.arange(24.0)
@@ -147,7 +148,7 @@ def test_a_captured_number_that_jax_traces_is_refused_by_name(settings, around, 
 
 
 def test_float64_and_unknown_kinds_are_refused():
-    with jax.enable_x64(True), pytest.raises(ValueError, match="float64"):
+    with reference.float64(), pytest.raises(ValueError, match="float64"):
         elementwise.check(_score(lambda x, i, j, c: x * np.float64(2)), core.SOFTMAX, None)
     with pytest.raises(ValueError, match="leaf 'end' of kind 'tail': give head, row, column"):
         _check(_score(lambda x, i, j, c: x, ("end", "tail")))

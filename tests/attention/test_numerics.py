@@ -304,9 +304,7 @@ def test_float16_laser_is_refused():
 
 
 def test_float64_is_kept():
-    # jax.enable_x64 is its name since 0.8; AlgoPerf's 0.7.0 has it among the experiments.
-    enable = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
-    with enable(True):
+    with reference.float64():
         query, key, value, cotangent = _inputs((20, 2, 8), 1.0, 1.0, "float64")
         output = laser.attend(query, key, value)
         assert output.dtype == jnp.float64

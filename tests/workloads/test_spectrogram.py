@@ -52,8 +52,8 @@ def test_features_against_numpy():
 def test_power_against_float64(power, dtype):
     """Of noise and of tones that fade by 10⁴ over 50 windows: by the FFT, and as a TPU takes it.
 
-    A TPU's waves are float32, and here their sums float64: a CPU's own of float32 products are 1.6e-6
-    off with jaxlib 0.10.2, 6.1e-6 with 0.12.0.
+    A TPU's waves are float32. Their sums are float64 here: a CPU's in float32 are 1.6e-6 off with
+    jaxlib 0.10.2, 6.1e-6 with 0.12.0.
     """
     time, random = np.arange(400) / 16_000, np.random.default_rng(0)
     tones = np.sin(2000 * np.pi * time) * np.logspace(-4, 0, 50)[:, None]
