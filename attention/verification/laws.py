@@ -89,25 +89,25 @@ class Leak(NamedTuple):
         return f"{LAWS[self.law].hidden.format(arrays)}: {self.size:.2g}"
 
 
-def asked(variant: Variant, laws: Iterable[str] = tuple(LAWS)) -> list[str]:
-    """Returns the laws, of LAWS, that a variant must keep.
+def asked(variant: Variant) -> list[str]:
+    """Returns the laws, of LAWS, that a variant must keep in any model.
 
-    A variant that needs a causal model and does not hide later keys itself may read earlier tokens,
-    so it is not asked about masks that hide those.
+    A variant that needs a causal model and does not hide later keys itself may read earlier tokens:
+    masks that hide those are for other models.
     """
     reads_earlier = "causal" in variant.needs and not hides_future(variant)
-    return [law for law in laws if not (reads_earlier and law in ("mask", "segments"))]
+    return [law for law in LAWS if not (reads_earlier and law in ("mask", "segments"))]
 
 
-def measure(variant: Variant, laws: Iterable[str] = tuple(LAWS)) -> list[Leak]:
-    """Returns what a variant leaks, by those laws that it is asked to keep.
+def measure(variant: Variant, laws: Iterable[str] | None = None) -> list[Leak]:
+    """Returns what a variant leaks by these laws, unless given those that it is asked to keep.
 
     Its leaves are drawn, away from their start.
     """
     is_ordered = "causal" in variant.needs
     return [
         leak
-        for law in asked(variant, laws)
+        for law in (asked(variant) if laws is None else laws)
         for leak in _leaks(variant, law, is_ordered or law == "causality")
     ]
 
@@ -117,7 +117,7 @@ def hides_future(variant: Variant) -> bool:
     return not _leaks(variant, "causality", is_causal=False)
 
 
-def problem(variant: Variant, laws: Iterable[str] = tuple(LAWS)) -> str:
+def problem(variant: Variant, laws: Iterable[str] | None = None) -> str:
     """Returns what a variant leaks, as `measure`, in words, '' for nothing; or why one of its
     functions is refused, such as weights without the factor that they promise."""
     try:

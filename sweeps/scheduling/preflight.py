@@ -103,14 +103,15 @@ def check_event_files(study: Study, here: bool = False) -> None:
 
 
 def check_laws(study: Study) -> None:
-    """Raises ValueError where a variant lets examples of a batch reach each other, or, in a causal
-    model, later tokens reach earlier ones.
+    """Raises ValueError where a variant lets examples of a batch reach each other, in a causal
+    model later tokens reach earlier ones, or documents each other that a study keeps apart.
 
     Measured once for each variant and state of the code; a cache that cannot be written costs a
     measurement each time.
     """
     settings, lacks = study.settings, dict(catalog.get(study.workload).support.lacks)
-    laws = ("batch",) if "causal" in lacks else ("batch", "causality")
+    hidden = {"causality": "causal" not in lacks, "segments": settings["document_mask"]}
+    laws = ("batch", *(law for law, is_hidden in hidden.items() if is_hidden))
     variants = {
         variant: checks.variant_hyperparameters(variant, settings)
         for variant in sorted({*settings["variants"], settings["tuning_variant"]})

@@ -208,6 +208,7 @@ def test_a_key_may_hold_the_token_before_in_a_causal_model(monkeypatch):
     name = _add(monkeypatch, shift, ("self", "causal"))
     assert not laws.measure(registry.get(name))
     assert set(laws.asked(registry.get(name))) == set(laws.LAWS) - {"mask", "segments"}
+    assert laws.measure(registry.get(name), ("segments",))  # of a study with document_mask
     with pytest.raises(ValueError, match="digits_vit.*'leaky' needs causal attention"):
         catalog.check_variant("digits_vit", name)
     _add(monkeypatch, shift, ("self",))

@@ -34,16 +34,17 @@ def test_laws_are_asked_once_for_each_variant_and_state_of_the_code(make_study, 
 
 
 @pytest.mark.parametrize(
-    ("workload", "laws"),
+    ("settings", "laws"),
     [
-        ("pydoc_lm", ("batch", "causality")),
-        ("pydoc_finewebedu", ("batch", "causality")),
-        ("pydoc_bert", ("batch",)),
-        ("spoken_digits_conformer", ("batch",)),
+        ({"workload": "pydoc_lm"}, ("batch", "causality")),
+        ({"workload": "pydoc_lm", "document_mask": True}, ("batch", "causality", "segments")),
+        ({"workload": "pydoc_finewebedu"}, ("batch", "causality")),
+        ({"workload": "pydoc_bert"}, ("batch",)),
+        ({"workload": "spoken_digits_conformer"}, ("batch",)),
     ],
 )
-def test_causality_is_asked_of_causal_models(make_study, asked, workload, laws):
-    preflight.check_laws(make_study(workload=workload, variants="standard"))
+def test_what_a_model_hides_is_asked(make_study, asked, settings, laws):
+    preflight.check_laws(make_study(**settings, variants="standard"))
     assert asked == [(["standard"], laws)]
 
 
