@@ -100,8 +100,9 @@ def _parser() -> argparse.ArgumentParser:
     keys = add("keys", "what --config.KEY=VALUE may change in a study")
     keys.add_argument("word", nargs="?", default="", help="only keys with it in their name")
     plan = add("plan", "trials, steps, device-hours and disk, before anything starts")
-    plan.add_argument("--step_seconds", type=positive(), help="measured time per step")
-    plan.add_argument("--topology", default="", help="for which, such as v5e:8x8 or h100:1x1x8")
+    plan.add_argument(
+        "--step_seconds", type=positive(), help="time per step, measured or by compile"
+    )
     run = add("run", "run a study, or continue it; may be interrupted and repeated")
     for command in (plan, run):
         command.add_argument(

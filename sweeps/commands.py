@@ -29,10 +29,10 @@ def _keys(options: argparse.Namespace) -> None:
 
 def _plan(options: argparse.Namespace) -> None:
     studies = _resolved(options, planning=True)
-    texts = [plan.render(study, options.step_seconds, options.topology) for study in studies]
+    texts = [plan.render(study, options.step_seconds) for study in studies]
     print("\n\n".join(texts), flush=True)
     for resolved in studies:
-        for problem in preflight.refusals(resolved, elsewhere=bool(options.topology)):
+        for problem in preflight.refusals(resolved):
             config.warn(f"{resolved.name}: {problem}")
 
 

@@ -9,7 +9,6 @@ Definitions (per device and step):
   units, and bytes at the bandwidth of main memory.
 - step_ms: xla_ms + kernel_ms. Null for GPUs, whose compiler estimates no time without a device.
 - hbm_gb: bytes read and written in main memory. kernel_hbm_gb: the kernels' share of them.
-- plan_gb, plan_ms: memory_gb and step_ms as `plan` predicts them, null where it predicts none.
 - flops: matrix products and convolutions of the program, recomputation included. model_flops: those
   of the model (`workloads list`). Utilisation: model_flops over what the device can do in step_ms.
 """
@@ -17,7 +16,7 @@ Definitions (per device and step):
 import json
 from typing import Any
 
-from sweeps.monitoring import calibration, compiled_step, jax_calls
+from sweeps.monitoring import compiled_step, jax_calls
 from sweeps.study.study import Study
 from sweeps.study.trial import Trial
 from sweeps.training import accelerators
@@ -34,21 +33,17 @@ def rows(study: Study, topology: str, plain: bool = False) -> list[dict[str, Any
     """
     where = accelerators.topology(topology)
     settings, trials = study.settings, first_trials(study)
-    planned = calibration.predict(study, where)
     compiled: list[dict[str, Any]] = []
     for variant in settings["variants"]:
         figures = jax_calls.call(
             compiled_step.compiled, trial=trials[variant], topology=topology, plain=plain
         )
-        prediction = planned.get(variant)
         compiled.append(
             {
                 "variant": variant,
                 "kernel": settings["kernel"],
                 **figures,
                 "model_flops": model_flops(study, where),
-                "plan_gb": prediction and prediction.total_gb,
-                "plan_ms": prediction and prediction.step_ms,
             }
         )
     return compiled
@@ -95,17 +90,13 @@ def _lines(
     row: dict[str, Any], compiled: list[dict[str, Any]], study: Study, where: accelerators.Topology
 ) -> list[str]:
     name = f"{row['variant']} by {row['kernel']}"
-    plan_gb, plan_ms = (
-        "" if row[key] is None else f" (plan: {row[key]:.4g} {unit})"
-        for key, unit in (("plan_gb", "GB"), ("plan_ms", "ms"))
-    )
     remedy = [] if row["fits"] else [_REMEDY]
     if row["memory_gb"] is None:
-        return [f"{name}: OUT OF MEMORY, {row['warnings'][0]}{plan_gb}", *remedy]
+        return [f"{name}: OUT OF MEMORY, {row['warnings'][0]}", *remedy]
     parts = " + ".join(f"{part} {size:.3g}" for part, size in row["memory_parts_gb"].items())
     fits = "yes" if row["fits"] else "NO"
     lines = [
-        f"{name}: {row['memory_gb']:.4g} GB{plan_gb}, peak {row['peak_gb']:.4g}, fits: {fits}",
+        f"{name}: {row['memory_gb']:.4g} GB, peak {row['peak_gb']:.4g}, fits: {fits}",
         f"    memory = {parts}",
         *remedy,
     ]
@@ -121,7 +112,7 @@ def _lines(
         baseline = next(row for row in compiled if (row["variant"], row["kernel"]) == wanted)
         if row is not baseline and baseline["step_ms"] is not None:
             ratio = f", {row['step_ms'] / baseline['step_ms']:.3f} times {baseline['variant']}"
-        lines.append(f"    step {row['step_ms']:.4g} ms{plan_ms}{peak}{ratio}")
+        lines.append(f"    step {row['step_ms']:.4g} ms{peak}{ratio}")
         kernels = {f"kernel {kernel}": ms for kernel, ms in row["kernels_ms"].items()}
         times = sorted((row["parts_ms"] | kernels).items(), key=lambda item: -item[1])
         lines.append("    = " + " + ".join(f"{part} {ms:.3g}" for part, ms in times))

@@ -99,39 +99,6 @@ def _respond(
     connection.send(answer)
 
 
-def costs(
-    workload: str,
-    variants: dict[str, dict[str, Any]],
-    options: dict[str, Any],
-    batch_size: int,
-    microbatches: int,
-    devices: int,
-    kernel: str,
-) -> dict[str, dict[str, dict[str, float]]]:
-    """Returns `workloads.text.costs.per_device`, bytes and FLOP by part, of every variant.
-
-    variants: their hyperparameters by name. options: the fields of
-    workloads.base.options.Options. Raises ValueError where mesh or batch do not fit.
-    """
-    from attention import registry, table
-    from workloads.base.options import Options
-    from workloads.text import costs
-
-    return {
-        name: costs.per_device(
-            workload,
-            Options(**options),
-            batch_size=batch_size,
-            microbatches=microbatches,
-            devices=devices,
-            variant=registry.get(name, **hyperparameters),
-            # Kernels of any platform are XLA's own operations.
-            keeps_scores=not table.KERNELS[kernel].platforms,
-        )
-        for name, hyperparameters in variants.items()
-    }
-
-
 def data(
     workload: str, data_dir: str, extra_paths: dict[str, str] | None = None, suite: str = ""
 ) -> dict[str, Any]:

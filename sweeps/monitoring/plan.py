@@ -7,17 +7,13 @@ import math
 from collections.abc import Sequence
 
 from attention import precision
-from attention import table as variants_table
 from sweeps.launchers import remote
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import EngineError
-from sweeps.monitoring import calibration, view
-from sweeps.study import checks
+from sweeps.monitoring import view
 from sweeps.study.study import Study
 from sweeps.study.trial import Task, Trial, jobs_of
-from sweeps.training import accelerators
 from workloads import catalog
-from workloads.base.options import MESH_AXES, mesh_shape
 
 # Two moments in float32, beside the parameter itself, in each checkpoint that stays.
 _BYTES_OF_MOMENTS = 2 * 4
@@ -27,8 +23,6 @@ _LOG_BYTES = 300_000
 # digits_vit on two CPU cores with two workers, an empty cache of programs. The driver's own few
 # seconds are in the start. Large models take longer to compile and to evaluate.
 START_S, COMPILE_S, EVALUATE_S = 5.0, 5.0, 0.5
-# Whose input is estimated where no topology is named and the workload has none of its own.
-_GPUS = "h100:1x1x8"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +158,7 @@ def summary(study: Study) -> str:
     total = _total(lines(study, where))
     wall = "unknown time"
     if seconds is None or where.jobs is None or where.devices != entry.devices:
-        source = "python -m sweeps plan with --topology or --step_seconds estimates it"
+        source = "python -m sweeps plan with --step_seconds estimates it"
     else:
         steps_s, beside = total.wall_steps * seconds, view.duration(total.beside_s)
         wall = (
@@ -174,81 +168,12 @@ def summary(study: Study) -> str:
     return f"whole study: {_count(total.trials, 'trial')}, {total.steps:,} steps, {wall} ({source})"
 
 
-def on_hardware(study: Study, where: accelerators.Topology) -> tuple[str, float | None]:
-    """Returns what a train step needs on accelerators, as text, and its seconds if they are known.
-
-    From a model of what their compiler says (`calibration`), for the variant that needs most. A
-    mesh that is not for so many devices gives way to the nearest one that is, with a remark. Empty
-    where the model knows nothing of the workload. Raises ValueError where mesh, batch or kernel do
-    not fit.
-    """
-    settings = study.settings
-    platform = "gpu" if where.accelerator.platform == "cuda" else where.accelerator.platform
-    able = variants_table.KERNELS[settings["kernel"]].platforms
-    if able and platform not in able:
-        raise ValueError(
-            f"kernel {settings['kernel']!r} runs on {' and '.join(able)}, not on {where.text}: "
-            "choose another by --config.kernel"
-        )
-    remark = ""
-    mesh = _mesh_for(checks.options(settings).mesh, where.devices)
-    if mesh != checks.options(settings).mesh:
-        sizes = dict(zip(MESH_AXES, mesh, strict=True))
-        study = dataclasses.replace(study, settings={**settings, "mesh": sizes})
-        flags = " ".join(f"--config.mesh.{axis}={size}" for axis, size in sizes.items())
-        remark = (
-            f"\n    the study's mesh {settings['mesh']} is not for {where.devices} devices; to "
-            f"run it on them as estimated here, give {flags}"
-        )
-    predictions = calibration.predict(study, where)
-    if not predictions:
-        return "", None
-    variant, step = max(predictions.items(), key=lambda item: item[1].total_gb)
-    usable_gb = where.accelerator.usable_gb()
-    parts = " + ".join(f"{part} {size:.2f}" for part, size in step.memory_gb.items() if size)
-    time = ""
-    if step.step_ms is not None:
-        time = f", {step.step_ms / 1e3:.3g} s a step"
-    elif step.least_ms is not None:
-        time = f", at least {step.least_ms / 1e3:.3g} s a step"
-    data, fsdp, tensor = mesh_shape(mesh, where.devices)
-    text = (
-        f"on {where.text}, {where.devices} devices as data {data} x fsdp {fsdp} x tensor {tensor}, "
-        f"per device: {step.total_gb:.2f} GB, {calibration.verdict(step.total_gb, usable_gb)}: "
-        f"{usable_gb:.4g} GB can be had{time}\n    = {parts} ({variant}; within "
-        f"{calibration.TOLERANCE:.0%} of the compiler on what it was asked, docs/performance.md)"
-        f"{remark}"
-    )
-    return text, step.step_ms and step.step_ms / 1e3
-
-
-def _mesh_for(mesh: tuple[int, int, int], devices: int) -> tuple[int, int, int]:
-    """Returns the mesh if its sizes multiply to `devices`, else the nearest that do."""
-    data, fsdp, tensor = mesh
-    if (data or devices // (fsdp * tensor)) * fsdp * tensor == devices:
-        return mesh
-    tensor = math.gcd(tensor, devices)
-    return 0, math.gcd(fsdp, devices // tensor), tensor
-
-
-def render(study: Study, step_seconds: float | None = None, topology: str = "") -> str:
-    """Returns the plan as text, for the workload's own topology unless one is given.
-
-    Raises ValueError for a topology that does not exist or that mesh, batch or kernel do not fit.
-    """
+def render(study: Study, step_seconds: float | None = None) -> str:
+    """Returns the plan as text: hours by `step_seconds`, or by the workload's measured step."""
     entry, settings = catalog.get(study.workload), study.settings
     where = resources_of(study)
-    needs, devices = "", entry.devices
     seconds, source = entry.step_time(settings["batch_size"])
-    if topology or entry.topology:
-        target = accelerators.topology(topology or entry.topology)
-        needs, predicted = on_hardware(study, target)
-        needs = needs or f"on {target.text}: no figures of a compiler are known for {entry.name}"
-        if predicted is not None:
-            seconds, devices = predicted, target.devices
-            source = f"hours of {target.text}: {predicted:.3g} s a step, as below"
-        if topology:
-            where = dataclasses.replace(where, devices=target.devices)
+    devices = entry.devices
     if step_seconds is not None:
         seconds, devices, source = step_seconds, where.devices, "given by --step_seconds"
     stages = lines(study, where)
@@ -269,10 +194,7 @@ def render(study: Study, step_seconds: float | None = None, topology: str = "") 
     text += [_row(line, seconds or math.nan) for line in [*stages, _total(stages)]]
     text.append(f"hours: {source or 'no step time known; give --step_seconds'}")
     if seconds is not None and where.devices != devices:
-        text.append(
-            f"    but a trial has {where.devices} here, not {devices}: give --topology or "
-            "--step_seconds"
-        )
+        text.append(f"    but a trial has {where.devices} here, not {devices}: give --step_seconds")
     text += [
         "wall: hours of steps with as many jobs at a time as above, stages one after the other, "
         "without waiting in queues",
@@ -282,21 +204,13 @@ def render(study: Study, step_seconds: float | None = None, topology: str = "") 
         "programs: train steps to compile; every trial of a program shares one",
         precision.describe(settings["matmul_precision"], where.platform),
     ]
-    text += [needs] if needs else []
-    if entry.example_cpu_ms is not None:
-        least_s = None
-        if not step_seconds and (topology or not entry.topology):
-            # Of GPUs, whose compiler gives no more, the least time of a step.
-            predictions = calibration.predict(study, accelerators.topology(topology or _GPUS))
-            known = [step.least_ms / 1e3 for step in predictions.values() if step.least_ms]
-            least_s = min(known, default=None)
-        if seconds is not None and not (topology and least_s):
-            text.append(f"input: {_input(study, seconds)}")
-        if least_s:
-            text.append(
-                f"input on {topology or _GPUS}, if a step were limited by memory bandwidth or "
-                f"products alone ({least_s:.3g} s): {_input(study, least_s)}"
-            )
+    if not entry.embedded:
+        text.append(
+            "memory and time of a step on accelerators: python -m sweeps compile "
+            f"--topology={entry.topology or 'h100:1x1x8'}, with the same --config"
+        )
+    if entry.example_cpu_ms is not None and seconds is not None:
+        text.append(f"input: {_input(study, seconds)}")
     if settings["launcher"] != "local":
         launcher = launchers.launcher_class(settings["launcher"])
         preview = launcher.preview(settings, remote.sample(settings))

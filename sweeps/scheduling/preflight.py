@@ -66,7 +66,7 @@ def check_mesh(study: Study) -> int:
     except ValueError as error:
         raise ValueError(
             f"a trial by launcher {launcher}: {error}. Change --config.mesh.fsdp, .tensor or "
-            f".data, or {lever}; `python -m sweeps plan --topology=...` says what fits"
+            f".data, or {lever}; `python -m sweeps compile --topology=...` says what fits"
         ) from error
     return data * fsdp
 
@@ -141,13 +141,16 @@ def _mechanisms() -> list[str]:
     return [importlib.metadata.version("jax"), *digests]
 
 
-def refusals(study: Study, elsewhere: bool = False) -> list[str]:
-    """Returns why `run` would refuse the study here, and whether its data is seen: for `plan`.
-
-    elsewhere: other devices are asked about than those that a trial would get.
-    """
-    wanted: list[Callable[[Study], Any]] = [] if elsewhere else [check_kernel, check_devices]
-    wanted += [check_model, check_event_files, study_directory.check_same, _check_places]
+def refusals(study: Study) -> list[str]:
+    """Returns why `run` would refuse the study here, and whether its data is seen: for `plan`."""
+    wanted: tuple[Callable[[Study], Any], ...] = (
+        check_kernel,
+        check_devices,
+        check_model,
+        check_event_files,
+        study_directory.check_same,
+        _check_places,
+    )
     problems = []
     for check in wanted:
         try:

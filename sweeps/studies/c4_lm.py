@@ -40,7 +40,7 @@ def c4_lm_234m_paper(config: ConfigDict) -> None:
     Devices:  64 TPU v5e chips, parameters divided over 8 of them (mesh.fsdp).
               Of several hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
     Time:     15 tuning trials and 2 to compare, each of 160,000 steps (167.8 B tokens): about 19 h
-              a trial by `plan`, so 312 h; the tuning is the expensive part.
+              a trial, as compiled, so 323 h; the tuning is the expensive part.
     Result:   the paper prints C4 test losses of 2.681 (standard) and 2.673 (LASER).
 
     The other language-model studies take the point that this one selects: run it first, with the
@@ -64,10 +64,10 @@ def c4_lm_paper(config: ConfigDict) -> None:
               (after c4_lm_234m_paper, whose selected point it takes)
     Devices:  64 TPU v5e chips, parameters divided over 8 of them (mesh.fsdp).
               Of several hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
-    Time:     2 trials of 160,000 steps (167.8 B tokens): about 32 h each, by `plan`.
+    Time:     2 trials of 160,000 steps (167.8 B tokens): about 32 h each, as compiled.
               Faster and smaller, another precision than the paper's:
               --config.compute_dtype=bfloat16 --config.kernel=fused --config.mesh.fsdp=16,
-              300 ms a step and 2.3 GB as compiled (LASER 306 and 2.5; docs/performance.md): 13 h.
+              300 ms a step and 2.3 GB as compiled (LASER 304 and 2.5; docs/performance.md): 13 h.
               That kernel is ours and has not run on a TPU yet: `python -m sweeps hardware` first;
               kernel=splash, a library's, takes 336 ms.
     Result:   the paper prints C4 test losses of 2.641 (standard) and 2.595 (LASER).
@@ -82,7 +82,9 @@ def c4_lm_435m_paper(config: ConfigDict) -> None:
               (after c4_lm_234m_paper, whose selected point it takes)
     Devices:  64 TPU v5e chips, parameters divided over 8 of them (mesh.fsdp).
               Of several hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
-    Time:     2 trials of 160,000 steps (167.8 B tokens): about 37 h each, by `plan`.
+    Time:     2 trials of 160,000 steps (167.8 B tokens). No step time yet: ask
+              `python -m sweeps compile`. With --config.compute_dtype=bfloat16, another precision
+              than the paper's: 657 ms a step and 4.8 GB as compiled, 29 h each.
     Result:   the paper prints C4 test losses of 2.575 (standard) and 2.555 (LASER).
     """
     paper_lm(config, "c4_lm_435m", "lm_test_loss")
@@ -102,7 +104,7 @@ def c4_lm_1b_paper(config: ConfigDict) -> None:
               (after c4_lm_234m_paper, whose selected point it takes)
     Devices:  128 TPU v5e chips, parameters divided over 8 of them (mesh.fsdp).
               Of several hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
-    Time:     2 trials of 160,000 steps: about 32 h each, by `plan`.
+    Time:     2 trials of 160,000 steps: about 32 h each, as compiled.
     Result:   the paper prints no loss for this size, only that LASER needs 15.65 % fewer parameters
               for a test loss of 2.347, which cannot be recomputed from what it prints.
     """
@@ -120,7 +122,7 @@ def c4_lm_2b_paper(config: ConfigDict) -> None:
               (after c4_lm_234m_paper, whose selected point it takes)
     Devices:  256 TPU v5e chips, parameters divided over 16 of them (mesh.fsdp).
               Of several hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
-    Time:     2 trials of 160,000 steps: about 119 h each, by `plan`: a float32
+    Time:     2 trials of 160,000 steps: about 111 h each, as compiled: a float32
               product is six of bfloat16.
     Result:   the paper prints losses of 2.344 (standard) and 2.326 (LASER) in float32; elsewhere it
               has its standard model reach 2.327, and the two cannot be reconciled.
@@ -138,7 +140,7 @@ def c4_lm_2b_bfloat16(config: ConfigDict) -> None:
               (after c4_lm_234m_paper, whose selected point it takes)
     Devices:  256 TPU v5e chips, parameters divided over 16 of them (mesh.fsdp).
               Of several hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
-    Time:     2 trials of 160,000 steps: about 24 h each, by `plan`.
+    Time:     2 trials of 160,000 steps: about 24 h each, as compiled.
     Result:   the paper prints losses of 2.350 (standard) and 2.333 (LASER).
     """
     paper_lm(config, "c4_lm_2b", "lm_precision", fsdp=16)
@@ -156,7 +158,8 @@ def c4_lm_2b_diff(config: ConfigDict) -> None:
               (after c4_lm_234m_paper, whose selected point it takes)
     Devices:  256 TPU v5e chips, parameters divided over 16 of them (mesh.fsdp).
               Of several hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
-    Time:     2 trials of 22,888 steps (24 B tokens): about 6 h each, by `plan`.
+    Time:     2 trials of 22,888 steps (24 B tokens). No step time yet: ask
+              `python -m sweeps compile`.
     Result:   the paper prints downstream accuracies alone for this pair (about 1 point in the
               mean); this study reports the loss, which is another quantity. The paper does not say
               whether it keeps Diff's norm per head: --config.diff_head_norm=False leaves it out.
@@ -187,8 +190,8 @@ def c4_lm_2b_superglue(config: ConfigDict) -> None:
               (after c4_lm_2b_paper, in the same experiment_dir, and
               python -m workloads prepare downstream --from=TREE --data_dir=$DATA/c4)
     Devices:  those of c4_lm_2b_paper, or fewer: --config.mesh.fsdp=N.
-    Time:     5 trials of 2,495 steps of 32 sequences: 2.4 h on 32 TPU v5e chips, by `plan`, for
-              rows of 1024 tokens; these questions need fewer.
+    Time:     5 trials of 2,495 steps of 32 sequences. No step time yet: ask
+              `python -m sweeps compile --topology=v5e:4x8`.
     Result:   not run: the benchmark's data are to be had by a network alone.
     """
     paper_lm(config, "c4_lm_2b:superglue", fsdp=8)
@@ -211,7 +214,7 @@ def c4_lm_8b_paper(config: ConfigDict) -> None:
     Devices:  256 TPU v5e chips, parameters divided over 16 of them (mesh.fsdp), and heads, MLP and
               vocabulary over 2 (mesh.tensor), 11.0 GB each; mesh.tensor=1 takes 15.5. Of several
               hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
-    Time:     2 trials of 41,962 steps (44 B tokens): about 26 h each, by `plan`.
+    Time:     2 trials of 41,962 steps (44 B tokens): about 27 h each, as compiled.
     Result:   the paper prints downstream accuracies alone for this size; this study reports the
               loss, which is another quantity.
 
@@ -236,7 +239,8 @@ def c4_lm_lamb(config: ConfigDict) -> None:
     Command:  python -m sweeps run --config=c4_lm_lamb --config.data_dir=$DATA/c4
     Devices:  64 TPU v5e chips, parameters divided over 8 of them (mesh.fsdp).
               Of several hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
-    Time:     3 tuning trials and 2 to compare, each of 160,000 steps: about 32 h each, by `plan`.
+    Time:     3 tuning trials and 2 to compare, each of 160,000 steps. No step time with LAMB
+              yet: with AdamW (c4_lm_paper) a trial takes 32 h.
     Result:   the paper prints test losses of 2.758 (standard) and 2.741 (LASER), and train losses
               of 2.749 and 2.736.
 

@@ -12,7 +12,7 @@ def wikipedia_bert_2b_paper(config: ConfigDict) -> None:
     Devices:  256 TPU v5e chips, parameters divided over 16 of them (mesh.fsdp).
               Of several hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
     Time:     3 tuning trials and 2 to compare, each of 160,000 steps of 1024 sequences of 512
-              tokens: about 12 h each, by `plan`.
+              tokens: about 11 h each, as compiled.
     Result:   the paper prints MLM error rates of 0.2145 (standard) and 0.2125 (LASER).
 
     The paper prints neither steps, batch, tokenizer nor hyperparameters of this run: these are ours
