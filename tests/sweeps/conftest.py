@@ -12,7 +12,6 @@ import sys
 import pytest
 
 from sweeps.launchers import local
-from sweeps.monitoring import jax_calls
 from sweeps.records import layout, lease, measurements, submissions
 from sweeps.study import config, study, study_directory
 from tests.sweeps import waiting
@@ -131,12 +130,6 @@ def stub_environment():
     """As `environment`, for processes whose workers train nothing: see stub_training."""
     path = f"{pathlib.Path(__file__).parent / 'stub_training'}{os.pathsep}{REPOSITORY}"
     return lambda **extra: _environment(**{"PYTHONPATH": path, **extra})
-
-
-@pytest.fixture
-def in_process(monkeypatch):
-    """A driver's questions take a process of 2 s each: the same functions, called here."""
-    monkeypatch.setattr(jax_calls, "call", lambda function, **arguments: function(**arguments))
 
 
 class JobProcess:

@@ -12,7 +12,7 @@ from workloads import catalog
 
 
 @pytest.mark.parametrize("name", config.shipped())
-def test_a_shipped_study_resolves_and_says_what_to_expect(name, tmp_path, in_process):
+def test_a_shipped_study_resolves_and_says_what_to_expect(name, tmp_path):
     resolved = study.resolve(
         config.parse(name, [f"--config.experiment_dir={tmp_path}"]), planning=True
     )

@@ -12,8 +12,6 @@ from tests.benchmarks import performance
 from tests.floor_plan import ROOT
 from workloads import catalog
 
-pytestmark = pytest.mark.usefixtures("in_process")
-
 TUNED = re.compile(r"(\d+) tuning trials?(?:,| and) (?:then )?(\d+)[^.]*?([\d,]+) steps")
 PLAIN = re.compile(r"(?<!tuning )\b(\d+) trials of ([\d,]+) steps")
 MINUTES = re.compile(r"(?:about|under) (an?|two|\d+) minutes?( and a half)? on two CPU cores")
