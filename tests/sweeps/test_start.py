@@ -70,11 +70,11 @@ def test_a_whole_run_loads_no_large_library_into_the_driver(
         environment,
         ["run", "--config=digits_vit_quick", *overrides],
         ["status", str(tmp_path / "digits_vit_quick")],
-        ["plan", "--config=c4_lm_234m_paper"],  # its memory by shapes
+        ["plan", "--config=c4_lm_234m_paper"],
         JAX_COMPILATION_CACHE_DIR=str(cache_dir),
     )
     assert "1 done" in output
-    assert "GB, fits: " in output
+    assert "no step time known" in output
 
 
 def test_status_and_plan_take_less_than_a_second(tmp_path, make_trial, environment):
