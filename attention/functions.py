@@ -149,7 +149,7 @@ def fitted(what: str, result: Any, like: Array) -> Array:
         jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
     ):
         with contextlib.suppress(ValueError):  # of shapes that do not broadcast
-            whole = jnp.full_like(like, result)
+            whole = jnp.broadcast_to(jnp.asarray(result).astype(like.dtype), like.shape)
             if jax.typeof(whole) == jax.typeof(like):
                 return whole
             # It lies on a mesh as its argument does, on which it may not depend.

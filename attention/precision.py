@@ -33,11 +33,6 @@ def made_of(name: str, platform: str, capability: str = "") -> str:
     return made
 
 
-def tpu_passes(name: str) -> int:
-    """Returns how many products of bfloat16 numbers a TPU makes of one of float32 numbers."""
-    return {"tensorfloat32": 3, "float32": 6}.get(name, 1)
-
-
 def describe(name: str, platform: str) -> str:
     """Returns one line: what every platform makes of float32, `platform` being the one at hand."""
     parts = [

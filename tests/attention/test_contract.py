@@ -32,6 +32,14 @@ REST = [
     for mixer, modifier in itertools.product(table.MIXERS, table.MODIFIERS)
     if mixer not in ("standard", "laser") and f"{mixer}+{modifier}" in registry.names()
 ]
+
+
+def _quick_by_laser(names):
+    """Marks what `standard` has as slow: how modifiers compose does not depend on the mixer."""
+    slow = pytest.mark.slow
+    return [pytest.param(name, marks=slow) if "standard+" in name else name for name in names]
+
+
 SHAPE = (24, 2, 8)
 # Limits in bfloat16 are of a norm over many roundings.
 WIDE = (96, 4, 40)
@@ -67,13 +75,13 @@ def test_alone_in_float32(name, mask):
     assert row.passed, row
 
 
-@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.parametrize("name", _quick_by_laser(ALONE))
 def test_alone_in_bfloat16(name):
     row = check.measure(check.Case(name, "xla", "bfloat16", "causal", 1, 1), WIDE, seed=7)
     assert row.passed, row
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("name", _quick_by_laser(PAIRS))
 def test_in_pairs(name):
     row = check.measure(check.Case(name, "xla", "float32", "causal", 1, 1), SHAPE, seed=7)
     assert row.passed, row
