@@ -123,6 +123,7 @@ def _extras(text):
 WAYS = {
     rf"(?:\S*/)?python -m ({OURS})(?: +(.*))?": _of_package,
     r"(--config\..*)": lambda keys: _of_package("sweeps", f"run --config=digits_vit_quick {keys}"),
+    r"python -m tests\.algoperf\.tiny_run (.*)": lambda text: _of_package("workloads", text),
     r"make (.+)": _makes,
     r"python -m (tests[\w.]+) ?(.*)": _of_tests,
     r"(?:python -m )?pytest (.*)": _files,

@@ -122,9 +122,6 @@ def _parser() -> argparse.ArgumentParser:
         _ALGOPERF,
         "AlgoPerf's checkout; default: the installed one",
     )
-    algoperf.add_argument(
-        "--tiny", action="store_true", help="evaluate the few examples of `algoperf_data`"
-    )
     algoperf.set_defaults(run=_algoperf)
     init2winit = _add_runner(
         commands,
@@ -139,29 +136,10 @@ def _parser() -> argparse.ArgumentParser:
         help="prepared TFDS data, or a text data set's files; default: TFDS_DATA_DIR",
     )
     init2winit.set_defaults(run=_init2winit)
-    for name, runner, text, option, settings in (
-        (
-            "algoperf_data",
-            _algoperf_data,
-            "fabricated data, a few examples, to try AlgoPerf's workloads",
-            "--workload",
-            {
-                "required": True,
-                "help": "imagenet_vit, librispeech_conformer, wmt or finewebedu_lm",
-            },
-        ),
-        (
-            "init2winit_data",
-            _init2winit_data,
-            "small real data, to try init2winit",
-            "--dataset",
-            {"default": "mnist", "help": "mnist, wikitext103 or librispeech"},
-        ),
-    ):
-        command = commands.add_parser(name, help=text)
-        command.add_argument("directory", type=files.typed_path, metavar="DIR")
-        command.add_argument(option, **settings)
-        command.set_defaults(run=runner)
+    small = commands.add_parser("init2winit_data", help="small real data, to try init2winit")
+    small.add_argument("directory", type=files.typed_path, metavar="DIR")
+    small.add_argument("--dataset", default="mnist", help="mnist, wikitext103 or librispeech")
+    small.set_defaults(run=_init2winit_data)
     return parser
 
 
@@ -293,16 +271,7 @@ def _algoperf(options: argparse.Namespace) -> None:
     from workloads.algoperf import preflight, runner
 
     request = preflight.Request(options.attention, options.tau, tuple(options.arguments))
-    runner.run(request, options.algoperf_dir, options.tiny)
-
-
-def _algoperf_data(options: argparse.Namespace) -> None:
-    from workloads.algoperf import tiny_data, tiny_sizes
-
-    files.check_output_directory(options.directory, "DIR")
-    path = tiny_data.prepare(options.directory, options.workload)
-    sizes = tiny_sizes.read_sizes(path, options.workload)
-    print(f"{path}: fabricated data for {options.workload}, {sizes} examples")
+    runner.run(request, options.algoperf_dir)
 
 
 def _init2winit(options: argparse.Namespace) -> None:

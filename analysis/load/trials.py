@@ -64,9 +64,7 @@ class TrialFiles:
     def check_data(self, meta: Mapping[str, Any]) -> None:
         """Reports data that was made up to try AlgoPerf's workloads, as meta_data_0.json says."""
         if meta.get("workload.attnperf_tiny"):
-            self.report(
-                "fabricated", "its data is that of `algoperf_data`: nothing follows from it"
-            )
+            self.report("fabricated", "its data is made up: nothing follows from it")
 
     def check_evaluations(
         self, evals: Measurements, metric: str, state: str, empty_is_nan: bool

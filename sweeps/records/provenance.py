@@ -151,7 +151,6 @@ def meta_data(
     """Returns the content of meta_data_<k>.json: AlgoPerf's keys where it has them."""
     import jax
 
-    workload.use_data(data_dir)
     count = parameters(workload)  # first: AlgoPerf's layers are counted as its model is traced
     workload_class = type(workload)
     names = {

@@ -18,8 +18,7 @@ from sweeps.monitoring import jax_calls
 from sweeps.records import event_files, layout
 from sweeps.study import checks, config, study_directory
 from sweeps.study.study import Study
-from workloads import algoperf_specs, catalog
-from workloads.algoperf import tiny_sizes
+from workloads import catalog
 from workloads.base import errors, machine
 from workloads.base.options import check_batch, mesh_shape
 from workloads.downstream import suites
@@ -226,12 +225,6 @@ def _ask(study: Study, suite: str = "") -> jax_calls.SubprocessCall:
     where = {"workload": study.workload, "data_dir": study.data_dir}
     if suite:
         return jax_calls.SubprocessCall(jax_calls.check_suite, suite=suite, **where)
-    if algoperf_specs.is_algoperf(study.workload):
-        name = algoperf_specs.short_name(study.workload)
-        # A batch larger than AlgoPerf's data, where that is fabricated.
-        if sizes := tiny_sizes.read_sizes(study.data_dir, name):
-            remedy = f"set --config.batch_size to {sizes['train']} or fewer"
-            tiny_sizes.check_batch(study.settings["batch_size"], sizes, remedy)
     return jax_calls.SubprocessCall(
         jax_calls.data,
         suite=study.settings["downstream"],

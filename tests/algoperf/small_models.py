@@ -1,13 +1,13 @@
 """AlgoPerf's commands with models that tests make small: other numbers of attention layers.
 
-`python -m tests.algoperf.small_models ...` is `python -m workloads ...` with the stand-in's.
+`python -m tests.algoperf.small_models MODULE ...` is `python -m MODULE ...` with the stand-in's.
 """
 
 import dataclasses
 import functools
+import runpy
 import sys
 
-from workloads import __main__ as command
 from workloads.algoperf import supported
 
 # By the start of a workload's name; the longest counts.
@@ -56,4 +56,4 @@ def small(installation):
 
 if __name__ == "__main__":
     supported.SUPPORTED = table(OF_STAND_IN)
-    sys.exit(command.main())
+    runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from attention import registry as variants
+from tests.algoperf import tiny_data
 from workloads import registry
-from workloads.algoperf import tiny_data
 from workloads.images import images
 from workloads.speech.corpora import speech_records
 

@@ -10,16 +10,13 @@ import sys
 import pytest
 
 from sweeps.records import provenance
-from sweeps.scheduling.preflight import check_data
-from sweeps.study import config, study
+from tests.algoperf import tiny_data, tiny_run
 from workloads import __main__ as command
-from workloads.algoperf import preflight, runner, tiny_data, tiny_sizes
+from workloads.algoperf import preflight
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 STAND_IN = REPOSITORY / "tests/algoperf/stand_in"
 SPACE = [{"learning_rate": 0.1}]
-SIZES = {"train": 8, "validation": 4, "test": 4}
-TINY = {"fabricated": True, "sizes": dict.fromkeys(("imagenet_vit", "finewebedu_lm"), SIZES)}
 DATA = (
     "imagenet2012/5.1.0",
     "imagenet_v2/matched-frequency/3.0.0",
@@ -38,7 +35,6 @@ def folder(tmp_path):
     """A directory with data by name only (the stand-in reads none), and a search space."""
     for name in DATA:
         (tmp_path / "data" / name).mkdir(parents=True)
-    (tmp_path / "data" / tiny_sizes.MARKER).write_text(json.dumps(TINY))
     (tmp_path / "space.json").write_text(json.dumps(SPACE))
     (tmp_path / "spm_model.vocab").touch()
     return tmp_path
@@ -67,12 +63,12 @@ def _refusal(capsys, folder, *ours, attention="laser", **changes):
     return capsys.readouterr().err
 
 
-def _run(folder, *more, **changes):
-    """The command in a process of its own, from another folder."""
+def _run(module, folder, *more, **changes):
+    """The command of a module in a process of its own, from another folder."""
     command_line = [
         sys.executable,
-        *("-m", "tests.algoperf.small_models", "algoperf"),
-        *("--attention=laser+temp", "--tau=0.9", "--tiny"),
+        *("-m", "tests.algoperf.small_models", module, "algoperf"),
+        *("--attention=laser+temp", "--tau=0.9"),
         *(f"--algoperf_dir={STAND_IN}", "--", *_flags(folder, **changes)),
         *("--max_global_steps=2", "--rng_seed=3", *more),
     ]
@@ -83,9 +79,10 @@ def _run(folder, *more, **changes):
     )
 
 
-def test_trains_with_the_variant_and_writes_it_down(folder):
-    """With a relative submission of AlgoPerf's."""
-    done = _run(folder, "--hparam_end_index=1")
+@pytest.mark.parametrize("module", ["workloads", "tests.algoperf.tiny_run"])
+def test_trains_with_the_variant_and_writes_it_down(folder, module):
+    """With a relative submission of AlgoPerf's, and with the sizes of fabricated data."""
+    done = _run(module, folder, "--hparam_end_index=1")
     assert done.returncode == 0, done.stderr
     for note in ("AlgoPerf in ", "submission_runner.py replaces XLA_FLAGS",
                  "AlgoPerf shuffles its search points anew"):  # fmt: skip
@@ -102,7 +99,6 @@ def test_trains_with_the_variant_and_writes_it_down(folder):
         >= {
             "attention": "laser+temp",
             "attention_tau": 0.9,
-            "attnperf_tiny": True,
             "submission_path": "algorithms/sgd.py",
         }.items()
     )
@@ -114,9 +110,8 @@ def test_trains_with_the_variant_and_writes_it_down(folder):
         "algoperf_dir": str(STAND_IN),
         "algoperf_commit": "unknown",
         "attnperf_commit": provenance.git_commit(),
-        "attnperf_tiny": True,
-        "num_validation_examples": 4,
     }.items()
+    assert ("workload.attnperf_tiny" in meta) == (module != "workloads")
     rows = list(csv.DictReader((trial / "eval_measurements.csv").read_text().splitlines()))
     assert [row["global_step"] for row in rows] == ["1", "2"]
     assert "validation/accuracy" in rows[0]
@@ -138,7 +133,7 @@ def prepare_for_eval(workload, current_param_container, global_step):
 def test_an_evaluation_that_failed_is_told(folder):
     """AlgoPerf logs it and ends as if nothing had been."""
     (folder / "failing.py").write_text(FAILING)
-    done = _run(folder, submission_path="failing.py")
+    done = _run("workloads", folder, submission_path="failing.py")
     assert done.returncode == 1, done.stderr
     assert "evaluations that failed: 1; AlgoPerf logged them" in done.stderr
     assert done.stderr.rstrip().endswith("RuntimeError: RESOURCE_EXHAUSTED: Out of memory")
@@ -177,13 +172,13 @@ def test_an_evaluation_that_failed_is_told(folder):
     ],
 )
 def test_refused_before_anything_heavy(capsys, folder, changes, words):
-    assert words in _refusal(capsys, folder, "--tiny", **changes)
+    assert words in _refusal(capsys, folder, **changes)
 
 
 def test_an_experiment_that_exists_is_refused(capsys, folder, stand_in):
     """AlgoPerf would ask whether to mix it with the new one, and end with status 0 without."""
     (folder / "experiments/try/imagenet_vit_jax").mkdir(parents=True)
-    assert "imagenet_vit_jax exists. Give another" in _refusal(capsys, folder, "--tiny")
+    assert "imagenet_vit_jax exists. Give another" in _refusal(capsys, folder)
     for answer in ("overwrite", "append_timestamp"):
         assert _checked(folder, stand_in, **{answer: "true"}).workload == "imagenet_vit"
 
@@ -192,48 +187,11 @@ def test_a_variant_without_a_temperature_takes_none(capsys, folder):
     assert "tau" in _refusal(capsys, folder, "--tau=0.9")
 
 
-@pytest.mark.parametrize(
-    "marker",
-    ["{}", "{", "[]", '{"sizes": {"test": 4}}', '{"sizes": {"imagenet_vit": {"test": "x"}}}'],
-)
-def test_a_damaged_marker_is_named(capsys, folder, marker):
-    (folder / "data" / tiny_sizes.MARKER).write_text(marker)
-    assert f"{tiny_sizes.MARKER} is damaged" in _refusal(capsys, folder, "--tiny")
-
-
-def test_a_directory_holds_fabricated_data_of_several_workloads(folder, monkeypatch, capsys):
-    monkeypatch.setitem(tiny_data._WRITERS, "finewebedu_lm", lambda path: None)
-    tiny = folder / "tiny"
-    for workload in ("finewebedu_lm", "imagenet_vit", "librispeech_conformer", "imagenet_vit"):
-        assert command.main(["algoperf_data", str(tiny), f"--workload={workload}"]) == 0
-    assert (tiny / "imagenet2012/5.1.0").is_dir()
-    assert (tiny / "spm_model.vocab").is_file()
-    assert tiny_sizes.read_sizes(tiny, "librispeech_conformer_gelu") == tiny_data.SIZES
-    assert tiny_sizes.read_sizes(tiny, "finewebedu_lm")["test"] == 0
-    assert tiny_sizes.read_sizes(tiny, "wmt") is None
-    assert "no attnperf_tiny_data.json that names the data of wmt" in _refusal(
-        capsys, folder, "--tiny", workload="wmt"
-    )
-
-
-def test_a_batch_that_fabricated_data_cannot_fill_is_refused(folder, stand_in, monkeypatch):
-    """As the runner asks: of the submission by the workload's name."""
-    (folder / "batches.py").write_text("def get_batch_size(name):\n    return 9\n")
-    monkeypatch.syspath_prepend(folder)
-    monkeypatch.delitem(sys.modules, "batches", raising=False)
-    stand_in.activate()
-    with pytest.raises(ValueError, match="the fabricated data has 8 to train on: change get_batch"):
-        runner.check_batch("imagenet_vit", SIZES, "batches.py", stand_in)
-    # A held-out variant has the batch of its base.
-    runner.check_batch("imagenet_vit_map", SIZES, "algorithms/sgd.py", stand_in)
-
-
-def test_a_study_on_fabricated_data_refuses_a_batch_that_is_larger(folder):
-    changes = ("workload=algoperf:imagenet_vit", f"data_dir={folder}/data", "steps=2",
-               f"experiment_dir={folder}", "batch_size=9", "eval_every=1")  # fmt: skip
-    made = study.resolve(config.parse("digits_vit_quick", [f"--config.{c}" for c in changes]))
-    with pytest.raises(ValueError, match=r"has 8 to train on: set --config.batch_size to 8 or"):
-        check_data(made)
+def test_a_directory_holds_fabricated_data_of_several_workloads(tmp_path):
+    for workload in ("imagenet_vit", "librispeech_conformer", "imagenet_vit"):
+        tiny_data.prepare(tmp_path, workload)
+    assert (tmp_path / "imagenet2012/5.1.0").is_dir()
+    assert (tmp_path / "spm_model.vocab").is_file()
 
 
 @pytest.mark.parametrize("tau", ["nan", "inf", "0", "-1", "1e40", "hot"])
@@ -251,26 +209,18 @@ def test_missing_dashes_are_named(capsys, folder):
 
 def _checked(folder, stand_in, **changes):
     request = preflight.Request("laser", None, tuple(_flags(folder, **changes)))
-    return preflight.check(request, stand_in, tiny=True)
+    return preflight.check(request, stand_in)
 
 
 def test_seed_0_is_told(folder, stand_in):
     assert "takes --rng_seed=0 for none" in _checked(folder, stand_in, rng_seed="0").notes[-1]
 
 
-def test_fabricated_data_needs_tiny_and_tiny_needs_fabricated_data(capsys, folder):
-    assert "Give --tiny" in _refusal(capsys, folder)
-    changes = {"tuning_ruleset": "self", "tuning_search_space": None, "skip_evals": "true"}
-    assert "Give --tiny" in _refusal(capsys, folder, **changes)
-    (folder / "data" / tiny_sizes.MARKER).unlink()
-    assert "holds real data" in _refusal(capsys, folder, "--tiny")
-
-
 @pytest.mark.parametrize(("devices", "size"), [(1, 4), (2, 4), (3, 6), (8, 8)])
 def test_tiny_evaluation_batches_divide_among_the_devices(monkeypatch, devices, size):
     """AlgoPerf's runner refuses batches that do not."""
     monkeypatch.setattr("jax.local_device_count", lambda: devices)
-    workload = tiny_sizes.with_sizes(type("Workload", (), {})(), SIZES)
+    workload = tiny_run.with_sizes(type("Workload", (), {})(), tiny_data.SIZES)
     assert workload.eval_batch_size == workload.num_eval_train_examples == size
     assert workload.num_validation_examples == workload.num_test_examples == 4
 

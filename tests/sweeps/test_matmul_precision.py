@@ -47,7 +47,7 @@ def test_a_step_is_traced_in_it_wherever_that_is_done(make_trial, precision):
 
 
 def test_it_is_recorded_beside_what_the_platform_makes_of_it(monkeypatch):
-    workload = types.SimpleNamespace(use_data=lambda where: None, param_shapes={})
+    workload = types.SimpleNamespace(param_shapes={})
     record = provenance.meta_data(workload, 0, "", "float32")
     assert (record["matmul_precision"], record["float32_products"]) == ("float32", "float32")
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
@@ -96,7 +96,7 @@ def test_a_job_computes_by_no_option_of_the_user(name):
 def test_variables_that_may_change_a_result_are_noted(monkeypatch):
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
     monkeypatch.setenv("HOME", "/elsewhere")
-    workload = types.SimpleNamespace(use_data=lambda where: None, param_shapes={})
+    workload = types.SimpleNamespace(param_shapes={})
     noted = provenance.meta_data(workload, 0, "/data")["variables"]
     assert noted["NVIDIA_TF32_OVERRIDE"] == "0"
     assert "HOME" not in noted

@@ -4,7 +4,7 @@ import pytest
 
 from workloads import __main__ as command
 
-PLACES = ("prepare c4_lm --data_dir={}", "algoperf_data {} --workload=wmt", "init2winit_data {}")
+PLACES = ("prepare c4_lm --data_dir={}", "init2winit_data {}")
 
 
 def _refusal(capsys, line):

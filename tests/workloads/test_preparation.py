@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from workloads.algoperf import tiny_data
 from workloads.base.errors import DataError
 from workloads.storage import preparation
 from workloads.text.corpora.c4 import C4
@@ -123,7 +122,6 @@ def test_a_file_system_without_locks_is_named(number, tmp_path, monkeypatch):
     prepares = [
         lambda: preparation.prepare_once(folder, _check, _write),
         lambda: C4.prepare(folder, tmp_path),
-        lambda: tiny_data.prepare(tmp_path / "tiny", "wmt"),
     ]
     for prepare in prepares:
         with pytest.raises(DataError, match=rf"{tmp_path}/\w+/.prepare.lock cannot be locked"):

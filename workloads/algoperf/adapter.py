@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from workloads import algoperf_specs
-from workloads.algoperf import batches, installation, tiny_sizes
+from workloads.algoperf import batches, installation
 from workloads.base import sharding, spec
 from workloads.base.options import Options
 from workloads.base.workload_spec import WorkloadSpec
@@ -78,15 +78,13 @@ def _theirs(name: str) -> Any:
 class AlgoperfWorkload(spec.Workload):
     """AlgoPerf's workload object, `theirs`, trained and evaluated through our interface.
 
-    Its sizes are AlgoPerf's, whatever the data directory holds, but for fabricated data
-    (`workloads.algoperf.tiny_data`), of which as many examples are evaluated as there are.
+    Its sizes are AlgoPerf's, whatever the data directory holds.
     """
 
     def __init__(self, name: str, theirs: Any, variant: Any, modes: Any) -> None:
         self.name, self.theirs, self.variant = name, theirs, variant
         self.options, self.devices = Options(), sharding.Devices()
         self._modes = modes
-        self._sizes_of: str | None = None
         self._takes_bn = "use_running_average_bn" in inspect.signature(theirs.model_fn).parameters
 
     def __str__(self) -> str:
@@ -106,11 +104,6 @@ class AlgoperfWorkload(spec.Workload):
     algoperf_dir = _theirs("algoperf_dir")
     algoperf_commit = _theirs("algoperf_commit")
     algoperf_changed_files = _theirs("algoperf_changed_files")
-
-    @property
-    def attnperf_tiny(self) -> bool:
-        """Whether the data is fabricated; known once `use_data` has been called."""
-        return bool(getattr(self.theirs, "attnperf_tiny", False))
 
     def init_model_fn(self, rng: Array) -> tuple[spec.Parameters, spec.ModelState]:
         params, model_state = self.theirs.init_model_fn(batches.raw_key(rng))
@@ -163,7 +156,6 @@ class AlgoperfWorkload(spec.Workload):
 
         Other arguments are AlgoPerf's own, which not every workload of theirs has.
         """
-        self.use_data(data_dir)
         key = batches.data_key(data_rng)
         with batches.seeded_augmentation():
             queue = self.theirs._build_input_queue(
@@ -187,15 +179,6 @@ class AlgoperfWorkload(spec.Workload):
         ours: Any = registry.make(algoperf_specs.short_name(self.name))
         return ours.example_batch(batch_size)
 
-    def use_data(self, data_dir: str) -> None:
-        """Has fabricated data evaluated by its own sizes; every other method calls it first."""
-        if self._sizes_of == data_dir:
-            return
-        sizes = tiny_sizes.read_sizes(data_dir, algoperf_specs.short_name(self.name))
-        if sizes is not None:
-            tiny_sizes.with_sizes(self.theirs, sizes)
-        self._sizes_of = data_dir
-
     def _eval_model_on_split(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         metrics = self.theirs._eval_model_on_split(*args, **kwargs)
         return {name: float(value) for name, value in metrics.items()}
@@ -217,11 +200,9 @@ class AlgoperfWorkload(spec.Workload):
         one stopped (in the training set: with other examples): a resumed trial must measure what
         an uninterrupted one would have.
         """
-        del global_batch_size  # that of fabricated data is known now
-        self.use_data(data_dir)
         self.theirs._eval_iters.clear()
         metrics = self.theirs.eval_model(
-            self.theirs.eval_batch_size,
+            global_batch_size,
             params,
             model_state,
             batches.raw_key(rng),

@@ -8,7 +8,7 @@ from typing import Any
 from attention import inject
 from attention.variant import Variant
 from workloads import algoperf_specs, catalog
-from workloads.algoperf import causal_attention, supported, tiny_sizes
+from workloads.algoperf import causal_attention, supported
 
 _MODEL_METHODS = ("init_model_fn", "model_fn")
 
@@ -42,7 +42,7 @@ def with_variant(workload: Any, name: str, variant: Variant) -> Any:
         "attention": variant.name,
         "attention_tau": variant.hyperparameters.get("tau", 1.0),
     }
-    base = type(workload)
+    base: Any = type(workload)
 
     def check(workload: Any, ran: tuple[str, ...]) -> None:
         model = f"AlgoPerf's {base.__name__}"
@@ -52,7 +52,8 @@ def with_variant(workload: Any, name: str, variant: Variant) -> Any:
     for method, context in contexts.items():
         enter = functools.partial(context, variant, layer=point.layer)
         members[method] = causal_attention.run_inside(getattr(base, method), enter, check)
-    workload.__class__ = tiny_sizes.subclass(base, members)
+    about = {"__module__": base.__module__, "__doc__": base.__doc__}
+    workload.__class__ = type(base)(base.__name__, (base,), {**about, **members})
     return workload
 
 

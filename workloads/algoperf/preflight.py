@@ -14,7 +14,6 @@ from absl import flags
 
 from attention import files, table
 from workloads import algoperf_specs, catalog
-from workloads.algoperf import tiny_sizes
 from workloads.algoperf.installation import Installation, find
 from workloads.base.errors import DataError
 from workloads.base.host_checkout import check_libraries
@@ -87,25 +86,22 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class CheckedRun:
-    """The workload, the directory that the submission is imported from, evaluation sizes or None.
+    """The workload, and the directory that the submission is imported from.
 
     `notes` are sentences for the user: where AlgoPerf does something else than its flags suggest.
     """
 
     workload: str
     import_root: Path
-    sizes: dict[str, int] | None
     notes: tuple[str, ...] = ()
 
 
-def check(request: Request, installation: Installation, tiny: bool = False) -> CheckedRun:
+def check(request: Request, installation: Installation) -> CheckedRun:
     """Returns a run that AlgoPerf can be started with. Reads no data and loads no JAX.
 
-    tiny: whether fabricated data is evaluated.
-
     Raises ValueError with what to do: unknown variant or workload, flags that absl refuses, another
-    framework than JAX, a missing tokenizer, an experiment that exists, missing or fabricated data,
-    a submission that AlgoPerf could not import.
+    framework than JAX, a missing tokenizer, an experiment that exists, missing data, a submission
+    that AlgoPerf could not import.
     """
     request.check_attention()
     values = _parse(request.arguments)
@@ -123,20 +119,9 @@ def check(request: Request, installation: Installation, tiny: bool = False) -> C
     # The self-tuning ruleset does not hand --skip_evals on (submission_runner.py).
     evaluates = not values["skip_evals"] or values["tuning_ruleset"] == "self"
     tokenizer = f"--{_TOKENIZER}", values[_TOKENIZER]
-    sizes = _check_host(name, tokenizer, directory, second, evaluates)
-    if tiny and sizes is None:
-        raise ValueError(
-            f"--tiny: {directory} holds real data (no {tiny_sizes.MARKER} that names the data of "
-            f"{name}); evaluations of it keep AlgoPerf's sizes"
-        )
-    if sizes is not None and not tiny and evaluates:
-        raise ValueError(
-            f"{directory} holds fabricated data of {sizes} examples, and AlgoPerf's evaluations "
-            "divide by their real numbers (50,000 images). Give --tiny (before `--`), which "
-            "evaluates what is there and says so in flags_0.json, or --skip_evals"
-        )
+    _check_host(name, tokenizer, directory, second, evaluates)
     root = _import_root(values["submission_path"], installation)
-    return CheckedRun(name, root, sizes if tiny else None, _notes(values))
+    return CheckedRun(name, root, _notes(values))
 
 
 def _parse(arguments: Sequence[str]) -> dict[str, Any]:
@@ -258,13 +243,12 @@ class Check:
         checkout.check_registered(name)
         check_libraries(_LIBRARIES[name.split("_")[0]], f"AlgoPerf's {name}", _REMEDY)
         tokenizer = f"--config.{algoperf_specs.TOKENIZER}", tokenizer_vocab_path
-        sizes = _check_host(name, tokenizer, Path(data_dir))
-        fabricated = f", FABRICATED: evaluations of {sizes} examples" if sizes else ""
+        _check_host(name, tokenizer, Path(data_dir))
         return [
             str(checkout),
             *filter(None, [checkout.remark]),
             *([f"tokenizer {tokenizer_vocab_path}"] if tokenizer_vocab_path else []),
-            f"{data_dir} has every part that {name} reads{fabricated}",
+            f"{data_dir} has every part that {name} reads",
         ]
 
     def prepare(self, data_dir: str, manual_dir: str | None = None) -> None:
@@ -282,15 +266,14 @@ def _check_host(
     data_dir: Path,
     imagenet_v2_dir: Path | None = None,
     evaluates: bool = True,
-) -> dict[str, int] | None:
-    """Returns the sizes of fabricated data, None for real data.
+) -> None:
+    """Raises DataError for a missing tokenizer or missing data, naming the paths.
+
+    The tokenizer is speech's SentencePiece model, data what AlgoPerf's readers open.
 
     name: AlgoPerf's of the workload, whose data has the base workload's name. tokenizer: an option
     and its value. imagenet_v2_dir: `data_dir` unless given. evaluates: whether evaluations read
     their splits.
-
-    Raises DataError where the option names no SentencePiece model, which speech needs, and naming
-    the paths that AlgoPerf's readers open and that do not exist.
     """
     option, path = tokenizer
     extra_paths = catalog.get(algoperf_specs.PREFIX + name).extra_paths
@@ -311,11 +294,10 @@ def _check_host(
             f"AlgoPerf's {name} lacks {', '.join(absent)}: it would download it, or fail",
             _repair(name, data_dir),
         )
-    return tiny_sizes.read_sizes(data_dir, name)
 
 
 def _repair(name: str, data_dir: str | os.PathLike[str]) -> str:
     guide = "prepare it by AlgoPerf's datasets/README.md (1.0: dataset/README.md)"
     if name in catalog.WORKLOADS:
         guide += f"; or, same layout, {catalog.get(name).repair(str(data_dir))}"
-    return f"{guide}; to try without: `python -m workloads algoperf_data DIR` fabricates a few"
+    return guide

@@ -10,7 +10,6 @@ eval_measurements.csv, and without any row so is the file (submission_runner.tra
 
 import contextlib
 import functools
-import importlib
 import runpy
 import sys
 from collections.abc import Iterator
@@ -19,22 +18,21 @@ from typing import Any
 from absl import flags
 
 from attention import table
-from workloads.algoperf import installation, preflight, tiny_sizes
+from workloads.algoperf import installation, preflight
 
 
-def run(request: preflight.Request, algoperf_dir: str | None = None, tiny: bool = False) -> None:
+def run(request: preflight.Request, algoperf_dir: str | None = None) -> None:
     """Runs submission_runner.py with the variant; returns when it has ended.
 
-    Its flags are `request.arguments`; `attention`, `attention_tau` and `attnperf_tiny`
-    are defined beside them, so that flags_0.json holds them. Everything is checked first
-    (`preflight.check`), before JAX or TensorFlow load.
+    Its flags are `request.arguments`; `attention` and `attention_tau` are defined beside them, so
+    that flags_0.json holds them. Everything is checked first (`preflight.check`), before JAX or
+    TensorFlow load.
 
-    Raises ValueError for what the checks refuse, the submission's batches on fabricated data
-    (known once it is imported) among it, MissingError without AlgoPerf, SystemExit where
+    Raises ValueError for what the checks refuse, MissingError without AlgoPerf, SystemExit where
     its runner exits, with status 1 where evaluations failed.
     """
     checkout = installation.find(algoperf_dir)
-    checked = preflight.check(request, checkout, tiny)
+    checked = preflight.check(request, checkout)
     print(f"python -m workloads algoperf: {checkout}", file=sys.stderr)
     for note in filter(None, (checkout.remark, *checked.notes)):
         print(f"python -m workloads algoperf: note: {note}", file=sys.stderr)
@@ -53,7 +51,7 @@ def run(request: preflight.Request, algoperf_dir: str | None = None, tiny: bool 
     # AlgoPerf imports `a/b.py` as `a.b`; the directory of the submission comes first.
     sys.path.insert(0, str(checked.import_root))
     script = str(checkout.directory / "submission_runner.py")
-    sys.argv = [script, *request.arguments, *_define_flags(request, tiny)]
+    sys.argv = [script, *request.arguments, *_define_flags(request)]
     with _reported(errors), checkout.missing_named():
         runpy.run_path(script, run_name="__main__")
 
@@ -68,34 +66,12 @@ def _prepare(
     from attention import registry
     from workloads.algoperf import injected
 
-    submission = flags.FLAGS.submission_path
-    if checked.sizes is not None:
-        tiny_sizes.with_sizes(workload, checked.sizes)
-        check_batch(checked.workload, checked.sizes, submission, checkout)
     # Its path in flags_0.json is relative to one of three directories.
-    workload.submission_file = str(checked.import_root / submission)
+    workload.submission_file = str(checked.import_root / flags.FLAGS.submission_path)
     for name, value in checkout.record().items():
         setattr(workload, name, value)
     variant = registry.get(request.attention, **request.hyperparameters)
     injected.with_variant(workload, checked.workload, variant)
-
-
-def check_batch(
-    name: str, sizes: dict[str, int], path: str, checkout: installation.Installation
-) -> None:
-    """Raises ValueError where a batch of the submission in `path` does not fit fabricated data.
-
-    Asked as the runner will ask (score_submission_on_workload), and before it makes a directory.
-    """
-    module: Any = checkout.module("algoperf.workloads.workloads")
-    submission = importlib.import_module(module.convert_filepath_to_module(path))
-    try:
-        batch = submission.get_batch_size(name)
-    except ValueError:
-        batch = submission.get_batch_size(module.get_base_workload_name(name))
-    ours = path.endswith("sweeps/algoperf/submission.py")
-    lever = "set ATTNPERF_BATCH_SIZE" if ours else f"change get_batch_size of {path}"
-    tiny_sizes.check_batch(batch, sizes, f"{lever} to {sizes['train']} or fewer")
 
 
 def _record_errors(workload: Any, errors: list[str]) -> None:
@@ -134,13 +110,11 @@ def _reported(errors: list[str]) -> Iterator[None]:
         raise SystemExit(1)
 
 
-def _define_flags(request: preflight.Request, tiny: bool) -> list[str]:
+def _define_flags(request: preflight.Request) -> list[str]:
     """Defines our flags beside AlgoPerf's; returns them as arguments."""
     flags.DEFINE_string("attention", "standard", "attnperf: the attention variant.")
     flags.DEFINE_float("attention_tau", 1.0, "attnperf: the variant's temperature.")
-    flags.DEFINE_boolean("attnperf_tiny", False, "attnperf: evaluates fabricated data only.")
     return [
         f"--attention={table.canonical(request.attention)}",
         f"--attention_tau={request.tau or 1.0}",
-        f"--attnperf_tiny={str(tiny).lower()}",
     ]

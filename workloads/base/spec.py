@@ -70,9 +70,6 @@ class Workload(abc.ABC):
     # Processes that make training batches ahead of time; 0: threads. Changes speed alone. Ours.
     loader_workers: int = 0
 
-    def use_data(self, data_dir: str) -> None:  # noqa: B027
-        """Takes sizes from the data where they depend on it; most workloads' do not. Ours."""
-
     def observable(self) -> Self:
         """Returns this workload with a model whose attention can be observed, for `model_fn` alone.
 

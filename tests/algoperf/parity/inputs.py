@@ -17,10 +17,10 @@ import cv2
 import jax
 import numpy as np
 
+from tests.algoperf import tiny_data
 from tests.algoperf.parity import workload_pairs
 from tests.algoperf.parity.workload_pairs import Pair, Row, largest
 from workloads import registry
-from workloads.algoperf import tiny_data
 from workloads.algoperf.installation import Installation
 from workloads.images import imagenet
 
