@@ -136,10 +136,6 @@ def _parser() -> argparse.ArgumentParser:
         help="prepared TFDS data, or a text data set's files; default: TFDS_DATA_DIR",
     )
     init2winit.set_defaults(run=_init2winit)
-    small = commands.add_parser("init2winit_data", help="small real data, to try init2winit")
-    small.add_argument("directory", type=files.typed_path, metavar="DIR")
-    small.add_argument("--dataset", default="mnist", help="mnist, wikitext103 or librispeech")
-    small.set_defaults(run=_init2winit_data)
     return parser
 
 
@@ -280,14 +276,6 @@ def _init2winit(options: argparse.Namespace) -> None:
 
     request = preflight.Request(options.attention, options.tau, tuple(options.arguments))
     runner.run(request, options.init2winit_dir, options.data_dir)
-
-
-def _init2winit_data(options: argparse.Namespace) -> None:
-    from workloads.init2winit import tiny_data
-
-    files.check_output_directory(options.directory, "DIR")
-    path = tiny_data.prepare(options.directory, options.dataset)
-    print(f"{path}: {options.dataset}, small data; give init2winit --data_dir={path}")
 
 
 if __name__ == "__main__":

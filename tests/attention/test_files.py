@@ -106,8 +106,7 @@ def test_a_path_in_a_command_is_that_path_when_pasted(name, tmp_path):
 
 # What a path follows in a command that is printed.
 _COMMAND = re.compile(
-    r"python -m .*(resume|table|report|hardware|evaluate"
-    r"|init2winit_data|--[a-z_.]*dir[a-z]*[= ]|--out[= ])[ ]?$",
+    r"python -m .*(resume|table|report|hardware|evaluate|--[a-z_.]*dir[a-z]*[= ]|--out[= ])[ ]?$",
     re.DOTALL,
 )
 

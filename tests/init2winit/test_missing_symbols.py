@@ -4,8 +4,9 @@ import sys
 
 import pytest
 
+from tests.init2winit import tiny_data
 from workloads.algoperf.preflight import Request
-from workloads.init2winit import installation, missing_symbols, runner, tiny_data
+from workloads.init2winit import installation, missing_symbols, runner
 
 
 def test_the_checkout_has_the_gaps(tree):
@@ -56,11 +57,6 @@ def test_a_module_that_is_installed_is_not_replaced(stand_in, tmp_path, monkeypa
     missing_symbols.fill_modules(stand_in.directory, None)
     assert "vizier.pyvizier" not in sys.modules  # where a raising one would be
     del sys.modules["vizier"]
-
-
-def test_tiny_data_is_for_three_data_sets(tmp_path):
-    with pytest.raises(ValueError, match="for mnist, wikitext103, librispeech it can"):
-        tiny_data.prepare(tmp_path, "imagenet")
 
 
 @pytest.mark.slow  # reads all of Python's documentation

@@ -82,7 +82,7 @@ def test_what_a_run_lacks_is_named(stand_in, changes, words):
 
 def test_data_that_tfds_would_download_are_refused(stand_in, tmp_path, monkeypatch):
     monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
-    with pytest.raises(ValueError, match=r"would download it; .* init2winit_data DIR"):
+    with pytest.raises(ValueError, match=r"would download it; .* --data_dir=DIR"):
         _check(stand_in, "--config.dataset=mnist", data_dir=str(tmp_path))
     prepared = tmp_path / "mnist/3.0.1"
     prepared.mkdir(parents=True)

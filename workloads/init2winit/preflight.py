@@ -139,8 +139,8 @@ def _check_data(dataset: str, data_dir: str | None) -> None:
         missing = [name for name in _TEXT_FILES if not (Path(data_dir) / name).is_file()]
         if missing:
             raise ValueError(
-                f"--data_dir={data_dir} lacks {', '.join(missing)} of {dataset}; `python -m "
-                "workloads init2winit_data DIR --dataset=wikitext103` writes a small one"
+                f"--data_dir={data_dir} lacks {', '.join(missing)} of {dataset}; give the "
+                "directory that holds them"
             )
     if dataset in _TFDS:
         home = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
@@ -148,9 +148,7 @@ def _check_data(dataset: str, data_dir: str | None) -> None:
         if not any(folder.glob("**/dataset_info.json")):
             raise ValueError(
                 f"{folder} holds no prepared data, and tensorflow-datasets would download it; "
-                "name a directory that does by --data_dir=DIR, before `--` (`python -m workloads "
-                "init2winit_data DIR` makes a small mnist, --dataset=librispeech "
-                "for that), or prepare it: `tfds "
+                "name a directory that does by --data_dir=DIR, before `--`, or prepare it: `tfds "
                 f"build {_TFDS[dataset]} --data_dir={files.quoted(Path(home).expanduser())}`"
             )
 

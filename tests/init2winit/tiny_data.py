@@ -1,5 +1,7 @@
 """Small real data in the places and formats that init2winit reads, made of what is installed.
 
+`python -m tests.init2winit.tiny_data DIR --dataset=NAME` writes it.
+
 `mnist`: scikit-learn's 1797 handwritten digits, 28 × 28, as a TFDS directory, of whose split train
 init2winit validates on the last 400; `wikitext103`: Python's own documentation as three text files,
 in words as WikiText's; `librispeech`: two digits each, spoken by espeak-ng, as a TFDS directory,
@@ -8,6 +10,7 @@ about MNIST, WikiText or LibriSpeech.
 docs/init2winit.md has the hyperparameters that go with them.
 """
 
+import argparse
 import collections
 import os
 import re
@@ -32,24 +35,18 @@ _UTTERANCES = {"train": 160, "validation": 32, "test": 32}
 TOKENIZER = "librispeech/spm.model"
 PIECES = 28
 _SPEECH_SPLITS = {"train": "train_clean100", "validation": "dev_clean", "test": "test_clean"}
-NOTE = "Small data, made by `python -m workloads init2winit_data`: not the data set of this name"
+NOTE = "Small data, made by `tests.init2winit.tiny_data`: not the data set of this name"
 
 
 def prepare(directory: str | os.PathLike[str], dataset: str) -> Path:
     """Writes the data for `dataset` below `directory`; returns what `--data_dir` must say.
 
-    The same files every time. Raises ValueError for another data set, DataError where data that
-    this did not write are there.
+    dataset: `mnist`, `wikitext103` or `librispeech`. The same files every time. Raises DataError
+    where data that this did not write are there.
     """
-    if dataset not in _WRITERS:
-        raise ValueError(
-            f"no data for {dataset!r} can be made of what is installed; for {', '.join(_WRITERS)} "
-            "it can"
-        )
     path = Path(directory).absolute()
     path.mkdir(parents=True, exist_ok=True)
-    with preparation.locked(path):
-        return _WRITERS[dataset](path)
+    return _WRITERS[dataset](path)
 
 
 def _write_mnist(path: Path) -> Path:
@@ -157,3 +154,10 @@ _WRITERS: dict[str, Callable[[Path], Path]] = {
     "wikitext103": _write_wikitext,
     "librispeech": _write_librispeech,
 }
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m tests.init2winit.tiny_data")
+    parser.add_argument("directory", metavar="DIR")
+    parser.add_argument("--dataset", default="mnist", choices=tuple(_WRITERS))
+    options = parser.parse_args()
+    print(f"give init2winit --data_dir={prepare(options.directory, options.dataset)}")
