@@ -374,7 +374,7 @@ REFUSED = [
         {"memory": {"value_residual": jnp.ones((4, 2, 4))}},
         r"values of shape \(4, 2, 4\)",
     ),
-    ("laser+xsa", {"key": (7, 2, 4), "value": (7, 2, 4)}, {}, "from 5 queries to 7 keys"),
+    ("laser+xsa", {"key": (7, 2, 4), "value": (7, 2, 4)}, {}, "5 queries and 7 keys"),
     ("laser+alibi", {"key": (7, 2, 4), "value": (7, 2, 4)}, {}, "'alibi' needs self-attention"),
     ("laser+rope", {}, {"is_cross": True}, "'rope' needs self-attention"),
     ("laser+window", {}, {"is_cross": True}, "'window' needs self-attention"),
