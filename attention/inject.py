@@ -152,6 +152,7 @@ def injected(
     def attending(module: Any, function: InjectedFunction) -> Any:
         _check_host(module, variant)
         function.host, function.float_masks = module.attention_fn, float_masks
+        function.has_cache = module.decode
         return attending_by(module, function)
 
     return injected_layers(
@@ -250,11 +251,12 @@ class AttentionFunction:
 
     x [..., T, W]: the layer's input. memory: what earlier layers left, and after the call what this
     one leaves too. is_cross: keys and values are made of something else than x. float_masks: the
-    model's masks may be floats of 0 and 1, as of `injected`. Its signature is flax's in full: flax
-    passes only what it finds there.
+    model's masks may be floats of 0 and 1, as of `injected`; has_cache: so may those of one query,
+    which flax's cache makes. Its signature is flax's in full: flax passes only what it finds there.
     """
 
     float_masks = False
+    has_cache = True
 
     def __init__(
         self,
@@ -271,7 +273,9 @@ class AttentionFunction:
 
     def make_call(self, query: Array, key: Array, value: Array, **masks: Any) -> Call:
         """Returns the call, checked; masks: bias, mask and is_causal as of `Variant.__call__`."""
-        mask = from_cache(query, masks.get("mask"))
+        mask = masks.get("mask")
+        if self.has_cache:
+            mask = from_cache(query, mask)
         if self.float_masks and mask is not None:
             mask = mask > 0
         masks["mask"] = mask

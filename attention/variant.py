@@ -134,7 +134,7 @@ class Variant:
                 "input)"
             )
             table.check_model(self.name, {"self": unsaid}, "this call by a Flax module")
-        mask = inputs.from_cache(query, mask)
+            mask = inputs.from_cache(query, mask)
         call = inputs.make_call(
             query, key, value, x=x, layer=layer, bias=bias, mask=mask, is_causal=is_causal
         )

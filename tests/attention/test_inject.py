@@ -361,8 +361,9 @@ def test_masks_of_floats_are_taken_where_the_user_says_so(inputs):
     layer, mask = nn.MultiHeadDotProductAttention(num_heads=2), jnp.tri(5)[None, None]
     params = layer.init(jax.random.key(0), inputs)
     refused = pytest.raises(ValueError, match="mask has dtype float32")
-    with refused, inject.injected(registry.get("standard")):
-        layer.apply(params, inputs, mask=mask)
+    for queries in (5, 1):  # one query without a cache, too
+        with refused, inject.injected(registry.get("standard")):
+            layer.apply(params, inputs[:, :queries], inputs, mask=mask[..., :queries, :])
     with inject.injected(registry.get("standard"), float_masks=True):
         output = layer.apply(params, inputs, mask=mask)
     np.testing.assert_allclose(output, layer.apply(params, inputs, mask=mask), atol=1e-6)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attention import registry
 from attention.masks import Bias, Mask
 from attention.mixers import laser, standard
 
@@ -201,11 +202,12 @@ def test_gradients_under_shard_map_with_a_shared_bias():
 )
 def test_a_mask_of_numbers_is_refused(name, mask, dtype):
     """Under jit, too: one that is added to the logits would hide what it is to show."""
-    query = jnp.ones((6, 2, 4))
-    attend = jax.jit(lambda pairs: standard.attend(query, query, query, mask=mask(pairs)))
-    for pairs in (jnp.tri(6), jnp.where(jnp.tri(6) > 0, 0, -1e9)):
-        with pytest.raises(ValueError, match=f"^{name} has dtype {dtype}.*mask > 0.*bias="):
-            attend(pairs.astype(dtype))
+    query, variant = jnp.ones((6, 2, 4)), registry.get("standard")
+    for pairs in (jnp.tri(6), jnp.where(jnp.tri(6) > 0, 0, -1e9), jnp.full((1, 6), -1e9)):
+        for function in (standard.attend, variant):
+            attend = jax.jit(lambda p, f=function: f(query[: len(p)], query, query, mask=mask(p)))
+            with pytest.raises(ValueError, match=f"^{name} has dtype {dtype}.*mask > 0.*bias="):
+                attend(pairs.astype(dtype))
 
 
 def test_values_of_size_0_have_a_gradient():
