@@ -130,6 +130,8 @@ def _logits(
     Rows lie in these parts everywhere below: one array of both would be one more copy.
     """
     logits = _modified(settings, _scores(settings, query, key), leaves)
+    if settings.weighting is SOFTMAX and sink is None:
+        bias = bias._replace(row=None)  # changes no weight, and a low one would round the logits
     for part in bias.parts():
         logits = logits + part.astype(logits.dtype)
     if visible is not None:
