@@ -318,8 +318,11 @@ def _check_mask(
             raise ValueError(
                 f"mask.segments are of {array.dtype}: give integers, equal within a segment"
             )
-    if mask.width is not None and mask.width < 1:
-        raise ValueError(f"mask.width={mask.width}: a window is at least 1 wide, a query's own key")
+    width = 1 if mask.width is None else mask.width
+    if not isinstance(width, numbers.Integral) or width < 1:
+        raise ValueError(
+            f"mask.width={width!r}: a query sees keys fewer than it away; give an integer from 1"
+        )
 
 
 def per_query_head(query: Array, array: Array) -> Array:

@@ -392,7 +392,9 @@ REFUSED = [
     ("laser", {}, {"layer": jnp.ones(2, int)}, r"shape \(2,\)"),
     ("laser", {}, {"bias": Bias(row=jnp.ones((3, 5)))}, r"bias of shape \(3, 5, 1\)"),
     ("laser", {}, {"bias": Bias(column=jnp.ones((2, 4)))}, r"bias of shape \(2, 1, 4\)"),
-    ("laser", {}, {"mask": Mask(width=0)}, "at least 1 wide"),
+    ("laser", {}, {"mask": Mask(width=0)}, "mask.width=0"),
+    ("laser", {}, {"mask": Mask(width=2.5)}, "mask.width=2.5"),
+    ("laser", {}, {"mask": Mask(width="2")}, "mask.width='2'"),
     ("laser", {}, {"mask": Mask(keys=jnp.ones(4, bool))}, r"mask.keys has shape \(4,\)"),
     (
         "laser",
