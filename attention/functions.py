@@ -71,6 +71,11 @@ class Weighting:
     jacobian_norm: Callable[[Array], Array] | None = None
     scales: bool = True
 
+    @property
+    def is_softmax(self) -> bool:
+        """Whether it is the softmax, which kernels of libraries have, a sink aside."""
+        return self.weights is self.mass is exponential and self.start is None
+
 
 class Dropout(NamedTuple):
     """What share of the weights becomes 0, and the seed of each head's, int32 [..., H]."""

@@ -44,8 +44,9 @@ class Local(NamedTuple):
     @property
     def may_have_no_mass(self) -> bool:
         """Whether a row's mass may be 0, because it sees nothing or by its functions."""
-        is_softmax = self.functions.weighting.weights is functions.exponential
-        return self.may_see_none or bool(self.functions.score) or not is_softmax
+        weighting = self.functions.weighting
+        is_divided_by_itself = weighting.weights is weighting.mass is functions.exponential
+        return self.may_see_none or bool(self.functions.score) or not is_divided_by_itself
 
     @property
     def is_banded(self) -> bool:

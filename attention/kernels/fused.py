@@ -67,7 +67,7 @@ def transformed(
     queries, length = problem.query.shape[-3], value.shape[-3]
     for name, bias in (("row", problem.bias.row), ("column", problem.bias.column)):
         # A row's own term moves all of the softmax's logits alike.
-        same = problem.weighting.weights is functions.exponential and problem.sink is None
+        same = problem.weighting.is_softmax and problem.sink is None
         if bias is not None and not (name == "row" and same):
             shape = (
                 *problem.query.shape[:-3],

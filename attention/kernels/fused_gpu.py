@@ -573,6 +573,8 @@ def _pulled(
     delta: Any = None
     if form.local.functions.weighting.mass is not None:
         s, delta = (place.of_rows(ref) for ref in (kept.log_sums, kept.delta))
+        if place.rows is not None:  # e^−∞ where no row is, whatever its logits
+            s = jnp.where(place._along(place.rows, not place.across), s, jnp.inf)
     return form.local.functions.pulled(
         _product(left, right, transposed=True) * form.local.scale,
         place.indices(),
@@ -658,12 +660,19 @@ class _Place(NamedTuple):
     member: Any = None
 
     def indices(self) -> tuple[Array, Array]:
-        """Returns the positions of queries and keys, in shapes that broadcast to the tile."""
+        """Returns the positions of queries and keys, in shapes that broadcast to the tile.
+
+        Those that are not there have the first one's: of others a function may be no number.
+        """
         return (
-            self._along(
-                self.first + jnp.arange(self.tile.queries, dtype=jnp.int32), not self.across
-            ),
-            self._along(self.origin + jnp.arange(self.tile.keys, dtype=jnp.int32), self.across),
+            self._positions(self.first, self.tile.queries, self.rows, not self.across),
+            self._positions(self.origin, self.tile.keys, self.columns, self.across),
+        )
+
+    def _positions(self, first: Any, count: int, there: Array | None, is_column: bool) -> Array:
+        positions = first + jnp.arange(count, dtype=jnp.int32)
+        return self._along(
+            positions if there is None else jnp.where(there, positions, first), is_column
         )
 
     def of_rows(self, ref: Any) -> Array:

@@ -579,7 +579,7 @@ def _forward_kernel(
             taken = _there_alone(operands.value[b, :], origin, form.keys, form.block_k)
         keys = operands.key[b, :]
         queries = operands.query[a, :]
-        place = _Place(a, b, i * form.block_q + a.start, origin, False)
+        place = _Place(form, a, b, i * form.block_q + a.start, origin, False)
         seen = _seen(form, operands, place, banded)
         for head in range(form.heads):
             of_head = _lanes_of(form, head, queries, form.size)
@@ -704,7 +704,9 @@ def _backward(
     on_chip.append(pltpu.VMEM((form.block_k, wide), jnp.float32))
     rows = log_sums
     if log_sums is not None:
-        rows = jnp.pad(log_sums, ((0, 0),) * 4 + ((0, padded_q - form.queries),))
+        # The weights of a row that is not there are e^−∞, whatever its logits.
+        beyond = ((0, 0),) * 4 + ((0, padded_q - form.queries),)
+        rows = jnp.pad(log_sums, beyond, constant_values=jnp.inf)
     kept = _Kept(means, rows, cotangent)
     of_rows = None if log_sums is None else blocks["row"]
     gradients = pl.pallas_call(
@@ -810,7 +812,8 @@ def _backward_kernel(
         by_query[...] = jnp.zeros_like(by_query)
 
     def tile(a: Any, b: Any, banded: bool) -> None:
-        place = _Place(a, b, i * form.block_q + a.start, j * form.block_k + b.start, True)
+        first, origin = i * form.block_q + a.start, j * form.block_k + b.start
+        place = _Place(form, a, b, first, origin, True)
 
         def rows(array: Any) -> Array:
             return _there_alone(array[a, :], place.first, form.queries, form.block_q)
@@ -849,8 +852,7 @@ def _backward_kernel(
             s: Any = None
             delta: Any = None
             if is_divided:
-                row = kept.log_sums[head : head + 1, a]
-                s = _there_alone(row, place.first, form.queries, form.block_q, axis=1)
+                s = kept.log_sums[head : head + 1, a]
                 own_products = _lanes_of(form, head, products, form.wide)
                 delta = _as_row(jnp.sum(own_products, axis=1, keepdims=True))
             if start_out is not None:
@@ -923,6 +925,7 @@ class _Place(NamedTuple):
     """A tile: its rows of queries and of keys in their blocks, the positions of the first of each,
     and whether keys are along its first axis."""
 
+    form: _Form
     rows: Any
     columns: Any
     first: Any
@@ -930,11 +933,13 @@ class _Place(NamedTuple):
     across: bool
 
     def indices(self) -> tuple[Array, Array]:
-        """Returns the positions of queries and keys, [n, 1] and [1, m], or the other way round."""
-        return (
-            _positions(self.first, self.rows.size, int(self.across)),
-            _positions(self.origin, self.columns.size, int(not self.across)),
-        )
+        """Returns the positions of queries and keys, [n, 1] and [1, m], or the other way round.
+
+        Those that are not there have the last one's: of others a function may be no number.
+        """
+        queries = _positions(self.first, self.rows.size, int(self.across))
+        keys = _positions(self.origin, self.columns.size, int(not self.across))
+        return jnp.minimum(queries, self.form.queries - 1), jnp.minimum(keys, self.form.keys - 1)
 
 
 def _positions(first: Any, count: int, axis: int) -> Array:

@@ -69,7 +69,7 @@ class Problem(NamedTuple):
         dense = self.mask.dense
         by_query = dense is not None and (1, 1, 1, *dense.shape)[-3:-1] != (1, 1)
         asked = {
-            "weighting": self.weighting.weights is not functions.exponential,
+            "weighting": not self.weighting.is_softmax,
             "running_sum": self.weighting.left is not None,
             "bias": self.bias.dense is not None,
             "bias_vectors": self.bias.row is not None or self.bias.column is not None,

@@ -178,6 +178,11 @@ CASES = {
         {"score": lambda x, i, j, c: x + c["key"], "mask": _by_head},
         {"key": "column"},
     ),
+    "a term of the query's position alone, large behind the last": (
+        2,
+        {"score": lambda x, i, j, c: x + 12 * jnp.maximum(i - 129, 0), "mask": "causal"},
+        {},
+    ),
     "a window on both sides, the cube of values": (
         1,
         {"value_function": lambda v, c: v**3, "mask": Mask(width=40)},
@@ -319,7 +324,14 @@ def test_examples_by_hand():
         ({"weighting": SINK}, "start='sink' of a weighting is a sink: give a leaf"),
         ({"kernel": "flash"}, "unknown kernel 'flash'"),
         ({"kernel": "fused"}, "kernel='fused' needs a TPU or an NVIDIA GPU"),
-        ({"kernel": "jax_xla", "weighting": "sigmoid"}, "no weights other than the softmax's"),
+        *[
+            ({"kernel": "jax_xla", "weighting": one}, "no weights other than the softmax's")
+            for one in (
+                "sigmoid",
+                dataclasses.replace(SINK, start=0.0),
+                Weighting(exponential, lambda x, s: 2 * exponential(x, s)),
+            )
+        ],
         ({"scale": float("inf")}, "scale=inf"),
         ({"mask": Mask(segments=(jnp.ones(8) / 3,) * 2)}, "mask.segments are of .*: give integers"),
     ],
