@@ -20,17 +20,20 @@ from attention.verification import check
 Array = jax.Array
 Arrays = dict[str, Array]
 
-# Pairs of heads, halves of channels and blocks of tokens divide these.
-_LENGTH, _HEADS, _SIZE = 24, 4, 8
+# Pairs of heads, halves of channels and blocks of tokens divide these; blocks of 64 are not the last.
+_EXAMPLES, _LENGTH, _HEADS, _SIZE = 4, 80, 4, 8
 _TOKENS = np.arange(_LENGTH)
-_LATE = _TOKENS > 12
+# The first hidden token differs by example: a leak may be one of odd tokens, or of every fourth.
+_LATER = _TOKENS > 39 + np.arange(_EXAMPLES)[:, None]
+_LATE = _TOKENS > 43
 _SCATTERED = np.isin(_TOKENS, np.random.default_rng(0).choice(_LENGTH, _LENGTH // 3, False))
 _IN_HALF_OF_HEADS = _LATE & (np.arange(_HEADS) < _HEADS // 2)[:, None, None]
-_SEGMENTS = _TOKENS // 10
-# Hidden entries are replaced by draws of this standard deviation, so that a maximum, an order and a
-# threshold change, too. Values of a channel then span less than 60 nats, up to which LASER's shift
-# moves an output by rounding alone (3e-7 measured).
-_LARGE = 8.0
+_SEGMENTS = np.digitize(_TOKENS, [30, 40])
+# Hidden entries are replaced by draws of this standard deviation, a quarter of them by tiny ones, so
+# that a maximum, an order and a threshold change, too. Every third query is as large, and so are
+# its logits. Values of a channel span less than 60 nats, up to which LASER's shift moves an output
+# by rounding alone.
+_LARGE, _TINY = 7.0, 1e-5
 _OUTPUT_LIMIT = 1e-5
 # A gradient is exactly 0, but for forget gates of an earlier segment, which cancel in c_i − c_j
 # (1e-6 measured).
@@ -41,7 +44,7 @@ class Law(NamedTuple):
     """What outputs must not depend on.
 
     hidden: in words, {} for the arrays. tokens: those hidden from all others, bool [T], in the
-    first `heads` heads, or bool [2, T] in two examples; mask: fields of the `Mask` that hides them.
+    first `heads` heads, or bool [B, T] by example; mask: fields of the `Mask` that hides them.
     keys_alone: the inputs x of these tokens are not hidden, since a mask is one of keys. times: the
     factor of what replaces entries; more where no token sees them, whose size has no limit then.
     """
@@ -55,8 +58,8 @@ class Law(NamedTuple):
 
 
 LAWS = {
-    "batch": Law("{} of other examples", np.asarray([[False], [True]]) | (_TOKENS < 0)),
-    "causality": Law("later {}", _TOKENS > 10),
+    "batch": Law("{} of other examples", np.arange(_EXAMPLES)[:, None] > 0 * _TOKENS),
+    "causality": Law("later {}", _LATER),
     "padding": Law("padded {}", _LATE, {"keys": ~_LATE}, times=100.0),
     "mask": Law(
         "masked {}",
@@ -128,12 +131,11 @@ def problem(variant: Variant, laws: Iterable[str] | None = None) -> str:
 
 
 def _leaks(variant: Variant, name: str, is_causal: bool) -> list[Leak]:
-    """Returns what outputs of the first of two examples get of the tokens that a law hides."""
+    """Returns what outputs of other tokens get of those that a law hides."""
     law = LAWS[name]
-    is_first = np.asarray([[True], [False]])
-    tokens = law.tokens if law.tokens.ndim > 1 else law.tokens & is_first
+    tokens = np.broadcast_to(law.tokens, (_EXAMPLES, _LENGTH))
     heads = (np.arange(_HEADS) < law.heads)[:, None]
-    rows = (is_first & ~tokens)[..., None, None] & heads
+    rows = ~tokens[..., None, None] & heads
     with jax.disable_jit(), jax.default_matmul_precision("highest"):
         arrays, large, run = _problem(variant, is_causal)
         hidden = {
@@ -165,21 +167,24 @@ def _leaks(variant: Variant, name: str, is_causal: bool) -> list[Leak]:
 def _problem(
     variant: Variant, is_causal: bool
 ) -> tuple[Arrays, Arrays, Callable[[Arrays, Mask], Array]]:
-    """Returns arrays [2, T, ...] by name, large ones to replace entries, and what runs them."""
+    """Returns arrays [B, T, ...] by name, large ones to replace entries, and what runs them."""
     rng = np.random.default_rng(1)
     drawn = check.draw(variant, (_LENGTH, _HEADS, _SIZE))
     arrays, large = (
         {
-            name: jnp.asarray(rng.normal(0, spread, (2, *array.shape)), jnp.float32)
+            name: jnp.asarray(
+                rng.normal(0, rng.choice(spreads, (_EXAMPLES, *array.shape))), jnp.float32
+            )
             for name, array in drawn.items()
             if name != "cotangent"
         }
-        for spread in (1.0, _LARGE)
+        for spreads in ([1.0], [_TINY, _LARGE, _LARGE, _LARGE])
     )
+    arrays["query"] *= np.where(_TOKENS % 3, 1, _LARGE)[:, None, None]
     host = check.Host(variant, check.LAYER, is_causal)
-    shapes = jax.eval_shape(host.init, jax.random.key(0), **arrays)
     params = jax.tree.map(
-        lambda leaf: jnp.asarray(rng.normal(0, 0.3, leaf.shape), leaf.dtype), shapes
+        lambda leaf: leaf + rng.normal(0, 0.3, leaf.shape).astype(leaf.dtype),
+        host.init(jax.random.key(0), **arrays),
     )
     return arrays, large, lambda arrays, mask: host.apply(params, mask=mask, **arrays)
 

@@ -23,6 +23,8 @@ NOT_SEGMENTS = HIDING - {"segments"}
 # A core may take keys that no query sees for 0, so that these two laws hold.
 UNSEEN = {"padding", "head mask"}
 SEEN = HIDING - UNSEEN
+# Examples differ in what is later.
+OTHERS = {"batch", "causality"}
 
 
 def _last_value(call):
@@ -39,6 +41,12 @@ def _before(array, axis):
     front = jnp.zeros_like(jnp.take(array, jnp.asarray([0]), axis))
     rest = jnp.take(array, jnp.arange(array.shape[axis] - 1), axis)
     return jnp.concatenate([front, rest], axis)
+
+
+def _next(array, tokens):
+    """The array of the tokens one place on, at some tokens, elsewhere 0."""
+    there = tokens(jnp.arange(array.shape[-3]))[:, None, None]
+    return jnp.where(there, jnp.roll(array, -1, -3), 0)
 
 
 def _one_head(mask):
@@ -73,7 +81,7 @@ SCORES = {
         SEEN,
         _scale(jax.nn.initializers.ones),
     ),
-    "sorted examples": (lambda s, c: jnp.sort(s, 0), {"batch"}),
+    "sorted examples": (lambda s, c: jnp.sort(s, 0), OTHERS),
 }
 # By the argument of Call that they change.
 INPUTS = {
@@ -110,16 +118,28 @@ INPUTS = {
     "norm over examples": (
         "key",
         lambda call: call.key / jnp.linalg.norm(call.key, axis=0),
-        {"batch"},
+        OTHERS,
     ),
 }
 OUTPUTS = {
     "next output": (lambda out, call, c: out + jnp.roll(out, -1, -3), HIDING),
     "centred outputs": (lambda out, call, c: out - out.mean(-3, keepdims=True), HIDING),
+    "next values of odd tokens from 33 on": (
+        lambda out, call, c: out + _next(call.value, lambda t: (t > 32) & (t % 2 == 1)),
+        NOT_SEGMENTS,
+    ),
+    "tiny values": (
+        lambda out, call, c: out + (jnp.abs(_next(call.value, lambda t: t < 79)) < 1e-3),
+        HIDING,
+    ),
     "sorted outputs": (lambda out, call, c: jnp.sort(out, -3), HIDING),
     "sum of values": (lambda out, call, c: out + jnp.cumsum(jnp.flip(call.value, -3), -3), HIDING),
-    "constant leaf": (lambda out, call, c: out + c["leaky/last"], NOT_SEGMENTS, _last_value),
-    "rolled examples": (lambda out, call, c: out + jnp.roll(out, 1, 0), {"batch"}),
+    "constant leaf": (
+        lambda out, call, c: out + c["leaky/last"],
+        UNSEEN | {"causality"},
+        _last_value,
+    ),
+    "rolled examples": (lambda out, call, c: out + jnp.roll(out, 1, 0), OTHERS),
 }
 
 
@@ -131,7 +151,7 @@ def _weighted(scale):
 MIXERS = {
     "mean of weights": (_weighted(lambda s: s.mean(-2, keepdims=True)), NOT_SEGMENTS),
     "sorted weights": (_weighted(lambda s: jnp.sort(s, -2)), NOT_SEGMENTS),
-    "weights of examples": (_weighted(lambda s: jnp.tanh(s.mean(0))), {"batch"}),
+    "weights of examples": (_weighted(lambda s: jnp.tanh(s.mean(0))), OTHERS),
     "rolled values": ({"values": lambda value: jnp.roll(value, -1, -3)}, HIDING),
     "mean of values": (
         {"mean": lambda weigh, value, masks, **_: weigh(value) * value.mean(-3, keepdims=True)},
@@ -139,7 +159,7 @@ MIXERS = {
     ),
     "output of examples": (
         {"output": lambda out, call, leaves: out * call.value.mean(0)},
-        {"batch"},
+        OTHERS,
     ),
 }
 
@@ -213,6 +233,15 @@ def test_a_key_may_hold_the_token_before_in_a_causal_model(monkeypatch):
         catalog.check_variant("digits_vit", name)
     _add(monkeypatch, shift, ("self",))
     _check(name, {"mask", "segments"})
+
+
+def test_a_leaf_that_starts_at_1_may_be_one_of_positive_numbers(monkeypatch):
+    def apply(logits, query_index, key_index, leaves):
+        return logits + jnp.log(leaves["leaky/scale"])
+
+    scale = _scale(jax.nn.initializers.ones)
+    name = _add(monkeypatch, records.Modifier("score", apply, apply, scale))
+    assert not laws.problem(registry.get(name))
 
 
 @pytest.mark.parametrize("name", ["standard+fox", "stick_breaking"])
