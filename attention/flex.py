@@ -70,7 +70,9 @@ def flex(
     is not element by element or that `kernel` cannot have, by name, and for what `kernel` lacks.
     """
     call = inputs.make_call(query, key, value, bias=bias, mask=_mask(mask))
-    if not isinstance(leaves, Mapping | None):
+    if not isinstance(leaves, Mapping | None) or any(
+        not isinstance(name, str) for name in leaves or ()
+    ):
         raise ValueError(f"leaves={leaves!r}: give a mapping from names to (kind, array)")
     named = {name: _leaf(name, leaf, call) for name, leaf in (leaves or {}).items()}
     made = _weighting(weighting, call)

@@ -71,6 +71,16 @@ class Weighting:
     jacobian_norm: Callable[[Array], Array] | None = None
     scales: bool = True
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for a number that is none, such as an array that could be learned."""
+        for name, number in (("floor", self.floor), ("start", self.start)):
+            is_name = name == "start" and isinstance(number, str)
+            if not (is_name or isinstance(number, numbers.Real | None)):
+                raise ValueError(
+                    f"{name}={number!r} of a weighting: give a number; what is learned is the name "
+                    "of a head leaf, start='sink'"
+                )
+
     @property
     def is_softmax(self) -> bool:
         """Whether it is the softmax, which kernels of libraries have, a sink aside."""

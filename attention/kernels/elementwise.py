@@ -79,7 +79,7 @@ _ALONG_AXES = frozenset(
     (
         *("approx_top_k", "cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "fft", "rev"),
         *("reduce_window", "reduce_window_max", "reduce_window_min", "reduce_window_sum", "sort"),
-        *("top_k", "triangular_solve"),
+        *("top_k", "triangular_solve", "pure_callback", "io_callback"),
     )
 )
 # Queries and keys of a tile that functions are traced for: each order has a shape of its own.

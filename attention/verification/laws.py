@@ -20,18 +20,18 @@ from attention.verification import check
 Array = jax.Array
 Arrays = dict[str, Array]
 
-# Pairs of heads, halves of channels and blocks of tokens divide these; blocks of 64 are not the last.
+# Pairs of heads, halves of channels and blocks of tokens divide these; a block of 64 has a next.
 _EXAMPLES, _LENGTH, _HEADS, _SIZE = 4, 80, 4, 8
 _TOKENS = np.arange(_LENGTH)
 # The first hidden token differs by example: a leak may be one of odd tokens, or of every fourth.
-_LATER = _TOKENS > 39 + np.arange(_EXAMPLES)[:, None]
+_LATER = _TOKENS - np.arange(_EXAMPLES)[:, None] > 39
 _LATE = _TOKENS > 43
 _SCATTERED = np.isin(_TOKENS, np.random.default_rng(0).choice(_LENGTH, _LENGTH // 3, False))
 _IN_HALF_OF_HEADS = _LATE & (np.arange(_HEADS) < _HEADS // 2)[:, None, None]
 _SEGMENTS = np.digitize(_TOKENS, [30, 40])
-# Hidden entries are replaced by draws of this standard deviation, a quarter of them by tiny ones, so
-# that a maximum, an order and a threshold change, too. Every third query is as large, and so are
-# its logits. Values of a channel span less than 60 nats, up to which LASER's shift moves an output
+# Hidden entries are replaced by draws of this standard deviation, a quarter of them by tiny ones:
+# a maximum, an order and a threshold change, too. Every third query is as large, and so are its
+# logits. Values of a channel span less than 60 nats, up to which LASER's shift moves an output
 # by rounding alone.
 _LARGE, _TINY = 7.0, 1e-5
 _OUTPUT_LIMIT = 1e-5

@@ -315,6 +315,7 @@ def test_examples_by_hand():
         ({"leaves": {"s": ("head", [[1.0], 2.0])}}, "leaf 's' is no array"),
         ({"leaves": {"s": ("scalar", [1.0])}}, r"kind scalar has shape \(1,\); give \(\)"),
         ({"leaves": [1.0]}, "leaves=.*give a mapping"),
+        ({"leaves": {1: ("scalar", 1.0)}}, "leaves=.*give a mapping from names"),
         ({"weighting": exponential}, "or give a Weighting"),
         ({"leaves": {"s": ("head", jnp.ones(4))}}, "read by a score function: give score="),
         (

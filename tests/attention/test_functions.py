@@ -69,6 +69,7 @@ BAD = [
     ("score", lambda x, i, j, c: jax.lax.top_k(x, 24)[0], "top_k", False),
     ("score", lambda x, i, j, c: x - x.mean(), "uses reduce_sum.*not a whole row", False),
     ("score", lambda x, i, j, c: jax.nn.softmax(x), "uses reduce_max.*not a whole row", False),
+    ("score", lambda x, i, j, c: jax.pure_callback(np.sort, x, x), "uses pure_callback", False),
     ("score", lambda x, i, j, c: jnp.sort(x), "uses sort.*not a whole row", False),
     ("score", lambda x, i, j, c: x @ jnp.ones((24, 24)), "uses dot_general|leaf", False),
     ("score", lambda x, i, j, c: x * jax.random.uniform(jax.random.key(0), x.shape), "leaf", False),
@@ -152,6 +153,12 @@ def test_float64_and_unknown_kinds_are_refused():
         elementwise.check(_score(lambda x, i, j, c: x * np.float64(2)), core.SOFTMAX, None)
     with pytest.raises(ValueError, match="leaf 'end' of kind 'tail': give head, row, column"):
         _check(_score(lambda x, i, j, c: x, ("end", "tail")))
+
+
+@pytest.mark.parametrize("number", [{"start": jnp.ones(())}, {"start": [0.0]}, {"floor": "0"}])
+def test_numbers_of_a_weighting_are_numbers(number):
+    with pytest.raises(ValueError, match="give a number.*head leaf"):
+        Weighting(_exp, _exp, same=True, **number)
 
 
 def test_weightings_and_transforms_are_checked_too():
