@@ -420,4 +420,7 @@ def rows(weighting: Weighting, logits: Array) -> Array:
     total = jnp.sum(mass, axis=-1, keepdims=True)
     if begin is not None:
         total = total + jnp.exp(begin - top)
-    return weights / jnp.where(total == 0, jnp.inf, total)
+    # In units of the total's power of two: the derivative of a quotient has its square.
+    unit = jnp.ldexp(jnp.ones_like(total), -jnp.frexp(jax.lax.stop_gradient(total))[1])
+    is_nothing = jnp.abs(total) < jnp.finfo(total.dtype).tiny
+    return weights * unit / jnp.where(is_nothing, jnp.inf, total * unit)

@@ -408,6 +408,7 @@ def _taylor(logits, s):
         Weighting(_relu2, _relu2, scales=False),
         Weighting(_taylor, _taylor, same=True, scales=False),
         Weighting(lambda x, s: x, lambda x, s: jnp.abs(x), scales=False),
+        Weighting(lambda x, s: 1e-26 * x**2, lambda x, s: 1e-26 * x**2, scales=False),
     ],
 )
 @pytest.mark.parametrize("kernel", ["xla", "fused"])
