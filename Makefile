@@ -206,4 +206,4 @@ check: $(VENV)/.installed
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) .venv-lowest .venv-compile-* .venv-with-* .pytest_cache experiments
+	rm -rf $(VENV) .venv-* .pytest_cache experiments
