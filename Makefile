@@ -24,7 +24,7 @@ ALGOPERF_TESTS ?= tests/algoperf
 INIT2WINIT_TESTS ?= tests/init2winit
 QUICK := digits_vit_quick spoken_digits_conformer_quick pydoc_lm_quick
 
-.PHONY: demo data-fashion data-speech evidence evidence-text evidence-text-mechanisms evidence-images evidence-images-mechanisms evidence-speech evidence-patch4 speedup-text speedup-images speedup-images-long quick test test-slow test-all test-lowest test-compilers test-algoperf test-init2winit parity soak simulate performance check clean
+.PHONY: demo data-fashion data-speech evidence evidence-text evidence-text-mechanisms evidence-images evidence-images-mechanisms evidence-speech evidence-patch4 speedup-text speedup-images speedup-images-long quick test test-slow test-all test-version test-lowest test-compilers test-algoperf test-init2winit parity soak simulate performance check clean
 
 # Made anew when the dependencies change.
 $(VENV)/.installed: setup.cfg pyproject.toml
@@ -147,10 +147,18 @@ test-slow: $(VENV)/.installed
 	    hypothesis $$(sed -n 's/^    \(jax\|flax\|numpy\)>=/\1==/p' setup.cfg)
 	touch $@
 
-## test-lowest: quick tests of attention/ with the lowest versions of JAX, Flax and NumPy
+# What may differ between versions, in four minutes: mechanisms in float32, models, functions. The first
+# two files compile whole models and kernels, the third is of all packages.
+VERSION_TESTS := -n 2 --dist loadgroup -m "not slow" -k "not in_pairs and not bfloat16 and not fused" \
+    tests/attention $(patsubst %,--ignore=tests/attention/test_%.py,accelerated registry checkout)
+
+## test-version: attention's tests on another Python (PYTHON=python3.13 VENV=.venv-newest)
+test-version: $(VENV)/.installed
+	$(BIN)/python -m pytest $(VERSION_TESTS)
+
+## test-lowest: the same with the lowest versions of JAX, Flax and NumPy
 test-lowest: .venv-lowest/.installed
-	$(<D)/bin/python -m pytest -n 2 --dist loadgroup -m "not slow" tests/attention \
-	    --ignore=tests/attention/test_checkout.py  # of all packages
+	$(<D)/bin/python -m pytest $(VERSION_TESTS)
 
 # The compilers come in environments of their own: beside libtpu JAX looks for TPUs.
 .venv-compile-%/.installed: setup.cfg pyproject.toml
