@@ -148,9 +148,9 @@ test-slow: $(VENV)/.installed
 	touch $@
 
 # What may differ between versions, in four minutes: mechanisms in float32, models, functions. The first
-# two files compile whole models and kernels, the third is of all packages.
+# two files compile whole models and kernels, the others are of all packages.
 VERSION_TESTS := -n 2 --dist loadgroup -m "not slow" -k "not in_pairs and not bfloat16 and not fused" \
-    tests/attention $(patsubst %,--ignore=tests/attention/test_%.py,accelerated registry checkout)
+    tests/attention $(patsubst %,--ignore=tests/attention/test_%.py,accelerated registry checkout recipe)
 
 ## test-version: attention's tests on another Python (PYTHON=python3.13 VENV=.venv-newest)
 test-version: $(VENV)/.installed

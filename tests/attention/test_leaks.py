@@ -87,8 +87,8 @@ SCORES = {
 INPUTS = {
     "sum of keys from the end": (
         "key",
-        lambda call: jax.lax.cumsum(call.key, call.key.ndim - 3, reverse=True),
-        NOT_SEGMENTS,
+        lambda call: jnp.tanh(jax.lax.cumsum(call.key, call.key.ndim - 3, reverse=True)),
+        HIDING,
     ),
     "mean of x": (
         "query",
