@@ -144,17 +144,17 @@ def _check(
     what: str, function: Callable[..., Array], arguments: dict[str, Any], in_kernel: bool
 ) -> None:
     """Raises ValueError where a function breaks a rule; the first of its arguments is a tile."""
-    tile, *_ = given = tuple(arguments.values())
+    tile, *_ = values = tuple(arguments.values())
 
-    def pulled(*given: Any) -> Any:
+    def pulled(*values: Any) -> Any:
         """The derivatives by the tile and by leaves, not by indices, which are integers."""
-        result, pull = jax.vjp(function, *given)
+        result, pull = jax.vjp(function, *values)
         return [bar for bar in jax.tree.leaves(pull(result)) if bar.dtype != jax.dtypes.float0]
 
     call = f"called with ({', '.join(arguments)}) for a tile {tile.shape}"
     if "leaves" in arguments:
         call += f" and leaves: {', '.join(sorted(arguments['leaves'])) or 'none'}"
-    program, result = _traced(what, call, function, given)
+    program, result = _traced(what, call, function, values)
     shape, dtype = getattr(result, "shape", None), getattr(result, "dtype", np.dtype(object))
     if shape != tile.shape or not jnp.issubdtype(dtype, jnp.floating):
         raise ValueError(
@@ -165,7 +165,7 @@ def _check(
     excused = "" if in_kernel or "logits" in arguments else "traced"
     _check_program(what, program, _ALLOWED if in_kernel else None, excused)
     if in_kernel:
-        derivative, _ = _traced(what, call, pulled, given)
+        derivative, _ = _traced(what, call, pulled, values)
         _check_program(f"the derivative of {what}", derivative, _ALLOWED | _SUMS)
 
 

@@ -669,10 +669,10 @@ class _Place(NamedTuple):
             self._positions(self.origin, self.tile.keys, self.columns, self.across),
         )
 
-    def _positions(self, first: Any, count: int, there: Array | None, is_column: bool) -> Array:
+    def _positions(self, first: Any, count: int, inside: Array | None, is_column: bool) -> Array:
         positions = first + jnp.arange(count, dtype=jnp.int32)
         return self._along(
-            positions if there is None else jnp.where(there, positions, first), is_column
+            positions if inside is None else jnp.where(inside, positions, first), is_column
         )
 
     def of_rows(self, ref: Any) -> Array:

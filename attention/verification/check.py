@@ -154,7 +154,7 @@ def make_variant(name: str, kernel: str = "xla", head_norm: bool = True) -> Vari
     """Returns a variant by its name, its hyperparameters away from their defaults."""
     chosen = {"tau": TAU, "head_norm": head_norm, "learned": True}
     known = table.hyperparameters_of(name).items()
-    hyperparameters = {key: chosen.get(key, one.other) for key, one in known}
+    hyperparameters = {key: chosen.get(key, setting.other) for key, setting in known}
     return registry.get(name, kernel=kernel, **hyperparameters)
 
 

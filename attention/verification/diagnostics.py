@@ -120,19 +120,19 @@ def _value_ranges(layer: Layer) -> dict[str, Array]:
     has_sink = layer.masks.sink is not None
     keys = jnp.ones((), bool) if layer.masks.keys is None else layer.masks.keys
     keys = jnp.broadcast_to(keys, value.shape)
-    there = jnp.any(keys, axis=-3) | has_sink
+    is_seen = jnp.any(keys, axis=-3) | has_sink
     least = 0.0 if has_sink else jnp.inf  # a sink is one more key, of value 0
     high = jnp.max(value, axis=-3, where=keys, initial=-least)
     low = jnp.min(value, axis=-3, where=keys, initial=least)
     shift = laser_shift.choose(value, layer.masks.keys, layer.span, with_zero=has_sink)
     floored = shift.is_max[..., 0, :, :]
-    ranges = jnp.where(there, high - low, 0)
+    ranges = jnp.where(is_seen, high - low, 0)
     return {
-        "value_range_min": jnp.min(ranges, where=there, initial=jnp.inf),
-        "value_range_median": _median(ranges, there),
-        "value_range_max": jnp.max(ranges, where=there, initial=-jnp.inf),
-        "channels": jnp.sum(there, dtype=jnp.int32),
-        "floored_channels": jnp.sum(floored & there, dtype=jnp.int32),
+        "value_range_min": jnp.min(ranges, where=is_seen, initial=jnp.inf),
+        "value_range_median": _median(ranges, is_seen),
+        "value_range_max": jnp.max(ranges, where=is_seen, initial=-jnp.inf),
+        "channels": jnp.sum(is_seen, dtype=jnp.int32),
+        "floored_channels": jnp.sum(floored & is_seen, dtype=jnp.int32),
     }
 
 

@@ -5,10 +5,6 @@ The compilers are asked in test_accelerated_compiled.py.
 
 import dataclasses
 import functools
-import os
-import pathlib
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +16,7 @@ from attention.kernels import core, fused, fused_gpu, fused_tpu, inputs, splash
 from attention.masks import Bias, Mask
 from attention.mixers import laser, laser_functions, sigmoid, standard
 from attention.verification import check, reference
+from tests.python_processes import start_python
 
 STATIC = ("attend", "is_causal", "kernel")
 
@@ -376,19 +373,8 @@ except ValueError as error:
 )
 def test_on_a_mesh_of_eight_devices(name, platform):
     """Batch and heads divided, a batch of one example computed everywhere: the gradients agree."""
-    root = pathlib.Path(__file__).resolve().parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", SHARDED, name, platform],
-        capture_output=True,
-        text=True,
-        env={
-            **os.environ,
-            "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8",
-            "JAX_PLATFORMS": "cpu",
-            "PYTHONPATH": str(root),
-        },
-    )
-    assert "is divided by batch and heads" in done.stdout, done.stderr[-1500:]
+    output, errors = start_python(SHARDED, 8, name, platform).communicate()
+    assert "is divided by batch and heads" in output, errors[-1500:]
 
 
 def test_an_outlier_inside_a_block_on_the_diagonal(kernel):

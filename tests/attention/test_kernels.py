@@ -1,10 +1,5 @@
 """Kernels: the same answer where they can, a clear refusal where they cannot."""
 
-import os
-import pathlib
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +8,7 @@ import pytest
 from attention import registry
 from attention.masks import Bias, Mask
 from attention.mixers import laser, standard
+from tests.python_processes import start_python
 
 
 def _qkv(size=8, dtype="float32", batch=(2,), value_size=None):
@@ -179,15 +175,8 @@ print("equal")
 
 def test_gradients_under_shard_map_with_a_shared_bias():
     """Queries sharded over 8 devices, one bias for all: gradients equal those of one device."""
-    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
-    root = pathlib.Path(__file__).resolve().parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", SHARDED],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(root)},
-    )
-    assert done.stdout.strip() == "equal", done.stderr[-1500:]
+    output, errors = start_python(SHARDED, 8).communicate()
+    assert output.strip() == "equal", errors[-1500:]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])

@@ -2,10 +2,6 @@
 
 import contextlib
 import functools
-import os
-import pathlib
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +12,7 @@ from flax import nnx
 
 from attention import inject, registry
 from attention.kernels.inputs import make_call
+from tests.python_processes import start_python
 
 FLAX = nn.MultiHeadDotProductAttention
 MASK = np.tril(np.ones((2, 1, 6, 6), bool))
@@ -305,13 +302,5 @@ print("equal")
 def test_fewer_heads_of_keys_on_a_mesh_with_explicit_axes():
     """Heads of keys divided over the devices, and too few to divide, beside a bias that is whole on
     each device: output and gradients."""
-    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
-    root = pathlib.Path(__file__).resolve().parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", EXPLICIT],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(root)},
-        check=False,
-    )
-    assert done.stdout.strip() == "equal", done.stderr[-1500:]
+    output, errors = start_python(EXPLICIT, 4).communicate()
+    assert output.strip() == "equal", errors[-1500:]

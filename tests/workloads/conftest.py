@@ -2,9 +2,7 @@
 
 import json
 import multiprocessing.process
-import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,19 +56,6 @@ def started_processes(monkeypatch) -> list[multiprocessing.process.BaseProcess]:
 
     monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", start_and_note)
     return started
-
-
-def start_python(code: str, devices: int = 1, **environment: str) -> subprocess.Popen[str]:
-    """Starts a program that may import the tests, with so many CPU devices."""
-    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
-    return subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=REPOSITORY,
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def result_of(program: subprocess.Popen[str]) -> tuple[Any, str]:

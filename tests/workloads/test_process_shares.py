@@ -13,8 +13,9 @@ import pytest
 
 from sweeps.distributed import process_group
 from sweeps.launchers import local
+from tests.python_processes import start_python
 from tests.workloads import short_training, small_speech, small_text
-from tests.workloads.conftest import result_of, start_python
+from tests.workloads.conftest import result_of
 from workloads.base import loader, sharding
 
 # --- rows of a batch, made without the others ---

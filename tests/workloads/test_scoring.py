@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from attention import table as variants_table
+from tests.python_processes import start_python
 from tests.workloads import small_text
-from tests.workloads.conftest import result_of, start_python
+from tests.workloads.conftest import result_of
 from workloads.downstream.scoring import Scorer, ladder
 from workloads.storage import tokenizer
 from workloads.text.specs import TransformerSize

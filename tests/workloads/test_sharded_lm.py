@@ -6,8 +6,9 @@ import jax
 import numpy as np
 import pytest
 
+from tests.python_processes import start_python
 from tests.workloads import short_training, small_text
-from tests.workloads.conftest import result_of, start_python
+from tests.workloads.conftest import result_of
 
 MESHES = ((2, 2, 2), (1, 4, 2))
 
