@@ -19,6 +19,7 @@ PARITY ?=
 COMPILER ?= tpu
 COMPILED ?= tests/sweeps/test_compile.py tests/sweeps/test_tpu_host.py \
     tests/attention/test_accelerated_compiled.py
+SLOW_TESTS = slow and not nightly
 # What `make test-algoperf` and `make test-init2winit` run.
 ALGOPERF_TESTS ?= tests/algoperf
 INIT2WINIT_TESTS ?= tests/init2winit
@@ -131,14 +132,16 @@ quick: $(VENV)/.installed
 test: $(VENV)/.installed check
 	$(PYTEST) -n 2 -m "not slow"  # together at most 6 GB
 
-## test-all: the slow ones too: real Slurm and Ray where they are, kills, full disks, several processes
+## test-all: all of them: real Slurm and Ray where they are, kills, full disks, several processes
+test-all: SLOW_TESTS = slow
 test-all: test test-slow
 
 # Unlike the quick ones, slow tests train and evaluate: LLVM's first passes pay (338 CPU-s for four of
 # their modules, 418 by what tests/conftest.py says, 363 as users compile).
 test-slow: export XLA_FLAGS ?= --xla_backend_optimization_level=1
+## test-slow: those that CI runs beside the quick ones
 test-slow: $(VENV)/.installed
-	$(PYTEST) -n 3 -m slow  # two cores are served by three: some wait
+	$(PYTEST) -n 3 -m "$(SLOW_TESTS)"  # two cores are served by three: some wait
 
 # What attention/ imports, each in the lowest version of setup.cfg.
 .venv-lowest/.installed: setup.cfg

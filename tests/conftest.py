@@ -49,6 +49,13 @@ def pytest_configure(config):
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 
+def pytest_collection_modifyitems(items):
+    """A nightly test is a slow one, too: `-m "not slow"` leaves it out."""
+    for item in items:
+        if item.get_closest_marker("nightly"):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def shared() -> pathlib.Path:
     """The folder of shared reference material beside the checkout; skips where it is absent."""
