@@ -179,6 +179,12 @@ test-compilers: .venv-compile-$(COMPILER)/.installed
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test,$*]'
 	touch $@
 
+.venv-with-init2winit/.installed: setup.cfg pyproject.toml tests/init2winit/requirements.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test]' \
+	    -r tests/init2winit/requirements.txt
+	touch $@
+
 # Before an installation of minutes.
 named-%:
 	@test -d "$($*)" || { echo "make: $*='$($*)' is no directory; name a checkout: $*=DIR" >&2; exit 2; }

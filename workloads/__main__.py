@@ -1,4 +1,4 @@
-"""The commands `python -m workloads list | prepare | check | bench | algoperf | init2winit …`."""
+"""The commands `python -m workloads list | prepare | check | bench | algoperf …`."""
 
 import argparse
 import pathlib
@@ -34,11 +34,6 @@ _EPILOG = """data of the full-size workloads (--data_dir says where it is writte
 A SentencePiece model of yours is used if it lies in --data_dir as spm.model before preparing.
 """
 
-# Commands behind whose `--` another project's flags stand.
-_OTHERS_FLAGS = {
-    "algoperf": "AlgoPerf's submission_runner.py",
-    "init2winit": "init2winit's main.py",
-}
 # No workload: questions for language models, beside the data of one.
 _DOWNSTREAM = "downstream"
 
@@ -52,16 +47,6 @@ _ALGOPERF = """Runs AlgoPerf's own submission_runner.py, unmodified, with an att
 What follows `--` are submission_runner.py's flags, as given. docs/algoperf.md has the rest.
 """
 
-_INIT2WINIT = """Runs init2winit's own trainer, by its own main.py, with an attention variant:
-
-  python -m workloads init2winit --attention=laser --init2winit_dir=CHECKOUT -- \\
-      --config.model=vit --config.dataset=mnist --config.num_train_steps=1000 \\
-      --config.hparam_overrides_json='{"batch_size": 64}' --experiment_dir=/EXPERIMENTS
-
-What follows `--` are main.py's flags, as given; its config has the defaults of its former flags.
-What the public tree lacks is filled in and named. docs/init2winit.md has the rest.
-"""
-
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command. Returns its exit status: 0, or 2 for bad input and broken data."""
@@ -69,8 +54,9 @@ def main(arguments: list[str] | None = None) -> int:
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
         flags = " ".join(unknown)
-        runner = _OTHERS_FLAGS.get(options.command)
-        hint = f". Flags of {runner} follow after `--`: ... -- {flags}" if runner else ""
+        hint = ""
+        if options.command == "algoperf":
+            hint = f". Flags of submission_runner.py follow after `--`: ... -- {flags}"
         parser.error(f"unrecognized arguments: {flags}{hint}")
     try:
         options.run(options)
@@ -115,51 +101,26 @@ def _parser() -> argparse.ArgumentParser:
         if name == "bench":
             command.add_argument("--batch_size", type=whole(0, 1_048_576), default=0)
             command.add_argument("--variants", default="standard,laser")
-    algoperf = _add_runner(
-        commands,
+    runner = commands.add_parser(
         "algoperf",
-        "AlgoPerf's submission_runner.py with an attention variant",
-        _ALGOPERF,
-        "AlgoPerf's checkout; default: the installed one",
-    )
-    algoperf.set_defaults(run=_algoperf)
-    init2winit = _add_runner(
-        commands,
-        "init2winit",
-        "init2winit's trainer with an attention variant",
-        _INIT2WINIT,
-        "init2winit's checkout; default: ATTNPERF_INIT2WINIT_DIR",
-    )
-    init2winit.add_argument(
-        "--data_dir",
-        type=lambda text: str(files.typed_path(text)),
-        help="prepared TFDS data, or a text data set's files; default: TFDS_DATA_DIR",
-    )
-    init2winit.set_defaults(run=_init2winit)
-    return parser
-
-
-def _add_runner(
-    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
-    name: str,
-    text: str,
-    description: str,
-    checkout: str,
-) -> argparse.ArgumentParser:
-    """Adds a command for another project's runner; checkout: help of the option for its place."""
-    run = commands.add_parser(
-        name,
-        help=text,
-        description=description,
+        help="AlgoPerf's submission_runner.py with an attention variant",
+        description=_ALGOPERF,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    run.add_argument("--attention", required=True, metavar="VARIANT", help="`attention list`")
-    run.add_argument("--tau", type=positive(1e-30, 1e30), help="the temperature of a +temp variant")
-    run.add_argument(f"--{name}_dir", type=files.typed_path, help=checkout)
-    run.add_argument(
-        "arguments", nargs="*", metavar="-- FLAGS", help=f"those of {_OTHERS_FLAGS[name]}"
+    runner.add_argument("--attention", required=True, metavar="VARIANT", help="`attention list`")
+    runner.add_argument(
+        "--tau", type=positive(1e-30, 1e30), help="the temperature of a +temp variant"
     )
-    return run
+    runner.add_argument(
+        "--algoperf_dir",
+        type=files.typed_path,
+        help="AlgoPerf's checkout; default: the installed one",
+    )
+    runner.add_argument(
+        "arguments", nargs="*", metavar="-- FLAGS", help="those of submission_runner.py"
+    )
+    runner.set_defaults(run=_algoperf)
+    return parser
 
 
 def _list(options: argparse.Namespace) -> None:
@@ -268,14 +229,6 @@ def _algoperf(options: argparse.Namespace) -> None:
 
     request = preflight.Request(options.attention, options.tau, tuple(options.arguments))
     runner.run(request, options.algoperf_dir)
-
-
-def _init2winit(options: argparse.Namespace) -> None:
-    from workloads.algoperf import preflight
-    from workloads.init2winit import runner
-
-    request = preflight.Request(options.attention, options.tau, tuple(options.arguments))
-    runner.run(request, options.init2winit_dir, options.data_dir)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ _ALSO_CALLED = {"c4_lm_301m": "c4_lm", "wikipedia_bert_base": "wikipedia_bert"}
 def module_of(name: str) -> str:
     """Returns the user's module that a workload's name begins with, '' for a workload of ours."""
     module, _, short = name.rpartition(finetuning_specs.SEPARATOR)
-    is_ours = module in (*WORKLOADS, "algoperf", "init2winit") or short in finetuning_specs.SUITES
+    is_ours = module in (*WORKLOADS, "algoperf") or short in finetuning_specs.SUITES
     return "" if is_ours else module
 
 
@@ -104,11 +104,6 @@ def get(name: str) -> WorkloadSpec:
     if name not in known:
         if name in _ALSO_CALLED:
             raise ValueError(f"workload {name!r} is called {_ALSO_CALLED[name]!r}")
-        if name.startswith("init2winit:"):
-            raise ValueError(
-                f"workload {name!r}: init2winit's models are trained by its own trainer, which no "
-                "study runs; use `python -m workloads init2winit` (docs/init2winit.md)"
-            )
         if name in algoperf_specs.REFUSED:
             raise ValueError(f"workload {name!r}: {algoperf_specs.REFUSED[name]}")
         raise ValueError(variants_table.unknown("workload", name, known))

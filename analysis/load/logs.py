@@ -10,8 +10,9 @@ differs in it are hyperparameter points, numbered in the order of the trials.
 
 The record of a trial says which variant it trained, whatever its folder is called: `python -m
 workloads algoperf` has AlgoPerf write `attention` and `attention_tau` into flags_0.json (what was
-asked for) and `workload.attention…` into meta_data_0.json (what trained), `python -m workloads
-init2winit` into meta_data.json. Logs of AlgoPerf itself have neither.
+asked for) and `workload.attention…` into meta_data_0.json (what trained). Models of init2winit with
+a variant have both in hparams.json; earlier versions wrote them into meta_data.json. Logs of
+AlgoPerf itself have neither.
 """
 
 import collections
@@ -348,6 +349,8 @@ def _init2winit(run: Run, files: TrialFiles, whole: bool) -> Run:
     of hparams.json, the seed if it is recorded."""
     meta, evals = files.json(theirs.META), _evaluations(files)
     hyperparameters = records.flattened(files.json(layout.HPARAMS))
+    for name in records.VARIANT.keys() & hyperparameters.keys():
+        meta[name] = hyperparameters.pop(name)
     seed = hyperparameters.pop(SEED, None)
     if isinstance(seed, int) and seed >= 0:
         hyperparameters[SEED] = seed

@@ -86,6 +86,8 @@ STUDY: Kinds = PLAN | {
     "paper_table": str | None,
     "paper_note": str | None,
 }
+# A variant, in records of other trainers.
+VARIANT: Kinds = {"attention": str | None, "attention_tau": float | None}
 # A file's name to its keys.
 KNOWN: dict[str, Kinds] = {
     layout.STUDY: STUDY,
@@ -98,12 +100,11 @@ KNOWN: dict[str, Kinds] = {
         ANY: {"note": str | None, "rows": [{"name": str, COLUMN: float | None}]},
     },
     layout.TRIAL: TRIAL,
-    layout.HPARAMS: HYPERPARAMETERS,
+    layout.HPARAMS: HYPERPARAMETERS | VARIANT,
     FLAGS_FILE: {
         "max_global_steps": Positive | None,
         "tuning_ruleset": str | None,
-        "attention": str | None,
-        "attention_tau": float | None,
+        **VARIANT,
         "variant_hyperparameters": {ANY: Value},
     },
     META_FILE: {
@@ -122,8 +123,7 @@ KNOWN: dict[str, Kinds] = {
         "dataset": str,
         "model": str,
         "num_train_steps": Positive | None,
-        "attention": str | None,
-        "attention_tau": float | None,
+        **VARIANT,
     },
 }
 

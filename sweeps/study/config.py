@@ -110,8 +110,6 @@ def _override(config: ml_collections.ConfigDict, overrides: list[str]) -> list[s
             raise ValueError(
                 f"{override!r} is not understood; change the study by --config.KEY=VALUE"
             )
-        if key in keys.REMOVED:
-            raise ValueError(f"config key {key} was removed: {keys.REMOVED[key]}")
         if key not in known:
             nearest = difflib.get_close_matches(key, known, n=1)
             hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
@@ -172,11 +170,7 @@ def _load(path: pathlib.Path, argument: str | None) -> ml_collections.ConfigDict
         if isinstance(error, SyntaxError):
             lines = [error.lineno]
         where = f", line {lines[-1]}" if lines else ""
-        words = f"{type(error).__name__}: {error}"
-        for key, reason in keys.REMOVED.items():
-            if f'Key "{key}"' in words:  # ml_collections' message lists every other key
-                words = f"config key {key} was removed: {reason}"
-        raise ValueError(f"{path}{where}: {words}") from error
+        raise ValueError(f"{path}{where}: {type(error).__name__}: {error}") from error
     names = flat(config.to_dict()) if isinstance(config, ml_collections.ConfigDict) else {}
     if differing := set(names) ^ set(keys.every()):
         which = f"; {', '.join(sorted(differing))} differ" if names else ""

@@ -41,12 +41,8 @@ _ATTENTION = {
     for name, hyperparameter in entry.hyperparameters.items()
     if name not in ("tau", "head_norm")
 }
-# Removed keys, and why. Records of earlier versions have them; '' is ignored there.
-REMOVED = dict.fromkeys(
-    ("init2winit_dir", "init2winit_config"),
-    "no study runs init2winit's own trainer; use `python -m workloads init2winit` "
-    "(docs/init2winit.md)",
-)
+# Keys that records of earlier versions have; '' is ignored there.
+REMOVED = ("init2winit_dir", "init2winit_config")
 # Of the study itself. Launchers have tables of their own.
 OWN: dict[str, Key] = {
     "name": Key(

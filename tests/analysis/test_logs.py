@@ -449,7 +449,9 @@ LINES = (
 )
 
 
-def worker(root, name, lines=LINES, *, seed=0, batch=8, number=1, **changes) -> pathlib.Path:
+def worker(
+    root, name, lines=LINES, *, seed=0, batch=8, number=1, hparams=(), **changes
+) -> pathlib.Path:
     path = root / name / str(number)
     path.mkdir(parents=True)
     record = {
@@ -457,8 +459,8 @@ def worker(root, name, lines=LINES, *, seed=0, batch=8, number=1, **changes) -> 
         "attention_tau": 1.0, "model": "vit", "dataset": "mnist", "num_train_steps": 20,
     }  # fmt: skip
     (path / "meta_data.json").write_text(json.dumps(record | changes))
-    hparams = {"rng_seed": seed, "batch_size": batch, "lr_hparams": {"base_lr": 0.1}}
-    (path / "hparams.json").write_text(json.dumps(hparams))
+    hyperparameters = {"rng_seed": seed, "batch_size": batch, "lr_hparams": {"base_lr": 0.1}}
+    (path / "hparams.json").write_text(json.dumps(hyperparameters | dict(hparams)))
     if lines is not None:
         (path / "measurements.csv").write_text("\n".join([HEADER, *lines]) + "\n")
     return path
@@ -554,8 +556,10 @@ def test_seeds_that_were_drawn_are_no_pairs(tmp_path) -> None:
 
 
 def test_temperatures_are_told_apart_and_its_own_attention_is_no_variant(tmp_path) -> None:
-    for number, tau in enumerate((0.5, 2.0), 1):
-        worker(tmp_path, "laser+temp", number=number, attention_tau=tau, dataset="fake")
+    """hparams.json names a variant where meta_data.json names none."""
+    worker(tmp_path, "laser+temp", attention_tau=0.5, dataset="fake")
+    variant = {"attention": "laser+temp", "attention_tau": 2.0}
+    worker(tmp_path, "laser+temp", number=2, attention=None, hparams=variant, dataset="fake")
     worker(tmp_path, "own", number=3, attention=None)
     study = read_study(tmp_path)
     assert [(run.variant, run.workload) for run in study.runs] == [
@@ -563,6 +567,7 @@ def test_temperatures_are_told_apart_and_its_own_attention_is_no_variant(tmp_pat
         ("laser+temp (tau = 2.0)", "init2winit:fake_vit"),
         ("its own", "init2winit:mnist_vit"),
     ]
+    assert not any("attention" in name for run in study.runs for name in run.hyperparameters)
 
 
 def test_a_truncated_line_and_a_wrong_number_are_named(tmp_path) -> None:

@@ -1,55 +1,28 @@
-"""init2winit: its checkout where one is named, and a stand-in that is always there."""
+"""init2winit: its checkout where one is named, and small models that are always there."""
 
 import importlib
 import os
 import pathlib
-import shutil
 import sys
 
 import pytest
 
-from workloads.init2winit import installation, missing_symbols
-
 STAND_IN = pathlib.Path(__file__).parent / "stand_in"
-# What stands in for TensorFlow.
-LIBRARIES = pathlib.Path(__file__).parent / "libraries"
 
 
 @pytest.fixture(scope="session")
 def tree():
-    """The checkout that ATTNPERF_INIT2WINIT_DIR names."""
-    if not os.environ.get(installation.DIRECTORY_VARIABLE):
-        pytest.skip(f"no checkout of init2winit: {installation.DIRECTORY_VARIABLE} is not set")
-    return installation.find()
+    """The directory of the checkout that ATTNPERF_INIT2WINIT_DIR names."""
+    directory = os.environ.get("ATTNPERF_INIT2WINIT_DIR")
+    if not directory:
+        pytest.skip("no checkout of init2winit: ATTNPERF_INIT2WINIT_DIR is not set")
+    return pathlib.Path(directory)
 
 
 @pytest.fixture
-def stand_in(tmp_path, monkeypatch):
-    """A package of init2winit's layout with the same gaps, copied, so that a test may change it.
-
-    What a test imports of it, and what stands in for other modules, is forgotten after it.
-    """
-    root = tmp_path / "checkout"
-    shutil.copytree(STAND_IN, root)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+def models(monkeypatch):
+    """A registry of models as init2winit's; forgotten after the test."""
+    monkeypatch.syspath_prepend(STAND_IN)
+    yield importlib.import_module("init2winit.model_lib.models")
     for name in [name for name in sys.modules if name.split(".")[0] == "init2winit"]:
-        monkeypatch.delitem(sys.modules, name)
-    yield installation.find(root)
-    for name, module in list(sys.modules.items()):
-        if name.split(".")[0] == "init2winit" or isinstance(module, missing_symbols.RaisingModule):
-            del sys.modules[name]
-
-
-@pytest.fixture
-def tensorflow(monkeypatch):
-    """The few names of TensorFlow that init2winit's gaps have to do with."""
-
-    def loaded():
-        return [name for name in sys.modules if name.split(".")[0] == "tensorflow"]
-
-    for name in loaded():
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.syspath_prepend(LIBRARIES)
-    yield importlib.import_module("tensorflow")
-    for name in loaded():
         del sys.modules[name]

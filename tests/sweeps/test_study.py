@@ -821,35 +821,6 @@ def _ids(made):
     return {t.path: t.id for stage in made.stages for t in made.trials(stage, chosen)}
 
 
-_REMOVING = """
-from sweeps.study.config import base
-
-def get_config():
-    config = base()
-    {}
-    return config
-"""
-
-
-@pytest.mark.parametrize("key", keys.REMOVED)
-@pytest.mark.parametrize("line", ["config.{} = ''", "config['{}'] = 'x'", "config.update({}='x')"])
-def test_a_removed_key_is_refused_with_the_reason(key, line, tmp_path):
-    """In a study's file, by whatever way it is set, and on the command line."""
-    words = f"config key {key} was removed: {re.escape(keys.REMOVED[key])}$"
-    for value in ("", "x"):
-        with pytest.raises(ValueError, match=words):
-            _study(**{key: value})
-    path = tmp_path / "mine.py"
-    path.write_text(_REMOVING.format(line.format(key)))
-    with pytest.raises(ValueError, match=rf"mine\.py, line 6: {words}"):
-        config.parse(str(path), [])
-
-
-def test_no_study_trains_by_another_trainer():
-    with pytest.raises(ValueError, match=r"workloads init2winit` \(docs/init2winit\.md\)"):
-        _study(workload="init2winit:vit")
-
-
 def test_records_of_studies_with_removed_keys(tmp_path):
     """Where these are empty the study and its trials go on, with their ids."""
     made = _study("digits_vit_quick", experiment_dir=tmp_path)

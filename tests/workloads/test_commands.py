@@ -40,8 +40,6 @@ def test_a_place_that_cannot_be_written_is_refused_before_any_work(capsys, line)
         "bench digits_vit --data_dir={}",
         "prepare c4_lm --from={}",
         "algoperf --attention=laser --algoperf_dir={}",
-        "init2winit --attention=laser --init2winit_dir={}",
-        "init2winit --attention=laser --data_dir={}",
     ],
 )
 def test_a_path_that_nobody_means_is_refused(capsys, line, typed):

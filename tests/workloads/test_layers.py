@@ -22,7 +22,7 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "catalog": ("base", *_DOMAINS),
     "algoperf": (*_BELOW, "catalog"),
     "init2winit": (*_BELOW, "algoperf"),
-    "commands": (*_BELOW, "downstream", "catalog", "algoperf", "init2winit"),
+    "commands": (*_BELOW, "downstream", "catalog", "algoperf"),
 }
 TOP = {
     "catalog": ("catalog", "registry", "algoperf_specs", "arguments"),

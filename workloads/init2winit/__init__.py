@@ -1,1 +1,1 @@
-"""The plugin: init2winit's own trainer, unmodified, with our attention. It loads nothing of it"""
+"""A plugin of init2winit: its models with attention variants, for its own trainer."""

@@ -1,7 +1,4 @@
-"""init2winit's own models with an attention variant.
-
-`model_class` is what the command `python -m workloads init2winit` trains. `register` is for those
-whose tree of init2winit runs by itself (the public one does not, docs/init2winit.md)::
+"""init2winit's own models with an attention variant (docs/init2winit.md)::
 
     from init2winit.model_lib import models
     from init2winit.trainer_lib import training_algorithm
@@ -40,10 +37,11 @@ def register(
     """Adds `<model>_<variant>` for each of both; returns their names, such as `vit_laser+qk_norm`.
 
     models: the module `init2winit.model_lib.models`, whose `_ALL_MODELS` gets the class and the
-    model's default hyperparameters; a +temp variant has one more, `attention_tau`, 1.0.
-    training_algorithm: the module `init2winit.trainer_lib.training_algorithm`, whose
-    `_MODEL_TRAINING_DEFAULTS` get the model's. A variant that a model cannot have (`per_dim_temp`
-    of the Conformers, which have it inside) is left out.
+    model's default hyperparameters with `attention`, the variant, beside them; a +temp variant also
+    has `attention_tau`, 1.0. init2winit writes both into hparams.json. training_algorithm: the
+    module `init2winit.trainer_lib.training_algorithm`, whose `_MODEL_TRAINING_DEFAULTS` get the
+    model's. A variant that a model cannot have (`per_dim_temp` of the Conformers, which have it
+    inside) is left out.
 
     Raises ValueError for a model that is not known to work and for an unknown variant.
     """
@@ -61,47 +59,38 @@ def _register(models: Any, training_algorithm: Any, base: str, variant: str) -> 
     name = f"{base}_{variant}"
     model, hyperparameters = models._ALL_MODELS[base]
     hyperparameters = hyperparameters.copy_and_resolve_references()
+    hyperparameters.attention = variant
     if "temp" in variant.split("+"):
         hyperparameters.attention_tau = 1.0
-
-    def make_variant(hps: Any) -> Variant:
-        temperature = {"tau": hps.attention_tau} if "attention_tau" in hps else {}
-        return registry.get(variant, **temperature)
-
-    models._ALL_MODELS[name] = (model_class(model, base, make_variant), hyperparameters)
+    models._ALL_MODELS[name] = (_model_class(model, base), hyperparameters)
     if training_algorithm is not None:
         defaults = training_algorithm._MODEL_TRAINING_DEFAULTS
         defaults[name] = defaults[base]
     return name
 
 
-def model_class(
-    model: Any,
-    name: str,
-    variant: Callable[[Any], Variant],
-    record: Callable[[int], None] = lambda count: None,
-) -> Any:
+def _model_class(model: Any, name: str) -> Any:
     """Returns a subclass of an init2winit model, called `name` in its registry, whose flax module
-    runs the variant that `variant` makes of the model's hyperparameters.
+    runs the variant that the hyperparameters `attention` and `attention_tau` name.
 
-    Its parameter tree is the model's, with the variant's own leaves beside it. When parameters are
-    made, `record` gets the number of attention layers that ran the variant; ValueError where that
-    is not the number in the model's hyperparameters.
+    Its parameter tree is the model's, with the variant's own leaves beside it. Making parameters
+    raises ValueError where the variant runs in another number of layers than the model has.
     """
     enter = _enter(supported_models.model(name))
 
     def build_flax_module(self: Any) -> Any:
+        temperature = {"tau": self.hps.attention_tau} if "attention_tau" in self.hps else {}
+        supported_models.check_variant(name, self.hps.attention)
+        variant = registry.get(self.hps.attention, **temperature)
         layers = next((self.hps[key] for key in _LAYERS if key in self.hps), 0)
         pooling = self.hps.get("pool_type") == "map"
         layer = functools.partial(supported.layer_index, layers=layers)
-        made = variant(self.hps)
 
         def check(_: Any, ran: tuple[str, ...]) -> None:
             expected = layers + pooling if layers else len(ran)
-            causal_attention.check_layers(made, ran, expected, f"init2winit's {name}")
-            record(len(ran))
+            causal_attention.check_layers(variant, ran, expected, f"init2winit's {name}")
 
-        inside = functools.partial(enter, made, layer)
+        inside = functools.partial(enter, variant, layer)
         return injected_module(model.build_flax_module(self), inside, check)
 
     members = {"build_flax_module": build_flax_module, "__doc__": f"{model.__name__}, injected"}

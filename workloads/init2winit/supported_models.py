@@ -1,4 +1,4 @@
-"""init2winit's models that take our attention, and the variants that each can have. No JAX."""
+"""init2winit's models that take our attention, and the variants that each can have."""
 
 import dataclasses
 
@@ -46,25 +46,12 @@ MODELS: dict[str, Model] = {
     ),
     "rope_nanodo": Model(CAUSAL, "Attention", lacks=(*OWN_QUERIES, _LATE_VALUES, KEEPS_SOFTMAX)),
 }
-_HAVE_NOT_BEEN_TRIED = (
-    "xformer_translate",
-    "mlcommons_xformer_translate",
-    "mdlm_rope_nanodo",
-    "local_attention_transformer",
-    "transformer_stu",
-)
 
 
 def model(name: str) -> Model:
-    """Returns init2winit's model of that name.
-
-    Raises ValueError with the reason, and what works, for one that no variant can enter.
-    """
+    """Returns init2winit's model of that name. Raises ValueError for one that is not known."""
     if name in MODELS:
         return MODELS[name]
-    if name.startswith(_HAVE_NOT_BEEN_TRIED):
-        able = ", ".join(MODELS)
-        raise ValueError(f"no variant was tried in init2winit's {name}; those that are: {able}")
     raise ValueError(table.unknown("init2winit model with attention", name, MODELS))
 
 

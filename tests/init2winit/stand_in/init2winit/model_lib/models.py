@@ -5,8 +5,9 @@ import functools
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from ml_collections import config_dict
 
-from init2winit.model_lib import attention, lingvo_attention
+from init2winit.model_lib import attention
 
 
 def dot_product_attention(query, key, value, mask=None, temperature=1.0):
@@ -15,12 +16,11 @@ def dot_product_attention(query, key, value, mask=None, temperature=1.0):
 
 
 class ViT(nn.Module):
-    num_heads: int = 2
+    num_heads: int
 
     @nn.compact
     def __call__(self, x, *, train=False):
         del train
-        lingvo_attention.DotProductAttention(num_heads=2)  # made in any case
         function = functools.partial(dot_product_attention, temperature=0.5)
         x = nn.MultiHeadDotProductAttention(
             self.num_heads, attention_fn=function, name="encoderblock_0"
@@ -29,7 +29,7 @@ class ViT(nn.Module):
 
 
 class Transformer(nn.Module):
-    num_heads: int = 2
+    num_heads: int
 
     @nn.compact
     def __call__(self, x, *, train=False):
@@ -65,24 +65,26 @@ class Nanodo(nn.Module):
 class Model:
     module = None
 
-    def __init__(self, hps, *_, **__):
+    def __init__(self, hps):
         self.hps = hps
         self.flax_module = self.build_flax_module()
 
     def build_flax_module(self):
-        return self.module()
+        fields = {"num_heads"} & set(self.module.__dataclass_fields__)
+        return self.module(**{name: self.hps[name] for name in fields})
 
 
-# fmt: off
+def _entry(module):
+    defaults = {"num_heads": 4, "rng_seed": 0}
+    model = type(f"{module.__name__}Model", (Model,), {"module": module})
+    return model, config_dict.ConfigDict(defaults)
+
+
 _ALL_MODELS = {
-    'vit': (type('ViTModel', (Model,), {'module': ViT}), None),
-    'transformer': (type('TransformerModel', (Model,), {'module': Transformer}), None),
-    'nanodo': (type('NanodoModel', (Model,), {'module': Nanodo}), None),
-    'conformer': (type('ConformerModel', (Model,), {'module': ViT}), None),
-    'resnet': (type('ResnetModel', (Model,), {'module': ViT}), None),
+    "vit": _entry(ViT),
+    "conformer": _entry(ViT),
+    "mlcommons_conformer": _entry(ViT),
+    "transformer": _entry(Transformer),
+    "nanodo": _entry(Nanodo),
+    "rope_nanodo": _entry(Nanodo),
 }
-# fmt: on
-
-
-def get_model(name):
-    return _ALL_MODELS[name][0]

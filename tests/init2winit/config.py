@@ -1,10 +1,7 @@
 """What init2winit's `main.py` reads of its `--config`, with the defaults of its own flags.
 
-Until March 2026 its options were flags (`--model`, `--dataset` …); since then they are fields of a
-config file, of which none is published. These are its fields, by name, and the flags' defaults
-(github.com/google/init2winit, main.py before commit a70cf2e; log_frequency as
-trainer_lib/base_trainer.py has it). Fields: `--config.model=vit`, hyperparameters:
-`--config.hparam_overrides_json='{"batch_size": 64}'`. A file of your own: `--config=FILE`.
+init2winit publishes no config file. These are the fields of its main.py, with the defaults of the
+flags that it had before commit a70cf2e (log_frequency as trainer_lib/base_trainer.py has it).
 """
 
 from ml_collections import config_dict

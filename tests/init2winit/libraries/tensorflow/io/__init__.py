@@ -1,1 +1,0 @@
-from tensorflow.io import gfile as gfile

@@ -1,5 +1,0 @@
-"""Reads a name when it is called."""
-
-
-def directory():
-    return DATA_DIR  # noqa: F821
