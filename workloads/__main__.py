@@ -101,25 +101,25 @@ def _parser() -> argparse.ArgumentParser:
         if name == "bench":
             command.add_argument("--batch_size", type=whole(0, 1_048_576), default=0)
             command.add_argument("--variants", default="standard,laser")
-    runner = commands.add_parser(
+    algoperf = commands.add_parser(
         "algoperf",
         help="AlgoPerf's submission_runner.py with an attention variant",
         description=_ALGOPERF,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    runner.add_argument("--attention", required=True, metavar="VARIANT", help="`attention list`")
-    runner.add_argument(
+    algoperf.add_argument("--attention", required=True, metavar="VARIANT", help="`attention list`")
+    algoperf.add_argument(
         "--tau", type=positive(1e-30, 1e30), help="the temperature of a +temp variant"
     )
-    runner.add_argument(
+    algoperf.add_argument(
         "--algoperf_dir",
         type=files.typed_path,
         help="AlgoPerf's checkout; default: the installed one",
     )
-    runner.add_argument(
+    algoperf.add_argument(
         "arguments", nargs="*", metavar="-- FLAGS", help="those of submission_runner.py"
     )
-    runner.set_defaults(run=_algoperf)
+    algoperf.set_defaults(run=_algoperf)
     return parser
 
 
