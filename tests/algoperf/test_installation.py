@@ -24,21 +24,19 @@ def test_directory_by_argument_and_by_environment(stand_in, monkeypatch):
     assert installation.find(stand_in.directory) == stand_in
 
 
-def test_directory_that_is_not_algoperf_says_what_it_lacks_and_what_to_do(tmp_path):
-    (tmp_path / "submission_runner.py").touch()
-    with pytest.raises(host_checkout.MissingError) as raised:
-        installation.find(tmp_path)
-    message = str(raised.value)
-    assert "lacks algoperf/spec.py, algoperf/workloads/workloads.py." in message
-    for advice in ("GETTING_STARTED", "f364a0b", "--algoperf_dir", "[algoperf]"):
-        assert advice in message
-
-
-def test_nothing_installed_says_what_to_do(monkeypatch):
+@pytest.mark.parametrize("named", ["absent", "file", "loop", "~no_such_user/x", "empty", None])
+def test_what_is_not_algoperf_is_named_with_what_to_do(tmp_path, monkeypatch, named):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(installation.DIRECTORY_VARIABLE, raising=False)
     monkeypatch.setattr(installation.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(host_checkout.MissingError, match="not installed. Install AlgoPerf"):
-        installation.find()
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty/submission_runner.py").touch()
+    with pytest.raises(host_checkout.MissingError, match=r"--algoperf_dir.*\[algoperf\]") as raised:
+        installation.find(named)
+    faults = {None: "not installed", "empty": "lacks algoperf/spec.py, algoperf/workloads/"}
+    assert faults.get(named, f"no directory {tmp_path}/{named}.") in str(raised.value)
 
 
 @pytest.fixture
@@ -91,24 +89,12 @@ def test_commit_and_local_changes_are_recorded_and_remarked(stand_in, repository
 
 
 def test_the_commit_is_the_directorys_inside_a_hook_of_git_too(repository, monkeypatch):
-    """There GIT_DIR names the repository whose hook it is."""
+    """There GIT_DIR names the repository whose hook it is. Without git it is unknown."""
     expected = host_checkout.revision(repository)
     monkeypatch.setenv("GIT_DIR", str(REPOSITORY / ".git"))
     assert host_checkout.revision(repository) == expected
-
-
-def test_without_git_the_commit_is_unknown(repository, monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert str(host_checkout.revision(repository)) == "unknown"
-
-
-@pytest.mark.parametrize("named", ["absent", "file", "loop", "~no_such_user/x"])
-def test_a_directory_that_is_not_there_is_called_so(tmp_path, monkeypatch, named):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").touch()
-    (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(host_checkout.MissingError, match=rf"no directory .*/{named}\."):
-        installation.find(named)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to give a directory away")

@@ -53,7 +53,10 @@ def load(directory):
     hessian.__path__ = [str(Path(directory) / "hessian")]
     for name in UNPUBLISHED:
         sys.modules[name] = Unpublished(name)
-    builtins.SPM_TOKENIZER_VOCAB_PATH = None  # read while a file is imported
+    # Read while its file is imported, and then by another file.
+    builtins.SPM_TOKENIZER_VOCAB_PATH = None
+    texts = importlib.import_module("init2winit.dataset_lib.wikitext103_input_pipeline")
+    texts.SPM_TOKENIZER_VOCAB_PATH = None
     main = importlib.import_module("init2winit.main")
     main.CNS_LOGS_ENCODING = ""
     main.makedirs = functools.partial(os.makedirs, exist_ok=True)
