@@ -74,9 +74,9 @@ def test_its_trainer_trains_with_a_variant(tree, tmp_path):
         "vit": "its own", "vit_standard": "standard", "vit_laser": "laser"
     }  # fmt: skip
     assert {(run.state, run.last_step) for run in runs.values()} == {("done", 8)}
-    own, standard, laser = (run.evals["validation/loss"] for run in runs.values())
-    assert np.array_equal(own, standard)
-    assert not np.array_equal(own, laser)
+    losses = {name: run.evals["validation/loss"] for name, run in runs.items()}
+    assert np.array_equal(losses["vit"], losses["vit_standard"])
+    assert not np.array_equal(losses["vit"], losses["vit_laser"])
 
 
 @pytest.fixture(scope="module")
