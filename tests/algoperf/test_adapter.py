@@ -1,7 +1,6 @@
 """AlgoPerf's workload objects in our loop: the stand-in's, and AlgoPerf's where it is installed."""
 
 import itertools
-import json
 import re
 
 import jax
@@ -10,7 +9,7 @@ import pytest
 
 from attention import registry as variants
 from sweeps.job import trainer
-from sweeps.records import layout, measurements, provenance
+from sweeps.records import measurements, provenance
 from sweeps.study import config, study
 from sweeps.training import diagnostics
 from tests.algoperf import small_models, tiny_data, tiny_run
@@ -18,10 +17,6 @@ from tests.sweeps.conftest import begin_stage
 from workloads import registry
 from workloads.algoperf import injected
 from workloads.base import spec
-
-pytestmark = pytest.mark.slow
-
-NAMES = ("imagenet_vit", "imagenet_vit_map", "librispeech_conformer", "wmt", "finewebedu_lm")
 
 
 @pytest.fixture
@@ -46,13 +41,11 @@ def _equal(first, second):
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_batches_are_a_function_of_seed_and_step(make, name):
-    pytest.importorskip("torch") if "librispeech" in name else None
-    drawn = list(itertools.islice(_queue(make(name), 0), 6))
-    assert _equal(next(_queue(make(name), 4)), drawn[4])
+def test_batches_are_a_function_of_seed_and_step(make):
+    drawn = list(itertools.islice(_queue(make(), 0), 6))
+    assert _equal(next(_queue(make(), 4)), drawn[4])
     assert not _equal(drawn[4], drawn[5])
-    assert not _equal(next(_queue(make(name), 0, seed=4)), drawn[0])
+    assert not _equal(next(_queue(make(), 0, seed=4)), drawn[0])
 
 
 @pytest.fixture(params=["stand_in", "algoperf"])
@@ -66,74 +59,71 @@ def checkout(request, monkeypatch):
     return installation
 
 
-@pytest.fixture
-def curve(tmp_path):
-    """Returns a function that trains a small trial, stopped at given steps; it returns its rows."""
-
-    def train(checkout, name, variant, workload="imagenet_vit", stops=(), changes=()):
-        overrides = [
-            f"--config.{change}"
-            for change in (
-                f"experiment_dir={tmp_path}", f"name={name}", f"workload=algoperf:{workload}",
-                f"algoperf_dir={checkout.directory}", f"data_dir={tmp_path}", "protocol=grid",
-                f"variants={variant}", f"baseline={variant}", "points=1", "steps=4",
-                "eval_every=2", "batch_size=4", "log_every=1", *changes,
-            )
-        ]  # fmt: skip
-        made = study.resolve(config.parse("digits_vit_quick", overrides))
-        (trial,) = begin_stage(made, "grid")
-        directory = made.directory / trial.path
-        for stop in (*stops, None):
-            _attempt(directory, made.data_dir, stop)
-        return [
-            {key: value for key, value in row.items() if not re.search("time|second", key) and
-             key not in ("score", "total_duration", "preemption_count")}
-            for row in measurements.curve(directory) if row["kind"] != "diagnostics"
-        ]  # fmt: skip
-
-    return train
-
-
-def _attempt(directory, data_dir, stop):
-    """Trains a trial, in a program of its own as a new process would, until `stop` or its end."""
-    job, updates = trainer.Trainer(), itertools.count(1)
-    job._stops = lambda: next(updates) == stop
-    assert job.run(directory, data_dir).outcome == ("preempted" if stop else "done")
-    (program,) = job._programs.values()
-    assert program.compilations == 1
+def _curve(checkout, folder, name, workload, variant, stops):
+    """The rows of a small trial, trained until each of `stops`, and then to its end: each time in a
+    program of its own, as a new process would."""
+    overrides = [
+        f"--config.{change}"
+        for change in (
+            f"experiment_dir={folder}", f"name={name}", f"workload=algoperf:{workload}",
+            f"algoperf_dir={checkout.directory}", f"data_dir={folder}", "protocol=grid",
+            f"variants={variant}", f"baseline={variant}", "points=1", "steps=4",
+            "eval_every=2", "batch_size=4", "log_every=1",
+            *[f"tokenizer_vocab_path={folder}/spm_model.vocab"] * ("librispeech" in workload),
+        )
+    ]  # fmt: skip
+    made = study.resolve(config.parse("digits_vit_quick", overrides))
+    (trial,) = begin_stage(made, "grid")
+    directory = made.directory / trial.path
+    for stop in (*stops, None):
+        job, updates = trainer.Trainer(), itertools.count(1)
+        job._stops = lambda updates=updates, stop=stop: next(updates) == stop
+        outcome = job.run(directory, made.data_dir).outcome
+        assert outcome == ("preempted" if stop else "done")
+        (program,) = job._programs.values()
+        assert program.compilations == 1
+    timed = re.compile("time|second|score|total_duration|preemption_count")
+    return [
+        {key: value for key, value in row.items() if not timed.search(key)}
+        for row in measurements.curve(directory)
+    ]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # AlgoPerf's and its libraries' own
 @pytest.mark.parametrize(
     ("workload", "variant"),
     [
         ("imagenet_vit", "laser+qk_norm"),
-        ("librispeech_conformer", "diff_laser"),
-        ("wmt", "diff_laser+per_dim_temp+qk_norm"),
+        pytest.param("librispeech_conformer", "diff_laser", marks=pytest.mark.nightly),
+        pytest.param("wmt", "diff_laser+per_dim_temp+qk_norm", marks=pytest.mark.nightly),
     ],
 )
 def test_a_resumed_trial_measures_what_an_undisturbed_one_does(
-    checkout, curve, tmp_path, workload, variant
+    checkout, tmp_path, workload, variant
 ):
     """Nor does an evaluation depend on how many its process has made before."""
     pytest.importorskip("torch") if "librispeech" in workload else None
     if checkout.directory.name != "stand_in":
         tiny_data.prepare(tmp_path, workload)
-    changes = [f"tokenizer_vocab_path={tmp_path}/spm_model.vocab"] * ("librispeech" in workload)
-    whole = curve(checkout, "whole", variant, workload, changes=changes)
+    whole, twice = (
+        _curve(checkout, tmp_path, name, workload, variant, stops)
+        for name, stops in (("whole", ()), ("twice", (3,)))
+    )
     assert [row["global_step"] for row in whole if row["kind"] == "eval"] == [2, 4]
     assert len({row["loss"] for row in whole if "loss" in row}) == 4
-    assert curve(checkout, "twice", variant, workload, stops=(3,), changes=changes) == whole
+    assert twice == whole
 
 
-def test_a_language_model_without_a_test_split_trains_and_resumes(stand_in, curve):
-    variant = "diff_laser+per_dim_temp"
-    whole = curve(stand_in, "whole", variant, "finewebedu_lm")
-    evaluations = [row for row in whole if row["kind"] == "eval"]
-    assert evaluations[-1]["validation/ppl"] < evaluations[0]["validation/ppl"]
-    # AlgoPerf reports a test loss of 0 over 0 examples.
-    assert {n for n in evaluations[0] if n.startswith("test/")} == {"test/num_examples"}
-    assert curve(stand_in, "twice", variant, "finewebedu_lm", stops=(3,)) == whole
+def test_an_evaluation_without_a_test_split(make):
+    """AlgoPerf reports a test loss of 0 over 0 examples."""
+    workload = make("finewebedu_lm", "laser")
+    params, state = workload.init_model_fn(jax.random.key(0))
+    first, second = (
+        workload.eval_model(4, params, state, jax.random.key(0), "/data") for _ in range(2)
+    )
+    assert {name for name in first if name.startswith("test/")} == {"test/num_examples"}
+    assert 1 < first["validation/ppl"] == second["validation/ppl"]
 
 
 def test_trials_record_where_their_workload_is_from(make, tmp_path):
@@ -150,22 +140,9 @@ def test_trials_record_where_their_workload_is_from(make, tmp_path):
     assert meta["workload.algoperf_dir"].endswith("algoperf/stand_in")
 
 
-def test_diagnostics_see_every_layer_and_change_nothing(stand_in, curve, tmp_path):
-    changes = ("diagnostics=3", "diagnostics_examples=2")
-    observed = curve(stand_in, "seen", "laser+qk_norm", changes=changes)
-    assert observed == curve(stand_in, "unseen", "laser+qk_norm")
-    (path,) = (tmp_path / "seen").rglob(layout.DIAGNOSTICS)
-    _, *rows = [json.loads(line) for line in path.read_text().splitlines()]
-    paths = [f"Transformer/encoderblock_{n}/MultiHeadDotProductAttention_1" for n in (0, 1)]
-    assert [(row["global_step"], row["layer"]) for row in rows] == [
-        (step, path) for step in (0, 3, 4) for path in paths
-    ]
-    assert all(0 < row["entropy"] < np.log(5) and row["query_grad_norm"] > 0 for row in rows)
-
-
-@pytest.mark.parametrize(("name", "calls"), [("librispeech_conformer", 2), ("wmt", 3)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "calls"), [("imagenet_vit", 2), ("wmt", 3)])
 def test_diagnostics_see_attention_of_every_kind(make, name, calls):
-    pytest.importorskip("torch") if "librispeech" in name else None
     workload = make(name, "laser")
     params, model_state = workload.init_model_fn(jax.random.key(0))
     layers = diagnostics.CompiledDiagnostics(workload).observe(
