@@ -13,7 +13,6 @@ from sweeps.records import provenance
 from workloads.algoperf import installation
 from workloads.base import host_checkout
 
-SINCE_1_0 = {"finewebedu_lm"}
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -151,13 +150,6 @@ def test_importing_the_plugin_loads_nothing_heavy():
         "assert not {'jax', 'algoperf', 'tensorflow', 'torch'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_real_registry_has_what_we_support(algoperf):
-    from workloads.algoperf import supported
-
-    registry = algoperf.module("algoperf.workloads.workloads").WORKLOADS
-    assert set(supported.SUPPORTED) - set(registry) <= SINCE_1_0
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,10 @@ import jax
 import pytest
 
 from attention import registry, table
+from sweeps.algoperf import export
 from tests.algoperf import small_models
 from workloads import catalog
-from workloads.algoperf import injected, supported
+from workloads.algoperf import injected, preflight, supported
 
 # AlgoPerf's libraries warn while they load; what they warn of is not ours.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -49,3 +50,14 @@ def test_every_leaf_of_a_variant_has_a_type(algoperf, name, monkeypatch):
     assert trees["laser"] == trees["standard"] == trees["laser+temp"]
     if "laser+per_dim_temp" in trees:
         assert trees["laser+per_dim_temp"] != trees["standard"]
+
+
+def test_the_registry_and_the_runner_have_the_names_that_we_use(algoperf):
+    registered = algoperf.module("algoperf.workloads.workloads").WORKLOADS
+    assert {*WORKLOADS, *export._SCORED} <= {
+        *registered,
+        "finewebedu_lm",  # since 1.0
+    }
+    text = (algoperf.directory / "submission_runner.py").read_text()
+    for name in (*preflight.FLAGS, "max_global_steps"):
+        assert f"'{name}'" in text
