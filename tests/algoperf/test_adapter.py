@@ -96,7 +96,6 @@ def _curve(checkout, folder, name, workload, variant, stops):
     [
         ("imagenet_vit", "laser+qk_norm"),
         pytest.param("librispeech_conformer", "diff_laser", marks=pytest.mark.nightly),
-        pytest.param("wmt", "diff_laser+per_dim_temp+qk_norm", marks=pytest.mark.nightly),
     ],
 )
 def test_a_resumed_trial_measures_what_an_undisturbed_one_does(

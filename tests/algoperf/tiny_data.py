@@ -1,10 +1,9 @@
 """Fabricated data in the layouts that AlgoPerf reads: for trying the plugin, not for results.
 
 `python -m tests.algoperf.tiny_data DIR --workload=NAME` writes it; `tests.algoperf.tiny_run` runs
-AlgoPerf on it. Images are flat colours by class, audio is tones by word, translation maps made-up
-words to made-up words. Layouts: algoperf/workloads/{imagenet_resnet/imagenet_jax/workload.py,
-imagenet_resnet/imagenet_v2.py, librispeech_conformer/input_pipeline.py, wmt/input_pipeline.py,
-finewebedu_lm/input_pipeline.py}.
+AlgoPerf on it. Images are flat colours by class, audio is tones by word. Layouts:
+algoperf/workloads/{imagenet_resnet/imagenet_jax/workload.py, imagenet_resnet/imagenet_v2.py,
+librispeech_conformer/input_pipeline.py, finewebedu_lm/input_pipeline.py}.
 """
 
 import argparse
@@ -16,7 +15,7 @@ import numpy as np
 
 from workloads.images import imagenet
 from workloads.speech.corpora import librispeech, speech_records, speech_tokenizer
-from workloads.storage import preparation, tfds_directory, tokenizer
+from workloads.storage import preparation
 
 DESCRIPTION = "Fabricated by `tests.algoperf.tiny_data`: to try the plugin, not to measure"
 # A batch may be larger: AlgoPerf repeats the training split. Its evaluations are slow on CPU cores.
@@ -24,8 +23,6 @@ SIZES = {"train": 16, "validation": 4, "test": 4}
 # AlgoPerf's language model has no test split, and wants a token beside each sequence's 1024.
 LM_SIZES = {"train": 16, "validation": 4, "test": 0}
 _LM_TOKENS, _LM_PERIOD = 1024 + 1, 50
-WMT_VOCABULARY = 32_000
-WMT_TOKENIZER = "wmt_sentencepiece_model"
 _SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
 _RATE = 16_000
 
@@ -39,8 +36,8 @@ def prepare(directory, workload):
     """Writes tiny data for `workload` below `directory`; returns that as a path.
 
     `imagenet_vit` (with ImageNet-v2), `librispeech_conformer` (with its SentencePiece model),
-    `wmt` (with its own), `finewebedu_lm` (which takes TensorFlow); their variants read the same. A
-    directory may hold the data of several. The same examples every time.
+    `finewebedu_lm` (which takes TensorFlow); their variants read the same. A directory may hold the
+    data of several. The same examples every time.
 
     Raises DataError where the directory holds other data.
     """
@@ -92,35 +89,6 @@ def _tones(text):
     return np.concatenate([8000 * np.sin(2 * np.pi * f * times) for f in pitches]).astype(np.int16)
 
 
-def _write_wmt(path):
-    import tensorflow_datasets as tfds
-
-    # A piece a word, for AlgoPerf's model of 32,000 outputs. Three pieces are the library's own:
-    # unknown, beginning, end.
-    words = _words(WMT_VOCABULARY - 3)
-    (path / WMT_TOKENIZER).write_bytes(tokenizer.trained(words, WMT_VOCABULARY, model_type="word"))
-    for dataset, splits in (("wmt17", ("train",)), ("wmt14", ("validation", "test"))):
-        tfds_directory.write_dataset(
-            path / f"{dataset}_translate/de-en/1.0.0",
-            dataset=f"{dataset}_translate/de-en:1.0.0",
-            splits={split: _sentences(split) for split in splits},
-            features=tfds.features.Translation(languages=("de", "en")),
-            supervised_keys=("de", "en"),
-            description=DESCRIPTION,
-        )
-
-
-def _sentences(split):
-    """Pairs in which the translation of a word is the word spelled backwards by syllables."""
-    draws = np.random.RandomState(list(SIZES).index(split))
-    pairs = []
-    for _ in range(SIZES[split]):
-        words = _some_words(draws, 6)
-        turned = [word[4:] + word[2:4] + word[:2] for word in words]
-        pairs.append({"de": " ".join(words), "en": " ".join(turned)})
-    return pairs
-
-
 def _words(count):
     """Different words of three syllables, always the same ones."""
     order = np.random.RandomState(0).permutation(len(_SYLLABLES) ** 3)[:count]
@@ -151,7 +119,6 @@ def _write_finewebedu(path):
 _WRITERS = {
     "imagenet_vit": _write_imagenet,
     "librispeech_conformer": _write_librispeech,
-    "wmt": _write_wmt,
     "finewebedu_lm": _write_finewebedu,
 }
 

@@ -1,8 +1,8 @@
 """`python -m workloads` for the fabricated data of `tests.algoperf.tiny_data`.
 
 `python -m tests.algoperf.tiny_run algoperf ...` is `python -m workloads algoperf ...` with
-evaluations of the few examples that `tiny_data` writes: AlgoPerf's divide by 50,000 images (5,348
-utterances, 3,000 sentences).
+evaluations of the few examples that `tiny_data` writes: AlgoPerf's divide by 50,000 images or 5,348
+utterances.
 """
 
 import sys

@@ -33,7 +33,7 @@ _LEVEL = 1 / (0.224 * 255)
 
 
 def image_rows(installation: Installation) -> Iterator[Row]:
-    """Yields images after evaluation's and training's transformations, and a whole evaluation."""
+    """Yields images after evaluation's and training's transformations."""
     pair = workload_pairs.make("imagenet_vit", installation)
     with tempfile.TemporaryDirectory() as folder:
         write_images(Path(folder))
@@ -41,7 +41,6 @@ def image_rows(installation: Installation) -> Iterator[Row]:
         for split in ("validation", "test"):
             yield from _evaluation_rows(pair, split, folder, tensorflow)
         yield from _training_rows(pair, folder)
-        yield from _metric_rows(installation, folder)
 
 
 def _queue(workload: Any, split: str, folder: str) -> Iterator[dict[str, Any]]:
@@ -155,20 +154,6 @@ def mixup_rows(installation: Installation) -> Iterator[Row]:
     yield _sampled("train: mixup's weight", first, second)
     least = (np.minimum(weights, 1 - weights) for weights in (first, second))
     yield _sampled("train: mixup's lesser weight", *least)
-
-
-def _metric_rows(installation: Installation, folder: str) -> Iterator[Row]:
-    """A whole evaluation by each side's own `_eval_model_on_split`, small model."""
-    pair = workload_pairs.make("imagenet_vit", installation, small=True)
-    key = jax.random.PRNGKey(4)
-    params = workload_pairs.moved(pair.ours.initial(key, *pair.examples())[0], key)
-    arguments = (_BATCH, params, None, key, folder)
-    ours = pair.ours.workload._eval_model_on_split("validation", *arguments)
-    theirs = pair.theirs.workload._eval_model_on_split("validation", _IMAGES, *arguments)
-    for name, tolerance in (("accuracy", 0.0), ("loss", 1e-3)):
-        quantity = f"evaluation of {_IMAGES} images from disk: {name}"
-        difference = abs(float(ours[name]) - float(theirs[name]))
-        yield Row("imagenet_vit, small", quantity, difference, tolerance, "8-bit rounding")
 
 
 def write_images(folder: Path) -> None:

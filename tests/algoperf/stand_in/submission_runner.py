@@ -30,13 +30,6 @@ def meta_data(workload):
     return {name: value for name, value in values.items() if isinstance(value, float | int | str)}
 
 
-def write_rows(directory, rows):
-    with open(os.path.join(directory, "eval_measurements.csv"), "w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def train_once(workload, submission, batch_size, hyperparameters, log_dir):
     key = jax.random.PRNGKey(FLAGS.rng_seed)
     queue = workload._build_input_queue(key, "train", FLAGS.data_dir, batch_size)
@@ -45,9 +38,8 @@ def train_once(workload, submission, batch_size, hyperparameters, log_dir):
     write_json(log_dir, "flags_0.json", FLAGS.flag_values_dict())
     rows = []
     for step in range(1, FLAGS.max_global_steps + 1):
-        params = submission.update_params(
-            workload, params, model_state, hyperparameters, next(queue), key
-        )
+        rate = hyperparameters["learning_rate"]
+        params = submission.update_params(workload, params, model_state, rate, next(queue), key)
         params = submission.prepare_for_eval(workload, params, step)
         try:
             metrics = workload.eval_model(
@@ -56,7 +48,10 @@ def train_once(workload, submission, batch_size, hyperparameters, log_dir):
             rows.append({**metrics, "global_step": step})
         except RuntimeError:
             logging.exception(f"Eval step {step} error.")
-    write_rows(log_dir, rows)
+    with open(os.path.join(log_dir, "eval_measurements.csv"), "w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def main(_):
