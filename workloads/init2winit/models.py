@@ -104,7 +104,8 @@ _LAYERS = ("depth", "num_encoder_layers", "num_layers")
 def _enter(model: supported_models.Model) -> Callable[..., inject.Injected]:
     """Returns what puts a variant into a model, at its injection point."""
     by_point: dict[str, Callable[..., inject.Injected]] = {
-        supported_models.FLAX: inject.injected,
+        # The Conformers' masks are floats of 0 and 1.
+        supported_models.FLAX: functools.partial(inject.injected, float_masks=True),
         supported_models.COPIED: injected_copies,
         supported_models.CAUSAL: functools.partial(
             causal_attention.injected, class_name=model.class_name

@@ -16,15 +16,18 @@ def dot_product_attention(query, key, value, mask=None, temperature=1.0):
 
 
 class ViT(nn.Module):
+    """With a mask of floats, as the Conformers."""
+
     num_heads: int
 
     @nn.compact
     def __call__(self, x, *, train=False):
         del train
         function = functools.partial(dot_product_attention, temperature=0.5)
+        mask = nn.make_attention_mask(*[jnp.ones(x.shape[:2])] * 2)
         x = nn.MultiHeadDotProductAttention(
             self.num_heads, attention_fn=function, name="encoderblock_0"
-        )(x)
+        )(x, mask=mask)
         return nn.Dense(3, name="head")(x.mean(axis=-2))
 
 
