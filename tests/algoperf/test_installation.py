@@ -122,13 +122,6 @@ def test_commit_from_the_version_that_setuptools_scm_wrote(repository, version, 
     assert (checkout.remark is None) == (revision == "2c90454fc")
 
 
-def test_workloads_by_name(stand_in):
-    made = stand_in.make_workload("librispeech_conformer", tokenizer_vocab_path="x")
-    assert made.tokenizer_vocab_path == "x"
-    with pytest.raises(ValueError, match="no workload 'bert'"):
-        stand_in.make_workload("bert")
-
-
 def test_second_algoperf_in_one_process_is_refused(stand_in, tmp_path):
     stand_in.module("algoperf.workloads.workloads")
     second = installation.Installation(tmp_path, host_checkout.Revision())

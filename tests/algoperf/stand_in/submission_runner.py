@@ -68,7 +68,6 @@ def main(_):
     folder = f"{FLAGS.workload}_{FLAGS.framework}"
     trial = os.path.join(FLAGS.experiment_dir, FLAGS.experiment_name, folder, "trial_1")
     os.makedirs(trial)
-    write_json(trial, "hparams.json", point)
     train_once(workload, submission, submission.get_batch_size(FLAGS.workload), point, trial)
 
 

@@ -49,19 +49,15 @@ class CausalAttn(nn.Module):
 
 
 class TBlock(nn.Module):
-    by_function: bool
-
     @nn.compact
     def __call__(self, hidden):
-        return hidden + CausalAttn(self.by_function)(nn.RMSNorm()(hidden))
+        return hidden + CausalAttn()(nn.RMSNorm()(hidden))
 
 
 class TransformerDo(nn.Module):
-    by_function: bool = False
-
     def setup(self):
         self.embed = nn.Embed(CLASSES, WIDTH)
-        self.blocks = [TBlock(self.by_function) for _ in range(LAYERS)]
+        self.blocks = [TBlock() for _ in range(LAYERS)]
 
     def __call__(self, tokens):
         hidden = self.embed(tokens)
