@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Optional parts of the package: test, downstream (whose tests would be skipped without it), ray,
-# kubernetes, tensorboard, gpu, tpu.
+# Extras of setup.cfg that studies and their reports use; those of tests, of which some would be skipped
+# without downstream.
+STUDY_EXTRAS := sweeps,analysis,small-speech
 EXTRAS ?= test,downstream
 DEMO := digits_vit_demo spoken_digits_conformer_demo pydoc_lm_demo
 # The studies of docs/evidence.md, in the order in which `make evidence` runs their targets.
@@ -20,17 +21,23 @@ COMPILER ?= tpu
 COMPILED ?= tests/sweeps/test_compile.py tests/sweeps/test_tpu_host.py \
     tests/attention/test_accelerated_compiled.py
 SLOW_TESTS = slow and not nightly
+# What runs tests in environments that have no other use.
+TOOLS := 'pytest<9.2' pytest-xdist hypothesis
 # What `make test-algoperf` and `make test-init2winit` run.
 ALGOPERF_TESTS ?= tests/algoperf
 INIT2WINIT_TESTS ?= tests/init2winit
 QUICK := digits_vit_quick spoken_digits_conformer_quick pydoc_lm_quick
 
-.PHONY: demo data-fashion data-speech evidence evidence-text evidence-text-mechanisms evidence-images evidence-images-mechanisms evidence-speech evidence-patch4 speedup-text speedup-images speedup-images-long quick test test-slow test-all test-version test-lowest test-compilers test-algoperf test-init2winit parity soak simulate performance check clean
+.PHONY: demo data-fashion data-speech evidence evidence-text evidence-text-mechanisms evidence-images evidence-images-mechanisms evidence-speech evidence-patch4 speedup-text speedup-images speedup-images-long quick test test-slow test-all test-version test-lowest test-compilers test-algoperf test-init2winit parity soak simulate performance vega check clean
 
-# Made anew when the dependencies change.
-$(VENV)/.installed: setup.cfg pyproject.toml
+# Sets of extras that $(VENV) may have, each marked by a file: installed when it is first needed, and anew
+# when the dependencies change.
+$(VENV)/.installed: SET = $(STUDY_EXTRAS)
+$(VENV)/.installed-pictures: SET = $(STUDY_EXTRAS),pictures
+$(VENV)/.installed-test: SET = $(EXTRAS)
+$(VENV)/.installed $(VENV)/.installed-pictures $(VENV)/.installed-test: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(SET)]'
 	touch $@
 
 # Each study's table as soon as it is complete.
@@ -42,7 +49,7 @@ define run
 endef
 
 ## demo: images (eight rows), speech and language (standard, LASER): three tables and their plots
-demo: $(VENV)/.installed
+demo: $(VENV)/.installed-pictures
 	$(foreach study,$(DEMO),$(call run,$(study)))
 
 # Gets a workload's data from a Debian package and prepares it, unless it is there: its name, the package
@@ -68,28 +75,28 @@ data-speech: $(VENV)/.installed
 	$(call from_debian,read_speech_conformer,festvox-ru,usr/share/festival/voices/russian/msu_ru_nsh_clunits)
 
 ## evidence-text: the paper's eight rows on Python's documentation, 12 seeds; 50 minutes, resumable
-evidence-text: $(VENV)/.installed
+evidence-text: $(VENV)/.installed-pictures
 	$(call run,pydoc_lm_evidence)
 
 ## evidence-text-mechanisms: mechanisms of today on the same text, 12 seeds; 65 minutes, resumable
-evidence-text-mechanisms: $(VENV)/.installed
+evidence-text-mechanisms: $(VENV)/.installed-pictures
 	$(call run,pydoc_lm_mechanisms)
 	$(call run,pydoc_finewebedu_mechanisms)
 
 ## evidence-images: the paper's eight rows on real pictures, 10 seeds; 75 to 110 minutes, resumable
-evidence-images: data-fashion
+evidence-images: data-fashion $(VENV)/.installed-pictures
 	$(call run,fashion_vit_evidence)
 
 ## evidence-images-mechanisms: mechanisms of today on the same pictures; 75 minutes, resumable
-evidence-images-mechanisms: data-fashion
+evidence-images-mechanisms: data-fashion $(VENV)/.installed-pictures
 	$(call run,fashion_vit_mechanisms)
 
 ## evidence-speech: six rows on a real voice, 10 seeds; 60 to 80 minutes, resumable
-evidence-speech: data-speech
+evidence-speech: data-speech $(VENV)/.installed-pictures
 	$(call run,read_speech_conformer_evidence)
 
 ## evidence-patch4: standard and LASER on the same pictures in 49 tokens; at most 60 minutes, resumable
-evidence-patch4: data-fashion
+evidence-patch4: data-fashion $(VENV)/.installed-pictures
 	$(call run,fashion_vit_patch4)
 
 ## evidence: all of docs/evidence.md but evidence-patch4, one after the other; 8 hours, resumable
@@ -111,7 +118,7 @@ define speedup
 endef
 
 ## speedup-text: after `evidence-text`, compute that variants save on text; at most 60 minutes, resumable
-speedup-text: $(VENV)/.installed
+speedup-text: $(VENV)/.installed-pictures
 	$(call budgets,pydoc_lm,1500 6000 12000,500)
 	$(call speedup,pydoc_lm,1500 6000 12000)
 
@@ -129,7 +136,7 @@ quick: $(VENV)/.installed
 	$(foreach study,$(QUICK),$(call run,$(study)))
 
 ## test: lint, type check, every test but the slow ones
-test: $(VENV)/.installed check
+test: $(VENV)/.installed-test check
 	$(PYTEST) -n 2 -m "not slow"  # together at most 6 GB
 
 ## test-all: all of them: real Slurm and Ray where they are, kills, full disks, several processes
@@ -140,14 +147,14 @@ test-all: test test-slow
 # their modules, 418 by what tests/conftest.py says, 363 as users compile).
 test-slow: export XLA_FLAGS ?= --xla_backend_optimization_level=1
 ## test-slow: those that CI runs beside the quick ones
-test-slow: $(VENV)/.installed
+test-slow: $(VENV)/.installed-test
 	$(PYTEST) -n 3 -m "$(SLOW_TESTS)"  # two cores are served by three: some wait
 
 # What attention/ imports, each in the lowest version of setup.cfg.
 .venv-lowest/.installed: setup.cfg
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check 'pytest<9.2' pytest-xdist \
-	    hypothesis $$(sed -n 's/^    \(jax\|flax\|numpy\)>=/\1==/p' setup.cfg)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(TOOLS) \
+	    $$(sed -n 's/^    \(jax\|flax\|numpy\)>=/\1==/p' setup.cfg)
 	touch $@
 
 # What may differ between versions, in four minutes: mechanisms in float32, models, functions. The first
@@ -156,7 +163,7 @@ VERSION_TESTS := -n 2 --dist loadgroup -m "not slow" -k "not in_pairs and not bf
     tests/attention $(patsubst %,--ignore=tests/attention/test_%.py,accelerated registry checkout recipe)
 
 ## test-version: attention's tests on another Python (PYTHON=python3.13 VENV=.venv-newest)
-test-version: $(VENV)/.installed
+test-version: $(VENV)/.installed-test
 	$(BIN)/python -m pytest $(VERSION_TESTS)
 
 ## test-lowest: the same with the lowest versions of JAX, Flax and NumPy
@@ -166,7 +173,8 @@ test-lowest: .venv-lowest/.installed
 # The compilers come in environments of their own: beside libtpu JAX looks for TPUs.
 .venv-compile-%/.installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test,compile-$*]'
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(TOOLS) \
+	    -e '.[compile-$*]'
 	touch $@
 
 ## test-compilers: steps and kernels by the real compiler for TPUs (COMPILER=gpu: GPUs), without one
@@ -205,19 +213,30 @@ parity: named-ALGOPERF_DIR .venv-with-algoperf/.installed
 	ATTNPERF_ALGOPERF_DIR="$(abspath $(ALGOPERF_DIR))" \
 	    .venv-with-algoperf/bin/python -m pytest tests/algoperf/parity $(PARITY)
 
+# vl-convert's bundle of Vega, Vega-Lite and Vega-Embed, the same bytes from the same version. A new version
+# may bring other licences: analysis/render/vega/LICENSES.txt.
+VEGA := import vl_convert; print(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"), end="")
+VEGA_FILE := analysis/render/vega/vega.js.gz
+
+## vega: writes the libraries that draw a report's charts anew
+vega:
+	$(PYTHON) -m venv .venv-vega
+	.venv-vega/bin/python -m pip install --quiet --disable-pip-version-check vl-convert-python==1.9.0.post1
+	.venv-vega/bin/python -c '$(VEGA)' | gzip -9 -n >$(VEGA_FILE)
+
 ## soak: a study whose jobs and drivers are killed a hundred times loses nothing (docs/faults.md)
-soak: $(VENV)/.installed
+soak: $(VENV)/.installed-test
 	$(BIN)/python -m tests.sweeps.chaos.soak $(SOAK)
 
 ## simulate: the driver's code on simulated clusters that fail in every way (docs/simulation.md)
-simulate: $(VENV)/.installed
+simulate: $(VENV)/.installed-test
 	$(BIN)/python -m tests.sweeps.simulation.simulate $(SIMULATE)
 
 ## performance: docs/performance.md, by the real TPU compiler; about an hour
 performance: .venv-compile-tpu/.installed
 	.venv-compile-tpu/bin/python -m tests.benchmarks.performance
 
-check: $(VENV)/.installed
+check: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

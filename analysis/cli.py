@@ -23,7 +23,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attention import files
+from attention import extras, files
 from sweeps.records import layout
 from workloads import arguments as numbers
 from workloads.base.errors import message
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 Handler = Callable[[argparse.Namespace], "int | Sequence[Page]"]
 FILE = "report.html"
 PICTURES = ("png", "svg", "pdf")
-# Address space that pictures take, in GB: V8, inside vl_convert, reserves 64 GiB and aborts the
-# process where it cannot. Reports were made from 72 GB on.
+# Address space that files of pictures take, in GB: V8, inside vl_convert, reserves 64 GiB and aborts
+# the process where it cannot. Pictures were made from 72 GB on.
 PICTURES_GB = 80
 EPILOG = """\
 How numbers are chosen: a trial counts at the step where its validation metric is best (the first
@@ -57,15 +57,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     options = parser().parse_args(arguments)
     try:
-        if "format" in options:
-            from analysis.render import printing
+        with extras.explained("analysis"):
+            if "format" in options:
+                from analysis.render import printing
 
-            printing.check(options)
-        result: int | Sequence[Page] = options.run(options)
-        if isinstance(result, int):
-            return result
-        printing.emit(result, options)
-        return 0
+                printing.check(options)
+            result: int | Sequence[Page] = options.run(options)
+            if isinstance(result, int):
+                return result
+            printing.emit(result, options)
+            return 0
     except (OSError, ValueError) as error:
         print(f"python -m analysis: {' '.join(message(error).split())}", file=sys.stderr)
         return 2
@@ -125,7 +126,7 @@ def _summary(options: argparse.Namespace) -> "Sequence[Page]":
     from analysis.views import summary as view
 
     if options.plot:
-        _check_address_space()
+        _check_pictures()
         files.check_output(options.plot, "--plot")
     tables = _tables(options)
     found = summary.of_tables(tables)
@@ -139,7 +140,7 @@ def _plots(options: argparse.Namespace) -> int:
     """Writes charts as files: effects, learning curves, hyperparameters, time to target, downstream
     scores where trials have them, and what was recorded inside the attention layers.
     """
-    _check_address_space()
+    _check_pictures()
     from analysis import report
 
     if options.out:
@@ -157,7 +158,6 @@ def _report(options: argparse.Namespace) -> int:
       python -m analysis report experiments/mystudy
       python -m analysis report experiments --out=report.html      every study below a directory
     """
-    _check_address_space()
     out = options.out or options.study / FILE
     if options.out or options.study.is_dir():
         files.check_output(out)
@@ -314,14 +314,17 @@ def _tables(options: argparse.Namespace, **changes: Any) -> "list[ErrorTable]":
     return [error_table.build(study, *values) for study in studies.distinguished(read)]
 
 
-def _check_address_space() -> None:
-    """Raises ValueError where this process may not reserve the address space for pictures."""
+def _check_pictures() -> None:
+    """Raises ValueError where this process may not reserve the address space for pictures, and
+    ModuleNotFoundError without the library that makes them."""
+    import vl_convert  # noqa: F401
+
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if 0 <= limit < PICTURES_GB * 1e9:  # -1 is unlimited
         raise ValueError(
             f"pictures need {PICTURES_GB} GB of address space, and `ulimit -v` allows "
-            f"{limit / 1e9:.1f} GB: run `ulimit -v unlimited` first, or use `table` or `summary` "
-            "without --plot, which draw nothing"
+            f"{limit / 1e9:.1f} GB: run `ulimit -v unlimited` first, or use `report`, "
+            "whose charts the browser draws"
         )
 
 

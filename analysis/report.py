@@ -6,6 +6,7 @@ The list of the views of a table is here.
 import collections
 import dataclasses
 import datetime
+import gzip
 import json
 import os
 import pathlib
@@ -15,7 +16,6 @@ from typing import Any
 
 import markupsafe
 import pandas as pd
-import vl_convert
 
 from analysis.compare import frames, sentences, summary
 from analysis.compare.error_table import ErrorTable
@@ -31,8 +31,8 @@ from analysis.views import table as table_view
 from attention import files
 from sweeps.records import layout
 
-# What the page takes of the bundle of Vega's libraries.
-LIBRARIES = "window.vegaEmbed = vegaEmbed;"
+# Vega's libraries, which draw the page's charts; `make vega` writes them.
+LIBRARIES = pathlib.Path(charts.__file__).parent / "vega" / "vega.js.gz"
 UNKNOWN = "not recorded"
 # Keys of `versions` in the order that a reader looks for them; the others follow.
 FIRST_VERSIONS = ("python", "jax", "jaxlib", "flax", "optax")
@@ -57,7 +57,7 @@ def page(tables: Sequence[ErrorTable], directory: pathlib.Path, folder: pathlib.
         title=names[0] if len(names) == 1 else f"{directory.resolve().name}: {len(names)} studies",
         made=f"Report made by attnperf on {datetime.date.today().isoformat()}; figures of the "
         f"paper: {paper.SOURCE}.",
-        bundle=markupsafe.Markup(vl_convert.javascript_bundle(LIBRARIES)),
+        bundle=markupsafe.Markup(gzip.decompress(LIBRARIES.read_bytes()).decode()),
         variants=labels,
         layout=layout,
         answer=answer,

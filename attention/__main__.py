@@ -4,14 +4,15 @@ import argparse
 import signal
 import sys
 
-from attention import checkout, precision, registry, table
+from attention import checkout, extras, precision, registry, table
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command. Returns its exit status: 0, 1 where a check failed, 2 for bad input."""
     options = _parser().parse_args(arguments)
     try:
-        return int(options.run(options))
+        with extras.explained("attention"):
+            return int(options.run(options))
     except ValueError as error:
         print(f"python -m attention: {error}", file=sys.stderr)
         return 2

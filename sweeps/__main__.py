@@ -10,7 +10,7 @@ if __name__ == "__main__":  # what is imported below may be somebody else's
     door = pathlib.Path(__file__).parents[1] / "attention" / "checkout.py"
     runpy.run_path(str(door))["start"]("sweeps")
 
-from attention import files
+from attention import extras, files
 from sweeps.launchers.protocol import EngineError
 from workloads.base import errors
 
@@ -61,11 +61,12 @@ def main(arguments: list[str] | None = None) -> int:
                     f"{options.command} --help"
                 )
         options.overrides = rest
-        if options.command == "job":
-            return _job(options)
-        from sweeps import commands
+        with extras.explained("sweeps"):
+            if options.command == "job":
+                return _job(options)
+            from sweeps import commands
 
-        return commands.COMMANDS[options.command](options) or 0
+            return commands.COMMANDS[options.command](options) or 0
     except (ValueError, OSError, EngineError) as error:
         print(f"python -m sweeps: {errors.message(error)}", file=sys.stderr)
         return 2

@@ -11,7 +11,7 @@ if __name__ == "__main__":  # what is imported below may be somebody else's
     door = pathlib.Path(__file__).parents[1] / "attention" / "checkout.py"
     runpy.run_path(str(door))["start"]("workloads")
 
-from attention import files
+from attention import extras, files
 from workloads import catalog
 from workloads.arguments import positive, whole
 from workloads.base import errors
@@ -59,7 +59,8 @@ def main(arguments: list[str] | None = None) -> int:
             hint = f". Flags of submission_runner.py follow after `--`: ... -- {flags}"
         parser.error(f"unrecognized arguments: {flags}{hint}")
     try:
-        options.run(options)
+        with extras.explained("workloads"):
+            options.run(options)
     except (ValueError, OSError) as error:
         print(f"python -m workloads: {errors.message(error)}", file=sys.stderr)
         return 2

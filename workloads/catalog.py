@@ -250,11 +250,13 @@ def data_module(name: str) -> Any:
 def resolve(name: str, target: str) -> Any:
     """Returns what a workload's row names as 'module' or 'module:object'.
 
-    Raises ValueError where it cannot be imported.
+    Raises ValueError where a user's row names what cannot be imported.
     """
     try:
         return pkgutil.resolve_name(target)
     except (ImportError, AttributeError, ValueError) as error:
+        if not module_of(name):
+            raise
         raise ValueError(f"workload {name!r}: its row names {target!r}: {error}") from error
 
 

@@ -1,15 +1,13 @@
 """Charts: one look for a whole report, and one chart for a paper's picture and for a web page.
 
 A view's figure is a function from a frame to an Altair chart. `save` writes it as PNG, SVG or PDF;
-`embed` makes a still picture and the specification of the interactive chart. Colours are those of
+`embed` makes the specification that a browser draws. Colours are those of
 Okabe and Ito (2008), "Color Universal Design"; a mechanism also has a mark of its own.
 """
 
-import functools
 import json
 import math
 import pathlib
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -17,7 +15,6 @@ from typing import Any, Generic, TypeVar
 import altair as alt
 import numpy as np
 import pandas as pd
-import vl_convert
 from altair.typing import ChartType
 
 from attention import table as variants
@@ -52,11 +49,12 @@ LOG_RATIO = 4.0
 DECADES = 300.0
 # Altair's version of Vega-Lite as vl_convert names it: `6.1`.
 VERSION = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-# A file's suffix to what makes its content of a specification; a PNG has 2 pixels for one of it.
-WRITERS: dict[str, Callable[..., str | bytes]] = {
-    ".png": functools.partial(vl_convert.vegalite_to_png, scale=2.0),
-    ".svg": vl_convert.vegalite_to_svg,
-    ".pdf": vl_convert.vegalite_to_pdf,
+# A file's suffix to the function of vl_convert that makes its content of a specification, and to its
+# options; a PNG has 2 pixels for one of the specification.
+WRITERS: dict[str, tuple[str, dict[str, float]]] = {
+    ".png": ("vegalite_to_png", {"scale": 2.0}),
+    ".svg": ("vegalite_to_svg", {}),
+    ".pdf": ("vegalite_to_pdf", {}),
 }
 FADED = 0.07
 
@@ -110,10 +108,9 @@ class Plot(Generic[Shown]):
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of a page: a still `svg`, the Vega-Lite specification of the interactive chart, the
-    text `alt` for readers who cannot see it, and how to read it."""
+    """A figure of a page: the Vega-Lite specification of its chart, the text `alt` for readers who
+    cannot see it, and how to read it."""
 
-    svg: str
     spec: dict[str, Any]
     alt: str
     caption: str
@@ -321,11 +318,7 @@ def embed(plot: Plot[Shown], shown: Shown, names: Iterable[str] = ()) -> Picture
     chart = plot.draw(shown) if plot.applies(shown) else None
     if chart is None:
         return None
-    spec = specification(chart, names)
-    svg = vl_convert.vegalite_to_svg(spec, vl_version=VERSION)
-    # Pictures of one page share its identifiers.
-    own = re.sub(r'(id="|url\(#)(clip|gradient)', rf"\g<1>{plot.file}-\g<2>", svg)
-    return Picture(own, spec, plot.words(shown), plot.caption)
+    return Picture(specification(chart, names), plot.words(shown), plot.caption)
 
 
 def save(chart: ChartType, path: pathlib.Path, names: Iterable[str] = ()) -> None:
@@ -334,6 +327,10 @@ def save(chart: ChartType, path: pathlib.Path, names: Iterable[str] = ()) -> Non
     """
     if path.suffix not in WRITERS:
         raise ValueError(f"{path}: figures are .png, .svg or .pdf; give a name that ends in one")
-    content = WRITERS[path.suffix](specification(chart, names), vl_version=VERSION)
+    import vl_convert
+
+    function, options = WRITERS[path.suffix]
+    write = getattr(vl_convert, function)
+    content = write(specification(chart, names), vl_version=VERSION, **options)
     with layout.replacing(path) as new:
         new.write_bytes(content.encode() if isinstance(content, str) else content)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+from attention import extras
 from sweeps.records import layout
 from workloads.base import errors
 
@@ -91,7 +92,8 @@ def _respond(
     descriptor = os.open(stderr, os.O_WRONLY | os.O_APPEND)
     os.dup2(descriptor, 2)
     try:
-        answer = function(**arguments)
+        with extras.explained("sweeps"):
+            answer = function(**arguments)
     except OSError as error:
         answer = OSError(errors.message(error))
     except ValueError as error:

@@ -97,7 +97,7 @@ def check_event_files(study: Study, here: bool = False) -> None:
     if is_needed and importlib.util.find_spec(library) is None:
         raise ValueError(
             f"tensorboard=True needs {library}, which is not installed here: pip install "
-            "'.[tensorboard]', or set --config.tensorboard=False"
+            "'attnperf[tensorboard]', or set --config.tensorboard=False"
         )
 
 

@@ -1,7 +1,6 @@
 """Charts: the look of variants, thinned curves, axes, and the files and pictures made of them."""
 
 import struct
-from xml.etree import ElementTree
 
 import altair as alt
 import numpy as np
@@ -71,13 +70,9 @@ def test_a_chart_is_written_by_the_suffix_of_its_file(tmp_path, suffix, start) -
         charts.save(_chart(), tmp_path / "chart.bmp")
 
 
-def test_a_page_gets_a_picture_and_the_chart() -> None:
+def test_a_page_gets_the_chart_and_its_text() -> None:
     picture = charts.embed(_plot(), None)
     assert (picture.alt, picture.caption) == ("three intervals", "how to read it")
-    texts = "".join(ElementTree.fromstring(picture.svg).itertext())
-    assert "error" in texts
-    assert "laser" in texts
-    assert 'id="clip' not in picture.svg
     assert picture.spec == charts.specification(_chart())
 
 

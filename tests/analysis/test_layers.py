@@ -23,7 +23,8 @@ IMPORTS: dict[str, tuple[str, ...]] = {
 FOREIGN = {"jax", "jaxlib", "flax", "optax", "orbax", "attention", "workloads", "sweeps"}
 TAKEN = (
     *("sweeps.records.layout", "sweeps.records.status"),
-    *("sweeps.study.keys", "sweeps.study.selection", "attention.files", "attention.table"),
+    *("sweeps.study.keys", "sweeps.study.selection"),
+    *("attention.extras", "attention.files", "attention.table"),
     *("workloads.arguments", "workloads.base.errors.message"),
 )
 FILES = floor_plan.files("analysis")

@@ -12,6 +12,7 @@ ORDER = (
     "table",
     "files",
     "precision",
+    "extras",
     "checkout",
     "devices",
     "functions",
@@ -30,7 +31,7 @@ ORDER = (
     "__main__",
 )
 # Drivers check names without JAX.
-STANDARD_LIBRARY = ("table", "files", "precision", "checkout")
+STANDARD_LIBRARY = ("table", "files", "precision", "extras", "checkout")
 FILES = [path for path in floor_plan.files("attention") if path != ROOM / "__init__.py"]
 
 

@@ -1,6 +1,6 @@
 "use strict";
 // Sorts and filters tables, draws the interactive charts and keeps their selections in step.
-// Nothing of a page depends on it: without it tables stand as written and charts as pictures.
+// Without it tables stand as written, and in place of a chart the text that says what it shows.
 
 // The order of a click on a heading after another.
 const NEXT = { none: "ascending", ascending: "descending", descending: "none" };
@@ -155,7 +155,16 @@ async function drawn(figure) {
   });
 }
 
-// A chart is drawn when it comes near the window: dozens of them at once take seconds.
+// Draws charts one after the other, with time for a reader's clicks in between: a page that is
+// printed has all of them.
+async function drawRest(figures) {
+  for (const figure of figures) {
+    await new Promise((done) => setTimeout(done, 100));
+    await draw(figure);
+  }
+}
+
+// A chart that comes near the window is drawn at once, the others later: dozens take seconds.
 if (window.vegaEmbed) {
   const observer = new IntersectionObserver(
     (entries) => {
@@ -163,6 +172,8 @@ if (window.vegaEmbed) {
     },
     { rootMargin: "600px" },
   );
-  for (const figure of document.querySelectorAll("figure:has(script)")) observer.observe(figure);
+  const figures = document.querySelectorAll("figure:has(script)");
+  for (const figure of figures) observer.observe(figure);
+  addEventListener("load", () => drawRest(figures));
   document.querySelector("#variants")?.removeAttribute("hidden");
 }

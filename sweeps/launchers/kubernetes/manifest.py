@@ -129,15 +129,9 @@ def job(jobset_manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def to_yaml(document: dict[str, Any]) -> str:
-    """Returns plain data as YAML, without anchors.
+    """Returns plain data as YAML, without anchors."""
+    import yaml
 
-    Raises ValueError with the command to run where the library is not installed.
-    """
-    try:
-        import yaml
-    except ImportError as missing:
-        install = "pip install -e '.[kubernetes]'"
-        raise ValueError(f"writing manifests needs PyYAML: {install}") from missing
     return str(yaml.safe_dump(json.loads(json.dumps(document)), sort_keys=False))
 
 
