@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 Handler = Callable[[argparse.Namespace], "int | Sequence[Page]"]
 FILE = "report.html"
 PICTURES = ("png", "svg", "pdf")
-# Address space that files of pictures take, in GB: V8, inside vl_convert, reserves 64 GiB and aborts
-# the process where it cannot. Pictures were made from 72 GB on.
+# Address space that files of pictures take, in GB: V8, inside vl_convert, reserves 64 GiB and
+# aborts the process where it cannot. Pictures were made from 72 GB on.
 PICTURES_GB = 80
 EPILOG = """\
 How numbers are chosen: a trial counts at the step where its validation metric is best (the first
@@ -153,7 +153,7 @@ def _plots(options: argparse.Namespace) -> int:
 def _report(options: argparse.Namespace) -> int:
     """Writes one self-contained HTML file: verdicts, tables with intervals, charts, the trials with
     links to their files, what was recorded inside the attention layers, provenance. It needs no
-    network and can be printed.
+    network and can be printed. A browser draws the charts.
 
       python -m analysis report experiments/mystudy
       python -m analysis report experiments --out=report.html      every study below a directory

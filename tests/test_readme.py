@@ -114,7 +114,7 @@ def _files(text):
 
 
 def _extras(text):
-    named = re.findall(r"attnperf\[(\w+)\]|'\.\[(\w+)\]", text)
+    named = re.findall(r"attnperf\[([\w-]+)\]|'\.\[([\w-]+)\]", text)
     known = (ROOT / "setup.cfg").read_text("utf-8")
     return [name for pair in named for name in pair if name and f"\n{name} =" not in known]
 

@@ -49,8 +49,8 @@ LOG_RATIO = 4.0
 DECADES = 300.0
 # Altair's version of Vega-Lite as vl_convert names it: `6.1`.
 VERSION = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-# A file's suffix to the function of vl_convert that makes its content of a specification, and to its
-# options; a PNG has 2 pixels for one of the specification.
+# A file's suffix to the function of vl_convert that makes its content of a specification, and to
+# its options; a PNG has 2 pixels for one of the specification.
 WRITERS: dict[str, tuple[str, dict[str, float]]] = {
     ".png": ("vegalite_to_png", {"scale": 2.0}),
     ".svg": ("vegalite_to_svg", {}),

@@ -2,7 +2,6 @@
 
 import pathlib
 import re
-import sys
 
 import jsonschema
 import kubernetes_validate
@@ -140,12 +139,6 @@ def test_jobsets_are_those_of_kubeflow_s_models(jobset_schema, case):
     assert [key for key, changed in renamed if jobset_schema.is_valid(changed)] == []
     golden["spec"]["failurePolicy"]["maxRestarts"] = "3"
     assert not jobset_schema.is_valid(golden)
-
-
-def test_without_yaml_the_command_to_run_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(ValueError, match=re.escape("pip install -e '.[kubernetes]'")):
-        Kubernetes.preview(_settings(volume_claim="studies"), BATCH)
 
 
 @given(
