@@ -1,7 +1,12 @@
 """Files of data directories that a test compares or damages."""
 
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 LOCK = ".prepare.lock"
 
@@ -32,3 +37,25 @@ def open_below(directory: Path) -> list[str]:
     descriptors = [path for path in Path("/proc/self/fd").iterdir() if path.exists()]
     paths = [os.readlink(path) for path in descriptors]
     return [path for path in paths if path.startswith(str(directory))]
+
+
+def written(content: bytes | str) -> Callable[[Path], object]:
+    """Returns a damage that replaces a file's content."""
+    encoded = content.encode() if isinstance(content, str) else content
+    return lambda path: path.write_bytes(encoded)
+
+
+def saved(array: np.ndarray) -> Callable[[Path], object]:
+    """Returns a damage that puts another array into an .npy file."""
+    return lambda path: np.save(path, array)
+
+
+def edited(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
+    """Returns a damage that changes the object in a JSON file."""
+
+    def edit(path: Path) -> None:
+        content = json.loads(path.read_text())
+        change(content)
+        path.write_text(json.dumps(content))
+
+    return edit

@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import shutil
 
 import jax
 import jax.numpy as jnp
@@ -227,94 +226,6 @@ def test_sequences_are_cut_from_the_stream_of_all_documents(tmp_path):
     assert tokens[0]["tokens"].dtype == np.int32
     with pytest.raises(IndexError, match="sequence 2 asked, there are 2"):
         tokens[2]
-
-
-def _without(name):
-    return lambda folder: (folder / name).unlink()
-
-
-def _cut(folder):
-    path = next(folder.glob("*.arrow"))
-    path.write_bytes(path.read_bytes()[:-200])
-
-
-def _cut_between_batches(folder):
-    path = next(folder.glob("*.arrow"))
-    path.write_bytes(path.read_bytes()[:-8])
-
-
-def _broken(folder):
-    path = next(folder.glob("*.arrow"))
-    content = path.read_bytes()
-    path.write_bytes(b"\x07" * 300 + content[300:])
-
-
-def _garbage(folder):
-    next(folder.glob("*.arrow")).write_bytes(b"not Arrow at all")
-
-
-def _other_column(folder):
-    schema = pa.schema([("tokens", pa.list_(pa.int32()))])
-    with pa.ipc.new_stream(str(next(folder.glob("*.arrow"))), schema) as stream:
-        stream.write_batch(pa.record_batch([pa.array([[1]], schema.field(0).type)], schema=schema))
-
-
-def _column(documents, dtype):
-    """Replaces the documents by others."""
-
-    def replace(folder):
-        schema = pa.schema([("input_ids", pa.list_(dtype))])
-        with pa.ipc.new_stream(str(next(folder.glob("*.arrow"))), schema) as stream:
-            column = pa.array(documents, schema.field(0).type)
-            stream.write_batch(pa.record_batch([column], schema=schema))
-
-    return replace
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (shutil.rmtree, "(?s)state.json does not exist.*AlgoPerf's .*dataset_setup"),
-        (_without("state.json"), "state.json does not exist"),
-        (_without("data-00000-of-00001.arrow"), "lacks data-00000-of-00001.arrow"),
-        (lambda folder: (folder / "state.json").write_text("{"), "state.json names no files"),
-        (lambda folder: (folder / "state.json").write_text("[]"), "state.json names no files"),
-        (
-            lambda folder: (folder / "state.json").write_text('{"_data_files": []}'),
-            "lacks any file of data",
-        ),
-        (_cut, "is cut short: Arrow's end of stream is missing"),
-        (_cut_between_batches, "is cut short"),
-        (_garbage, "is cut short"),
-        (_broken, "arrow cannot be read"),
-        (_other_column, "has columns tokens, input_ids of type null; lists of integers"),
-        (_column([[1, 2], None, [3]], pa.int32()), "arrow: document 1 is null"),
-        (_column([[1, 2], [None, 3]], pa.int32()), "arrow cannot be read"),
-        (
-            _column([[1.0]], pa.float32()),
-            "input_ids of type list<item: float>; lists of integers are expected",
-        ),
-    ],
-)
-def test_damage_is_named(tmp_path, damage, message):
-    folder = tmp_path / "train"
-    arrow_tokens.write(folder, [[1, 2, 3]] * 1000)
-    damage(folder)
-    with pytest.raises(DataError, match=message):
-        Finewebedu("finewebedu_lm").sequences("train", tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "dtype"),
-    [(60_000, pa.int32()), (-1, pa.int32()), (2**32 + 5, pa.int64()), (2**63 + 1, pa.uint64())],
-)
-def test_ids_beyond_the_vocabulary_are_named(tmp_path, wrong, dtype):
-    """Before they are cut to 32 bits; a sample is read by a check that is not full."""
-    for folder in ("train", "val"):
-        arrow_tokens.write(tmp_path / folder, [[5] * 1025])
-    _column([[5] * 1024 + [wrong]], dtype)(tmp_path / "val")
-    with pytest.raises(DataError, match=f"sequence 0 has token ids .* {wrong}.*50,257"):
-        Finewebedu("finewebedu_lm").check(tmp_path)
 
 
 def test_there_is_no_preparation_of_algoperfs_data(tmp_path):

@@ -109,14 +109,3 @@ def test_symbols_of_ordinary_text_may_be_defined(tmp_path: Path) -> None:
     path = tmp_path / "other.model"
     path.write_bytes(tokenizer.trained(TEXTS, 18, user_defined_symbols=["cat", "."]))
     assert "cat" in tokenizer.read_processor(path).encode("a cat.", out_type=str)
-
-
-def test_what_is_no_model_is_named(tmp_path: Path) -> None:
-    (tmp_path / "spm.model").write_bytes(b"nothing")
-    with pytest.raises(DataError, match="spm.model is no SentencePiece model"):
-        tokenizer.load(tmp_path / "spm.model")
-    (tmp_path / "spm.model").write_bytes(b"")
-    with pytest.raises(DataError, match="spm.model is no SentencePiece model"):
-        tokenizer.load(tmp_path / "spm.model")
-    with pytest.raises(DataError, match="none.model: the tokenizer cannot be read"):
-        tokenizer.load(tmp_path / "none.model")

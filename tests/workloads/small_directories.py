@@ -1,0 +1,132 @@
+"""Small directories of every kind that is read: pictures, tokens, speech, LibriSpeech's tree."""
+
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import soundfile
+import tensorflow_datasets as tfds
+
+from tests.workloads.conftest import write_token_records
+from workloads.speech.corpora import librispeech_prepare, speech_records, speech_tokenizer
+from workloads.storage import tfds_directory
+
+REPAIR = "run the repair command"
+
+# --- pictures as TFDS stores them ---
+
+PICTURES = "imagenet_v2/matched-frequency:3.0.0"
+EXAMPLES = [
+    {
+        "image": cv2.imencode(".png", picture)[1].tobytes(),
+        "label": number % 7,
+        "file_name": f"{number}.png",
+    }
+    for number, picture in enumerate(
+        np.random.default_rng(0).integers(0, 256, (20, 6, 5, 3), np.uint8)
+    )
+]
+
+
+def write_pictures(folder: Path, train: list[dict[str, Any]] = EXAMPLES) -> Path:
+    """Writes 20 examples to train and 5 to test, in three shards each; returns their directory."""
+    directory = tfds_directory.directory_of(folder, PICTURES)
+    features = tfds.features.FeaturesDict(
+        {
+            "image": tfds.features.Image(encoding_format="png"),
+            "label": tfds.features.ClassLabel(num_classes=7),
+            "file_name": tfds.features.Text(),
+        }
+    )
+    tfds_directory.write_dataset(
+        directory,
+        dataset=PICTURES,
+        splits={"train": train, "test": EXAMPLES[:5]},
+        features=features,
+        description="for the tests",
+        shards={"train": 3, "test": 3},
+    )
+    return directory
+
+
+def open_pictures(directory: Path, split: str = "train") -> tfds_directory.TfdsSplit:
+    return tfds_directory.TfdsSplit(directory, split, dataset=PICTURES, repair=REPAIR)
+
+
+# --- token records ---
+
+ROWS = np.arange(4, 64, dtype=np.uint16).reshape(10, 6)
+PARTS = {"train": (ROWS[:4], ROWS[:0], ROWS[4:9]), "test": (ROWS[9:],)}
+
+
+def write_tokens(folder: Path, spm_model: bytes, **changes: Any) -> None:
+    """Writes two splits in shards of 4, 0, 5 and 1 records of 6 tokens."""
+    (folder / "spm.model").write_bytes(spm_model)
+    write_token_records(folder, {**PARTS, **changes})
+
+
+# --- speech ---
+
+
+def write_speech(folder: Path) -> None:
+    """Writes two splits of two utterances and one, in AlgoPerf's types."""
+    ids = np.array([5, 7, 2], np.int32)
+    speech_records.write(folder, "a", "1-1-0", np.array([1, -32768, 32767], np.int64), ids)
+    speech_records.write(folder, "a", "1-1-1", np.array([4, 5], np.int64), ids[:2])
+    speech_records.write(folder, "b", "2-1-0", np.array([6], np.int16), ids[2:])
+    speech_records.write_ids(folder, "a", ["1-1-1", "1-1-0"])
+    speech_records.write_ids(folder, "b", ["2-1-0"])
+
+
+def open_speech(folder: Path) -> speech_records.SpeechSplit:
+    return speech_records.SpeechSplit(folder, ("a", "b"), 4, 3, REPAIR, 5000)
+
+
+# --- LibriSpeech's own tree ---
+
+VOCABULARY = 40
+TEXTS = (
+    "THE QUICK BROWN FOX JUMPS OVER THE LAZY DOG",
+    "PACK MY BOX WITH FIVE DOZEN LIQUOR JUGS",
+    "IT'S A PITY THE DOG DIDN'T JUMP",
+    "HOW VEXINGLY QUICK DAFT ZEBRAS JUMP",
+)
+
+
+def samples(length: int, seed: int) -> np.ndarray:
+    return np.random.RandomState(seed).randint(-(2**15), 2**15, length).astype(np.int16)
+
+
+def write_flac(
+    path: Path, samples: np.ndarray, rate: int = 16_000, subtype: str = "PCM_16"
+) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    soundfile.write(path, samples, rate, subtype=subtype)
+
+
+def write_chapter(tree: Path, split: str, speaker: int, chapter: int, texts: list[str]) -> Path:
+    """Writes utterances of 100, 101, … samples; returns the chapter's folder."""
+    folder = tree / split / str(speaker) / str(chapter)
+    names = [f"{speaker}-{chapter}-{number:04d}" for number in range(len(texts))]
+    for number, name in enumerate(names):
+        write_flac(folder / f"{name}.flac", samples(100 + number, speaker + number))
+    lines = [f"{name} {text}\n" for name, text in zip(names, texts, strict=True)]
+    (folder / f"{speaker}-{chapter}.trans.txt").write_text("".join(lines))
+    return folder
+
+
+def write_librispeech(folder: Path) -> None:
+    """Writes a split of two chapters of two speakers, and a tokenizer."""
+    write_chapter(folder / "LibriSpeech", "dev-clean", 20, 3, list(TEXTS[:2]))
+    write_chapter(folder / "LibriSpeech", "dev-clean", 7, 11, list(TEXTS[2:]))
+    (folder / "data").mkdir()
+    model = speech_tokenizer.train(TEXTS, VOCABULARY)
+    (folder / "data" / speech_tokenizer.FILE_NAME).write_bytes(model)
+
+
+def librispeech_job(folder: Path) -> librispeech_prepare.SplitToPrepare:
+    limits = {"max_audio": 200, "max_characters": 60, "max_targets": 58}
+    return librispeech_prepare.SplitToPrepare(
+        folder / "LibriSpeech", folder / "data", "dev-clean", VOCABULARY, REPAIR, **limits
+    )

@@ -1,0 +1,239 @@
+"""Damaged data of every kind: its reader names the folder and what is wrong, and the repair."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.workloads import small_directories
+from tests.workloads.data_files import cut, edited, flip, saved, written
+from tests.workloads.small_directories import REPAIR, ROWS
+from workloads.base.errors import DataError
+from workloads.speech.corpora import librispeech_prepare
+from workloads.storage import arrow_tokens, tfds_directory, tfrecord, token_records, tokenizer
+from workloads.text.corpora.finewebedu import Finewebedu
+
+Damage = Callable[[Path], object]
+
+
+def _read_pictures(folder: Path) -> Any:
+    directory = tfds_directory.directory_of(folder, small_directories.PICTURES)
+    train, test = (small_directories.open_pictures(directory, split) for split in ("train", "test"))
+    return train[19], test[1]
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "pictures": _read_pictures,
+    "tokens": lambda folder: token_records.TokenSplit(folder, "train", REPAIR),
+    "tokens, whole": lambda folder: token_records.check(folder, REPAIR, full=True),
+    "tokenizer": lambda folder: tokenizer.load(folder / "spm.model", REPAIR),
+    "Arrow": Finewebedu("finewebedu_lm").check,
+    "speech": lambda folder: small_directories.open_speech(folder)[1],
+    "LibriSpeech": lambda folder: librispeech_prepare.prepare_split(
+        small_directories.librispeech_job(folder)
+    ),
+}
+# What messages end with, where no other repair is given.
+REPAIRS = {"Arrow": "dataset_setup.py --finewebedu"}
+
+
+def _write_arrow(folder: Path) -> None:
+    for split in ("train", "val"):
+        arrow_tokens.write(folder / split, [[1, 2, 3]] * 1000)
+
+
+@pytest.fixture
+def write(spm_model: bytes) -> dict[str, Callable[[Path], object]]:
+    def write_tokens(folder: Path) -> None:
+        small_directories.write_tokens(folder, spm_model)
+
+    return {
+        "pictures": small_directories.write_pictures,
+        **dict.fromkeys(("tokens", "tokens, whole", "tokenizer"), write_tokens),
+        "Arrow": _write_arrow,
+        "speech": small_directories.write_speech,
+        "LibriSpeech": small_directories.write_librispeech,
+    }
+
+
+def _one_record_more(path: Path) -> None:
+    records = list(tfrecord.TFRecordFile(path))
+    tfrecord.write_tfrecord(path, [*records, records[0]])
+
+
+def _records(*records: bytes) -> Damage:
+    """Other records, the first filled up to the bytes of the shard."""
+
+    def damage(path: Path) -> None:
+        first = records[0] * path.stat().st_size
+        tfrecord.write_tfrecord(path, [first, *records[1:]])
+
+    return damage
+
+
+def _column(documents: Any, kind: pa.DataType, name: str = "input_ids") -> Damage:
+    """Other documents in a file of Arrow."""
+
+    def damage(path: Path) -> None:
+        schema = pa.schema([(name, pa.list_(kind))])
+        with pa.ipc.new_stream(str(path), schema) as stream:
+            column = pa.array(documents, schema.field(0).type)
+            stream.write_batch(pa.record_batch([column], schema=schema))
+
+    return damage
+
+
+def _patched(start: int, new: bytes) -> Damage:
+    def damage(path: Path) -> None:
+        content = path.read_bytes()
+        path.write_bytes(content[:start] + new + content[start + len(new) :])
+
+    return damage
+
+
+def _archive(path: Path) -> None:
+    np.savez(path.with_suffix(".npz"), np.zeros(3))
+    path.with_suffix(".npz").rename(path)
+
+
+def _huge(path: Path) -> None:
+    """An array of 7 PB by its header."""
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"(3,), }" + b" " * 15, b"(3333333333333333,), }"))
+
+
+def _flac(length: int, channels: int = 1, **options: Any) -> Damage:
+    samples = small_directories.samples(length * channels, 0).reshape(length, channels)
+    return lambda path: small_directories.write_flac(path, samples, **options)
+
+
+def _removed(key: str) -> Damage:
+    return edited(lambda features: features["featuresDict"]["features"].pop(key))
+
+
+PICTURES = "imagenet_v2/matched-frequency/3.0.0"
+INFO, FEATURES = f"{PICTURES}/dataset_info.json", f"{PICTURES}/features.json"
+LAST = f"{PICTURES}/imagenet_v2-train.tfrecord-00002-of-00003"
+TEST = f"{PICTURES}/imagenet_v2-test.tfrecord-00000-of-00003"
+SHARD = "train-00002-of-00003.npy"
+OTHER_VOCABULARY = tokenizer.train(["a cat sat on the mat by the sea"] * 20, 18)
+ARROW, HELD_OUT = "train/data-00000-of-00001.arrow", "val/data-00000-of-00001.arrow"
+AUDIO, TARGETS = "a/1-1-0_audio.npy", "a/1-1-0_targets.npy"
+FLAC = "LibriSpeech/dev-clean/7/11/7-11-0001.flac"
+TRANSCRIPTS = "LibriSpeech/dev-clean/7/11/7-11.trans.txt"
+LIST = "a.csv is no list of utterances"
+# A kind of data, the damaged file, and what the message must hold beside folder and repair.
+CASES = [
+    ("pictures", PICTURES, shutil.rmtree, "3.0.0: does not exist"),
+    ("pictures", INFO, Path.unlink, "has no dataset_info.json"),
+    ("pictures", INFO, written("{"), "dataset_info.json or features.json cannot be read"),
+    ("pictures", FEATURES, written("{}"), "dataset_info.json or features.json cannot be read"),
+    ("pictures", LAST, Path.unlink, "1 of 3 shards are missing: imagenet_v2-train.tfrecord-00002"),
+    ("pictures", LAST, cut, "bytes together"),
+    ("pictures", INFO, edited(lambda info: info.update(fileFormat="riegeli")), "riegeli"),
+    ("pictures", INFO, edited(lambda info: info.update(name="imagenet2012")), "imagenet2012/match"),
+    ("pictures", INFO, edited(lambda info: info["splits"].pop(0)), "it has: t"),
+    ("pictures", FEATURES, _removed("label"), "'label'"),
+    ("pictures", LAST, _one_record_more, "00002-of-00003 has 7 records"),
+    ("pictures", TEST, _records(b"\xff", b"\xff"), "'test': example 1 is no tf.train.Example"),
+    ("pictures", TEST, _records(b"\xff", b""), "example 1 has 0 images and 0 labels"),
+    ("tokens", "tokens.json", Path.unlink, "tokens.json does not exist"),
+    ("tokens", "tokens.json", written("{"), "tokens.json cannot be used"),
+    ("tokens", "tokens.json", edited(lambda info: info.update(version=2)), "version 2"),
+    ("tokens", "tokens.json", edited(lambda info: info.update(length=7)), "[4, 6]; uint16 [4, 7]"),
+    ("tokens", "tokens.json", edited(lambda info: info["splits"].pop("train")), "it has test"),
+    ("tokens", SHARD, Path.unlink, f"{SHARD} cannot be read"),
+    ("tokens", SHARD, cut, f"{SHARD} cannot be read"),
+    ("tokens", SHARD, saved(ROWS[4:9].astype(np.int32)), "int32 [5, 6]; uint16 [5, 6]"),
+    ("tokens", SHARD, saved(ROWS[4:10]), "uint16 [6, 6]; uint16 [5, 6]"),
+    ("tokens", SHARD, saved(np.asfortranarray(ROWS[4:9])), "row after row"),
+    ("tokens", SHARD, written(b"PK\x03\x04"), f"{SHARD} cannot be read"),
+    ("tokens", SHARD, lambda path: flip(path, 0), f"{SHARD} cannot be read"),
+    ("tokens, whole", SHARD, lambda path: flip(path, -2), f"{SHARD} is damaged"),
+    ("tokens, whole", "spm.model", written(OTHER_VOCABULARY), "the records were made with"),
+    ("tokenizer", "spm.model", written("nothing"), "spm.model is no SentencePiece model"),
+    ("tokenizer", "spm.model", written(""), "spm.model is no SentencePiece model"),
+    ("tokenizer", "spm.model", Path.unlink, "spm.model: the tokenizer cannot be read"),
+    ("Arrow", "train", shutil.rmtree, "state.json does not exist"),
+    ("Arrow", "train/state.json", Path.unlink, "state.json does not exist"),
+    ("Arrow", ARROW, Path.unlink, "lacks data-00000-of-00001.arrow"),
+    ("Arrow", "train/state.json", written("{"), "state.json names no files"),
+    ("Arrow", "train/state.json", written("[]"), "state.json names no files"),
+    ("Arrow", "train/state.json", written('{"_data_files": []}'), "lacks any file of data"),
+    ("Arrow", ARROW, lambda path: path.write_bytes(path.read_bytes()[:-200]), "cut short"),
+    ("Arrow", ARROW, lambda path: path.write_bytes(path.read_bytes()[:-8]), "cut short"),
+    ("Arrow", ARROW, written("not Arrow at all"), "cut short"),
+    ("Arrow", ARROW, _patched(0, b"\x07" * 300), "arrow cannot be read"),
+    ("Arrow", ARROW, _column([[1]], pa.int32(), "tokens"), "input_ids of type null"),
+    ("Arrow", ARROW, _column([[1, 2], None, [3]], pa.int32()), "document 1 is null"),
+    ("Arrow", ARROW, _column([[1, 2], [None, 3]], pa.int32()), "arrow cannot be read"),
+    ("Arrow", ARROW, _column([[1.0]], pa.float32()), "input_ids of type list<item: float>"),
+    # Ids are compared before they are cut to 32 bits.
+    ("Arrow", HELD_OUT, _column([[5] * 1024 + [60_000]], pa.int32()), "from 5 to 60000"),
+    ("Arrow", HELD_OUT, _column([[5] * 1024 + [50_257]], pa.int32()), "from 5 to 50257"),
+    ("Arrow", HELD_OUT, _column([[5] * 1024 + [-1]], pa.int32()), "from -1 to 5"),
+    ("Arrow", HELD_OUT, _column([[5] * 1024 + [2**32 + 5]], pa.int64()), "from 5 to 4294967301"),
+    ("Arrow", HELD_OUT, _column([[5] * 1024 + [2**63 + 1]], pa.uint64()), "9223372036854775809"),
+    ("speech", AUDIO, saved(np.zeros(3, np.float32)), "float32 [3]; 1 to 4 samples"),
+    ("speech", AUDIO, saved(np.zeros((3, 1), np.int16)), "int16 [3, 1]"),
+    ("speech", AUDIO, saved(np.array([None])), f"{AUDIO} cannot be read"),
+    ("speech", AUDIO, saved(np.array([0, 32768])), "-32768 to 32767"),
+    ("speech", AUDIO, saved(np.array([-32769, 0])), "-32768 to 32767"),
+    ("speech", AUDIO, saved(np.zeros(5, np.int16)), "int16 [5]"),
+    ("speech", AUDIO, saved(np.zeros(0, np.int16)), "int16 [0]"),
+    ("speech", TARGETS, saved(np.ones(4, np.int32)), "int32 [4]; 1 to 3 target ids"),
+    ("speech", TARGETS, saved(np.array([3, 0, 2])), "from 1 to 4999"),
+    ("speech", TARGETS, saved(np.array([3, 5000])), "from 3 to 5000"),
+    ("speech", TARGETS, saved(np.array([3.0])), "float64 [1]"),
+    ("speech", AUDIO, _archive, f"{AUDIO} cannot be read"),
+    ("speech", AUDIO, _huge, f"{AUDIO} cannot be read"),
+    ("speech", AUDIO, written(b"PK\x03\x04no"), f"{AUDIO} cannot be read"),
+    ("speech", AUDIO, cut, f"{AUDIO} cannot be read"),
+    ("speech", AUDIO, Path.unlink, f"{AUDIO} cannot be read"),
+    ("speech", TARGETS, cut, f"{TARGETS} cannot be read"),
+    ("speech", TARGETS, written(""), f"{TARGETS} cannot be read"),
+    ("speech", "a.csv", Path.unlink, "a.csv cannot be read"),
+    ("speech", "a.csv", written("id\n1-1-0\n"), LIST),
+    ("speech", "a.csv", written(""), LIST),
+    ("speech", "a.csv", written(",id\n"), LIST),
+    ("speech", "a.csv", written(",id\n0,1-1-0\n1,1-1-0\n"), LIST),
+    ("speech", "a.csv", written(",id\n0,1-1-0\n1\n"), LIST),
+    ("speech", "a.csv", written(",id\n0,\n"), LIST),
+    ("speech", "a.csv", written(",id\n0,../1-1-0\n"), LIST),
+    # STREAMINFO says how many samples there are, in 36 bits from the middle of byte 21 on.
+    ("LibriSpeech", FLAC, _patched(25, b"\x96"), f"{FLAC} cannot be decoded"),
+    ("LibriSpeech", FLAC, _patched(21, b"\xf0" + bytes(4)), "and a length are expected"),
+    ("LibriSpeech", FLAC, _patched(150, bytes(50)), "decoded"),
+    ("LibriSpeech", FLAC, written(""), f"{FLAC} is no sound file"),
+    ("LibriSpeech", FLAC, written("no flac"), f"{FLAC} is no sound file"),
+    ("LibriSpeech", FLAC, _flac(9, rate=8000), f"{FLAC} has 8000 Hz"),
+    ("LibriSpeech", FLAC, _flac(9, 2), "2 channels"),
+    ("LibriSpeech", FLAC, _flac(9, subtype="PCM_24"), "PCM_24, 9 samples"),
+    ("LibriSpeech", TRANSCRIPTS, written("7-11-0000 A\n7-11-0000 B\n"), "twice"),
+    ("LibriSpeech", TRANSCRIPTS, written("7-11-0000 A\n\n"), "line 2: '' is no id"),
+    ("LibriSpeech", TRANSCRIPTS, written("../../x A\n"), "is no id"),
+    ("LibriSpeech", TRANSCRIPTS, written(b"7-11-0000 \xff\n"), f"{TRANSCRIPTS} cannot be read"),
+    ("LibriSpeech", "data/spm_model.vocab", written(OTHER_VOCABULARY), "has 18 pieces"),
+    ("LibriSpeech", "LibriSpeech/dev-clean", shutil.rmtree, "dev-clean holds no <speaker>"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "damage", "words"), CASES, ids=[f"{case[0]}: {case[3]}" for case in CASES]
+)
+def test_damage_is_named_with_its_repair(
+    write: Any, made_once: Any, tmp_path: Path, name: str, file: str, damage: Damage, words: str
+) -> None:
+    whole = made_once(f"whole {name}", write[name])
+    folder = Path(shutil.copytree(whole, tmp_path / "data"))
+    damage(folder / file)
+    with pytest.raises(DataError) as caught:
+        READERS[name](folder)
+    message = str(caught.value)
+    assert str(folder) in message
+    assert words in message
+    assert REPAIRS.get(name, REPAIR) in message
