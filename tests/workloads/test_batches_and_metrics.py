@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.workloads import small_speech, small_text
+from tests.workloads import parameters, small_speech, small_text
 from workloads import registry
 from workloads.base import spec
 from workloads.base.errors import DataError
@@ -90,9 +90,7 @@ def test_evaluations_count_every_example_once(name, workload, data_dir):
     """Batches that are filled up give the metrics of one whole batch; its loss is the mean."""
     key, count = jax.random.key(0), workload.num_validation_examples
     params, state = workload.init_model_fn(key)
-    params = jax.tree.map(
-        lambda leaf: leaf + 0.2 * jax.random.normal(jax.random.key(leaf.size), leaf.shape), params
-    )
+    params = parameters.moved(params, 0.2)
     metrics = workload.eval_model(count, params, state, key, data_dir)
     in_parts = workload.eval_model(count * 2 // 3, params, state, key, data_dir)
     assert metrics == pytest.approx(in_parts, rel=1e-5)

@@ -117,11 +117,9 @@ def variables():
     """Random parameters and statistics: drawn by NumPy, so that nothing is compiled for them."""
     shapes = jax.eval_shape(conformer.Conformer(TINY).init, jax.random.key(1), *_audio(4000, 4000))
     random = np.random.default_rng(0)
-
-    def drawn(leaf):
-        return jnp.asarray(np.abs(random.normal(0.2, 0.3, leaf.shape)), jnp.float32)
-
-    return jax.tree.map(drawn, shapes)
+    return jax.tree.map(
+        lambda leaf: jnp.asarray(np.abs(random.normal(0.2, 0.3, leaf.shape)), jnp.float32), shapes
+    )
 
 
 def test_more_padding_changes_nothing(variables):

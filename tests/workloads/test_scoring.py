@@ -8,7 +8,7 @@ import pytest
 
 from attention import table as variants_table
 from tests.python_processes import start_python
-from tests.workloads import small_text
+from tests.workloads import parameters, small_text
 from tests.workloads.conftest import result_of
 from workloads.downstream.scoring import Scorer, ladder
 from workloads.storage import tokenizer
@@ -16,12 +16,6 @@ from workloads.text.specs import TransformerSize
 
 SIZE = TransformerSize(2, 16, 32, 2, 8, vocabulary=62, context=40)
 ROWS = (*variants_table.PAPER_ROWS, "diff", "diff_laser", "sigmoid")
-
-
-def _moved(parameters):
-    """Parameters away from their initial values, where factors are 0 and gates closed."""
-    keys = iter(jax.random.split(jax.random.key(5), len(jax.tree.leaves(parameters))))
-    return jax.tree.map(lambda p: p + 0.2 * jax.random.normal(next(keys), p.shape), parameters)
 
 
 # Parameters divided over two devices, by 'fsdp' and by 'tensor'.
@@ -36,7 +30,7 @@ def _requests(count):
     return [tuple(draw.integers(4, 61, length).tolist() for length in one) for one in lengths]
 
 
-def _alone(model, parameters, request, length=None):
+def _alone(model, params, request, length=None):
     """The log-probability and best tokens of one request, in no batch and without filling.
 
     length: to which it is filled up nevertheless.
@@ -45,7 +39,7 @@ def _alone(model, parameters, request, length=None):
     kept = context[max(0, len(context) + len(continuation) - SIZE.context) :]
     row = np.array([tokenizer.EOS, *kept, *continuation])
     inputs = np.pad(row[:-1], (0, max(0, (length or 0) - len(row) + 1)))
-    logits = model({"params": parameters}, inputs[None])[0, len(kept) : len(row) - 1]
+    logits = model({"params": params}, inputs[None])[0, len(kept) : len(row) - 1]
     logs = np.asarray(jax.nn.log_softmax(logits), np.float64)
     return logs[np.arange(len(continuation)), continuation].sum(), logs.argmax(-1)
 
@@ -53,10 +47,10 @@ def _alone(model, parameters, request, length=None):
 def check_row(name, count=24, **options):
     """Raises AssertionError where scores are not those of requests alone; returns the scorer."""
     workload = small_text.make("pydoc_lm", name, SIZE, **options)
-    parameters = _moved(workload.init_model_fn(jax.random.key(0))[0])
-    scorer = Scorer(workload, parameters, tokens=160)
+    params = parameters.moved(workload.init_model_fn(jax.random.key(0))[0], 0.2)
+    scorer = Scorer(workload, params, tokens=160)
     requests, model = _requests(count), jax.jit(workload.observable()._called_model().apply)
-    alone = workload.observable_parameters(parameters)
+    alone = workload.observable_parameters(params)
     scores = scorer.loglikelihoods(requests)
     # Sigmoid attention's weights depend on how many keys there are: as many as in training.
     length = SIZE.context if name == "sigmoid" else None

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from attention import registry as variants
+from tests.workloads import parameters
 from workloads import catalog
 from workloads.base.options import Options
 from workloads.text.specs import SIZES, TransformerSize
@@ -42,14 +43,6 @@ def _shapes(size, variant=None, scan_layers=True):
     return jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 8), int))["params"]
 
 
-def _random(tree, sd=0.3):
-    return jax.tree.map(lambda leaf: np.float32(sd) * _values(leaf.shape), tree)
-
-
-def _values(shape):
-    return np.random.default_rng(sum(shape)).standard_normal(shape, np.float32)
-
-
 def _paths(tree):
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {"/".join(part.key for part in path): leaf.shape for path, leaf in leaves}
@@ -63,7 +56,7 @@ def test_parameter_counts():
 
 def test_forward_pass_against_plain_numpy():
     """Pre-LN blocks written out in NumPy from the same parameters; some places alone."""
-    params = _random(_shapes(TINY, scan_layers=False))
+    params = parameters.drawn(_shapes(TINY, scan_layers=False))
     run = jax.jit(lambda at=None: Transformer(TINY).apply({"params": params}, TOKENS, at=at))
     expected = _reference(jax.tree.map(np.asarray, params), np.asarray(TOKENS))
     np.testing.assert_allclose(run(), expected, rtol=2e-4, atol=2e-4)
@@ -108,7 +101,7 @@ def test_causality_by_gradients(name, is_causal):
     """What place 4 predicts depends on the tokens up to 4, and on those alone where causal."""
     variant = variants.get(name)
     model = Transformer(TINY, variant, is_causal, Options(scan_layers=True))
-    params = _random(_shapes(TINY, variant))
+    params = parameters.drawn(_shapes(TINY, variant))
     # Every place has a token of its own, whose output row is not looked at, so that the gradient
     # of its embedding comes through the input alone.
     tokens = jnp.arange(4, 12)[None]
@@ -142,7 +135,7 @@ def _stacked(params):
 def _plain():
     """A variant that needs depth and has leaves of its own; parameters, loss, gradients."""
     variant = variants.get("diff_laser+qk_norm")
-    params = _random(_shapes(TINY, variant, scan_layers=False))
+    params = parameters.drawn(_shapes(TINY, variant, scan_layers=False))
     return variant, params, _run(params, variant)
 
 
@@ -184,7 +177,7 @@ def test_gradients_of_frequent_tokens_add_up_in_bfloat16():
     """4096 equal rows: a sum kept in bfloat16 would stop at 256 times one of them."""
     size = dataclasses.replace(TINY, layers=0, context=4096)
     tokens = jnp.full((1, 4096), 5)
-    table = jnp.asarray(_values((32, 16)))
+    table = jnp.asarray(parameters.drawn(jnp.zeros((32, 16)), 1.0))
     norm = {"scale": jnp.zeros(16)}
 
     def gradient(dtype):
@@ -198,7 +191,7 @@ def test_gradients_of_frequent_tokens_add_up_in_bfloat16():
 
 
 def test_dropout_acts_in_training_alone_and_is_traced():
-    params = _random(_shapes(TINY))
+    params = parameters.drawn(_shapes(TINY))
     options = Options(scan_layers=True)
     run = jax.jit(lambda rate: _loss(options, params, None, rate))
     assert run(jnp.float32(0.0)) != run(jnp.float32(0.5))
@@ -266,7 +259,7 @@ def test_scanned_layers_are_unrolled_layers(name, settings, remat):
     assert jax.tree.map(lambda leaf: leaf.shape, shapes) == jax.tree.map(
         lambda leaf: leaf.shape, plain_shapes
     )
-    params = _random(shapes)
+    params = parameters.drawn(shapes)
     (value, gradient), (expected, gradients) = of_scan(params), run(False)[1](params)
     assert float(value) == pytest.approx(float(expected), rel=1e-5)
     jax.tree.map(
@@ -283,7 +276,7 @@ def test_a_global_layer_sees_past_the_window():
 
     def reach(**settings):
         model = Transformer(TINY, variant, options=Options(**settings))
-        params = _random(jax.eval_shape(model.init, jax.random.key(0), tokens)["params"])
+        params = parameters.drawn(jax.eval_shape(model.init, jax.random.key(0), tokens)["params"])
         logits = [model.apply({"params": params}, tokens.at[0, 0].set(t))[0, -1] for t in (4, 20)]
         return np.abs(logits[0] - logits[1]).max()
 
@@ -300,7 +293,7 @@ def test_a_document_mask_makes_of_each_document_a_sequence_of_its_own(is_causal)
     options = Options(positions="none", document_mask=True)
     model = Transformer(TINY, variants.get("laser"), is_causal, options)
     packed = jnp.asarray([first + second])
-    params = _random(jax.eval_shape(model.init, jax.random.key(0), packed)["params"])
+    params = parameters.drawn(jax.eval_shape(model.init, jax.random.key(0), packed)["params"])
     logits = model.apply({"params": params}, packed)[0]
     for part, document in ((logits[:4], first), (logits[4:], second)):
         alone = model.apply({"params": params}, jnp.asarray([document]))[0]
@@ -312,7 +305,7 @@ def test_a_document_mask_makes_of_each_document_a_sequence_of_its_own(is_causal)
 def test_fewer_key_heads_are_full_heads_with_equal_projections():
     """Two heads of keys serve two heads of queries each, in a row."""
     few, full = (Transformer(TINY, options=Options(kv_heads=heads)) for heads in (2, 0))
-    params = _random(jax.eval_shape(few.init, jax.random.key(0), TOKENS)["params"])
+    params = parameters.drawn(jax.eval_shape(few.init, jax.random.key(0), TOKENS)["params"])
     assert params["layer_0"]["attention"]["key"]["kernel"].shape == (16, 2, 5)
 
     def repeated(path, leaf):
@@ -335,7 +328,7 @@ def test_models_without_sinusoids(name, positions):
     size = dataclasses.replace(TINY, head_size=4)
     model = Transformer(size, variants.get(name), options=Options(positions=positions))
     tokens = jnp.full((1, 8), 7)
-    params = _random(jax.eval_shape(model.init, jax.random.key(0), tokens)["params"])
+    params = parameters.drawn(jax.eval_shape(model.init, jax.random.key(0), tokens)["params"])
     logits = model.apply({"params": params}, tokens)[0]
     np.testing.assert_allclose(logits, np.broadcast_to(logits[0], logits.shape), atol=2e-5)
 

@@ -12,6 +12,7 @@ from flax import linen as nn
 
 from attention import inject, registry
 from attention.kernels import fused, splash
+from tests.workloads import parameters
 from workloads import catalog
 from workloads import registry as workloads
 from workloads.images import vit
@@ -70,9 +71,7 @@ def test_a_variant_as_argument_is_the_injected_one(make, inputs, name):
     ours, theirs = jax.jit(model.init)(jax.random.key(0), *inputs), jax.jit(run)()
     assert jax.tree.structure(ours) == jax.tree.structure(theirs)
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
-    keys = iter(jax.random.split(jax.random.key(1), 999))
-    moved = jax.tree.map(lambda a: a + 0.1 * jax.random.normal(next(keys), a.shape), ours["params"])
-    moved = {**ours, "params": moved}
+    moved = {**ours, "params": parameters.moved(ours["params"], 0.1)}
     got, expected = jax.jit(model.apply)(moved, *inputs), jax.jit(run)(moved)
     if make is _vit:
         np.testing.assert_array_equal(got, expected)
@@ -166,8 +165,7 @@ def test_what_crosses_layers_is_the_same_injected(name):
 
     model, plain = make(variant), make()
     params = model.init(jax.random.key(0), *IMAGES)["params"]
-    keys = iter(jax.random.split(jax.random.key(1), 999))
-    moved = jax.tree.map(lambda a: a + 0.1 * jax.random.normal(next(keys), a.shape), params)
+    moved = parameters.moved(params, 0.1)
     with inject.injected(variant, layer=_depth):
         expected = plain.apply({"params": moved}, *IMAGES)
     np.testing.assert_array_equal(model.apply({"params": moved}, *IMAGES), expected)
