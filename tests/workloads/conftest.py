@@ -12,6 +12,7 @@ import pytest
 
 from attention import files
 from workloads.storage import tfds_directory, token_records, tokenizer
+from workloads.text.corpora import pydoc_text
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # fmt: off
@@ -56,6 +57,12 @@ def started_processes(monkeypatch) -> list[multiprocessing.process.BaseProcess]:
 
     monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", start_and_note)
     return started
+
+
+def few_sources(patch: pytest.MonkeyPatch) -> None:
+    """Has Python's documentation be of all help topics, but of every sixth file of the library."""
+    sources = pydoc_text._sources
+    patch.setattr(pydoc_text, "_sources", lambda library: sorted(sources(library))[::6])
 
 
 def result_of(program: subprocess.Popen[str]) -> tuple[Any, str]:

@@ -37,6 +37,7 @@ def _loss(workload, params, batch):
         ("pydoc_lm", "float32", 5),
         ("pydoc_lm", "bfloat16", 100),
         ("pydoc_bert", "float32", 3),
+        ("pydoc_finewebedu", "float32", 7),
     ],
 )
 def test_value_and_gradients_are_those_of_the_whole(name, dtype, most):

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.workloads import data_files
 from workloads.base.errors import DataError
 from workloads.images import digits, imagenet, images
 
@@ -17,22 +16,6 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def prepared(made_once: Callable[..., Path]) -> Path:
     return made_once("digits", digits.prepare)
-
-
-def test_the_layout_is_imagenets(prepared: Path) -> None:
-    assert set(data_files.contents(prepared)) == {
-        "NOTE",
-        "reference.json",
-        "imagenet2012/5.1.0/NOTE",
-        "imagenet2012/5.1.0/dataset_info.json",
-        "imagenet2012/5.1.0/features.json",
-        "imagenet2012/5.1.0/imagenet2012-train.tfrecord-00000-of-00001",
-        "imagenet2012/5.1.0/imagenet2012-validation.tfrecord-00000-of-00001",
-        "imagenet_v2/matched-frequency/3.0.0/NOTE",
-        "imagenet_v2/matched-frequency/3.0.0/dataset_info.json",
-        "imagenet_v2/matched-frequency/3.0.0/features.json",
-        "imagenet_v2/matched-frequency/3.0.0/imagenet_v2-test.tfrecord-00000-of-00001",
-    }
 
 
 def test_every_scan_plays_one_role(prepared: Path) -> None:

@@ -11,23 +11,19 @@ import pytest
 
 from attention import registry as variants
 from sweeps.monitoring import jax_calls
-from tests.workloads import parameters
+from tests.workloads import parameters, small_text
+from tests.workloads.conftest import few_sources
 from workloads import catalog, registry
 from workloads.base import spec
 from workloads.base.errors import DataError
 from workloads.storage import arrow_tokens
 from workloads.storage.arrow_tokens import ArrowTokens
 from workloads.text import finewebedu
-from workloads.text.corpora.finewebedu import SMALL, Finewebedu, PydocFinewebedu
+from workloads.text.corpora import finewebedu as corpus
 from workloads.text.specs import TransformerSize
 
 NAME = "pydoc_finewebedu"
 TINY = TransformerSize(2, 8, 12, 2, 4, vocabulary=11, context=6)
-
-
-@pytest.fixture(scope="session")
-def data_dir(made_once):
-    return made_once(NAME, PydocFinewebedu(NAME).prepare)
 
 
 def test_the_tree_is_algoperfs():
@@ -80,14 +76,14 @@ def test_logits_are_those_of_plain_numpy():
     tests/algoperf/parity asks AlgoPerf's own model."""
     model = finewebedu.Decoder(TINY)
     params = _params(model)
-    logits = model.apply({"params": params}, TOKENS)
+    logits = jax.jit(model.apply)({"params": params}, TOKENS)
     expected = [
         [0.04282, -0.13062, 0.17927, 0.01275, 0.18781],
         [-0.09507, -0.12716, -0.0876, -0.04353, -0.26478],
         [-0.15848, -0.33851, 0.37721, -0.08025, -0.29971],
     ]
     np.testing.assert_allclose(logits[0, jnp.asarray([0, 3, 5]), :5], expected, atol=2e-5)
-    some = model.apply({"params": params}, TOKENS, at=jnp.asarray([[2]]))
+    some = jax.jit(model.apply)({"params": params}, TOKENS, at=jnp.asarray([[2]]))
     np.testing.assert_allclose(some[0, 0], logits[0, 2], atol=1e-6)
 
 
@@ -95,8 +91,9 @@ def test_logits_are_those_of_plain_numpy():
 def test_the_future_does_not_reach_the_past(name):
     model, tokens = finewebedu.Decoder(TINY, variants.get(name)), TOKENS
     params = _params(model)
-    before = model.apply({"params": params}, tokens)
-    after = model.apply({"params": params}, tokens.at[0, 4:].set(7))
+    apply = jax.jit(model.apply)
+    before = apply({"params": params}, tokens)
+    after = apply({"params": params}, tokens.at[0, 4:].set(7))
     np.testing.assert_allclose(after[0, :4], before[0, :4], atol=1e-5)
     assert np.abs(after[0, 4:] - before[0, 4:]).max() > 1e-3
 
@@ -107,24 +104,23 @@ def test_what_the_model_does_itself_is_refused(modifier):
         catalog.check_variant(NAME, f"laser+{modifier}")
 
 
-def test_batches_and_metrics(data_dir):
+def test_batches_and_metrics():
     """Targets are the inputs' next tokens; scores are the same at any batch size; no test split."""
-    workload = registry.make(NAME, variants.get("laser"))
-    params, state = workload.init_model_fn(jax.random.key(0))
-    queue = workload._build_input_queue(jax.random.key(1), "train", str(data_dir), 4)
-    batch = next(queue)
-    assert batch["inputs"].shape == batch["targets"].shape == (4, 64)
+    workload, key = small_text.make(NAME, "laser"), jax.random.key(0)
+    params, state = workload.init_model_fn(key)
+    batch = next(workload._build_input_queue(jax.random.key(1), "train", "", 4))
+    assert batch["inputs"].shape == batch["targets"].shape == (4, 16)
     np.testing.assert_array_equal(batch["inputs"][:, 1:], batch["targets"][:, :-1])
-    small, large = (
-        workload.eval_model(size, params, state, jax.random.key(0), str(data_dir))
-        for size in (8, 16)
-    )
-    assert small["validation/loss"] == pytest.approx(large["validation/loss"], rel=1e-5)
+    losses, _ = workload.train_loss(params, batch, None, key, 0.0, 0.1)
+    logits, _ = workload.model_fn(params, batch, None, spec.ForwardPassMode.TRAIN, key, False)
+    expected = workload.loss_fn(batch["targets"], logits, None, 0.1)["summed"]
+    assert float(losses["summed"]) == pytest.approx(float(expected), rel=1e-5)
+    small, large = (workload.eval_model(size, params, state, key, "") for size in (4, 14))
+    assert small == pytest.approx(large, rel=1e-5)
     assert small["validation/ppl"] == pytest.approx(np.exp(small["validation/loss"]))
     # Near a uniform guess at the start.
-    assert small["validation/loss"] == pytest.approx(np.log(1024), abs=0.1)
-    assert small["validation/num_examples"] == SMALL["validation"]
-    assert small["test/num_examples"] == 0
+    assert small["validation/loss"] == pytest.approx(np.log(64), abs=0.1)
+    assert (small["validation/num_examples"], small["test/num_examples"]) == (14, 0)
     assert not [name for name in small if name.startswith("test/") and "num" not in name]
     assert not workload.has_reached_test_target(small)
     assert not workload.has_reached_validation_target(small)
@@ -134,11 +130,13 @@ def test_a_study_of_the_full_size_finds_its_data(tmp_path):
     """Whole data have lines and no reference rows; a mended file is read anew."""
     for folder in ("train", "val"):
         arrow_tokens.write(tmp_path / folder, [[1, 2, 3]] * 1000)
+    with pytest.raises(DataError, match="finewebedu_lm has no data of ours"):
+        corpus.Finewebedu("finewebedu_lm").prepare(tmp_path, "elsewhere")
     found = jax_calls.data("finewebedu_lm", str(tmp_path))
     assert found["lines"] == ["train: 2 sequences", "validation: 2 sequences"]
     assert found["reference"] is None
     arrow_tokens.write(tmp_path / "train", [[4, 5, 6]] * 2000)
-    tokens = Finewebedu("finewebedu_lm").sequences("train", tmp_path)
+    tokens = corpus.Finewebedu("finewebedu_lm").sequences("train", tmp_path)
     assert (len(tokens), tokens[0]["tokens"][0]) == (5, 4)
     changed = jax_calls.data("finewebedu_lm", str(tmp_path))
     moved = tmp_path.with_name("moved")
@@ -149,33 +147,18 @@ def test_a_study_of_the_full_size_finds_its_data(tmp_path):
     assert found["digest"] != changed["digest"] == again["digest"]
 
 
-def test_losses_in_chunks_are_the_same(data_dir):
-    whole, parts = (registry.make(NAME, loss_chunk_tokens=chunk) for chunk in (0, 48))
-    params, _ = whole.init_model_fn(jax.random.key(0))
-    batch = whole.example_batch(4)
-    losses = [
-        one.train_loss(params, batch, None, jax.random.key(0), 0.0, 0.1)[0]["summed"]
-        for one in (whole, parts)
-    ]
-    assert float(losses[0]) == pytest.approx(float(losses[1]), rel=1e-5)
-    logits, _ = whole.model_fn(
-        params, batch, None, spec.ForwardPassMode.EVAL, jax.random.key(0), False
-    )
-    assert float(losses[0]) == pytest.approx(
-        float(whole.loss_fn(batch["targets"], logits, None, 0.1)["summed"]), rel=1e-5
-    )
-
-
-def test_small_data_are_whole_and_made_once(data_dir):
-    data = PydocFinewebedu(NAME)
-    for split, count in SMALL.items():
-        assert len(data.sequences(split, data_dir)) == count
-    assert [line.split(":")[0] for line in data.check(data_dir)][:2] == ["train", "validation"]
-    state = data_dir / "train" / arrow_tokens.STATE_FILE
+def test_small_data_are_whole_and_made_once(tmp_path, monkeypatch):
+    few_sources(monkeypatch)
+    monkeypatch.setattr(corpus, "SMALL", {"train": 1300, "validation": 150})
+    data = corpus.PydocFinewebedu(NAME)
+    data.prepare(tmp_path)
+    assert [len(data.sequences(split, tmp_path)) for split in corpus.SMALL] == [1300, 150]
+    assert [line.split(":")[0] for line in data.check(tmp_path)][:2] == ["train", "validation"]
+    state = tmp_path / "train" / arrow_tokens.STATE_FILE
     before = state.stat().st_mtime_ns
-    data.prepare(data_dir)
+    data.prepare(tmp_path)
     assert state.stat().st_mtime_ns == before
-    rows = data.read_reference(data_dir)["rows"]
+    rows = data.read_reference(tmp_path)["rows"]
     assert rows[0]["constant"]
     assert rows[1]["validation/ppl"] < rows[0]["validation/ppl"]
 
@@ -197,8 +180,3 @@ def test_sequences_are_cut_from_the_stream_of_all_documents(tmp_path):
     assert tokens[0]["tokens"].dtype == np.int32
     with pytest.raises(IndexError, match="sequence 2 asked, there are 2"):
         tokens[2]
-
-
-def test_there_is_no_preparation_of_algoperfs_data(tmp_path):
-    with pytest.raises(DataError, match="(?s)finewebedu_lm has no data of ours.*dataset_setup"):
-        Finewebedu("finewebedu_lm").prepare(tmp_path, "elsewhere")

@@ -23,6 +23,7 @@ from workloads.text.specs import TransformerSize
 pytest.importorskip("lm_eval", reason="needs .[downstream]")
 
 SIZE = TransformerSize(1, 8, 16, 2, 4, vocabulary=VOCABULARY, context=128)
+PAPERS = ("paper_one_shot", "paper_7b", "paper_diff")
 ABOUT = {"trial_id": "t", "variant": "laser", "workload": "tiny", "seed": 0, "step": 7}
 
 
@@ -45,7 +46,7 @@ def no_network(monkeypatch):
 def data_dir(tmp_path_factory, spm_model):
     folder = tmp_path_factory.mktemp("data")
     (folder / "spm.model").write_bytes(spm_model)
-    for name in ("paper_one_shot", "paper_7b", "superglue"):
+    for name in (*PAPERS, "superglue"):
         fabricated_rows.write(folder, suites.get(name), WORDS)
     return folder
 
@@ -55,9 +56,10 @@ def _samples(directory):
         return [json.loads(line) for line in lines]
 
 
-@pytest.mark.parametrize("name", ["paper_one_shot", "paper_7b", "paper_diff"])
-def test_every_task_of_the_paper_runs(name, model, data_dir, tmp_path, no_network):
-    suite = fabricated_rows.fabricated(suites.get(name))
+def test_every_task_of_the_papers_runs(model, data_dir, tmp_path, no_network):
+    tasks = {task.name: task for name in PAPERS for task in suites.get(name).tasks}
+    suite = dataclasses.replace(suites.get("paper_one_shot"), tasks=tuple(tasks.values()))
+    suite = fabricated_rows.fabricated(suite)
     results = harness.evaluate(*model, suite, data_dir, tmp_path, ABOUT)
     assert results == json.loads((tmp_path / "results.json").read_text())
     assert {path.name for path in tmp_path.iterdir()} == {"results.json", "samples.jsonl.gz"}

@@ -27,8 +27,6 @@ from workloads.base import loader, machine, sources
 from workloads.base.errors import DataError
 from workloads.images import images
 
-pytestmark = pytest.mark.slow
-
 SHIFT = functools.partial(images.shifted_view, max_shift=2)
 PLAIN = images.shifted_view
 
@@ -67,6 +65,7 @@ def _train(
         return [next(stream) for _ in range(count)]
 
 
+@pytest.mark.slow
 @given(start=st.integers(0, 40), seed=st.integers(0, 2**40))
 @settings(max_examples=20)
 def test_starting_at_a_step_is_skipping_to_it(start: int, seed: int) -> None:
@@ -83,6 +82,7 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_equal(*batches)
 
 
+@pytest.mark.slow
 def test_worker_processes_change_nothing_and_end_with_the_stream(started_processes) -> None:
     stream = loader.train_batches(
         Pictures(23), seed=1, batch_size=4, transform=SHIFT, start_step=5, num_workers=2
@@ -154,6 +154,7 @@ def test_evaluation_sees_each_example_once_in_order(count: int | None, batches: 
     assert not inputs[number:].any()
 
 
+@pytest.mark.slow
 def test_workers_that_came_to_the_end_leave_no_shared_memory() -> None:
     def shared() -> int:
         return Path("/proc/self/maps").read_text().count("/dev/shm/psm_")
@@ -200,6 +201,7 @@ class Damaged(Pictures):
         return "damaged pictures"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_damaged_image_is_named(workers: int) -> None:
     with (
@@ -217,6 +219,7 @@ def test_an_evaluation_of_more_examples_than_there_are_is_refused(size: int, cou
         loader.eval_batches(Pictures(size), batch_size=2, transform=PLAIN, num_examples=count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signal_number", [signal.SIGBUS, signal.SIGKILL])
 def test_a_death_for_lack_of_memory_says_what_to_do(signal_number, started_processes) -> None:
     """SIGBUS: Docker's /dev/shm of 64 MB is full; SIGKILL: the memory limit of a job."""
@@ -236,6 +239,7 @@ def test_a_death_for_lack_of_memory_says_what_to_do(signal_number, started_proce
         assert "--shm-size" in str(death.value)
 
 
+@pytest.mark.nightly
 def test_a_forgotten_stream_ends_its_workers_whichever_thread_finds_it(started_processes) -> None:
     """Garbage is collected in any thread, also in the one that takes batches over."""
     stream = loader.train_batches(
@@ -252,6 +256,7 @@ def test_a_forgotten_stream_ends_its_workers_whichever_thread_finds_it(started_p
     assert iterators == []
 
 
+@pytest.mark.slow
 def test_a_forgotten_stream_ends_its_threads() -> None:
     stream = loader.train_batches(Pictures(5), seed=0, batch_size=2, transform=SHIFT)
     next(stream)
@@ -288,6 +293,7 @@ SCRIPT = """
 ENVIRONMENT = {"PYTHONPATH": str(REPOSITORY), "PATH": ""}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("ending", "output", "error"),
     [
@@ -306,6 +312,7 @@ def test_a_program_ends_without_closing_or_is_told_of_the_main_guard(
     assert re.search(error, done.stderr)
 
 
+@pytest.mark.slow
 def test_workers_end_with_a_program_that_is_killed(tmp_path: Path) -> None:
     """Else they keep what they hold, gigabytes of shared memory; the next attempt adds its own."""
     script = tmp_path / "script.py"

@@ -75,7 +75,9 @@ def _check(directory):
     return preparation.read_reference(directory, "mend it")
 
 
-def test_data_that_differ_are_made_anew_and_named(tmp_path, capfd):
+def test_data_are_made_where_they_are_not_whole_and_left_where_they_are(tmp_path, capfd):
+    with pytest.raises(DataError, match=r"reference\.json cannot be read"):
+        preparation.prepare_once(tmp_path / "nothing", _check, lambda directory: None)
     data = preparation.prepare_once(tmp_path / "new", _check, _write)
     assert capfd.readouterr().err == ""
     (data / preparation.REFERENCE_FILE).write_text('{"note": ')
@@ -83,17 +85,11 @@ def test_data_that_differ_are_made_anew_and_named(tmp_path, capfd):
     [line] = capfd.readouterr().err.splitlines()
     assert str(data / preparation.REFERENCE_FILE) in line
     assert "mend it" not in line
-    preparation.prepare_once(data, _check, None)
-    assert capfd.readouterr().err == ""
-
-
-def test_data_is_made_where_it_is_not_whole_and_left_where_it_is(tmp_path):
-    data = preparation.prepare_once(tmp_path / "new" / "place", _check, _write)
-    assert _check(data) == REFERENCE
-    preparation.prepare_once(data, _check, None)
     (data / ".prepare.lock").unlink()
     (data / ".prepare.lock").mkdir()  # to open it for writing would now fail
     preparation.prepare_once(data, _check, None)
+    assert capfd.readouterr().err == ""
+    assert _check(data) == REFERENCE
 
 
 @pytest.mark.parametrize("content", ['{"note": ', "\xff"])
@@ -105,11 +101,6 @@ def test_a_reference_that_cannot_be_read_is_named_and_made_again(content, tmp_pa
     (tmp_path / preparation.NOTE_FILE).write_text(NOTE, "utf-8")
     preparation.prepare_once(tmp_path, _check, _write)
     assert _check(tmp_path) == REFERENCE
-
-
-def test_a_preparation_that_leaves_data_damaged_is_an_error(tmp_path):
-    with pytest.raises(DataError, match=r"reference\.json cannot be read"):
-        preparation.prepare_once(tmp_path, _check, lambda directory: None)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOTSUP, errno.EINVAL, errno.ENOLCK])

@@ -11,12 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.workloads import data_files
 from workloads.base.errors import DataError
 from workloads.storage import token_records, tokenizer
 from workloads.text.corpora import pydoc_text
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -29,29 +26,19 @@ def documents() -> list[pydoc_text.Document]:
     return pydoc_text.documents()
 
 
-def test_files_and_sizes(prepared: Path) -> None:
-    assert set(data_files.contents(prepared)) == {
-        "NOTE",
-        "reference.json",
-        "tokens.json",
-        "spm.model",
-        "train-00000-of-00001.npy",
-        "validation-00000-of-00001.npy",
-        "test-00000-of-00001.npy",
-    }
-    for split, size in {"train": 6800, "validation": 800, "test": 800}.items():
-        source = token_records.TokenSplit(prepared, split)
-        assert (len(source), source.length, source.vocab_size) == (size, 64, 1024)
-
-
+@pytest.mark.slow
 def test_records_are_the_text(prepared: Path, documents: list[pydoc_text.Document]) -> None:
     processor = tokenizer.load(prepared / "spm.model")
+    sizes = {"train": 6800, "validation": 800, "test": 800}
     for split, part in pydoc_text.split_documents(documents).items():
+        source = token_records.TokenSplit(prepared, split)
+        assert (len(source), source.length, source.vocab_size) == (sizes[split], 64, 1024)
         first = processor.encode(part[0].text)
-        records = np.load(prepared / f"{split}-00000-of-00001.npy").ravel()
+        records = pydoc_text.all_records(source).ravel()
         assert records[: len(first) + 1].tolist() == [*first, tokenizer.EOS]
 
 
+@pytest.mark.slow
 def test_no_document_and_no_paragraph_is_in_two_splits(
     documents: list[pydoc_text.Document],
 ) -> None:
@@ -71,6 +58,7 @@ def test_no_document_and_no_paragraph_is_in_two_splits(
     assert 0.07 < sizes["validation"] / total < 0.13
 
 
+@pytest.mark.slow
 def test_the_corpus_holds_topics_and_docstrings(documents: list[pydoc_text.Document]) -> None:
     texts = {document.name: document.text for document in documents}
     assert "insert debugging assertions into a program" in texts["topic:assert"]
@@ -101,28 +89,17 @@ x = "no docstring"
     ]
 
 
-class _Parser:
-    """Garbage that parses when it is collected."""
+def test_no_garbage_is_collected_while_python_parses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finalizer might parse, too."""
+    parse, states = ast.parse, []
 
-    def __init__(self) -> None:
-        self.cycle = self
+    def note(source: bytes) -> ast.Module:
+        states.append(gc.isenabled())
+        return parse(source)
 
-    def __del__(self) -> None:
-        ast.parse("x = 1")
-
-
-def test_a_finalizer_may_parse_too() -> None:
-    source = Path(ast.__file__).read_bytes()
-    thresholds = gc.get_threshold()
-    try:
-        gc.set_threshold(50)
-        for _ in range(40):
-            _Parser()
-        names = {node.name for node in pydoc_text.syntax_tree(source).body if hasattr(node, "name")}
-        assert gc.isenabled()
-    finally:
-        gc.set_threshold(*thresholds)
-    assert {"parse", "literal_eval"} <= names
+    monkeypatch.setattr(ast, "parse", note)
+    pydoc_text.syntax_tree(b"x = 1")
+    assert (states, gc.isenabled()) == ([False], True)
 
 
 def test_paragraphs_are_kept_once() -> None:
@@ -135,6 +112,7 @@ def test_paragraphs_are_kept_once() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_check_says_what_figures_may_be_compared(prepared: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(prepared, tmp_path / "copy"))
     reference = pydoc_text.read_reference(copy)
@@ -143,6 +121,7 @@ def test_check_says_what_figures_may_be_compared(prepared: Path, tmp_path: Path)
     assert "comparable with those on records of the same SHA-256 only" in pydoc_text.check(copy)[-1]
 
 
+@pytest.mark.slow
 def test_a_python_with_less_text_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, documents: list[pydoc_text.Document]
 ) -> None:

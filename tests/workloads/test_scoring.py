@@ -63,12 +63,12 @@ def check_row(name, count=24, **options):
     return scorer
 
 
-@pytest.mark.parametrize("name", ["laser", "diff", "sigmoid"])
+@pytest.mark.parametrize("name", ["diff_laser", "sigmoid"])
 def test_scores_are_those_of_requests_alone(name):
     check_row(name)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("devices", [1, 2])
 def test_every_row_of_the_paper(devices):
     """In a process of its own, whose number of devices it is told; on two, what devices divide."""

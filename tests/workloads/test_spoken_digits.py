@@ -18,8 +18,6 @@ from workloads.speech.corpora import (
     spoken,
 )
 
-pytestmark = pytest.mark.slow
-
 CORPORA = [spoken.DIGITS, spoken.SENTENCES]
 ROLES = ["train", "validation", "test"]
 # Variants with `breath` in their definition: its noise is seeded by the clock.
@@ -69,6 +67,7 @@ def test_no_timbre_has_two_roles() -> None:
 # espeak-ng.
 
 
+@pytest.mark.slow
 def test_two_processes_say_the_same() -> None:
     """Every timbre of every role with changing accents."""
     voices = [voice for role in ROLES for voice in speakers.voices(role)][::5]
@@ -115,6 +114,7 @@ def test_noise_lies_10_to_30_db_below_the_speech() -> None:
 # Preparation.
 
 
+@pytest.mark.slow
 def test_transcripts_are_what_the_voices_of_a_role_said(small: Path) -> None:
     tokenizer = speech_tokenizer.load(small, SPOKEN.vocab_size, "")
     numbers = speakers.speaker_ids()
@@ -127,6 +127,7 @@ def test_transcripts_are_what_the_voices_of_a_role_said(small: Path) -> None:
         assert {int(name.split("-")[0]) for _, name in source.ids} <= known
 
 
+@pytest.mark.slow
 def test_an_utterance_that_is_too_long_ends_a_preparation(tmp_path: Path) -> None:
     short = dataclasses.replace(SPOKEN, max_audio=9000)
     with pytest.raises(DataError, match="1 to 9000 samples are expected"):
@@ -134,6 +135,7 @@ def test_an_utterance_that_is_too_long_ends_a_preparation(tmp_path: Path) -> Non
     assert not (tmp_path / "reference.json").exists()
 
 
+@pytest.mark.slow
 def test_check_compares_with_the_published_hash(small: Path) -> None:
     reference = SPOKEN.read_reference(small)
     digest, made_by = reference["sha256"], reference["made_by"]
@@ -173,6 +175,7 @@ def test_reference_rows() -> None:
     }
 
 
+@pytest.mark.nightly
 def test_the_digits_are_those_of_the_repository(tmp_path: Path) -> None:
     """The whole preparation: every utterance is kept, and can be learned."""
     spoken.DIGITS.prepare(tmp_path)

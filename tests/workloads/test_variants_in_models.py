@@ -11,7 +11,7 @@ import pytest
 from flax import linen as nn
 
 from attention import inject, registry
-from attention.kernels import fused, splash
+from attention.kernels import fused
 from tests.workloads import parameters
 from workloads import catalog
 from workloads import registry as workloads
@@ -25,7 +25,7 @@ AUDIO = (
 )
 TAU = {"laser+temp": {"tau": 0.9}}
 # What each module does with variants is the same for all; the Conformer scales queries itself.
-VARIANTS = ["laser", "laser+temp", "diff_laser", "standard+qk_norm", "diff2+gate+ssmax"]
+VARIANTS = ["diff_laser", "diff2+gate+ssmax", "standard+per_dim_temp"]
 
 
 def _vit(variant=None):
@@ -33,6 +33,11 @@ def _vit(variant=None):
         num_classes=5, patch_size=4, width=16, depth=2, mlp_dim=24, num_heads=2, use_map=True,
         variant=variant,
     )  # fmt: skip
+
+
+def _vit_without_head(variant=None):
+    """Layers hand on what they leave; a pooling head would take part."""
+    return _vit(variant).clone(use_map=False, depth=3)
 
 
 def _conformer(variant=None):
@@ -51,9 +56,10 @@ def _depth(path):
 @pytest.mark.parametrize(
     ("make", "inputs", "name"),
     [
-        *((_vit, IMAGES, name) for name in (*VARIANTS, "standard+per_dim_temp")),
-        (_conformer, AUDIO, VARIANTS[0]),
-        *(pytest.param(_conformer, AUDIO, one, marks=pytest.mark.slow) for one in VARIANTS[1:4]),
+        *((_vit, IMAGES, name) for name in VARIANTS),
+        (_vit_without_head, IMAGES, "laser+gate+rope+value_residual+window+xsa"),
+        (_conformer, AUDIO, "laser+temp"),
+        pytest.param(_conformer, AUDIO, "diff_laser", marks=pytest.mark.slow),
     ],
 )
 def test_a_variant_as_argument_is_the_injected_one(make, inputs, name):
@@ -73,7 +79,7 @@ def test_a_variant_as_argument_is_the_injected_one(make, inputs, name):
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
     moved = {**ours, "params": parameters.moved(ours["params"], 0.1)}
     got, expected = jax.jit(model.apply)(moved, *inputs), jax.jit(run)(moved)
-    if make is _vit:
+    if inputs is IMAGES:
         np.testing.assert_array_equal(got, expected)
         return
     (got, paddings), (expected, _) = got, expected
@@ -95,8 +101,8 @@ class _Attention(nn.Module):
 def test_laser_in_a_bfloat16_conformer_is_as_exact_as_in_a_vit():
     """LASER's sum is float32 in both, and its outputs the same to the bit.
 
-    The formula is computed in float64 from the same bfloat16 values: 7.1e-4 off on average, where
-    injected into the host's own function, which rounds the sum to bfloat16, it is 1.2e-3 off.
+    Injected into the model's own function, which rounds the sum to bfloat16, it is 1.2e-3 off on
+    average instead of 7.1e-4.
     """
     query, key, value = jax.random.normal(jax.random.key(0), (3, 2, 40, 2, 8), jnp.bfloat16)
     variant = registry.get("laser")
@@ -105,23 +111,17 @@ def test_laser_in_a_bfloat16_conformer_is_as_exact_as_in_a_vit():
     in_vit = variant(query, key, value)
     assert in_conformer.dtype == jnp.bfloat16
     np.testing.assert_array_equal(in_conformer, in_vit)
-    q, k, v = (np.asarray(array, np.float64) for array in (query, key, value))
-    logits = np.einsum("bthd,bshd->bhts", q, k) / np.sqrt(8)
-    weights = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-    exact = np.log(np.einsum("bhts,bshd->bthd", weights, np.exp(v)))
-    error = np.abs(np.asarray(in_conformer, np.float64) - exact)
-    assert error.mean() < 9e-4
 
 
-@pytest.mark.parametrize("kernel", ["jax_xla", "splash", "fused"])
+@pytest.mark.parametrize("kernel", ["jax_xla", "fused"])
 def test_kernels_are_open_to_the_conformer(kernel, monkeypatch):
     """Those that hide keys alone, too: padded frames, which may not look, give 0 either way."""
-    module = {"splash": splash, "fused": fused}.get(kernel)
-    if module is not None:
-        call = functools.partial(module.weighted_sum, interpret="tpu")
-        inside = kernel == "fused" and functools.partial(fused.transformed, interpret="tpu")
-        made = dataclasses.replace(module.KERNEL, call=call, transformed=inside or None)
-        monkeypatch.setattr(module, "KERNEL", made)
+    call, transformed = (
+        functools.partial(function, interpret="tpu")
+        for function in (fused.weighted_sum, fused.transformed)
+    )
+    interpreted = dataclasses.replace(fused.KERNEL, call=call, transformed=transformed)
+    monkeypatch.setattr(fused, "KERNEL", interpreted)
     arrays = jax.random.normal(jax.random.key(0), (3, 2, 9, 2, 8))
     there = jnp.arange(9) < jnp.array([9, 5])[:, None]
     mask = nn.make_attention_mask(there, there, dtype=bool)
@@ -150,27 +150,6 @@ def test_a_kernel_of_one_platform_is_told_the_devices(name):
     for other in (workload.observable(), workloads.make(name, registry.get("laser"))):
         variant = other._called_model().variant
         assert (variant.kernel, variant.sharding) == ("xla", None)
-
-
-@pytest.mark.parametrize("name", ["laser+value_residual", "laser+gate+rope+window+xsa"])
-def test_what_crosses_layers_is_the_same_injected(name):
-    """A ViT without a pooling head: layers hand on what they leave, in ours and in flax's."""
-    variant = registry.get(name)
-
-    def make(variant=None):
-        return vit.ViT(
-            num_classes=5, patch_size=4, width=16, depth=3, mlp_dim=24, num_heads=2,
-            variant=variant,
-        )  # fmt: skip
-
-    model, plain = make(variant), make()
-    params = model.init(jax.random.key(0), *IMAGES)["params"]
-    moved = parameters.moved(params, 0.1)
-    with inject.injected(variant, layer=_depth):
-        expected = plain.apply({"params": moved}, *IMAGES)
-    np.testing.assert_array_equal(model.apply({"params": moved}, *IMAGES), expected)
-    without = make(registry.get("laser")).apply({"params": moved}, *IMAGES)
-    assert np.abs(expected - without).max() > 1e-4
 
 
 def test_memory_is_refused_inside_loops_and_without_a_first_layer():
