@@ -25,21 +25,22 @@ def name(request):
 
 
 @pytest.fixture(scope="module")
-def data_dir(name, made_once, tmp_path_factory):
+def workload_and_data(name, made_once, tmp_path_factory):
     if name == "digits_vit":
-        return str(made_once("digits", digits.prepare))
+        return registry.make(name), str(made_once("digits", digits.prepare))
     if name == "spoken_digits_conformer":
-        return small_speech.write(tmp_path_factory.mktemp("speech"))
-    return "in memory"
+        return small_speech.make(), small_speech.write(tmp_path_factory.mktemp("speech"))
+    return small_text.make(name), "in memory"
 
 
-@pytest.fixture(scope="module")
-def workload(name):
-    if name == "digits_vit":
-        return registry.make(name)
-    if name == "spoken_digits_conformer":
-        return small_speech.make()
-    return small_text.make(name)
+@pytest.fixture
+def workload(workload_and_data):
+    return workload_and_data[0]
+
+
+@pytest.fixture
+def data_dir(workload_and_data):
+    return workload_and_data[1]
 
 
 def _train_batches(workload, data_dir, seed, count, **start):

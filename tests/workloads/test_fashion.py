@@ -136,9 +136,7 @@ def test_a_fixed_permutation_gives_the_roles(prepared):
         for record, number in zip(source, numbers, strict=True):
             decoded = images.decode(record["image"])
             np.testing.assert_array_equal(decoded, np.stack([pictures[number]] * 3, -1))
-    text = (prepared / fashion.LICENSE_FILE).read_text("utf-8")
-    assert "Copyright (c) 2017 Zalando SE" in text
-    assert "substantial portions of the Software" in text
+    assert "Zalando SE" in (prepared / fashion.LICENSE_FILE).read_text("utf-8")
 
 
 def test_reference_rows(prepared):

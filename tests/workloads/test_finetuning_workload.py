@@ -99,22 +99,17 @@ def test_no_question_is_trained_and_validated(few, data_dir):
     assert len(questions.of_task(tested, "train", data_dir)) == 5
 
 
-@pytest.mark.parametrize("label", [-1, 2])
-def test_a_label_without_an_answer_is_named(few, data_dir, tmp_path, label):
-    """Not the last answer for -1, nor a right phrase for 2."""
-    for task in few.tasks:
-        rows = local_data.read(data_dir, task.entry.data, "train")
-        splits = {"train": [{**rows[0], "label": label}], "validation": rows[:1]}
-        local_data.write(tmp_path, task.entry.data, splits)
-        with pytest.raises(DataError, match=f"{task.name}: a question has the label {label}"):
-            questions.of_task(task, "train", tmp_path)
-
-
-def test_a_split_without_questions_is_named(few, data_dir, tmp_path):
-    """Every third question is validation's, and there are two."""
-    for task in few.tasks:
-        rows = local_data.read(data_dir, task.entry.data, "train")
-        splits = {"train": rows[:2], "validation": rows[:1]}
+def test_a_label_without_an_answer_and_a_split_without_questions_are_named(few, data_dir, tmp_path):
+    """Not the last answer for -1, nor a right phrase for 2. Every third question is validation's,
+    and there are two."""
+    rows = {task: local_data.read(data_dir, task.entry.data, "train") for task in few.tasks}
+    for task, (first, second, *_) in rows.items():
+        for label in (-1, 2):
+            splits = {"train": [{**first, "label": label}], "validation": [first]}
+            local_data.write(tmp_path, task.entry.data, splits)
+            with pytest.raises(DataError, match=f"{task.name}: .* label {label}"):
+                questions.of_task(task, "train", tmp_path)
+        splits = {"train": [first, second], "validation": [first]}
         local_data.write(tmp_path, task.entry.data, splits)
     assert len(questions.of_suite(few, "train", str(tmp_path))) == 4
     with pytest.raises(DataError, match="no question for the split 'validation'"):

@@ -162,20 +162,16 @@ def test_a_label_without_a_choice_is_named(label, is_known):
         harness._choice_sample(*arguments)
 
 
-def test_another_vocabulary_than_the_datas_is_refused(data_dir, tmp_path):
+def test_vocabularies_and_answers_that_do_not_fit_are_named(data_dir, tmp_path, model):
     suite = fabricated_rows.fabricated(suites.get("paper_diff"))
-    workload = registry.make("pydoc_lm")
     with pytest.raises(ValueError, match="has 330 tokens; pydoc_lm has 1024"):
-        harness.evaluate(workload, {}, suite, data_dir, tmp_path, ABOUT)
+        harness.evaluate(registry.make("pydoc_lm"), {}, suite, data_dir, tmp_path, ABOUT)
     assert not list(tmp_path.iterdir())
-
-
-def test_an_answer_without_a_token_is_named(data_dir, model):
     with pytest.raises(ValueError, match=r"the answer '\\n' has 0 tokens.* ends in 'ten'"):
         score_texts(Scorer(*model), Tokens(data_dir), [("ten", "\n")])
 
 
-def test_an_answer_that_cannot_be_said_is_named_at_the_door(data_dir, tmp_path):
+def test_an_answer_that_cannot_be_said_is_named_at_the_door(tmp_path):
     """A vocabulary without byte fallback, whose text has neither 'F' nor an underscore."""
     (tmp_path / "spm.model").write_bytes(tokenizer.train(sentences(300, 1), 150))
     suite = suites.get("superglue")

@@ -63,14 +63,6 @@ def copy(small: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(small, tmp_path / "copy"))
 
 
-def test_roles_are_algoperfs_data_sets_and_sizes() -> None:
-    assert {role: (part.dataset, part.num_examples) for role, part in imagenet.PARTS.items()} == {
-        "train": ("imagenet2012:5.1.0", 1_281_167),
-        "validation": ("imagenet2012:5.1.0", 50_000),
-        "test": ("imagenet_v2/matched-frequency:3.0.0", 10_000),
-    }
-
-
 def test_training_views_of_every_shape_of_jpeg(small: Path) -> None:
     source = imagenet.open_split(small, "train")
     with loader.train_batches(
@@ -86,14 +78,6 @@ def test_training_views_of_every_shape_of_jpeg(small: Path) -> None:
     assert all(picture.std() > 0 for batch in batches for picture in batch["inputs"])
 
 
-@pytest.mark.usefixtures("sizes_of_the_small")
-@pytest.mark.parametrize("full", [False, True])
-def test_a_whole_directory_passes(small: Path, full: bool) -> None:
-    lines = imagenet.check(small, full=full)
-    assert [line.split(":")[0] for line in lines] == ["train", "validation", "test"]
-    assert "48 examples" in lines[0]
-
-
 def test_a_label_out_of_range_is_refused(small: Path) -> None:
     split = imagenet.open_split(small, "test")
     label = split[8]["label"]
@@ -101,10 +85,7 @@ def test_a_label_out_of_range_is_refused(small: Path) -> None:
         list(imagenet.checked(split, [8], label, decode=False))
 
 
-def _no_image(copy: Path) -> None:
-    examples = _examples(9, 9)
-    examples[4]["image"] = bytes(1000)
-    _write(copy, test=examples)
+NO_IMAGE = {"image": bytes(1000), "label": 3, "file_name": "none.JPEG"}
 
 
 @pytest.mark.usefixtures("sizes_of_the_small")
@@ -116,7 +97,10 @@ def _no_image(copy: Path) -> None:
             "has 8 examples of 1000 classes; expected 9",
         ),
         (lambda copy: _write(copy, num_classes=1001), "of 1001 classes; expected 48 of 1000"),
-        (_no_image, r"'test': example 4: 1000 bytes .* no JPEG or PNG"),
+        (
+            lambda copy: _write(copy, test=[*_examples(4, 4), NO_IMAGE, *_examples(4, 5)]),
+            r"'test': example 4: 1000 bytes .* no JPEG or PNG",
+        ),
         (shutil.rmtree, "prepare imagenet_vit --data_dir=.*/copy"),
     ],
 )
@@ -132,18 +116,26 @@ def test_a_damaged_record_is_found_by_the_full_check(copy: Path) -> None:
     number = next(n for n in range(48) if n not in sampled)
     shard = Path(imagenet.open_split(copy, "train").shards[0])
     data_files.flip(shard, tfrecord.TFRecordFile(shard).offsets[number] + 500)
-    assert imagenet.check(copy)
+    lines = imagenet.check(copy)
+    assert [line.split(":")[0] for line in lines] == ["train", "validation", "test"]
+    assert "48 examples" in lines[0]
     with pytest.raises(DataError, match=rf"00000-of-00001: record {number} at byte \d+ is cor"):
         imagenet.check(copy, full=True)
 
 
-def test_the_folder_above_algoperfs_is_recognised(small: Path, tmp_path: Path) -> None:
+def test_roles_are_algoperfs_data_sets_and_sizes() -> None:
+    assert {role: (part.dataset, part.num_examples) for role, part in imagenet.PARTS.items()} == {
+        "train": ("imagenet2012:5.1.0", 1_281_167),
+        "validation": ("imagenet2012:5.1.0", 50_000),
+        "test": ("imagenet_v2/matched-frequency:3.0.0", 10_000),
+    }
+
+
+def test_what_preparing_lacks_is_named(tmp_path: Path, small: Path) -> None:
+    """Where the folder above AlgoPerf's is given, too."""
     shutil.copytree(small, tmp_path / "imagenet" / "jax")
     with pytest.raises(DataError, match=r"give --data_dir .*/imagenet/jax"):
         imagenet.check(tmp_path)
-
-
-def test_what_preparing_lacks_is_named(tmp_path: Path) -> None:
     (tmp_path / imagenet.TRAIN_TAR).touch()
     with pytest.raises(DataError, match=rf"{tmp_path}: ILSVRC2012_img_val\.tar missing"):
         imagenet.prepare(tmp_path, tmp_path)

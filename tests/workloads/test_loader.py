@@ -126,13 +126,6 @@ def test_augmentation_differs_by_seed_epoch_and_example() -> None:
     assert len(pictures) > 25  # 36 draws of 121 shifts
 
 
-def test_the_generator_of_an_example_depends_on_its_position_alone() -> None:
-    # The same stream cut into batches of 4 and of 6 is the same stream.
-    four = np.concatenate([batch["inputs"] for batch in _train(6, batch_size=4)])
-    six = np.concatenate([batch["inputs"] for batch in _train(4, batch_size=6)])
-    np.testing.assert_array_equal(four, six)
-
-
 @pytest.mark.parametrize(("count", "batches"), [(10, 3), (12, 3), (1, 1), (None, 6)])
 def test_evaluation_sees_each_example_once_in_order(count: int | None, batches: int) -> None:
     source = Pictures(23)
@@ -171,13 +164,6 @@ def test_workers_that_came_to_the_end_leave_no_shared_memory() -> None:
         wait(lambda: shared() <= before, "no shared memory", 10)
     finally:
         gc.enable()
-
-
-def test_a_cache_of_decoded_images_changes_nothing() -> None:
-    source = Pictures(23)
-    cached = sources.CachedSource(source, images.decoded)
-    assert len(cached) == 23
-    np.testing.assert_equal(_train(8, source=cached), _train(8, source=source))
 
 
 def test_the_fixed_subset_is_fixed_and_mixed() -> None:

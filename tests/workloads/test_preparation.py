@@ -26,44 +26,36 @@ def test_a_claimed_directory_stays_that_of_its_data(tmp_path):
             with pytest.raises(DataError, match=r"NOTE is there, .* other data; .*\n.*remove"):
                 preparation.claim(tmp_path / "new", note, names)
     assert (tmp_path / "new" / "NOTE").read_text("utf-8") == f"{NOTE}\n"
+    # Files of others. What a system lays beside people's files is no data.
+    for file in ("shard", "folder/file"):
+        path = tmp_path / "other" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        for names in (None, ["nothing", file.split("/")[0]]):
+            with pytest.raises(DataError, match=f"{file.split('/')[0]} is there"):
+                preparation.claim(tmp_path / "other", NOTE, names)
+        path.unlink()
+    (tmp_path / "other" / "folder" / "@eaDir").mkdir()
+    (tmp_path / "other" / "folder" / ".DS_Store").touch()
+    preparation.claim(tmp_path / "other", NOTE, ["folder"])
+    preparation.claim(tmp_path / "other" / "folder", NOTE)
 
 
 @pytest.mark.parametrize("name", ["reference.json", "dataset_info.json", "tokens.json"])
 def test_every_file_that_is_whole_must_say_the_same(name, tmp_path):
     path = tmp_path / name
-    path.write_text(json.dumps(REFERENCE), "utf-8")
-    preparation.claim(tmp_path, NOTE)
-    path.write_text(json.dumps(REFERENCE, ensure_ascii=False), "utf-8")
-    preparation.claim(tmp_path, NOTE)
+    for text in (json.dumps(REFERENCE), json.dumps(REFERENCE, ensure_ascii=False)):
+        path.write_text(text, "utf-8")
+        preparation.claim(tmp_path, NOTE)
     with pytest.raises(DataError, match="it is not replaced"):
         preparation.claim(tmp_path, "")
     path.write_text('{"note": "Sm', "utf-8")  # a crash
     preparation.claim(tmp_path, NOTE)
-    path.write_text('{"description": "photographs"}', "utf-8")
-    with pytest.raises(DataError, match="it is not replaced"):
-        preparation.claim(tmp_path, NOTE)
-    (tmp_path / preparation.NOTE_FILE).unlink()
-    path.write_text('{"descr', "utf-8")
-    with pytest.raises(DataError, match="it is not replaced"):
-        preparation.claim(tmp_path, NOTE)
-
-
-@pytest.mark.parametrize("file", ["shard", "folder/file"])
-def test_files_of_others_are_not_replaced(file, tmp_path):
-    path = tmp_path / file
-    path.parent.mkdir(exist_ok=True)
-    path.touch()
-    for names in (None, ["nothing", file.split("/")[0]]):
-        with pytest.raises(DataError, match=f"{file.split('/')[0]} is there"):
-            preparation.claim(tmp_path, NOTE, names)
-    preparation.claim(tmp_path, NOTE, ["nothing"])
-
-
-def test_files_that_a_system_lays_beside_data_are_no_data(tmp_path):
-    (tmp_path / "folder" / "@eaDir").mkdir(parents=True)
-    (tmp_path / "folder" / ".DS_Store").touch()
-    preparation.claim(tmp_path, NOTE, ["folder"])
-    preparation.claim(tmp_path / "folder", NOTE)
+    for text in ('{"description": "photographs"}', '{"descr'):
+        path.write_text(text, "utf-8")
+        with pytest.raises(DataError, match="it is not replaced"):
+            preparation.claim(tmp_path, NOTE)
+        (tmp_path / preparation.NOTE_FILE).unlink()
 
 
 def _write(directory):

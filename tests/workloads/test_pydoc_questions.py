@@ -92,9 +92,6 @@ def test_whether_a_function_returns_something(code, returns):
     body = "\n".join(f"  {line}" for line in ("'''doc'''", *code.split("\n")))
     (node,) = ast.parse(f"def f(x):\n{body}\n").body
     assert pydoc_questions._gives_value(node) is returns
-
-
-def test_signatures():
     (node,) = ast.parse("async def f(a, /, b=1, *c, d, e=2, **g): pass").body
     assert pydoc_questions._arguments(node) == "a, b, *c, d, e, **g"
 

@@ -117,11 +117,17 @@ def test_an_operation_by_hand(
     np.testing.assert_array_equal(result, _grey(expected))
 
 
-def test_autocontrast_stretches_every_channel_by_itself() -> None:
+def test_channels_by_hand() -> None:
+    """Contrast is stretched in every channel by itself, colour blends with grey."""
     mixed = np.stack([[[7, 7]], [[0, 255]], [[3, 4]]], axis=-1).astype(np.uint8)
     np.testing.assert_array_equal(
         ra.autocontrast(mixed), np.stack([[[7, 7]], [[0, 255]], [[0, 255]]], axis=-1)
     )
+    # Grey of (100, 50, 200): 0.2989·100 + 0.587·50 + 0.114·200 = 82.04, times 255.5/255 = 82.2.
+    # 82 + 1.9·(100 - 82) = 116.2; 82 + 1.9·(50 - 82) = 21.2; 82 + 1.9·(200 - 82) = 306.2.
+    picture = np.array([[[100, 50, 200]]], np.uint8)
+    blends = [ra.color(picture, factor).tolist() for factor in (0.0, 1.0, 1.9)]
+    assert blends == [[[[82, 82, 82]]], [[[100, 50, 200]]], [[[116, 21, 255]]]]
 
 
 def test_rotate_fills_the_corners_with_grey() -> None:
@@ -131,14 +137,6 @@ def test_rotate_fills_the_corners_with_grey() -> None:
     turned = ra.rotate(np.full((5, 5, 3), 9, np.uint8), 45)[:, :, 0]
     assert turned[[0, 0, 4, 4], [0, 4, 0, 4]].tolist() == [128] * 4
     assert (turned == 9).sum() == 21
-
-
-def test_color_blends_with_grey() -> None:
-    # Grey of (100, 50, 200): 0.2989·100 + 0.587·50 + 0.114·200 = 82.04, times 255.5/255 = 82.2.
-    # 82 + 1.9·(100 - 82) = 116.2; 82 + 1.9·(50 - 82) = 21.2; 82 + 1.9·(200 - 82) = 306.2.
-    picture = np.array([[[100, 50, 200]]], np.uint8)
-    blends = [ra.color(picture, factor).tolist() for factor in (0.0, 1.0, 1.9)]
-    assert blends == [[[[82, 82, 82]]], [[[100, 50, 200]]], [[[116, 21, 255]]]]
 
 
 @given(

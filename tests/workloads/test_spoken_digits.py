@@ -99,12 +99,12 @@ def test_resampling_keeps_tones_and_clips() -> None:
 
 def test_noise_lies_10_to_30_db_below_the_speech() -> None:
     speech = np.rint(8000 * np.sin(np.arange(16_000) / 9)).astype(np.int16)
-    ratios, leads = [], []
-    for seed in range(60):
-        noisy = speakers.with_noise(speech, np.random.RandomState(seed)).astype(float)
-        leads.append(len(noisy) - len(speech))
-        noise = noisy[leads[-1] :] - speech
-        ratios.append(20 * np.log10(np.std(speech) / np.std(noise)))
+    noisy = [speakers.with_noise(speech, np.random.RandomState(seed)) for seed in range(60)]
+    leads = [len(samples) - len(speech) for samples in noisy]
+    noise = [
+        samples[lead:] - speech.astype(float) for samples, lead in zip(noisy, leads, strict=True)
+    ]
+    ratios = [20 * np.log10(np.std(speech) / np.std(samples)) for samples in noise]
     assert 9.8 < min(ratios) < 12
     assert 28 < max(ratios) < 30.2
     assert 0 <= min(leads) < 200
@@ -181,14 +181,9 @@ def test_the_digits_are_those_of_the_repository(tmp_path: Path) -> None:
     spoken.DIGITS.prepare(tmp_path)
     lines = spoken.DIGITS.check(tmp_path)
     assert [line.rsplit(" ", 2)[1] for line in lines[:3]] == ["1600", "200", "200"]
-    assert lines[-1].startswith(("made by espeak-ng", "note: made by espeak-ng"))
     for role in ROLES:
-        source = spoken.DIGITS.open_split(tmp_path, role)
-        for number in range(len(source)):
-            record = source[number]
+        for record in spoken.DIGITS.open_split(tmp_path, role):
             ids = record["targets"][: record["targets_length"]]
             repeats = int((ids[1:] == ids[:-1]).sum())
             # CTC needs a frame per target and one between equal ones; a frame is 40 ms.
             assert record["audio_length"] // 640 >= len(ids) + repeats
-    always = spoken.DIGITS.read_reference(tmp_path)["rows"][1]
-    assert 0.85 < always["test/wer"] < 0.95

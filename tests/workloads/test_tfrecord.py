@@ -44,17 +44,17 @@ def _npy(array: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def test_checksum_is_the_masked_crc32c_of_the_format() -> None:
+def test_files_are_the_bytes_that_tensorflow_writes(tmp_path: Path) -> None:
+    """Where the name is none that the locale can read: `é` as Python has it under LC_ALL=C."""
     # CRC-32C of "123456789" is 0xE3069283 (the check value of the Castagnoli polynomial); rotated
     # right by 15 bits it is 0x2507C60D, and adding 0xA282EAD8 gives 0xC78AB0E5.
     assert tfrecord.masked_crc32c(b"123456789") == 0xC78AB0E5
-
-
-def test_files_are_the_bytes_that_tensorflow_writes(tmp_path: Path) -> None:
-    path = tmp_path / "two.tfrecord"
+    path = tmp_path / os.fsdecode(b"\xff\xe9.tfrecord")
     tfrecord.write_tfrecord(path, [b"abc", b""])
     assert path.read_bytes() == WRITTEN_BY_TENSORFLOW
-    assert [p.name for p in tmp_path.iterdir()] == ["two.tfrecord"]
+    assert list(tmp_path.iterdir()) == [path]
+    assert _read(path) == [b"abc", b""]
+    assert list(machine.cache_folder().rglob("*.npy"))
 
 
 def test_records_come_back_by_number_in_any_order(path: Path) -> None:
@@ -158,14 +158,6 @@ def test_an_unwritable_cache_is_told_once(
     (message,) = caplog.messages
     assert "cannot be written" in message
     assert "ATTNPERF_CACHE" in message
-
-
-def test_a_path_that_no_locale_can_read_is_read(tmp_path: Path) -> None:
-    """As Python has `é` where PYTHONUTF8=0 and LC_ALL=C."""
-    path = tmp_path / os.fsdecode(b"\xff\xe9.tfrecord")
-    tfrecord.write_tfrecord(path, RECORDS)
-    assert _read(path) == RECORDS
-    assert list(machine.cache_folder().rglob("*.npy"))
 
 
 def test_more_files_than_are_kept_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

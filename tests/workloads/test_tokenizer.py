@@ -25,18 +25,12 @@ def test_special_ids(spm_model: bytes) -> None:
     assert processor.bos_id() == -1
     assert 3 not in processor.encode("a <mask> b")
     assert processor.vocab_size() == 330
-
-
-def test_bytes_stand_for_unknown_characters(spm_model: bytes) -> None:
-    processor = sentencepiece.SentencePieceProcessor(model_proto=spm_model)
+    # Bytes stand for unknown characters.
     assert processor.decode(processor.encode("你")) == "你"
-    assert tokenizer.UNK in sentencepiece.SentencePieceProcessor(
-        model_proto=tokenizer.train(TEXTS, 17)
-    ).encode("你")
-
-
-def test_the_same_texts_give_the_same_bytes() -> None:
-    assert tokenizer.train(iter(TEXTS), 17) == tokenizer.train(TEXTS, 17)
+    without_bytes = tokenizer.train(TEXTS, 17)
+    assert tokenizer.train(iter(TEXTS), 17) == without_bytes
+    small = sentencepiece.SentencePieceProcessor(model_proto=without_bytes)
+    assert tokenizer.UNK in small.encode("你")
 
 
 def test_a_long_text_counts_whole() -> None:
@@ -49,7 +43,10 @@ def test_a_long_text_counts_whole() -> None:
     assert max(map(len, tokenizer._sentences([filler, "q" * 9000]))) <= 4000
 
 
-def test_too_few_texts_are_refused() -> None:
+def test_too_few_texts_are_refused_and_words_may_be_symbols(tmp_path: Path) -> None:
+    path = tmp_path / "other.model"
+    path.write_bytes(tokenizer.trained(TEXTS, 18, user_defined_symbols=["cat", "."]))
+    assert "cat" in tokenizer.read_processor(path).encode("a cat.", out_type=str)
     with pytest.raises(DataError, match="cannot train 500 pieces"):
         tokenizer.train(TEXTS, 500)
 
@@ -103,9 +100,3 @@ def test_symbols_that_text_could_write_are_refused(
             processor = tokenizer.read_processor(path)
             ids = processor.encode(f"a {symbol} cat{symbol}")
             assert processor.piece_to_id(symbol) not in ids
-
-
-def test_symbols_of_ordinary_text_may_be_defined(tmp_path: Path) -> None:
-    path = tmp_path / "other.model"
-    path.write_bytes(tokenizer.trained(TEXTS, 18, user_defined_symbols=["cat", "."]))
-    assert "cat" in tokenizer.read_processor(path).encode("a cat.", out_type=str)

@@ -11,7 +11,7 @@ import pytest
 from flax import linen as nn
 
 from attention import inject, registry
-from attention.kernels import fused
+from attention.kernels import splash
 from tests.workloads import parameters
 from workloads import catalog
 from workloads import registry as workloads
@@ -113,15 +113,12 @@ def test_laser_in_a_bfloat16_conformer_is_as_exact_as_in_a_vit():
     np.testing.assert_array_equal(in_conformer, in_vit)
 
 
-@pytest.mark.parametrize("kernel", ["jax_xla", "fused"])
+@pytest.mark.parametrize("kernel", ["jax_xla", "splash"])
 def test_kernels_are_open_to_the_conformer(kernel, monkeypatch):
     """Those that hide keys alone, too: padded frames, which may not look, give 0 either way."""
-    call, transformed = (
-        functools.partial(function, interpret="tpu")
-        for function in (fused.weighted_sum, fused.transformed)
-    )
-    interpreted = dataclasses.replace(fused.KERNEL, call=call, transformed=transformed)
-    monkeypatch.setattr(fused, "KERNEL", interpreted)
+    interpreted = functools.partial(splash.weighted_sum, interpret="tpu")
+    kernel_of_tpus = dataclasses.replace(splash.KERNEL, call=interpreted)
+    monkeypatch.setattr(splash, "KERNEL", kernel_of_tpus)
     arrays = jax.random.normal(jax.random.key(0), (3, 2, 9, 2, 8))
     there = jnp.arange(9) < jnp.array([9, 5])[:, None]
     mask = nn.make_attention_mask(there, there, dtype=bool)
