@@ -81,17 +81,14 @@ def test_the_embeddings_gradient_is_summed_in_float32():
 
 def test_correct_is_argmaxs():
     """Also of equal logits, of which the first counts."""
-    generator = np.random.default_rng(0)
-    hidden = jnp.asarray(generator.integers(-1, 2, (2, 9, 3)), jnp.float32)
-    embedding = jnp.asarray(generator.integers(-1, 2, (7, 3)), jnp.float32)
-    labels = jnp.asarray(generator.integers(0, 7, (2, 9)))
-    weights = jnp.asarray(generator.random((2, 9)), jnp.float32)
+    draw = np.random.default_rng(0).integers
+    hidden, embedding = (jnp.asarray(draw(-1, 2, shape), float) for shape in ((2, 9, 3), (7, 3)))
+    labels, weights = jnp.asarray(draw(0, 7, (2, 9))), jnp.asarray(draw(1, 9, (2, 9)), float)
     mesh = registry.make("pydoc_lm").devices.mesh
-    found = chunked_loss.sums(mesh, 4, True, hidden, embedding, labels, weights)
-    logits = hidden @ embedding.T
-    assert 0 < float(found["correct"]) < float(weights.sum())
-    expected = text_workload.correct(labels, logits, weights)
-    np.testing.assert_allclose(found["correct"], expected, rtol=1e-6)
+    sums = chunked_loss.sums(mesh, 4, True, hidden, embedding, labels, weights)
+    expected = text_workload.correct(labels, hidden @ embedding.T, weights)
+    assert 0 < float(sums["correct"]) < float(weights.sum())
+    np.testing.assert_allclose(sums["correct"], expected, rtol=1e-6)
 
 
 def _largest_logits(function, *arguments):

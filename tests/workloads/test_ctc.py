@@ -23,15 +23,6 @@ def _merged(path):
     return [symbol for symbol, _ in itertools.groupby(path) if symbol]
 
 
-def test_decoding_by_hand():
-    """Repeats merge, a blank between keeps both, padding says nothing."""
-    paths = [[1, 1, 0, 1, 2, 2], [0, 0, 3, 3, 3, 1], [0] * 6]
-    paddings = jnp.asarray([[0.0] * 6, [0.0] * 4 + [1.0] * 2, [1.0] * 6])
-    symbols, lengths = decode(_logits(paths, 4), paddings)
-    np.testing.assert_array_equal(symbols, [[1, 1, 2, 0, 0, 0], [3, 0, 0, 0, 0, 0], [0] * 6])
-    np.testing.assert_array_equal(lengths, [3, 1, 0])
-
-
 @settings(max_examples=100)
 @given(st.lists(st.integers(0, 3), min_size=9, max_size=9), st.integers(0, 9))
 def test_decoding_is_that_of_plain_python(path, valid):

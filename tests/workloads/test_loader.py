@@ -133,17 +133,17 @@ def test_evaluation_sees_each_example_once_in_order(count: int | None, batches: 
         evaluated = list(stream)
     assert len(evaluated) == batches
     assert {batch["inputs"].shape for batch in evaluated} == {(4, 6, 5, 3)}
-    weights = np.concatenate([batch["weights"] for batch in evaluated])
+    inputs, labels, weights = (
+        np.concatenate([batch[name] for batch in evaluated])
+        for name in ("inputs", "targets", "weights")
+    )
     number = 23 if count is None else count
-    assert weights.dtype == np.float32
-    assert weights.tolist() == [1.0] * number + [0.0] * (4 * batches - number)
-    labels = np.concatenate([batch["targets"] for batch in evaluated])
-    assert labels.dtype == np.int32
-    assert labels.tolist() == list(range(number)) + [0] * (4 * batches - number)
-    inputs = np.concatenate([batch["inputs"] for batch in evaluated])
-    for label in range(number):
-        expected = PLAIN(source[label], np.random.default_rng(0))["inputs"]
-        np.testing.assert_array_equal(inputs[label], expected)
+    filling = [0] * (4 * batches - number)
+    assert (labels.dtype, weights.dtype) == (np.int32, np.float32)
+    assert weights.tolist() == [1] * number + filling
+    assert labels.tolist() == [*range(number), *filling]
+    expected = [images.decode(source[label]["image"]) for label in range(number)]
+    np.testing.assert_array_equal(inputs[:number], expected)
     assert not inputs[number:].any()
 
 

@@ -55,7 +55,7 @@ def test_every_file_that_is_whole_must_say_the_same(name, tmp_path):
         path.write_text(text, "utf-8")
         with pytest.raises(DataError, match="it is not replaced"):
             preparation.claim(tmp_path, NOTE)
-        (tmp_path / preparation.NOTE_FILE).unlink()
+        (tmp_path / preparation.NOTE_FILE).unlink(missing_ok=True)
 
 
 def _write(directory):

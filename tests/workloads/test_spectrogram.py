@@ -72,17 +72,6 @@ def test_padding():
     np.testing.assert_allclose(features[0, 2], silence, rtol=1e-5)
 
 
-@pytest.mark.parametrize("size", [401, 561, 1000])
-def test_frames_are_windows_of_the_signal(size):
-    signal = jax.random.uniform(jax.random.key(size), (2, size))
-    expected = np.stack([signal[:, s : s + 401] for s in range(0, size - 400, 160)], axis=1)
-    np.testing.assert_array_equal(spectrogram.frames(signal), expected)
-    gaps = (signal < 0.999).astype(jnp.float32)
-    np.testing.assert_array_equal(
-        spectrogram._frame_paddings(gaps), spectrogram.frames(gaps).min(-1)
-    )
-
-
 def _masked(masks, lengths, key, frames=100, bands=80):
     paddings = (jnp.arange(frames) >= jnp.asarray(lengths)[:, None]).astype(jnp.float32)
     features = jnp.ones((len(lengths), frames, bands))

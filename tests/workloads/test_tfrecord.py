@@ -6,7 +6,6 @@ import logging
 import os
 import pickle
 import struct
-import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -65,14 +64,6 @@ def test_records_come_back_by_number_in_any_order(path: Path) -> None:
     with pytest.raises(IndexError, match="record 4 asked, the file has 4"):
         file[4]
     assert list(pickle.loads(pickle.dumps(file))) == RECORDS
-
-
-@given(records=st.lists(st.binary(max_size=300), max_size=12))
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_records_survive_the_round_trip(tmp_path: Path, records: list[bytes]) -> None:
-    path = tmp_path / f"{uuid.uuid4()}.tfrecord"
-    tfrecord.write_tfrecord(path, records)
-    assert _read(path) == records
 
 
 @given(place=st.integers(0, 10**6), change=st.integers(1, 255))
