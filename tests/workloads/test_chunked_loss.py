@@ -34,9 +34,9 @@ def _loss(workload, params, batch):
     ("name", "dtype", "most"),
     # 5 and 7 fill up the last chunk; 100 are more than there are.
     [
+        ("pydoc_lm", "float32", 5),
         ("pydoc_lm", "bfloat16", 100),
-        ("pydoc_bert", "float32", 5),
-        ("pydoc_finewebedu", "float32", 7),
+        ("pydoc_bert", "float32", 3),
     ],
 )
 def test_value_and_gradients_are_those_of_the_whole(name, dtype, most):

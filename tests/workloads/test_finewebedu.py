@@ -89,6 +89,10 @@ def test_batches_and_metrics():
     logits, _ = workload.model_fn(params, batch, None, spec.ForwardPassMode.TRAIN, key, False)
     expected = workload.loss_fn(batch["targets"], logits, None, 0.1)["summed"]
     assert float(losses["summed"]) == pytest.approx(float(expected), rel=1e-5)
+    in_chunks, _ = small_text.make(NAME, "laser", loss_chunk_tokens=48).train_loss(
+        params, batch, None, key, 0.0, 0.1
+    )
+    assert float(in_chunks["summed"]) == pytest.approx(float(expected), rel=1e-5)
     small, large = (workload.eval_model(size, params, state, key, "") for size in (4, 14))
     assert small == pytest.approx(large, rel=1e-5)
     assert small["validation/ppl"] == pytest.approx(np.exp(small["validation/loss"]))

@@ -10,6 +10,11 @@ from workloads.base import machine
 CORES = 96
 
 
+def _limits(group, quota):
+    """Returns the files of a group of version 1, by name."""
+    return {f"{group}/cpu.cfs_quota_us": f"{quota}\n", f"{group}/cpu.cfs_period_us": "100000\n"}
+
+
 @pytest.mark.parametrize(
     ("groups", "files", "expected"),
     [
@@ -22,23 +27,18 @@ CORES = 96
         ("0::/a/b", {"a/cpu.max": "400000 100000", "a/b/cpu.max": "max 100000"}, 4),
         ("0::/a/b", {"a/cpu.max": "400000 100000", "a/b/cpu.max": "200000 100000"}, 2),
         ("0::/../other", {"cpu.max": "200000 100000"}, 2),
-        ("4:memory:/\n3:cpu,cpuacct:/a", {"cpu,cpuacct/a": ("150000", "100000")}, 2),
-        ("3:cpu:/docker/x\n0::/", {"cpu": ("400000", "100000")}, 4),
-        ("3:cpu:/a", {"cpu/a": ("-1", "100000")}, CORES),
-        ("3:cpuset:/a", {"cpuset/a": ("100000", "100000")}, CORES),
+        ("4:memory:/\n3:cpu,cpuacct:/a", _limits("cpu,cpuacct/a", 150_000), 2),
+        ("3:cpu:/docker/x\n0::/", _limits("cpu", 400_000), 4),
+        ("3:cpu:/a", _limits("cpu/a", -1), CORES),
+        ("3:cpuset:/a", _limits("cpuset/a", 100_000), CORES),
         (None, {"cpu.max": "50000 100000"}, CORES),
     ],
 )
 def test_the_cpu_quota_of_a_container_is_seen(tmp_path, monkeypatch, groups, files, expected):
     for name, limit in files.items():
         path = tmp_path / "groups" / name
-        if isinstance(limit, str):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(limit)
-            continue
-        path.mkdir(parents=True)
-        for field, number in zip(("quota", "period"), limit, strict=True):
-            (path / f"cpu.cfs_{field}_us").write_text(f"{number}\n")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(limit)
     if groups is not None:
         (tmp_path / "own").write_text(f"{groups}\n")
     monkeypatch.setattr(machine, "CONTROL_GROUPS", tmp_path / "groups")

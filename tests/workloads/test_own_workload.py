@@ -142,7 +142,7 @@ def test_a_trial_is_of_its_row_and_its_code_is_kept(write, tmp_path):
         assert (kept / "sweeps/spaces").is_dir()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_recipe_s_commands_run(write, tmp_path):
     """With four steps instead of a hundred; then the study goes on from where it was."""
     write()

@@ -47,6 +47,7 @@ def test_every_file_that_is_whole_must_say_the_same(name, tmp_path):
     for text in (json.dumps(REFERENCE), json.dumps(REFERENCE, ensure_ascii=False)):
         path.write_text(text, "utf-8")
         preparation.claim(tmp_path, NOTE)
+        assert path.exists() == (name != preparation.REFERENCE_FILE)
     with pytest.raises(DataError, match="it is not replaced"):
         preparation.claim(tmp_path, "")
     path.write_text('{"note": "Sm', "utf-8")  # a crash

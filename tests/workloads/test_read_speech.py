@@ -58,13 +58,10 @@ def _folder(folder):
 def source(tmp_path, monkeypatch):
     """A folder of four utterances that is taken for festvox-ru."""
     folder = _folder(tmp_path / "source")
-    digest = hashlib.sha256()
-    for name in UTTERANCES:
-        for path in (folder / "lab" / f"{name}.lab", folder / "wav" / f"{name}.wav"):
-            digest.update(path.read_bytes())
-    monkeypatch.setattr(read_speech, "SOURCE_SHA256", digest.hexdigest())
-    roles = {"train": 2, "validation": 1, "test": 1}
-    monkeypatch.setattr(read_speech, "_UTTERANCES", roles)
+    paths = [folder / kind / f"{name}.{kind}" for name in UTTERANCES for kind in ("lab", "wav")]
+    content = b"".join(path.read_bytes() for path in paths)
+    monkeypatch.setattr(read_speech, "SOURCE_SHA256", hashlib.sha256(content).hexdigest())
+    monkeypatch.setattr(read_speech, "_UTTERANCES", {"train": 2, "validation": 1, "test": 1})
     return folder
 
 

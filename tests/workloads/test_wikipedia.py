@@ -43,11 +43,8 @@ def data(tmp_path: Path, spm_model: bytes) -> Path:
 @pytest.fixture
 def articles() -> list[list[str]]:
     """Five files of 12 articles, each of one to three sentences."""
-    files = []
-    for number in range(5):
-        lines = sentences(24, number)
-        files.append(["\n".join(lines[i : i + 1 + i % 3]) for i in range(12)])
-    return files
+    files = [sentences(24, number) for number in range(5)]
+    return [["\n".join(lines[i : i + 1 + i % 3]) for i in range(12)] for lines in files]
 
 
 @pytest.fixture
