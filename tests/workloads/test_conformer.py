@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 
 from workloads import registry
 from workloads.speech import conformer, conformer_layers
@@ -53,7 +54,24 @@ def test_logits_of_the_first_and_the_last_frame(settings, first, last):
     given = _drawn(jax.eval_shape(model.init, jax.random.key(1), audio, paddings))
     logits, left = jax.jit(model.apply)(given, audio, paddings)
     np.testing.assert_array_equal(left, [[0] * 7 + [1] * 2])
-    np.testing.assert_allclose(logits[0, [0, 6]], [first, last], atol=1e-3)
+    np.testing.assert_allclose(logits[0, [0, 6]], [first, last], atol=3e-4)
+
+
+def test_query_scale_by_hand():
+    """softplus(ln(e^2 - 1)) = 2, so the logits are multiplied by 2/ln 2; zeros change nothing."""
+    q, k, v = jax.random.normal(jax.random.key(0), (3, 1, 5, 2, 4))
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, q, k, v):
+            return conformer.QueryScaledAttention(1.6, None, 0, None, {})(q, k, v)
+
+    plain, scaled = (
+        {"QueryScaler_0": {"scale": jnp.full(4, s)}} for s in (0.0, np.log(np.e**2 - 1))
+    )
+    for params, factor in ((plain, 1.0), (scaled, 2 / np.log(2))):
+        expected = 1.6 * nn.dot_product_attention(q * factor, k, v)
+        np.testing.assert_allclose(Model().apply({"params": params}, q, k, v), expected, atol=1e-6)
 
 
 def test_batch_norm_skips_padding():
@@ -75,6 +93,18 @@ def test_batch_norm_skips_padding():
     assert float(running[1, 0, 0]) == pytest.approx(expected, rel=1e-6)
     nothing = norm.apply(first, inputs, jnp.ones((2, 2)), True, False, mutable=["batch_stats"])
     assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(nothing))
+
+
+def test_subsampling_masks_and_halves():
+    """7 frames become 4, of which padding from frame 5 on leaves 3; a kernel of ones sums."""
+    layer = conformer_layers.Conv2dSubsampling(1)
+    params = {"kernel": jnp.ones((3, 3, 1, 1)), "bias": jnp.zeros(1)}
+    paddings = jnp.asarray([[0.0] * 5 + [1.0] * 2])
+    outputs, left = layer.apply({"params": params}, jnp.ones((1, 7, 4, 1)), paddings)
+    np.testing.assert_array_equal(left, [[0, 0, 0, 1]])
+    # An odd length gets a zero row on both ends, an even one only at the far end.
+    expected = np.outer([2, 3, 3, 0], [3, 2])
+    np.testing.assert_array_equal(outputs[0, :, :, 0], expected)
 
 
 def test_positions_by_hand():
