@@ -1,5 +1,6 @@
 """One contract for every mechanism: exact, causal, blind to padding, whatever its pair."""
 
+import functools
 import itertools
 
 import jax
@@ -17,29 +18,28 @@ from attention.verification import check, laws, reference
 # Operation by operation: each is compiled once for all cases; a case as a whole takes seconds.
 pytestmark = pytest.mark.usefixtures("no_jit")
 
-ALONE = (
-    *table.MIXERS,
-    *(f"{mixer}+{modifier}" for mixer in ("standard", "laser") for modifier in table.MODIFIERS),
+# Modifiers by `laser`: what they do does not depend on the mixer.
+MODIFIED = [f"laser+{modifier}" for modifier in table.MODIFIERS]
+ALONE = (*table.MIXERS, *MODIFIED)
+# Every modifier beside others that act on the same place.
+TOGETHER = (
+    ("diff+gate+per_dim_temp+qk_norm+rope+sink+softcap+temp+value_residual+window", "causal"),
+    ("diff2_laser+alibi+fox+gate+qk_rms_norm+sink+ssmax+xsa", "padded"),
+    ("diff_laser+alibi+sink+softcap+ssmax", "none"),
+    ("laser+alibi+per_dim_temp+qk_norm+sink+softcap+ssmax+temp+window", "padded"),
+    ("standard+alibi+fox+qk_norm+qk_rms_norm+rope+softcap+value_residual+xsa", "causal"),
 )
-# For what does not depend on the mixer.
-LAWS = (*table.MIXERS, *(f"laser+{modifier}" for modifier in table.MODIFIERS))
 PAIRS = [
-    f"{mixer}+{first}+{second}"
+    f"{mixer}+{modifiers}"
     for mixer in ("standard", "laser")
-    for first, second in itertools.combinations(table.MODIFIERS, 2)
+    for modifiers in (*table.MODIFIERS, *map("+".join, itertools.combinations(table.MODIFIERS, 2)))
+    if "+" in modifiers or mixer == "standard"
 ]
 REST = [
     f"{mixer}+{modifier}"
     for mixer, modifier in itertools.product(table.MIXERS, table.MODIFIERS)
     if mixer not in ("standard", "laser") and f"{mixer}+{modifier}" in registry.names()
 ]
-
-
-def _quick_by_laser(names):
-    """Marks what `standard` has as slow: how modifiers compose does not depend on the mixer."""
-    slow = pytest.mark.slow
-    return [pytest.param(name, marks=slow) if "standard+" in name else name for name in names]
-
 
 SHAPE = (24, 2, 8)
 # Limits in bfloat16 are of a norm over many roundings.
@@ -57,38 +57,69 @@ def _variant(name, **changes):
     return registry.get(name, **{**others, **changes})
 
 
-def _layer(variant, shape=SHAPE, dtype="float32", layer=check.LAYER):
+def _layer(variant, shape=SHAPE):
     """Returns arrays by name, and parameters away from their start."""
     drawn = check.draw(variant, shape)
     drawn.pop("cotangent")
-    arrays = {name: jnp.asarray(array, dtype) for name, array in drawn.items()}
-    return arrays, {"params": check.leaves(variant, arrays, 0.3, layer)}
+    arrays = {name: jnp.asarray(array, jnp.float32) for name, array in drawn.items()}
+    return arrays, {"params": check.leaves(variant, arrays, 0.3)}
 
 
-def _run(variant, params, arrays, mask=None, *, is_causal=False, layer=check.LAYER):
-    return check.Host(variant, layer, is_causal).apply(params, mask=mask, **arrays)
+@functools.cache
+def _problem(name):
+    """Returns a variant, arrays by name, and parameters away from their start."""
+    variant = _variant(name)
+    return variant, *_layer(variant)
 
 
-@pytest.mark.parametrize("mask", check.MASKS)
-@pytest.mark.parametrize("name", ALONE)
-def test_alone_in_float32(name, mask):
+def _run(variant, params, arrays, mask=None, *, is_causal=False):
+    return check.Host(variant, check.LAYER, is_causal).apply(params, mask=mask, **arrays)
+
+
+@pytest.mark.parametrize(
+    ("name", "mask"),
+    [
+        *itertools.product(table.MIXERS, check.MASKS),
+        *itertools.product(MODIFIED, ("causal", "padded")),
+        *TOGETHER,
+    ],
+)
+def test_in_float32(name, mask):
     row = check.measure(check.Case(name, "xla", "float32", mask, 1, 1), SHAPE, seed=7)
     assert row.passed, row
 
 
-@pytest.mark.parametrize("name", _quick_by_laser(ALONE))
-def test_alone_in_bfloat16(name):
-    row = check.measure(check.Case(name, "xla", "bfloat16", "causal", 1, 1), WIDE, seed=7)
+@pytest.mark.parametrize(
+    ("name", "mask"),
+    [
+        *((mixer, "causal") for mixer in table.MIXERS),
+        *((f"laser+{modifier}", "causal") for modifier in ("fox", "qk_rms_norm", "ssmax", "xsa")),
+        ("laser+alibi+gate+rope+sink", "causal"),
+        ("laser+gate+rope+value_residual", "causal"),
+        ("laser+per_dim_temp+qk_norm+sink+softcap+temp", "padded"),
+        *(pytest.param(name, "none", marks=pytest.mark.nightly) for name in MODIFIED),
+    ],
+)
+def test_in_bfloat16(name, mask):
+    row = check.measure(check.Case(name, "xla", "bfloat16", mask, 1, 1), WIDE, seed=7)
     assert row.passed, row
 
 
-@pytest.mark.parametrize("name", _quick_by_laser(PAIRS))
+@pytest.mark.parametrize("mixer", table.DIFF_ROWS)
+def test_without_the_head_norm(mixer):
+    case = check.Case(mixer, "xla", "float32", "padded", 4, 1)
+    row = check.measure(case, SHAPE, seed=5, head_norm=False, layer=20)
+    assert row.passed, row
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", PAIRS)
 def test_in_pairs(name):
     row = check.measure(check.Case(name, "xla", "float32", "causal", 1, 1), SHAPE, seed=7)
     assert row.passed, row
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", REST)
 def test_with_every_mixer(name):
     """In bfloat16 but for softpick of rounded logits: its gradient jumps where a logit is 0."""
@@ -103,16 +134,15 @@ def test_with_every_mixer(name):
         assert worst <= 1
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", ALONE)
 def test_nothing_hidden_reaches_an_output(name):
     """Nothing of later or masked tokens, and of other examples."""
     assert laws.measure(_variant(name)) == []
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", ALONE)
 def test_a_row_that_sees_nothing_returns_0(name):
-    variant = _variant(name)
-    arrays, params = _layer(variant)
+    variant, arrays, params = _problem(name)
     mask = jnp.ones((SHAPE[0],) * 2, bool).at[9].set(False)
 
     def run(arrays):
@@ -124,7 +154,7 @@ def test_a_row_that_sees_nothing_returns_0(name):
     assert all(np.isfinite(array).all() for array in (output, *gradients.values()))
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", ALONE)
 def test_one_token(name):
     variant = _variant(name)
     arrays, params = _layer(variant, (1, 2, 8))
@@ -135,11 +165,10 @@ def test_one_token(name):
     np.testing.assert_allclose(output, exact.output, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", ALONE)
 def test_batches_are_examples(name):
     """Two axes of a batch give what their entries give alone, in bfloat16 of that dtype."""
-    variant = _variant(name)
-    arrays, params = _layer(variant)
+    variant, arrays, params = _problem(name)
     batch = {array: jnp.stack([v, -v])[:, None] for array, v in arrays.items()}
     output = _run(variant, params, batch, is_causal=True)
     np.testing.assert_allclose(
@@ -149,10 +178,9 @@ def test_batches_are_examples(name):
     assert _run(variant, params, narrow).dtype == jnp.bfloat16
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", ALONE)
 def test_one_key_head_repeated_is_full_heads(name):
-    variant = _variant(name)
-    arrays, params = _layer(variant)
+    variant, arrays, params = _problem(name)
     few = {array: v[:, :1] if array not in ("query", "x") else v for array, v in arrays.items()}
     full = {
         array: jnp.repeat(v, SHAPE[1], axis=1) if array not in ("query", "x") else v
@@ -165,10 +193,9 @@ def test_one_key_head_repeated_is_full_heads(name):
     )
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", ALONE)
 def test_strict_promotion_and_symbolic_lengths(name):
-    variant = _variant(name)
-    arrays, params = _layer(variant)
+    variant, arrays, params = _problem(name)
     with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
         output, pullback = jax.vjp(
             lambda arrays: _run(variant, params, arrays, is_causal=True), arrays
@@ -192,7 +219,7 @@ def _at_start(name, arrays, layer=check.LAYER):
     return host.apply(params, **arrays), params
 
 
-@pytest.mark.parametrize("mixer", ["standard", "laser", "sigmoid", "diff2"])
+@pytest.mark.parametrize("mixer", ["laser", "diff2"])
 @pytest.mark.parametrize("modifier", ["gate", "per_dim_temp", "window"])
 def test_unchanged_at_the_start(mixer, modifier):
     """A gate of 2σ(0) = 1; a window wider than the text."""
@@ -202,82 +229,17 @@ def test_unchanged_at_the_start(mixer, modifier):
     np.testing.assert_allclose(changed, plain, atol=1e-6)
 
 
-def test_stick_breaking_shares_sum_to_what_is_taken():
-    """Σ_j a_ij = 1 − Π_{l<i} (1 − σ(s_il)), by values of 1; nothing for the first query."""
-    arrays, _ = _layer(registry.get("stick_breaking"))
-    ones = {**arrays, "value": jnp.ones_like(arrays["value"])}
-    sums = _run(registry.get("stick_breaking"), {}, ones)[..., 0]
-    logits = np.einsum("thd,shd->hts", arrays["query"], arrays["key"]) / np.sqrt(SHAPE[2])
-    left = np.where(np.tri(SHAPE[0], k=-1, dtype=bool), 1 / (1 + np.exp(logits)), 1).prod(-1)
-    np.testing.assert_allclose(sums, 1 - left.T, atol=1e-6)
-    assert not sums[0].any()
-
-
-@pytest.mark.parametrize("mixer", ["standard", "laser"])
-def test_forget_gates_of_1_forget_nothing(mixer):
-    variant = registry.get(f"{mixer}+fox")
-    arrays, params = _layer(variant)
-    fox = {"scale": 0 * params["params"]["fox"]["scale"], "scale_bias": jnp.full(SHAPE[1], 60.0)}
-    kept = _run(variant, {"params": {"fox": fox}}, arrays)
-    plain = {name: v for name, v in arrays.items() if name != "x"}
-    np.testing.assert_allclose(
-        kept, _run(registry.get(mixer), {}, plain, is_causal=True), atol=1e-6
-    )
-
-
-@pytest.mark.parametrize("mixer", ["standard", "laser", "softpick"])
-def test_exclusive_output_is_orthogonal_to_its_own_value(mixer):
-    """z·v = (y·v)·ε/(‖v‖² + ε)."""
-    variant = registry.get(f"{mixer}+xsa")
-    arrays, _ = _layer(variant)
-    output = np.asarray(_run(variant, {}, arrays), np.float64)
-    along = (output * np.asarray(arrays["value"])).sum(-1)
-    norms = np.linalg.norm(output, axis=-1) * np.linalg.norm(arrays["value"], axis=-1)
-    assert (np.abs(along) <= 2e-6 * (1 + norms)).all()
-
-
-def test_rotations_know_distances_alone():
-    """Query and key moved by the same number of positions have the same logit; base by hand."""
-    variant = registry.get("standard+rope", base=4.0)
-    call = make_call(*(jnp.ones((5, 1, 4)) for _ in "qkv"))
-    from attention.modifiers import rope
-
-    turned = rope.apply(call, {}, base=variant.base)
-    logits = np.einsum("thd,shd->ts", turned.query, turned.key)
-    distance = np.subtract.outer(np.arange(5), np.arange(5))
-    # Two pairs of ones, turned by the distance and by half of it (4^(−2/4)).
-    np.testing.assert_allclose(logits, 2 * np.cos(distance) + 2 * np.cos(distance / 2), rtol=1e-5)
-
-
-def test_slopes_by_hand():
-    """Six heads: m_h = 2^(−8h/6); equal logits leave weights e^(−m·distance)."""
-    shape = (3, 6, 2)
-    zeros = {"query": jnp.zeros(shape), "key": jnp.zeros(shape)}
-    value = jnp.zeros(shape).at[0].set(1.0)
-    weight = _run(registry.get("standard+alibi"), {}, {**zeros, "value": value}, is_causal=True)
-    slopes = 2.0 ** (-8 * np.arange(1, 7) / 6)
-    terms = np.exp(-slopes * np.arange(3)[:, None])
-    np.testing.assert_allclose(weight[2, :, 0], terms[2] / terms.sum(0), rtol=1e-6)
-
-
-def test_scalable_softmax_by_hand():
-    """s = 1/log 8 at the start: a row of 8 keys is unchanged, one of 2 is scaled by log 2/log 8."""
-    arrays, _ = _layer(registry.get("standard"), (8, 2, 4))
-    scaled, params = _at_start("standard+ssmax", arrays)
-    np.testing.assert_allclose(params["params"]["ssmax"]["scale"], 1 / np.log(8), rtol=1e-6)
-    plain, _ = _at_start("standard", arrays)
-    np.testing.assert_allclose(scaled[7], plain[7], atol=1e-6)
-    colder = _run(registry.get("standard+temp", tau=3.0), {}, arrays, is_causal=True)
-    np.testing.assert_allclose(scaled[1], colder[1], atol=1e-6)
-
-
-def test_root_mean_square_norms_by_hand():
-    """(3, 1) over √5, times 1 + scale: logits of the two are 2·(3·3 + 1)/5 over √2."""
-    head = jnp.asarray([3.0, 1.0]).reshape(1, 1, 2)
-    leaves = {"query_rms/scale": jnp.asarray([1.0, 0.0]), "key_rms/scale": jnp.zeros(2)}
-    normed = records.modifier("qk_rms_norm").apply(make_call(head, head, head), leaves)
-    np.testing.assert_allclose(normed.query[0, 0], [6 / 5**0.5, 1 / 5**0.5], rtol=1e-6)
-    np.testing.assert_allclose(normed.key[0, 0], [3 / 5**0.5, 1 / 5**0.5], rtol=1e-6)
+@pytest.mark.parametrize(
+    ("modifier", "factors"),
+    [("alibi", np.exp(-(2.0 ** (-8 * np.arange(1, 7) / 6)))), ("fox", 0.99)],
+)
+def test_decay_with_distance_by_hand(modifier, factors):
+    """Equal logits of three keys: weights f², f, 1 over their sum, by head of six."""
+    zeros = {name: jnp.zeros((3, 6, 2)) for name in ("query", "key")}
+    arrays = {**zeros, "value": jnp.zeros((3, 6, 2)).at[0].set(1.0), "x": jnp.ones((3, 4))}
+    weight, _ = _at_start(f"standard+{modifier}", arrays)
+    expected = np.broadcast_to(factors**2 / (1 + factors + factors**2), 6)
+    np.testing.assert_allclose(weight[2, :, 0], expected, rtol=2e-6)
 
 
 def test_values_of_the_first_layer_by_hand():
@@ -299,33 +261,6 @@ def test_a_fixed_sink_by_hand():
         registry.get("standard+sink", learned=False), {}, {**one, "value": jnp.full((1, 1, 1), 3.0)}
     )
     assert float(output[0, 0, 0]) == pytest.approx(1.5)
-
-
-def test_softpick_by_hand():
-    """Logits ln 3 and −ln 2: terms 2 and −½, so the weights are 2/2.5 and 0."""
-    query = jnp.ones((1, 1, 1))
-    key = jnp.log(jnp.asarray([3.0, 0.5])).reshape(2, 1, 1)
-    value = jnp.asarray([1.0, 100.0]).reshape(2, 1, 1)
-    output = _run(registry.get("softpick"), {}, {"query": query, "key": key, "value": value})
-    assert float(output[0, 0, 0]) == pytest.approx(0.8, rel=1e-5)
-
-
-@pytest.mark.parametrize("mixer", ["diff2", "diff2_laser"])
-def test_second_queries_like_the_first_halve_the_output(mixer):
-    """λ = σ(0) = ½ at the start, so y₁ − ½·y₂ is half of what one query gives."""
-    variant = registry.get(mixer)
-    arrays, params = _layer(variant)
-    branch = registry.get("laser" if "laser" in mixer else "standard")
-    plain = {name: v for name, v in arrays.items() if name != "x"}
-    projection = np.linalg.pinv(arrays["x"]) @ np.asarray(plain["query"]).reshape(SHAPE[0], -1)
-    leaves = {
-        "scale_query": projection.reshape(-1, *SHAPE[1:]).astype(np.float32),
-        "scale_lambda": 0 * params["params"]["diff2"]["scale_lambda"],
-    }
-    output = _run(variant, {"params": {"diff2": leaves}}, arrays)
-    # As many inputs as tokens are independent: the projection gives the first queries again.
-    assert SHAPE[0] == check.WIDTH
-    np.testing.assert_allclose(2 * output, _run(branch, {}, plain), atol=2e-3)
 
 
 def test_symbolic_masks_are_their_arrays():
@@ -416,27 +351,3 @@ def test_what_does_not_fit_is_named(name, shapes, given, message):
     settings = {"layer": 1, "memory": {}, **given}
     with pytest.raises(ValueError, match=message):
         _Layer(registry.get(name)).init(jax.random.key(0), *arrays, **settings)
-
-
-@pytest.mark.parametrize(
-    ("name", "hyperparameters", "message"),
-    [
-        ("laser+window", {"width": 0}, "width=0.*integer from 1"),
-        ("laser+window", {"width": 2.0}, "width=2.0.*integer from 1"),
-        ("laser+window", {"width": True}, "width=True.*integer from 1"),
-        ("laser+gate", {"per": "token"}, "per='token'.*'channel' or 'head'"),
-        ("laser+sink", {"learned": 1}, "learned=1.*True or False"),
-        ("laser+rope", {"base": 0.0}, "base=0.0.*> 0"),
-        ("softpick+sink", {}, "'softpick' has no normaliser"),
-        ("stick_breaking+sink", {}, "'stick_breaking' has no normaliser"),
-        ("sigmoid_laser", {}, "weights of 'sigmoid' may sum to 0"),
-        ("softpick_laser", {}, "weights of 'softpick' may sum to 0"),
-        ("stick_breaking_laser", {}, "weights of 'stick_breaking' may sum to 0"),
-        ("laser+alibi", {"kernel": "splash"}, "no functions of the logits.*kernel='xla'"),
-        ("laser+fox", {"kernel": "splash"}, "no bias.*kernel='xla' or kernel='jax_xla'"),
-        ("softpick", {"kernel": "cudnn"}, "no weights other than the softmax's"),
-    ],
-)
-def test_what_no_variant_has_is_named(name, hyperparameters, message):
-    with pytest.raises(ValueError, match=message):
-        registry.get(name, **hyperparameters)

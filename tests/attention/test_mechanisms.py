@@ -1,19 +1,18 @@
-"""Sigmoid attention, soft-capped logits and learned sinks: figures by hand and laws."""
+"""Sigmoid attention, soft-capped logits, sinks, pairs of heads: figures by hand and laws."""
 
 import functools
 import itertools
 
 import jax
-import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
 
-from attention import inject, registry
+from attention import registry, table
 from attention.hosts import probe
 from attention.masks import Bias
-from attention.modifiers import softcap
+from attention.mixers import head_pairs
 from attention.verification import check
 
 LOWEST = jnp.finfo(jnp.float32).min
@@ -56,27 +55,8 @@ def test_sigmoid_by_hand():
     assert float(masked[0, 0, 0]) == pytest.approx(1, rel=1e-6)
 
 
-def test_sigmoid_keys_do_not_know_of_each_other():
-    """The output over all keys is the sum of those over two parts; their order does not matter."""
+def test_softcap_keeps_logits_within_its_cap():
     query, key, value = _qkv()
-    attend = jax.jit(registry.get("sigmoid"))
-    part = jnp.arange(S) < 2
-    whole = attend(query, key, value)
-    parts = attend(query, key, value, mask=part) + attend(query, key, value, mask=~part)
-    np.testing.assert_allclose(parts, whole, atol=1e-6)
-    order = np.random.default_rng(1).permutation(S)
-    np.testing.assert_allclose(attend(query, key[order], value[order]), whole, atol=1e-6)
-
-
-def test_softcap_by_hand_and_its_ends():
-    """tanh(ln 3) = 8/10; logits differ by less than 2·cap; a large cap changes nothing."""
-    capped = softcap.apply(jnp.log(3.0), None, None, {}, cap=1.0)
-    np.testing.assert_allclose(capped, 0.8, rtol=1e-6)
-    query, key, value = _qkv()
-    for mixer in ("standard", "laser", "sigmoid"):
-        plain = _run(registry.get(mixer), None, query, key, value)
-        wide = _run(registry.get(f"{mixer}+softcap", cap=1e6), None, query, key, value)
-        np.testing.assert_allclose(wide, plain, atol=1e-5)
     with probe.probed() as seen:
         registry.get("standard+softcap", cap=2.0)(1e4 * query, key, value)
     weights = seen.layers[0].weights()
@@ -106,42 +86,16 @@ def test_sink_by_hand():
         assert float(output[0, 0, 0]) == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("mixer", ["standard", "laser"])
-def test_a_sink_takes_weight_and_none_where_its_logit_is_low(mixer):
+def test_weights_of_a_sink_are_observed_last():
     query, key, value = _qkv()
-    variant = registry.get(f"{mixer}+sink")
-    off = _run(variant, [-1e4, -1e4], query, key, value)
-    plain = _run(registry.get(mixer), None, query, key, value)
-    np.testing.assert_allclose(off, plain, atol=1e-6)
     params = {"params": {"sink": {"scale": jnp.asarray([0.5, -1.0])}}}
     with probe.probed() as seen:
-        output = Host(variant).apply(params, query, key, value)
+        Host(registry.get("laser+sink")).apply(params, query, key, value)
     weights = np.asarray(seen.layers[0].weights())
-    assert weights.shape == (H, T, S + 1)
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
     logits = np.einsum("thd,shd->hts", query, key) / np.sqrt(D)
     sink = np.exp([0.5, -1.0])[:, None]
-    np.testing.assert_allclose(weights[..., -1], sink / (np.exp(logits).sum(-1) + sink), rtol=1e-5)
-    # Between the least and the greatest value, the sink's 0 among them.
-    assert (output <= np.maximum(value.max(0), 0) + 1e-6).all()
-    assert (output >= np.minimum(value.min(0), 0) - 1e-6).all()
-
-
-def test_each_map_of_a_pair_has_its_own_sink():
-    """Without the head norm: head 0 with its sink minus λ times head 1 with its own."""
-    query, key, value = _qkv()
-    sinks = jnp.asarray([0.7, -0.4])
-    pair = jnp.concatenate([value[:, :1], value[:, 1:]], -1)
-    both = [
-        _run(registry.get("laser+sink"), sinks[h : h + 1], query[:, h, None], key[:, h, None], pair)
-        for h in (0, 1)
-    ]
-    host = check.Host(registry.get("diff_laser+sink", head_norm=False), layer=0)
-    zeros = {f"scale_{name}": jnp.zeros(D) for name in ("q1", "k1", "q2", "k2")}
-    params = {"params": {"sink": {"scale": sinks}, "diff_lambda": zeros}}
-    output = host.apply(params, query, key, value, None)
-    # λ = e⁰ − e⁰ + 0.2.
-    np.testing.assert_allclose(output.reshape(T, 1, 2 * D), both[0] - 0.2 * both[1], atol=2e-6)
+    np.testing.assert_allclose(weights[..., S], sink / (np.exp(logits).sum(-1) + sink), rtol=1e-5)
 
 
 HIDING = {
@@ -211,18 +165,6 @@ def test_a_bias_of_nan_hides_nothing(name):
     assert np.isnan(output[1:]).all()
 
 
-@pytest.mark.parametrize("name", ["standard", "laser+softcap", "sigmoid"])
-def test_lengths_may_be_symbolic(name):
-    """One exported program serves every length, as jax.export makes it."""
-    variant = registry.get(name)
-    queries, keys = jax.export.symbolic_shape("t, s")
-    shapes = [(queries, H, D), (keys, H, D), (keys, H, D)]
-    symbolic = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-    program = jax.export.export(jax.jit(lambda *qkv: variant(*qkv)))(*symbolic)
-    qkv = _qkv()
-    np.testing.assert_allclose(program.call(*qkv), variant(*qkv), atol=1e-6)
-
-
 def test_a_large_bias_that_is_no_mask_stays_a_bias():
     """ALiBi's steepest slope over 8,000 positions; every key of a row alike changes nothing."""
     query, key, value = _qkv()
@@ -238,11 +180,11 @@ def test_a_large_bias_that_is_no_mask_stays_a_bias():
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        *[(name, kind) for name in ("laser+sink", "laser", "sigmoid") for kind in HIDING],
-        ("standard+sink", "a sum"),
+        *[("laser+sink", kind) for kind in HIDING],
+        *[("laser", kind) for kind in ("mask", "columns", "a sum")],
+        *[("sigmoid", kind) for kind in ("mask", "a sum", "-inf")],
         ("softpick", "columns"),
         ("laser+sink+softcap", "lowest in float16"),
-        ("laser+sink+softcap", "-inf"),
     ],
 )
 def test_what_is_hidden_gets_nothing(name, kind):
@@ -262,16 +204,6 @@ def test_what_is_hidden_gets_nothing(name, kind):
     assert not np.asarray(query_bar)[3].any()
     assert not np.asarray(key_bar)[5].any()
     assert not np.asarray(value_bar)[5].any()
-
-
-@pytest.mark.parametrize("name", ["standard+sink", "laser+sink"])
-def test_a_sink_beside_causality_and_beside_its_array(name):
-    query, key, value = _qkv()
-    query = jnp.concatenate([query, query[:1]])
-    sinks, past = jnp.asarray([0.3, -0.4]), np.tril(np.ones((S, S), bool))
-    causal = _run(registry.get(name), sinks, query, key, value, is_causal=True)
-    masked = _run(registry.get(name), sinks, query, key, value, mask=past)
-    np.testing.assert_array_equal(causal, masked)
 
 
 def test_dropout_falls_on_weights_and_on_the_sink():
@@ -294,41 +226,70 @@ def test_dropout_falls_on_weights_and_on_the_sink():
     np.testing.assert_allclose(output, np.log(np.where(sums > 0, sums, 1)), atol=3e-6)
 
 
-def _own_softmax(query, key, value, bias=None, mask=None):
-    """A host's attention function that is not flax's."""
-    return nn.dot_product_attention(query, key, value, bias, mask)
+def _pair(first=0.0):
+    """Returns parameters of a pair's λ = e^first − e⁰ + 0.2 in layer 0."""
+    vectors = {f"scale_{name}": jnp.zeros(D) for name in ("q1", "k1", "q2", "k2")}
+    vectors["scale_q1"] = vectors["scale_k1"].at[0].set(first)
+    vectors["scale_k1"] = vectors["scale_k1"].at[0].set(1.0)
+    return {"diff_lambda": vectors}
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("sigmoid", "the model cannot have 'sigmoid'.*can have: standard, laser, diff"),
-        ("laser+softcap", "'softcap' needs a softmax.*can have: temp, qk_norm, per_dim_temp"),
-        ("standard+sink", "'sink' needs a softmax"),
-    ],
-)
-def test_a_host_with_a_softmax_of_its_own_refuses_them_by_name(name, message):
-    layer = nn.MultiHeadDotProductAttention(num_heads=2, attention_fn=_own_softmax)
-    with pytest.raises(ValueError, match=message), inject.injected(registry.get(name)):
-        layer.init(jax.random.key(0), jnp.ones((2, 3, 8)))
+def test_each_map_of_a_pair_has_its_own_sink_mask_and_bias():
+    """Without the head norm: head 0 with its own minus λ times head 1 with its own."""
+    query, key, value = _qkv()
+    rng, sinks = np.random.default_rng(1), jnp.asarray([0.7, -0.4])
+    bias = jnp.asarray(rng.standard_normal((H, 1, S)), jnp.float32)
+    mask = rng.random((H, T, S)) < 0.7
+    pair = jnp.concatenate([value[:, :1], value[:, 1:]], -1)
+    both = [
+        _run(
+            registry.get("laser+sink"),
+            sinks[h],
+            *(query[:, h], key[:, h], pair),
+            bias=bias[h],
+            mask=mask[h],
+        )
+        for h in (slice(0, 1), slice(1, 2))
+    ]
+    host = Host(registry.get("diff_laser+sink", head_norm=False))
+    params = {"params": {"sink": {"scale": sinks}, **_pair()}}
+    output = host.apply(params, query, key, value, layer=0, bias=bias, mask=mask)
+    np.testing.assert_allclose(output.reshape(T, 1, 2 * D), both[0] - 0.2 * both[1], atol=2e-6)
 
 
-@pytest.mark.parametrize("kernel", ["jax_xla", "cudnn"])
-def test_library_kernels_refuse_what_is_no_plain_softmax(kernel):
-    with pytest.raises(ValueError, match="no weights other than the softmax's.*use kernel='xla'"):
-        registry.get("sigmoid", kernel=kernel)
+def test_dropout_shares_its_mask_within_a_pair_when_broadcast():
+    """Equal maps and λ = 1 cancel while both lose the same keys; drawn by each, they do not."""
+    query, key, value = _qkv()
+    query, key = (jnp.repeat(array[:, :1], H, axis=1) for array in (query, key))
+    host = Host(registry.get("diff", head_norm=False))
+    settings = {"layer": 0, "dropout_rng": jax.random.key(0), "dropout_rate": 0.5}
+    run = functools.partial(
+        host.apply, {"params": _pair(jnp.log(1.8))}, query, key, value, **settings
+    )
+    np.testing.assert_allclose(run(), 0.0, atol=1e-6)
+    assert np.abs(run(broadcast_dropout=False)).max() > 0.1
 
 
-def test_a_mask_or_bias_that_does_not_fit_is_named_beside_a_sink():
-    for settings in ({"mask": "causal"}, {"mask": np.ones(5, bool)}, {"bias": jnp.ones((3, 1, S))}):
-        name = next(iter(settings))
-        with pytest.raises(ValueError, match=f"{name}.*(no array|does not broadcast)"):
-            Host(registry.get("laser+sink")).init(jax.random.key(0), *_qkv(), **settings)
+@pytest.mark.parametrize("mixer", table.DIFF_ROWS)
+def test_a_library_kernel_serves_values_of_half_the_size(mixer):
+    query, key, value = _qkv()
+    outputs = [
+        Host(registry.get(mixer, kernel=kernel, head_norm=False)).apply(
+            {"params": _pair()}, query, key, value[..., : D // 2], layer=1
+        )
+        for kernel in ("xla", "jax_xla")
+    ]
+    np.testing.assert_allclose(*outputs, atol=2e-6)
 
 
-def test_a_sinks_leaf():
-    """One logit per head, 0 at start, beside the host's projections."""
-    layer = nn.MultiHeadDotProductAttention(4, attention_fn=registry.get("laser+sink"))
-    params = jax.jit(layer.init)(jax.random.key(0), jnp.ones((2, 3, 8)))["params"]
-    assert set(params) == {"query", "key", "value", "out", "sink"}
-    np.testing.assert_array_equal(params["sink"]["scale"], np.zeros(4))
+def test_lambda_init_by_hand():
+    """0.8 − 0.6·exp(−0.3·depth): 0.2 in the first layer, 0.8 − 0.6·0.740818 in the second."""
+    for depth, expected in ((0, 0.2), (1, 0.355509), (np.int64(100), 0.8)):
+        assert float(head_pairs.lambda_init(depth)) == pytest.approx(expected, abs=1e-6)
+    assert float(jax.jit(head_pairs.lambda_init)(jnp.int32(1))) == pytest.approx(0.355509, abs=1e-6)
+
+
+def test_head_norm_by_hand():
+    """Pair (0.003, 0.004): mean square 12.5e-6, beside ε = 1e-5; times 1 + scale."""
+    pair = head_pairs.normed(jnp.asarray([3e-3, 4e-3]), jnp.asarray([0.0, 1.0]))
+    np.testing.assert_allclose(pair, np.array([3e-3, 8e-3]) / np.sqrt(22.5e-6), rtol=1e-6)

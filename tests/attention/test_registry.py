@@ -1,4 +1,4 @@
-"""One contract over every registry entry, and the door's answers to bad input."""
+"""Names and identity of variants, their leaves, and answers to bad input."""
 
 import inspect
 import json
@@ -29,33 +29,7 @@ CHOSEN = [
 ]
 
 
-def _variant(name, **settings):
-    tau = {"tau": 0.8} if "temp" in table.parse(name)[1] else {}
-    width = {"width": 3} if "window" in table.parse(name)[1] else {}
-    return registry.get(name, **tau, **width, **settings)
-
-
-class _Host(nn.Module):
-    """One layer, the second of a model, and what its variant needs."""
-
-    variant: object
-    settings: tuple = ()
-
-    @nn.compact
-    def __call__(self, inputs, mask=None):
-        settings = dict(self.settings)
-        values = jnp.ones((*inputs.shape[:-1], 2, inputs.shape[-1] // 2), inputs.dtype)
-        memory = self.variant.empty_memory(values.astype(settings.get("dtype", inputs.dtype)))
-        memory = {name: array + 1 for name, array in memory.items()}
-        function = inject.AttentionFunction(self.variant, 1, inputs, memory)
-        layer = nn.MultiHeadDotProductAttention(
-            num_heads=2, attention_fn=function, name="layer", **settings
-        )
-        return layer(inputs, mask=mask)
-
-
-def _host(variant, **settings):
-    return _Host(variant, tuple(settings.items()))
+UNNORMALISED = [name for name, entry in table.MIXERS.items() if not entry.normalised]
 
 
 @pytest.fixture
@@ -75,45 +49,23 @@ def test_names_are_canonical_unique_and_hold_the_paper_rows():
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_contract(name, inputs):
-    """Every entry: identity, what each part of it changes, shape, dtype, mask, gradients, vmap."""
+def test_identity(name):
+    """What each part of a name changes, and that a variant is what its values say."""
     assert no_ops.find(name) == []
-    variant = _variant(name)
+    variant = check.make_variant(name)
     assert variant.name == name
-    assert variant == _variant(name)
-    assert hash(variant) == hash(_variant(name))
-    assert registry.get(variant.name, **variant.hyperparameters) == variant
+    assert registry.get(name, **variant.hyperparameters) == variant
+    assert hash(registry.get(name, **variant.hyperparameters)) == hash(variant)
     with pytest.raises(AttributeError):
         variant.tau = 2.0
-    host = _host(variant)
-    params = host.init(jax.random.key(0), inputs)
-    mask = jnp.tril(jnp.ones((7, 7), bool))
-
-    def loss(params, inputs):
-        return jnp.sum(jnp.sin(host.apply(params, inputs, mask=mask)))
-
-    output = host.apply(params, inputs, mask=mask)
-    assert output.shape == inputs.shape
-    assert output.dtype == inputs.dtype
-    changed = host.apply(params, inputs.at[:, 4:].add(1.0), mask=mask)
-    np.testing.assert_allclose(output[:, :4], changed[:, :4], atol=1e-6)
-    assert np.abs(output - changed)[:, 4:].max() > 1e-3
-    for path, leaf in jax.tree_util.tree_leaves_with_path(jax.grad(loss)(params, inputs)):
-        assert np.isfinite(leaf).all(), path
-        # A key's bias shifts all logits of a row alike, which a softmax of them alone does not see.
-        if "['key']['bias']" not in jax.tree_util.keystr(path):
-            assert np.abs(leaf).max() > 0, path
-    mapped = jax.vmap(lambda x: host.apply(params, x[None], mask=mask)[0])(inputs)
-    np.testing.assert_allclose(mapped, output, atol=1e-6)
-    bf16 = _host(variant, dtype=jnp.bfloat16).apply(params, inputs, mask=mask)
-    assert bf16.dtype == jnp.bfloat16
-    np.testing.assert_allclose(np.asarray(bf16, np.float32), output, atol=0.05)
 
 
-@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize(
+    "name", ["laser+temp", "diff", "laser+gate+sink+value_residual", "diff2_laser+fox+qk_norm"]
+)
 def test_direct_attention_fn_and_injection_agree(name, inputs):
     """Of a first layer; injected, its input, index and memory come by themselves."""
-    variant = _variant(name)
+    variant = check.make_variant(name)
     function = inject.AttentionFunction(variant, 0, inputs, {})
     direct = nn.MultiHeadDotProductAttention(num_heads=2, attention_fn=function)
     params = direct.init(jax.random.key(0), inputs)
@@ -127,42 +79,71 @@ def test_direct_attention_fn_and_injection_agree(name, inputs):
     np.testing.assert_array_equal(output, expected)
 
 
-@pytest.mark.parametrize("mixer", ["standard", "laser"])
-def test_learned_modifiers_start_where_they_should(mixer, inputs):
-    """per_dim_temp is exactly its mixer at initialisation; qk_norm normalises to unit variance."""
-    plain = _host(_variant(mixer))
-    params = plain.init(jax.random.key(1), inputs)
-    temp = _host(_variant(f"{mixer}+per_dim_temp"))
-    temp_params = temp.init(jax.random.key(1), inputs)
-    own, added = params["params"]["layer"], temp_params["params"]["layer"]
-    assert set(added) - set(own) == {"per_dim_temp"}
-    assert added["per_dim_temp"]["scale"].shape == (8,)
-    np.testing.assert_allclose(
-        temp.apply(temp_params, inputs), plain.apply(params, inputs), rtol=1e-6, atol=1e-7
+# By name: learned leaves with their shapes, for 4 heads of size 8 and an input of 16; all are 0 at
+# start but those of `DRAWN`, by their standard deviation, and of `STARTS`.
+LEAVES = {
+    "standard": {},
+    "laser+temp": {},
+    "sigmoid+softcap": {},
+    "laser+alibi+rope+window+xsa": {},
+    "diff": {
+        **{f"diff_lambda/scale_{part}": (8,) for part in ("q1", "k1", "q2", "k2")},
+        "head_norm/scale": (16,),
+    },
+    "diff2": {"diff2/scale_query": (16, 4, 8), "diff2/scale_lambda": (16, 4)},
+    "laser+qk_norm": {"query_ln/scale": (8,), "key_ln/scale": (8,)},
+    "laser+qk_rms_norm": {"query_rms/scale": (8,), "key_rms/scale": (8,)},
+    "laser+per_dim_temp": {"per_dim_temp/scale": (8,)},
+    "laser+sink": {"sink/scale": (4,)},
+    "laser+gate": {"gate/scale": (16, 4, 8)},
+    "laser+value_residual": {"value_residual/scale_own": (), "value_residual/scale_first": ()},
+    "laser+fox": {"fox/scale": (16, 4), "fox/scale_bias": (4,)},
+    "laser+ssmax": {"ssmax/scale": (4,)},
+}
+DRAWN = {"diff_lambda": 0.1, "diff2/scale_query": 16**-0.5}
+STARTS = {"ssmax/scale": 1 / np.log(7)}
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_leaves_and_their_start(name, inputs):
+    """Beside the projections of a model; draws by their standard deviation."""
+    layer = nn.MultiHeadDotProductAttention(
+        4, qkv_features=32, attention_fn=inject.AttentionFunction(registry.get(name), 0, inputs, {})
     )
-    normed = _host(_variant(f"{mixer}+qk_norm")).init(jax.random.key(1), inputs)["params"]["layer"]
-    assert set(normed) - set(own) == {"query_ln", "key_ln"}
-    for name in ("query_ln", "key_ln"):
-        assert list(normed[name]) == ["scale"]
-        np.testing.assert_array_equal(normed[name]["scale"], np.zeros(8))
+    params = jax.jit(layer.init)(jax.random.key(1), inputs)["params"]
+    assert {*params} >= {"query", "key", "value", "out"}
+    leaves = {
+        f"{module}/{leaf}": array
+        for module in {*params} - {"query", "key", "value", "out"}
+        for leaf, array in params[module].items()
+    }
+    assert {path: leaf.shape for path, leaf in leaves.items()} == LEAVES[name]
+    for path, leaf in leaves.items():
+        drawn = DRAWN.get(path, DRAWN.get(path.partition("/")[0]))
+        if drawn:
+            np.testing.assert_allclose(np.sqrt(np.square(leaf).mean()), drawn, rtol=0.5)
+        else:
+            np.testing.assert_allclose(leaf, STARTS.get(path, 0), rtol=1e-6)
 
 
-def test_qk_norm_by_hand():
-    """Head (3, 1): mean 2, sd 1, so ±1/√(1 + 1e-6), times 1 + scale."""
-    head = jnp.asarray([3.0, 1.0]).reshape(1, 1, 2)
-    leaves = {"query_ln/scale": jnp.asarray([0.0, 1.0]), "key_ln/scale": jnp.zeros(2)}
-    normed = records.modifier("qk_norm").apply(Call(head, head, head), leaves)
-    expected = np.array([[1.0, -2.0], [1.0, -1.0]]) / np.sqrt(1 + 1e-6)
-    np.testing.assert_allclose(normed.query[0, 0], expected[0], rtol=1e-6)
-    np.testing.assert_allclose(normed.key[0, 0], expected[1], rtol=1e-6)
-
-
-def test_per_dim_temp_by_hand():
-    """Factor 1.442695041·ln(1 + e^p): 1 at p = 0, 1.8946 at p = 1."""
-    call = Call(*(jnp.ones((1, 1, 2)) for _ in "qkv"))
-    leaves = {"per_dim_temp/scale": jnp.asarray([0.0, 1.0])}
-    factor = records.modifier("per_dim_temp").apply(call, leaves).query[0, 0]
-    np.testing.assert_allclose(factor, [1.0, np.log(1 + np.e) / np.log(2)], rtol=1e-6)
+# Mean 2 and variance 1; then a variance of 1e-6 beside ε = 1e-6; a mean square of 5, then of 1e-6;
+# 1.442695041·ln(1 + e^p), 1 at p = 0.
+@pytest.mark.parametrize(
+    ("modifier", "heads", "scale", "query"),
+    [
+        ("qk_norm", [3.0, 1.0], [0.0, 1.0], [1.0, -2.0]),
+        ("qk_norm", [3e-3, 1e-3], [0.0, 0.0], [0.5**0.5, -(0.5**0.5)]),
+        ("qk_rms_norm", [3.0, 1.0], [1.0, 0.0], [6 / 5**0.5, 5**-0.5]),
+        ("qk_rms_norm", [1e-3, -1e-3], [0.0, 0.0], [0.5**0.5, -(0.5**0.5)]),
+        ("per_dim_temp", [1.0, 1.0], [0.0, 1.0], [1.0, 1.894636]),
+    ],
+)
+def test_new_queries_by_hand(modifier, heads, scale, query):
+    head = jnp.asarray(heads).reshape(1, 1, 2)
+    record, call = records.modifier(modifier), Call(head, head, head)
+    leaves = {leaf.path: jnp.asarray(scale) for leaf in record.leaves(call)}
+    changed = record.apply(call, leaves)
+    np.testing.assert_allclose(changed.query[0, 0], query, rtol=1e-6)
 
 
 def test_temperature_divides_the_logits(inputs):
@@ -181,71 +162,61 @@ def test_order_of_modifiers_does_not_matter():
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("name", "hyperparameters", "message"),
     [
-        (lambda: registry.get("lazer"), "unknown mixer 'lazer'.*standard, laser.*'laser'"),
-        (lambda: registry.get("laser+qknorm"), "unknown modifier 'qknorm'.*'qk_norm'"),
-        (lambda: registry.get("fox"), r"'fox' is a modifier.*'standard\+fox'\?"),
-        (lambda: registry.get("gate+fox"), r"'gate' is a modifier.*'standard\+fox\+gate'\?"),
-        (lambda: registry.get("temp+laser"), r"'temp' is a modifier.*'laser\+temp'\?"),
-        (lambda: registry.get("standard+laser"), "'laser' is an attention mechanism[^?]*$"),
-        (lambda: registry.get("sink+sigmoid"), "'sink' is a modifier[^?]*$"),
-        (lambda: registry.get("LASER"), "unknown mixer 'LASER'.*'laser'\\?"),
-        (lambda: registry.get("laser,Gate"), r"unknown mixer 'laser,Gate'.*'laser\+gate'\?"),
-        (lambda: registry.get("laser+temp+temp"), "twice"),
-        (lambda: registry.get("laser+"), "unknown modifier ''"),
-        (lambda: registry.get(7), "string"),
-        (lambda: registry.get("laser", tau=0.9), r"unknown hyperparameter 'tau'.*goes with \+temp"),
-        (lambda: registry.get("laser+temp", tao=0.9), "unknown hyperparameter 'tao'.*'tau'"),
-        (lambda: registry.get("laser+temp", tau=0.0), "> 0"),
-        (lambda: registry.get("laser+temp", tau=-1), "> 0"),
-        (lambda: registry.get("laser+temp", tau=float("nan")), "a number > 0"),
-        (lambda: registry.get("laser+temp", tau=10**400), "a number > 0"),
-        (lambda: registry.get("laser+temp", tau=1e-320), "1e-30 to 1e30"),
-        (lambda: registry.get("laser+temp", tau=1e300), "1e-30 to 1e30"),
-        (lambda: registry.get("laser+temp", tau="0.9"), "not a Python number"),
-        (lambda: registry.get("laser+temp", tau=True), "not a Python number"),
-        (lambda: registry.get("laser+temp", tau=jnp.ones(())), "compiled in"),
-        (lambda: registry.get("laser", head_norm=False), "head_norm goes with diff and diff_laser"),
-        (lambda: registry.get("diff", head_norm=1), "head_norm=1: .*on or off; give True or False"),
-        (lambda: registry.get("diff", tau=0.9), r"Known: head_norm"),
-        (lambda: registry.get("sigmoid+sink"), "no variant 'sigmoid.sink'.*no normaliser"),
-        (lambda: registry.get("laser+softcap", cap=0.0), "between −cap and cap; give a number"),
-        (lambda: registry.get("laser+softcap", cap=None), "cap=None is not a Python number"),
-        (
-            lambda: registry.get("sigmoid", kernel="jax_xla"),
-            "no weights other than the softmax's.*use kernel='xla'",
-        ),
-        (
-            lambda: registry.get("laser+softcap", kernel="cudnn"),
-            "no soft-capped logits.*use kernel='xla'",
-        ),
-        (lambda: registry.get("laser+sink", kernel="splash"), "kernel='xla' or kernel='fused'"),
-        (lambda: registry.get("laser", kernel="flash"), "unknown kernel 'flash'.*xla, jax_xla"),
+        ("lazer", {}, "'lazer'.*'laser'"),
+        ("laser+qknorm", {}, "'qknorm'.*'qk_norm'"),
+        ("fox", {}, r"'fox'.*'standard\+fox'\?"),
+        ("gate+fox", {}, r"'gate'.*'standard\+fox\+gate'\?"),
+        ("temp+laser", {}, r"'temp'.*'laser\+temp'\?"),
+        ("standard+laser", {}, "'laser'[^?]*$"),
+        ("sink+sigmoid", {}, "'sink'[^?]*$"),
+        ("LASER", {}, r"'LASER'.*'laser'\?"),
+        ("laser,Gate", {}, r"'laser,Gate'.*'laser\+gate'\?"),
+        ("laser+temp+temp", {}, "twice"),
+        ("laser+", {}, "''"),
+        (7, {}, "string"),
+        ("laser", {"tau": 0.9}, r"'tau'.*\+temp"),
+        ("laser+temp", {"tao": 0.9}, "'tao'.*'tau'"),
+        *[("laser+temp", {"tau": tau}, "> 0") for tau in (0.0, -1, float("nan"), 10**400)],
+        *[("laser+temp", {"tau": tau}, "1e-30 to 1e30") for tau in (1e-320, 1e300)],
+        *[("laser+temp", {"tau": tau}, "number") for tau in ("0.9", True)],
+        ("laser+temp", {"tau": jnp.ones(())}, "compiled in"),
+        ("laser", {"head_norm": False}, "head_norm.*diff and diff_laser"),
+        ("diff", {"head_norm": 1}, "head_norm=1.*True or False"),
+        ("diff", {"tau": 0.9}, "head_norm"),
+        ("laser+softcap", {"cap": 0.0}, "cap"),
+        ("laser+softcap", {"cap": None}, "cap=None"),
+        *[("laser+window", {"width": width}, f"width={width}") for width in (0, 2.0, True)],
+        ("laser+gate", {"per": "token"}, "per='token'.*'channel' or 'head'"),
+        ("laser+sink", {"learned": 1}, "learned=1.*True or False"),
+        ("laser+rope", {"base": 0.0}, "base=0.0"),
+        *[(f"{mixer}+sink", {}, f"{mixer!r}.*normaliser") for mixer in UNNORMALISED],
+        *[(f"{mixer}_laser", {}, f"{mixer!r}.*sum to 0") for mixer in UNNORMALISED],
+        *[("sigmoid", {"kernel": kernel}, "'xla'") for kernel in ("jax_xla", "cudnn", "splash")],
+        ("softpick", {"kernel": "cudnn"}, "'xla'"),
+        ("laser+softcap", {"kernel": "cudnn"}, "'xla'"),
+        ("laser+sink", {"kernel": "splash"}, "'xla' or kernel='fused'"),
+        ("laser+alibi", {"kernel": "splash"}, "'xla'"),
+        ("laser+fox", {"kernel": "splash"}, "'xla' or kernel='jax_xla'"),
+        ("laser", {"kernel": "flash"}, "'flash'.*xla, jax_xla"),
     ],
 )
-def test_bad_input_is_answered(call, message):
+def test_bad_input_is_answered(name, hyperparameters, message):
     with pytest.raises(ValueError, match=message):
-        call()
+        registry.get(name, **hyperparameters)
 
 
 def test_variant_refuses_what_it_has_not(inputs):
     query = inputs.reshape(3, 7, 2, 8)
     with pytest.raises(ValueError, match="inside a Flax module"):
         registry.get("laser+qk_norm")(query, query, query)
-    with pytest.raises(ValueError, match="already has what laser.qk_norm adds"):
-        _host(registry.get("laser+qk_norm"), normalize_qk=True).init(jax.random.key(0), inputs)
     layer = nn.MultiHeadDotProductAttention(2, attention_fn=registry.get("laser"))
     with pytest.raises(ValueError, match="sow_weights"):
         layer.init(jax.random.key(0), inputs, sow_weights=True)
 
 
 BOUND = table.Hyperparameter(30.0, 5.0, "a bound")
-
-
-class AnyValue(table.Hyperparameter):
-    def check(self, name, given):
-        return given
 
 
 @pytest.fixture
@@ -323,18 +294,6 @@ def test_a_line_of_the_table_without_code_is_refused(monkeypatch, new_modifier):
         registry.get("laser+new", bound="banana")
     with pytest.raises(ValueError, match=r"no code reads 'bound' of 'new'"):
         registry.get("laser+new", bound=3.0)
-
-
-def test_what_changes_nothing_is_found(new_modifier):
-    """A modifier that returns what it got, and a hyperparameter that it does not read."""
-    new_modifier(lambda call, leaves: call)
-    assert no_ops.find("laser+new") == ["laser+new: modifier 'new' changes nothing"]
-    lax = AnyValue(True, False, "a factor")
-    new_modifier(lambda call, leaves, *, bound: call._replace(query=2 * call.query), bound=lax)
-    assert no_ops.find("laser+new") == [
-        "laser+new: hyperparameter 'bound' changes nothing",
-        "laser+new: hyperparameter 'bound' takes any value: it refuses none",
-    ]
 
 
 def _declared(part, entry):
@@ -423,14 +382,3 @@ def test_head_norm_is_part_of_the_identity_and_survives_json():
     assert registry.get("diff") != registry.get("diff", head_norm=False)
     assert table.hyperparameters("laser+temp", 0.9) == {"tau": 0.9}
     assert table.hyperparameters("standard", 0.9, False) == {}
-
-
-def test_is_causal_is_a_triangular_mask_and_layers_are_unused(inputs):
-    query = inputs.reshape(3, 7, 2, 8)
-    for name in ("standard", "laser"):
-        variant = registry.get(name)
-        np.testing.assert_allclose(
-            variant(query, query, query, is_causal=True, layer=3),
-            variant(query, query, query, mask=jnp.tril(jnp.ones((7, 7), bool))),
-            atol=1e-6,
-        )
