@@ -73,8 +73,8 @@ def _run(attend, arrays, **settings):
         ("standard", "bfloat16", "causal"),
         ("laser", "float32", "causal"),
         ("laser", "bfloat16", "padded"),
-        pytest.param("diff", "bfloat16", "causal", marks=pytest.mark.slow),
-        pytest.param("diff_laser", "bfloat16", "none", marks=pytest.mark.slow),
+        pytest.param("diff", "bfloat16", "causal", marks=pytest.mark.nightly),
+        pytest.param("diff_laser", "bfloat16", "none", marks=pytest.mark.nightly),
     ],
 )
 def test_error_within_limits(mixer, dtype, mask, kernel, monkeypatch):
@@ -89,13 +89,13 @@ def test_error_within_limits(mixer, dtype, mask, kernel, monkeypatch):
         assert row.passed, row
 
 
+@pytest.mark.parametrize("kernel", ["splash on tpu"], indirect=True)
 def test_a_scale_that_is_no_power_of_two_rounds_splash_s_queries_once_more(kernel):
-    for qs, factor in ((1, 1.0), (4, 1.5 if kernel == "splash" else 1.0)):
+    limits = check.LIMITS["bfloat16", False]
+    for qs, factor in ((1, 1.0), (4, 1.5)):
         row = check.measure(check.Case("laser", kernel, "bfloat16", "none", qs, 1), (96, 2, 40))
         assert row.passed, row
-        limits = check.LIMITS["bfloat16", kernel == "fused"]
-        allowed = 1.5 if kernel == "splash" else 1.0
-        assert row.limits == (allowed * limits[0], allowed * limits[1])
+        assert row.limits == (1.5 * limits[0], 1.5 * limits[1])
         assert row.output <= factor * limits[0]
         assert max(row.gradients.values()) <= factor * limits[1]
 
@@ -121,7 +121,7 @@ def test_values_of_another_size_and_padded_keys_of_each_batch_entry(kernel):
         assert not gradient.any()
 
 
-@pytest.mark.parametrize(("length", "keys"), [(131, 131), (140, 9), (9, 140)])
+@pytest.mark.parametrize(("length", "keys"), [(140, 9), (9, 140)])
 def test_causality_where_nothing_divides_into_blocks(length, keys, kernel):
     arrays = _qkv(length, keys, batch=())
     mask = np.tril(np.ones((length, keys), bool))
@@ -133,10 +133,16 @@ def test_causality_where_nothing_divides_into_blocks(length, keys, kernel):
 
 
 @pytest.mark.parametrize(
-    ("heads", "size", "wide", "together"),
-    [(4, 64, 64, 2), (2, 64, 128, 2), (2, 128, 256, 0), (3, 32, 32, 3), (2, 80, 80, 0)],
+    ("heads", "size", "wide", "together", "masked"),
+    [
+        (4, 64, 64, 2, True),
+        (4, 64, 64, 2, False),
+        (2, 64, 128, 2, False),
+        (2, 128, 256, 0, True),
+        (3, 32, 32, 3, True),
+        (2, 80, 80, 0, False),
+    ],
 )
-@pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("kernel", ["fused on tpu", "fused on gpu"], indirect=True)
 def test_heads_side_by_side_in_a_block(heads, size, wide, together, masked, kernel):
     """As many as 128 lanes hold; others are transposed. The last block passes the arrays' end."""
@@ -163,24 +169,6 @@ def test_soft_cap_is_the_modifier_s(kernel):
     if kernel == "splash":
         with pytest.raises(ValueError, match="no functions of the logits other than softcap"):
             registry.get("laser+alibi", kernel=kernel)
-
-
-def test_laws(kernel):
-    """Shift, bounds, Jensen, one visible key; the future, however far above, changes nothing."""
-    query, key, value, cotangent = _qkv(batch=())
-    ours = functools.partial(_run, laser.attend, is_causal=True, kernel=kernel)
-    output, _ = ours([query, key, value, cotangent])
-    moved, _ = ours([query, key, value + 30, cotangent])
-    np.testing.assert_allclose(moved, output + 30, atol=1e-5)
-    np.testing.assert_allclose(output[0], value[0], atol=1e-6)
-    plain, _ = _run(standard.attend, [query, key, value, cotangent], is_causal=True)
-    assert (output >= plain - 1e-6).all()
-    assert (output <= value.max(0) + 1e-6).all()
-    for gap, slack in ((40.0, 5e-6), (1e6, np.inf)):
-        later = [query, key.at[-1].multiply(3.0), value.at[-1].add(gap), cotangent]
-        changed, gradients = ours(later)
-        assert np.abs(changed[:-1] - output[:-1]).max() <= slack
-        assert all(np.isfinite(array).all() for array in (changed, *gradients))
 
 
 @pytest.mark.parametrize(
@@ -223,21 +211,30 @@ SIGMOID = functools.partial(inputs.attend, sigmoid.MIXER)
 
 
 @pytest.mark.parametrize(
-    ("mask", "hidden"),
+    ("attend", "mask", "hidden"),
     [
-        (Mask(causal=True, strict=True), (129,)),
-        (Mask(keys=PLACES % 3 > 0, segments=(PLACES // 40, PLACES // 60), width=70), (42, 129)),
-        (Mask(dense=(PLACES[:, None] != PLACES) & (PLACES != 7), causal=True), (7,)),
-        (Mask(dense=np.tile(PLACES % 2 == 0, (2, 2, 1, 1))), (41,)),
+        (standard.attend, Mask(causal=True, strict=True), (129,)),
+        (SIGMOID, Mask(causal=True, strict=True), (129,)),
+        (
+            laser.attend,
+            Mask(keys=PLACES % 3 > 0, segments=(PLACES // 40, PLACES // 60), width=70),
+            (42, 129),
+        ),
+        (
+            standard.attend,
+            Mask(dense=(PLACES[:, None] != PLACES) & (PLACES != 7), causal=True),
+            (7,),
+        ),
+        (laser.attend, Mask(dense=np.tile(PLACES % 2 == 0, (2, 2, 1, 1))), (41,)),
+        (SIGMOID, Mask(dense=np.tile(PLACES % 2 == 0, (2, 2, 1, 1))), (41,)),
     ],
 )
 @pytest.mark.parametrize("kernel", ["fused on tpu", "fused on gpu"], indirect=True)
-def test_masks_of_every_part(mask, hidden, kernel):
+def test_masks_of_every_part(attend, mask, hidden, kernel):
     """Strict causality, keys of no query, parts together; values nobody sees may be anything."""
     arrays = _qkv(length=130)
     arrays[2] = arrays[2].at[:, hidden].add(1e3)
-    for attend in (standard.attend, laser.attend, SIGMOID):
-        _agrees(kernel, attend, arrays, mask=mask)
+    _agrees(kernel, attend, arrays, mask=mask)
 
 
 @pytest.mark.parametrize("broadcast", [False, True])
@@ -369,7 +366,12 @@ except ValueError as error:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "platform"), [("splash", "tpu"), ("fused", "tpu"), ("fused", "gpu")]
+    ("name", "platform"),
+    [
+        ("fused", "tpu"),
+        pytest.param("splash", "tpu", marks=pytest.mark.nightly),
+        pytest.param("fused", "gpu", marks=pytest.mark.nightly),
+    ],
 )
 def test_on_a_mesh_of_eight_devices(name, platform):
     """Batch and heads divided, a batch of one example computed everywhere: the gradients agree."""

@@ -75,19 +75,6 @@ def _summary(layer, **gradients):
     return diagnostics.summary(jax.jit(diagnostics.measure)(layer), gradients)
 
 
-def test_uniform_attention_by_hand():
-    """a = 1/4: entropy ln 4, ‖diag(a) − a·aᵀ‖² = 1/4 − 2/16 + 1/16 = 3/16."""
-    found = _summary(_layer(np.full((3, 4), 0.25)))
-    assert found["entropy"] == pytest.approx(math.log(4), rel=1e-6)
-    assert found["entropy_share"] == pytest.approx(1, rel=1e-6)
-    assert found["jacobian_mean"] == pytest.approx(math.sqrt(3) / 4, rel=1e-6)
-    assert found["jacobian_max"] == pytest.approx(math.sqrt(3) / 4, rel=1e-6)
-    assert found["share_below_1e-3"] == found["share_below_1e-7"] == 0
-    # log10(0.25) = −0.6 lies in [−1, −0.5), the last but one of the bins.
-    assert found["histogram"] == [0] * (diagnostics.BINS - 2) + [12, 0]
-    assert "nonfinite" not in found
-
-
 def test_masked_entries_do_not_count():
     """Row 0 sees one key, row 1 two, row 2 none: six of nine entries are hidden."""
     mask = [[1, 0, 0], [1, 1, 0], [0, 0, 0]]

@@ -13,7 +13,6 @@ from flax import nnx
 
 from attention import inject, registry
 from attention.hosts import probe
-from attention.verification import check
 
 _FLAX = nn.MultiHeadDotProductAttention
 
@@ -81,34 +80,11 @@ def test_parameter_tree_is_bit_identical_to_the_host(inputs, name):
     assert jax.tree.all(jax.tree.map(np.array_equal, host, ours))
 
 
-def test_learned_modifiers_add_scale_leaves_only(inputs):
-    host = _init(Block(), inputs)
-    ours = _init(Block(), inputs, registry.get("laser+qk_norm+per_dim_temp"))
-    paths = {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(ours)}
-    extra = paths - {
-        jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(host)
-    }
-    assert len(extra) == 6
-    assert all("Attention" in path and path.endswith("['scale']") for path in extra)
-
-
 def test_standard_is_the_host(inputs):
     params = _init(Block(), inputs)
     with inject.injected(registry.get("standard")):
         ours = Block().apply(params, inputs)
     np.testing.assert_allclose(ours, Block().apply(params, inputs), atol=1e-6)
-
-
-def test_mask_reaches_the_variant(inputs):
-    layer = nn.MultiHeadDotProductAttention(num_heads=2)
-    params = _init(layer, inputs)
-    mask = jnp.tril(jnp.ones((5, 5), bool))
-
-    def run(inputs):
-        with inject.injected(registry.get("laser")):
-            return layer.apply(params, inputs, mask=mask)
-
-    np.testing.assert_allclose(run(inputs)[:, 0], run(inputs.at[:, 1:].add(9.0))[:, 0], atol=1e-6)
 
 
 def test_inside_jit_and_variants_do_not_mix(inputs):
@@ -200,21 +176,6 @@ def test_nnx_with_fewer_heads_of_keys_is_flaxs(inputs, kernel):
         np.testing.assert_allclose(ours, flax, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["laser", "sigmoid", "laser+sink+qk_norm", "diff", "diff_laser"])
-def test_fewer_heads_of_keys_are_those_heads_repeated(name):
-    rng = np.random.default_rng(0)
-    query, key, value = (
-        jnp.asarray(rng.standard_normal((5, heads, 4)), jnp.float32) for heads in (4, 2, 2)
-    )
-    whole = [jnp.repeat(array, 2, axis=1) for array in (key, value)]
-    host = check.Host(registry.get(name), 1)
-    params = host.init(jax.random.key(0), query, *whole, None)
-    expected = host.apply(params, query, *whole, None)
-    np.testing.assert_array_equal(host.apply(params, query, key, value, None), expected)
-    with pytest.raises(ValueError, match=r"4 heads of queries and 3 of keys.*divides 4"):
-        host.apply(params, query, key[:, [0, 1, 0]], value[:, [0, 1, 0]], None)
-
-
 class Grouped(_FLAX):
     """A subclass with half as many heads of keys and values, which calls its function."""
 
@@ -247,22 +208,23 @@ def test_nnx_has_no_place_for_learned_factors_and_cannot_be_injected_into(inputs
         _nnx(nnx.dot_product_attention)(inputs)
 
 
-def test_a_mixer_that_no_weighted_mean_makes_is_refused_by_a_foreign_softmax(inputs, toy):
-    with (
-        pytest.raises(ValueError, match="the model cannot have 'toy'.*standard, laser, diff"),
-        inject.injected(registry.get(toy)),
-    ):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("toy", "'toy'.*standard, laser, diff"),
+        ("sigmoid", "'sigmoid'.*standard, laser, diff"),
+        ("laser+softcap", "'softcap'.*temp, qk_norm, per_dim_temp"),
+        ("standard+sink", "'sink'"),
+    ],
+)
+def test_a_softmax_of_the_models_own_refuses_other_weights(inputs, toy, name, message):
+    with pytest.raises(ValueError, match=message), inject.injected(registry.get(name)):
         _foreign().init(jax.random.key(0), inputs)
 
 
 def test_a_name_is_no_variant():
     with pytest.raises(ValueError, match=r"give registry.get\('laser'\)"), inject.injected("laser"):
         pass
-
-
-def test_an_exception_in_flight_is_not_masked():
-    with pytest.raises(ZeroDivisionError), inject.injected(registry.get("laser")):
-        1 / 0  # noqa: B018
 
 
 def _foreign(temperature=1.0, **settings):
@@ -281,9 +243,16 @@ def test_foreign_function_keeps_its_scaler_and_standard_is_untouched(inputs):
         ours = _init(layer, inputs, registry.get(name))
         assert jax.tree.all(jax.tree.map(np.array_equal, host, ours))
     with inject.injected(registry.get("standard")):
-        np.testing.assert_allclose(layer.apply(host, inputs), layer.apply(host, inputs))
         injected = layer.apply(host, inputs)
     np.testing.assert_allclose(injected, layer.apply(host, inputs), rtol=1e-6, atol=1e-7)
+
+
+def _projected(leaves, inputs):
+    """Returns query, key and value [B, T, H, D] of a layer's parameters."""
+    return [
+        jnp.einsum("bld,dhk->blhk", inputs, leaves[name]["kernel"])
+        for name in ("query", "key", "value")
+    ]
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -295,11 +264,7 @@ def test_foreign_laser_takes_the_log_before_the_output_factor(inputs, masked):
     with inject.injected(registry.get("laser")):
         output = layer.apply(params, inputs, mask=mask)
     leaves = params["params"]
-
-    def project(name):
-        return jnp.einsum("bld,dhk->blhk", inputs, leaves[name]["kernel"])
-
-    query, key, value = (project(name) for name in ("query", "key", "value"))
+    query, key, value = _projected(leaves, inputs)
     query = query * 1.7
     logits = jnp.einsum("bthd,bshd->bhts", query, key) / np.sqrt(4)
     if masked:
@@ -416,15 +381,13 @@ def test_layers_come_from_the_rule_and_may_be_traced(inputs):
     assert np.abs(run(params, 3) - output).max() > 1e-3
 
 
-@pytest.mark.parametrize("mixer", ["diff", "diff_laser"])
-@pytest.mark.parametrize("masked", [False, True])
-def test_differential_through_a_foreign_function(inputs, mixer, masked):
+def test_differential_through_a_foreign_function(inputs):
     """The host's learned scaler is called once on heads of size D; its output factor comes last."""
-    layer, variant = _foreign(1.7), registry.get(mixer)
+    layer, variant = _foreign(1.7), registry.get("diff_laser")
     host = _init(layer, inputs)
     with inject.injected(variant, layer=lambda path: 1):
         params = layer.init(jax.random.key(0), inputs)
-        mask = jnp.tril(jnp.ones((5, 5), bool)) if masked else None
+        mask = jnp.tril(jnp.ones((5, 5), bool))
         output = layer.apply(params, inputs, mask=mask)
     leaves = dict(params["params"])
     own = {name: leaves.pop(name) for name in ("diff_lambda", "head_norm")}
@@ -433,11 +396,7 @@ def test_differential_through_a_foreign_function(inputs, mixer, masked):
     class Plain(nn.Module):
         @nn.compact
         def __call__(self):
-            project = (
-                jnp.einsum("bld,dhk->blhk", inputs, leaves[name]["kernel"])
-                for name in ("query", "key", "value")
-            )
-            query, key, value = project
+            query, key, value = _projected(leaves, inputs)
             heads = variant(1.7 * query, key, value, mask=mask, layer=1)
             return jnp.einsum("bthd,hdo->bto", 1.7 * heads, leaves["out"]["kernel"])
 
@@ -450,11 +409,6 @@ def test_differential_injection_asks_for_a_rule(inputs):
         _init(Stack(), inputs, variant)
     with pytest.raises(ValueError, match="layer=0: give a rule.*lambda path: 0"):
         inject.injected(variant, layer=0).__enter__()
-    with (
-        pytest.raises(ValueError, match="returned None at path 'encoderblock_0'"),
-        inject.injected(variant, layer=lambda path: None),
-    ):
-        Stack().init(jax.random.key(0), inputs)
     with (
         pytest.raises(TypeError) as caught,
         inject.injected(variant, layer=_layer_of),
@@ -512,7 +466,6 @@ class Layers(nn.Module):
         return inputs
 
 
-@pytest.mark.parametrize("name", ["laser", "diff"])
 @pytest.mark.parametrize(
     ("classes", "method", "unused"),
     [
@@ -522,14 +475,9 @@ class Layers(nn.Module):
         ((nn.remat(OwnAttention),), "__call__", "0 of 1.*at 'layer_0'"),
     ],
 )
-def test_a_module_that_ignores_its_attention_function_is_refused(
-    inputs, name, classes, method, unused
-):
+def test_a_module_that_ignores_its_attention_function_is_refused(inputs, classes, method, unused):
     model = Layers(classes, method)
-    with (
-        pytest.raises(RuntimeError, match=unused),
-        inject.injected(registry.get(name), layer=lambda path: 0),
-    ):
+    with pytest.raises(RuntimeError, match=unused), inject.injected(registry.get("laser")):
         jax.eval_shape(model.init, jax.random.key(0), inputs)
 
 

