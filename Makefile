@@ -157,10 +157,12 @@ test-slow: $(VENV)/.installed-test
 	    $$(sed -n 's/^    \(jax\|flax\|numpy\)>=/\1==/p' setup.cfg)
 	touch $@
 
-# What may differ between versions, in four minutes: mechanisms in float32, models, functions. The first
-# two files compile whole models and kernels, the others are of all packages.
-VERSION_TESTS := -n 2 --dist loadgroup -m "not slow" -k "not in_pairs and not bfloat16 and not fused" \
-    tests/attention $(patsubst %,--ignore=tests/attention/test_%.py,accelerated registry checkout recipe)
+# What may differ between versions: each mixer and modifier against its reference, strict promotion
+# and symbolic lengths, injection into Linen and NNX, `flex` by our core, refusals of functions.
+VERSION_TESTS := -n 2 --dist loadgroup -m "not slow" \
+    -k "in_float32 and causal or symbolic or our_core or by_hand or bad_input or test_inject or \
+    test_self_attention or test_functions" \
+    $(patsubst %,tests/attention/test_%.py,contract flex functions inject self_attention)
 
 ## test-version: attention's tests on another Python (PYTHON=python3.13 VENV=.venv-newest)
 test-version: $(VENV)/.installed-test

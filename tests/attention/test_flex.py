@@ -43,6 +43,15 @@ def platform(request, monkeypatch):
     jax.clear_caches()
 
 
+# What does not depend on the platform.
+on_tpu = pytest.mark.parametrize("platform", ["tpu"], indirect=True)
+every_kernel = pytest.mark.parametrize(
+    ("kernel", "platform"),
+    [("xla", "tpu"), ("fused", "tpu"), pytest.param("fused", "gpu", marks=needs_triton)],
+    indirect=["platform"],
+)
+
+
 def _arrays(heads=HEADS, length=LENGTH, size=SIZE, batch=2):
     rng = np.random.default_rng(0)
     shapes = {
@@ -386,6 +395,7 @@ def test_a_query_that_sees_nothing_returns_0(weighting, is_bias, platform):
     assert not any(bar[1].any() for bar in pull(jnp.ones_like(output)))
 
 
+@on_tpu
 def test_a_person_s_strict_settings_hold_for_their_own_code(platform):
     """Gradients through masks, sinks and terms by head and key."""
     arrays = _arrays(heads=2, length=24)
@@ -427,7 +437,7 @@ def _taylor(logits, s):
         Weighting(lambda x, s: 1e-26 * x**2, lambda x, s: 1e-26 * x**2, scales=False),
     ],
 )
-@pytest.mark.parametrize("kernel", ["xla", "fused"])
+@every_kernel
 def test_weights_of_logits_alone_over_their_sum(weighting, kernel, platform):
     """Queries × 120, causal: by hand in float64; rows of mass 0 return 0."""
     arrays = {name: np.float64(np.float32(array)) for name, array in _arrays().items()}
@@ -457,7 +467,7 @@ def test_weights_of_logits_alone_over_their_sum(weighting, kernel, platform):
 
 
 @pytest.mark.parametrize("weighting", ["softmax", "softpick"])
-@pytest.mark.parametrize("kernel", ["xla", "fused"])
+@every_kernel
 def test_a_score_of_minus_infinity_hides_a_key_as_the_mask_does(weighting, kernel, platform):
     """Query 0 sees none; padded keys are hidden by a leaf."""
     arrays = _arrays()
@@ -492,6 +502,7 @@ _SECOND = {
 }
 
 
+@on_tpu
 @pytest.mark.parametrize("derivative", _SECOND.values(), ids=_SECOND)
 def test_second_derivatives_and_forward_mode_are_refused_by_name(derivative, platform):
     query = jnp.ones((1, 16, 1, 128))
@@ -500,6 +511,7 @@ def test_second_derivatives_and_forward_mode_are_refused_by_name(derivative, pla
             derivative(lambda q, attend=attend: attend(q, q, q).sum(), query)
 
 
+@on_tpu
 def test_a_policy_keeps_what_the_backward_pass_reads_by_name(platform):
     """The forward kernel is not run again, in a layer whose projections are."""
     query, weights = jnp.ones((1, 16, 1, 128)), jnp.ones((128, 128))
