@@ -395,17 +395,17 @@ def test_an_outlier_inside_a_block_on_the_diagonal(kernel):
             assert reference.relative_error(ours, theirs) <= 3e-6
 
 
-@pytest.mark.parametrize("span", [100.0, 1e3, 1e6])
-def test_channels_wider_than_the_centred_form_holds(span, kernel):
+def test_channels_wider_than_the_centred_form_holds(kernel):
     """The max form, inside the kernel, too: as our core, finite in every gradient."""
     query, key, value, cotangent = _qkv(length=150, batch=())
-    value = value.at[3].add(-span).at[7, 0].add(span)
-    arrays = [query, key, value, cotangent]
-    ours = _run(laser.attend, arrays, kernel=kernel)
-    theirs = _run(laser.attend, arrays)
-    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        assert np.isfinite(one).all()
-        assert reference.relative_error(one, np.float64(other)) <= 1e-5
+    for span in (100.0, 1e3, 1e6):
+        wide = value.at[3].add(-span).at[7, 0].add(span)
+        arrays = [query, key, wide, cotangent]
+        ours = _run(laser.attend, arrays, kernel=kernel)
+        theirs = _run(laser.attend, arrays)
+        for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+            assert np.isfinite(one).all()
+            assert reference.relative_error(one, np.float64(other)) <= 1e-5
 
 
 @pytest.mark.parametrize("queries", [128, 200])

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib.util
+import itertools
 import sys
 
 import jax
@@ -428,16 +429,23 @@ def _taylor(logits, s):
     return 1 + logits + logits**2 / 2
 
 
-@pytest.mark.parametrize(
-    "weighting",
-    [
-        Weighting(_relu2, _relu2, scales=False),
-        Weighting(_taylor, _taylor, same=True, scales=False),
-        Weighting(lambda x, s: x, lambda x, s: jnp.abs(x), scales=False),
-        Weighting(lambda x, s: 1e-26 * x**2, lambda x, s: 1e-26 * x**2, scales=False),
-    ],
+WEIGHTINGS = (
+    Weighting(_relu2, _relu2, scales=False),
+    Weighting(_taylor, _taylor, same=True, scales=False),
+    Weighting(lambda x, s: x, lambda x, s: jnp.abs(x), scales=False),
+    Weighting(lambda x, s: 1e-26 * x**2, lambda x, s: 1e-26 * x**2, scales=False),
 )
-@every_kernel
+
+
+@pytest.mark.parametrize(
+    ("weighting", "kernel", "platform"),
+    [
+        *itertools.product(WEIGHTINGS, ("xla", "fused"), ("tpu",)),
+        pytest.param(WEIGHTINGS[0], "fused", "gpu", marks=needs_triton),
+        pytest.param(WEIGHTINGS[1], "fused", "gpu", marks=needs_triton),
+    ],
+    indirect=["platform"],
+)
 def test_weights_of_logits_alone_over_their_sum(weighting, kernel, platform):
     """Queries × 120, causal: by hand in float64; rows of mass 0 return 0."""
     arrays = {name: np.float64(np.float32(array)) for name, array in _arrays().items()}
