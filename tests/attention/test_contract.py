@@ -268,6 +268,14 @@ def test_a_fixed_sink_by_hand():
     assert float(output[0, 0, 0]) == pytest.approx(1.5)
 
 
+def test_softpick_by_hand():
+    """One logit of 1e-6: its term is as large as ε, so that its weight is ½."""
+    query = jnp.ones((1, 1, 1))
+    arrays = {"query": query, "key": 1e-6 * query, "value": 3 * query}
+    output = _run(registry.get("softpick"), {}, arrays)
+    assert float(output[0, 0, 0]) == pytest.approx(1.5, rel=1e-5)
+
+
 def test_symbolic_masks_are_their_arrays():
     """Each part, and all of them, against the array that it stands for."""
     length = SHAPE[0]

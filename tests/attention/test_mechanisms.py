@@ -42,27 +42,6 @@ class Host(nn.Module):
         return self.variant(query, key, value, **settings)
 
 
-def test_sigmoid_by_hand():
-    """Logits 0 and ln 6 of two keys, S = 2: weights 1/(1 + 2) and 6/(6 + 2)."""
-    query = jnp.ones((1, 1, 1))
-    key = jnp.asarray([0.0, np.log(6.0)], jnp.float32).reshape(2, 1, 1)
-    value = jnp.asarray([3.0, 8.0]).reshape(2, 1, 1)
-    assert float(registry.get("sigmoid")(query, key, value)[0, 0, 0]) == pytest.approx(
-        1 + 6, rel=1e-6
-    )
-    # A mask removes a term, and leaves the other's weight, in which S is still 2.
-    masked = registry.get("sigmoid")(query, key, value, mask=jnp.asarray([True, False]))
-    assert float(masked[0, 0, 0]) == pytest.approx(1, rel=1e-6)
-
-
-def test_softcap_keeps_logits_within_its_cap():
-    query, key, value = _qkv()
-    with probe.probed() as seen:
-        registry.get("standard+softcap", cap=2.0)(1e4 * query, key, value)
-    weights = seen.layers[0].weights()
-    assert float((weights.max(-1) / weights.min(-1)).max()) <= np.exp(4.0) * (1 + 1e-5)
-
-
 def test_softcap_comes_before_bias_and_mask_and_after_the_temperature():
     """cap·tanh(logit/(τ·cap)) + bias, by NumPy."""
     query, key, value = _qkv()

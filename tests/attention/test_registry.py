@@ -146,6 +146,14 @@ def test_new_queries_by_hand(modifier, heads, scale, query):
     np.testing.assert_allclose(changed.query[0, 0], query, rtol=1e-6)
 
 
+def test_exclusive_output_by_hand():
+    """Value (0.001, 0) of square 1e-6, beside ε = 1e-6: half of the part along it is taken out."""
+    value = jnp.asarray([1e-3, 0.0]).reshape(1, 1, 2)
+    out = jnp.asarray([1.0, 2.0]).reshape(1, 1, 2)
+    changed = records.modifier("xsa").apply(out, Call(value, value, value), {})
+    np.testing.assert_allclose(changed[0, 0], [0.5, 2.0], rtol=1e-6)
+
+
 def test_temperature_divides_the_logits(inputs):
     """τ = 2 with doubled queries is τ = 1."""
     query = inputs.reshape(3, 7, 2, 8)
@@ -153,6 +161,16 @@ def test_temperature_divides_the_logits(inputs):
     np.testing.assert_allclose(double, registry.get("laser")(query, query, query), atol=1e-6)
     assert registry.get("laser+temp").tau == 1.0
     assert registry.get("laser+temp", tau=0.9) != registry.get("laser+temp")
+
+
+def test_defaults_of_hyperparameters():
+    defaults = {
+        key: setting.default
+        for entry in (*table.MIXERS.values(), *table.MODIFIERS.values())
+        for key, setting in entry.hyperparameters.items()
+    }
+    numbers = {"tau": 1.0, "cap": 50.0, "base": 10_000.0, "width": 256}
+    assert defaults == {**numbers, "learned": True, "head_norm": True, "per": "channel"}
 
 
 def test_order_of_modifiers_does_not_matter():
