@@ -164,7 +164,7 @@ VERSION_TESTS := -n 2 --dist loadgroup -m "not slow" \
     test_self_attention or test_functions" \
     $(patsubst %,tests/attention/test_%.py,contract flex functions inject self_attention)
 
-## test-version: attention's tests on another Python (PYTHON=python3.13 VENV=.venv-newest)
+## test-version: what may differ in attention/ on another Python (PYTHON=python3.13 VENV=.venv-newest)
 test-version: $(VENV)/.installed-test
 	$(BIN)/python -m pytest $(VERSION_TESTS)
 
