@@ -133,17 +133,20 @@ def test_causality_where_nothing_divides_into_blocks(length, keys, kernel):
 
 
 @pytest.mark.parametrize(
-    ("heads", "size", "wide", "together", "masked"),
+    ("kernel", "heads", "size", "wide", "together", "masked"),
     [
-        (4, 64, 64, 2, True),
-        (4, 64, 64, 2, False),
-        (2, 64, 128, 2, False),
-        (2, 128, 256, 0, True),
-        (3, 32, 32, 3, True),
-        (2, 80, 80, 0, False),
+        ("fused on tpu", 4, 64, 64, 2, True),
+        ("fused on tpu", 4, 64, 64, 2, False),
+        ("fused on tpu", 2, 64, 128, 2, False),
+        ("fused on tpu", 2, 128, 256, 0, True),
+        ("fused on tpu", 3, 32, 32, 3, True),
+        ("fused on tpu", 2, 80, 80, 0, False),
+        ("fused on gpu", 2, 64, 128, 2, False),
+        ("fused on gpu", 3, 32, 32, 3, True),
+        ("fused on gpu", 2, 80, 80, 0, False),
     ],
+    indirect=["kernel"],
 )
-@pytest.mark.parametrize("kernel", ["fused on tpu", "fused on gpu"], indirect=True)
 def test_heads_side_by_side_in_a_block(heads, size, wide, together, masked, kernel):
     """As many as 128 lanes hold; others are transposed. The last block passes the arrays' end."""
     assert fused_tpu._heads_together(heads, size, wide) == together

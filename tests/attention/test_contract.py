@@ -159,7 +159,9 @@ def test_a_row_that_sees_nothing_returns_0(name):
     assert all(np.isfinite(array).all() for array in (output, *gradients.values()))
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize(
+    "name", ["standard", "laser", "sigmoid", "softpick", "stick_breaking", "diff", *MASKED]
+)
 def test_one_token(name):
     variant = _variant(name)
     arrays, params = _layer(variant, (1, 2, 8))
