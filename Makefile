@@ -158,10 +158,10 @@ test-slow: $(VENV)/.installed-test
 	touch $@
 
 # What may differ between versions: each mixer and modifier against its reference, strict promotion
-# and symbolic lengths, injection into Linen and NNX, `flex` by our core, refusals of functions.
+# and symbolic lengths, injection into Linen and NNX, examples of `flex`, refusals of functions.
 VERSION_TESTS := -n 2 --dist loadgroup -m "not slow" \
-    -k "in_float32 and causal or symbolic or our_core or by_hand or bad_input or test_inject or \
-    test_self_attention or test_functions" \
+    -k "in_float32 and causal or symbolic or by_hand or bad_input or test_inject or \
+    test_self_attention and not mesh or test_functions" \
     $(patsubst %,tests/attention/test_%.py,contract flex functions inject self_attention)
 
 ## test-version: what may differ in attention/ on another Python (PYTHON=python3.13 VENV=.venv-newest)
