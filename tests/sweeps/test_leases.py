@@ -2,7 +2,6 @@
 
 import errno
 import io
-import itertools
 import math
 import os
 import pathlib
@@ -18,13 +17,11 @@ import pytest
 
 from attention import files
 from sweeps.job import trainer, trial_lock
-from sweeps.launchers import device_locks, local
 from sweeps.launchers.protocol import State
 from sweeps.monitoring.progress import Progress
 from sweeps.records import clock, disk, layout, lease, outages, status, submissions
 from sweeps.scheduling import scheduler as schedulers
 from sweeps.scheduling.scheduler import Scheduler
-from sweeps.study import study_directory
 from tests.sweeps.conftest import begin_stage, change_lease
 
 
@@ -674,194 +671,6 @@ def test_what_says_that_a_disk_is_full(problem, expected):
     wrapped = RuntimeError("saving failed")
     wrapped.__cause__ = problem
     assert disk.is_full(wrapped) == expected
-
-
-# --- slots
-
-
-def test_a_folder_of_any_name_can_be_held():
-    """As Python has `é` where PYTHONUTF8=0 and LC_ALL=C."""
-    with device_locks.hold_name(os.fsdecode(b"/studies/\xff\xe9")) as held:
-        assert held is not None
-
-
-def test_a_slot_has_no_file_and_ends_with_its_process(tmp_path):
-    """Nothing in the temporary folder can be tidied up while a worker holds its slot."""
-    name = str(tmp_path)
-    code = (
-        "import sys; from sweeps.launchers import device_locks as d; s = d.hold_name(sys.argv[1]);"
-    )
-    code += "print(s is not None, flush=True); sys.stdin.read()"
-    holder = subprocess.Popen(
-        [sys.executable, "-c", code, name],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=pathlib.Path(__file__).resolve().parents[2],
-    )
-    assert holder.stdout.readline() == "True\n"
-    assert device_locks.hold_name(name) is None
-    with device_locks.hold_name(f"{name} other") as other:
-        assert other is not None
-    holder.kill()
-    holder.communicate()
-    with device_locks.hold_name(name) as own:
-        assert own is not None
-        assert device_locks.hold_name(name) is None
-
-
-@pytest.fixture
-def launchers(make_trial, monkeypatch):
-    """Returns a function that makes a launcher of two slots, whose jobs wait for their end, and
-    the study's directory."""
-    trial = make_trial()
-    sleeper = [sys.executable, "-c", "import time; time.sleep(1000)"]
-    monkeypatch.setattr(submissions.Batch, "command", lambda *given: sleeper)
-    keys, made = {"local": {"workers": 2, "pin": False, "exclusive": False}}, []
-    root = layout.study_of(trial)
-
-    def make():
-        made.append(local.LocalLauncher(keys, root))
-        return made[-1]
-
-    yield make, root, str(trial.relative_to(root))
-    for one in made:
-        one.close()
-
-
-def test_a_slot_has_one_job_whoever_starts_it(launchers, wait_until):
-    """Jobs of two drivers take the slots crosswise; a queued one starts where one is free."""
-    make, root, path = launchers
-    batches = [submissions.new(root, "local", [(path,)], {}, sharing=2) for _ in range(2)]
-    one, other = make(), make()
-    assert one.capacity() == 2
-    assert not one.requeue()
-    first, second = one.submit(batches[0])
-    handles = other.submit(batches[1])
-    both = [first, second, *handles]
-    assert [one.status([handle])[handle] for handle in both[:2]] == [State.RUNNING] * 2
-    assert other.status(both) == {
-        **{first: State.RUNNING, second: State.RUNNING},
-        **{handle: State.QUEUED for handle in handles},
-    }
-    assert one.status(handles) == dict.fromkeys(handles, State.GONE)  # nobody else starts them
-    assert other.find(batches[0]) == [first, second]
-    assert other.find(batches[1]) == handles
-    assert one.find(batches[1]) is None
-    one.cancel([first])
-    wait_until(lambda: one.status([first])[first] is State.GONE)
-    assert sorted(other.status(handles).values()) == [State.QUEUED, State.RUNNING]
-    assert list(one._processes) == [second]  # a launcher forgets jobs that are gone
-    one.close()
-    assert other.status([second]) == {second: State.GONE}
-
-
-_SAVES = """
-import signal, sys, time
-def save(number, frame):
-    time.sleep({seconds})
-    sys.exit(75)
-signal.signal(signal.SIGTERM, save)
-print("ready", flush=True)
-while True:
-    time.sleep(0.1)
-"""
-
-
-@pytest.mark.parametrize(("seconds", "code"), [(0.5, 75), (1000, -signal.SIGKILL)])
-def test_a_host_that_sleeps_while_its_jobs_save_lets_them(
-    launchers, monkeypatch, wait_until, seconds, code
-):
-    """The driver is stopped for longer than it waits; jobs that never end are killed all the same.
-
-    What is bounded is the time that it has waited itself.
-    """
-    make, root, path = launchers
-    saves = [sys.executable, "-c", _SAVES.format(seconds=seconds)]
-    monkeypatch.setattr(submissions.Batch, "command", lambda *given: saves)
-    monkeypatch.setattr(local, "_SAVE_S", 3.0)
-    batch, one = submissions.new(root, "local", [(path,)], {}), make()
-    one.submit(batch)
-    [process] = one._processes.values()
-    wait_until(lambda: "ready" in batch.log(0).read_text())
-    later = itertools.count(0, 10**6)  # each look at the clock is days later
-    monkeypatch.setattr(time, "monotonic", lambda: next(later))
-    one.close()
-    assert process.returncode == code
-
-
-def test_jobs_that_could_not_be_started_wait(launchers, monkeypatch):
-    """No memory for a process: the scheduler asks for the batch again, and it has all its jobs."""
-    make, root, path = launchers
-    batch, one = submissions.new(root, "local", [(path,)], {}, sharing=2), make()
-
-    def fails(*arguments, **named):
-        raise OSError(errno.ENOMEM, "Cannot allocate memory")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(subprocess, "Popen", fails)
-        with pytest.raises(OSError, match="allocate"):
-            one.submit(batch)
-    handles = one.find(batch)
-    assert one.status(handles) == dict.fromkeys(handles, State.RUNNING)
-    assert len(handles) == 2
-
-
-def test_a_queued_job_is_dropped_once_its_trials_are_complete(launchers):
-    """Another driver has the slots for ever: without this, its trials done, it would wait."""
-    make, root, path = launchers
-    other, one = make(), make()
-    other.submit(submissions.new(root, "local", [(path,)], {}, sharing=2))
-    queued = one.submit(submissions.new(root, "local", [(path,)], {}, sharing=2))
-    assert one.status(queued) == dict.fromkeys(queued, State.QUEUED)
-    status.write(root / path, "done")
-    assert one.status(queued) == dict.fromkeys(queued, State.GONE)
-
-
-# --- what a host has to compute on
-
-
-@pytest.mark.parametrize(
-    ("paths", "vendor", "variables", "expected"),
-    [
-        ((), None, {}, ("", [])),
-        (("dev/nvidia0", "dev/nvidia1", "dev/nvidiactl"), None, {}, ("gpu", ["0", "1"])),
-        (("proc/driver/nvidia/gpus/0000:3b:00.0/information",), None, {}, ("gpu", ["0"])),
-        (("dev/nvidia4", "dev/nvidia5", "dev/nvidia-uvm"), None, {}, ("gpu", ["0", "1"])),
-        (("dev/nvidia4",), None, {"CUDA_VISIBLE_DEVICES": "0"}, ("gpu", ["0"])),
-        (("dev/nvidia0",), None, {"CUDA_VISIBLE_DEVICES": ""}, ("", [])),
-        (("dev/nvidia0",), None, {"JAX_PLATFORMS": "cpu"}, ("", [])),
-        (("dev/nvidia0",), None, {"JAX_PLATFORMS": "cpu,cuda"}, ("", [])),
-        (("dev/nvidia0",), None, {"JAX_PLATFORMS": "cuda,cpu"}, ("gpu", ["0"])),
-        (("dev/accel0", "dev/accel1"), None, {}, ("tpu", ["0", "1"])),
-        (("dev/vfio/0", "dev/vfio/1", "dev/vfio/vfio"), "0x1ae0", {}, ("tpu", ["0", "1"])),
-        (("dev/vfio/11", "dev/vfio/12", "dev/vfio/vfio"), "0x1ae0", {}, ("tpu", ["0", "1"])),
-        (("dev/vfio/12",), "0x8086", {}, ("", [])),
-    ],
-)
-def test_what_a_host_must_compute_on(host, monkeypatch, paths, vendor, variables, expected):
-    host(*paths, vendor=vendor)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    platform = local.LocalLauncher.hardware({"local": {"workers": 0, "pin": True}}).kind
-    assert (platform.replace("cpu", ""), local.accelerators()[1]) == expected
-
-
-def test_a_gpu_that_jax_does_not_see_is_refused(make_study, host):
-    """By the real driver and job, of a host whose devices are in a folder."""
-    from sweeps.scheduling import driver
-
-    host("dev/nvidia0")
-    made = make_study(points=1)
-    study_directory.prepare(made)
-    with pytest.raises(
-        ValueError,
-        match=r"a gpu was expected here, but JAX .* finds cpu:0: pip install '\.\[gpu\]'"
-        r".* or set JAX_PLATFORMS=cpu",
-    ):
-        driver.Driver(made, Progress()).run()
-    (trial, *_) = made.trials("tune")
-    assert status.read(made.directory / trial.path)["state"] == "pending"
 
 
 # --- files
