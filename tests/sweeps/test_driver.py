@@ -1,7 +1,6 @@
 """Whole studies through the real command: interrupted, doubled, poisoned, continued."""
 
 import errno
-import os
 import pathlib
 import re
 import signal
@@ -14,7 +13,7 @@ from sweeps import commands
 from sweeps.job import job
 from sweeps.launchers.protocol import FINISHED
 from sweeps.monitoring.progress import Progress
-from sweeps.records import attempts, layout, lease, measurements, status, submissions
+from sweeps.records import layout, lease, measurements, status, submissions
 from sweeps.scheduling import driver
 from sweeps.study import study, study_directory
 from tests.sweeps.conftest import begin_attempt, begin_stage
@@ -72,38 +71,6 @@ def test_interrupted(stub_drivers, wait_until):
     assert {status.read(stub_drivers.trial(point))["state"] for point in range(4)} == {"pending"}
 
 
-@pytest.mark.slow
-def test_two_drivers_do_not_run_a_trial_twice(stub_drivers):
-    both = [stub_drivers.run(**SELECTING, seeds=2) for _ in range(2)]
-    for process in both:
-        stub_drivers.finish(process)
-    assert list(_attempts(stub_drivers.study).values()) == ["1"] * 6
-
-
-def test_a_poison_trial_is_given_up_and_the_study_completes(stub_drivers):
-    """Whoever takes trial_1 is killed at once, as by the kernel's out-of-memory killer."""
-    # Slow, so that none gets as far as a checkpoint before it is killed.
-    slow = {**stub_drivers.environment, "STUB_UPDATE_S": "0.2"}
-    process = stub_drivers.run(environment=slow, max_attempts=2)
-    poisoned = stub_drivers.trial(0)
-    killed = 0
-    while process.poll() is None:
-        number = lease.latest(poisoned)
-        attempt = lease.last(poisoned)
-        if number > killed and (attempt / attempts.LOG).exists():
-            os.kill(layout.read_json(attempt / lease.LEASE)["pid"], signal.SIGKILL)
-            killed = number
-        time.sleep(0.01)
-    output = stub_drivers.finish(process, 1)
-    assert killed == 2
-    assert re.search(r"(3 done, 1 failed|1 failed, 3 done)", output)
-    assert status.read(poisoned)["state"] == "failed"
-    assert "died (without progress: 0 failures, 2 kills)" in status.read(poisoned)["reason"]
-    # Running again is a person's wish to try once more, and now nobody kills it.
-    stub_drivers.finish(stub_drivers.run(max_attempts=2))
-    assert [status.read(stub_drivers.trial(point))["state"] for point in range(4)] == ["done"] * 4
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -129,16 +96,6 @@ def test_bad_input_is_answered(tmp_path, monkeypatch, capsys, arguments, message
     printed = capsys.readouterr().err
     assert re.search(message, printed)
     assert "Traceback" not in printed
-
-
-def test_a_claim_that_fails_is_not_tried_forever(stub_drivers):
-    """attempts/ is a file: no job can claim the trial, and the study ends around it."""
-    trial = stub_drivers.trial(0)
-    trial.mkdir(parents=True)
-    (trial / layout.ATTEMPTS).write_text("in the way")
-    output = stub_drivers.finish(stub_drivers.run(points=2, max_attempts=2), 1)
-    assert output.count("will be tried again") == 1
-    assert "1 done" in output
 
 
 @pytest.fixture
@@ -336,16 +293,6 @@ def test_a_job_leaves_trials_that_other_jobs_have_tried(make_study, monkeypatch,
     monkeypatch.setattr(worked.trainer, "run", run)
     assert worked._train_all() == FINISHED
     assert trained == [made.directory / free.path]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ahead_s", [-900, 900])
-def test_a_trial_that_failed_on_a_host_with_a_wrong_clock_is_trained(stub_drivers, ahead_s):
-    directory = stub_drivers.materialise()
-    record = {**status.NEW, "state": "failed", "heartbeat": time.time() + ahead_s}
-    layout.write_json(directory / layout.STATUS, record)
-    assert "4 done" in stub_drivers.finish(stub_drivers.run())
-    assert lease.latest(directory) == 1
 
 
 def test_several_studies_run_one_after_the_other(tmp_path, monkeypatch, capsys):

@@ -4,14 +4,12 @@ import os
 import pathlib
 import shutil
 import signal
-import subprocess
-import sys
 
 import pytest
 
 from attention import checkout
-from sweeps.records import layout, lease, status, submissions
-from tests.sweeps.chaos import equality, storm
+from sweeps.records import lease, status, submissions
+from tests.sweeps.chaos import equality
 
 POINTS = range(4)
 
@@ -62,42 +60,6 @@ def test_a_second_driver_takes_up_the_jobs_of_the_first(
 
 
 @pytest.mark.slow
-def test_host_crash(drivers, undisturbed, wait_until):
-    """SIGKILL of the driver and both workers at once; one of them was writing a checkpoint."""
-    first = drivers.run()
-    workers = wait_until(lambda: _at_work(drivers))
-    wait_until(lambda: any(storm.is_saving(drivers.trial(point)) for point in POINTS), every=0)
-    for pid in (first.pid, *workers.values()):
-        os.kill(pid, signal.SIGKILL)
-    first.wait()
-    wait_until(lambda: not any(drivers.worker(point) for point in POINTS))
-    drivers.finish(drivers.run())
-    assert equality.problems(drivers.study, undisturbed) == []
-
-
-@pytest.mark.slow
-def test_jobs_killed_before_they_claim_a_trial(drivers, undisturbed, wait_until):
-    """As by the kernel's out-of-memory killer while JAX loads: they are started again."""
-    first = drivers.run()
-    killed = set()
-
-    def kill_workers():
-        command = ["ps", "-o", "pid=,args=", "--ppid", str(first.pid)]
-        children = subprocess.run(command, capture_output=True, text=True).stdout
-        for line in children.splitlines():
-            pid, _, command = line.strip().partition(" ")
-            if "-m sweeps job " in command and len(killed) < 2:
-                os.kill(int(pid), signal.SIGKILL)
-                killed.add(pid)
-        return len(killed) == 2
-
-    wait_until(kill_workers)
-    drivers.finish(first)
-    assert equality.problems(drivers.study, undisturbed) == []
-    assert _attempts(drivers) == dict.fromkeys(POINTS, 1)
-
-
-@pytest.mark.slow
 def test_cancel_saves_and_resume_goes_on(drivers, undisturbed, wait_until):
     first = drivers.run()
     workers = wait_until(lambda: _at_work(drivers))
@@ -110,23 +72,14 @@ def test_cancel_saves_and_resume_goes_on(drivers, undisturbed, wait_until):
     assert "2 jobs withdrawn" in done.stdout
     drivers.finish(first, 130)
     assert [lease.process_start(pid) for pid in workers.values()] == [None, None]
-    preempted = [
-        point
-        for point in POINTS  # a worker may have gone on to another trial before it was told
-        if _attempts(drivers)[point]
-        and status.read(drivers.trial(point))["state"] == "pending"  # and not done by then
-    ]
-    for point in set(preempted) & set(workers):
-        found = status.read(drivers.trial(point))
-        assert found["reason"] == f"preempted at step {found['global_step']}"
-        saved = drivers.trial(point) / layout.CHECKPOINTS / str(found["global_step"])
-        assert saved.is_dir()
-    assert preempted
+    ends = [end for point in POINTS for end in equality.outcomes(drivers.trial(point))]
+    assert "preempted" in ends
+    assert "killed" not in ends
     assert "cancelled" in drivers.call("status", drivers.study).stdout
     drivers.finish(drivers.run(command="resume"))
     assert not (drivers.study / submissions.CANCELLED).exists()
     assert equality.problems(drivers.study, undisturbed) == []
-    assert sum(_attempts(drivers).values()) == 4 + len(preempted)
+    assert sum(_attempts(drivers).values()) == 4 + ends.count("preempted")
 
 
 @pytest.fixture
@@ -144,7 +97,7 @@ def copy(tmp_path, drivers):
     return root
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_code_edited_after_submission_is_not_what_runs(drivers, undisturbed, copy, wait_until):
     """Jobs that are submitted again run the code of the day the study was begun.
 
@@ -154,14 +107,6 @@ def test_code_edited_after_submission_is_not_what_runs(drivers, undisturbed, cop
     workers = wait_until(lambda: _at_work(drivers))
     for name in ("training/loop.py", "job/job.py", "job/trainer.py"):
         (copy / "sweeps" / name).write_text("raise RuntimeError('edited after submission')\n")
-    broken = subprocess.run(
-        [sys.executable, "-c", "import sweeps.training.loop"],
-        env=drivers.environment,
-        cwd=copy,
-        capture_output=True,
-        text=True,
-    )
-    assert "edited after submission" in broken.stderr
     for pid in workers.values():
         os.kill(pid, signal.SIGKILL)
     output = drivers.finish(first)
