@@ -45,6 +45,20 @@ def change_lease(attempt, **changes):
     layout.write_json(path, {**layout.read_json(path), **changes})
 
 
+def failing(monkeypatch, function, number, when, times=10**9, module=os):
+    """Has a function of `os` fail for paths that `when` picks, a number of times; returns them."""
+    real, met = getattr(module, function), []
+
+    def fails(path, *arguments, **named):
+        if isinstance(path, str | os.PathLike) and when(os.fspath(path)) and len(met) < times:
+            met.append(os.fspath(path))
+            raise OSError(number, os.strerror(number), os.fspath(path))
+        return real(path, *arguments, **named)
+
+    monkeypatch.setattr(module, function, fails)
+    return met
+
+
 @pytest.fixture(scope="session")
 def data_dir(made_once):
     """The embedded digits."""

@@ -1,265 +1,570 @@
-"""The job scheduler with real jobs: an engine of subprocesses, killed, lost and cut off at will."""
+"""The scheduler with stub jobs, of this host and of an engine: lost, refused, hung and cut off."""
 
+import errno
+import io
 import os
-import pathlib
 import signal
-import subprocess
-import sys
+import time
+import types
 
 import pytest
 
-from sweeps.launchers import table
 from sweeps.launchers.protocol import EngineError, State
 from sweeps.monitoring.progress import Progress
-from sweeps.records import layout, status, submissions
+from sweeps.records import (
+    clock,
+    code_snapshot,
+    disk,
+    layout,
+    lease,
+    outages,
+    status,
+    submissions,
+)
+from sweeps.scheduling import scheduler as schedulers
 from sweeps.scheduling.scheduler import Interrupted, Scheduler
-from tests.sweeps.chaos import equality
-from tests.sweeps.conftest import begin_stage
-
-REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+from tests.sweeps.conftest import begin_stage, change_lease, failing
 
 
-class ProcessEngine:
-    """An engine that starts every job at once; its processes outlive drivers."""
+class Stub:
+    """A host, or an engine, whose jobs claim and end real trials at once, without training.
 
-    is_this_host = False
+    ends: how, (outcome, reason) of each in turn; 'done' once they are used up. lost: what is left,
+    'log' or 'mark', of each job that ends before it claims a trial.
+    """
+
     place = {}  # noqa: RUF012
 
-    def __init__(self, environment):
-        self.environment = environment
-        self.processes = {}
-        self.submitted = []
+    def __init__(self, is_this_host):
+        self.is_this_host = is_this_host
+        self.ends, self.lost, self.taken, self.batches, self.slots = [], [], [], [], 1
+        self.running = set()  # handles of jobs of an earlier driver
         self.cancelled = []
-        self.before = []  # commands instead of the job's own, used up first
 
     def capacity(self):
-        return 8
-
-    def submit(self, batch):
-        handles = []
-        for index in range(batch.size):
-            command = self.before.pop(0) if self.before else batch.command(index)
-            with batch.log(index).open("a") as log:
-                path = [batch.environment["PYTHONPATH"], self.environment["PYTHONPATH"]]
-                process = subprocess.Popen(
-                    command,
-                    env={
-                        **self.environment,
-                        **batch.environment,
-                        "PYTHONPATH": os.pathsep.join(path),
-                    },
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-            handles.append(f"{batch.name}/{index}")
-            self.processes[handles[-1]] = process
-        self.submitted.append(batch)
-        return handles
+        return self.slots
 
     def find(self, batch):
-        return None
+        return [f"{batch.name}-{index}" for index in range(batch.size)]
+
+    def submit(self, batch):
+        self.batches.append(batch)
+        for index in range(0, batch.size, batch.sharing):
+            trace = self.lost.pop(0) if self.lost else None
+            if trace is None:
+                self._work(batch, index)
+            elif trace == "log":
+                batch.log(index).write_text("no such module")
+            elif trace == "mark":
+                submissions.note_start(batch.file, index)
+            elif trace == "refusal":
+                batch.refuse(index, "no data here")
+        return self.find(batch)[:: batch.sharing]
+
+    def _work(self, batch, index):
+        root = batch.file.parents[1]
+        for path in batch.jobs[index]:
+            if status.recorded(root / path)["state"] == "done":
+                continue
+            self.taken.append(path)
+            attempt = lease.claim(root / path)
+            batch.note_claim(index, path)
+            outcome, reason = self.ends.pop(0) if self.ends else ("done", None)
+            if outcome == "killed":
+                change_lease(attempt, pid=2**22 + 1)
+                return
+            status.write(root / path, outcome, reason=reason)
+            attempt.end(outcome, error=reason, retry=not disk.is_reason(reason))
+            if outcome != "done":
+                return
+        batch.note_claim(index, submissions.CLAIMS_END)
 
     def status(self, handles):
-        alive = {handle for handle, process in self.processes.items() if process.poll() is None}
-        return {h: State.RUNNING if h in alive else State.GONE for h in handles}
+        return {h: State.RUNNING if h in self.running else State.GONE for h in handles}
 
     def cancel(self, handles):
         self.cancelled += handles
 
-
-@pytest.fixture
-def engine(stub_environment):
-    """An engine whose processes are gone when the test ends; their workers train nothing."""
-    made = ProcessEngine(stub_environment())
-    yield made
-    for process in made.processes.values():
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    def close(self):
+        pass
 
 
 @pytest.fixture
-def _processes(monkeypatch):
-    """The engine's name in the table of launchers, as one file and one line would put it there.
+def make_scheduler(make_study, monkeypatch):
+    """Returns a function that makes a scheduler of stub jobs on a study of trials on disk.
 
-    Jobs find both by the sitecustomize of stub_training.
+    Jobs of this host share their trials, those of an engine have one each.
     """
-    monkeypatch.syspath_prepend(pathlib.Path(__file__).parent / "stub_training")
-    monkeypatch.setitem(table.CLASSES, "processes", "processes_launcher:Processes")
+    monkeypatch.setattr(schedulers, "_POLL_S", 0.01)
+    monkeypatch.setattr(schedulers, "_WATCH_HERE_S", 0.05)
+    monkeypatch.setattr(schedulers, "_PAUSE_S", 0.05)
+    monkeypatch.setattr(code_snapshot, "take", lambda directory, modules: directory)
 
-
-@pytest.fixture
-def make_scheduler(make_study, engine, _processes):
-    """Returns a function that makes a study on disk, its scheduler and its first stage's trials."""
-
-    def make(**changes):
-        settings = {"launcher": "processes", "points": 2, "eval_every": 4, "steps": 8, **changes}
-        resolved = make_study(**settings)
-        trials = begin_stage(resolved)
-        made = Scheduler(resolved, Progress(), lambda: False, engine)
-        made.poll_s = 0.2
-        return made, trials
+    def make(points=3, is_this_host=True, **changes):
+        launcher = "local" if is_this_host else "slurm"
+        settings = {"protocol": "grid", "variants": "standard", "points": points, **changes}
+        made = make_study(launcher=launcher, **settings)
+        trials = begin_stage(made, "grid")
+        one = Scheduler(made, Progress(), lambda: False, Stub(is_this_host))
+        one.poll_s = 0.01
+        one.progress.stage("grid", trials, made.directory)
+        return one, trials
 
     return make
 
 
-def _states(scheduler, trials):
-    return [status.read(scheduler.root / trial.path)["state"] for trial in trials]
+def _states(one, trials):
+    return [status.read(one.root / trial.path)["state"] for trial in trials]
 
 
-def test_jobs_are_submitted_once_and_finish(make_scheduler, engine):
-    scheduler, trials = make_scheduler()
-    scheduler.run(trials)
-    assert _states(scheduler, trials) == ["done", "done"]
-    assert [batch.size for batch in engine.submitted] == [2]
-    assert all(equality.outcomes(scheduler.root / trial.path) == ["done"] for trial in trials)
-    # A driver that comes later finds nothing to do.
-    again, trials = make_scheduler()
+def test_jobs_of_an_engine_are_submitted_once(make_scheduler):
+    one, trials = make_scheduler(2, is_this_host=False)
+    one.launcher.slots = 8
+    one.run(trials)
+    assert _states(one, trials) == ["done", "done"]
+    assert [batch.size for batch in one.launcher.batches] == [2]
+    again, trials = make_scheduler(2, is_this_host=False)
     again.run(trials)
-    assert len(engine.submitted) == 1
+    assert again.launcher.batches == []
 
 
-def test_a_job_is_seen_to_train_one_trial_at_a_time(make_scheduler, engine, monkeypatch):
-    """A trial that it began and the one that it ended are often read at the same look; of trials
-    that run at a time the time left is reckoned."""
-    # A trial takes 0.8 s, longer than two looks are apart: none can pass unseen.
-    engine.environment["STUB_UPDATE_S"] = "0.1"
-    changes = {"points": 4, "processes.trials_per_job": 4}
-    scheduler, trials = make_scheduler(**changes)
-    scheduler.poll_s = 0.5
-    running = []
-    put = scheduler.progress._put
+def test_a_job_is_seen_to_train_one_trial_at_a_time(make_scheduler, monkeypatch):
+    """A trial that it ended and the one that it began are read at the same look; of trials that
+    run at a time the time left is reckoned."""
+    one, trials = make_scheduler(is_this_host=False, **{"slurm.trials_per_job": 3})
+    stub, left, held, running = one.launcher, [trial.path for trial in trials], [], []
+
+    def status_of(handles):
+        if held:
+            status.write(one.root / held[0].trial_directory, "done")
+            held.pop().end("done")
+        if not left:
+            return dict.fromkeys(handles, State.GONE)
+        held.append(lease.claim(one.root / left[0]))
+        [batch] = stub.batches
+        batch.note_claim(0, left[0])
+        status.write(one.root / left.pop(0), "running")
+        return dict.fromkeys(handles, State.RUNNING)
+
+    put = one.progress._put
 
     def noted(*given):
         put(*given)
-        running.append(len(scheduler.progress.survey.running))
+        running.append(len(one.progress.survey.running))
 
-    monkeypatch.setattr(scheduler.progress, "_put", noted)
-    scheduler.progress.stage("tune", trials, scheduler.root)
-    scheduler.run(trials)
-    assert _states(scheduler, trials) == ["done"] * 4
-    assert max(running) == scheduler.progress.survey.at_once == 1
-
-
-def test_a_crash_without_a_trace_is_submitted_again_and_bounded(make_scheduler, engine):
-    scheduler, trials = make_scheduler(points=1)
-    engine.before = [["false"]]
-    scheduler.run(trials)
-    assert _states(scheduler, trials) == ["done"]
-    assert len(engine.submitted) == 2
+    monkeypatch.setattr(stub, "_work", lambda batch, index: None)
+    monkeypatch.setattr(stub, "status", status_of)
+    monkeypatch.setattr(one.progress, "_put", noted)
+    one.run(trials)
+    assert max(running) == one.progress.survey.at_once == 1
 
 
-def test_a_job_that_never_begins_is_given_up_with_its_log(make_scheduler, engine, capsys):
-    scheduler, trials = make_scheduler(points=1, max_attempts=2)
-    engine.before = [["sh", "-c", "echo no such module; exit 1"]] * 5
-    scheduler.run(trials)
-    assert _states(scheduler, trials) == ["failed"]
-    assert len(engine.submitted) == 2
-    assert "no such module" in capsys.readouterr().out
-    assert "2 jobs" in status.read(scheduler.root / trials[0].path)["reason"]
+@pytest.mark.parametrize(
+    ("is_this_host", "outcome", "count"),
+    [(True, "failed", 3), (True, "killed", 3), (False, "failed", 3), (False, "killed", 10)],
+)
+def test_a_trial_that_ends_all_its_jobs_is_given_up(make_scheduler, is_this_host, outcome, count):
+    """Nodes of an engine vanish, no trial's fault. Another run tries anew."""
+    for _ in range(2):
+        one, trials = make_scheduler(2, is_this_host)
+        one.launcher.ends = [(outcome, "x")] * count
+        one.launcher.slots = 1
+        one.run(trials)
+        assert one.launcher.taken.count(trials[0].path) == count
+        assert _states(one, trials) == ["failed", "done"]
 
 
-@pytest.mark.parametrize("mark", [True, False])
-def test_a_job_that_leaves_no_log_is_known_by_its_mark(make_scheduler, engine, monkeypatch, mark):
-    """As on Kubernetes with a bucket. A job without log and mark never ran."""
-    monkeypatch.setattr("sweeps.scheduling.scheduler._PAUSE_S", 0.0)
-    scheduler, trials = make_scheduler(points=1)
-    scheduler.poll_s, batches = 0.0, []
-
-    def submit(batch):
-        batches.append(batch)
-        if mark:
-            submissions.note_start(batch.file, 0)
-        return [f"{batch.name}/0"]
-
-    engine.submit = submit
-    scheduler.run(trials)
-    assert _states(scheduler, trials) == ["failed"]
-    assert len(batches) == (3 if mark else 20)
-
-
-def test_a_node_without_data_is_avoided(make_scheduler, engine, data_dir, tmp_path):
-    scheduler, trials = make_scheduler(points=1)
-    # The node lacks the data; the next one has it.
-    refusing = tmp_path / "refuse.py"
-    refusing.write_text(
-        "import sys, pathlib\n"
-        "from sweeps.records import submissions as jobs\n"
-        "one = jobs.read(next(pathlib.Path(sys.argv[1]).glob('s-*[0-9a-f].json')))\n"
-        "one.refuse(0, 'digits_vit: no data in /nowhere')\n"
-        "sys.exit(76)\n"
-    )
-    engine.before = [[sys.executable, str(refusing), str(scheduler.root / submissions.JOBS)]]
-    scheduler.run(trials)
-    assert _states(scheduler, trials) == ["done"]
-    assert [len(batch.avoid) for batch in engine.submitted] == [0, 1]
+@pytest.mark.parametrize(
+    ("trace", "lost", "batches", "state"),
+    [
+        ("log", 1, 2, "done"),
+        ("log", 99, 3, "failed"),
+        ("mark", 99, 3, "failed"),  # as on Kubernetes with a bucket
+        ("none", 99, 20, "failed"),  # such a job never ran
+        ("refusal", 99, 20, "failed"),
+        ("refusal", 1, 2, "done"),
+    ],
+)
+def test_jobs_of_an_engine_that_end_before_they_claim(
+    make_scheduler, monkeypatch, capsys, trace, lost, batches, state
+):
+    monkeypatch.setattr(schedulers, "_PAUSE_S", 0.0)
+    one, trials = make_scheduler(1, is_this_host=False)
+    one.poll_s = 0.0
+    one.launcher.lost = [trace] * lost
+    one.run(trials)
+    assert len(one.launcher.batches) == batches
+    assert _states(one, trials) == [state]
+    last = one.launcher.batches[1]
+    assert len(last.avoid) == (trace == "refusal")
+    if state == "failed":
+        assert f"{batches} jobs" in status.read(one.root / trials[0].path)["reason"]
+    assert ("no such module" in capsys.readouterr().out) == (trace == "log" and lost > 1)
 
 
 @pytest.mark.parametrize("silent", ["submit", "find"])
-def test_an_engine_away_at_first_is_the_users_to_know(make_scheduler, engine, silent):
-    scheduler, trials = make_scheduler()
-
+def test_an_engine_away_at_first_is_the_users_to_know(make_scheduler, monkeypatch, silent):
     def submit(batch):
         raise EngineError("the engine is away")
 
-    setattr(engine, silent, submit)
     for _ in range(2):  # the next driver does not wait for what was never submitted
-        with pytest.raises(ValueError, match="processes does not take the jobs: the engine is awa"):
-            scheduler.run(trials)
-        assert [batch.handles for batch in submissions.batches(scheduler.root)][-1] == []
-        scheduler, trials = make_scheduler()
+        one, trials = make_scheduler(is_this_host=False)
+        setattr(one.launcher, silent, submit)
+        if silent == "submit":
+            one.launcher.find = lambda batch: None
+        with pytest.raises(ValueError, match="slurm .* the engine is away"):
+            one.run(trials)
+        assert [batch.handles for batch in submissions.batches(one.root)][-1] == []
 
 
-def test_jobs_of_a_cancelled_study_are_withdrawn(make_scheduler, engine):
-    scheduler, trials = make_scheduler(steps=40)
+@pytest.mark.parametrize("is_this_host", [True, False])
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_a_driver_that_is_told_to_stop(make_scheduler, is_this_host, is_cancelled):
+    """Jobs of an engine go on without it, unless the study is cancelled."""
+    one, trials = make_scheduler(2, is_this_host)
+    one.jobs["x"] = schedulers.SubmittedJob(
+        submissions.new(one.root, one.name, [(trials[0].path,)], {}), 0, {}
+    )
+    if is_cancelled:
+        layout.write_json(one.root / submissions.CANCELLED, {})
+    else:
+        one.stop_requested = lambda: True
+    with pytest.raises(Interrupted):
+        one.run(trials)
+    assert one.launcher.cancelled == ["x"] * (is_cancelled or is_this_host)
+    assert one.launcher.batches == []
+
+
+@pytest.mark.parametrize(
+    ("module", "function"),
+    [(os, "listdir"), (io, "open"), (os, "stat")],  # of the mark of a cancelled study
+)
+def test_a_scheduler_outlives_a_file_server_that_fails(
+    make_scheduler, monkeypatch, capsys, module, function
+):
+    """Every trial ends once, none is counted as failed, and it is said once."""
+    one, trials = make_scheduler()
+    one.launcher.ends = [("failed", "x")]
+    root, away, real = str(one.root), [], one._look
+
+    def look():
+        away.append(True)
+        try:
+            real()
+        finally:
+            away.clear()
+
+    monkeypatch.setattr(one, "_look", look)
+
+    def is_asked(path):
+        return root in path and (away or path.endswith(submissions.CANCELLED))
+
+    met = failing(monkeypatch, function, errno.ESTALE, is_asked, 2, module)
+    one.run(trials)
+    assert _states(one, trials) == ["done"] * 3
+    shown = capsys.readouterr().out
+    assert "[3/3]" in shown
+    assert met
+    assert "Stale file handle" in shown
+    assert len(one.launcher.taken) == 4
+
+
+def test_a_scheduler_outlives_a_file_server_that_fails_as_it_begins(
+    make_scheduler, monkeypatch, capsys
+):
+    one, trials = make_scheduler()
+    monkeypatch.setattr(clock.clock, "sleep", lambda seconds: None)
+    met = failing(monkeypatch, "listdir", errno.EIO, lambda path: "attempts" in path, times=3)
+    one.outage.wait_out(lambda: one.run(trials))
+    assert len(met) == 3
+    assert len(one.launcher.taken) == 3
+    assert capsys.readouterr().out.count("Input/output error") == 1
+
+
+@pytest.mark.parametrize(
+    ("claims", "pending", "counted"),
+    [
+        # Killed between two trials: the others are free, and none has failed.
+        (["done"], [1, 2], 0),
+        (["open"], [0, 1, 2], 0),
+        (["done", submissions.CLAIMS_END], [1, 2], 2),  # it could claim neither
+        ([], [0, 1, 2], 0),  # killed before it claimed one
+    ],
+)
+def test_what_a_job_that_is_gone_leaves(make_scheduler, monkeypatch, claims, pending, counted):
+    one, trials = make_scheduler()
+    paths = [trial.path for trial in trials]
+    batch = submissions.new(one.root, "local", [tuple(paths)], {})
+    for line in claims:
+        batch.note_claim(0, paths[0] if line in ("done", "open") else line)
+    one.left = dict(zip(paths, trials, strict=True))
+    job = schedulers.SubmittedJob(batch, 0, dict(one.left))
+    if "done" in claims:
+        job.read_claims()
+        job.claimed.clear()
+        del one.left[paths[0]]
+    unrecorded = []
+    count = one.policy.count_unrecorded
+    monkeypatch.setattr(
+        one.policy, "count_unrecorded", lambda *given: unrecorded.append(given) or count(*given)
+    )
+    one._follow_up_job(job, set(), set())
+    assert sorted(one.pending) == sorted(paths[number] for number in pending)
+    assert len(unrecorded) == counted
+
+
+def test_jobs_that_a_killed_driver_did_not_start_are_no_deaths(make_scheduler):
+    """It was killed while it submitted: the engine takes the batch for its own all the same."""
+    one, trials = make_scheduler()
+    submissions.new(one.root, "local", [tuple(t.path for t in trials)], {}, sharing=4)
+    one.run(trials)
+    assert _states(one, trials) == ["done"] * 3
+    assert one.launcher.taken == [trial.path for trial in trials]
+
+
+@pytest.mark.parametrize("answer", [None, [], ["of another time"]])
+def test_handles_that_another_driver_has_recorded_stay(make_scheduler, monkeypatch, answer):
+    """It submits while this driver asks the engine, which does not know the batch yet."""
+    one, trials = make_scheduler()
+    one.left = {trial.path: trial for trial in trials}
+    batch = submissions.new(one.root, "local", [tuple(one.left)], {})
+
+    def find(batch):
+        batch.record(["its own"])
+        return answer
+
+    monkeypatch.setattr(one.engines, "of", lambda batch: types.SimpleNamespace(find=find))
+    one.unsure.append(batch)
+    one._ask_again()
+    assert batch.handles == ["its own"]
+    assert list(one.jobs) == ["its own"]
+
+
+def test_jobs_that_end_before_they_claim_are_bounded(make_scheduler, monkeypatch):
+    """A log shows that a job was started, or that it could not be."""
+    one, trials = make_scheduler()
+    batches = []
+
+    def submit(batch):
+        batches.append(batch)
+        batch.log(0).write_text("no such module")
+        return [batch.name]
+
+    monkeypatch.setattr(one.launcher, "submit", submit)
+    with pytest.raises(ValueError, match="before it claimed a trial; .* ends with\nno such module"):
+        one.run(trials)
+    assert len(batches) == one.study.settings["max_attempts"]
+
+
+def test_a_job_that_is_taken_up_holds_what_it_has_claimed(make_scheduler, capsys):
+    """The slot of a killed job that shared its trials is used at once, and nothing counts."""
+    one, trials = make_scheduler()
+    stub, (held, killed, free) = one.launcher, [trial.path for trial in trials]
+    stub.slots = 2
+    batch = submissions.new(one.root, "local", [(held, killed, free)], {}, sharing=2)
+    handles = stub.find(batch)
+    batch.record(handles)
+    batch.note_claim(0, held)
+    batch.note_claim(1, killed)
+    at_work = lease.claim(one.root / held)
+    status.write(one.root / held, "running")
+    stub.running.add(handles[0])
+
+    looks = []
 
     def stop_requested():
-        if len(scheduler.jobs) == 2:
-            layout.write_json(scheduler.root / submissions.CANCELLED, {})
-        return False
+        looks.append(sorted(stub.taken) == sorted([killed, free]))
+        if looks[-1] and stub.running:
+            status.write(one.root / held, "done")
+            at_work.end("done")
+            batch.note_claim(0, submissions.CLAIMS_END)
+            stub.running.clear()
+        return len(looks) > 100
 
-    scheduler.stop_requested = stop_requested
-    with pytest.raises(Interrupted):
-        scheduler.run(trials)
-    assert engine.cancelled == list(scheduler.jobs)
+    one.stop_requested = stop_requested
+    one.run(trials)
+    assert sorted(stub.taken) == sorted([killed, free])
+    assert "again" not in capsys.readouterr().out
+
+
+def test_jobs_share_a_bounded_number_of_trials(make_scheduler, monkeypatch):
+    """One that is lost has its list written anew. The next slots to be free get a new list's jobs:
+    the last trials of a study are not one job's alone."""
+    monkeypatch.setattr(schedulers, "_MOST_SHARED", 3)
+    one, trials = make_scheduler(points=5)
+    stub, real = one.launcher, one.launcher.submit
+    stub.slots = 2
+
+    def submit(batch):
+        """Of the first batch one job still runs when its trials are done."""
+        handles = stub.find(batch)
+        stub.running = set() if stub.batches else {handles[1]}
+        real(batch)
+        return handles
+
+    monkeypatch.setattr(stub, "submit", submit)
+    one.run(trials)
+    assert stub.taken == [trial.path for trial in trials]
+    assert [len(batch.jobs[0]) for batch in one.launcher.batches] == [3, 2]
+    assert [batch.sharing for batch in one.launcher.batches] == [2, 2]
+
+
+@pytest.mark.parametrize(("number", "is_this_host"), [(errno.EIO, True), (errno.ENOSPC, False)])
+def test_a_batch_that_cannot_be_written_is_no_end_of_its_trials(
+    make_scheduler, monkeypatch, capsys, number, is_this_host
+):
+    """A full disk ends a driver only where jobs of its host need the same disk."""
+    one, trials = make_scheduler()
+    one.launcher.is_this_host = is_this_host
+    failing(monkeypatch, "replace", number, lambda path: submissions.JOBS in path, times=2)
+    one.run(trials)
+    assert one.launcher.taken == [trial.path for trial in trials]
+    shown = capsys.readouterr().out
+    assert shown.count(os.strerror(number)) == 1
+    assert "again" not in shown
+
+
+def test_an_outage_ends_after_an_hour(monkeypatch):
+    said, now = [], [0.0]
+    monkeypatch.setattr(clock.clock, "monotonic", lambda: now[0])
+    outage, error = outages.Outage(said.append), OSError(errno.EIO, "Input/output error", "/x")
+
+    def fails(start, end):
+        """A look at files every minute fails; the turns between them touch none."""
+        for now[0] in range(start, end, 60):
+            outage.note_error(error)
+            outage.note_success()
+
+    fails(0, 3600)
+    assert said == ["[Errno 5] Input/output error: '/x'; the driver waits"]
+    now[0] += outages.QUIET_S + 1
+    outage.note_success()
+    fails(4000, 7600)
+    assert len(said) == 2
+    with pytest.raises(OSError, match=r"'/x', and nothing else for 60 minutes.*`resume` goes on"):
+        fails(7600, 7721)
+
+    later = outages.Outage(said.append)
+    for now[0] in (10_000, 10_060, 20_000, 20_060):  # the driver was stopped for hours
+        later.note_error(error)
+
+    def work():
+        raise error
+
+    with pytest.raises(OSError, match="nothing else") as ended:
+        outage.wait_out(work)
+    assert str(ended.value).count("nothing else") == 1
+
+
+def _one_job(make_scheduler, monkeypatch):
+    """Returns a scheduler of one job, its attempt by this process, and the signals that it sends.
+
+    A job is silent at the third look.
+    """
+    one, [trial] = make_scheduler(points=1)
+    signals = []
+    monkeypatch.setattr(os, "kill", lambda *given: signals.append(given))
+    monkeypatch.setattr(lease, "EXPIRES_AFTER_S", 2 * lease.HEARTBEAT_EVERY_S)
+    attempt = lease.claim(one.root / trial.path)
+    batch = submissions.new(one.root, "local", [(trial.path,)], {})
+    one.jobs["x"] = schedulers.SubmittedJob(batch, 0, {trial.path: trial})
+    return one, attempt, signals
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("changes", "ahead_s", "beats", "is_ended"),
     [
-        "s-quick-0123abcd (conflicted copy 2026-11-25).json",
-        "s-quick-0123abcd.sync-conflict-20261125.json",
-        "s-quick-0123abcd_1.json",
-        "s-quick-0123abcd~.json",
-        "._s-quick-0123abcd.json",
-        ".nfs00000001.json",
+        # The file server's clock is set: a job that beats is left alone, one that hangs is ended.
+        *(({}, ahead_s, 1, False) for ahead_s in (-86400, -300, 0, 300, 86400)),
+        *(({}, ahead_s, 0, True) for ahead_s in (-86400, -300, 0, 300, 86400)),
+        # Archivers and object stores drop empty files; a job that lives makes it again.
+        ({}, 0, None, True),
+        ({"boot_id": "of another host"}, 0, 0, False),  # whose process has the number of ours
+        ({"boot_id": None}, 0, 0, False),
+        ({"pid_namespace": "pid:[1]"}, 0, 0, False),
     ],
 )
-def test_what_lies_beside_batches_is_none(tmp_path, name):
-    batch = submissions.new(_folder(tmp_path), "slurm", [("a",)], {})
-    batch.file.with_name(name).write_text("")
-    assert [found.name for found in submissions.batches(tmp_path / "quick")] == [batch.name]
-
-
-def _folder(tmp_path):
-    (tmp_path / "quick").mkdir()
-    return tmp_path / "quick"
+def test_a_job_of_this_host_that_is_silent_is_ended(
+    make_scheduler, monkeypatch, changes, ahead_s, beats, is_ended
+):
+    one, attempt, signals = _one_job(make_scheduler, monkeypatch)
+    change_lease(attempt, **changes)
+    heartbeat, began = attempt.directory / lease.HEARTBEAT, round(time.time()) + ahead_s
+    for look in range(3):
+        assert signals == []
+        heartbeat.unlink(missing_ok=True)
+        if beats is not None:
+            heartbeat.touch()
+            os.utime(heartbeat, (began + beats * look, began + beats * look))
+        one._look_for_silent_at = 0.0
+        one._end_silent()
+    assert signals == [(os.getpid(), signal.SIGKILL)] * is_ended
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("asked_s", "slept_s", "set_s", "is_away"),
     [
-        {"sharing": "x"},
-        {"place": []},
-        {"tasks": 3},
-        {"tasks": None},
-        {"created_at": "x"},
-        {"avoid": 3},
+        (0.5, 0.6, 0.0, False),
+        (0.5, 9.0, 0.0, False),  # a busy host
+        (0.5, 16.0, 0.0, True),
+        (0.5, 0.5, 900.0, True),  # the clock was set; or the host slept, its monotonic clock too
+        (0.5, 0.5, -900.0, True),
+        (60.0, 60.0, 0.0, False),
+        (60.0, 600.0, 0.0, True),
     ],
 )
-def test_a_damaged_batch_is_named(tmp_path, changes):
-    file = submissions.new(_folder(tmp_path), "slurm", [("a",)], {}).file
-    layout.write_json(file, {**layout.read_json(file), **changes})
-    with pytest.raises(ValueError, match=f"{file} is damaged: "):
-        submissions.read(file)
+@pytest.mark.parametrize("is_ended", [True, False])
+def test_a_driver_that_was_away_begins_to_look_anew(
+    make_scheduler, monkeypatch, asked_s, slept_s, set_s, is_away, is_ended
+):
+    """Two looks before, one after: the job is silent only if the driver was there all the time. A
+    kill that follows its return at once is a preemption, but not one by this driver before."""
+    one, attempt, signals = _one_job(make_scheduler, monkeypatch)
+    now, wall = [1000.0], [1000.0]
+
+    def sleep(seconds):
+        assert seconds == asked_s
+        now[0] += slept_s
+        wall[0] += slept_s + set_s
+
+    monkeypatch.setattr(clock.clock, "monotonic", lambda: now[0])
+    monkeypatch.setattr(clock.clock, "time", lambda: wall[0])
+    monkeypatch.setattr(clock.clock, "sleep", sleep)
+    one.poll_s = asked_s
+    for look in range(3):
+        if look == 2 and not is_ended:
+            one._sleep()
+        one._look_for_silent_at = 0.0
+        one._end_silent()
+    assert bool(signals) is (is_ended or not is_away)
+    if is_ended:
+        one._sleep()
+
+    trial = one.jobs["x"].trials[str(attempt.trial_directory.relative_to(one.root))]
+    one.left = {trial.path: trial}
+    job = one.jobs.pop("x")
+    job.claimed.append(trial.path)
+    one._follow_up_job(job, set(), set())
+    assert not (attempt.directory / lease.OUTCOME).exists()  # the process lives: another job's
+    one.watched.clear()
+    change_lease(attempt, pid=2**22 + 1)
+    one._follow_up_job(job, set(), set())
+    assert one.policy.count_failures(trial) == (0, int(is_ended or not is_away))
+
+
+def test_a_full_disk_ends_the_driver(make_scheduler, capsys):
+    """No trial after it is begun, and nothing is tried again in vain."""
+    one, trials = make_scheduler()
+    full = disk.FullError(one.root, "a checkpoint takes 1.0 MB")
+    one.launcher.ends = [("failed", str(full))]
+    with pytest.raises(ValueError, match=r"disk full: No space left on device for .*B free"):
+        one.run(trials)
+    assert len(one.launcher.taken) == 1
+    assert "again" not in capsys.readouterr().out
+
+
+def test_a_full_disk_that_the_driver_meets_ends_it(make_scheduler, monkeypatch):
+    one, trials = make_scheduler()
+    failing(monkeypatch, "replace", errno.ENOSPC, lambda path: submissions.JOBS in path)
+    with pytest.raises(ValueError, match="disk full: No space left on device for"):
+        one.run(trials)

@@ -66,21 +66,16 @@ METRICS = {f"{s}/{m}": 0.5 for s in ("train", "validation", "test") for m in ("a
 METRICS |= {"accumulated_submission_time": 1.0, "total_duration": 1.0, "score": 1.0}
 
 
-if sys.orig_argv[1:4] == ["-m", "sweeps", "job"]:
-    from sweeps.launchers import table
+if sys.orig_argv[1:4] == ["-m", "sweeps", "job"] and UPDATE_S:
+    from sweeps.job import accelerator, trainer
+    from sweeps.records import layout, measurements, status
 
-    table.CLASSES["processes"] = "processes_launcher:Processes"  # test_job_scheduler.py
-
-    if UPDATE_S:
-        from sweeps.job import accelerator, trainer
-        from sweeps.records import layout, measurements, status
-
-        training = types.ModuleType("sweeps.training.loop")
-        training.Training, training.Preempted = Training, Preempted
-        checkpoints = types.ModuleType("sweeps.training.checkpoints")
-        checkpoints.keep_the_last = lambda trial, directory: None
-        sys.modules |= {"sweeps.training.loop": training}
-        sys.modules |= {"sweeps.training.checkpoints": checkpoints}
-        accelerator.set_up = lambda cache_dir, platform: None
-        trainer._note_provenance = lambda *given: None
-        trainer.Trainer._program = lambda *given: None
+    training = types.ModuleType("sweeps.training.loop")
+    training.Training, training.Preempted = Training, Preempted
+    checkpoints = types.ModuleType("sweeps.training.checkpoints")
+    checkpoints.keep_the_last = lambda trial, directory: None
+    sys.modules |= {"sweeps.training.loop": training}
+    sys.modules |= {"sweeps.training.checkpoints": checkpoints}
+    accelerator.set_up = lambda cache_dir, platform: None
+    trainer._note_provenance = lambda *given: None
+    trainer.Trainer._program = lambda *given: None
