@@ -13,7 +13,6 @@ import pytest
 
 from sweeps.launchers import remote
 from sweeps.launchers.kubernetes import manifest
-from sweeps.launchers.kubernetes.launcher import Kubernetes
 from sweeps.launchers.protocol import EngineError, State
 from sweeps.launchers.ray.launcher import Ray
 from sweeps.launchers.slurm import launcher as slurm
@@ -37,10 +36,7 @@ JOBID|TASK|NAME|STATE|REASON
 {"notice": "maintenance on Monday"}
 """
 SURROUNDINGS = {
-    "nothing": ("", ""),
-    "banner": (BANNER, ""),
-    "after": ("", "Your job is on its way.\nGoodbye\n"),
-    "both": (BANNER, BANNER),
+    "banner": (BANNER, BANNER),
     "colours": ("\x1b[31mWelcome\x1b[0m\n\x1b(B\x1b[m", "\x1b[0m\x1b]0;login4\x07\n"),
     "carriage returns": ("Welcome\r\n\r\n", "\r\n"),
     "not UTF-8": ("Willkommen \udce4 bord\n", "\udcfc\n"),
@@ -70,11 +66,6 @@ def make_batch(tmp_path):
     return make
 
 
-def _surround(folder, name):
-    for file, text in zip(("before", "after"), SURROUNDINGS[name], strict=True):
-        (folder / file).write_bytes(text.encode(errors="surrogateescape"))
-
-
 def _replace(program, script):
     program.unlink()
     program.write_text(f"#!/bin/sh\n{script}\n")
@@ -94,14 +85,16 @@ def _calls(folder, program):
 def test_slurm_jobs_are_known_and_withdrawn_whatever_is_printed_around(
     site, make_batch, tmp_path, name
 ):
-    _surround(site, name)
-    engine, batch = _slurm(tmp_path), make_batch()
+    for file, text in zip(("before", "after"), SURROUNDINGS[name], strict=True):
+        (site / file).write_bytes(text.encode(errors="surrogateescape"))
+    engine, batch = _slurm(tmp_path), make_batch(avoid=("n1.example.org", "nodes", "login4"))
     assert engine.find(batch) is None
     handles = engine.submit(batch)
     assert handles == ["1000_0", "1000_1"]
     assert set(engine.status(handles).values()) == {State.QUEUED}
     assert engine.find(batch) == engine.submit(batch) == handles
-    assert len(_calls(site, "sbatch")) == 1
+    (call,) = _calls(site, "sbatch")
+    assert "--exclude=n1 " in call  # a node, and no word of a greeting
     # Jobs of hidden partitions are listed with --all alone; a cluster is never asked for all jobs.
     patterns = rf".* --all .* --(jobs=1000|name={batch.name})"
     assert all(re.fullmatch(patterns, call) for call in _calls(site, "squeue"))
@@ -175,9 +168,7 @@ def test_a_squeue_that_lists_less_than_the_controller_has_tells_nothing(site, ma
     assert engine.status(handles) == {**dict.fromkeys(gone, State.GONE), **running}
 
 
-@pytest.mark.parametrize("name", ["nothing", "banner", "colours"])
-def test_slurm_says_why_jobs_wait(site, make_batch, tmp_path, name):
-    _surround(site, name)
+def test_slurm_says_why_jobs_wait(site, make_batch, tmp_path):
     engine = _slurm(tmp_path)
     handles = engine.submit(make_batch())
     assert engine.queued(handles) == dict.fromkeys(handles, "Resources")
@@ -204,32 +195,22 @@ def test_an_error_of_squeue_is_one_even_where_it_ends_with_0(site, tmp_path):
         _slurm(tmp_path).status(["1000_0"])
 
 
-@pytest.mark.parametrize(
-    "variable",
-    [
-        *("SBATCH_CLUSTERS", "SLURM_CLUSTERS", "SQUEUE_FORMAT", "SQUEUE_STATES", "SBATCH_WAIT"),
-        *("SBATCH_GPUS", "SBATCH_GPUS_PER_NODE", "SBATCH_GRES", "SBATCH_ERROR", "SBATCH_INPUT"),
-        "SLURM_BITSTR_LEN",
-    ],
-)
 def test_variables_that_alter_where_jobs_go_or_what_is_answered_stay_here(
-    site, make_batch, tmp_path, monkeypatch, variable
+    site, make_batch, tmp_path, monkeypatch
 ):
-    monkeypatch.setenv(variable, "1")
-    monkeypatch.setenv("SBATCH_ACCOUNT", "lab")
-    monkeypatch.setenv("SLURM_JWT", "token")
+    kept, altering = (
+        {"SBATCH_ACCOUNT", "SLURM_JWT", "SLURM_CONF"},
+        {
+            *("SBATCH_CLUSTERS", "SLURM_CLUSTERS", "SQUEUE_FORMAT", "SQUEUE_STATES", "SBATCH_WAIT"),
+            *("SBATCH_GPUS", "SBATCH_GPUS_PER_NODE", "SBATCH_GRES", "SBATCH_ERROR", "SBATCH_INPUT"),
+            "SLURM_BITSTR_LEN",
+        },
+    )
+    for name in kept | altering:
+        monkeypatch.setenv(name, "x")
     _slurm(tmp_path).submit(make_batch())
-    passed = (site / "environment").read_text().splitlines()
-    assert {"SBATCH_ACCOUNT=lab", "SLURM_JWT=token"} < set(passed)
-    assert f"{variable}=1" not in passed
-
-
-@pytest.mark.parametrize("name", ["banner", "numbers", "colours"])
-def test_hosts_to_avoid_are_nodes_and_not_words_of_a_greeting(site, make_batch, tmp_path, name):
-    _surround(site, name)
-    _slurm(tmp_path).submit(make_batch(avoid=("n1.example.org", "nodes", "login4")))
-    (call,) = _calls(site, "sbatch")
-    assert "--exclude=n1 " in call
+    passed = {line.partition("=")[0] for line in (site / "environment").read_text().splitlines()}
+    assert passed & (kept | altering) == kept
 
 
 def test_scancel_passes_over_what_has_ended_also_behind_a_greeting(site, tmp_path):
@@ -246,70 +227,6 @@ def test_a_configuration_without_its_limit_is_shown(site, make_batch, tmp_path):
     _replace(site / "bin" / "scontrol", "echo Please log in again")
     with pytest.raises(EngineError, match="Please log in again"):
         _slurm(tmp_path).find(make_batch())
-
-
-@pytest.fixture
-def kubectl(tmp_path, monkeypatch):
-    """Returns a function: from then on kubectl prints that text, ends with that code."""
-    program = tmp_path / "bin" / "kubectl"
-    program.parent.mkdir()
-    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
-
-    def answer(text, code=0, error=""):
-        (tmp_path / "text").write_bytes(text.encode(errors="surrogateescape"))
-        (tmp_path / "error").write_text(error)
-        program.write_text(
-            f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\nenv > {tmp_path}/environment\n'
-            f"cat {tmp_path}/text\ncat {tmp_path}/error >&2\n"
-            'case "$1" in get) exit 0;; esac\n'
-            f"cat > /dev/null\nexit {code}\n"
-        )
-        program.chmod(0o755)
-
-    return answer
-
-
-def _kubernetes(folder):
-    keys = {**defaults.of(Kubernetes), "image": "i", "volume_claim": "v"}
-    settings = {"name": "quick", "experiment_dir": str(folder), "kubernetes": keys}
-    return Kubernetes(settings, folder)
-
-
-def _jobsets(*names):
-    items = [
-        {"metadata": {"name": name}, "spec": {}, "status": {"conditions": None}} for name in names
-    ]
-    return json.dumps({"kind": "List", "items": items}, indent=4) + "\n"
-
-
-@pytest.mark.parametrize("name", SURROUNDINGS)
-def test_jobsets_are_found_whatever_is_printed_around(kubectl, tmp_path, name):
-    before, after = SURROUNDINGS[name]
-    kubectl(before + _jobsets("a-0") + after)
-    engine = _kubernetes(tmp_path)
-    assert engine.status(["a-0", "b-0"]) == {"a-0": State.QUEUED, "b-0": State.GONE}
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        *("", BANNER, _jobsets("a-0")[:-30], "null", "[]", "{}", "\ufeff{}", "NAME AGE\na-0 3d\n"),
-        *('{"items": null}', '{"items": [1]}', '{"items": [{"metadata": null}]}'),
-    ],
-)
-def test_what_is_no_list_of_jobsets_tells_nothing(kubectl, tmp_path, answer):
-    kubectl(answer)
-    with pytest.raises(EngineError):
-        _kubernetes(tmp_path).status(["a-0"])
-
-
-def test_a_place_is_resolved_once(kubectl, tmp_path):
-    kubectl('Welcome\n{"current-context": "first"}\nA notice\n')
-    engine = _kubernetes(tmp_path)
-    assert engine.place == {"context": "first", "namespace": "default"}
-    with pytest.raises(EngineError, match="A notice"):
-        engine.status(["a-0"])
-    assert "--context first" in (tmp_path / "asked").read_text().splitlines()[-1]
 
 
 def test_ray_s_address_is_the_environment_s(tmp_path, monkeypatch):
@@ -341,15 +258,6 @@ def test_ray_says_why_jobs_wait(tmp_path, monkeypatch):
     }
 
 
-def test_settings_of_a_persons_kubectl_do_not_reach_it(kubectl, tmp_path, monkeypatch):
-    kubectl(_jobsets())
-    monkeypatch.setenv("KUBERC", str(tmp_path / "kuberc"))
-    monkeypatch.setenv("KUBECONFIG", "/a:/b")
-    _kubernetes(tmp_path).status(["a-0"])
-    passed = (tmp_path / "environment").read_text().splitlines()
-    assert {"KUBERC=off", "KUBECONFIG=/a:/b"} < set(passed)
-
-
 @pytest.mark.parametrize(
     ("text", "literal"),
     [
@@ -364,6 +272,15 @@ def test_settings_of_a_persons_kubectl_do_not_reach_it(kubectl, tmp_path, monkey
 def test_a_pod_gets_a_text_as_it_is(text, literal):
     """Kubernetes makes $ of $$ and fills in $(NAME) (third_party/forked/golang/expansion)."""
     assert manifest._literal(text) == literal
+
+
+@pytest.mark.parametrize("name", SURROUNDINGS)
+def test_the_answer_of_a_program_is_read_whatever_is_printed_around(name):
+    answer, (before, after) = {"items": [{"name": "a"}]}, SURROUNDINGS[name]
+    text = before + json.dumps(answer, indent=4) + "\n" + after
+    done = remote.run(["cat"], "absent", 10.0, input=text)
+    assert answer in [*remote.json_values(done.stdout)]
+    assert [*remote.json_values(json.dumps(answer)[:-3])] == []
 
 
 def test_a_program_gets_no_terminal_and_scripts_as_they_are(tmp_path):

@@ -1,7 +1,6 @@
 """Batches are asked for where they were submitted, whatever the study's keys say by now."""
 
 import collections
-import errno
 import json
 import time
 
@@ -13,7 +12,7 @@ from sweeps.launchers.kubernetes import launcher as kubernetes
 from sweeps.launchers.protocol import EngineError, State
 from sweeps.monitoring import survey
 from sweeps.monitoring.progress import Progress
-from sweeps.records import layout, lease, status, submissions
+from sweeps.records import code_snapshot, layout, status, submissions
 from sweeps.scheduling import cancel, engines
 from sweeps.scheduling.scheduler import Interrupted, Scheduler
 from tests.sweeps.conftest import begin_stage
@@ -72,8 +71,9 @@ def clusters(monkeypatch):
 
 
 @pytest.fixture
-def make_scheduler(make_study, clusters):
+def make_scheduler(make_study, clusters, monkeypatch):
     """Returns a function that makes a study, its scheduler in a namespace, and its trials."""
+    monkeypatch.setattr(code_snapshot, "take", lambda directory, modules: directory)
 
     def make(namespace, stop, **changes):
         keys = {"image": "i", "volume_claim": "v", "context": "c", "namespace": namespace}
@@ -86,33 +86,6 @@ def make_scheduler(make_study, clusters):
         return scheduler, trials
 
     return make
-
-
-def test_jobs_of_another_namespace_are_taken_up_and_not_submitted_again(make_scheduler, clusters):
-    [batch] = submissions.batches(_submitted(make_scheduler, "a"))
-    assert batch.place == {"context": "c", "namespace": "a"}
-    scheduler = _look(make_scheduler, "b", 3)
-    assert scheduler.jobs.keys() == clusters.jobs["a"]
-    assert len(scheduler.jobs) == 2
-    assert clusters.jobs["b"] == set()
-
-
-def test_jobs_are_taken_up_once_the_file_server_answers(make_scheduler, clusters, monkeypatch):
-    _submitted(make_scheduler, "a")
-    batch = next(submissions.batches(_submitted(make_scheduler, "a")))
-    batch.file.with_name(f"{batch.name}.handles.json").unlink()
-    real, failures = submissions.read, iter([False, True, True])
-
-    def read(file):
-        if next(failures, False):
-            raise OSError(errno.ESTALE, "Stale file handle")
-        return real(file)
-
-    monkeypatch.setattr(submissions, "read", read)
-    monkeypatch.setattr("sweeps.records.clock.clock.sleep", lambda seconds: None)
-    scheduler = _look(make_scheduler, "a", 5)
-    assert len(scheduler.jobs) == 4
-    assert scheduler.pending == type(scheduler.pending)()
 
 
 @pytest.mark.parametrize(
@@ -147,15 +120,6 @@ def _submitted(make_scheduler, namespace):
     return scheduler.root
 
 
-def test_cancel_reaches_jobs_of_every_namespace(make_scheduler, clusters):
-    """As of `run`, then of `evaluate --config.kubernetes.namespace=b`, which study.json lacks."""
-    root = _submitted(make_scheduler, "b")
-    _submitted(make_scheduler, "a")
-    assert layout.study_record(root)["config"]["kubernetes"]["namespace"] == "a"
-    assert "4 jobs withdrawn" in cancel.cancel(root)
-    assert clusters.jobs == {"a": set(), "b": set()}
-
-
 def test_cancel_finds_a_batch_cut_short_though_another_engine_is_away(make_scheduler, clusters):
     root = _submitted(make_scheduler, "a")
     [batch] = submissions.batches(root)
@@ -168,26 +132,6 @@ def test_cancel_finds_a_batch_cut_short_though_another_engine_is_away(make_sched
         cancel.cancel(root)
     assert clusters.jobs["b"] == set()
     assert len(clusters.jobs["a"]) == 2
-
-
-def test_a_batch_cut_short_is_found_where_it_went(make_scheduler, clusters):
-    root = _submitted(make_scheduler, "a")
-    [batch] = submissions.batches(root)
-    batch.file.with_name(f"{batch.name}.handles.json").unlink()
-    _look(make_scheduler, "b", 3)
-    assert clusters.jobs["b"] == set()
-    assert batch.handles is not None
-    assert sorted(batch.handles) == sorted(clusters.jobs["a"])
-    batch.file.with_name(f"{batch.name}.handles.json").unlink()
-    assert "2 jobs withdrawn" in cancel.cancel(root)
-
-
-def test_a_launcher_that_has_left_is_named(make_scheduler, clusters):
-    root = _submitted(make_scheduler, "a")
-    [file] = submissions.files(root)
-    layout.write_json(file, {**layout.read_json(file), "launcher": "pbs"})
-    with pytest.raises(EngineError, match=r"pbs.*cannot be asked from here"):
-        cancel.cancel(root)
 
 
 def test_cancel_of_a_study_older_than_a_launcher_key(make_scheduler, clusters):
@@ -239,65 +183,7 @@ def test_a_status_says_how_long_jobs_are_queued_and_why(make_scheduler, clusters
     assert [job.reason for job in study.at_engines.values()] == [f"no room for {first}", None]
 
 
-@pytest.mark.parametrize("how", ["down", "absent"])
-def test_a_status_says_which_engine_it_could_not_ask(make_scheduler, clusters, capsys, how):
-    root = _submitted(make_scheduler, "a")
-    getattr(clusters, how).add("a")
-    now = _status(root, capsys)
-    assert len(now["unanswered"]) == 1
-    assert [(job["state"], job["reason"]) for job in now["jobs"]] == [("waiting", None)] * 2
-    with pytest.raises(EngineError):
-        engines.resubmit(root, [now["jobs"][0]["name"]])
-    assert submissions.withdrawn(root) == set()
-
-
-@pytest.mark.parametrize("keeps", [False, True])
-def test_jobs_are_withdrawn_and_their_trials_submitted_again(make_scheduler, clusters, keeps):
-    """Once, though the engine may keep the old job, which may begin after all."""
-    root = _submitted(make_scheduler, "a")
-    first, second = sorted(clusters.jobs["a"])
-    clusters.keeps = keeps
-    with pytest.raises(ValueError, match=f"(?s)s-nothing-0.*{first}, {second}"):
-        engines.resubmit(root, [first, "s-nothing-0"])
-    assert submissions.withdrawn(root) == set()
-    assert clusters.jobs["a"] == {first, second}
-    engines.resubmit(root, [first])
-    assert survey.StudyReader(root).look().at_engines.keys() == {second}
-    scheduler = _look(make_scheduler, "a", 3)
-    assert len(clusters.jobs["a"]) == 2 + keeps
-    [new] = clusters.jobs["a"] - {first, second}
-    assert scheduler.jobs.keys() == {second, new}
-    [path] = scheduler.jobs[new].trials
-    [batch, _] = sorted(submissions.batches(root), key=lambda batch: batch.created_at)
-    assert batch.jobs[0] == (path,)
-    assert lease.claim(root / path) is not None
-    assert lease.claim(root / path) is None
-    with pytest.raises(ValueError, match=f"Known: {second}, {new}|Known: {new}, {second}"):
-        engines.resubmit(root, [first])
-
-
-def test_a_driver_that_runs_submits_withdrawn_jobs_again(make_scheduler, clusters, monkeypatch):
-    root = _submitted(make_scheduler, "a")
-    first, _ = sorted(clusters.jobs["a"])
-    clusters.keeps = True
-    turns = iter(range(9))
-
-    def stop():
-        turn = next(turns)
-        if turn == 3:
-            engines.resubmit(root, [first])
-        return turn == 7
-
-    monkeypatch.setattr(Scheduler, "_hold_back", lambda self: None)  # else a minute
-    scheduler, trials = make_scheduler("a", stop)
-    with pytest.raises(Interrupted):
-        scheduler.run(trials)
-    assert len(scheduler.jobs) == 2
-    assert first not in scheduler.jobs
-    assert len(clusters.jobs["a"]) == 3
-
-
-@pytest.mark.parametrize(("hours", "warnings"), [(24, 1), (48, 0), (0, 0)])
+@pytest.mark.parametrize(("hours", "warnings"), [(24, 1), (48, 0)])
 def test_a_driver_says_once_what_is_queued_for_long(
     make_scheduler, clusters, capsys, hours, warnings
 ):
@@ -308,77 +194,6 @@ def test_a_driver_says_once_what_is_queued_for_long(
     assert printed.count(f"python -m sweeps resubmit {root}") == warnings
     for handle in clusters.jobs["a"]:
         assert printed.count(f"no room for {handle}") == warnings
-
-
-@pytest.mark.parametrize("content", ["", "{", "5", '{"a": 1}', "[5]", "\0\0", None])
-def test_a_damaged_list_of_withdrawn_jobs_is_named_and_passed_over(
-    make_scheduler, clusters, capsys, content
-):
-    """By the driver, `status`, `resubmit` and `cancel`. None: a folder lies there."""
-    root = _submitted(make_scheduler, "a")
-    first, second = clusters.jobs["a"]
-    file = root / submissions.JOBS / submissions.WITHDRAWN
-    if content is None:
-        file.mkdir()
-    else:
-        file.write_text(content)
-    assert str(file) in survey.StudyReader(root).look().damaged[submissions.WITHDRAWN]
-    capsys.readouterr()
-    assert _look(make_scheduler, "a", 3).jobs.keys() == {first, second}
-    assert str(file) in capsys.readouterr().out
-    if content is not None:
-        engines.resubmit(root, [first])
-        assert str(file) in capsys.readouterr().err
-        assert len(submissions.withdrawn(root)) == 1
-        file.write_text(content)
-    assert command.main(["cancel", str(root)]) == 0
-    assert str(file) in "".join(capsys.readouterr())
-    assert clusters.jobs["a"] == set()
-
-
-@pytest.mark.parametrize("content", ["5", "null", "{}", "[5]", "[[]]", "{", None])
-def test_damaged_handles_are_asked_for_by_the_name_of_their_batch(
-    make_scheduler, clusters, content
-):
-    root = _submitted(make_scheduler, "a")
-    [batch] = submissions.batches(root)
-    file = batch.file.with_name(f"{batch.name}.handles.json")
-    file.unlink()
-    if content is None:
-        file.mkdir()
-    else:
-        file.write_text(content)
-    assert batch.handles is None
-    assert survey.StudyReader(root).look().jobs == {"kubernetes": {"waiting": 2}}
-    assert "2 jobs withdrawn" in cancel.cancel(root)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"tasks": [5]},
-        {"tasks": ["grid"]},
-        {"tasks": [[5]]},
-        {"tasks": [None]},
-        {"avoid": [[]]},
-        {"sharing": "x"},
-        None,
-    ],
-)
-def test_a_damaged_batch_is_named_and_passed_over(make_scheduler, clusters, capsys, changes):
-    """None: a folder lies where a batch's record would."""
-    root = _submitted(make_scheduler, "a")
-    [batch] = submissions.batches(root)
-    file = batch.file.with_name("s-damaged.json")
-    if changes is None:
-        file.mkdir()
-    else:
-        layout.write_json(file, {**layout.read_json(batch.file), **changes})
-    capsys.readouterr()
-    assert [other.name for other in submissions.batches(root)] == [batch.name]
-    assert str(file) in capsys.readouterr().out
-    assert str(file) in survey.StudyReader(root).look().damaged[file.name]
-    assert "2 jobs withdrawn" in cancel.cancel(root)
 
 
 def test_damaged_records_of_a_job_count_as_absent(make_scheduler, clusters):
@@ -403,3 +218,120 @@ def test_an_engine_whose_keys_were_edited_is_not_asked(make_scheduler, clusters,
     now = _status(root, capsys)
     assert len(now["jobs"]) == 2
     assert len(now["unanswered"]) == (not isinstance(keys, dict))
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_jobs_are_taken_up_where_they_went_and_not_submitted_again(
+    make_scheduler, clusters, is_recorded
+):
+    """Also where their handles were not recorded."""
+    root = _submitted(make_scheduler, "a")
+    [batch] = submissions.batches(root)
+    assert batch.place == {"context": "c", "namespace": "a"}
+    if not is_recorded:
+        batch.file.with_name(f"{batch.name}.handles.json").unlink()
+    scheduler = _look(make_scheduler, "b", 3)
+    assert sorted(scheduler.jobs) == sorted(batch.handles) == sorted(clusters.jobs["a"])
+    assert len(scheduler.jobs) == 2
+    assert clusters.jobs["b"] == set()
+    batch.file.with_name(f"{batch.name}.handles.json").unlink()
+    assert "2 jobs withdrawn" in cancel.cancel(root)
+
+
+@pytest.mark.parametrize("how", ["down", "absent", "unknown launcher"])
+def test_an_engine_that_cannot_be_asked_is_named(make_scheduler, clusters, capsys, how):
+    root = _submitted(make_scheduler, "a")
+    if how == "unknown launcher":
+        [file] = submissions.files(root)
+        layout.write_json(file, {**layout.read_json(file), "launcher": "pbs"})
+    else:
+        getattr(clusters, how).add("a")
+    now = _status(root, capsys)
+    assert len(now["unanswered"]) == 1
+    assert [(job["state"], job["reason"]) for job in now["jobs"]] == [("waiting", None)] * 2
+    with pytest.raises(EngineError):
+        engines.resubmit(root, [now["jobs"][0]["name"]])
+    assert submissions.withdrawn(root) == set()
+    with pytest.raises(EngineError, match="a does not answer|pbs|namespace=a"):
+        cancel.cancel(root)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_withdrawn_jobs_are_submitted_again(make_scheduler, clusters, monkeypatch, keeps):
+    """Once, by a driver that runs; the engine may keep the old job, which may begin after all."""
+    root = _submitted(make_scheduler, "a")
+    first, second = sorted(clusters.jobs["a"])
+    clusters.keeps = keeps
+    with pytest.raises(ValueError, match=f"(?s)s-nothing-0.*{first}, {second}"):
+        engines.resubmit(root, [first, "s-nothing-0"])
+    assert submissions.withdrawn(root) == set()
+    assert clusters.jobs["a"] == {first, second}
+    (root / submissions.JOBS / submissions.WITHDRAWN).write_text("5")  # damaged
+    turns = iter(range(9))
+
+    def stop():
+        turn = next(turns)
+        if turn == 3:
+            engines.resubmit(root, [first])
+        return turn == 7
+
+    monkeypatch.setattr(Scheduler, "_hold_back", lambda self: None)  # else a minute
+    scheduler, trials = make_scheduler("a", stop)
+    with pytest.raises(Interrupted):
+        scheduler.run(trials)
+    [new] = clusters.jobs["a"] - {first, second}
+    assert len(clusters.jobs["a"]) == 2 + keeps
+    assert scheduler.jobs.keys() == {second, new} == _look(make_scheduler, "a", 3).jobs.keys()
+    assert survey.StudyReader(root).look().at_engines.keys() == {second, new}
+    [batch, _] = sorted(submissions.batches(root), key=lambda batch: batch.created_at)
+    assert batch.jobs[0] == tuple(scheduler.jobs[new].trials)
+    with pytest.raises(ValueError, match=f"Known: {second}, {new}|Known: {new}, {second}"):
+        engines.resubmit(root, [first])
+
+
+HANDLES, BATCH = "{}.handles.json", "s-damaged.json"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        # None: a folder lies there. A mapping: changes of the batch's record.
+        *((HANDLES, content) for content in ("5", "[[]]", "{")),
+        *((submissions.WITHDRAWN, content) for content in ("", '{"a": 1}', "[5]", None)),
+        *((BATCH, {"tasks": tasks}) for tasks in (3, ["grid"], [[5]], [None])),
+        *((BATCH, changes) for changes in ({"avoid": 3}, {"avoid": [[]]}, {"sharing": "x"}, None)),
+        *((BATCH, changes) for changes in ({"place": []}, {"created_at": "x"})),
+        # What lies beside batches.
+        ("{} (conflicted copy 2026-11-25).json", ""),
+        ("{}_1.json", ""),
+        ("{}~.json", ""),
+        ("._{}.json", ""),
+    ],
+)
+def test_damaged_records_of_jobs_are_named_and_passed_over(
+    make_scheduler, clusters, capsys, name, content
+):
+    """By the driver, `status` and `cancel`; handles are asked for by the name of their batch."""
+    root = _submitted(make_scheduler, "a")
+    jobs = {*clusters.jobs["a"]}
+    [batch] = submissions.batches(root)
+    file = batch.file.with_name(name.format(batch.name))
+    file.unlink(missing_ok=True)
+    if content is None:
+        file.mkdir()
+    elif isinstance(content, dict):
+        layout.write_json(file, {**layout.read_json(batch.file), **content})
+    else:
+        file.write_text(content)
+    is_named = name in (BATCH, submissions.WITHDRAWN)
+    study = survey.StudyReader(root).look()
+    assert str(file) in study.damaged.get(name, "") or not is_named
+    assert study.jobs == {"kubernetes": {"waiting": 2}}
+    assert [other.name for other in submissions.batches(root)] == [batch.name]
+    assert (batch.handles is None) == (name == HANDLES)
+    capsys.readouterr()
+    assert _look(make_scheduler, "a", 3).jobs.keys() == jobs
+    assert (str(file) in capsys.readouterr().out) == is_named
+    assert command.main(["cancel", str(root)]) == 0
+    assert (str(file) in "".join(capsys.readouterr())) == is_named
+    assert clusters.jobs["a"] == set()

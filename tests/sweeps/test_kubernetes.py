@@ -1,12 +1,13 @@
-"""Launcher kubernetes on a simulated cluster, whose pods are processes."""
+"""Launcher kubernetes: what it asks kubectl, and what it makes of the answers.
 
-import collections
+The answers are those of kubectl 1.32 against a server that keeps objects.
+"""
+
 import json
 import os
 import pathlib
 import subprocess
 import sys
-import threading
 
 import pytest
 import yaml
@@ -14,22 +15,21 @@ import yaml
 from sweeps.launchers import remote
 from sweeps.launchers.kubernetes import launcher as kubernetes
 from sweeps.launchers.kubernetes import manifest
-from sweeps.launchers.protocol import EngineError, State
-from sweeps.monitoring import progress
-from sweeps.records import layout, measurements, status
+from sweeps.launchers.protocol import AGAIN, EngineError, State
+from sweeps.records import layout, submissions
 from sweeps.records.submissions import Batch
-from sweeps.scheduling import driver
-from sweeps.study import study_directory
+from sweeps.scheduling import preflight
 from tests.sweeps import defaults
 from tests.sweeps.chaos import equality
+from tests.sweeps.conftest import begin_stage
 
 _READY = [{"name": "w", "active": 1, "ready": 1}]
 
 
-def _settings(experiment_dir, name, **keys):
-    image = {"image": "registry.example/attnperf:1", "context": "c"}
+def _settings(experiment_dir, **keys):
+    image = {"image": "registry.example/attnperf:1", "volume_claim": "v", "context": "c"}
     keys = {**defaults.of(kubernetes.Kubernetes), **image, **keys}
-    return {"name": name, "experiment_dir": str(experiment_dir), "kubernetes": keys}
+    return {"name": "quick", "experiment_dir": str(experiment_dir), "kubernetes": keys}
 
 
 @pytest.mark.parametrize(
@@ -130,274 +130,204 @@ def test_why_a_jobset_waits(monkeypatch, tmp_path, jobset, workload, pod, reason
         return subprocess.CompletedProcess(command, 0, json.dumps({"items": items[kind]}), "")
 
     monkeypatch.setattr(remote, "run", run)
-    engine = kubernetes.Kubernetes(_settings(tmp_path, "quick", queue="q"), tmp_path / "quick")
+    engine = kubernetes.Kubernetes(_settings(tmp_path, queue="q"), tmp_path / "quick")
     expected = {} if reason is None else {name: reason}
     assert engine.queued([name, "s-quick-00000000-4"]) == expected
 
 
 class Cluster:
-    """Answers the launcher's kubectl, and does what the controllers of JobSet and Job do.
+    """Answers the launcher's kubectl as a server does that keeps JobSets and runs nothing.
 
-    A pod is a real process with the variables of its manifest and no others. Whenever jobs are
-    listed, those that ended are started again or not, as the manifest's own policy says. It shows
-    that manifests, exit codes, signals and states fit together; it is no proof about a real
-    cluster. There is no container: the test makes mount_path a link to the volume.
+    jobsets: by name. refusals: (the server's reason, by verb and name). asked: the arguments of
+    each call; environment: the last one's. output: printed in the place of a list's answer.
     """
 
     def __init__(self):
-        self.jobsets, self.pods, self.failures = {}, {}, collections.Counter()
-        # The exit codes of a job's pods, by its name.
-        self.codes = collections.defaultdict(list)
-        self.is_evicted = False
+        self.jobsets, self.refusals, self.asked = {}, {}, []
+        self.environment = self.output = None
 
-    def __call__(self, command, *rest, **options):
+    def __call__(self, command, absent, timeout_s, env, input):
         """Stands in the place of `remote.run`."""
-        verb, *arguments = command[1 : command.index("--context")]
-        output = getattr(self, f"_{verb}")(arguments)
-        return subprocess.CompletedProcess(command, 0, output or "", "")
-
-    def _create(self, arguments):
-        files = [argument for argument in arguments if argument.endswith(".yaml")]
-        for file in files:  # none of a dry run
-            jobset = yaml.safe_load(pathlib.Path(file).read_text())
-            name = jobset["metadata"]["name"]
-            assert name not in self.jobsets
-            jobset["status"] = {"replicatedJobsStatus": _READY}
-            self.jobsets[name] = jobset
-            self._start_pod(name)
-
-    def _get(self, arguments):
-        for name in list(self.jobsets):
-            code = self.pods[name].poll()
-            if code is not None and "terminalState" not in self.jobsets[name]["status"]:
-                self._judge(name, 128 - code if code < 0 else code)
-        return json.dumps({"apiVersion": "v1", "kind": "List", "items": [*self.jobsets.values()]})
-
-    def _delete(self, arguments):
-        for name in self.jobsets.keys() & set(arguments):
-            self.jobsets[name]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-            self.pods[name].terminate()  # a pod's end reaches its first process
-
-    def evict(self):
-        """Tells the only pod to stop, as a drained node does."""
-        (pod,) = self.pods.values()
-        self.is_evicted = True
-        pod.terminate()
-
-    def _job(self, name):
-        return self.jobsets[name]["spec"]["replicatedJobs"][0]["template"]["spec"]
-
-    def _start_pod(self, name):
-        container = self._job(name)["template"]["spec"]["containers"][0]
-        fields = {"spec.nodeName": "a-node"}
-        variables = {
-            variable["name"]: variable.get("value")
-            or fields[variable["valueFrom"]["fieldRef"]["fieldPath"]]
-            for variable in container["env"]
-        }
-        image = {"PATH": os.environ["PATH"], "HOME": "/", "JOB_COMPLETION_INDEX": "0"}
-        self.pods[name] = subprocess.Popen(container["command"], env={**image, **variables})
-
-    def _judge(self, name, code):
-        """Ends a job whose pod has ended, or starts it again."""
-        self.codes[name].append(code)
-        if "deletionTimestamp" in self.jobsets[name]["metadata"]:
-            del self.jobsets[name]
-            return
-        job = self._job(name)
-        action = _action(job["podFailurePolicy"]["rules"], code, self.is_evicted)
-        self.is_evicted = False
-        self.failures[name] += action == "Count"
-        if action in ("Complete", "FailJob") or self.failures[name] > job["backoffLimit"]:
-            state = "Completed" if action == "Complete" else "Failed"
-            self.jobsets[name]["status"] = {"terminalState": state}
-        else:
-            self._start_pod(name)
-
-
-def _action(rules, code, is_evicted):
-    """Returns what the first matching rule of a podFailurePolicy says of a pod's end."""
-    if code == 0:
-        return "Complete"
-    for rule in rules:
-        if code in rule.get("onExitCodes", {}).get("values", ()):
-            return rule["action"]
-        if is_evicted and rule.get("onPodConditions", [{}])[0].get("type") == "DisruptionTarget":
-            return rule["action"]
-    return "Count"
+        end = command.index("--namespace")
+        assert command[end + 1 :] == ["default", "--request-timeout=30s"]
+        self.asked.append(command[1:end])
+        self.environment, names = env, {}
+        verb, *arguments = command[1:end]
+        if verb == "create":
+            files = [pathlib.Path(argument) for argument in arguments if "/" in argument]
+            texts = [file.read_text() for file in files] or input.splitlines()
+            objects = [yaml.safe_load(text) for text in texts]
+            names = {made["metadata"]["name"]: made for made in objects}
+        elif verb == "delete":
+            names = {name: None for name in self.jobsets if name in arguments}
+        errors = []
+        for name, made in names.items():
+            reason = self.refusals.get((verb, name))
+            if verb == "create" and name in self.jobsets:
+                reason = "AlreadyExists"
+            if reason:
+                errors.append(f'Error from server ({reason}): error when creating "{name}"')
+            elif verb == "create" and files:
+                self.jobsets[name] = made
+            elif verb == "delete":
+                del self.jobsets[name]
+        done = subprocess.CompletedProcess(command, bool(errors), "", "\n".join(errors))
+        if verb == "get":
+            key, value = arguments[2].split("=")
+            items = [i for i in self.jobsets.values() if i["metadata"]["labels"].get(key) == value]
+            done.stdout = json.dumps({"items": items}) if self.output is None else self.output
+        elif verb == "config":
+            done.stdout = 'Welcome\n{"current-context": "first"}\nA notice\n'
+        return done
 
 
 @pytest.fixture
 def cluster(monkeypatch):
-    """A cluster behind the launcher's kubectl; its processes are gone when the test ends."""
+    """A cluster behind the launcher's kubectl."""
     made = Cluster()
     monkeypatch.setattr(remote, "run", made)
-    yield made
-    for pod in made.pods.values():
-        pod.kill()
-        pod.wait()
+    return made
 
 
 @pytest.fixture
-def make_launcher(tmp_path):
-    """Returns a function that makes a launcher and a batch whose jobs run a shell script."""
-
-    def make(script="exit 0", size=1, **own):
-        study = tmp_path / "volume" / "quick"
-        (study / "jobs").mkdir(parents=True)
-        (tmp_path / "mnt").symlink_to(tmp_path / "volume")
-        python = tmp_path / "python"
-        python.write_text(f"#!/bin/sh\n{script}\n")
-        python.chmod(0o755)
-        keys = {"volume_claim": "v", "mount_path": str(tmp_path / "mnt"), "python": str(python)}
-        settings = _settings(tmp_path / "volume", "quick", **{**keys, **own})
-        kubernetes.Kubernetes.check(settings)
-        code = {"PYTHONPATH": str(study / "code")}
-        batch = Batch(study / "jobs" / "s-quick-00000000.json", ((),) * size, code)
-        return kubernetes.Kubernetes(settings, study), batch
-
-    return make
+def launcher(tmp_path):
+    """A launcher for context 'c'."""
+    settings = _settings(tmp_path)
+    kubernetes.Kubernetes.check(settings)
+    return kubernetes.Kubernetes(settings, tmp_path / "quick")
 
 
 @pytest.fixture
-def wait_gone(wait_until):
-    """Returns a function that waits until all jobs are gone."""
-
-    def wait(launcher, handles):
-        wait_until(lambda: set(launcher.status(handles).values()) == {State.GONE}, every=0.05)
-
-    return wait
+def batch(tmp_path):
+    """A batch of two jobs."""
+    (tmp_path / "quick" / "jobs").mkdir(parents=True)
+    return Batch(tmp_path / "quick" / "jobs" / "s-quick-00000000.json", ((), ()), {})
 
 
-def test_jobs_run_with_mapped_paths_and_nothing_of_the_driver(
-    make_launcher, cluster, tmp_path, monkeypatch, wait_gone
-):
-    monkeypatch.setenv("SECRET_OF_THE_DRIVER", "1")
-    launcher, batch = make_launcher('echo "$@"; env', size=2, environment="A='b c'")
-    handles = launcher.submit(batch)
-    assert handles == ["s-quick-00000000-0", "s-quick-00000000-1"]
-    wait_gone(launcher, handles)
-    output = batch.log(1).read_text()
-    mounted = tmp_path / "mnt" / "quick"
-    assert f"-m sweeps job {mounted}/jobs/s-quick-00000000.json --index=1\n" in output
-    assert f"\nPYTHONPATH={mounted}/code\n" in output
-    assert "\nA=b c\n" in output
-    assert "\nATTNPERF_NODE=a-node\n" in output
-    assert "SECRET_OF_THE_DRIVER" not in output
-    assert len(list(batch.file.parent.glob("*.yaml"))) == 2
+FIRST, SECOND = "s-quick-00000000-0", "s-quick-00000000-1"
 
 
-@pytest.mark.parametrize(
-    ("codes", "retries", "ran"),
-    [
-        ("75 75 75 0", 0, [75, 75, 75, 0]),  # saved: again, and not counted
-        ("1 75 1 0", 1, [1, 75, 1]),  # crashed twice
-        ("76 0", 5, [76]),  # this node cannot run it: nothing is gained by trying again there
-        ("137 0", 1, [137, 0]),
-    ],
-)
-def test_exit_codes_decide_about_restarts(
-    make_launcher, cluster, tmp_path, wait_gone, codes, retries, ran
-):
-    folder = tmp_path / "codes"
-    folder.mkdir()
-    for number, code in enumerate(codes.split()):
-        (folder / str(number)).write_text(code)
-    first = f'f=$(ls {folder} | head -n 1); c=$(cat {folder}/$f); rm {folder}/$f; exit "$c"'
-    launcher, batch = make_launcher(first, retries=retries)
-    handles = launcher.submit(batch)
-    wait_gone(launcher, handles)
-    assert cluster.codes[handles[0]] == ran
-
-
-def test_cancelled_jobs_end_and_are_gone(make_launcher, cluster, wait_until, wait_gone):
-    launcher, batch = make_launcher("sleep 300", size=2)
+def test_jobsets_are_created_once_listed_and_deleted(cluster, launcher, batch):
     assert launcher.find(batch) is None
-    handles = launcher.submit(batch)
-    assert launcher.find(batch) == handles
-    wait_until(lambda: set(launcher.status(handles).values()) == {State.RUNNING}, every=0.05)
-    launcher.cancel(handles)
-    wait_gone(launcher, handles)
-    launcher.cancel(handles)  # what is gone is passed over
-    assert launcher.find(batch) is None
+    assert launcher.submit(batch) == [FIRST, SECOND] == [*cluster.jobsets]
+    assert launcher.submit(batch) == [FIRST, SECOND] == launcher.find(batch)
+    cluster.jobsets[FIRST]["status"] = {"replicatedJobsStatus": _READY}
+    expected = {FIRST: State.RUNNING, SECOND: State.QUEUED, "other": State.GONE}
+    assert launcher.status(expected) == expected
+    launcher.cancel([FIRST, SECOND, "other"])
+    assert cluster.jobsets == {}
+    # In the foreground, so that a JobSet stays until its pods are gone; what is gone is no error.
+    flags = ["--ignore-not-found", "--wait=false", "--cascade=foreground"]
+    names = [FIRST, SECOND, "other", "--context", "c"]
+    assert cluster.asked[-1] == ["delete", "jobsets.jobset.x-k8s.io", *flags, *names]
+    assert cluster.environment["KUBERC"] == "off"  # a person's has other defaults
+    assert cluster.environment["PATH"] == os.environ["PATH"]
 
 
-@pytest.mark.parametrize(
-    ("script", "message"),
-    [
-        ("exec sleep 300", "kubectl create did not answer"),
-        ("echo The connection to the server was refused >&2; exit 1", "was refused"),
-    ],
-)
-def test_a_cluster_that_does_not_answer_is_unknown_and_never_gone(
-    make_launcher, monkeypatch, tmp_path, script, message
-):
-    (tmp_path / "kubectl").write_text(f"#!/bin/sh\n{script}\n")
-    (tmp_path / "kubectl").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(kubernetes, "_TIMEOUT_S", 0.5)
-    launcher, batch = make_launcher()
-    with pytest.raises(EngineError, match=message):
+def test_a_batch_of_which_a_part_is_refused_is_taken_back_or_found(cluster, launcher, batch):
+    cluster.refusals = {("create", SECOND): "Invalid", ("delete", FIRST): "Forbidden"}
+    with pytest.raises(EngineError, match=f"kubectl create failed: .*{SECOND}"):
         launcher.submit(batch)
-    for ask in (lambda: launcher.find(batch), lambda: launcher.cancel(["x"])):
+    states = launcher.status(launcher.find(batch))
+    assert states == {FIRST: State.QUEUED, SECOND: State.GONE}
+    with pytest.raises(EngineError, match="kubectl delete failed"):
+        launcher.cancel([FIRST])
+    del cluster.refusals["delete", FIRST]
+    with pytest.raises(EngineError, match="kubectl create failed"):
+        launcher.submit(batch)
+    assert cluster.jobsets == {}
+    assert len(list(batch.file.parent.glob("*.yaml"))) == 2  # to be created by hand
+
+
+@pytest.mark.parametrize(
+    ("reason", "error"),
+    [
+        *(("Invalid", ValueError), ("NotFound", ValueError)),
+        *(("Forbidden", EngineError), ("ServiceUnavailable", EngineError)),
+    ],
+)
+def test_only_a_judgement_of_the_manifest_is_a_refusal(cluster, launcher, reason, error):
+    launcher.verify()
+    create = ["create", "--dry-run=server", "--filename", "-", "--context", "c"]
+    assert cluster.asked == [create]
+    assert cluster.jobsets == {}
+    cluster.refusals = {("create", "sample-0"): reason}
+    with pytest.raises(error, match="kubectl create --dry-run=server: .*sample-0"):
+        launcher.verify()
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        *("", "Welcome", '{"items": [{"metadata": {"na', "null", "[]", "{}", "\ufeff{}"),
+        *('{"items": null}', '{"items": [1]}', '{"items": [{"metadata": null}]}'),
+    ],
+)
+def test_what_is_no_list_of_jobsets_tells_nothing(cluster, launcher, output):
+    cluster.output = output
+    with pytest.raises(EngineError):
+        launcher.status([FIRST])
+
+
+def test_a_place_is_resolved_once(cluster, tmp_path):
+    engine = kubernetes.Kubernetes(_settings(tmp_path, context=""), tmp_path)
+    assert engine.place == {"context": "first", "namespace": "default"}
+    engine.status([FIRST])
+    assert cluster.asked[-1][-2:] == ["--context", "first"]
+
+
+@pytest.mark.parametrize("script", ["exec sleep 300", "echo refused >&2; exit 1", None])
+def test_a_cluster_that_does_not_answer_is_unknown_and_never_gone(
+    launcher, batch, make_study, monkeypatch, tmp_path, capsys, script
+):
+    """None: there is no kubectl."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(kubernetes, "_TIMEOUT_S", 0.2)
+    if script is not None:
+        (tmp_path / "kubectl").write_text(f"#!/bin/sh\nPATH={os.defpath}\n{script}\n")
+        (tmp_path / "kubectl").chmod(0o755)
+    for ask in (
+        *(lambda: launcher.submit(batch), lambda: launcher.find(batch)),
+        *(lambda: launcher.cancel([FIRST]), lambda: launcher.status([FIRST])),
+    ):
         with pytest.raises(EngineError):
             ask()
-    with pytest.raises(EngineError):
-        launcher.status(["x"])
-
-
-def test_without_kubectl_the_manifests_are_there_to_be_created_by_hand(
-    make_launcher, monkeypatch, tmp_path
-):
-    launcher, batch = make_launcher(size=2)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EngineError, match=r"no kubectl here.*kubectl create --filename"):
-        launcher.submit(batch)
-    assert len(list(batch.file.parent.glob("*.yaml"))) == 2
-    with pytest.raises(EngineError):
-        launcher.status(["x"])
+    settings = {"kubernetes.image": "i", "kubernetes.volume_claim": "v"}
+    preflight.check_engine(make_study(launcher="kubernetes", **settings))
+    assert "warning: kubernetes cannot be asked" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_a_study_whose_pod_is_evicted_loses_no_step(
-    make_study, cluster, tmp_path, cache_dir, wait_until
-):
-    volume = tmp_path / "volume"
+def test_a_pod_that_is_evicted_loses_no_step(make_study, tmp_path, cache_dir, wait_until):
+    """Its processes are those of the manifest: no container, mount_path is a link to the volume."""
+    volume, mount = tmp_path / "volume", tmp_path / "mnt"
     volume.mkdir()
-    (tmp_path / "mnt").symlink_to(volume)
+    mount.symlink_to(volume)
     cache = f"JAX_COMPILATION_CACHE_DIR={cache_dir} JAX_PLATFORMS=cpu"
-    keys = {
-        "image": "attnperf",
-        "context": "c",
-        "volume_claim": "studies",
-        "mount_path": tmp_path / "mnt",
-        "python": sys.executable,
-        "environment": cache,
-        "poll_seconds": 1,
-    }
+    keys = {"image": "i", "volume_claim": "v", "mount_path": mount, "python": sys.executable}
     settings = {f"kubernetes.{key}": value for key, value in keys.items()}
-    study = make_study(
-        experiment_dir=volume, launcher="kubernetes", protocol="grid", variants="standard",
-        points=1, steps=200, eval_every=50, **settings,
-    )  # fmt: skip
-    study_directory.prepare(study)
-    directory = study.directory / study.trials("grid")[0].path
+    settings |= {"kubernetes.environment": cache, "steps": 40, "eval_every": 20}
+    study = make_study(experiment_dir=volume, launcher="kubernetes", points=1, **settings)
+    directory = study.directory / begin_stage(study)[0].path
+    code = {"PYTHONPATH": str(study.directory / "code")}
+    (study.directory / "code").symlink_to(pathlib.Path(submissions.__file__).parents[2])
+    path = str(directory.relative_to(study.directory))
+    batch = submissions.new(study.directory, "kubernetes", [(path,)], code)
+    jobset = manifest.jobset(batch, 0, study.settings)
+    job = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
+    container = job["template"]["spec"]["containers"][0]
+    variables = {entry["name"]: entry.get("value", "a-node") for entry in container["env"]}
+    image = {"PATH": os.environ["PATH"], "HOME": "/", "JOB_COMPLETION_INDEX": "0"}
 
-    def evict_once_it_saved():
-        wait_until(lambda: any((directory / layout.CHECKPOINTS).glob("[0-9]*")), timeout_s=600)
-        cluster.evict()
+    def start():
+        return subprocess.Popen(container["command"], env={**image, **variables})
 
-    evicted = threading.Thread(target=evict_once_it_saved)
-    evicted.start()
-    counts = driver.Driver(study, progress.Progress()).run()
-    evicted.join()
-    assert counts == {"done": 1}
-    assert list(cluster.codes.values()) == [[75, 0]]
-    (log,) = (study.directory / "jobs").glob("*.log")
-    assert "saved; the engine runs this job again" in log.read_text()
+    pod = start()
+    wait_until(lambda: any((directory / layout.CHECKPOINTS).glob("[0-9]*")), timeout_s=600)
+    pod.terminate()  # a pod's end reaches its first process
+    assert pod.wait() == AGAIN  # the manifest has Kubernetes start it again then
+    assert start().wait() == 0
+    assert "saved; the engine runs this job again" in batch.log(0).read_text()
     assert equality.outcomes(directory) == ["preempted", "done"]
-    second = directory / layout.ATTEMPTS / "2"
-    assert 0 < layout.read_json(second / measurements.RESUMED)["global_step"] < 200
-    rows = [row for row in measurements.curve(directory) if row["kind"] == "train"]
-    assert [row["global_step"] for row in rows] == list(range(200))
-    assert status.read(directory)["preemption_count"] == 1
+    steps = [row["global_step"] for row in equality.curves(directory)[1] if row["loss"]]
+    assert steps == [str(step) for step in range(40)]
