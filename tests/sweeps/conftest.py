@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import errno
 import functools
 import os
 import pathlib
@@ -12,7 +13,7 @@ import sys
 import pytest
 
 from sweeps.launchers import local
-from sweeps.records import layout, lease, measurements, submissions
+from sweeps.records import clock, layout, lease, measurements, submissions
 from sweeps.study import config, study, study_directory
 from tests.sweeps import waiting
 from workloads.images import digits
@@ -57,6 +58,38 @@ def failing(monkeypatch, function, number, when, times=10**9, module=os):
 
     monkeypatch.setattr(module, function, fails)
     return met
+
+
+def failing_in_turn(monkeypatch, run, is_counted=lambda: True):
+    """Calls `run` again and again while one file that it reads or writes fails, each in its turn.
+
+    Yields, after each call, the file that failed; files count while `is_counted()`.
+    """
+    real_read, real_write, touched = pathlib.Path.read_bytes, layout.write_atomically, []
+    monkeypatch.setattr(clock.clock, "sleep", lambda seconds: None)
+
+    def touch(path):
+        if is_counted():
+            touched.append(path)
+            if len(touched) == fails:
+                raise OSError(errno.EIO, "Input/output error", str(path))
+
+    def read(path):
+        touch(path)
+        return real_read(path)
+
+    def write(path, text):
+        touch(path)
+        real_write(path, text)
+
+    monkeypatch.setattr(pathlib.Path, "read_bytes", read)
+    monkeypatch.setattr(layout, "write_atomically", write)
+    fails = 0
+    run()
+    for fails in range(1, len(touched) + 1):
+        touched.clear()
+        run()
+        yield touched[fails - 1]
 
 
 @pytest.fixture(scope="session")

@@ -360,3 +360,9 @@ def test_pages_in_the_place_of_rays_dashboard_tell_nothing(portal, page, tmp_pat
             with pytest.raises(EngineError, match="refuses or does not answer"):
                 ask(make_batch(avoid=("n1",)))
         assert engine.capacity() == 1
+
+
+def test_containers_need_pyxis(site, tmp_path):
+    keys = {**defaults.of(slurm.Slurm), "container": "image.sqsh"}
+    with pytest.raises(ValueError, match="needs pyxis"):
+        slurm.Slurm({"slurm": keys}, tmp_path)

@@ -1,7 +1,5 @@
 """`python -m sweeps job` on a node: its mark, its claims, its workers, missing devices."""
 
-import errno
-import pathlib
 import signal
 import subprocess
 import sys
@@ -12,8 +10,8 @@ from sweeps.__main__ import main
 from sweeps.job import job, trainer
 from sweeps.launchers import local
 from sweeps.launchers.protocol import AGAIN, FINISHED, WRONG_NODE
-from sweeps.records import clock, layout, lease, status, submissions
-from tests.sweeps.conftest import begin_stage
+from sweeps.records import layout, lease, status, submissions
+from tests.sweeps.conftest import begin_stage, failing_in_turn
 
 
 @pytest.fixture(autouse=True)
@@ -142,25 +140,12 @@ def test_workers_of_a_node_have_a_share_each(batch, monkeypatch):
 
 
 def test_a_file_server_that_fails_as_a_job_begins_costs_the_trial_nothing(batch, monkeypatch):
-    """Of all files that a job reads before it has a worker, one fails, each in its turn."""
+    """Of all files that a job reads before it has a worker, one fails."""
     [path] = batch.jobs[0]
     directory = batch.file.parents[1] / path
     lease.claim(directory).end("done")
     status.write(directory, "done")
-    monkeypatch.setattr(clock.clock, "sleep", lambda seconds: None)
-    real, read = pathlib.Path.read_bytes, []
-
-    def fails(file):
-        read.append(file)
-        if len(read) == at:
-            raise OSError(errno.EIO, "Input/output error", str(file))
-        return real(file)
-
-    monkeypatch.setattr(pathlib.Path, "read_bytes", fails)
-    at = 0
-    assert job.run(batch.file, 0) == FINISHED
-    names = {file.name for file in read}
-    assert names >= {batch.file.name, layout.STUDY, layout.STATUS}
-    for at in range(1, len(read) + 1):
-        read.clear()
-        assert job.run(batch.file, 0) == FINISHED, at
+    codes = []
+    files = [*failing_in_turn(monkeypatch, lambda: codes.append(job.run(batch.file, 0)))]
+    assert {file.name for file in files} >= {batch.file.name, layout.STUDY, layout.STATUS}
+    assert codes == [FINISHED] * (1 + len(files))

@@ -92,7 +92,7 @@ def _run(trial, max_attempts=3, outcomes=("failed",), step=0, most=40, **policy)
     return most
 
 
-@pytest.mark.parametrize("max_attempts", [1, 3, 5])
+@pytest.mark.parametrize("max_attempts", [1, 3])
 def test_a_crash_at_one_step_is_tried_max_attempts_times_in_each_run(trial, max_attempts):
     assert _run(trial, max_attempts) == max_attempts
     # Another step: failures of the earlier run are not in this streak.
@@ -106,16 +106,6 @@ def test_a_broken_trial_on_a_queue_that_preempts_is_given_up(trial):
     assert _run(trial, outcomes=("preempted", "killed"), max_kills=4) == 8
 
 
-def test_a_job_that_dies_before_it_claims_a_preempted_trial_is_given_up(trial):
-    decides = RetryPolicy(trial.root, 3)
-    decides.begin(trial)
-    trial.attempt("preempted", 0)
-    for _ in range(3):
-        assert decides.decide(trial).next is Next.AGAIN
-        decides.count_unrecorded(trial)
-    assert decides.decide(trial).next is Next.GIVE_UP
-
-
 def test_jobs_without_an_attempt_are_counted_until_the_trial_makes_progress(trial):
     decides = RetryPolicy(trial.root, 2)
     decides.begin(trial)
@@ -124,9 +114,9 @@ def test_jobs_without_an_attempt_are_counted_until_the_trial_makes_progress(tria
     trial.attempt("preempted", 0)  # no progress
     assert decides.may_retry(trial)
     assert decides.count_unrecorded(trial) == 2
-    assert not decides.may_retry(trial)
+    assert decides.decide(trial).next is Next.GIVE_UP
     trial.attempt("preempted", 4)
-    assert decides.may_retry(trial)
+    assert decides.decide(trial).next is Next.AGAIN
     assert decides.count_unrecorded(trial, excused=True) == 1
 
 

@@ -19,7 +19,7 @@ from tests.sweeps.ray.conftest import read_token_anew
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 # Whose tests run in one process: each process has a cluster of its own.
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
+pytestmark = pytest.mark.xdist_group("ray")
 
 
 @pytest.fixture
@@ -84,6 +84,7 @@ def _pids(folder, pattern="pid-*"):
 HOLD = "echo $$ > pid-$1; taskset -cp $$; until test -e go; do sleep 0.1; done; echo $GREETING"
 
 
+@pytest.mark.slow
 def test_jobs_of_a_node_share_its_cores_and_the_third_waits(
     make_launcher, make_batch, until, wait_for
 ):
@@ -105,6 +106,7 @@ def test_jobs_of_a_node_share_its_cores_and_the_third_waits(
     assert len(cores) == min(2, len(os.sched_getaffinity(0)))
 
 
+@pytest.mark.nightly
 def test_a_submission_that_was_cut_short_is_completed(make_launcher, make_batch, until):
     """By drivers that do not know of it, whichever of them is the last; none starts a job twice."""
     batch = make_batch("echo ran", size=3)
@@ -122,6 +124,7 @@ def test_a_submission_that_was_cut_short_is_completed(make_launcher, make_batch,
     assert launcher.status(["s-never-0"]) == {"s-never-0": State.GONE}
 
 
+@pytest.mark.slow
 def test_cancel_leaves_time_to_save_and_keeps_a_queued_job_from_working(
     make_launcher, make_batch, until, wait_for, share
 ):
@@ -142,6 +145,7 @@ def test_cancel_leaves_time_to_save_and_keeps_a_queued_job_from_working(
         assert lease.process_start(pid) is None
 
 
+@pytest.mark.nightly
 def test_setup_and_environment_come_before_the_job(make_launcher, make_batch, until):
     launcher = make_launcher(setup="export MADE=here; cd /", environment="GREETING='c  d' X=$HOME")
     batch = make_batch('echo "$MADE $GREETING $X $JAX_PLATFORMS"')
@@ -153,6 +157,7 @@ def test_setup_and_environment_come_before_the_job(make_launcher, make_batch, un
     assert not (batch.file.parent / "ran").exists()
 
 
+@pytest.mark.slow
 def test_a_job_waits_for_its_node_beyond_rays_patience_and_dies_with_it(
     make_launcher, make_batch, second_node, cluster, until, wait_for, monkeypatch
 ):
@@ -190,6 +195,7 @@ def _hosts_are_avoided(make_launcher, make_batch, api, until, wait_for):
         launcher.submit(make_batch("hostname", avoid=tuple(hosts), suffix="e"))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("token", [{"TOKEN": "0" * 64}, {"TOKEN_PATH": "/absent"}])
 def test_a_wrong_token_is_no_reason_to_submit_again(make_launcher, make_batch, monkeypatch, token):
     for name, value in token.items():
@@ -223,23 +229,6 @@ def test_a_wrong_token_is_no_reason_to_submit_again(make_launcher, make_batch, m
 def test_settings_are_checked_before_anything_starts(keys, message):
     with pytest.raises(ValueError, match=message):
         ray.Ray.check({"ray": {**defaults.of(ray.Ray), "address": "http://head:8265", **keys}})
-
-
-def test_a_cluster_must_be_named_and_its_client_installed(monkeypatch):
-    monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    settings = {"ray": defaults.of(ray.Ray)}
-    ray.Ray.check(settings)  # planned where there is none
-    with pytest.raises(ValueError, match=r"no Ray cluster is named: start one .*ray.address=http"):
-        ray.Ray(settings, pathlib.Path("study"))
-    monkeypatch.setenv("RAY_ADDRESS", "http://head:8265")
-    ray.Ray.check(settings)
-    monkeypatch.setattr(ray, "_NEEDED", ("json", "no_such_module"))
-    with pytest.raises(ValueError, match=r"lacks no_such_module: pip install 'attnperf\[ray\]'"):
-        ray.Ray(settings, pathlib.Path("study"))
-    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "ray://head:10001")
-    with pytest.raises(ValueError, match="RAY_API_SERVER_ADDRESS"):
-        ray.Ray.check(settings)
 
 
 def test_what_a_job_asks_for():
@@ -293,3 +282,24 @@ def test_cores_are_taken_one_by_one_and_shared_when_none_is_left(monkeypatch):
     assert shared in cores
     assert job.take(10_000) == cores
     assert local.Slots({"workers": 1, "pin": True}).hold(0, exclusive=True) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("variable", "address", "needed", "message"),
+    [
+        ("RAY_ADDRESS", "", (), r"no Ray cluster is named: .*ray.address=http"),
+        ("RAY_ADDRESS", "http://head:8265", ("no_such_module",), "lacks no_such_module"),
+        ("RAY_API_SERVER_ADDRESS", "ray://head:10001", (), "RAY_API_SERVER_ADDRESS"),
+    ],
+)
+def test_a_cluster_must_be_named_and_its_client_installed(
+    monkeypatch, variable, address, needed, message
+):
+    for name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(ray, "_NEEDED", needed)
+    settings = {"ray": defaults.of(ray.Ray)}
+    ray.Ray.check(settings)  # planned where there is none
+    monkeypatch.setenv(variable, address)
+    with pytest.raises(ValueError, match=message):
+        ray.Ray(settings, pathlib.Path("study"))

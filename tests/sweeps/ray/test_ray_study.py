@@ -66,19 +66,3 @@ def test_job_node_and_driver_killed(drivers, undisturbed, cluster, second_node, 
     others = set(POINTS) - set(faults.values())
     assert {len(handles[drivers.trial(point)]) for point in others} == {1}  # they were taken up
     wait_until(lambda: not {j.status for j in api.jobs().values()} & ACTIVE)
-
-
-def test_cancel_saves_and_resume_goes_on(drivers, undisturbed, cluster, share, wait_until):
-    keys = {"ray.address": cluster.address, "ray.cpus": share, "ray.poll_seconds": 1}
-    driver = drivers.run(launcher="ray", **keys)
-    wait_until(lambda: any(_training(drivers, point) for point in POINTS))
-    done = drivers.call("cancel", drivers.study)
-    assert done.returncode == 0, done.stderr
-    drivers.finish(driver, 130)
-    api = cluster.cluster()
-    ours = [name for name in api.jobs() if drivers.NAME in name]
-    wait_until(lambda: not {api.jobs()[name].status for name in ours} & ACTIVE)
-    assert any("preempted" in equality.outcomes(drivers.trial(point)) for point in POINTS)
-    drivers.finish(drivers.run(command="resume"))
-    assert equality.problems(drivers.study, undisturbed) == []
-    assert "killed" not in [o for point in POINTS for o in equality.outcomes(drivers.trial(point))]

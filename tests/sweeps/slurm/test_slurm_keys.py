@@ -159,9 +159,3 @@ def test_hosts_that_cannot_submit_say_so(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ValueError, match="no sbatch on this host; run on a login node"):
         launcher.Slurm({"slurm": defaults.of(launcher.Slurm)}, tmp_path)
-
-
-def test_containers_need_pyxis(cluster, tmp_path):
-    keys = {**defaults.of(launcher.Slurm), "container": "image.sqsh"}
-    with pytest.raises(ValueError, match="needs pyxis"):
-        launcher.Slurm({"slurm": keys}, tmp_path)

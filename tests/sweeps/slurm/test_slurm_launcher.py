@@ -90,15 +90,6 @@ def test_a_batch_above_the_array_limit(make, stand_ins, monkeypatch, wait_for_st
     assert engine.find(batch) == handles
 
 
-def test_each_job_has_a_gpu_of_its_own(make, stand_ins, wait_for_states):
-    engine, batch = make(5, gpus=1)
-    handles = engine.submit(batch)
-    started = stand_ins.wait("start", 4)
-    wait_for_states(engine, handles, running=4, queued=1)
-    places = {(event["SLURMD_NODENAME"], event["CUDA_VISIBLE_DEVICES"]) for event in started}
-    assert places == {("n1", "0"), ("n1", "1"), ("n2", "0"), ("n2", "1")}
-
-
 def test_cancel_tells_running_jobs_and_removes_queued_ones(
     make, stand_ins, cluster, wait_for_states
 ):
@@ -120,6 +111,7 @@ def test_cancel_tells_running_jobs_and_removes_queued_ones(
     assert len(stand_ins.events("start")) == 8
 
 
+@pytest.mark.nightly
 def test_a_job_cancelled_by_hand_is_not_requeued(make, stand_ins, cluster, wait_for_states):
     engine, batch = make(2)
     handles = engine.submit(batch)
@@ -131,6 +123,7 @@ def test_a_job_cancelled_by_hand_is_not_requeued(make, stand_ins, cluster, wait_
     engine.cancel(handles)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("partition", ["main", "grace"])
 def test_preempted_jobs_run_again_once(make, stand_ins, cluster, partition, wait_for_states):
     """Without grace Slurm requeues by itself; within it only a job that asks is run again."""
@@ -149,6 +142,7 @@ def test_preempted_jobs_run_again_once(make, stand_ins, cluster, partition, wait
     assert len(stand_ins.events("end")) == 2
 
 
+@pytest.mark.nightly
 def test_time_limit(make, stand_ins, wait_for_states):
     """Slurm's least limit is a minute, and its warning may come 30 s early."""
     engine, batch = make(1, time="00:01:00", save_seconds=50)
@@ -177,6 +171,7 @@ def hanging(cluster, tmp_path, monkeypatch):
     os.kill(controller, signal.SIGCONT)
 
 
+@pytest.mark.nightly
 def test_a_lost_answer_submits_nothing_twice(make, stand_ins, cluster, hanging, wait_for_states):
     """What sbatch calls failed is in the controller's queue, and runs when that goes on."""
     engine, running = make(1)
@@ -199,6 +194,7 @@ def test_a_lost_answer_submits_nothing_twice(make, stand_ins, cluster, hanging, 
     assert len(stand_ins.events("start")) == len(stand_ins.events("signal")) == 3
 
 
+@pytest.mark.nightly
 def test_a_job_held_because_its_node_failed_is_released(
     make, stand_ins, cluster, wait_for_states, wait_for
 ):

@@ -67,6 +67,7 @@ def test_jobs_killed_requeued_and_told_to_stop(drivers, undisturbed, cluster, wa
     assert {point: len(drivers.handles()[drivers.trial(point)]) for point in jobs} == jobs
 
 
+@pytest.mark.nightly
 def test_preemption_and_the_loss_of_driver_controller_and_node(
     drivers, undisturbed, cluster, wait_for
 ):
@@ -100,6 +101,7 @@ def test_preemption_and_the_loss_of_driver_controller_and_node(
     assert have_saved()
 
 
+@pytest.mark.nightly
 def test_a_trial_over_two_nodes_is_saved_by_both_and_goes_on(drivers, cluster, wait_for):
     (port,) = local.free_ports(1)
     # Names of nodes such as n1 are no hosts' names here.
@@ -113,14 +115,3 @@ def test_a_trial_over_two_nodes_is_saved_by_both_and_goes_on(drivers, cluster, w
     assert layout.read_json(directory / "meta_data_0.json")["process_count"] == 2
     steps = [row["global_step"] for row in equality.curves(directory)[0]]
     assert steps == ["12", "24", "36", "48", "60"]
-
-
-def test_a_half_done_local_study_moves_to_slurm(drivers, cluster, undisturbed, wait_for):
-    process = drivers.run(**STUDY)
-    wait_for(lambda: _mid_training(drivers), "training")
-    process.terminate()
-    drivers.finish(process, 130, timeout=300)
-    drivers.finish(drivers.run(**SLURM), timeout=900)
-    assert equality.problems(drivers.study, undisturbed) == []
-    outcomes = [equality.outcomes(drivers.trial(point)) for point in POINTS]
-    assert ["preempted", "done"] in outcomes
