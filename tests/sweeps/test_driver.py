@@ -209,7 +209,11 @@ def test_a_study_from_before_a_key_existed_continues(tmp_path, make_study):
     again = study.from_record(record, made.directory)
     assert again.settings["remat"] is False
     assert again.settings["local"]["pin"] is True
+    assert again.directory == made.directory.resolve()
     study_directory.prepare(made)
+    moved = made.directory.rename(made.directory.with_name("moved"))
+    with pytest.raises(ValueError, match="holds study 'digits_vit_quick'"):
+        study.from_record(record, moved)
 
 
 def test_a_changed_space_is_another_study(tmp_path, make_study):

@@ -41,6 +41,7 @@ def test_killed_while_it_writes_a_checkpoint(drivers, undisturbed, worker, one_c
     _same(trial, undisturbed)
 
 
+@pytest.mark.nightly
 def test_jobs_race_for_a_trial(drivers, worker, one_core):
     """One wins; the others leave nothing on disk."""
     trial = drivers.materialise()

@@ -60,7 +60,7 @@ def test_a_driver_that_was_away_ends_no_job(run, wait_until):
     assert equality.outcomes(run.trial(0)) == ["done"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_job_that_hangs_is_ended_and_its_trial_given_up_after_three(run, wait_until):
     driver = run.run()
     for attempt in (1, 2, 3):

@@ -157,7 +157,7 @@ def test_setup_and_environment_come_before_the_job(make_launcher, make_batch, un
     assert not (batch.file.parent / "ran").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_job_waits_for_its_node_beyond_rays_patience_and_dies_with_it(
     make_launcher, make_batch, second_node, cluster, until, wait_for, monkeypatch
 ):

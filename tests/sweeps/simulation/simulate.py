@@ -9,7 +9,6 @@ measure. The file system is real, every operation counted and, for the driver, s
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import math
 import os
@@ -17,6 +16,7 @@ import pathlib
 import sys
 import tempfile
 import time
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -58,34 +58,6 @@ class DriverProcess(Actor):
         super().before()
 
 
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """What a simulated sweep did.
-
-    hours: simulated. cpu_s: the drivers'. operations: the drivers' file operations;
-    worker_operations: those of all others. most_jobs: at the engine at a time.
-    """
-
-    trials: int
-    workers: int
-    drivers: int
-    hours: float
-    cpu_s: float
-    operations: int
-    worker_operations: int
-    jobs: int
-    most_jobs: int
-    attempts: int
-    faults: dict[str, int]
-    violations: list[str]
-    counts: dict[str, int]
-
-    @property
-    def operations_per_trial(self) -> float:
-        """Returns the drivers' file operations per trial."""
-        return self.operations / self.trials
-
-
 class Simulation:
     """A study of `trials` trials on `workers` nodes, in a directory of its own.
 
@@ -114,7 +86,7 @@ class Simulation:
         self._drivers, self._cpu_s = 0, 0.0
         self.engine = Engine(self.world, self.rules, self.referee, workers)
 
-    def run(self) -> Result:
+    def run(self) -> types.SimpleNamespace:
         """Runs the study to its end, whoever dies; returns what happened."""
         self.study.directory.mkdir(parents=True)
         counts: dict[str, int] = {}
@@ -167,15 +139,22 @@ class Simulation:
         selection = layout.read_json(self.study.directory / layout.SELECTION)
         return self.study.trials("tune") + self.study.trials("compare", selection)
 
-    def _result(self, counts: dict[str, int]) -> Result:
+    def _result(self, counts: dict[str, int]) -> types.SimpleNamespace:
+        """Returns what the sweep did.
+
+        hours: simulated. cpu_s: the drivers'. operations: the drivers' file operations, of which
+        operations_per_trial; worker_operations: those of all others. most_jobs: at the engine at a
+        time.
+        """
         operations = self.world.operations
-        return Result(
+        return types.SimpleNamespace(
             trials=self.trials,
             workers=self.engine.workers,
             drivers=self._drivers,
             hours=self.world.now / 3600,
             cpu_s=self._cpu_s,
             operations=operations[DriverProcess],
+            operations_per_trial=operations[DriverProcess] / self.trials,
             worker_operations=operations.total() - operations[DriverProcess],
             jobs=len(self.engine.jobs),
             most_jobs=self.engine.most_alive,
@@ -214,7 +193,7 @@ def _study(directory: pathlib.Path, trials: int) -> study.Study:
     return study.Study(settings, resolved.points)
 
 
-def simulate(trials: int, workers: int, seed: int = 0, **options: Any) -> Result:
+def simulate(trials: int, workers: int, seed: int = 0, **options: Any) -> types.SimpleNamespace:
     """Runs a simulation in a directory that is removed afterwards; see Simulation."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="attnperf-simulation-", dir=memory) as directory:
@@ -244,7 +223,7 @@ def main(arguments: list[str] | None = None) -> int:
             result = simulate(trials, workers, options.seed, **chosen)
         except (ValueError, OSError) as error:
             parser.error(errors.message(error))
-        print(json.dumps(dataclasses.asdict(result), indent=1), flush=True)
+        print(json.dumps(vars(result), indent=1), flush=True)
         violated += len(result.violations)
     return 1 if violated else 0
 
