@@ -118,25 +118,25 @@ def test_a_slot_has_one_job_whoever_starts_it(start, wait_until):
     """Jobs of two drivers take the slots crosswise; a queued one starts where one is free."""
     workers = {"local.workers": 2, "local.pin": False}
     first, second = start("one", 2, **workers), start("one", 2, **workers)
-    one, other = first.launcher, second.launcher
-    assert one.capacity() == 2
-    assert not one.requeue()
+    driver_1, driver_2 = first.launcher, second.launcher
+    assert driver_1.capacity() == 2
+    assert not driver_1.requeue()
     running = dict.fromkeys(first.handles, State.RUNNING)
-    assert one.status(first.handles) == running
+    assert driver_1.status(first.handles) == running
     queued = dict.fromkeys(second.handles, State.QUEUED)
-    assert other.status([*first.handles, *second.handles]) == running | queued
+    assert driver_2.status([*first.handles, *second.handles]) == running | queued
     gone = dict.fromkeys(second.handles, State.GONE)
-    assert one.status(second.handles) == gone  # nobody else starts them
-    assert other.find(first.batch) == first.handles
-    assert other.find(second.batch) == second.handles
-    assert one.find(second.batch) is None
+    assert driver_1.status(second.handles) == gone  # nobody else starts them
+    assert driver_2.find(first.batch) == first.handles
+    assert driver_2.find(second.batch) == second.handles
+    assert driver_1.find(second.batch) is None
     cancelled, left = first.handles
-    one.cancel([cancelled])
-    wait_until(lambda: one.status([cancelled])[cancelled] is State.GONE)
-    assert sorted(other.status(second.handles).values()) == [State.QUEUED, State.RUNNING]
-    assert list(one._processes) == [left]  # a launcher forgets jobs that are gone
-    one.close()
-    assert other.status([left]) == {left: State.GONE}
+    driver_1.cancel([cancelled])
+    wait_until(lambda: driver_1.status([cancelled])[cancelled] is State.GONE)
+    assert sorted(driver_2.status(second.handles).values()) == [State.QUEUED, State.RUNNING]
+    assert list(driver_1._processes) == [left]  # a launcher forgets jobs that are gone
+    driver_1.close()
+    assert driver_2.status([left]) == {left: State.GONE}
     # Its trials are done, by whomever: without this a job would wait for a slot for ever.
     third = start("one", **workers)
     assert third.launcher.status(third.handles) == {third.handles[0]: State.QUEUED}

@@ -155,8 +155,8 @@ def test_a_file_server_that_fails_as_a_stage_begins_or_ends(finished, capsys, mo
     begun, shown, files = [], [], set()
     make = driver.scheduler.of_study
 
-    def of_study(*given):
-        scheduler = make(*given)
+    def of_study(*arguments):
+        scheduler = make(*arguments)
         begun.append(True)
         return scheduler
 

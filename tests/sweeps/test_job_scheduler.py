@@ -105,24 +105,24 @@ def make_scheduler(make_study, monkeypatch):
         settings = {"protocol": "grid", "variants": "standard", "points": points, **changes}
         made = make_study(launcher=launcher, **settings)
         trials = begin_stage(made, "grid")
-        one = Scheduler(made, Progress(), lambda: False, Stub(is_this_host))
-        one.poll_s = 0.01
-        one.progress.stage("grid", trials, made.directory)
-        return one, trials
+        scheduler = Scheduler(made, Progress(), lambda: False, Stub(is_this_host))
+        scheduler.poll_s = 0.01
+        scheduler.progress.stage("grid", trials, made.directory)
+        return scheduler, trials
 
     return make
 
 
-def _states(one, trials):
-    return [status.read(one.root / trial.path)["state"] for trial in trials]
+def _states(scheduler, trials):
+    return [status.read(scheduler.root / trial.path)["state"] for trial in trials]
 
 
 def test_jobs_of_an_engine_are_submitted_once(make_scheduler):
-    one, trials = make_scheduler(2, is_this_host=False)
-    one.launcher.slots = 8
-    one.run(trials)
-    assert _states(one, trials) == ["done", "done"]
-    assert [batch.size for batch in one.launcher.batches] == [2]
+    scheduler, trials = make_scheduler(2, is_this_host=False)
+    scheduler.launcher.slots = 8
+    scheduler.run(trials)
+    assert _states(scheduler, trials) == ["done", "done"]
+    assert [batch.size for batch in scheduler.launcher.batches] == [2]
     again, trials = make_scheduler(2, is_this_host=False)
     again.run(trials)
     assert again.launcher.batches == []
@@ -131,32 +131,32 @@ def test_jobs_of_an_engine_are_submitted_once(make_scheduler):
 def test_a_job_is_seen_to_train_one_trial_at_a_time(make_scheduler, monkeypatch):
     """A trial that it ended and the one that it began are read at the same look; of trials that
     run at a time the time left is reckoned."""
-    one, trials = make_scheduler(is_this_host=False, **{"slurm.trials_per_job": 3})
-    stub, left, held, running = one.launcher, [trial.path for trial in trials], [], []
+    scheduler, trials = make_scheduler(is_this_host=False, **{"slurm.trials_per_job": 3})
+    stub, left, held, running = scheduler.launcher, [trial.path for trial in trials], [], []
 
     def status_of(handles):
         if held:
-            status.write(one.root / held[0].trial_directory, "done")
+            status.write(scheduler.root / held[0].trial_directory, "done")
             held.pop().end("done")
         if not left:
             return dict.fromkeys(handles, State.GONE)
-        held.append(lease.claim(one.root / left[0]))
+        held.append(lease.claim(scheduler.root / left[0]))
         [batch] = stub.batches
         batch.note_claim(0, left[0])
-        status.write(one.root / left.pop(0), "running")
+        status.write(scheduler.root / left.pop(0), "running")
         return dict.fromkeys(handles, State.RUNNING)
 
-    put = one.progress._put
+    put = scheduler.progress._put
 
-    def noted(*given):
-        put(*given)
-        running.append(len(one.progress.survey.running))
+    def noted(*arguments):
+        put(*arguments)
+        running.append(len(scheduler.progress.survey.running))
 
     monkeypatch.setattr(stub, "_work", lambda batch, index: None)
     monkeypatch.setattr(stub, "status", status_of)
-    monkeypatch.setattr(one.progress, "_put", noted)
-    one.run(trials)
-    assert max(running) == one.progress.survey.at_once == 1
+    monkeypatch.setattr(scheduler.progress, "_put", noted)
+    scheduler.run(trials)
+    assert max(running) == scheduler.progress.survey.at_once == 1
 
 
 @pytest.mark.parametrize(
@@ -166,12 +166,12 @@ def test_a_job_is_seen_to_train_one_trial_at_a_time(make_scheduler, monkeypatch)
 def test_a_trial_that_ends_all_its_jobs_is_given_up(make_scheduler, is_this_host, outcome, count):
     """Nodes of an engine vanish, no trial's fault. Another run tries anew."""
     for _ in range(2):
-        one, trials = make_scheduler(2, is_this_host)
-        one.launcher.ends = [(outcome, "x")] * count
-        one.launcher.slots = 1
-        one.run(trials)
-        assert one.launcher.taken.count(trials[0].path) == count
-        assert _states(one, trials) == ["failed", "done"]
+        scheduler, trials = make_scheduler(2, is_this_host)
+        scheduler.launcher.ends = [(outcome, "x")] * count
+        scheduler.launcher.slots = 1
+        scheduler.run(trials)
+        assert scheduler.launcher.taken.count(trials[0].path) == count
+        assert _states(scheduler, trials) == ["failed", "done"]
 
 
 @pytest.mark.parametrize(
@@ -189,16 +189,16 @@ def test_jobs_of_an_engine_that_end_before_they_claim(
     make_scheduler, monkeypatch, capsys, trace, lost, batches, state
 ):
     monkeypatch.setattr(schedulers, "_PAUSE_S", 0.0)
-    one, trials = make_scheduler(1, is_this_host=False)
-    one.poll_s = 0.0
-    one.launcher.lost = [trace] * lost
-    one.run(trials)
-    assert len(one.launcher.batches) == batches
-    assert _states(one, trials) == [state]
-    last = one.launcher.batches[1]
+    scheduler, trials = make_scheduler(1, is_this_host=False)
+    scheduler.poll_s = 0.0
+    scheduler.launcher.lost = [trace] * lost
+    scheduler.run(trials)
+    assert len(scheduler.launcher.batches) == batches
+    assert _states(scheduler, trials) == [state]
+    last = scheduler.launcher.batches[1]
     assert len(last.avoid) == (trace == "refusal")
     if state == "failed":
-        assert f"{batches} jobs" in status.read(one.root / trials[0].path)["reason"]
+        assert f"{batches} jobs" in status.read(scheduler.root / trials[0].path)["reason"]
     assert ("no such module" in capsys.readouterr().out) == (trace == "log" and lost > 1)
 
 
@@ -208,31 +208,31 @@ def test_an_engine_away_at_first_is_the_users_to_know(make_scheduler, monkeypatc
         raise EngineError("the engine is away")
 
     for _ in range(2):  # the next driver does not wait for what was never submitted
-        one, trials = make_scheduler(is_this_host=False)
-        setattr(one.launcher, silent, submit)
+        scheduler, trials = make_scheduler(is_this_host=False)
+        setattr(scheduler.launcher, silent, submit)
         if silent == "submit":
-            one.launcher.find = lambda batch: None
+            scheduler.launcher.find = lambda batch: None
         with pytest.raises(ValueError, match="slurm .* the engine is away"):
-            one.run(trials)
-        assert [batch.handles for batch in submissions.batches(one.root)][-1] == []
+            scheduler.run(trials)
+        assert [batch.handles for batch in submissions.batches(scheduler.root)][-1] == []
 
 
 @pytest.mark.parametrize("is_this_host", [True, False])
 @pytest.mark.parametrize("is_cancelled", [True, False])
 def test_a_driver_that_is_told_to_stop(make_scheduler, is_this_host, is_cancelled):
     """Jobs of an engine go on without it, unless the study is cancelled."""
-    one, trials = make_scheduler(2, is_this_host)
-    one.jobs["x"] = schedulers.SubmittedJob(
-        submissions.new(one.root, one.name, [(trials[0].path,)], {}), 0, {}
+    scheduler, trials = make_scheduler(2, is_this_host)
+    scheduler.jobs["x"] = schedulers.SubmittedJob(
+        submissions.new(scheduler.root, scheduler.name, [(trials[0].path,)], {}), 0, {}
     )
     if is_cancelled:
-        layout.write_json(one.root / submissions.CANCELLED, {})
+        layout.write_json(scheduler.root / submissions.CANCELLED, {})
     else:
-        one.stop_requested = lambda: True
+        scheduler.stop_requested = lambda: True
     with pytest.raises(Interrupted):
-        one.run(trials)
-    assert one.launcher.cancelled == ["x"] * (is_cancelled or is_this_host)
-    assert one.launcher.batches == []
+        scheduler.run(trials)
+    assert scheduler.launcher.cancelled == ["x"] * (is_cancelled or is_this_host)
+    assert scheduler.launcher.batches == []
 
 
 @pytest.mark.parametrize(
@@ -243,9 +243,9 @@ def test_a_scheduler_outlives_a_file_server_that_fails(
     make_scheduler, monkeypatch, capsys, module, function
 ):
     """Every trial ends once, none is counted as failed, and it is said once."""
-    one, trials = make_scheduler()
-    one.launcher.ends = [("failed", "x")]
-    root, away, real = str(one.root), [], one._look
+    scheduler, trials = make_scheduler()
+    scheduler.launcher.ends = [("failed", "x")]
+    root, away, real = str(scheduler.root), [], scheduler._look
 
     def look():
         away.append(True)
@@ -254,30 +254,30 @@ def test_a_scheduler_outlives_a_file_server_that_fails(
         finally:
             away.clear()
 
-    monkeypatch.setattr(one, "_look", look)
+    monkeypatch.setattr(scheduler, "_look", look)
 
     def is_asked(path):
         return root in path and (away or path.endswith(submissions.CANCELLED))
 
     met = failing(monkeypatch, function, errno.ESTALE, is_asked, 2, module)
-    one.run(trials)
-    assert _states(one, trials) == ["done"] * 3
+    scheduler.run(trials)
+    assert _states(scheduler, trials) == ["done"] * 3
     shown = capsys.readouterr().out
     assert "[3/3]" in shown
     assert met
     assert "Stale file handle" in shown
-    assert len(one.launcher.taken) == 4
+    assert len(scheduler.launcher.taken) == 4
 
 
 def test_a_scheduler_outlives_a_file_server_that_fails_as_it_begins(
     make_scheduler, monkeypatch, capsys
 ):
-    one, trials = make_scheduler()
+    scheduler, trials = make_scheduler()
     monkeypatch.setattr(clock.clock, "sleep", lambda seconds: None)
     met = failing(monkeypatch, "listdir", errno.EIO, lambda path: "attempts" in path, times=3)
-    one.outage.wait_out(lambda: one.run(trials))
+    scheduler.outage.wait_out(lambda: scheduler.run(trials))
     assert len(met) == 3
-    assert len(one.launcher.taken) == 3
+    assert len(scheduler.launcher.taken) == 3
     assert capsys.readouterr().out.count("Input/output error") == 1
 
 
@@ -292,75 +292,77 @@ def test_a_scheduler_outlives_a_file_server_that_fails_as_it_begins(
     ],
 )
 def test_what_a_job_that_is_gone_leaves(make_scheduler, monkeypatch, claims, pending, counted):
-    one, trials = make_scheduler()
+    scheduler, trials = make_scheduler()
     paths = [trial.path for trial in trials]
-    batch = submissions.new(one.root, "local", [tuple(paths)], {})
+    batch = submissions.new(scheduler.root, "local", [tuple(paths)], {})
     for line in claims:
         batch.note_claim(0, paths[0] if line in ("done", "open") else line)
-    one.left = dict(zip(paths, trials, strict=True))
-    job = schedulers.SubmittedJob(batch, 0, dict(one.left))
+    scheduler.left = dict(zip(paths, trials, strict=True))
+    job = schedulers.SubmittedJob(batch, 0, dict(scheduler.left))
     if "done" in claims:
         job.read_claims()
         job.claimed.clear()
-        del one.left[paths[0]]
+        del scheduler.left[paths[0]]
     unrecorded = []
-    count = one.policy.count_unrecorded
+    count = scheduler.policy.count_unrecorded
     monkeypatch.setattr(
-        one.policy, "count_unrecorded", lambda *given: unrecorded.append(given) or count(*given)
+        scheduler.policy,
+        "count_unrecorded",
+        lambda *arguments: unrecorded.append(arguments) or count(*arguments),
     )
-    one._follow_up_job(job, set(), set())
-    assert sorted(one.pending) == sorted(paths[number] for number in pending)
+    scheduler._follow_up_job(job, set(), set())
+    assert sorted(scheduler.pending) == sorted(paths[number] for number in pending)
     assert len(unrecorded) == counted
 
 
 def test_jobs_that_a_killed_driver_did_not_start_are_no_deaths(make_scheduler):
     """It was killed while it submitted: the engine takes the batch for its own all the same."""
-    one, trials = make_scheduler()
-    submissions.new(one.root, "local", [tuple(t.path for t in trials)], {}, sharing=4)
-    one.run(trials)
-    assert _states(one, trials) == ["done"] * 3
-    assert one.launcher.taken == [trial.path for trial in trials]
+    scheduler, trials = make_scheduler()
+    submissions.new(scheduler.root, "local", [tuple(t.path for t in trials)], {}, sharing=4)
+    scheduler.run(trials)
+    assert _states(scheduler, trials) == ["done"] * 3
+    assert scheduler.launcher.taken == [trial.path for trial in trials]
 
 
 @pytest.mark.parametrize("answer", [None, [], ["of another time"]])
 def test_handles_that_another_driver_has_recorded_stay(make_scheduler, monkeypatch, answer):
     """It submits while this driver asks the engine, which does not know the batch yet."""
-    one, trials = make_scheduler()
-    one.left = {trial.path: trial for trial in trials}
-    batch = submissions.new(one.root, "local", [tuple(one.left)], {})
+    scheduler, trials = make_scheduler()
+    scheduler.left = {trial.path: trial for trial in trials}
+    batch = submissions.new(scheduler.root, "local", [tuple(scheduler.left)], {})
 
     def find(batch):
         batch.record(["its own"])
         return answer
 
-    monkeypatch.setattr(one.engines, "of", lambda batch: types.SimpleNamespace(find=find))
-    one.unsure.append(batch)
-    one._ask_again()
+    monkeypatch.setattr(scheduler.engines, "of", lambda batch: types.SimpleNamespace(find=find))
+    scheduler.unsure.append(batch)
+    scheduler._ask_again()
     assert batch.handles == ["its own"]
-    assert list(one.jobs) == ["its own"]
+    assert list(scheduler.jobs) == ["its own"]
 
 
 def test_jobs_that_end_before_they_claim_are_bounded(make_scheduler):
     """A log shows that a job was started, or that it could not be."""
-    one, trials = make_scheduler()
-    one.launcher.lost = ["log"] * 9
+    scheduler, trials = make_scheduler()
+    scheduler.launcher.lost = ["log"] * 9
     with pytest.raises(ValueError, match="before it claimed a trial; .*\nno such module"):
-        one.run(trials)
-    assert len(one.launcher.batches) == one.study.settings["max_attempts"]
+        scheduler.run(trials)
+    assert len(scheduler.launcher.batches) == scheduler.study.settings["max_attempts"]
 
 
 def test_a_job_that_is_taken_up_holds_what_it_has_claimed(make_scheduler, capsys):
     """The slot of a killed job that shared its trials is used at once, and nothing counts."""
-    one, trials = make_scheduler()
-    stub, (held, killed, free) = one.launcher, [trial.path for trial in trials]
+    scheduler, trials = make_scheduler()
+    stub, (held, killed, free) = scheduler.launcher, [trial.path for trial in trials]
     stub.slots = 2
-    batch = submissions.new(one.root, "local", [(held, killed, free)], {}, sharing=2)
+    batch = submissions.new(scheduler.root, "local", [(held, killed, free)], {}, sharing=2)
     handles = stub.find(batch)
     batch.record(handles)
     batch.note_claim(0, held)
     batch.note_claim(1, killed)
-    at_work = lease.claim(one.root / held)
-    status.write(one.root / held, "running")
+    at_work = lease.claim(scheduler.root / held)
+    status.write(scheduler.root / held, "running")
     stub.running.add(handles[0])
 
     looks = []
@@ -368,14 +370,14 @@ def test_a_job_that_is_taken_up_holds_what_it_has_claimed(make_scheduler, capsys
     def stop_requested():
         looks.append(sorted(stub.taken) == sorted([killed, free]))
         if looks[-1] and stub.running:
-            status.write(one.root / held, "done")
+            status.write(scheduler.root / held, "done")
             at_work.end("done")
             batch.note_claim(0, submissions.CLAIMS_END)
             stub.running.clear()
         return len(looks) > 100
 
-    one.stop_requested = stop_requested
-    one.run(trials)
+    scheduler.stop_requested = stop_requested
+    scheduler.run(trials)
     assert sorted(stub.taken) == sorted([killed, free])
     assert "again" not in capsys.readouterr().out
 
@@ -384,8 +386,8 @@ def test_jobs_share_a_bounded_number_of_trials(make_scheduler, monkeypatch):
     """One that is lost has its list written anew. The next slots to be free get a new list's jobs:
     the last trials of a study are not one job's alone."""
     monkeypatch.setattr(schedulers, "_MOST_SHARED", 3)
-    one, trials = make_scheduler(points=5)
-    stub, real = one.launcher, one.launcher.submit
+    scheduler, trials = make_scheduler(points=5)
+    stub, real = scheduler.launcher, scheduler.launcher.submit
     stub.slots = 2
 
     def submit(batch):
@@ -396,10 +398,10 @@ def test_jobs_share_a_bounded_number_of_trials(make_scheduler, monkeypatch):
         return handles
 
     monkeypatch.setattr(stub, "submit", submit)
-    one.run(trials)
+    scheduler.run(trials)
     assert stub.taken == [trial.path for trial in trials]
-    assert [len(batch.jobs[0]) for batch in one.launcher.batches] == [3, 2]
-    assert [batch.sharing for batch in one.launcher.batches] == [2, 2]
+    assert [len(batch.jobs[0]) for batch in scheduler.launcher.batches] == [3, 2]
+    assert [batch.sharing for batch in scheduler.launcher.batches] == [2, 2]
 
 
 @pytest.mark.parametrize(("number", "is_this_host"), [(errno.EIO, True), (errno.ENOSPC, False)])
@@ -407,11 +409,11 @@ def test_a_batch_that_cannot_be_written_is_no_end_of_its_trials(
     make_scheduler, monkeypatch, capsys, number, is_this_host
 ):
     """A full disk ends a driver only where jobs of its host need the same disk."""
-    one, trials = make_scheduler()
-    one.launcher.is_this_host = is_this_host
+    scheduler, trials = make_scheduler()
+    scheduler.launcher.is_this_host = is_this_host
     failing(monkeypatch, "replace", number, lambda path: submissions.JOBS in path, times=2)
-    one.run(trials)
-    assert one.launcher.taken == [trial.path for trial in trials]
+    scheduler.run(trials)
+    assert scheduler.launcher.taken == [trial.path for trial in trials]
     shown = capsys.readouterr().out
     assert shown.count(os.strerror(number)) == 1
     assert "again" not in shown
@@ -454,14 +456,14 @@ def _one_job(make_scheduler, monkeypatch):
 
     A job is silent at the third look.
     """
-    one, [trial] = make_scheduler(points=1)
+    scheduler, [trial] = make_scheduler(points=1)
     signals = []
-    monkeypatch.setattr(os, "kill", lambda *given: signals.append(given))
+    monkeypatch.setattr(os, "kill", lambda *arguments: signals.append(arguments))
     monkeypatch.setattr(lease, "EXPIRES_AFTER_S", 2 * lease.HEARTBEAT_EVERY_S)
-    attempt = lease.claim(one.root / trial.path)
-    batch = submissions.new(one.root, "local", [(trial.path,)], {})
-    one.jobs["x"] = schedulers.SubmittedJob(batch, 0, {trial.path: trial})
-    return one, attempt, signals
+    attempt = lease.claim(scheduler.root / trial.path)
+    batch = submissions.new(scheduler.root, "local", [(trial.path,)], {})
+    scheduler.jobs["x"] = schedulers.SubmittedJob(batch, 0, {trial.path: trial})
+    return scheduler, attempt, signals
 
 
 @pytest.mark.parametrize(
@@ -480,7 +482,7 @@ def _one_job(make_scheduler, monkeypatch):
 def test_a_job_of_this_host_that_is_silent_is_ended(
     make_scheduler, monkeypatch, changes, ahead_s, beats, is_ended
 ):
-    one, attempt, signals = _one_job(make_scheduler, monkeypatch)
+    scheduler, attempt, signals = _one_job(make_scheduler, monkeypatch)
     change_lease(attempt, **changes)
     heartbeat, began = attempt.directory / lease.HEARTBEAT, round(time.time()) + ahead_s
     for look in range(3):
@@ -489,8 +491,8 @@ def test_a_job_of_this_host_that_is_silent_is_ended(
         if beats is not None:
             heartbeat.touch()
             os.utime(heartbeat, (began + beats * look, began + beats * look))
-        one._look_for_silent_at = 0.0
-        one._end_silent()
+        scheduler._look_for_silent_at = 0.0
+        scheduler._end_silent()
     assert signals == [(os.getpid(), signal.SIGKILL)] * is_ended
 
 
@@ -512,7 +514,7 @@ def test_a_driver_that_was_away_begins_to_look_anew(
 ):
     """Two looks before, one after: the job is silent only if the driver was there all the time. A
     kill that follows its return at once is a preemption, but not one by this driver before."""
-    one, attempt, signals = _one_job(make_scheduler, monkeypatch)
+    scheduler, attempt, signals = _one_job(make_scheduler, monkeypatch)
     now, wall = [1000.0], [1000.0]
 
     def sleep(seconds):
@@ -523,41 +525,41 @@ def test_a_driver_that_was_away_begins_to_look_anew(
     monkeypatch.setattr(clock.clock, "monotonic", lambda: now[0])
     monkeypatch.setattr(clock.clock, "time", lambda: wall[0])
     monkeypatch.setattr(clock.clock, "sleep", sleep)
-    one.poll_s = asked_s
+    scheduler.poll_s = asked_s
     for look in range(3):
         if look == 2 and not is_ended:
-            one._sleep()
-        one._look_for_silent_at = 0.0
-        one._end_silent()
+            scheduler._sleep()
+        scheduler._look_for_silent_at = 0.0
+        scheduler._end_silent()
     assert bool(signals) is (is_ended or not is_away)
     if is_ended:
-        one._sleep()
+        scheduler._sleep()
 
-    trial = one.jobs["x"].trials[str(attempt.trial_directory.relative_to(one.root))]
-    one.left = {trial.path: trial}
-    job = one.jobs.pop("x")
+    trial = scheduler.jobs["x"].trials[str(attempt.trial_directory.relative_to(scheduler.root))]
+    scheduler.left = {trial.path: trial}
+    job = scheduler.jobs.pop("x")
     job.claimed.append(trial.path)
-    one._follow_up_job(job, set(), set())
+    scheduler._follow_up_job(job, set(), set())
     assert not (attempt.directory / lease.OUTCOME).exists()  # the process lives: another job's
-    one.watched.clear()
+    scheduler.watched.clear()
     change_lease(attempt, pid=2**22 + 1)
-    one._follow_up_job(job, set(), set())
-    assert one.policy.count_failures(trial) == (0, int(is_ended or not is_away))
+    scheduler._follow_up_job(job, set(), set())
+    assert scheduler.policy.count_failures(trial) == (0, int(is_ended or not is_away))
 
 
 def test_a_full_disk_ends_the_driver(make_scheduler, capsys):
     """No trial after it is begun, and nothing is tried again in vain."""
-    one, trials = make_scheduler()
-    full = disk.FullError(one.root, "a checkpoint takes 1.0 MB")
-    one.launcher.ends = [("failed", str(full))]
+    scheduler, trials = make_scheduler()
+    full = disk.FullError(scheduler.root, "a checkpoint takes 1.0 MB")
+    scheduler.launcher.ends = [("failed", str(full))]
     with pytest.raises(ValueError, match=r"disk full: No space left on device for .*B free"):
-        one.run(trials)
-    assert len(one.launcher.taken) == 1
+        scheduler.run(trials)
+    assert len(scheduler.launcher.taken) == 1
     assert "again" not in capsys.readouterr().out
 
 
 def test_a_full_disk_that_the_driver_meets_ends_it(make_scheduler, monkeypatch):
-    one, trials = make_scheduler()
+    scheduler, trials = make_scheduler()
     failing(monkeypatch, "replace", errno.ENOSPC, lambda path: submissions.JOBS in path)
     with pytest.raises(ValueError, match="disk full: No space left on device for"):
-        one.run(trials)
+        scheduler.run(trials)
