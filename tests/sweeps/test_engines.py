@@ -183,7 +183,7 @@ def test_a_status_says_how_long_jobs_are_queued_and_why(make_scheduler, clusters
     assert [job.reason for job in study.at_engines.values()] == [f"no room for {first}", None]
 
 
-@pytest.mark.parametrize(("hours", "warnings"), [(24, 1), (48, 0)])
+@pytest.mark.parametrize(("hours", "warnings"), [(24, 1), (48, 0), (0, 0)])
 def test_a_driver_says_once_what_is_queued_for_long(
     make_scheduler, clusters, capsys, hours, warnings
 ):
