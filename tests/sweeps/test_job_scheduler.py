@@ -188,15 +188,16 @@ def test_a_trial_that_ends_all_its_jobs_is_given_up(make_scheduler, is_this_host
 def test_jobs_of_an_engine_that_end_before_they_claim(
     make_scheduler, monkeypatch, capsys, trace, lost, batches, state
 ):
-    monkeypatch.setattr(schedulers, "_PAUSE_S", 0.0)
     scheduler, trials = make_scheduler(1, is_this_host=False)
-    scheduler.poll_s = 0.0
+    scheduler.poll_s, pauses = 0.0, []
+    monkeypatch.setattr(scheduler, "_hold_back", lambda: pauses.append(True))
     scheduler.launcher.lost = [trace] * lost
     scheduler.run(trials)
     assert len(scheduler.launcher.batches) == batches
     assert _states(scheduler, trials) == [state]
     last = scheduler.launcher.batches[1]
     assert len(last.avoid) == (trace == "refusal")
+    assert bool(pauses) == (trace in ("none", "refusal"))
     if state == "failed":
         assert f"{batches} jobs" in status.read(scheduler.root / trials[0].path)["reason"]
     assert ("no such module" in capsys.readouterr().out) == (trace == "log" and lost > 1)
