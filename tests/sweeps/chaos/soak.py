@@ -11,6 +11,7 @@ processes on CPUs; minutes, mostly spent on starting jobs again.
 """
 
 import argparse
+import collections
 import os
 import pathlib
 import shutil
@@ -99,6 +100,7 @@ class Soak:
         for what, count in weather.hits.most_common():
             print(f"    {count:4d}  {what}")
         print(f"    {weather.drivers} drivers, {options.drivers} at once")
+        print(f"    {_attempts(self.study('storm'))}")
         found = equality.problems(self.study("storm"), self.study("calm"))
         if code:
             found.append(f"a driver that was left in peace ended with code {code}; see {self._log}")
@@ -118,6 +120,14 @@ class Soak:
         if code:
             raise ValueError(f"the undisturbed study ended with code {code}; see {self._log}")
         return time.monotonic() - began
+
+
+def _attempts(study: pathlib.Path) -> str:
+    """Returns how the trials' attempts ended, in words."""
+    trials = study.glob("grid/*/*/trial_*")
+    outcomes = collections.Counter(end for trial in trials for end in equality.outcomes(trial))
+    listing = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
+    return f"{sum(outcomes.values())} attempts: {listing}"
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
