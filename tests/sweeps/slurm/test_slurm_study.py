@@ -117,3 +117,15 @@ def test_a_trial_over_two_nodes_is_saved_by_both_and_goes_on(drivers, cluster, w
     assert layout.read_json(directory / "meta_data_0.json")["process_count"] == 2
     steps = [row["global_step"] for row in equality.curves(directory)[0]]
     assert steps == ["12", "24", "36", "48", "60"]
+
+
+@pytest.mark.nightly
+def test_a_half_done_local_study_moves_to_slurm(drivers, cluster, undisturbed, wait_for):
+    process = drivers.run(**STUDY)
+    wait_for(lambda: _mid_training(drivers), "training")
+    process.terminate()
+    drivers.finish(process, 130, timeout=300)
+    drivers.finish(drivers.run(**SLURM), timeout=900)
+    assert equality.problems(drivers.study, undisturbed) == []
+    outcomes = [equality.outcomes(drivers.trial(point)) for point in POINTS]
+    assert ["preempted", "done"] in outcomes
