@@ -153,7 +153,8 @@ def _plots(options: argparse.Namespace) -> int:
 def _report(options: argparse.Namespace) -> int:
     """Writes one self-contained HTML file: verdicts, tables with intervals, charts, the trials with
     links to their files, what was recorded inside the attention layers, provenance. It needs no
-    network and can be printed. A browser draws the charts.
+    network and can be printed. A browser draws the charts. Prints the verdicts of each study and
+    workload in a line.
 
       python -m analysis report experiments/mystudy
       python -m analysis report experiments --out=report.html      every study below a directory
@@ -163,8 +164,11 @@ def _report(options: argparse.Namespace) -> int:
         files.check_output(out)
     tables = _tables(options)
     from analysis import report
+    from analysis.compare import sentences
 
     layout.write_atomically(out, report.page(tables, options.study, out.parent))
+    for table in tables:
+        print(f"{table.study.name}: {sentences.headline(table)}")
     print(f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB)")
     return 0
 

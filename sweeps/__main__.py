@@ -190,6 +190,9 @@ def _parser() -> argparse.ArgumentParser:
             help="where validation would now choose other points than a comparison began with "
             "(default: keep)",
         )
+    run.add_argument(
+        "--brief", action="store_true", help="no line for a trial that begins, or ends as it should"
+    )
     job = add(
         "job",
         "run a job of a study on the node an engine chose",

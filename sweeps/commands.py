@@ -76,7 +76,7 @@ def _run(options: argparse.Namespace) -> int:
             print(f"study {number + 1} of {len(studies)}: {resolved.name}", flush=True)
         if number:  # what it takes from those before is on disk by now
             resolved = study.resolve(config.parse(names[number], options.overrides))
-        worst = max(worst, _drive(resolved, options.selection))
+        worst = max(worst, _drive(resolved, options.selection, options.brief))
     return worst
 
 
@@ -85,8 +85,8 @@ def _resume(options: argparse.Namespace) -> int:
     return _drive(study.from_record(record, options.directory), options.selection)
 
 
-def _drive(resolved: Study, selection: str) -> int:
-    """Runs a study; returns 0, 1 where a trial failed."""
+def _drive(resolved: Study, selection: str, brief: bool = False) -> int:
+    """Runs a study; returns 0, 1 where a trial failed. brief: with few lines about it."""
     cancellation = submissions.cancellation(resolved.directory)
     # What a change of settings repairs comes before the directory that fixes them.
     preflight.check_kernel(resolved)
@@ -95,7 +95,8 @@ def _drive(resolved: Study, selection: str) -> int:
     preflight.check_engine(resolved)
     preflight.check_event_files(resolved)
     is_new = not study_directory.check_same(resolved)
-    print(plan.summary(resolved), flush=True)
+    if not brief:
+        print(plan.summary(resolved), flush=True)
     if is_new:  # so that `cancel` has a study while its data are prepared
         study_directory.prepare(resolved, selection, cancellation)
     else:
@@ -105,11 +106,12 @@ def _drive(resolved: Study, selection: str) -> int:
     resolved = dataclasses.replace(resolved, data_digest=digest)
     if not is_new:  # what is refused up to here leaves the study as it was
         study_directory.prepare(resolved, selection, cancellation)
-    with progress.Progress(survey.planned(resolved.directory)) as shown:
+    with progress.Progress(survey.planned(resolved.directory), brief) as shown:
         counts = driver.Driver(resolved, shown, selection).run()
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())
     print(f"{resolved.directory}: {summary}")
-    print(f"table: python -m analysis table {files.quoted(resolved.directory)}")
+    if not brief:
+        print(f"table: python -m analysis table {files.quoted(resolved.directory)}")
     return 1 if set(counts) - {"done", "diverged"} else 0
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pandas as pd
 
-from analysis.compare import failed_runs
+from analysis.compare import failed_runs, sensitivity
 from analysis.compare.error_table import (
     LENGTHS_APART,
     SO_FAR,
@@ -42,17 +42,22 @@ def word(table: ErrorTable, row: VariantResult) -> str:
 
 
 def headline(table: ErrorTable) -> str:
-    """Returns which variants are better or worse than the baseline, by how much and with which p,
-    how many cannot be told from it, and which variants' runs failed to train."""
+    """Returns which variants are better or worse than the baseline, by how much and with which p;
+    one or two that cannot be told from it, with what these seeds can detect, or how many they are;
+    and which variants' runs failed to train."""
     base, what, row = table.baseline_label, table.what, table.baseline_row
     if row is None or not table.of(row).values:
         return f"No verdict on {what}: {base}, the baseline, has no number."
     withheld: dict[str, list[str]] = {}
     words: dict[str, list[str]] = {word: [] for word in (*SO_FAR, *SO_FAR.values(), "cannot tell")}
+    powers = sensitivity.of_table(table, table.decisive, {})
     for name, comparison in table.comparisons.items():
         numbers = pages.decimals(comparison.difference, table.metric.digits, signed=True)
         if comparison.is_tested:
             numbers += f", {pages.p_in_words(comparison.p_holm)}"
+        detectable = powers[name].detectable.value if name in powers else math.nan
+        if comparison.verdict == "cannot tell" and math.isfinite(detectable):
+            numbers += f"; detectable: {detectable:.2g}"
         is_withheld = comparison.withheld and comparison.verdict == "cannot tell"
         reasons = withheld.setdefault(comparison.withheld, [])
         labels = reasons if is_withheld else words[comparison.verdict]

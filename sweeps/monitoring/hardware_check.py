@@ -259,7 +259,8 @@ def _processes(devices: dict[str, Any]) -> Iterator[Result]:
 
 def _two_against_one(what: str, environments: list[dict[str, str]], port: int) -> list[Result]:
     """Returns how far the losses of two processes are from those of one."""
-    trial = compiler.first_trials(_resolved("digits_vit_quick", {"batch_size": "32"}))["laser"]
+    changes = {"batch_size": "32", "variants": ",".join(_VARIANTS)}
+    trial = compiler.first_trials(_resolved("digits_vit_quick", changes))["laser"]
     shared = {"count": 2, "port": port, "trial": trial}
     start = functools.partial(jax_calls.SubprocessCall, _losses, **shared)
     with (

@@ -15,9 +15,16 @@ from sweeps.study.trial import Task
 
 
 class Progress(view.Display):
-    """Shows how a study goes while it is run."""
+    """Shows how a study goes while it is run.
+
+    brief: no line for a trial that begins, or ends as it should.
+    """
 
     _stage = ""
+
+    def __init__(self, survey: Survey | None = None, brief: bool = False) -> None:
+        super().__init__(survey)
+        self._is_brief = brief
 
     def stage(self, name: str, trials: Sequence[Task], directory: pathlib.Path) -> None:
         """A stage begins: the status of its trials takes the place of the plan."""
@@ -45,7 +52,7 @@ class Progress(view.Display):
         """A trial began, where the text says ("slurm job 12_3")."""
         known = self.survey.unfinished.get(trial.path)
         self._put(trial, "running", known.status if known else status.NEW)
-        if self._terminal is None:  # else the table shows it
+        if self._terminal is None and not self._is_brief:  # else the table shows it
             self.say(f"{trial.path} started on {where}")
 
     def ended(
@@ -58,6 +65,8 @@ class Progress(view.Display):
             state = word if word in layout.FINISHED else column(record)
             record = {**record, "reason": error or record["reason"]}
             self._put(trial, "pending" if is_retried else state, record)
+        if self._is_brief and outcome == "done":
+            return
         ended, total = self._counts()
         detail = f": {error}" if error else ""
         self.say(f"{trial.path} {outcome}{detail} [{ended}/{total}]")

@@ -126,17 +126,18 @@ def pydoc_lm_diff(config: ConfigDict) -> None:
 
 
 def pydoc_lm_quick(config: ConfigDict) -> None:
-    """A smoke test of the language model: standard against LASER, one seed, 800 steps.
+    """A demonstration on text: standard against forget gates (FoX), five seeds, 200 steps.
 
-    Command:  python -m sweeps run --config=pydoc_lm_quick
-    Time:     about a minute on two CPU cores, data included.
-    Result:   a table of losses with n = 1, hence no interval and no verdict.
+    Command:  python -m sweeps run --config=pydoc_lm_quick   (or, with two others: make quick)
+    Time:     about half a minute on two CPU cores, data included.
+    Result:   FoX is better, as pydoc_lm_mechanisms found at 3,000 steps. Losses are near 5 nats.
     """
     pydoc_lm_demo(config)
     config.update(
-        seeds=1,
-        steps=800,
-        eval_every=400,
+        variants=("standard", "standard+fox"),
+        seeds=5,
+        steps=200,
+        eval_every=200,
     )
 
 

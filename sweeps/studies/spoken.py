@@ -24,17 +24,19 @@ def spoken_digits_conformer_demo(config: ConfigDict) -> None:
 
 
 def spoken_digits_conformer_quick(config: ConfigDict) -> None:
-    """A smoke test of speech: standard against LASER, one seed, on spoken digits.
+    """A demonstration on speech: standard against LASER, five seeds, 240 steps on spoken digits.
 
-    Command:  python -m sweeps run --config=spoken_digits_conformer_quick
-    Time:     about a minute and a half on two CPU cores, data included.
-    Result:   a WER table with n = 1, hence no interval and no verdict; WER 1: 150 steps are few.
+    Command:  python -m sweeps run --config=spoken_digits_conformer_quick   (or: make quick)
+    Time:     about half a minute on two CPU cores, data included.
+    Result:   a WER table; the two cannot be told apart. After so few steps WER is near 0.4.
     """
     spoken_digits_conformer_demo(config)
     config.update(
-        seeds=1,
-        steps=150,
-        eval_every=75,
+        space="quick_nadamw",
+        seeds=5,
+        batch_size=8,
+        steps=240,
+        eval_every=240,
     )
 
 

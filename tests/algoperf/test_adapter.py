@@ -67,7 +67,7 @@ def _curve(checkout, folder, name, workload, variant, stops):
         for change in (
             f"experiment_dir={folder}", f"name={name}", f"workload=algoperf:{workload}",
             f"algoperf_dir={checkout.directory}", f"data_dir={folder}", "protocol=grid",
-            f"variants={variant}", f"baseline={variant}", "points=1", "steps=4",
+            f"variants={variant}", f"baseline={variant}", "seeds=1", "steps=4",
             "eval_every=2", "batch_size=4", "log_every=1",
             *[f"tokenizer_vocab_path={folder}/spm_model.vocab"] * ("librispeech" in workload),
         )

@@ -4,13 +4,15 @@ import pytest
 
 from sweeps.monitoring import jax_calls
 from sweeps.study import config, study, study_directory
+from tests.sweeps import defaults
 from workloads import algoperf_specs, catalog
 from workloads.algoperf import preflight, supported
 from workloads.base.errors import DataError
 
 
 def _study(tmp_path, *changes):
-    overrides = [f"--config.{change}" for change in (f"experiment_dir={tmp_path}", *changes)]
+    overrides = [f"--config.{key}={value}" for key, value in defaults.SMALL.items()]
+    overrides += [f"--config.{change}" for change in (f"experiment_dir={tmp_path}", *changes)]
     return study.resolve(config.parse("digits_vit_quick", overrides))
 
 

@@ -15,6 +15,7 @@ from sweeps import __main__ as command
 from sweeps.algoperf import export
 from sweeps.records import layout
 from sweeps.study import config, study, study_directory
+from tests.sweeps import defaults
 
 EVALS = """\
 global_step,train/accuracy,train/loss,validation/accuracy,validation/loss,test/accuracy,test/loss,\
@@ -40,7 +41,8 @@ def finished(tmp_path):
 def _study(tmp_path, name, workload, *more):
     changes = ("steps=10", "eval_every=5", f"name={name}", f"workload={workload}",
                f"experiment_dir={tmp_path}", *more)  # fmt: skip
-    overrides = [f"--config.{change}" for change in changes]
+    overrides = [f"--config.{key}={value}" for key, value in defaults.SMALL.items()]
+    overrides += [f"--config.{change}" for change in changes]
     made = study.resolve(config.parse("digits_vit_quick", overrides))
     study_directory.prepare(made)
     return made

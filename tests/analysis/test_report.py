@@ -48,8 +48,12 @@ def _written(study, parse_page, *options: str):
     return text, parse_page(text)
 
 
-def test_the_answer_comes_first(hand_made, parse_page) -> None:
+def test_the_answer_comes_first(hand_made, parse_page, capsys) -> None:
     text, page = _written(_study(hand_made).finish(), parse_page)
+    verdicts, path = capsys.readouterr().out.splitlines()
+    assert verdicts.startswith("tiny: ")
+    assert "LASER (-0.0296, p <0.001) better" in verdicts
+    assert "report.html" in path
     header = text.index("<header>")
     parts = ("LASER (-0.0296, p &lt;0.001)", "<table", 'class="better">', "<figure")
     places = [text.index(part, header) for part in parts]

@@ -3,12 +3,13 @@
 import dataclasses
 import math
 import pathlib
+import re
 
 import numpy as np
 import pytest
 
 from analysis import cli
-from analysis.compare import sentences
+from analysis.compare import sensitivity, sentences
 from analysis.compare.error_table import ErrorTable, build
 from analysis.compare.frames import results
 from analysis.load.studies import read_study
@@ -235,16 +236,16 @@ def test_the_plan_or_the_others_say_the_metric(hand_made, damage) -> None:
 
 @pytest.fixture
 def compared(hand_made) -> ErrorTable:
-    """Four seeds: LASER is 0.05 better, sd 0.001; +temp is not told apart; QK is worse. Test errors
-    are 0.01 above validation: the baseline has median 0.315 and mean 0.3125; LASER has 0.259,
-    0.281, 0.24, 0.27."""
+    """Five seeds: LASER is 0.05 better, sd 0.001; +temp is not told apart; QK is worse. Test errors
+    are 0.01 above validation: the baseline has median and mean 0.3125; LASER has 0.259, 0.281,
+    0.24, 0.27, 0.2625."""
     made = hand_made(variants=("standard", "laser", "laser+temp", "laser+qk_norm"))
-    base = np.array([0.30, 0.32, 0.28, 0.31])
+    base = np.array([0.30, 0.32, 0.28, 0.31, 0.3025])
     for variant, shifts in {
-        "standard": (0, 0, 0, 0),
-        "laser": (-0.051, -0.049, -0.050, -0.050),
-        "laser+temp": (-0.02, 0.03, -0.01, 0.02),
-        "laser+qk_norm": (0.10, 0.11, 0.12, 0.11),
+        "standard": (0, 0, 0, 0, 0),
+        "laser": (-0.051, -0.049, -0.050, -0.050, -0.050),
+        "laser+temp": (-0.02, 0.03, -0.01, 0.02, 0.005),
+        "laser+qk_norm": (0.10, 0.11, 0.12, 0.11, 0.11),
     }.items():
         made.add_seeds(variant, (base + np.array(shifts)).tolist())
     return table_of(made)
@@ -264,6 +265,9 @@ def test_verdicts_of_every_variant(compared) -> None:
     ]
     assert places == sorted(places)
     assert "LASER (-0.0500, p " in headline
+    power = sensitivity.of_table(compared, "test", {})["laser+temp"].detectable.value
+    assert re.search(rf"\+ temp \(\+0\.0050, p = [\d.]+; detectable: {power:.2g}\)", headline)
+    assert headline.count("detectable") == 1
     figure = plots.effects(compared).dropna(subset="difference")
     assert np.allclose(figure["difference"], [-0.05, 0.005, 0.11])
     assert figure["verdict"].tolist() == ["better", "cannot tell", "worse"]

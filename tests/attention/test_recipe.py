@@ -212,7 +212,7 @@ def test_a_copy_of_the_tree_trains_with_what_was_added(tmp_path):
 
     assert "all within limits" in run("attention", "check", "relu+headgate", "--shape=96,2,40")
     run(
-        *("sweeps", "run", "--config=digits_vit_quick", "--config.steps=20", "--config.points=1"),
+        *("sweeps", "run", "--config=digits_vit_quick", "--config.steps=20", "--config.seeds=1"),
         "--config.variants=standard,relu+headgate",
         f"--config.experiment_dir={tmp_path}",
         f"--config.data_dir={tmp_path / 'data'}",

@@ -15,7 +15,7 @@ import pytest
 from sweeps.launchers import local
 from sweeps.records import clock, layout, lease, measurements, submissions
 from sweeps.study import config, study, study_directory
-from tests.sweeps import waiting
+from tests.sweeps import defaults, waiting
 from workloads.images import digits
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -104,6 +104,7 @@ def make_study_in(data_dir):
 
     def make(folder, **changes):
         settings = {
+            **defaults.SMALL,
             "experiment_dir": folder,
             "data_dir": data_dir,
             "batch_size": 16,
@@ -276,6 +277,7 @@ class Drivers:
     NAME = "faults"
     # Four trials of one program, and two workers, so that a worker has the cores of `one_core`.
     SETTINGS = {  # noqa: RUF012
+        **defaults.SMALL,
         "name": NAME,
         "protocol": "grid",
         "variants": "standard",

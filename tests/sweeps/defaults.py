@@ -1,4 +1,13 @@
-"""The settings that a launcher has unless a study changes them."""
+"""The settings that a launcher has unless a study changes them, and those of a small study."""
+
+# What makes digits_vit_quick a study of the paper's protocol: two points, one seed.
+SMALL = {
+    "protocol": "tune_then_compare",
+    "space": "paper_nadamw",
+    "points": 2,
+    "seeds": 1,
+    "variants": "standard,laser",
+}
 
 
 def of(launcher):

@@ -24,6 +24,7 @@ SETTINGS = {
     "variants": "laser",
     "baseline": "laser",
     "points": 1,
+    "seeds": 1,
     "batch_size": 8,
     "steps": 12,
     "eval_every": 4,

@@ -61,7 +61,7 @@ def test_a_whole_run_loads_no_large_library_into_the_driver(
         "batch_size": 16,
         "steps": 2,
         "protocol": "grid",
-        "points": 1,
+        "seeds": 1,
         "variants": "standard",
         "local.workers": 1,
     }

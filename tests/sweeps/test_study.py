@@ -17,11 +17,13 @@ from sweeps.launchers import table as launchers
 from sweeps.records import layout, lease, measurements, status, submissions
 from sweeps.scheduling import cancel
 from sweeps.study import config, keys, selection, space, study, study_directory, trial
+from tests.sweeps import defaults
 from tests.sweeps.conftest import begin_attempt, begin_stage
 from workloads.__main__ import main as workloads_main
 
 
 def _study(name="digits_vit_demo", **changes):
+    changes = {**(defaults.SMALL if name == "digits_vit_quick" else {}), **changes}
     overrides = [f"--config.{key}={value}" for key, value in changes.items()]
     return study.resolve(config.parse(name, overrides))
 

@@ -151,6 +151,20 @@ def test_a_run_in_a_log(begun, capsys, monkeypatch):
     ]
 
 
+def test_a_brief_run_speaks_of_trials_that_fail_alone(begun, capsys):
+    directory, trials, directories = begun
+    with progress.Progress(brief=True) as shown:
+        shown.stage("grid", trials, directory)
+        shown.started(trials[1], "slurm job 12_3")
+        _finish(directories[1:])
+        shown.ended(trials[1], "done", None)
+        shown.ended(trials[0], "failed", "KeyError: 'x'")
+    assert [line.split("] ", 1)[1] for line in capsys.readouterr().out.splitlines()] == [
+        "stage grid: 2 trials, 0 already finished",
+        f"{trials[0].path} failed: KeyError: 'x' [2/2]",
+    ]
+
+
 def test_a_log_gets_a_line_per_change_until_ctrl_c(begun, monkeypatch, capsys):
     directory, trials, directories = begun
 

@@ -121,7 +121,7 @@ def test_a_trial_is_of_its_row_and_its_code_is_kept(write, tmp_path):
     overrides = [f"--config.workload={NAME}", "--config.seeds=1"]
 
     def trial():
-        return study.resolve(config.parse("digits_vit_quick", overrides)).trials("tune")[0]
+        return study.resolve(config.parse("digits_vit_quick", overrides)).trials("grid")[0]
 
     first = trial()
     assert first.path.endswith("/wine_vit_jax/trial_1")

@@ -21,6 +21,7 @@ import tempfile
 import time
 
 from sweeps.launchers import device_locks
+from tests.sweeps import defaults
 from tests.sweeps.chaos import equality, storm
 from workloads.arguments import whole
 from workloads.base import errors
@@ -58,6 +59,7 @@ class Soak:
             "name": _NAME,
             "experiment_dir": self._directory / place,
             "data_dir": options.data_dir,
+            **defaults.SMALL,
             "protocol": "grid",
             "variants": "standard",
             "points": options.trials,

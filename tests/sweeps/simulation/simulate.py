@@ -177,6 +177,7 @@ def _study(directory: pathlib.Path, trials: int) -> study.Study:
         raise ValueError(f"no study of {trials} trials: give a round number from 100 to 100000")
     names = [f"{mixer}{end}" for mixer in ("standard", "laser") for end in _MODIFIERS]
     changes = {
+        **defaults.SMALL,
         "name": "simulated",
         "experiment_dir": directory,
         "variants": ",".join(names),
