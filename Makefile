@@ -131,13 +131,13 @@ speedup-images: data-fashion
 speedup-images-long: data-fashion
 	$(call budgets,fashion_vit,40000,10000)
 
-# Six small programs, each compiled once and trained for seconds: LLVM's first passes pay here, too.
+# Seven small programs that train for seconds: LLVM's first passes pay here, too.
 quick: export XLA_FLAGS ?= --xla_backend_optimization_level=1
-## quick: a demonstration in three domains, whose verdicts are known: about a minute and a half
+## quick: a demonstration in three domains, whose verdicts are known: two minutes
 quick: $(VENV)/.installed
 	@$(BIN)/python -m sweeps run --brief --config=$(QUICK) --config.experiment_dir=experiments/quick
 	@echo
-	@echo "A demonstration: mechanisms and steps were chosen in pilots with other seeds. Verdicts:"
+	@echo "A demonstration: pilots with other seeds chose what is compared, so verdicts are known."
 	@$(BIN)/python -m analysis report experiments/quick
 
 ## test: lint, type check, every test but the slow ones

@@ -126,16 +126,17 @@ def pydoc_lm_diff(config: ConfigDict) -> None:
 
 
 def pydoc_lm_quick(config: ConfigDict) -> None:
-    """A demonstration on text: standard against forget gates (FoX), five seeds, 200 steps.
+    """A demonstration on text: exclusive attention and ALiBi, four seeds, 200 steps on pydoc_lm.
 
     Command:  python -m sweeps run --config=pydoc_lm_quick   (or, with two others: make quick)
-    Time:     about half a minute on two CPU cores, data included.
-    Result:   FoX is better, as pydoc_lm_mechanisms found at 3,000 steps. Losses are near 5 nats.
+    Time:     under a minute on two CPU cores, data included.
+    Result:   XSA and ALiBi are better, by about 0.25 of 5.1 nats. Both effects are known: pilots
+              with other seeds chose the mechanisms and the number of steps.
     """
     pydoc_lm_demo(config)
     config.update(
-        variants=("standard", "standard+fox"),
-        seeds=5,
+        variants=("standard", "standard+xsa", "standard+alibi"),
+        seeds=4,
         steps=200,
         eval_every=200,
     )

@@ -6,7 +6,6 @@ SMALL = {
     "space": "paper_nadamw",
     "points": 2,
     "seeds": 1,
-    "variants": "standard,laser",
 }
 
 

@@ -25,7 +25,7 @@ def _made(folder, **changes):
     """Returns a grid of two variants of pydoc_lm, written to disk as if it were trained."""
     settings = {
         **{"experiment_dir": folder, "steps": 60, "eval_every": 10, "seeds": 1},
-        **{"name": "trained", "keep_checkpoints": 3, **changes},
+        **{"name": "trained", "keep_checkpoints": 3, "variants": "standard,laser", **changes},
     }
     overrides = [f"--config.{key}={value}" for key, value in settings.items()]
     made = study.resolve(config.parse("pydoc_lm_quick", overrides))
