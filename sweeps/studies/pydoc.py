@@ -126,7 +126,7 @@ def pydoc_lm_diff(config: ConfigDict) -> None:
 
 
 def pydoc_lm_quick(config: ConfigDict) -> None:
-    """A demonstration on text: exclusive attention and ALiBi, four seeds, 200 steps on pydoc_lm.
+    """A demonstration on text: exclusive attention and ALiBi, three seeds, 200 steps.
 
     Command:  python -m sweeps run --config=pydoc_lm_quick   (or, with two others: make quick)
     Time:     under a minute on two CPU cores, data included.
@@ -136,7 +136,6 @@ def pydoc_lm_quick(config: ConfigDict) -> None:
     pydoc_lm_demo(config)
     config.update(
         variants=("standard", "standard+xsa", "standard+alibi"),
-        seeds=4,
         steps=200,
         eval_every=200,
     )

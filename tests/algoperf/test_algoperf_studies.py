@@ -11,8 +11,9 @@ from workloads.base.errors import DataError
 
 
 def _study(tmp_path, *changes):
-    overrides = [f"--config.{key}={value}" for key, value in defaults.SMALL.items()]
-    overrides += [f"--config.{change}" for change in (f"experiment_dir={tmp_path}", *changes)]
+    changed = dict(change.split("=", 1) for change in changes)
+    settings = {**defaults.SMALL, "experiment_dir": tmp_path, **changed}
+    overrides = [f"--config.{key}={value}" for key, value in settings.items()]
     return study.resolve(config.parse("digits_vit_quick", overrides))
 
 

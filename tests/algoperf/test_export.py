@@ -41,8 +41,8 @@ def finished(tmp_path):
 def _study(tmp_path, name, workload, *more):
     changes = ("steps=10", "eval_every=5", f"name={name}", f"workload={workload}",
                f"experiment_dir={tmp_path}", *more)  # fmt: skip
-    overrides = [f"--config.{key}={value}" for key, value in defaults.SMALL.items()]
-    overrides += [f"--config.{change}" for change in changes]
+    settings = {**defaults.SMALL, **dict(change.split("=", 1) for change in changes)}
+    overrides = [f"--config.{key}={value}" for key, value in settings.items()]
     made = study.resolve(config.parse("digits_vit_quick", overrides))
     study_directory.prepare(made)
     return made

@@ -1,11 +1,14 @@
 """The settings that a launcher has unless a study changes them, and those of a small study."""
 
-# What makes digits_vit_quick a study of the paper's protocol: two points, one seed.
+# What makes digits_vit_quick a study of the paper's protocol: two points, one seed, 100 steps.
 SMALL = {
     "protocol": "tune_then_compare",
     "space": "paper_nadamw",
     "points": 2,
     "seeds": 1,
+    "steps": 100,
+    "batch_size": 0,
+    "eval_every": 0,
 }
 
 
