@@ -130,8 +130,8 @@ def pydoc_lm_quick(config: ConfigDict) -> None:
 
     Command:  python -m sweeps run --config=pydoc_lm_quick   (or, with two others: make quick)
     Time:     under a minute on two CPU cores, data included.
-    Result:   both are better, by about 0.15 of 4.75 nats after 300 steps. That was known: pilots with
-              other seeds chose the mechanism and the number of steps.
+    Result:   both are better, by about 0.15 of 4.75 nats after 300 steps. That was known: pilots
+              with other seeds chose the mechanism and the number of steps.
     """
     pydoc_lm_demo(config)
     config.update(
