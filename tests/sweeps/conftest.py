@@ -21,6 +21,12 @@ from workloads.images import digits
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
 
+def resolve(study_name="digits_vit_demo", /, *, planning=False, **changes):
+    """Returns a shipped study, or that of a file, with `--config.key=value` for changes."""
+    overrides = [f"--config.{key}={value}" for key, value in changes.items()]
+    return study.resolve(config.parse(study_name, overrides), planning=planning)
+
+
 def begin_stage(resolved, stage="tune"):
     """Writes a study and the trials of a stage to disk; returns the trials."""
     study_directory.prepare(resolved)
@@ -112,8 +118,7 @@ def make_study_in(data_dir):
             "log_every": 1,
             **changes,
         }
-        overrides = [f"--config.{key}={value}" for key, value in settings.items()]
-        return study.resolve(config.parse("digits_vit_quick", overrides))
+        return resolve("digits_vit_quick", **settings)
 
     return make
 
@@ -309,7 +314,7 @@ class Drivers:
 
     def materialise(self):
         """Writes the study and its trials to disk; returns the first trial's directory."""
-        begin_stage(study.resolve(config.parse("digits_vit_quick", self.overrides())), "grid")
+        begin_stage(resolve("digits_vit_quick", **self._settings), "grid")
         return self.trial(0)
 
     def trial(self, point):
