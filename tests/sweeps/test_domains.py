@@ -36,8 +36,8 @@ SETTINGS = {
     "workload",
     [
         "digits_vit",  # the default suite's kill and resume with real training
-        pytest.param("spoken_digits_conformer", marks=pytest.mark.slow),
-        pytest.param("pydoc_lm", marks=pytest.mark.slow),
+        pytest.param("spoken_digits_conformer", marks=pytest.mark.nightly),
+        pytest.param("pydoc_lm", marks=pytest.mark.nightly),
     ],
 )
 def test_killed_once_and_resumed(

@@ -1,4 +1,4 @@
-"""Every study that ships can be planned, says what it is, and selects as the paper does."""
+"""Studies that take the point another one selected, as the paper's do, and what they plan for."""
 
 import json
 import re
@@ -7,21 +7,9 @@ import pytest
 
 from attention import table as variants
 from sweeps.monitoring import plan
-from sweeps.study import config, selection, study
+from sweeps.study import selection
+from tests.sweeps.conftest import resolve
 from workloads import catalog
-
-
-@pytest.mark.parametrize("name", config.shipped())
-def test_a_shipped_study_resolves_and_says_what_to_expect(name, tmp_path):
-    resolved = study.resolve(
-        config.parse(name, [f"--config.experiment_dir={tmp_path}"]), planning=True
-    )
-    assert resolved.name == name
-    shipped = config.shipped()[name]
-    for part in ("Command:", "Time:", "Result:"):
-        assert re.search(f"^{part} ", shipped.docstring, re.M), f"{name} lacks {part}"
-    assert config.parse(f"{shipped.path.stem}:{shipped.argument}", []) == config.parse(name, [])
-    assert "hours" in plan.render(resolved)
 
 
 def _experiment(directory, points, chosen, paper_table="lm_test_loss"):
@@ -43,13 +31,12 @@ def test_a_study_takes_the_point_another_selected(tmp_path, paper_table):
         for rate in (0.1, 0.01, 0.001)
     ]  # fmt: skip
     _experiment(tmp_path / "c4_lm_234m_paper", points, {"standard": 2, "laser": 2}, paper_table)
-    resolved = study.resolve(config.parse("c4_lm_paper", [f"--config.experiment_dir={tmp_path}"]))
+    resolved = resolve("c4_lm_paper", experiment_dir=tmp_path)
     assert [point["learning_rate"] for point in resolved.points] == [0.001]
     assert len(resolved.trials("grid")) == 2
     assert resolved.settings["paper_table"] == paper_table
 
 
-@pytest.mark.parametrize("planning", [True, False])
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -61,51 +48,48 @@ def test_a_study_takes_the_point_another_selected(tmp_path, paper_table):
             '{"points": {}}',
             "no point for the tuning variant 'standard'",
         ),
-        ("selection.json", '{"points": {"standard": 7}}', "no point for .* 'standard' .IndexError"),
-        ("selection.json", "[]", "no point for .* 'standard' .TypeError"),
+        *(
+            ("selection.json", f'{{"points": {points}}}', "no point for .* 'standard'")
+            for point in (-1, 7, "null", '"0"', 0.5, "[]", "{}")
+            for points in (f'{{"standard": {point}}}', f"[{point}]", point)
+        ),
+        ("selection.json", "[]", "no point for .* 'standard'"),
         ("selection.json", '{"points": ', "selection.json.*cut short"),
     ],
 )
-def test_a_selection_that_cannot_be_taken(tmp_path, name, content, message, planning):
+def test_a_selection_that_cannot_be_taken(tmp_path, name, content, message):
     directory = tmp_path / "c4_lm_234m_paper"
     _experiment(directory, [{}], {"standard": 0})
     path = directory / name
     path.write_text(content or path.read_text().replace("tune_then_compare", "grid"))
-    with pytest.raises(ValueError, match=message):
-        study.resolve(
-            config.parse("c4_lm_paper", [f"--config.experiment_dir={tmp_path}"]), planning
-        )
+    for planning in (True, False):
+        with pytest.raises(ValueError, match=message):
+            resolve("c4_lm_paper", experiment_dir=tmp_path, planning=planning)
 
 
-def test_a_selection_that_is_not_there(tmp_path):
+def test_a_selection_that_is_not_there(tmp_path, capsys):
+    """A plan warns of that alone."""
     _experiment(tmp_path / "mine", [{}], {"standard": 0})
-    place = f"--config.experiment_dir={tmp_path}"
     with pytest.raises(selection.NotYetError, match="no point yet. Run it first: python -m"):
-        study.resolve(config.parse("c4_lm_paper", [place]))
+        resolve("c4_lm_paper", experiment_dir=tmp_path)
     for name in ("nope", "", "c4_lm_234m_papr"):
-        match = f"unknown study '{name}'. Known: mine, .*c4_lm_234m_paper"
-        with pytest.raises(ValueError, match=match):
-            study.resolve(config.parse("c4_lm_paper", [place, f"--config.space=selected:{name}"]))
-
-
-def test_a_plan_without_the_point_warns_of_that_alone(tmp_path, capsys):
-    overrides = [f"--config.experiment_dir={tmp_path}"]
-    study.resolve(config.parse("c4_lm_paper", overrides), planning=True)
-    assert re.fullmatch(
-        "warning: planned as if it were there; space .* has selected no point yet.*\n",
-        capsys.readouterr().err,
-    )
+        with pytest.raises(ValueError, match=f"'{name}'. Known: mine, .*c4_lm_234m_paper"):
+            resolve("c4_lm_paper", experiment_dir=tmp_path, space=f"selected:{name}")
+    capsys.readouterr()
+    resolve("c4_lm_paper", experiment_dir=tmp_path, planning=True)
+    assert re.fullmatch("warning: .*space .*no point yet.*\n", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
-    "change", ["variants=standard,laser+per_dim_temp", "tuning_variant=standard+per_dim_temp"]
+    "change",
+    [{"variants": "standard,laser+per_dim_temp"}, {"tuning_variant": "standard+per_dim_temp"}],
 )
 def test_speech_has_six_rows_and_says_why(change):
     left_out = {"standard+per_dim_temp", "laser+per_dim_temp"}
     assert set(catalog.paper_rows("imagenet_vit")) == set(variants.PAPER_ROWS)
     assert set(catalog.paper_rows("librispeech_conformer")) == {*variants.PAPER_ROWS} - left_out
     with pytest.raises(ValueError, match="scales its queries per dimension itself"):
-        study.resolve(config.parse("librispeech_conformer_paper", [f"--config.{change}"]))
+        resolve("librispeech_conformer_paper", **change)
 
 
 @pytest.mark.parametrize(
@@ -118,5 +102,5 @@ def test_speech_has_six_rows_and_says_why(change):
     ],
 )
 def test_a_plan_names_the_topology_to_compile_for(name, topology):
-    text = plan.render(study.resolve(config.parse(name, []), planning=True))
+    text = plan.render(resolve(name, planning=True))
     assert re.findall(r"sweeps compile --topology=(\S+),", text) == [topology] * bool(topology)

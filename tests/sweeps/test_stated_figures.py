@@ -1,4 +1,4 @@
-"""The figures that studies state are those of their settings and of the compilers."""
+"""What studies that ship state: what they are, and figures of their settings and compilers."""
 
 import math
 import re
@@ -6,10 +6,11 @@ import re
 import pytest
 
 from sweeps.monitoring import plan
-from sweeps.study import config, study
+from sweeps.study import config
 from sweeps.training import accelerators
 from tests.benchmarks import performance
 from tests.floor_plan import ROOT
+from tests.sweeps.conftest import resolve
 from workloads import catalog
 
 TUNED = re.compile(r"(\d+) tuning trials?(?:,| and) (?:then )?(\d+)[^.]*?([\d,]+) steps")
@@ -18,21 +19,9 @@ MINUTES = re.compile(r"(?:about|under) (an?|two|\d+) minutes?( and a half)? on t
 HOURS = re.compile(r"about (\d+) h (?:each|a\s+trial), as compiled")
 CHIPS = re.compile(r"(\d+) TPU (\w+) chips?, parameters divided over (\d+) of them")
 COMPILED = re.compile(r"(\d+) ms a step and ([\d.]+) GB as compiled")
-
-
-def stating(*patterns):
-    """Returns the studies whose docstring states one of the patterns."""
-    studies = [
-        name
-        for name in config.shipped()
-        if any(pattern.search(config.shipped()[name].docstring) for pattern in patterns)
-    ]
-    assert len(studies) > 5
-    return studies
-
-
-def _resolved(name):
-    return study.resolve(config.parse(name, []), planning=True)
+STUDY = re.compile(
+    r"\b(?:c4|pydoc|digits|spoken|imagenet|librispeech)_\w+_(?:paper|demo|evidence|tuned|quick)\b"
+)
 
 
 def _whole(text):
@@ -54,70 +43,47 @@ def _compiled_s(resolved):
     return next((float(table[key]["ms"]) / 1e3 for key in keys if key in table), None)
 
 
-@pytest.mark.parametrize("name", stating(TUNED, PLAIN))
-def test_trials_and_steps_are_the_study_s(name):
-    text = config.shipped()[name].docstring
-    tuned, plain = TUNED.search(text), PLAIN.search(text)
-    trials, steps = _stages(_resolved(name))
-    if tuned:
-        assert [int(tuned.group(1)), int(tuned.group(2)), _whole(tuned.group(3))] == [
-            *trials,
-            steps,
-        ]
-    else:
-        assert [int(plain.group(1)), _whole(plain.group(2))] == [sum(trials), steps]
-
-
-@pytest.mark.parametrize("name", stating(MINUTES))
-def test_minutes_are_those_of_plan(name):
-    """Two trials at a time by the catalog's step time; compilation, evaluations and data are in the
-    words and not in the plan: at most as long again and two minutes."""
-    stated = MINUTES.search(config.shipped()[name].docstring)
-    resolved = _resolved(name)
-    seconds = catalog.get(resolved.workload).step_seconds
-    if seconds is None:
-        assert name.startswith("pydoc_returns")  # fine-tuning: no step time is known
-        return
-    minutes = {"a": 1, "an": 1, "two": 2}.get(stated.group(1)) or int(stated.group(1))
-    minutes += 0.5 * bool(stated.group(2))
-    trials, steps = _stages(resolved)
-    planned = sum(math.ceil(count / 2) * steps * seconds for count in trials) / 60
-    assert 0.8 * planned <= minutes <= 2 * planned + 2
-
-
-@pytest.mark.parametrize("name", stating(HOURS, CHIPS))
-def test_hours_and_chips_are_those_compiled(name):
-    text = config.shipped()[name].docstring
-    hours, chips = HOURS.search(text), CHIPS.search(text)
-    resolved = _resolved(name)
-    if chips:
-        where = accelerators.topology(catalog.get(resolved.workload).topology)
-        stated = int(chips.group(1)), chips.group(2), int(chips.group(3))
-        assert stated == (where.devices, where.kind, resolved.settings["mesh"]["fsdp"])
-    if hours:
-        _, steps = _stages(resolved)
-        assert abs(steps * _compiled_s(resolved) / 3600 - int(hours.group(1))) <= 0.5
-
-
-def test_what_was_compiled_is_in_the_table_of_performance():
-    rows = [row for row in performance.table().values() if "ms" in row and row["ms"] != "–"]
-    compiled = {(row["study"], round(float(row["ms"])), round(float(row["GB"]), 1)) for row in rows}
-    stated = {
-        (name, int(ms), float(gb))
-        for name, shipped in config.shipped().items()
-        for ms, gb in COMPILED.findall(shipped.docstring)
-    }
-    assert stated
-    assert stated <= compiled
+def test_figures_are_stated():
+    texts = [shipped.docstring for shipped in config.shipped().values()]
+    for pattern in (TUNED, PLAIN, MINUTES, HOURS, CHIPS, COMPILED):
+        assert any(pattern.search(text) for text in texts), pattern
 
 
 @pytest.mark.parametrize("name", config.shipped())
-def test_a_study_names_studies_that_exist(name):
-    for named in re.findall(
-        r"\b(?:c4|pydoc|digits|spoken|imagenet|librispeech)_\w+_(?:paper|demo|evidence|tuned|quick)\b",
-        config.shipped()[name].docstring,
-    ):
-        assert named in config.shipped(), f"{name} speaks of {named}, which is no study"
+def test_a_shipped_study_resolves_and_states_its_figures(name, tmp_path):
+    """Minutes: two trials at a time by the catalog's step time; compilation, evaluations and data
+    are in the words and not in the plan: at most as long again and two minutes."""
+    resolved = resolve(name, experiment_dir=tmp_path, planning=True)
+    assert resolved.name == name
+    assert "hours" in plan.render(resolved)
+    shipped, entry = config.shipped()[name], catalog.get(resolved.workload)
+    assert config.parse(f"{shipped.path.stem}:{shipped.argument}", []) == config.parse(name, [])
+    text = shipped.docstring
+    for part in ("Command:", "Time:", "Result:"):
+        assert re.search(f"^{part} ", text, re.M), f"{name} lacks {part}"
+    assert set(STUDY.findall(text)) <= config.shipped().keys()
+    tuned, plain, minutes, hours, chips = (
+        pattern.search(text) for pattern in (TUNED, PLAIN, MINUTES, HOURS, CHIPS)
+    )
+    trials, steps = _stages(resolved)
+    if tuned:
+        assert [_whole(figure) for figure in tuned.groups()] == [*trials, steps]
+    elif plain:
+        assert [_whole(figure) for figure in plain.groups()] == [sum(trials), steps]
+    if minutes and entry.step_seconds:  # no step time is known of fine-tuning
+        count = {"a": 1, "an": 1, "two": 2}.get(minutes.group(1)) or int(minutes.group(1))
+        rounds = sum(math.ceil(number / 2) for number in trials)
+        planned = rounds * steps * entry.step_seconds / 60
+        assert 0.8 * planned <= count + 0.5 * bool(minutes.group(2)) <= 2 * planned + 2
+    if chips:
+        where = accelerators.topology(entry.topology)
+        stated = int(chips.group(1)), chips.group(2), int(chips.group(3))
+        assert stated == (where.devices, where.kind, resolved.settings["mesh"]["fsdp"])
+    if hours:
+        assert abs(steps * _compiled_s(resolved) / 3600 - int(hours.group(1))) <= 0.5
+    rows = [row for row in performance.table().values() if row["study"] == name]
+    for ms, gb in COMPILED.findall(text):
+        assert any((ms, gb) == (f"{float(row['ms']):.0f}", row["GB"]) for row in rows)
 
 
 def test_the_page_has_every_row():
@@ -136,7 +102,7 @@ def test_the_table_of_full_size_studies():
     for names, _, trials, hours, devices in lines:
         studies = re.findall(r"`(\w+)`", names)
         for name, each in zip(studies, hours.replace("at most", "").split(", "), strict=True):
-            resolved = _resolved(name)
+            resolved = resolve(name, planning=True)
             entry = catalog.get(resolved.workload)
             counts, steps = _stages(resolved)
             if "V100" in devices:
