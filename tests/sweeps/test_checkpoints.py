@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -77,10 +78,10 @@ def _largest(folder):
 
 RECORD, METADATA = checkpoints.RECORD, "state/_METADATA"
 DAMAGES = [
-    *[(RECORD, kind) for kind in ("cut", "garbled", "flipped", "emptied", "missing")],
-    *[(METADATA, kind) for kind in ("cut", "garbled", "emptied")],
-    *[("state/manifest.ocdbt", kind) for kind in ("flipped", "missing")],
-    *[("arrays", kind) for kind in ("flipped", "emptied", "missing")],
+    *[(RECORD, kind) for kind in ("cut", "flipped", "missing")],
+    *[(METADATA, kind) for kind in ("garbled", "emptied")],
+    ("state/manifest.ocdbt", "missing"),
+    *[("arrays", kind) for kind in ("flipped", "emptied")],
 ]
 
 
@@ -135,19 +136,17 @@ def test_the_checkpoint_before_is_restored(folder, file, kind):
 
 def test_errors_that_are_no_damage_set_nothing_aside(folder, monkeypatch):
     """A file server that fails, and a checkpoint of another trial, leave it where it is."""
-    other = type("Other", (), {"id": "def"})
-    for trial, problem, text in (
-        (other, ValueError, "belongs to trial abc, not def"),
-        (_Trial, OSError, "Input/output error"),
-    ):
-        store = checkpoints.Checkpoints(folder, trial)
-        if problem is OSError:
-            error = OSError(errno.EIO, "Input/output error")
-            monkeypatch.setattr(store._manager, "restore", _raises(error))
-        with pytest.raises(problem, match=text):
-            store.restore(_state(0))
-        store.close()
-        assert sorted(os.listdir(folder)) == ["2", "4"]
+    store = checkpoints.Checkpoints(folder, type("Other", (), {"id": "def"}))
+    with pytest.raises(ValueError, match="belongs to trial abc, not def"):
+        store.restore(_state(0))
+    store.close()
+    store = checkpoints.Checkpoints(folder, _Trial)
+    fails = mock.Mock(side_effect=OSError(errno.EIO, "Input/output error"))
+    monkeypatch.setattr(store._manager, "restore", fails)
+    with pytest.raises(OSError, match="Input/output error"):
+        store.restore(_state(0))
+    store.close()
+    assert sorted(os.listdir(folder)) == ["2", "4"]
 
 
 def test_a_background_save_that_fails_is_said_and_hides_no_later_one(tmp_path, monkeypatch):
@@ -222,13 +221,6 @@ def test_two_processes_save_with_jax_s_preemption_service_off(tmp_path, environm
     assert layout.checkpoint_steps(tmp_path) == [2, 4]
 
 
-def _raises(error):
-    def fails(*arguments, **named):
-        raise error
-
-    return fails
-
-
 def _attempt(trial_directory, number, resumed):
     """Makes an attempt that began after `resumed` updates; returns its measurements' writer."""
     attempt = trial_directory / layout.ATTEMPTS / str(number)
@@ -298,39 +290,32 @@ def test_a_checkpoint_counts_only_until_an_attempt_resumes_before_it(measured, t
 
 
 @pytest.mark.slow
-def test_a_trial_goes_on_from_the_one_before(trained, stopped, capsys):
-    """Bit for bit the curve of a run never disturbed; said in log and status."""
+@pytest.mark.parametrize(
+    ("damaged", "start"),
+    [(("record",), 2), (("arrays 4", "arrays 2"), 0), (("arrays 4", "measurements"), 0)],
+)
+def test_a_trial_goes_on_from_what_is_whole(trained, stopped, capsys, damaged, start):
+    """Bit for bit the curve of a run never disturbed; said in log and status. Neither damage hides
+    the other: no checkpoint whose rows are gone is restored."""
     orders, whole, _ = trained
-    path = stopped / layout.CHECKPOINTS / "4" / checkpoints.RECORD
-    damage(path, "garbled")
+    folder = stopped / layout.CHECKPOINTS
+    files = {
+        "record": folder / "4" / checkpoints.RECORD,
+        "measurements": stopped / layout.ATTEMPTS / "1" / measurements.FILE,
+        **{f"arrays {step}": _largest(folder / str(step)) for step in (2, 4)},
+    }
+    for name in damaged:
+        damage(files[name], "emptied")
     assert orders.run(stopped, stop_at=4).outcome == "preempted"
-    note = f"checkpoint 4 is set aside: {path}: "
-    assert status.read(stopped)["note"].startswith(note)
-    assert status.read(stopped)["note"].endswith("; goes on from step 2")
-    assert note in capsys.readouterr().out  # a job's own goes to the attempt's log
+    note = status.read(stopped)["note"]
+    assert "checkpoint 4 is set aside: " in note
+    assert ("checkpoint 2 is set aside: " in note) == (start == 0)
+    assert note.endswith(f"; goes on from step {start}")
+    assert note.partition(";")[0] in capsys.readouterr().out  # a job's own goes to its log
     assert orders.run(stopped).outcome == "done"
     assert equality.trial_problems(stopped, whole) == []
     # What was set aside goes with the other checkpoints that nothing needs.
-    assert [one.name for one in (stopped / layout.CHECKPOINTS).iterdir()] == ["6"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("lost", ["arrays", "measurements"])
-def test_none_whole_begins_anew(trained, stopped, lost):
-    """Neither damage hides the other: no checkpoint whose rows are gone is restored."""
-    orders, whole, _ = trained
-    folder = stopped / layout.CHECKPOINTS
-    damage(_largest(folder / "4"), "emptied")
-    if lost == "arrays":
-        damage(_largest(folder / "2"), "emptied")
-    else:
-        damage(stopped / layout.ATTEMPTS / "1" / measurements.FILE, "missing")
-    assert orders.run(stopped).outcome == "done"
-    note = status.read(stopped)["note"]
-    assert "checkpoint 4 is" in note
-    assert "checkpoint 2 is" in note
-    assert note.endswith("; goes on from step 0")
-    assert equality.trial_problems(stopped, whole) == []
+    assert os.listdir(folder) == ["6"]
 
 
 @pytest.mark.slow
@@ -354,7 +339,7 @@ def test_a_full_disk_is_named_and_costs_nothing(trained, disk, capsys):
     assert equality.trial_problems(trial_directory, whole) == []
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int32", "uint8", "bool"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "bool"])
 def test_sums_change_with_any_bit(dtype):
     array = jnp.arange(6).astype(dtype).reshape(2, 3)
     (before,) = checkpoints._sums({"a": array}).values()

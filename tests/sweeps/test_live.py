@@ -207,12 +207,21 @@ def test_a_loss_that_is_not_finite_ends_the_trial(
     assert [step for step, _ in _curve(directory)] == [*range(0, updates, logs)]
 
 
-def test_checkpoints_by_wall_time_hold_their_rows_and_resume(make_trial, monkeypatch):
-    """An update takes half a minute; killed in update 11."""
-    settings = {"steps": 16, "eval_every": 16, "log_every": 2}
+@pytest.mark.parametrize(
+    ("settings", "minutes", "killed_at", "saved", "measured", "published"),
+    [
+        ({"steps": 12, "eval_every": 4, "log_every": 1}, 0, 6, [4], [*range(5)], 4),
+        # Checkpoints by wall time: an update takes half a minute.
+        ({"steps": 16, "eval_every": 16, "log_every": 2}, 2, 11, [4, 8], [0, 2, 4, 6, 8], 0),
+    ],
+)
+def test_a_killed_trial_goes_on_with_all_rows(
+    make_trial, monkeypatch, settings, minutes, killed_at, saved, measured, published
+):
+    """The row of the last update was on its way; CSVs are as of the last evaluation."""
     whole = make_trial(name="whole", **settings)
+    directory = make_trial(name="killed", checkpoint_minutes=minutes, **settings)
     Device(lambda step: 1 / (1 + step), monkeypatch).train(whole)
-    directory = make_trial(name="killed", checkpoint_minutes=2, **settings)
     device = Device(lambda step: 1 / (1 + step), monkeypatch)
 
     def monotonic():
@@ -220,34 +229,20 @@ def test_checkpoints_by_wall_time_hold_their_rows_and_resume(make_trial, monkeyp
 
     clock = types.SimpleNamespace(monotonic=monotonic, perf_counter=time.perf_counter)
     monkeypatch.setattr(loop, "time", clock)
-    device.killed_at = 11
+    device.killed_at = killed_at
     assert device.train(directory) == "killed"
-    assert layout.checkpoint_steps(directory) == [4, 8]
-    assert _measured(directory) == [0, 2, 4, 6, 8]
+    assert layout.checkpoint_steps(directory) == saved
+    assert _measured(directory) == measured
+    if published:
+        assert measurements.are_whole(directory, published)
+        assert _curve(directory) == _curve(whole)[:published]
     device.killed_at = None
     device.events.clear()
     assert device.train(directory) == "done"
-    assert device.events[0] == ("update", 8)
+    assert device.events[0] == ("update", saved[-1])
+    assert measurements.are_whole(directory, settings["steps"])
     assert _curve(directory) == _curve(whole)
-    record = layout.read_json(directory / layout.TRIAL)
-    assert record["id"] == layout.read_json(whole / layout.TRIAL)["id"]
-
-
-def test_csvs_are_whole_after_a_kill_between_evaluations(make_trial, monkeypatch):
-    """They are as of the last evaluation; the next attempt's evaluations bring them up to date."""
-    settings = {"steps": 12, "eval_every": 4, "log_every": 1}
-    whole, directory = (make_trial(name=name, **settings) for name in ("whole", "killed"))
-    Device(lambda step: 1 / (1 + step), monkeypatch).train(whole)
-    device = Device(lambda step: 1 / (1 + step), monkeypatch)
-    device.killed_at = 6
-    assert device.train(directory) == "killed"
-    assert _measured(directory) == [*range(5)]  # the last one was on its way
-    assert measurements.are_whole(directory, 4)
-    assert _curve(directory) == _curve(whole)[:4]
-    device.killed_at = None
-    device.train(directory)
-    assert measurements.are_whole(directory, 12)
-    assert _curve(directory) == _curve(whole)
+    assert trials.read(directory).id == trials.read(whole).id
 
 
 def test_a_status_is_not_written_at_every_row(make_trial, monkeypatch):

@@ -14,7 +14,6 @@ from sweeps.launchers import local, protocol
 from sweeps.records import attempts, layout, lease, status, submissions
 from sweeps.training import loop
 from tests.sweeps.chaos import equality
-from tests.sweeps.conftest import fill_disk
 
 SHAPE = {"steps": 60, "eval_every": 12}
 TWO = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
@@ -156,18 +155,18 @@ def alone(made_once, make_trial, worker):
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one_and_stop_at_the_same_step(alone, make_trial, group):
+@pytest.mark.parametrize("number", [1, pytest.param(0, marks=pytest.mark.nightly)])
+def test_two_processes_train_as_one_and_stop_at_the_same_step(alone, make_trial, group, number):
     """Bit for bit; SIGTERM to either stops both."""
     stopped = make_trial(name="stopped", **SHAPE)
-    for number in (1, 0):
-        two = group(stopped)
-        two.primary.wait_for("eval")
-        (two.primary.process, two.second)[number].terminate()
-        two.finish(protocol.AGAIN)
-        step = status.read(stopped)["global_step"]
-        assert step < 60
-        assert step % loop.AGREE_EVERY == 0
-        assert layout.checkpoint_steps(stopped)[-1] == step
+    two = group(stopped)
+    two.primary.wait_for("eval")
+    (two.primary.process, two.second)[number].terminate()
+    two.finish(protocol.AGAIN)
+    step = status.read(stopped)["global_step"]
+    assert step < SHAPE["steps"]
+    assert step % loop.AGREE_EVERY == 0
+    assert layout.checkpoint_steps(stopped)[-1] == step
     two = group(stopped)
     two.finish()
     assert two.primary.start == step
@@ -175,7 +174,7 @@ def test_two_processes_train_as_one_and_stop_at_the_same_step(alone, make_trial,
     assert layout.read_json(stopped / "meta_data_0.json")["process_count"] == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("loses", ["trial", "study"])
 def test_a_trial_that_is_lost_or_cancelled_is_left_by_both(make_trial, group, loses):
     directory = make_trial(name="left", steps=2000)
@@ -190,7 +189,7 @@ def test_a_trial_that_is_lost_or_cancelled_is_left_by_both(make_trial, group, lo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_a_killed_process_ends_both_and_one_process_goes_on(
     alone, make_trial, group, worker, number
 ):
@@ -212,7 +211,7 @@ def test_a_killed_process_ends_both_and_one_process_goes_on(
     assert equality.curves(directory) == alone
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_process_without_heartbeats_ends_the_others(make_trial, group):
     """As where a host is lost, and no connection breaks."""
     directory = make_trial(name="frozen", steps=2000)
@@ -223,26 +222,7 @@ def test_a_process_without_heartbeats_ends_the_others(make_trial, group):
     assert [end.outcome for end in attempts.ends(directory)] == ["killed"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("leave", [0, 2**16], ids=["measurement", "checkpoint"])
-def test_a_full_disk_ends_both_and_room_lets_them_go_on(alone, make_trial_in, group, disk, leave):
-    directory = make_trial_in(disk, name="full", **SHAPE)
-    two = group(directory)
-    two.primary.wait_for("eval")
-    filler = fill_disk(disk, leave)
-    codes, text = two.codes()
-    assert codes[0] == 1, text
-    assert codes[1] != 0, text
-    assert status.read(directory)["state"] != "done"
-    if leave:
-        assert "disk full" in attempts.last_error(directory)["error"]
-    filler.unlink()
-    two = group(directory)
-    two.finish()
-    assert equality.curves(directory) == alone
-
-
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_second_process_that_fails_ends_all_and_says_why(
     make_trial, group, data_dir, tmp_path, monkeypatch
 ):

@@ -82,8 +82,12 @@ def test_a_shipped_study_resolves_and_states_its_figures(name, tmp_path):
     if hours:
         assert abs(steps * _compiled_s(resolved) / 3600 - int(hours.group(1))) <= 0.5
     rows = [row for row in performance.table().values() if row["study"] == name]
-    for ms, gb in COMPILED.findall(text):
-        assert any((ms, gb) == (f"{float(row['ms']):.0f}", row["GB"]) for row in rows)
+    compiled = {
+        (round(float(row["ms"])), round(float(row["GB"]), 1))
+        for row in rows
+        if row.get("ms", "–") != "–"
+    }
+    assert {(int(ms), float(gb)) for ms, gb in COMPILED.findall(text)} <= compiled
 
 
 def test_the_page_has_every_row():

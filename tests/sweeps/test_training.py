@@ -1,5 +1,6 @@
 """The training loop: one compilation for a sweep, data-parallel equality, what is traced."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -19,20 +20,18 @@ from workloads import registry
 pytestmark = pytest.mark.slow
 
 
-def test_a_fifty_trial_sweep_compiles_its_train_step_once(make_study, data_dir):
-    """50 points in one process, counted where XLA is asked for an executable."""
-    study = make_study(points=50, steps=1, eval_every=1, batch_size=8)
-    trials = begin_stage(study)
+def test_a_sweep_compiles_its_train_step_once(make_study, data_dir):
+    """Several points in one process, counted where XLA is asked for an executable."""
+    study = make_study(points=5, steps=1, eval_every=1, batch_size=8)
+    trials = [study.directory / trial.path for trial in begin_stage(study)]
     one = trainer.Trainer()
     for trial in trials:
-        one.run(study.directory / trial.path, data_dir)
-    assert {status.read(study.directory / t.path)["state"] for t in trials} == {"done"}
+        one.run(trial, data_dir)
+    assert {status.read(trial)["state"] for trial in trials} == {"done"}
     (program,) = one._programs.values()
     assert program.compilations == 1
     # The points did differ: traced hyperparameters are not baked in.
-    norms = {
-        (study.directory / t.path / layout.MEASUREMENTS).read_text().splitlines()[1] for t in trials
-    }
+    norms = {(trial / layout.MEASUREMENTS).read_text().splitlines()[1] for trial in trials}
     assert len(norms) > 1
 
 
@@ -50,66 +49,59 @@ POINT = {
 }
 
 
-def _three_losses(data_dir, variant="laser", **point):
-    workload = registry.make("digits_vit", variants.get(variant))
-    step_function = train_step.TrainStep(workload, "nadamw")
-    state = step_function.first_state(0)
-    scalars = {**POINT, **point}
-    scalars = {name: jax.numpy.float32(value) for name, value in scalars.items()}
-    queue = workload._build_input_queue(0, "train", data_dir, 16)
-    key = train_step.seed_key(0, train_step.DROPOUT)
-    losses = []
-    for _ in range(3):
-        batch = next(queue)
+def _step_function():
+    return train_step.TrainStep(registry.make("digits_vit", variants.get("laser")), "nadamw")
+
+
+def _updates(step_function, data_dir, count=3, seed=0, **point):
+    """Returns (loss, gradient norm) of some updates from one first state, and the last state."""
+    state, key = step_function.first_state(0), train_step.seed_key(seed, train_step.DROPOUT)
+    scalars = {name: jax.numpy.float32(value) for name, value in {**POINT, **point}.items()}
+    queue, measured = step_function.workload._build_input_queue(0, "train", data_dir, 16), []
+    for batch in itertools.islice(queue, count):
         update = step_function.compile(state, batch, scalars, key)
-        state, measured = update(state, batch, scalars, key)
-        losses.append((float(measured.loss), float(measured.grad_norm)))
-    metrics = workload.eval_model(400, state.params, None, key, data_dir)
+        state, metrics = update(state, batch, scalars, key)
+        measured.append((float(metrics.loss), float(metrics.grad_norm)))
+    return measured, state
+
+
+def _on_all_devices(data_dir):
+    """Returns losses, metrics, compilations and devices of this process."""
+    step_function = _step_function()
+    losses, state = _updates(step_function, data_dir)
+    key = train_step.seed_key(0, train_step.DROPOUT)
+    metrics = step_function.workload.eval_model(400, state.params, None, key, data_dir)
     return losses, metrics, step_function.compilations, len(jax.devices())
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"learning_rate": 1e-3},
-        {"one_minus_beta1": 0.02},
-        {"beta2": 0.9},
-        {"weight_decay": 1.0},
-        {"label_smoothing": 0.2},
-        {"dropout_rate": 0.5},
-        {"grad_clip": 1e-3},
-        {"warmup_steps": 5.0},
-        {"epsilon": 1.0},
-    ],
-)
-def test_every_hyperparameter_reaches_the_step(data_dir, change, baseline):
-    losses, _, compilations, _ = _three_losses(data_dir, **change)
-    assert losses != baseline
-    assert compilations == 1
-
-
 @pytest.fixture(scope="module")
-def baseline(data_dir):
-    losses, *_ = _three_losses(data_dir)
-    again, *_ = _three_losses(data_dir)
-    assert losses == again
-    return losses
+def step_function():
+    """A train step that tests share, compiled once."""
+    return _step_function()
 
 
-def test_dropout_differs_from_step_to_step_and_by_seed(data_dir):
-    workload = registry.make("digits_vit")
-    step_function = train_step.TrainStep(workload, "nadamw")
-    batch = next(workload._build_input_queue(0, "train", data_dir, 16))
-    point = {**POINT, "learning_rate": 0.0, "dropout_rate": 0.5}
-    scalars = {name: jax.numpy.float32(value) for name, value in point.items()}
-    norms = []
-    for seed in (0, 1):
-        state, key = step_function.first_state(0), train_step.seed_key(seed, train_step.DROPOUT)
-        for _ in range(2):
-            update = step_function.compile(state, batch, scalars, key)
-            state, measured = update(state, batch, scalars, key)
-            norms.append(float(measured.grad_norm))
-    assert len(set(norms)) == 4
+def test_every_hyperparameter_reaches_the_step(step_function, data_dir):
+    losses, _ = _updates(step_function, data_dir)
+    assert _updates(step_function, data_dir)[0] == losses
+    for name, value in (
+        ("learning_rate", 1e-3),
+        ("one_minus_beta1", 0.02),
+        ("beta2", 0.9),
+        ("weight_decay", 1.0),
+        ("label_smoothing", 0.2),
+        ("dropout_rate", 0.5),
+        ("grad_clip", 1e-3),
+        ("warmup_steps", 5.0),
+        ("epsilon", 1.0),
+    ):
+        assert _updates(step_function, data_dir, **{name: value})[0] != losses, name
+    assert step_function.compilations == 1
+
+
+def test_dropout_differs_from_batch_to_batch_and_by_seed(step_function, data_dir):
+    point = {"learning_rate": 0.0, "dropout_rate": 0.5}
+    by_seed = [_updates(step_function, data_dir, 2, seed, **point)[0] for seed in (0, 1)]
+    assert len({norm for measured in by_seed for _, norm in measured}) == 4
 
 
 def test_eight_devices_give_the_losses_of_one(data_dir, environment):
@@ -117,7 +109,7 @@ def test_eight_devices_give_the_losses_of_one(data_dir, environment):
     folder = os.path.dirname(__file__)
     code = (
         f"import sys; sys.path.insert(0, {folder!r}); import test_training, json;"
-        f"print('RESULT', json.dumps(test_training._three_losses({data_dir!r})))"
+        f"print('RESULT', json.dumps(test_training._on_all_devices({data_dir!r})))"
     )
     results = []
     for devices in (1, 8):
