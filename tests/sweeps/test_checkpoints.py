@@ -5,7 +5,6 @@ import functools
 import gc
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import pytest
 
 from sweeps.job import trainer
 from sweeps.launchers import local
-from sweeps.records import attempts, layout, measurements, status
+from sweeps.records import layout, measurements, status
 from sweeps.training import checkpoints, train_step
 from tests.sweeps.chaos import equality
 from tests.sweeps.chaos.damage import damage
@@ -316,27 +315,6 @@ def test_a_trial_goes_on_from_what_is_whole(trained, stopped, capsys, damaged, s
     assert equality.trial_problems(stopped, whole) == []
     # What was set aside goes with the other checkpoints that nothing needs.
     assert os.listdir(folder) == ["6"]
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_named_and_costs_nothing(trained, disk, capsys):
-    """Where, how much is free and needed, in a line; with room, the undisturbed curve."""
-    orders, whole, stopped = trained
-    trial_directory = disk / stopped.relative_to(stopped.parents[4])
-    shutil.copytree(stopped.parents[3], trial_directory.parents[3])
-    room = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
-    (disk / "filler").write_bytes(b"\0" * (room - 2**18))
-    outcome, error = orders.run(trial_directory)
-    assert outcome == "failed"
-    assert error in capsys.readouterr().err.splitlines()
-    needs = sum(path.stat().st_size for path in (whole / layout.CHECKPOINTS / "6").rglob("*"))
-    assert error.startswith(f"disk full: No space left on device for {trial_directory} (")
-    (taken,) = re.findall(r"a checkpoint takes ([0-9.]+) kB", error)
-    assert float(taken) * 1e3 == pytest.approx(needs, rel=0.2)
-    assert attempts.last_error(trial_directory)["retry"] is False
-    (disk / "filler").unlink()
-    assert orders.run(trial_directory).outcome == "done"
-    assert equality.trial_problems(trial_directory, whole) == []
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "bool"])

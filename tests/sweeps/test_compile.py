@@ -68,16 +68,6 @@ def test_work_in_a_kernel_is_counted(capfd: pytest.CaptureFixture[str]) -> None:
     assert row["warnings"] == []
 
 
-@libtpu
-@pytest.mark.slow
-def test_what_does_not_fit_is_exit_1(capfd: pytest.CaptureFixture[str]) -> None:
-    arguments = ["compile", "--config=c4_lm_paper", "--topology=v5e:2x4"]
-    assert sweeps.main([*arguments, "--config.variants=standard"]) == 1
-    printed = capfd.readouterr().out
-    assert "OUT OF MEMORY, 25.51G of 15.75G" in printed
-    assert "--config.compute_dtype=bfloat16" in printed
-
-
 def test_rows_of_several_kernels_are_told_apart() -> None:
     """Each has its own baseline beside it."""
     resolved = study.resolve(config.parse("digits_vit_quick", []), planning=True)
@@ -95,19 +85,6 @@ def test_rows_of_several_kernels_are_told_apart() -> None:
         assert f"{name}: 1 GB" in text
     assert "step 6 ms, 1.500 times standard" in text
     assert "step 2.2 ms, 1.100 times standard" in text
-
-
-@libtpu
-@pytest.mark.slow
-def test_two_slices(capfd: pytest.CaptureFixture[str]) -> None:
-    """Compiled, 'data' across them; a group of fsdp in both is refused."""
-    arguments = ["compile", "--config=pydoc_lm_quick", "--topology=v5e:2x2*2"]
-    arguments.append("--config.variants=standard")
-    assert sweeps.main([*arguments, "--json"]) == 0
-    (row,) = json.loads(capfd.readouterr().out)["rows"]
-    assert row["memory_gb"] > 0
-    assert sweeps.main([*arguments, "--config.mesh.fsdp=8"]) == 2
-    assert "more than one of the 2 slices" in capfd.readouterr().err
 
 
 def test_what_tiles_read_again_by_hand() -> None:

@@ -1,4 +1,4 @@
-"""Disks that fill, turn read-only, are somebody else's, or lack the data, and damaged files."""
+"""Disks that fill, are somebody else's, or lack the data, and damaged files."""
 
 import os
 import pathlib
@@ -17,7 +17,6 @@ from sweeps.records import (
     code_snapshot,
     layout,
     lease,
-    measurements,
     status,
     submissions,
 )
@@ -62,24 +61,6 @@ def test_disk_fills_and_room_is_made(on_disk, disk, undisturbed, wait_until, lea
     assert "disk full: " in output
     filler.unlink()
     on_disk.finish(on_disk.run(max_attempts=2))
-    assert equality.problems(on_disk.study, undisturbed) == []
-
-
-@pytest.mark.nightly
-def test_disk_turns_read_only(on_disk, disk, undisturbed, wait_until, capsys):
-    """As a file server that fails over: refused at the door, seen by status, then completed."""
-    first = on_disk.run()
-    wait_until((on_disk.trial(0) / layout.EVAL_MEASUREMENTS).exists)
-    first.terminate()
-    on_disk.finish(first, 130)
-    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    output = on_disk.finish(on_disk.run(), 2)
-    assert f"{on_disk.study} cannot be written: Read-only file system" in output
-    assert "Traceback" not in output
-    assert sweeps.main(["status", str(on_disk.study)]) == 3
-    assert "preempted at step" in capsys.readouterr().out
-    subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
-    on_disk.finish(on_disk.run())
     assert equality.problems(on_disk.study, undisturbed) == []
 
 
@@ -134,29 +115,6 @@ def test_node_without_the_data(tmp_path, environment, make_study):
     assert "/nowhere" in refusal["reason"]
     assert lease.latest(made.directory / path) == 0
     assert status.read(made.directory / path)["state"] == "pending"
-
-
-@pytest.mark.nightly
-def test_data_vanishes_while_a_study_runs(drivers, data_dir, undisturbed, tmp_path, wait_until):
-    """New workers fail their trials by name; with the data back, the study completes."""
-    own = tmp_path / "data"
-    shutil.copytree(data_dir, own)
-    first = drivers.run(data_dir=own)
-    wait_until((drivers.trial(0) / layout.EVAL_MEASUREMENTS).exists)
-    gone = own.rename(tmp_path / "gone")
-    pathlib.Path(own).write_text("not mounted")
-    wait_until(lambda: drivers.worker(0) or drivers.worker(1))
-    for point in (0, 1):
-        if pid := drivers.worker(point):
-            os.kill(pid, 9)
-    output = drivers.finish(first, 1)
-    assert "failed" in output
-    assert str(own) in output
-    assert "Traceback" not in output.split("failed:")[0]
-    own.unlink()
-    gone.rename(own)
-    drivers.finish(drivers.run(data_dir=own))
-    assert equality.problems(drivers.study, undisturbed) == []
 
 
 @pytest.fixture
@@ -226,16 +184,3 @@ def test_outcome_that_is_none_counts_as_killed(tmp_path, content):
     assert attempts.count_failures(attempts.ends(tmp_path)) == (0, 1)
     assert attempts.last_error(tmp_path)["outcome"] == "killed"
     assert lease.claim(tmp_path).number == 2
-
-
-@pytest.mark.slow
-def test_damaged_measurements_are_computed_again(finished, undisturbed, worker, one_core):
-    directory = finished.trial(0)
-    path = directory / layout.ATTEMPTS / "1" / measurements.FILE
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([*lines[:-1], b"}{\n"]))  # the evaluation after 12 updates
-    (directory / layout.STATUS).unlink()
-    assert worker(directory, one_core).end()[0] == "done"
-    log = (directory / layout.ATTEMPTS / "2" / attempts.LOG).read_text()
-    assert f"checkpoint 12 is set aside: {path} has " in log
-    assert equality.problems(finished.study, undisturbed) == [f"{TRIAL}: completed by 2 attempts"]

@@ -1,4 +1,4 @@
-"""`sweeps evaluate` with real workers and lm-eval: killed at any point, and as an engine's job."""
+"""`sweeps evaluate` with real workers and lm-eval: killed at any point."""
 
 import os
 import shutil
@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from sweeps.records import layout, lease, measurements, submissions
-from sweeps.scheduling import downstream
+from sweeps.records import layout, lease, measurements
 from workloads.downstream import embedded
 from workloads.text.corpora import pydoc_text
 
@@ -65,43 +64,24 @@ def evaluated(tmp_path_factory, made_once, sweeps):
     return directory
 
 
-@pytest.fixture
-def again(evaluated, tmp_path):
-    """A copy of the study without the last checkpoint's evaluation."""
-    shutil.copytree(evaluated, tmp_path / "twin")
-    shutil.rmtree(tmp_path / "twin" / TRIAL / "downstream/20")
-    return tmp_path / "twin"
-
-
-def _samples(study):
-    return (study / TRIAL / "downstream/20/pydoc" / layout.SAMPLES).read_bytes()
-
-
-def test_a_killed_evaluation_repeats_no_finished_task(evaluated, again, sweeps, wait_until):
+def test_a_killed_evaluation_repeats_no_finished_task(evaluated, tmp_path, sweeps, wait_until):
     """And says bit for bit what one in peace says."""
-    folder = again / TRIAL / "downstream/20/pydoc"
-    driver = sweeps("evaluate", again, "--suite=pydoc")
+    study = shutil.copytree(evaluated, tmp_path / "twin")
+    folder = study / TRIAL / "downstream/20/pydoc"
+    samples = (folder / layout.SAMPLES).read_bytes()
+    shutil.rmtree(folder)
+    driver = sweeps("evaluate", study, "--suite=pydoc")
     wait_until(lambda: list((folder / layout.DOWNSTREAM_TASKS).glob("*.jsonl.gz")))
     driver.kill()
     worker = layout.read_json(folder / layout.ATTEMPTS / "1" / lease.LEASE)["pid"]
     os.kill(worker, signal.SIGKILL)
     driver.communicate()
     wait_until(lambda: lease.process_start(worker) is None)
-    there = {path.name: path.stat().st_ino for path in (folder / "tasks").glob("*.jsonl.gz")}
-    _finish(sweeps("evaluate", again, "--suite=pydoc"))
+    tasks = len(list((folder / layout.DOWNSTREAM_TASKS).glob("*.jsonl.gz")))
+    _finish(sweeps("evaluate", study, "--suite=pydoc"))
     resumed = folder / layout.ATTEMPTS / "2" / measurements.RESUMED
-    assert layout.read_json(resumed) == {"global_step": len(there)}
-    assert _samples(again) == _samples(evaluated)
+    assert layout.read_json(resumed) == {"global_step": tasks}
+    assert (folder / layout.SAMPLES).read_bytes() == samples
     assert {path.name for path in folder.iterdir()} == {
         *(layout.RESULTS, layout.SAMPLES, layout.ATTEMPTS)
     }
-
-
-def test_an_engine_s_job_evaluates_what_it_was_given(evaluated, again, sweeps):
-    overrides = ["--config.launcher=slurm", "--config.slurm.workers=2"]
-    asked = downstream.Evaluate(again, "pydoc", overrides=overrides)
-    paths = tuple(one.path for one in asked.wanted)
-    batch = submissions.new(again, "slurm", [paths], {}, platform="cpu", settings=asked.changed)
-    output = _finish(sweeps("job", batch.file, "--index=0"))
-    assert "suite pydoc, 4 tasks" in output
-    assert _samples(again) == _samples(evaluated)

@@ -14,15 +14,6 @@ from sweeps.training import train_step
 from tests.sweeps import test_live
 
 
-def test_it_is_part_of_a_trial_s_identity(make_trial):
-    plain, other = (
-        trials.read(make_trial(name=name, matmul_precision=name)) for name in ("default", "float32")
-    )
-    assert plain.id != other.id
-    assert plain.program != other.program
-    assert plain.id == "f3f13d8e5a2d1fe2"  # ids do not change between versions
-
-
 def test_every_part_of_a_trial_is_traced_in_it_and_no_other_trial(make_trial, monkeypatch):
     """First state, step and evaluations; an environment that says otherwise changes nothing."""
     for name, named in (("float32", "float32"), ("default", None)):

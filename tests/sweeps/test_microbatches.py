@@ -1,13 +1,10 @@
 """A batch computed in parts: losses, gradients and dropout of the whole, or a refusal."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sweeps.study import config, study
 from sweeps.training import train_step
 from workloads import catalog
 from workloads.base import dropout, sharding
@@ -88,17 +85,3 @@ def test_a_model_with_a_state_is_refused():
     state = step_function.first_state(0)._replace(model_state={"mean": jnp.zeros(3)})
     with pytest.raises(ValueError, match="pydoc_lm: 2 microbatches would change"):
         step_function._step(state, {}, {}, jax.random.key(0))
-
-
-def _study(**changes):
-    overrides = [f"--config.{key}={value}" for key, value in changes.items()]
-    return study.resolve(config.parse("pydoc_lm_quick", overrides))
-
-
-def test_parts_are_a_part_of_the_program_and_not_of_the_trial():
-    made = _study(microbatches=4)
-    one, other = (of.trials(of.stages[0])[0] for of in (made, _study()))
-    assert (one.microbatches, other.microbatches) == (4, 1)
-    assert one.id == other.id
-    assert one.program != other.program
-    assert dataclasses.replace(one, microbatches=1) == other

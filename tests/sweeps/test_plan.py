@@ -14,6 +14,7 @@ from sweeps.scheduling import preflight
 from sweeps.study import study_directory
 from tests.sweeps.conftest import resolve
 from workloads import catalog
+from workloads.images import digits
 
 
 def _slurm(make_study, **changes):
@@ -176,7 +177,7 @@ def test_data_that_this_host_does_not_see(make_study, tmp_path, capsys):
 def test_a_job_checks_its_node(make_study, data_dir, tmp_path, capsys):
     resolved = make_study()
     study_directory.prepare(resolved)
-    preflight.check_data(resolved, here=True)
+    assert preflight.check_data(resolved, here=True) == digits.DIGITS.content_sha256
     reference = layout.read_json(resolved.directory / layout.REFERENCE)
     assert reference["digits_vit"]["rows"]
     absent = resolve("imagenet_vit_paper", data_dir="/nowhere")

@@ -116,27 +116,30 @@ def test_a_trial_s_directory():
 
 
 @pytest.mark.parametrize(
-    ("changes", "is_same"),
+    ("changes", "same_id", "same_program"),
     [
-        ({"study": "other", "stage": "x", "point": 9}, True),
-        ({"seed": 1}, False),
-        ({"steps": 3}, False),
-        ({"variant": "laser"}, False),
-        ({"kernel": "jax_xla"}, False),
-        ({"compute_dtype": "bfloat16"}, False),
-        ({"eval_every": 1}, False),
-        ({"mesh": (4, 2, 1)}, True),
-        ({"remat": True}, True),
-        ({"loss_chunk_tokens": 4096}, True),
-        ({"microbatches": 4}, True),
-        ({"checkpoint_every": 100}, True),
-        ({"diagnostics": 5}, True),
-        ({"algoperf_dir": "/elsewhere"}, True),
+        ({"study": "other", "stage": "x", "point": 9}, True, True),
+        ({"seed": 1}, False, True),
+        ({"steps": 3}, False, True),
+        ({"variant": "laser"}, False, False),
+        ({"kernel": "jax_xla"}, False, False),
+        ({"compute_dtype": "bfloat16"}, False, False),
+        ({"matmul_precision": "float32"}, False, False),
+        ({"eval_every": 1}, False, True),
+        ({"mesh": (4, 2, 1)}, True, False),
+        ({"remat": True}, True, False),
+        ({"loss_chunk_tokens": 4096}, True, False),
+        ({"microbatches": 4}, True, False),
+        ({"checkpoint_every": 100}, True, True),
+        ({"diagnostics": 5}, True, True),
+        ({"algoperf_dir": "/elsewhere"}, True, True),
     ],
 )
-def test_ids_follow_what_is_computed(changes, is_same):
+def test_ids_and_programs_follow_what_is_computed(changes, same_id, same_program):
     first = resolve().trials("tune")[0]
-    assert (dataclasses.replace(first, **changes).id == first.id) == is_same
+    other = dataclasses.replace(first, **changes)
+    assert (other.id == first.id) == same_id
+    assert (other.program == first.program) == same_program
 
 
 @pytest.mark.parametrize(

@@ -579,14 +579,6 @@ def test_trials_are_trained_on_the_data_they_were_planned_on(
         assert record["data_digest"] == expected
 
 
-def test_prepared_data_have_a_digest(make_study, data_dir):
-    from sweeps.monitoring import jax_calls
-    from workloads.images import digits
-
-    answer = jax_calls.data("digits_vit", data_dir)
-    assert answer["digest"] == digits.DIGITS.content_sha256
-
-
 def test_hardware_is_compared_without_a_second_writer_of_trial_json(
     make_trial, monkeypatch, capsys
 ):

@@ -7,7 +7,6 @@ import pytest
 
 from sweeps.records import event_files, layout, measurements
 from sweeps.scheduling import preflight
-from sweeps.study import trial as trials
 from sweeps.training import loop
 from tests.sweeps.conftest import begin_attempt
 from workloads.storage import tfrecord
@@ -88,15 +87,6 @@ def test_updates_that_cannot_be_traced_are_refused(make_study, updates, message)
     with pytest.raises(ValueError, match=f"profile.*{message}"):
         make_study(profile=updates)
     assert make_study(profile="4:12").settings["profile"] == "4:12"
-
-
-def test_a_study_that_has_begun_may_ask_for_them_without_another_result(make_trial):
-    directory = make_trial()
-    before = trials.read(directory)
-    assert make_trial(tensorboard=True, profile="2:4", checkpoint_minutes=5) == directory
-    changed = trials.read(directory)
-    assert (changed.tensorboard, changed.profile, changed.checkpoint_minutes) == (True, "2:4", 5)
-    assert changed.id == before.id
 
 
 def test_a_trace_is_of_the_updates_asked_for_and_opens_in_perfetto(tmp_path):
