@@ -302,16 +302,6 @@ class Drivers:
         """Changes settings for all drivers that follow."""
         self._settings |= changes
 
-    def move_to(self, folder):
-        """Puts the study below another folder; returns self."""
-        self.study = folder / self.NAME
-        self._settings["experiment_dir"] = folder
-        return self
-
-    def overrides(self, **changes):
-        """Returns the study's settings as arguments, `--config.key=value` changed."""
-        return [f"--config.{key}={value}" for key, value in {**self._settings, **changes}.items()]
-
     def materialise(self):
         """Writes the study and its trials to disk; returns the first trial's directory."""
         begin_stage(resolve("digits_vit_quick", **self._settings), "grid")
@@ -325,7 +315,9 @@ class Drivers:
         """Starts `sweeps run` of the study; `command` may be 'resume' too."""
         arguments = ["resume", str(self.study)]
         if command == "run":
-            arguments = ["run", "--config=digits_vit_quick", *self.overrides(**changes)]
+            settings = {**self._settings, **changes}.items()
+            overrides = [f"--config.{key}={value}" for key, value in settings]
+            arguments = ["run", "--config=digits_vit_quick", *overrides]
         process = subprocess.Popen(
             [sys.executable, "-m", "sweeps", *arguments],
             stdin=subprocess.DEVNULL,

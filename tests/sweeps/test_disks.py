@@ -29,12 +29,6 @@ NOBODY = 65534
 TRIAL = "grid/standard/digits_vit_jax/trial_1"
 
 
-@pytest.fixture
-def on_disk(drivers, disk):
-    """The drivers of a study that lies on the small disk."""
-    return drivers.move_to(disk)
-
-
 def test_full_disk_at_the_door(disk, make_study):
     fill_disk(disk, 0)
     with pytest.raises(ValueError, match="cannot be written: No space left on device"):
@@ -50,18 +44,19 @@ def test_full_disk_at_the_door(disk, make_study):
         pytest.param(2**20, id="second checkpoint", marks=pytest.mark.nightly),
     ],
 )
-def test_disk_fills_and_room_is_made(on_disk, disk, undisturbed, wait_until, leave):
+def test_disk_fills_and_room_is_made(drivers, disk, undisturbed, wait_until, leave):
     """Trials fail by name, the driver and its workers end well; the next run completes all."""
-    first = on_disk.run(max_attempts=2)
-    wait_until((on_disk.trial(0) / layout.EVAL_MEASUREMENTS).exists)
+    drivers.study = disk / drivers.NAME
+    first = drivers.run(experiment_dir=disk, max_attempts=2)
+    wait_until((drivers.trial(0) / layout.EVAL_MEASUREMENTS).exists)
     filler = fill_disk(disk, leave)
     output, _ = first.communicate(timeout=240)
     assert first.returncode in (1, 2), output
     assert "\nTraceback" not in output  # a log's last lines, indented, may have one
     assert "disk full: " in output
     filler.unlink()
-    on_disk.finish(on_disk.run(max_attempts=2))
-    assert equality.problems(on_disk.study, undisturbed) == []
+    drivers.finish(drivers.run(experiment_dir=disk, max_attempts=2))
+    assert equality.problems(drivers.study, undisturbed) == []
 
 
 @pytest.fixture

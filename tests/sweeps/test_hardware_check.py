@@ -3,10 +3,7 @@
 import contextlib
 import json
 import math
-import pathlib
 import signal
-import subprocess
-import sys
 import time
 import types
 
@@ -72,31 +69,6 @@ def test_a_process_that_does_not_answer_is_ended():
         call.result(5)
     call.process.join(30)
     assert call.process.exitcode == -signal.SIGKILL
-
-
-@pytest.mark.nightly
-def test_a_check_that_is_stopped_leaves_no_process_and_no_semaphore(tmp_path, environment):
-    with subprocess.Popen(
-        [sys.executable, "-m", "sweeps", "hardware", "--parts=kernels"],
-        env=environment(),
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as program:
-        program.stdout.readline()  # the devices: a process of theirs came to its end
-        children = pathlib.Path(f"/proc/{program.pid}/task/{program.pid}/children")
-        started = set()
-        while len(started) < 2:  # the tracker of semaphores, and the part's own
-            assert program.poll() is None
-            started |= {int(child) for child in children.read_text().split()}
-            time.sleep(0.1)
-        program.terminate()
-        _, printed = program.communicate(timeout=60)
-    assert program.returncode == 130
-    assert "leaked" not in printed
-    assert "Traceback" not in printed
-    assert not [child for child in started if pathlib.Path(f"/proc/{child}/cwd").exists()]
 
 
 def test_every_study_is_timed_by_variant(monkeypatch):

@@ -796,11 +796,10 @@ def test_a_study_may_change_what_the_ids_of_its_trials_do_not_say(key, tmp_path)
     is_same = all(ids_after.get(path, name) == name for path, name in ids.items())
     is_same &= key not in _OTHER_STUDY
     again = dataclasses.replace(after, settings={**after.settings, "experiment_dir": tmp_path})
-    again.directory.mkdir()
+    lease.claim(again.directory / "tune/standard/digits_jax/trial_1")
     record = {"format": layout.FORMAT, "config": before.settings, "points": before.points}
     record |= {"name": before.name, "stages": before.stages}
     layout.write_json(again.directory / layout.STUDY, record)
-    lease.claim(again.directory / "tune/standard/digits_jax/trial_1")
     refused = pytest.raises(ValueError, match="holds another study of that name")
     with contextlib.nullcontext() if is_same else refused:
         study_directory.check_same(again)
@@ -830,20 +829,17 @@ def test_records_of_studies_with_removed_keys(tmp_path):
     made = resolve("digits_vit_quick", experiment_dir=tmp_path)
     planned = begin_stage(made)
     removed = dict.fromkeys(keys.REMOVED, "")
-    for planned_trial in planned:
-        path = made.directory / planned_trial.path / layout.TRIAL
-        layout.write_json(path, layout.read_json(path) | removed)
+    path = made.directory / planned[0].path / layout.TRIAL
+    layout.write_json(path, layout.read_json(path) | removed)
     record = layout.study_record(made.directory)
     record["config"] |= removed
     layout.write_json(made.directory / layout.STUDY, record)
     assert study.from_record(record, made.directory).settings == made.settings
-    assert study_directory.check_same(made)
-    assert study_directory.materialise(made, "tune", made.trials("tune")) == planned
+    assert begin_stage(made) == planned
     assert planned[0].id == "4affc72d8d663dfa"
-    for key in keys.REMOVED:
-        config_of_before = record["config"] | {key: "x"}
-        with pytest.raises(ValueError, match=f"does not know: {key}"):
-            study.from_record({**record, "config": config_of_before}, made.directory)
+    record["config"] |= dict.fromkeys(keys.REMOVED, "x")
+    with pytest.raises(ValueError, match="does not know: init2winit_config, init2winit_dir"):
+        study.from_record(record, made.directory)
 
 
 PATH_KEYS = {
