@@ -4,6 +4,7 @@ import contextlib
 import re
 import shutil
 import types
+from unittest import mock
 
 import pytest
 
@@ -12,10 +13,9 @@ from sweeps.job import job, trainer
 from sweeps.monitoring import jax_calls, progress
 from sweeps.records import layout, lease, status, submissions
 from sweeps.scheduling import cancel, downstream
-from sweeps.study import config, study
 from sweeps.study import trial as trials
 from sweeps.training import checkpoints
-from tests.sweeps.conftest import begin_stage
+from tests.sweeps.conftest import begin_stage, resolve
 from workloads.downstream import harness, suites
 
 TASKS = [task.name for task in suites.get("pydoc").tasks]
@@ -27,8 +27,7 @@ def _made(folder, **changes):
         **{"experiment_dir": folder, "steps": 60, "eval_every": 10, "seeds": 1},
         **{"name": "trained", "keep_checkpoints": 3, **changes},
     }
-    overrides = [f"--config.{key}={value}" for key, value in settings.items()]
-    made = study.resolve(config.parse("pydoc_lm_quick", overrides))
+    made = resolve("pydoc_lm_quick", **settings)
     for trial in begin_stage(made, "grid"):
         directory = made.directory / trial.path
         status.write(directory, "done", global_step=60, steps=60)
@@ -129,20 +128,15 @@ def test_a_trained_trial_is_evaluated_by_its_job(tmp_path, asked, monkeypatch):
 
 
 def test_a_job_evaluates_where_and_on_what_mesh_its_batch_says(trained, asked, monkeypatch):
-    mesh = {"data": 0, "fsdp": 2, "tensor": 1}
-    settings = {"data_dir": "/there", "mesh": mesh}
+    settings = {"data_dir": "/there", "mesh": {"data": 0, "fsdp": 2, "tensor": 1}}
     path = str(_begin(trained).relative_to(trained.directory))
     batch = submissions.new(trained.directory, "slurm", [(path,)], {}, settings=settings)
     one = job.Job(batch.file, 0)
     assert (one._suite, one.study.data_dir) == ("pydoc", "/there")
-    meshes = []
-    monkeypatch.setattr(
-        one.trainer,
-        "_program",
-        lambda trial, workers: meshes.append(trial.mesh) or types.SimpleNamespace(workload=None),
-    )
+    program = mock.Mock(return_value=types.SimpleNamespace(workload=None))
+    monkeypatch.setattr(one.trainer, "_program", program)
     assert one.trainer.run(trained.directory / path, one.study.data_dir).outcome == "done"
-    assert meshes == [(0, 2, 1)]
+    assert [call.args[0].mesh for call in program.call_args_list] == [(0, 2, 1)]
 
 
 def _refusal(capsys, *arguments):
@@ -224,21 +218,12 @@ def test_a_line_per_checkpoint(trained):
 def test_evaluations_go_through_the_schedulers_of_trials(trained, asked):
     """What has results is not handed out, and what got none is told."""
     wanted = downstream.Evaluate(trained.directory, "pydoc", checkpoints=2).wanted
-    asked.run(_begin(trained, 50))
-    handed = []
-
-    class Scheduler:
-        root = trained.directory
-
-        def run(self, left):
-            handed.extend(left)
-            asked.run(trained.directory / left[0].path)
-
-    shown = progress.Progress()
-    lacking = downstream.run(Scheduler(), shown, wanted)
-    assert handed == wanted[1:]
-    assert lacking == wanted[2:]
     assert len({one.program for one in wanted}) == 2
+    asked.run(_begin(trained, 50))
+    scheduler = mock.Mock(root=trained.directory)
+    scheduler.run.side_effect = lambda left: asked.run(trained.directory / left[0].path)
+    assert downstream.run(scheduler, progress.Progress(), wanted) == wanted[2:]
+    scheduler.run.assert_called_once_with(wanted[1:])
 
 
 def test_cancel_finds_evaluations_of_a_complete_study(trained):
