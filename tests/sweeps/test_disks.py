@@ -1,8 +1,9 @@
-"""Disks that fill, are somebody else's, or lack the data, and damaged files."""
+"""Studies that are disturbed: killed, on a full disk or somebody else's, without data, damaged."""
 
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,9 @@ from sweeps.study import study_directory
 from tests.sweeps.chaos import equality
 from tests.sweeps.chaos.damage import damage
 from tests.sweeps.conftest import begin_stage, fill_disk
+from workloads.images import digits
+from workloads.speech.corpora import spoken
+from workloads.text.corpora import pydoc_text
 
 NOBODY = 65534
 TRIAL = "grid/standard/digits_vit_jax/trial_1"
@@ -179,3 +183,70 @@ def test_outcome_that_is_none_counts_as_killed(tmp_path, content):
     assert attempts.count_failures(attempts.ends(tmp_path)) == (0, 1)
     assert attempts.last_error(tmp_path)["outcome"] == "killed"
     assert lease.claim(tmp_path).number == 2
+
+
+DATA = {
+    "digits_vit": digits.prepare,
+    "spoken_digits_conformer": spoken.DIGITS.prepare,
+    "pydoc_lm": pydoc_text.prepare,
+}
+SETTINGS = {
+    "protocol": "grid",
+    "variants": "laser",
+    "baseline": "laser",
+    "points": 1,
+    "batch_size": 8,
+    "steps": 12,
+    "eval_every": 4,
+    "log_every": 1,
+    "local.workers": 1,
+}
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        "digits_vit",  # the default suite's kill and resume with real training
+        pytest.param("spoken_digits_conformer", marks=pytest.mark.nightly),
+        pytest.param("pydoc_lm", marks=pytest.mark.nightly),
+    ],
+)
+def test_killed_once_and_resumed(
+    workload, made_once, tmp_path, environment, cache_dir, wait_until, capsys
+):
+    variables = environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir))
+    data_dir = made_once(workload, DATA[workload])
+
+    def start(place, *command):
+        settings = {**SETTINGS, "experiment_dir": tmp_path / place, "data_dir": data_dir}
+        overrides = [f"--config.{key}={value}" for key, value in settings.items()]
+        with (tmp_path / f"{place}.log").open("ab") as log:
+            return subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "sweeps",
+                    *(command or ("run", f"--config={study}", *overrides)),
+                ],
+                stdout=log,
+                stderr=log,
+                env=variables,
+                cwd=tmp_path,
+            )
+
+    study = f"{workload}_quick"
+    assert start("whole").wait(300) == 0, (tmp_path / "whole.log").read_text()
+    driver = start("killed")
+    trial = tmp_path / "killed" / study / f"grid/laser/{workload}_jax/trial_1"
+    wait_until((trial / layout.EVAL_MEASUREMENTS).exists)
+    worker = layout.read_json(trial / layout.ATTEMPTS / "1" / lease.LEASE)["pid"]
+    for process in (driver.pid, worker):
+        os.kill(process, signal.SIGKILL)
+    driver.wait()
+    resumed = start("killed", "resume", str(tmp_path / "killed" / study))
+    assert resumed.wait(300) == 0, (tmp_path / "killed.log").read_text()
+    assert lease.latest(trial) == 2
+    assert equality.problems(tmp_path / "killed" / study, tmp_path / "whole" / study) == []
+    assert cli.main(["table", str(tmp_path / "killed")]) == 0
+    printed = capsys.readouterr().out
+    assert "LASER" in printed
