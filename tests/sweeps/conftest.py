@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from sweeps.launchers import local
-from sweeps.records import clock, layout, lease, measurements, submissions
+from sweeps.records import clock, layout, lease, measurements, status, submissions
 from sweeps.study import config, study, study_directory
 from tests.sweeps import waiting
 from workloads.images import digits
@@ -44,6 +44,20 @@ def begin_attempt(directory, rows=(), resumed=0):
     writer.append(rows)
     writer.close()
     return attempt
+
+
+def evaluations(accuracies, first=1):
+    """Returns rows of evaluations every four updates, from number `first` on."""
+    return [
+        {"kind": "eval", "global_step": 4 * number, "validation/accuracy": accuracy}
+        for number, accuracy in enumerate(accuracies, first)
+    ]
+
+
+def end_trial(directory, accuracy, state="done"):
+    """Ends a trial of 12 updates whose evaluations are all the same."""
+    begin_attempt(directory, evaluations([accuracy] * 3)).end(state)
+    status.write(directory, state, global_step=12)
 
 
 def change_lease(attempt, **changes):

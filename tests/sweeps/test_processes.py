@@ -22,45 +22,45 @@ TWO = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
 # --- where the processes learn who they are ---
 
 
-def test_detects_explicit_slurm_and_tpu():
-    explicit = {
-        "ATTNPERF_COORDINATOR": "10.0.0.1:1234",
-        "ATTNPERF_NUM_PROCESSES": "4",
-        "ATTNPERF_PROCESS_ID": "3",
-    }
-    assert process_group.detect(explicit) == process_group.ProcessGroup(4, 3, "10.0.0.1:1234")
-    step = {
-        "SLURM_STEP_NUM_TASKS": "2",
-        "SLURM_PROCID": "1",
-        "SLURM_JOB_ID": "4097",
-        "SLURM_STEP_NODELIST": "gpu[007-008,011]",
-    }
-    assert process_group.detect(step) == process_group.ProcessGroup(2, 1, "gpu007:61441")
-    named = {**step, "ATTNPERF_COORDINATOR": "127.0.0.1:99"}
-    assert process_group.detect(named) == process_group.ProcessGroup(2, 1, "127.0.0.1:99")
-    several = {**step, "SLURM_STEP_NODELIST": "rack[2-3]n[01-04],x9"}
-    assert process_group.detect(several).coordinator == "rack2n01:61441"
-    slices = {
-        "TPU_WORKER_HOSTNAMES": "a,b",
-        "TPU_WORKER_ID": "1",
-        "MEGASCALE_NUM_SLICES": "2",
-        "MEGASCALE_SLICE_ID": "1",
-    }
-    assert process_group.detect(slices) == process_group.ProcessGroup(4, 3)
-    assert not process_group.detect(slices).is_primary
+_STEP = {
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_PROCID": "1",
+    "SLURM_JOB_ID": "4097",
+    "SLURM_STEP_NODELIST": "gpu[007-008,011]",
+}
+_EXPLICIT = {
+    "ATTNPERF_COORDINATOR": "10.0.0.1:1234",
+    "ATTNPERF_NUM_PROCESSES": "4",
+    "ATTNPERF_PROCESS_ID": "3",
+}
+_SLICES = {
+    "TPU_WORKER_HOSTNAMES": "a,b",
+    "TPU_WORKER_ID": "1",
+    "MEGASCALE_NUM_SLICES": "2",
+    "MEGASCALE_SLICE_ID": "1",
+}
 
 
 @pytest.mark.parametrize(
-    "environment",
+    ("environment", "group"),
     [
-        {},
-        {"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7"},  # the batch script
-        {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7"},
-        {"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"},
+        (_EXPLICIT, (4, 3, "10.0.0.1:1234")),
+        (_STEP, (2, 1, "gpu007:61441")),
+        ({**_STEP, "ATTNPERF_COORDINATOR": "127.0.0.1:99"}, (2, 1, "127.0.0.1:99")),
+        ({**_STEP, "SLURM_STEP_NODELIST": "rack[2-3]n[01-04],x9"}, (2, 1, "rack2n01:61441")),
+        (_SLICES, (4, 3)),
+        # One process is alone.
+        ({}, None),
+        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7"}, None),  # a batch script
+        ({"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7"}, None),
+        ({"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}, None),
     ],
 )
-def test_one_process_is_alone(environment):
-    assert process_group.detect(environment) == process_group.SINGLE
+def test_processes_are_detected(environment, group):
+    expected = process_group.ProcessGroup(*group) if group else process_group.SINGLE
+    detected = process_group.detect(environment)
+    assert detected == expected
+    assert detected.is_primary == (group is None)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from sweeps.launchers.config_keys import check as check_keys
 from sweeps.records import layout, lease, measurements, status, submissions
 from sweeps.scheduling import cancel
 from sweeps.study import config, keys, selection, space, study, study_directory, trial
-from tests.sweeps.conftest import begin_attempt, begin_stage, resolve
+from tests.sweeps.conftest import begin_attempt, begin_stage, end_trial, evaluations, resolve
 from workloads.__main__ import main as workloads_main
 
 
@@ -398,20 +398,6 @@ def test_selection_by_hand(lost, mode):
     assert selection.best_point({0: [0.5, lost], 1: [lost, 0.5], 2: []}, mode) is None
 
 
-def _evaluated(accuracies, first=1):
-    """Returns rows of evaluations every four updates, from number `first` on."""
-    return [
-        {"kind": "eval", "global_step": 4 * number, "validation/accuracy": accuracy}
-        for number, accuracy in enumerate(accuracies, first)
-    ]
-
-
-def _ended(directory, accuracy, state="done"):
-    """Ends a trial of 12 updates whose evaluations are all the same."""
-    begin_attempt(directory, _evaluated([accuracy] * 3)).end(state)
-    status.write(directory, state, global_step=12)
-
-
 def _value(directory):
     return selection.trial_value(directory, "validation/accuracy", "max")
 
@@ -419,7 +405,7 @@ def _value(directory):
 def test_a_stale_running_over_done_is_selected_by(make_trial):
     """A worker that was stopped between its check and its write has put `running` over `done`."""
     directory = make_trial()
-    _ended(directory, 0.9, "running")
+    end_trial(directory, 0.9, "running")
     lease.claim(directory).end("done")
     assert _value(directory) == 0.9
 
@@ -432,8 +418,8 @@ def test_a_value_is_of_every_evaluation_that_was_planned(make_trial, lost, lacki
     """Attempt 1 evaluated once, 0.9, attempt 2 the rest: what is lost of them is named, and the
     best of the others is not taken for the trial's."""
     directory = make_trial()
-    begin_attempt(directory, _evaluated([0.9])).end("preempted")
-    begin_attempt(directory, _evaluated([0.5, 0.6], 2), resumed=4).end("done")
+    begin_attempt(directory, evaluations([0.9])).end("preempted")
+    begin_attempt(directory, evaluations([0.5, 0.6], 2), resumed=4).end("done")
     status.write(directory, "done", global_step=12)
     assert _value(directory) == 0.9
     for path in (directory / layout.ATTEMPTS).glob(lost):
@@ -445,7 +431,7 @@ def test_a_value_is_of_every_evaluation_that_was_planned(make_trial, lost, lacki
 def test_what_is_done_and_cannot_be_read_is_not_passed_over(make_trial):
     directory = make_trial()
     assert _value(directory) is None  # nobody began it
-    _ended(directory, 0.9)
+    end_trial(directory, 0.9)
     resumed = directory / layout.ATTEMPTS / "1" / measurements.RESUMED
     resumed.write_text("{}")
     with pytest.raises(ValueError, match=f"{resumed} is damaged"):
@@ -463,7 +449,7 @@ def tuned(make_study):
         for record in begin_stage(made):
             value = values.get((record.point, record.seed), 0.1)
             state = value if isinstance(value, str) else "done"
-            _ended(made.directory / record.path, 0.99 if state == value else value, state)
+            end_trial(made.directory / record.path, 0.99 if state == value else value, state)
         return made
 
     return tune
@@ -497,7 +483,7 @@ def test_a_variant_that_lost_all_seeds_of_its_own_is_left_out(make_study, lost):
     made = make_study(points=2, protocol="tune_each", variants="standard,laser,diff")
     for record in begin_stage(made):
         state = "diverged" if record.variant == lost or lost == "both" else "done"
-        _ended(made.directory / record.path, 0.5, state)
+        end_trial(made.directory / record.path, 0.5, state)
     if lost != "laser":
         names = "standard" if lost == "standard" else "standard, laser, diff"
         with pytest.raises(ValueError, match=f"no point of {names} ended"):

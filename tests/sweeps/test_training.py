@@ -140,22 +140,6 @@ def test_eight_devices_give_the_losses_of_one(data_dir, environment):
     assert one_metrics == pytest.approx(eight_metrics, rel=2e-3)
 
 
-@pytest.mark.slow
-def test_bfloat16_compute_trains(data_dir):
-    workload = registry.make("digits_vit", variants.get("laser+qk_norm"), "bfloat16")
-    step_function = train_step.TrainStep(workload, "nadamw")
-    state = step_function.first_state(0)
-    assert {leaf.dtype.name for leaf in jax.tree.leaves(state.params)} == {"float32"}
-    batch = next(workload._build_input_queue(0, "train", data_dir, 16))
-    logits, _ = workload.model_fn(
-        state.params, batch, None, train_step.spec.ForwardPassMode.EVAL, jax.random.key(0), False
-    )
-    assert logits.dtype == np.float32
-    full = registry.make("digits_vit", variants.get("laser+qk_norm"))
-    tokens = full._model.apply({"params": state.params}, batch["inputs"])
-    np.testing.assert_allclose(logits, tokens, atol=0.1)
-
-
 SIZE = TransformerSize(2, 8, 16, 2, 4, vocabulary=32, context=10)
 
 
