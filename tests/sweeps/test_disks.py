@@ -24,7 +24,7 @@ from sweeps.records import (
 from sweeps.study import study_directory
 from tests.sweeps.chaos import equality
 from tests.sweeps.chaos.damage import damage
-from tests.sweeps.conftest import begin_stage, fill_disk
+from tests.sweeps.conftest import begin_stage, fill_disk, resolve
 from workloads.images import digits
 from workloads.speech.corpora import spoken
 from workloads.text.corpora import pydoc_text
@@ -212,41 +212,34 @@ SETTINGS = {
     ],
 )
 def test_killed_once_and_resumed(
-    workload, made_once, tmp_path, environment, cache_dir, wait_until, capsys
+    workload, made_once, tmp_path, environment, cache_dir, worker, wait_until, capsys
 ):
-    variables = environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir))
-    data_dir = made_once(workload, DATA[workload])
+    """By the real commands; the curves are those of a job that nothing disturbed."""
+    settings = {**SETTINGS, "data_dir": made_once(workload, DATA[workload])}
+    whole = resolve(f"{workload}_quick", experiment_dir=tmp_path / "whole", **settings)
+    (trial,) = begin_stage(whole, "grid")
+    assert worker(whole.directory / trial.path).end()[0] == "done"
+    killed = resolve(f"{workload}_quick", experiment_dir=tmp_path / "killed", **settings)
+    study_directory.prepare(killed)
+    log = tmp_path / "log"
 
-    def start(place, *command):
-        settings = {**SETTINGS, "experiment_dir": tmp_path / place, "data_dir": data_dir}
-        overrides = [f"--config.{key}={value}" for key, value in settings.items()]
-        with (tmp_path / f"{place}.log").open("ab") as log:
-            return subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "sweeps",
-                    *(command or ("run", f"--config={study}", *overrides)),
-                ],
-                stdout=log,
-                stderr=log,
-                env=variables,
-                cwd=tmp_path,
-            )
+    def resume():
+        return subprocess.Popen(
+            [sys.executable, "-m", "sweeps", "resume", str(killed.directory)],
+            stdout=log.open("ab"),
+            stderr=subprocess.STDOUT,
+            env=environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir)),
+            cwd=tmp_path,
+        )
 
-    study = f"{workload}_quick"
-    assert start("whole").wait(300) == 0, (tmp_path / "whole.log").read_text()
-    driver = start("killed")
-    trial = tmp_path / "killed" / study / f"grid/laser/{workload}_jax/trial_1"
-    wait_until((trial / layout.EVAL_MEASUREMENTS).exists)
-    worker = layout.read_json(trial / layout.ATTEMPTS / "1" / lease.LEASE)["pid"]
-    for process in (driver.pid, worker):
+    driver, directory = resume(), killed.directory / trial.path
+    wait_until((directory / layout.EVAL_MEASUREMENTS).exists)
+    job = layout.read_json(directory / layout.ATTEMPTS / "1" / lease.LEASE)["pid"]
+    for process in (driver.pid, job):
         os.kill(process, signal.SIGKILL)
     driver.wait()
-    resumed = start("killed", "resume", str(tmp_path / "killed" / study))
-    assert resumed.wait(300) == 0, (tmp_path / "killed.log").read_text()
-    assert lease.latest(trial) == 2
-    assert equality.problems(tmp_path / "killed" / study, tmp_path / "whole" / study) == []
+    assert resume().wait(300) == 0, log.read_text()
+    assert lease.latest(directory) == 2
+    assert equality.problems(killed.directory, whole.directory) == []
     assert cli.main(["table", str(tmp_path / "killed")]) == 0
-    printed = capsys.readouterr().out
-    assert "LASER" in printed
+    assert "LASER" in capsys.readouterr().out

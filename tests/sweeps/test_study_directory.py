@@ -491,8 +491,12 @@ def test_a_comparison_of_an_earlier_version_is_refused(make_study):
     study_directory.prepare(make_study(tuning_seeds=2))  # 'compare' has not begun
 
 
-@pytest.mark.parametrize("lacking", [(), ("runs",), ("points", "baseline")], ids=str)
-def test_a_study_remembers_its_start_and_the_runs_that_differ(make_study, monkeypatch, lacking):
+@pytest.mark.parametrize(
+    ("lacking", "lacking_in_run"), [((), ()), (("runs",), ()), ((), ("points", "baseline"))]
+)
+def test_a_study_remembers_its_start_and_the_runs_that_differ(
+    make_study, monkeypatch, lacking, lacking_in_run
+):
     """Records of earlier versions lack keys."""
     code = {"git_commit": "aaa", "versions": {"jax": "1"}}
     monkeypatch.setattr(provenance, "code", lambda: dict(code))
@@ -502,7 +506,7 @@ def test_a_study_remembers_its_start_and_the_runs_that_differ(make_study, monkey
     first = {"date": start["date"], "git_commit": "aaa", "hypothesis": "before", "seeds": 3}
     first |= {"variants": ["standard", "laser"], "points": 2, "baseline": "standard"}
     assert start["runs"] == [first]
-    start["runs"] = [{key: value for key, value in first.items() if key not in lacking}]
+    start["runs"] = [{key: value for key, value in first.items() if key not in lacking_in_run}]
     record = {key: value for key, value in start.items() if key not in lacking}
     layout.write_json(made.directory / layout.STUDY, {**record, "date": "2020-01-01"})
     study_directory.prepare(made)

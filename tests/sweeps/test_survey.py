@@ -47,13 +47,14 @@ def _write(directory, state, step=0, **fields):
 def test_states_per_stage_and_variant(begin):
     directory, trials = begin(points=6, **GRID)
     paths = [directory / trial.path for trial in trials]
-    states = ("done", "diverged", "failed", "pending", "running")
-    for path, state in zip(paths, states, strict=False):
-        _write(path, state, reason=f"why {state}", preemption_count=2)
+    reasons = {"done": None, "diverged": "loss", "failed": "KeyError: 'x'", "running": None}
+    reasons["pending"] = "preempted at step 4"
+    for path, (state, reason) in zip(paths, reasons.items(), strict=False):
+        _write(path, state, reason=reason, preemption_count=2)
     failed = lease.claim(paths[2])
     (failed.directory / "log.txt").write_text("".join(f"line {n}\n" for n in range(20)))
     failed.end("failed")
-    attempt = lease.claim(paths[4])
+    attempt = lease.claim(paths[3])
     look = StudyReader(directory).look()
     assert look.problems[trials[2].path].log_tail == [f"line {n}" for n in range(12, 20)]
     [row] = look.rows.values()
@@ -61,9 +62,9 @@ def test_states_per_stage_and_variant(begin):
     assert (row.preemptions, row.steps_left) == (10, 36)
     problems = {path: (one.state, one.status["reason"]) for path, one in look.problems.items()}
     assert problems == {
-        trials[1].path: ("diverged", "why diverged"),
-        trials[2].path: ("failed", "why failed"),
-        trials[3].path: ("preempted", "why pending"),
+        trials[1].path: ("diverged", "loss"),
+        trials[2].path: ("failed", "KeyError: 'x'"),
+        trials[4].path: ("preempted", "preempted at step 4"),
     }
     assert not look.complete
     attempt.end("failed")
@@ -289,10 +290,10 @@ def test_file_operations_per_trial_stay_constant(begin):
             counts.append(next(counter))
         return counts
 
-    (few_first, few_again), (first, again) = operations(20), operations(60)
+    (few_first, few_again), (first, again) = operations(80), operations(160)
     # Of four trials one is pending, one done, one failed, one says that it runs.
-    assert (first - few_first) / 40 == (1 + 1 + 3 + 10) / 4
-    assert (again - few_again) / 40 == (1 + 0 + 3 + 10) / 4
+    assert (first - few_first) / 80 == (1 + 1 + 3 + 10) / 4
+    assert (again - few_again) / 80 == (1 + 0 + 3 + 10) / 4
 
 
 CODE = (
