@@ -148,6 +148,18 @@ def test_errors_that_are_no_damage_set_nothing_aside(folder, monkeypatch):
     assert sorted(os.listdir(folder)) == ["2", "4"]
 
 
+def test_a_full_disk_is_named(folder, monkeypatch):
+    """With what a checkpoint takes; what is unfinished makes room, and whole ones stay."""
+    store = checkpoints.Checkpoints(folder, _Trial)
+    fails = mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr(store._manager, "save", fails)
+    (folder / f"6{checkpoints._UNFINISHED}1").mkdir()
+    with pytest.raises(checkpoints.disk.FullError, match=r"a checkpoint takes 4\.9 kB"):
+        store.save(6, _state(6), *PROGRESS)
+    store.close()
+    assert sorted(os.listdir(folder)) == ["2", "4"]
+
+
 def test_a_background_save_that_fails_is_said_and_hides_no_later_one(tmp_path, monkeypatch):
     """By the next call, which saves nothing; what is saved after it is on disk."""
     from orbax.checkpoint._src.path import atomicity

@@ -63,10 +63,10 @@ def _waits():
 def test_a_process_that_does_not_answer_is_ended():
     """Two that never find each other would else hold the devices and the command for ever."""
     with (
-        pytest.raises(TimeoutError, match="'_waits' gave no answer in 5 s"),
+        pytest.raises(TimeoutError, match="'_waits' gave no answer in 2 s"),
         jax_calls.SubprocessCall(_waits) as call,
     ):
-        call.result(5)
+        call.result(2)
     call.process.join(30)
     assert call.process.exitcode == -signal.SIGKILL
 

@@ -2,9 +2,7 @@
 
 import errno
 import json
-import os
 import pathlib
-import signal
 import subprocess
 import sys
 
@@ -105,17 +103,11 @@ def test_an_error_of_the_disk_comes_back_as_one():
 
 
 def test_a_crash_shows_its_last_lines(tmp_path, monkeypatch):
-    broken = tmp_path / "jax.py"
-    broken.write_text("raise RuntimeError('this JAX is broken')\n")
+    (tmp_path / "jax.py").write_text("raise RuntimeError('this JAX is broken')\n")
     monkeypatch.syspath_prepend(tmp_path)
     lines = r"(?s)'model' ended with code 1 .*this JAX is broken"
     with pytest.raises(ChildProcessError, match=lines):
         jax_calls.call(jax_calls.model, workload="digits_vit")
-    monkeypatch.undo()
-    with jax_calls.SubprocessCall(jax_calls.model, workload="digits_vit") as call:
-        os.kill(call.process.pid, signal.SIGKILL)
-        with pytest.raises(ChildProcessError, match="ended with code -9 and gave no answer"):
-            call.result()
 
 
 ROOT = floor_plan.ROOT / "sweeps"

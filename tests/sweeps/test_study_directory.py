@@ -456,21 +456,19 @@ def test_a_trial_that_lost_a_small_file_can_be_claimed(make_trial, name, content
     assert (lease.claim(directory) is None) == lives
 
 
-@pytest.mark.parametrize("suffix", ["handles", "0.refused", "0.started", "0.claims"])
+@pytest.mark.parametrize(
+    "suffix", ["handles.json", "0.refused.json", "0.started.json", "0.claims", "none is there"]
+)
 def test_a_batch_that_lost_a_small_file(make_study, suffix):
+    """Left empty by a crash."""
     made = make_study(protocol="grid", points=1, variants="standard")
     (trial, *_) = begin_stage(made, "grid")
-    for is_there in (True, False):
-        batch = submissions.new(made.directory, "local", [(trial.path,)], {})
-        path = batch.file.with_name(
-            f"{batch.name}.{suffix}{'' if suffix.endswith('claims') else '.json'}"
-        )
-        if is_there:
-            path.touch()
-        assert batch.handles is None
-        assert batch.refusal(0) is None
-        assert batch.claims(0) == ([], 0)
-        assert submissions.process(made.directory, f"{batch.name}-0") is None
+    batch = submissions.new(made.directory, "local", [(trial.path,)], {})
+    batch.file.with_name(f"{batch.name}.{suffix}").touch()
+    assert batch.handles is None
+    assert batch.refusal(0) is None
+    assert batch.claims(0) == ([], 0)
+    assert submissions.process(made.directory, f"{batch.name}-0") is None
 
 
 # --- seeds, provenance, data
