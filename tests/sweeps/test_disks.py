@@ -1,5 +1,6 @@
 """Studies that are disturbed: killed, on a full disk or somebody else's, without data, damaged."""
 
+import errno
 import os
 import pathlib
 import shutil
@@ -12,6 +13,7 @@ import pytest
 
 from analysis import cli
 from sweeps import __main__ as sweeps
+from sweeps.job import trial_lock
 from sweeps.launchers.protocol import WRONG_NODE
 from sweeps.records import (
     attempts,
@@ -37,6 +39,22 @@ def test_full_disk_at_the_door(disk, make_study):
     fill_disk(disk, 0)
     with pytest.raises(ValueError, match="cannot be written: No space left on device"):
         study_directory.prepare(make_study(experiment_dir=disk))
+
+
+@pytest.mark.parametrize(
+    ("problem", "retry"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), False),
+        (ValueError("no such column"), False),
+        (RuntimeError("boom"), True),
+    ],
+)
+def test_bad_input_and_a_full_disk_are_as_bad_the_second_time(make_trial, problem, retry):
+    attempt = lease.claim(make_trial())
+    outcome, reason = trial_lock.conclude(attempt, problem)
+    assert (outcome, reason.startswith("disk full: ")) == ("failed", isinstance(problem, OSError))
+    record = layout.read_json(attempt.directory / lease.OUTCOME)
+    assert (record["error"], record["retry"]) == (reason, retry)
 
 
 @pytest.mark.slow

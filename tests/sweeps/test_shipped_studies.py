@@ -26,15 +26,19 @@ def _experiment(directory, points, chosen, paper_table="lm_test_loss"):
     (directory / "selection.json").write_text(json.dumps({"points": chosen}))
 
 
-@pytest.mark.parametrize("paper_table", ["lm_test_loss", ""])
-def test_a_study_takes_the_point_another_selected(tmp_path, paper_table):
-    """The paper's table stands beside neither where the other study left the paper's protocol."""
+@pytest.mark.parametrize(
+    ("paper_table", "chosen"),
+    [("lm_test_loss", {"standard": 2, "laser": 2}), ("", {"laser": 2, "diff": 2})],
+)
+def test_a_study_takes_the_point_another_selected(tmp_path, paper_table, chosen):
+    """Also where it compares without the tuning variant. The paper's table stands beside neither
+    where the other study left the paper's protocol."""
     points = [
         {"learning_rate": rate, "weight_decay": 0.1, "one_minus_beta1": 0.1, "beta2": 0.99,
          "epsilon": 1e-8, "warmup_factor": 0.05}
         for rate in (0.1, 0.01, 0.001)
     ]  # fmt: skip
-    _experiment(tmp_path / "c4_lm_234m_paper", points, {"standard": 2, "laser": 2}, paper_table)
+    _experiment(tmp_path / "c4_lm_234m_paper", points, chosen, paper_table)
     resolved = resolve("c4_lm_paper", experiment_dir=tmp_path)
     assert [point["learning_rate"] for point in resolved.points] == [0.001]
     assert len(resolved.trials("grid")) == 2
