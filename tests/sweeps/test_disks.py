@@ -242,13 +242,14 @@ def test_killed_once_and_resumed(
     log = tmp_path / "log"
 
     def resume():
-        return subprocess.Popen(
-            [sys.executable, "-m", "sweeps", "resume", str(killed.directory)],
-            stdout=log.open("ab"),
-            stderr=subprocess.STDOUT,
-            env=environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir)),
-            cwd=tmp_path,
-        )
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "sweeps", "resume", str(killed.directory)],
+                stdout=output,
+                stderr=output,
+                env=environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir)),
+                cwd=tmp_path,
+            )
 
     driver, directory = resume(), killed.directory / trial.path
     wait_until((directory / layout.EVAL_MEASUREMENTS).exists)
