@@ -260,11 +260,11 @@ def test_an_event_costs_the_same_in_a_large_study(begin, tmp_path):
 
         return min(timeit.repeat(event, number=100, repeat=5))
 
-    # A sum over the trials would make it 20 times as long.
-    assert seconds(20_000) < 5 * seconds(100)
+    # A sum over the trials would make it 10 times as long.
+    assert seconds(10_000) < 5 * seconds(100)
 
 
-def test_file_operations_per_trial_stay_constant(begin):
+def test_file_operations_per_trial_stay_constant(begin, monkeypatch):
     """As the docstring of sweeps.monitoring.survey counts them; a second look spares those that
     have ended well."""
 
@@ -286,10 +286,11 @@ def test_file_operations_per_trial_stay_constant(begin):
             counts.append(next(counter))
         return counts
 
-    (few_first, few_again), (first, again) = operations(80), operations(160)
+    monkeypatch.setattr(survey, "LISTED", 2)  # the logs of so many failed trials are read
+    (few_first, few_again), (first, again) = operations(8), operations(16)
     # Of four trials one is pending, one done, one failed, one says that it runs.
-    assert (first - few_first) / 80 == (1 + 1 + 3 + 10) / 4
-    assert (again - few_again) / 80 == (1 + 0 + 3 + 10) / 4
+    assert (first - few_first) / 8 == (1 + 1 + 3 + 10) / 4
+    assert (again - few_again) / 8 == (1 + 0 + 3 + 10) / 4
 
 
 @pytest.fixture

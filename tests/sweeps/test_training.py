@@ -140,7 +140,7 @@ def test_eight_devices_give_the_losses_of_one(data_dir, environment):
     assert one_metrics == pytest.approx(eight_metrics, rel=2e-3)
 
 
-SIZE = TransformerSize(2, 8, 16, 2, 4, vocabulary=32, context=10)
+SIZE = TransformerSize(1, 8, 16, 2, 4, vocabulary=32, context=10)
 
 
 def _two_updates(kind, options, microbatches):
