@@ -329,7 +329,7 @@ def test_a_trial_goes_on_from_what_is_whole(trained, stopped, capsys, damaged, s
     assert os.listdir(folder) == ["6"]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "bool"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8", "bool"])
 def test_sums_change_with_any_bit(dtype):
     array = jnp.arange(6).astype(dtype).reshape(2, 3)
     (before,) = checkpoints._sums({"a": array}).values()

@@ -294,14 +294,13 @@ def test_file_operations_per_trial_stay_constant(begin, monkeypatch):
 
 
 @pytest.fixture
-def begun(make_study):
+def begun(begin):
     """A grid of two trials, one of them running: the directory, the trials, their directories."""
-    resolved = make_study(protocol="grid", points=2, variants="standard", name="watched")
-    trials = begin_stage(resolved, "grid")
-    directories = [resolved.directory / trial.path for trial in trials]
+    directory, trials = begin(points=2, name="watched", **GRID)
+    directories = [directory / trial.path for trial in trials]
     lease.claim(directories[0])
     status.write(directories[0], "running", global_step=4, steps=12, step_seconds=2.0)
-    return resolved.directory, trials, directories
+    return directory, trials, directories
 
 
 def _finish(directories):
