@@ -256,7 +256,6 @@ def test_protocols():
         ({"loader_workers": 10**9}, "loader_workers is .* 0 to 256"),
         ({"max_attempts": 10**20}, "max_attempts is .* 1 to 100,000"),
         ({"pack": 4}, "unknown config key 'pack'"),
-        ({"workload": "init2winit:vit"}, "workloads init2winit"),
         ({"name": "x" * 300}, r"name is 'x+\.\.\. \(302 characters\); .* at most 200 bytes"),
         ({"name": ""}, "name is empty"),
         ({"name": "-rf"}, "name is '-rf'.*begins with neither"),
@@ -795,19 +794,6 @@ def _ids(made):
     """Returns the ids of a study's trials by path, with point 0 in stage 'compare'."""
     chosen = {"points": dict.fromkeys(made.settings["variants"], 0)}
     return {t.path: t.id for stage in made.stages for t in made.trials(stage, chosen)}
-
-
-@pytest.mark.parametrize("key", keys.REMOVED)
-def test_a_removed_key_is_refused(key, tmp_path):
-    """In a study's file, by whatever way it is set, and on the command line."""
-    for value in ("", "x"):
-        with pytest.raises(ValueError, match=f"key {key} was removed"):
-            resolve(**{key: value})
-    path = tmp_path / "mine.py"
-    for line in (f"config.{key} = ''", f"config['{key}'] = 'x'", f"config.update({key}='x')"):
-        path.write_text(f"{_MINE}    {line}\n{_END}")
-        with pytest.raises(ValueError, match=rf"mine\.py, line 4: .*{key} was removed"):
-            config.parse(str(path), [])
 
 
 def test_records_of_studies_with_removed_keys(tmp_path):
