@@ -54,6 +54,45 @@ def test_a_small_study(capfd: pytest.CaptureFixture[str]) -> None:
         assert row["step_ms"] == pytest.approx(STEP_MS, rel=1e-3)
 
 
+@libtpu
+@pytest.mark.slow
+def test_work_in_a_kernel_is_counted(capfd: pytest.CaptureFixture[str]) -> None:
+    """Its instructions times its grid, or its bytes: never free."""
+    arguments = ["compile", "--config=pydoc_lm_quick", "--config.kernel=splash", "--json"]
+    arguments += ["--topology=v5e:2x2", "--config.variants=laser", "--config.baseline=laser"]
+    assert sweeps.main([*arguments, "--config.compute_dtype=bfloat16"]) == 0
+    [row] = json.loads(capfd.readouterr().out)["rows"]
+    assert set(row["kernels_ms"]) == {"splash_mha_fwd_residuals", "splash_mha_dkv_no_residuals"}
+    assert 0 < row["kernel_ms"] == pytest.approx(sum(row["kernels_ms"].values()))
+    assert row["step_ms"] == row["xla_ms"] + row["kernel_ms"]
+    assert row["custom_calls"] == {"tpu_custom_call": 4}
+    assert 0 < row["kernel_hbm_gb"] < row["hbm_gb"]
+    assert row["warnings"] == []
+
+
+@libtpu
+@pytest.mark.slow
+def test_what_does_not_fit_is_exit_1(capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ["compile", "--config=c4_lm_paper", "--topology=v5e:2x4"]
+    assert sweeps.main([*arguments, "--config.variants=standard"]) == 1
+    printed = capfd.readouterr().out
+    assert "OUT OF MEMORY, 25.51G of 15.75G" in printed
+    assert "--config.compute_dtype=bfloat16" in printed
+
+
+@libtpu
+@pytest.mark.slow
+def test_two_slices(capfd: pytest.CaptureFixture[str]) -> None:
+    """Compiled, 'data' across them; a group of fsdp in both is refused."""
+    arguments = ["compile", "--config=pydoc_lm_quick", "--topology=v5e:2x2*2"]
+    arguments.append("--config.variants=standard")
+    assert sweeps.main([*arguments, "--json"]) == 0
+    (row,) = json.loads(capfd.readouterr().out)["rows"]
+    assert row["memory_gb"] > 0
+    assert sweeps.main([*arguments, "--config.mesh.fsdp=8"]) == 2
+    assert "more than one of the 2 slices" in capfd.readouterr().err
+
+
 def test_rows_of_several_kernels_are_told_apart() -> None:
     """Each has its own baseline beside it."""
     resolved = study.resolve(config.parse("digits_vit_quick", []), planning=True)
