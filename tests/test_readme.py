@@ -200,7 +200,7 @@ def test_the_python_of_a_page_runs(name):
 CHECKS = {c for _, c in COMMANDS if re.search(r"attention check \w", c) and "--shape" not in c}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("command", sorted(CHECKS))
 def test_a_check_of_a_page_passes(command):
     words = [sys.executable, *shlex.split(command)[1:]]

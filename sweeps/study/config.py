@@ -116,13 +116,18 @@ def _override(config: ml_collections.ConfigDict, overrides: list[str]) -> list[s
             raise ValueError(
                 f"unknown config key {shown(key)}.{hint} `python -m sweeps keys` lists them all"
             )
-        arguments = ["sweeps", override]
+        group, _, inner = key.rpartition(".")
+        settings = config[group] if group else config
+        # The library writes every key that it is given as YAML, twice: 50 ms for a whole study.
+        setting = ml_collections.ConfigDict({inner: settings[inner]})
+        arguments = ["sweeps", f"--config.{inner}={value}"]
         values = flags.FlagValues()
         try:
             config_flags.DEFINE_config_dict(
-                "config", config, flag_values=values, sys_argv=arguments
+                "config", setting, flag_values=values, sys_argv=arguments
             )
             values(arguments)
+            settings[inner] = setting[inner]
         except (LookupError, TypeError, ValueError, flags.Error) as error:
             raise ValueError(
                 f"{key} is {shown(value)}; it must be {known[key].describe()}"

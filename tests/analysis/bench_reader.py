@@ -1,25 +1,20 @@
 """Measures the reader: `python -m tests.analysis.bench_reader --runs=10000 --evals=200`.
 
 Fabricates studies in a temporary folder (about 60 kB per evaluation file of 200 rows, so 1.2 GB for
-10,000 runs with their losses) and prints seconds and peak memory of `table` and `runs` on 1,000,
-3,000, 10,000 ... runs, then one file, whole and damaged.
+10,000 runs with their losses) and prints seconds and peak memory of `table` and `runs`.
 """
 
 import argparse
-import functools
-import json
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 import time
-import timeit
 from typing import Any
 
 import numpy as np
 
-from analysis.load import measurements
 from sweeps.records import layout
 from workloads import arguments as numbers
 
@@ -40,26 +35,23 @@ COLUMNS = (
     *layout.TIME_COLUMNS,
     "preemption_count",
 )
-# Different files, which the trials take in turn: making every one anew would take the longest.
-BODIES = 64
 COMMANDS = ("table", "runs")
 
 
 def fabricate(root: pathlib.Path, runs: int, evals: int) -> None:
     """Writes a study of `runs` trials with `evals` evaluations each, and as many losses."""
     entries = [_entry(index, evals) for index in range(runs)]
-    bodies = [_evaluations(np.random.default_rng(seed), evals) for seed in range(BODIES)]
     for index, entry in enumerate(entries):
         directory = root / entry["path"]
         directory.mkdir(parents=True)
-        _write(directory / layout.TRIAL, entry | {"versions": {"jax": "0.7.0"}})
-        _write(directory / layout.HPARAMS, entry["hyperparameters"])
-        _write(directory / layout.STATUS, {"state": "done", "reason": None})
-        body = bodies[index % BODIES] + _own_row(index, evals)
+        layout.write_json(directory / layout.TRIAL, entry | {"versions": {"jax": "0.7.0"}})
+        layout.write_json(directory / layout.HPARAMS, entry["hyperparameters"])
+        layout.write_json(directory / layout.STATUS, {"state": "done", "reason": None})
+        body = _evaluations(np.random.default_rng(index), evals)
         (directory / layout.EVAL_MEASUREMENTS).write_bytes(body)
         (directory / layout.MEASUREMENTS).write_bytes(_with_losses(body))
-    _write(root / STAGE / layout.TRIALS, {"stage": STAGE, "trials": entries})
-    _write(root / layout.STUDY, _record())
+    layout.write_json(root / STAGE / layout.TRIALS, {"stage": STAGE, "trials": entries})
+    layout.write_json(root / layout.STUDY, _record())
 
 
 def _entry(index: int, evals: int) -> dict[str, Any]:
@@ -96,23 +88,13 @@ def _record() -> dict[str, Any]:
     }
 
 
-def _write(path: pathlib.Path, record: dict[str, Any]) -> None:
-    path.write_text(json.dumps(record, indent=2))
-
-
 def _evaluations(rng: np.random.Generator, evals: int) -> bytes:
     """Numbers with all their digits, as a trial writes them."""
     rows = [",".join(COLUMNS)]
-    for step in range(100, 100 * evals, 100):
+    for step in range(100, 100 * evals + 1, 100):
         numbers = rng.random(len(COLUMNS) - 2).tolist()
         rows.append(",".join([str(step), *map(repr, numbers), "0"]))
     return ("\n".join(rows) + "\n").encode()
-
-
-def _own_row(index: int, evals: int) -> bytes:
-    """A last evaluation that no other trial has: copies would be named as such."""
-    numbers = ",".join(repr((index + 1) / 2**24 + 0.1) for _ in range(len(COLUMNS) - 2))
-    return f"{100 * evals},{numbers},0\n".encode()
 
 
 def _with_losses(evaluations: bytes) -> bytes:
@@ -159,47 +141,17 @@ def measure(command: str, root: pathlib.Path) -> tuple[float, float, float]:
     return took, usage.ru_utime + usage.ru_stime, int(last) / 1024
 
 
-def one_file(evals: int, repeats: int = 20) -> list[float]:
-    """Returns the seconds for a file of evaluations, whole and with a cell that is no number (the
-    best of `repeats`)."""
-    whole = _evaluations(np.random.default_rng(0), evals)
-    contents = whole, whole.replace(b"\n100,", b"\n100,x")
-    return [
-        min(timeit.repeat(functools.partial(measurements.parse, content), number=1, repeat=repeats))
-        for content in contents
-    ]
-
-
-def sizes(most: int) -> list[int]:
-    """Returns 1,000, 3,000, 10,000 ... up to `most`, which is always the last."""
-    steps = (factor * 10**power for power in range(3, 9) for factor in (1, 3))
-    return [*(size for size in steps if size < most), most]
-
-
 def main(arguments: list[str] | None = None) -> None:
-    """Prints the measurements, a line per size and command."""
+    """Prints the measurements, a line per command."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument(
-        "--runs", type=numbers.whole(), default=10_000, help="trials of the largest study"
-    )
+    parser.add_argument("--runs", type=numbers.whole(), default=10_000, help="trials of the study")
     parser.add_argument("--evals", type=numbers.whole(), default=200, help="evaluations of a trial")
     options = parser.parse_args(arguments)
-    heads = ("seconds", "CPU", "CPU/1000", "peak MB")
-    print(f"{'command':<8}{'runs':>8}", *(f"{head:>10}" for head in heads), sep="")
-    for size in sizes(options.runs):
-        with tempfile.TemporaryDirectory() as folder:
-            root = pathlib.Path(folder)
-            fabricate(root, size, options.evals)
-            for command in COMMANDS:
-                took, computed, memory = measure(command, root)
-                figures = (took, computed, computed / size * 1000, memory)
-                texts = (f"{number:>10.2f}" for number in figures)
-                print(f"{command:<8}{size:>8}", *texts, sep="", flush=True)
-    whole, damaged = one_file(options.evals)
-    print(
-        f"one file of {options.evals} evaluations, {len(COLUMNS)} columns: {whole * 1e3:.2f} ms, "
-        f"with a damaged cell {damaged * 1e3:.2f} ms"
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        fabricate(pathlib.Path(folder), options.runs, options.evals)
+        for command in COMMANDS:
+            took, computed, memory = measure(command, pathlib.Path(folder))
+            print(f"{command}: {took:.1f} s, {computed:.1f} CPU-s, {memory:.0f} MB", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,17 +2,22 @@
 
 import collections
 import dataclasses
+import functools
 import gzip
 import hashlib
 import html.parser
 import json
 import pathlib
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
+from analysis.compare import error_table
+from analysis.load.studies import read_study
+from analysis.render import charts
 from sweeps.records import layout
 from sweeps.study import keys
 
@@ -82,8 +87,12 @@ class HandMadeStudy:
         rows: Sequence[Row] | None,
         state: str = "done",
         reason: str | None = None,
+        steps: int = 400,
+        meta: Mapping[str, Any] | None = None,
+        **keys: Any,
     ) -> pathlib.Path:
-        """Plans a trial; `rows=None` leaves it without measurements."""
+        """Plans a trial; `rows=None` leaves it without measurements, `meta` is what its first
+        attempt recorded, and `keys` are laid over its record."""
         path = layout.trial_path(stage, variant, self.workload, point, seed)
         entry = {
             "path": path,
@@ -92,36 +101,58 @@ class HandMadeStudy:
             "workload": self.workload,
             "point": point,
             "seed": seed,
-            "steps": 400,
+            "steps": steps,
         }
         self.planned.setdefault(stage, []).append(entry)
         directory = self.root / path
         directory.mkdir(parents=True, exist_ok=True)
         tau = {"tau": self.config["tau"]} if "temp" in variant.split("+") else {}
-        record = entry | {
-            "study": self.config["name"],
-            "stage": stage,
-            "variant_hyperparameters": tau,
-            "hyperparameters": self.points[point],
-            "eval_every": 400,
-            "batch_size": 64,
-            "step_hint": 400,
-            "targets": {"metric": self.metric, "validation": 0.9, "test": 0.9},
-        }
+        record = (
+            entry
+            | {
+                "study": self.config["name"],
+                "stage": stage,
+                "variant_hyperparameters": tau,
+                "hyperparameters": self.points[point],
+                "eval_every": steps,
+                "batch_size": 64,
+                "step_hint": steps,
+                "targets": {"metric": self.metric, "validation": 0.9, "test": 0.9},
+            }
+            | keys
+        )
         layout.write_json(directory / layout.TRIAL, record)
         layout.write_json(directory / layout.HPARAMS, self.points[point])
         layout.write_json(directory / layout.STATUS, {"state": state, "reason": reason})
+        if meta is not None:
+            layout.write_json(directory / "meta_data_0.json", dict(meta))
         if rows is not None:
             text = csv_text(rows, COLUMNS if self.metric == "accuracy" else columns(self.metric))
             (directory / layout.EVAL_MEASUREMENTS).write_text(text)
             (directory / layout.MEASUREMENTS).write_text(text)
         return directory
 
-    def add_seeds(self, variant: str, errors: Sequence[float]) -> None:
-        """A trial of one evaluation per seed from 0, at point 0, which is selected."""
-        for seed, error in enumerate(errors):
-            self.trial("compare", variant, 0, seed, [evaluation(400, error)])
-        self.select({entry["variant"]: 0 for entry in self.planned["compare"]})
+    def row(self, step: int, value: float) -> Row:
+        """An evaluation of the study's metric (of accuracy: an error): `value` on validation, train
+        0.01 below and test above it."""
+        is_error = self.metric == "accuracy"
+        return evaluation(step, value) if is_error else measured(step, self.metric, value)
+
+    def add_seeds(
+        self,
+        variant: str,
+        values: Sequence[float],
+        stage: str = "compare",
+        point: int = 0,
+        first: int = 0,
+        **more: Any,
+    ) -> None:
+        """A trial of one evaluation, at step 400, per seed from `first`; of the stage `compare`
+        point 0 is selected."""
+        for seed, value in enumerate(values, first):
+            self.trial(stage, variant, point, seed, [self.row(400, value)], **more)
+        if stage == "compare":
+            self.select({entry["variant"]: 0 for entry in self.planned["compare"]})
 
     def select(self, points: Mapping[str, int]) -> None:
         layout.write_json(
@@ -178,33 +209,51 @@ class HandMadeStudy:
         (self.root / layout.STUDY).write_text(json.dumps(record))
         return self.root
 
+    def table(self, **options: Any) -> error_table.ErrorTable:
+        """Returns the error table of the study, finished."""
+        return error_table.build(read_study(self.finish()), **options)
+
+
+def begin_study_in(
+    folder: pathlib.Path,
+    variants: Sequence[str] = ("standard", "laser"),
+    points: Sequence[dict[str, Any]] = ({"learning_rate": 0.001},),
+    name: str = "tiny",
+    config: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> HandMadeStudy:
+    """Begins a study in `experiments/name` below a folder."""
+    settings = {
+        "name": name,
+        "workload": more.get("workload", "imagenet_vit"),
+        "variants": list(variants),
+        "protocol": "tune_then_compare",
+        "tuning_variant": "standard",
+        "baseline": "standard",
+        "seeds": 3,
+        "tau": 0.9,
+    }
+    root = folder / "experiments" / name
+    root.mkdir(parents=True)
+    return HandMadeStudy(root, settings | dict(config or {}), list(points), **more)
+
 
 @pytest.fixture
 def hand_made(tmp_path: pathlib.Path) -> Callable[..., HandMadeStudy]:
     """Returns a function that begins a study in a directory of its own."""
+    return functools.partial(begin_study_in, tmp_path)
 
-    def begin(
-        variants: Sequence[str] = ("standard", "laser"),
-        points: Sequence[dict[str, Any]] = ({"learning_rate": 0.001},),
-        name: str = "tiny",
-        config: Mapping[str, Any] | None = None,
-        **more: Any,
-    ) -> HandMadeStudy:
-        settings = {
-            "name": name,
-            "workload": more.get("workload", "imagenet_vit"),
-            "variants": list(variants),
-            "protocol": "tune_then_compare",
-            "tuning_variant": "standard",
-            "baseline": "standard",
-            "seeds": 3,
-            "tau": 0.9,
-        }
-        root = tmp_path / "experiments" / name
-        root.mkdir(parents=True)
-        return HandMadeStudy(root, settings | dict(config or {}), list(points), **more)
 
-    return begin
+@pytest.fixture(scope="session")
+def begin_study() -> Callable[..., HandMadeStudy]:
+    """Returns a function that begins a study below a folder."""
+    return begin_study_in
+
+
+@pytest.fixture
+def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports have no figures: drawing them takes the most of a report's time."""
+    monkeypatch.setattr(charts, "embed", lambda plot, shown, names: None)
 
 
 EDGES = [-12 + 0.5 * step for step in range(25)]
@@ -247,20 +296,19 @@ def diagnostics_text(lines: Sequence[Mapping[str, Any]], **header: Any) -> str:
     return "".join(json.dumps(line) + "\n" for line in (first | header, *lines))
 
 
+def write_diagnostics(
+    trial: pathlib.Path, steps: Sequence[int], layers: int, **changes: Any
+) -> None:
+    lines = [diagnostics_line(s, i, **changes) for s in steps for i in range(layers)]
+    (trial / "diagnostics.jsonl").write_text(diagnostics_text(lines))
+
+
 @pytest.fixture
 def diagnosed() -> Any:
-    """Returns functions that make lines and files of diagnostics: `.line` and `.text`."""
-
-    class Made:
-        line = staticmethod(diagnostics_line)
-        text = staticmethod(diagnostics_text)
-
-        @staticmethod
-        def write(trial: pathlib.Path, steps: Sequence[int], layers: int, **changes: Any) -> None:
-            lines = [diagnostics_line(s, i, **changes) for s in steps for i in range(layers)]
-            (trial / "diagnostics.jsonl").write_text(diagnostics_text(lines))
-
-    return Made
+    """Returns functions that make lines and files of diagnostics: `.line`, `.text`, `.write`."""
+    return types.SimpleNamespace(
+        line=diagnostics_line, text=diagnostics_text, write=write_diagnostics
+    )
 
 
 VOID = {"meta", "img", "source", "br", "link", "input"}
@@ -342,8 +390,6 @@ def answered() -> Any:
     each a metric to its right and wrong answers, and `.write`, all of it."""
 
     class Made:
-        line = staticmethod(sample)
-
         @staticmethod
         def lines(tasks: Mapping[str, Mapping[str, Sequence[int]]], **more: Any) -> list[dict]:
             return [

@@ -1,10 +1,6 @@
 """`python -m analysis` as a person runs it."""
 
-import contextlib
-import csv
-import io
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -15,17 +11,6 @@ from analysis import cli
 from analysis.render import printing
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-
-
-def run(*arguments, cwd: pathlib.Path = ROOT, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "analysis", *map(str, arguments)],
-        cwd=cwd,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
 
 
 @pytest.fixture
@@ -50,26 +35,38 @@ def test_help_names_the_commands_and_needs_no_libraries() -> None:
         assert word in done.stdout
 
 
-def test_a_table_of_a_study_with_problems_exits_with_0(made) -> None:
+@pytest.mark.parametrize("form", ["text", "csv"])
+def test_a_table_of_a_study_with_problems_exits_with_0(made, form, capsys) -> None:
+    """CSV names them on stderr."""
     made.trial("compare", "laser", 0, 2, None, state="failed", reason="out of memory")
-    done = run("table", made.finish())
-    assert done.returncode == 0
-    assert done.stderr == ""
-    for part in ("LASER", "compare/laser/imagenet_vit_jax/trial_3", "out of memory"):
-        assert part in done.stdout
+    assert cli.main(["table", str(made.finish()), f"--format={form}"]) == 0
+    printed = capsys.readouterr()
+    problems = printed.err if form == "csv" else printed.out
+    assert "compare/laser/imagenet_vit_jax/trial_3" in problems
+    assert "out of memory" in problems
+    assert bool(printed.err) == (form == "csv")
 
 
 @pytest.mark.parametrize(
-    ("file", "begins"),
-    [("t.md", "**tiny"), ("t.tex", "% needs"), ("t.csv", "study,workload"), ("t.txt", "tiny:")],
+    ("file", "form", "begins"),
+    [
+        ("t.md", (), "**tiny"),
+        ("T.MD", (), "**tiny"),
+        ("t.tex", (), "% needs"),
+        ("t.csv", (), "study,workload"),
+        ("t.txt", (), "tiny:"),
+        ("plain", ("--format=csv",), "study,workload"),
+    ],
 )
-def test_the_suffix_of_the_file_chooses_the_format(made, tmp_path, file, begins, capsys) -> None:
-    assert cli.main(["table", str(made.finish()), "--out", str(tmp_path / file)]) == 0
+def test_the_suffix_of_the_file_chooses_the_format(
+    made, tmp_path, file, form, begins, capsys
+) -> None:
+    assert cli.main(["table", str(made.finish()), "--out", str(tmp_path / file), *form]) == 0
     assert (tmp_path / file).read_text().startswith(begins)
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("place", ["/proc/none/x", "/proc/x", "{}/file/x"])
+@pytest.mark.parametrize("place", ["/proc/none/x", "~/file/x"])
 @pytest.mark.parametrize(
     ("command", "option", "suffix"),
     [
@@ -85,25 +82,19 @@ def test_the_suffix_of_the_file_chooses_the_format(made, tmp_path, file, begins,
     ],
 )
 def test_an_output_is_checked_before_anything_is_read(
-    tmp_path, capsys, command, option, suffix, place
+    tmp_path, monkeypatch, capsys, command, option, suffix, place
 ) -> None:
-    """The study does not exist, and yet the output is what is refused, in one line."""
+    """The study does not exist, and yet the output is what is refused, in one line. Shells leave
+    `~` alone behind `--out=`."""
+    monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "file").write_text("")
-    given = f"{option}={place.format(tmp_path)}{suffix}"
+    given = f"{option}={place}{suffix}"
     assert cli.main([command, "nowhere", given]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert given in printed.err
+    assert given.replace("~", str(tmp_path)) in printed.err
     assert "Errno" not in printed.err
     assert printed.err.count("\n") == 1
-
-
-def test_csv_names_problems_on_stderr(made, capsys) -> None:
-    made.trial("compare", "laser", 0, 2, None, state="pending")
-    assert cli.main(["table", str(made.finish()), "--format=csv"]) == 0
-    printed = capsys.readouterr()
-    assert printed.out.startswith("study,workload")
-    assert "compare/laser/imagenet_vit_jax/trial_3" in printed.err
 
 
 def test_runs_exits_with_1_if_anything_is_wrong(made, capsys) -> None:
@@ -125,10 +116,9 @@ def test_runs_as_json(made, capsys) -> None:
 
 def test_plots_go_into_the_study_unless_told(made, capsys) -> None:
     root = made.finish()
-    for suffix, begins in (("png", b"\x89PNG"), ("svg", b"<svg"), ("pdf", b"%PDF")):
-        assert cli.main(["plots", str(root), f"--pictures={suffix}"]) == 0
-        assert (root / "plots" / f"effects.{suffix}").read_bytes().startswith(begins)
-        assert "hyperparameters" in capsys.readouterr().out
+    assert cli.main(["plots", str(root), "--pictures=svg"]) == 0
+    assert (root / "plots" / "effects.svg").read_text("utf-8").startswith("<svg")
+    assert "hyperparameters" in capsys.readouterr().out
 
 
 def _limited(gigabytes: float, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -142,19 +132,19 @@ def _limited(gigabytes: float, *arguments: str) -> subprocess.CompletedProcess[s
     )
 
 
-@pytest.mark.parametrize("gigabytes", [16, 48])
-@pytest.mark.parametrize("command", ["plots", "summary"])
-def test_pictures_under_a_limit_of_the_address_space_are_refused(command, gigabytes) -> None:
+@pytest.mark.parametrize(("command", "gigabytes"), [("plots", 48), ("summary", 16)])
+def test_pictures_under_a_limit_of_the_address_space_are_refused(
+    command, gigabytes, monkeypatch, capsys
+) -> None:
     """Before anything is read: the directory is none."""
+    monkeypatch.setattr(cli.resource, "getrlimit", lambda which: (int(gigabytes * 1e9), -1))
     picture = ["--plot=x.png"] if command == "summary" else []
-    done = _limited(gigabytes, command, "/no/study", *picture)
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
+    assert cli.main([command, "/no/study", *picture]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
     assert f"{gigabytes}.0 GB" in line
-    assert "`ulimit -v unlimited`" in line
 
 
-@pytest.mark.parametrize("command", ["table", "summary", "time", "runs", "report"])
+@pytest.mark.parametrize("command", ["summary", "report"])
 def test_what_draws_nothing_works_under_a_limit_of_the_address_space(study, command) -> None:
     assert _limited(16, command, str(study.finish())).returncode == 0
 
@@ -166,21 +156,13 @@ def test_pictures_are_made_from_the_least_address_space_on(study, tmp_path) -> N
     assert (tmp_path / "effects.png").is_file()
 
 
-@pytest.mark.parametrize("command", ["runs", "table", "plots"])
-def test_a_directory_that_is_no_study_is_one_line_and_exit_2(command, tmp_path) -> None:
-    done = run(command, tmp_path)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
-    assert "study.json" in done.stderr
-
-
-def test_a_metric_that_is_not_there_is_one_line(made, capsys) -> None:
-    assert cli.main(["table", str(made.finish()), "--metric", "wer"]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert "validation/wer" in error
-    assert "test/accuracy" in error
+@pytest.mark.parametrize("command", ["runs", "table", "plots", "report"])
+def test_a_directory_that_is_no_study_is_one_line_and_exit_2(command, tmp_path, capsys) -> None:
+    assert cli.main([command, str(tmp_path)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert "study.json" in printed.err
 
 
 def test_another_sweeps_on_the_path_is_refused_with_both_places(tmp_path) -> None:
@@ -226,43 +208,15 @@ def test_a_number_that_means_nothing_is_refused_at_the_door(command, option, wro
         assert "give " in said
 
 
-@pytest.mark.parametrize("name", ["t.xlsx", "t.CSVX", "t.pdf", "t.1"])
-@pytest.mark.parametrize("form", [(), ("--format=csv",)])
-def test_a_suffix_of_no_format_is_refused_by_name(name, form, tmp_path, capsys) -> None:
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [("t.xlsx", ()), ("t.CSVX", ()), ("t.pdf", ("--format=csv",)), ("t.md", ("--format=csv",))],
+)
+def test_a_suffix_of_no_or_another_format_is_refused(name, form, tmp_path, capsys) -> None:
     out = tmp_path / name
     assert cli.main(["table", "nowhere", f"--out={out}", *form]) == 2
-    error = capsys.readouterr().err
-    assert out.suffix.lower() in error
+    assert name in capsys.readouterr().err
     assert not out.exists()
-
-
-def test_a_suffix_of_another_format_is_refused(made, tmp_path, capsys) -> None:
-    command = ["table", str(made.finish())]
-    assert cli.main([*command, f"--out={tmp_path / 't.md'}", "--format=csv"]) == 2
-    assert "--format=csv" in capsys.readouterr().err
-    assert cli.main([*command, f"--out={tmp_path / 'T.MD'}"]) == 0
-    assert (tmp_path / "T.MD").read_text().startswith("**")
-    assert cli.main([*command, f"--out={tmp_path / 'plain'}", "--format=csv"]) == 0
-    assert (tmp_path / "plain").read_text().startswith("study,")
-
-
-@pytest.mark.parametrize("start", ["=1+1", "+1+1", "-1+1", "@SUM(1)", "\t=1", "\r=1", "＝1+1"])
-def test_no_name_is_a_formula_in_csv(start, hand_made, capsys) -> None:
-    made = hand_made(config={"name": start})
-    for variant, error in (("standard", 0.3), ("laser", 0.2)):
-        for seed in range(2):
-            rows = [made.evaluation(400, error + seed**2 / 100)]
-            made.trial("compare", variant, 0, seed, rows)
-    made.select({"standard": 0, "laser": 0})
-    root = made.finish()
-    for arguments in (["table"], ["time", "--target=0.5", "--metric=error"]):
-        assert cli.main([*arguments, str(root), "--format=csv"]) == 0
-        cells = [c for row in csv.reader(io.StringIO(capsys.readouterr().out)) for c in row]
-        assert any(cell.startswith("'" + start.replace("\r", " ")) for cell in cells)
-        for cell in cells:
-            assert not cell.startswith(tuple("=@\t\r＝"))
-            if cell.startswith(("+", "-")):
-                assert float(cell) < 0 or cell[0] == "+"
 
 
 @pytest.mark.parametrize(
@@ -277,21 +231,6 @@ def test_what_begins_as_a_formula_and_is_no_number_is_quoted(cell, is_number) ->
     assert printing.cell_text(cell) == (cell if is_number else f"'{cell}")
 
 
-@pytest.mark.parametrize("first", [0, 1, 10])
-def test_a_table_has_the_n_of_the_test(hand_made, capsys, first) -> None:
-    """Of 12 seeds each 12, 11 or 2 are in both; 2 are no pairs, so that all 12 are compared."""
-    made = hand_made()
-    for variant, begin in {"standard": 0, "laser": first}.items():
-        for seed in range(12):
-            row = made.evaluation(400, 0.5 + 0.01 * (seed * 7 % 5) - 0.1 * (variant == "laser"))
-            made.trial("compare", variant, 0, begin + seed, [row])
-    made.select({"standard": 0, "laser": 0})
-    assert cli.main(["table", str(made.finish()), "--format=markdown"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    (laser,) = (line for line in lines if line.startswith("| LASER |"))
-    assert ("| 11 |" in laser) == (first == 1)
-
-
 def test_a_table_is_short(made, capsys) -> None:
     root = str(made.finish())
     assert cli.main(["table", root]) == 0
@@ -301,32 +240,3 @@ def test_a_table_is_short(made, capsys) -> None:
         assert word in text
     assert cli.main(["table", root, "--details"]) == 0
     assert len(capsys.readouterr().out) > 2 * len(text)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["table", "~/nowhere"],
-        ["report", "nowhere", "--out=~/no/report.html"],
-        ["summary", "~/nowhere"],
-    ],
-)
-def test_the_home_directory_is_read_as_typed(arguments, tmp_path, monkeypatch, capsys) -> None:
-    """Shells leave `~` alone behind `--out=`."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(arguments) == 2
-    error = capsys.readouterr().err
-    assert str(tmp_path / "home") in error
-    assert "~" not in error
-
-
-@pytest.mark.parametrize("out", ["gs://bucket/x", "$SCRATCH/x", "~/made"])
-def test_plots_of_a_mistyped_study_make_nothing(out, tmp_path, monkeypatch, capsys) -> None:
-    (tmp_path / "home").mkdir()
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    with contextlib.suppress(SystemExit):  # argparse's own, for a path that nobody means
-        assert cli.main(["plots", "nowhere", f"--out={out}"]) == 2
-    assert capsys.readouterr().err
-    assert [path.name for path in tmp_path.rglob("*")] == ["home"]

@@ -1,7 +1,5 @@
 """Charts: the look of variants, thinned curves, axes, and the files and pictures made of them."""
 
-import struct
-
 import altair as alt
 import numpy as np
 import pandas as pd
@@ -59,13 +57,12 @@ def test_no_row_is_dropped() -> None:
 def test_a_chart_is_written_by_the_suffix_of_its_file(tmp_path, suffix, start) -> None:
     path = tmp_path / f"chart.{suffix}"
     charts.save(_chart(), path)
-    content = path.read_bytes()
-    assert content.startswith(start)
-    if suffix == "png":
-        width, height = struct.unpack(">II", content[16:24])
-        assert width > 400
-        assert height > 100
+    assert path.read_bytes().startswith(start)
+    assert path.stat().st_size > 1_000
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_chart_of_another_suffix_is_refused(tmp_path) -> None:
     with pytest.raises(ValueError, match="bmp"):
         charts.save(_chart(), tmp_path / "chart.bmp")
 

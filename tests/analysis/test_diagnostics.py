@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from analysis import report
 from analysis.compare.error_table import build
 from analysis.load import diagnostics as diagnostic_records
 from analysis.load.studies import read_study
@@ -29,19 +28,6 @@ def test_columns_are_steps_by_layers_in_order(diagnosed):
     assert read.histogram.shape == (2, 2, 25)
     assert read.histogram.sum(axis=-1).tolist() == [[1000, 1000]] * 2
     assert (read.examples, read.edges[0], read.edges[-1]) == (8, -12, 0)
-
-
-def test_many_trials_are_parsed_once(diagnosed, tmp_path):
-    """8 variants of 20 seeds are 160; every view of a report goes through all of them."""
-    for trial in range(160):
-        (tmp_path / str(trial)).mkdir()
-        text = diagnosed.text([diagnosed.line(0, 0)])
-        (tmp_path / str(trial) / diagnostic_records.FILE).write_text(text)
-    first, again = (
-        [diagnostic_records.of_trial(tmp_path / str(trial)) for trial in range(160)]
-        for _ in range(2)
-    )
-    assert all(one is other for one, other in zip(first, again, strict=True))
 
 
 def test_layers_are_ordered_by_depth_not_by_name(diagnosed):
@@ -77,16 +63,15 @@ def test_a_step_without_all_layers_is_left_out_and_named(diagnosed):
     assert [problem.kind for problem in read.problems] == ["truncated", "missing"]
 
 
-def _study(hand_made, diagnosed, seeds=3):
-    made = hand_made(("standard", "laser"))
+def _study(hand_made, diagnosed):
+    made = hand_made()
     for variant in ("standard", "laser"):
-        for seed in range(seeds):
-            path = made.trial("compare", variant, 0, seed, [made.evaluation(400, 0.2)])
-            if variant == "standard":
-                diagnosed.write(path, (0, 100), 2, entropy=1.0 + seed**2)
-            else:
-                diagnosed.write(path, (0, 100, 200), 2)
-    made.select({"standard": 0, "laser": 0})
+        made.add_seeds(variant, (0.2, 0.2, 0.2))
+    for entry in made.planned["compare"]:
+        is_standard = entry["variant"] == "standard"
+        steps = (0, 100) if is_standard else (0, 100, 200)
+        entropy = {"entropy": 1.0 + entry["seed"] ** 2} if is_standard else {}
+        diagnosed.write(made.root / entry["path"], steps, 2, **entropy)
     return made
 
 
@@ -107,11 +92,8 @@ def test_the_table_holds_the_last_record_beside_the_paper(hand_made, diagnosed):
     assert len(page.data()) == 3 * 2 * 2 + 3 * 3 * 2
 
 
-def test_without_diagnostics_there_is_no_table(hand_made):
-    made = hand_made(("standard",))
-    made.trial("compare", "standard", 0, 0, [made.evaluation(400, 0.2)])
-    made.select({"standard": 0})
-    assert diagnostics.page(build(read_study(made.finish()))) is None
+def test_without_diagnostics_there_is_no_table(study):
+    assert diagnostics.page(study.table()) is None
 
 
 def test_trials_that_are_damaged_or_lack_a_file_are_named(hand_made, diagnosed):
@@ -134,36 +116,30 @@ def test_trials_that_are_damaged_or_lack_a_file_are_named(hand_made, diagnosed):
     ]
 
 
-def test_a_file_that_grew_is_read_anew(tmp_path, hand_made, diagnosed):
-    made = hand_made(("standard",))
-    path = made.trial("compare", "standard", 0, 0, [made.evaluation(400, 0.2)])
-    made.select({"standard": 0})
-    (run,) = read_study(made.finish()).stage("compare")
-    assert diagnostic_records.of_trial(run.path) is None
+def test_a_file_that_grew_is_read_anew(study, diagnosed):
+    study.finish()
+    path = study.root / study.planned["compare"][0]["path"]
+    assert diagnostic_records.of_trial(path) is None
     diagnosed.write(path, (0,), 1)
-    assert diagnostic_records.of_trial(run.path).steps.tolist() == [0]
+    assert diagnostic_records.of_trial(path) is diagnostic_records.of_trial(path)
     diagnosed.write(path, (0, 10), 1)
-    assert diagnostic_records.of_trial(run.path).steps.tolist() == [0, 10]
+    assert diagnostic_records.of_trial(path).steps.tolist() == [0, 10]
 
 
 def _drawn(hand_made, diagnosed, layers=3, **changes):
-    made = hand_made(("standard", "laser"))
-    for variant in ("standard", "laser"):
-        for seed in range(3):
-            path = made.trial("compare", variant, 0, seed, [made.evaluation(400, 0.2)])
-            numbers = {"share_below_1e-3": 0.1 * (seed + 1)} | changes
-            diagnosed.write(path, (0, 100, 200), layers, **numbers)
-    made.select({"standard": 0, "laser": 0})
-    return build(read_study(made.finish()))
+    made = _study(hand_made, diagnosed)
+    for entry in made.planned["compare"]:
+        numbers = {"share_below_1e-3": 0.1 * (entry["seed"] + 1)} | changes
+        diagnosed.write(made.root / entry["path"], (0, 100, 200), layers, **numbers)
+    return made.table()
 
 
 @pytest.mark.parametrize("layers", [1, 32])
-def test_plots_are_written_of_any_depth(hand_made, diagnosed, tmp_path, layers):
+def test_plots_are_drawn_of_any_depth(hand_made, diagnosed, layers):
     table = _drawn(hand_made, diagnosed, layers, floored_channels=None)
-    lines = [line for line in report.write_plots([table], tmp_path) if "attention_" in line]
-    assert [line.split()[0] for line in lines] == ["wrote"] * 2
     for plot in diagnostics.PLOTS:
-        assert (tmp_path / f"{plot.file}.png").stat().st_size > 5000
+        assert plot.applies(table)
+        assert charts.specification(plot.draw(table))["datasets"]
         assert plot.words(table).count("Standard") == 1
 
 

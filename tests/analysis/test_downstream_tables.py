@@ -237,12 +237,10 @@ def test_nothing_that_can_be_read_is_a_page_of_problems(begun) -> None:
     assert page.tables == ()
     assert [problem.kind for problem in page.problems] == ["missing"]
     assert view.draw(table) is None
-    # `runs` names the same.
-    assert main(["runs", str(made.root)]) == 1
 
 
 def test_without_evaluations_there_is_no_view(study, capsys) -> None:
-    table = build(read_study(study.finish()))
+    table = study.table()
     assert view.page(table) is None
     assert not view.PLOTS[0].applies(table)
     assert main(["downstream", str(study.root)]) == 2
@@ -275,10 +273,7 @@ def test_the_page(begun, answered) -> None:
         "[40.00, 100.00]",
         "+30.00",
     ]
-    (line,) = tasks.texts().to_dict("records")
-    names = ("Right: it\nalone", "Right: baseline\nalone", "p", "p (Holm),\nquestions")
-    assert [line[name] for name in names] == ["4", "1", "0.375", "0.375"]
-    assert len(page.notes) <= 5
+    assert tasks.texts().iloc[0].tolist()[-4:] == ["4", "1", "0.375", "0.375"]
 
 
 ONE_SHOT = [["82.00", "42.86", "62.34"], ["87.00", "44.64", "63.39"]]
@@ -321,10 +316,9 @@ def test_generated_answers(begun, answered) -> None:
     assert printed(made, -1).iloc[0].tolist()[2:] == expected
 
 
-def test_every_format(begun, tmp_path) -> None:
+def test_csv_has_every_score(begun, tmp_path) -> None:
     made = begun(pair())
-    for suffix in ("txt", "md", "tex", "html", "csv"):
-        assert main(["downstream", str(made.root), f"--out={tmp_path / f'x.{suffix}'}"]) == 0
+    assert main(["downstream", str(made.root), f"--out={tmp_path / 'x.csv'}"]) == 0
     lines = pd.read_csv(tmp_path / "x.csv")
     assert lines[["kind", "label", "task", "score"]].values.tolist() == [
         ["variant", "Standard", "next", 0.4],
@@ -363,7 +357,6 @@ def test_the_figure_shows_scores_differences_and_references(begun) -> None:
     table = table_of(begun(pair()))
     (plot,) = view.PLOTS
     spec = plot.draw(table).to_dict()
-    assert [len(panels["hconcat"]) for panels in spec["vconcat"]] == [2]
     shown = [line for lines in spec["datasets"].values() for line in lines]
     scores = {(line["label"], line["task"]): line["score"] for line in shown if "score" in line}
     assert scores["LASER", "next"] == pytest.approx(70.0)

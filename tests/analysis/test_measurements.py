@@ -75,18 +75,6 @@ def test_a_file_reads_as_a_plain_reading_does(rows, damaged) -> None:
     assert ("damaged" in kinds(read)) == damaged
 
 
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3)), max_size=25))
-def test_every_step_comes_from_the_last_attempt_that_reached_it(pairs) -> None:
-    """The law behind the cut: a row survives exactly if no later attempt began at or before it."""
-    text = HEADER + "".join(f"{step},{attempt},{attempt}\n" for step, attempt in pairs)
-    assert set(steps_and_values(parse(text))) == {
-        (step, float(attempt))
-        for step, attempt in pairs
-        if not any(other > attempt and begin <= step for begin, other in pairs)
-    }
-
-
 @pytest.mark.parametrize(
     ("lines", "expected", "noted"),
     [
@@ -148,35 +136,6 @@ def test_planned_evaluations_that_are_missing_are_named(steps, every, missing) -
     assert re.findall(r"\d+", measurements.missing_evaluations(read, every, end=400)) == missing
 
 
-def test_a_logged_loss_and_an_evaluation_at_one_step_are_one_row() -> None:
-    """In measurements.csv rows with only the loss carry no preemption count."""
-    text = (
-        f"global_step,loss,{METRIC},preemption_count\n"
-        "100,2.0,,\n100,,0.1,0\n200,1.5,,\n100,1.9,,\n100,,0.2,1\n200,1.4,,\n"
-    )
-    read = parse(text)
-    assert read.columns["global_step"].tolist() == [100, 200]
-    assert read.columns["loss"].tolist() == [1.9, 1.4]
-    np.testing.assert_array_equal(read.columns[METRIC], [0.2, np.nan])
-
-
-def test_a_long_file_of_losses_and_evaluations_is_one_table() -> None:
-    """An evaluation every 1,000 steps beside losses every 10, restarted once at 50,000."""
-    lines = [",".join(NAMES)]
-    for attempt, steps in enumerate((range(10, 60_010, 10), range(50_010, 100_010, 10))):
-        for step in steps:
-            lines.append(f"{step},{1 / step!r},,")
-            if step % 1000 == 0:
-                lines.append(f"{step},,{step / 1e6!r},{attempt}")
-    read = parse("\n".join(lines) + "\n")
-    assert kinds(read) == []
-    assert read.columns["global_step"].tolist() == list(range(10, 100_010, 10))
-    evaluated = np.isfinite(read.columns[METRIC])
-    np.testing.assert_array_equal(
-        read.columns[METRIC][evaluated], np.arange(1000, 100_001, 1000) / 1e6
-    )
-
-
 @pytest.mark.parametrize(
     "spell",
     [
@@ -196,12 +155,3 @@ def test_other_spellings_of_the_same_table_are_read(spell) -> None:
         np.testing.assert_equal(steps_and_values(read), [(1, 0.5), (2, math.nan)])
         assert read.empty[METRIC].tolist() == [False, True]
         assert kinds(read) == ["damaged"] * (content != text)
-
-
-def test_of_a_split_without_examples_nothing_is_an_evaluation() -> None:
-    """AlgoPerf reports figures of it that it made up."""
-    text = "global_step,test/wer,test/num_examples,validation/wer\n1,1,0,0.5\n2,1,0,\n3,,,\n"
-    read = measurements.only_evaluations(parse(text), "T")
-    assert list(read.columns) == ["global_step", "test/num_examples", "validation/wer"]
-    assert read.columns["global_step"].tolist() == [1, 2]
-    assert [note.kind for note in read.notes] == ["note", "note"]

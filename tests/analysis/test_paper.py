@@ -57,13 +57,6 @@ def test_what_the_paper_does_not_print(where) -> None:
     assert paper.cell(table, paper.TABLES[table].metric, *place) is None
 
 
-def test_of_another_metric_or_no_table_nothing_is_printed() -> None:
-    place = ("imagenet_vit", {}, "laser", "test")
-    assert paper.cell("vit_error", "error", *place)
-    assert paper.cell("vit_error", "loss", *place) is None
-    assert paper.cell("", "error", *place) is None
-
-
 def test_every_figure_beside_ours_is_reached_by_a_study() -> None:
     """Only BERT's relative difference is no result of a variant."""
     variants = [mixer + more for mixer in ("standard", "laser")
@@ -101,19 +94,9 @@ def test_every_figure_of_a_suite_is_reached() -> None:
         assert {task: entry["paper"] for task, entry in tasks.items()} == suite.tasks
     assert paper.of_suite("paper_7b", "laser+temp", "cb") is None
     assert paper.of_suite("pydoc", "laser", "next") is None
-    assert paper.of_suite("pydoc", "laser", None) is None
-    assert (
-        paper.of_suite("paper_one_shot", "laser+per_dim_temp", "wsc285", over_checkpoints=True)
-        is None
-    )
-    assert (
-        paper.of_suite("paper_one_shot", "laser", "wsc285", over_checkpoints=True).text
-        == "80.98 ± 0.68"
-    )
-    assert (
-        paper.of_suite("paper_one_shot", "laser", None, over_checkpoints=True).text
-        == "63.58 ± 0.26"
-    )
+    assert paper.of_suite("paper_7b", "laser+temp", "cb") is None
+    last = paper.of_suite("paper_one_shot", "laser", "wsc285", over_checkpoints=True)
+    assert last.text == "80.98 ± 0.68"
 
 
 @pytest.mark.skipif(not GIVEN.is_dir(), reason="the given figures are not here")
@@ -127,18 +110,6 @@ def test_sweeps_and_analysis_name_the_same_tables() -> None:
     assert set(paper.TABLES) == set(keys.PAPER_TABLES) <= set(paper.PRINTED)
 
 
-@pytest.mark.parametrize(
-    ("record", "expected"),
-    [
-        ({"paper_table": "conformer_wer"}, "conformer_wer"),
-        ({"paper_table": ""}, ""),
-    ],
-)
-def test_the_study_names_its_table(hand_made, record, expected) -> None:
-    study = read_study(hand_made(record=record).finish())
-    assert (study.paper_table, study.problems) == (expected, ())
-
-
 def test_an_unknown_table_is_a_problem_that_lists_those_there_are(hand_made) -> None:
     study = read_study(hand_made(record={"paper_table": "tab9"}).finish())
     assert study.paper_table == ""
@@ -149,9 +120,8 @@ def test_an_unknown_table_is_a_problem_that_lists_those_there_are(hand_made) -> 
 
 def table_of(hand_made, **more):
     made = hand_made(metric="loss", **more)
-    made.trial("compare", "standard", 0, 0, [made.measured(400, "loss", 2.9)])
-    made.select({"standard": 0})
-    return build(read_study(made.finish()))
+    made.add_seeds("standard", (2.9,))
+    return made.table()
 
 
 def test_a_size_without_a_printed_loss_is_said(hand_made) -> None:
@@ -168,9 +138,6 @@ def test_a_note_on_another_quantity_stands_below_a_table_without_a_papers_column
 
 
 def test_the_papers_column_is_of_its_own_metric_only(hand_made) -> None:
-    made = hand_made(metric="loss", workload="c4_lm", record={"paper_table": "lm_test_loss"})
-    made.trial("compare", "laser", 0, 0, [made.measured(400, "loss", 2.6)])
-    made.select({"laser": 0})
-    study = read_study(made.finish())
-    assert build(study).is_paper
-    assert not build(study, metric="perplexity").is_paper
+    table = table_of(hand_made, workload="c4_lm", record={"paper_table": "lm_test_loss"})
+    assert table.is_paper
+    assert not build(table.study, metric="perplexity").is_paper

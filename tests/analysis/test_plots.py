@@ -1,17 +1,12 @@
 """Figures of an error table: their frames, and the files that `plots` writes."""
 
-import dataclasses
 import math
-import pathlib
 
 import numpy as np
 import pytest
 
 from analysis import report
 from analysis.compare import frames
-from analysis.compare.error_table import build
-from analysis.load import selection
-from analysis.load.studies import read_study
 from analysis.render import charts
 from analysis.views import plots
 
@@ -23,13 +18,12 @@ LOSSES = {1: 7.0, 100: 4.8, 200: 4.4, 300: 4.2, 400: 4.0}
 RATES = {1: 8.0, 100: 1.0, 200: 0.5, 300: 0.2, 400: 0.1}
 
 
-@pytest.fixture
-def table(hand_made):
+@pytest.fixture(scope="module")
+def table(begin_study, tmp_path_factory):
     """Returns eight variants of three seeds, four tuned points of which one diverged."""
-    made = hand_made(points=POINTS)
+    made = begin_study(tmp_path_factory.mktemp("plots"), points=POINTS)
     for point in range(3):
-        rows = [made.evaluation(400, 0.2 + 0.1 * abs(point - 1))]
-        made.trial("tune", "standard", point, 0, rows)
+        made.add_seeds("standard", [0.2 + 0.1 * abs(point - 1)], "tune", point)
     made.trial("tune", "standard", 3, 0, None, state="diverged", reason="loss is nan")
     for rank, variant in enumerate(made.eight_variants):
         for seed in range(3):
@@ -39,7 +33,7 @@ def table(hand_made):
     made.select(dict.fromkeys(made.eight_variants, 1))
     row = {"validation/error": 0.02, "test/error": 0.015}
     made.reference([{"name": "nearest"} | row], "stand-in")
-    return build(read_study(made.finish()))
+    return made.table()
 
 
 @pytest.fixture
@@ -54,27 +48,16 @@ def unbounded(hand_made):
         for variant in ("diff", "diff_laser"):
             made.trial("compare", variant, 0, 0, rows)
         made.select({"standard": 0, "diff": 0, "diff_laser": 0})
-        return build(read_study(made.finish()), metric=show)
+        return made.table(metric=show)
 
     return make
-
-
-@pytest.mark.slow
-def test_pictures_are_written(table, tmp_path: pathlib.Path) -> None:
-    lines = list(report.write_plots([table], tmp_path / "pictures"))
-    assert sum(line.startswith("wrote ") for line in lines) == 4
-    assert not any(line.startswith("not written") for line in lines)
-    written = {path.name: path.stat().st_size for path in (tmp_path / "pictures").iterdir()}
-    names = ("effects", "hyperparameters", "learning_curves", "time_to_target")
-    assert sorted(written) == [f"{name}.png" for name in names]
-    assert min(written.values()) > 15_000
 
 
 def test_without_completed_trials_no_picture_is_written(hand_made, tmp_path) -> None:
     made = hand_made(("standard",))
     made.trial("compare", "standard", 0, 0, None, state="failed")
     made.select({"standard": 0})
-    table = build(read_study(made.finish()))
+    table = made.table()
     lines = list(report.write_plots([table], tmp_path / "pictures"))
     assert all(line.startswith("not written: ") for line in lines)
     assert list((tmp_path / "pictures").iterdir()) == []
@@ -90,13 +73,14 @@ def test_evaluations_are_one_row_each(table) -> None:
     assert found["flops"].isna().all()
 
 
-def test_floating_point_operations_are_those_that_a_trial_records(table) -> None:
-    run = table.study.stage("compare")[0]
-    for text, expected in (('{"model_flops_per_step": 2e9}', 8e11), ("{", math.nan)):
-        (run.path / "meta_data_0.json").write_text(text)
-        found = frames.evaluations(build(read_study(table.study.directory)))
-        found = found.query("trial == @run.name and step == 400")
-        np.testing.assert_equal(found["flops"].unique(), [expected])
+@pytest.mark.parametrize(
+    ("text", "expected"), [('{"model_flops_per_step": 2e9}', 8e11), ("{", math.nan)]
+)
+def test_floating_point_operations_are_those_that_a_trial_records(study, text, expected) -> None:
+    trial = study.planned["compare"][0]["path"]
+    (study.root / trial / "meta_data_0.json").write_text(text)
+    evaluations = frames.evaluations(study.table()).query("trial == @trial")
+    np.testing.assert_equal(evaluations["flops"].unique(), [expected])
 
 
 def test_seeds_have_the_value_at_the_step_that_validation_chose(hand_made) -> None:
@@ -104,7 +88,7 @@ def test_seeds_have_the_value_at_the_step_that_validation_chose(hand_made) -> No
     rows = [made.evaluation(100, 0.2, test=0.9), made.evaluation(400, 0.3, test=0.1)]
     made.trial("compare", "standard", 0, 5, rows)
     made.select({"standard": 0})
-    found = frames.seeds(build(read_study(made.finish())))
+    found = frames.seeds(made.table())
     (test,) = found[found["split"] == "test"].to_dict("records")
     assert (test["seed"], test["step"]) == (5, 100)
     assert test["value"] == pytest.approx(0.9)
@@ -133,7 +117,7 @@ def test_trials_that_did_not_finish_have_curves_of_their_own(hand_made) -> None:
         made.trial("compare", "laser+temp", 0, seed, rows, state=state)
     made.trial("compare", "laser+temp", 0, 4, None, state="pending")
     made.select({"standard": 0, "laser+temp": 0})
-    made_table = build(read_study(made.finish()))
+    made_table = made.table()
     found = plots.singles(made_table).query("split == 'validation'")
     ends = found.dropna(subset="ended")
     assert ends[["seed", "ended", "x"]].values.tolist() == [
@@ -153,8 +137,9 @@ def test_a_study_whose_trials_still_run_has_curves(hand_made) -> None:
     made = hand_made(("standard",))
     rows = [made.evaluation(step, 0.5 - step / 1000) for step in (100, 200)]
     made.trial("compare", "standard", 0, 0, rows, state="running")
-    table = build(read_study(made.finish()))
-    assert "running" in str(charts.embed(plots.CURVES, table).spec["datasets"])
+    table = made.table()
+    rows = next(iter(charts.specification(plots.draw_curves(table))["datasets"].values()))
+    assert {row["ended"] for row in rows} == {None, "running"}
 
 
 def test_the_baseline_is_in_every_panel_of_curves(table) -> None:
@@ -177,7 +162,7 @@ def _clocked(hand_made, offsets):
         rows = [made.evaluation(step, 1 / step) for step in steps]
         made.trial("compare", "standard", 0, seed, rows)
     made.select({"standard": 0})
-    found = plots.bands(build(read_study(made.finish())))
+    found = plots.bands(made.table())
     return found[found["split"] == "validation"]
 
 
@@ -197,14 +182,13 @@ def test_curves_of_shared_steps_are_not_interpolated(hand_made) -> None:
 
 def test_curves_are_by_seconds_where_they_are_recorded(hand_made) -> None:
     made = hand_made(("standard",))
-    for seed, pace in enumerate((2.0, 2.0)):
-        rows = [
-            made.evaluation(step, 0.1) | {"accumulated_submission_time": pace * step}
-            for step in (200, 400)
-        ]
-        made.trial("compare", "standard", 0, seed, rows)
+    rows = [
+        made.evaluation(step, 0.1) | {"accumulated_submission_time": 2.0 * step}
+        for step in (200, 400)
+    ]
+    made.trial("compare", "standard", 0, 0, rows)
     made.select({"standard": 0})
-    found = plots.bands(build(read_study(made.finish())))
+    found = plots.bands(made.table())
     of_seconds = found[(found["by"] == "seconds") & (found["split"] == "test")]
     assert of_seconds["x"].tolist() == [400.0, 800.0]
 
@@ -229,14 +213,11 @@ def test_an_infinite_perplexity_is_left_out_of_every_axis(unbounded) -> None:
     table = unbounded("pydoc_lm", "loss", LOSSES | {200: 1000.0}, "perplexity")
     finite = plots.shown(table, plots.bands(table))
     assert charts.around(finite)[0].domain[1] < math.exp(4.9)
-    # The second tuned point's loss is finite, its perplexity is not.
-    run = next(run for run in table.study.runs if (run.stage, run.point) == ("tune", 1))
-    evals = {**run.evals, "validation/loss": np.full(len(run.evals["validation/loss"]), 1000.0)}
-    worse = dataclasses.replace(run, evals=evals)
-    runs = tuple(worse if each is run else each for each in table.study.runs)
-    study = dataclasses.replace(table.study, runs=runs)
-    found = frames.trials(dataclasses.replace(table, study=study))
-    assert found.groupby("point")["value"].first().isna().tolist() == [False, True]
+
+
+def test_a_tuned_point_of_infinite_perplexity_has_no_value(unbounded) -> None:
+    table = unbounded("pydoc_lm", "loss", {400: 1000.0}, "perplexity")
+    assert frames.trials(table)["value"].isna().all()
 
 
 def test_every_trial_of_the_search_stands_by_the_hyperparameters_that_vary(table) -> None:
@@ -252,22 +233,15 @@ def test_every_trial_of_the_search_stands_by_the_hyperparameters_that_vary(table
     assert x[0]["scale"]["type"] == "log"
 
 
-def test_a_point_of_the_search_is_one_mark_whatever_its_seeds(hand_made, monkeypatch) -> None:
-    """The median of 0.2, 0.3 and 0.6; of point 1 a seed diverged, of point 2 every one. And the
-    chosen point is asked for once a variant, not once a trial."""
+def test_a_point_of_the_search_is_one_mark_whatever_its_seeds(hand_made) -> None:
+    """The median of 0.2, 0.3 and 0.6; of point 1 a seed diverged, of point 2 every one."""
     made = hand_made(points=POINTS)
     for point, errors in enumerate(((0.2, 0.3, 0.6), (0.5, 0.7))):
-        for seed, error in enumerate(errors):
-            made.trial("tune", "standard", point, seed, [made.evaluation(400, error)])
+        made.add_seeds("standard", errors, "tune", point)
     for point, seed in ((1, 2), (2, 0), (2, 1)):
         made.trial("tune", "standard", point, seed, None, state="diverged")
     made.select({"standard": 0})
-    made_table = build(read_study(made.finish()))
-    asked: list[str] = []
-    chosen_point = selection.chosen_point
-    monkeypatch.setattr(
-        selection, "chosen_point", lambda *args: asked.append(args[2]) or chosen_point(*args)
-    )
+    made_table = made.table()
     found = plots.points(made_table).query("hyperparameter == 'learning_rate'")
     assert found["value"].tolist() == pytest.approx([0.3, 0.6, math.nan], nan_ok=True)
     assert found[["point", "seeds", "lost", "chosen"]].values.tolist() == [
@@ -275,7 +249,6 @@ def test_a_point_of_the_search_is_one_mark_whatever_its_seeds(hand_made, monkeyp
         [1, 2, 1, False],
         [2, 0, 2, False],
     ]
-    assert asked == ["standard"]
     rows = charts.specification(plots.draw_hyperparameters(made_table))["datasets"].values()
     assert {len(each) for each in rows} == {3}
 
@@ -283,15 +256,11 @@ def test_a_point_of_the_search_is_one_mark_whatever_its_seeds(hand_made, monkeyp
 def test_effects_are_the_table_s_means_and_differences(table) -> None:
     found = plots.effects(table).set_index("variant")
     row = table.rows[1]
-    result = row.splits["test"]
-    line = found.loc[row.variant]
-    summary, comparison = result.summary, result.comparison
+    line, summary = found.loc[row.variant], row.splits["test"].summary
     assert tuple(line[["mean", "interval_low", "interval_high"]]) == (
         *(summary.mean, summary.low, summary.high),
     )
-    assert tuple(line[["difference", "difference_low", "difference_high", "verdict"]]) == (
-        *(comparison.difference, comparison.low, comparison.high, comparison.verdict),
-    )
+    assert line["difference"] == row.splits["test"].comparison.difference
     assert found["difference"].isna().tolist() == [True] + [False] * 7
     spec = charts.specification(plots.draw_effects(table))
     assert len(spec["hconcat"]) == 2
@@ -302,7 +271,7 @@ def test_effects_are_the_table_s_means_and_differences(table) -> None:
 def test_intervals_end_at_what_a_metric_can_be(hand_made) -> None:
     made = hand_made(("standard",))
     made.add_seeds("standard", (0.01, 0.9))
-    spec = charts.specification(plots.draw_effects(build(read_study(made.finish()))))
+    spec = charts.specification(plots.draw_effects(made.table()))
     (line,) = next(rows for rows in spec["datasets"].values() if "interval_low" in rows[0])
     assert (line["low"], line["high"]) == (0.0, 1.0)
     assert line["interval_low"] < 0

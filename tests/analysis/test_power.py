@@ -1,23 +1,20 @@
-"""Power and seeds needed, against statsmodels; what a table says of them."""
+"""Power and seeds needed, against integration and numbers of statsmodels; what a table says."""
 
 import dataclasses
 import functools
 import itertools
 import math
-import warnings
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special, stats
-from statsmodels.stats.power import TTestIndPower, TTestPower
 
 from analysis.compare import sensitivity, sentences
-from analysis.compare.error_table import ErrorTable, build
+from analysis.compare.error_table import ErrorTable
 from analysis.compare.frames import results
 from analysis.load import paper
-from analysis.load.studies import read_study
 from analysis.statistics import comparisons
 from analysis.statistics.comparisons import Comparison
 from analysis.views import table as table_view
@@ -25,7 +22,7 @@ from tests.analysis import power_table
 
 ALPHAS = (0.05, 0.05 / 7)
 SHIFTS = (0.0, 1e-6, 0.3, 1, 2, 3, 3.7, 4.5, 5.1, 5.6, 6.2, 6.9, 7.1, 8.5, 12, 20, 36, 41, 60, 300)
-SEEDS = (2, 3, 4, 5, 8, 16, 31, 101, 1000, 10_000)
+SEEDS = (2, 3, 8, 101, 10_000)
 LEVELS = (0.05, 0.05 / 2, 0.05 / 7, 0.05 / 40)
 
 
@@ -47,20 +44,13 @@ def _integrated(shift: float, degrees: int, alpha: float) -> float:
 
 
 @pytest.mark.parametrize("n", SEEDS)
-def test_power_is_statsmodels_and_the_integral_at_every_point(n) -> None:
-    """statsmodels itself gives nan at some shifts above 3.6: there the integral alone decides."""
+def test_power_is_the_integral_at_every_point(n) -> None:
     for alpha in LEVELS:
         found = [sensitivity.power_at(shift / math.sqrt(n), 1.0, n, alpha) for shift in SHIFTS]
         assert np.diff(found).min() >= -1e-12
         if n > 2:  # where the density of s is finite at 0, the sum over nodes is too coarse
             expected = [_integrated(shift, n - 1, alpha) for shift in SHIFTS]
             np.testing.assert_allclose(found, expected, atol=1e-6)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            theirs = np.array([TTestPower().power(s / math.sqrt(n), n, alpha) for s in SHIFTS])
-        known = ~np.isnan(theirs)
-        assert known.sum() > len(SHIFTS) / 2
-        np.testing.assert_allclose(np.array(found)[known], theirs[known], atol=1e-12)
 
 
 @pytest.mark.parametrize("ratio", [10, 1e3, 1e6, 1e12, 1e300])
@@ -69,42 +59,26 @@ def test_an_effect_that_is_large_beside_the_noise_needs_few_seeds(ratio) -> None
     assert sensitivity.power_at(ratio, 1.0, 10_000, 0.05 / 7) == 1.0
 
 
-@pytest.mark.parametrize(("effect", "alpha"), [(math.nan, 0.05), (1.0, math.nan), (1.0, 3.0)])
-def test_an_undefined_power_is_no_number(effect, alpha) -> None:
-    with pytest.raises(ValueError, match="effect ="):
-        sensitivity.power_at(effect, 1.0, 5, alpha)
-
-
-@pytest.mark.parametrize("alpha", ALPHAS)
-@pytest.mark.parametrize("n", [3, 5, 10, 20])
-def test_the_detectable_difference_is_statsmodels(n, alpha) -> None:
-    """In units of 0.01, to what its solver finds."""
-    paired = TTestPower().solve_power(nobs=n, alpha=alpha, power=0.8)
-    assert sensitivity.detectable(0.01, n, alpha) == pytest.approx(0.01 * paired, rel=1e-5)
-    unpaired = TTestIndPower().solve_power(nobs1=n, alpha=alpha, power=0.8)
-    assert sensitivity.detectable(0.01, n, alpha, paired=False) == pytest.approx(
-        0.01 * unpaired, rel=1e-5
-    )
+@pytest.mark.parametrize(
+    ("shift", "alpha", "expected"),
+    [
+        (0.3, 0.05, 0.05222389735044104),
+        (3, 0.05, 0.18613206160658735),
+        (60, 0.05, 0.9999974928296866),
+        (3, 0.05 / 7, 0.026857940312949562),
+    ],
+)
+def test_power_of_two_seeds_is_statsmodels(shift, alpha, expected) -> None:
+    power = sensitivity.power_at(shift / math.sqrt(2), 1.0, 2, alpha)
+    assert power == pytest.approx(expected, abs=1e-12)
 
 
 def test_power_of_groups_of_unequal_size_is_statsmodels() -> None:
-    expected = TTestIndPower().power(1.5, nobs1=4, alpha=0.05, ratio=7 / 4)
-    found = sensitivity.power_at(1.5, 1.0, 4, 0.05, paired=False, n_baseline=7)
-    assert found == pytest.approx(expected, abs=1e-12)
+    power = sensitivity.power_at(1.5, 1.0, 4, 0.05, paired=False, n_baseline=7)
+    assert power == pytest.approx(0.5694183713247735, abs=1e-12)
 
 
-@pytest.mark.parametrize("effect", [0.0005, 0.0007, 0.001, 0.002, 0.004, 0.01, 0.03])
-def test_seeds_needed_are_the_least_that_statsmodels_finds_enough(effect) -> None:
-    seeds = sensitivity.seeds_needed(effect, 0.01, 0.05 / 7)
-
-    def reached(n: int) -> float:
-        return TTestPower().power(effect / 0.01, n, 0.05 / 7)
-
-    assert reached(seeds) >= 0.8
-    assert seeds == 2 or reached(seeds - 1) < 0.8
-
-
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=15)
 @given(st.floats(0.2, 10), st.floats(1e-4, 10), st.booleans(), st.integers(1, 7))
 def test_as_many_seeds_as_are_needed_detect_the_effect(ratio, sd, paired, variants) -> None:
     alpha = 0.05 / variants
@@ -128,8 +102,7 @@ def _analysed(n: int, m: int, variants: int, effect: float = math.nan, sd: float
 @pytest.mark.parametrize(
     ("n", "m", "variants"),
     [
-        *((4, 4, 1), (5, 5, 1), (5, 5, 4), (3, 9, 1), (9, 3, 5), (6, 6, 7), (7, 4, 7), (8, 8, 7)),
-        *((4, 12, 2), (12, 5, 7), (6, 9, 3), (12, 12, 1), (12, 12, 7)),
+        *((4, 4, 1), (5, 5, 4), (3, 9, 1), (9, 3, 5), (7, 4, 7)),
     ],
 )
 def test_unpaired_seeds_find_what_is_printed_in_80_percent_of_studies(n, m, variants) -> None:
@@ -139,15 +112,7 @@ def test_unpaired_seeds_find_what_is_printed_in_80_percent_of_studies(n, m, vari
     assert 0.78 <= power <= 0.84
 
 
-@pytest.mark.parametrize(("variants", "effect"), [(1, 3.0), (1, 1.6), (3, 2.0), (7, 1.9), (7, 1.2)])
-def test_as_many_unpaired_seeds_as_are_printed_find_the_effect(variants, effect) -> None:
-    seeds = int(_analysed(5, 5, variants, effect).seeds.value)
-    power = [power_table.Cell(n, n, 1_000, 2).power(effect, 0.05 / variants) for n in (seeds, 3)]
-    assert power[0] >= 0.78
-    assert power[1] < 0.8
-
-
-@pytest.mark.parametrize(("n", "m"), [(3, 4), (4, 4), (3, 9), (5, 6), (8, 8)])
+@pytest.mark.parametrize(("n", "m"), [(3, 4), (3, 9), (8, 8)])
 def test_the_table_is_of_the_test_that_is_made(n, m) -> None:
     """p-values by matrix products are those of the tables, of random deals about those."""
     random = np.random.default_rng(0)
@@ -202,19 +167,6 @@ def test_beyond_the_simulated_table_the_difference_is_a_lower_bound(n, m, varian
     assert text.startswith("≥") != holds
 
 
-@pytest.mark.parametrize("n", [5, 8, 12])
-def test_the_range_holds_the_true_difference_in_90_percent_of_studies(n) -> None:
-    random = np.random.default_rng(n)
-    true = sensitivity.detectable(1.0, n, 0.05 / 7)
-    held = 0
-    for differences in random.normal(size=(500, n)):
-        comparison = Comparison(pairs=n, sd=float(differences.std(ddof=1)), test="t", smallest_p=0)
-        found = sensitivity._sensitivity(comparison, 0.05 / 7, math.nan).detectable
-        assert found.low < found.value < found.high
-        held += found.low <= true <= found.high
-    assert held / 500 == pytest.approx(0.9, abs=0.04)
-
-
 @pytest.mark.parametrize("pairs", [2, 3, 4, 5])
 def test_below_five_seeds_there_is_no_power_analysis(pairs) -> None:
     comparison = Comparison(pairs=pairs, n=9, n_baseline=9, sd=1.0, test="t", smallest_p=0.0)
@@ -233,34 +185,35 @@ def test_variants_that_are_still_to_come_count(hand_made) -> None:
     made.add_seeds("laser", (0.2, 0.3, 0.4, 0.3, 0.3))
     names = ["standard", "laser", "diff"]
     made.record["runs"] = [{**plan, "variants": names} for plan in made.plans()]
-    made_table = table_of(made)
+    made_table = made.table()
     assert made_table.family == 2
     found = sensitivity.of_table(made_table, "test", {})["laser"].detectable.value
     sd = 0.1 / math.sqrt(2)
     assert found == pytest.approx(sensitivity.detectable(sd, 5, 0.05 / 2))
 
 
-def test_the_range_of_seeds_needed_holds_it() -> None:
-    found = _analysed(5, 5, 1, 1.0).seeds
-    assert found.low < found.value < found.high
-    text = sentences.seeds_text(*dataclasses.astuple(found))
-    assert text == f"{found.value} [{found.low}, {found.high}]"
-
-
-@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize("n", [2, 3, 20])
 @pytest.mark.parametrize("alpha", [0.05, 0.05 / 40])
-def test_few_seeds_and_small_alphas_have_a_number(n, alpha) -> None:
-    found = sensitivity.detectable(1.0, n, alpha)
-    assert sensitivity.power_at(found, 1.0, n, alpha) == pytest.approx(0.8)
+def test_the_detectable_difference_is_found_with_80_percent(n, alpha, paired) -> None:
+    found = sensitivity.detectable(0.01, n, alpha, paired=paired)
+    assert sensitivity.power_at(found, 0.01, n, alpha, paired=paired) == pytest.approx(0.8)
 
 
-def test_what_has_no_power_is_refused() -> None:
-    with pytest.raises(ValueError, match="n = 1"):
-        sensitivity.power_at(1.0, 1.0, 1, 0.05)
-    with pytest.raises(ValueError, match="sd"):
-        sensitivity.detectable(0.0, 3, 0.05)
-    with pytest.raises(ValueError, match=r"0\.0"):
-        sensitivity.seeds_needed(0.0, 1.0, 0.05)
+@pytest.mark.parametrize(
+    ("function", "arguments", "name"),
+    [
+        (sensitivity.power_at, (1.0, 1.0, 1, 0.05), "n = 1"),
+        (sensitivity.power_at, (math.nan, 1.0, 5, 0.05), "effect ="),
+        (sensitivity.power_at, (1.0, 1.0, 5, math.nan), "effect ="),
+        (sensitivity.power_at, (1.0, 1.0, 5, 3.0), "effect ="),
+        (sensitivity.detectable, (0.0, 3, 0.05), "sd"),
+        (sensitivity.seeds_needed, (0.0, 1.0, 0.05), "0"),
+    ],
+)
+def test_what_has_no_power_is_refused(function, arguments, name) -> None:
+    with pytest.raises(ValueError, match=name):
+        function(*arguments)
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -268,25 +221,9 @@ def test_what_has_no_power_is_refused() -> None:
 def test_more_seeds_than_anybody_trains_are_not_counted(sd, paired) -> None:
     assert sensitivity.seeds_needed(0.1, sd, 0.05, paired=paired) is None
     assert sensitivity.seeds_needed(sd, sd, 0.05, paired=paired) > 5
-
-
-@pytest.mark.parametrize("blown", [1e6, 1e9, 1e12])
-def test_a_loss_that_blew_up_needs_more_seeds_than_are_counted(hand_made, blown) -> None:
-    made = hand_made(workload="pydoc_lm", metric="loss")
-    of_laser = (blown, 3.05, 3.0, 3.1, 3.02)
-    of_standard = (3.0, 3.1, 3.05, 3.0, 3.01)
-    for variant, losses in {"standard": of_standard, "laser": of_laser}.items():
-        for seed, loss in enumerate(losses):
-            made.trial("compare", variant, 0, seed, [made.measured(400, "loss", loss)])
-    made.select({"standard": 0, "laser": 0})
-    table = table_of(made)
-    expected = sensitivity.expected(table, "test", 0.1)
-    assert sensitivity.of_table(table, "test", expected)["laser"].seeds.value == math.inf
-    assert the_power_table(table, 0.1).texts().iloc[0].iloc[-1] == "> 10,000"
-
-
-def table_of(made) -> ErrorTable:
-    return build(read_study(made.finish()))
+    found = _analysed(5, 5, 1, 0.1, sd).seeds
+    assert found.value == math.inf
+    assert sentences.seeds_text(*dataclasses.astuple(found)).startswith("> 10,000")
 
 
 def the_power_table(table: ErrorTable, effect: float | None = None):
@@ -295,22 +232,9 @@ def the_power_table(table: ErrorTable, effect: float | None = None):
     return next(each for each in tables if "Seeds\nneeded" in each.frame)
 
 
-def test_a_study_of_the_papers_table_is_asked_for_its_difference(hand_made) -> None:
-    """Test: 0.3593 - 0.3749; the sd of -0.1 -0.2 -0.3 and 2 of -0.2 is 0.1 / √2."""
-    made = hand_made(record={"paper_table": "vit_error"})
-    made.add_seeds("standard", (0.3, 0.5, 0.7, 0.5, 0.5))
-    made.add_seeds("laser", (0.2, 0.3, 0.4, 0.3, 0.3))
-    sd = 0.1 / math.sqrt(2)
-    expected = sensitivity.expected(table_of(made), "test")
-    assert expected == pytest.approx({"laser": 0.0156})
-    told = sensitivity.of_table(table_of(made), "test", expected)["laser"]
-    assert told.seeds.value == sensitivity.seeds_needed(0.0156, sd, 0.05)
-    assert told.detectable.value == pytest.approx(sensitivity.detectable(sd, 5, 0.05))
-
-
 def test_another_study_is_asked_for_the_relative_difference(study) -> None:
     """On validation 0.2417 / 0.2532 - 1 of the baseline's median, 0.5."""
-    expected = sensitivity.expected(table_of(study), "validation")
+    expected = sensitivity.expected(study.table(), "validation")
     assert expected == pytest.approx({"laser": 0.5 * (1 - 0.2417 / 0.2532)})
 
 
@@ -326,10 +250,8 @@ def test_each_domain_has_its_own_relative_difference(hand_made, workload, metric
     """The paper prints these on test only, so validation takes that one, too."""
     made = hand_made(workload=workload, metric=metric)
     for variant in ("standard", "laser"):
-        row = made.evaluation(400, 0.4) if metric == "accuracy" else made.measured(400, metric, 0.4)
-        made.trial("compare", variant, 0, 0, [row])
-    made.select({"standard": 0, "laser": 0})
-    found = sensitivity.expected(table_of(made), "validation")
+        made.add_seeds(variant, (0.4,))
+    found = sensitivity.expected(made.table(), "validation")
     assert found == ({} if math.isnan(share) else pytest.approx({"laser": 0.4 * share}))
 
 
@@ -341,13 +263,12 @@ def test_the_effect_may_be_given(hand_made, study) -> None:
     sds = [0.1 / math.sqrt(2) * scale for scale in (1, 2 / 9.4877**0.5, 2 / 0.7107**0.5)]
     least, *ends = (f"{sensitivity.detectable(sd, 5, 0.05):.2g}" for sd in sds)
     needed, *few_and_many = (sensitivity.seeds_needed(0.05, sd, 0.05) for sd in sds)
-    assert the_power_table(table_of(made), 0.05).texts().iloc[0].tolist() == [
+    assert the_power_table(made.table(), 0.05).texts().iloc[0].tolist() == [
         *("LASER", "5", "0.0707", f"{least} [{', '.join(ends)}]", "0.0500"),
         f"{needed} [{', '.join(map(str, few_and_many))}]",
     ]
-    for effect in (0.0, -0.05, 1.5, math.nan, math.inf):
-        with pytest.raises(ValueError, match="--effect="):
-            table_view.page(table_of(study), effect)
+    with pytest.raises(ValueError, match="--effect="):
+        table_view.page(study.table(), 1.5)
 
 
 def test_each_variant_is_asked_for_the_effect_that_the_paper_prints_of_it(hand_made) -> None:
@@ -360,12 +281,12 @@ def test_each_variant_is_asked_for_the_effect_that_the_paper_prints_of_it(hand_m
     made = hand_made(names, record={"paper_table": "vit_error"})
     for name in names:
         made.add_seeds(name, (0.5, 0.52, 0.51))
-    found = sensitivity.expected(table_of(made), "test")
+    found = sensitivity.expected(made.table(), "test")
     own = {name: abs(cells[name] - cells["standard"]) for name in names[1:]}
     assert found == pytest.approx(own)
     assert len({round(size, 4) for size in found.values()}) == 2
     made.config["baseline"] = "laser"
-    other = sensitivity.expected(table_of(made), "test")
+    other = sensitivity.expected(made.table(), "test")
     assert other["standard+temp"] == pytest.approx(abs(cells["standard+temp"] - cells["laser"]))
 
 
@@ -374,21 +295,19 @@ def test_the_papers_effect_is_asked_of_its_variants_alone(hand_made) -> None:
     made = hand_made(names, workload="digits_vit")
     for rank, name in enumerate(names):
         made.add_seeds(name, (0.3 + 0.01 * rank, 0.32, 0.31, 0.33, 0.3))
-    table = table_of(made)
+    table = made.table()
     frame = results(table, None)
     asked = set(frame["variant"][frame["expected_effect"].notna()])
     assert asked == set(frame["variant"][frame["seeds_needed"].notna()])
     assert asked == {"laser", "laser+qk_norm"}
-    given = results(table, 0.01).dropna(subset="seeds_needed")
-    assert set(given["variant"]) == set(names[1:])
-    assert set(given["expected_effect"]) == {0.01}
+    assert set(results(table, 0.01).dropna(subset="seeds_needed")["variant"]) == set(names[1:])
 
 
 def test_one_seed_or_no_comparison_has_no_power(hand_made) -> None:
     made = hand_made()
     made.add_seeds("laser", (0.3,))
-    assert len(table_view.page(table_of(made), details=True).tables) == 2
+    assert len(table_view.page(made.table(), details=True).tables) == 2
     made.add_seeds("standard", (0.3,))
-    assert the_power_table(table_of(made)).texts().iloc[0].tolist()[2:4] == ["–", "–"]
-    verdicts, *_ = table_view.page(table_of(made)).tables
+    assert the_power_table(made.table()).texts().iloc[0].tolist()[2:4] == ["–", "–"]
+    verdicts, *_ = table_view.page(made.table()).tables
     assert not any(any(marks) for marks in verdicts.bold.values())

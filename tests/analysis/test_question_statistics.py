@@ -22,12 +22,6 @@ def test_mcnemar_is_scipy_s_binomial_test(first, second) -> None:
     assert mcnemar(first, second) == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
-def test_mcnemar_by_hand() -> None:
-    """1 against 5 of 6: (1 + 6) / 64 on either side."""
-    assert mcnemar(1, 5) == pytest.approx(2 * 7 / 64, rel=1e-12)
-    assert mcnemar(0, 0) == mcnemar(4, 4) == 1.0
-
-
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(-5, 5), min_size=1, max_size=9))
 def test_sign_flips_are_all_ways_to_exchange_the_models(sums) -> None:

@@ -126,7 +126,6 @@ def test_damaged_results(trial, folder, content, kind) -> None:
 def test_results_of_another_place(trial, folder, key, value) -> None:
     change(folder, **{key: value})
     assert kinds_of(trial) == ["mismatch"]
-    assert f"{key} is {value!r}" in read(trial).problems[0].text
 
 
 def test_results_without_tasks(trial, folder) -> None:

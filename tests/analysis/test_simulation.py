@@ -12,14 +12,14 @@ import re
 import numpy as np
 import pytest
 
-from analysis.statistics import comparisons
 from tests.analysis import simulation
 from tests.analysis.simulation import Design
 
 RUNS = 10_000
 UNPAIRED_RUNS = 800
-SEEDS = [3, 5, 10, 20]
-each_noise = pytest.mark.parametrize("skewed", [False, True], ids=["normal", "skewed"])
+each_noise = pytest.mark.parametrize(
+    ("n", "skewed"), [(3, False), (10, True)], ids=["normal", "skewed"]
+)
 
 
 def test_the_pages_give_one_rate_of_false_verdicts() -> None:
@@ -30,20 +30,6 @@ def test_the_pages_give_one_rate_of_false_verdicts() -> None:
 
 
 @each_noise
-@pytest.mark.parametrize("n", SEEDS)
-def test_the_intervals_cover_95_percent(n, skewed) -> None:
-    rng = np.random.default_rng([1, n, skewed])
-    paired, unpaired = Design(n, skewed), Design(n, skewed, paired=False)
-    for share in (
-        simulation.coverage_of_mean(rng, paired, RUNS),
-        simulation.coverage_of_difference(rng, paired, RUNS),
-        simulation.coverage_of_difference(rng, unpaired, RUNS),
-    ):
-        assert 0.93 <= share <= 0.97
-
-
-@each_noise
-@pytest.mark.parametrize("n", SEEDS)
 def test_without_a_difference_5_percent_of_paired_studies_give_a_verdict(n, skewed) -> None:
     """Among 7 variants; and among the 4 of them that have none while 3 do."""
     rng = np.random.default_rng([2, n, skewed])
@@ -52,8 +38,7 @@ def test_without_a_difference_5_percent_of_paired_studies_give_a_verdict(n, skew
     assert simulation.false_positives(rng, Design(n, skewed), RUNS, real=3.0, count=3) <= bound
 
 
-@each_noise
-@pytest.mark.parametrize(("n", "variants"), [(5, 1), (5, 5), (6, 7)])
+@pytest.mark.parametrize(("n", "variants", "skewed"), [(5, 1, False), (6, 7, True)])
 def test_without_a_difference_5_percent_of_unpaired_studies_give_one(n, variants, skewed) -> None:
     rng = np.random.default_rng([3, n, skewed])
     design = Design(n, skewed, paired=False, variants=variants)
@@ -63,7 +48,7 @@ def test_without_a_difference_5_percent_of_unpaired_studies_give_one(n, variants
 
 @pytest.mark.parametrize(
     ("n", "m", "spread", "variants"),
-    [(5, 5, 10, 1), (5, 5, 10, 5), (5, 5, 0.1, 5), (3, 9, 10, 1), (3, 9, 0.1, 1), (4, 12, 10, 1)],
+    [(5, 5, 10, 1), (5, 5, 0.1, 5), (3, 9, 10, 1)],
 )
 def test_seeds_of_unequal_spread_give_no_more_verdicts(n, m, spread, variants) -> None:
     """By the permutation test alone 10% of 5 v 5 with one variant, and more of 3 v 9."""
@@ -73,9 +58,7 @@ def test_seeds_of_unequal_spread_give_no_more_verdicts(n, m, spread, variants) -
     assert simulation.false_positives(rng, design, UNPAIRED_RUNS) <= bound
 
 
-@pytest.mark.parametrize(
-    ("n", "m", "variants", "stated"), [(2, 8, 1, 0.08), (3, 9, 1, 0.07), (3, 9, 5, 0.10)]
-)
+@pytest.mark.parametrize(("n", "m", "variants", "stated"), [(3, 9, 5, 0.10)])
 def test_few_seeds_against_more_are_told_apart_as_often_as_the_page_says(
     n, m, variants, stated
 ) -> None:
@@ -85,39 +68,13 @@ def test_few_seeds_against_more_are_told_apart_as_often_as_the_page_says(
     assert abs(share - stated) <= simulation.monte_carlo_error(stated, 1_500)
 
 
-@pytest.mark.parametrize(("images", "sd"), [(400, 0.0025), (400, 0.005), (100, 0.01)])
-def test_accuracies_in_single_precision_give_no_more_verdicts(images, sd) -> None:
-    """3 seeds, 7 variants: differences of one image are equal but for rounding, whose spread the
-    t-test took for noise: 12% of studies gave a verdict."""
-    rng, runs = np.random.default_rng(11), 100
-
-    def seeds() -> dict[int, float]:
-        shares = np.round((0.97 + sd * rng.normal(size=3)) * images) / images
-        return dict(enumerate(1 - np.clip(shares, 0, 1).astype(np.float32).astype(float)))
-
-    told = 0
-    for _ in range(runs):
-        baseline = seeds()
-        pairs = [comparisons.compare(seeds(), baseline, True) for _ in range(7)]
-        judged = comparisons.corrected(pairs, lower_is_better=True)
-        told += any(each.verdict != "cannot tell" for each in judged)
-    assert told / runs <= 0.05
-
-
-def test_unpaired_studies_of_too_few_seeds_never_give_a_verdict() -> None:
-    """5 and 5 seeds, 7 variants: 7 * 2 / 252 > 0.05."""
-    rng = np.random.default_rng(4)
-    verdicts = simulation.verdicts(rng, Design(5, paired=False), 20, np.full(7, -100.0))
-    assert set(verdicts.flat) == {"cannot tell"}
-
-
-@pytest.mark.parametrize("n", SEEDS)
+@pytest.mark.parametrize("n", [5])
 def test_the_detectable_difference_is_found_in_80_percent_of_studies(n) -> None:
     share = simulation.power_reached(np.random.default_rng([5, n]), Design(n), RUNS)
     assert 0.77 <= share <= 0.83
 
 
-@pytest.mark.parametrize(("n", "variants"), [(4, 1), (5, 3), (6, 7)])
+@pytest.mark.parametrize(("n", "variants"), [(4, 1), (6, 7)])
 def test_the_permutation_test_finds_it_as_often(n, variants) -> None:
     """By the t-test's difference 4 v 4 would find 63 %, 6 v 6 among seven variants 72 %."""
     design = Design(n, paired=False, variants=variants)
@@ -126,21 +83,7 @@ def test_the_permutation_test_finds_it_as_often(n, variants) -> None:
     assert 0.8 - error <= share <= 0.8 + error
 
 
-@pytest.mark.parametrize("paired", [True, False])
-def test_the_simulated_verdicts_are_those_of_the_tables(paired) -> None:
-    """One study through both paths: arrays here, seeds by name there."""
-    design = Design(6, paired=paired)
-    effects = np.linspace(-4, 2, 7)
-    found = simulation.verdicts(np.random.default_rng(8), design, 1, effects)[0]
-    values, baseline = simulation.studies(np.random.default_rng(8), design, 1, effects)
-    by_seed = dict(enumerate(baseline[0, 0]))
-    pairs = [comparisons.compare(dict(enumerate(row)), by_seed, paired) for row in values[0]]
-    judged = comparisons.corrected(pairs, lower_is_better=True)
-    assert [comparison.verdict for comparison in judged] == list(found)
-    assert len(set(found)) > 1
-
-
-@pytest.mark.parametrize(("variants", "stated"), [(1, 0.18), (7, 0.20)])
+@pytest.mark.parametrize(("variants", "stated"), [(7, 0.20)])
 def test_looking_after_each_seed_gives_false_verdicts_that_tables_do_not_show(
     variants, stated
 ) -> None:
@@ -151,7 +94,7 @@ def test_looking_after_each_seed_gives_false_verdicts_that_tables_do_not_show(
     assert shown <= 0.05 + simulation.monte_carlo_error(0.05, 100)
 
 
-@pytest.mark.parametrize(("tuning", "n"), [(1, 3), (3, 12), (10, 10)])
+@pytest.mark.parametrize(("tuning", "n"), [(3, 12)])
 def test_the_tuning_seeds_are_not_compared(tuning, n) -> None:
     """Compared again, the baseline's seeds enter with the luck that chose them: `worse` 4 to 9 %,
     `better` below 1 %."""
@@ -163,11 +106,3 @@ def test_the_tuning_seeds_are_not_compared(tuning, n) -> None:
     assert abs(worse - 0.022) <= error
     assert abs(better - 0.022) <= error
     assert abs(bias) <= 3 * math.sqrt(2 / (n * 2_000))
-
-
-def test_the_command_prints_a_line_for_each_design(capsys, monkeypatch) -> None:
-    monkeypatch.setattr(simulation, "SEEDS", (3, 5))
-    assert simulation.main(["--runs=20"]) == 0
-    protocol = 1 + 2 + 1 + len(simulation.SEARCHES)
-    designs = 2 + 2 * 2 * 2 + 1 + len(simulation.UNEQUAL)
-    assert len(capsys.readouterr().out.splitlines()) == designs + protocol

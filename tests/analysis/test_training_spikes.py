@@ -90,22 +90,23 @@ def test_a_row_that_only_evaluates_has_no_loss_and_no_nan() -> None:
     assert spikes.of_run(made_run(np.zeros(0))) is None
 
 
+def write_losses(folder: pathlib.Path, losses, first: int = 0) -> None:
+    lines = [f"{step},{loss!r}" for step, loss in enumerate(losses, first)]
+    (folder / "measurements.csv").write_text("\n".join(["global_step,loss", *lines, ""]))
+
+
 @pytest.fixture
 def study(hand_made):
     """Standard has 1 and 2 spikes, LASER none; a diverged trial of LASER ends in nan."""
     made = hand_made()
-    losses = {("standard", 0): curve(0), ("standard", 1): curve(1)}
-    losses["standard", 0][100] += 3.0
-    losses["standard", 1][[100, 300]] += 3.0
-    losses |= {("laser", seed): curve(seed) for seed in range(2)}
-    losses["laser", 2] = np.append(curve(2)[:200], math.nan)
-    for (variant, seed), values in losses.items():
-        state = "diverged" if np.isnan(values[-1]) else "done"
-        rows = [made.evaluation(400, 0.1)] if state == "done" else []
-        directory = made.trial("compare", variant, 0, seed, rows, state=state)
-        lines = [f"{step},{loss!r}" for step, loss in enumerate(values.tolist())]
-        (directory / "measurements.csv").write_text("\n".join(["global_step,loss", *lines, ""]))
-    made.select({"standard": 0, "laser": 0})
+    made.add_seeds("standard", (0.1, 0.1))
+    made.add_seeds("laser", (0.1, 0.1))
+    made.trial("compare", "laser", 0, 2, [], state="diverged")
+    losses = [curve(0), curve(1), curve(0), curve(1), np.append(curve(2)[:200], math.nan)]
+    losses[0][100] += 3.0
+    losses[1][[100, 300]] += 3.0
+    for entry, values in zip(made.planned["compare"], losses, strict=True):
+        write_losses(made.root / entry["path"], values.tolist())
     return made
 
 
@@ -128,20 +129,16 @@ def test_the_table_of_spikes(study, capsys) -> None:
 def test_without_a_loss_that_can_be_judged_there_is_no_number(hand_made, logged, texts) -> None:
     """16 losses must stand before the one that is judged; of two trials the longer one counts."""
     made = hand_made()
-    for seed, count in enumerate((9, logged)):
-        folder = made.trial("compare", "standard", 0, seed, [made.evaluation(400, 0.1)])
-        lines = [f"{100 + step},2.5" for step in range(count)]
-        (folder / "measurements.csv").write_text("\n".join(["global_step,loss", *lines, ""]))
-    made.select({"standard": 0})
-    page = spikes.page(build(read_study(made.finish())))
+    made.add_seeds("standard", (0.1, 0.1))
+    for entry, count in zip(made.planned["compare"], (9, logged), strict=True):
+        write_losses(made.root / entry["path"], [2.5] * count, first=100)
+    page = spikes.page(made.table())
     assert page.tables[0].texts().iloc[0].tolist()[1:4] == ["2", *texts]
 
 
 def test_without_logged_losses_there_is_no_table(hand_made, capsys) -> None:
     made = hand_made()
-    made.trial("compare", "standard", 0, 0, [made.evaluation(400, 0.1)])
-    made.select({"standard": 0})
-    directory = made.finish()
-    assert spikes.page(build(read_study(directory))) is None
-    assert main(["spikes", str(directory)]) == 2
+    made.add_seeds("standard", (0.1,))
+    assert spikes.page(made.table()) is None
+    assert main(["spikes", str(made.root)]) == 2
     assert "measurements.csv" in capsys.readouterr().err

@@ -14,18 +14,14 @@ def study_of(hand_made, name, variants, shift, workload="c4_lm", steps=400, para
     """Returns a finished study of losses, five seeds of each variant."""
     config = {"seeds": 5, "workload": workload, "steps": steps}
     made = hand_made(variants, name=name, config=config, metric="loss", workload=workload)
+    meta = {"model_flops_per_step": 1e9, "parameters": parameters}
+    keys = {"steps": steps, "meta": meta, "data_digest": "a" * 64}
     for variant in variants:
         for seed, base in enumerate(BASE):
             loss = 0.1 * base + shift + (0.0 if variant == "standard" else 0.002 * seed - 0.1)
             rows = [made.measured(steps // 2, "loss", 5.0), made.measured(steps, "loss", loss)]
             timed = [row | {"accumulated_submission_time": row["global_step"]} for row in rows]
-            trial = made.trial("compare", variant, 0, seed, timed)
-            lengths = dict.fromkeys(("steps", "eval_every", "step_hint"), steps)
-            record = layout.read_json(trial / layout.TRIAL) | lengths | {"data_digest": "a" * 64}
-            layout.write_json(trial / layout.TRIAL, record)
-            made.planned["compare"][-1]["steps"] = steps
-            meta = {"model_flops_per_step": 1e9, "parameters": parameters}
-            layout.write_json(trial / "meta_data_0.json", meta)
+            made.trial("compare", variant, 0, seed, timed, **keys)
     made.select(dict.fromkeys(variants, 0))
     made.finish()
     return made

@@ -13,12 +13,20 @@ import sys
 import pytest
 
 from sweeps.launchers import local
-from sweeps.records import clock, layout, lease, measurements, submissions
+from sweeps.records import clock, layout, lease, measurements, status, submissions
 from sweeps.study import config, study, study_directory
 from tests.sweeps import defaults, waiting
 from workloads.images import digits
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+
+
+def resolve(study_name="digits_vit_demo", /, *, planning=False, **changes):
+    """Returns a shipped study, or that of a file, with `--config.key=value` for changes."""
+    if study_name == "digits_vit_quick":
+        changes = {**defaults.SMALL, **changes}
+    overrides = [f"--config.{key}={value}" for key, value in changes.items()]
+    return study.resolve(config.parse(study_name, overrides), planning=planning)
 
 
 def begin_stage(resolved, stage="tune"):
@@ -38,6 +46,20 @@ def begin_attempt(directory, rows=(), resumed=0):
     writer.append(rows)
     writer.close()
     return attempt
+
+
+def evaluations(accuracies, first=1):
+    """Returns rows of evaluations every four updates, from number `first` on."""
+    return [
+        {"kind": "eval", "global_step": 4 * number, "validation/accuracy": accuracy}
+        for number, accuracy in enumerate(accuracies, first)
+    ]
+
+
+def end_trial(directory, accuracy, state="done"):
+    """Ends a trial of 12 updates whose evaluations are all the same."""
+    begin_attempt(directory, evaluations([accuracy] * 3)).end(state)
+    status.write(directory, state, global_step=12)
 
 
 def change_lease(attempt, **changes):
@@ -113,8 +135,7 @@ def make_study_in(data_dir):
             "log_every": 1,
             **changes,
         }
-        overrides = [f"--config.{key}={value}" for key, value in settings.items()]
-        return study.resolve(config.parse("digits_vit_quick", overrides))
+        return resolve("digits_vit_quick", **settings)
 
     return make
 
@@ -299,19 +320,9 @@ class Drivers:
         """Changes settings for all drivers that follow."""
         self._settings |= changes
 
-    def move_to(self, folder):
-        """Puts the study below another folder; returns self."""
-        self.study = folder / self.NAME
-        self._settings["experiment_dir"] = folder
-        return self
-
-    def overrides(self, **changes):
-        """Returns the study's settings as arguments, `--config.key=value` changed."""
-        return [f"--config.{key}={value}" for key, value in {**self._settings, **changes}.items()]
-
     def materialise(self):
         """Writes the study and its trials to disk; returns the first trial's directory."""
-        begin_stage(study.resolve(config.parse("digits_vit_quick", self.overrides())), "grid")
+        begin_stage(resolve("digits_vit_quick", **self._settings), "grid")
         return self.trial(0)
 
     def trial(self, point):
@@ -322,7 +333,9 @@ class Drivers:
         """Starts `sweeps run` of the study; `command` may be 'resume' too."""
         arguments = ["resume", str(self.study)]
         if command == "run":
-            arguments = ["run", "--config=digits_vit_quick", *self.overrides(**changes)]
+            settings = {**self._settings, **changes}.items()
+            overrides = [f"--config.{key}={value}" for key, value in settings]
+            arguments = ["run", "--config=digits_vit_quick", *overrides]
         process = subprocess.Popen(
             [sys.executable, "-m", "sweeps", *arguments],
             stdin=subprocess.DEVNULL,

@@ -223,11 +223,3 @@ def test_a_model_that_scales_its_queries_is_recorded():
     valid = np.asarray(1 - paddings)[:2].sum(axis=1).astype(int)
     assert sum(record["histogram"]) == sum(2 * n**2 for n in valid) > 0
     assert 0 < record["entropy"] <= np.log(valid.max())
-
-
-def test_a_model_without_a_variant_is_refused_by_name():
-    workload = registry.make("digits_vit")
-    batch = workload.example_batch(2)
-    state = _state(workload, workload._model.init, batch["inputs"])
-    with pytest.raises(ValueError, match="no attention variant was called"):
-        _recorded(workload, state, batch, 2)

@@ -1,22 +1,27 @@
 """`sweeps evaluate`: what is refused, handed out, resumed and told; models and lm-eval stand in."""
 
 import contextlib
+import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 import types
+from unittest import mock
 
 import pytest
 
 from sweeps import __main__ as command
 from sweeps.job import job, trainer
 from sweeps.monitoring import jax_calls, progress
-from sweeps.records import layout, lease, status, submissions
+from sweeps.records import layout, lease, measurements, status, submissions
 from sweeps.scheduling import cancel, downstream
-from sweeps.study import config, study
 from sweeps.study import trial as trials
 from sweeps.training import checkpoints
-from tests.sweeps.conftest import begin_stage
-from workloads.downstream import harness, suites
+from tests.sweeps.conftest import begin_stage, resolve
+from workloads.downstream import embedded, harness, suites
+from workloads.text.corpora import pydoc_text
 
 TASKS = [task.name for task in suites.get("pydoc").tasks]
 
@@ -27,8 +32,7 @@ def _made(folder, **changes):
         **{"experiment_dir": folder, "steps": 60, "eval_every": 10, "seeds": 1},
         **{"name": "trained", "keep_checkpoints": 3, "variants": "standard,laser", **changes},
     }
-    overrides = [f"--config.{key}={value}" for key, value in settings.items()]
-    made = study.resolve(config.parse("pydoc_lm_quick", overrides))
+    made = resolve("pydoc_lm_quick", **settings)
     for trial in begin_stage(made, "grid"):
         directory = made.directory / trial.path
         status.write(directory, "done", global_step=60, steps=60)
@@ -129,20 +133,15 @@ def test_a_trained_trial_is_evaluated_by_its_job(tmp_path, asked, monkeypatch):
 
 
 def test_a_job_evaluates_where_and_on_what_mesh_its_batch_says(trained, asked, monkeypatch):
-    mesh = {"data": 0, "fsdp": 2, "tensor": 1}
-    settings = {"data_dir": "/there", "mesh": mesh}
+    settings = {"data_dir": "/there", "mesh": {"data": 0, "fsdp": 2, "tensor": 1}}
     path = str(_begin(trained).relative_to(trained.directory))
     batch = submissions.new(trained.directory, "slurm", [(path,)], {}, settings=settings)
     one = job.Job(batch.file, 0)
     assert (one._suite, one.study.data_dir) == ("pydoc", "/there")
-    meshes = []
-    monkeypatch.setattr(
-        one.trainer,
-        "_program",
-        lambda trial, workers: meshes.append(trial.mesh) or types.SimpleNamespace(workload=None),
-    )
+    program = mock.Mock(return_value=types.SimpleNamespace(workload=None))
+    monkeypatch.setattr(one.trainer, "_program", program)
     assert one.trainer.run(trained.directory / path, one.study.data_dir).outcome == "done"
-    assert meshes == [(0, 2, 1)]
+    assert [call.args[0].mesh for call in program.call_args_list] == [(0, 2, 1)]
 
 
 def _refusal(capsys, *arguments):
@@ -224,21 +223,12 @@ def test_a_line_per_checkpoint(trained):
 def test_evaluations_go_through_the_schedulers_of_trials(trained, asked):
     """What has results is not handed out, and what got none is told."""
     wanted = downstream.Evaluate(trained.directory, "pydoc", checkpoints=2).wanted
-    asked.run(_begin(trained, 50))
-    handed = []
-
-    class Scheduler:
-        root = trained.directory
-
-        def run(self, left):
-            handed.extend(left)
-            asked.run(trained.directory / left[0].path)
-
-    shown = progress.Progress()
-    lacking = downstream.run(Scheduler(), shown, wanted)
-    assert handed == wanted[1:]
-    assert lacking == wanted[2:]
     assert len({one.program for one in wanted}) == 2
+    asked.run(_begin(trained, 50))
+    scheduler = mock.Mock(root=trained.directory)
+    scheduler.run.side_effect = lambda left: asked.run(trained.directory / left[0].path)
+    assert downstream.run(scheduler, progress.Progress(), wanted) == wanted[2:]
+    scheduler.run.assert_called_once_with(wanted[1:])
 
 
 def test_cancel_finds_evaluations_of_a_complete_study(trained):
@@ -253,3 +243,53 @@ def test_both_rooms_name_the_files_alike():
     """`workloads` writes them and may not import `sweeps`, where `analysis` finds the names."""
     ours = (layout.SAMPLES, layout.RESULTS, layout.DOWNSTREAM_TASKS, layout.DOWNSTREAM_FORMAT)
     assert ours == (harness.SAMPLES, harness.RESULTS, harness.TASKS, harness.FORMAT)
+
+
+def _prepare(folder):
+    pydoc_text.prepare(folder)
+    embedded.prepare(folder)
+
+
+@pytest.mark.slow
+def test_a_killed_evaluation_repeats_no_finished_task(
+    made_once, tmp_path, environment, cache_dir, wait_until
+):
+    """With real workers and lm-eval; it says bit for bit what one in peace says."""
+    pytest.importorskip("lm_eval", reason="needs .[downstream]")
+    settings = {
+        **{"experiment_dir": tmp_path, "data_dir": made_once("pydoc_questions", _prepare)},
+        **{"variants": "standard", "seeds": 1, "steps": 20, "eval_every": 10, "name": "trained"},
+        **{"keep_checkpoints": 2, "downstream": "pydoc", "local.workers": 2},
+    }
+    overrides = [f"--config.{key}={value}" for key, value in settings.items()]
+
+    def sweeps(*arguments):
+        return subprocess.Popen(
+            [sys.executable, "-m", "sweeps", *arguments],
+            env=environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir)),
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    assert "1 done" in sweeps("run", "--config=pydoc_lm_quick", *overrides).communicate()[0]
+    trial = tmp_path / "trained/grid/standard/pydoc_lm_jax/trial_1"
+    folder = trial / "downstream/20/pydoc"
+    samples = (folder / layout.SAMPLES).read_bytes()
+    shutil.rmtree(folder)
+    evaluate = ("evaluate", str(tmp_path / "trained"), "--suite=pydoc")
+    driver = sweeps(*evaluate)
+    wait_until(lambda: list((folder / layout.DOWNSTREAM_TASKS).glob("*.jsonl.gz")))
+    driver.kill()
+    worker = layout.read_json(folder / layout.ATTEMPTS / "1" / lease.LEASE)["pid"]
+    os.kill(worker, signal.SIGKILL)
+    driver.communicate()
+    wait_until(lambda: lease.process_start(worker) is None)
+    tasks = len(list((folder / layout.DOWNSTREAM_TASKS).glob("*.jsonl.gz")))
+    output, _ = sweeps(*evaluate, "--checkpoints=2").communicate()
+    assert "2 of 2 checkpoints evaluated" in output
+    resumed = folder / layout.ATTEMPTS / "2" / measurements.RESUMED
+    assert layout.read_json(resumed) == {"global_step": tasks}
+    assert (folder / layout.SAMPLES).read_bytes() == samples
+    left = {layout.RESULTS, layout.SAMPLES, layout.ATTEMPTS}
+    assert {path.name for path in folder.iterdir()} == left

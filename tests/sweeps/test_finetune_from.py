@@ -11,22 +11,20 @@ import numpy as np
 import pytest
 
 from sweeps.records import layout, lease, status
-from sweeps.study import config, selection, start, study, study_directory
+from sweeps.study import selection, start, study, study_directory
 from sweeps.study import trial as trials
 from sweeps.training import checkpoints, train_step
-from tests.sweeps.conftest import begin_stage
+from tests.sweeps.conftest import begin_stage, resolve
 
 FINETUNED = "pydoc_lm:pydoc_returns"
 
 
-def _resolved(folder, *, planning=False, **changes):
+def _resolved(folder, **changes):
     settings = {
         **{"experiment_dir": folder, "steps": 20, "eval_every": 10, "seeds": 2},
         **{"variants": "standard", "protocol": "grid", "points": 1},
-        **changes,
     }
-    overrides = [f"--config.{key}={value}" for key, value in settings.items()]
-    return study.resolve(config.parse("pydoc_lm_quick", overrides), planning=planning)
+    return resolve("pydoc_lm_quick", **settings | changes)
 
 
 def _record(directory, step, value):
@@ -124,12 +122,10 @@ def test_a_study_remembers_where_it_started(other, tmp_path):
 def test_what_cannot_be_started_from_is_refused(other, tmp_path):
     with pytest.raises(selection.NotYetError, match="no trial of laser that is done.*standard"):
         _tuned(tmp_path, variants="standard,laser")
+    absent = {"workload": FINETUNED, "finetune_from": "nothing"}
     with pytest.raises(selection.NotYetError, match="nothing is no study: .*; train it first"):
-        _resolved(tmp_path, name="tuned", workload=FINETUNED, finetune_from="nothing")
-    planned = _resolved(
-        tmp_path, planning=True, name="tuned", workload=FINETUNED, finetune_from="nothing"
-    )
-    assert len(planned.trials("grid")) == 2
+        _resolved(tmp_path, **absent)
+    assert len(_resolved(tmp_path, planning=True, **absent).trials("grid")) == 2
     for changes, words in (
         ({"workload": "c4_lm:superglue"}, "its model is pydoc_lm there and c4_lm here"),
         ({"param_dtype": "bfloat16"}, "param_dtype is float32 there and bfloat16 here"),

@@ -3,10 +3,7 @@
 import contextlib
 import json
 import math
-import pathlib
 import signal
-import subprocess
-import sys
 import time
 import types
 
@@ -17,7 +14,7 @@ from sweeps import __main__ as command
 from sweeps.monitoring import hardware_check, jax_calls
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_all_of_it_on_this_machine(tmp_path, capfd):
     """Kernels within their limits, steps of three domains, two processes."""
     out = tmp_path / "hardware.json"
@@ -66,44 +63,12 @@ def _waits():
 def test_a_process_that_does_not_answer_is_ended():
     """Two that never find each other would else hold the devices and the command for ever."""
     with (
-        pytest.raises(TimeoutError, match="'_waits' gave no answer in 5 s"),
+        pytest.raises(TimeoutError, match="'_waits' gave no answer in 2 s"),
         jax_calls.SubprocessCall(_waits) as call,
     ):
-        call.result(5)
+        call.result(2)
     call.process.join(30)
     assert call.process.exitcode == -signal.SIGKILL
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("part", "number"), [("kernels", "SIGTERM"), ("processes", "SIGINT")])
-def test_a_check_that_is_stopped_leaves_no_process_and_no_semaphore(
-    tmp_path, environment, part, number
-):
-    """Nor does a process of its own that dies end it without a word: SIGPIPE is ignored."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "sweeps", "hardware", f"--parts={part}"],
-        env=environment(),
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as program:
-        program.stdout.readline()  # the devices: a process of theirs came to its end
-        children = pathlib.Path(f"/proc/{program.pid}/task/{program.pid}/children")
-        started = set()
-        while len(started) < 2:  # the tracker of semaphores, and the part's own
-            assert program.poll() is None
-            started |= {int(child) for child in children.read_text().split()}
-            time.sleep(0.1)
-        status = pathlib.Path(f"/proc/{program.pid}/status").read_text()
-        program.send_signal(getattr(signal, number))
-        _, printed = program.communicate(timeout=60)
-    (ignored,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:"))
-    assert int(ignored, 16) >> (signal.SIGPIPE - 1) & 1
-    assert program.returncode == 130
-    assert "leaked" not in printed
-    assert "Traceback" not in printed
-    assert not [child for child in started if pathlib.Path(f"/proc/{child}/cwd").exists()]
 
 
 def test_every_study_is_timed_by_variant(monkeypatch):

@@ -96,18 +96,6 @@ def test_adamw_and_lamb_are_optax_with_our_schedule(name):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), ours, expected)
 
 
-def test_lamb_by_hand():
-    """First update: Adam's direction is sign(g), decay 0: scaled from norm √2 to ‖p‖ = 5."""
-    scalars = {**SCALARS, "weight_decay": jnp.float32(0), "warmup_steps": jnp.float32(0)}
-    params = {"w": jnp.asarray([3.0, 4.0])}
-    gradients = {"w": jnp.asarray([2.0, -7.0])}
-    new, _ = optimizers.step(
-        "lamb", gradients, optimizers.init("lamb", params), params, jnp.int32(0), scalars
-    )
-    step = 0.01 * 5 / math.sqrt(2)
-    np.testing.assert_allclose(new["w"], [3 - step, 4 + step], rtol=1e-5)
-
-
 @pytest.mark.parametrize("name", list(optimizers.OPTIMIZERS))
 def test_stacked_layers_are_updated_as_single_ones(name):
     """scan_layers is a way to compute: LAMB's ratio of a stack of layers is each layer's own."""

@@ -1,18 +1,22 @@
-"""Where trials would run, what must fit there, and data that this host does not see."""
+"""Where trials would run, what must fit there, data and laws that are checked before they do."""
 
 import contextlib
 import math
 import re
 
+import jax.numpy as jnp
 import pytest
 
+from attention import records, table
 from sweeps import __main__ as command
 from sweeps.launchers.ray import launcher as ray
-from sweeps.monitoring import plan
+from sweeps.monitoring import jax_calls, plan
 from sweeps.records import layout, lease
 from sweeps.scheduling import preflight
-from sweeps.study import config, study, study_directory
+from sweeps.study import study_directory
+from tests.sweeps.conftest import resolve
 from workloads import catalog
+from workloads.images import digits
 
 
 def _slurm(make_study, **changes):
@@ -51,12 +55,6 @@ def test_wall_time_is_that_of_jobs_and_rounds(make_study, monkeypatch, changes, 
     assert (cost.trials, cost.jobs, cost.wall_steps) == (20, jobs, rounds * 500)
 
 
-def test_hours_of_the_plan(make_study):
-    resolved = make_study(**_GRID, **_PODS, **{"kubernetes.trials_per_job": 8})
-    row = next(line for line in plan.render(resolved, 1.0).splitlines() if line[:4] == "grid")
-    assert row.split()[5:7] == ["2.78", "1.11"]  # hours of all trials, of the longest job
-
-
 def test_the_time_beside_the_steps(make_study, monkeypatch):
     """A start and a compilation for each job of a slot, an evaluation at each tenth of steps."""
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
@@ -67,8 +65,6 @@ def test_the_time_beside_the_steps(make_study, monkeypatch):
     where = plan.Resources("slurm", "cpu", 1, trials_per_job=5, jobs=2, side_by_side=1)
     [cost] = plan.lines(resolved, where)
     assert cost.beside_s == 2 * (start + compiled + 5 * evaluated)
-    # 10 trials of 500 steps of 0.02 s, the time of a step of 16 examples: 100 s.
-    assert "about 3 min: 2 min of steps, 65 s to start" in plan.summary(resolved)
 
 
 def test_an_engine_that_runs_an_unknown_number_of_jobs(make_study):
@@ -78,9 +74,7 @@ def test_an_engine_that_runs_an_unknown_number_of_jobs(make_study):
     assert math.isnan(cost.beside_s)
     assert unknown.describe().endswith("jobs at a time unknown: no sbatch on this host")
     known = plan.Resources("slurm", "gpu", 2, trials_per_job=4, jobs=3, side_by_side=2)
-    assert (
-        "at most 3 jobs at a time, each of up to 4 trials, 2 at a time, 2 gpu" in known.describe()
-    )
+    assert "at most 3 jobs at a time, each of up to 4 trials, 2 at a time" in known.describe()
 
 
 def test_the_plan_of_this_host(make_study, monkeypatch):
@@ -118,12 +112,6 @@ def test_an_engine_that_is_not_here_can_be_planned_for(make_study, monkeypatch, 
 
 
 _CUDNN = {"kernel": "cudnn", "compute_dtype": "bfloat16"}
-_SPLASH = {
-    "kernel": "splash",
-    "launcher": "kubernetes",
-    "kubernetes.image": "i",
-    "kubernetes.volume_claim": "v",
-}
 _TPU = {"kubernetes.tpu_type": "tpu-v5-lite-podslice", "kubernetes.tpu_topology": "2x4"}
 
 
@@ -133,8 +121,11 @@ _TPU = {"kubernetes.tpu_type": "tpu-v5-lite-podslice", "kubernetes.tpu_topology"
         (_CUDNN, "needs an NVIDIA GPU and JAX runs on 'cpu'"),
         ({**_CUDNN, "launcher": "slurm"}, "needs an NVIDIA GPU and JAX runs on 'cpu'"),
         ({**_CUDNN, "launcher": "slurm", "slurm.gpus": 1}, None),
-        ({**_SPLASH, "kubernetes.gpus": 1}, "needs a TPU and JAX runs on 'gpu' here"),
-        ({**_SPLASH, **_TPU}, None),
+        (
+            {"kernel": "splash", **_PODS, "kubernetes.gpus": 1},
+            "needs a TPU",
+        ),
+        ({"kernel": "splash", **_PODS, **_TPU}, None),
     ],
 )
 def test_the_kernel_is_one_of_the_engine_s_devices(make_study, monkeypatch, changes, message):
@@ -145,38 +136,27 @@ def test_the_kernel_is_one_of_the_engine_s_devices(make_study, monkeypatch, chan
         preflight.check_kernel(resolved)
 
 
-_EIGHT_GPUS = ["launcher=slurm", "slurm.gpus=8"]
-
-
 @pytest.mark.parametrize(
-    ("name", "overrides", "message"),
+    ("name", "gpus", "changes", "message"),
     [
-        ("digits_vit_quick", _EIGHT_GPUS, None),
-        (
-            *("digits_vit_quick", ["launcher=slurm", "slurm.gpus=3"]),
-            "batch_size 32 cannot be divided over 3 devices",
-        ),
-        (
-            *("pydoc_lm_quick", [*_EIGHT_GPUS, "microbatches=4"]),
-            "divided into 4 microbatches over 8 dev",
-        ),
-        (
-            *("c4_lm_paper", [*_EIGHT_GPUS, "mesh.fsdp=16"]),
-            "launcher slurm.*the 8 device.*keys of --config.slurm",
-        ),
-        ("c4_lm_paper", ["mesh.fsdp=8"], None),
-        ("c4_lm_paper", ["mesh.fsdp=2", "mesh.tensor=4"], None),
-        ("c4_lm_paper", ["mesh.data=4", "mesh.fsdp=2"], None),
-        ("c4_lm_paper", ["mesh.fsdp=16"], "does not fit the 8 device.*--config.mesh.fsdp"),
-        ("c4_lm_paper", ["mesh.data=3"], "does not fit the 8 device"),
+        ("digits_vit_quick", 8, {}, None),
+        ("digits_vit_quick", 3, {}, "batch_size 32 cannot be divided over 3 devices"),
+        ("pydoc_lm_quick", 8, {"microbatches": 4}, "4 microbatches over 8 devices"),
+        ("c4_lm_paper", 8, {"mesh.fsdp": 16}, "the 8 device.*keys of --config.slurm"),
+        ("c4_lm_paper", 0, {"mesh.fsdp": 8}, None),
+        ("c4_lm_paper", 0, {"mesh.fsdp": 2, "mesh.tensor": 4}, None),
+        ("c4_lm_paper", 0, {"mesh.data": 4, "mesh.fsdp": 2}, None),
+        ("c4_lm_paper", 0, {"mesh.fsdp": 16}, "does not fit the 8 device.*--config.mesh.fsdp"),
+        ("c4_lm_paper", 0, {"mesh.data": 3}, "does not fit the 8 device"),
     ],
 )
-def test_the_batch_and_the_mesh_fit_the_devices(monkeypatch, name, overrides, message):
+def test_the_batch_and_the_mesh_fit_the_devices(monkeypatch, name, gpus, changes, message):
     """All eight of this host, or those of an engine's job, are for one trial."""
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
-    changes = [f"--config.{override}" for override in overrides]
-    resolved = study.resolve(config.parse(name, changes), planning=True)
+    if gpus:
+        changes = {**changes, "launcher": "slurm", "slurm.gpus": gpus}
+    resolved = resolve(name, planning=True, **changes)
     with pytest.raises(ValueError, match=message) if message else contextlib.nullcontext():
         preflight.check_devices(resolved)
 
@@ -191,18 +171,18 @@ def test_data_that_this_host_does_not_see(make_study, tmp_path, capsys):
     assert not (resolved.directory / layout.REFERENCE).exists()
     # What is here is checked here, whoever runs the trials.
     away.mkdir()
-    overrides = ["--config.launcher=slurm", f"--config.data_dir={away}"]
+    absent = resolve("imagenet_vit_paper", launcher="slurm", data_dir=away)
     with pytest.raises(ValueError, match=f"{away}/imagenet2012/5.1.0: does not exist"):
-        preflight.check_data(study.resolve(config.parse("imagenet_vit_paper", overrides)))
+        preflight.check_data(absent)
 
 
 def test_a_job_checks_its_node(make_study, data_dir, tmp_path, capsys):
     resolved = make_study()
     study_directory.prepare(resolved)
-    preflight.check_data(resolved, here=True)
+    assert preflight.check_data(resolved, here=True) == digits.DIGITS.content_sha256
     reference = layout.read_json(resolved.directory / layout.REFERENCE)
     assert reference["digits_vit"]["rows"]
-    absent = study.resolve(config.parse("imagenet_vit_paper", ["--config.data_dir=/nowhere"]))
+    absent = resolve("imagenet_vit_paper", data_dir="/nowhere")
     with pytest.raises(ValueError, match=r"(?s)/nowhere.*To repair: .*python -m workloads prepare"):
         preflight.check_data(absent, here=True)
     assert capsys.readouterr().out == ""
@@ -244,8 +224,7 @@ def test_the_plan_shows_a_job_without_its_engine(
     ],
 )
 def test_cores_that_a_step_needs(step_seconds, rate, cores):
-    a_study = study.resolve(config.parse("imagenet_vit_paper", []), planning=True)
-    lines = plan.render(a_study, step_seconds).splitlines()
+    lines = plan.render(resolve("imagenet_vit_paper", planning=True), step_seconds).splitlines()
     (line,) = (line for line in lines if line.startswith("input"))
     assert line.startswith(f"input: {rate} images/s at 2.3 ms of a CPU core each take {cores} of")
     assert ("loader_workers is 32: too few" in line) == (step_seconds is not None)
@@ -263,17 +242,12 @@ SIZED = {name: entry.train_examples for name, entry in catalog.WORKLOADS.items()
 
 
 @pytest.mark.parametrize("name", [name for name, size in SIZED.items() if 0 < size < 1_048_576])
-@pytest.mark.parametrize("planning", [True, False])
-def test_a_batch_larger_than_the_training_split_is_refused(name, planning):
-    def resolve(batch_size):
-        settings = {"workload": name, "steps": 2, "eval_every": 1, "variants": "standard"}
-        settings["batch_size"] = batch_size
-        overrides = [f"--config.{key}={value}" for key, value in settings.items()]
-        return study.resolve(config.parse("digits_vit_quick", overrides), planning=planning)
-
-    resolve(SIZED[name])
-    with pytest.raises(ValueError, match=f"batch_size={SIZED[name]}"):
-        resolve(SIZED[name] + 1)
+def test_a_batch_larger_than_the_training_split_is_refused(name):
+    settings = {"workload": name, "steps": 2, "eval_every": 1, "variants": "standard"}
+    for planning in (True, False):
+        resolve("digits_vit_quick", planning=planning, batch_size=SIZED[name], **settings)
+        with pytest.raises(ValueError, match=f"batch_size={SIZED[name]}"):
+            resolve("digits_vit_quick", planning=planning, batch_size=SIZED[name] + 1, **settings)
 
 
 def test_the_time_of_a_step_is_in_proportion_to_its_batch(make_study):
@@ -320,3 +294,86 @@ def test_a_plan_of_a_study_that_can_run_warns_of_nothing(make_study, capsys):
     assert "holds another study of that name" in other
     away = make_study(launcher="slurm", data_dir="/nowhere")
     assert any("not on this host" in line for line in preflight.refusals(away))
+
+
+@pytest.fixture
+def asked(monkeypatch, tmp_path):
+    """Variants and laws of each question; nothing is measured."""
+    questions = []
+
+    def call(function, *, variants, laws):
+        assert function is jax_calls.check_laws
+        questions.append((sorted(variants), laws))
+
+    monkeypatch.setattr(jax_calls, "call", call)
+    monkeypatch.setenv("ATTNPERF_CACHE", str(tmp_path / "cache"))
+    return questions
+
+
+def test_laws_are_asked_once_for_each_variant_and_state_of_the_code(make_study, monkeypatch, asked):
+    preflight.check_laws(make_study(variants="standard,standard+temp"))
+    preflight.check_laws(make_study(variants="standard,standard+temp"))
+    preflight.check_laws(make_study(variants="standard,standard+temp", tau=0.5))
+    monkeypatch.setattr(preflight, "_mechanisms", lambda: ["another"])
+    preflight.check_laws(make_study(variants="standard,standard+temp"))
+    both = ["standard", "standard+temp"]
+    assert asked == [(both, ("batch",)), (["standard+temp"], ("batch",)), (both, ("batch",))]
+
+
+@pytest.mark.parametrize(
+    ("settings", "laws"),
+    [
+        ({"workload": "pydoc_lm"}, ("batch", "causality")),
+        ({"workload": "pydoc_lm", "document_mask": True}, ("batch", "causality", "segments")),
+        ({"workload": "pydoc_finewebedu"}, ("batch", "causality")),
+        ({"workload": "pydoc_bert"}, ("batch",)),
+        ({"workload": "spoken_digits_conformer"}, ("batch",)),
+    ],
+)
+def test_what_a_model_hides_is_asked(make_study, asked, settings, laws):
+    preflight.check_laws(make_study(**settings, variants="standard"))
+    assert asked == [(["standard"], laws)]
+
+
+def test_a_cache_that_cannot_be_written_is_asked_again(make_study, monkeypatch, tmp_path, asked):
+    monkeypatch.setenv("ATTNPERF_CACHE", str(tmp_path / "file"))
+    (tmp_path / "file").write_text("no folder")
+    for _ in range(2):
+        preflight.check_laws(make_study(variants="standard"))
+    assert len(asked) == 2
+
+
+@pytest.fixture
+def leaky(monkeypatch):
+    """A modifier of the score that reads the next key."""
+    roll = lambda logits, *_: logits + jnp.roll(logits, -1, -1)  # noqa: E731
+    record = records.Modifier("score", roll, roll)
+    monkeypatch.setattr(records, "modifier", lambda name: record)
+    monkeypatch.setitem(table.MODIFIERS, "leaky", table.ModifierEntry("leaky", "f", "a test"))
+    return "standard+leaky"
+
+
+def test_a_leak_is_refused_by_name(leaky):
+    jax_calls.check_laws({leaky: {}}, ("batch",))
+    with pytest.raises(
+        ValueError, match=r"'standard\+leaky'.* later keys.*attention check"
+    ) as error:
+        jax_calls.check_laws({"standard": {}, leaky: {}}, ("batch", "causality"))
+    assert "'standard'" not in str(error.value)
+
+
+def test_a_study_is_refused_before_its_data_and_goes_on_without_the_variant(
+    monkeypatch, tmp_path, leaky, capsys
+):
+    """The refusal is not remembered as an answer."""
+
+    def check_data(study):
+        raise ValueError("data")
+
+    monkeypatch.setattr(jax_calls, "call", lambda function, **arguments: function(**arguments))
+    monkeypatch.setattr(preflight, "check_data", check_data)
+    monkeypatch.setenv("ATTNPERF_CACHE", str(tmp_path / "cache"))
+    given = ["run", "--config=pydoc_lm_quick", f"--config.experiment_dir={tmp_path}"]
+    for variants, named in ((f"standard,{leaky}", leaky),) * 2 + (("standard", "data"),):
+        assert command.main([*given, f"--config.variants={variants}"]) == 2
+        assert named in capsys.readouterr().err

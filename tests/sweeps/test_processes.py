@@ -14,7 +14,6 @@ from sweeps.launchers import local, protocol
 from sweeps.records import attempts, layout, lease, status, submissions
 from sweeps.training import loop
 from tests.sweeps.chaos import equality
-from tests.sweeps.conftest import fill_disk
 
 SHAPE = {"steps": 60, "eval_every": 12}
 TWO = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
@@ -23,45 +22,45 @@ TWO = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
 # --- where the processes learn who they are ---
 
 
-def test_detects_explicit_slurm_and_tpu():
-    explicit = {
-        "ATTNPERF_COORDINATOR": "10.0.0.1:1234",
-        "ATTNPERF_NUM_PROCESSES": "4",
-        "ATTNPERF_PROCESS_ID": "3",
-    }
-    assert process_group.detect(explicit) == process_group.ProcessGroup(4, 3, "10.0.0.1:1234")
-    step = {
-        "SLURM_STEP_NUM_TASKS": "2",
-        "SLURM_PROCID": "1",
-        "SLURM_JOB_ID": "4097",
-        "SLURM_STEP_NODELIST": "gpu[007-008,011]",
-    }
-    assert process_group.detect(step) == process_group.ProcessGroup(2, 1, "gpu007:61441")
-    named = {**step, "ATTNPERF_COORDINATOR": "127.0.0.1:99"}
-    assert process_group.detect(named) == process_group.ProcessGroup(2, 1, "127.0.0.1:99")
-    several = {**step, "SLURM_STEP_NODELIST": "rack[2-3]n[01-04],x9"}
-    assert process_group.detect(several).coordinator == "rack2n01:61441"
-    slices = {
-        "TPU_WORKER_HOSTNAMES": "a,b",
-        "TPU_WORKER_ID": "1",
-        "MEGASCALE_NUM_SLICES": "2",
-        "MEGASCALE_SLICE_ID": "1",
-    }
-    assert process_group.detect(slices) == process_group.ProcessGroup(4, 3)
-    assert not process_group.detect(slices).is_primary
+_STEP = {
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_PROCID": "1",
+    "SLURM_JOB_ID": "4097",
+    "SLURM_STEP_NODELIST": "gpu[007-008,011]",
+}
+_EXPLICIT = {
+    "ATTNPERF_COORDINATOR": "10.0.0.1:1234",
+    "ATTNPERF_NUM_PROCESSES": "4",
+    "ATTNPERF_PROCESS_ID": "3",
+}
+_SLICES = {
+    "TPU_WORKER_HOSTNAMES": "a,b",
+    "TPU_WORKER_ID": "1",
+    "MEGASCALE_NUM_SLICES": "2",
+    "MEGASCALE_SLICE_ID": "1",
+}
 
 
 @pytest.mark.parametrize(
-    "environment",
+    ("environment", "group"),
     [
-        {},
-        {"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7"},  # the batch script
-        {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7"},
-        {"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"},
+        (_EXPLICIT, (4, 3, "10.0.0.1:1234")),
+        (_STEP, (2, 1, "gpu007:61441")),
+        ({**_STEP, "ATTNPERF_COORDINATOR": "127.0.0.1:99"}, (2, 1, "127.0.0.1:99")),
+        ({**_STEP, "SLURM_STEP_NODELIST": "rack[2-3]n[01-04],x9"}, (2, 1, "rack2n01:61441")),
+        (_SLICES, (4, 3)),
+        # One process is alone.
+        ({}, None),
+        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7"}, None),  # a batch script
+        ({"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7"}, None),
+        ({"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}, None),
     ],
 )
-def test_one_process_is_alone(environment):
-    assert process_group.detect(environment) == process_group.SINGLE
+def test_processes_are_detected(environment, group):
+    expected = process_group.ProcessGroup(*group) if group else process_group.SINGLE
+    detected = process_group.detect(environment)
+    assert detected == expected
+    assert detected.is_primary == (group is None)
 
 
 @pytest.mark.parametrize(
@@ -156,18 +155,18 @@ def alone(made_once, make_trial, worker):
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one_and_stop_at_the_same_step(alone, make_trial, group):
+@pytest.mark.parametrize("number", [1, pytest.param(0, marks=pytest.mark.nightly)])
+def test_two_processes_train_as_one_and_stop_at_the_same_step(alone, make_trial, group, number):
     """Bit for bit; SIGTERM to either stops both."""
     stopped = make_trial(name="stopped", **SHAPE)
-    for number in (1, 0):
-        two = group(stopped)
-        two.primary.wait_for("eval")
-        (two.primary.process, two.second)[number].terminate()
-        two.finish(protocol.AGAIN)
-        step = status.read(stopped)["global_step"]
-        assert step < 60
-        assert step % loop.AGREE_EVERY == 0
-        assert layout.checkpoint_steps(stopped)[-1] == step
+    two = group(stopped)
+    two.primary.wait_for("eval")
+    (two.primary.process, two.second)[number].terminate()
+    two.finish(protocol.AGAIN)
+    step = status.read(stopped)["global_step"]
+    assert step < SHAPE["steps"]
+    assert step % loop.AGREE_EVERY == 0
+    assert layout.checkpoint_steps(stopped)[-1] == step
     two = group(stopped)
     two.finish()
     assert two.primary.start == step
@@ -175,7 +174,7 @@ def test_two_processes_train_as_one_and_stop_at_the_same_step(alone, make_trial,
     assert layout.read_json(stopped / "meta_data_0.json")["process_count"] == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("loses", ["trial", "study"])
 def test_a_trial_that_is_lost_or_cancelled_is_left_by_both(make_trial, group, loses):
     directory = make_trial(name="left", steps=2000)
@@ -190,7 +189,7 @@ def test_a_trial_that_is_lost_or_cancelled_is_left_by_both(make_trial, group, lo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_a_killed_process_ends_both_and_one_process_goes_on(
     alone, make_trial, group, worker, number
 ):
@@ -212,7 +211,7 @@ def test_a_killed_process_ends_both_and_one_process_goes_on(
     assert equality.curves(directory) == alone
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_process_without_heartbeats_ends_the_others(make_trial, group):
     """As where a host is lost, and no connection breaks."""
     directory = make_trial(name="frozen", steps=2000)
@@ -223,26 +222,7 @@ def test_a_process_without_heartbeats_ends_the_others(make_trial, group):
     assert [end.outcome for end in attempts.ends(directory)] == ["killed"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("leave", [0, 2**16], ids=["measurement", "checkpoint"])
-def test_a_full_disk_ends_both_and_room_lets_them_go_on(alone, make_trial_in, group, disk, leave):
-    directory = make_trial_in(disk, name="full", **SHAPE)
-    two = group(directory)
-    two.primary.wait_for("eval")
-    filler = fill_disk(disk, leave)
-    codes, text = two.codes()
-    assert codes[0] == 1, text
-    assert codes[1] != 0, text
-    assert status.read(directory)["state"] != "done"
-    if leave:
-        assert "disk full" in attempts.last_error(directory)["error"]
-    filler.unlink()
-    two = group(directory)
-    two.finish()
-    assert equality.curves(directory) == alone
-
-
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_second_process_that_fails_ends_all_and_says_why(
     make_trial, group, data_dir, tmp_path, monkeypatch
 ):

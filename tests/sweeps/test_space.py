@@ -155,12 +155,6 @@ def test_the_limits_of_a_hyperparameter_are_allowed_as_they_are_printed(name):
             hyperparameters.complete({**others, name: outside})
 
 
-def test_a_file_that_is_none_of_a_space(tmp_path):
-    (tmp_path / "mine.json").write_text("{")
-    with pytest.raises(ValueError, match=r"mine\.json"):
-        space.load(str(tmp_path / "mine.json"))
-
-
 _POINT = {
     **{"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.1},
     "warmup_factor": 0.05,

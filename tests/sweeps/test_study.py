@@ -6,30 +6,23 @@ import functools
 import math
 import re
 import shutil
-import time
 
 import pytest
 
 from attention import table
 from sweeps.__main__ import main
-from sweeps.launchers import config_keys
 from sweeps.launchers import table as launchers
+from sweeps.launchers.config_keys import PATH
+from sweeps.launchers.config_keys import check as check_keys
 from sweeps.records import layout, lease, measurements, status, submissions
 from sweeps.scheduling import cancel
 from sweeps.study import config, keys, selection, space, study, study_directory, trial
-from tests.sweeps import defaults
-from tests.sweeps.conftest import begin_attempt, begin_stage
+from tests.sweeps.conftest import begin_attempt, begin_stage, end_trial, evaluations, resolve
 from workloads.__main__ import main as workloads_main
 
 
-def _study(name="digits_vit_demo", **changes):
-    changes = {**(defaults.SMALL if name == "digits_vit_quick" else {}), **changes}
-    overrides = [f"--config.{key}={value}" for key, value in changes.items()]
-    return study.resolve(config.parse(name, overrides))
-
-
 def test_demo_is_the_papers_protocol_small():
-    demo = _study()
+    demo = resolve()
     assert [t.variant for t in demo.trials("tune")] == ["standard"] * 8
     rows = [table.canonical(row) for row in table.PAPER_ROWS]
     compared = demo.trials("compare", {"points": dict.fromkeys(rows, 5)})
@@ -37,19 +30,6 @@ def test_demo_is_the_papers_protocol_small():
     assert [t.seed for t in compared] == [1, 2, 3] * 8
     values = {t.variant: t.variant_hyperparameters for t in compared}
     assert values == {row: {"tau": 0.9} if row.endswith("+temp") else {} for row in rows}
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "paper_table"),
-    [
-        ("digits_vit_demo", {}, ""),
-        ("imagenet_vit_paper", {}, "vit_error"),
-        ("imagenet_vit_paper", {"points": 49}, ""),
-        ("imagenet_vit_paper", {"data_dir": "/d", "log_every": 7, "diagnostics": 9}, "vit_error"),
-    ],
-)
-def test_the_papers_table_stands_beside_its_own_protocol(name, changes, paper_table):
-    assert _study(name, **changes).settings["paper_table"] == paper_table
 
 
 _COPY = """
@@ -80,6 +60,7 @@ def test_a_copied_study_keeps_the_papers_table_while_it_is_the_papers(tmp_path):
     same = ["points=50", "steps=167_999", "batch_size=1024", "seeds=3", "name=mine", "log_every=7"]
     same = [f"--config.{change}" for change in (*same, f"variants={','.join(table.PAPER_ROWS)}")]
     assert config.parse(str(path), same).paper_table == "vit_error"
+    assert resolve("imagenet_vit_paper", points=49).settings["paper_table"] == ""
     keep, drop = set(), set()
     for name, key in keys.OWN.items():
         other = _NOT_PAPER.get(name) or _not_paper(key.default)
@@ -120,13 +101,13 @@ def test_a_study_file_without_a_name_is_called_after_it(tmp_path, file, override
 def test_trial_numbers_never_move(changes):
     """Trials stay where they are when points or seeds are added; later seeds keep their numbers."""
     usual = {"points": 3, "seeds": 2, "tuning_seeds": 2}
-    before, after = _ids(_study(**usual)), _ids(_study(**{**usual, **changes}))
+    before, after = _ids(resolve(**usual)), _ids(resolve(**{**usual, **changes}))
     fewer, more = sorted((before, after), key=len)
     assert fewer.items() < more.items()
 
 
 def test_a_trial_s_directory():
-    assert _study(first_seed=997, seeds=2)
+    assert resolve(first_seed=997, seeds=2)
     assert layout.trial_path("tune", "laser", "digits_vit", 3, 1) == (
         "tune/laser/digits_vit_jax/trial_3002"
     )
@@ -135,27 +116,30 @@ def test_a_trial_s_directory():
 
 
 @pytest.mark.parametrize(
-    ("changes", "is_same"),
+    ("changes", "same_id", "same_program"),
     [
-        ({"study": "other", "stage": "x", "point": 9}, True),
-        ({"seed": 1}, False),
-        ({"steps": 3}, False),
-        ({"variant": "laser"}, False),
-        ({"kernel": "jax_xla"}, False),
-        ({"compute_dtype": "bfloat16"}, False),
-        ({"eval_every": 1}, False),
-        ({"mesh": (4, 2, 1)}, True),
-        ({"remat": True}, True),
-        ({"loss_chunk_tokens": 4096}, True),
-        ({"microbatches": 4}, True),
-        ({"checkpoint_every": 100}, True),
-        ({"diagnostics": 5}, True),
-        ({"algoperf_dir": "/elsewhere"}, True),
+        ({"study": "other", "stage": "x", "point": 9}, True, True),
+        ({"seed": 1}, False, True),
+        ({"steps": 3}, False, True),
+        ({"variant": "laser"}, False, False),
+        ({"kernel": "jax_xla"}, False, False),
+        ({"compute_dtype": "bfloat16"}, False, False),
+        ({"matmul_precision": "float32"}, False, False),
+        ({"eval_every": 1}, False, True),
+        ({"mesh": (4, 2, 1)}, True, False),
+        ({"remat": True}, True, False),
+        ({"loss_chunk_tokens": 4096}, True, False),
+        ({"microbatches": 4}, True, False),
+        ({"checkpoint_every": 100}, True, True),
+        ({"diagnostics": 5}, True, True),
+        ({"algoperf_dir": "/elsewhere"}, True, True),
     ],
 )
-def test_ids_follow_what_is_computed(changes, is_same):
-    first = _study().trials("tune")[0]
-    assert (dataclasses.replace(first, **changes).id == first.id) == is_same
+def test_ids_and_programs_follow_what_is_computed(changes, same_id, same_program):
+    first = resolve().trials("tune")[0]
+    other = dataclasses.replace(first, **changes)
+    assert (other.id == first.id) == same_id
+    assert (other.program == first.program) == same_program
 
 
 @pytest.mark.parametrize(
@@ -168,7 +152,7 @@ def test_ids_follow_what_is_computed(changes, is_same):
     ],
 )
 def test_record_on_disk_is_checked(tmp_path, changes, message):
-    record = _study().trials("tune")[0]
+    record = resolve().trials("tune")[0]
     layout.write_json(tmp_path / layout.TRIAL, record.to_json())
     assert trial.read(tmp_path) == record
     content = [] if changes is None else {**record.to_json(), **changes}
@@ -210,10 +194,10 @@ def test_what_ids_leave_out_may_change_until_a_trial_is_finished(make_study):
 
 
 def test_protocols():
-    grid = _study("digits_vit_quick", protocol="grid", seeds=2)
+    grid = resolve("digits_vit_quick", protocol="grid", seeds=2)
     assert grid.stages == ("grid",)
     assert len(grid.trials("grid")) == 2 * 2 * 2
-    each = _study("digits_vit_quick", protocol="tune_each")
+    each = resolve("digits_vit_quick", protocol="tune_each")
     assert len(each.trials("tune")) == 2 * 2
     compared = each.trials("compare", {"points": {"standard": 0, "laser": 1}})
     assert [t.point for t in compared] == [0, 1]
@@ -301,12 +285,9 @@ def test_protocols():
     ],
 )
 def test_what_cannot_run_is_refused_before_anything_is_made(changes, message):
-    overrides = [f"--config.{key}={value}" for key, value in changes.items()]
-    began = time.process_time()
     with pytest.raises(ValueError, match=message) as raised:
-        study.resolve(config.parse("digits_vit_demo", overrides))
+        resolve(**changes)
     assert len(str(raised.value)) < 700
-    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize(
@@ -321,7 +302,7 @@ def test_what_cannot_run_is_refused_before_anything_is_made(changes, message):
 )
 def test_what_changes_nothing_is_named(changes, warning, capsys):
     settings = {"workload": "pydoc_lm", "space": "paper_nadamw", "variants": "standard", **changes}
-    _study("digits_vit_quick", **settings)
+    resolve("digits_vit_quick", **settings)
     err = capsys.readouterr().err
     assert warning in err
     assert ("nothing" in err) == bool(warning)
@@ -330,13 +311,13 @@ def test_what_changes_nothing_is_named(changes, warning, capsys):
 def test_a_hyperparameter_of_a_modifier_is_a_key_of_the_study():
     """It enters the trials of its variants alone, and is refused where it cannot be."""
     settings = {"variants": "standard,laser+softcap", "protocol": "grid", "points": 1}
-    standard, capped = _study("digits_vit_quick", **settings).trials("grid")
-    changed = _study("digits_vit_quick", **settings, **{"attention.cap": 30}).trials("grid")
+    standard, capped = resolve("digits_vit_quick", **settings).trials("grid")
+    changed = resolve("digits_vit_quick", **settings, **{"attention.cap": 30}).trials("grid")
     assert capped.variant_hyperparameters == {"cap": 50.0}
     assert changed[1].variant_hyperparameters == {"cap": 30.0}
     assert (changed[0].id == standard.id, changed[1].id == capped.id) == (True, False)
     with pytest.raises(ValueError, match="cap=-1.0: logits are kept between"):
-        _study("digits_vit_quick", **settings, **{"attention.cap": -1})
+        resolve("digits_vit_quick", **settings, **{"attention.cap": -1})
 
 
 @pytest.mark.parametrize(
@@ -354,9 +335,9 @@ def test_a_hyperparameter_of_a_modifier_is_a_key_of_the_study():
 )
 def test_what_a_model_cannot_have_is_refused_before_anything_runs(toy, changes, message):
     """Without weights there are no diagnostics; a model may keep its own softmax."""
-    assert _study("digits_vit_quick", variants=f"standard,{toy}")
+    assert resolve("digits_vit_quick", variants=f"standard,{toy}")
     with pytest.raises(ValueError, match=message):
-        _study("digits_vit_quick", **changes)
+        resolve("digits_vit_quick", **changes)
 
 
 @pytest.mark.parametrize(
@@ -391,7 +372,7 @@ def test_a_user_s_study_file(tmp_path):
 
 
 def test_a_list_space_that_is_too_short_says_so(capsys):
-    resolved = _study(space="paper_adamw", points=50)
+    resolved = resolve(space="paper_adamw", points=50)
     assert len(resolved.points) == resolved.settings["points"] == 15
     assert "list of 15 points; 50 were asked, 15 will run" in capsys.readouterr().err
 
@@ -416,20 +397,6 @@ def test_selection_by_hand(lost, mode):
     assert selection.best_point({0: [0.5, lost], 1: [lost, 0.5], 2: []}, mode) is None
 
 
-def _evaluated(accuracies, first=1):
-    """Returns rows of evaluations every four updates, from number `first` on."""
-    return [
-        {"kind": "eval", "global_step": 4 * number, "validation/accuracy": accuracy}
-        for number, accuracy in enumerate(accuracies, first)
-    ]
-
-
-def _ended(directory, accuracy, state="done"):
-    """Ends a trial of 12 updates whose evaluations are all the same."""
-    begin_attempt(directory, _evaluated([accuracy] * 3)).end(state)
-    status.write(directory, state, global_step=12)
-
-
 def _value(directory):
     return selection.trial_value(directory, "validation/accuracy", "max")
 
@@ -437,21 +404,21 @@ def _value(directory):
 def test_a_stale_running_over_done_is_selected_by(make_trial):
     """A worker that was stopped between its check and its write has put `running` over `done`."""
     directory = make_trial()
-    _ended(directory, 0.9, "running")
+    end_trial(directory, 0.9, "running")
     lease.claim(directory).end("done")
     assert _value(directory) == 0.9
 
 
 @pytest.mark.parametrize(
     ("lost", "lacking"),
-    [("1", "4 is|updates 4,"), ("2", "8, 12"), ("1/measurements.jsonl", "updates 4,"), ("*", "12")],
+    [("1", "4 is|updates 4,"), ("2", "8, 12"), ("1/measurements.jsonl", "updates 4,")],
 )
 def test_a_value_is_of_every_evaluation_that_was_planned(make_trial, lost, lacking):
     """Attempt 1 evaluated once, 0.9, attempt 2 the rest: what is lost of them is named, and the
     best of the others is not taken for the trial's."""
     directory = make_trial()
-    begin_attempt(directory, _evaluated([0.9])).end("preempted")
-    begin_attempt(directory, _evaluated([0.5, 0.6], 2), resumed=4).end("done")
+    begin_attempt(directory, evaluations([0.9])).end("preempted")
+    begin_attempt(directory, evaluations([0.5, 0.6], 2), resumed=4).end("done")
     status.write(directory, "done", global_step=12)
     assert _value(directory) == 0.9
     for path in (directory / layout.ATTEMPTS).glob(lost):
@@ -463,13 +430,10 @@ def test_a_value_is_of_every_evaluation_that_was_planned(make_trial, lost, lacki
 def test_what_is_done_and_cannot_be_read_is_not_passed_over(make_trial):
     directory = make_trial()
     assert _value(directory) is None  # nobody began it
-    _ended(directory, 0.9)
-    attempt = directory / layout.ATTEMPTS / "1"
-    (attempt / measurements.FILE).write_text("{}\n")
-    with pytest.raises(ValueError, match=f"{directory} is done, but its attempts lack.* 4, 8, 12"):
-        _value(directory)
-    (attempt / measurements.RESUMED).write_text("{}")
-    with pytest.raises(ValueError, match=f"{attempt / measurements.RESUMED} is damaged"):
+    end_trial(directory, 0.9)
+    resumed = directory / layout.ATTEMPTS / "1" / measurements.RESUMED
+    resumed.write_text("{}")
+    with pytest.raises(ValueError, match=f"{resumed} is damaged"):
         _value(directory)
 
 
@@ -484,7 +448,7 @@ def tuned(make_study):
         for record in begin_stage(made):
             value = values.get((record.point, record.seed), 0.1)
             state = value if isinstance(value, str) else "done"
-            _ended(made.directory / record.path, 0.99 if state == value else value, state)
+            end_trial(made.directory / record.path, 0.99 if state == value else value, state)
         return made
 
     return tune
@@ -505,11 +469,9 @@ def test_a_point_that_lost_two_of_three_seeds_is_not_selected(tuned):
     assert [path.rpartition("_")[2] for path in chosen["lost"]] == ["1", "3"]
 
 
-@pytest.mark.parametrize("variants", ["standard,laser", "laser,standard+gate"])
-def test_where_every_point_lost_its_seeds_nothing_is_selected(tuned, variants):
+def test_where_every_point_lost_its_seeds_nothing_is_selected(tuned):
     lost = {(0, seed): "diverged" for seed in range(3)}
-    baseline = variants.split(",")[0]
-    made = tuned(lost, variants=variants, baseline=baseline)
+    made = tuned(lost, variants="laser,standard+gate", baseline="laser")
     with pytest.raises(ValueError, match=f"{made.directory}: no point of standard ended"):
         study_directory.select(made)
 
@@ -520,7 +482,7 @@ def test_a_variant_that_lost_all_seeds_of_its_own_is_left_out(make_study, lost):
     made = make_study(points=2, protocol="tune_each", variants="standard,laser,diff")
     for record in begin_stage(made):
         state = "diverged" if record.variant == lost or lost == "both" else "done"
-        _ended(made.directory / record.path, 0.5, state)
+        end_trial(made.directory / record.path, 0.5, state)
     if lost != "laser":
         names = "standard" if lost == "standard" else "standard, laser, diff"
         with pytest.raises(ValueError, match=f"no point of {names} ended"):
@@ -598,7 +560,7 @@ def test_every_key_is_printed_with_what_is_checked(capsys):
 
 @pytest.mark.parametrize("launcher", launchers.CLASSES)
 def test_what_a_study_begins_with_is_allowed(launcher):
-    config_keys.check(launchers.launcher_class(launcher).KEYS, config.base()[launcher].to_dict())
+    check_keys(launchers.launcher_class(launcher).KEYS, config.base()[launcher].to_dict())
 
 
 @pytest.mark.parametrize(
@@ -629,10 +591,13 @@ def test_a_study_file_that_fails_is_named_with_its_line(tmp_path, capsys, conten
     assert "Traceback" not in error
 
 
-@pytest.mark.parametrize("command", ["status", "resume", "cancel", "export --format=algoperf"])
 @pytest.mark.parametrize(
-    "content",
-    ["[]", '{"name": ', '{"name": "x", "config": {}, "points": [], "stages": [3]}'],
+    ("command", "content"),
+    [
+        ("status", "[]"),
+        ("resume", '{"name": '),
+        ("export --format=algoperf", '{"name": "x", "config": {}, "points": [], "stages": [3]}'),
+    ],
 )
 def test_a_damaged_study_record_is_named(tmp_path, capsys, command, content):
     (tmp_path / layout.STUDY).write_text(content)
@@ -641,46 +606,61 @@ def test_a_damaged_study_record_is_named(tmp_path, capsys, command, content):
 
 
 @pytest.mark.parametrize(
-    ("command", "changes", "message"),
+    ("command", "changes", "named"),
     [
-        ("status", {"seeds": "x"}, "is damaged: its config cannot be counted with"),
-        ("resume", {"seeds": "x"}, "is damaged: seeds is 'x'; it must be 1 to 1,000"),
-        ("resume", {"workload": "nowhere"}, "is damaged: unknown workload 'nowhere'"),
-        ("resume", {"variants": 3}, "is damaged: variants is 3"),
+        ("status", {"config": {"seeds": "x"}}, "its config"),
+        *(("status", {"config": {"queue_warn_hours": x}}, "queue_warn_hours") for x in ("x", -1)),
+        ("resume", {"config": {"seeds": "x"}}, "seeds is 'x'"),
+        ("resume", {"config": {"workload": "nowhere"}}, "'nowhere'"),
+        ("resume", {"config": {"variants": 3}}, "variants is 3"),
+        ("resume", {"config": {"variants": ["standard", "standard"]}}, "each variant once"),
+        ("resume", {"config": {"variants": []}}, "each variant once"),
+        ("resume", {"config": {"variants": ["standard", "lazer"]}}, "'lazer'"),
+        ("resume", {"config": {"baseline": "diff"}}, "baseline 'diff'"),
+        ("resume", {"config": {"points": 5}}, "config.points is 5"),
+        ("resume", {"config": {"points": 1}}, "config.points is 1"),
+        ("resume", {"config": {"first_seed": 999}}, "seed 1,0"),
+        ("resume", {"config": {"checkpoint_every": 6}}, "eval_every"),
+        ("resume", {"config": {"profile": "9:3"}}, "profile"),
+        *(("resume", {key: [1]}, key) for key in ("runs", "starts", "stages")),
+        *(("resume", {"runs": value}, "runs") for value in ([None], 5, "x", {"a": 1}, [[]])),
+    ],
+    ids=str,
+)
+def test_a_study_record_that_was_edited_is_named(make_study, capsys, command, changes, named):
+    """`resume` checks all that `run` checks."""
+    made = make_study()
+    study_directory.prepare(made)
+    path = made.directory / layout.STUDY
+    record = layout.read_json(path)
+    changes = {**changes, "config": {**record["config"], **changes.get("config", {})}}
+    layout.write_json(path, {**record, **changes})
+    assert main([command, str(made.directory)]) == 2
+    printed = capsys.readouterr().err
+    assert str(path) in printed
+    assert named in printed
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code"),
+    [
+        *((layout.STUDY, content, 2) for content in ("", "[]", '{"name": ')),
+        *(
+            (f"tune/{layout.TRIALS}", content, 0)
+            for content in ("{}", "[]", '{"trials": "abc"}', '{"trials": [{}]}')
+        ),
     ],
 )
-def test_impossible_settings_in_a_study_record(tmp_path, capsys, command, changes, message):
-    resolved = _study("digits_vit_quick", experiment_dir=tmp_path)
-    study_directory.prepare(resolved)
-    path = resolved.directory / layout.STUDY
-    record = layout.read_json(path)
-    layout.write_json(path, {**record, "config": {**record["config"], **changes}})
-    assert main([command, str(resolved.directory)]) == 2
-    assert f"{path} {message}" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("content", ["{}", "[]", '{"trials": "abc"}', '{"trials": [{}]}'])
-def test_damaged_lists_of_trials_are_named_by_cancel(tmp_path, capsys, content):
-    """And the study is cancelled: who cancels wants to spend no more."""
-    resolved = _study("digits_vit_quick", experiment_dir=tmp_path)
-    begin_stage(resolved)
-    path = resolved.directory / "tune" / layout.TRIALS
-    path.write_text(content)
-    assert main(["cancel", str(resolved.directory)]) == 0
-    assert f"{path} is damaged: " in capsys.readouterr().err
-    assert submissions.is_cancelled(resolved.directory)
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"name": ', None])
-def test_a_study_is_marked_whatever_is_damaged(tmp_path, capsys, content):
-    """study.json first: without it no engine is known; a folder that is no study stays as it is."""
-    path = tmp_path / "s" / layout.STUDY
-    path.parent.mkdir()
-    if content is not None:
-        path.write_text(content)
-    assert main(["cancel", str(path.parent)]) == 2
-    assert str(path.parent) in capsys.readouterr().err
-    assert submissions.is_cancelled(path.parent) == (content is not None)
+def test_cancel_marks_a_study_whatever_is_damaged(make_study, capsys, name, content, code):
+    """Who cancels wants to spend no more. A folder that is no study stays as it is."""
+    made = make_study()
+    begin_stage(made)
+    (made.directory / name).write_text(content)
+    assert main(["cancel", str(made.directory)]) == code
+    assert str(made.directory / name) in capsys.readouterr().err
+    assert submissions.is_cancelled(made.directory)
+    assert main(["cancel", str(made.directory.parent)]) == 2
+    assert not submissions.is_cancelled(made.directory.parent)
 
 
 @pytest.mark.parametrize(
@@ -688,7 +668,7 @@ def test_a_study_is_marked_whatever_is_damaged(tmp_path, capsys, content):
 )
 def test_cancel_says_that_a_study_is_complete(tmp_path, capsys, last_state, is_complete):
     """It is marked all the same: a run that extends it may be preparing its data."""
-    resolved = _study("digits_vit_quick", experiment_dir=tmp_path, protocol="grid")
+    resolved = resolve("digits_vit_quick", experiment_dir=tmp_path, protocol="grid")
     trials = begin_stage(resolved, "grid")
     for record in trials:
         state = last_state if record is trials[-1] else "done"
@@ -706,31 +686,26 @@ def test_cancel_says_that_a_study_is_complete(tmp_path, capsys, last_state, is_c
     [
         *(
             f"plan --config=digits_vit_quick --step_seconds={value}"
-            for value in ("-1", "0", "nan", "inf", "1e400", "80GB", "")
+            for value in ("0", "nan", "1e400", "80GB")
         ),
-        *(f"evaluate x --suite=pydoc --checkpoints={n}" for n in ("-1", "0", "1e9")),
-        *(
-            f"evaluate x --suite=pydoc --data_dir={path}"
-            for path in ("~nobody_of_that_name/x", "$DATA/x", "gs://bucket/x")
-        ),
+        *(f"evaluate x --suite=pydoc --checkpoints={n}" for n in ("0", "1e9")),
+        *(f"evaluate x --suite=pydoc --data_dir={path}" for path in ("$DATA/x", "gs://bucket/x")),
     ],
-)  # fmt: skip
+)
 def test_numbers_of_commands_are_bounded_and_paths_those_of_a_disk(capsys, arguments):
-    with pytest.raises(SystemExit) as raised:
+    with pytest.raises(SystemExit, match="2"):
         main(arguments.split())
-    assert raised.value.code == 2
-    assert re.search(r"error: argument --\w+: .*give ", capsys.readouterr().err)
+    assert f"argument {arguments.split()[-1].partition('=')[0]}: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("place", ["loop", "file/x", "file"])
 @pytest.mark.parametrize(
-    ("run", "command"),
+    ("run", "command", "place"),
     [
-        (main, "status "),
-        (main, "resume "),
-        (main, "cancel "),
-        (main, "run --config=digits_vit_quick --config.experiment_dir="),
-        (workloads_main, "prepare digits_vit --data_dir="),
+        (main, "status ", "file/x"),
+        (main, "resume ", "file"),
+        (main, "cancel ", "loop"),
+        (main, "run --config=digits_vit_quick --config.experiment_dir=", "loop"),
+        (workloads_main, "prepare digits_vit --data_dir=", "file/x"),
     ],
 )
 def test_impossible_paths_give_a_message(tmp_path, capsys, run, command, place):
@@ -739,7 +714,6 @@ def test_impossible_paths_give_a_message(tmp_path, capsys, run, command, place):
     assert run(f"{command}{tmp_path / place}".split()) == 2
     error = capsys.readouterr().err
     assert f"{tmp_path / place}" in error
-    assert re.search("loop of symbolic|no study|cannot be written|directory is needed", error)
     assert "Errno" not in error
 
 
@@ -793,7 +767,7 @@ def _a_study(**changes):
     settings = {"steps": 40, "eval_every": 4, "points": 2, "seeds": 2, "experiment_dir": "/e"}
     named = "standard,laser,laser+temp,diff,standard+gate+rope+sink+softcap+window"
     settings |= {"variants": named, **changes}
-    return _study("pydoc_lm_quick", **settings)
+    return resolve("pydoc_lm_quick", **settings)
 
 
 @pytest.mark.parametrize("key", _KEYS)
@@ -807,11 +781,10 @@ def test_a_study_may_change_what_the_ids_of_its_trials_do_not_say(key, tmp_path)
     is_same = all(ids_after.get(path, name) == name for path, name in ids.items())
     is_same &= key not in _OTHER_STUDY
     again = dataclasses.replace(after, settings={**after.settings, "experiment_dir": tmp_path})
-    again.directory.mkdir()
+    lease.claim(again.directory / "tune/standard/digits_jax/trial_1")
     record = {"format": layout.FORMAT, "config": before.settings, "points": before.points}
     record |= {"name": before.name, "stages": before.stages}
     layout.write_json(again.directory / layout.STUDY, record)
-    lease.claim(again.directory / "tune/standard/digits_jax/trial_1")
     refused = pytest.raises(ValueError, match="holds another study of that name")
     with contextlib.nullcontext() if is_same else refused:
         study_directory.check_same(again)
@@ -825,24 +798,20 @@ def _ids(made):
 
 def test_records_of_studies_with_removed_keys(tmp_path):
     """Where these are empty the study and its trials go on, with their ids."""
-    made = _study("digits_vit_quick", experiment_dir=tmp_path)
-    study_directory.prepare(made)
-    planned = study_directory.materialise(made, "tune", made.trials("tune"))
+    made = resolve("digits_vit_quick", experiment_dir=tmp_path)
+    planned = begin_stage(made)
     removed = dict.fromkeys(keys.REMOVED, "")
-    for planned_trial in planned:
-        path = made.directory / planned_trial.path / layout.TRIAL
-        layout.write_json(path, layout.read_json(path) | removed)
+    path = made.directory / planned[0].path / layout.TRIAL
+    layout.write_json(path, layout.read_json(path) | removed)
     record = layout.study_record(made.directory)
     record["config"] |= removed
     layout.write_json(made.directory / layout.STUDY, record)
     assert study.from_record(record, made.directory).settings == made.settings
-    assert study_directory.check_same(made)
-    assert study_directory.materialise(made, "tune", made.trials("tune")) == planned
+    assert begin_stage(made) == planned
     assert planned[0].id == "4affc72d8d663dfa"
-    for key in keys.REMOVED:
-        config_of_before = record["config"] | {key: "x"}
-        with pytest.raises(ValueError, match=f"does not know: {key}"):
-            study.from_record({**record, "config": config_of_before}, made.directory)
+    record["config"] |= dict.fromkeys(keys.REMOVED, "x")
+    with pytest.raises(ValueError, match="does not know: init2winit_config, init2winit_dir"):
+        study.from_record(record, made.directory)
 
 
 PATH_KEYS = {
@@ -854,13 +823,13 @@ PATH_KEYS = {
 }
 
 
-def test_every_key_of_a_path_is_read_as_one():
-    named = {name for name, key in keys.every().items() if key.allowed is config_keys.PATH}
-    assert named == {*PATH_KEYS, "finetune_from"}
-
-
-@pytest.mark.parametrize("key", [*PATH_KEYS, "finetune_from"])
-@pytest.mark.parametrize("path", ["$HOME/x", "gs://b/x", "/x ", "'/x'", "~no-such-user/x"])
+@pytest.mark.parametrize(
+    ("key", "path"),
+    [
+        *((key, "gs://b/x") for key, entry in keys.every().items() if entry.allowed is PATH),
+        *(("data_dir", path) for path in ("$HOME/x", "/x ", "'/x'", "~no-such-user/x")),
+    ],
+)
 def test_an_impossible_path_is_refused_by_its_key(key, path, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["run", f"--config={PATH_KEYS.get(key, 'digits_vit_quick')}", f"--config.{key}={path}"]
@@ -894,7 +863,7 @@ def test_a_path_of_the_home_directory(name, overrides, key, path, tmp_path, monk
 def test_data_named_by_a_variable_is_written_down_once(tmp_path, monkeypatch):
     """So that jobs on nodes, and a resume under another environment, read what the driver did."""
     monkeypatch.setenv("ATTNPERF_DATA", str(tmp_path / "all"))
-    made = _study("digits_vit_quick", experiment_dir=tmp_path)
+    made = resolve("digits_vit_quick", experiment_dir=tmp_path)
     assert made.settings["data_dir"] == str(tmp_path / "all" / "digits_vit")
     study_directory.prepare(made)
     monkeypatch.setenv("ATTNPERF_DATA", "/elsewhere")
@@ -922,13 +891,13 @@ def test_data_of_nodes_with_folders_of_their_own(
     monkeypatch.setenv("ATTNPERF_DATA", driver)
     settings = {**required, "environment": nodes}
     changes = {f"{launcher}.{key}": value for key, value in settings.items()}
-    made = _study("digits_vit_quick", launcher=launcher, **changes)
+    made = resolve("digits_vit_quick", launcher=launcher, **changes)
     assert made.settings["data_dir"] == data_dir
-    full = _study("imagenet_vit_paper", launcher=launcher, **changes).settings["data_dir"]
+    full = resolve("imagenet_vit_paper", launcher=launcher, **changes).settings["data_dir"]
     assert bool(full) == ("$" not in nodes)  # nothing that a node could make
 
 
 def test_data_at_an_address_are_refused(monkeypatch):
     monkeypatch.setenv("ATTNPERF_DATA", "gs://bucket")
     with pytest.raises(ValueError, match="ATTNPERF_DATA: path 'gs://bucket'"):
-        _study("digits_vit_quick")
+        resolve("digits_vit_quick")

@@ -1,23 +1,11 @@
 """Several processes on a TPU host: the chips, grids and ports of each."""
 
-import importlib.util
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 
 from sweeps.launchers import local, tpu_host
 from sweeps.monitoring import hardware_check
-
-_LOADS = """
-import sys
-from jax.experimental import topologies
-topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2")
-print("loaded", flush=True)
-sys.stdin.read()
-"""
 
 
 def _chips(count):
@@ -95,43 +83,3 @@ def test_a_small_host_has_no_halves(host, count):
     (result,) = hardware_check._processes(here)
     assert result.verdict == "not here"
     assert f"it has {count}" in result.summary
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None,
-    reason="libtpu is not installed: pip install -e '.[compile-tpu]'",
-)
-def test_libtpu_lets_both_in():
-    """Two processes that have it loaded at once, by the real library, without a TPU."""
-    halves = [[str(number) for number in range(first, first + 4)] for first in (0, 4)]
-    ours = [tpu_host.variables(half, local.free_ports(1)) for half in halves]
-    without = [{k: v for k, v in half.items() if not k.startswith("ALLOW")} for half in ours]
-    assert _loaded(ours) == ["loaded", "loaded"]
-    assert sorted(_loaded(without)) == ["", "loaded"]  # that is what the variable is for
-
-
-def _loaded(environments):
-    common = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("ALLOW")},
-        "JAX_PLATFORMS": "cpu",
-        "TPU_SKIP_MDS_QUERY": "1",
-        "TPU_ACCELERATOR_TYPE": "v5litepod-8",
-        "TPU_WORKER_HOSTNAMES": "localhost",
-        "TPU_LOG_DIR": "disabled",
-    }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", _LOADS],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env={**common, **environment},
-        )
-        for environment in environments
-    ]
-    lines = [process.stdout.readline().strip() for process in processes]
-    for process in processes:
-        process.communicate()
-    return lines
