@@ -1,20 +1,36 @@
-"""docs/architecture.md names what exists, and every folder of a package."""
+"""docs/architecture.md names what exists, and every folder of a package; imports point down."""
 
 import ast
 import pathlib
 import re
+import sys
 from collections import Counter
 from graphlib import TopologicalSorter
 
 import pytest
 
+from attention import table
 from tests import floor_plan
-from tests.floor_plan import PACKAGES, ROOT
+from tests.floor_plan import LAYERS, PACKAGES, ROOT
 
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 NAMED = sorted(set(re.findall(r"`((?:analysis|sweeps|workloads|attention)/[^`]+)`", PAGE)))
 MODULES = [path for package in PACKAGES for path in floor_plan.files(package)]
 MOST_FILES, MOST_STEPS = 15, 10
+LIBRARIES = {"jax", "jaxlib", "flax", "optax", "orbax"}
+# What a driver imports: every module there is imported without these libraries.
+WITHOUT_JAX = ("records", "launchers", "study", "scheduling", "distributed")
+# What computes with JAX is in the other packages, which leave files behind. `analysis` takes of
+# them the format of the files, the rule of selection, the names of variants and what any command
+# line needs.
+TAKEN = (
+    *("sweeps.records.layout", "sweeps.records.status"),
+    *("sweeps.study.keys", "sweeps.study.selection"),
+    *("attention.extras", "attention.files", "attention.table"),
+    *("workloads.arguments", "workloads.base.errors.message"),
+)
+# Of the modules of `mixers` and `modifiers` those that several of their neighbours share.
+SHARED = {"head_pairs", "query_pairs", "laser_functions", "laser_shift"}
 
 
 def _defined(path: pathlib.Path) -> set[str]:
@@ -78,3 +94,57 @@ def _decided_by_the_locale(path: pathlib.Path) -> list[int]:
 
 def test_no_locale_decides_the_encoding_of_a_file():
     assert not {path: lines for path in MODULES if (lines := _decided_by_the_locale(path))}
+
+
+def _module(path: pathlib.Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_a_part_imports_what_its_line_names_all_above_it(package):
+    paths = [path for path in floor_plan.files(package) if path != ROOT / package / "__init__.py"]
+    parts = {path: floor_plan.part(_module(path)) for path in paths}
+    assert set(parts.values()) == set(LAYERS[package])
+    known: set[str] = set()
+    for part, imports in LAYERS[package].items():
+        assert set(imports) <= known, part
+        known.add(part)
+    for path, part in parts.items():
+        names = [name for name in floor_plan.imported(path) if name.split(".")[0] in PACKAGES]
+        packages = {name.split(".")[0] for name in names}
+        assert packages <= set(PACKAGES[PACKAGES.index(package) :]), path
+        ours = {floor_plan.part(name) for name in names if name.split(".")[0] == package}
+        assert ours <= {part, *LAYERS[package][part]}, path
+
+
+def test_analysis_takes_of_the_other_packages_what_the_list_names():
+    names = {name for path in floor_plan.files("analysis") for name in floor_plan.imported(path)}
+    others = {*LIBRARIES, *PACKAGES} - {"analysis"}
+    assert {name for name in names if name.split(".")[0] in others} == set(TAKEN)
+
+
+def test_what_checks_names_needs_the_standard_library_alone():
+    """Of a driver, and of `analysis` what it takes of the others."""
+    allowed = {*sys.stdlib_module_names, *PACKAGES} - {"analysis"}
+    roots = {ROOT / "attention/precision.py", ROOT / "attention/checkout.py"}
+    pending, seen = list(roots.union(*map(floor_plan.modules, TAKEN))), set()
+    while pending:
+        path = pending.pop()
+        seen.add(path)
+        assert {name.split(".")[0] for name in floor_plan.imported(path)} <= allowed, path
+        pending += floor_plan.needs(path) - seen
+
+
+def test_what_a_driver_imports_is_without_jax():
+    for path in floor_plan.files("sweeps"):
+        roots = {name.split(".")[0] for name in floor_plan.imported(path, within=False)}
+        assert floor_plan.part(_module(path)) not in WITHOUT_JAX or not roots & LIBRARIES, path
+
+
+@pytest.mark.parametrize(
+    ("folder", "entries"), [("mixers", table.MIXERS), ("modifiers", table.MODIFIERS)]
+)
+def test_a_file_of_a_folder_has_a_line_or_is_shared(folder, entries):
+    """Nothing lies there that the table does not know, but what several of its files share."""
+    files = {path.stem for path in (ROOT / "attention" / folder).glob("*.py")} - {"__init__"}
+    assert set(entries) <= files <= {*entries, *SHARED}
