@@ -161,14 +161,6 @@ def test_numbers_of_a_weighting_are_numbers(number):
         Weighting(_exp, _exp, same=True, **number)
 
 
-def test_weightings_and_transforms_are_checked_too():
-    with pytest.raises(ValueError, match="the weighting's mass uses cumsum"):
-        _check(weighting=Weighting(functions.exponential, lambda x, s: jnp.cumsum(x, -1)))
-    bad = Transform(lambda v, c: v, lambda r, c: r - r.mean(-1, keepdims=True))
-    with pytest.raises(ValueError, match="the output function uses reduce_sum"):
-        _check(transform=bad)
-
-
 def test_dropout_s_hash_is_as_random_as_a_generator():
     """Shares of all, rows and columns; neighbours, corners of rectangles and seeds do not agree."""
     places = jnp.arange(512)
