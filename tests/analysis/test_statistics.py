@@ -42,19 +42,6 @@ def test_a_permutation_p_value_by_hand() -> None:
     assert found.p == pytest.approx(1 / 3)
 
 
-@settings(deadline=None, max_examples=50)
-@given(VALUES, VALUES, st.floats(0.1, 10), st.floats(-5, 5))
-def test_a_permutation_p_value_does_not_change_with_unit_or_order(first, second, a, b) -> None:
-    """Numbers on a grid of 1/64, so that the unit does not round them."""
-    first, second = (np.round(np.array(group) * 64) for group in (first, second))
-    p = comparisons.permutation_p(first, second)
-    assert comparisons.smallest_p(len(first), len(second)) <= p + 1e-12
-    assert p <= 1
-    assert comparisons.permutation_p(first * a + b, second * a + b) == pytest.approx(p)
-    assert comparisons.permutation_p(first[::-1], second[::-1]) == pytest.approx(p)
-    assert comparisons.permutation_p(second, first) == pytest.approx(p)
-
-
 def test_many_seeds_take_seeded_random_permutations() -> None:
     rng = np.random.default_rng(0)
     first, second = rng.normal(size=10), rng.normal(size=10) + 5
@@ -148,15 +135,6 @@ def test_the_permutation_test_is_studentised() -> None:
     assert abs(expected - other) > 0.01
 
 
-@settings(deadline=None, max_examples=50)
-@given(VALUES, VALUES, st.floats(0.01, 10))
-def test_a_small_p_never_stands_beside_an_interval_that_holds_0(first, second, spread) -> None:
-    found = comparisons.unpaired(by_seed(np.array(first) * spread), by_seed(second))
-    assert found.p >= found.smallest_p
-    if found.low < 0 < found.high:
-        assert found.p >= 0.05
-
-
 def test_the_larger_p_of_the_two_tests_counts() -> None:
     """Of 220 deals 2 are as extreme; Welch's t hardly sees a difference of seeds so far apart."""
     first, second = [0.4, 2.9, 5.6], np.linspace(-0.2, 0.2, 9)
@@ -218,16 +196,6 @@ def test_holm_stops_at_one_and_passes_over_nan() -> None:
     assert math.isnan(corrected[1])
     assert corrected[2] == 1.0
     assert comparisons.holm([]).size == 0
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=112))
-def test_holm_lies_between_the_p_value_and_bonferroni_and_keeps_the_order(p_values) -> None:
-    corrected = comparisons.holm(p_values)
-    for p, q in zip(p_values, corrected, strict=True):
-        assert p <= q <= min(1.0, p * len(p_values))
-    order = np.argsort(p_values, kind="stable")
-    assert (np.diff(np.array(corrected)[order]) >= 0).all()
 
 
 def test_holm_corrects_each_row_of_many() -> None:
