@@ -98,6 +98,11 @@ def test_the_mean_effect_by_hand() -> None:
     scale = 2 * 2 / math.pi
     variance = sum(scale * (1 / 5 + g * g) - g * g for g in (1.5, 0.5))
     assert found.high - 1 == pytest.approx(1.959964 * math.sqrt(variance) / 2)
+    apart = across.mean_effect([1.5], [Comparison(n=5, n_baseline=5)])  # 2.5 pairs, v = 8
+    square = 0.9027033**2 * 8 / 6
+    assert apart.high == pytest.approx(
+        1.5 + 1.959964 * math.sqrt(square * (1 / 2.5 + 1.5**2) - 1.5**2), rel=1e-5
+    )
     assert math.isnan(across.mean_effect([1.0], [Comparison(pairs=3)]).low)
     assert math.isnan(across.mean_effect([1.0, NAN], [five, five]).value)
     assert math.isnan(across.mean_effect([], []).value)

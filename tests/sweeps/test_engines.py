@@ -181,6 +181,7 @@ def test_a_status_says_how_long_jobs_are_queued_and_why(make_scheduler, clusters
     study = survey.StudyReader(root).look()
     engines.ask_queue(study)
     assert [job.reason for job in study.at_engines.values()] == [f"no room for {first}", None]
+    assert study.queue_warn_s == 24 * 3600
 
 
 @pytest.mark.parametrize(("hours", "warnings"), [(24, 1), (48, 0), (0, 0)])

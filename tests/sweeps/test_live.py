@@ -202,8 +202,9 @@ def test_a_loss_that_is_not_finite_ends_the_trial(
     assert device.train(directory) == "diverged"
     assert [number for what, number in device.events if what == "update"] == [*range(updates)]
     assert device.events[-1] == ("eval", updates)
-    evaluated = [row["global_step"] for row in measurements.evaluations(directory)]
-    assert evaluated == [*range(evaluates, updates, evaluates), updates]
+    rows = measurements.evaluations(directory)
+    assert [row["global_step"] for row in rows] == [*range(evaluates, updates, evaluates), updates]
+    assert 0 < rows[-1]["accumulated_submission_time"] < 900  # seconds of this test, not of a clock
     found = status.read(directory)
     assert (found["state"], found["global_step"]) == ("diverged", bad)
     assert found["reason"] == f"the loss of update {bad} was not finite"
