@@ -1,10 +1,9 @@
-"""Benchmarks' files into local questions, and what is wrong with local questions."""
+"""The Hub's Parquet files into local questions, and what is wrong with local questions."""
 
-import json
+import itertools
 import re
 from pathlib import Path
 
-import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -15,232 +14,78 @@ from workloads import __main__ as commands
 from workloads.base.errors import DataError
 from workloads.downstream import conversion, local_data, suites
 from workloads.downstream.data_sets import DATA_SETS
-from workloads.storage import tfds_directory
 
-
-def _tfds(tree, dataset, features, splits):
-    directory = tfds_directory.directory_of(tree, dataset)
-    tfds_directory.write_dataset(
-        directory,
-        dataset=dataset,
-        splits=splits,
-        features=features,
-        description="Questions of a test.",
-    )
-    return directory
-
-
-def _lines(path, rows):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-
-
-def _prepared(tree, data_dir, name, split):
-    conversion.prepare(tree, data_dir)
-    return local_data.read(data_dir, name, split)
-
-
-def test_tfds_with_numbered_rows_comes_in_its_authors_order(tmp_path):
-    import tensorflow_datasets as tfds
-
-    names = ("premise", "choice1", "choice2", "question")
-    features = tfds.features.FeaturesDict(
-        {
-            **{name: tfds.features.Text() for name in names},
-            "idx": tfds.features.Scalar(np.int32),
-            "label": tfds.features.ClassLabel(names=["choice1", "choice2"]),
-        }
-    )
-    rows = [{**dict.fromkeys(names, f"é{idx}"), "idx": idx, "label": idx % 2} for idx in (11, 3, 2)]
-    splits = {"train": rows, "validation": rows[:1], "test": rows}
-    _tfds(tmp_path, "super_glue/copa:1.0.2", features, splits)
-    rows = _prepared(tmp_path, tmp_path / "data", "copa", "train")
-    assert [(row["premise"], row["label"]) for row in rows] == [("é2", 0), ("é3", 1), ("é11", 1)]
-    entry = local_data.index(tmp_path / "data")["copa"]
-    assert entry["source"] == "TFDS super_glue/copa:1.0.2"
-    assert {split: entry["splits"][split]["rows"] for split in entry["splits"]} == {
-        "train": 3,
-        "validation": 1,
-    }
-
-
-def test_tfds_with_nested_features(tmp_path):
-    import tensorflow_datasets as tfds
-
-    sequence, text = tfds.features.Sequence, tfds.features.Text()
-    flat = {
-        **{"article": text, "example_id": text},
-        "questions": sequence(text),
-        "answers": sequence(text),
-    }
-    race = tfds.features.FeaturesDict({**flat, "options": sequence(sequence(text))})
-    # As the library stores lists of lists, for which it would need TensorFlow.
-    rows = {"ragged_flat_values": sequence(text), "ragged_row_lengths_0": sequence(np.int64)}
-    article = {
-        "article": "a",
-        "example_id": "high1.txt",
-        "questions": ["q1", "q2"],
-        "answers": ["B", "D"],
-        "options": {"ragged_flat_values": list("12345678"), "ragged_row_lengths_0": [4, 4]},
-    }
-    splits = {"train": [article], "test": [article] * 2}
-    for level in ("middle", "high"):
-        stored = tfds.features.FeaturesDict({**flat, "options": rows})
-        race.save_config(_tfds(tmp_path, f"race/{level}:2.0.0", stored, splits))
-    converted = _prepared(tmp_path, tmp_path / "data", "race_high", "test")
-    second = {"article": "a", "question": "q2", "options": ["5", "6", "7", "8"], "answer": "D"}
-    assert len(converted) == 4
-    assert converted[1] == second
-
-
-@pytest.mark.parametrize(
-    ("name", "row", "expected"),
-    [
-        (
-            "arc_easy",
-            {"question": "why", "choices": {"text": ["x", "y"], "label": [0, 1]}, "answerKey": 1},
-            {
-                "question": "why",
-                "choices": {"text": ["x", "y"], "label": ["A", "B"]},
-                "answerKey": "B",
-            },
-        ),
-        (
-            "openbookqa",
-            {
-                "question": {"stem": "how", **{f"choice_{x}": x.lower() for x in "ABCD"}},
-                "answerKey": 1,
-            },
-            {
-                "question_stem": "how",
-                "choices": {"text": ["a", "b", "c", "d"], "label": ["A", "B", "C", "D"]},
-                "answerKey": "B",
-            },
-        ),
-        (
-            "hellaswag",
-            {"context": "He sits. He stands. she", "endings": [], "label": 2},
-            {"ctx_a": "He sits. He stands.", "ctx_b": "she", "label": "2"},
-        ),
-        (
-            "hellaswag",
-            {"context": "He sits. He stands.", "endings": [], "label": 2},
-            {"ctx_a": "He sits. He stands.", "ctx_b": ""},
-        ),
-        (
-            "storycloze_2016",
-            {"context": "A b. C d. E f. G h.", "endings": ["x", "y"], "label": 1},
-            {"input_sentence_4": "d. E f. G h.", "sentence_quiz2": "y", "answer_right_ending": 1},
-        ),
-        # As their authors publish them: nested questions, spans in other case, labels in words.
-        (
-            "multirc",
-            {
-                "passage": {
-                    "text": "p",
-                    "questions": [{"question": "q", "answers": [{"text": "a", "label": 1}]}],
-                }
-            },
-            {"paragraph": "p", "question": "q", "answer": "a", "label": 1},
-        ),
-        (
-            "record",
-            {
-                "passage": {"text": "Ann met Bob", "entities": [{"start": 0, "end": 2}]},
-                "qas": [{"query": "@placeholder met", "answers": [{"text": "Ann"}]}],
-            },
-            {"query": "@placeholder met", "entities": ["Ann"], "answers": ["Ann"]},
-        ),
-        (
-            "wsc",
-            {
-                "text": "The cat says it is",
-                "target": {
-                    **{"span1_index": 0, "span1_text": "the cat"},
-                    **{"span2_index": 3, "span2_text": "it,"},
-                },
-                "label": True,
-            },
-            {"span1_text": "The cat", "span2_text": "it", "label": 1},
-        ),
-        ("cb", {"label": "neutral"}, {"label": 2}),
-    ],
+# Files of a split: in a repository, alone, and in its branch refs/convert/parquet.
+NAMES = (
+    ("{}-00000-of-00002.parquet", "{}-00001-of-00002.parquet"),
+    ("{}.parquet",),
+    ("{}/0000.parquet", "{}/0001.parquet"),
 )
-def test_rows_of_other_forms_become_lm_evals(name, row, expected):
-    (converted,) = DATA_SETS[name].convert(row)
-    assert expected.items() <= converted.items()
+
+
+def _write(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
 
 
 def test_parquet_as_the_hub_has_it(tmp_path):
-    writer = fabricated_rows.Writer(WORDS)
+    """Rows of every data set, in their order, without columns that no task reads."""
+    writer, tree, data_dir = fabricated_rows.Writer(WORDS), tmp_path / "tree", tmp_path / "data"
     wanted = {}
-    for name, data_set in DATA_SETS.items():
+    for (name, data_set), files in zip(DATA_SETS.items(), itertools.cycle(NAMES)):
         for split in data_set.splits:
-            rows = [writer.row(name) for _ in range(4)]
-            wanted[name, split] = rows
-            folder = tmp_path / data_set.folders[0]
-            folder.mkdir(parents=True, exist_ok=True)
-            for part in (0, 1):
-                table = pyarrow.Table.from_pylist(rows[2 * part : 2 * part + 2])
-                pyarrow.parquet.write_table(table, folder / f"{split}-{part:05d}-of-00002.parquet")
-    lines = conversion.prepare(tmp_path, tmp_path / "data")
+            wanted[name, split] = []
+            for number, file in enumerate(files):
+                rows = [writer.row(name) for _ in range(2)]
+                wanted[name, split] += rows
+                path = tree / data_set.folders[-1] / file.format(split)
+                _write(path, [{**row, "idx": 9 - number} for row in rows])
+                path.with_name(f"._{path.name}").write_bytes(b"\x00\x05\x16\x07")
+    lines = conversion.prepare(tree, data_dir)
     assert len(lines) == len(DATA_SETS)
     for (name, split), rows in wanted.items():
-        assert local_data.read(tmp_path / "data", name, split) == rows
+        assert local_data.read(data_dir, name, split) == rows
+    assert "wsc273: 2 test, from winograd_wsc/wsc273/test.parquet" in lines
+    local_data.rows_path(data_dir, "wsc273", "._test").write_bytes(b"\x00\x05\x16\x07")
+    (split,) = local_data.lm_eval_dataset(data_dir, "wsc273")
+    assert split == "test"
 
 
-def test_published_files(tmp_path):
-    """Labels in a file of their own, CSV, and XML."""
-    for split in ("train", "dev"):
-        path = tmp_path / f"physicaliqa-train-dev/{split}.jsonl"
-        _lines(path, [{"goal": "g", "sol1": "1", "sol2": "2"}] * 2)
-        path.with_name(f"{split}-labels.lst").write_text("1\n0\n")
-    names = [f"InputSentence{number}" for number in (1, 2, 3, 4)]
-    names += [f"RandomFifthSentenceQuiz{number}" for number in (1, 2)]
-    table = f"{','.join(names)},AnswerRightEnding\n1,2,3,4,1,2,2\n"
-    for split in ("val", "test"):
-        (tmp_path / f"cloze_test_{split}__spring2016 - x.csv").write_text(table)
-    (tmp_path / "WSCollection.xml").write_text(
-        "<collection><schema><text><txt1>The cat\n sees</txt1><pron>it</pron><txt2>and runs.</txt2>"
-        "</text><answers><answer>a cat</answer><answer>a dog</answer></answers>"
-        "<correctAnswer>B.</correctAnswer></schema></collection>"
-    )
-    data_dir = tmp_path / "data"
-    rows = _prepared(tmp_path, data_dir, "piqa", "validation")
-    assert [row["label"] for row in rows] == [1, 0]
-    (story,) = local_data.read(data_dir, "storycloze_2016", "test")
-    assert (story["input_sentence_4"], story["sentence_quiz2"]) == ("4", "2")
-    assert story["answer_right_ending"] == 2
-    assert local_data.read(data_dir, "wsc285", "test") == [
-        {
-            "text": "The cat sees it and runs.",
-            "pronoun": "it",
-            "pronoun_loc": 13,
-            "options": ["a cat", "a dog"],
-            "label": 1,
-        }
-    ]
+def _lacks_a_column(tree):
+    _write(tree / "super_glue/cb/train.parquet", [{"premise": "p", "label": 0}])
+
+
+def _lacks_a_split(tree):
+    _write(tree / "super_glue/cb/train.parquet", [{"premise": "", "hypothesis": "", "label": 0}])
+
+
+def _is_cut_short(tree):
+    _lacks_a_split(tree)
+    (tree / "super_glue/cb/validation.parquet").write_bytes(b"PAR1")
+
+
+def _has_another_form(tree):
+    (tree / "super_glue/cb/1.0.2").mkdir(parents=True)
+    (tree / "super_glue/cb/train.jsonl").write_text("{}")
 
 
 @pytest.mark.parametrize(
-    ("row", "splits", "message"),
+    ("make", "message"),
     [
-        (None, (), "(?s)has none of the data sets.*TFDS super_glue/copa"),
-        ({"premise": "p", "label": 0}, ("train",), "cb: super_glue/cb/train.*hypothesis"),
-        (
-            {"premise": "p", "hypothesis": "h", "label": 0},
-            ("train",),
-            "cb: .* is there, but not validation",
-        ),
+        (_has_another_form, "(?s)super_glue/cb/SPLIT-.*.parquet.*hf download.*--local-dir={tree}"),
+        (_lacks_a_column, "cb: {tree}/super_glue/cb/train.parquet.*hypothesis"),
+        (_lacks_a_split, "cb: .*validation"),
+        (_is_cut_short, "cb: {tree}/super_glue/cb/validation.parquet"),
+        (Path.rmdir, "{tree} is no directory"),
     ],
 )
-def test_trees_that_cannot_be_converted(tmp_path, row, splits, message):
-    for split in splits:
-        _lines(tmp_path / f"super_glue/cb/{split}.jsonl", [row])
-    with pytest.raises(DataError, match=message):
-        conversion.prepare(tmp_path, tmp_path / "data")
-    with pytest.raises(DataError, match="is no directory"):
-        conversion.prepare(tmp_path / "absent", tmp_path / "data")
+def test_trees_that_cannot_be_converted(tmp_path, make, message):
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    make(tree)
+    with pytest.raises(DataError, match=message.format(tree=re.escape(str(tree)))):
+        conversion.prepare(tree, tmp_path / "data")
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.fixture
@@ -320,22 +165,8 @@ def test_commands(tmp_path, capsys):
     arguments += ["--from", str(tmp_path / "tree")]
     for n, message in ((55, "has 55 questions; .* of 56"), (56, "has no arc_easy/test.jsonl")):
         for split, count in (("train", 3), ("validation", n)):
-            _lines(tmp_path / f"tree/super_glue/cb/{split}.jsonl", [writer.row("cb")] * count)
+            _write(tmp_path / f"tree/super_glue/cb/{split}.parquet", [writer.row("cb")] * count)
         assert commands.main(["prepare", "downstream", *arguments]) == 2
         output = capsys.readouterr()
         assert re.search(message, output.err)
         assert f"cb: 3 train, {n} validation" in output.out
-
-
-def test_a_byte_order_mark_and_companions_change_nothing(tmp_path):
-    row = {"question": "is it", "passage": "it is", "label": True}
-    for split in ("train", "val", "test"):
-        path = tmp_path / "BoolQ" / f"{split}.jsonl"
-        _lines(path, [row, row])
-        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-        path.with_name(f"._{split}.jsonl").write_bytes(b"\x00\x05\x16\x07")
-    converted = _prepared(tmp_path, tmp_path / "data", "boolq", "train")
-    assert [row["question"] for row in converted] == ["is it"] * 2
-    local_data.rows_path(tmp_path / "data", "boolq", "._train").write_bytes(b"\x00\x05\x16\x07")
-    loaded = local_data.lm_eval_dataset(tmp_path / "data", "boolq")
-    assert set(loaded) == {"train", "validation"}

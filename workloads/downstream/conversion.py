@@ -1,36 +1,27 @@
-"""Benchmarks' own files into ours, once, on a host that has them: `prepare downstream --from=TREE`.
-
-Of each data set TREE is looked through for a TFDS directory, then for the Hub's folders, then for
-the published files (workloads/downstream/data_sets.py). What is there already is replaced.
+"""The Hub's Parquet files into local questions, once, on a host that has them:
+`prepare downstream --from=TREE`. What is already prepared is replaced.
 """
 
-import csv
-import json
 import os
-import xml.etree.ElementTree
-from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pyarrow.parquet
 
 from attention import files
 from workloads.base.errors import DataError
 from workloads.downstream import local_data, suites
-from workloads.downstream.data_sets import DATA_SETS, SPLIT_NAMES, DataSet, Row, schema_of_xml
-from workloads.storage import preparation, tfds_directory
-from workloads.storage.tfds_directory import TfdsSplit
+from workloads.downstream.data_sets import DATA_SETS, DataSet
+from workloads.storage import preparation
 
+Row = dict[str, Any]
+# Names of a split's files in a folder; the last one is of the Hub's branch `refs/convert/parquet`.
+_PATTERNS = ("{}-*.parquet", "{}.parquet", "{}/*.parquet")
 # Questions of the published figures, by data set and split.
 PUBLISHED: dict[tuple[str, str], int] = {
     (entry.data, entry.split): entry.n for entry in suites.TASKS.values() if entry.n is not None
 }
-_WINOGRAD = {"wsc285": 285, "wsc273": 273}
-_UNREADABLE = (
-    *(OSError, KeyError, ValueError, TypeError, IndexError, AssertionError),
-    *(AttributeError, RecursionError, csv.Error),
-    xml.etree.ElementTree.ParseError,
-)
 
 
 def prepare(
@@ -40,7 +31,7 @@ def prepare(
     """Writes every data set that `tree` has; returns a line for each, also for those it has not.
 
     Raises DataError where the tree is missing or has none of them, and after all others are written
-    where one is damaged or lacks a field. Numbers of questions are those of `check`.
+    where one is damaged or lacks a column. Numbers of questions are those of `check`.
     """
     tree = Path(tree)
     if not tree.is_dir():
@@ -48,7 +39,7 @@ def prepare(
     lines, problems, written = [], [], 0
     for name, data_set in DATA_SETS.items():
         try:
-            splits, source = _converted(tree, name, data_set)
+            splits, source = _read(tree, name, data_set)
             if not splits:
                 lines.append(f"{name}: not found; {_looked_for(data_set)}")
                 continue
@@ -62,7 +53,7 @@ def prepare(
     if problems:
         raise DataError("\n".join(problems))
     if not written:
-        raise DataError("\n".join([f"{tree} has none of the data sets", *lines]))
+        raise DataError("\n".join([f"{tree} has none of the data sets", *lines]), _advice(tree))
     return lines
 
 
@@ -96,109 +87,48 @@ def check(data_dir: str | os.PathLike[str]) -> list[str]:
     return lines
 
 
+def _advice(tree: Path) -> str:
+    folder = files.quoted(tree / "super_glue")
+    return (
+        "download the Parquet files of the Hub's repositories; no other form is read. SuperGLUE: "
+        f"hf download aps/super_glue --repo-type=dataset --local-dir={folder}"
+    )
+
+
 def _looked_for(data_set: DataSet) -> str:
-    tfds = [f"TFDS {data_set.tfds}"] if data_set.tfds else []
-    folders = [f"{folder}/*.parquet" for folder in data_set.folders]
-    published = [pattern.format("SPLIT") for pattern in data_set.files]
-    return "looked for " + ", ".join(tfds + folders + published)
+    return "looked for " + ", ".join(f"{folder}/SPLIT-*.parquet" for folder in data_set.folders)
 
 
-def _converted(tree: Path, name: str, data_set: DataSet) -> tuple[dict[str, list[Row]], str]:
-    """Returns a data set's rows by split, and where they are from; nothing where it is not there.
+def _read(tree: Path, name: str, data_set: DataSet) -> tuple[dict[str, list[Row]], str]:
+    """Returns a data set's rows by split, and its first file; ({}, "") where it has no file.
 
-    Raises DataError where it has some of its splits alone.
+    Raises DataError where a file is damaged or lacks a column, and where a split is missing.
     """
     splits: dict[str, list[Row]] = {}
     source = ""
     for split in data_set.splits:
-        opened = _opened(tree, data_set, split)
-        if opened is None:
-            continue
-        source, raw = opened
-        try:
-            rows = [ours for row in _in_order(list(raw)) for ours in data_set.convert(row)]
-            splits[split] = [{field: row[field] for field in data_set.fields} for row in rows]
-        except _UNREADABLE as problem:
-            raise DataError(
-                f"{name}: {source}, {split}, cannot be read, or a row of it is none of the forms "
-                f"that are known ({type(problem).__name__}: {problem}); {_looked_for(data_set)}"
-            ) from problem
-    if name in _WINOGRAD and source.endswith(".xml"):
-        # The 273 are the first of the 285.
-        splits["test"] = splits["test"][: _WINOGRAD[name]]
+        paths = _paths(tree, data_set, split)
+        for path in paths:
+            try:
+                table = pyarrow.parquet.read_table(path).select(list(data_set.fields))
+            except (OSError, KeyError, pyarrow.ArrowException) as problem:
+                raise DataError(
+                    f"{name}: {path} cannot be read, or lacks one of the columns "
+                    f"{', '.join(data_set.fields)}: {problem}"
+                ) from problem
+            splits.setdefault(split, []).extend(table.to_pylist())
+            source = str(paths[0].relative_to(tree))
     missing = set(data_set.splits) - set(splits)
     if splits and missing:
         raise DataError(f"{name}: {source} is there, but not {', '.join(sorted(missing))}")
     return splits, source
 
 
-def _in_order(rows: list[Row]) -> list[Row]:
-    """Rows in their authors' order where they are numbered: TFDS has shuffled them."""
-    keys = [_number(row.get("idx")) for row in rows]
-    if any(key is None for key in keys):
-        return rows
-    return [rows[i] for i in sorted(range(len(rows)), key=lambda i: keys[i] or ())]
-
-
-def _number(idx: Any) -> tuple[int, ...] | None:
-    if isinstance(idx, dict):
-        parts = [
-            idx.get(name, 0) for name in ("paragraph", "passage", "question", "query", "answer")
-        ]
-        return tuple(map(int, parts))
-    return None if idx is None else (int(idx),)
-
-
-def _opened(tree: Path, data_set: DataSet, split: str) -> tuple[str, Iterator[Row]] | None:
-    """Returns where a split's rows are, and the rows."""
-    if data_set.tfds:
-        for version in tfds_directory.versions(tree / data_set.tfds):
-            names = tfds_directory.open_builder(version).info.splits
-            for name in SPLIT_NAMES[split]:
-                if name in names:
-                    split_rows = TfdsSplit(version, name, features={})
-                    return f"TFDS {split_rows.dataset}", split_rows.decoded()
-    patterns = [f"{folder}/{{}}{end}" for folder in data_set.folders for end in _ENDS]
-    for pattern in (*patterns, *data_set.files):
-        for name in SPLIT_NAMES[split]:
-            paths = preparation.visible(tree, pattern.format(name))
+def _paths(tree: Path, data_set: DataSet, split: str) -> list[Path]:
+    """Returns a split's files, in order, of the first folder that has them."""
+    for folder in data_set.folders:
+        for pattern in _PATTERNS:
+            paths = preparation.visible(tree / folder, pattern.format(split))
             if paths:
-                return str(paths[0].relative_to(tree)), _read(paths)
-    return None
-
-
-_ENDS = ("-*.parquet", ".parquet", "-*.jsonl", ".jsonl")
-
-
-def _read(paths: list[Path]) -> Iterator[Row]:
-    for path in paths:
-        yield from _READERS[path.suffix](path)
-
-
-def _lines(path: Path) -> Iterator[Row]:
-    """JSON lines; PIQA's labels lie beside them."""
-    labels = path.with_name(f"{path.stem}-labels.lst")
-    beside = labels.read_text("utf-8-sig").split() if labels.is_file() else []
-    with path.open(encoding="utf-8-sig") as lines:
-        for number, line in enumerate(lines):
-            row = json.loads(line)
-            yield {**row, "label": int(beside[number])} if beside else row
-
-
-def _table(path: Path) -> Iterator[Row]:
-    with path.open(encoding="utf-8-sig", newline="") as lines:
-        yield from csv.DictReader(lines)
-
-
-def _schemas(path: Path) -> Iterator[Row]:
-    return map(schema_of_xml, xml.etree.ElementTree.parse(path).getroot().iter("schema"))
-
-
-# What reads a file's rows, by how its name ends.
-_READERS: dict[str, Callable[[Path], Iterable[Row]]] = {
-    ".parquet": lambda path: pyarrow.parquet.read_table(path).to_pylist(),
-    ".jsonl": _lines,
-    ".txt": lambda path: [json.loads(path.read_bytes())],
-    ".csv": _table,
-    ".xml": _schemas,
-}
+                return paths
+    return []

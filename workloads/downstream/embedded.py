@@ -5,7 +5,7 @@ from pathlib import Path
 
 from workloads.downstream import local_data, pydoc_questions, suites
 from workloads.downstream.tokens import Tokens
-from workloads.storage import preparation, token_records
+from workloads.storage import preparation
 from workloads.text.corpora import pydoc_text
 
 NAMES = ("pydoc", "pydoc_returns")
@@ -26,14 +26,6 @@ def prepare(data_dir: str | os.PathLike[str]) -> None:
 
 
 def _write(data_dir: str | os.PathLike[str]) -> None:
-    tokens = Tokens(data_dir)
-    train = pydoc_text.all_records(token_records.TokenSplit(data_dir, "train"))
-    made = pydoc_questions.questions(tokens)
-    source = pydoc_text.read_reference(data_dir)["python"]
-    for task in suites.get("pydoc").tasks:
-        splits = made.pop(task.name)
-        rows = splits[task.entry.split]
-        answers = pydoc_questions.references(rows, tokens, train, task.primary)
-        local_data.write(data_dir, task.name, splits, source=f"Python {source}", references=answers)
-    for name, splits in made.items():
-        local_data.write(data_dir, name, splits, source=f"Python {source}")
+    source = f"Python {pydoc_text.read_reference(data_dir)['python']}"
+    for name, splits in pydoc_questions.questions(Tokens(data_dir)).items():
+        local_data.write(data_dir, name, splits, source=source)

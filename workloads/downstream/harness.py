@@ -115,10 +115,10 @@ def _summary(task: Task, samples: Sequence[Sample], data: Mapping[str, Any]) -> 
     if task.entry.classes:
         golds = collections.Counter(sample["gold"] for sample in samples)
         majority = golds.most_common(1)[0][1] / len(samples)
-    references = dict(data.get("references", {}))
+    references: dict[str, float] = {}
     if not task.entry.generates:
         chances = [len(_right(sample["gold"])) / len(sample["choices"]) for sample in samples]
-        references = {"chance": sum(chances) / len(chances), **references}
+        references["chance"] = sum(chances) / len(chances)
     return {
         "primary": task.primary,
         "paper": task.paper,

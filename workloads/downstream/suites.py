@@ -67,10 +67,6 @@ def _t5(name: str, data: str, n: int, *answers: str) -> TaskEntry:
     return TaskEntry(file, data, "validation", n, classes=True, generates=True, answers=answers)
 
 
-def _pydoc(task: str, file: str = "pydoc.yaml") -> TaskEntry:
-    return TaskEntry(file, task, "test", ours=True, shots_from="")
-
-
 TASKS: dict[str, TaskEntry] = {
     "wsc285": TaskEntry("wsc273/default.yaml", "wsc285", "test", 285, "test", partial=True),
     "wsc273": TaskEntry("wsc273/default.yaml", "wsc273", "test", 273, "test", partial=True),
@@ -97,13 +93,12 @@ TASKS: dict[str, TaskEntry] = {
     "super_glue-wic-t5-prompt": _t5("wic", "wic", 638, "False", "True"),
     "super_glue-wsc-t5-prompt": _t5("wsc", "wsc", 104),
     "super_glue-rte-t5-prompt": _t5("rte", "sglue_rte", 277, "entailment", "not_entailment"),
-    "next": _pydoc("next"),
-    "near": _pydoc("near"),
-    "sig": _pydoc("sig"),
-    "swap": _pydoc("swap"),
-    "returns": dataclasses.replace(
-        _pydoc("returns", "returns.yaml"),
-        shots_from="train",
+    "next": TaskEntry("pydoc.yaml", "next", "test", ours=True, shots_from=""),
+    "returns": TaskEntry(
+        "returns.yaml",
+        "returns",
+        "test",
+        ours=True,
         classes=True,
         generates=True,
         most_tokens=4,

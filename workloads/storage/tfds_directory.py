@@ -146,17 +146,6 @@ class TfdsSplit:
             raise self.error(f"example {number} has {counts}, not one each")
         return {name: value[0] for name, value in values.items()}
 
-    def decoded(self) -> Iterator[dict[str, Any]]:
-        """All examples in order with all of their features, nested ones too, as Python's values:
-        texts, numbers, lists and dicts. A sequence of several features is a dict of lists."""
-        stored = open_builder(self.directory, None, self.repair).info.features
-        for number in range(len(self)):
-            serialized = self.serialized(number)
-            try:
-                yield _plain(stored.deserialize_example_np(serialized))
-            except Exception as problem:  # the library raises many types for what does not fit
-                raise self.error(f"example {number} cannot be read: {problem}") from problem
-
     def serialized(self, number: int) -> bytes:
         """The example as it is stored, a serialized `tf.train.Example`."""
         if not 0 <= number < len(self):
@@ -186,19 +175,6 @@ class TfdsSplit:
 
     def __str__(self) -> str:
         return f"{self.directory}, split {self.split!r}"
-
-
-def _plain(value: Any) -> Any:
-    """Returns NumPy's values as Python's, bytes as text."""
-    if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
-    if isinstance(value, bytes):
-        return value.decode()
-    if hasattr(value, "to_list"):  # ragged
-        return _plain(value.to_list())
-    if hasattr(value, "tolist"):
-        return _plain(value.tolist())
-    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def directory_of(data_dir: str | os.PathLike[str], dataset: str) -> Path:
