@@ -49,6 +49,11 @@ def test_no_text_of_returns_is_in_two_splits_and_none_is_trained_on(data_dir):
     texts = [row["text"] for rows in splits.values() for row in rows]
     assert len(texts) == len(set(texts))
     assert min(map(len, splits.values())) > 50
+    parts = pydoc_text.split_documents(pydoc_text.documents())
+    for split, rows in splits.items():
+        paragraphs = "\n".join(["", *(document.text for document in parts[split])])
+        assert all(f"\n{row['text']}" in paragraphs for row in rows)
+    assert max(map(len, map(Tokens(data_dir).encode, texts))) == 40
     assert {row["label"] for row in splits["test"]} == {0, 1}
 
 
