@@ -26,7 +26,7 @@ def digits_vit_demo(config: ConfigDict) -> None:
 
 
 def digits_vit_quick(config: ConfigDict) -> None:
-    """A demonstration on images: standard against LASER, five seeds, 160 steps on digits_vit.
+    """A demonstration on images: standard against LASER, three seeds, 160 steps on digits_vit.
 
     Command:  python -m sweeps run --config=digits_vit_quick   (or, with two others: make quick)
     Time:     under a minute on two CPU cores.
@@ -37,7 +37,7 @@ def digits_vit_quick(config: ConfigDict) -> None:
         protocol="grid",
         space="fashion_nadamw",
         points=1,
-        seeds=5,
+        seeds=3,
         batch_size=16,
         steps=160,
         eval_every=160,

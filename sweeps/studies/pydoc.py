@@ -126,7 +126,7 @@ def pydoc_lm_diff(config: ConfigDict) -> None:
 
 
 def pydoc_lm_quick(config: ConfigDict) -> None:
-    """A demonstration on text: standard against ALiBi, plain and with LASER, four seeds.
+    """A demonstration on text: standard against ALiBi, plain and with LASER, five seeds.
 
     Command:  python -m sweeps run --config=pydoc_lm_quick   (or, with two others: make quick)
     Time:     under a minute on two CPU cores, data included.
@@ -136,7 +136,7 @@ def pydoc_lm_quick(config: ConfigDict) -> None:
     pydoc_lm_demo(config)
     config.update(
         variants=("standard", "standard+alibi", "laser+alibi"),
-        seeds=4,
+        seeds=5,
         steps=300,
         eval_every=300,
     )
