@@ -102,6 +102,8 @@ def _parser() -> argparse.ArgumentParser:
         if name == "bench":
             command.add_argument("--batch_size", type=whole(0, 1_048_576), default=0)
             command.add_argument("--variants", default="standard,laser")
+            command.add_argument("--kernel", default="xla", help="of `attention list`")
+            command.add_argument("--compute_dtype", default="float32", help="float32, bfloat16")
     algoperf = commands.add_parser(
         "algoperf",
         help="AlgoPerf's submission_runner.py with an attention variant",
@@ -220,8 +222,14 @@ def _bench(options: argparse.Namespace) -> None:
     from workloads import bench
 
     directory = str(options.data_dir or catalog.default_data_dir(options.name))
-    names = options.variants.split(",")
-    for line in bench.lines(options.name, directory, names, options.batch_size):
+    for line in bench.lines(
+        options.name,
+        directory,
+        options.variants.split(","),
+        options.batch_size,
+        options.kernel,
+        options.compute_dtype,
+    ):
         print(line, flush=True)
 
 

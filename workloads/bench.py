@@ -23,19 +23,27 @@ ROUNDS, STEPS = 5, 5
 _LOADER_BATCHES = 200
 
 
-def lines(name: str, data_dir: str, names: list[str], batch_size: int = 0) -> Iterator[str]:
+def lines(
+    name: str,
+    data_dir: str,
+    names: list[str],
+    batch_size: int = 0,
+    kernel: str = "xla",
+    compute_dtype: str = "float32",
+) -> Iterator[str]:
     """Yields report lines. Full-size workloads are timed without data, on random examples.
 
-    Raises ValueError for an unknown workload or variant.
+    Raises ValueError for an unknown workload, variant or kernel, and where they do not fit.
     """
     entry = catalog.get(name)
     for variant in names:
-        catalog.check_variant(name, variants_table.canonical(variant))
+        variants_table.check(variant, {}, kernel)
+        catalog.check_variant(name, variants_table.canonical(variant), kernel)
     devices.default_platform()
     batch_size = batch_size or (entry.batch_size if entry.stands_in_for else 8)
     if entry.stands_in_for:
         yield _loader(name, data_dir, batch_size)
-    steps = {variant: _step(name, variant, batch_size) for variant in names}
+    steps = {variant: _step(name, variant, batch_size, kernel, compute_dtype) for variant in names}
     times: dict[str, list[float]] = {variant: [] for variant in names}
     for _ in range(ROUNDS):
         for variant, step in steps.items():
@@ -62,10 +70,13 @@ def _loader(name: str, data_dir: str, batch_size: int) -> str:
     )
 
 
-def _step(name: str, variant: str, batch_size: int) -> Callable[[], Any]:
+def _step(
+    name: str, variant: str, batch_size: int, kernel: str, compute_dtype: str
+) -> Callable[[], Any]:
     """Returns a compiled step of a variant."""
-    made = variants.get(variant, **variants_table.hyperparameters(variant, tau=0.9))
-    workload: Any = registry.make(name, made)
+    hyperparameters = variants_table.hyperparameters(variant, tau=0.9)
+    made = variants.get(variant, kernel=kernel, **hyperparameters)
+    workload: Any = registry.make(name, made, compute_dtype)
     params, state = workload.init_model_fn(jax.random.key(0))
     batch = workload.example_batch(batch_size)
 

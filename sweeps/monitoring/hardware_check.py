@@ -1,20 +1,22 @@
 """`python -m sweeps hardware`: what the devices of a host really do, in about ten minutes.
 
-    kernels     every kernel that can run here against float64, standard attention and LASER
-    steps       train steps of the three domains on random examples: milliseconds, memory, LASER
-                over standard
+    kernels     `python -m attention check` of standard attention and LASER, by every kernel that
+                can run here
+    steps       `python -m workloads bench` of the three full-size models, on a GPU or TPU
     processes   updates of one trial by two processes, each with devices of its own, against one
 
-Each part has a process of its own, so that devices are free for the next one. This process loads no
-JAX. Every result is printed and written as soon as it is known. Verdicts: ok; WRONG (an error
+Each command has a process of its own, so that devices are free for the next one. This process loads
+no JAX. Every result is printed and written as soon as it is known. Verdicts: ok; WRONG (an error
 beyond its limit, other losses); FAILED (with the error); measured (a figure without a limit); not
 here (with what is missing).
 """
 
+import contextlib
 import dataclasses
 import functools
+import importlib
+import io
 import json
-import math
 import os
 import pathlib
 import time
@@ -26,57 +28,42 @@ import numpy as np
 from attention import files, table
 from sweeps.launchers import local, tpu_host
 from sweeps.monitoring import compile as compiler
-from sweeps.monitoring import compiled_step, jax_calls
+from sweeps.monitoring import jax_calls
 from sweeps.study import config, study
 from sweeps.study.trial import Trial
 
 _VARIANTS = ("standard", "laser")
-_TIMED = 10
 _LIMIT_S = 300.0
 
-FORMAT = "attnperf-hardware-1"
+FORMAT = "attnperf-hardware-2"
 BAD = ("WRONG", "FAILED")
 
-
-@dataclasses.dataclass
-class Result:
-    """A checked quantity: its verdict, a summary for people, and the figures behind it."""
-
-    what: str
-    verdict: str
-    summary: str
-    figures: dict[str, Any] = dataclasses.field(default_factory=dict)
+# A workload, examples on each device, dtype, and the kernels that are timed on each platform.
+_STEPS: tuple[tuple[str, int, str, dict[str, tuple[str, ...]]], ...] = (
+    (
+        "imagenet_vit",
+        128,
+        "float32",
+        {"tpu": ("xla", "fused"), "gpu": ("xla", "jax_xla", "fused")},
+    ),
+    ("librispeech_conformer", 32, "float32", {"tpu": ("xla", "fused"), "gpu": ("xla", "fused")}),
+    (
+        "c4_lm",
+        16,
+        "bfloat16",
+        {"tpu": ("xla", "splash", "fused"), "gpu": ("xla", "cudnn", "fused")},
+    ),
+)
 
 
 @dataclasses.dataclass(frozen=True)
-class TimedStudy:
-    """A study whose train step is timed, with so many examples on each device."""
+class Result:
+    """A checked quantity: its verdict, a summary, and the lines that a command printed of it."""
 
-    study: str
-    examples: int
-    kernels: tuple[str, ...]
-    settings: dict[str, str] = dataclasses.field(default_factory=dict)
-
-
-_BF16 = {"compute_dtype": "bfloat16"}
-_VIT, _CONFORMER, _LM = "imagenet_vit_paper", "librispeech_conformer_paper", "c4_lm_paper"
-_TIMED_STUDIES = {
-    "tpu": (
-        TimedStudy(_VIT, 128, ("xla", "fused")),
-        TimedStudy(_CONFORMER, 32, ("xla", "fused")),
-        TimedStudy(_LM, 16, ("xla", "splash", "fused"), _BF16),
-    ),
-    "gpu": (
-        TimedStudy(_VIT, 128, ("xla", "jax_xla", "fused")),
-        TimedStudy(_CONFORMER, 32, ("xla", "fused")),
-        TimedStudy(_LM, 16, ("xla", "cudnn", "fused"), _BF16),
-    ),
-    "cpu": (
-        TimedStudy("digits_vit_quick", 32, ("xla",)),
-        TimedStudy("spoken_digits_conformer_quick", 16, ("xla",)),
-        TimedStudy("pydoc_lm_quick", 32, ("xla",)),
-    ),
-}
+    what: str
+    verdict: str
+    said: str
+    printed: tuple[str, ...] = ()
 
 
 def run(out: pathlib.Path, parts: tuple[str, ...]) -> bool:
@@ -90,24 +77,21 @@ def run(out: pathlib.Path, parts: tuple[str, ...]) -> bool:
     for part in parts:
         for result in _PARTS[part](devices):
             verdicts.append(result.verdict)
-            line = dataclasses.asdict(result)
-            report["lines"].append({"part": part, "said": line.pop("summary"), **line})
+            report["lines"].append({"part": part, **dataclasses.asdict(result)})
             files.write(out, json.dumps(report, indent=1) + "\n")
-            print(f"{result.verdict:9s} {part}: {result.what}: {result.summary}", flush=True)
+            print(f"{result.verdict:9s} {part}: {result.what}: {result.said}", flush=True)
     counts = ", ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts))
     minutes = (time.monotonic() - started) / 60
     print(f"{out}: {counts} in {minutes:.1f} min")
     return not set(verdicts) & set(BAD)
 
 
-def _attempt(
-    what: str, function: Callable[..., list[Result]], /, *arguments: Any, **more: Any
-) -> list[Result]:
-    """Returns the results that a function gives, or its failure as one."""
+def _attempt(what: str, function: Callable[..., Result], /, *arguments: Any) -> Result:
+    """Returns the result that a function gives, or its failure as one."""
     try:
-        return function(*arguments, **more)
+        return function(what, *arguments)
     except (ValueError, OSError, ChildProcessError) as error:
-        return [Result(what, "FAILED", str(error))]
+        return Result(what, "FAILED", str(error))
 
 
 def _devices() -> dict[str, Any]:
@@ -132,107 +116,47 @@ def _kernels(devices: dict[str, Any]) -> Iterator[Result]:
         if entry.platforms and devices["platform"] not in entry.platforms:
             needed = " or ".join(entry.platforms)
             yield Result(name, "not here", f"runs on {needed}, and this is {devices['platform']}")
-        else:
-            yield from _attempt(name, jax_calls.call, _errors, kernel=name)
-
-
-def _errors(kernel: str) -> list[Result]:
-    """Returns a result per dtype and mask, with the worst error over its limit."""
-    import jax
-
-    from attention.verification import check
-
-    results = []
-    for dtype in ("float32", "bfloat16"):
-        if dtype not in (table.KERNELS[kernel].dtypes or (dtype,)):
             continue
-        # A TPU would multiply float32 as bfloat16; kernels in bfloat16 know the default alone.
-        precision = "highest" if dtype == "float32" else "default"
-        for mask in ("none", "causal"):
-            cases = [
-                check.Case(name, kernel, dtype, mask, qs, 1.0)
-                for name in _VARIANTS
-                for qs in (1.0, 4.0)
-            ]
-            with jax.default_matmul_precision(precision):
-                worst = float(np.max([check.measure(case).worst for case in cases]))
-            summary = f"worst error {worst:.2f} of its limit, {len(cases)} cases"
-            what = f"{kernel}, {dtype}, mask {mask}"
-            verdict = "ok" if worst <= 1 else "WRONG"
-            results.append(Result(what, verdict, summary, {"worst": worst}))
-    return results
+        # The limits are for float32 products, which a TPU would make of bfloat16 numbers.
+        precision = "float32" if entry.follows_precision else "default"
+        flags = [f"--kernels={name}", f"--matmul_precision={precision}"]
+        yield _attempt(name, _command, "ok", "attention", ["check", *_VARIANTS, *flags])
 
 
 def _steps(devices: dict[str, Any]) -> Iterator[Result]:
-    count = devices["count"]
-    for timed in _TIMED_STUDIES.get(devices["platform"], _TIMED_STUDIES["cpu"]):
-        for kernel in timed.kernels:
-            settings = {
-                "kernel": kernel,
-                "variants": ",".join(_VARIANTS),
-                "batch_size": str(timed.examples * count),
-                **timed.settings,
-            }
-            if timed.study == _LM:
-                settings["mesh.fsdp"] = str(math.gcd(count, 8))
-            resolved = _resolved(timed.study, settings)
-            trials, standard_ms = compiler.first_trials(resolved), None
-            for variant in _VARIANTS:
-                what = f"{timed.study}, {timed.examples * count} examples, {variant} by {kernel}"
-                for result in _attempt(
-                    what, jax_calls.call, _step, what=what, trial=trials[variant]
-                ):
-                    if result.figures:
-                        step_ms = result.figures["step_ms"]
-                        standard_ms = standard_ms or step_ms
-                        result.figures["over_standard"] = step_ms / standard_ms
-                        result.summary += f", {step_ms / standard_ms:.3f} times standard"
-                    yield result
+    for workload, examples, dtype, kernels in _STEPS:
+        if devices["platform"] not in kernels:
+            yield Result(workload, "not here", f"timed on {' or '.join(kernels)}")
+        for kernel in kernels.get(devices["platform"], ()):
+            arguments = [
+                "bench",
+                workload,
+                f"--variants={','.join(_VARIANTS)}",
+                f"--batch_size={examples * devices['count']}",
+                f"--kernel={kernel}",
+                f"--compute_dtype={dtype}",
+            ]
+            what = f"{workload} by {kernel}"
+            yield _attempt(what, _command, "measured", "workloads", arguments)
 
 
-def _resolved(name: str, settings: dict[str, str]) -> study.Study:
-    overrides = [f"--config.{key}={value}" for key, value in settings.items()]
-    return study.resolve(config.parse(name, overrides), planning=True)
+def _command(what: str, verdict: str, package: str, arguments: list[str]) -> Result:
+    """Returns the last line of `python -m package ...` with a verdict, which holds if its exit
+    status is 0."""
+    status, lines = jax_calls.call(_printed, package=package, arguments=arguments)
+    return Result(what, {0: verdict, 1: "WRONG"}.get(status, "FAILED"), lines[-1], lines)
 
 
-def _step(what: str, trial: Trial) -> list[Result]:
-    import jax
-
-    from workloads import bench
-
-    state, arguments, update = _compiled(trial)
-
-    def updated() -> Any:
-        nonlocal state
-        state, metrics = update(state, *arguments)
-        return state, metrics
-
-    bench.seconds(updated, 2)
-    step_ms = 1e3 * min(bench.seconds(updated, _TIMED) for _ in range(2))
-    memory_gb = sum(compiled_step.memory_parts(update, {}).values()) / 1e9
-    figures = {"step_ms": step_ms, "memory_gb": memory_gb}
-    summary = f"{step_ms:.1f} ms, compiler {memory_gb:.2f} GB"
-    if peak := (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use"):
-        figures["peak_gb"] = peak / 1e9
-        summary += f", at most {figures['peak_gb']:.2f} GB in use"
-    return [Result(what, "measured", summary, figures)]
-
-
-def _compiled(trial: Trial) -> tuple[Any, tuple[Any, ...], Any]:
-    """Returns a trial's first state, an update's other arguments (random examples), the update."""
-    import jax
-
-    from sweeps.training import train_step
-
-    step = train_step.of_trial(trial)
-    workload: Any = step.workload
-    state = step.first_state(0)
-    examples = jax.device_get(workload.example_batch(trial.batch_size))
-    rows = workload.devices.rows(trial.batch_size)
-    batch = workload.devices.shard(jax.tree.map(lambda leaf: leaf[rows], examples))
-    key = train_step.seed_key(0, train_step.DROPOUT)
-    arguments = (batch, train_step.scalars_of(trial), key)
-    return state, arguments, step.compile(state, *arguments)
+def _printed(package: str, arguments: list[str]) -> tuple[int, tuple[str, ...]]:
+    """Returns a command's exit status and the lines that it printed, of status 2 the errors."""
+    command = importlib.import_module(f"{package}.__main__")
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as output,
+        contextlib.redirect_stderr(io.StringIO()) as errors,
+    ):
+        status = command.main(arguments)
+    written = errors if status == 2 else output
+    return status, tuple(written.getvalue().splitlines())
 
 
 def _processes(devices: dict[str, Any]) -> Iterator[Result]:
@@ -254,13 +178,14 @@ def _processes(devices: dict[str, Any]) -> Iterator[Result]:
         environments = [
             tpu_host.variables(share, ports, index, grid) for index, share in enumerate(shares)
         ]
-    yield from _attempt(what, _two_against_one, what, environments, port)
+    yield _attempt(what, _two_against_one, environments, port)
 
 
-def _two_against_one(what: str, environments: list[dict[str, str]], port: int) -> list[Result]:
+def _two_against_one(what: str, environments: list[dict[str, str]], port: int) -> Result:
     """Returns how far the losses of two processes are from those of one."""
-    changes = {"batch_size": "32", "variants": ",".join(_VARIANTS)}
-    trial = compiler.first_trials(_resolved("digits_vit_quick", changes))["laser"]
+    overrides = ["--config.batch_size=32", "--config.variants=standard,laser"]
+    resolved = study.resolve(config.parse("digits_vit_quick", overrides), planning=True)
+    trial = compiler.first_trials(resolved)["laser"]
     shared = {"count": 2, "port": port, "trial": trial}
     start = functools.partial(jax_calls.SubprocessCall, _losses, **shared)
     with (
@@ -274,15 +199,16 @@ def _two_against_one(what: str, environments: list[dict[str, str]], port: int) -
     alone = jax_calls.call(_losses, index=0, environment={}, count=1, port=0, trial=trial)
     worst = float(np.max(np.abs(np.asarray(losses) / np.asarray(alone) - 1)))
     summary = f"losses within {worst:.1e} of one process's"
-    return [Result(what, "ok" if worst < 1e-4 else "WRONG", summary, {"worst": worst})]
+    return Result(what, "ok" if worst < 1e-4 else "WRONG", summary)
 
 
 def _losses(
     trial: Trial, index: int, count: int, port: int, environment: dict[str, str]
 ) -> list[float]:
-    """Returns the losses of three updates, as one of `count` processes with devices of their own.
+    """Returns the losses of three updates on random examples.
 
-    environment: which ones; {} is all, or a CPU.
+    count: of processes that compute together, each with devices of its own; index: of this one.
+    environment: which devices; {} is all, or a CPU.
     """
     os.environ |= environment
     import jax
@@ -296,7 +222,18 @@ def _losses(
             initialization_timeout=60,
             shutdown_timeout_seconds=20,
         )
-    state, arguments, update = _compiled(trial)
+    # Loaded late: two processes have to meet before JAX looks for devices.
+    from sweeps.training import train_step
+
+    step = train_step.of_trial(trial)
+    workload: Any = step.workload
+    state = step.first_state(0)
+    examples = jax.device_get(workload.example_batch(trial.batch_size))
+    rows = workload.devices.rows(trial.batch_size)
+    batch = workload.devices.shard(jax.tree.map(lambda leaf: leaf[rows], examples))
+    key = train_step.seed_key(0, train_step.DROPOUT)
+    arguments = (batch, train_step.scalars_of(trial), key)
+    update = step.compile(state, *arguments)
     losses = []
     for _ in range(3):
         state, metrics = update(state, *arguments)
