@@ -19,7 +19,6 @@ import io
 import json
 import os
 import pathlib
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,6 +28,7 @@ from attention import files, table
 from sweeps.launchers import local, tpu_host
 from sweeps.monitoring import compile as compiler
 from sweeps.monitoring import jax_calls
+from sweeps.records import provenance
 from sweeps.study import config, study
 from sweeps.study.trial import Trial
 
@@ -68,11 +68,9 @@ class Result:
 
 def run(out: pathlib.Path, parts: tuple[str, ...]) -> bool:
     """Runs the parts, printing a line per result and writing all to `out`; True if none is bad."""
-    started = time.monotonic()
     devices = jax_calls.call(_devices)
     report: dict[str, Any] = {"format": FORMAT, "devices": devices, "lines": []}
-    versions = ", ".join(f"{name} {value}" for name, value in devices["versions"].items())
-    print(f"{devices['count']} × {devices['kind']}, {versions}", flush=True)
+    print(f"{devices['device_count']} × {devices['device_kind']}, {devices['runtime']}", flush=True)
     verdicts = []
     for part in parts:
         for result in _PARTS[part](devices):
@@ -81,8 +79,7 @@ def run(out: pathlib.Path, parts: tuple[str, ...]) -> bool:
             files.write(out, json.dumps(report, indent=1) + "\n")
             print(f"{result.verdict:9s} {part}: {result.what}: {result.said}", flush=True)
     counts = ", ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts))
-    minutes = (time.monotonic() - started) / 60
-    print(f"{out}: {counts} in {minutes:.1f} min")
+    print(f"{out}: {counts}")
     return not set(verdicts) & set(BAD)
 
 
@@ -95,19 +92,15 @@ def _attempt(what: str, function: Callable[..., Result], /, *arguments: Any) -> 
 
 
 def _devices() -> dict[str, Any]:
-    import importlib.metadata
-
     import jax
 
     from attention import devices
 
-    platform, device = devices.default_platform(), jax.local_devices()[0]
-    versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "flax")}
     return {
-        "platform": platform,
-        "kind": device.device_kind,
-        "count": jax.local_device_count(),
-        "versions": {**versions, "runtime": device.client.platform_version.splitlines()[0]},
+        "platform": devices.default_platform(),
+        **provenance.hardware(),
+        "versions": provenance.versions(),
+        "runtime": jax.devices()[0].client.platform_version.splitlines()[0],
     }
 
 
@@ -132,7 +125,7 @@ def _steps(devices: dict[str, Any]) -> Iterator[Result]:
                 "bench",
                 workload,
                 f"--variants={','.join(_VARIANTS)}",
-                f"--batch_size={examples * devices['count']}",
+                f"--batch_size={examples * devices['device_count']}",
                 f"--kernel={kernel}",
                 f"--compute_dtype={dtype}",
             ]
@@ -170,7 +163,7 @@ def _processes(devices: dict[str, Any]) -> Iterator[Result]:
             return
         environments = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in names[:2]]
     elif devices["platform"] == "tpu":
-        if (halves := tpu_host.halves(names, devices["kind"])) is None:
+        if (halves := tpu_host.halves(names, devices["device_kind"])) is None:
             summary = f"a TPU host of 4 or 8 chips (it has {len(names)})"
             yield Result(what, "not here", summary)
             return

@@ -27,14 +27,12 @@ def test_all_of_it_on_this_machine(tmp_path, capfd):
     lines = json.loads(out.read_text())["lines"]
     printed = capfd.readouterr().out
     assert all(line["said"] in printed for line in lines)
-    verdicts = collections.defaultdict(list)
-    for line in lines:
-        verdicts[line["part"], line["verdict"]].append(line["what"])
-    assert verdicts["kernels", "ok"] == ["xla", "jax_xla"]
-    assert verdicts["kernels", "not here"] == ["cudnn", "splash", "fused"]
-    assert len(verdicts["steps", "not here"]) == 3
-    assert len(verdicts["processes", "ok"]) == 1
-    assert len(lines) == 9
+    assert collections.Counter((line["part"], line["verdict"]) for line in lines) == {
+        ("kernels", "ok"): 2,
+        ("kernels", "not here"): 3,
+        ("steps", "not here"): 3,
+        ("processes", "ok"): 1,
+    }
 
 
 @pytest.mark.parametrize(
@@ -56,20 +54,13 @@ def in_process(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("error", "verdict", "said"),
-    [
-        (1e-6, "ok", "limits"),
-        (math.nan, "WRONG", "exceed"),
-        (ValueError("no room"), "FAILED", "no room"),
-    ],
+    ("error", "verdict", "said"), [(1e-6, "ok", "limits"), (math.nan, "WRONG", "exceed")]
 )
 def test_kernels_are_checked_by_attention_check(error, verdict, said, in_process, monkeypatch):
     """Float32 by those alone that multiply in the float32 that the limits are for."""
     measured = set()
 
     def measure(case, shape):
-        if isinstance(error, ValueError):
-            raise error
         measured.add((case.kernel, case.dtype, jax.config.jax_default_matmul_precision))
         gradients = dict.fromkeys(("query", "key", "value"), error)
         return check.Measurement(case, 0.0, gradients, {}, (2e-6, 3e-6))
@@ -77,44 +68,38 @@ def test_kernels_are_checked_by_attention_check(error, verdict, said, in_process
     monkeypatch.setattr(check, "measure", measure)
     monkeypatch.setattr(laws, "problem", lambda variant: "")
     results = list(hardware_check._kernels({"platform": "gpu"}))
-    assert {result.what: result.verdict for result in results} == {
-        **dict.fromkeys(("xla", "jax_xla", "cudnn", "fused"), verdict),
-        "splash": "not here",
+    verdicts = {result.what: result.verdict for result in results if said in result.said}
+    assert verdicts == dict.fromkeys(("xla", "jax_xla", "cudnn", "fused"), verdict)
+    assert [result.what for result in results if result.verdict == "not here"] == ["splash"]
+    assert measured == {
+        *itertools.product(("xla", "jax_xla"), ("float32", "bfloat16"), ("float32",)),
+        ("cudnn", "bfloat16", None),
+        ("fused", "bfloat16", None),
     }
-    assert all(said in result.said for result in results if result.what != "splash")
-    if verdict != "FAILED":
-        assert measured == {
-            *itertools.product(("xla", "jax_xla"), ("float32", "bfloat16"), ("float32",)),
-            ("cudnn", "bfloat16", None),
-            ("fused", "bfloat16", None),
-        }
 
 
 @pytest.mark.parametrize("platform", ["gpu", "tpu"])
 def test_steps_are_timed_by_workloads_bench(platform, in_process, monkeypatch):
-    calls = []
+    """By kernels that can compute them; what a command refuses is a result."""
 
     def lines(workload, data_dir, variants, batch_size, kernel, compute_dtype):
-        calls.append((workload, kernel, batch_size))
-        table.check_kernel(
-            kernel, platform=platform, dtype=compute_dtype, head_size=64, value_size=64
-        )
-        yield from (f"{variant} 7 ms" for variant in variants)
+        yield f"{workload} by {kernel}, batch {batch_size}"
+        sizes = {"head_size": 64, "value_size": 64}
+        table.check_kernel(kernel, platform=platform, dtype=compute_dtype, **sizes)
         if kernel == "fused":
             raise ValueError("no room")
 
     monkeypatch.setattr(bench, "lines", lines)
-    results = list(hardware_check._steps({"platform": platform, "count": 2}))
-    assert {(workload, batch_size) for workload, _, batch_size in calls} == {
-        ("imagenet_vit", 256),
-        ("librispeech_conformer", 64),
-        ("c4_lm", 32),
+    results = list(hardware_check._steps({"platform": platform, "device_count": 2}))
+    said = {result.said for result in results if result.verdict == "measured"}
+    assert said >= {
+        "imagenet_vit by xla, batch 256",
+        "librispeech_conformer by xla, batch 64",
+        "c4_lm by xla, batch 32",
     }
-    for (workload, kernel, _), result in zip(calls, results, strict=True):
-        assert result.what == f"{workload} by {kernel}"
-        is_bad = kernel == "fused"
-        assert result.verdict == ("FAILED" if is_bad else "measured")
-        assert ("no room" if is_bad else "laser 7 ms") in result.said
+    bad = {(result.what, result.said) for result in results if result.verdict == "FAILED"}
+    refused = "python -m workloads: no room"
+    assert bad == {(f"{name} by fused", refused) for name, *_ in hardware_check._STEPS}
 
 
 def _waits():
@@ -133,15 +118,24 @@ def test_a_process_that_does_not_answer_is_ended():
     assert call.process.exitcode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("losses", [[1.0, 2.0, math.nan], [math.nan, 2.0, 3.0], [1.0, 2.0, 3.1]])
-def test_processes_of_other_losses_are_wrong(losses, monkeypatch):
+@pytest.mark.parametrize(
+    ("losses", "code", "verdict"),
+    [
+        ([1.0, 2.0, math.nan], 0, "WRONG"),
+        ([math.nan, 2.0, 3.0], 0, "WRONG"),
+        ([1.0, 2.0, 3.1], 0, "WRONG"),
+        ([1.0, 2.0, 3.0], 0, "ok"),
+        ([1.0, 2.0, 3.0], 1, "FAILED"),
+    ],
+)
+def test_two_processes_agree_with_one(losses, code, verdict, monkeypatch):
     def start(function, index, **settings):
-        process = types.SimpleNamespace(exitcode=0)
+        process = types.SimpleNamespace(exitcode=code)
         answer = losses if index else [1.0, 2.0, 3.0]
         call = types.SimpleNamespace(process=process, result=lambda limit_s: answer)
         return contextlib.nullcontext(call)
 
     monkeypatch.setattr(jax_calls, "SubprocessCall", start)
     monkeypatch.setattr(jax_calls, "call", lambda *arguments, **settings: [1.0, 2.0, 3.0])
-    (result,) = hardware_check._processes({"platform": "cpu", "kind": "cpu", "count": 1})
-    assert result.verdict == "WRONG"
+    (result,) = hardware_check._processes({"platform": "cpu"})
+    assert result.verdict == verdict
