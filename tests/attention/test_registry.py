@@ -189,6 +189,7 @@ def test_order_of_modifiers_does_not_matter():
         ("temp+laser", {}, r"'temp'.*'laser\+temp'\?"),
         ("standard+laser", {}, "'laser'[^?]*$"),
         ("sink+sigmoid", {}, "'sink'[^?]*$"),
+        ("sigmoid_laser", {}, "'sigmoid_laser'.*may sum to 0"),
         ("LASER", {}, r"'LASER'.*'laser'\?"),
         ("laser,Gate", {}, r"'laser,Gate'.*'laser\+gate'\?"),
         ("laser+temp+temp", {}, "twice"),
