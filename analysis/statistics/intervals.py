@@ -1,7 +1,7 @@
 """Summaries of numbers over seeds, with Student's t interval of the mean.
 
 With 3 to 20 seeds Student's t interval holds the mean as often as it says, also where the noise is
-mildly skewed, and the bootstrap's does not (`python -m tests.analysis.simulation`).
+mildly skewed (docs/analysis.md has its rates), and the bootstrap's does not.
 """
 
 import math

@@ -1,25 +1,19 @@
 """Simulated studies whose truth is known, through the functions that the tables call.
 
-  python -m tests.analysis.simulation [--runs=20000] [--seed=0]
+A study is a baseline and 7 variants over n seeds; its noise is normal or mildly skewed (skewness
+0.5, a gamma distribution's), half of its variance common to all variants of a seed, so that the
+paired differences have sd 1. Unpaired designs are the same without the common part; in some of
+them the variants have fewer seeds than the baseline, of another sd.
 
-prints how often the 95% intervals hold what they should, how often a study without any difference
-gives a verdict, and how often the difference that `sensitivity.detectable` names is found. A study
-is a baseline and 7 variants over n seeds; its noise is normal or mildly skewed (skewness 0.5, a
-gamma distribution's), half of its variance common to all variants of a seed, so that the paired
-differences have sd 1. Unpaired designs are the same without the common part; in some of them the
-variants have fewer seeds than the baseline, of another sd (UNEQUAL).
-
-Two more tables are of the protocol around the tests, without any difference. Somebody looks after
-each seed and stops at the first verdict (FIRST to PLANNED seeds): by the tests alone, and by the
-tables, which withhold the verdicts of an unfinished study. And a study with a search: the baseline
-trains POINTS equally good hyperparameter points on its tuning seeds, the best median is chosen, and
-the chosen point is compared on seeds that begin with the tuning seeds, or behind them.
+Two more simulations are of the protocol around the tests, without any difference. Somebody looks
+after each seed and stops at the first verdict (FIRST to PLANNED seeds): by the tests alone, and by
+the tables, which withhold the verdicts of an unfinished study. And a study with a search: the
+baseline trains POINTS equally good hyperparameter points on its tuning seeds, the best median is
+chosen, and the chosen point is compared on seeds that begin with the tuning seeds, or behind them.
 """
 
-import argparse
 import math
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,29 +21,19 @@ import numpy as np
 from analysis.compare import error_table, sensitivity
 from analysis.compare.error_table import SplitResult, VariantResult
 from analysis.load import metrics
-from analysis.statistics import comparisons, intervals
+from analysis.statistics import comparisons
 from sweeps.records import layout
 from sweeps.study import selection
-from workloads import arguments
 
-SEEDS = (3, 5, 10, 20)
 VARIANTS = 7
 SKEWNESS = 0.5
 SHARED = 0.5
-RUNS = 20_000
-# Seeds of a variant and of the baseline, and the variants' sd (the baseline's is 1).
-UNEQUAL = ((5, 5, 10.0), (3, 9, 10.0), (3, 9, 0.1), (4, 12, 10.0), (2, 8, 4.0))
-# Permutations cost thousands of times what t does.
-SLOW_RUNS = {"exact": 2_000, "random": 400}
+# Unpaired studies whose permutations are held at once.
 BATCH = 250
 # Looks: from the first number of seeds to the planned one.
 FIRST, PLANNED = 3, 12
-# Points of a search; tuning seeds and compared seeds.
+# Points of a search.
 POINTS = 8
-SEARCHES = ((1, 3), (1, 12), (3, 12), (5, 5), (10, 10))
-# The tables cost a thousand times what the bare tests do.
-TABLE_RUNS = 2_000
-SEARCH_RUNS = 4_000
 
 
 @dataclass(frozen=True)
@@ -95,31 +79,14 @@ def studies(
     return values[:, 1:] + effects[:, None], values[:, :1]
 
 
-def coverage_of_mean(rng: np.random.Generator, design: Design, runs: int) -> float:
-    """Returns how often the interval of the mean holds the true one."""
-    return _held(*intervals.t_interval(noise(rng, (runs, design.n), design.skewed)), 0.0)
-
-
-def coverage_of_difference(
-    rng: np.random.Generator, design: Design, runs: int, effect: float = 1.0
-) -> float:
-    """Returns how often the interval of a difference holds the true one, `effect`."""
-    effects = np.full(design.variants, effect)
-    variants, baseline = studies(rng, design, runs, effects)
-    bounds = (
-        intervals.t_interval(variants - baseline)
-        if design.paired
-        else comparisons.welch_interval(variants, baseline)
-    )
-    return _held(*bounds, effect)
-
-
 def verdicts(
     rng: np.random.Generator, design: Design, runs: int, effects: np.ndarray
 ) -> np.ndarray:
     """Returns the verdicts [runs, variants], lower being better, after Holm's correction."""
     found = []
-    for count in _batches(runs, runs if design.paired else BATCH):
+    size = runs if design.paired else BATCH
+    for start in range(0, runs, size):
+        count = min(size, runs - start)
         variants, baseline = studies(rng, design, count, effects)
         if design.paired:
             p = comparisons.paired_p(variants - baseline)
@@ -214,8 +181,6 @@ def power_reached(rng: np.random.Generator, design: Design, runs: int) -> float:
     effect = sensitivity.detectable(design.sd, design.n, alpha, paired=design.paired)
     if not design.paired:
         effect *= sensitivity.unpaired_factor(design.n, design.n, alpha)
-    if math.isinf(effect):  # so few seeds cannot give a verdict
-        return math.nan
     effects = np.where(np.arange(design.variants) == 0, -effect, 0.0)
     return float((verdicts(rng, design, runs, effects)[:, 0] == "better").mean())
 
@@ -223,84 +188,3 @@ def power_reached(rng: np.random.Generator, design: Design, runs: int) -> float:
 def monte_carlo_error(share: float, runs: int) -> float:
     """Returns three standard errors of a share that `runs` simulations estimate."""
     return 3 * math.sqrt(share * (1 - share) / runs)
-
-
-def _held(low: np.ndarray, high: np.ndarray, truth: float) -> float:
-    return float(((low <= truth) & (truth <= high)).mean())
-
-
-def _batches(runs: int, size: int) -> Iterable[int]:
-    yield from [size] * (runs // size)
-    if runs % size:
-        yield runs % size
-
-
-def lines(seed: int, runs: int) -> Iterable[str]:
-    """Yields the table, line by line: `runs` studies for what is fast, fewer for the rest."""
-    yield f"{runs:,} studies; fewer (in brackets) for permutations; +- is 3 standard errors"
-    yield "noise   n  design    t mean   diff.  false pos.     with 3 real  power"
-    for skewed in (False, True):
-        for n in SEEDS:
-            for paired in (True, False):
-                rng = np.random.default_rng([seed, skewed, n, paired])
-                yield _line(rng, Design(n, skewed, paired), runs)
-    yield "unpaired, 1 variant of another sd than the baseline's 1: false positives"
-    for n, m, spread in UNEQUAL:
-        design = Design(n, paired=False, variants=1, n_baseline=m, spread=spread)
-        count = min(runs, SLOW_RUNS["exact"])
-        wrong = false_positives(np.random.default_rng([seed, n, m]), design, count)
-        error = monte_carlo_error(0.05, count)
-        yield f"{n} v {m:2d}, sd {spread:4g}: {wrong:5.1%} +- {error:.1%} ({count:,})"
-    yield f"looking after each seed from {FIRST} to {PLANNED}, stopping at a verdict: false ones"
-    for count in (1, VARIANTS):
-        rng, design = np.random.default_rng([seed, count]), Design(PLANNED, variants=count)
-        end, early = (measure(rng, design, runs) for measure in (false_positives, stopped_early))
-        tables = min(runs, TABLE_RUNS)
-        shown = stopped_at_a_shown_verdict(rng, design, tables)
-        yield (
-            f"{count} variants: at the end {end:.1%}, by the tests {early:.1%}, by the tables "
-            f"{shown:.1%} +- {monte_carlo_error(0.05, tables):.1%} ({tables:,})"
-        )
-    yield f"after a search of {POINTS} points: worse, better, bias of the baseline in SD"
-    for tuning, n in SEARCHES:
-        count, parts = min(runs, SEARCH_RUNS), [f"tuning seeds {tuning:2d}, compared {n:2d}:"]
-        for fresh in (False, True):
-            rng = np.random.default_rng([seed, tuning, n, fresh])
-            worse, better, bias = searched(rng, tuning, n, count, fresh)
-            name = "behind them" if fresh else "the same seeds"
-            parts.append(f"{name} {worse:4.1%} {better:4.1%} {bias:+.2f}")
-        yield "  ".join(parts)
-
-
-def _line(rng: np.random.Generator, design: Design, runs: int) -> str:
-    is_exact = math.comb(2 * design.n, design.n) <= comparisons.PERMUTATIONS
-    kind = "exact" if is_exact else "random"
-    tested = runs if design.paired else min(runs, SLOW_RUNS[kind])
-    parts = [f"{'skewed' if design.skewed else 'normal'} {design.n:2d}"]
-    parts.append("paired  " if design.paired else "unpaired")
-    if design.paired:
-        parts.append(f"{coverage_of_mean(rng, design, runs):6.1%}")
-    else:
-        parts.append(" " * 6)
-    parts.append(f"{coverage_of_difference(rng, design, runs):6.1%}")
-    wrong = false_positives(rng, design, tested)
-    parts.append(f"{wrong:5.1%} +- {monte_carlo_error(0.05, tested):.1%} ({tested:,})")
-    parts.append(f"{false_positives(rng, design, tested, 3.0, 3):5.1%}")
-    parts.append(f"{power_reached(rng, design, tested):5.1%}")
-    return "  ".join(parts)
-
-
-def main(given: Sequence[str] | None = None) -> int:
-    """Prints the table."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--runs", type=arguments.whole(), default=RUNS, help=f"default: {RUNS:,}")
-    parser.add_argument("--seed", type=arguments.whole(least=0), default=0)
-    options = parser.parse_args(given)
-    for line in lines(options.seed, options.runs):
-        print(line, flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
