@@ -6,15 +6,11 @@ import pytest
 
 from analysis.cli import main
 from analysis.compare import error_table, failed_runs, sentences, summary
-from analysis.load.studies import read_each, read_study
+from analysis.load.studies import read_each
 from sweeps.records import layout
 
 POINTS = ({"learning_rate": 0.001}, {"learning_rate": 0.002}, {"learning_rate": 0.003})
 BASE = (0.30, 0.31, 0.32, 0.305, 0.315)
-
-
-def table_of(made, **options):
-    return error_table.build(read_study(made.root), **options)
 
 
 def shifted(shift: float) -> list[float]:
@@ -47,8 +43,7 @@ def two_points(hand_made):
                 if entry["point"] != point:
                     shutil.rmtree(made.root / entry["path"])
         made.select({"standard": point, "laser": point})
-        made.finish()
-        return table_of(made)
+        return made.table()
 
     return compare_at
 
@@ -76,8 +71,7 @@ def test_grid_points_that_are_dropped_for_more_seeds_are_named(hand_made, seeds)
         made.add_seeds("standard", [error + standard for error in BASE[:count]], "grid", point)
         made.add_seeds("laser", shifted(laser)[:count], "grid", point)
     made.planned["grid"] = [entry for entry in made.planned["grid"] if entry["point"] == 0]
-    made.finish()
-    table = table_of(made)
+    table = made.table()
     if seeds == 3:
         assert table.by_variant["standard"].point == 2
         assert not any(row.uncounted for row in table.rows)
@@ -101,8 +95,7 @@ def test_a_variant_that_took_another_point_holds_back_only_itself(hand_made) -> 
     made.add_seeds("standard+gate", shifted(0.0))
     made.planned["compare"] = made.planned["compare"][:15]
     made.select({"standard": 0, "laser": 0, "standard+gate": 1})
-    made.finish()
-    assert verdicts(table_of(made)) == {
+    assert verdicts(made.table()) == {
         "laser": ("better", ""),
         "standard+gate": ("cannot tell", "other points"),
     }
@@ -126,8 +119,7 @@ def test_every_change_of_the_plan_is_named(hand_made, key, values, text) -> None
     made.add_seeds("laser", BASE[1:4])
     (plan,) = made.plans()
     made.record["runs"] = [plan | {key: value} for value in values]
-    made.finish()
-    found = [each for each in sentences.caveats(table_of(made)) if "changed" in each]
+    found = [each for each in sentences.caveats(made.table()) if "changed" in each]
     assert [text in each for each in found] == [True] * bool(text)
 
 
@@ -144,8 +136,7 @@ def lost_in_tuning(hand_made, states):
     made.add_seeds("laser", shifted(-0.05), first=2)
     made.record["runs"] = [{"seeds": 5, "variants": list(names)}]
     made.select({"standard": 0, "laser": 0})
-    made.finish()
-    return table_of(made)
+    return made.table()
 
 
 @pytest.mark.parametrize(
@@ -184,7 +175,6 @@ def better(hand_made):
     made = hand_made(config={"seeds": 5})
     made.add_seeds("standard", BASE)
     made.add_seeds("laser", shifted(-0.05))
-    made.finish()
     return made
 
 
@@ -209,11 +199,10 @@ def test_trials_of_another_experiment_are_no_seeds(better, key, value, counts) -
     plans = better.plans()
     better.planned["compare"] = [e for e in better.planned["compare"] if e["seed"] < 3]
     better.record["runs"] = plans
-    better.finish()
     for variant in ("standard", "laser"):
         change(better, variant, 3, optimizer="nadamw")
         change(better, variant, 4, **{"optimizer": "nadamw", key: value})
-    table = table_of(better)
+    table = better.table()
     assert [row.n for row in table.rows] == [counts, counts]
     named = [problem.trial for problem in table.problems if problem.kind == "mismatch"]
     others = [f"compare/{v}/imagenet_vit_jax/trial_5" for v in ("laser", "standard")]
@@ -223,7 +212,7 @@ def test_trials_of_another_experiment_are_no_seeds(better, key, value, counts) -
 
 def test_a_copy_of_a_study_is_no_evidence(better) -> None:
     root = better.root.parent
-    shutil.copytree(better.root, root / "tiny_backup")
+    shutil.copytree(better.finish(), root / "tiny_backup")
     tables = [error_table.build(study) for study in read_each(root)]
     found = summary.of_tables(tables)
     assert [why.partition(" (")[0] for why in found.cells["left_out"]] == [
@@ -238,13 +227,11 @@ def test_a_copy_of_a_study_is_no_evidence(better) -> None:
 
 def test_seeds_that_also_chose_the_point_are_named(better) -> None:
     """A study of an older version: its compared seeds begin with those of the search."""
-    assert "chose" not in told(table_of(better))
+    assert "chose" not in told(better.table())
     better.add_seeds("standard", (0.3,), "tune", first=9)
-    better.finish()
-    assert "chose" not in told(table_of(better))
+    assert "chose" not in told(better.table())
     better.add_seeds("standard", (0.3, 0.3), "tune")
-    better.finish()
-    assert "Standard: 2 seeds (0 to 1)" in told(table_of(better))
+    assert "Standard: 2 seeds (0 to 1)" in told(better.table())
 
 
 def test_duplicates_cause_no_caveat(better) -> None:
@@ -257,7 +244,7 @@ def test_duplicates_cause_no_caveat(better) -> None:
     shutil.copytree(trial, path.parent)
     other = {"data_digest": "b" * 64, "git_commit": "d" * 40}
     layout.write_json(path, layout.read_json(path) | other)
-    assert told(table_of(better)) == ""
+    assert told(better.table()) == ""
 
 
 def test_the_headline_and_failed_runs_state_why_nothing_is_said(hand_made) -> None:
@@ -267,12 +254,11 @@ def test_the_headline_and_failed_runs_state_why_nothing_is_said(hand_made) -> No
     for seed in range(9):
         change(made, "standard", seed, data_digest="a" * 64)
         change(made, "laser", seed, data_digest="a" * 64)
-    made.finish()
-    rates = failed_runs.of_table(table_of(made)).by_variant
+    rates = failed_runs.of_table(made.table()).by_variant
     assert rates["laser"].rate.verdict == "less often"
     for seed in range(9):
         change(made, "laser", seed, data_digest="b" * 64)
-    table = table_of(made)
+    table = made.table()
     assert failed_runs.of_table(table).by_variant["laser"].rate.verdict == "cannot tell"
     headline = sentences.headline(table)
     assert table.comparisons["laser"].withheld == "different data"
@@ -286,8 +272,7 @@ def test_preliminary_is_offered_only_where_it_shows_a_verdict(hand_made) -> None
         made.add_seeds("standard", BASE)
         made.add_seeds("laser", [e + shift + 0.001 * (-1) ** s for s, e in enumerate(BASE)])
         made.trial("compare", "laser", 0, 5, None, state="pending")
-        made.finish()
-        table = table_of(made)
+        table = made.table()
         assert "Unfinished" in told(table)
         assert ("--preliminary" in told(table)) == is_offered
         assert "--preliminary" not in " ".join(sentences.caveats(table, of_verdicts=False))
@@ -297,5 +282,5 @@ def test_preliminary_is_offered_only_where_it_shows_a_verdict(hand_made) -> None
 def test_problems_of_several_studies_name_the_study(better, command, capsys) -> None:
     trial = better.root / "compare/laser/imagenet_vit_jax/trial_3"
     (trial / layout.MEASUREMENTS).unlink()
-    assert main([command, str(better.root.parent)]) == 0
+    assert main([command, str(better.finish().parent)]) == 0
     assert "missing: tiny/compare/laser/imagenet_vit_jax/trial_3" in capsys.readouterr().out
