@@ -92,7 +92,8 @@ class HandMadeStudy:
         **keys: Any,
     ) -> pathlib.Path:
         """Plans a trial; `rows=None` leaves it without measurements, `meta` is what its first
-        attempt recorded, and `keys` are laid over its record."""
+        attempt recorded, and `keys` are laid over its record. Of the stage `compare` point 0 is
+        selected."""
         path = layout.trial_path(stage, variant, self.workload, point, seed)
         entry = {
             "path": path,
@@ -130,6 +131,8 @@ class HandMadeStudy:
             text = csv_text(rows, COLUMNS if self.metric == "accuracy" else columns(self.metric))
             (directory / layout.EVAL_MEASUREMENTS).write_text(text)
             (directory / layout.MEASUREMENTS).write_text(text)
+        if stage == "compare":
+            self.select({entry["variant"]: 0 for entry in self.planned["compare"]})
         return directory
 
     def row(self, step: int, value: float) -> Row:
@@ -147,12 +150,9 @@ class HandMadeStudy:
         first: int = 0,
         **more: Any,
     ) -> None:
-        """A trial of one evaluation, at step 400, per seed from `first`; of the stage `compare`
-        point 0 is selected."""
+        """A trial of one evaluation, at step 400, per seed from `first`."""
         for seed, value in enumerate(values, first):
             self.trial(stage, variant, point, seed, [self.row(400, value)], **more)
-        if stage == "compare":
-            self.select({entry["variant"]: 0 for entry in self.planned["compare"]})
 
     def select(self, points: Mapping[str, int]) -> None:
         layout.write_json(

@@ -28,7 +28,6 @@ def study(hand_made):
     made.add_seeds("standard", (0.4,), "tune", point=0)
     made.add_seeds("standard", (0.3, 0.5, 0.7))
     made.add_seeds("laser", (0.2, 0.3, 0.4))
-    made.select({"standard": 0, "laser": 0})
     return made
 
 
@@ -108,7 +107,6 @@ def test_the_step_of_the_best_validation_counts_not_that_of_the_best_test(hand_m
         made.evaluation(400, 0.4, test=0.01),
     ]
     made.trial("compare", "standard", 0, 0, rows)
-    made.select({"standard": 0})
     assert made.table().rows[0].splits["test"].values == pytest.approx({0: 0.25})
     assert made.table(metric="loss").rows[0].splits["test"].values == {0: 2.5}
 
@@ -220,7 +218,6 @@ def seeds_of(made, standard, laser, states=None):
         for seed, error in enumerate(errors):
             state = (states or {}).get((variant, seed), "done")
             made.add_seeds(variant, [error], state=state, first=seed)
-    made.select({"standard": 0, "laser": 0})
     return made.table()
 
 
@@ -334,7 +331,6 @@ def curves(hand_made):
     for seed, errors in enumerate(([0.9, 0.1, 0.2, 0.3], [0.05, 0.5, 0.3, 0.7])):
         rows = [made.evaluation(100 * (k + 1), error) for k, error in enumerate(errors)]
         made.trial("compare", "standard", 0, seed, rows)
-    made.select({"standard": 0, "laser": 0})
     return made
 
 

@@ -171,7 +171,6 @@ def made_studies(hand_made, counts, record=True, configs=({},) * 4, law=LAW):
             row = made.measured(400, "loss", loss, apart=0.0)
             meta = {"parameters": int(count)} if record else {}
             made.trial("compare", variant, 0, seed, [row], meta=meta)
-        made.select({"standard": 0, "laser": 0})
         directories.append(made.finish())
     return directories
 

@@ -56,7 +56,6 @@ def unbounded(hand_made):
 def test_without_completed_trials_no_picture_is_written(hand_made, tmp_path) -> None:
     made = hand_made(("standard",))
     made.trial("compare", "standard", 0, 0, None, state="failed")
-    made.select({"standard": 0})
     table = made.table()
     lines = list(report.write_plots([table], tmp_path / "pictures"))
     assert all(line.startswith("not written: ") for line in lines)
@@ -87,7 +86,6 @@ def test_seeds_have_the_value_at_the_step_that_validation_chose(hand_made) -> No
     made = hand_made(("standard",))
     rows = [made.evaluation(100, 0.2, test=0.9), made.evaluation(400, 0.3, test=0.1)]
     made.trial("compare", "standard", 0, 5, rows)
-    made.select({"standard": 0})
     found = frames.seeds(made.table())
     (test,) = found[found["split"] == "test"].to_dict("records")
     assert (test["seed"], test["step"]) == (5, 100)
@@ -116,7 +114,6 @@ def test_trials_that_did_not_finish_have_curves_of_their_own(hand_made) -> None:
         rows += [made.evaluation(300, math.nan)] * (state == "diverged")
         made.trial("compare", "laser+temp", 0, seed, rows, state=state)
     made.trial("compare", "laser+temp", 0, 4, None, state="pending")
-    made.select({"standard": 0, "laser+temp": 0})
     made_table = made.table()
     found = plots.singles(made_table).query("split == 'validation'")
     ends = found.dropna(subset="ended")
@@ -161,7 +158,6 @@ def _clocked(hand_made, offsets):
         steps = sorted({*range(100 + offset, 401, 100), 400})
         rows = [made.evaluation(step, 1 / step) for step in steps]
         made.trial("compare", "standard", 0, seed, rows)
-    made.select({"standard": 0})
     found = plots.bands(made.table())
     return found[found["split"] == "validation"]
 
@@ -187,7 +183,6 @@ def test_curves_are_by_seconds_where_they_are_recorded(hand_made) -> None:
         for step in (200, 400)
     ]
     made.trial("compare", "standard", 0, 0, rows)
-    made.select({"standard": 0})
     found = plots.bands(made.table())
     of_seconds = found[(found["by"] == "seconds") & (found["split"] == "test")]
     assert of_seconds["x"].tolist() == [400.0, 800.0]

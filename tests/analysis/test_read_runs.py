@@ -24,7 +24,6 @@ def study(hand_made):
         for seed in range(seeds):
             rows = [made.evaluation(step, 0.5 - step / 1000) for step in (100, 200, 300, 400)]
             made.trial(stage, "standard", 0, seed, rows)
-    made.select({"standard": 0})
     return made
 
 

@@ -129,7 +129,6 @@ def made(hand_made, errors: dict, name="tiny", diverged=(), **more) -> pathlib.P
         study.add_seeds(variant, [value + shift for value in values])
     for variant in diverged:
         study.trial("compare", variant, 0, 20, [], state="diverged")
-    study.select(dict.fromkeys(errors, 0))
     return study.finish()
 
 
@@ -207,7 +206,6 @@ def test_a_time_that_is_not_finite_is_in_no_ratio(hand_made) -> None:
             time = "inf" if (variant, seed) == ("laser", 0) else 40.0 + seed
             row = study.evaluation(400, error + seed**2 * error / 100 - seed / 90)
             study.trial("compare", variant, 0, seed, [row | {TIME: time}])
-    study.select({"standard": 0, "laser": 0})
     found = _summary(study.finish())
     assert _over(found, "laser", "step_time")["value"] == pytest.approx(1.0)
 
@@ -333,7 +331,6 @@ def test_profiles_by_hand(hand_made) -> None:
             row = study.measured(400, "wer", value, apart=0.0)
             study.trial("compare", variant, 0, seed, [row])
     study.trial("compare", "laser", 0, 3, [], state="diverged")
-    study.select({"standard": 0, "laser": 0})
     found = summary.profiles(_summary(study.finish()))
     rows = found.sort_values(["variant", "tau"])
     assert rows["tau"].tolist() == pytest.approx([-100, 60, 75, -100, -50, 50])

@@ -26,7 +26,6 @@ def add_seeds(made, variant: str, values) -> None:
         pairs = ((1, value + 3), (200, value), (400, value + 0.5))
         rows = [made.measured(step, made.metric, number) for step, number in pairs]
         made.trial("compare", variant, 0, seed, rows)
-    made.select({entry["variant"]: 0 for entry in made.planned["compare"]})
 
 
 @pytest.fixture
@@ -123,7 +122,6 @@ def test_variants_without_a_number_have_dashes(hand_made, trials) -> None:
     for variant in ("standard", "laser", "laser+temp"):
         rows = [made.evaluation(400, 0.3)] if variant == "laser" and trials else None
         made.trial("compare", variant, 0, 0, rows, state="done" if rows else "pending")
-    made.select(dict.fromkeys(("standard", "laser", "laser+temp"), 0))
     table = made.table()
     standard, laser, temp = table_view.page(table, details=True).tables[0].texts().values.tolist()
     none = "0 of 1 (1 unfinished)"

@@ -187,7 +187,6 @@ def study(hand_made):
                 for k, error in enumerate(errors, start=1)
             ]
             made.trial("compare", variant, 0, seed, rows)
-    made.select({"standard": 0, "laser": 0})
     return made
 
 
@@ -249,7 +248,6 @@ def test_the_tables_of_times(study) -> None:
 def test_the_figure_has_a_mark_for_every_seed_and_its_text_the_medians(study) -> None:
     """Trials state an accuracy of 0.9 as their target."""
     study.trial("compare", "diff", 0, 0, [study.evaluation(100, 0.4)])
-    study.select({"standard": 0, "laser": 0, "diff": 0})
     table = study.table()
     marks = time.marks(target_times.build(table)).groupby(["axis", "mark"])["value"].agg(sorted)
     assert marks["training step", time.SEED] == [200, 200, 300, 300, 400]
@@ -263,7 +261,6 @@ def test_the_figure_has_a_mark_for_every_seed_and_its_text_the_medians(study) ->
 def test_nothing_is_shown_without_a_target_or_evaluations(hand_made) -> None:
     made = hand_made(workload="digits_vit")
     made.trial("compare", "standard", 0, 0, None, state="pending")
-    made.select({"standard": 0})
     table = made.table()
     assert time.page(table) is None
     assert time.draw(table) is None
@@ -272,7 +269,6 @@ def test_nothing_is_shown_without_a_target_or_evaluations(hand_made) -> None:
 def test_different_spacing_of_evaluations_is_told(study) -> None:
     rows = [study.evaluation(50, 0.3), study.evaluation(400, 0.05)]
     study.trial("compare", "laser+temp", 0, 0, rows)
-    study.select({"standard": 0, "laser": 0, "laser+temp": 0})
     times = times_of(study, 0.2, metric="error")
     assert times.rows["apart"].tolist() == [100, 100, 350]
     assert any("100 to 350" in note for note in time.page_of(times).notes)
@@ -283,7 +279,6 @@ def test_hours_to_loss_stand_beside_the_paper_s(hand_made) -> None:
     for variant, hours in (("standard", 30.0), ("laser", 27.0)):
         row = made.measured(400, "loss", 2.3) | {"accumulated_submission_time": hours * 3600}
         made.trial("compare", variant, 0, 0, [row])
-    made.select({"standard": 0, "laser": 0})
     page = time.page_of(times_of(made, 2.31, "validation", "loss"))
     assert page.tables[1].texts().values.tolist() == [
         ["Standard", "1 of 1", "27.22", "30.00"],

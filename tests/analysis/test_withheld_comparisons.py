@@ -22,7 +22,6 @@ def study_of(hand_made, name, variants, shift, workload="c4_lm", steps=400, para
             rows = [made.measured(steps // 2, "loss", 5.0), made.measured(steps, "loss", loss)]
             timed = [row | {"accumulated_submission_time": row["global_step"]} for row in rows]
             made.trial("compare", variant, 0, seed, timed, **keys)
-    made.select(dict.fromkeys(variants, 0))
     made.finish()
     return made
 
