@@ -17,6 +17,14 @@ from analysis.views import speedup as view
 from sweeps.records import layout
 
 STEPS = (500, 1000, 2000, 4000)
+# Noise by seed, of four budgets and of the variant: the same at every budget, or mirrored by turns.
+NOISY = ((-0.01, 0.0, 0.01),) * 4 + ((0.0, 0.0, 0.0),)
+TURNED = ((-0.01, 0.0, 0.01), (0.01, 0.0, -0.01)) * 2 + ((0.0, 0.0, 0.0),)
+
+
+def curve(steps):
+    """Returns what the baseline reaches, 1 − log₂(steps/1000)/10: 0.95 at √2 thousand steps."""
+    return 1 - math.log2(steps / 1000) / 10
 
 
 def _of(curve, variant, noise=((0.0,) * 3,) * 5):
@@ -29,12 +37,11 @@ def _of(curve, variant, noise=((0.0,) * 3,) * 5):
 
 
 def test_steps_needed_of_a_curve_that_is_known():
-    """1 − log₂(steps/1000)/10 is 0.95 at √2 thousand steps; ± 0.01 by seed with sd 0.01."""
-    curve = lambda steps: 1 - math.log2(steps / 1000) / 10  # noqa: E731
-    exact = budgets.needed(_of(curve, 0.95), 1000.0)
-    assert exact.value == pytest.approx(1000 * 2**0.5, rel=1e-6)
-    noise = ((-0.01, 0.0, 0.01),) * 4 + ((0.0, 0.0, 0.0),)
-    needed = budgets.needed(_of(curve, 0.95, noise), 1000.0)
+    """Without any spread over seeds, where value and ends are one number; ± 0.01 by seed with sd
+    0.01."""
+    exact = budgets.needed(_of(curve, 0.95), math.nan)
+    assert exact.low == exact.value == exact.high == pytest.approx(1000 * 2**0.5, rel=1e-6)
+    needed = budgets.needed(_of(curve, 0.95, NOISY), 1000.0)
     # t(2) is 4.3027, so the mean is known to 4.3027·0.01/√3 = 0.02484: 2^±0.2484 of the steps.
     half = stats.t.ppf(0.975, 2) * 0.01 / math.sqrt(3) * 10
     assert half == pytest.approx(0.2484, abs=1e-4)
@@ -43,10 +50,6 @@ def test_steps_needed_of_a_curve_that_is_known():
 
 
 def test_the_ends_bracket_the_value():
-    """Also without any spread over seeds, where all three are one number."""
-    curve = lambda steps: 1 - math.log2(steps / 1000) / 10  # noqa: E731
-    exact = budgets.needed(_of(curve, 0.95), math.nan)
-    assert exact.low == exact.value == exact.high
     random = np.random.default_rng(0)
     for sd in (1e-9, 1e-6, 1e-4, 0.01, 0.1):
         for _ in range(20):
@@ -60,7 +63,6 @@ def test_the_interval_agrees_with_the_paired_test_at_equal_compute_and_at_budget
     """A variant whose p is 0.05 but for a millionth, at a place that the grid does not have: on one
     side the interval holds the place, on the other it does not."""
     random = np.random.default_rng(1)
-    curve = lambda steps: 1 - math.log2(steps / 1000) / 10  # noqa: E731
     noise = 0.001 * random.normal(size=(5, 3))
     made = _of(curve, 0.0, noise)
     differences = made.differences(np.array([equal]))[0]
@@ -78,26 +80,21 @@ def test_the_interval_agrees_with_the_paired_test_at_equal_compute_and_at_budget
     [(1.2, (0.0, 0.0, 500.0)), (0.7, (math.inf, 4000.0, math.inf))],
 )
 def test_nothing_is_extrapolated(variant, expected):
-    curve = lambda steps: 1 - math.log2(steps / 1000) / 10  # noqa: E731
-    noise = ((-0.01, 0.0, 0.01),) * 4 + ((0.0, 0.0, 0.0),)
-    needed = budgets.needed(_of(curve, variant, noise), 1000.0)
+    needed = budgets.needed(_of(curve, variant, NOISY), 1000.0)
     assert (needed.value, needed.low, needed.high) == expected
 
 
 def test_a_baseline_that_overfits_is_said():
     """Each later budget against the best before it; images that all seeds gain are no noise."""
-    noise = ((-0.01, 0.0, 0.01), (0.01, 0.0, -0.01)) * 2 + ((0.0, 0.0, 0.0),)
-    assert _of({500: 1.0, 1000: 0.6, 2000: 0.9, 4000: 0.9}.get, 0.9, noise).turn == (1000, 2000)
-    assert _of({500: 1.0, 1000: 0.8, 2000: 0.81, 4000: 0.79}.get, 0.9, noise).turn is None
+    assert _of({500: 1.0, 1000: 0.6, 2000: 0.9, 4000: 0.9}.get, 0.9, TURNED).turn == (1000, 2000)
+    assert _of({500: 1.0, 1000: 0.8, 2000: 0.81, 4000: 0.79}.get, 0.9, TURNED).turn is None
     assert _of({500: 1.0, 1000: 0.8, 2000: 0.8 + 1e-9, 4000: 0.8}.get, 0.9).turn is None
 
 
 def test_a_polynomial_that_leaves_its_budgets_is_said():
-    noise = ((-0.01, 0.0, 0.01), (0.01, 0.0, -0.01)) * 2 + ((0.0, 0.0, 0.0),)
-    curve = {500: 0.90, 1000: 0.85, 2000: 0.20, 4000: 0.15}.get
-    assert _of(curve, 0.14, noise).bend == (500, 1000)
-    straight = lambda steps: 1 - math.log2(steps / 1000) / 10  # noqa: E731
-    assert _of(straight, 0.9, noise).bend is None
+    bent = {500: 0.90, 1000: 0.85, 2000: 0.20, 4000: 0.15}.get
+    assert _of(bent, 0.14, TURNED).bend == (500, 1000)
+    assert _of(curve, 0.9, TURNED).bend is None
 
 
 @pytest.mark.parametrize(

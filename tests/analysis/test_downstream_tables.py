@@ -9,8 +9,6 @@ import pytest
 from analysis.cli import main
 from analysis.compare import downstream
 from analysis.compare.downstream import MEAN
-from analysis.compare.error_table import build
-from analysis.load.studies import read_study
 from analysis.statistics import comparisons, intervals
 from analysis.views import downstream as view
 from sweeps.records import layout
@@ -43,12 +41,8 @@ def trial(made, variant, seed=0):
     return made.root / layout.trial_path("compare", variant, made.workload, 0, seed)
 
 
-def table_of(made, **asked):
-    return build(read_study(made.root), **asked)
-
-
 def suite_of(made, suite=None, metric=None, step=None, **asked):
-    (found,) = downstream.of_table(table_of(made, **asked), suite, metric, step)
+    (found,) = downstream.of_table(made.table(**asked), suite, metric, step)
     return found
 
 
@@ -60,7 +54,7 @@ def row(found, variant, task="next"):
 
 def printed(made, number, **asked):
     """The texts of a table of the page, by its number."""
-    return view.page(table_of(made, **asked)).tables[number].texts()
+    return view.page(made.table(**asked)).tables[number].texts()
 
 
 def pair(standard=STANDARD, laser=LASER):
@@ -119,7 +113,7 @@ def test_seeds_are_summed_question_by_question(begun) -> None:
 )
 def test_differences_are_of_shared_seeds_or_of_all(begun, shares_seeds, seeds, difference) -> None:
     answers = pair() | {"standard": [{"next": {"acc": STANDARD}}, {"next": {"acc": [1] * 10}}]}
-    table = table_of(begun(answers))
+    table = begun(answers).table()
     study = dataclasses.replace(table.study, shares_seeds=shares_seeds)
     table = dataclasses.replace(table, study=study)
     (found,) = downstream.of_table(table, None, None, None)
@@ -232,7 +226,7 @@ def test_other_questions_and_references_are_named(begun, answered, stated, count
 def test_nothing_that_can_be_read_is_a_page_of_problems(begun) -> None:
     made = begun({"standard": [{"next": {"acc": STANDARD}}]})
     (trial(made, "standard") / "downstream/400/pydoc" / layout.SAMPLES).unlink()
-    table = table_of(made)
+    table = made.table()
     page = view.page(table)
     assert page.tables == ()
     assert [problem.kind for problem in page.problems] == ["missing"]
@@ -253,7 +247,7 @@ def test_the_page(begun, answered) -> None:
     for variant, (tasks,) in pair().items():
         more = references | {"truncated": 3, "published_n": 100}
         answered.write(trial(made, variant), tasks, task=more)
-    page = view.page(table_of(made))
+    page = view.page(made.table())
     overview, means, tasks = page.tables
     assert overview.texts().values.tolist() == [
         ["Standard", "40.00", "40.00"],
@@ -295,7 +289,7 @@ def test_the_paper_s_numbers_stand_beside_the_paper_s_study_alone(
     )
     for variant in ("standard", "laser"):
         answered.write(trial(made, variant), tasks, step=300, suite="paper_one_shot")
-    page = view.page(table_of(made))
+    page = view.page(made.table())
     overview, means, _, last = (table.texts() for table in page.tables)
     theirs = overview[overview["Variant"].str.startswith("paper")].values.tolist()
     assert [line[1:] for line in theirs] == expected
@@ -350,11 +344,11 @@ def test_what_there_is_not_is_refused_with_what_there_is(begun, capsys, option, 
 def test_another_baseline(begun) -> None:
     made = begun(pair())
     assert row(suite_of(made, baseline="laser"), "standard")["difference"] == pytest.approx(-0.3)
-    assert len(view.page(table_of(made, baseline="diff")).tables) == 2
+    assert len(view.page(made.table(baseline="diff")).tables) == 2
 
 
 def test_the_figure_shows_scores_differences_and_references(begun) -> None:
-    table = table_of(begun(pair()))
+    table = begun(pair()).table()
     (plot,) = view.PLOTS
     spec = plot.draw(table).to_dict()
     shown = [line for lines in spec["datasets"].values() for line in lines]

@@ -33,10 +33,7 @@ def test_the_limit_is_nine_tenths_of_the_best_constant_answer(speech) -> None:
     found = failed_runs.of_table(table_of(speech, EMPTY, NEIGHBOUR, ALWAYS))
     assert (found.answer, found.constant) == ("always 'one'", 0.90)
     assert found.limit == pytest.approx(0.81)
-    laser = found.by_variant["laser"]
-    assert laser.seeds == (3, 4, 5, 6, 7)
-    assert (laser.rate.count, laser.rate.n) == (5, 8)
-    assert found.by_variant["standard"].rate.count == 0
+    assert found.by_variant["laser"].seeds == (3, 4, 5, 6, 7)
     assert math.isnan(found.by_variant["standard"].rate.p)
 
 
