@@ -233,7 +233,11 @@ def _couples(equation: Any, has_programs: bool) -> bool:
     """
     name, params = equation.primitive.name, equation.params
     if name == "scan":
-        return bool(len(equation.invars) > params["num_consts"] + params["num_carry"])
+        # What it runs over has one axis more outside than inside.
+        body = params["jaxpr"].in_avals
+        return any(
+            outer.aval.ndim > inner.ndim for outer, inner in zip(equation.invars, body, strict=True)
+        )
     if has_programs or name == "broadcast_in_dim":
         return False
     shapes = {operand.aval.shape for operand in equation.invars}
