@@ -133,7 +133,7 @@ speedup-images-long: data-fashion
 
 # Seven small programs that train for seconds: LLVM's first passes pay here, too.
 quick: export XLA_FLAGS ?= --xla_backend_optimization_level=1
-## quick: a demonstration in three domains, whose verdicts are known: two minutes
+## quick: a demonstration in three domains, whose verdicts are known: 2.5 minutes
 quick: $(VENV)/.installed
 	@$(BIN)/python -m sweeps run --brief --config=$(QUICK) --config.experiment_dir=experiments/quick
 	@echo
