@@ -142,7 +142,7 @@ quick: $(VENV)/.installed
 
 ## test: lint, type check, every test but the slow ones
 test: $(VENV)/.installed-test check
-	$(PYTEST) -n 2 -m "not slow"  # together at most 6 GB
+	$(PYTEST) -n 2 -m "not slow"  # together at most 4 GB
 
 ## test-all: all of them: real Slurm and Ray where they are, kills, full disks, several processes
 test-all: SLOW_TESTS = slow

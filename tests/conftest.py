@@ -118,8 +118,8 @@ def made_once(tmp_path_factory):
 # Compiled programs stay in memory as long as JAX's caches hold them: without a limit a process of
 # the tests grows to 4.4 GB. The caches are emptied above this many bytes, and not again before the
 # process has grown by _GROWTH_LIMIT: part of what it holds (libraries, allocators) stays.
-_LIMIT = 2_000_000_000
-_GROWTH_LIMIT = 500_000_000
+_LIMIT = 1_600_000_000
+_GROWTH_LIMIT = 300_000_000
 _limit_now = [_LIMIT]
 
 
