@@ -230,4 +230,4 @@ def test_the_readme_s_first_study_runs_as_written(tmp_path):
         )
         assert ran.returncode == 0, f"{line}: {ran.stdout[-2000:]}{ran.stderr[-2000:]}"
         assert ran.stdout.strip(), line
-    assert "| LASER | 5 |" in ran.stdout
+    assert "| LASER | 3 |" in ran.stdout

@@ -59,7 +59,7 @@ def test_error_within_limits(mixer, kernel, dtype, mask):
         assert row.passed, row
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_command_finds_the_same_as_users_compile():
     """Without the flags by which these tests compile more quickly: see tests/conftest.py."""
     done = subprocess.run(

@@ -70,7 +70,7 @@ def measure(folder):
     print(json.dumps([_train(workload, folder) for workload in made]))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_processes_train_as_one(tmp_path):
     """Within rounding: XLA may add up parts of a sum in another order across processes."""
     folder = small_speech.write(tmp_path)

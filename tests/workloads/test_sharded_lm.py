@@ -60,6 +60,7 @@ def eight_devices():
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("sharded_lm")
 @pytest.mark.parametrize("run", [*MESHES, "in parts"])
 def test_losses_are_those_of_one_device(one_device, eight_devices, run):
     """In parts: one sequence of 16 tokens a device at a time, and 12 of those in the loss."""
@@ -69,6 +70,7 @@ def test_losses_are_those_of_one_device(one_device, eight_devices, run):
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("sharded_lm")
 def test_no_array_is_gathered_for_want_of_a_way(eight_devices):
     """The partitioner says so where it gathers a whole array, as it did the embedding's gradient's.
 
@@ -78,6 +80,7 @@ def test_no_array_is_gathered_for_want_of_a_way(eight_devices):
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("sharded_lm")
 @pytest.mark.parametrize("mesh", MESHES)
 def test_every_device_holds_its_part(eight_devices, mesh):
     """The embedding and all matrices are divided by fsdp · tensor, moments as parameters."""

@@ -10,7 +10,7 @@ from sweeps.records import layout
 from tests.sweeps.chaos import equality
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_soak(tmp_path, data_dir, cache_dir, environment):
     """Killed, preempted and frozen: every trial done once, every number as undisturbed."""
     done = subprocess.run(
