@@ -3,6 +3,7 @@
 import socket
 import sys
 
+from sweeps.launchers import local
 from sweeps.records import provenance
 
 
@@ -16,9 +17,7 @@ def set_up(cache_dir: str, platform: str) -> None:
 
     from attention import devices
 
-    jax.config.update("jax_compilation_cache_dir", cache_dir)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    local.cache_programs(cache_dir)
     provenance.pin_options()
     devices.default_platform()
     if platform not in ("", jax.default_backend()):

@@ -324,3 +324,12 @@ def compilation_cache() -> pathlib.Path:
     features = provenance.cpu("flags", "Features") or ""
     name = hashlib.sha256(features.encode()).hexdigest()[:12]
     return machine.cache_folder() / "xla" / name
+
+
+def cache_programs(folder: str) -> None:
+    """Has JAX keep every program, however small, in a folder of `compilation_cache`."""
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -177,8 +177,7 @@ def check_laws(variants: dict[str, dict[str, Any]], laws: tuple[str, ...]) -> No
     # The devices are for trials, which may run already.
     jax.config.update("jax_platforms", "cpu")
     # Variants share most operations: 2.7 CPU-s for two more, 5.2 for the first two.
-    jax.config.update("jax_compilation_cache_dir", str(local.compilation_cache()))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    local.cache_programs(str(local.compilation_cache()))
     broken = {
         name: problem
         for name, hyperparameters in variants.items()
