@@ -32,7 +32,7 @@ def test_what_is_not_algoperf_is_named_with_what_to_do(tmp_path, monkeypatch, na
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty/submission_runner.py").touch()
-    with pytest.raises(host_checkout.MissingError, match=r"--algoperf_dir.*\[algoperf\]") as raised:
+    with pytest.raises(installation.MissingError, match=r"--algoperf_dir.*\[algoperf\]") as raised:
         installation.find(named)
     faults = {None: "not installed", "empty": "lacks algoperf/spec.py, algoperf/workloads/"}
     assert faults.get(named, f"no directory {tmp_path}/{named}.") in str(raised.value)
@@ -125,7 +125,7 @@ def test_commit_from_the_version_that_setuptools_scm_wrote(repository, version, 
 def test_second_algoperf_in_one_process_is_refused(stand_in, tmp_path):
     stand_in.module("algoperf.workloads.workloads")
     second = installation.Installation(tmp_path, host_checkout.Revision())
-    with pytest.raises(host_checkout.MissingError, match="can hold one AlgoPerf"):
+    with pytest.raises(installation.MissingError, match="can hold one AlgoPerf"):
         second.activate()
 
 
@@ -133,7 +133,7 @@ def test_missing_library_is_named(stand_in, monkeypatch):
     stand_in.activate()
     monkeypatch.setitem(sys.modules, "algoperf.spec", None)
     monkeypatch.delitem(sys.modules, "algoperf.workloads.base", raising=False)
-    with pytest.raises(host_checkout.MissingError, match=r"cannot be imported.*\[algoperf\]"):
+    with pytest.raises(installation.MissingError, match=r"cannot be imported.*\[algoperf\]"):
         stand_in.module("algoperf.workloads.base")
 
 
@@ -148,11 +148,11 @@ def test_importing_the_plugin_loads_nothing_heavy():
 @pytest.mark.parametrize(
     ("scripts", "error"),
     [
-        (["theirs/needs.py"], host_checkout.MissingError),
+        (["theirs/needs.py"], installation.MissingError),
         (["mine/needs.py"], ModuleNotFoundError),
         # AlgoPerf's own runner starts a submission.
         (["theirs/starts.py", "mine/needs.py"], ModuleNotFoundError),
-        (["theirs/starts.py", "site-packages/needs.py"], host_checkout.MissingError),
+        (["theirs/starts.py", "site-packages/needs.py"], installation.MissingError),
     ],
 )
 def test_a_library_that_its_files_lack_is_named_and_that_of_a_submission_is_not(

@@ -1,11 +1,15 @@
 """Where AlgoPerf is: installed, or a checkout that the user names. It is never changed."""
 
+import contextlib
+import dataclasses
 import importlib
 import importlib.util
 import os
 import re
 import sys
+import traceback
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +34,45 @@ _WHAT_TO_DO = (
 )
 
 
-class Installation(host_checkout.Checkout):
-    """One AlgoPerf: `directory` holds `submission_runner.py` and the package `algoperf`.
+class MissingError(DataError, ImportError):
+    """AlgoPerf, or a library that it needs, is not there; the message says what to do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Installation:
+    """One AlgoPerf: `directory` holds `submission_runner.py` and the package `algoperf`, at
+    `revision`.
 
     Made by `find`.
     """
 
-    name = "AlgoPerf"
-    package = "algoperf"
-    tested = TESTED_COMMITS
-    what_to_do = _WHAT_TO_DO
+    directory: Path
+    revision: host_checkout.Revision
+
+    def __str__(self) -> str:
+        return f"AlgoPerf {self.revision} in {self.directory}"
+
+    @property
+    def remark(self) -> str | None:
+        """A sentence where this is not known to be a tested commit as it is, else None."""
+        commit, changes = self.revision.commit, self.revision.changes
+        if commit and not changes and any(tested.startswith(commit) for tested in TESTED_COMMITS):
+            return None
+        state = f"is at commit {commit[:12]}{changes}" if commit else "is at an unknown commit"
+        return (
+            f"AlgoPerf in {self.directory} {state}; attnperf was tested with "
+            f"{' and '.join(tested[:7] for tested in TESTED_COMMITS)}, and what it computes may "
+            "have changed"
+        )
+
+    def record(self) -> dict[str, str]:
+        """Returns what logs and studies record of it, and attnperf's own commit."""
+        return {
+            "attnperf_commit": str(host_checkout.revision(Path(__file__).resolve().parents[2])),
+            "algoperf_dir": str(self.directory),
+            "algoperf_commit": str(self.revision),
+            "algoperf_changed_files": ", ".join(self.revision.changed),
+        }
 
     def activate(self) -> None:
         """Puts the directory on sys.path, first, so that `import algoperf` finds this one.
@@ -49,11 +82,37 @@ class Installation(host_checkout.Checkout):
 
         Raises MissingError where another AlgoPerf has been imported already.
         """
-        super().activate()
+        loaded = sys.modules.get("algoperf")
+        if loaded and Path(str(loaded.__file__)).resolve().parents[1] != self.directory:
+            raise MissingError(
+                f"algoperf was imported from {loaded.__file__} before {self.directory} was asked "
+                "for; one process can hold one AlgoPerf. Start another process"
+            )
+        if str(self.directory) not in sys.path:
+            sys.path.insert(0, str(self.directory))
         if not (self.directory / "algoperf/_version.py").exists():
             version = types.ModuleType("algoperf._version")
             version.version = "0+unknown"  # type: ignore[attr-defined]
             sys.modules.setdefault("algoperf._version", version)
+
+    @contextlib.contextmanager
+    def missing_named(self) -> Iterator[None]:
+        """Raises MissingError for a library that a file of the directory imports in vain.
+
+        The file may import it through another library. A user's own file that lacks one keeps
+        Python's error.
+        """
+        try:
+            yield
+        except ModuleNotFoundError as error:
+            names = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+            files = [Path(name).resolve() for name in names if not name.startswith("<frozen ")]
+            sources = [file for file in files if "site-packages" not in file.parts]
+            if not sources or not sources[-1].is_relative_to(self.directory):
+                raise
+            raise MissingError(
+                f"{sources[-1]} needs {error.name}, which is not installed. {_WHAT_TO_DO}"
+            ) from error
 
     def module(self, name: str) -> types.ModuleType:
         """A module of AlgoPerf, imported (JAX, torch and TensorFlow with most of them).
@@ -64,7 +123,7 @@ class Installation(host_checkout.Checkout):
         try:
             return importlib.import_module(name)
         except ImportError as error:
-            raise host_checkout.MissingError(
+            raise MissingError(
                 f"{name} of {self.directory} cannot be imported: {str(error).rstrip('.')}. "
                 f"{_WHAT_TO_DO}"
             ) from error
@@ -101,7 +160,13 @@ def find(directory: str | os.PathLike[str] | None = None) -> Installation:
     the directory is not AlgoPerf.
     """
     named = directory or os.environ.get(DIRECTORY_VARIABLE) or _installed()
-    path = host_checkout.check_files(named, FILES, "AlgoPerf", _WHAT_TO_DO)
+    # Unlike pathlib's, these take a loop of links, and a user without a home.
+    path = Path(os.path.realpath(os.path.expanduser(named)))
+    if not path.is_dir():
+        raise MissingError(f"there is no directory {path}. {_WHAT_TO_DO}")
+    if missing := [file for file in FILES if not (path / file).is_file()]:
+        lacking = ", ".join(missing)
+        raise MissingError(f"{path} is not AlgoPerf: it lacks {lacking}. {_WHAT_TO_DO}")
     return Installation(path, _revision(path))
 
 
@@ -118,7 +183,7 @@ def define_framework() -> None:
 def _installed() -> Path:
     spec = importlib.util.find_spec("algoperf")
     if spec is None or spec.origin is None:
-        raise host_checkout.MissingError(f"AlgoPerf is not installed. {_WHAT_TO_DO}")
+        raise MissingError(f"AlgoPerf is not installed. {_WHAT_TO_DO}")
     return Path(spec.origin).resolve().parents[1]
 
 

@@ -5,6 +5,7 @@ Of the data: TFDS would download what is missing.
 """
 
 import dataclasses
+import importlib.util
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,6 @@ from attention import files, table
 from workloads import algoperf_specs, catalog
 from workloads.algoperf.installation import Installation, find
 from workloads.base.errors import DataError
-from workloads.base.host_checkout import check_libraries
 
 # submission_runner.py marks these as required. Flags and defaults below are its own too.
 _REQUIRED = ("workload", "framework", "submission_path", "experiment_dir", "experiment_name")
@@ -241,7 +241,10 @@ class Check:
         name = algoperf_specs.short_name(self.name)
         checkout = find(algoperf_dir or None)
         checkout.check_registered(name)
-        check_libraries(_LIBRARIES[name.split("_")[0]], f"AlgoPerf's {name}", _REMEDY)
+        libraries = _LIBRARIES[name.split("_")[0]]
+        if missing := [library for library in libraries if not importlib.util.find_spec(library)]:
+            needed = ", ".join(missing)
+            raise DataError(f"AlgoPerf's {name} needs {needed}, not installed here", _REMEDY)
         tokenizer = f"--config.{algoperf_specs.TOKENIZER}", tokenizer_vocab_path
         _check_host(name, tokenizer, Path(data_dir))
         return [
