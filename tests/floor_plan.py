@@ -9,8 +9,18 @@ PACKAGES = ("analysis", "sweeps", "workloads", "attention")
 _GROUND = ("table", "files", "precision", "extras", "checkout", "devices", "functions", "masks")
 _ORDER = (
     *_GROUND,
-    *("call", "records", "kernels", "mixers", "modifiers", "hosts", "flex", "variant"),
-    *("registry", "inject", "verification", "__main__"),
+    "call",
+    "records",
+    "kernels",
+    "mixers",
+    "modifiers",
+    "hosts",
+    "flex",
+    "variant",
+    "registry",
+    "inject",
+    "verification",
+    "__main__",
 )
 _DOMAINS = ("images", "speech", "text")
 _BELOW = ("base", "storage", "speech/corpora", "text/corpora", *_DOMAINS)
@@ -92,7 +102,7 @@ def part(name: str) -> str:
 def modules(name: str) -> set[pathlib.Path]:
     """Returns the project's module of a full name, which may be that of something in it, if any."""
     # `from sweeps.records.lease import claim` imports sweeps/records/lease.py.
-    paths = [ROOT.joinpath(*part.split(".")) for part in (name, name.rpartition(".")[0])]
+    paths = [ROOT.joinpath(*full.split(".")) for full in (name, name.rpartition(".")[0])]
     ours = name.split(".")[0] in PACKAGES
     return {path.with_suffix(".py") for path in paths if ours and path.with_suffix(".py").is_file()}
 

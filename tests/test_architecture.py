@@ -127,12 +127,12 @@ def test_what_checks_names_needs_the_standard_library_alone():
     """Of a driver, and of `analysis` what it takes of the others."""
     allowed = {*sys.stdlib_module_names, *PACKAGES} - {"analysis"}
     roots = {ROOT / "attention/precision.py", ROOT / "attention/checkout.py"}
-    pending, seen = list(roots.union(*map(floor_plan.modules, TAKEN))), set()
+    pending, reached = list(roots.union(*map(floor_plan.modules, TAKEN))), set()
     while pending:
         path = pending.pop()
-        seen.add(path)
+        reached.add(path)
         assert {name.split(".")[0] for name in floor_plan.imported(path)} <= allowed, path
-        pending += floor_plan.needs(path) - seen
+        pending += floor_plan.needs(path) - reached
 
 
 def test_what_a_driver_imports_is_without_jax():

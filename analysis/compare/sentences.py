@@ -55,7 +55,7 @@ def headline(table: ErrorTable) -> str:
         numbers = pages.decimals(comparison.difference, table.metric.digits, signed=True)
         if comparison.is_tested:
             numbers += f", {pages.p_in_words(comparison.p_holm)}"
-        detectable = powers[name].detectable.value if name in powers else math.nan
+        detectable = powers[name].detectable.value
         if comparison.verdict == "cannot tell" and math.isfinite(detectable):
             numbers += f"; detectable: {detectable:.2g}"
         is_withheld = comparison.withheld and comparison.verdict == "cannot tell"

@@ -62,7 +62,7 @@ class Result:
 
     what: str
     verdict: str
-    said: str
+    summary: str
     printed: tuple[str, ...] = ()
 
 
@@ -77,7 +77,7 @@ def run(out: pathlib.Path, parts: tuple[str, ...]) -> bool:
             verdicts.append(result.verdict)
             report["lines"].append({"part": part, **dataclasses.asdict(result)})
             files.write(out, json.dumps(report, indent=1) + "\n")
-            print(f"{result.verdict:9s} {part}: {result.what}: {result.said}", flush=True)
+            print(f"{result.verdict:9s} {part}: {result.what}: {result.summary}", flush=True)
     counts = ", ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts))
     print(f"{out}: {counts}")
     return not set(verdicts) & set(BAD)

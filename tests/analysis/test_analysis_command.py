@@ -88,11 +88,11 @@ def test_an_output_is_checked_before_anything_is_read(
     `~` alone behind `--out=`."""
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "file").write_text("")
-    given = f"{option}={place}{suffix}"
-    assert cli.main([command, "nowhere", given]) == 2
+    argument = f"{option}={place}{suffix}"
+    assert cli.main([command, "nowhere", argument]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert given.replace("~", str(tmp_path)) in printed.err
+    assert argument.replace("~", str(tmp_path)) in printed.err
     assert "Errno" not in printed.err
     assert printed.err.count("\n") == 1
 

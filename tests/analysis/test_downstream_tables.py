@@ -42,8 +42,8 @@ def trial(made, variant, seed=0):
 
 
 def suite_of(made, suite=None, metric=None, step=None, **asked):
-    (found,) = downstream.of_table(made.table(**asked), suite, metric, step)
-    return found
+    (scores,) = downstream.of_table(made.table(**asked), suite, metric, step)
+    return scores
 
 
 def row(found, variant, task="next"):

@@ -317,14 +317,14 @@ def test_seeds_that_both_variants_have_are_pairs(hand_made) -> None:
 
 
 def test_two_studies_have_no_interval_and_one_no_law(sizes) -> None:
-    found = scaling.of_tables(sizes[:2], loss=2.3)
-    assert found.savings["low"].isna().all()
-    assert found.savings["is_extrapolated"].all()
-    _, fits, savings = (table.texts() for table in scaling_view.page(found).tables)
+    fit = scaling.of_tables(sizes[:2], loss=2.3)
+    assert fit.savings["low"].isna().all()
+    assert fit.savings["is_extrapolated"].all()
+    _, fits, savings = (table.texts() for table in scaling_view.page(fit).tables)
     assert fits["95% interval\nof b (t)"].tolist() == ["none (2 sizes)"] * 2
     assert savings["Fewer"].iloc[0].endswith("†")
-    one = scaling.of_tables(sizes[:1])
-    assert (one.laws, len(one.savings)) == ({}, 0)
+    single = scaling.of_tables(sizes[:1])
+    assert (single.laws, len(single.savings)) == ({}, 0)
     assert scaling_view.draw(sizes[:1]) is None
 
 

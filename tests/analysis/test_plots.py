@@ -86,8 +86,8 @@ def test_seeds_have_the_value_at_the_step_that_validation_chose(hand_made) -> No
     made = hand_made(("standard",))
     rows = [made.evaluation(100, 0.2, test=0.9), made.evaluation(400, 0.3, test=0.1)]
     made.trial("compare", "standard", 0, 5, rows)
-    found = frames.seeds(made.table())
-    (test,) = found[found["split"] == "test"].to_dict("records")
+    frame = frames.seeds(made.table())
+    (test,) = frame[frame["split"] == "test"].to_dict("records")
     assert (test["seed"], test["step"]) == (5, 100)
     assert test["value"] == pytest.approx(0.9)
 
@@ -159,12 +159,12 @@ def test_curves_of_seeds_evaluated_at_other_steps_are_interpolated(hand_made) ->
         steps = sorted({*range(100 + offset, 401, 100), 400})
         rows = [made.evaluation(step, 1 / step) for step in steps]
         made.trial("compare", "standard", 0, seed, rows)
-    found = plots.bands(made.table()).query("split == 'validation'")
+    frame = plots.bands(made.table()).query("split == 'validation'")
     # From the last first evaluation, 160, to the first last one, 400.
-    assert found["x"].tolist() == [160, 200, 230, 260, 300, 330, 360, 400]
+    assert frame["x"].tolist() == [160, 200, 230, 260, 300, 330, 360, 400]
     # At 200: 1/200; between 1/130 and 1/230, 70 of 100 steps on; between 1/160 and 1/260.
     at_200 = sorted((1 / 200, 0.3 / 130 + 0.7 / 230, 0.6 / 160 + 0.4 / 260))
-    assert found.iloc[1][["low", "middle", "high"]].tolist() == pytest.approx(at_200)
+    assert frame.iloc[1][["low", "middle", "high"]].tolist() == pytest.approx(at_200)
 
 
 def test_curves_are_by_seconds_where_they_are_recorded(hand_made) -> None:
@@ -174,8 +174,8 @@ def test_curves_are_by_seconds_where_they_are_recorded(hand_made) -> None:
         for step in (200, 400)
     ]
     made.trial("compare", "standard", 0, 0, rows)
-    found = plots.bands(made.table())
-    of_seconds = found[(found["by"] == "seconds") & (found["split"] == "test")]
+    frame = plots.bands(made.table())
+    of_seconds = frame[(frame["by"] == "seconds") & (frame["split"] == "test")]
     assert of_seconds["x"].tolist() == [400.0, 800.0]
 
 

@@ -196,8 +196,8 @@ def test_variants_that_are_still_to_come_count(hand_made) -> None:
 @pytest.mark.parametrize("n", [2, 3, 20])
 @pytest.mark.parametrize("alpha", [0.05, 0.05 / 40])
 def test_the_detectable_difference_is_found_with_80_percent(n, alpha, paired) -> None:
-    found = sensitivity.detectable(0.01, n, alpha, paired=paired)
-    assert sensitivity.power_at(found, 0.01, n, alpha, paired=paired) == pytest.approx(0.8)
+    result = sensitivity.detectable(0.01, n, alpha, paired=paired)
+    assert sensitivity.power_at(result, 0.01, n, alpha, paired=paired) == pytest.approx(0.8)
 
 
 @pytest.mark.parametrize(
@@ -221,9 +221,9 @@ def test_what_has_no_power_is_refused(function, arguments, name) -> None:
 def test_more_seeds_than_anybody_trains_are_not_counted(sd, paired) -> None:
     assert sensitivity.seeds_needed(0.1, sd, 0.05, paired=paired) is None
     assert sensitivity.seeds_needed(sd, sd, 0.05, paired=paired) > 5
-    found = _analysed(5, 5, 1, 0.1, sd).seeds
-    assert found.value == math.inf
-    assert sentences.seeds_text(*dataclasses.astuple(found)).startswith("> 10,000")
+    result = _analysed(5, 5, 1, 0.1, sd).seeds
+    assert result.value == math.inf
+    assert sentences.seeds_text(*dataclasses.astuple(result)).startswith("> 10,000")
 
 
 def the_power_table(table: ErrorTable, effect: float | None = None):
@@ -251,8 +251,8 @@ def test_each_domain_has_its_own_relative_difference(hand_made, workload, metric
     made = hand_made(workload=workload, metric=metric)
     for variant in ("standard", "laser"):
         made.add_seeds(variant, (0.4,))
-    found = sensitivity.expected(made.table(), "validation")
-    assert found == ({} if math.isnan(share) else pytest.approx({"laser": 0.4 * share}))
+    result = sensitivity.expected(made.table(), "validation")
+    assert result == ({} if math.isnan(share) else pytest.approx({"laser": 0.4 * share}))
 
 
 def test_the_effect_may_be_given(hand_made, study) -> None:
@@ -281,10 +281,10 @@ def test_each_variant_is_asked_for_the_effect_that_the_paper_prints_of_it(hand_m
     made = hand_made(names, record={"paper_table": "vit_error"})
     for name in names:
         made.add_seeds(name, (0.5, 0.52, 0.51))
-    found = sensitivity.expected(made.table(), "test")
+    result = sensitivity.expected(made.table(), "test")
     own = {name: abs(cells[name] - cells["standard"]) for name in names[1:]}
-    assert found == pytest.approx(own)
-    assert len({round(size, 4) for size in found.values()}) == 2
+    assert result == pytest.approx(own)
+    assert len({round(size, 4) for size in result.values()}) == 2
     made.config["baseline"] = "laser"
     other = sensitivity.expected(made.table(), "test")
     assert other["standard+temp"] == pytest.approx(abs(cells["standard+temp"] - cells["laser"]))

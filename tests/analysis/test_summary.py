@@ -183,19 +183,19 @@ def test_point_and_interval_are_of_the_runs_that_are_compared(hand_made, shared)
     study = hand_made()
     study.add_seeds("standard", standard)
     study.add_seeds("laser", laser, first=12 - shared)
-    found = _summary(study.finish())
-    comparison = found.tables[0].comparisons["laser"]
+    result = _summary(study.finish())
+    comparison = result.tables[0].comparisons["laser"]
     assert comparison.pairs == (11 if shared == 11 else 0)
     for quantity in ("iqm", "improvement"):
-        each = _over(found, "laser", quantity)
+        each = _over(result, "laser", quantity)
         assert each["low"] <= each["value"] <= each["high"]
-    scores = summary.scores(found.tables, "laser")[0]
+    scores = summary.scores(result.tables, "laser")[0]
     assert scores.count().tolist() == [comparison.pairs or 12] * 2
-    cell = found.cells.iloc[0]
+    cell = result.cells.iloc[0]
     assert scores["variant"].mean() == pytest.approx(cell["value"])
     assert scores["baseline"].mean() == pytest.approx(0)
     assert (cell["n"], cell["trained"]) == (comparison.pairs or 12, 12)
-    notes = " ".join(view.page(found).notes)
+    notes = " ".join(view.page(result).notes)
     assert ("LASER 11 of 12" in notes) == comparison.is_partial == (shared == 11)
 
 

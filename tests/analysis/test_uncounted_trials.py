@@ -119,8 +119,8 @@ def test_every_change_of_the_plan_is_named(hand_made, key, values, text) -> None
     made.add_seeds("laser", BASE[1:4])
     (plan,) = made.plans()
     made.record["runs"] = [plan | {key: value} for value in values]
-    found = [each for each in sentences.caveats(made.table()) if "changed" in each]
-    assert [text in each for each in found] == [True] * bool(text)
+    notes = [note for note in sentences.caveats(made.table()) if "changed" in note]
+    assert [text in note for note in notes] == [True] * bool(text)
 
 
 def lost_in_tuning(hand_made, states):

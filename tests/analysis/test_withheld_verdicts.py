@@ -192,8 +192,8 @@ def test_lost_seeds_have_ended(decided) -> None:
     unfinished(decided, {"standard+gate": 1})
     assert reasons(decided.table()) == {"laser": "lost seeds", "standard+gate": "unfinished"}
     shown = {
-        name: (each.verdict, each.withheld)
-        for name, each in decided.table(preliminary=True).comparisons.items()
+        name: (comparison.verdict, comparison.withheld)
+        for name, comparison in decided.table(preliminary=True).comparisons.items()
     }
     assert shown == {
         "laser": ("cannot tell", "lost seeds"),
@@ -224,10 +224,10 @@ def test_a_dropped_variant_holds_back_only_itself(decided) -> None:
     ]
     decided.record["runs"] = [*start, *decided.plans()]
     decided.config["variants"] = ["standard", "laser"]
-    found = decided.table().comparisons
-    assert (found["laser"].verdict, found["laser"].withheld) == ("better", "")
-    assert found["laser"].p_holm == pytest.approx(2 * found["laser"].p)
-    assert found["standard+gate"].withheld == "unfinished"
+    comparisons = decided.table().comparisons
+    assert (comparisons["laser"].verdict, comparisons["laser"].withheld) == ("better", "")
+    assert comparisons["laser"].p_holm == pytest.approx(2 * comparisons["laser"].p)
+    assert comparisons["standard+gate"].withheld == "unfinished"
     shutil.rmtree(decided.root / "compare/standard+gate")
     (only,) = decided.table().comparisons.values()
     assert (only.verdict, only.p_holm) == ("better", pytest.approx(2 * only.p))

@@ -406,9 +406,9 @@ def test_channels_wider_than_the_centred_form_holds(kernel):
         arrays = [query, key, wide, cotangent]
         ours = _run(laser.attend, arrays, kernel=kernel)
         theirs = _run(laser.attend, arrays)
-        for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-            assert np.isfinite(one).all()
-            assert reference.relative_error(one, np.float64(other)) <= 1e-5
+        for gradient, expected in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+            assert np.isfinite(gradient).all()
+            assert reference.relative_error(gradient, np.float64(expected)) <= 1e-5
 
 
 @pytest.mark.parametrize("queries", [128, 200])

@@ -228,7 +228,7 @@ def _agrees(name, found, exact, limits):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(one, marks=[pytest.mark.nightly] * (one in NIGHTLY)) for one in CASES]
+    "name", [pytest.param(case, marks=[pytest.mark.nightly] * (case in NIGHTLY)) for case in CASES]
 )
 def test_kernels_in_float32(name, platform):
     heads, settings, kinds = CASES[name]
@@ -243,9 +243,9 @@ def test_kernels_in_float32(name, platform):
         "learned cap, a term per key",
         "LASER by exp and log, a sink",
         *(
-            pytest.param(one, marks=pytest.mark.nightly)
-            for one in list(CASES)[1:]
-            if "alone" not in one and one != "LASER by exp and log, a sink"
+            pytest.param(case, marks=pytest.mark.nightly)
+            for case in list(CASES)[1:]
+            if "alone" not in case and case != "LASER by exp and log, a sink"
         ),
     ],
 )
@@ -253,7 +253,7 @@ def test_kernels_in_bfloat16(name, platform):
     """A transform's result is rounded before the product, its derivative with the cotangent."""
     heads, settings, kinds = CASES[name]
     arrays = _arrays(heads, length=384, size=64)
-    arrays = {key: np.float64(jnp.asarray(one, "bfloat16")) for key, one in arrays.items()}
+    arrays = {key: np.float64(jnp.asarray(array, "bfloat16")) for key, array in arrays.items()}
     with reference.float64():
         exact = jax.tree.map(np.asarray, _run(arrays, jnp.float64, settings, kinds))
     found = _run(arrays, jnp.bfloat16, settings, kinds, "fused")

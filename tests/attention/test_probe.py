@@ -82,8 +82,8 @@ def _observed(variant):
 def test_outputs_are_those_of_an_unobserved_model_bit_for_bit(name):
     variant = _variant(name)
     plain = jax.jit(lambda params: _apply(variant, params, is_observed=False)[0])
-    seen, layers = _observed(variant)
-    assert np.array_equal(plain(_params(variant)), seen)
+    output, layers = _observed(variant)
+    assert np.array_equal(plain(_params(variant)), output)
     assert [layer.path for layer in layers] == ["block_0", "block_1"]
 
 

@@ -327,8 +327,8 @@ def _causal(x: Any, out: Any) -> None:
 def test_branches_run_as_often_as_their_condition_holds() -> None:
     call = _traced(_causal, (4, 4))
     branches = kernel_cycles.kernel_branches(call["jaxpr"], (4, 4))
-    assert [one.steps for one in branches] == [4, 6, 4]
-    assert [one.flop for one in branches] == [0, 2 * 16**3, 2 * 8 * 16**2]
+    assert [branch.steps for branch in branches] == [4, 6, 4]
+    assert [branch.flop for branch in branches] == [0, 2 * 16**3, 2 * 8 * 16**2]
     # A condition on what the kernel reads is not known.
     unknown = _traced(lambda x, out: pl.when(x[0, 0] > 0)(lambda: None), (2,))
     assert kernel_cycles.kernel_branches(unknown["jaxpr"], (2,)) == []
@@ -370,7 +370,7 @@ def test_no_kernel_is_quicker_than_its_products_or_bytes(
     line = hlo.Instruction("fused_forward.2", "f32[1]", "custom-call", "", "")
     counted = hlo.Counted(line, 2, moved, moved, 0)
     device = accelerators.KINDS["v5e"]
-    found = kernel_cycles.cycles([counted], {"fused_forward": call}, device, str(folder))
-    assert found == ({"fused_forward": pytest.approx(2 * cycles)}, [])
+    counted_cycles = kernel_cycles.cycles([counted], {"fused_forward": call}, device, str(folder))
+    assert counted_cycles == ({"fused_forward": pytest.approx(2 * cycles)}, [])
     unknown = kernel_cycles.cycles([counted], {}, device, str(folder))
     assert unknown == ({}, ["fused_forward"])

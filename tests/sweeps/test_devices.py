@@ -85,23 +85,23 @@ def _devices(jobs, wait_until):
 def test_a_gpu_has_one_job_whichever_study_it_is_of(host, start, wait_until, capsys):
     """Two GPUs, three studies: one each, and the third waits and says for whom."""
     host("dev/nvidia0", "dev/nvidia1", "dev/nvidiactl")
-    one, two = start("one"), start("two")
-    assert [_devices(jobs, wait_until) for jobs in (one, two)] == ["0", "1"]
-    assert two.said == []
+    first, second = start("one"), start("two")
+    assert [_devices(jobs, wait_until) for jobs in (first, second)] == ["0", "1"]
+    assert second.said == []
     three = start("three")
     [waiting] = three.handles
     for _ in range(3):
         assert three.launcher.status([waiting]) == {waiting: State.QUEUED}
     [text] = three.said
-    for jobs, device in ((one, "GPU 0"), (two, "GPU 1")):
+    for jobs, device in ((first, "GPU 0"), (second, "GPU 1")):
         assert f"{jobs.root} holds {device} of this host" in text
-    assert device_locks.holders() == {str(one.root): ["GPU 0"], str(two.root): ["GPU 1"]}
+    assert device_locks.holders() == {str(first.root): ["GPU 0"], str(second.root): ["GPU 1"]}
     assert device_locks.holders("GPU") == device_locks.holders()
     assert device_locks.holders("core") == {}
     assert command.main(["status", str(three.root)]) in (None, 0, 3)
-    assert f"{one.root} holds GPU 0 of this host\n" in capsys.readouterr().out
-    one.launcher.close()
-    assert one.launcher.status(one.handles) == {one.handles[0]: State.GONE}
+    assert f"{first.root} holds GPU 0 of this host\n" in capsys.readouterr().out
+    first.launcher.close()
+    assert first.launcher.status(first.handles) == {first.handles[0]: State.GONE}
     assert three.launcher.status([waiting]) == {waiting: State.RUNNING}
     assert _devices(three, wait_until) == "0"
 

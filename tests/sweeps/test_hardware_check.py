@@ -26,7 +26,7 @@ def test_all_of_it_on_this_machine(tmp_path, capfd):
     assert command.main(["hardware", f"--out={out}"]) == 0
     lines = json.loads(out.read_text())["lines"]
     printed = capfd.readouterr().out
-    assert all(line["said"] in printed for line in lines)
+    assert all(line["summary"] in printed for line in lines)
     assert collections.Counter((line["part"], line["verdict"]) for line in lines) == {
         ("kernels", "ok"): 2,
         ("kernels", "not here"): 3,
@@ -54,9 +54,9 @@ def in_process(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("error", "verdict", "said"), [(1e-6, "ok", "limits"), (math.nan, "WRONG", "exceed")]
+    ("error", "verdict", "text"), [(1e-6, "ok", "limits"), (math.nan, "WRONG", "exceed")]
 )
-def test_kernels_are_checked_by_attention_check(error, verdict, said, in_process, monkeypatch):
+def test_kernels_are_checked_by_attention_check(error, verdict, text, in_process, monkeypatch):
     """Float32 by those alone that multiply in the float32 that the limits are for."""
     measured = set()
 
@@ -68,7 +68,7 @@ def test_kernels_are_checked_by_attention_check(error, verdict, said, in_process
     monkeypatch.setattr(check, "measure", measure)
     monkeypatch.setattr(laws, "problem", lambda variant: "")
     results = list(hardware_check._kernels({"platform": "gpu"}))
-    verdicts = {result.what: result.verdict for result in results if said in result.said}
+    verdicts = {result.what: result.verdict for result in results if text in result.summary}
     assert verdicts == dict.fromkeys(("xla", "jax_xla", "cudnn", "fused"), verdict)
     assert [result.what for result in results if result.verdict == "not here"] == ["splash"]
     assert measured == {
@@ -91,13 +91,13 @@ def test_steps_are_timed_by_workloads_bench(platform, in_process, monkeypatch):
 
     monkeypatch.setattr(bench, "lines", lines)
     results = list(hardware_check._steps({"platform": platform, "device_count": 2}))
-    said = {result.said for result in results if result.verdict == "measured"}
-    assert said >= {
+    text = {result.summary for result in results if result.verdict == "measured"}
+    assert text >= {
         "imagenet_vit by xla, batch 256",
         "librispeech_conformer by xla, batch 64",
         "c4_lm by xla, batch 32",
     }
-    bad = {(result.what, result.said) for result in results if result.verdict == "FAILED"}
+    bad = {(result.what, result.summary) for result in results if result.verdict == "FAILED"}
     refused = "python -m workloads: no room"
     assert bad == {(f"{name} by fused", refused) for name, *_ in hardware_check._STEPS}
 

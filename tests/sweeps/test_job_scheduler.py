@@ -421,9 +421,9 @@ def test_a_batch_that_cannot_be_written_is_no_end_of_its_trials(
 
 
 def test_an_outage_ends_after_an_hour(monkeypatch):
-    said, now = [], [0.0]
+    messages, now = [], [0.0]
     monkeypatch.setattr(clock.clock, "monotonic", lambda: now[0])
-    outage, error = outages.Outage(said.append), OSError(errno.EIO, "Input/output error", "/x")
+    outage, error = outages.Outage(messages.append), OSError(errno.EIO, "Input/output error", "/x")
 
     def fails(start, end):
         """A look at files every minute fails; the turns between them touch none."""
@@ -432,15 +432,15 @@ def test_an_outage_ends_after_an_hour(monkeypatch):
             outage.note_success()
 
     fails(0, 3600)
-    assert said == ["[Errno 5] Input/output error: '/x'; the driver waits"]
+    assert messages == ["[Errno 5] Input/output error: '/x'; the driver waits"]
     now[0] += outages.QUIET_S + 1
     outage.note_success()
     fails(4000, 7600)
-    assert len(said) == 2
+    assert len(messages) == 2
     with pytest.raises(OSError, match=r"'/x', and nothing else for 60 minutes.*`resume` goes on"):
         fails(7600, 7721)
 
-    later = outages.Outage(said.append)
+    later = outages.Outage(messages.append)
     for now[0] in (10_000, 10_060, 20_000, 20_060):  # the driver was stopped for hours
         later.note_error(error)
 

@@ -373,7 +373,7 @@ def test_a_study_is_refused_before_its_data_and_goes_on_without_the_variant(
     monkeypatch.setattr(jax_calls, "call", lambda function, **arguments: function(**arguments))
     monkeypatch.setattr(preflight, "check_data", check_data)
     monkeypatch.setenv("ATTNPERF_CACHE", str(tmp_path / "cache"))
-    given = ["run", "--config=pydoc_lm_quick", f"--config.experiment_dir={tmp_path}"]
+    common = ["run", "--config=pydoc_lm_quick", f"--config.experiment_dir={tmp_path}"]
     for variants, named in ((f"standard,{leaky}", leaky),) * 2 + (("standard", "data"),):
-        assert command.main([*given, f"--config.variants={variants}"]) == 2
+        assert command.main([*common, f"--config.variants={variants}"]) == 2
         assert named in capsys.readouterr().err

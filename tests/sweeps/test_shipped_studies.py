@@ -206,7 +206,7 @@ def test_the_table_of_full_size_studies():
     stated = 0
     for names, _, trials, hours, devices in lines:
         studies = re.findall(r"`(\w+)`", names)
-        for name, each in zip(studies, hours.replace("at most", "").split(", "), strict=True):
+        for name, hour in zip(studies, hours.replace("at most", "").split(", "), strict=True):
             resolved = resolve(name, planning=True)
             entry = catalog.get(resolved.workload)
             counts, steps = _stages(resolved)
@@ -219,9 +219,9 @@ def test_the_table_of_full_size_studies():
             assert int(trials.split()[0]) == sum(counts)
             stated += 1
             if seconds is None:
-                assert each.strip() == "–"
+                assert hour.strip() == "–"
                 continue
-            assert _whole(each) == pytest.approx(
+            assert _whole(hour) == pytest.approx(
                 sum(counts) * steps * seconds / 3600, rel=0.002, abs=0.5
             )
     assert stated == sum(name.endswith(("paper", "diff", "lamb", "bfloat16")) for name in PAPERS)

@@ -197,9 +197,9 @@ def test_protocols():
     grid = resolve("digits_vit_quick", protocol="grid", seeds=2)
     assert grid.stages == ("grid",)
     assert len(grid.trials("grid")) == 2 * 2 * 2
-    each = resolve("digits_vit_quick", protocol="tune_each")
-    assert len(each.trials("tune")) == 2 * 2
-    compared = each.trials("compare", {"points": {"standard": 0, "laser": 1}})
+    tuned = resolve("digits_vit_quick", protocol="tune_each")
+    assert len(tuned.trials("tune")) == 2 * 2
+    compared = tuned.trials("compare", {"points": {"standard": 0, "laser": 1}})
     assert [t.point for t in compared] == [0, 1]
 
 

@@ -37,10 +37,6 @@ def _finish(made, stage="tune", values=None):
     return trials
 
 
-def _listed(made, stage):
-    return [row["path"] for row in layout.planned(made.directory, stage)]
-
-
 # --- two drivers
 
 

@@ -56,7 +56,9 @@ def test_states_per_stage_and_variant(begin):
     [row] = look.rows.values()
     assert row.counts == dict.fromkeys(survey.COLUMNS, 1)  # the sixth was never begun
     assert (row.preemptions, row.steps_left) == (10, 36)
-    problems = {path: (one.state, one.status["reason"]) for path, one in look.problems.items()}
+    problems = {
+        path: (problem.state, problem.status["reason"]) for path, problem in look.problems.items()
+    }
     assert problems == {
         trials[1].path: ("diverged", "loss"),
         trials[2].path: ("failed", "KeyError: 'x'"),

@@ -154,8 +154,8 @@ def _two_updates(kind, options, microbatches):
     key, measured = train_step.seed_key(0, train_step.DROPOUT), []
     update = jax.jit(step_function._step)
     for _ in range(2):
-        state, one = update(state, batch, scalars, key)
-        measured.append((float(one.loss), float(one.grad_norm)))
+        state, step_metrics = update(state, batch, scalars, key)
+        measured.append((float(step_metrics.loss), float(step_metrics.grad_norm)))
     return measured, state
 
 

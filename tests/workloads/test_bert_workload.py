@@ -89,8 +89,8 @@ def test_evaluation_masks_belong_to_the_record(workload, tokens):
     for seed, step in ((0, 0), (0, 1), (1, 0)):
         train = workload._train_batch({"tokens": tokens[:4]}, jax.random.key(seed), step)
         inputs.append(train["inputs"])
-    for one, other in itertools.combinations(inputs, 2):
-        assert (one != other).mean() > 0.1
+    for left, right in itertools.combinations(inputs, 2):
+        assert (left != right).mean() > 0.1
 
 
 def test_metrics_by_hand(workload, monkeypatch):

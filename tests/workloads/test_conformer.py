@@ -51,8 +51,8 @@ def test_logits_of_the_first_and_the_last_frame(settings, first, last):
     audio = np.random.RandomState(0).randint(-9000, 9000, (1, 6000)).astype(np.float32)
     paddings = (np.arange(6000) >= 4000).astype(np.float32)[None]
     model = conformer.Conformer(dataclasses.replace(TINY, **settings))
-    given = _drawn(jax.eval_shape(model.init, jax.random.key(1), audio, paddings))
-    logits, left = jax.jit(model.apply)(given, audio, paddings)
+    variables = _drawn(jax.eval_shape(model.init, jax.random.key(1), audio, paddings))
+    logits, left = jax.jit(model.apply)(variables, audio, paddings)
     np.testing.assert_array_equal(left, [[0] * 7 + [1] * 2])
     np.testing.assert_allclose(logits[0, [0, 6]], [first, last], atol=3e-4)
 

@@ -77,5 +77,5 @@ if sys.orig_argv[1:4] == ["-m", "sweeps", "job"] and UPDATE_S:
     sys.modules |= {"sweeps.training.loop": training}
     sys.modules |= {"sweeps.training.checkpoints": checkpoints}
     accelerator.set_up = lambda cache_dir, platform: None
-    trainer._note_provenance = lambda *given: None
-    trainer.Trainer._program = lambda *given: None
+    trainer._note_provenance = lambda *arguments: None
+    trainer.Trainer._program = lambda *arguments: None
