@@ -82,4 +82,4 @@ def test_a_small_host_has_no_halves(host, count):
     here = {"platform": "tpu", "device_kind": "TPU v6 lite"}
     (result,) = hardware_check._processes(here)
     assert result.verdict == "not here"
-    assert f"it has {count}" in result.said
+    assert f"it has {count}" in result.summary
