@@ -5,7 +5,7 @@ import runpy
 import sys
 
 if __name__ == "__main__":
-    door = pathlib.Path(__file__).parents[1] / "attention" / "checkout.py"
+    door = pathlib.Path(__file__).parents[1] / "attention" / "common" / "checkout.py"
     runpy.run_path(str(door))["start"]("analysis")
     from analysis.cli import main
 

@@ -23,10 +23,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attention import extras, files
+from attention.common import arguments as numbers
+from attention.common import extras, files
+from attention.common.messages import message
 from sweeps.records import layout
-from workloads import arguments as numbers
-from workloads.base.errors import message
 
 if TYPE_CHECKING:
     from analysis.compare.error_table import ErrorTable

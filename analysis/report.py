@@ -28,7 +28,7 @@ from analysis.render.pages import Page
 from analysis.views import diagnostics, downstream, ledger, plots, scaling, speedup, spikes, time
 from analysis.views import summary as summary_view
 from analysis.views import table as table_view
-from attention import files
+from attention.common import files
 from sweeps.records import layout
 
 # Vega's libraries, which draw the page's charts; `make vega` writes them.

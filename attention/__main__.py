@@ -4,7 +4,8 @@ import argparse
 import signal
 import sys
 
-from attention import checkout, extras, precision, registry, table
+from attention import registry, table
+from attention.common import checkout, extras, precision
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -102,7 +103,7 @@ def _check(options: argparse.Namespace) -> int:
     shape = _shape(options.shape)
     import jax
 
-    from attention import devices
+    from attention.common import devices
     from attention.verification import check
 
     platform = devices.default_platform()

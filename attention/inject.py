@@ -19,8 +19,8 @@ import jax
 from flax import linen as nn
 from flax.core import tracers
 
+from attention import probe
 from attention.call import Call, Memory
-from attention.hosts import probe
 from attention.kernels.inputs import from_cache, layer_number, make_call, per_query_head
 from attention.masks import merged
 from attention.variant import Variant

@@ -597,7 +597,7 @@ def check_kernel(
 def check_precision(kernel: str, matmul_precision: str) -> None:
     """Raises ValueError where a kernel has a matmul precision of its own and another is asked for.
 
-    matmul_precision: of `attention.precision`.
+    matmul_precision: of `attention.common.precision`.
     """
     if matmul_precision != "default" and not KERNELS[kernel].follows_precision:
         able = " or ".join(repr(name) for name, one in KERNELS.items() if one.follows_precision)

@@ -13,10 +13,9 @@ from flax import errors as flax_errors
 from flax import linen as nn
 from jax.sharding import NamedSharding
 
-from attention import records, table
+from attention import probe, records, table
 from attention.call import Call, LayerIndex, Memory
 from attention.functions import Leaves, Score
-from attention.hosts import probe
 from attention.kernels import inputs
 from attention.kernels.library import SPAN
 from attention.masks import Bias, Mask, Masks

@@ -7,12 +7,11 @@ import signal
 import sys
 
 if __name__ == "__main__":  # what is imported below may be somebody else's
-    door = pathlib.Path(__file__).parents[1] / "attention" / "checkout.py"
+    door = pathlib.Path(__file__).parents[1] / "attention" / "common" / "checkout.py"
     runpy.run_path(str(door))["start"]("sweeps")
 
-from attention import extras, files
+from attention.common import extras, files, messages
 from sweeps.launchers.protocol import EngineError
-from workloads.base import errors
 
 _EPILOG = """examples:
   python -m sweeps studies
@@ -68,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
 
             return commands.COMMANDS[options.command](options) or 0
     except (ValueError, OSError, EngineError) as error:
-        print(f"python -m sweeps: {errors.message(error)}", file=sys.stderr)
+        print(f"python -m sweeps: {messages.message(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
         print(f"python -m sweeps: {str(stop) or 'interrupted'}", file=sys.stderr)
@@ -76,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from workloads.arguments import positive, whole
+    from attention.common.arguments import positive, whole
     from workloads.downstream import suites
 
     parser = argparse.ArgumentParser(

@@ -7,12 +7,12 @@ import argparse
 import dataclasses
 from collections.abc import Callable
 
-from attention import files
+from attention.common import files
 from attention.table import unknown
 from sweeps.launchers import device_locks
-from sweeps.monitoring import plan, progress, survey, view
+from sweeps.monitoring import progress, survey, view
 from sweeps.records import layout, submissions
-from sweeps.scheduling import cancel, downstream, driver, engines, preflight
+from sweeps.scheduling import cancel, downstream, driver, engines, plan, preflight
 from sweeps.study import config, keys, study, study_directory
 from sweeps.study.study import Study
 
@@ -55,7 +55,7 @@ def _resolved(options: argparse.Namespace, planning: bool = False) -> list[Study
 
 
 def _compile(options: argparse.Namespace) -> int:
-    from sweeps.monitoring import compile as compiler
+    from sweeps.compilers import compile as compiler
 
     kernels = [f"--config.kernel={name}" for name in options.kernels.split(",") if name]
     rows = []
@@ -155,7 +155,7 @@ def _export(options: argparse.Namespace) -> None:
 
 
 def _hardware(options: argparse.Namespace) -> int:
-    from sweeps.monitoring import hardware_check
+    from sweeps.compilers import hardware_check
 
     parts = tuple(options.parts.split(",")) if options.parts else hardware_check.PARTS
     for part in parts:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PACKAGES = ("analysis", "sweeps", "workloads", "attention")
-_GROUND = ("table", "files", "precision", "extras", "checkout", "devices", "functions", "masks")
+_GROUND = ("common", "table", "functions", "masks")
 _ORDER = (
     *_GROUND,
     "call",
@@ -14,7 +14,7 @@ _ORDER = (
     "kernels",
     "mixers",
     "modifiers",
-    "hosts",
+    "probe",
     "flex",
     "variant",
     "registry",
@@ -53,10 +53,11 @@ LAYERS: dict[str, dict[str, tuple[str, ...]]] = {
         "distributed": ("launchers",),
         "training": ("records", "study", "distributed"),
         "algoperf": ("records", "study", "training"),
-        "monitoring": ("records", "launchers", "study", "training"),
+        "monitoring": ("records", "launchers", "study"),
+        "compilers": ("records", "launchers", "study", "training"),
         "scheduling": ("records", "launchers", "study", "monitoring"),
         "job": _JOB,
-        "": (*_JOB, "studies", "algoperf", "monitoring", "job"),
+        "": (*_JOB, "studies", "algoperf", "monitoring", "compilers", "job"),
     },
     "analysis": {
         "render": (),
@@ -69,7 +70,7 @@ LAYERS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 # Files of the top level that are one part together.
 _TOGETHER = {
-    **dict.fromkeys(("catalog", "registry", "algoperf_specs", "arguments"), "catalog"),
+    **dict.fromkeys(("catalog", "registry", "algoperf_specs"), "catalog"),
     **dict.fromkeys(("__main__", "bench"), "commands"),
 }
 

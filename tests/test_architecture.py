@@ -26,8 +26,8 @@ WITHOUT_JAX = ("records", "launchers", "study", "scheduling", "distributed")
 TAKEN = (
     *("sweeps.records.layout", "sweeps.records.status"),
     *("sweeps.study.keys", "sweeps.study.selection"),
-    *("attention.extras", "attention.files", "attention.table"),
-    *("workloads.arguments", "workloads.base.errors.message"),
+    *("attention.common.extras", "attention.common.files", "attention.table"),
+    *("attention.common.arguments", "attention.common.messages.message"),
 )
 # Of the modules of `mixers` and `modifiers` those that several of their neighbours share.
 SHARED = {"head_pairs", "query_pairs", "laser_functions", "laser_shift"}
@@ -126,7 +126,7 @@ def test_analysis_takes_of_the_other_packages_what_the_list_names():
 def test_what_checks_names_needs_the_standard_library_alone():
     """Of a driver, and of `analysis` what it takes of the others."""
     allowed = {*sys.stdlib_module_names, *PACKAGES} - {"analysis"}
-    roots = {ROOT / "attention/precision.py", ROOT / "attention/checkout.py"}
+    roots = {ROOT / "attention/common/precision.py", ROOT / "attention/common/checkout.py"}
     pending, reached = list(roots.union(*map(floor_plan.modules, TAKEN))), set()
     while pending:
         path = pending.pop()

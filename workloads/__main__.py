@@ -8,13 +8,12 @@ import sys
 from typing import Any
 
 if __name__ == "__main__":  # what is imported below may be somebody else's
-    door = pathlib.Path(__file__).parents[1] / "attention" / "checkout.py"
+    door = pathlib.Path(__file__).parents[1] / "attention" / "common" / "checkout.py"
     runpy.run_path(str(door))["start"]("workloads")
 
-from attention import extras, files
+from attention.common import extras, files, messages
+from attention.common.arguments import positive, whole
 from workloads import catalog
-from workloads.arguments import positive, whole
-from workloads.base import errors
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.storage import preparation
 from workloads.text import finetuning_specs
@@ -62,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
         with extras.explained("workloads"):
             options.run(options)
     except (ValueError, OSError) as error:
-        print(f"python -m workloads: {errors.message(error)}", file=sys.stderr)
+        print(f"python -m workloads: {messages.message(error)}", file=sys.stderr)
         return 2
     return 0
 

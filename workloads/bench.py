@@ -13,9 +13,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attention import devices
 from attention import registry as variants
 from attention import table as variants_table
+from attention.common import devices
 from workloads import catalog, registry
 from workloads.base import spec
 

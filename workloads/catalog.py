@@ -14,10 +14,9 @@ import pkgutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attention import files
 from attention import table as variants_table
+from attention.common import files, machine
 from workloads import algoperf_specs
-from workloads.base import machine
 from workloads.base.options import MESH_AXES, Options, check_batch
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.images import specs as image_specs

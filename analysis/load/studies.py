@@ -15,7 +15,7 @@ import msgspec
 
 from analysis.load import logs, paper, records, trials
 from analysis.load.records import VISIBLE, Plan, Problem, Run, StudyRuns
-from attention import files
+from attention.common import files
 from sweeps.records import layout, status
 from sweeps.study import keys
 

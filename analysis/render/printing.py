@@ -15,7 +15,7 @@ import pandas as pd
 import tabulate
 
 from analysis.render.pages import Page, PrintedCell, Table
-from attention import files
+from attention.common import files
 from sweeps.records import layout
 
 SUFFIXES = {".txt": "text", ".md": "markdown", ".tex": "latex", ".csv": "csv", ".html": "html"}

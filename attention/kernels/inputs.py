@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from attention import devices, functions, masks, records
+from attention import functions, masks, records
 from attention.call import Call, LayerIndex, Memory
+from attention.common import devices
 from attention.functions import Leaves, Score, Weighting
 from attention.masks import Bias, Mask
 from attention.records import Kernel, Mixer

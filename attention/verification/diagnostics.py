@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention import table
-from attention.hosts.probe import Layer
 from attention.kernels.inputs import per_query_head
 from attention.mixers import laser_shift
+from attention.probe import Layer
 
 Array = jax.Array
 

@@ -24,7 +24,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from attention import files
+from attention.common import files
 from sweeps.records import layout, measurements, status
 from workloads import algoperf_specs, catalog
 

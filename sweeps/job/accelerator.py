@@ -15,7 +15,7 @@ def set_up(cache_dir: str, platform: str) -> None:
     """
     import jax
 
-    from attention import devices
+    from attention.common import devices
 
     local.cache_programs(cache_dir)
     provenance.pin_options()

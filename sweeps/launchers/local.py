@@ -15,12 +15,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from attention.common import machine
 from sweeps.launchers import config_keys, device_locks, remote, tpu_host
 from sweeps.launchers.config_keys import Key, Range
 from sweeps.launchers.protocol import Devices, Launcher, State
 from sweeps.records import provenance, status, submissions
 from sweeps.records.submissions import Batch
-from workloads.base import machine
 
 # Below it lie dev, proc and sys.
 ROOT = "/"

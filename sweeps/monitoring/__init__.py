@@ -1,1 +1,1 @@
-"""Monitoring: the plan of a study, its survey and the one view of it, what compilers say of it."""
+"""Monitoring: what is going on in a study. One survey, and the one view of it."""

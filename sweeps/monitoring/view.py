@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
-from attention import files
+from attention.common import files
 from sweeps.monitoring.survey import (
     COLUMNS,
     LISTED,

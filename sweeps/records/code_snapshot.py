@@ -15,7 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
 
-from attention import checkout
+from attention.common import checkout
 from sweeps.records import layout, provenance
 
 CODE, RECORD = "code", "code.json"

@@ -28,11 +28,11 @@ import pathlib
 import shutil
 from typing import Any
 
-from attention import files
-from attention.files import SUFFIX
-from attention.files import replacing as replacing
-from attention.files import temporary as temporary
-from attention.files import write as write_atomically
+from attention.common import files
+from attention.common.files import SUFFIX
+from attention.common.files import replacing as replacing
+from attention.common.files import temporary as temporary
+from attention.common.files import write as write_atomically
 
 STUDY, TRIALS, LOCK = "study.json", "trials.json", "lock"
 SELECTION, REFERENCE = "selection.json", "reference.json"

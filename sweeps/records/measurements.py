@@ -25,7 +25,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from attention.files import quoted
+from attention.common.files import quoted
 from sweeps.records import layout, lease
 
 FILE = "measurements.jsonl"

@@ -10,7 +10,7 @@ import platform
 import sys
 from typing import Any
 
-from attention import precision
+from attention.common import precision
 from sweeps.records import layout
 from workloads.base import host_checkout
 

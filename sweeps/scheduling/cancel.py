@@ -4,7 +4,7 @@ import pathlib
 import time
 from typing import Any
 
-from attention import files
+from attention.common import files
 from sweeps.launchers.protocol import EngineError, State
 from sweeps.monitoring import survey
 from sweeps.records import layout, submissions

@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from attention import files
+from attention.common import files
 from attention.table import unknown
 from sweeps.launchers import table as launchers
 from sweeps.launchers.config_keys import check as check_keys

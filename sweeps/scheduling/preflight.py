@@ -10,16 +10,14 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-from attention import files
 from attention import table as variants_table
+from attention.common import files, machine, messages
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import EngineError
-from sweeps.monitoring import jax_calls
 from sweeps.records import event_files, layout
-from sweeps.study import checks, config, study_directory
+from sweeps.study import checks, config, jax_calls, study_directory
 from sweeps.study.study import Study
 from workloads import catalog
-from workloads.base import errors, machine
 from workloads.base.options import check_batch, mesh_shape
 from workloads.downstream import suites
 from workloads.storage import preparation
@@ -155,7 +153,7 @@ def refusals(study: Study) -> list[str]:
         try:
             check(study)
         except (ValueError, OSError) as error:
-            problems.append(f"run would refuse this: {errors.message(error)}")
+            problems.append(f"run would refuse this: {messages.message(error)}")
     return [*problems, *filter(None, [_unseen(study)])]
 
 

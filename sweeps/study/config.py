@@ -20,7 +20,7 @@ import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
-from attention import files
+from attention.common import files
 from attention.table import canonical, unknown
 from sweeps.launchers.config_keys import shown
 from sweeps.records import layout

@@ -6,8 +6,8 @@ leaves out follow from the roles.
 
 from typing import Any
 
-from attention import files, precision
 from attention import table as variants_table
+from attention.common import files, precision
 from sweeps.launchers import table as launchers
 from sweeps.launchers.config_keys import PATH, Key, OneOf, Range, Role, Text, shown
 from sweeps.launchers.config_keys import check as check_keys
@@ -93,7 +93,7 @@ OWN: dict[str, Key] = {
     "matmul_precision": Key(
         "default",
         "what products of float32 arrays are computed in, by jax's names; default: float32 on "
-        "CPUs, TF32 on GPUs, bfloat16 on TPUs (attention/precision.py)",
+        "CPUs, TF32 on GPUs, bfloat16 on TPUs (attention/common/precision.py)",
         OneOf(precision.NAMES),
     ),
     "scan_layers": Key(

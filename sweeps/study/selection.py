@@ -17,7 +17,7 @@ import pathlib
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from attention import files
+from attention.common import files
 from attention.table import unknown
 from sweeps.records import layout, measurements, status
 

@@ -11,7 +11,7 @@ import pathlib
 from collections.abc import Iterable
 from typing import Any
 
-from attention import files
+from attention.common import files
 from sweeps.launchers.config_keys import shown
 from sweeps.study import halton, hyperparameters
 

@@ -12,7 +12,7 @@ import pathlib
 from collections.abc import Iterable
 from typing import Any
 
-from attention import files
+from attention.common import files
 from sweeps.records import layout, status
 from sweeps.study import checks, selection
 from sweeps.study import trial as trials

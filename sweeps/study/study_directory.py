@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from attention import files
+from attention.common import files
 from sweeps.launchers.config_keys import PATH, Role
 from sweeps.records import clock, layout, lease, outages, provenance, stages, status, submissions
 from sweeps.study import config, keys, selection

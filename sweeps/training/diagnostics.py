@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attention.hosts import probe
+from attention import probe
 from attention.verification import diagnostics
 from sweeps.records import measurements
 from sweeps.study.trial import Trial

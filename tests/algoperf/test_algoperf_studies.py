@@ -2,8 +2,7 @@
 
 import pytest
 
-from sweeps.monitoring import jax_calls
-from sweeps.study import config, study, study_directory
+from sweeps.study import config, jax_calls, study, study_directory
 from tests.sweeps import defaults
 from workloads import algoperf_specs, catalog
 from workloads.algoperf import preflight, supported

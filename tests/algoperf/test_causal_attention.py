@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import registry
-from attention.hosts import probe
+from attention import probe, registry
 from attention.mixers.head_pairs import lambda_init
 from workloads.algoperf import causal_attention, supported
 

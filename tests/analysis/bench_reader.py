@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from attention.common import arguments as numbers
 from sweeps.records import layout
-from workloads import arguments as numbers
 
 VARIANTS = tuple(
     mixer + modifier

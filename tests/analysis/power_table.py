@@ -20,7 +20,7 @@ from scipy import special
 
 from analysis.compare import sensitivity
 from analysis.statistics import comparisons
-from workloads import arguments
+from attention.common import arguments
 
 SEEDS = range(2, 13)
 VARIANTS = range(1, 8)

@@ -15,7 +15,7 @@ import venv
 
 import pytest
 
-from attention import extras
+from attention.common import extras
 from tests import floor_plan
 
 ROOT = floor_plan.ROOT

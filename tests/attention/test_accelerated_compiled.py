@@ -123,7 +123,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh
 from attention import registry
-from sweeps.monitoring import compiled_step, hlo, kernel_cycles
+from sweeps.compilers import compiled_step, hlo, kernel_cycles
 from sweeps.training import accelerators
 length, dump, *names = sys.argv[1:]
 devices = np.array(topologies.get_topology_desc("v5e:2x2", platform="tpu").devices)
@@ -154,7 +154,7 @@ import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from attention import registry
 from attention.masks import Mask
-from sweeps.monitoring import compiled_step
+from sweeps.compilers import compiled_step
 from sweeps.training import accelerators
 platform, size, length = sys.argv[1], *map(int, sys.argv[2:4])
 topology = {"tpu": "v5e:2x2", "cuda": "h100:1x1x4"}[platform]
@@ -266,7 +266,7 @@ import dataclasses, sys
 import numpy as np
 from jax.sharding import Mesh
 from attention import registry
-from sweeps.monitoring import compiled_step
+from sweeps.compilers import compiled_step
 from sweeps.training import accelerators
 name, dtype, precision = sys.argv[1:4]
 size, length = map(int, sys.argv[4:])

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from attention import checkout
+from attention.common import checkout
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 LISTS = {"sweeps": "keys", "analysis": "--help"}  # a command of each that prints at once

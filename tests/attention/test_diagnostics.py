@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from attention import registry
-from attention.hosts import probe
+from attention import probe, registry
 from attention.kernels import core, inputs
 from attention.masks import Bias, Mask, merged
 from attention.verification import diagnostics, reference

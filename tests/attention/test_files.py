@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from attention import files
+from attention.common import files
 from tests import floor_plan
 
 

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import devices, registry
+from attention import registry
+from attention.common import devices
 from attention.flex import Bias, Mask, Weighting, flex
 from attention.functions import exponential
 from attention.kernels import fused, fused_gpu, fused_tpu

@@ -11,8 +11,7 @@ import pytest
 from flax import linen as nn
 from flax import nnx
 
-from attention import inject, registry
-from attention.hosts import probe
+from attention import inject, probe, registry
 
 _FLAX = nn.MultiHeadDotProductAttention
 

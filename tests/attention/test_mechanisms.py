@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from attention import registry, table
-from attention.hosts import probe
+from attention import probe, registry, table
 from attention.masks import Bias
 from attention.mixers import head_pairs
 from attention.verification import check

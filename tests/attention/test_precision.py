@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import pytest
 
 from attention import __main__ as command
-from attention import precision, registry, table
+from attention import registry, table
+from attention.common import precision
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from attention import inject, registry
-from attention.hosts import probe
+from attention import inject, probe, registry
 from attention.kernels import core
 
 

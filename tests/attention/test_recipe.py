@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from attention import inject, records, registry, table
-from attention.hosts import probe
+from attention import inject, probe, records, registry, table
 from attention.verification import check, diagnostics
 from tests.attention import no_ops
 from workloads import registry as workload_registry

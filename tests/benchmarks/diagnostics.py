@@ -14,11 +14,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from attention.common import machine
 from sweeps.study import config as configs
 from sweeps.study import study
 from sweeps.training import diagnostics, train_step
 from workloads import bench
-from workloads.base import machine
 
 ROUNDS = 7
 STEPS = 10

@@ -11,7 +11,7 @@ import pathlib
 import tempfile
 from typing import Any
 
-from sweeps.monitoring import compiled_step
+from sweeps.compilers import compiled_step
 from sweeps.training import accelerators
 
 # c4_lm in MaxText's words: 301 M parameters, one table of embeddings, an MLP without a gate, full

@@ -13,10 +13,9 @@ import json
 import pathlib
 from typing import Any, NamedTuple
 
-from attention import files
-from sweeps.monitoring import compile as compiler
-from sweeps.monitoring import jax_calls
-from sweeps.study import config, study
+from attention.common import files
+from sweeps.compilers import compile as compiler
+from sweeps.study import config, jax_calls, study
 from sweeps.training import accelerators
 from tests.benchmarks import maxtext
 from workloads import catalog

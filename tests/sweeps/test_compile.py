@@ -17,8 +17,8 @@ from jax.experimental import pallas as pl
 from attention import registry
 from attention.kernels import fused
 from sweeps import __main__ as sweeps
-from sweeps.monitoring import compile as compiler
-from sweeps.monitoring import compiled_step, hlo, kernel_cycles
+from sweeps.compilers import compile as compiler
+from sweeps.compilers import compiled_step, hlo, kernel_cycles
 from sweeps.study import config, study
 from sweeps.training import accelerators
 from tests.sweeps import defaults

@@ -14,9 +14,10 @@ import pytest
 
 from sweeps import __main__ as command
 from sweeps.job import job, trainer
-from sweeps.monitoring import jax_calls, progress
+from sweeps.monitoring import progress
 from sweeps.records import layout, lease, measurements, status, submissions
 from sweeps.scheduling import cancel, downstream
+from sweeps.study import jax_calls
 from sweeps.study import trial as trials
 from sweeps.training import checkpoints
 from tests.sweeps.conftest import begin_stage, resolve
@@ -149,7 +150,7 @@ def _refusal(capsys, *arguments):
 
 def test_what_cannot_be_evaluated_is_refused_at_the_door(trained, tmp_path, capsys, monkeypatch):
     """By name, with the remedy, and before anything is written or loaded."""
-    call = "sweeps.monitoring.jax_calls.SubprocessCall"
+    call = "sweeps.study.jax_calls.SubprocessCall"
     monkeypatch.setattr(call, lambda *given, **more: pytest.fail("it was asked"))
     where = trained.directory
     for arguments, words in (

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from attention import files
+from attention.common import files
 from sweeps.launchers.protocol import FINISHED
 from sweeps.records import attempts, layout, lease, status
 from tests.sweeps.chaos import equality, storm

@@ -15,7 +15,8 @@ import pytest
 from attention import table
 from attention.verification import check, laws
 from sweeps import __main__ as command
-from sweeps.monitoring import hardware_check, jax_calls
+from sweeps.compilers import hardware_check
+from sweeps.study import jax_calls
 from workloads import bench
 
 

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from attention import files
+from attention.common import files
 from sweeps.job import trainer, trial_lock
 from sweeps.records import clock, disk, layout, lease, outages, submissions
 from tests.sweeps.conftest import change_lease, failing

@@ -10,10 +10,9 @@ import pytest
 from attention import records, table
 from sweeps import __main__ as command
 from sweeps.launchers.ray import launcher as ray
-from sweeps.monitoring import jax_calls, plan
 from sweeps.records import layout, lease
-from sweeps.scheduling import preflight
-from sweeps.study import study_directory
+from sweeps.scheduling import plan, preflight
+from sweeps.study import jax_calls, study_directory
 from tests.sweeps.conftest import resolve
 from workloads import catalog
 from workloads.images import digits

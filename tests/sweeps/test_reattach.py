@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from attention import checkout
+from attention.common import checkout
 from sweeps.records import lease, status, submissions
 from tests.sweeps.chaos import equality
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from attention import table as variants
-from sweeps.monitoring import plan
+from sweeps.scheduling import plan
 from sweeps.study import config, selection
 from sweeps.training import accelerators
 from tests.benchmarks import performance

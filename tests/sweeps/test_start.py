@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sweeps.monitoring import jax_calls
+from sweeps.study import jax_calls
 
 LIBRARIES = (
     "jax",

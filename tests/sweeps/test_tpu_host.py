@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from sweeps.compilers import hardware_check
 from sweeps.launchers import local, tpu_host
-from sweeps.monitoring import hardware_check
 
 
 def _chips(count):

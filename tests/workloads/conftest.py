@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attention import files
+from attention.common import files
 from workloads.storage import tfds_directory, token_records, tokenizer
 from workloads.text.corpora import pydoc_text
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from attention import registry as variants
-from sweeps.monitoring import jax_calls
+from sweeps.study import jax_calls
 from tests.workloads import parameters, small_text
 from tests.workloads.conftest import few_sources
 from workloads import registry

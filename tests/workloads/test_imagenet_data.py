@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
-from sweeps.monitoring import jax_calls
+from sweeps.study import jax_calls
 from tests.workloads import data_files
 from workloads.base import loader
 from workloads.base.errors import DataError

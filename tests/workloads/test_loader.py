@@ -21,9 +21,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attention.common import machine
 from tests.sweeps.waiting import wait
 from tests.workloads.conftest import REPOSITORY
-from workloads.base import loader, machine, sources
+from workloads.base import loader, sources
 from workloads.base.errors import DataError
 from workloads.images import images
 

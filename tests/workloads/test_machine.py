@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from attention.common import machine
 from workloads import catalog
-from workloads.base import machine
 
 CORES = 96
 

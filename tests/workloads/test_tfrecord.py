@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from attention.common import machine
 from tests.workloads import data_files
-from workloads.base import machine
 from workloads.base.errors import DataError
 from workloads.storage import tfrecord
 

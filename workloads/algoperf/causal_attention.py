@@ -20,8 +20,7 @@ import jax.numpy as jnp
 from absl import logging
 from flax import linen as nn
 
-from attention import inject
-from attention.hosts import probe
+from attention import inject, probe
 from attention.kernels.inputs import per_query_head
 from attention.masks import merged
 from attention.variant import Variant

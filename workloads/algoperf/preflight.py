@@ -13,7 +13,8 @@ from typing import Any
 
 from absl import flags
 
-from attention import files, table
+from attention import table
+from attention.common import files
 from workloads import algoperf_specs, catalog
 from workloads.algoperf.installation import Installation, find
 from workloads.base.errors import DataError

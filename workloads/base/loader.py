@@ -25,7 +25,8 @@ import grain
 import numpy as np
 from absl import flags
 
-from workloads.base import machine, sources
+from attention.common import machine
+from workloads.base import sources
 from workloads.base.errors import DataError
 from workloads.base.sources import Source
 

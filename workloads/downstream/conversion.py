@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from attention import files
+from attention.common import files
 from workloads.base.errors import DataError
 from workloads.downstream import local_data, suites
 from workloads.downstream.data_sets import DATA_SETS, DataSet

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from attention import files
+from attention.common import files
 from workloads.base import spec
 from workloads.downstream import local_data, questions, suites
 from workloads.downstream.scoring import Pair, Score, Scorer, answer_texts, score_texts

@@ -12,7 +12,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attention import files
+from attention.common import files
 from workloads.base.errors import DataError
 from workloads.storage import preparation
 

@@ -16,7 +16,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from attention import files
+from attention.common import files
 from workloads.base.errors import DataError, repair_commands
 from workloads.images import image_set
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from attention import files
+from attention.common import files
 from workloads.base.errors import DataError
 from workloads.storage import tfrecord
 

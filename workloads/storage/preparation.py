@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from attention import files
-from workloads.base import machine
+from attention.common import files, machine
 from workloads.base.errors import DataError
 
 # Of embedded data: written last, so that it says that all of it is there.

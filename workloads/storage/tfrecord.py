@@ -5,7 +5,7 @@ all little-endian. Checksums are CRC-32C, rotated by 15 bits and offset by a con
 Format: https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details
 
 Offsets of the records are scanned once per file and kept in the user's cache
-(`workloads.base.machine`). An entry is named by the file's absolute path, size and time of
+(`attention.common.machine`). An entry is named by the file's absolute path, size and time of
 modification, so a changed file never meets a stale index; an entry that does not fit the file is
 scanned anew.
 """
@@ -24,8 +24,8 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 
-from attention.files import replacing
-from workloads.base import machine
+from attention.common import machine
+from attention.common.files import replacing
 from workloads.base.errors import DataError
 from workloads.storage import npy
 

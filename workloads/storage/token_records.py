@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from attention import files
+from attention.common import files
 from workloads.base.errors import DataError
 from workloads.storage import npy, tfrecord, tokenizer
 

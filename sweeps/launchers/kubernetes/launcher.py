@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-from attention.files import quoted
+from attention.common.files import quoted
 from sweeps.launchers import remote
 from sweeps.launchers.kubernetes import keys, manifest
 from sweeps.launchers.protocol import EngineError, Launcher, State

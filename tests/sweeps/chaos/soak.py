@@ -20,11 +20,11 @@ import sys
 import tempfile
 import time
 
+from attention.common import messages
+from attention.common.arguments import whole
 from sweeps.launchers import device_locks
 from tests.sweeps import defaults
 from tests.sweeps.chaos import equality, storm
-from workloads.arguments import whole
-from workloads.base import errors
 
 _NAME = "soak"
 _HERE = pathlib.Path(__file__).resolve().parents[3]
@@ -163,7 +163,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise ValueError(f"{directory} holds an earlier soak; give another --directory")
         found = Soak(options, directory.resolve()).run()
     except (ValueError, OSError) as error:
-        print(f"python -m tests.sweeps.chaos.soak: {errors.message(error)}", file=sys.stderr)
+        print(f"python -m tests.sweeps.chaos.soak: {messages.message(error)}", file=sys.stderr)
         return 2
     if found:
         print("\n".join([*found, f"everything is kept in {directory}"]))

@@ -20,6 +20,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from attention.common import messages
+from attention.common.arguments import positive, whole
 from sweeps.monitoring import progress
 from sweeps.records import layout
 from sweeps.scheduling import driver
@@ -31,8 +33,6 @@ from tests.sweeps.simulation.environment import simulated
 from tests.sweeps.simulation.referee import Referee
 from tests.sweeps.simulation.rules import Rules
 from tests.sweeps.simulation.world import Actor, Host, Killed, TooLongError, World
-from workloads.arguments import positive, whole
-from workloads.base import errors
 
 _MODIFIERS = ("", "+temp", "+qk_norm", "+per_dim_temp")
 _VARIANTS = 2 * len(_MODIFIERS)
@@ -223,7 +223,7 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             result = simulate(trials, workers, options.seed, **chosen)
         except (ValueError, OSError) as error:
-            parser.error(errors.message(error))
+            parser.error(messages.message(error))
         print(json.dumps(vars(result), indent=1), flush=True)
         violated += len(result.violations)
     return 1 if violated else 0

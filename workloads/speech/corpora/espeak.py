@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from workloads.base import machine
+from attention.common import machine
 
 _ESPEAK_RATE = 22_050
 _UP, _DOWN = 320, 441  # 16000 / 22050

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 
-from attention import files
-from workloads.base import machine
+from attention.common import files, machine
 from workloads.base.errors import DataError, check_layout, repair_commands
 from workloads.speech.corpora import librispeech_prepare, speech_records, speech_tokenizer
 

@@ -20,7 +20,7 @@ import numpy as np
 import sentencepiece
 import soundfile
 
-from attention import files
+from attention.common import files
 from workloads.base.errors import DataError
 from workloads.speech.corpora import speech_records, speech_tokenizer
 from workloads.storage import npy, preparation

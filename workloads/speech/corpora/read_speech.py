@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attention import files
+from attention.common import files
 from workloads.base.errors import DataError, repair_commands
 from workloads.speech.corpora.speech_corpus import Corpus, Utterance
 from workloads.speech.corpora.speech_records import SAMPLE_RATE

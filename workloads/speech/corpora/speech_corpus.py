@@ -16,7 +16,7 @@ import jiwer
 import numpy as np
 import sentencepiece
 
-from attention import files
+from attention.common import files
 from workloads.base.errors import repair_commands
 from workloads.speech.corpora import speech_records, speech_tokenizer
 from workloads.storage import preparation

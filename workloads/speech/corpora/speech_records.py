@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from attention import files
+from attention.common import files
 from workloads.base.errors import DataError
 from workloads.storage import npy
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from attention import files
+from attention.common import files
 from workloads.base.errors import DataError, repair_commands
 from workloads.storage import arrow_tokens, preparation, tokenizer
 from workloads.storage.arrow_tokens import ArrowTokens

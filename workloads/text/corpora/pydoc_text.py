@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 
-from attention import files
+from attention.common import files
 from workloads.base.errors import DataError, repair_commands
 from workloads.storage import preparation, token_records, tokenizer
 

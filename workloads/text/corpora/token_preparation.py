@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attention import files
-from workloads.base import machine
+from attention.common import files, machine
 from workloads.base.errors import DataError, repair_commands
 from workloads.storage import preparation, tfds_directory, token_records, tokenizer
 from workloads.storage.token_records import WrittenShard

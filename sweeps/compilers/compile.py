@@ -16,7 +16,8 @@ Definitions (per device and step):
 import json
 from typing import Any
 
-from sweeps.monitoring import compiled_step, jax_calls
+from sweeps.compilers import compiled_step
+from sweeps.study import jax_calls
 from sweeps.study.study import Study
 from sweeps.study.trial import Trial
 from sweeps.training import accelerators

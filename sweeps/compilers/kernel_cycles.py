@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sweeps.monitoring import hlo
+from sweeps.compilers import hlo
 from sweeps.training import accelerators
 
 _TOTAL = "schedule-analysis_final_bundles"

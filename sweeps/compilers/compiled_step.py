@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from attention import table as variants_table
-from sweeps.monitoring import hlo, kernel_cycles
+from sweeps.compilers import hlo, kernel_cycles
 from sweeps.records import output
 from sweeps.study.trial import Trial
 from sweeps.training import accelerators

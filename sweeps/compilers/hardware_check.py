@@ -24,12 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from attention import files, table
+from attention import table
+from attention.common import files
+from sweeps.compilers import compile as compiler
 from sweeps.launchers import local, tpu_host
-from sweeps.monitoring import compile as compiler
-from sweeps.monitoring import jax_calls
 from sweeps.records import provenance
-from sweeps.study import config, study
+from sweeps.study import config, jax_calls, study
 from sweeps.study.trial import Trial
 
 _VARIANTS = ("standard", "laser")
@@ -94,7 +94,7 @@ def _attempt(what: str, function: Callable[..., Result], /, *arguments: Any) -> 
 def _devices() -> dict[str, Any]:
     import jax
 
-    from attention import devices
+    from attention.common import devices
 
     return {
         "platform": devices.default_platform(),

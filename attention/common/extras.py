@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator
 
 # Extras of setup.cfg to the modules that they bring and our code imports. Extras of other engines
-# and compilers are named where they are needed (sweeps/launchers, sweeps/monitoring).
+# and compilers are named where they are needed (sweeps/launchers, sweeps/compilers).
 MODULES = {
     "attention": ("flax", "jax", "numpy"),
     "workloads": (

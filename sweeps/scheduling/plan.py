@@ -6,7 +6,7 @@ import heapq
 import math
 from collections.abc import Sequence
 
-from attention import precision
+from attention.common import precision
 from sweeps.launchers import remote
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import EngineError

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from attention import extras
+from attention.common import extras, messages
 from sweeps.records import layout
-from workloads.base import errors
 
 _LAST_LINES = 12
 
@@ -95,7 +94,7 @@ def _respond(
         with extras.explained("sweeps"):
             answer = function(**arguments)
     except OSError as error:
-        answer = OSError(errors.message(error))
+        answer = OSError(messages.message(error))
     except ValueError as error:
         answer = ValueError(str(error))
     connection.send(answer)

@@ -74,7 +74,7 @@ def start(command: str) -> None:
 
 def check() -> None:
     """Raises ValueError naming both paths where a room is found outside this checkout."""
-    here = pathlib.Path(__file__).resolve().parents[1]
+    here = pathlib.Path(__file__).resolve().parents[2]
     for room in ROOMS:
         spec = importlib.util.find_spec(room)
         # A folder without __init__.py has places to search, and no file.

@@ -1,1 +1,0 @@
-"""Host models: how their own attention is wrapped and observed."""
