@@ -53,6 +53,41 @@ def test_the_page_lists_every_folder_of_every_package():
     assert listed == folders | {"sweeps/spaces"}
 
 
+def _to_the_right(package: str) -> dict[str, set[str]]:
+    """Returns of each name that the page draws of a package those that stand to its right."""
+    drawing = re.search(r"^## Folders\n.*?```\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)
+    assert drawing is not None
+    right: dict[str, set[str]] = {}
+    owner = ""
+    for line in drawing[1].splitlines():
+        owner = line[:12].strip() or owner
+        for chain in line[12:].split(";") if owner == package else ():
+            places = [{name.strip() for name in place.split(",")} for place in chain.split("→")]
+            for number, place in enumerate(places):
+                for name in place:
+                    right.setdefault(name, set()).update(*places[number + 1 :])
+    return right
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_drawing_has_every_folder_and_imports_point_to_the_right(package):
+    right = _to_the_right(package)
+    for _ in right:  # what stands to the right of a name in another line counts as well
+        right = {name: names.union(*map(right.get, names)) for name, names in right.items()}
+    nested = [path for path in floor_plan.files(package) if path.parent != ROOT / package]
+    assert {_drawn(floor_plan.part(_module(path))) for path in nested} <= set(right)
+    for path in floor_plan.files(package):
+        part = _drawn(floor_plan.part(_module(path)))
+        ours = [name for name in floor_plan.imported(path) if name.split(".")[0] == package]
+        parts = {_drawn(floor_plan.part(name)) for name in ours} & set(right)
+        assert part not in right or parts <= {part, *right[part]}, path
+
+
+def _drawn(part: str) -> str:
+    """Returns the name under which the page draws a part: one of `corpora` for both domains."""
+    return "corpora" if part.endswith("/corpora") else part
+
+
 def test_folders_can_be_taken_in_at_a_glance():
     counts = Counter(path.parent for path in MODULES if path.name != "__init__.py")
     assert max(counts.values()) <= MOST_FILES, counts.most_common(1)
