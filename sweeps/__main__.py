@@ -181,14 +181,6 @@ def _parser() -> argparse.ArgumentParser:
         type=files.typed_path,
         help="where downstream/ and the tokenizer lie (default: the study's data)",
     )
-    for command in (run, resume):
-        command.add_argument(
-            "--selection",
-            choices=("keep", "new"),
-            default="keep",
-            help="where validation would now choose other points than a comparison began with "
-            "(default: keep)",
-        )
     run.add_argument(
         "--brief", action="store_true", help="no line for a trial that begins, or ends as it should"
     )

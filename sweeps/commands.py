@@ -76,16 +76,16 @@ def _run(options: argparse.Namespace) -> int:
             print(f"study {number + 1} of {len(studies)}: {resolved.name}", flush=True)
         if number:  # what it takes from those before is on disk by now
             resolved = study.resolve(config.parse(names[number], options.overrides))
-        worst = max(worst, _drive(resolved, options.selection, options.brief))
+        worst = max(worst, _drive(resolved, options.brief))
     return worst
 
 
 def _resume(options: argparse.Namespace) -> int:
     record = layout.study_record(options.directory)
-    return _drive(study.from_record(record, options.directory), options.selection)
+    return _drive(study.from_record(record, options.directory))
 
 
-def _drive(resolved: Study, selection: str, brief: bool = False) -> int:
+def _drive(resolved: Study, brief: bool = False) -> int:
     """Runs a study; returns 0, 1 where a trial failed. brief: with few lines about it."""
     cancellation = submissions.cancellation(resolved.directory)
     # What a change of settings repairs comes before the directory that fixes them.
@@ -98,16 +98,16 @@ def _drive(resolved: Study, selection: str, brief: bool = False) -> int:
     if not brief:
         print(plan.summary(resolved), flush=True)
     if is_new:  # so that `cancel` has a study while its data are prepared
-        study_directory.prepare(resolved, selection, cancellation)
+        study_directory.prepare(resolved, cancellation)
     else:
         study_directory.check_writable(resolved)
     preflight.check_laws(resolved)
     digest = preflight.check_data(resolved)
     resolved = dataclasses.replace(resolved, data_digest=digest)
     if not is_new:  # what is refused up to here leaves the study as it was
-        study_directory.prepare(resolved, selection, cancellation)
+        study_directory.prepare(resolved, cancellation)
     with progress.Progress(survey.planned(resolved.directory), brief) as shown:
-        counts = driver.Driver(resolved, shown, selection).run()
+        counts = driver.Driver(resolved, shown).run()
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())
     print(f"{resolved.directory}: {summary}")
     if not brief:

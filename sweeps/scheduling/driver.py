@@ -19,10 +19,10 @@ from sweeps.study.trial import Trial
 
 
 class Driver:
-    """Runs a study's stages one after the other; `selection` as `study_directory.select`."""
+    """Runs a study's stages one after the other."""
 
-    def __init__(self, study: Study, progress: Progress, selection: str = "") -> None:
-        self.study, self.progress, self._selection = study, progress, selection
+    def __init__(self, study: Study, progress: Progress) -> None:
+        self.study, self.progress = study, progress
         self._selected: dict[str, Any] | None = None
 
     def run(self) -> dict[str, int]:
@@ -47,17 +47,10 @@ class Driver:
 
     def _run_stage(self, jobs: Scheduler, stage: str) -> list[Trial]:
         """Returns a stage's trials when they are finished."""
-        trials, selection = study_directory.plan(
-            self.study, stage, self._selection, jobs.wait_for_lock
-        )
+        trials, selection = study_directory.plan(self.study, stage, jobs.wait_for_lock)
         self._selected = selection
         if selection is not None:
             self.progress.selected(selection)
-            if selection["kept"]:
-                self.progress.say(
-                    f"validation would now choose {selection['kept']}; the comparison goes on with "
-                    "the points it began with (--selection=new compares at the new ones)"
-                )
             for variant in self.study.settings["variants"]:
                 if variant not in selection["points"]:
                     self.progress.say(

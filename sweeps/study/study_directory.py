@@ -61,15 +61,13 @@ def locked(
             outages.retry_transient(lambda: lock.end("done"), lambda: False)
 
 
-def prepare(
-    study: Study, choice: str = "", cancellation: Any = None, has_lost_lock: bool = False
-) -> None:
+def prepare(study: Study, cancellation: Any = None, has_lost_lock: bool = False) -> None:
     """Makes the study's directory, or checks that the one there is this study.
 
-    choice: as `select` takes it. cancellation: of `submissions.cancellation` when this run began;
-    a newer one stays. has_lost_lock: whether another driver took the lock over from this one, which
-    then changes no other plan. Never asks a question. Raises ValueError, and changes nothing, where
-    it is another study's, not writable, or compared at other points than the study would choose.
+    cancellation: of `submissions.cancellation` when this run began; a newer one stays.
+    has_lost_lock: whether another driver took the lock over from this one, which then changes no
+    other plan. Never asks a question. Raises ValueError, and changes nothing, if the directory
+    holds another study, cannot be written, or the study lacks a point of its selection.
     """
     directory = study.directory
     try:
@@ -79,8 +77,7 @@ def prepare(
             known = check_same(study)
             if has_lost_lock and known:
                 check_plan(study)
-            if choice != "new":
-                _begun(study)
+            _frozen_points(study)
             now = {"date": datetime.date.today().isoformat(), **provenance.code()}
             start = {key: known.get(key, value) for key, value in now.items()}
             began = config.completed(known["config"]) if known else study.settings
@@ -105,12 +102,13 @@ def prepare(
             if not known:
                 for listing in directory.glob(f"*/{layout.TRIALS}"):
                     listing.unlink()
+                (directory / layout.SELECTION).unlink(missing_ok=True)
             layout.write_json(directory / layout.STUDY, record)
             if submissions.cancellation(directory) == cancellation:
                 (directory / submissions.CANCELLED).unlink(missing_ok=True)
     except OSError as error:
         if isinstance(error.__cause__, lease.LostError):
-            return prepare(study, choice, cancellation, has_lost_lock=True)
+            return prepare(study, cancellation, has_lost_lock=True)
         raise _unwritable(directory, error) from error
 
 
@@ -169,15 +167,9 @@ def check_same(study: Study) -> dict[str, Any]:
     changeable = {key for key, role in keys.roles().items() if role.may_change}
     if stored["diagnostics"]:  # what is recorded would not fit what other examples give
         changeable.remove("diagnostics_examples")
-    if compared := _compared(directory):
+    if (directory / layout.SELECTION).exists():
         # Another number would compare other seeds, or those that choose the points.
         changeable.remove("tuning_seeds")
-        first_seed = min(row["seed"] for row in compared)
-        if first_seed < stored["first_seed"] + stored["tuning_seeds"]:
-            raise ValueError(
-                f"{directory}: an earlier version began stage 'compare' with seeds that chose the "
-                f"points, and this version compares other seeds. {keys.OTHER_VERSION}"
-            )
     differing = [
         f"{key}: {stored.get(key)!r} there, {value!r} now"
         for key, value in study.settings.items()
@@ -249,7 +241,7 @@ def check_data(study: Study, digest: str) -> None:
 
 
 def plan(
-    study: Study, stage: str, choice: str = "", wait: Callable[[str], None] = lambda holder: None
+    study: Study, stage: str, wait: Callable[[str], None] = lambda holder: None
 ) -> tuple[list[Trial], dict[str, Any] | None]:
     """Returns a stage's trials as they are recorded, and the selection that 'compare' begins with.
 
@@ -259,24 +251,21 @@ def plan(
     with locked(study.directory, wait) as lock:
         check_plan(study)
         check_data(study, study.data_digest)
-        chosen = select(study, choice, lock.beat) if stage == "compare" else None
+        chosen = select(study, lock.beat) if stage == "compare" else None
         return materialise(study, stage, study.trials(stage, chosen), lock.beat), chosen
 
 
-def select(
-    study: Study, choice: str = "", beat: Callable[[], None] = lambda: None
-) -> dict[str, Any]:
+def select(study: Study, beat: Callable[[], None] = lambda: None) -> dict[str, Any]:
     """Writes selection.json and returns it: the points that 'compare' trains with.
 
-    Once 'compare' has begun its points stay, whatever validation would choose by now (a failed
-    trial was repaired, points or seeds were added): the record names those under `kept`. With
-    `choice` 'new' they are chosen anew. A variant of which every point lost half of its seeds or
-    more has no point. `beat` is called now and then. Raises ValueError where that is the baseline,
-    and as `_begun` does.
+    Points of a selection.json that is there stay, whatever validation would choose by now: a failed
+    trial was repaired, points or seeds were added. Without that file they are chosen anew. A
+    variant of which every point lost half of its seeds or more has no point. `beat` is called now
+    and then. Raises ValueError if that is the baseline, and as `_frozen_points` does.
     """
     entry = catalog.get(study.workload)
     metric = f"validation/{entry.metric}"
-    begun = {} if choice == "new" else _begun(study)
+    frozen = _frozen_points(study)
     # Of each tuned variant and point the trials' best validation metrics, None for a lost trial.
     values: dict[str, dict[int, list[float | None]]] = {}
     lost = []
@@ -289,7 +278,7 @@ def select(
         variant: selection.best_point(by_point, entry.mode) for variant, by_point in values.items()
     }
     sources = stages.tuned(study.settings)
-    points = {variant: begun.get(source, best[source]) for variant, source in sources.items()}
+    points = {variant: frozen.get(source, best[source]) for variant, source in sources.items()}
     if points[study.settings["baseline"]] is None:
         unchosen = [variant for variant, point in best.items() if point is None]
         raise ValueError(
@@ -303,43 +292,34 @@ def select(
         "from_stage": "tune",
         "points": {variant: point for variant, point in points.items() if point is not None},
         "lost": lost,
-        "kept": {source: best[source] for source, point in begun.items() if point != best[source]},
     }
     beat()
     layout.write_json(study.directory / layout.SELECTION, record)
     return record
 
 
-def _begun(study: Study) -> dict[str, int]:
-    """Returns the points that 'compare' has begun with, by tuned variant; {} where it has not.
+def _frozen_points(study: Study) -> dict[str, int]:
+    """Returns the points of selection.json by tuned variant; {} without that file.
 
-    Raises ValueError where its trials are not known, or the study no longer has such a point.
+    Raises ValueError if the file is damaged, or the study no longer has such a point.
     """
-    points = {row["variant"]: row["point"] for row in _compared(study.directory)}
+    path = study.directory / layout.SELECTION
+    try:
+        points: dict[str, int] = layout.record(path, points=dict)["points"]
+    except layout.ABSENT:
+        return {}
+    except ValueError as error:
+        raise ValueError(f"{error}; copy it back, or remove it to choose anew") from error
     if study.settings["protocol"] == "tune_then_compare" and points:
         points = {study.settings["tuning_variant"]: next(iter(points.values()))}
     sources = stages.tuned(study.settings).values()
     points = {variant: point for variant, point in points.items() if variant in sources}
-    last = max(points.values(), default=0)
-    if last >= len(study.points):
+    if not all(point in range(len(study.points)) for point in points.values()):
         raise ValueError(
-            f"{study.directory}: the comparison began with point {last} and the study has "
-            f"{len(study.points)} points now; set --config.points={last + 1} or more, or compare "
-            "at another point by --selection=new"
+            f"{path} selects points {points} and the study has {len(study.points)} points now: set "
+            "a larger --config.points, or remove that file to choose anew"
         )
     return points
-
-
-def _compared(directory: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns the trials that 'compare' has begun with, [] where it has not begun. Raises
-    ValueError where they are not known."""
-    try:
-        return layout.planned(directory, "compare", "variant", "point", "seed") or []
-    except ValueError as error:
-        raise ValueError(
-            f"{directory / 'compare' / layout.TRIALS} is damaged, so the points that the "
-            "comparison began with are not known; copy it back, or remove it to choose anew"
-        ) from error
 
 
 def materialise(

@@ -29,7 +29,7 @@ def told(table) -> str:
 @pytest.fixture
 def two_points(hand_made):
     """Returns a study in which LASER is worse at point 0 and better at point 1, and a function that
-    compares at a point, as `run --selection=new` does."""
+    compares at a point, as a run after the removal of selection.json does."""
     made = hand_made(points=POINTS[:2], config={"seeds": 5})
     for point, shift in ((0, 0.03), (1, -0.03)):
         made.add_seeds("standard", BASE, point=point)

@@ -454,9 +454,9 @@ def tuned(make_study):
     return tune
 
 
-def _begin(made, choice=""):
+def _begin(made):
     """Selects and lets the comparison begin; returns the selection."""
-    chosen = study_directory.select(made, choice)
+    chosen = study_directory.select(made)
     study_directory.materialise(made, "compare", made.trials("compare", chosen))
     return chosen
 
@@ -465,7 +465,6 @@ def test_a_point_that_lost_two_of_three_seeds_is_not_selected(tuned):
     made = tuned({(0, 0): "diverged", (0, 1): 0.9, (0, 2): "failed", (1, 0): 0.2})
     chosen = _begin(made)
     assert chosen["points"] == {"standard": 1, "laser": 1}
-    assert chosen["kept"] == {}
     assert [path.rpartition("_")[2] for path in chosen["lost"]] == ["1", "3"]
 
 
@@ -501,27 +500,13 @@ def test_a_comparison_that_has_begun_keeps_its_points(tuned, protocol):
     before = _begin(made)
     assert before["points"] == {"standard": 1, "laser": 1}
     made = tuned(repaired | {(1, 0): 0.2}, protocol)
-    path = made.directory / layout.SELECTION
-    path.write_text('{"points": {"standard": 0, "laser": 0}}')  # trials.json decides
-    kept = _begin(made)
-    assert kept["points"] == before["points"]
-    assert set(kept["kept"].values()) == {0}
-    assert _begin(made, "keep") == kept
-    anew = _begin(made, "new")
-    assert anew["points"] == {"standard": 0, "laser": 0}
-    assert _begin(made) == anew
-
-
-def test_a_comparison_whose_trials_are_not_known_is_not_chosen_anew_unasked(tuned):
-    made = tuned({(0, 0): 0.2, (1, 0): 0.3, (1, 1): 0.3})
-    assert _begin(made)["points"]["laser"] == 1
-    made = tuned({(0, 0): 0.9, (0, 1): 0.9, (1, 0): 0.3})
-    listed = made.directory / "compare" / layout.TRIALS
-    listed.write_text("{}")
-    with pytest.raises(ValueError, match="trials.json is damaged.*remove it to choose anew"):
+    assert _begin(made)["points"] == before["points"]
+    selection = made.directory / layout.SELECTION
+    selection.write_text('{"points": {"standard": 1,')
+    with pytest.raises(ValueError, match="remove it to choose anew"):
         study_directory.select(made)
-    listed.unlink()
-    assert study_directory.select(made)["points"]["laser"] == 0
+    selection.unlink()
+    assert _begin(made)["points"] == {"standard": 0, "laser": 0}
 
 
 def test_points_and_variants_added_to_a_comparison(tuned):
@@ -534,15 +519,12 @@ def test_points_and_variants_added_to_a_comparison(tuned):
 
 
 def test_a_variant_that_is_dropped_leaves_its_point_behind(tuned):
-    """Also where the study has no such point any more."""
+    """Also if the study no longer has such a point."""
     made = tuned({(0, 0): 0.5, (2, 0): 0.1}, "tune_each")
-    chosen = {"points": {"standard": 0, "laser": 2}}
-    study_directory.materialise(made, "compare", made.trials("compare", chosen))
+    layout.write_json(made.directory / layout.SELECTION, {"points": {"standard": 0, "laser": 2}})
     fewer = tuned({(0, 0): 0.5, (1, 0): 0.1}, "tune_each", variants="standard,diff")
     study_directory.prepare(fewer)
-    selected = study_directory.select(fewer)
-    assert selected["points"] == {"standard": 0, "diff": 0}
-    assert selected["kept"] == {}
+    assert study_directory.select(fewer)["points"] == {"standard": 0, "diff": 0}
 
 
 def test_every_key_is_printed_with_what_is_checked(capsys):

@@ -152,9 +152,10 @@ def test_a_driver_ends_where_another_one_compares_new_points(make_study):
     made = _begun_at_point_2(make_study)
     older = study_directory.plan(made, "compare")[1]
     _finish(made, values={1: 0.9})
-    study_directory.plan(made, "compare", "keep")
+    study_directory.plan(made, "compare")
     study_directory.check_plan(made, older)
-    study_directory.plan(made, "compare", "new")
+    (made.directory / layout.SELECTION).unlink()
+    study_directory.plan(made, "compare")
     with pytest.raises(ValueError, match="points compared: .* 1.* there, .* 2.* here"):
         study_directory.check_plan(made, older)
 
@@ -293,8 +294,8 @@ def _begun_at_point_2(make_study):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"points": 2}, "began with point 2.*set --config.points=3"),
-        ({"points": 1, "seeds": 9}, "began with point 2.*set --config.points=3"),
+        ({"points": 2}, "points {.*: 2} and the study has . points now"),
+        ({"points": 1, "seeds": 9}, "points {.*: 2} and the study has . points now"),
         ({"points": 3, "tuning_seeds": 2}, "tuning_seeds: 1 there, 2 now"),
         ({"points": 3, "optimizer": "adamw"}, "optimizer"),
         ({"points": 3, "hypothesis": "after"}, "other data"),
@@ -313,7 +314,7 @@ def test_a_refused_run_leaves_the_study_as_it_was(make_study, monkeypatch, chang
     before = {path: path.read_bytes() for path in records if layout.LOCK not in path.parts}
     _answer(monkeypatch, "1" * 64)
     with pytest.raises(ValueError, match=message):
-        commands._drive(make_study(**changes), "keep")
+        commands._drive(make_study(**changes))
     after = {path: path.read_bytes() for path in before}
     assert after == before
     record = layout.study_record(made.directory)
@@ -323,13 +324,14 @@ def test_a_refused_run_leaves_the_study_as_it_was(make_study, monkeypatch, chang
 def test_what_a_refusal_advises_can_be_done(make_study):
     _begun_at_point_2(make_study)
     fewer = make_study(points=2)
-    with pytest.raises(ValueError, match="--selection=new"):
+    with pytest.raises(ValueError, match=layout.SELECTION):
         study_directory.prepare(fewer)
-    study_directory.prepare(fewer, "new")
-    _, chosen = study_directory.plan(fewer, "compare", "new")
+    (fewer.directory / layout.SELECTION).unlink()
+    study_directory.prepare(fewer)
+    _, chosen = study_directory.plan(fewer, "compare")
     assert chosen["points"] == {"standard": 0, "laser": 0}
     more = make_study(points=4)
-    study_directory.prepare(more, "keep")
+    study_directory.prepare(more)
 
 
 # --- what is cancelled
@@ -369,7 +371,7 @@ def test_a_cancel_while_data_are_prepared_is_obeyed(make_study, monkeypatch, bef
     monkeypatch.setattr(driver.measurements, "restore", lambda *_: None)
     _answer(monkeypatch, "", lambda: cancel.cancel(made.directory))
     with pytest.raises(Interrupted):
-        commands._drive(make_study(**settings | changes), "keep")
+        commands._drive(make_study(**settings | changes))
     assert submissions.is_cancelled(made.directory)
     assert not (made.directory / submissions.JOBS).exists()
 
@@ -392,7 +394,7 @@ def test_the_next_run_takes_the_mark_away(make_study, monkeypatch):
     layout.write_json(made.directory / submissions.CANCELLED, {"cancelled_at": 1.0})
     monkeypatch.setattr(driver.measurements, "restore", lambda *_: None)
     _answer(monkeypatch, "")
-    assert commands._drive(made, "keep") == 0
+    assert commands._drive(made) == 0
     assert not submissions.is_cancelled(made.directory)
 
 
@@ -468,21 +470,6 @@ def test_a_batch_that_lost_a_small_file(make_study, suffix):
 
 
 # --- seeds, provenance, data
-
-
-def test_a_comparison_of_an_earlier_version_is_refused(make_study):
-    """It compared the seed that chose the point."""
-    made = make_study()
-    _finish(made)
-    study_directory.plan(made, "compare")
-    path = made.directory / "compare" / layout.TRIALS
-    rows = layout.read_json(path)["trials"]
-    assert {row["seed"] for row in rows} == {1, 2, 3}
-    layout.write_json(path, {"trials": [{**row, "seed": row["seed"] - 1} for row in rows]})
-    with pytest.raises(ValueError, match="earlier version.*the version that began it"):
-        study_directory.prepare(made)
-    shutil.rmtree(made.directory / "compare")
-    study_directory.prepare(make_study(tuning_seeds=2))  # 'compare' has not begun
 
 
 @pytest.mark.parametrize(
