@@ -4,8 +4,9 @@ import argparse
 import signal
 import sys
 
-from attention import registry, table
+from attention import backends, registry, table
 from attention.common import checkout, extras, precision
+from attention.entries import MODEL_NEEDS
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -70,11 +71,11 @@ def _list(options: argparse.Namespace) -> int:
             if entry.hyperparameters:
                 print(f"  {'':<13} hyperparameters: {', '.join(entry.hyperparameters)}")
             if entry.needs:
-                needed = {**table.KERNEL_NEEDS, **table.MODEL_NEEDS}
+                needed = {**backends.KERNEL_NEEDS, **MODEL_NEEDS}
                 print(f"  {'':<13} needs: {', '.join(needed[need] for need in entry.needs)}")
             print(f"  {'':<13} source: {entry.source}")
     print("Kernels")
-    for name, limits in table.KERNELS.items():
+    for name, limits in backends.KERNELS.items():
         where = " or ".join(limits.platforms) or "anywhere"
         remark = f"; {limits.remark}" if limits.remark else ""
         print(f"  {name:<13} {where}; {', '.join(limits.dtypes) or 'any dtype'}{remark}")
@@ -99,7 +100,7 @@ def _check(options: argparse.Namespace) -> int:
     kernels = tuple(dict.fromkeys(options.kernels.split(",")))
     for kernel in kernels:
         table.check("standard", {}, kernel)
-        table.check_precision(kernel, options.matmul_precision)
+        backends.check_precision(kernel, options.matmul_precision)
     shape = _shape(options.shape)
     import jax
 

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attention import functions, records, table
+from attention import backends, functions, records, table
 from attention.call import Call
 from attention.functions import KINDS, Fitted, Score, Transform, Weighting
 from attention.kernels import elementwise, inputs
@@ -64,7 +64,7 @@ def flex(
     [..., H or 1, T, S]. bias: [..., H, T, S] or a `Bias` of two vectors. leaves: name to (kind,
     array), kinds scalar [], head [H], row [..., H, T], column [..., H, S], which `score` gets by
     name in shapes that broadcast to its logits, and channel [..., K, Dv], for the other two. scale:
-    D^-0.5 unless given. kernel: of `attention.table.KERNELS`, or a backend's record.
+    D^-0.5 unless given. kernel: of `attention.backends.KERNELS`, or a backend's record.
 
     A query that sees no key returns 0. Raises ValueError for what does not fit, for a function that
     is not element by element or that `kernel` cannot have, by name, and for what `kernel` lacks.
@@ -151,14 +151,14 @@ def check(
 
     Arguments are those of `flex`; arrays may be jax.ShapeDtypeStruct. Nothing is compiled.
     """
-    made, limits = records.kernel(kernel), table.KERNELS[kernel]
+    made, limits = records.kernel(kernel), backends.KERNELS[kernel]
 
     def refuse(
         problem: Problem, value: Array, transform: Transform | None = None, *_: Any
     ) -> Array:
-        table.check_needs(kernel, problem.needs)
+        backends.check_needs(kernel, problem.needs)
         made.check(problem, transform)
-        table.check_kernel(
+        backends.check_kernel(
             kernel,
             platform=(*limits.platforms, problem.platform)[0],
             dtype=problem.query.dtype.name,

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
 
-from attention import table
+from attention import backends, table
 from attention.functions import Transform, Weighting
 from attention.masks import Mask
 
@@ -158,9 +158,9 @@ def in_order(modifiers: Container[str]) -> list[str]:
 
 def kernel(name: str) -> Kernel:
     """Returns the record of a kernel. Raises ValueError that lists the kernels."""
-    if name not in table.KERNELS:
-        raise ValueError(table.unknown("kernel", name, table.KERNELS))
-    return _record(table.KERNELS[name].record, Kernel, f"kernel {name!r}")
+    if name not in backends.KERNELS:
+        raise ValueError(table.unknown("kernel", name, backends.KERNELS))
+    return _record(backends.KERNELS[name].record, Kernel, f"kernel {name!r}")
 
 
 def _record(reference: str, kind: type[Record], what: str) -> Record:

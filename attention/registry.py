@@ -29,7 +29,7 @@ def get(name: str, *, kernel: str = "xla", **hyperparameters: Any) -> "Variant":
     The order of modifiers does not matter. `tau` (τ > 0, 1 unless given) belongs to `+temp`,
     `cap` (50 unless given) to `+softcap`, `head_norm` (True unless given: the RMSNorm of each pair)
     to `diff` and `diff_laser`.
-    `kernel` says who computes the weighted sum (`table.KERNELS`).
+    `kernel` says who computes the weighted sum (`backends.KERNELS`).
 
     Raises ValueError for an unknown name, hyperparameter or kernel, listing what exists and the
     nearest match, for a combination that the mathematics forbids or the kernel cannot serve, for a

@@ -7,137 +7,13 @@ is that file and one line here; a test holds that the two agree.
 """
 
 import difflib
-import numbers
 import re
 import types
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-
-class Hyperparameter(NamedTuple):
-    """A value that a variant is given by name.
-
-    `other`: a value beside the default that must change the output, for tests. `why`: what it is,
-    for messages. `choices`: what it may be; without them it is a number > 0, an integer where the
-    default is one.
-    """
-
-    default: Any
-    other: Any
-    why: str
-    choices: tuple[Any, ...] = ()
-
-    def check(self, name: str, given: object) -> Any:
-        """Returns a value, also NumPy's, as Python's number, bool or string.
-
-        Raises ValueError for what it cannot be.
-        """
-        if self.choices:
-            for choice in self.choices:
-                # NumPy's types are called bool, bool_ and str_.
-                if type(choice).__name__ == type(given).__name__.rstrip("_") and given == choice:
-                    return choice
-            allowed = " or ".join(map(repr, self.choices))
-            raise ValueError(f"{name}={given!r}: {self.why}; give {allowed}")
-        if isinstance(self.default, int):
-            if isinstance(given, bool) or not isinstance(given, numbers.Integral) or given < 1:
-                raise ValueError(f"{name}={given!r}: {self.why}; give an integer from 1")
-            return int(given)
-        if isinstance(given, bool) or not isinstance(given, numbers.Real):
-            raise ValueError(
-                f"{name}={given!r} is not a Python number, nor NumPy's: it is part of a variant's "
-                "identity and is compiled in, so it cannot be an array or a traced value"
-            )
-        value = given if isinstance(given, int) else float(given)
-        # 1/value must be a float32 too.
-        if not 1e-30 <= value <= 1e30:
-            raise ValueError(f"{name}={given!r}: {self.why}; give a number > 0, of 1e-30 to 1e30")
-        return float(value)
-
-
-# What a mixer or modifier needs of a backend, and how a message names it.
-KERNEL_NEEDS = {
-    "weighting": "weights other than the softmax's",
-    "running_sum": "a running sum along keys",
-    "bias": "a bias",
-    "bias_vectors": "a bias of rows and columns",
-    "mask_by_query": "a mask that differs by query or head",
-    "segments": "segments",
-    "strict": "queries that do not see their own key",
-    "window": "a window",
-    "sink": "a sink",
-    "softcap": "soft-capped logits",
-    "score": "functions of the logits other than softcap",
-    "dropout": "attention dropout",
-    "precision": "a matmul precision of its own",
-}
-# What it needs of a model. `causal`: tokens of the model see earlier ones alone, so a mechanism may
-# read those. Whether it also hides later keys itself is in the mask of its record or call.
-MODEL_NEEDS = {
-    "x": "the block's input",
-    "layer": "the layer's index",
-    "memory": "what earlier layers left",
-    "causal": "causal attention",
-    "self": "self-attention",
-    "inside": "a softmax that it can change",
-}
-
-
-class MixerEntry(NamedTuple):
-    """The line of a mixer: what `list` prints, `get` accepts, and what can be asked of it.
-
-    label: its name in tables; group: the label of the group within which a table marks the best,
-    where it is not the mixer's own. needs: names of KERNEL_NEEDS and MODEL_NEEDS. normalised: rows
-    of its weights sum to 1. value_width: the head size of the values that it hands a backend, over
-    that of the model's. maps: how many maps each key head has for one of the model's.
-    """
-
-    label: str
-    formula: str
-    source: str
-    parameters: str = "none"
-    hyperparameters: Mapping[str, Hyperparameter] = types.MappingProxyType({})
-    needs: tuple[str, ...] = ()
-    group: str = ""
-    normalised: bool = False
-    value_width: int = 1
-    maps: int = 1
-
-
-class ModifierEntry(NamedTuple):
-    """The line of a modifier; fields of the same name are those of `MixerEntry`.
-
-    takes_weight: it needs a mixer whose rows of weights sum to 1.
-    """
-
-    label: str
-    formula: str
-    source: str
-    parameters: str = "none"
-    hyperparameters: Mapping[str, Hyperparameter] = types.MappingProxyType({})
-    needs: tuple[str, ...] = ()
-    takes_weight: bool = False
-
-
-class KernelEntry(NamedTuple):
-    """The line of an attention backend.
-
-    record: where its code is; empty limits are none. offers: of KERNEL_NEEDS. head_sizes: of Q and
-    V, by platform; one_head_size: that of V must be that of Q and K.
-    follows_precision: its products are made as jax.default_matmul_precision says. observed_by: the
-    backend that takes its place where diagnostics look. remark: what its user must know.
-    """
-
-    record: str
-    offers: tuple[str, ...] = ()
-    platforms: tuple[str, ...] = ()
-    dtypes: tuple[str, ...] = ()
-    head_sizes: Mapping[str, range] = types.MappingProxyType({})
-    one_head_size: bool = False
-    follows_precision: bool = False
-    observed_by: str = ""
-    remark: str = ""
-
+from attention.backends import KERNEL_NEEDS, KERNELS, check_needs
+from attention.entries import MODEL_NEEDS, Hyperparameter, MixerEntry, ModifierEntry
 
 _PAIRS = {
     "head_norm": Hyperparameter(True, False, "the norm after each pair is on or off", (True, False))
@@ -326,50 +202,6 @@ MODIFIERS: dict[str, ModifierEntry] = {
     ),
 }
 
-# What jax.nn.dot_product_attention can be given, whoever computes it.
-_OF_JAX = (*("bias", "bias_vectors", "mask_by_query", "segments", "strict", "window"),)
-# `xla` is our core; jax_xla and cudnn go through jax.nn.dot_product_attention, splash through
-# jax.experimental's Pallas kernel for TPUs: the limits are theirs.
-KERNELS: dict[str, KernelEntry] = {
-    "xla": KernelEntry(
-        "attention.kernels.core:KERNEL", offers=tuple(KERNEL_NEEDS), follows_precision=True
-    ),
-    "jax_xla": KernelEntry(
-        "attention.kernels.library:JAX_XLA",
-        offers=_OF_JAX,
-        one_head_size=True,
-        follows_precision=True,
-    ),
-    "cudnn": KernelEntry(
-        "attention.kernels.library:CUDNN",
-        offers=_OF_JAX,
-        platforms=("gpu",),
-        dtypes=("bfloat16", "float16"),
-        head_sizes={"gpu": range(8, 257, 8)},
-        one_head_size=True,
-        observed_by="jax_xla",
-    ),
-    "splash": KernelEntry(
-        "attention.kernels.splash:KERNEL",
-        offers=("softcap", "window"),
-        platforms=("tpu",),
-        dtypes=("bfloat16", "float32"),
-        observed_by="xla",
-    ),
-    "fused": KernelEntry(
-        "attention.kernels.fused:KERNEL",
-        offers=(
-            *("weighting", "bias_vectors", "mask_by_query", "segments", "strict", "window"),
-            *("sink", "softcap", "score", "dropout"),
-        ),
-        platforms=("tpu", "gpu"),
-        dtypes=("bfloat16", "float32"),
-        head_sizes={"gpu": range(1, 513)},
-        observed_by="xla",
-        remark="compiled, never yet run on a TPU or GPU",
-    ),
-}
-
 # The rows of the paper's ViT table, in its order.
 PAPER_ROWS = (
     "standard",
@@ -488,20 +320,6 @@ def check(name: str, hyperparameters: Mapping[str, object], kernel: str = "xla")
         check_needs(kernel, entry.needs, f"{name!r}, whose {part} needs it")
 
 
-def check_needs(kernel: str, needs: Iterable[str], where: str = "this call") -> None:
-    """Raises ValueError where a backend does not offer what a call needs; `needs` of KERNEL_NEEDS.
-
-    Names of MODEL_NEEDS among them are passed over.
-    """
-    for need in needs:
-        if need in KERNEL_NEEDS and need not in KERNELS[kernel].offers:
-            able = " or ".join(f"kernel={k!r}" for k, one in KERNELS.items() if need in one.offers)
-            raise ValueError(
-                f"kernel={kernel!r} has no {KERNEL_NEEDS[need].removeprefix('a ')}, so it cannot "
-                f"compute {where}; use {able}"
-            )
-
-
 def needs_of(name: str) -> frozenset[str]:
     """Returns what a variant needs of a backend and of a model."""
     return frozenset(need for entry in entries_of(name).values() for need in entry.needs)
@@ -556,59 +374,6 @@ def check_model(name: str, lacks: Mapping[str, str], model: str) -> None:
                 f"{'Modifiers' if part in MODIFIERS else 'Mixers'} that it can have: "
                 f"{', '.join(able) or 'none'}"
             )
-
-
-def check_kernel(
-    kernel: str, *, platform: str, dtype: str, head_size: int, value_size: int | None = None
-) -> None:
-    """Raises ValueError where a kernel cannot run: on this platform, dtype or head size.
-
-    platform: 'cpu', 'gpu' or 'tpu'. `value_size` is the head size of V where it is not that of Q
-    and K: `value_size(variant, head_size)`.
-    """
-    limits = KERNELS[kernel]
-    if limits.one_head_size and value_size not in (None, head_size):
-        wide = " and ".join(name for name, entry in MIXERS.items() if entry.value_width > 1)
-        raise ValueError(
-            f"kernel={kernel!r} wants the head size of V ({value_size}) to be that of Q and K "
-            f"({head_size}); use kernel='xla'. {wide} give a pair of heads one value of twice the "
-            "size"
-        )
-    if limits.platforms and platform not in limits.platforms:
-        others = " or ".join(repr(one) for one, entry in KERNELS.items() if not entry.platforms)
-        raise ValueError(
-            f"kernel={kernel!r} needs {' or '.join(_DEVICES[one] for one in limits.platforms)} and "
-            f"JAX runs on {platform!r} here; use kernel={others}"
-        )
-    if limits.dtypes and dtype not in limits.dtypes:
-        raise ValueError(
-            f"kernel={kernel!r} computes in {' or '.join(limits.dtypes)}, not {dtype}; cast the "
-            f"inputs (compute_dtype={limits.dtypes[0]!r}) or use kernel='xla'"
-        )
-    sizes = limits.head_sizes.get(platform)
-    for size in (head_size, value_size or head_size):
-        if sizes is not None and size not in sizes:
-            raise ValueError(
-                f"kernel={kernel!r} cannot do head size {size} on {_DEVICES[platform]}: it must be "
-                f"a multiple of {sizes.step}, at most {sizes[-1]}; use kernel='xla'"
-            )
-
-
-def check_precision(kernel: str, matmul_precision: str) -> None:
-    """Raises ValueError where a kernel has a matmul precision of its own and another is asked for.
-
-    matmul_precision: of `attention.common.precision`.
-    """
-    if matmul_precision != "default" and not KERNELS[kernel].follows_precision:
-        able = " or ".join(repr(name) for name, one in KERNELS.items() if one.follows_precision)
-        raise ValueError(
-            f"kernel={kernel!r} takes no matmul precision, and matmul_precision="
-            f"{matmul_precision!r} would hold for the rest of the model alone; use kernel={able}, "
-            "or matmul_precision='default'"
-        )
-
-
-_DEVICES = {"gpu": "an NVIDIA GPU", "tpu": "a TPU", "cpu": "a CPU"}
 
 
 def value_size(variant: str, head_size: int) -> int:

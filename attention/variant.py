@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding
 
 from attention import probe, records, table
 from attention.call import Call, LayerIndex, Memory
+from attention.entries import MixerEntry, ModifierEntry
 from attention.functions import Leaves, Score
 from attention.kernels import inputs
 from attention.kernels.library import SPAN
@@ -79,7 +80,7 @@ class Variant:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What it needs of a backend and of a model: names of `table.KERNEL_NEEDS`, MODEL_NEEDS."""
+        """What it needs of a backend and of a model: names of `backends.KERNEL_NEEDS`, MODEL_NEEDS."""
         return table.needs_of(self.name)
 
     def __call__(
@@ -331,7 +332,7 @@ class Variant:
             output = modifier.apply(output, call, self._leaves(modifier, call, given), **given)
         return output.astype(call.query.dtype)
 
-    def own(self, entry: table.MixerEntry | table.ModifierEntry) -> dict[str, Any]:
+    def own(self, entry: MixerEntry | ModifierEntry) -> dict[str, Any]:
         """Returns the hyperparameters of a mixer or modifier, by its line."""
         return {key: getattr(self, key) for key in entry.hyperparameters}
 

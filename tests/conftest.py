@@ -70,7 +70,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> str:
     """A mixer that only our core can compute: relu(QKᵀ/√D)·V."""
     import jax
 
-    from attention import records, table
+    from attention import entries, records, table
     from attention.functions import Weighting
     from attention.mixers import standard
 
@@ -78,7 +78,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> str:
     weighting = Weighting(lambda logits, s: jax.nn.relu(logits))
     module.MIXER = records.Mixer(_toy, standard.weighted_mean, weighting)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    line = table.MixerEntry("Toy", "relu(QKᵀ/√D)·V", "a test", needs=("weighting", "inside"))
+    line = entries.MixerEntry("Toy", "relu(QKᵀ/√D)·V", "a test", needs=("weighting", "inside"))
     monkeypatch.setitem(table.MIXERS, "toy", line)
     return "toy"
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import NamedSharding, PartitionSpec
 
-from attention import functions, table
+from attention import backends, functions
 from attention.functions import Functions
 from attention.kernels.first_order import guarded
 from attention.kernels.inputs import Problem
@@ -166,9 +166,9 @@ def refuse(kernel: str, problem: Problem, value: Array, interpret: str) -> None:
 
     interpret: the platform whose kernel XLA is to run, for tests, else ''.
     """
-    table.check_needs(kernel, problem.needs)
+    backends.check_needs(kernel, problem.needs)
     platform = interpret or problem.platform
-    table.check_kernel(
+    backends.check_kernel(
         kernel,
         platform=platform,
         dtype=problem.query.dtype.name,

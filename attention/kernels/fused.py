@@ -28,7 +28,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attention import functions, masks, table
+from attention import backends, functions, masks
 from attention.functions import Functions, Leaves, Score, Transform
 from attention.kernels import accelerated, elementwise, fused_gpu, fused_tpu
 from attention.kernels.inputs import Problem, per_query_head
@@ -60,7 +60,7 @@ def transformed(
     channels: the transform's leaves, [..., K, Dv], where it does not make its own. Rows that see
     nothing return 0. Raises as `weighted_sum`, and for functions that no kernel can have.
     """
-    table.check_needs("fused", problem.needs)
+    backends.check_needs("fused", problem.needs)
     check(problem, transform)
     accelerated.refuse("fused", problem, value, interpret)
     score, leaves, dtype = problem.score, problem.leaves, value.dtype

@@ -64,7 +64,7 @@ class Problem(NamedTuple):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What a backend must offer, by the names of `table.KERNEL_NEEDS`."""
+        """What a backend must offer, by the names of `backends.KERNEL_NEEDS`."""
         softcap = records.modifier("softcap").apply
         is_capped = bool(self.score) and all(one.function == softcap for one in self.score)
         dense = self.mask.dense
@@ -145,7 +145,7 @@ def solve(
 
     scale: what QKᵀ is multiplied by, D^-0.5 unless given. score: functions of the scaled logits
     before bias and mask; leaves: of each. channels: leaves of the mixer's transform, where it does
-    not make them. kernel: of `table.KERNELS`, or a record. precision: of matrix products.
+    not make them. kernel: of `backends.KERNELS`, or a record. precision: of matrix products.
     sharding: how [..., T, H, D] lies on the devices, for kernels that XLA cannot divide over them.
     dropout_rate: of the weights; needs dropout_rng; broadcast_dropout draws one mask for all batch
     entries and heads, as flax does. Raises ValueError for what the backend cannot do.

@@ -11,7 +11,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from attention import masks, table
+from attention import backends, masks
 from attention.kernels.inputs import Problem
 from attention.records import Kernel
 
@@ -23,8 +23,8 @@ SPAN = 60.0
 
 def _call(name: str, problem: Problem, value: Array) -> Array:
     """Returns jax.nn.dot_product_attention's sum, in the query's dtype."""
-    table.check_needs(name, problem.needs)
-    table.check_kernel(
+    backends.check_needs(name, problem.needs)
+    backends.check_kernel(
         name,
         platform=problem.platform,
         dtype=problem.query.dtype.name,

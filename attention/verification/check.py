@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from attention import records, registry, table
+from attention import backends, records, registry, table
 from attention.kernels.inputs import make_call
 from attention.masks import Mask
 from attention.variant import Variant
@@ -105,7 +105,7 @@ def cases(variants: tuple[str, ...], kernels: tuple[str, ...]) -> Iterator[Case]
         pure = not table.parse(name)[1]
         if kernel not in table.kernels_of(name):
             continue
-        if dtype == "float32" and not table.KERNELS[kernel].follows_precision:
+        if dtype == "float32" and not backends.KERNELS[kernel].follows_precision:
             continue
         if not pure and (mask != "none" or kernel != "xla"):
             continue

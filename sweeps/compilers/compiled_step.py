@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from attention import table as variants_table
+from attention import backends
 from sweeps.compilers import hlo, kernel_cycles
 from sweeps.records import output
 from sweeps.study.trial import Trial
@@ -71,7 +71,7 @@ def compiled(trial: Trial, topology: str, plain: bool = False) -> dict[str, Any]
     where = accelerators.topology(topology)
     # Kernels of no one platform are XLA's own operations.
     with compiling_for(
-        where, has_kernels=bool(variants_table.KERNELS[trial.kernel].platforms)
+        where, has_kernels=bool(backends.KERNELS[trial.kernel].platforms)
     ) as scratch:
         from sweeps.training import train_step
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from attention import table
+from attention import backends
 from attention.common import files
 from sweeps.compilers import compile as compiler
 from sweeps.launchers import local, tpu_host
@@ -105,7 +105,7 @@ def _devices() -> dict[str, Any]:
 
 
 def _kernels(devices: dict[str, Any]) -> Iterator[Result]:
-    for name, entry in table.KERNELS.items():
+    for name, entry in backends.KERNELS.items():
         if entry.platforms and devices["platform"] not in entry.platforms:
             needed = " or ".join(entry.platforms)
             yield Result(name, "not here", f"runs on {needed}, and this is {devices['platform']}")

@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+from attention import backends
 from attention import table as variants_table
 from attention.common import files, machine, messages
 from sweeps.launchers import table as launchers
@@ -29,7 +30,7 @@ def check_kernel(study: Study) -> None:
     platform = launchers.launcher_class(settings["launcher"]).hardware(settings).kind
     head_size = catalog.get(study.workload).head_size
     for variant in settings["variants"]:
-        variants_table.check_kernel(
+        backends.check_kernel(
             settings["kernel"],
             platform=platform,
             dtype=settings["compute_dtype"],

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from attention import backends
 from attention import table as variants_table
 from sweeps.launchers import table as launchers
 from sweeps.launchers.config_keys import shown
@@ -28,9 +29,9 @@ def check(settings: dict[str, Any]) -> None:
     for variant in {*settings["variants"], settings["tuning_variant"]}:
         hyperparameters = variant_hyperparameters(variant, settings)
         variants_table.check(variant, hyperparameters, settings["kernel"])
-        variants_table.check_precision(settings["kernel"], settings["matmul_precision"])
+        backends.check_precision(settings["kernel"], settings["matmul_precision"])
     if settings["document_mask"]:
-        variants_table.check_needs(settings["kernel"], ("segments",))
+        backends.check_needs(settings["kernel"], ("segments",))
     catalog.check(
         settings["workload"],
         options(settings),

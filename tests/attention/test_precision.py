@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 from attention import __main__ as command
-from attention import registry, table
+from attention import backends, registry, table
 from attention.common import precision
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -56,7 +56,9 @@ def _precisions(jaxpr):
                 yield from _precisions(getattr(leaf, "jaxpr", leaf))
 
 
-@pytest.mark.parametrize("kernel", [k for k, one in table.KERNELS.items() if one.follows_precision])
+@pytest.mark.parametrize(
+    "kernel", [k for k, one in backends.KERNELS.items() if one.follows_precision]
+)
 @pytest.mark.parametrize("name", ["standard", "laser+temp", "diff", "sigmoid", "laser+qk_norm"])
 def test_kernels_that_say_so_follow_forward_and_backward(kernel, name):
     if kernel not in table.kernels_of(name):
@@ -79,10 +81,10 @@ def test_kernels_that_say_so_follow_forward_and_backward(kernel, name):
 
 
 def test_a_kernel_that_takes_none_refuses_by_name():
-    table.check_precision("cudnn", "default")
-    table.check_precision("xla", "float32")
+    backends.check_precision("cudnn", "default")
+    backends.check_precision("xla", "float32")
     with pytest.raises(ValueError, match=r"'cudnn' takes no matmul precision.*'xla' or 'jax_xla'"):
-        table.check_precision("cudnn", "float32")
+        backends.check_precision("cudnn", "float32")
 
 
 def test_the_check_takes_one_and_says_what_it_is(capsys):

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from attention import inject, probe, records, registry, table
+from attention import entries, inject, probe, records, registry, table
 from attention.verification import check, diagnostics
 from tests.attention import no_ops
 from workloads import registry as workload_registry
@@ -170,7 +170,7 @@ def test_a_modifier_acts_where_it_says(monkeypatch, acts_on):
     module = types.ModuleType("attention.modifiers.twice")
     module.MODIFIER = records.Modifier(acts_on, twice, twice)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(table.MODIFIERS, "twice", table.ModifierEntry("twice", "2·x", "a test"))
+    monkeypatch.setitem(table.MODIFIERS, "twice", entries.ModifierEntry("twice", "2·x", "a test"))
     query = jnp.asarray(np.random.default_rng(0).standard_normal((5, 2, 4)), jnp.float32)
     found = registry.get("standard+twice")(query, query, query)
     if acts_on == "score":

@@ -13,7 +13,7 @@ import pytest
 from flax import linen as nn
 
 from attention import __main__ as command
-from attention import inject, records, registry, table
+from attention import backends, entries, inject, records, registry, table
 from attention.call import Call, LayerIndex
 from attention.kernels import core
 from attention.verification import check, reference
@@ -235,7 +235,7 @@ def test_variant_refuses_what_it_has_not(inputs):
         layer.init(jax.random.key(0), inputs, sow_weights=True)
 
 
-BOUND = table.Hyperparameter(30.0, 5.0, "a bound")
+BOUND = entries.Hyperparameter(30.0, 5.0, "a bound")
 
 
 @pytest.fixture
@@ -243,7 +243,7 @@ def new_modifier(monkeypatch):
     """Returns a function that adds a line for modifier `new`, and code for it."""
 
     def add(apply=None, **hyperparameters):
-        entry = table.ModifierEntry("new", "x", "a test", hyperparameters=hyperparameters)
+        entry = entries.ModifierEntry("new", "x", "a test", hyperparameters=hyperparameters)
         monkeypatch.setitem(table.MODIFIERS, "new", entry)
         module = types.ModuleType("attention.modifiers.new")
         if apply is not None:
@@ -302,7 +302,7 @@ def test_a_sink_comes_last_wherever_its_line_stands(new_modifier, monkeypatch):
 
 
 def test_a_line_of_the_table_without_code_is_refused(monkeypatch, new_modifier):
-    monkeypatch.setitem(table.MIXERS, "linear", table.MixerEntry("Linear", "QKᵀ·V", "a test"))
+    monkeypatch.setitem(table.MIXERS, "linear", entries.MixerEntry("Linear", "QKᵀ·V", "a test"))
     with pytest.raises(ValueError, match=r"mixer 'linear' has no code.*mixers\.linear:MIXER"):
         registry.get("linear")
     new_modifier()
@@ -363,10 +363,10 @@ def test_kernels_of_the_table_can_and_others_refuse(name):
 
     def check_both(kernel):
         table.check(name, {}, kernel)
-        platform, *_ = table.KERNELS[kernel].platforms or ("cpu",)
-        table.check_kernel(kernel, platform=platform, **where)
+        platform, *_ = backends.KERNELS[kernel].platforms or ("cpu",)
+        backends.check_kernel(kernel, platform=platform, **where)
 
-    for kernel in table.KERNELS:
+    for kernel in backends.KERNELS:
         if kernel in table.kernels_of(name):
             check_both(kernel)
         else:

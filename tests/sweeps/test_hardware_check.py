@@ -12,7 +12,7 @@ import types
 import jax
 import pytest
 
-from attention import table
+from attention import backends
 from attention.verification import check, laws
 from sweeps import __main__ as command
 from sweeps.compilers import hardware_check
@@ -86,7 +86,7 @@ def test_steps_are_timed_by_workloads_bench(platform, in_process, monkeypatch):
     def lines(workload, data_dir, variants, batch_size, kernel, compute_dtype):
         yield f"{workload} by {kernel}, batch {batch_size}"
         sizes = {"head_size": 64, "value_size": 64}
-        table.check_kernel(kernel, platform=platform, dtype=compute_dtype, **sizes)
+        backends.check_kernel(kernel, platform=platform, dtype=compute_dtype, **sizes)
         if kernel == "fused":
             raise ValueError("no room")
 

@@ -7,7 +7,7 @@ import re
 import jax.numpy as jnp
 import pytest
 
-from attention import records, table
+from attention import entries, records, table
 from sweeps import __main__ as command
 from sweeps.launchers.ray import launcher as ray
 from sweeps.records import layout, lease
@@ -348,7 +348,7 @@ def leaky(monkeypatch):
     roll = lambda logits, *_: logits + jnp.roll(logits, -1, -1)  # noqa: E731
     record = records.Modifier("score", roll, roll)
     monkeypatch.setattr(records, "modifier", lambda name: record)
-    monkeypatch.setitem(table.MODIFIERS, "leaky", table.ModifierEntry("leaky", "f", "a test"))
+    monkeypatch.setitem(table.MODIFIERS, "leaky", entries.ModifierEntry("leaky", "f", "a test"))
     return "standard+leaky"
 
 

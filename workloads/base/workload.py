@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from flax import linen as nn
 
-from attention import table as variants_table
+from attention import backends
 from workloads.base import loader, sharding, sources, spec
 from workloads.base.options import Options
 from workloads.base.workload_spec import WorkloadSpec
@@ -176,7 +176,7 @@ class BaseWorkload(spec.Workload):
 
     def _placed_model(self) -> nn.Module:
         """Returns the model; a kernel of one platform has the devices, which may not be here."""
-        if self.variant is None or not variants_table.KERNELS[self.variant.kernel].platforms:
+        if self.variant is None or not backends.KERNELS[self.variant.kernel].platforms:
             return self._model
         variant = dataclasses.replace(self.variant, sharding=self.devices.heads())
         return self._model.clone(variant=variant)
@@ -201,7 +201,7 @@ class BaseWorkload(spec.Workload):
         """cuDNN's kernel, whose bias has shapes and a gradient of its own, gives way to XLA's form
         of the same call; those for TPUs, which take no bias, to our core."""
         workload = copy.copy(self)
-        kernel = self.variant and variants_table.KERNELS[self.variant.kernel].observed_by
+        kernel = self.variant and backends.KERNELS[self.variant.kernel].observed_by
         if kernel:
             workload.variant = dataclasses.replace(self.variant, kernel=kernel)
             workload._model = self._model.clone(variant=workload.variant)

@@ -21,7 +21,7 @@ KEEPS_SOFTMAX = ("inside", "weighs the values by a function of its own")
 class ModelSupport:
     """What a model can take of a study: one row per model, checked by `workloads.catalog.check`.
 
-    lacks: (what, why it): names of `attention.table.MODEL_NEEDS`, mixers or modifiers that it
+    lacks: (what, why it): names of `attention.entries.MODEL_NEEDS`, mixers or modifiers that it
     cannot serve. A model with KEEPS_SOFTMAX runs variants around its own function
     (`Variant.through_host`), and no other kernel.
     options: the fields of `workloads.base.options.Options` that may differ from their defaults;

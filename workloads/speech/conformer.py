@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from attention import table as variants_table
+from attention import backends
 from attention.call import Memory
 from attention.inject import AttentionFunction
 from attention.modifiers.per_dim_temp import INVERSE_SOFTPLUS_OF_ZERO
@@ -109,7 +109,7 @@ class QueryScaledAttention(AttentionFunction):
         if self.variant is None:
             output = nn.dot_product_attention(QueryScaler()(query), key, value, **settings)
             return output * self.temperature
-        offers = variants_table.KERNELS[self.variant.kernel].offers
+        offers = backends.KERNELS[self.variant.kernel].offers
         rows = None
         if mask is not None and "mask_by_query" not in offers:
             # Frames that may not look give 0 by our core; these kernels mask keys alone.

@@ -1,0 +1,95 @@
+"""What a line of `attention.table` says of a mixer or modifier. Standard library only."""
+
+import numbers
+import types
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Hyperparameter(NamedTuple):
+    """A value that a variant is given by name.
+
+    `other`: a value beside the default that must change the output, for tests. `why`: what it is,
+    for messages. `choices`: what it may be; without them it is a number > 0, an integer where the
+    default is one.
+    """
+
+    default: Any
+    other: Any
+    why: str
+    choices: tuple[Any, ...] = ()
+
+    def check(self, name: str, given: object) -> Any:
+        """Returns a value, also NumPy's, as Python's number, bool or string.
+
+        Raises ValueError for what it cannot be.
+        """
+        if self.choices:
+            for choice in self.choices:
+                # NumPy's types are called bool, bool_ and str_.
+                if type(choice).__name__ == type(given).__name__.rstrip("_") and given == choice:
+                    return choice
+            allowed = " or ".join(map(repr, self.choices))
+            raise ValueError(f"{name}={given!r}: {self.why}; give {allowed}")
+        if isinstance(self.default, int):
+            if isinstance(given, bool) or not isinstance(given, numbers.Integral) or given < 1:
+                raise ValueError(f"{name}={given!r}: {self.why}; give an integer from 1")
+            return int(given)
+        if isinstance(given, bool) or not isinstance(given, numbers.Real):
+            raise ValueError(
+                f"{name}={given!r} is not a Python number, nor NumPy's: it is part of a variant's "
+                "identity and is compiled in, so it cannot be an array or a traced value"
+            )
+        value = given if isinstance(given, int) else float(given)
+        # 1/value must be a float32 too.
+        if not 1e-30 <= value <= 1e30:
+            raise ValueError(f"{name}={given!r}: {self.why}; give a number > 0, of 1e-30 to 1e30")
+        return float(value)
+
+
+# What it needs of a model. `causal`: tokens of the model see earlier ones alone, so a mechanism may
+# read those. Whether it also hides later keys itself is in the mask of its record or call.
+MODEL_NEEDS = {
+    "x": "the block's input",
+    "layer": "the layer's index",
+    "memory": "what earlier layers left",
+    "causal": "causal attention",
+    "self": "self-attention",
+    "inside": "a softmax that it can change",
+}
+
+
+class MixerEntry(NamedTuple):
+    """The line of a mixer: what `list` prints, `get` accepts, and what can be asked of it.
+
+    label: its name in tables; group: the label of the group within which a table marks the best,
+    where it is not the mixer's own. needs: names of KERNEL_NEEDS and MODEL_NEEDS. normalised: rows
+    of its weights sum to 1. value_width: the head size of the values that it hands a backend, over
+    that of the model's. maps: how many maps each key head has for one of the model's.
+    """
+
+    label: str
+    formula: str
+    source: str
+    parameters: str = "none"
+    hyperparameters: Mapping[str, Hyperparameter] = types.MappingProxyType({})
+    needs: tuple[str, ...] = ()
+    group: str = ""
+    normalised: bool = False
+    value_width: int = 1
+    maps: int = 1
+
+
+class ModifierEntry(NamedTuple):
+    """The line of a modifier; fields of the same name are those of `MixerEntry`.
+
+    takes_weight: it needs a mixer whose rows of weights sum to 1.
+    """
+
+    label: str
+    formula: str
+    source: str
+    parameters: str = "none"
+    hyperparameters: Mapping[str, Hyperparameter] = types.MappingProxyType({})
+    needs: tuple[str, ...] = ()
+    takes_weight: bool = False
