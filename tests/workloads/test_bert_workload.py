@@ -30,7 +30,7 @@ def tokens():
 
 @pytest.fixture(scope="module")
 def batch(workload, tokens):
-    return jax.tree.map(np.asarray, workload._train_batch({"tokens": tokens}, jax.random.key(0), 0))
+    return jax.tree.map(np.asarray, workload._finished({"tokens": tokens}, jax.random.key(0), 0))
 
 
 def test_proportions(tokens, batch):
@@ -80,14 +80,15 @@ def test_evaluation_masks_belong_to_the_record(workload, tokens):
     """However records are cut into batches; and not those of any training step."""
     ones = np.ones(4, np.float32)
     first, second, shifted = (
-        workload._eval_batch({"tokens": tokens[i : i + 4], "weights": ones}, i) for i in (0, 4, 2)
+        workload._finished({"tokens": tokens[i : i + 4], "weights": ones}, None, i)
+        for i in (0, 4, 2)
     )
     for name in first:
         records = np.concatenate([first[name], second[name]])
         np.testing.assert_array_equal(shifted[name], records[2:6])
     inputs = [first["inputs"]]
     for seed, step in ((0, 0), (0, 1), (1, 0)):
-        train = workload._train_batch({"tokens": tokens[:4]}, jax.random.key(seed), step)
+        train = workload._finished({"tokens": tokens[:4]}, jax.random.key(seed), step)
         inputs.append(train["inputs"])
     for left, right in itertools.combinations(inputs, 2):
         assert (left != right).mean() > 0.1

@@ -56,14 +56,14 @@ _CACHES: weakref.WeakValueDictionary[tuple[WorkloadSpec, Options], _Cache] = (
 class BaseWorkload(spec.Workload):
     """A workload of the catalog with its variant; subclasses bring model, data and loss.
 
-    A batch goes this way: `_open` gives the records of a split, `workloads.base.loader` makes
-    batches of them on the host with `train_transform` or `eval_transform`, `_train_batch` or
-    `_eval_batch` puts them on the devices, `_ready` makes them what the model takes.
+    `_open` gives the records of a split. `workloads.base.loader` makes batches of them on the host
+    with `train_transform` or `eval_transform`. On the devices `_finish` makes a batch what the
+    model takes.
 
     parameter_rules: (regular expression on a parameter's path, axis names from the last dimension
     backwards), see `workloads.base.sharding`; without rules every device holds all parameters.
-    eval_example_bytes: what an example of an evaluation takes on the devices; splits of up to
-    most_kept_bytes stay there between evaluations.
+    eval_example_bytes: bytes of an example on the devices before `_finish`. Evaluation splits of
+    up to most_kept_bytes stay on the devices between evaluations.
     id_limits: how many ids or classes the model has, by the entry of a transformed example that
     holds them. Batches with another id are refused (`workloads.base.loader`).
     """
@@ -91,6 +91,7 @@ class BaseWorkload(spec.Workload):
         self.devices = sharding.Devices(options.mesh)
         self._row, self._sizes, self._model, self._cache = row, sizes, model, cache
         self._cached = _CACHES.setdefault((row, options), _Cache()) if cache else _Cache()
+        self._finished = jax.jit(self._finish)
         self._eval_step = jax.jit(self._evaluated)
         self._init: Any = None
 
@@ -248,10 +249,8 @@ class BaseWorkload(spec.Workload):
         """Batches as the class of the workload says, divided over the devices."""
         del cache, repeat_final_dataset, num_batches
         if split == "train":
-            batches = self._train_batches(data_rng, data_dir, global_batch_size, start_step)
-        else:
-            batches = self._eval_batches(split, data_dir, global_batch_size)
-        return map(self._ready, batches)
+            return self._train_batches(data_rng, data_dir, global_batch_size, start_step)
+        return self._eval_batches(split, data_dir, global_batch_size)
 
     def _train_batches(
         self, data_rng: Any, data_dir: str, batch_size: int, start_step: int
@@ -275,52 +274,58 @@ class BaseWorkload(spec.Workload):
         )
         with stream:
             for step, batch in enumerate(stream, start_step):
-                yield self._train_batch(batch, key, step)
+                yield self._finished(self.devices.shard(batch), key, step)
 
     def _eval_batches(self, split: str, data_dir: str, batch_size: int) -> Iterator[spec.Batch]:
+        for number, batch in enumerate(self._stored_batches(split, data_dir, batch_size)):
+            yield self._finished(batch, None, number * batch_size)
+
+    def _stored_batches(self, split: str, data_dir: str, batch_size: int) -> Iterator[spec.Batch]:
+        """Yields a split's batches before `_finish`; those of a small split stay on the devices."""
+        key = (split, data_dir, batch_size)
+        if key in self._cached.batches:
+            yield from self._cached.batches[key]
+            return
         source = self._source(split, data_dir)
+        num_examples = self._num_evaluated(split, source)
+        is_small = num_examples * self.eval_example_bytes <= self.most_kept_bytes
+        kept: list[spec.Batch] = []
         stream = loader.eval_batches(
             source,
             batch_size=batch_size,
             transform=self.eval_transform,
-            num_examples=self._num_evaluated(split, source),
+            num_examples=num_examples,
             rows=self.devices.rows(batch_size),
             num_workers=self.loader_workers,
             id_limits=self.id_limits,
         )
         with stream:
-            for number, batch in enumerate(stream):
-                yield self._eval_batch(batch, number * batch_size)
+            for batch in map(self.devices.shard, stream):
+                if is_small:
+                    kept.append(batch)
+                yield batch
+        if is_small:
+            self._cached.batches[key] = kept
 
-    def _train_batch(self, batch: dict[str, np.ndarray], key: Array, step: int) -> spec.Batch:
-        """Returns a step's batch on the devices; `key` is that of the seed's data."""
-        del key, step
-        return self._on_devices(batch)
+    @abc.abstractmethod
+    def _finish(self, batch: spec.Batch, key: Array | None, step: Any) -> Any:
+        """Returns the loader's batch as `model_fn` and `loss_fn` take it; compiled.
 
-    def _eval_batch(self, batch: dict[str, np.ndarray], first: int) -> spec.Batch:
-        """Returns an evaluation's batch on the devices; `first`: the number of its first record."""
-        del first
-        return self._on_devices(batch)
-
-    def _on_devices(self, batch: dict[str, np.ndarray]) -> spec.Batch:
-        """Returns a batch divided over the devices, the same in training and evaluations."""
-        return self.devices.shard(batch)
-
-    def _ready(self, batch: spec.Batch) -> spec.Batch:
-        """Returns a batch on the devices as `model_fn` and `loss_fn` take it."""
-        return batch
+        key: of the seed's data; None in evaluations. step: of training; in evaluations the number
+        of the batch's first record.
+        """
 
     @abc.abstractmethod
     def _evaluated(
         self, params: spec.Parameters, model_state: spec.ModelState, batch: spec.Batch
     ) -> tuple[dict[str, Array], Any]:
-        """Returns sums over a batch of `_eval_batch`, and a tree of what the host judges."""
+        """Returns sums over a finished batch, and a tree of predictions for the host."""
 
     @abc.abstractmethod
     def _metrics(
         self, sums: dict[str, float], predictions: list[Any], data_dir: str
     ) -> dict[str, float]:
-        """Returns metrics from a split's sums, and from what `_evaluated` left to the host."""
+        """Returns metrics from a split's sums and the predictions of `_evaluated`."""
 
     def _eval_model_on_split(
         self,
@@ -335,29 +340,13 @@ class BaseWorkload(spec.Workload):
         """Sums per batch come from the devices in float32 and are added in float64."""
         del rng, global_step
         sums, predictions = [], []
-        for batch in self._batches_of(split, data_dir, global_batch_size):
+        for batch in self._eval_batches(split, data_dir, global_batch_size):
             batch_sums, predicted = self._eval_step(params, model_state, batch)
             sums.append(batch_sums)
             predictions.append(self.devices.on_host(predicted))
         totals = {name: float(sum(float(part[name]) for part in sums)) for name in sums[0]}
         num_examples = self._num_evaluated(split, self._source(split, data_dir))
         return {**self._metrics(totals, predictions, data_dir), "num_examples": num_examples}
-
-    def _batches_of(self, split: str, data_dir: str, batch_size: int) -> Iterator[spec.Batch]:
-        """Yields the split's batches; small splits stay on the devices between evaluations."""
-        key = (split, data_dir, batch_size)
-        if key in self._cached.batches:
-            yield from self._cached.batches[key]
-            return
-        number = self._num_evaluated(split, self._source(split, data_dir))
-        small = number * self.eval_example_bytes <= self.most_kept_bytes
-        kept: list[spec.Batch] = []
-        for batch in self._eval_batches(split, data_dir, batch_size):
-            if small:
-                kept.append(batch)
-            yield batch
-        if small:
-            self._cached.batches[key] = kept
 
 
 def unchanged(record: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from workloads.base import sources, spec
 from workloads.base.options import Options
@@ -65,17 +64,14 @@ class ImageWorkload(BaseWorkload):
     """
 
     loss_type = spec.LossType.SOFTMAX_CROSS_ENTROPY
-    # Fashion-MNIST's evaluations are 188 MB as float32, and are decoded anew in 0.3 s.
-    most_kept_bytes = 2**25
 
     def __init__(self, row: WorkloadSpec, data: Images, model: vit.ViT, options: Options) -> None:
         super().__init__(row, model, model.variant, options, data.sizes, cache=data.cache)
         self._data = data
         self.train_transform = data.train_transform
         self.eval_transform = data.eval_transform
-        self.eval_example_bytes = 12 * data.image_size**2
+        self.eval_example_bytes = 3 * data.image_size**2
         self.id_limits = {"targets": data.num_classes}
-        self._finish = jax.jit(self._finish_batch, static_argnames="train")
 
     def is_output_params(self, param_key: str) -> bool:
         return param_key == "head"
@@ -127,14 +123,7 @@ class ImageWorkload(BaseWorkload):
             decoded["image"] = decoded["image"][..., :1].copy()
         return decoded
 
-    def _train_batch(self, batch: dict[str, np.ndarray], key: Array, step: int) -> spec.Batch:
-        return self._finish(self.devices.shard(batch), _mixup_key(key, np.int32(step)), train=True)
-
-    def _eval_batch(self, batch: dict[str, np.ndarray], first: int) -> spec.Batch:
-        del first
-        return self._finish(self.devices.shard(batch), jax.random.key(0), train=False)
-
-    def _finish_batch(self, batch: spec.Batch, key: Array, train: bool) -> spec.Batch:
+    def _finish(self, batch: spec.Batch, key: Array | None, step: Any) -> spec.Batch:
         """Normalises on the device (images travel as uint8) and mixes training examples.
 
         mixup (arXiv:1710.09412) with one weight per batch and the neighbour as partner, as
@@ -144,8 +133,9 @@ class ImageWorkload(BaseWorkload):
         inputs = (batch["inputs"].astype(jnp.float32) - mean) / stddev
         targets = batch["targets"]
         alpha = self._data.mixup_alpha
-        if train and alpha:
-            weight = jax.random.beta(key, alpha, alpha)
+        if key is not None and alpha:
+            mixup_key = jax.random.fold_in(jax.random.fold_in(key, _MIXUP), step)
+            weight = jax.random.beta(mixup_key, alpha, alpha)
             targets = jax.nn.one_hot(targets, self._data.num_classes)
             inputs, targets = (
                 weight * array + (1 - weight) * jnp.roll(array, 1, axis=0)
@@ -169,11 +159,6 @@ class ImageWorkload(BaseWorkload):
     ) -> dict[str, float]:
         del predictions, data_dir
         return {name: sums[name] / sums["examples"] for name in ("accuracy", "loss")}
-
-
-@jax.jit
-def _mixup_key(key: Array, step: Array) -> Array:
-    return jax.random.fold_in(jax.random.fold_in(key, _MIXUP), step)
 
 
 _EVAL_BATCH = 2048

@@ -64,7 +64,7 @@ class SpeechWorkload(BaseWorkload):
 
     Metrics: `wer` (errors per word over the split), `ctc_loss` and `loss`, which are the same sum
     of losses per valid target id, in nats: AlgoPerf's name, and the one all workloads have.
-    Batches lie on the devices as stored (16-bit audio), and are made what `finished` says.
+    Batches are kept on the devices as they are stored, as 16-bit audio.
     """
 
     loss_type = spec.LossType.CTC_LOSS
@@ -84,7 +84,6 @@ class SpeechWorkload(BaseWorkload):
         self._data = data
         self.eval_example_bytes = 2 * data.max_audio
         self.id_limits = {"targets": data.vocab_size}
-        self._finish = jax.jit(finished)
         self._tokenizers: dict[str, Any] = {}
 
     def is_output_params(self, param_key: str) -> bool:
@@ -167,7 +166,9 @@ class SpeechWorkload(BaseWorkload):
             "targets_length": np.full(batch_size, data.max_targets, np.int32),
         }
         rows = self.devices.rows(batch_size)
-        return self._ready(self.devices.shard({name: leaf[rows] for name, leaf in whole.items()}))
+        batch = self.devices.shard({name: leaf[rows] for name, leaf in whole.items()})
+        example: spec.Batch = self._finished(batch, jax.random.key(0), 0)
+        return example
 
     def _open(self, split: str, data_dir: str) -> sources.Source:
         data = self._data
@@ -183,23 +184,40 @@ class SpeechWorkload(BaseWorkload):
     def _repair(self, data_dir: str) -> str:
         return (self._data.repair or self._row.repair)(data_dir)
 
-    def _ready(self, batch: spec.Batch) -> spec.Batch:
-        return self._finish(batch)
+    def _finish(self, batch: spec.Batch, key: Array | None, step: Any) -> Any:
+        """Returns a batch as AlgoPerf's models take it.
+
+        `inputs`: samples float32 [B, N] (16-bit values as numbers) and paddings float32 [B, N];
+        `targets`: ids int32 [B, U] and paddings float32 [B, U]; `weights` float32 [B] in
+        evaluations.
+        """
+        del key, step
+        audio, ids = batch["audio"].astype(jnp.float32), batch["targets"]
+        finished = {
+            "inputs": (audio, _paddings(batch["audio_length"], audio.shape[1])),
+            "targets": (ids, _paddings(batch["targets_length"], ids.shape[1])),
+        }
+        return {**finished, "weights": batch["weights"]} if "weights" in batch else finished
 
     def _evaluated(
         self, params: spec.Parameters, model_state: spec.ModelState, batch: spec.Batch
     ) -> tuple[dict[str, Array], dict[str, Array]]:
         """Decodes on the devices; the host counts words."""
-        ready = finished(batch)
-        logits, paddings = self._eval_logits(params, model_state, ready)
-        losses = self.loss_fn(ready["targets"], (logits, paddings), ready["weights"])
+        weights = batch["weights"]
+        targets, target_paddings = batch["targets"]
+        logits, paddings = self._eval_logits(params, model_state, batch)
+        losses = self.loss_fn((targets, target_paddings), (logits, paddings), weights)
         symbols, lengths = ctc.greedy_decode(logits, paddings)
-        sums = {
-            "loss": losses["summed"],
-            "targets": jnp.sum(batch["targets_length"] * batch["weights"]),
+        targets_length = jnp.sum(1 - target_paddings, axis=1).astype(jnp.int32)
+        sums = {"loss": losses["summed"], "targets": jnp.sum(targets_length * weights)}
+        predictions = {
+            "symbols": symbols,
+            "lengths": lengths,
+            "targets": targets,
+            "targets_length": targets_length,
+            "weights": weights,
         }
-        spoken = {name: batch[name] for name in ("targets", "targets_length", "weights")}
-        return sums, {"symbols": symbols, "lengths": lengths, **spoken}
+        return sums, predictions
 
     def _metrics(
         self, sums: dict[str, float], predictions: list[Any], data_dir: str
@@ -222,23 +240,6 @@ class SpeechWorkload(BaseWorkload):
         ids, lengths = np.asarray(ids), np.asarray(lengths)
         rows = [ids[row, : lengths[row]] for row in np.flatnonzero(valid)]
         return [speech_tokenizer.decode(self._tokenizers[data_dir], row) for row in rows]
-
-
-def finished(batch: spec.Batch) -> Any:
-    """Returns a batch as AlgoPerf's models take it, from stored records.
-
-    `inputs`: samples float32 [B, N] (16-bit values as numbers) and paddings float32 [B, N];
-    `targets`: ids int32 [B, U] and paddings float32 [B, U]; `weights` float32 [B] in evaluations.
-    """
-    audio = batch["audio"].astype(jnp.float32)
-    ready = {
-        "inputs": (audio, _paddings(batch["audio_length"], audio.shape[1])),
-        "targets": (
-            batch["targets"],
-            _paddings(batch["targets_length"], batch["targets"].shape[1]),
-        ),
-    }
-    return {**ready, "weights": batch["weights"]} if "weights" in batch else ready
 
 
 def _paddings(lengths: Array, size: int) -> Array:

@@ -18,7 +18,6 @@ import math
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 from jax import Array
 
@@ -28,7 +27,7 @@ from attention.kernels.inputs import make_call
 from attention.modifiers.rope import rotated
 from workloads.base import sources, spec
 from workloads.base.options import Options
-from workloads.base.workload import BaseWorkload, Sizes
+from workloads.base.workload import Sizes
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.text import transformer
 from workloads.text.corpora.finewebedu import SMALL, Finewebedu
@@ -189,11 +188,10 @@ class FinewebeduWorkload(LMWorkload):
         """The first ones, as AlgoPerf takes them."""
         return source
 
-    def _on_devices(self, batch: dict[str, np.ndarray]) -> spec.Batch:
+    def _finish(self, batch: spec.Batch, key: Array | None, step: Any) -> spec.Batch:
+        del key, step
         tokens = batch.pop("tokens")
-        return BaseWorkload._on_devices(
-            self, {"inputs": tokens[:, :-1], "targets": tokens[:, 1:], **batch}
-        )
+        return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:], **batch}
 
 
 # algoperf/workloads/finewebedu_lm/workload.py.

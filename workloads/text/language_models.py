@@ -34,14 +34,12 @@ the most frequent words, for the first 1000 steps. The left neighbour's most fre
 wrong at 0.840 of all positions.
 """
 
-import functools
 import math
 import pkgutil
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from workloads.base import spec
 from workloads.base.options import Options
@@ -71,9 +69,10 @@ class LMWorkload(TextWorkload):
     # What evaluations call the loss's exponential.
     _perplexity = "perplexity"
 
-    def _on_devices(self, batch: dict[str, np.ndarray]) -> spec.Batch:
+    def _finish(self, batch: spec.Batch, key: Array | None, step: Any) -> spec.Batch:
+        del key, step
         tokens = batch.pop("tokens")
-        return super()._on_devices({"inputs": shifted(tokens), "targets": tokens, **batch})
+        return {"inputs": shifted(tokens), "targets": tokens, **batch}
 
     def _metrics(
         self, sums: dict[str, float], predictions: list[Any], data_dir: str
@@ -83,12 +82,9 @@ class LMWorkload(TextWorkload):
         return {"loss": loss, self._perplexity: _exponential(loss)}
 
 
-def shifted(tokens: np.ndarray) -> np.ndarray:
+def shifted(tokens: Array) -> Array:
     """Returns tokens [B, L] one position to the right, behind the end of a document."""
-    inputs = np.empty_like(tokens)
-    inputs[:, 0] = tokenizer.EOS
-    inputs[:, 1:] = tokens[:, :-1]
-    return inputs
+    return jnp.pad(tokens[:, :-1], ((0, 0), (1, 0)), constant_values=tokenizer.EOS)
 
 
 def _exponential(loss: float) -> float:
@@ -110,22 +106,18 @@ class BertWorkload(TextWorkload):
     is_causal = False
     _counts_correct = True
 
-    def _train_batch(self, batch: dict[str, np.ndarray], key: Array, step: int) -> spec.Batch:
-        tokens = self.devices.shard(batch["tokens"])
-        return _masked_batch(
-            tokens, key, np.int32(step), np.int32(0), vocabulary=self.size.vocabulary
-        )
-
-    def _eval_batch(self, batch: dict[str, np.ndarray], first: int) -> spec.Batch:
-        tokens, weights = self.devices.shard((batch["tokens"], batch["weights"]))
-        masked_batch = _masked_batch(
-            tokens,
-            jax.random.key(0),
-            np.int32(_EVALUATION),
-            np.int32(first),
-            vocabulary=self.size.vocabulary,
-        )
-        return {**masked_batch, "weights": masked_batch["weights"] * weights[:, None]}
+    def _finish(self, batch: spec.Batch, key: Array | None, step: Any) -> spec.Batch:
+        tokens = batch["tokens"]
+        numbers = jnp.arange(len(tokens))
+        if key is None:
+            numbers = step + numbers
+            key, step = jax.random.key(0), _EVALUATION
+        masking_key = jax.random.fold_in(jax.random.fold_in(key, _MASKING), step)
+        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(masking_key, numbers)
+        finished = masked(tokens, keys, self.size.vocabulary)
+        if "weights" in batch:
+            finished["weights"] *= batch["weights"][:, None]
+        return finished
 
     def _metrics(
         self, sums: dict[str, float], predictions: list[Any], data_dir: str
@@ -140,17 +132,6 @@ class BertWorkload(TextWorkload):
 def num_positions(length: int) -> int:
     """Returns K, the most positions to predict of one sequence: 15 % of it, rounded up."""
     return math.ceil(CHOSEN * length)
-
-
-@functools.partial(jax.jit, static_argnames="vocabulary")
-def _masked_batch(
-    tokens: Array, key: Array, step: Array, first: Array, *, vocabulary: int
-) -> spec.Batch:
-    """Returns `masked` of a batch; step: for the draws; first: the number of the first sequence."""
-    key = jax.random.fold_in(jax.random.fold_in(key, _MASKING), step)
-    numbers = first + jnp.arange(len(tokens))
-    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, numbers)
-    return masked(tokens, keys, vocabulary)
 
 
 def masked(tokens: Array, keys: Array, vocabulary: int) -> dict[str, Array]:

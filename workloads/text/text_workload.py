@@ -52,7 +52,7 @@ class TextWorkload(BaseWorkload):
         model = transformer.Transformer(size, variant, self.is_causal, options)
         super().__init__(row, model, variant, options, sizes)
         self.size = size
-        self.eval_example_bytes = 12 * size.context
+        self.eval_example_bytes = 4 * size.context
         self.id_limits = {"tokens": size.vocabulary}
 
     def is_output_params(self, param_key: str) -> bool:
@@ -224,7 +224,9 @@ class TextWorkload(BaseWorkload):
         shape = (batch_size, self.size.context + self._more_tokens)
         tokens = generator.integers(self._lowest_token, self.size.vocabulary, shape, dtype=np.int32)
         rows = self.devices.rows(batch_size)
-        return self._train_batch({"tokens": tokens[rows]}, jax.random.key(0), 0)
+        batch = self.devices.shard({"tokens": tokens[rows]})
+        example: spec.Batch = self._finished(batch, jax.random.key(0), 0)
+        return example
 
 
 def correct(labels: Array, logits: Array, mask: Array | None = None) -> Array:

@@ -147,7 +147,7 @@ def mixup_rows(installation: Installation) -> Iterator[Row]:
     ours, theirs = [], []
     for number in range(_DRAWS):
         batch = {"inputs": black, "targets": labels}
-        mixed = pair.ours.workload._finish(batch, jax.random.key(number), train=True)
+        mixed = pair.ours.workload._finished(batch, jax.random.key(number), 0)
         ours.append(float(mixed["targets"][0, 3]))
         theirs.append(float(module.mixup_tf([number, 7], black, labels, alpha=0.2)[1][0, 3]))
     first, second = np.asarray(ours), np.asarray(theirs)

@@ -16,6 +16,7 @@ Axes: B batch, L length.
 import collections
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -28,7 +29,7 @@ from workloads.downstream.questions import Question, of_suite
 from workloads.downstream.tokens import Tokens
 from workloads.storage import tokenizer
 from workloads.text import finetuning_specs
-from workloads.text.language_models import LMWorkload, shifted
+from workloads.text.language_models import LMWorkload
 from workloads.text.specs import TransformerSize
 
 # Training questions that evaluations look at, too.
@@ -112,13 +113,10 @@ class FinetuningWorkload(LMWorkload):
     def _questions(self, split: str, data_dir: str) -> list[Question]:
         return of_suite(suites.get(self.suite), split, data_dir)
 
-    def _on_devices(self, batch: dict[str, np.ndarray]) -> spec.Batch:
-        """A batch without weights is `example_batch`'s: of random tokens, all of them answers."""
-        tokens = batch["tokens"]
-        weights = batch.get("weights", np.ones(tokens.shape, np.float32))
-        return self.devices.shard(
-            {"inputs": shifted(tokens), "targets": tokens, "weights": weights}
-        )
+    def _finish(self, batch: spec.Batch, key: Array | None, step: Any) -> spec.Batch:
+        """Returns a batch with weights, 1 for all tokens of an example batch."""
+        finished = super()._finish(batch, key, step)
+        return {"weights": jnp.ones(finished["targets"].shape), **finished}
 
     def eval_model(
         self,
