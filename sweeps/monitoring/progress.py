@@ -11,7 +11,7 @@ from typing import Any
 from sweeps.monitoring import view
 from sweeps.monitoring.survey import Survey, TrialStatus, column
 from sweeps.records import layout, status
-from sweeps.study.trial import Task
+from sweeps.study.trial import WorkItem
 
 
 class Progress(view.Display):
@@ -26,7 +26,7 @@ class Progress(view.Display):
         super().__init__(survey)
         self._is_brief = brief
 
-    def stage(self, name: str, trials: Sequence[Task], directory: pathlib.Path) -> None:
+    def stage(self, name: str, trials: Sequence[WorkItem], directory: pathlib.Path) -> None:
         """A stage begins: the status of its trials takes the place of the plan."""
         if name not in self.survey.stages:
             self.survey = Survey(directory, directory.name, [])
@@ -48,7 +48,7 @@ class Progress(view.Display):
         worst = f"; {lost} lost {view.plural('trial', lost)} counted as the worst" if lost else ""
         self.say(f"selected by {selection['metric']}: {listing}{worst}")
 
-    def started(self, trial: Task, where: str) -> None:
+    def started(self, trial: WorkItem, where: str) -> None:
         """A trial began, where the text says ("slurm job 12_3")."""
         known = self.survey.unfinished.get(trial.path)
         self._put(trial, "running", known.status if known else status.NEW)
@@ -56,7 +56,7 @@ class Progress(view.Display):
             self.say(f"{trial.path} started on {where}")
 
     def ended(
-        self, trial: Task, outcome: str, error: str | None, tail: list[str] | None = None
+        self, trial: WorkItem, outcome: str, error: str | None, tail: list[str] | None = None
     ) -> None:
         """A trial ended, or left this driver's hands."""
         if trial.path in self.survey.unfinished:
@@ -73,11 +73,11 @@ class Progress(view.Display):
         for line in tail or []:
             self.say(f"    {line}")
 
-    def looked(self, trial: Task, record: dict[str, Any]) -> None:
+    def looked(self, trial: WorkItem, record: dict[str, Any]) -> None:
         """The status of a running trial was read."""
         self._put(trial, "running", record)
 
-    def _put(self, trial: Task, state: str, record: dict[str, Any]) -> None:
+    def _put(self, trial: WorkItem, state: str, record: dict[str, Any]) -> None:
         variant = trial.path.split("/")[1]
         self.survey.put(TrialStatus(trial.path, self._stage, variant, state, trial.steps, record))
 

@@ -12,7 +12,7 @@ from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import EngineError
 from sweeps.monitoring import view
 from sweeps.study.study import Study
-from sweeps.study.trial import Task, Trial, jobs_of
+from sweeps.study.trial import Trial, WorkItem, jobs_of
 from workloads import catalog
 
 # Two moments in float32, beside the parameter itself, in each checkpoint that stays.
@@ -42,7 +42,7 @@ class Resources:
     side_by_side: int
     problem: str = ""
 
-    def grouped(self, trials: Sequence[Task]) -> list[list[Task]]:
+    def grouped(self, trials: Sequence[WorkItem]) -> list[list[WorkItem]]:
         """Returns the trials of each job, as the scheduler submits them."""
         if self.trials_per_job is not None:
             return jobs_of(trials, self.trials_per_job)

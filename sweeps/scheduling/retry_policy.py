@@ -6,7 +6,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from sweeps.records import attempts, lease, status
-from sweeps.study.trial import Task
+from sweeps.study.trial import WorkItem
 
 # Jobs of one trial that never ran or were refused: a cluster has many nodes, but not for ever.
 _MOST_EXCUSED = 20
@@ -44,13 +44,13 @@ class RetryPolicy:
         # Jobs that left no attempt, by trial, kind of end and step: progress begins the count anew.
         self._unrecorded: Counter[tuple[str, str, int]] = Counter()
 
-    def begin(self, trial: Task) -> str:
+    def begin(self, trial: WorkItem) -> str:
         """Notes where a trial stands as this run begins; returns its state."""
         directory = self._root / trial.path
         self._before.setdefault(trial.path, lease.latest(directory))
         return str(status.read(directory)["state"])
 
-    def count_unrecorded(self, trial: Task, excused: bool = False) -> int:
+    def count_unrecorded(self, trial: WorkItem, excused: bool = False) -> int:
         """Counts an end of which the trial's files know nothing; returns how many there were.
 
         `excused` ends are those of jobs that never ran, or that a node refused.
@@ -59,18 +59,18 @@ class RetryPolicy:
         self._unrecorded[key] += 1
         return self._unrecorded[key]
 
-    def _at(self, trial: Task, kind: str) -> tuple[str, str, int]:
+    def _at(self, trial: WorkItem, kind: str) -> tuple[str, str, int]:
         """Returns the key of a trial's unrecorded ends at the step where it is."""
         return trial.path, kind, status.recorded(self._root / trial.path)["global_step"]
 
-    def count_failures(self, trial: Task) -> tuple[int, int]:
+    def count_failures(self, trial: WorkItem) -> tuple[int, int]:
         """Returns how often a trial failed in this run, and how often it was killed, since it last
         made progress."""
         ends = attempts.ends(self._root / trial.path, self._before.get(trial.path, 0))
         failed, killed = attempts.count_failures(ends)
         return failed + self._unrecorded[self._at(trial, "failed")], killed
 
-    def excuse_kill(self, trial: Task) -> None:
+    def excuse_kill(self, trial: WorkItem) -> None:
         """Records a last attempt that was killed as preempted: this host slept meanwhile.
 
         The process must be known to be gone: another job may have taken the trial over.
@@ -80,7 +80,7 @@ class RetryPolicy:
         if is_killed and not lease.unended(lease.last(directory)):
             lease.Attempt(directory, lease.latest(directory)).end("preempted")
 
-    def may_retry(self, trial: Task) -> bool:
+    def may_retry(self, trial: WorkItem) -> bool:
         """Whether a trial that is not finished gets another attempt in this run."""
         directory = self._root / trial.path
         # A person who runs the study again has looked at earlier failures.
@@ -94,7 +94,7 @@ class RetryPolicy:
             and self._unrecorded[self._at(trial, "excused")] < _MOST_EXCUSED
         )
 
-    def decide(self, trial: Task) -> Decision:
+    def decide(self, trial: WorkItem) -> Decision:
         """Returns what follows for a trial that its job has left."""
         directory = self._root / trial.path
         record = status.read(directory)

@@ -27,8 +27,8 @@ _OMITTED = {
 }
 
 
-class Task(Protocol):
-    """What jobs are given: a trial, or the evaluation of a trained one."""
+class WorkItem(Protocol):
+    """What a job computes: a trial, or an evaluation of a trained model."""
 
     @property
     def path(self) -> str:
@@ -36,22 +36,22 @@ class Task(Protocol):
 
     @property
     def program(self) -> tuple[Any, ...]:
-        """Tasks with equal programs share what is compiled."""
+        """Items with equal programs share what is compiled."""
 
     @property
     def steps(self) -> int:
         """Updates of a trial, tasks of an evaluation."""
 
 
-def jobs_of(tasks: Iterable[Task], size: int) -> list[list[Task]]:
-    """Returns the tasks of each job: at most `size` of one program, which is compiled once."""
-    by_program: dict[Any, list[Task]] = {}
-    for task in tasks:
-        by_program.setdefault(task.program, []).append(task)
+def jobs_of(items: Iterable[WorkItem], size: int) -> list[list[WorkItem]]:
+    """Returns the items of each job: at most `size` of one program, which is compiled once."""
+    by_program: dict[Any, list[WorkItem]] = {}
+    for item in items:
+        by_program.setdefault(item.program, []).append(item)
     return [
-        tasks_of_program[start : start + size]
-        for tasks_of_program in by_program.values()
-        for start in range(0, len(tasks_of_program), size)
+        together[start : start + size]
+        for together in by_program.values()
+        for start in range(0, len(together), size)
     ]
 
 

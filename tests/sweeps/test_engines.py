@@ -15,6 +15,7 @@ from sweeps.monitoring.progress import Progress
 from sweeps.records import code_snapshot, layout, status, submissions
 from sweeps.scheduling import cancel, engines
 from sweeps.scheduling.scheduler import Interrupted, Scheduler
+from sweeps.scheduling.submitter import Submitter
 from tests.sweeps.conftest import begin_stage
 
 
@@ -103,20 +104,20 @@ def test_an_engine_out_of_reach_causes_no_resubmission(
 
 
 def _look(make_scheduler, namespace, count, **changes):
-    """Returns a scheduler that was stopped after it had looked at its jobs so often."""
+    """Returns the places of a scheduler that was stopped after so many looks at its jobs."""
     looks = iter(range(count + 1))
     scheduler, trials = make_scheduler(namespace, lambda: next(looks) == count, **changes)
     with pytest.raises(Interrupted):
         scheduler.outage.wait_out(lambda: scheduler.run(trials))
-    return scheduler
+    return scheduler.places
 
 
 def _submitted(make_scheduler, namespace):
     scheduler, trials = make_scheduler(namespace, lambda: False)
-    scheduler.left = {trial.path: trial for trial in trials}
+    scheduler.places.left = {trial.path: trial for trial in trials}
     for trial in trials:
-        scheduler.policy.begin(trial)
-    scheduler._submit_jobs([(trial,) for trial in trials])
+        scheduler.follow_up.policy.begin(trial)
+    scheduler.submitter.submit_jobs([(trial,) for trial in trials])
     return scheduler.root
 
 
@@ -231,9 +232,9 @@ def test_jobs_are_taken_up_where_they_went_and_not_submitted_again(
     assert batch.place == {"context": "c", "namespace": "a"}
     if not is_recorded:
         batch.file.with_name(f"{batch.name}.handles.json").unlink()
-    scheduler = _look(make_scheduler, "b", 3)
-    assert sorted(scheduler.jobs) == sorted(batch.handles) == sorted(clusters.jobs["a"])
-    assert len(scheduler.jobs) == 2
+    places = _look(make_scheduler, "b", 3)
+    assert sorted(places.jobs) == sorted(batch.handles) == sorted(clusters.jobs["a"])
+    assert len(places.jobs) == 2
     assert clusters.jobs["b"] == set()
     batch.file.with_name(f"{batch.name}.handles.json").unlink()
     assert "2 jobs withdrawn" in cancel.cancel(root)
@@ -276,16 +277,17 @@ def test_withdrawn_jobs_are_submitted_again(make_scheduler, clusters, monkeypatc
             engines.resubmit(root, [first])
         return turn == 7
 
-    monkeypatch.setattr(Scheduler, "_hold_back", lambda self: None)  # else a minute
+    monkeypatch.setattr(Submitter, "hold_back", lambda self: None)  # else a minute
     scheduler, trials = make_scheduler("a", stop)
     with pytest.raises(Interrupted):
         scheduler.run(trials)
     [new] = clusters.jobs["a"] - {first, second}
     assert len(clusters.jobs["a"]) == 2 + keeps
-    assert scheduler.jobs.keys() == {second, new} == _look(make_scheduler, "a", 3).jobs.keys()
+    assert scheduler.places.jobs.keys() == {second, new}
+    assert _look(make_scheduler, "a", 3).jobs.keys() == {second, new}
     assert survey.StudyReader(root).look().at_engines.keys() == {second, new}
     [batch, _] = sorted(submissions.batches(root), key=lambda batch: batch.created_at)
-    assert batch.jobs[0] == tuple(scheduler.jobs[new].trials)
+    assert batch.jobs[0] == tuple(scheduler.places.jobs[new].trials)
     with pytest.raises(ValueError, match=f"Known: {second}, {new}|Known: {new}, {second}"):
         engines.resubmit(root, [first])
 

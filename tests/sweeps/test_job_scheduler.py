@@ -21,9 +21,11 @@ from sweeps.records import (
     status,
     submissions,
 )
+from sweeps.scheduling import places, submitter
 from sweeps.scheduling import scheduler as schedulers
 from sweeps.scheduling.scheduler import Interrupted, Scheduler
 from tests.sweeps.conftest import begin_stage, change_lease, failing
+from tests.sweeps.simulation import referee
 
 
 class Stub:
@@ -97,8 +99,15 @@ def make_scheduler(make_study, monkeypatch):
     """
     monkeypatch.setattr(schedulers, "_POLL_S", 0.01)
     monkeypatch.setattr(schedulers, "_WATCH_HERE_S", 0.05)
-    monkeypatch.setattr(schedulers, "_PAUSE_S", 0.05)
+    monkeypatch.setattr(submitter, "_PAUSE_S", 0.05)
     monkeypatch.setattr(code_snapshot, "take", lambda directory, modules: directory)
+    sleep = Scheduler._sleep
+
+    def judged_sleep(scheduler):
+        assert referee.misplaced(scheduler.places) == []
+        sleep(scheduler)
+
+    monkeypatch.setattr(Scheduler, "_sleep", judged_sleep)
 
     def make(points=3, is_this_host=True, **changes):
         launcher = "local" if is_this_host else "slurm"
@@ -115,6 +124,26 @@ def make_scheduler(make_study, monkeypatch):
 
 def _states(scheduler, trials):
     return [status.read(scheduler.root / trial.path)["state"] for trial in trials]
+
+
+def test_a_trial_is_in_one_place(make_scheduler):
+    scheduler, trials = make_scheduler()
+    held, paths = scheduler.places, [trial.path for trial in trials]
+    held.left = dict(zip(paths, trials, strict=True))
+    scheduler.submitter.queue(held.left)
+    batch = submissions.new(scheduler.root, "local", [tuple(paths)], {})
+    held.jobs["x"] = job = places.SubmittedJob(batch, 0, dict(held.left))
+    batch.note_claim(0, paths[0])
+    [claimed] = job.read_claims()
+    scheduler.submitter.note_claim("x", job, claimed)
+    held.watch([trials[1]])
+    assert [*held.waiting] == paths[2:]
+    assert referee.misplaced(held) == []
+    held.waiting.update(held.left)
+    assert referee.misplaced(held) == paths[:2]
+    held.waiting.clear()
+    held.jobs.clear()
+    assert referee.misplaced(held) == [paths[0], paths[2]]
 
 
 def test_jobs_of_an_engine_are_submitted_once(make_scheduler):
@@ -190,7 +219,7 @@ def test_jobs_of_an_engine_that_end_before_they_claim(
 ):
     scheduler, trials = make_scheduler(1, is_this_host=False)
     scheduler.poll_s, pauses = 0.0, []
-    monkeypatch.setattr(scheduler, "_hold_back", lambda: pauses.append(True))
+    monkeypatch.setattr(scheduler.submitter, "hold_back", lambda: pauses.append(True))
     scheduler.launcher.lost = [trace] * lost
     scheduler.run(trials)
     assert len(scheduler.launcher.batches) == batches
@@ -223,8 +252,8 @@ def test_an_engine_away_at_first_is_the_users_to_know(make_scheduler, monkeypatc
 def test_a_driver_that_is_told_to_stop(make_scheduler, is_this_host, is_cancelled):
     """Jobs of an engine go on without it, unless the study is cancelled."""
     scheduler, trials = make_scheduler(2, is_this_host)
-    scheduler.jobs["x"] = schedulers.SubmittedJob(
-        submissions.new(scheduler.root, scheduler.name, [(trials[0].path,)], {}), 0, {}
+    scheduler.places.jobs["x"] = places.SubmittedJob(
+        submissions.new(scheduler.root, scheduler.submitter.name, [(trials[0].path,)], {}), 0, {}
     )
     if is_cancelled:
         layout.write_json(scheduler.root / submissions.CANCELLED, {})
@@ -246,7 +275,7 @@ def test_a_scheduler_outlives_a_file_server_that_fails(
     """Every trial ends once, none is counted as failed, and it is said once."""
     scheduler, trials = make_scheduler()
     scheduler.launcher.ends = [("failed", "x")]
-    root, away, real = str(scheduler.root), [], scheduler._look
+    root, away, real = str(scheduler.root), [], scheduler.job_watch.look
 
     def look():
         away.append(True)
@@ -255,7 +284,7 @@ def test_a_scheduler_outlives_a_file_server_that_fails(
         finally:
             away.clear()
 
-    monkeypatch.setattr(scheduler, "_look", look)
+    monkeypatch.setattr(scheduler.job_watch, "look", look)
 
     def is_asked(path):
         return root in path and (away or path.endswith(submissions.CANCELLED))
@@ -298,21 +327,21 @@ def test_what_a_job_that_is_gone_leaves(make_scheduler, monkeypatch, claims, pen
     batch = submissions.new(scheduler.root, "local", [tuple(paths)], {})
     for line in claims:
         batch.note_claim(0, paths[0] if line in ("done", "open") else line)
-    scheduler.left = dict(zip(paths, trials, strict=True))
-    job = schedulers.SubmittedJob(batch, 0, dict(scheduler.left))
+    scheduler.places.left = dict(zip(paths, trials, strict=True))
+    job = places.SubmittedJob(batch, 0, dict(scheduler.places.left))
     if "done" in claims:
         job.read_claims()
         job.claimed.clear()
-        del scheduler.left[paths[0]]
+        del scheduler.places.left[paths[0]]
     unrecorded = []
-    count = scheduler.policy.count_unrecorded
+    count = scheduler.follow_up.policy.count_unrecorded
     monkeypatch.setattr(
-        scheduler.policy,
+        scheduler.follow_up.policy,
         "count_unrecorded",
         lambda *arguments: unrecorded.append(arguments) or count(*arguments),
     )
-    scheduler._follow_up_job(job, set(), set())
-    assert sorted(scheduler.pending) == sorted(paths[number] for number in pending)
+    scheduler.job_watch.follow_up_job(job, set(), set())
+    assert sorted(scheduler.places.waiting) == sorted(paths[number] for number in pending)
     assert len(unrecorded) == counted
 
 
@@ -329,18 +358,18 @@ def test_jobs_that_a_killed_driver_did_not_start_are_no_deaths(make_scheduler):
 def test_handles_that_another_driver_has_recorded_stay(make_scheduler, monkeypatch, answer):
     """It submits while this driver asks the engine, which does not know the batch yet."""
     scheduler, trials = make_scheduler()
-    scheduler.left = {trial.path: trial for trial in trials}
-    batch = submissions.new(scheduler.root, "local", [tuple(scheduler.left)], {})
+    scheduler.places.left = {trial.path: trial for trial in trials}
+    batch = submissions.new(scheduler.root, "local", [tuple(scheduler.places.left)], {})
 
     def find(batch):
         batch.record(["its own"])
         return answer
 
     monkeypatch.setattr(scheduler.engines, "of", lambda batch: types.SimpleNamespace(find=find))
-    scheduler.unsure.append(batch)
-    scheduler._ask_again()
+    scheduler.places.unconfirmed.append(batch)
+    scheduler.submitter.confirm()
     assert batch.handles == ["its own"]
-    assert list(scheduler.jobs) == ["its own"]
+    assert list(scheduler.places.jobs) == ["its own"]
 
 
 def test_jobs_that_end_before_they_claim_are_bounded(make_scheduler):
@@ -386,7 +415,7 @@ def test_a_job_that_is_taken_up_holds_what_it_has_claimed(make_scheduler, capsys
 def test_jobs_share_a_bounded_number_of_trials(make_scheduler, monkeypatch):
     """One that is lost has its list written anew. The next slots to be free get a new list's jobs:
     the last trials of a study are not one job's alone."""
-    monkeypatch.setattr(schedulers, "_MOST_SHARED", 3)
+    monkeypatch.setattr(submitter, "_MOST_SHARED", 3)
     scheduler, trials = make_scheduler(points=5)
     stub, real = scheduler.launcher, scheduler.launcher.submit
     stub.slots = 2
@@ -463,7 +492,7 @@ def _one_job(make_scheduler, monkeypatch):
     monkeypatch.setattr(lease, "EXPIRES_AFTER_S", 2 * lease.HEARTBEAT_EVERY_S)
     attempt = lease.claim(scheduler.root / trial.path)
     batch = submissions.new(scheduler.root, "local", [(trial.path,)], {})
-    scheduler.jobs["x"] = schedulers.SubmittedJob(batch, 0, {trial.path: trial})
+    scheduler.places.jobs["x"] = places.SubmittedJob(batch, 0, {trial.path: trial})
     return scheduler, attempt, signals
 
 
@@ -492,8 +521,8 @@ def test_a_job_of_this_host_that_is_silent_is_ended(
         if beats is not None:
             heartbeat.touch()
             os.utime(heartbeat, (began + beats * look, began + beats * look))
-        scheduler._look_for_silent_at = 0.0
-        scheduler._end_silent()
+        scheduler.job_watch._look_for_silent_at = 0.0
+        scheduler.job_watch.end_silent()
     assert signals == [(os.getpid(), signal.SIGKILL)] * is_ended
 
 
@@ -530,22 +559,22 @@ def test_a_driver_that_was_away_begins_to_look_anew(
     for look in range(3):
         if look == 2 and not is_ended:
             scheduler._sleep()
-        scheduler._look_for_silent_at = 0.0
-        scheduler._end_silent()
+        scheduler.job_watch._look_for_silent_at = 0.0
+        scheduler.job_watch.end_silent()
     assert bool(signals) is (is_ended or not is_away)
     if is_ended:
         scheduler._sleep()
 
-    trial = scheduler.jobs["x"].trials[str(attempt.trial_directory.relative_to(scheduler.root))]
-    scheduler.left = {trial.path: trial}
-    job = scheduler.jobs.pop("x")
+    [trial] = scheduler.places.jobs["x"].trials.values()
+    scheduler.places.left = {trial.path: trial}
+    job = scheduler.places.jobs.pop("x")
     job.claimed.append(trial.path)
-    scheduler._follow_up_job(job, set(), set())
+    scheduler.job_watch.follow_up_job(job, set(), set())
     assert not (attempt.directory / lease.OUTCOME).exists()  # the process lives: another job's
-    scheduler.watched.clear()
+    scheduler.places.watched.clear()
     change_lease(attempt, pid=2**22 + 1)
-    scheduler._follow_up_job(job, set(), set())
-    assert scheduler.policy.count_failures(trial) == (0, int(is_ended or not is_away))
+    scheduler.job_watch.follow_up_job(job, set(), set())
+    assert scheduler.follow_up.policy.count_failures(trial) == (0, int(is_ended or not is_away))
 
 
 def test_a_full_disk_ends_the_driver(make_scheduler, capsys):

@@ -5,7 +5,6 @@ import dataclasses
 import errno
 import functools
 import os
-import shutil
 import signal
 import socket
 import time

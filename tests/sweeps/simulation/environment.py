@@ -11,6 +11,8 @@ from unittest import mock
 
 from sweeps.launchers import table as launchers
 from sweeps.records import clock, code_snapshot, lease
+from sweeps.scheduling import scheduler
+from tests.sweeps.simulation import referee
 from tests.sweeps.simulation.counted_files import counted_files
 from tests.sweeps.simulation.engine import Engine
 from tests.sweeps.simulation.world import World
@@ -52,12 +54,19 @@ class SimulatedClock(clock.Clock):
 @contextlib.contextmanager
 def simulated(engine: Engine, root: pathlib.Path) -> Iterator[None]:
     """Puts simulated time, hosts and files in the place of the real ones for a while."""
-    world, real = engine.world, launchers.launcher_class
+    world, real, sleep = engine.world, launchers.launcher_class, scheduler.Scheduler._sleep
+
+    def judged_sleep(driven: scheduler.Scheduler) -> None:
+        for path in referee.misplaced(driven.places):
+            engine.referee.violated(f"{path} is in no place of the scheduler, or in two")
+        sleep(driven)
+
     replaced: list[tuple[Any, str, Any]] = [
         (clock, "clock", SimulatedClock(world)),
         (lease, "identity", world.identity),
         (lease, "process_start", world.process_start),
         (socket, "gethostname", lambda: world.actor.host.name if world.actor else "outside"),
+        (scheduler.Scheduler, "_sleep", judged_sleep),
         # Every start of a driver reads the whole code for it, whatever the study's size.
         (code_snapshot, "take", lambda directory, modules: directory / code_snapshot.CODE),
         # Names decide the order in which batches are taken up: they must follow the seed.

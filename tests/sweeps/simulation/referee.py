@@ -8,8 +8,22 @@ import pathlib
 from collections.abc import Callable
 
 from sweeps.records import layout, lease, measurements, status
+from sweeps.scheduling.places import Places
 from sweeps.study.trial import Trial
 from tests.sweeps.simulation.world import Actor, World
+
+
+def misplaced(places: Places) -> list[str]:
+    """Returns trials that a scheduler has lost between two turns, or has in two places.
+
+    Each that is left waits, is watched, or jobs have it. None of those excludes that a job that
+    shares its trials may still claim one: only its claim does.
+    """
+    waiting, watched, claimed = set(places.waiting), set(places.watched), places.claimed()
+    lost = places.left.keys() - waiting - watched - places.held()
+    twice = (waiting & watched) | (waiting & claimed)
+    finished = waiting - places.left.keys()
+    return sorted(lost | twice | finished)
 
 
 @dataclasses.dataclass
