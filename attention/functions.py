@@ -97,19 +97,24 @@ class Dropout(NamedTuple):
 def is_kept(rate: float, seed: Any, queries: Array, keys: Array) -> Array:
     """Returns which weights dropout keeps.
 
-    Of each pair of indices a hash is compared with the rate: rounds of MurmurHash3's finaliser of
-    each with the seed, then one of their product.
+    A hash of each pair of indices is compared with the rate: `scrambled` of either index with the
+    seed, then half a round of their product.
     """
-
-    def mixed(bits: Array, shift: int, factor: int) -> Array:
-        return (bits ^ jax.lax.shift_right_logical(bits, jnp.int32(shift))) * jnp.int32(factor)
-
-    rows, columns = (
-        mixed(mixed(indices ^ seed, 16, -2048144789), 13, -1028477387)
-        for indices in (queries, ~keys)
-    )
-    bits = mixed(rows * (columns | 1), 15, -2048144789)
+    rows, columns = scrambled(queries ^ seed), scrambled(~keys ^ seed)
+    bits = _half_round(rows * (columns | 1), 15, -2048144789)
     return bits >= jnp.int32(min(round(rate * 2**32), 2**32 - 1) - 2**31)
+
+
+def scrambled(bits: Array) -> Array:
+    """Returns int32 bits after both multiplications of MurmurHash3's finaliser.
+
+    Appleby, public domain. The finaliser's last exclusive or is left out.
+    """
+    return _half_round(_half_round(bits, 16, -2048144789), 13, -1028477387)
+
+
+def _half_round(bits: Array, shift: int, factor: int) -> Array:
+    return (bits ^ jax.lax.shift_right_logical(bits, jnp.int32(shift))) * jnp.int32(factor)
 
 
 class Score(NamedTuple):

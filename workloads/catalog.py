@@ -19,10 +19,9 @@ from attention.common import files, machine
 from workloads import algoperf_specs
 from workloads.base.options import MESH_AXES, Options, check_batch
 from workloads.base.workload_spec import WorkloadSpec
-from workloads.images import specs as image_specs
-from workloads.speech import specs as speech_specs
-from workloads.text import finetuning_specs
-from workloads.text import specs as text_specs
+from workloads.images import image_specs
+from workloads.speech import speech_specs
+from workloads.text import finetuning_specs, text_specs
 
 WORKLOADS: dict[str, WorkloadSpec] = {
     spec.name: spec for spec in (*image_specs.SPECS, *speech_specs.SPECS, *text_specs.SPECS)

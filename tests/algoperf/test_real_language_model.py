@@ -11,7 +11,7 @@ from tests.algoperf import tiny_data
 from workloads import catalog
 from workloads import registry as workload_registry
 from workloads.algoperf import injected
-from workloads.text.specs import TransformerSize
+from workloads.text.text_specs import TransformerSize
 
 NAME = "finewebedu_lm"
 SMALL = {"_vocab_size": 64, "_emb_dim": 32, "_n_heads": 2, "_n_layers": 2, "_mlp_dim": 64}

@@ -21,7 +21,7 @@ from workloads.base.options import Options
 from workloads.base.workload import Sizes
 from workloads.speech import conformer
 from workloads.text.language_models import LMWorkload
-from workloads.text.specs import TransformerSize
+from workloads.text.text_specs import TransformerSize
 
 pytestmark = pytest.mark.slow
 

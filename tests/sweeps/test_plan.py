@@ -88,8 +88,8 @@ def test_the_plan_of_this_host(make_study, monkeypatch):
     assert compare == ["4", "2", "2", "48", "4.00", "2.00", "0.01"]
     assert total == ["9", "4", "108", "9.00", "5.00", "0.01"]
     assert "input:" not in text
-    # 0.04 s a step of 32 (workloads/images/specs.py), 0.02 of 16: 3 + 2 rounds of 12 steps. Two
-    # starts, three compilations, five rounds of three evaluations.
+    # 0.04 s a step of 32 (workloads/images/image_specs.py), 0.02 of 16: 3 + 2 rounds of 12 steps.
+    # Two starts, three compilations, five rounds of three evaluations.
     assert plan.summary(resolved).startswith("whole study: 9 trials, 108 steps, about 34 s: 1 s")
 
 

@@ -24,7 +24,7 @@ from workloads.base import dropout, sharding
 from workloads.base.options import Options
 from workloads.base.workload import Sizes
 from workloads.text.language_models import BertWorkload, LMWorkload
-from workloads.text.specs import TransformerSize
+from workloads.text.text_specs import TransformerSize
 
 
 @pytest.mark.slow

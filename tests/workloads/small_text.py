@@ -8,9 +8,9 @@ from attention import registry, table
 from workloads import catalog
 from workloads.base.options import Options
 from workloads.base.workload import Sizes
-from workloads.text.finewebedu import FinewebeduWorkload
+from workloads.text.finewebedu_workload import FinewebeduWorkload
 from workloads.text.language_models import BertWorkload, LMWorkload
-from workloads.text.specs import TransformerSize
+from workloads.text.text_specs import TransformerSize
 
 TINY = TransformerSize(2, 16, 32, 4, 8, vocabulary=64, context=16)
 COUNTS = {"train": 50, "validation": 14, "test": 9}

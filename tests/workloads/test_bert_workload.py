@@ -10,7 +10,7 @@ import pytest
 from tests.workloads import small_text
 from workloads.storage import tokenizer
 from workloads.text import language_models
-from workloads.text.specs import TransformerSize
+from workloads.text.text_specs import TransformerSize
 
 TINY = TransformerSize(1, 8, 16, 2, 4, vocabulary=1024, context=60)
 

@@ -10,7 +10,7 @@ import pytest
 from tests.workloads import small_text
 from workloads import registry
 from workloads.text import chunked_loss, text_workload
-from workloads.text.specs import TransformerSize
+from workloads.text.text_specs import TransformerSize
 
 # 48 tokens of a batch, 61 words: neither is any other size here.
 SIZE = TransformerSize(1, 16, 24, 2, 4, vocabulary=61, context=12)

@@ -14,13 +14,13 @@ from workloads import catalog
 from workloads.base.errors import DataError
 from workloads.base.options import Options
 from workloads.downstream import local_data, questions, scoring, suites
-from workloads.downstream.finetuning import workload as finetuning
-from workloads.downstream.finetuning.workload import Example, example
+from workloads.downstream.finetuning import finetuning_workload as finetuning
+from workloads.downstream.finetuning.finetuning_workload import Example, example
 from workloads.downstream.questions import Question
 from workloads.downstream.tokens import Tokens
 from workloads.storage import tokenizer
 from workloads.text import finetuning_specs
-from workloads.text.specs import TransformerSize
+from workloads.text.text_specs import TransformerSize
 
 pytest.importorskip("lm_eval", reason="needs .[downstream]")
 

@@ -18,9 +18,9 @@ from workloads.base import spec
 from workloads.base.errors import DataError
 from workloads.storage import arrow_tokens
 from workloads.storage.arrow_tokens import ArrowTokens
-from workloads.text import finewebedu
+from workloads.text import finewebedu_workload
 from workloads.text.corpora import finewebedu as corpus
-from workloads.text.specs import TransformerSize
+from workloads.text.text_specs import TransformerSize
 
 NAME = "pydoc_finewebedu"
 TINY = TransformerSize(2, 8, 12, 2, 4, vocabulary=11, context=6)
@@ -54,7 +54,7 @@ def _params(model):
 def test_logits_are_those_of_plain_numpy():
     """Of three places and five words, as the model written out in NumPy and float64 gave them;
     tests/algoperf/parity asks AlgoPerf's own model."""
-    model = finewebedu.Decoder(TINY)
+    model = finewebedu_workload.Decoder(TINY)
     params = _params(model)
     logits = jax.jit(model.apply)({"params": params}, TOKENS)
     expected = [
@@ -69,7 +69,7 @@ def test_logits_are_those_of_plain_numpy():
 
 @pytest.mark.parametrize("name", ["laser+fox", "laser+value_residual"])
 def test_the_future_does_not_reach_the_past(name):
-    model, tokens = finewebedu.Decoder(TINY, variants.get(name)), TOKENS
+    model, tokens = finewebedu_workload.Decoder(TINY, variants.get(name)), TOKENS
     params = _params(model)
     apply = jax.jit(model.apply)
     before = apply({"params": params}, tokens)

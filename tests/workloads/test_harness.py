@@ -18,7 +18,7 @@ from workloads.downstream import harness, local_data, questions, suites
 from workloads.downstream.scoring import Score, Scorer, score_texts
 from workloads.downstream.tokens import Tokens
 from workloads.storage import tokenizer
-from workloads.text.specs import TransformerSize
+from workloads.text.text_specs import TransformerSize
 
 pytest.importorskip("lm_eval", reason="needs .[downstream]")
 

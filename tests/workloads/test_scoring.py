@@ -12,7 +12,7 @@ from tests.workloads import parameters, small_text
 from tests.workloads.conftest import result_of
 from workloads.downstream.scoring import Scorer, ladder
 from workloads.storage import tokenizer
-from workloads.text.specs import TransformerSize
+from workloads.text.text_specs import TransformerSize
 
 SIZE = TransformerSize(2, 16, 32, 2, 8, vocabulary=62, context=40)
 ROWS = (*variants_table.PAPER_ROWS, "diff", "diff_laser", "sigmoid")

@@ -12,7 +12,7 @@ import pytest
 from attention import registry as variants
 from tests.workloads import parameters
 from workloads.base.options import Options
-from workloads.text.specs import SIZES, TransformerSize
+from workloads.text.text_specs import SIZES, TransformerSize
 from workloads.text.transformer import PARAMETER_RULES, Transformer, unstacked
 
 # heads · head size (20) is not the width (16), as in the paper's larger models.

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from attention.functions import scrambled
+
 Array = jax.Array
 Rate = Any  # a float or a traced scalar
 _rows: contextvars.ContextVar[Array | None] = contextvars.ContextVar("rows", default=None)
@@ -18,13 +20,13 @@ _rows: contextvars.ContextVar[Array | None] = contextvars.ContextVar("rows", def
 class Dropout(nn.Module):
     """Zeroes entries with probability `rate` and divides the rest by 1 − rate; at 1 all are 0.
 
-    `rate` may be traced; flax's own nn.Dropout branches on it in Python and would compile anew
-    for each value. Randomness comes from the rng collection 'dropout'.
+    `rate` may be traced. flax's nn.Dropout branches on it in Python and would compile once a value.
+    Randomness comes from the rng collection 'dropout'.
     """
 
     @nn.compact
     def __call__(self, inputs: Array, rate: float | Array, deterministic: bool) -> Array:
-        """Returns inputs with dropout applied, or as they are where `deterministic`."""
+        """Returns inputs with dropout applied, unchanged if `deterministic`."""
         if deterministic or (isinstance(rate, float) and rate == 0.0):
             return inputs
         keep = 1.0 - jnp.asarray(rate, jnp.float32)
@@ -36,9 +38,9 @@ class Dropout(nn.Module):
 
 @contextlib.contextmanager
 def rows_of_a_batch(rows: Array) -> Iterator[None]:
-    """Has masks drawn within, of arrays [b, …], be those that `rows`, int [b], have of a batch.
+    """Inside this context a microbatch draws the masks of its rows in the whole batch.
 
-    So a batch that is computed in parts draws what it would as a whole.
+    rows: int32 [b], the place of each row of the microbatch in the batch.
     """
     token = _rows.set(rows)
     try:
@@ -50,24 +52,21 @@ def rows_of_a_batch(rows: Array) -> Iterator[None]:
 def keep_mask(key: Array, keep: Array, shape: tuple[int, ...]) -> Array:
     """Returns a bool array, each entry True with probability `keep` (to 2^-24).
 
-    One threefry key per call, then MurmurHash3's finaliser over the position: jax.random.bernoulli
+    One threefry key per call, then MurmurHash3's finaliser over the position. jax.random.bernoulli
     hashes every entry with threefry, which doubles the step of a small ViT on a CPU (45 to 85 ms
-    of CPU time for digits_vit); a dropout mask needs decorrelated bits, not a cipher.
+    of CPU time for digits_vit). A dropout mask needs decorrelated bits, not a cipher.
     """
-    words = jax.random.bits(key, (2,), jnp.uint32)
+    words = jax.random.bits(key, (2,), jnp.uint32).astype(jnp.int32)
     rows = _rows.get()
     if rows is None:
-        position = jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
+        position = jax.lax.iota(jnp.int32, math.prod(shape)).reshape(shape)
     else:
         inner = math.prod(shape[1:])
-        first = (rows.astype(jnp.uint32) * jnp.uint32(inner)).reshape(-1, *[1] * (len(shape) - 1))
-        position = first + jax.lax.iota(jnp.uint32, inner).reshape(shape[1:])
-    bits = _finalise(_finalise(position ^ words[0]) ^ words[1])
-    return (bits >> 8) < jnp.ceil(keep * 2**24).astype(jnp.uint32)
-
-
-def _finalise(bits: Array) -> Array:
-    """MurmurHash3's 32-bit finaliser (Appleby, public domain): a bijection that avalanches."""
-    bits = (bits ^ (bits >> 16)) * jnp.uint32(0x85EBCA6B)
-    bits = (bits ^ (bits >> 13)) * jnp.uint32(0xC2B2AE35)
-    return bits ^ (bits >> 16)
+        first = (rows * jnp.int32(inner)).reshape(-1, *[1] * (len(shape) - 1))
+        position = first + jax.lax.iota(jnp.int32, inner).reshape(shape[1:])
+    bits = position
+    for word in words:
+        bits = scrambled(bits ^ word)
+        bits ^= jax.lax.shift_right_logical(bits, 16)
+    threshold = jnp.ceil(keep * 2**24).astype(jnp.int32)
+    return jax.lax.shift_right_logical(bits, 8) < threshold

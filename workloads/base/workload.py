@@ -6,7 +6,7 @@ import dataclasses
 import math
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 import jax
@@ -32,14 +32,8 @@ class Sizes:
     eval_batch_size: int
 
 
-def _property(read: Callable[["BaseWorkload"], Any]) -> Any:
-    """Returns a property of a workload that is read-only, typed as what it gives."""
-    return property(read)
-
-
 class _Cache:
-    """What a workload keeps in memory: records by split and directory, batches of evaluations by
-    split, directory and size."""
+    """Records by split and directory; batches of evaluations by split, directory and size."""
 
     def __init__(self) -> None:
         self.sources: dict[tuple[str, str], sources.Source] = {}
@@ -98,15 +92,38 @@ class BaseWorkload(spec.Workload):
     def __str__(self) -> str:
         return self.name
 
-    # Properties, not attributes: those are what meta_data_0.json tells, as AlgoPerf's logger does.
-    target_metric_name = _property(lambda self: self._row.metric)
-    validation_target_value = _property(lambda self: _or_nan(self._row.validation_target))
-    test_target_value = _property(lambda self: _or_nan(self._row.test_target))
-    step_hint = _property(lambda self: self._row.step_hint)
-    num_train_examples = _property(lambda self: self._sizes.num_train)
-    num_eval_train_examples = _property(lambda self: self._sizes.num_eval_train)
-    num_validation_examples = _property(lambda self: self._sizes.num_validation)
-    num_test_examples = _property(lambda self: self._sizes.num_test)
+    # meta_data_0.json lists the properties of a workload, as AlgoPerf's logger does.
+    @property
+    def target_metric_name(self) -> str:  # type: ignore[override]
+        return self._row.metric
+
+    @property
+    def validation_target_value(self) -> float:  # type: ignore[override]
+        return _or_nan(self._row.validation_target)
+
+    @property
+    def test_target_value(self) -> float:  # type: ignore[override]
+        return _or_nan(self._row.test_target)
+
+    @property
+    def step_hint(self) -> int:  # type: ignore[override]
+        return self._row.step_hint
+
+    @property
+    def num_train_examples(self) -> int:  # type: ignore[override]
+        return self._sizes.num_train
+
+    @property
+    def num_eval_train_examples(self) -> int:  # type: ignore[override]
+        return self._sizes.num_eval_train
+
+    @property
+    def num_validation_examples(self) -> int:  # type: ignore[override]
+        return self._sizes.num_validation
+
+    @property
+    def num_test_examples(self) -> int:  # type: ignore[override]
+        return self._sizes.num_test
 
     def has_reached_validation_target(self, eval_result: dict[str, float]) -> bool:
         return self._reaches(eval_result, "validation", self.validation_target_value)

@@ -4,7 +4,7 @@ import dataclasses
 
 from attention import table
 from workloads.base.workload_spec import BOTH_WAYS, KEEPS_SOFTMAX, OWN_QUERIES
-from workloads.speech.specs import SCALED
+from workloads.speech.speech_specs import SCALED
 
 # Injection points: where a variant enters a model. `flax`: flax's own attention module, whose
 # function is wrapped; `copied`: init2winit's copy of it (model_lib/attention.py), whose function is

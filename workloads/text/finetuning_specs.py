@@ -57,7 +57,7 @@ def _spec(model: WorkloadSpec, suite: FinetuningSuite) -> WorkloadSpec:
     return dataclasses.replace(
         model,
         name=f"{model.name}{SEPARATOR}{suite.name}",
-        factory="workloads.downstream.finetuning.workload:make",
+        factory="workloads.downstream.finetuning.finetuning_workload:make",
         data="workloads.downstream.finetuning.data:FinetuningData",
         data_name=model.data_name or model.name,
         description=f"{model.name} fine-tuned to answer the questions of {suite.name}",

@@ -18,7 +18,7 @@ from workloads.base.workload_spec import WorkloadSpec
 from workloads.storage import tokenizer
 from workloads.storage.token_records import TokenSplit
 from workloads.text import chunked_loss, transformer
-from workloads.text.specs import TransformerSize
+from workloads.text.text_specs import TransformerSize
 
 Array = jax.Array
 

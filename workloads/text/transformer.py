@@ -34,7 +34,7 @@ from workloads.base.dropout import Dropout, Rate
 from workloads.base.options import STACKED, Options
 from workloads.base.sharding import BATCH_AXES
 from workloads.storage import tokenizer
-from workloads.text.specs import TransformerSize
+from workloads.text.text_specs import TransformerSize
 
 Array = jax.Array
 
@@ -119,7 +119,7 @@ class SelfAttention(nn.Module):
         return out(output), memory
 
 
-class Mlp(nn.Module):
+class FeedForward(nn.Module):
     """Two matrices with GELU between them."""
 
     size: TransformerSize
@@ -158,7 +158,7 @@ class Block(nn.Module):
         attention = SelfAttention(
             self.size, self.variant, self.is_causal, self.options, self.devices, name="attention"
         )
-        mlp = Mlp(self.size, self.options, self.devices, name="mlp")
+        mlp = FeedForward(self.size, self.options, self.devices, name="mlp")
 
         def drop(branch: Array) -> Array:
             return Dropout()(branch, dropout_rate, not self.train)

@@ -187,7 +187,7 @@ def _finewebedu(name: str, factory: str, **particulars: Any) -> WorkloadSpec:
     extra = size.layers * (size.width * size.mlp_width + 1)  # and a scale of the queries
     return WorkloadSpec(
         name=name,
-        factory=f"workloads.text.finewebedu:{factory}",
+        factory=f"workloads.text.finewebedu_workload:{factory}",
         model=size,
         metric="ppl",
         mode="min",

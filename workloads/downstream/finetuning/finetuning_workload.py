@@ -30,7 +30,7 @@ from workloads.downstream.tokens import Tokens
 from workloads.storage import tokenizer
 from workloads.text import finetuning_specs
 from workloads.text.language_models import LMWorkload
-from workloads.text.specs import TransformerSize
+from workloads.text.text_specs import TransformerSize
 
 # Training questions that evaluations look at, too.
 _EVAL_TRAIN = 200

@@ -32,7 +32,7 @@ from workloads.base.workload_spec import WorkloadSpec
 from workloads.text import transformer
 from workloads.text.corpora.finewebedu import SMALL, Finewebedu
 from workloads.text.language_models import LMWorkload
-from workloads.text.specs import TransformerSize
+from workloads.text.text_specs import TransformerSize
 
 _BASE, _EPSILON = 500_000.0, 1e-6
 _NORMAL = nn.initializers.normal(0.02)
