@@ -5,6 +5,7 @@ import pathlib
 import runpy
 import signal
 import sys
+from collections.abc import Callable
 
 if __name__ == "__main__":  # what is imported below may be somebody else's
     door = pathlib.Path(__file__).parents[1] / "attention" / "common" / "checkout.py"
@@ -43,6 +44,8 @@ _KEYS = (
 )
 # Commands that take --config.KEY=VALUE.
 _CHANGING = ("plan", "compile", "run", "evaluate")
+# Adds a command: its name, help and description.
+_Add = Callable[..., argparse.ArgumentParser]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -75,9 +78,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from attention.common.arguments import positive, whole
-    from workloads.downstream import suites
-
     parser = argparse.ArgumentParser(
         prog="python -m sweeps",
         description="Plan and run studies: workload × attention variants × points × seeds.",
@@ -96,6 +96,18 @@ def _parser() -> argparse.ArgumentParser:
             allow_abbrev=name not in _CHANGING,
         )
 
+    _add_before_a_run(add)
+    _add_compilers(add)
+    _add_runs(add)
+    _add_evaluate(add)
+    _add_job(add)
+    _add_export(add)
+    return parser
+
+
+def _add_before_a_run(add: _Add) -> None:
+    from attention.common.arguments import positive
+
     add("studies", "studies that come with the package")
     keys = add("keys", "what --config.KEY=VALUE may change in a study")
     keys.add_argument("word", nargs="?", default="", help="only keys with it in their name")
@@ -103,14 +115,27 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument(
         "--step_seconds", type=positive(), help="time per step, measured or by compile"
     )
-    run = add("run", "run a study, or continue it; may be interrupted and repeated")
-    for command in (plan, run):
-        command.add_argument(
-            "--config",
-            required=True,
-            metavar="STUDY[,STUDY...]",
-            help="name or .py file; several, one after the other, with commas between them",
-        )
+    _add_studies(plan)
+
+
+def _add_studies(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--config",
+        required=True,
+        metavar="STUDY[,STUDY...]",
+        help="name or .py file; several, one after the other, with commas between them",
+    )
+
+
+def _add_directory(command: argparse.ArgumentParser) -> None:
+    command.add_argument("directory", type=files.typed_path, metavar="STUDY_DIR")
+
+
+def _add_stage(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--stage", help="tune, compare ... (default: the last one that has begun)")
+
+
+def _add_compilers(add: _Add) -> None:
     compiled = add(
         "compile",
         "memory and time of its train step, by an accelerator's compiler",
@@ -140,6 +165,14 @@ def _parser() -> argparse.ArgumentParser:
         default=pathlib.Path("hardware.json"),
         help="default: hardware.json",
     )
+
+
+def _add_runs(add: _Add) -> None:
+    run = add("run", "run a study, or continue it; may be interrupted and repeated")
+    _add_studies(run)
+    run.add_argument(
+        "--brief", action="store_true", help="no line for a trial that begins, or ends as it should"
+    )
     status = add(
         "status",
         "what is pending, running, done, diverged and failed",
@@ -149,14 +182,23 @@ def _parser() -> argparse.ArgumentParser:
     form = status.add_mutually_exclusive_group()
     form.add_argument("--watch", action="store_true", help="until the study is done")
     form.add_argument("--json", action="store_true", help="one object")
-    resume = add("resume", "continue a study from its directory alone")
-    cancel = add("cancel", "save and stop every trial of a study, wherever it runs")
+    _add_directory(status)
+    _add_directory(add("resume", "continue a study from its directory alone"))
+    _add_directory(add("cancel", "save and stop every trial of a study, wherever it runs"))
     resubmit = add(
         "resubmit",
         "withdraw queued jobs from their engine and submit their trials again",
         "For jobs that an engine will never start; `status` names them. The driver that runs "
         "submits the trials again, or the next `resume`. No trial is trained twice.",
     )
+    _add_directory(resubmit)
+    resubmit.add_argument("jobs", metavar="JOB", nargs="+", help="as `status` names it")
+
+
+def _add_evaluate(add: _Add) -> None:
+    from attention.common.arguments import whole
+    from workloads.downstream import suites
+
     evaluate = add(
         "evaluate",
         "what a study's trained models can do, by a suite",
@@ -166,9 +208,7 @@ def _parser() -> argparse.ArgumentParser:
         "max_attempts and mesh.* may be others than those of training. Exit status 1 where "
         "a checkpoint could not be evaluated.",
     )
-    for command in (status, resume, cancel, resubmit, evaluate):
-        command.add_argument("directory", type=files.typed_path, metavar="STUDY_DIR")
-    resubmit.add_argument("jobs", metavar="JOB", nargs="+", help="as `status` names it")
+    _add_directory(evaluate)
     evaluate.add_argument("--suite", required=True, help=f"of {', '.join(suites.names())}")
     evaluate.add_argument(
         "--checkpoints",
@@ -181,9 +221,10 @@ def _parser() -> argparse.ArgumentParser:
         type=files.typed_path,
         help="where downstream/ and the tokenizer lie (default: the study's data)",
     )
-    run.add_argument(
-        "--brief", action="store_true", help="no line for a trial that begins, or ends as it should"
-    )
+    _add_stage(evaluate)
+
+
+def _add_job(add: _Add) -> None:
     job = add(
         "job",
         "run a job of a study on the node an engine chose",
@@ -194,6 +235,9 @@ def _parser() -> argparse.ArgumentParser:
     job.add_argument("--index", type=int, required=True, help="which job, from 0")
     job.add_argument("--slot", type=int, help="which process of the job's node, from 0")
     job.add_argument("--cpus", type=_numbers, default=(), help="cores to stay on: 0,1,2")
+
+
+def _add_export(add: _Add) -> None:
     export = add(
         "export",
         "write a study as AlgoPerf's scoring reads it",
@@ -208,11 +252,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="default: export/algoperf_STAGE in the first STUDY_DIR",
     )
-    for command in (evaluate, export):
-        command.add_argument(
-            "--stage", help="tune, compare ... (default: the last one that has begun)"
-        )
-    return parser
+    _add_stage(export)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
