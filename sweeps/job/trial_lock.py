@@ -112,5 +112,5 @@ def _record_failure(attempt: lease.Attempt, problem: Exception) -> str:
     with contextlib.suppress(OSError):
         # Bad input is as bad the second time, and a disk as full.
         retry = not (full or isinstance(problem, ValueError))
-        attempt.end("failed", error=error, retry=retry)
+        attempt.end("failed", error=error, retry=retry, is_disk_full=full)
     return error

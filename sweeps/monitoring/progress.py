@@ -56,19 +56,18 @@ class Progress(view.Display):
             self.say(f"{trial.path} started on {where}")
 
     def ended(
-        self, trial: WorkItem, outcome: str, error: str | None, tail: list[str] | None = None
+        self, trial: WorkItem, state: str, error: str | None, tail: list[str] | None = None
     ) -> None:
-        """A trial ended, or left this driver's hands."""
+        """A trial ended in a state of layout.FINISHED; 'pending': it will be tried again."""
         if trial.path in self.survey.unfinished:
             record = status.seen(self.survey.directory / trial.path)
-            word, is_retried = outcome.split()[0], "again" in outcome
-            state = word if word in layout.FINISHED else column(record)
-            record = {**record, "reason": error or record["reason"]}
-            self._put(trial, "pending" if is_retried else state, record)
-        if self._is_brief and outcome == "done":
+            shown = column(record) if state == "pending" and record["state"] != "failed" else state
+            self._put(trial, shown, {**record, "reason": error or record["reason"]})
+        if self._is_brief and state == "done":
             return
         ended, total = self._counts()
         detail = f": {error}" if error else ""
+        outcome = "will be tried again" if state == "pending" else state
         self.say(f"{trial.path} {outcome}{detail} [{ended}/{total}]")
         for line in tail or []:
             self.say(f"    {line}")

@@ -206,8 +206,7 @@ class Survey:
 
 def column(record: dict[str, Any]) -> str:
     """Returns the column that a trial counts in, by its status."""
-    reason = str(record["reason"] or "")
-    if record["state"] == "pending" and reason.startswith(("preempted", "interrupted")):
+    if record["state"] == "pending" and "heartbeat" in record:  # it was begun
         return "preempted"
     return str(record["state"])
 

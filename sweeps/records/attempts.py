@@ -52,9 +52,11 @@ def count_failures(newest_first: Iterable[End]) -> tuple[int, int]:
 
 
 def last_error(directory: pathlib.Path) -> dict[str, Any]:
-    """Returns the last attempt's {"outcome", "error", "retry"}; 'killed' if it left none.
+    """Returns the last attempt's {"outcome", "error", "retry", "is_disk_full"}.
 
-    {} where there was no attempt.
+    The outcome is 'killed' if the attempt left none.
+
+    {} without an attempt.
     """
     attempt = lease.last(directory)
     if attempt.name == "0":

@@ -5,8 +5,6 @@ import os
 import pathlib
 import re
 
-# What a reason in a trial's status.json begins with then.
-_FULL = "disk full: "
 _CODES = (errno.ENOSPC, errno.EDQUOT)
 _OF_TENSORSTORE = re.compile(rf"os_error_code='({errno.ENOSPC}|{errno.EDQUOT})'")
 
@@ -21,7 +19,7 @@ class FullError(OSError):
         except OSError:
             free = "its free space is unknown"
         super().__init__(
-            f"{_FULL}No space left on device for {directory} ({free}); {needs}. Make room and "
+            f"disk full: No space left on device for {directory} ({free}); {needs}. Make room and "
             "resume the study: nothing is lost"
         )
         self.errno = errno.ENOSPC
@@ -36,11 +34,6 @@ def is_full(problem: BaseException | None) -> bool:
             return True
         problem = problem.__cause__ or problem.__context__
     return False
-
-
-def is_reason(reason: str | None) -> bool:
-    """Whether a full disk is the reason that a status gives."""
-    return str(reason).startswith(_FULL)
 
 
 def named(problem: Exception, directory: pathlib.Path) -> str:

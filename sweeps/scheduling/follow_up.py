@@ -5,7 +5,7 @@ import pathlib
 
 from sweeps.launchers.protocol import Launcher
 from sweeps.monitoring.progress import Progress
-from sweeps.records import attempts, disk, lease, status
+from sweeps.records import attempts, lease, status
 from sweeps.scheduling.places import Places, SubmittedJob
 from sweeps.scheduling.retry_policy import Next, RetryPolicy
 from sweeps.scheduling.submitter import Submitter
@@ -110,7 +110,7 @@ class FollowUp:
             self.finish(trial, decision.state, None)
 
     def _put_back(self, trial: WorkItem, reason: str | None) -> None:
-        self._progress.ended(trial, "will be tried again", reason)
+        self._progress.ended(trial, "pending", reason)
         self._places.put_back(trial)
 
     def _give_up(self, trial: WorkItem, reason: str, tail: list[str]) -> None:
@@ -118,13 +118,14 @@ class FollowUp:
         if self.policy.decide(trial).next is Next.GIVE_UP:  # no live process has it
             with contextlib.suppress(OSError):
                 status.write(self._root / trial.path, "failed", reason=reason)
-        self.finish(trial, "failed", reason, [] if disk.is_reason(reason) else tail)
-        if disk.is_reason(reason):
+        is_disk_full = attempts.last_error(self._root / trial.path).get("is_disk_full", False)
+        self.finish(trial, "failed", reason, [] if is_disk_full else tail)
+        if is_disk_full:
             raise ValueError(reason)  # the other trials would fail, too
 
     def finish(
-        self, trial: WorkItem, outcome: str, error: str | None, tail: list[str] | None = None
+        self, trial: WorkItem, state: str, error: str | None, tail: list[str] | None = None
     ) -> None:
         """Shows how a trial ended; nothing more is done for it."""
         self._places.finish(trial)
-        self._progress.ended(trial, outcome, error, tail)
+        self._progress.ended(trial, state, error, tail)

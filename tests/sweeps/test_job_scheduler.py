@@ -76,7 +76,8 @@ class Stub:
                 change_lease(attempt, pid=2**22 + 1)
                 return
             status.write(root / path, outcome, reason=reason)
-            attempt.end(outcome, error=reason, retry=not disk.is_reason(reason))
+            is_full = str(reason).startswith("disk full")
+            attempt.end(outcome, error=reason, retry=not is_full, is_disk_full=is_full)
             if outcome != "done":
                 return
         batch.note_claim(index, submissions.CLAIMS_END)

@@ -234,7 +234,7 @@ def test_a_drivers_survey_is_that_of_the_files(begin):
     assert (counts["done"], counts["running"]) == (1, 2)
     _write(directory / second.path, "pending", 8, reason="preempted at step 8")
     attempts[0].end("preempted")
-    shown.ended(second, "preempted", None)
+    shown.ended(second, "pending", None)
     _write(directory / third.path, "failed", 4, reason="KeyError: 'x'")
     attempts[1].end("failed")
     shown.ended(third, "failed", "KeyError: 'x'")
@@ -389,7 +389,7 @@ def test_a_run_in_a_log(begun, capsys, monkeypatch):
         shown.tick()
         monkeypatch.undo()
         shown.tick()  # not yet a minute later
-        shown.ended(trials[1], "failed, will be tried again", "KeyError: 'x'")
+        shown.ended(trials[1], "pending", "KeyError: 'x'")
         _finish(directories)
         shown.ended(trials[1], "done", None)
         shown.ended(trials[1], "done", None)  # counts once
@@ -401,7 +401,7 @@ def test_a_run_in_a_log(begun, capsys, monkeypatch):
         f"{paths[1]} started on slurm job 12_3",
         "grid 2 running; time left: about 24 s (grid 24 s) with 2 at a time; "
         f"{paths[0]} running: step 4/12; {paths[1]} running: step 0/12",
-        f"{paths[1]} failed, will be tried again: KeyError: 'x' [0/2]",
+        f"{paths[1]} will be tried again: KeyError: 'x' [0/2]",
         f"{paths[1]} done [1/2]",
         f"{paths[1]} done [1/2]",
         f"{paths[0]} failed: KeyError: 'x' [2/2]",
