@@ -146,39 +146,13 @@ def compiler_report(
         except jax.errors.JaxRuntimeError as error:
             reason = _out_of_memory(str(error))
             return {**dict.fromkeys(FIGURES), "fits": False, "warnings": [reason]}
-    module = hlo.Module(executable.as_text())
+    module, device = hlo.Module(executable.as_text()), where.accelerator
+    pallas_calls = _by_name(_pallas_calls(traced.jaxpr))
+    times, uncounted = _times(module, pallas_calls, device, scratch)
     warnings = _warnings(scratch)
     if module.unread:
         warnings.append(f"loops counted once, or branches not at all: {', '.join(module.unread)}")
-    device = where.accelerator
-    pallas_calls = _by_name(_pallas_calls(traced.jaxpr))
-    hbm = kernel_hbm = collectives = 0.0
-    parts: collections.Counter[str] = collections.Counter()
-    calls: collections.Counter[str] = collections.Counter()
-    kernel_lines = []
-    for line in module.counted:
-        instruction = line.instruction
-        traffic = _traffic(line, device, pallas_calls) * line.times
-        hbm += traffic
-        collectives += line.collective_bytes * line.times
-        if instruction.cycles:
-            parts[_part(instruction)] += instruction.cycles * line.times
-        if instruction.call:
-            calls[instruction.call] += line.times
-        if instruction.is_kernel:
-            kernel_hbm += traffic
-            kernel_lines.append(line)
-    parts_ms = _in_ms(parts, device)
-    kernels_ms: dict[str, float] = {}
-    times: dict[str, float | None] = dict.fromkeys(("step_ms", "xla_ms", "kernel_ms"))
-    if device.platform == "tpu":
-        cycles, uncounted = kernel_cycles.cycles(kernel_lines, pallas_calls, device, scratch)
-        warnings += [
-            f"kernel {name} is NOT counted: no bundles or grid known" for name in uncounted
-        ]
-        kernels_ms = _in_ms(cycles, device)
-        xla_ms, kernel_ms = sum(parts_ms.values()), sum(kernels_ms.values())
-        times = {"step_ms": xla_ms + kernel_ms, "xla_ms": xla_ms, "kernel_ms": kernel_ms}
+    warnings += [f"kernel {name} is NOT counted: no bundles or grid known" for name in uncounted]
     memory = memory_parts(executable, named)
     memory_gb = sum(memory.values()) / 1e9
     return {
@@ -187,14 +161,9 @@ def compiler_report(
         # A TPU's compiler refuses what does not fit.
         "fits": device.platform == "tpu" or memory_gb <= device.usable_gb(),
         **times,
-        "hbm_gb": hbm / 1e9,
-        "kernel_hbm_gb": kernel_hbm / 1e9,
-        "collectives_gb": collectives / 1e9,
+        **_transfers(module, pallas_calls, device),
         "flops": kernel_cycles.flop_of(traced.jaxpr) / where.devices,
-        "custom_calls": dict(calls),
         "warnings": warnings,
-        "parts_ms": parts_ms,
-        "kernels_ms": kernels_ms,
         "memory_parts_gb": {part: size / 1e9 for part, size in memory.items()},
         "versions": {
             name: importlib.metadata.version(name) for name in _LIBRARIES[device.platform]
@@ -202,8 +171,52 @@ def compiler_report(
     }
 
 
+def _times(
+    module: hlo.Module,
+    pallas_calls: dict[str, dict[str, Any]],
+    device: accelerators.Accelerator,
+    scratch: str,
+) -> tuple[dict[str, Any], list[str]]:
+    """Returns the figures in milliseconds, and the kernels that are not in them."""
+    if device.platform != "tpu":
+        nothing = dict.fromkeys(("step_ms", "xla_ms", "kernel_ms"))
+        return {**nothing, "parts_ms": {}, "kernels_ms": {}}, []
+    parts: collections.Counter[str] = collections.Counter()
+    for line in module.counted:
+        if line.instruction.cycles:
+            parts[_part(line.instruction)] += line.instruction.cycles * line.times
+    kernels = [line for line in module.counted if line.instruction.is_kernel]
+    cycles, uncounted = kernel_cycles.cycles(kernels, pallas_calls, device, scratch)
+    parts_ms, kernels_ms = _in_ms(parts, device), _in_ms(cycles, device)
+    xla_ms, kernel_ms = sum(parts_ms.values()), sum(kernels_ms.values())
+    times = {"step_ms": xla_ms + kernel_ms, "xla_ms": xla_ms, "kernel_ms": kernel_ms}
+    return {**times, "parts_ms": parts_ms, "kernels_ms": kernels_ms}, uncounted
+
+
 def _in_ms(cycles: Mapping[str, float], device: accelerators.Accelerator) -> dict[str, float]:
     return {name: number / device.clock_ghz / 1e6 for name, number in cycles.items()}
+
+
+def _transfers(
+    module: hlo.Module, pallas_calls: dict[str, dict[str, Any]], device: accelerators.Accelerator
+) -> dict[str, Any]:
+    """Returns the calls of kernels and libraries, and 10⁹ bytes of main memory and collectives."""
+    calls: collections.Counter[str] = collections.Counter()
+    hbm = kernel_hbm = collectives = 0.0
+    for line in module.counted:
+        traffic = _traffic(line, device, pallas_calls) * line.times
+        hbm += traffic
+        collectives += line.collective_bytes * line.times
+        if line.instruction.call:
+            calls[line.instruction.call] += line.times
+        if line.instruction.is_kernel:
+            kernel_hbm += traffic
+    return {
+        "hbm_gb": hbm / 1e9,
+        "kernel_hbm_gb": kernel_hbm / 1e9,
+        "collectives_gb": collectives / 1e9,
+        "custom_calls": dict(calls),
+    }
 
 
 def memory_parts(executable: Any, named: dict[str, Any]) -> dict[str, int]:

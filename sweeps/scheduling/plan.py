@@ -209,8 +209,6 @@ def render(study: Study, step_seconds: float | None = None) -> str:
             "memory and time of a step on accelerators: python -m sweeps compile "
             f"--topology={entry.topology or 'h100:1x1x8'}, with the same --config"
         )
-    if entry.example_cpu_ms is not None and seconds is not None:
-        text.append(f"input: {_input(study, seconds)}")
     if settings["launcher"] != "local":
         launcher = launchers.launcher_class(settings["launcher"])
         preview = launcher.preview(settings, remote.sample(settings))
@@ -220,19 +218,6 @@ def render(study: Study, step_seconds: float | None = None) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {view.plural(noun, number)}"
-
-
-def _input(study: Study, seconds: float) -> str:
-    """Returns how many cores must read and decode so that steps of so many seconds do not wait."""
-    entry, workers = catalog.get(study.workload), study.settings["loader_workers"]
-    assert entry.example_cpu_ms is not None
-    rate = study.settings["batch_size"] / seconds
-    cores = rate * entry.example_cpu_ms / 1e3
-    verdict = "" if workers >= cores else ": too few, training would wait for its input"
-    return (
-        f"{rate:,.0f} {entry.unit}/s at {entry.example_cpu_ms} ms of a CPU core each take "
-        f"{cores:.1f} cores of a trial's hosts; loader_workers is {workers}{verdict}"
-    )
 
 
 def _row(line: StageCost, seconds: float) -> str:

@@ -104,8 +104,6 @@ class WorkloadSpec:
     step_source: str = ""
     # The devices that the step time is for.
     devices: int = 1
-    # What reading and decoding a training example takes of a CPU core; None where it is not known.
-    example_cpu_ms: float | None = None
     # The accelerators that the workload is planned for (sweeps/training/accelerators.py).
     topology: str = ""
 
