@@ -239,9 +239,9 @@ soak: $(VENV)/.installed-test
 simulate: $(VENV)/.installed-test
 	$(BIN)/python -m tests.sweeps.simulation.simulate $(SIMULATE)
 
-## performance: docs/performance.md, by the real TPU compiler; about an hour
+## performance: docs/performance.csv and .md, by the real TPU compiler; about an hour
 performance: .venv-compile-tpu/.installed
-	.venv-compile-tpu/bin/python -m tests.benchmarks.performance
+	.venv-compile-tpu/bin/python -m tests.benchmarks.performance --anew
 
 check: $(VENV)/.installed-test
 	$(BIN)/ruff check .
