@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 Handler = Callable[[argparse.Namespace], "int | Sequence[Page]"]
 FILE = "report.html"
 PICTURES = ("png", "svg", "pdf")
-# Address space that files of pictures take, in GB: V8, inside vl_convert, reserves 64 GiB and
-# aborts the process where it cannot. Pictures were made from 72 GB on.
+# Address space for pictures, in GB. V8, inside vl_convert, reserves 64 GiB and aborts the process
+# without it. 72 GB were enough.
 PICTURES_GB = 80
 EPILOG = """\
 How numbers are chosen: a trial counts at the step where its validation metric is best (the first
@@ -129,11 +129,11 @@ def _summary(options: argparse.Namespace) -> "Sequence[Page]":
         _check_pictures()
         files.check_output(options.plot, "--plot")
     tables = _tables(options)
-    found = summary.of_tables(tables)
-    if options.plot and (chart := view.draw(found)):
-        charts.save(chart, options.plot, found.variants)
+    overview = summary.of_tables(tables)
+    if options.plot and (chart := view.draw(overview)):
+        charts.save(chart, options.plot, overview.variants)
         print(f"wrote {options.plot}", file=sys.stderr)
-    return [view.page(found), *speedup.pages_of(tables)]
+    return [view.page(overview), *speedup.pages_of(tables)]
 
 
 def _plots(options: argparse.Namespace) -> int:
@@ -164,7 +164,7 @@ def _report(options: argparse.Namespace) -> int:
         files.check_output(out)
     tables = _tables(options)
     from analysis import report
-    from analysis.compare import sentences
+    from analysis.views import sentences
 
     layout.write_atomically(out, report.page(tables, options.study, out.parent))
     for table in tables:
@@ -215,8 +215,8 @@ def _spikes(options: argparse.Namespace) -> "Sequence[Page]":
 
 def _downstream(options: argparse.Namespace) -> "Sequence[Page]":
     """Prints scores per variant on the tasks of each suite, the mean over tasks, each task against
-    the baseline (McNemar, Holm), ± over checkpoints and over seeds, rows of chance and of the
-    majority class, and the paper's numbers if the study is the paper's.
+    the baseline (McNemar, Holm), rows of chance and of the majority class, and the paper's numbers
+    if the study is the paper's. CSV also has the spread over checkpoints and seeds.
 
       python -m sweeps evaluate experiments/mystudy --suite=pydoc --checkpoints=5
       python -m analysis downstream experiments/mystudy
@@ -248,8 +248,8 @@ def _scaling(options: argparse.Namespace) -> "Sequence[Page]":
     from analysis.views import scaling as view
 
     tables = _tables(options, metric="loss")
-    found = scaling.of_tables(tables, options.loss, dict(options.parameters))
-    return _with_caveats([view.page(found)], tables)
+    laws = scaling.of_tables(tables, options.loss, dict(options.parameters))
+    return _with_caveats([view.page(laws)], tables)
 
 
 def _speedup(options: argparse.Namespace) -> "Sequence[Page]":
@@ -294,7 +294,7 @@ def _scores(options: argparse.Namespace) -> "Sequence[Page]":
 
 def _with_caveats(pages: "list[Page]", tables: "list[ErrorTable]") -> "Sequence[Page]":
     """Returns the pages with the caveats of their tables below the last one."""
-    from analysis.compare import sentences
+    from analysis.views import sentences
 
     notes = (*pages[-1].notes, *sentences.caveats_of(tables, of_verdicts=False))
     return [*pages[:-1], dataclasses.replace(pages[-1], notes=notes)]
@@ -379,8 +379,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     ),
     "--preliminary": dict(
         action="store_true",
-        help="of an unfinished study, whose verdicts are withheld: show what they are so far; "
-        "looking after each seed gives a false one in 19 %% of studies",
+        help="show the withheld verdicts of an unfinished study as they are so far; looking after "
+        "each seed gives a false one in 19 %% of studies",
     ),
     "--effect": dict(
         type=numbers.positive(),
@@ -445,9 +445,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 PRINTED = ("--format", "--out")
 COMPARED = ("study", "--stage", "--baseline", "--metric", "--last")
 
-# A command's name to its handler, its options and its line in the help. A handler returns pages to
-# print or the exit code, and raises ValueError or OSError for a user's mistake; its docstring is
-# the command's help.
+# A command's name to its handler, options and line in the help. A handler returns pages to print or
+# the exit code. It raises ValueError or OSError for a user's mistake. Its docstring is the help.
 COMMANDS: dict[str, tuple[Handler, tuple[str, ...], str]] = {
     "runs": (_runs, ("study", "--json"), "list trials and their problems"),
     "table": (
@@ -460,16 +459,8 @@ COMMANDS: dict[str, tuple[Handler, tuple[str, ...], str]] = {
         ("studies", "--baseline", "--preliminary", "--plot", *PRINTED),
         "variants by workloads",
     ),
-    "plots": (
-        _plots,
-        (*COMPARED, "--preliminary", "--pictures", "--out"),
-        "write charts as files",
-    ),
-    "report": (
-        _report,
-        (*COMPARED, "--preliminary", "--out"),
-        "write everything as one HTML file",
-    ),
+    "plots": (_plots, (*COMPARED, "--preliminary", "--pictures", "--out"), "write charts as files"),
+    "report": (_report, (*COMPARED, "--preliminary", "--out"), "write everything as one HTML file"),
     "time": (
         _time,
         (*COMPARED[:4], "--target", "--split", "--points", *PRINTED),

@@ -17,15 +17,25 @@ from typing import Any
 import markupsafe
 import pandas as pd
 
-from analysis.compare import frames, sentences, summary
+from analysis.compare import frames, summary
 from analysis.compare.error_table import ErrorTable
 from analysis.compare.scaling import families
 from analysis.load import paper, records
 from analysis.load.records import Problem, Run
 from analysis.render import charts, pages, printing
-from analysis.render.charts import Picture, Plot
+from analysis.render.charts import Figure, FigureSpec
 from analysis.render.pages import Page
-from analysis.views import diagnostics, downstream, ledger, plots, scaling, speedup, spikes, time
+from analysis.views import (
+    diagnostics,
+    downstream,
+    ledger,
+    plots,
+    scaling,
+    sentences,
+    speedup,
+    spikes,
+    time,
+)
 from analysis.views import summary as summary_view
 from analysis.views import table as table_view
 from attention.common import files
@@ -73,7 +83,7 @@ def page(tables: Sequence[ErrorTable], directory: pathlib.Path, folder: pathlib.
     )
 
 
-def _answer(tables: Sequence[ErrorTable], names: Iterable[str]) -> tuple[Page, list[Picture]]:
+def _answer(tables: Sequence[ErrorTable], names: Iterable[str]) -> tuple[Page, list[Figure]]:
     """Returns the first screen: variants by workloads, over all of them, what the seeds can detect;
     without a summary the reason alone. Problems are listed in the studies' own sections."""
     try:
@@ -111,7 +121,7 @@ def _section(
     )
 
 
-def _pictures(figures: Iterable[Plot[Any]], shown: Any, names: Iterable[str]) -> list[Picture]:
+def _pictures(figures: Iterable[FigureSpec[Any]], shown: Any, names: Iterable[str]) -> list[Figure]:
     """Returns the charts of `figures` that there is something to draw for. `names` are all variants
     of the report."""
     return [made for plot in figures if (made := charts.embed(plot, shown, names))]

@@ -63,7 +63,7 @@ LAYERS: dict[str, dict[str, tuple[str, ...]]] = {
         "render": (),
         "statistics": (),
         "load": (),
-        "compare": ("render", "statistics", "load"),
+        "compare": ("statistics", "load"),
         "views": ("render", "statistics", "load", "compare"),
         "": ("render", "statistics", "load", "compare", "views"),
     },

@@ -1,13 +1,11 @@
 """The error table of a study's stage: its variants, each compared with the baseline.
 
-A verdict is withheld, although the test gives one, where the comparison is not fair. Lost seeds: a
-trial that diverged or failed has no number, and it counts as worse than any that was measured. A
-variant that lost seeds cannot be called better; if the baseline lost seeds, no variant can be
-called worse. Lengths: a longer run is better for its length alone, and AlgoPerf's runs end at
-their target. Different data: the compared trials were trained on more than one data set.
-Other points: an earlier plan compared other points, and whoever saw both results could choose.
-Unfinished: planned trials have not ended. Looking after each seed and stopping at a verdict would
-give a false one in 19 % of studies.
+A verdict is withheld, although the test gives one, if the comparison is not fair. Lost seeds: a
+trial that diverged or failed counts as worse than any that was measured, so a variant that lost
+seeds cannot be called better; if the baseline did, none can be called worse. Lengths: a longer run
+is better for its length alone. Different data: the trials were trained on several data sets. Other
+points: an earlier plan compared other points, and its results could be chosen from. Unfinished:
+planned trials have not ended; stopping at the first verdict gives a false one in 19 % of studies.
 """
 
 import collections
@@ -233,15 +231,13 @@ def build(
 ) -> ErrorTable:
     """Returns the table of one stage (the last one unless given).
 
-    `metric` is what to show, by name: `error`, or a metric's column; unless given, what the study
-    selects by, accuracy shown as error. `baseline` is the variant that the others are compared
-    with, the study's own unless given; without a row of that name nothing is compared.
-    `preliminary` shows verdicts that only `unfinished` withholds. The step is always the one that
-    the study's own validation metric chose. Only trials that are done, and of one seed the first,
-    enter; the others are in `problems`.
+    `metric` is shown: `error` or a metric's column, by default what the study selects by, accuracy
+    as error. The others are compared with `baseline`, by default the study's own; without a row of
+    that name nothing is compared. `preliminary` shows verdicts that only `unfinished` withholds.
+    The step is the one that the study's own validation metric chose. The first trial of each seed
+    enters if it is done; the others are in `problems`.
 
-    Raises ValueError where the study has no such stage, or where there are evaluations and none has
-    a column of the metric.
+    Raises ValueError if the study has no such stage, or if no evaluation has the metric.
     """
     stage = _stage(study, stage)
     chosen_by = selection.study_metric(study)
@@ -253,13 +249,7 @@ def build(
         named.update(study.variants)
     names = sorted(named, key=variants.order)
     rows = [_row(study, stage, name, shown, chosen_by, problems) for name in names]
-    unchosen = {row.variant for row in rows if row.point is None}
-    waiting = {
-        problem for run in study.stage(stage) if run.variant in unchosen for problem in run.problems
-    }
-    if others := len(set(study.problems) - waiting - set(problems)):
-        text = f"{others} problems of other trials; `python -m analysis runs` lists them"
-        problems.append(Problem("elsewhere", "", "", text))
+    problems += _elsewhere(study, stage, rows, problems)
     baseline = baseline or str(study.config.get("baseline", DEFAULT_BASELINE))
     family = len(named.union(*(plan.variants for plan in study.plans)) - {baseline})
     unfinished = _unfinished(study, stage, rows)
@@ -278,17 +268,30 @@ def build(
         last=last,
         unfinished=unfinished,
         is_preliminary=preliminary,
-        references=tuple(
-            Reference(
-                str(row.get("name", "unnamed")),
-                {split: shown.reference(row, split) for split in layout.SPLITS},
-                constant=row.get("constant") is True,
-                chosen=metrics.shown_for(chosen_by.source).reference(row, "validation"),
-            )
-            for row in reference.get("rows", ())
-        ),
+        references=tuple(_reference(row, shown, chosen_by) for row in reference.get("rows", ())),
         reference_note=reference.get("note"),
         problems=tuple(dict.fromkeys(problems)),
+    )
+
+
+def _elsewhere(
+    study: StudyRuns, stage: str, rows: Sequence[VariantResult], named: Sequence[Problem]
+) -> list[Problem]:
+    """Returns the number of problems not `named` yet, of variants with a point, as a problem."""
+    unchosen = {row.variant for row in rows if row.point is None}
+    waiting = [run for run in study.stage(stage) if run.variant in unchosen]
+    left_out = {problem for run in waiting for problem in run.problems}
+    count = len(set(study.problems) - left_out - set(named))
+    text = f"{count} problems of other trials; `python -m analysis runs` lists them"
+    return [Problem("elsewhere", "", "", text)] if count else []
+
+
+def _reference(row: dict[str, Any], shown: Metric, chosen_by: Metric) -> Reference:
+    return Reference(
+        str(row.get("name", "unnamed")),
+        {split: shown.reference(row, split) for split in layout.SPLITS},
+        constant=row.get("constant") is True,
+        chosen=metrics.shown_for(chosen_by.source).reference(row, "validation"),
     )
 
 

@@ -173,14 +173,14 @@ def results(table: ErrorTable, effect: float | None) -> pd.DataFrame:
     """Returns one row per variant (`kind` variant) or reference (`kind` reference) and split, with
     the columns RESULTS; what is undefined is missing.
 
-    `seeds` and `values` list every seed and its number, separated by spaces; `planned`, `lost`,
-    `unfinished`, `last_step`, the `failed` of `failed_of` runs, and `train_flop` and
-    `train_seconds` (`costs`) are of the variant's trials, on any split. `detectable` and
-    `seeds_needed`, with the ranges that the SD leaves them, are for `effect`; `detectable_from` is
-    the number of seeds that can detect anything (`sensitivity.Sensitivity`).
-    The `last_` columns are
-    over the last `table.last` evaluations of the trials that have as many, all finite: the mean,
-    the mean of the seeds' own standard deviations, the standard deviation of the seeds' means.
+    `seeds` and `values` list every seed and its number, separated by spaces. `planned`, `lost`,
+    `unfinished`, `last_step`, `train_flop`, `train_seconds` (`costs`) and the `failed` of
+    `failed_of` runs are of the variant's trials, on any split. `detectable` and `seeds_needed`,
+    with the ranges that the SD leaves them, are for `effect`, on the deciding split alone.
+    `detectable_from` is the number of seeds that can detect anything (`sensitivity.Sensitivity`).
+    The `last_` columns are over the last `table.last` evaluations of the trials that have as many,
+    all finite: the mean, the mean of the seeds' own standard deviations, the standard deviation of
+    the seeds' means.
     """
     shared = {
         "study": table.study.name,
@@ -189,16 +189,15 @@ def results(table: ErrorTable, effect: float | None) -> pd.DataFrame:
         "metric": table.metric.name,
     }
     failures = failed_runs.of_table(table).by_variant
-    powers = {
-        split: sensitivity.of_table(table, split, sensitivity.expected(table, split, effect))
-        for split in layout.SPLITS
-    }
+    decisive = table.decisive
+    powers = sensitivity.of_table(table, decisive, sensitivity.expected(table, decisive, effect))
     lines: list[dict[str, Any]] = []
     for row in table.rows:
         trained = costs(table, row)
         for split in layout.SPLITS:
             line = shared | trained | _variant_columns(table, row, split)
-            if power := powers[split].get(row.variant):
+            power = powers.get(row.variant) if split == decisive else None
+            if power:
                 line |= {
                     "detectable": power.detectable.value,
                     "detectable_low": power.detectable.low,

@@ -26,13 +26,11 @@ CELLS = (
 )
 # Why a column adds no evidence on a variant: its trials stand in another column.
 COPIED = "the same trials as"
-# Where `profiles` begin, in %: twice as bad as the baseline's mean.
-LEAST_IMPROVEMENT = -100.0
 OVER = ("variant", "workload", "quantity", "unit", "value", "low", "high", "count", "n")
 
 
 @dataclass(frozen=True)
-class Summary:
+class Overview:
     """The columns' `tables`, their `headings` (the workload, with the study where two columns are
     of one workload), the baseline that most of them have, and the variants, it first.
 
@@ -62,7 +60,7 @@ class Summary:
     problems: tuple[Problem, ...]
 
 
-def of_tables(tables: Sequence[ErrorTable]) -> Summary:
+def of_tables(tables: Sequence[ErrorTable]) -> Overview:
     """Returns the summary of error tables. Raises ValueError where none of them compares anything
     with a baseline, or where as many have one baseline as another."""
     left_out = {table: why for table in tables if (why := _why_no_column(table))}
@@ -76,7 +74,7 @@ def of_tables(tables: Sequence[ErrorTable]) -> Summary:
     workloads = [table.workload for table in compared]
     cells = _cells(compared, names, baseline)
     budgets = {table for experiment in speedup.experiments(tables) for table in experiment}
-    return Summary(
+    return Overview(
         tables=tuple(compared),
         headings=tuple(
             table.workload
@@ -241,26 +239,3 @@ def _step_ratios(table: ErrorTable, variant: str) -> np.ndarray:
         sides.append(pd.Series(seconds, dtype=float))
     ratios = (sides[0] / sides[1]).sort_index()
     return np.log(ratios[ratios.gt(0) & np.isfinite(ratios)].to_numpy())
-
-
-def profiles(found: Summary) -> pd.DataFrame:
-    """Returns a distribution over workloads: variant, tau, share, ascending in tau from
-    LEAST_IMPROVEMENT. It is the share of a variant's runs, over all columns of the summary's
-    baseline, that improve on its mean by more than `tau` %; lost seeds do not (score distributions:
-    Agarwal et al. 2021)."""
-    rows: list[tuple[str, float]] = []
-    for table in (table for table in found.tables if table.baseline == found.baseline):
-        mean = float(np.mean([*table.of(table.by_variant[table.baseline]).values.values()]))
-        scale = _scale(table, mean)
-        for row in table.rows if not math.isnan(scale) else ():
-            better = [scale * (value - mean) for value in table.of(row).values.values()]
-            better += [-math.inf] * row.lost_on(table.decisive)
-            rows += [(row.variant, max(tau, LEAST_IMPROVEMENT)) for tau in better]
-    frame = pd.DataFrame(rows, columns=["variant", "tau"])
-    groups = frame.groupby("variant")["tau"]
-    frame["share"] = 1 - groups.rank(method="max") / groups.transform("size")
-    # Runs that are no better than the start lower the curve there; without any it starts at 1.
-    starts = pd.DataFrame({"variant": frame["variant"].unique(), "tau": LEAST_IMPROVEMENT})
-    frame = pd.concat([frame, starts.assign(share=1.0)], ignore_index=True)
-    frame = frame.groupby(["variant", "tau"], as_index=False)["share"].min()
-    return frame.sort_values("tau", ignore_index=True)

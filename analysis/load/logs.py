@@ -82,9 +82,9 @@ def read_logs(root: pathlib.Path, whole: bool = False) -> StudyRuns | None:
             lambda run: run.path.parent.name.rpartition("_")[2],  # the framework
             lambda run: _submission(run.path),
         )
-        runs = _told_apart(_with_early_endings(read), suffixes)
+        runs = _name_apart(_with_early_endings(read), suffixes)
     else:
-        runs = _told_apart(_with_points(read), (_setting,))
+        runs = _name_apart(_with_points(read), (_setting,))
     stage = (runs[0].stage,)
     return StudyRuns(
         name=root.resolve().name,
@@ -270,7 +270,7 @@ def _submission(trial: pathlib.Path) -> str:
     return os.path.basename(os.path.abspath(trial.parents[2]))
 
 
-def _told_apart(runs: Sequence[Run], suffixes: Iterable[Callable[[Run], str]]) -> list[Run]:
+def _name_apart(runs: Sequence[Run], suffixes: Iterable[Callable[[Run], str]]) -> list[Run]:
     """Returns the runs with a name for each variant. Where runs of one name and workload differ in
     a suffix, each of `suffixes` in turn, it follows the name in brackets, unless it is the name."""
     runs = list(runs)

@@ -57,16 +57,13 @@ class PaperTable:
 @dataclass(frozen=True)
 class PaperSuite:
     """A table of the paper that a suite of ours gives: the suite's name, the table's key, the
-    study's workload, the printed method of each variant and the printed name of each task;
-    `checkpoints` is the key of the table that has the same over the last checkpoints, empty where
-    there is none."""
+    study's workload, the printed method of each variant and the printed name of each task."""
 
     name: str
     key: str
     workload: str
     methods: Mapping[str, str]
     tasks: Mapping[str, str]
-    checkpoints: str = ""
 
 
 @dataclass(frozen=True)
@@ -122,16 +119,13 @@ def dtype(config: Mapping[str, Any]) -> str:
     return str(weights) if weights == activations else "mixed"
 
 
-def of_suite(
-    suite: str, variant: str, task: str | None, over_checkpoints: bool = False
-) -> PaperCell | None:
+def of_suite(suite: str, variant: str, task: str | None) -> PaperCell | None:
     """Returns the paper's number, in percent, of a variant on a task of a suite (its mean over
-    tasks without one), or of the last checkpoints, with ±; None where it prints none."""
+    tasks without one), None if it prints none."""
     entry = SUITES.get(suite)
-    key = entry and (entry.checkpoints if over_checkpoints else entry.key)
-    if not entry or not key:
+    if entry is None:
         return None
-    table = PRINTED[key]
+    table = PRINTED[entry.key]
     heading = entry.tasks.get(task) if task else table.mean
     files, method = (*table.files, CLAIMS), entry.methods.get(variant)
     return _find(files, dataset_or_metric=heading, method=method)

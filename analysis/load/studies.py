@@ -19,8 +19,6 @@ from attention.common import files
 from sweeps.records import layout, status
 from sweeps.study import keys
 
-# How many names a message lists.
-NAMED = 10
 # What a trial's record has of the settings that results depend on.
 SETTINGS = tuple(name for name, key in keys.OWN.items() if key.role is keys.Role.RESULT)
 # What shows that a directory is a study or logs; and that trials lie in it or one level below.
@@ -46,7 +44,11 @@ def read_study(directory: str | pathlib.Path, whole: bool = False) -> StudyRuns:
         return _cross_checked(_read_ours(root, whole))
     study = logs.read_logs(root, whole) if root.is_dir() else None
     if study is None:
-        raise NotAStudyError(f"{root}: {_why_none(root)}")
+        wanted = ", ".join((layout.STUDY, *logs.PATTERNS))
+        raise NotAStudyError(
+            f"{root}: no study here; looked for {wanted}. `find DIR -name {layout.STUDY}` lists "
+            "the studies below a directory."
+        )
     problems = (*study.study_problems, *_left_out(root, study.runs))
     return _cross_checked(dataclasses.replace(study, study_problems=problems))
 
@@ -93,32 +95,6 @@ def _left_out(
 
 def _holds(directory: pathlib.Path, traces: Iterable[str]) -> bool:
     return any(next(directory.glob(trace), None) for trace in traces)
-
-
-def _why_none(root: pathlib.Path) -> str:
-    """Returns why `root` is no study: what was looked for, what it holds, what to give instead."""
-    if not root.is_dir():
-        what = "not a" if root.exists() else "no such"
-        return f"{what} directory; give a study's directory, the one with {layout.STUDY}"
-    visible = sorted(root.glob(VISIBLE))
-    below = [path.name for path in visible if _holds(path, TRACES)]
-    above = next((path for path in root.resolve().parents if _holds(path, STUDY_TRACES)), None)
-    hint = ""
-    if below:
-        hint = f" Trials lie in {_listed(below)}: give one of these."
-    elif unread := logs.misnamed(root):
-        hint = f" {'; '.join(map(str, unread[:NAMED]))}."
-    elif above:
-        hint = f" It is a part of {above}: give that."
-    wanted = ", ".join((layout.STUDY, *logs.PATTERNS))
-    names = _listed(path.name for path in visible)
-    return f"no study here; looked for {wanted}. It holds {names}.{hint}"
-
-
-def _listed(names: Iterable[object]) -> str:
-    texts = sorted(map(str, names))
-    more = f" and {len(texts) - NAMED} more" if len(texts) > NAMED else ""
-    return ", ".join(texts[:NAMED]) + more or "nothing"
 
 
 def _read_ours(root: pathlib.Path, whole: bool) -> StudyRuns:

@@ -36,6 +36,14 @@ class TrialFiles:
         keys only those that hold what they should."""
         return records.read_json(self.directory / file, self.name, self.problems) or {}
 
+    def state(self) -> Mapping[str, Any]:
+        """Returns what status.json says of the trial; a damaged one is a problem."""
+        state: Mapping[str, Any] = status.seen(self.directory)
+        if damage := state.get("damaged"):
+            text = str(damage).removeprefix(f"{self.directory / layout.STATUS} is ")
+            self.problems.append(Problem("unreadable", self.name, layout.STATUS, text))
+        return state
+
     def read(self, file: str) -> Measurements | None:
         """Returns the rows of a CSV file, None where it is missing."""
         rows = measurements.read(self.directory / file, self.name)
@@ -107,18 +115,16 @@ def read_trial(
     record yet. `whole` also checks measurements.csv, which is otherwise left alone until its rows
     are asked for. Never raises for what a trial left on disk: that becomes the run's `problems`.
     """
-    # trials.json repeats what trial.json holds: it speaks for a trial that was deleted.
+    # If trial.json is missing, its entry in trials.json is used.
     record = entry | files.json(layout.TRIAL)
-    state: Mapping[str, Any] = status.seen(files.directory)
-    if damage := state.get("damaged"):
-        text = str(damage).removeprefix(f"{files.directory / layout.STATUS} is ")
-        files.problems.append(Problem("unreadable", files.name, layout.STATUS, text))
-    other = [name for name in IDENTITY if record.get(name) != entry.get(name)]
-    if other:
-        text = f"{other[0]} is {record[other[0]]}, {layout.TRIALS} plans {entry.get(other[0])}"
+    state = files.state()
+    differing = [name for name in IDENTITY if record.get(name) != entry.get(name)]
+    if differing:
+        key = differing[0]
+        text = f"{key} is {record[key]}, {layout.TRIALS} plans {entry.get(key)}"
         files.report("mismatch", f"{layout.TRIAL}: {text}; another trial's, and not read")
         record, state = entry, status.NEW
-    evals = None if other else files.evaluations()
+    evals = None if differing else files.evaluations()
     targets, point = record.get("targets") or {}, record["point"]
     columns = evals.columns if evals else {}
     last = int(columns[STEP][-1]) if len(columns.get(STEP, ())) else 0
@@ -150,10 +156,9 @@ def read_trial(
         id=record.get("id") or "",
     )
     if not is_planned:
-        files.notes.append(
-            Problem("note", files.name, "", "not planned now; `table` says whether it counts")
-        )
-    if not other:
+        text = "not planned now; `table` says whether it counts"
+        files.notes.append(Problem("note", files.name, "", text))
+    if not differing:
         _check(run, files, evals, whole)
     return replace(run, problems=tuple(files.problems), notes=tuple(files.notes))
 

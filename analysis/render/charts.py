@@ -93,21 +93,21 @@ Shown = TypeVar("Shown")
 
 
 @dataclass(frozen=True)
-class Plot(Generic[Shown]):
+class FigureSpec(Generic[Shown]):
     """A figure of a view: the name of its file without suffix; the function that draws it, None
     where there is nothing to draw, and why that can be (`absent`); its text for readers who cannot
     see it, and how to read it. Where a plot does not apply, `plots` does not name it."""
 
     file: str
     draw: Callable[[Shown], Any]
-    words: Callable[[Shown], str]
+    alt_text: Callable[[Shown], str]
     absent: str
     caption: str
     applies: Callable[[Shown], bool] = lambda shown: True
 
 
 @dataclass(frozen=True)
-class Picture:
+class Figure:
     """A figure of a page: the Vega-Lite specification of its chart, the text `alt` for readers who
     cannot see it, and how to read it."""
 
@@ -312,13 +312,13 @@ def _paint(part: Any, names: Sequence[str]) -> None:
             _paint(each, names)
 
 
-def embed(plot: Plot[Shown], shown: Shown, names: Iterable[str] = ()) -> Picture | None:
+def embed(plot: FigureSpec[Shown], shown: Shown, names: Iterable[str] = ()) -> Figure | None:
     """Returns what `plot` draws, None where there is nothing to draw. `names` are all variants of
     the page."""
     chart = plot.draw(shown) if plot.applies(shown) else None
     if chart is None:
         return None
-    return Picture(specification(chart, names), plot.words(shown), plot.caption)
+    return Figure(specification(chart, names), plot.alt_text(shown), plot.caption)
 
 
 def save(chart: ChartType, path: pathlib.Path, names: Iterable[str] = ()) -> None:

@@ -37,7 +37,7 @@ class Table:
     bold: Mapping[str, Sequence[bool]] = field(default_factory=dict)
     group: Sequence[Any] = ()
 
-    def words(self) -> str:
+    def alt_text(self) -> str:
         """Returns the lines as text, each cell with its heading: the alt text of a figure."""
         texts = self.texts()
         headings = [heading.replace("\n", " ") for heading in texts.columns[1:]]

@@ -16,7 +16,7 @@ from analysis.load import diagnostics, paper
 from analysis.load.diagnostics import FILE, GRADIENTS, QUANTITIES
 from analysis.load.records import Problem
 from analysis.render import charts
-from analysis.render.charts import Plot
+from analysis.render.charts import FigureSpec
 from analysis.render.pages import Page, Table
 from attention import table as variants
 
@@ -263,7 +263,7 @@ def over_training(table: ErrorTable) -> ChartType | None:
     return alt.ConcatChart(concat=panels, columns=3).properties(title=title)
 
 
-def _words(table: ErrorTable, quantity: str, what: str) -> str:
+def _alt_text(table: ErrorTable, quantity: str, what: str) -> str:
     """Returns every variant's number in the last record."""
     _, form, _ = COLUMNS[quantity]
     values = medians(records(table))[quantity]
@@ -273,11 +273,11 @@ def _words(table: ErrorTable, quantity: str, what: str) -> str:
 
 def _plot(
     file: str, draw: Callable[[ErrorTable], ChartType | None], quantity: str, what: str, how: str
-) -> Plot[ErrorTable]:
-    return Plot(
+) -> FigureSpec[ErrorTable]:
+    return FigureSpec(
         file=file,
         draw=draw,
-        words=functools.partial(_words, quantity=quantity, what=what),
+        alt_text=functools.partial(_alt_text, quantity=quantity, what=what),
         absent="the completed trials recorded no such numbers",
         caption=f"{what} {how}",
         applies=lambda table: not records(table).empty,

@@ -1,5 +1,5 @@
-"""Scores on the tasks of suites: variants x tasks, means, each task against the baseline, the last
-checkpoints and generated answers; and a figure of the scores with their intervals.
+"""Scores on the tasks of suites: variants x tasks, means, each task against the baseline; and a
+figure of the scores with their intervals.
 
 Percentages have two decimals, as the paper's.
 """
@@ -17,7 +17,7 @@ from analysis.compare.downstream import MEAN, SuiteTable
 from analysis.compare.error_table import ErrorTable
 from analysis.load import paper
 from analysis.render import charts, pages
-from analysis.render.charts import Plot
+from analysis.render.charts import FigureSpec
 from analysis.render.pages import Page, Table
 from attention import table as variants
 
@@ -25,9 +25,6 @@ PERCENT = 100.0
 # Formats of percentages and of their differences.
 SCORE, CHANGE = ".2f", "+.2f"
 PRINTED_CELL = operator.attrgetter("text")
-EXACT = "exact_match"
-# By which a generated answer is judged beside its exact match: choices by their log-likelihoods.
-RANKED = ("rank_accuracy", "acc")
 
 
 # A column of the scores to its heading and how it is printed; fractions as percentages.
@@ -48,18 +45,8 @@ PRINTED: dict[str, tuple[str, Any]] = {
     "p_holm": ("p (Holm),\nquestions", pages.p_text),
     "seeds_interval": ("95 % of it,\nother seeds", str),
     "seeds_p_holm": ("p (Holm),\nseeds", pages.p_text),
-    "checkpoints": ("Checkpoints", ""),
-    "checkpoint_seeds": ("Seeds", ""),
-    "checkpoint_mean": ("Mean of\ncheckpoints", SCORE),
-    "sd_checkpoints": ("SD over\ncheckpoints", SCORE),
-    "sd_seeds": ("SD over\nseeds", SCORE),
-    "exact": ("Exact match", SCORE),
-    "rank": ("Rank\naccuracy", SCORE),
-    "undecodable": ("Undecodable", SCORE),
-    "majority": ("Majority\nclass", SCORE),
     "paper": ("Paper", PRINTED_CELL),
     "paper_difference": ("Paper's\ndifference", CHANGE),
-    "paper_checkpoints": ("Paper, over\n5 checkpoints", PRINTED_CELL),
 }
 MEANS = (
     *("label", "seeds", "score", "interval", "difference", "difference_interval"),
@@ -71,10 +58,6 @@ TASKS = (
     *("seeds_compared", "seeds_baseline", "right_alone", "baseline_alone", "p", "p_holm"),
     "paper_difference",
 )
-LAST = (
-    *("label", "task", "checkpoints", "checkpoint_seeds", "checkpoint_mean", "sd_checkpoints"),
-    *("sd_seeds", "paper_checkpoints"),
-)
 # What the last rows of the first table say of each task.
 QUESTIONS = {"questions": "n", "published questions": "published_n", "contexts cut": "truncated"}
 INTERVALS = (
@@ -82,7 +65,6 @@ INTERVALS = (
     ("difference_interval", "difference_low", "difference_high"),
     ("seeds_interval", "seeds_low", "seeds_high"),
 )
-GENERATED = ("label", "task", "n", "exact", "interval", "rank", "undecodable", "majority")
 
 
 def page(
@@ -104,7 +86,7 @@ def page(
         rows = _with_paper(found, table)
         data.append(_tidy(rows))
         if len(rows):
-            made = _tables(found, _printable(found, rows))
+            made = _tables(found, _printable(rows))
             tables += [each for each in made if len(each.frame)]
             notes += _notes(found, rows)
     problems = [problem for found in suites for problem in found.problems]
@@ -133,9 +115,6 @@ def _with_paper(found: SuiteTable, table: ErrorTable) -> pd.DataFrame:
     base = dict(zip(scores["task"][is_baseline], values[is_baseline], strict=True))
     return scores.assign(
         paper=cells,
-        paper_checkpoints=[
-            paper.of_suite(suite, *place, over_checkpoints=True) for place in places
-        ],
         paper_difference=(values - scores["task"].map(base)).where(~is_baseline),
     )
 
@@ -149,20 +128,10 @@ def _tidy(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[[*downstream.COLUMNS]].assign(metrics=metrics, paper=fractions)
 
 
-def _stated(rows: pd.DataFrame, *names: str) -> pd.Series:
-    """Returns the first of the metrics `names` that results.json states, by variant and task."""
-    return rows.set_index(["variant", "task"])["metrics"].map(
-        lambda of: next((of[name] for name in names if name in of), None), na_action="ignore"
-    )
-
-
-def _printable(found: SuiteTable, rows: pd.DataFrame) -> pd.DataFrame:
+def _printable(rows: pd.DataFrame) -> pd.DataFrame:
     """Returns the rows with all columns of PRINTED, fractions as percentages."""
     rows = rows.assign(
         group=rows["variant"].map(lambda name: variants.group(name) if name else "reference"),
-        exact=_stated(rows, EXACT).to_numpy(),
-        rank=_stated(rows, *RANKED).to_numpy(),
-        majority=rows["task"].map({name: task.majority for name, task in found.tasks.items()}),
     )
     for name, low, high in INTERVALS:
         rows[name] = [
@@ -184,15 +153,6 @@ def _tables(found: SuiteTable, rows: pd.DataFrame) -> Iterator[Table]:
     base = variants.label(found.baseline)
     yield _table(
         f"Each task against {base}, {place}", rows[~is_mean & rows["difference"].notna()], TASKS
-    )
-    several = rows[(rows["checkpoints"] > 1) | (rows["checkpoint_seeds"] > 1)]
-    steps = ", ".join(map(str, found.steps))
-    yield _table(f"Checkpoints {steps} in percent, suite {found.suite}", several, LAST)
-    generated = [name for name, task in found.tasks.items() if task.undecodable is not None]
-    answers = rows[rows["task"].isin(generated)]
-    exact = answers["interval"].where(answers["metric"] == EXACT)
-    yield _table(
-        f"Generated answers in percent, {place}", answers.assign(interval=exact), GENERATED
     )
 
 
@@ -330,20 +290,20 @@ def _panels(found: SuiteTable) -> alt.HConcatChart:
     )
 
 
-def words(table: ErrorTable) -> str:
+def alt_text(table: ErrorTable) -> str:
     """Returns every variant's mean over tasks, suite by suite."""
     scores = pd.concat([found.scores for found in _suites(table)])
     means = scores[(scores["kind"] == "variant") & (scores["task"] == MEAN)]
     printed = means[["label", "suite", "score"]].assign(score=PERCENT * means["score"])
     caption = "Right answers on downstream tasks by variant, mean over tasks, in %"
-    return Table(caption, printed, {"score": SCORE}).words()
+    return Table(caption, printed, {"score": SCORE}).alt_text()
 
 
 PLOTS = (
-    Plot(
+    FigureSpec(
         file="downstream",
         draw=draw,
-        words=words,
+        alt_text=alt_text,
         absent="no suite has a task that can be read",
         caption="Scores on each task with 95 % intervals over questions, and differences from the "
         "baseline, paired question by question. Intervals are not corrected for their number; "

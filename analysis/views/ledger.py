@@ -5,11 +5,12 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis.compare import frames, sentences
+from analysis.compare import frames
 from analysis.compare.error_table import ErrorTable
 from analysis.load.records import Plan
 from analysis.render import pages
 from analysis.render.pages import Page, Table
+from analysis.views import sentences
 
 COLUMNS = (
     *("hypothesis", "study", "workload", "variant", "metric", "split", "n", "difference"),

@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
-from analysis.compare import frames, sentences
+from analysis.compare import frames
 from analysis.compare.error_table import ErrorTable
 from analysis.load.selection import VALIDATION
 from analysis.render import charts, pages
-from analysis.render.charts import Plot
+from analysis.render.charts import FigureSpec
 from analysis.render.pages import Table
+from analysis.views import sentences
 from attention import table as variants
 from sweeps.records import layout
 
@@ -124,7 +125,7 @@ def _diamonds(found: pd.DataFrame, column: str, rows: alt.Y) -> list[alt.Chart]:
     return [marks.encode(x=f"{column}:Q", y=rows, tooltip=["label:N", value])]
 
 
-def effects_in_words(table: ErrorTable) -> str:
+def effects_alt_text(table: ErrorTable) -> str:
     """Returns every variant's mean, its difference from the baseline, and the verdict."""
     found, digits = effects(table), table.metric.digits
     ends = zip(found["difference"], found["difference_low"], found["difference_high"], strict=True)
@@ -132,7 +133,7 @@ def effects_in_words(table: ErrorTable) -> str:
         verdict=sentences.outcomes(found),
         difference=[pages.estimate(*each, digits, signed=True) for each in ends],
     )
-    return Table(f"Mean {table.what} over seeds", frame, {"mean": f".{digits}f"}).words()
+    return Table(f"Mean {table.what} over seeds", frame, {"mean": f".{digits}f"}).alt_text()
 
 
 def bands(table: ErrorTable) -> pd.DataFrame:
@@ -314,13 +315,13 @@ def shown(table: ErrorTable, found: pd.DataFrame) -> np.ndarray:
     return kept[["low", "high"]].to_numpy().ravel()
 
 
-def curves_in_words(table: ErrorTable) -> str:
+def curves_alt_text(table: ErrorTable) -> str:
     """Returns every variant's median on validation at the chosen steps."""
     seeds = frames.seeds(table)
     ends = seeds[seeds["split"] == VALIDATION].groupby("label", sort=False)["value"].median()
     caption = f"Learning curves: {table.metric.label} on validation at the chosen steps"
     medians = ends.rename("median").reset_index()
-    return Table(caption, medians, {"median": f".{table.metric.digits}f"}).words()
+    return Table(caption, medians, {"median": f".{table.metric.digits}f"}).alt_text()
 
 
 def draw_hyperparameters(table: ErrorTable) -> ChartType | None:
@@ -374,7 +375,7 @@ def _panel(found: pd.DataFrame, name: str, y: alt.Y) -> alt.LayerChart:
     return alt.LayerChart(layer=layers).properties(width=200, height=HEIGHT)
 
 
-def hyperparameters_in_words(table: ErrorTable) -> str:
+def hyperparameters_alt_text(table: ErrorTable) -> str:
     """Returns the best trial's value and point."""
     found = frames.trials(table).dropna(subset="value").drop_duplicates("trial")
     names = ", ".join(points(table)["hyperparameter"].unique())
@@ -386,28 +387,28 @@ def hyperparameters_in_words(table: ErrorTable) -> str:
     )
 
 
-EFFECTS = Plot(
+EFFECTS = FigureSpec(
     file="effects",
     draw=draw_effects,
-    words=effects_in_words,
+    alt_text=effects_alt_text,
     absent="no completed trial has a number",
     caption="Left: each seed (dot) at the step that its validation chose, mean and 95% "
     "interval. Right: difference from the baseline with its 95% interval, which is not "
     "corrected for the number of variants, as the p-values (Holm) are. Diamond: the paper.",
 )
-CURVES = Plot(
+CURVES = FigureSpec(
     file="learning_curves",
     draw=draw_curves,
-    words=curves_in_words,
+    alt_text=curves_alt_text,
     absent="no completed trial has a curve",
     caption="Line: median over seeds. Band: smallest to largest seed; from "
     f"{QUARTILES_FROM} seeds on their middle half. Grey: the baseline. Dashed and thin: a trial "
     f"that is running, failed or diverged. {charts.THINNED}",
 )
-HYPERPARAMETERS = Plot(
+HYPERPARAMETERS = FigureSpec(
     file="hyperparameters",
     draw=draw_hyperparameters,
-    words=hyperparameters_in_words,
+    alt_text=hyperparameters_alt_text,
     absent="no hyperparameter varies among measured trials",
     caption="One mark per point of the search: the median over its seeds, each at its best "
     "validation step.",

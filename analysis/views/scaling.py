@@ -13,7 +13,7 @@ from analysis.compare.scaling import Scaling
 from analysis.load import paper
 from analysis.load.records import Problem
 from analysis.render import charts, pages
-from analysis.render.charts import Plot
+from analysis.render.charts import FigureSpec
 from analysis.render.pages import Page, Table
 from attention import table as variants
 
@@ -157,10 +157,10 @@ def draw(tables: Sequence[ErrorTable]) -> alt.LayerChart | None:
 
 # Of several studies: the report draws it of each family, `plots` of none.
 PLOTS = (
-    Plot(
+    FigureSpec(
         file="scaling",
         draw=draw,
-        words=lambda tables: _sizes(scaling.of_tables(tables)).words(),
+        alt_text=lambda tables: _sizes(scaling.of_tables(tables)).alt_text(),
         absent="no variant has two sizes",
         caption="One mark per seed; lines are the fits; dotted: the loss to reach.",
     ),

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 import altair as alt
 import pandas as pd
 
-from analysis.compare import sentences
 from analysis.compare.error_table import ErrorTable
 from analysis.compare.frames import DETECTABLE, results
-from analysis.compare.summary import LEAST_IMPROVEMENT, Summary, profiles
+from analysis.compare.summary import Overview
 from analysis.render import charts, pages
-from analysis.render.charts import Plot
+from analysis.render.charts import FigureSpec
 from analysis.render.pages import Page, Table
+from analysis.views import sentences
 from attention import table as variants
 
 MARKS = {"better": "▲", "worse": "▼", "cannot tell": "≈", "withheld": "○"} | {
@@ -30,7 +30,7 @@ OVER = {
 }
 
 
-def page(found: Summary) -> Page:
+def page(found: Overview) -> Page:
     """Returns three tables: improvements by variant and workload; a line for each variant over all
     of them; the smallest differences that the seeds can detect. `data` is the former two's."""
     own = sum(table.baseline == found.baseline for table in found.tables)
@@ -54,7 +54,7 @@ def page(found: Summary) -> Page:
     )
 
 
-def _by_workload(found: Summary) -> Table:
+def _by_workload(found: Overview) -> Table:
     cells = {}
     for each in found.cells.dropna(subset="value").itertuples():
         text = pages.estimate(each.value, each.low, each.high, 1, signed=True)
@@ -74,7 +74,7 @@ def _by_workload(found: Summary) -> Table:
     return pages.text_table(caption, pd.DataFrame(columns))
 
 
-def _over_all(found: Summary) -> Iterable[Table]:
+def _over_all(found: Overview) -> Iterable[Table]:
     """Yields the table of the baseline and of the variants with estimates, if there are any."""
     columns = found.over.groupby("variant")["workload"].max()
     shown = [name for name in found.variants if columns.get(name) or name == found.baseline]
@@ -119,7 +119,7 @@ def _power(heading: str, table: ErrorTable) -> dict[str, str | None]:
     }
 
 
-def _notes(found: Summary) -> Iterable[str]:
+def _notes(found: Overview) -> Iterable[str]:
     yield (
         "▲ better, ▼ worse, ≈ cannot tell (△, ▽: so far), by each study's own test on its deciding "
         "split after Holm's correction; intervals are not corrected. `python -m analysis table` "
@@ -152,7 +152,7 @@ def _notes(found: Summary) -> Iterable[str]:
     )
 
 
-def draw(found: Summary) -> alt.ConcatChart | None:
+def draw(found: Overview) -> alt.ConcatChart | None:
     """Returns the improvements with their intervals, a panel for each column, of which a decided
     one has its verdict's mark; None where nothing is compared."""
     panels = []
@@ -175,40 +175,14 @@ def draw(found: Summary) -> alt.ConcatChart | None:
     return alt.concat(*panels, columns=3).resolve_scale(color="independent", shape="independent")
 
 
-def draw_profiles(found: Summary) -> alt.Chart:
-    """Returns the distribution of `summary.profiles` as steps."""
-    frame = profiles(found)
-    names = [name for name in found.variants if name in set(frame["variant"])]
-    x = alt.X("tau:Q", title="τ", scale=alt.Scale(domain=[LEAST_IMPROVEMENT, 100]))
-    base = alt.Chart(frame, title="share of runs better by more than τ %", width=300, height=200)
-    return base.mark_line(interpolate="step-after", strokeWidth=2, clip=True).encode(
-        x=x,
-        y=alt.Y("share:Q", title=None, scale=alt.Scale(domain=[0, 1])),
-        color=charts.colour(names),
-        strokeDash=charts.dash(names),
-        opacity=charts.faded(),
-        tooltip=["variant", "tau", "share"],
-    )
-
-
 PLOTS = (
-    Plot(
+    FigureSpec(
         file="summary",
         draw=draw,
-        words=lambda found: _by_workload(found).words(),
+        alt_text=lambda found: _by_workload(found).alt_text(),
         absent="no variant is compared with a baseline",
         caption="Improvement over the baseline's mean, mean over seeds, with the difference's own "
         "95% interval, not corrected for the number of variants as the marks are: ▲ better, "
         "▼ worse, ≈ cannot tell, ○ withheld.",
-    ),
-    Plot(
-        file="profiles",
-        draw=draw_profiles,
-        words=lambda found: (
-            f"Distribution of the improvements of runs. {_by_workload(found).words()}"
-        ),
-        absent="no run has a number",
-        caption="Higher is better. Lines over different workloads do not compare. A line that "
-        "starts below 1 has lost seeds, or runs twice as bad as the baseline's mean or worse.",
     ),
 )

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compare import failed_runs, sensitivity, sentences
-from analysis.compare.error_table import ErrorTable, VariantResult
+from analysis.compare import failed_runs, sensitivity
+from analysis.compare.error_table import ErrorTable, Reference, VariantResult
 from analysis.compare.failed_runs import FailedRuns
 from analysis.compare.frames import DETECTABLE, costs, results
 from analysis.load import metrics
 from analysis.render import pages
 from analysis.render.pages import Page, Table
 from analysis.statistics.comparisons import Comparison
+from analysis.views import sentences
 from sweeps.records import layout
 
 PERPLEXITY = metrics.get("perplexity")
@@ -53,44 +54,65 @@ def _table(
     return Table(caption, frame, formats, group=list(group))
 
 
-def _verdicts(table: ErrorTable, failures: FailedRuns) -> Table:
-    title, form = table.decisive.title(), f".{table.metric.digits}f"
-    printed = {split: f"{split.title()}\npaper" for split in layout.SPLITS}
-    measured = {
-        split: f"{split.title()}\nmeasured" if table.is_paper else split.title()
-        for split in layout.SPLITS
+class Headings:
+    """The headings of the short table that depend on what is shown."""
+
+    def __init__(self, table: ErrorTable) -> None:
+        title, ours = table.decisive.title(), "\nmeasured" if table.is_paper else ""
+        self.printed = {split: f"{split.title()}\npaper" for split in layout.SPLITS}
+        self.measured = {split: f"{split.title()}{ours}" for split in layout.SPLITS}
+        self.perplexity, self.mean = f"{title}\nperplexity", f"{title},\nmean"
+        self.difference = f"Mean -\n{table.baseline_label}"
+
+
+def _line(
+    table: ErrorTable, row: VariantResult, failures: FailedRuns, headings: Headings
+) -> dict[str, Any]:
+    """Returns a variant's cells by their headings."""
+    result, failed = table.of(row), failures.by_variant.get(row.variant)
+    compared, trained = result.comparison or UNTESTED, costs(table, row)
+    line = {
+        "Variant": row.label,
+        "n": row.seeds,
+        FAILED: f"{failed.rate.count} of {failed.rate.n}" if failed else None,
+        headings.perplexity: _perplexity(table, row),
+        headings.mean: result.summary.mean if result.summary else math.nan,
+        headings.difference: compared.difference,
+        N_OF_TEST: compared.seeds if compared.n else None,
+        P_HOLM: compared.p_holm,
+        "Verdict": _verdict(table, row),
+        FLOP: trained["train_flop"],
+        SECONDS: trained["train_seconds"],
     }
-    perplexity, mean = f"{title}\nperplexity", f"{title},\nmean"
-    difference = f"Mean -\n{table.baseline_label}"
-    lines: list[dict[str, Any]] = []
-    for row in table.rows:
-        result, failed = table.of(row), failures.by_variant.get(row.variant)
-        compared = result.comparison or UNTESTED
-        trained = costs(table, row)
-        line: dict[str, Any] = {"Variant": row.label, "n": row.seeds}
-        line[FAILED] = f"{failed.rate.count} of {failed.rate.n}" if failed else None
-        for split, of_split in row.splits.items():
-            line[printed[split]] = of_split.paper.text if of_split.paper else None
-            line[measured[split]] = of_split.summary.median if of_split.summary else math.nan
-        line |= {
-            perplexity: _perplexity(table, row),
-            mean: result.summary.mean if result.summary else math.nan,
-            difference: compared.difference,
-            N_OF_TEST: compared.seeds if compared.n else None,
-            P_HOLM: compared.p_holm,
-            "Verdict": _verdict(table, row),
-            FLOP: trained["train_flop"],
-            SECONDS: trained["train_seconds"],
-        }
-        lines.append(line)
-    for reference in table.references:
-        loss = reference.values[table.decisive]
-        line = {"Variant": f"{reference.name} (reference)", "Verdict": "reference"}
-        line |= {measured[split]: value for split, value in reference.values.items()}
-        lines.append(line | {perplexity: None if loss is None else PERPLEXITY.shown(loss)})
+    for split, of_split in row.splits.items():
+        line[headings.printed[split]] = of_split.paper.text if of_split.paper else None
+        median = of_split.summary.median if of_split.summary else math.nan
+        line[headings.measured[split]] = median
+    return line
+
+
+def _reference_line(table: ErrorTable, reference: Reference, headings: Headings) -> dict[str, Any]:
+    """Returns a reference's cells by their headings."""
+    loss = reference.values[table.decisive]
+    return {
+        "Variant": f"{reference.name} (reference)",
+        "Verdict": "reference",
+        headings.perplexity: None if loss is None else PERPLEXITY.shown(loss),
+        **{headings.measured[split]: value for split, value in reference.values.items()},
+    }
+
+
+def _verdicts(table: ErrorTable, failures: FailedRuns) -> Table:
+    """Returns the short table: a line for each variant, then for each reference, without columns
+    that have no cell."""
+    headings, form = Headings(table), f".{table.metric.digits}f"
+    printed, measured = headings.printed, headings.measured
+    perplexity, mean, difference = headings.perplexity, headings.mean, headings.difference
+    lines = [_line(table, row, failures, headings) for row in table.rows]
+    lines += [_reference_line(table, reference, headings) for reference in table.references]
     of_splits = [(printed[split], measured[split]) for split in layout.SPLITS]
-    headings = ("Variant", "n", FAILED, *itertools.chain(*of_splits), perplexity, mean, difference)
-    frame = pd.DataFrame(lines, columns=[*headings, N_OF_TEST, P_HOLM, "Verdict", FLOP, SECONDS])
+    first = ("Variant", "n", FAILED, *itertools.chain(*of_splits), perplexity, mean, difference)
+    frame = pd.DataFrame(lines, columns=[*first, N_OF_TEST, P_HOLM, "Verdict", FLOP, SECONDS])
     is_shown = {
         FAILED: failures.any,
         **dict.fromkeys(printed.values(), table.is_paper),

@@ -13,7 +13,7 @@ from analysis.load import paper
 from analysis.load.metrics import UnknownTargetError
 from analysis.load.records import Problem
 from analysis.render import charts, pages
-from analysis.render.charts import Plot
+from analysis.render.charts import FigureSpec
 from analysis.render.pages import Page, Table
 from attention import table as variants
 from sweeps.records import layout
@@ -234,10 +234,10 @@ def draw(table: ErrorTable) -> alt.FacetChart | None:
 
 
 PLOTS = (
-    Plot(
+    FigureSpec(
         file="time_to_target",
         draw=draw,
-        words=lambda table: _medians(target_times.build(table)).words(),
+        alt_text=lambda table: _medians(target_times.build(table)).alt_text(),
         absent="no target is known, or no seed reached it",
         caption="First evaluation at or past the target, one mark per seed.",
     ),

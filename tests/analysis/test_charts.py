@@ -16,8 +16,10 @@ def _chart(names=("standard", "laser", "acme")) -> alt.LayerChart:
     return charts.interval_rows(frame, x, alt.Y("label:N"), ["label:N"], legend=True)
 
 
-def _plot(draw=lambda shown: _chart(), words=lambda shown: "three intervals") -> charts.Plot:
-    return charts.Plot("intervals", draw, words, "nothing to draw", "how to read it")
+def _plot(
+    draw=lambda shown: _chart(), alt_text=lambda shown: "three intervals"
+) -> charts.FigureSpec:
+    return charts.FigureSpec("intervals", draw, alt_text, "nothing to draw", "how to read it")
 
 
 def test_a_mechanism_has_one_look_and_no_two_of_twelve_are_alike() -> None:

@@ -140,7 +140,7 @@ def test_plots_are_drawn_of_any_depth(hand_made, diagnosed, layers):
     for plot in diagnostics.PLOTS:
         assert plot.applies(table)
         assert charts.specification(plot.draw(table))["datasets"]
-        assert plot.words(table).count("Standard") == 1
+        assert plot.alt_text(table).count("Standard") == 1
 
 
 def test_lines_hold_the_median_and_bands_the_range_of_seeds(hand_made, diagnosed):

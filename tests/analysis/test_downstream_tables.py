@@ -163,7 +163,6 @@ def test_checkpoints_and_seeds_are_two_columns(begun, answered) -> None:
     expected = (2, 2, 0.55, (0.2 / 2**0.5 + 0) / 2, 0.1 / 2**0.5)
     for task in ("next", MEAN):
         assert [row(found, "standard", task)[name] for name in names] == pytest.approx(expected)
-    assert printed(made, -1).iloc[0].tolist()[2:] == ["2", "2", "55.00", "7.07", "7.07"]
     assert suite_of(made, last=1).steps == (400,)
     assert row(suite_of(made, step=300), "standard")["score"] == pytest.approx(0.5)
 
@@ -276,9 +275,7 @@ ONE_SHOT = [["82.00", "42.86", "62.34"], ["87.00", "44.64", "63.39"]]
 @pytest.mark.parametrize(
     ("record", "expected"), [({"paper_table": "lm_scaling"}, ONE_SHOT), ({}, [])]
 )
-def test_the_paper_s_numbers_stand_beside_the_paper_s_study_alone(
-    begun, answered, record, expected
-) -> None:
+def test_the_paper_s_numbers_stand_beside_the_paper_s_study_alone(begun, record, expected) -> None:
     tasks = {"copa": {"acc": STANDARD}, "cb": {"acc": LASER}}
     made = begun(
         {"standard": [tasks], "laser": [tasks]},
@@ -287,17 +284,14 @@ def test_the_paper_s_numbers_stand_beside_the_paper_s_study_alone(
         record=record,
         metric="accuracy",
     )
-    for variant in ("standard", "laser"):
-        answered.write(trial(made, variant), tasks, step=300, suite="paper_one_shot")
     page = view.page(made.table())
-    overview, means, _, last = (table.texts() for table in page.tables)
+    overview, means, _ = (table.texts() for table in page.tables)
     theirs = overview[overview["Variant"].str.startswith("paper")].values.tolist()
     assert [line[1:] for line in theirs] == expected
     assert [("Paper" in means), page.data()["paper"].notna().any()] == 2 * [bool(record)]
     if record:
         assert page.tables[0].bold["copa"][-3:] == [False, True, False]
         assert means["Paper's\ndifference"].tolist() == ["–", "+1.05"]
-        assert last["Paper, over\n5 checkpoints"][5] == "63.58 ± 0.26"
 
 
 def test_generated_answers(begun, answered) -> None:
@@ -306,8 +300,9 @@ def test_generated_answers(begun, answered) -> None:
     folder = answered.write(trial(made, "standard"), tasks, suite="returns", task={"majority": 0.6})
     lines = answered.lines(tasks, decodable=True)
     answered.put(folder, [lines[0] | {"decodable": False}, *lines[1:]])
-    expected = ["10", "70.00", "[40.00, 100.00]", "40.00", "10.00", "60.00"]
-    assert printed(made, -1).iloc[0].tolist()[2:] == expected
+    score = row(suite_of(made), "standard", "returns")
+    assert score["undecodable"] == pytest.approx(0.1)
+    assert score["metrics"] == pytest.approx({"exact_match": 0.7, "acc": 0.4})
 
 
 def test_csv_has_every_score(begun, tmp_path) -> None:
@@ -356,4 +351,4 @@ def test_the_figure_shows_scores_differences_and_references(begun) -> None:
     assert scores["LASER", "next"] == pytest.approx(70.0)
     assert scores["chance", MEAN] == pytest.approx(25.0)
     assert any(line.get("low") == pytest.approx(-10.0) for line in shown)
-    assert "70.00" in plot.words(table)
+    assert "70.00" in plot.alt_text(table)

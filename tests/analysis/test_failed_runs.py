@@ -4,8 +4,9 @@ import math
 
 import pytest
 
-from analysis.compare import failed_runs, sentences
+from analysis.compare import failed_runs
 from analysis.compare.error_table import build
+from analysis.views import sentences
 from analysis.views import table as view
 
 EMPTY = {"name": "empty transcript", "constant": True, "validation/wer": 1.0, "test/wer": 1.0}

@@ -332,7 +332,7 @@ def test_the_figure_has_a_mark_for_every_seed_and_a_line_for_every_law(sizes) ->
     spec = scaling_view.draw(sizes).to_dict()
     rows = [len(spec["datasets"][layer["data"]["name"]]) for layer in spec["layer"]]
     assert rows == [2 * 3 * 2, 2 * 50, 1]
-    assert "c4_lm_234m: Parameters 234,000,000" in scaling_view.PLOTS[0].words(sizes)
+    assert "c4_lm_234m: Parameters 234,000,000" in scaling_view.PLOTS[0].alt_text(sizes)
 
 
 def test_unknown_numbers_of_parameters_are_asked_for(hand_made, capsys) -> None:

@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special, stats
 
-from analysis.compare import sensitivity, sentences
+from analysis.compare import sensitivity
 from analysis.compare.error_table import ErrorTable
 from analysis.compare.frames import results
 from analysis.load import paper
 from analysis.statistics import comparisons
 from analysis.statistics.comparisons import Comparison
+from analysis.views import sentences
 from analysis.views import table as table_view
 from tests.analysis import power_table
 

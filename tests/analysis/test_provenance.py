@@ -3,7 +3,8 @@
 import pytest
 
 from analysis import report
-from analysis.compare import frames, sentences
+from analysis.compare import frames
+from analysis.views import sentences
 from sweeps.records import layout
 
 

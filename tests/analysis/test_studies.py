@@ -59,24 +59,21 @@ def test_plots_of_two_workloads_of_one_study_have_a_directory_each(study, monkey
 
 
 @pytest.mark.parametrize(
-    ("made", "given", "says"),
+    ("made", "given"),
     [
-        ("", "nowhere", "nowhere"),
-        ("a/notes.txt", "a/notes.txt", "notes.txt"),
-        ("a/study.csv", "a", "study.csv"),
-        ("l/deep/study.json", "l", "deep"),
-        ("l/external/adam/study_0/w_jax/trial_1/x", "l", "external"),
-        ("adam/study_0/w_jax/trial_1/x", "adam/study_0/w_jax/trial_1", "adam: give that"),
-        ("tiny/study.json", "tiny/compare", "tiny: give that"),
+        ("", "nowhere"),
+        ("a/notes.txt", "a/notes.txt"),
+        ("l/deep/study.json", "l"),
+        ("adam/study_0/w_jax/trial_1/x", "adam/study_0/w_jax/trial_1"),
+        ("tiny/study.json", "tiny/compare"),
     ],
 )
-def test_a_directory_without_a_study_says_what_to_give(tmp_path, made, given, says) -> None:
-    """The study above it, or those further down, or what it holds."""
+def test_a_directory_without_a_study_is_refused(tmp_path, made, given) -> None:
     path = tmp_path / (made or "x")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("{}")
     (tmp_path / "tiny/compare").mkdir(parents=True, exist_ok=True)
-    with pytest.raises(NotAStudyError, match=says):
+    with pytest.raises(NotAStudyError, match=f"{given}: .*study.json"):
         read_study(tmp_path / given)
 
 

@@ -140,7 +140,7 @@ def studies(hand_made) -> pathlib.Path:
     return made(hand_made, text, "text", workload="pydoc_lm", metric="loss").parent
 
 
-def _summary(root) -> summary.Summary:
+def _summary(root) -> summary.Overview:
     return summary.of_tables([error_table.build(study) for study in read_each(root)])
 
 
@@ -322,27 +322,12 @@ def test_csv_has_numbers(studies, capsys) -> None:
     assert math.isnan(lines.loc["effect", "low"])
 
 
-def test_profiles_by_hand(hand_made) -> None:
-    """Of two baseline runs one improves on their mean; a run that was lost improves by nothing,
-    and neither does one that is more than twice as bad."""
-    study = hand_made(workload="spoken_digits_conformer", metric="wer")
-    for variant, values in (("standard", (0.1, 0.3)), ("laser", (0.05, 0.08, 0.5))):
-        for seed, value in enumerate(values):
-            row = study.measured(400, "wer", value, apart=0.0)
-            study.trial("compare", variant, 0, seed, [row])
-    study.trial("compare", "laser", 0, 3, [], state="diverged")
-    found = summary.profiles(_summary(study.finish()))
-    rows = found.sort_values(["variant", "tau"])
-    assert rows["tau"].tolist() == pytest.approx([-100, 60, 75, -100, -50, 50])
-    assert rows["share"].tolist() == pytest.approx([2 / 4, 1 / 4, 0, 1, 0.5, 0])
-
-
 def test_figures_of_the_page(studies, tmp_path) -> None:
     found = _summary(studies)
     for plot in view.PLOTS:
         spec = charts.specification(plot.draw(found), found.variants)
         assert spec["concat"] if plot.file == "summary" else spec["encoding"]
-        assert "LASER: " in plot.words(found)
+        assert "LASER: " in plot.alt_text(found)
     assert cli.main(["summary", str(studies), f"--plot={tmp_path / 'all.svg'}"]) == 0
     assert (tmp_path / "all.svg").read_text("utf-8").startswith("<svg")
     with pytest.raises(SystemExit):

@@ -8,12 +8,12 @@ import re
 import numpy as np
 import pytest
 
-from analysis.compare import sensitivity, sentences
+from analysis.compare import sensitivity
 from analysis.compare.error_table import ErrorTable, build
 from analysis.compare.frames import results
 from analysis.load.studies import read_study
 from analysis.render import printing
-from analysis.views import plots
+from analysis.views import plots, sentences
 from analysis.views import table as table_view
 
 HERE = pathlib.Path(__file__).parent

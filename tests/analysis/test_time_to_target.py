@@ -251,7 +251,7 @@ def test_the_figure_has_a_mark_for_every_seed_and_its_text_the_medians(study) ->
     assert marks["training step", time.MEDIAN] == [200, 400]
     assert marks["training time (h)", time.MEDIAN] == [2, 4]
     assert time.draw(table).to_dict()["spec"]["mark"]["type"] == "point"
-    assert "LASER: Seeds reached 3 of 3, Steps 200, Time (h) 2.00" in time.PLOTS[0].words(table)
+    assert "LASER: Seeds reached 3 of 3, Steps 200, Time (h) 2.00" in time.PLOTS[0].alt_text(table)
 
 
 def test_nothing_is_shown_without_a_target_or_evaluations(hand_made) -> None:
