@@ -9,11 +9,13 @@ import pathlib
 import signal
 import subprocess
 import sys
+import types
 
 import pytest
 
 from sweeps.launchers import local
 from sweeps.records import clock, layout, lease, measurements, status, submissions
+from sweeps.scheduling import preflight
 from sweeps.study import config, study, study_directory
 from tests.sweeps import defaults, waiting
 from workloads.images import digits
@@ -469,3 +471,28 @@ def one_core():
 def wait_until():
     """Returns a function that waits until a condition holds, and returns what it returned."""
     return functools.partial(waiting.wait, every=0.005)
+
+
+def finish_stage(made, stage="tune", values=None):
+    """Writes a stage whose trials are done, with accuracies by point (else 0.5)."""
+    trials = begin_stage(made, stage)
+    for trial in trials:
+        end_trial(made.directory / trial.path, (values or {}).get(trial.point, 0.5))
+    return trials
+
+
+def answer_data(monkeypatch, digest, meanwhile=lambda: None):
+    """Has `jax_calls.data` answer with a digest, after what happens meanwhile."""
+
+    def result():
+        meanwhile()
+        return {"lines": [], "reference": None, "digest": digest}
+
+    call = contextlib.nullcontext(types.SimpleNamespace(result=result))
+    monkeypatch.setattr(preflight, "_ask", lambda *_: call)
+
+
+def trial_ids(made):
+    """Returns the ids of a study's trials by path, with point 0 in stage 'compare'."""
+    chosen = {"points": dict.fromkeys(made.settings["variants"], 0)}
+    return {t.path: t.id for stage in made.stages for t in made.trials(stage, chosen)}

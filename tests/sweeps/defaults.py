@@ -15,3 +15,9 @@ SMALL = {
 def of(launcher):
     """Returns {key: default} of a launcher's module."""
     return {name: key.default for name, key in launcher.KEYS.items()}
+
+
+# The beginning of a user's study file.
+STUDY_FILE = (
+    "from sweeps.study import config as configs\ndef get_config():\n    config = configs.base()\n"
+)

@@ -3,21 +3,18 @@
 import contextlib
 import dataclasses
 import functools
-import math
 import re
-import shutil
 
 import pytest
 
 from attention import table
 from sweeps.__main__ import main
 from sweeps.launchers import table as launchers
-from sweeps.launchers.config_keys import PATH
 from sweeps.launchers.config_keys import check as check_keys
-from sweeps.records import layout, lease, measurements, status, submissions
-from sweeps.scheduling import cancel
-from sweeps.study import config, keys, selection, space, study, study_directory, trial
-from tests.sweeps.conftest import begin_attempt, begin_stage, end_trial, evaluations, resolve
+from sweeps.records import layout, lease
+from sweeps.study import config, keys, study, study_directory
+from tests.sweeps import defaults
+from tests.sweeps.conftest import begin_stage, resolve, trial_ids
 from workloads.__main__ import main as workloads_main
 
 
@@ -93,104 +90,6 @@ def test_a_study_file_without_a_name_is_called_after_it(tmp_path, file, override
     if not name.isidentifier():
         with pytest.raises(ValueError, match="name is.*--config.name="):
             study.resolve(parsed, planning=True)
-
-
-@pytest.mark.parametrize(
-    "changes", [{"points": 9, "seeds": 5}, {"first_seed": 1, "seeds": 1, "tuning_seeds": 1}]
-)
-def test_trial_numbers_never_move(changes):
-    """Trials stay where they are when points or seeds are added; later seeds keep their numbers."""
-    usual = {"points": 3, "seeds": 2, "tuning_seeds": 2}
-    before, after = _ids(resolve(**usual)), _ids(resolve(**{**usual, **changes}))
-    fewer, more = sorted((before, after), key=len)
-    assert fewer.items() < more.items()
-
-
-def test_a_trial_s_directory():
-    assert resolve(first_seed=997, seeds=2)
-    assert layout.trial_path("tune", "laser", "digits_vit", 3, 1) == (
-        "tune/laser/digits_vit_jax/trial_3002"
-    )
-    with pytest.raises(ValueError, match="seeds run from 0 to 999"):
-        layout.trial_path("tune", "standard", "digits_vit", 0, 1000)
-
-
-@pytest.mark.parametrize(
-    ("changes", "same_id", "same_program"),
-    [
-        ({"study": "other", "stage": "x", "point": 9}, True, True),
-        ({"seed": 1}, False, True),
-        ({"steps": 3}, False, True),
-        ({"variant": "laser"}, False, False),
-        ({"kernel": "jax_xla"}, False, False),
-        ({"compute_dtype": "bfloat16"}, False, False),
-        ({"matmul_precision": "float32"}, False, False),
-        ({"eval_every": 1}, False, True),
-        ({"mesh": (4, 2, 1)}, True, False),
-        ({"remat": True}, True, False),
-        ({"loss_chunk_tokens": 4096}, True, False),
-        ({"microbatches": 4}, True, False),
-        ({"checkpoint_every": 100}, True, True),
-        ({"diagnostics": 5}, True, True),
-        ({"algoperf_dir": "/elsewhere"}, True, True),
-    ],
-)
-def test_ids_and_programs_follow_what_is_computed(changes, same_id, same_program):
-    first = resolve().trials("tune")[0]
-    other = dataclasses.replace(first, **changes)
-    assert (other.id == first.id) == same_id
-    assert (other.program == first.program) == same_program
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"seed": 4}, r"trial\.json: id .* does not belong to its content"),
-        ({"schema": 3}, "its id is of schema 3.*Choose another --config.exp"),
-        ({"mesh": 5}, "is not a trial record"),
-        (None, "is not a trial record"),
-    ],
-)
-def test_record_on_disk_is_checked(tmp_path, changes, message):
-    record = resolve().trials("tune")[0]
-    layout.write_json(tmp_path / layout.TRIAL, record.to_json())
-    assert trial.read(tmp_path) == record
-    content = [] if changes is None else {**record.to_json(), **changes}
-    layout.write_json(tmp_path / layout.TRIAL, content)
-    with pytest.raises(ValueError, match=message):
-        trial.read(tmp_path)
-
-
-def test_a_study_with_settings_of_another_version_is_refused_and_can_be_cancelled(make_study):
-    made = make_study()
-    study_directory.prepare(made)
-    record = layout.study_record(made.directory)
-    record["config"] |= {"pack": 4, "local": {**record["config"]["local"], "packed": True}}
-    layout.write_json(made.directory / layout.STUDY, record)
-    match = "local.packed, pack. Choose another --config.experiment_dir"
-    with pytest.raises(ValueError, match=match):
-        study.from_record(record, made.directory)
-    with pytest.raises(ValueError, match=match):
-        study_directory.prepare(made)
-    cancel.cancel(made.directory)
-    assert submissions.is_cancelled(made.directory)
-
-
-def test_what_ids_leave_out_may_change_until_a_trial_is_finished(make_study):
-    """A trial that failed is tried again, perhaps because of the change."""
-    changes = {"workload": "pydoc_lm", "points": 4, "variants": "standard", "seeds": 1}
-    made = make_study(**changes)
-    trials = begin_stage(made)
-    states = ("pending", "failed", "diverged", "done")
-    for record, state in zip(trials, states, strict=True):
-        layout.write_json(made.directory / record.path / layout.STATUS, {"state": state})
-    again = make_study(**changes, remat=True, checkpoint_every=8, **{"mesh.data": 1})
-    standing = begin_stage(again)
-    assert [record.id for record in standing] == [record.id for record in trials]
-    after, before = (True, 8, 1), (False, 4, 0)
-    changed = [(new.remat, new.checkpoint_every, new.mesh[0]) for new in standing]
-    assert changed == [after, after, before, before]
-    assert [trial.read(again.directory / new.path) for new in standing] == standing
 
 
 def test_protocols():
@@ -356,17 +255,14 @@ def test_unknown_study_and_malformed_overrides(name, overrides, message):
         config.parse(name, overrides)
 
 
-_MINE = (
-    "from sweeps.study import config as configs\ndef get_config():\n    config = configs.base()\n"
-)
 _END = "    config.workload = 'digits_vit'\n    return config\n"
 
 
 def test_a_user_s_study_file(tmp_path):
     path = tmp_path / "mine.py"
-    path.write_text(f"{_MINE}    config.name = 'mine'\n{_END}")
+    path.write_text(f"{defaults.STUDY_FILE}    config.name = 'mine'\n{_END}")
     assert study.resolve(config.parse(str(path), ["--config.seeds=2"])).settings["seeds"] == 2
-    named = _MINE.replace("get_config()", "get_config(size)")
+    named = defaults.STUDY_FILE.replace("get_config()", "get_config(size)")
     path.write_text(f"{named}    config.name = size\n{_END}")
     assert config.parse(f"{path}:a:b", []).name == "a:b"
 
@@ -375,156 +271,6 @@ def test_a_list_space_that_is_too_short_says_so(capsys):
     resolved = resolve(space="paper_adamw", points=50)
     assert len(resolved.points) == resolved.settings["points"] == 15
     assert "list of 15 points; 50 were asked, 15 will run" in capsys.readouterr().err
-
-
-def test_the_best_of_values_by_hand():
-    """nan and infinities are passed over; ties go to the first."""
-    values = [0.5, 0.8, 0.8, math.nan, math.inf]
-    assert selection.best_index(values, "max") == 1
-    assert selection.best_index(values, "min") == 0
-    assert selection.best_index(values[3:], "max") is None
-    losses = selection.point_losses({0: [0.5, None, 0.25], 1: [None], 2: []}, "max")
-    assert losses == {0: -0.25, 1: math.inf}
-
-
-@pytest.mark.parametrize("lost", [None, math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("mode", ["max", "min"])
-def test_selection_by_hand(lost, mode):
-    """A lost seed counts as the worst value; ties go to the lower point."""
-    assert selection.best_point({2: [0.3, 0.5], 1: [0.4], 3: []}, mode) == 1
-    assert selection.best_point({0: [lost, 0.2, 0.4], 1: [0.3, 0.3, 0.3]}, mode) is not None
-    assert selection.best_point({0: [lost], 1: [0.3]}, mode) == 1
-    assert selection.best_point({0: [0.5, lost], 1: [lost, 0.5], 2: []}, mode) is None
-
-
-def _value(directory):
-    return selection.trial_value(directory, "validation/accuracy", "max")
-
-
-def test_a_stale_running_over_done_is_selected_by(make_trial):
-    """A worker that was stopped between its check and its write has put `running` over `done`."""
-    directory = make_trial()
-    end_trial(directory, 0.9, "running")
-    lease.claim(directory).end("done")
-    assert _value(directory) == 0.9
-
-
-@pytest.mark.parametrize(
-    ("lost", "lacking"),
-    [("1", "4 is|updates 4,"), ("2", "8, 12"), ("1/measurements.jsonl", "updates 4,")],
-)
-def test_a_value_is_of_every_evaluation_that_was_planned(make_trial, lost, lacking):
-    """Attempt 1 evaluated once, 0.9, attempt 2 the rest: what is lost of them is named, and the
-    best of the others is not taken for the trial's."""
-    directory = make_trial()
-    begin_attempt(directory, evaluations([0.9])).end("preempted")
-    begin_attempt(directory, evaluations([0.5, 0.6], 2), resumed=4).end("done")
-    status.write(directory, "done", global_step=12)
-    assert _value(directory) == 0.9
-    for path in (directory / layout.ATTEMPTS).glob(lost):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    with pytest.raises(ValueError, match=f"{directory} is done, but its attempts lack.*{lacking}"):
-        _value(directory)
-
-
-def test_what_is_done_and_cannot_be_read_is_not_passed_over(make_trial):
-    directory = make_trial()
-    assert _value(directory) is None  # nobody began it
-    end_trial(directory, 0.9)
-    resumed = directory / layout.ATTEMPTS / "1" / measurements.RESUMED
-    resumed.write_text("{}")
-    with pytest.raises(ValueError, match=f"{resumed} is damaged"):
-        _value(directory)
-
-
-@pytest.fixture
-def tuned(make_study):
-    """Returns a function that ends a study's tuning with accuracies by (point, seed)."""
-
-    def tune(values, protocol="tune_then_compare", **changes):
-        points = 1 + max(point for point, _ in values)
-        changes = {"points": points, "tuning_seeds": 3, "protocol": protocol, **changes}
-        made = make_study(**changes)
-        for record in begin_stage(made):
-            value = values.get((record.point, record.seed), 0.1)
-            state = value if isinstance(value, str) else "done"
-            end_trial(made.directory / record.path, 0.99 if state == value else value, state)
-        return made
-
-    return tune
-
-
-def _begin(made):
-    """Selects and lets the comparison begin; returns the selection."""
-    chosen = study_directory.select(made)
-    study_directory.materialise(made, "compare", made.trials("compare", chosen))
-    return chosen
-
-
-def test_a_point_that_lost_two_of_three_seeds_is_not_selected(tuned):
-    made = tuned({(0, 0): "diverged", (0, 1): 0.9, (0, 2): "failed", (1, 0): 0.2})
-    chosen = _begin(made)
-    assert chosen["points"] == {"standard": 1, "laser": 1}
-    assert [path.rpartition("_")[2] for path in chosen["lost"]] == ["1", "3"]
-
-
-def test_where_every_point_lost_its_seeds_nothing_is_selected(tuned):
-    lost = {(0, seed): "diverged" for seed in range(3)}
-    made = tuned(lost, variants="laser,standard+gate", baseline="laser")
-    with pytest.raises(ValueError, match=f"{made.directory}: no point of standard ended"):
-        study_directory.select(made)
-
-
-@pytest.mark.parametrize("lost", ["laser", "standard", "both"])
-def test_a_variant_that_lost_all_seeds_of_its_own_is_left_out(make_study, lost):
-    """The others are compared, unless it is the baseline."""
-    made = make_study(points=2, protocol="tune_each", variants="standard,laser,diff")
-    for record in begin_stage(made):
-        state = "diverged" if record.variant == lost or lost == "both" else "done"
-        end_trial(made.directory / record.path, 0.5, state)
-    if lost != "laser":
-        names = "standard" if lost == "standard" else "standard, laser, diff"
-        with pytest.raises(ValueError, match=f"no point of {names} ended"):
-            study_directory.plan(made, "compare")
-        return
-    trials, chosen = study_directory.plan(made, "compare")
-    assert chosen["points"] == {"standard": 0, "diff": 0}
-    assert {trial.variant for trial in trials} == {"standard", "diff"}
-
-
-@pytest.mark.parametrize("protocol", ["tune_then_compare", "tune_each"])
-def test_a_comparison_that_has_begun_keeps_its_points(tuned, protocol):
-    """Point 1 was chosen while point 0 had failed; by its repair validation would choose that."""
-    repaired = {(0, seed): 0.9 for seed in range(3)}
-    made = tuned({(0, 0): "failed", (0, 1): "failed", (1, 0): 0.2}, protocol)
-    before = _begin(made)
-    assert before["points"] == {"standard": 1, "laser": 1}
-    made = tuned(repaired | {(1, 0): 0.2}, protocol)
-    assert _begin(made)["points"] == before["points"]
-    selection = made.directory / layout.SELECTION
-    selection.write_text('{"points": {"standard": 1,')
-    with pytest.raises(ValueError, match="remove it to choose anew"):
-        study_directory.select(made)
-    selection.unlink()
-    assert _begin(made)["points"] == {"standard": 0, "laser": 0}
-
-
-def test_points_and_variants_added_to_a_comparison(tuned):
-    """More variants take its point, also where none of the earlier ones is left."""
-    _begin(tuned({(0, 0): 0.2, (2, 0): 0.3, (2, 1): 0.3}))
-    more = tuned({(0, 0): 0.9, (0, 1): 0.9, (2, 0): 0.3}, variants="standard,laser,diff")
-    assert study_directory.select(more)["points"] == dict.fromkeys(("standard", "laser", "diff"), 2)
-    others = tuned({(0, 0): 0.9, (0, 1): 0.9, (2, 0): 0.3}, variants="diff", baseline="diff")
-    assert study_directory.select(others)["points"] == {"diff": 2}
-
-
-def test_a_variant_that_is_dropped_leaves_its_point_behind(tuned):
-    """Also if the study no longer has such a point."""
-    made = tuned({(0, 0): 0.5, (2, 0): 0.1}, "tune_each")
-    layout.write_json(made.directory / layout.SELECTION, {"points": {"standard": 0, "laser": 2}})
-    fewer = tuned({(0, 0): 0.5, (1, 0): 0.1}, "tune_each", variants="standard,diff")
-    study_directory.prepare(fewer)
-    assert study_directory.select(fewer)["points"] == {"standard": 0, "diff": 0}
 
 
 def test_every_key_is_printed_with_what_is_checked(capsys):
@@ -543,124 +289,6 @@ def test_every_key_is_printed_with_what_is_checked(capsys):
 @pytest.mark.parametrize("launcher", launchers.CLASSES)
 def test_what_a_study_begins_with_is_allowed(launcher):
     check_keys(launchers.launcher_class(launcher).KEYS, config.base()[launcher].to_dict())
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("x = 1\ndef get_config(:\n", "mine.py, line 2: SyntaxError"),
-        ("\nimport no_such_module\n", "line 2: ModuleNotFoundError: No module named"),
-        ("x = 1\0\n", "mine.py.*null bytes"),
-        (b"# \xff\xe9\nx = '\xe9'\n", "mine.py.*SyntaxError"),
-        ("\n\nraise RuntimeError('boom')\n", "line 3: RuntimeError: boom"),
-        ("import sys\nsys.exit(3)\n", "line 2: SystemExit: 3"),
-        ("def get_config():\n    return get_config()\n", "RecursionError"),
-        ("def get_config(size):\n    return size\n", "TypeError.*positional argument"),
-        ("", "a study defines get_config"),
-        ("def get_config():\n    return None\n", "a study defines get_config"),
-        (_MINE + "    config.seeds = 'three'\n    return config\n", "line 4: TypeError"),
-        (_MINE + "    config.variants = ('a', 3)\n    return config\n", "variants is .'a', 3"),
-        (_MINE + "    del config.seeds\n    return config\n", "lacks or adds seeds|line 4"),
-        (_MINE + "    config.nmae = 'mine'\n    return config\n", "line 4: .*nmae"),
-    ],
-)  # fmt: skip
-def test_a_study_file_that_fails_is_named_with_its_line(tmp_path, capsys, content, message):
-    path = tmp_path / "mine.py"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert main(["plan", f"--config={path}"]) == 2
-    error = capsys.readouterr().err
-    assert re.search(message, error)
-    assert "Traceback" not in error
-
-
-@pytest.mark.parametrize(
-    ("command", "content"),
-    [
-        ("status", "[]"),
-        ("resume", '{"name": '),
-        ("export --format=algoperf", '{"name": "x", "config": {}, "points": [], "stages": [3]}'),
-    ],
-)
-def test_a_damaged_study_record_is_named(tmp_path, capsys, command, content):
-    (tmp_path / layout.STUDY).write_text(content)
-    assert main([*command.split(), str(tmp_path)]) == 2
-    assert str(tmp_path / layout.STUDY) in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("command", "changes", "named"),
-    [
-        ("status", {"config": {"seeds": "x"}}, "its config"),
-        *(("status", {"config": {"queue_warn_hours": x}}, "queue_warn_hours") for x in ("x", -1)),
-        ("resume", {"config": {"seeds": "x"}}, "seeds is 'x'"),
-        ("resume", {"config": {"workload": "nowhere"}}, "'nowhere'"),
-        ("resume", {"config": {"variants": 3}}, "variants is 3"),
-        ("resume", {"config": {"variants": ["standard", "standard"]}}, "each variant once"),
-        ("resume", {"config": {"variants": []}}, "each variant once"),
-        ("resume", {"config": {"variants": ["standard", "lazer"]}}, "'lazer'"),
-        ("resume", {"config": {"baseline": "diff"}}, "baseline 'diff'"),
-        ("resume", {"config": {"points": 5}}, "config.points is 5"),
-        ("resume", {"config": {"points": 1}}, "config.points is 1"),
-        ("resume", {"config": {"first_seed": 999}}, "seed 1,0"),
-        ("resume", {"config": {"checkpoint_every": 6}}, "eval_every"),
-        ("resume", {"config": {"profile": "9:3"}}, "profile"),
-        *(("resume", {key: [1]}, key) for key in ("runs", "starts", "stages")),
-        *(("resume", {"runs": value}, "runs") for value in ([None], 5, "x", {"a": 1}, [[]])),
-    ],
-    ids=str,
-)
-def test_a_study_record_that_was_edited_is_named(make_study, capsys, command, changes, named):
-    """`resume` checks all that `run` checks."""
-    made = make_study()
-    study_directory.prepare(made)
-    path = made.directory / layout.STUDY
-    record = layout.read_json(path)
-    changes = {**changes, "config": {**record["config"], **changes.get("config", {})}}
-    layout.write_json(path, {**record, **changes})
-    assert main([command, str(made.directory)]) == 2
-    printed = capsys.readouterr().err
-    assert str(path) in printed
-    assert named in printed
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "code"),
-    [
-        *((layout.STUDY, content, 2) for content in ("", "[]", '{"name": ')),
-        *(
-            (f"tune/{layout.TRIALS}", content, 0)
-            for content in ("{}", "[]", '{"trials": "abc"}', '{"trials": [{}]}')
-        ),
-    ],
-)
-def test_cancel_marks_a_study_whatever_is_damaged(make_study, capsys, name, content, code):
-    """Who cancels wants to spend no more. A folder that is no study stays as it is."""
-    made = make_study()
-    begin_stage(made)
-    (made.directory / name).write_text(content)
-    assert main(["cancel", str(made.directory)]) == code
-    assert str(made.directory / name) in capsys.readouterr().err
-    assert submissions.is_cancelled(made.directory)
-    assert main(["cancel", str(made.directory.parent)]) == 2
-    assert not submissions.is_cancelled(made.directory.parent)
-
-
-@pytest.mark.parametrize(
-    ("last_state", "is_complete"), [("done", True), ("failed", True), ("pending", False)]
-)
-def test_cancel_says_that_a_study_is_complete(tmp_path, capsys, last_state, is_complete):
-    """It is marked all the same: a run that extends it may be preparing its data."""
-    resolved = resolve("digits_vit_quick", experiment_dir=tmp_path, protocol="grid")
-    trials = begin_stage(resolved, "grid")
-    for record in trials:
-        state = last_state if record is trials[-1] else "done"
-        steps = {"global_step": record.steps, "steps": record.steps}
-        status.write(resolved.directory / record.path, state, **steps)
-    assert main(["cancel", str(resolved.directory)]) == 0
-    assert submissions.is_cancelled(resolved.directory)
-    assert ("is complete: every trial has ended" in capsys.readouterr().out) == is_complete
-    assert main(["status", str(resolved.directory)]) == (0 if is_complete else 3)
-    assert ("cancelled" in capsys.readouterr().out) != is_complete
 
 
 @pytest.mark.parametrize(
@@ -759,7 +387,7 @@ def test_a_study_may_change_what_the_ids_of_its_trials_do_not_say(key, tmp_path)
     fewer = {"variants": "standard,laser"} if key == "kernel" else {}
     before, after = _a_study(**fewer), _a_study(**fewer, **{key: _OTHERS.get(key, 4)})
     assert before.settings != after.settings
-    ids, ids_after = _ids(before), _ids(after)
+    ids, ids_after = trial_ids(before), trial_ids(after)
     is_same = all(ids_after.get(path, name) == name for path, name in ids.items())
     is_same &= key not in _OTHER_STUDY
     again = dataclasses.replace(after, settings={**after.settings, "experiment_dir": tmp_path})
@@ -770,12 +398,6 @@ def test_a_study_may_change_what_the_ids_of_its_trials_do_not_say(key, tmp_path)
     refused = pytest.raises(ValueError, match="holds another study of that name")
     with contextlib.nullcontext() if is_same else refused:
         study_directory.check_same(again)
-
-
-def _ids(made):
-    """Returns the ids of a study's trials by path, with point 0 in stage 'compare'."""
-    chosen = {"points": dict.fromkeys(made.settings["variants"], 0)}
-    return {t.path: t.id for stage in made.stages for t in made.trials(stage, chosen)}
 
 
 def test_records_of_studies_with_removed_keys(tmp_path):
@@ -794,92 +416,3 @@ def test_records_of_studies_with_removed_keys(tmp_path):
     record["config"] |= dict.fromkeys(keys.REMOVED, "x")
     with pytest.raises(ValueError, match="does not know: init2winit_config, init2winit_dir"):
         study.from_record(record, made.directory)
-
-
-PATH_KEYS = {
-    "experiment_dir": "digits_vit_quick",
-    "data_dir": "digits_vit_quick",
-    "algoperf_dir": "algoperf_imagenet_vit_paper",
-    "tokenizer_vocab_path": "algoperf_librispeech_conformer_paper",
-    "space": "digits_vit_quick",
-}
-
-
-@pytest.mark.parametrize(
-    ("key", "path"),
-    [
-        *((key, "gs://b/x") for key, entry in keys.every().items() if entry.allowed is PATH),
-        *(("data_dir", path) for path in ("$HOME/x", "/x ", "'/x'", "~no-such-user/x")),
-    ],
-)
-def test_an_impossible_path_is_refused_by_its_key(key, path, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    words = ["run", f"--config={PATH_KEYS.get(key, 'digits_vit_quick')}", f"--config.{key}={path}"]
-    assert main(words) == 2
-    assert f"python -m sweeps: {key}: path " in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("name", "overrides", "key", "path"),
-    [
-        *((name, [f"{key}=~/x.json"], key, "x.json") for key, name in PATH_KEYS.items()),
-        ("~/mine.py:quick", ["finetune_from=~/other"], "finetune_from", "other"),
-        (
-            "~/mine.py:quick",
-            ["finetune_from=other", "experiment_dir=~/e"],
-            *("finetune_from", "e/other"),
-        ),
-    ],
-)
-def test_a_path_of_the_home_directory(name, overrides, key, path, tmp_path, monkeypatch):
-    """Of a study, of its keys, and of the study that it starts from."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    shutil.copy(space.SHIPPED / "paper_adamw.json", tmp_path / "x.json")
-    shutil.copy(config.SHIPPED / "digits_vit.py", tmp_path / "mine.py")
-    changes = [f"--config.{override}" for override in overrides]
-    made = study.resolve(config.parse(name, changes), planning=True)
-    assert made.settings[key] == str(tmp_path / path)
-
-
-def test_data_named_by_a_variable_is_written_down_once(tmp_path, monkeypatch):
-    """So that jobs on nodes, and a resume under another environment, read what the driver did."""
-    monkeypatch.setenv("ATTNPERF_DATA", str(tmp_path / "all"))
-    made = resolve("digits_vit_quick", experiment_dir=tmp_path)
-    assert made.settings["data_dir"] == str(tmp_path / "all" / "digits_vit")
-    study_directory.prepare(made)
-    monkeypatch.setenv("ATTNPERF_DATA", "/elsewhere")
-    record = layout.study_record(made.directory)
-    assert study.from_record(record, made.directory).data_dir == str(tmp_path / "all/digits_vit")
-
-
-_KUBERNETES = {"image": "i", "volume_claim": "c", "queue": "q", "gpus": 1}
-
-
-@pytest.mark.parametrize(("launcher", "required"), [("ray", {}), ("kubernetes", _KUBERNETES)])
-@pytest.mark.parametrize(
-    ("driver", "nodes", "data_dir"),
-    [
-        ("", "", ""),  # each node makes it in its cache
-        ("/here", "", "/here/digits_vit"),
-        ("/here", "ATTNPERF_DATA=/there", "/there/digits_vit"),
-        ("/here", "ATTNPERF_DATA=$HOME/there", ""),  # whose home, a node knows
-    ],
-)
-def test_data_of_nodes_with_folders_of_their_own(
-    launcher, required, driver, nodes, data_dir, monkeypatch
-):
-    """The launcher's variable wins, which is what the nodes have."""
-    monkeypatch.setenv("ATTNPERF_DATA", driver)
-    settings = {**required, "environment": nodes}
-    changes = {f"{launcher}.{key}": value for key, value in settings.items()}
-    made = resolve("digits_vit_quick", launcher=launcher, **changes)
-    assert made.settings["data_dir"] == data_dir
-    full = resolve("imagenet_vit_paper", launcher=launcher, **changes).settings["data_dir"]
-    assert bool(full) == ("$" not in nodes)  # nothing that a node could make
-
-
-def test_data_at_an_address_are_refused(monkeypatch):
-    monkeypatch.setenv("ATTNPERF_DATA", "gs://bucket")
-    with pytest.raises(ValueError, match="ATTNPERF_DATA: path 'gs://bucket'"):
-        resolve("digits_vit_quick")

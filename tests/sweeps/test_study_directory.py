@@ -7,33 +7,28 @@ import functools
 import os
 import signal
 import socket
-import time
-import types
 
 import pytest
 
 from sweeps import commands
-from sweeps.__main__ import main
 from sweeps.monitoring.progress import Progress
 from sweeps.records import layout, lease, provenance, status, submissions
 from sweeps.scheduling import cancel, driver, preflight
 from sweeps.scheduling.scheduler import Interrupted
 from sweeps.study import study, study_directory
-from tests.sweeps.conftest import begin_attempt, begin_stage, change_lease, end_trial
+from tests.sweeps.conftest import (
+    answer_data,
+    begin_attempt,
+    begin_stage,
+    change_lease,
+    finish_stage,
+)
 
 
 @pytest.fixture
 def make_study(make_study):
     """`make_study`, of three seeds."""
     return functools.partial(make_study, seeds=3)
-
-
-def _finish(made, stage="tune", values=None):
-    """Writes a stage whose trials are done, with accuracies by point (else 0.5)."""
-    trials = begin_stage(made, stage)
-    for trial in trials:
-        end_trial(made.directory / trial.path, (values or {}).get(trial.point, 0.5))
-    return trials
 
 
 # --- two drivers
@@ -150,7 +145,7 @@ def test_a_driver_that_waits_for_the_lock_names_its_holder_and_obeys(
 def test_a_driver_ends_where_another_one_compares_new_points(make_study):
     made = _begun_at_point_2(make_study)
     older = study_directory.plan(made, "compare")[1]
-    _finish(made, values={1: 0.9})
+    finish_stage(made, values={1: 0.9})
     study_directory.plan(made, "compare")
     study_directory.check_plan(made, older)
     (made.directory / layout.SELECTION).unlink()
@@ -259,7 +254,7 @@ def test_a_prepare_that_lost_the_lock_leaves_the_newer_plan(make_study, monkeypa
 
 def test_every_write_of_a_plan_is_checked_first(make_study, monkeypatch):
     made = make_study()
-    _finish(made)
+    finish_stage(made)
     write, acts = layout.write_json, []
 
     def note(path, record):
@@ -284,7 +279,7 @@ def test_every_write_of_a_plan_is_checked_first(make_study, monkeypatch):
 
 def _begun_at_point_2(make_study):
     made = make_study(points=3)
-    _finish(made, values={2: 0.9})
+    finish_stage(made, values={2: 0.9})
     study_directory.plan(made, "compare")
     assert layout.read_json(made.directory / layout.SELECTION)["points"]["laser"] == 2
     return made
@@ -311,7 +306,7 @@ def test_a_refused_run_leaves_the_study_as_it_was(make_study, monkeypatch, chang
     layout.write_json(made.directory / submissions.CANCELLED, mark)
     records = made.directory.rglob("*.json")
     before = {path: path.read_bytes() for path in records if layout.LOCK not in path.parts}
-    _answer(monkeypatch, "1" * 64)
+    answer_data(monkeypatch, "1" * 64)
     with pytest.raises(ValueError, match=message):
         commands._drive(make_study(**changes))
     after = {path: path.read_bytes() for path in before}
@@ -331,141 +326,6 @@ def test_what_a_refusal_advises_can_be_done(make_study):
     assert chosen["points"] == {"standard": 0, "laser": 0}
     more = make_study(points=4)
     study_directory.prepare(more)
-
-
-# --- what is cancelled
-
-
-def _answer(monkeypatch, digest, meanwhile=lambda: None):
-    """Has `jax_calls.data` answer with a digest, after what happens meanwhile."""
-
-    def result():
-        meanwhile()
-        return {"lines": [], "reference": None, "digest": digest}
-
-    call = contextlib.nullcontext(types.SimpleNamespace(result=result))
-    monkeypatch.setattr(preflight, "_ask", lambda *_: call)
-
-
-@pytest.mark.parametrize(
-    ("before", "changes"),
-    [
-        ("", {}),
-        ("cancelled", {}),
-        ("finished", {"seeds": 4}),
-        ("finished", {"points": 2}),
-        ("finished", {"variants": "standard,laser"}),
-    ],
-    ids=str,
-)
-def test_a_cancel_while_data_are_prepared_is_obeyed(make_study, monkeypatch, before, changes):
-    settings = {"protocol": "grid", "points": 1, "variants": "standard"}
-    made = make_study(**settings)
-    if before == "cancelled":
-        begin_stage(made, "grid")
-        cancel.cancel(made.directory)  # of before: this run takes it away
-        time.sleep(0.01)
-    if before == "finished":
-        _finish(made, "grid")
-    monkeypatch.setattr(driver.measurements, "restore", lambda *_: None)
-    _answer(monkeypatch, "", lambda: cancel.cancel(made.directory))
-    with pytest.raises(Interrupted):
-        commands._drive(make_study(**settings | changes))
-    assert submissions.is_cancelled(made.directory)
-    assert not (made.directory / submissions.JOBS).exists()
-
-
-def test_a_cancel_that_cannot_be_written_names_the_folder(make_study, monkeypatch, capsys):
-    made = make_study()
-    study_directory.prepare(made)
-
-    def refuse(path, record):
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
-
-    monkeypatch.setattr(layout, "write_json", refuse)
-    assert main(["cancel", str(made.directory)]) == 2
-    assert "Permission denied. No job was told to stop" in capsys.readouterr().err
-
-
-def test_the_next_run_takes_the_mark_away(make_study, monkeypatch):
-    made = make_study(protocol="grid", points=1, variants="standard")
-    _finish(made, "grid")
-    layout.write_json(made.directory / submissions.CANCELLED, {"cancelled_at": 1.0})
-    monkeypatch.setattr(driver.measurements, "restore", lambda *_: None)
-    _answer(monkeypatch, "")
-    assert commands._drive(made) == 0
-    assert not submissions.is_cancelled(made.directory)
-
-
-@pytest.mark.parametrize("command", ["cancel", "adopt"])
-def test_an_emptied_batch_is_passed_over_and_named(make_study, capsys, command):
-    """As a crash of the host may leave it; the other batch's jobs are withdrawn, or taken up."""
-    made = make_study(protocol="grid", points=1, variants="standard")
-    trials = begin_stage(made, "grid")
-    for content in ("", "{}", '{"tasks": ', None):
-        batch = submissions.new(made.directory, "local", [(trials[0].path,)], {})
-        batch.record([])
-        if content is not None:
-            batch.file.write_text(content)
-    if command == "cancel":
-        assert main(["cancel", str(made.directory)]) == 0
-    else:
-        jobs = driver.scheduler.of_study(made, Progress(), lambda: True)
-        with pytest.raises(Interrupted):
-            jobs.run(trials)
-    printed = "".join(capsys.readouterr())
-    files = submissions.files(made.directory)
-    named = [file for file in files if f"{file}" in printed or str(file.resolve()) in printed]
-    assert len(named) == 3
-    assert submissions.is_cancelled(made.directory) == (command == "cancel")
-
-
-# --- files that vanish or are emptied
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "outcome", "lives"),
-    [
-        (lease.LEASE, None, None, False),
-        *((lease.LEASE, content, None, False) for content in ("", "{}", "[]", '{"pid": 1}')),
-        (lease.LEASE, "", "preempted", False),
-        (lease.HEARTBEAT, None, None, False),
-        (lease.HEARTBEAT, "", None, True),
-        (lease.HEARTBEAT, "", "preempted", False),
-        (lease.OUTCOME, None, "preempted", True),
-        (lease.OUTCOME, "", None, False),
-    ],
-)
-def test_a_trial_that_lost_a_small_file_can_be_claimed(make_trial, name, content, outcome, lives):
-    """Removed, or cut short; of another host's attempt, which nobody can ask."""
-    directory = make_trial()
-    attempt = lease.claim(directory)
-    status.write(directory, "running")
-    change_lease(attempt, boot_id="another")
-    if outcome:
-        attempt.end(outcome)
-    path = attempt.directory / name
-    path.write_text(content or "")
-    if content is None:
-        path.unlink()
-    assert lease.is_alive(attempt.directory) == lives
-    assert status.read(directory)["state"] == ("running" if lives else "pending")
-    assert (lease.claim(directory) is None) == lives
-
-
-@pytest.mark.parametrize(
-    "suffix", ["handles.json", "0.refused.json", "0.started.json", "0.claims", "none is there"]
-)
-def test_a_batch_that_lost_a_small_file(make_study, suffix):
-    """Left empty by a crash."""
-    made = make_study(protocol="grid", points=1, variants="standard")
-    (trial, *_) = begin_stage(made, "grid")
-    batch = submissions.new(made.directory, "local", [(trial.path,)], {})
-    batch.file.with_name(f"{batch.name}.{suffix}").touch()
-    assert batch.handles is None
-    assert batch.refusal(0) is None
-    assert batch.claims(0) == ([], 0)
-    assert submissions.process(made.directory, f"{batch.name}-0") is None
 
 
 # --- seeds, provenance, data
@@ -519,7 +379,7 @@ def test_trials_are_trained_on_the_data_they_were_planned_on(
     # A study of which nothing has begun may be planned anew.
     lease.claim(made.directory / trials[0].path).end("preempted")
     moved = make_study(data_dir="/second", protocol="grid", points=1, seeds=4)
-    _answer(monkeypatch, read)
+    answer_data(monkeypatch, read)
     if (planned, read) == ("a", "b"):
         with pytest.raises(ValueError, match="other data, those of /first.*/second holds b"):
             preflight.check_data(moved, here=here)
@@ -563,7 +423,7 @@ def test_a_point_of_a_tuning_variant_that_lost_its_seeds_is_refused(make_study):
     """Another run of the study would select none again."""
     changes = {"variants": "laser,standard", "baseline": "laser", "protocol": "tune_each"}
     made = make_study(**changes)
-    for trial in _finish(made):
+    for trial in finish_stage(made):
         if trial.variant == "standard":
             status.write(made.directory / trial.path, "diverged", reason="not finite")
     study_directory.plan(made, "compare")

@@ -3,17 +3,13 @@
 import errno
 import io
 import os
-import signal
-import time
 import types
 
 import pytest
 
 from sweeps.launchers.protocol import EngineError, State
-from sweeps.monitoring.progress import Progress
 from sweeps.records import (
     clock,
-    code_snapshot,
     disk,
     layout,
     lease,
@@ -22,105 +18,9 @@ from sweeps.records import (
     submissions,
 )
 from sweeps.scheduling import places, submitter
-from sweeps.scheduling import scheduler as schedulers
-from sweeps.scheduling.scheduler import Interrupted, Scheduler
-from tests.sweeps.conftest import begin_stage, change_lease, failing
+from sweeps.scheduling.scheduler import Interrupted
+from tests.sweeps.conftest import failing
 from tests.sweeps.simulation import referee
-
-
-class Stub:
-    """A host, or an engine, whose jobs claim and end real trials at once, without training.
-
-    ends: how, (outcome, reason) of each in turn; 'done' once they are used up. lost: what is left,
-    'log' or 'mark', of each job that ends before it claims a trial.
-    """
-
-    place = {}  # noqa: RUF012
-
-    def __init__(self, is_this_host):
-        self.is_this_host = is_this_host
-        self.ends, self.lost, self.taken, self.batches, self.slots = [], [], [], [], 1
-        self.running = set()  # handles of jobs of an earlier driver
-        self.cancelled = []
-
-    def capacity(self):
-        return self.slots
-
-    def find(self, batch):
-        return [f"{batch.name}-{index}" for index in range(batch.size)]
-
-    def submit(self, batch):
-        self.batches.append(batch)
-        for index in range(0, batch.size, batch.sharing):
-            trace = self.lost.pop(0) if self.lost else None
-            if trace is None:
-                self._work(batch, index)
-            elif trace == "log":
-                batch.log(index).write_text("no such module")
-            elif trace == "mark":
-                submissions.note_start(batch.file, index)
-            elif trace == "refusal":
-                batch.refuse(index, "no data here")
-        return self.find(batch)[:: batch.sharing]
-
-    def _work(self, batch, index):
-        root = batch.file.parents[1]
-        for path in batch.jobs[index]:
-            if status.recorded(root / path)["state"] == "done":
-                continue
-            self.taken.append(path)
-            attempt = lease.claim(root / path)
-            batch.note_claim(index, path)
-            outcome, reason = self.ends.pop(0) if self.ends else ("done", None)
-            if outcome == "killed":
-                change_lease(attempt, pid=2**22 + 1)
-                return
-            status.write(root / path, outcome, reason=reason)
-            is_full = str(reason).startswith("disk full")
-            attempt.end(outcome, error=reason, retry=not is_full, is_disk_full=is_full)
-            if outcome != "done":
-                return
-        batch.note_claim(index, submissions.CLAIMS_END)
-
-    def status(self, handles):
-        return {h: State.RUNNING if h in self.running else State.GONE for h in handles}
-
-    def cancel(self, handles):
-        self.cancelled += handles
-
-    def close(self):
-        pass
-
-
-@pytest.fixture
-def make_scheduler(make_study, monkeypatch):
-    """Returns a function that makes a scheduler of stub jobs on a study of trials on disk.
-
-    Jobs of this host share their trials, those of an engine have one each.
-    """
-    monkeypatch.setattr(schedulers, "_POLL_S", 0.01)
-    monkeypatch.setattr(schedulers, "_WATCH_HERE_S", 0.05)
-    monkeypatch.setattr(submitter, "_PAUSE_S", 0.05)
-    monkeypatch.setattr(code_snapshot, "take", lambda directory, modules: directory)
-    sleep = Scheduler._sleep
-
-    def judged_sleep(scheduler):
-        assert referee.misplaced(scheduler.places) == []
-        sleep(scheduler)
-
-    monkeypatch.setattr(Scheduler, "_sleep", judged_sleep)
-
-    def make(points=3, is_this_host=True, **changes):
-        launcher = "local" if is_this_host else "slurm"
-        settings = {"protocol": "grid", "variants": "standard", "points": points, **changes}
-        made = make_study(launcher=launcher, **settings)
-        trials = begin_stage(made, "grid")
-        scheduler = Scheduler(made, Progress(), lambda: False, Stub(is_this_host))
-        scheduler.poll_s = 0.01
-        scheduler.progress.stage("grid", trials, made.directory)
-        return scheduler, trials
-
-    return make
 
 
 def _states(scheduler, trials):
@@ -480,102 +380,6 @@ def test_an_outage_ends_after_an_hour(monkeypatch):
     with pytest.raises(OSError, match="nothing else") as ended:
         outage.wait_out(work)
     assert str(ended.value).count("nothing else") == 1
-
-
-def _one_job(make_scheduler, monkeypatch):
-    """Returns a scheduler of one job, its attempt by this process, and the signals that it sends.
-
-    A job is silent at the third look.
-    """
-    scheduler, [trial] = make_scheduler(points=1)
-    signals = []
-    monkeypatch.setattr(os, "kill", lambda *arguments: signals.append(arguments))
-    monkeypatch.setattr(lease, "EXPIRES_AFTER_S", 2 * lease.HEARTBEAT_EVERY_S)
-    attempt = lease.claim(scheduler.root / trial.path)
-    batch = submissions.new(scheduler.root, "local", [(trial.path,)], {})
-    scheduler.places.jobs["x"] = places.SubmittedJob(batch, 0, {trial.path: trial})
-    return scheduler, attempt, signals
-
-
-@pytest.mark.parametrize(
-    ("changes", "ahead_s", "beats", "is_ended"),
-    [
-        # The file server's clock is set: a job that beats is left alone, one that hangs is ended.
-        *(({}, ahead_s, 1, False) for ahead_s in (-86400, -300, 0, 300, 86400)),
-        *(({}, ahead_s, 0, True) for ahead_s in (-86400, -300, 0, 300, 86400)),
-        # Archivers and object stores drop empty files; a job that lives makes it again.
-        ({}, 0, None, True),
-        ({"boot_id": "of another host"}, 0, 0, False),  # whose process has the number of ours
-        ({"boot_id": None}, 0, 0, False),
-        ({"pid_namespace": "pid:[1]"}, 0, 0, False),
-    ],
-)
-def test_a_job_of_this_host_that_is_silent_is_ended(
-    make_scheduler, monkeypatch, changes, ahead_s, beats, is_ended
-):
-    scheduler, attempt, signals = _one_job(make_scheduler, monkeypatch)
-    change_lease(attempt, **changes)
-    heartbeat, began = attempt.directory / lease.HEARTBEAT, round(time.time()) + ahead_s
-    for look in range(3):
-        assert signals == []
-        heartbeat.unlink(missing_ok=True)
-        if beats is not None:
-            heartbeat.touch()
-            os.utime(heartbeat, (began + beats * look, began + beats * look))
-        scheduler.job_watch._look_for_silent_at = 0.0
-        scheduler.job_watch.end_silent()
-    assert signals == [(os.getpid(), signal.SIGKILL)] * is_ended
-
-
-@pytest.mark.parametrize(
-    ("asked_s", "slept_s", "set_s", "is_away"),
-    [
-        (0.5, 0.6, 0.0, False),
-        (0.5, 9.0, 0.0, False),  # a busy host
-        (0.5, 16.0, 0.0, True),
-        (0.5, 0.5, 900.0, True),  # the clock was set; or the host slept, its monotonic clock too
-        (0.5, 0.5, -900.0, True),
-        (60.0, 60.0, 0.0, False),
-        (60.0, 600.0, 0.0, True),
-    ],
-)
-@pytest.mark.parametrize("is_ended", [True, False])
-def test_a_driver_that_was_away_begins_to_look_anew(
-    make_scheduler, monkeypatch, asked_s, slept_s, set_s, is_away, is_ended
-):
-    """Two looks before, one after: the job is silent only if the driver was there all the time. A
-    kill that follows its return at once is a preemption, but not one by this driver before."""
-    scheduler, attempt, signals = _one_job(make_scheduler, monkeypatch)
-    now, wall = [1000.0], [1000.0]
-
-    def sleep(seconds):
-        assert seconds == asked_s
-        now[0] += slept_s
-        wall[0] += slept_s + set_s
-
-    monkeypatch.setattr(clock.clock, "monotonic", lambda: now[0])
-    monkeypatch.setattr(clock.clock, "time", lambda: wall[0])
-    monkeypatch.setattr(clock.clock, "sleep", sleep)
-    scheduler.poll_s = asked_s
-    for look in range(3):
-        if look == 2 and not is_ended:
-            scheduler._sleep()
-        scheduler.job_watch._look_for_silent_at = 0.0
-        scheduler.job_watch.end_silent()
-    assert bool(signals) is (is_ended or not is_away)
-    if is_ended:
-        scheduler._sleep()
-
-    [trial] = scheduler.places.jobs["x"].trials.values()
-    scheduler.places.left = {trial.path: trial}
-    job = scheduler.places.jobs.pop("x")
-    job.claimed.append(trial.path)
-    scheduler.job_watch.follow_up_job(job, set(), set())
-    assert not (attempt.directory / lease.OUTCOME).exists()  # the process lives: another job's
-    scheduler.places.watched.clear()
-    change_lease(attempt, pid=2**22 + 1)
-    scheduler.job_watch.follow_up_job(job, set(), set())
-    assert scheduler.follow_up.policy.count_failures(trial) == (0, int(is_ended or not is_away))
 
 
 def test_a_full_disk_ends_the_driver(make_scheduler, capsys):

@@ -1,0 +1,133 @@
+"""A study that a person cancels: its mark, and who obeys it."""
+
+import errno
+import time
+
+import pytest
+
+from sweeps import commands
+from sweeps.__main__ import main
+from sweeps.monitoring.progress import Progress
+from sweeps.records import layout, status, submissions
+from sweeps.scheduling import cancel, driver
+from sweeps.scheduling.scheduler import Interrupted
+from sweeps.study import study_directory
+from tests.sweeps.conftest import (
+    answer_data,
+    begin_stage,
+    finish_stage,
+    resolve,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code"),
+    [
+        *((layout.STUDY, content, 2) for content in ("", "[]", '{"name": ')),
+        *(
+            (f"tune/{layout.TRIALS}", content, 0)
+            for content in ("{}", "[]", '{"trials": "abc"}', '{"trials": [{}]}')
+        ),
+    ],
+)
+def test_cancel_marks_a_study_whatever_is_damaged(make_study, capsys, name, content, code):
+    """Who cancels wants to spend no more. A folder that is no study stays as it is."""
+    made = make_study()
+    begin_stage(made)
+    (made.directory / name).write_text(content)
+    assert main(["cancel", str(made.directory)]) == code
+    assert str(made.directory / name) in capsys.readouterr().err
+    assert submissions.is_cancelled(made.directory)
+    assert main(["cancel", str(made.directory.parent)]) == 2
+    assert not submissions.is_cancelled(made.directory.parent)
+
+
+@pytest.mark.parametrize(
+    ("last_state", "is_complete"), [("done", True), ("failed", True), ("pending", False)]
+)
+def test_cancel_says_that_a_study_is_complete(tmp_path, capsys, last_state, is_complete):
+    """It is marked all the same: a run that extends it may be preparing its data."""
+    resolved = resolve("digits_vit_quick", experiment_dir=tmp_path, protocol="grid")
+    trials = begin_stage(resolved, "grid")
+    for record in trials:
+        state = last_state if record is trials[-1] else "done"
+        steps = {"global_step": record.steps, "steps": record.steps}
+        status.write(resolved.directory / record.path, state, **steps)
+    assert main(["cancel", str(resolved.directory)]) == 0
+    assert submissions.is_cancelled(resolved.directory)
+    assert ("is complete: every trial has ended" in capsys.readouterr().out) == is_complete
+    assert main(["status", str(resolved.directory)]) == (0 if is_complete else 3)
+    assert ("cancelled" in capsys.readouterr().out) != is_complete
+
+
+@pytest.mark.parametrize(
+    ("before", "changes"),
+    [
+        ("", {}),
+        ("cancelled", {}),
+        ("finished", {"seeds": 4}),
+        ("finished", {"points": 2}),
+        ("finished", {"variants": "standard,laser"}),
+    ],
+    ids=str,
+)
+def test_a_cancel_while_data_are_prepared_is_obeyed(make_study, monkeypatch, before, changes):
+    settings = {"protocol": "grid", "points": 1, "variants": "standard"}
+    made = make_study(**settings)
+    if before == "cancelled":
+        begin_stage(made, "grid")
+        cancel.cancel(made.directory)  # of before: this run takes it away
+        time.sleep(0.01)
+    if before == "finished":
+        finish_stage(made, "grid")
+    monkeypatch.setattr(driver.measurements, "restore", lambda *_: None)
+    answer_data(monkeypatch, "", lambda: cancel.cancel(made.directory))
+    with pytest.raises(Interrupted):
+        commands._drive(make_study(**settings | changes))
+    assert submissions.is_cancelled(made.directory)
+    assert not (made.directory / submissions.JOBS).exists()
+
+
+def test_a_cancel_that_cannot_be_written_names_the_folder(make_study, monkeypatch, capsys):
+    made = make_study()
+    study_directory.prepare(made)
+
+    def refuse(path, record):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(layout, "write_json", refuse)
+    assert main(["cancel", str(made.directory)]) == 2
+    assert "Permission denied. No job was told to stop" in capsys.readouterr().err
+
+
+def test_the_next_run_takes_the_mark_away(make_study, monkeypatch):
+    made = make_study(protocol="grid", points=1, variants="standard")
+    finish_stage(made, "grid")
+    layout.write_json(made.directory / submissions.CANCELLED, {"cancelled_at": 1.0})
+    monkeypatch.setattr(driver.measurements, "restore", lambda *_: None)
+    answer_data(monkeypatch, "")
+    assert commands._drive(made) == 0
+    assert not submissions.is_cancelled(made.directory)
+
+
+@pytest.mark.parametrize("command", ["cancel", "adopt"])
+def test_an_emptied_batch_is_passed_over_and_named(make_study, capsys, command):
+    """As a crash of the host may leave it; the other batch's jobs are withdrawn, or taken up."""
+    made = make_study(protocol="grid", points=1, variants="standard")
+    trials = begin_stage(made, "grid")
+    for content in ("", "{}", '{"tasks": ', None):
+        batch = submissions.new(made.directory, "local", [(trials[0].path,)], {})
+        batch.record([])
+        if content is not None:
+            batch.file.write_text(content)
+    if command == "cancel":
+        assert main(["cancel", str(made.directory)]) == 0
+    else:
+        jobs = driver.scheduler.of_study(made, Progress(), lambda: True)
+        with pytest.raises(Interrupted):
+            jobs.run(trials)
+    printed = "".join(capsys.readouterr())
+    files = submissions.files(made.directory)
+    named = [file for file in files if f"{file}" in printed or str(file.resolve()) in printed]
+    assert len(named) == 3
+    assert submissions.is_cancelled(made.directory) == (command == "cancel")
