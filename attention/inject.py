@@ -20,8 +20,9 @@ from flax import linen as nn
 from flax.core import tracers
 
 from attention import probe
+from attention.attention_fn import AttentionFunction
 from attention.call import Call, Memory
-from attention.kernels.inputs import from_cache, layer_number, make_call, per_query_head
+from attention.kernels.inputs import layer_number, per_query_head
 from attention.masks import merged
 from attention.variant import Variant
 
@@ -30,10 +31,12 @@ LayerRule = Callable[[str], int | Array]
 CrossRule = bool | Callable[[str], bool]
 Injected = contextlib.AbstractContextManager["Injection"]
 
-# Arguments flax's own function has, and the one extra that AlgoPerf's Conformer adds
-# (algoperf/workloads/librispeech_conformer/librispeech_jax/models.py).
 _FLAX_ARGUMENTS = frozenset(inspect.signature(nn.dot_product_attention).parameters)
+# What AlgoPerf's Conformer adds to flax's function: an argument that multiplies the output, and a
+# module that scales the query (algoperf/workloads/librispeech_conformer/librispeech_jax/models.py).
 _OUTPUT_FACTOR = "temperature"
+_QUERY_SCALER = "QueryScaler"
+_FLAX_WEIGHTS = nn.dot_product_attention_weights.__name__
 
 
 class InjectionError(RuntimeError, ValueError):
@@ -123,35 +126,31 @@ def injected(
     none when its compiled program runs again.
 
     The parameter tree stays the model's for `standard` and `laser`; parts that learn add leaves
-    beside the model's projections. flax's default attention function is replaced by the variant;
-    any other is wrapped, so that what it does to the query survives, and a factor it puts on its
-    output (AlgoPerf's `temperature`) is applied last, after LASER's logarithm and the head norm.
-    Parts that need the block's input get what the module's queries are projected from.
+    beside the model's projections. The variant replaces flax's default attention function. It
+    replaces the one of AlgoPerf's Conformer, too: its query scaler runs after the modifiers, its
+    factor `temperature` last. Any other function is wrapped and keeps its softmax.
 
-    `layer` gives a layer's index from 0, possibly traced, from the path of its attention module
-    ("encoderblock_3/MultiHeadDotProductAttention_0"):
+    layer: gives a layer's index from 0, possibly traced, from the path of its attention module:
     `lambda path: int(re.search(r"encoderblock_([0-9]+)", path)[1])`. `diff`, `diff_laser` and
-    `value_residual` need it, because no rule could guess the order of somebody else's layers;
-    others do not call it.
+    `value_residual` need it; other variants do not call it.
 
-    `is_cross` says whether keys come from another sequence than the queries, for all modules or by
-    the same path; `rope`, `window` and other parts need self-attention. Without it a module attends
-    to itself where its queries and keys are made of one array.
+    is_cross: whether keys come from another sequence than the queries, for all modules or by path.
+    `rope`, `window` and other parts need self-attention. Without this rule a module attends to
+    itself if its queries and keys are made of one array.
 
-    `float_masks` is for a model that cannot be changed and whose masks are floats of 0 and 1, as
-    flax's functions make them unless told `dtype=bool`. Without it masks of floats are refused.
+    float_masks: the model cannot be changed and its masks are floats of 0 and 1, as flax's
+    functions make them unless told `dtype=bool`. Otherwise masks of floats are refused.
 
-    Raises RuntimeError on a clean exit that found nothing to inject into, as in a flax.nnx model,
-    where a module never called its attention function, as a subclass with a kernel of its own, and
-    where another variant is injected around this one; an exception in flight is never masked.
-    Raises ValueError for a model's function or setting that a variant cannot serve, and for a
-    variant that needs a rule without one.
+    Raises RuntimeError on a clean exit if no module was called (as in a flax.nnx model), if a
+    module never called its attention function, or if another variant is injected around this one.
+    An exception in flight is never masked. Raises ValueError for a model's function or setting that
+    a variant cannot serve, and for a variant that needs a rule without one.
     """
     check_rule(variant, layer)
 
     def attending(module: Any, function: InjectedFunction) -> Any:
-        _check_host(module, variant)
-        function.host, function.float_masks = module.attention_fn, float_masks
+        _check_module(module, variant)
+        function.model_function, function.float_masks = module.attention_fn, float_masks
         function.has_cache = module.decode
         return attending_by(module, function)
 
@@ -246,76 +245,17 @@ def attending_by(module: Any, function: Callable[..., Array]) -> Iterator[None]:
         object.__setattr__(module, "attention_fn", host)
 
 
-class AttentionFunction:
-    """A variant as one layer's `attention_fn`: with the layer's index, its input and the memory.
-
-    x [..., T, W]: the layer's input. memory: what earlier layers left, and after the call what this
-    one leaves too. is_cross: keys and values are made of something else than x. float_masks: the
-    model's masks may be floats of 0 and 1, as of `injected`; has_cache: so may those of one query,
-    which flax's cache makes. Its signature is flax's in full: flax passes only what it finds there.
-    """
-
-    float_masks = False
-    has_cache = True
-
-    def __init__(
-        self,
-        variant: Any,
-        layer: int | Array | None = None,
-        x: Array | None = None,
-        memory: Memory | None = None,
-        is_cross: bool = False,
-    ) -> None:
-        self.variant = variant
-        self.memory = memory
-        self.about: dict[str, Any] = {"layer": layer, "x": x, "is_cross": is_cross}
-        self.calls = 0
-
-    def make_call(self, query: Array, key: Array, value: Array, **masks: Any) -> Call:
-        """Returns the call, checked; masks: bias, mask and is_causal as of `Variant.__call__`."""
-        mask = masks.get("mask")
-        if self.has_cache:
-            mask = from_cache(query, mask)
-        if self.float_masks and mask is not None:
-            mask = mask > 0
-        masks["mask"] = mask
-        return make_call(query, key, value, memory=self.memory, **masks, **self.about)
-
-    def __call__(
-        self,
-        query: Array,
-        key: Array,
-        value: Array,
-        bias: Array | None = None,
-        mask: Array | None = None,
-        is_causal: bool = False,
-        **settings: Any,
-    ) -> Array:
-        """Returns the output [..., T, H, Dv]; settings as of `Variant.attend_as_flax`."""
-        self.calls += 1
-        call = self.make_call(query, key, value, bias=bias, mask=mask, is_causal=is_causal)
-        output, self.memory = self.variant.attend_as_flax(call, **settings)
-        return output
-
-    def prepare(self, query: Array, key: Array, value: Array, *, is_causal: bool = False) -> Call:
-        """Returns `Variant.prepare`'s call, for a model that keeps its own softmax."""
-        call = self.variant.prepare(self.make_call(query, key, value, is_causal=is_causal))
-        self.memory = call.memory
-        return call
-
-    __signature__ = inspect.signature(nn.dot_product_attention)
-
-
 class InjectedFunction(AttentionFunction):
     """The attention function of a module that a variant was injected into.
 
-    injection: by which context. host: the model's own function, around which the variant runs.
+    injection: by which context. model_function: the model's own. flax's is replaced, and so is that
+    of AlgoPerf's Conformer, whose query scaler and factor stay; around others the variant runs.
     inputs: arrays that the module's queries and keys are made of, each once, the queries' first.
     is_known_cross: what the user's rule says, None without a rule.
     """
 
     injection: Injection
-    host: Callable[..., Array] = staticmethod(nn.dot_product_attention)
+    model_function: Callable[..., Array] = staticmethod(nn.dot_product_attention)
     inputs: Sequence[Array] = ()
     is_known_cross: bool | None = None
 
@@ -350,34 +290,41 @@ class InjectedFunction(AttentionFunction):
         return super().make_call(query, key, value, **masks)
 
     def __call__(self, query: Array, key: Array, value: Array, *masks: Any, **settings: Any) -> Any:
-        if self.host is nn.dot_product_attention:
-            return super().__call__(query, key, value, *masks, **settings)
-        self.calls += 1
-        settings |= zip(("bias", "mask"), masks, strict=False)
-        given = {name: settings.get(name) for name in ("bias", "mask")}
-        return self._through_host(self.make_call(query, key, value, **given), settings)
+        factor, model_function = _split_output_factor(self.model_function)
+        scaler = _query_scaler(model_function)
+        if scaler is not None:
+            settings["scale_query"] = scaler
+        if scaler is not None or model_function is nn.dot_product_attention:
+            output = super().__call__(query, key, value, *masks, **settings)
+        else:
+            settings |= zip(("bias", "mask"), masks, strict=False)
+            masking = {name: settings.get(name) for name in ("bias", "mask")}
+            call = self.make_call(query, key, value, **masking)
+            output = self._around(model_function, call, settings)
+        return output if factor is None else output * factor
 
-    def _through_host(self, call: Call, settings: dict[str, Any]) -> Array:
+    def _around(
+        self, model_function: Callable[..., Array], call: Call, settings: dict[str, Any]
+    ) -> Array:
         """Returns the output by the model's own function, of values that the variant hands it."""
         if probe.is_on():
             raise ValueError(
                 "the model attends by a function of its own, which cannot be observed; leave "
                 "diagnostics off"
             )
+        self.calls += 1
         call = self.variant.prepare(call)
         self.memory = call.memory
-        factor, host = _split_output_factor(self.host)
-        accepted = inspect.signature(host).parameters
-        settings = {name: given for name, given in settings.items() if name in accepted}
+        accepted = inspect.signature(model_function).parameters
+        settings = {name: value for name, value in settings.items() if name in accepted}
         drops = settings.get("dropout_rate", 0.0) > 0.0 and not settings.get("deterministic", False)
         key = per_query_head(call.query, call.key)
-        output = self.variant.through_host(
-            functools.partial(host, call.query, key, **settings),
+        return self.variant.through_host(
+            functools.partial(model_function, call.query, key, **settings),
             call,
             masks=merged(call.mask, call.query.shape[-3], key.shape[-3]),
             sums_to_one=not drops,
         )
-        return output if factor is None else output * factor
 
 
 def inputs_of(method: Callable[..., Any], args: Any, kwargs: Any) -> list[Array]:
@@ -421,13 +368,32 @@ def _is_one_in_remat(module: nn.Module) -> bool:
 
 
 def _split_output_factor(
-    host: Callable[..., Array],
+    model_function: Callable[..., Array],
 ) -> tuple[float | None, Callable[..., Array]]:
-    """Returns the factor a host puts on its output, or None, and the host with factor 1."""
-    parameter = inspect.signature(host).parameters.get(_OUTPUT_FACTOR)
+    """Returns the factor a function puts on its output, or None, and the function with factor 1."""
+    parameter = inspect.signature(model_function).parameters.get(_OUTPUT_FACTOR)
     if parameter is None:
-        return None, host
-    return parameter.default, functools.partial(host, **{_OUTPUT_FACTOR: 1.0})
+        return None, model_function
+    return parameter.default, functools.partial(model_function, **{_OUTPUT_FACTOR: 1.0})
+
+
+def _query_scaler(model_function: Any) -> Callable[[Array], Array] | None:
+    """Returns what AlgoPerf's Conformer does to its query, None for another function.
+
+    The rest of that function is flax's attention, so the variant computes it. The scaler's learned
+    factors are made in the module that calls it.
+    """
+    python_function = getattr(model_function, "func", model_function)
+    code = getattr(python_function, "__code__", None)
+    if code is None or not {_QUERY_SCALER, _FLAX_WEIGHTS} <= set(code.co_names):
+        return None
+
+    def scale(query: Array) -> Array:
+        scaler: nn.Module = python_function.__globals__[_QUERY_SCALER](dim=query.shape[-1])
+        scaled: Array = scaler(query)
+        return scaled
+
+    return scale
 
 
 def check_rule(variant: Variant, layer: LayerRule | None) -> None:
@@ -468,25 +434,25 @@ def layer_index(variant: Variant, rule: LayerRule | None, path: str) -> int | Ar
     return index
 
 
-def _check_host(module: nn.MultiHeadDotProductAttention, variant: Variant) -> None:
-    """Raises ValueError for a host that would silently become something else."""
+def _check_module(module: nn.MultiHeadDotProductAttention, variant: Variant) -> None:
+    """Raises ValueError for a module that would silently become something else."""
     check_normalised(getattr(module, "normalize_qk", False), variant)
-    host = module.attention_fn
-    if host is nn.dot_product_attention:
+    function = module.attention_fn
+    if function is nn.dot_product_attention:
         return
-    built = host.func if isinstance(host, functools.partial) else host
+    built = function.func if isinstance(function, functools.partial) else function
     built = built.variant if isinstance(built, AttentionFunction) else built
     if isinstance(built, Variant):
         raise ValueError(
             f"the model was built with attention_fn={built.name!r}; inject into the plain model"
         )
-    extra = set(inspect.signature(host).parameters) - _FLAX_ARGUMENTS - {_OUTPUT_FACTOR}
+    extra = set(inspect.signature(function).parameters) - _FLAX_ARGUMENTS - {_OUTPUT_FACTOR}
     if extra:
         raise ValueError(
             f"the model's attention function takes {', '.join(sorted(extra))}, which is not known "
             "to leave a weighted mean of the values; pass the variant as attention_fn instead"
         )
-    if variant.kernel != "xla":
+    if variant.kernel != "xla" and _query_scaler(function) is None:
         raise ValueError(
             f"kernel={variant.kernel!r} cannot run through the model's own attention function; "
             "use kernel='xla', which leaves the sum to the model"

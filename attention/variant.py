@@ -105,17 +105,14 @@ class Variant:
         x: Array | None = None,
         layer: LayerIndex | int | Array | None = None,
         scale: float | None = None,
-        scale_query: Callable[[Array], Array] | None = None,
     ) -> Array:
         """Returns attention's output [..., T, H, Dv], as flax's `dot_product_attention` would.
 
         key and value may have fewer heads than the query (grouped heads).
 
-        Five arguments are ours. `is_causal`: query t sees keys 0..t, beside what the mask says.
+        Four arguments are ours. `is_causal`: query t sees keys 0..t, beside what the mask says.
         `x` [..., T, W]: the block's input. `layer`: its index from 0, possibly traced. `scale`:
-        what logits are multiplied with before τ divides them, D**-0.5 unless given. `scale_query`:
-        what the model itself does to its queries (the Conformer's learned factors), after
-        modifiers.
+        what logits are multiplied with before τ divides them, D**-0.5 unless given.
 
         The whole signature of flax is spelled out because flax passes only the keywords it finds
         by `inspect.signature`: behind `**kwargs` the mask would be lost without a word. The
@@ -141,7 +138,6 @@ class Variant:
         return self.attend_as_flax(
             call,
             scale=scale,
-            scale_query=scale_query,
             precision=precision,
             broadcast_dropout=broadcast_dropout,
             dropout_rng=dropout_rng,
@@ -170,7 +166,11 @@ class Variant:
         broadcast_dropout: bool = True,
         **unsupported: Any,
     ) -> tuple[Array, Memory]:
-        """Returns `attend`'s result for the other keywords of flax's function, as `__call__`."""
+        """Returns `attend`'s result for the other keywords of flax's function, as `__call__`.
+
+        scale_query: what the model does to its queries (the Conformer's learned factors), after
+        modifiers.
+        """
         del force_fp32_for_softmax
         for name, given in unsupported.items():
             if name not in _FLAX_ONLY:
@@ -206,8 +206,8 @@ class Variant:
         """Returns the output [..., T, H, Dv], in the query's dtype, and the memory to hand on.
 
         call: from `inputs.make_call`, with `memory` from the layer before ({} or `empty_memory` in
-        the first). dropout: as of `inputs.solve`; other arguments as of `__call__`. Raises
-        ValueError as `__call__`.
+        the first). dropout: as of `inputs.solve`; other arguments as of
+        `attend_as_flax`. Raises ValueError as `__call__`.
         """
         self._check_call(call)
         mixer, own = records.mixer(self.mixer), self.own(table.MIXERS[self.mixer])

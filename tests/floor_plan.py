@@ -18,6 +18,7 @@ _ORDER = (
     "flex",
     "variant",
     "registry",
+    "attention_fn",
     "inject",
     "verification",
     "__main__",

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
+from workloads.base.injection import layer_index
 from workloads.base.workload_spec import (
     BOTH_WAYS,
     KEEPS_SOFTMAX,
@@ -40,10 +41,7 @@ def _same(ours: WorkloadSpec) -> WorkloadSpec:
         data_name=ours.data_name or ours.name,
         description=f"AlgoPerf's own {ours.description}",
         support=dataclasses.replace(
-            _SUPPORT,
-            # The Conformer's query scaler is a function around flax's own.
-            lacks=ours.support.lacks + (KEEPS_SOFTMAX,) * (ours.name in SPEECH),
-            ignores=ours.support.ignores,
+            _SUPPORT, lacks=ours.support.lacks, ignores=ours.support.ignores
         ),
         extra_paths=(DIRECTORY, TOKENIZER) if ours.name in SPEECH else (DIRECTORY,),
     )
@@ -99,13 +97,49 @@ def _lm(ours: WorkloadSpec) -> WorkloadSpec:
     )
 
 
-IMAGES = ("imagenet_vit", "imagenet_vit_glu", "imagenet_vit_map")
-SPEECH = (
-    "librispeech_conformer",
-    "librispeech_conformer_gelu",
-    "librispeech_conformer_layernorm",
-    "librispeech_conformer_attention_temperature",
-)
+@dataclasses.dataclass(frozen=True)
+class InjectionPoint:
+    """The place of a variant in the model of one workload.
+
+    layers: the number of attention modules at full size. traced: methods beside `init_model_fn`
+    and `model_fn` that call the model at every call. jitted: methods under `jax.jit`, which call
+    it only while they are traced. causal: the model is not built on flax's attention module
+    (`workloads.algoperf.causal_attention`).
+    """
+
+    layers: int
+    traced: tuple[str, ...] = ()
+    jitted: tuple[str, ...] = ()
+    causal: bool = False
+
+    def layer(self, path: str) -> int:
+        """Returns the index of a layer; imagenet_vit_map pools with a thirteenth, the last."""
+        return layer_index(path, self.layers - 1)
+
+
+_CONFORMER = InjectionPoint(4)
+# WMT's methods call their models themselves, not through model_fn (wmt_jax/workload.py). Six
+# encoder blocks with one attention, six decoder blocks with two.
+_WMT = InjectionPoint(18, ("predict_step",), ("eval_step", "initialize_cache"))
+
+# By AlgoPerf's names of workloads. Names of modules: …_jax/models.py.
+INJECTION_POINTS: dict[str, InjectionPoint] = {
+    "imagenet_vit": InjectionPoint(12),
+    "imagenet_vit_glu": InjectionPoint(12),
+    "imagenet_vit_map": InjectionPoint(13),
+    "librispeech_conformer": _CONFORMER,
+    "librispeech_conformer_gelu": _CONFORMER,
+    "librispeech_conformer_layernorm": _CONFORMER,
+    "librispeech_conformer_attention_temperature": _CONFORMER,
+    "wmt": _WMT,
+    "wmt_post_ln": _WMT,
+    "wmt_attention_temp": _WMT,
+    "finewebedu_lm": InjectionPoint(12, causal=True),
+    "wmt_glu_tanh": _WMT,
+}
+# Those whose models, data and targets are ours, too.
+IMAGES = tuple(name for name in INJECTION_POINTS if name.startswith("imagenet"))
+SPEECH = tuple(name for name in INJECTION_POINTS if name.startswith("librispeech"))
 
 
 def specs(ours: Iterable[WorkloadSpec]) -> tuple[WorkloadSpec, ...]:

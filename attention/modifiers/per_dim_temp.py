@@ -13,7 +13,7 @@ from attention.records import Leaf, Leaves, Modifier
 Array = jax.Array
 
 # 1/softplus(0) = 1/ln 2, so that p = 0 is a factor of exactly 1.
-INVERSE_SOFTPLUS_OF_ZERO = 1.442695041
+_INVERSE_SOFTPLUS_OF_ZERO = 1.442695041
 _PATH = "per_dim_temp/scale"
 
 
@@ -22,16 +22,21 @@ def leaves(call: Call) -> tuple[Leaf, ...]:
     return (Leaf(_PATH, call.query.shape[-1:]),)
 
 
+def factor(scale: Array) -> Array:
+    """Returns what multiplies the query, [D], for p: 1 where p is 0."""
+    return _INVERSE_SOFTPLUS_OF_ZERO * jax.nn.softplus(scale)
+
+
 def apply(call: Call, leaves: Leaves) -> Call:
     """Returns the call with the query scaled, in its dtype."""
-    factor = INVERSE_SOFTPLUS_OF_ZERO * jax.nn.softplus(leaves[_PATH])
-    return call._replace(query=(call.query * factor).astype(call.query.dtype))
+    query = call.query * factor(leaves[_PATH])
+    return call._replace(query=query.astype(call.query.dtype))
 
 
 def formula(call: Call, leaves: Leaves) -> Call:
     """Returns `apply` in float64."""
-    factor = INVERSE_SOFTPLUS_OF_ZERO * jnp.log(1 + jnp.exp(leaves[_PATH]))
-    return call._replace(query=call.query * factor)
+    softplus = jnp.log(1 + jnp.exp(leaves[_PATH]))
+    return call._replace(query=call.query * (_INVERSE_SOFTPLUS_OF_ZERO * softplus))
 
 
 # The new queries are rounded to bfloat16 once more, as by `attention.modifiers.qk_norm`.

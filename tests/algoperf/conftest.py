@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from tests.algoperf import small_models
-from workloads.algoperf import installation, supported
+from workloads import algoperf_specs
+from workloads.algoperf import installation
 
 STAND_IN = pathlib.Path(__file__).parent / "stand_in"
 
@@ -24,7 +25,9 @@ def stand_in(monkeypatch):
     """The stand-in as an Installation, active during the test."""
     imported = _forget()
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(supported, "SUPPORTED", small_models.table(small_models.OF_STAND_IN))
+    monkeypatch.setattr(
+        algoperf_specs, "INJECTION_POINTS", small_models.table(small_models.OF_STAND_IN)
+    )
     yield installation.find(STAND_IN)
     _forget()
     sys.modules.update(imported)

@@ -8,7 +8,7 @@ import functools
 import runpy
 import sys
 
-from workloads.algoperf import supported
+from workloads import algoperf_specs
 
 # By the start of a workload's name; the longest counts.
 OF_STAND_IN = {
@@ -26,24 +26,24 @@ TRANSFORMER = {
 }  # fmt: skip
 # A decoder block of wmt's has two.
 LAYERS = {"imagenet_vit": 2, "imagenet_vit_map": 3, "librispeech_conformer": 2, "wmt": 6}
-FULL_SIZE = {"finewebedu_lm": supported.SUPPORTED["finewebedu_lm"].layers}
+FULL_SIZE = {"finewebedu_lm": algoperf_specs.INJECTION_POINTS["finewebedu_lm"].layers}
 
 
 def table(layers):
-    """`supported.SUPPORTED` with other numbers of layers."""
+    """`algoperf_specs.INJECTION_POINTS` with other numbers of layers."""
 
     def of(name):
         return layers[max((start for start in layers if name.startswith(start)), key=len)]
 
     return {
         name: dataclasses.replace(entry, layers=of(name))
-        for name, entry in supported.SUPPORTED.items()
+        for name, entry in algoperf_specs.INJECTION_POINTS.items()
     }
 
 
 def small(installation):
     """Yields (module, attribute, value) that make the models small; the rest is AlgoPerf's."""
-    yield supported, "SUPPORTED", table(LAYERS | FULL_SIZE)
+    yield algoperf_specs, "INJECTION_POINTS", table(LAYERS | FULL_SIZE)
     module = installation.module("algoperf.workloads.imagenet_vit.imagenet_jax.workload")
     yield module, "decode_variant", lambda variant: VIT
     for path, config, sizes in (
@@ -55,5 +55,5 @@ def small(installation):
 
 
 if __name__ == "__main__":
-    supported.SUPPORTED = table(OF_STAND_IN)
+    algoperf_specs.INJECTION_POINTS = table(OF_STAND_IN)
     runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)

@@ -5,7 +5,7 @@ import pytest
 from sweeps.study import config, jax_calls, study, study_directory
 from tests.sweeps import defaults
 from workloads import algoperf_specs, catalog
-from workloads.algoperf import preflight, supported
+from workloads.algoperf import preflight
 from workloads.base.errors import DataError
 
 
@@ -18,7 +18,7 @@ def _study(tmp_path, *changes):
 
 def test_every_workload_of_the_table_takes_a_variant():
     assert {algoperf_specs.short_name(name) for name in catalog.ALGOPERF} == set(
-        supported.SUPPORTED
+        algoperf_specs.INJECTION_POINTS
     )
 
 

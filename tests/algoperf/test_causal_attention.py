@@ -10,9 +10,10 @@ import pytest
 
 from attention import probe, registry
 from attention.mixers.head_pairs import lambda_init
-from workloads.algoperf import causal_attention, supported
+from workloads import algoperf_specs
+from workloads.algoperf import causal_attention
 
-LAYER = supported.SUPPORTED["finewebedu_lm"].layer
+LAYER = algoperf_specs.INJECTION_POINTS["finewebedu_lm"].layer
 TOLERANCE = 2e-6  # float32, outputs of order 1
 
 

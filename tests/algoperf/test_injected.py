@@ -10,7 +10,9 @@ from flax import linen as nn
 
 from attention import inject, registry
 from tests.algoperf.parity import models, workload_pairs
-from workloads.algoperf import causal_attention, injected, supported
+from workloads import algoperf_specs
+from workloads.algoperf import injected
+from workloads.base import injection
 
 NAMES = ("imagenet_vit", "imagenet_vit_map", "librispeech_conformer", "wmt", "finewebedu_lm")
 TOLERANCE = 2e-6  # float32, outputs of order 1
@@ -117,7 +119,7 @@ def test_layers_that_do_not_run_the_variant_are_refused(stand_in, monkeypatch, n
     def attention(num_heads, **settings):
         return layer(num_heads, **settings) if "name" in settings else original(num_heads)
 
-    substitute = causal_attention.Substitute(nn, MultiHeadDotProductAttention=attention)
+    substitute = injection.Substitute(nn, MultiHeadDotProductAttention=attention)
     monkeypatch.setattr(module, "nn", substitute)
     with pytest.raises(error, match="'laser' ran in [01] ") as raised:
         workload.init_model_fn(jax.random.PRNGKey(0))
@@ -157,6 +159,8 @@ def _formula_row(stand_in, name, variant, **settings):
         ("imagenet_vit", "diff_laser", {}),
         ("imagenet_vit", "standard+temp", {"tau": 0.7}),
         ("librispeech_conformer", "laser+qk_norm", {}),
+        ("librispeech_conformer", "sigmoid+softcap", {}),
+        ("librispeech_conformer", "standard+sink", {}),
     ],
 )
 def test_what_is_injected_is_the_formula_in_float64(stand_in, name, variant, settings):
@@ -165,13 +169,16 @@ def test_what_is_injected_is_the_formula_in_float64(stand_in, name, variant, set
 
 
 def test_rules_give_the_layers_indices():
-    assert supported.SUPPORTED["finewebedu_lm"].layer("blocks_11/CausalAttn_0") == 11
-    vit, wmt = supported.SUPPORTED["imagenet_vit_map"], supported.SUPPORTED["wmt"]
+    assert algoperf_specs.INJECTION_POINTS["finewebedu_lm"].layer("blocks_11/CausalAttn_0") == 11
+    vit, wmt = (
+        algoperf_specs.INJECTION_POINTS["imagenet_vit_map"],
+        algoperf_specs.INJECTION_POINTS["wmt"],
+    )
     assert vit.layer("Transformer/encoderblock_11/MultiHeadDotProductAttention_1") == 11
     assert vit.layer("MAPHead_0/MultiHeadDotProductAttention_0") == 12
     assert wmt.layer("decoder/encoderdecoderblock_5/MultiHeadDotProductAttention_1") == 5
     assert wmt.layer("encoder/encoderblock_2/MultiHeadDotProductAttention_0") == 2
     path = "ConformerBlock_3/MultiHeadedSelfAttention_0/MultiHeadDotProductAttention_0"
-    assert supported.SUPPORTED["librispeech_conformer"].layer(path) == 3
+    assert algoperf_specs.INJECTION_POINTS["librispeech_conformer"].layer(path) == 3
     with pytest.raises(ValueError, match="has other names than the tested versions"):
         vit.layer("Transformer/layer_0/attention")

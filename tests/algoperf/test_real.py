@@ -6,12 +6,12 @@ import pytest
 from attention import registry, table
 from sweeps.algoperf import export
 from tests.algoperf import small_models
-from workloads import catalog
-from workloads.algoperf import injected, preflight, supported
+from workloads import algoperf_specs, catalog
+from workloads.algoperf import injected, preflight
 
 # AlgoPerf's libraries warn while they load; what they warn of is not ours.
 pytestmark = pytest.mark.filterwarnings("ignore")
-WORKLOADS = tuple(supported.SUPPORTED)
+WORKLOADS = tuple(algoperf_specs.INJECTION_POINTS)
 
 
 def _types(installation, name, variant):

@@ -19,7 +19,7 @@ from pathlib import Path
 import orbax.checkpoint as ocp
 
 from tests.init2winit import config
-from workloads.algoperf.causal_attention import Substitute
+from workloads.base.injection import Substitute
 from workloads.init2winit import models
 
 # Modules that are not published, or that no Python of today has.

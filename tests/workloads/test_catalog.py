@@ -138,8 +138,7 @@ def test_the_catalog_knows_which_mixers_a_model_can_have(name, toy):
     for mixer, line in variants_table.MIXERS.items():
         if not lacks & {*line.needs}:
             catalog.check_variant(name, mixer)
-    theirs = name.startswith("algoperf:")
-    assert entry.support.keeps_softmax == (theirs and ("conformer" in name or "finewebedu" in name))
+    assert entry.support.keeps_softmax == (name == "algoperf:finewebedu_lm")
     if entry.support.keeps_softmax:
         with pytest.raises(ValueError, match=f"{name} cannot have 'toy'.*can have: standard,"):
             catalog.check_variant(name, toy)

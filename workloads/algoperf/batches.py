@@ -26,7 +26,7 @@ from unittest import mock
 import jax
 import numpy as np
 
-from workloads.algoperf.causal_attention import Substitute
+from workloads.base.injection import Substitute
 
 _MODULE = "algoperf.workloads.imagenet_resnet.imagenet_jax.randaugment"
 # Numbers of draws folded into the key begin here: RandAugment's own fold in 0, 1, ....

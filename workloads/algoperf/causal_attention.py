@@ -10,20 +10,19 @@ variant; nothing else of AlgoPerf, of JAX or of the model is touched.
 import contextlib
 import functools
 import importlib
-import types
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
 import jax
 import jax.numpy as jnp
-from absl import logging
 from flax import linen as nn
 
 from attention import inject, probe
 from attention.kernels.inputs import per_query_head
 from attention.masks import merged
 from attention.variant import Variant
+from workloads.base.injection import Substitute
 
 Array = jax.Array
 
@@ -53,42 +52,6 @@ def injected(
     return inject.injected_layers(variant, layer, is_layer, _attending, class_name)
 
 
-def run_inside(
-    method: Callable[..., Any],
-    enter: Callable[[], contextlib.AbstractContextManager[Any]],
-    check: Callable[[Any, tuple[str, ...]], None],
-) -> Callable[..., Any]:
-    """Returns a method of a class, run inside `enter()`.
-
-    Where it makes parameters (`init`, `init_model_fn`), `check` gets the object and the paths of
-    the layers that ran the variant.
-    """
-
-    @functools.wraps(method)
-    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with enter() as injection:
-            output = method(self, *args, **kwargs)
-        if method.__name__ in ("init", "init_model_fn"):
-            check(self, injection.layers)
-        return output
-
-    return run
-
-
-def check_layers(variant: Variant, ran: tuple[str, ...], expected: int, model: str) -> None:
-    """Logs in how many of a model's attention layers the variant ran; `ran`: their paths.
-
-    Raises ValueError for another number than `expected`.
-    """
-    if len(ran) != expected:
-        raise ValueError(
-            f"{variant.name!r} ran in {len(ran)} attention layers, and {model} has {expected}: "
-            "this is another model, or some of its layers attend in another way. It ran in "
-            f"{', '.join(ran)}. Take out local changes to the model"
-        )
-    logging.info("%r runs in %d of %d attention layers", variant.name, len(ran), expected)
-
-
 @contextlib.contextmanager
 def _attending(module: nn.Module, function: inject.InjectedFunction) -> Iterator[None]:
     """Has the layer's own file call the variant. Raises RuntimeError where it did not, once."""
@@ -108,18 +71,6 @@ def _attending(module: nn.Module, function: inject.InjectedFunction) -> Iterator
             f"(it called {layer.calls or 'none of them'}). Supported versions: docs/algoperf.md"
         )
     function.calls = 1
-
-
-class Substitute(types.ModuleType):
-    """A module with some names replaced."""
-
-    def __init__(self, module: types.ModuleType, **names: Any) -> None:
-        super().__init__(module.__name__)
-        self.__dict__.update(names)
-        self._module = module
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
 
 
 class _Layer:

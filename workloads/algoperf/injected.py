@@ -8,7 +8,8 @@ from typing import Any
 from attention import inject
 from attention.variant import Variant
 from workloads import algoperf_specs, catalog
-from workloads.algoperf import causal_attention, supported
+from workloads.algoperf import causal_attention
+from workloads.base import injection
 
 _MODEL_METHODS = ("init_model_fn", "model_fn")
 
@@ -17,7 +18,7 @@ def with_variant(workload: Any, name: str, variant: Variant) -> Any:
     """Returns the new object `workload` itself, its class a subclass that trains with `variant`.
 
     name: AlgoPerf's name of the workload. `init_model_fn`, `model_fn`, and what else calls the
-    model (`supported.InjectionPoint`) run inside `attention.inject.injected`
+    model (`algoperf_specs.InjectionPoint`) run inside `attention.inject.injected`
     (`causal_attention.injected` for finewebedu_lm); everything else is AlgoPerf's own. The object
     gains the attributes `attention` (the variant's name) and
     `attention_tau`, and in `init_model_fn` the attribute `attention_layers` (how many ran the
@@ -30,7 +31,7 @@ def with_variant(workload: Any, name: str, variant: Variant) -> Any:
     ValueError for a variant that the workload cannot take.
     """
     catalog.check_variant(algoperf_specs.PREFIX + name, variant.name)
-    point = supported.SUPPORTED[name]
+    point = algoperf_specs.INJECTION_POINTS[name]
     # AlgoPerf's masks are floats of 0 and 1.
     inside: Callable[..., Any] = functools.partial(inject.injected, float_masks=True)
     inside = causal_attention.injected if point.causal else inside
@@ -46,12 +47,12 @@ def with_variant(workload: Any, name: str, variant: Variant) -> Any:
 
     def check(workload: Any, ran: tuple[str, ...]) -> None:
         model = f"AlgoPerf's {base.__name__}"
-        causal_attention.check_layers(variant, ran, point.layers, model)
+        injection.check_layers(variant.name, ran, point.layers, model)
         workload.attention_layers = len(ran)
 
     for method, context in contexts.items():
         enter = functools.partial(context, variant, layer=point.layer)
-        members[method] = causal_attention.run_inside(getattr(base, method), enter, check)
+        members[method] = injection.run_inside(getattr(base, method), enter, check)
     about = {"__module__": base.__module__, "__doc__": base.__doc__}
     workload.__class__ = type(base)(base.__name__, (base,), {**about, **members})
     return workload

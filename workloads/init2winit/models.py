@@ -23,7 +23,8 @@ from jax import Array
 
 from attention import inject, registry, table
 from attention.variant import Variant
-from workloads.algoperf import causal_attention, supported
+from workloads.algoperf import causal_attention
+from workloads.base import injection
 from workloads.init2winit import supported_models
 
 
@@ -84,11 +85,11 @@ def _model_class(model: Any, name: str) -> Any:
         variant = registry.get(self.hps.attention, **temperature)
         layers = next((self.hps[key] for key in _LAYERS if key in self.hps), 0)
         pooling = self.hps.get("pool_type") == "map"
-        layer = functools.partial(supported.layer_index, layers=layers)
+        layer = functools.partial(injection.layer_index, layers=layers)
 
         def check(_: Any, ran: tuple[str, ...]) -> None:
             expected = layers + pooling if layers else len(ran)
-            causal_attention.check_layers(variant, ran, expected, f"init2winit's {name}")
+            injection.check_layers(variant.name, ran, expected, f"init2winit's {name}")
 
         inside = functools.partial(enter, variant, layer)
         return injected_module(model.build_flax_module(self), inside, check)
@@ -129,7 +130,7 @@ def injected_module(
 
     # Flax takes other methods of a module for parts of it.
     members = {
-        name: nn.nowrap(causal_attention.run_inside(getattr(plain, name), enter, check))
+        name: nn.nowrap(injection.run_inside(getattr(plain, name), enter, check))
         for name in ("init", "apply")
     }
     made = type(plain.__name__, (plain,), members)

@@ -31,8 +31,8 @@ _LATE_VALUES = ("memory", "hands on its values after its weights")
 # Model names: init2winit/model_lib/models.py.
 MODELS: dict[str, Model] = {
     "vit": Model(FLAX, lacks=(BOTH_WAYS, KEEPS_SOFTMAX)),
-    "conformer": Model(FLAX, lacks=(BOTH_WAYS, SCALED, KEEPS_SOFTMAX)),
-    "mlcommons_conformer": Model(FLAX, lacks=(BOTH_WAYS, SCALED, KEEPS_SOFTMAX)),
+    "conformer": Model(FLAX, lacks=(BOTH_WAYS, SCALED)),
+    "mlcommons_conformer": Model(FLAX, lacks=(BOTH_WAYS, SCALED)),
     "transformer": Model(COPIED),
     "nanodo": Model(
         CAUSAL,

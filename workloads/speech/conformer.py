@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from attention import backends
+from attention.attention_fn import AttentionFunction
 from attention.call import Memory
-from attention.inject import AttentionFunction
-from attention.modifiers.per_dim_temp import INVERSE_SOFTPLUS_OF_ZERO
+from attention.modifiers import per_dim_temp
 from workloads.base.dropout import Dropout, Rate
 from workloads.speech import spectrogram
 from workloads.speech.conformer_layers import BatchNorm, LayerNorm, SpecAug, SpecAugMasks, Subsample
@@ -77,8 +77,7 @@ class QueryScaler(nn.Module):
     def __call__(self, query: Array) -> Array:
         """Returns query [..., D] scaled by parameters [D]."""
         scale = self.param("scale", nn.initializers.zeros, (query.shape[-1],))
-        factor = INVERSE_SOFTPLUS_OF_ZERO * jax.nn.softplus(scale)
-        return query * factor.astype(query.dtype)
+        return query * per_dim_temp.factor(scale).astype(query.dtype)
 
 
 class QueryScaledAttention(AttentionFunction):

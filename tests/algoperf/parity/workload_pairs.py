@@ -102,7 +102,7 @@ class Side:
         """Puts the variant into AlgoPerf's model; ours has it built in."""
         if self.variant is None:
             return contextlib.nullcontext()
-        return inject.injected(self.variant, layer=_depth)
+        return inject.injected(self.variant, layer=_depth, float_masks=True)
 
     def initial(self, key: jax.Array, *example: jax.Array) -> tuple[Any, Any]:
         """Returns parameters and model state of the model as it is, small ones included.

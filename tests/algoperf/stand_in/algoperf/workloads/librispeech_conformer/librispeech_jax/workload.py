@@ -8,9 +8,11 @@ from algoperf.workloads.base import CLASSES, TinyWorkload
 
 
 class QueryScaler(nn.Module):
+    dim: int
+
     @nn.compact
     def __call__(self, query):
-        scale = self.param("scale", nn.initializers.zeros, [query.shape[-1]])
+        scale = self.param("scale", nn.initializers.zeros, [self.dim])
         return query * jax.nn.softplus(scale) / jax.nn.softplus(0.0)
 
 
@@ -28,7 +30,7 @@ def attention(
     precision=None,
     temperature=1.0,
 ):
-    query = QueryScaler()(query)
+    query = QueryScaler(dim=query.shape[-1])(query)
     weights = nn.dot_product_attention_weights(
         query, key, bias, mask, broadcast_dropout, dropout_rng, dropout_rate, deterministic, dtype,
         precision,
