@@ -14,7 +14,6 @@ from workloads import algoperf_specs
 from workloads.algoperf import injected
 from workloads.base import injection
 
-NAMES = ("imagenet_vit", "imagenet_vit_map", "librispeech_conformer", "wmt", "finewebedu_lm")
 TOLERANCE = 2e-6  # float32, outputs of order 1
 
 
@@ -45,22 +44,6 @@ def _moved(params):
 
 def _batch(workload):
     return next(workload._build_input_queue(jax.random.PRNGKey(2), "train", "", 4))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_standard_is_the_host_and_laser_has_its_tree(stand_in, name):
-    plain, params, state = _made(stand_in, name)
-    batch = _batch(plain)
-    # A padded target sees no key: flax averages over all of them, we return 0. Its weight is 0.
-    weights = batch.get("weights")
-    visible = np.ones(len(batch["targets"]), bool) if weights is None else np.asarray(weights) > 0
-    wanted = _logits(plain, params, state, batch)[visible]
-    for variant, least, most in (("standard", 0.0, TOLERANCE), ("laser", 1e-3, np.inf)):
-        ours, start, _ = _made(stand_in, name, variant)
-        assert jax.tree.all(jax.tree.map(np.array_equal, params, start))
-        change = np.abs(_logits(ours, params, state, batch)[visible] - wanted).max()
-        assert least <= change <= most, variant
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Injection into models we did not write."""
 
 import functools
-import inspect
 import re
 
 import jax
@@ -11,7 +10,7 @@ import pytest
 from flax import linen as nn
 from flax import nnx
 
-from attention import inject, probe, registry
+from attention import inject, registry
 
 _FLAX = nn.MultiHeadDotProductAttention
 
@@ -74,16 +73,14 @@ def _init(model, inputs, variant=None):
 
 @pytest.mark.parametrize("name", ["standard", "laser", "standard+temp", "laser+temp"])
 def test_parameter_tree_is_bit_identical_to_the_host(inputs, name):
+    """And so is standard's output."""
     host, ours = _init(Block(), inputs), _init(Block(), inputs, registry.get(name))
     assert jax.tree.structure(host) == jax.tree.structure(ours)
     assert jax.tree.all(jax.tree.map(np.array_equal, host, ours))
-
-
-def test_standard_is_the_host(inputs):
-    params = _init(Block(), inputs)
-    with inject.injected(registry.get("standard")):
-        ours = Block().apply(params, inputs)
-    np.testing.assert_allclose(ours, Block().apply(params, inputs), atol=1e-6)
+    if name == "standard":
+        with inject.injected(registry.get(name)):
+            output = Block().apply(host, inputs)
+        np.testing.assert_allclose(output, Block().apply(host, inputs), atol=1e-6)
 
 
 def test_inside_jit_and_variants_do_not_mix(inputs):
@@ -145,36 +142,6 @@ def test_nnx_takes_a_variant_as_its_attention_fn(inputs, name):
     np.testing.assert_allclose(jnp.concatenate(steps, axis=1), whole, atol=2e-6)
 
 
-def test_nnx_drops_weights_in_training_alone(inputs):
-    def run(seed, deterministic):
-        layer = _nnx(registry.get("laser"), dropout_rate=0.5, rngs=nnx.Rngs(0, dropout=seed))
-        return layer(inputs, deterministic=deterministic, rngs=nnx.Rngs(dropout=seed))
-
-    np.testing.assert_array_equal(run(1, False), run(1, False))
-    assert np.abs(run(1, False) - run(2, False)).max() > 1e-4
-    np.testing.assert_array_equal(run(1, True), run(2, True))
-
-
-@pytest.mark.skipif(
-    "num_kv_heads" not in inspect.signature(nnx.MultiHeadAttention.__init__).parameters,
-    reason="Flax has no grouped heads",
-)
-@pytest.mark.parametrize("kernel", ["xla", "jax_xla"])
-def test_nnx_with_fewer_heads_of_keys_is_flaxs(inputs, kernel):
-    """Grouped heads: two of keys and values for four of queries; mask, and NNX's own causality."""
-    settings = {"num_kv_heads": 2, "qkv_features": 8}
-    outputs = []
-    for function in (nnx.dot_product_attention, registry.get("standard", kernel=kernel)):
-        rngs = nnx.Rngs(0)
-        layer = nnx.MultiHeadAttention(
-            4, 8, decode=False, attention_fn=function, rngs=rngs, **settings
-        )
-        mask = jnp.asarray([True, True, True, True, False])[None, None, None]
-        outputs.append([layer(inputs), layer(inputs, mask=mask), layer(inputs, is_causal=True)])
-    for flax, ours in zip(*outputs, strict=True):
-        np.testing.assert_allclose(ours, flax, atol=1e-6)
-
-
 class Grouped(_FLAX):
     """A subclass with half as many heads of keys and values, which calls its function."""
 
@@ -208,16 +175,16 @@ def test_nnx_has_no_place_for_learned_factors_and_cannot_be_injected_into(inputs
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "part"),
     [
-        ("toy", "'toy'.*standard, laser, diff"),
-        ("sigmoid", "'sigmoid'.*standard, laser, diff"),
-        ("laser+softcap", "'softcap'.*temp, qk_norm, per_dim_temp"),
-        ("standard+sink", "'sink'"),
+        ("toy", "toy"),
+        ("sigmoid", "sigmoid"),
+        ("laser+softcap", "softcap"),
+        ("standard+sink", "sink"),
     ],
 )
-def test_a_softmax_of_the_models_own_refuses_other_weights(inputs, toy, name, message):
-    with pytest.raises(ValueError, match=message), inject.injected(registry.get(name)):
+def test_a_softmax_of_the_models_own_refuses_other_weights(inputs, toy, name, part):
+    with pytest.raises(ValueError, match=f"'{part}'"), inject.injected(registry.get(name)):
         _foreign().init(jax.random.key(0), inputs)
 
 
@@ -478,16 +445,6 @@ def test_a_module_that_ignores_its_attention_function_is_refused(inputs, classes
     model = Layers(classes, method)
     with pytest.raises(RuntimeError, match=unused), inject.injected(registry.get("laser")):
         jax.eval_shape(model.init, jax.random.key(0), inputs)
-
-
-def test_such_a_module_is_refused_when_it_is_observed_too(inputs):
-    layer = OwnAttention(num_heads=2, attention_fn=foreign_attention)
-    with (
-        pytest.raises(RuntimeError, match="OwnAttention at ''"),
-        probe.probed(),
-        inject.injected(registry.get("laser")),
-    ):
-        layer.init(jax.random.key(0), inputs)
 
 
 def test_an_error_is_not_replaced_by_that_refusal(inputs):
