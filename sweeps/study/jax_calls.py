@@ -128,8 +128,8 @@ def data(
     reference, digest = None, ""
     if hasattr(module, "read_reference"):
         record = module.read_reference(data_dir)
-        reference = {name: record[name] for name in ("note", "rows")}
-        digest = str(record.get("sha256", ""))
+        reference = {"note": record.note, "rows": record.rows}
+        digest = record.sha256
     elif hasattr(module, "describe"):
         digest = layout.digest(module.describe(data_dir))
     return {"lines": lines, "reference": reference, "digest": digest}

@@ -119,7 +119,7 @@ def failing_in_turn(monkeypatch, run, is_counted=lambda: True):
 @pytest.fixture(scope="session")
 def data_dir(made_once):
     """The embedded digits."""
-    return str(made_once("digits", digits.prepare))
+    return str(made_once("digits", digits.DIGITS.prepare))
 
 
 @pytest.fixture(scope="session")

@@ -205,9 +205,9 @@ def test_outcome_that_is_none_counts_as_killed(tmp_path, content):
 
 
 DATA = {
-    "digits_vit": digits.prepare,
+    "digits_vit": digits.DIGITS.prepare,
     "spoken_digits_conformer": spoken.DIGITS.prepare,
-    "pydoc_lm": pydoc_text.prepare,
+    "pydoc_lm": pydoc_text.PYDOC.prepare,
 }
 SETTINGS = {
     "protocol": "grid",

@@ -245,7 +245,7 @@ def test_both_rooms_name_the_files_alike():
 
 
 def _prepare(folder):
-    pydoc_text.prepare(folder)
+    pydoc_text.PYDOC.prepare(folder)
     embedded.prepare(folder)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attention.common import files
 from workloads.storage import tfds_directory, token_records, tokenizer
 from workloads.text.corpora import pydoc_text
 
@@ -80,25 +79,37 @@ def check_records(directory: Path, splits: Mapping[str, Sequence[Sequence[str]]]
         for shard in shards:
             stream = [token for text in shard for token in [*processor.encode(text), 1]]
             rows.append(np.array(stream[: len(stream) // 16 * 16]).reshape(-1, 16))
-        source = token_records.TokenSplit(directory, split)
+        source = token_records.open_split(directory, split)
         records = [source[number]["tokens"] for number in range(len(source))]
         np.testing.assert_array_equal(records, np.concatenate(rows))
 
 
+class Numbers:
+    """A tokenizer of texts that are ids with blanks between."""
+
+    def encode(self, texts: Sequence[str], num_threads: int) -> list[list[int]]:
+        del num_threads
+        return [[int(word) for word in text.split()] for text in texts]
+
+
 def write_token_records(directory: Path, splits: Mapping[str, Sequence[np.ndarray]]) -> None:
-    """Writes shards of records, of one length, beside their vocabulary of 330 pieces."""
-    written: dict[str, list[token_records.WrittenShard]] = {}
+    """Writes shards of records, of one length, beside their vocabulary of 330 pieces.
+
+    The last id of a shard's last record is the end of a document.
+    """
+    written = {}
     for split, shards in splits.items():
-        written[split] = []
-        for number, rows in enumerate(shards):
-            path = directory / token_records.file_name(split, number, len(shards))
-            np.save(path, rows)
-            counts = token_records.Counts(records=len(rows), tokens=rows.size)
-            shard = token_records.WrittenShard(path.name, counts, files.sha256(path))
-            written[split].append(shard)
+        names = [token_records.file_name(split, n, len(shards)) for n in range(len(shards))]
+        texts = [" ".join(map(str, rows.ravel()[:-1])) for rows in shards]
+        written[split] = [
+            token_records.write_shard(
+                directory, name, [text] * bool(text), Numbers(), rows.shape[1]
+            )
+            for name, text, rows in zip(names, texts, shards, strict=True)
+        ]
     token_records.write_info(
         directory,
-        length=rows.shape[1],
+        length=shards[0].shape[1],
         vocab_size=VOCABULARY,
         splits=written,
         source={"dataset": "numbers"},

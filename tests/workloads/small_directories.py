@@ -10,7 +10,7 @@ import tensorflow_datasets as tfds
 
 from tests.workloads.conftest import write_token_records
 from workloads.speech.corpora import librispeech_prepare, speech_records, speech_tokenizer
-from workloads.storage import tfds_directory
+from workloads.storage import arrow_tokens, tfds_directory
 
 REPAIR = "run the repair command"
 
@@ -57,6 +57,8 @@ def open_pictures(directory: Path, split: str = "train") -> tfds_directory.TfdsS
 # --- token records ---
 
 ROWS = np.arange(4, 64, dtype=np.uint16).reshape(10, 6)
+# Where a shard ends, a document ends.
+ROWS[[3, 8, 9], 5] = 1
 PARTS = {"train": (ROWS[:4], ROWS[:0], ROWS[4:9]), "test": (ROWS[9:],)}
 
 
@@ -64,6 +66,14 @@ def write_tokens(folder: Path, spm_model: bytes, **changes: Any) -> None:
     """Writes two splits in shards of 4, 0, 5 and 1 records of 6 tokens."""
     (folder / "spm.model").write_bytes(spm_model)
     write_token_records(folder, {**PARTS, **changes})
+
+
+def write_arrow_tokens(folder: Path, ids: list[int]) -> None:
+    """Writes ids as one document of one file, in the form of AlgoPerf."""
+    name = "data-00000-of-00001.arrow"
+    with arrow_tokens.writing(folder / name) as append:
+        append(np.array([ids], np.uint16))
+    arrow_tokens.write_state(folder, [name])
 
 
 # --- speech ---

@@ -27,7 +27,7 @@ def name(request):
 @pytest.fixture(scope="module")
 def workload_and_data(name, made_once, tmp_path_factory):
     if name == "digits_vit":
-        return registry.make(name), str(made_once("digits", digits.prepare))
+        return registry.make(name), str(made_once("digits", digits.DIGITS.prepare))
     if name == "spoken_digits_conformer":
         return small_speech.make(), small_speech.write(tmp_path_factory.mktemp("speech"))
     return small_text.make(name), "in memory"

@@ -43,10 +43,10 @@ def whole(made_once: Callable[..., Path], tree: Path) -> Path:
 
 
 def test_records_are_the_documents(whole: Path, texts: dict[str, list[list[str]]]) -> None:
-    assert {path.name for path in whole.glob("*.npy")} == {
-        *(f"train-0000{number}-of-00003.npy" for number in range(3)),
-        "validation-00000-of-00001.npy",
-        *("test-00000-of-00002.npy", "test-00001-of-00002.npy"),
+    assert {str(path.relative_to(whole)) for path in whole.glob("*/*.arrow")} == {
+        *(f"train/data-0000{number}-of-00003.arrow" for number in range(3)),
+        "validation/data-00000-of-00001.arrow",
+        *("test/data-00000-of-00002.arrow", "test/data-00001-of-00002.arrow"),
     }
     splits = {
         "train": texts["train"][:3],
@@ -91,7 +91,7 @@ def test_processes_and_place_change_nothing(
     changed = [path.name for path in before if before[path] != path.stat().st_mtime_ns]
     assert set(changed) <= {data_files.LOCK}
     (data / "tokens.json").write_text("{")
-    with pytest.raises(DataError, match=r"tokens\.json cannot be used.*\n.*prepare c4_lm"):
+    with pytest.raises(DataError, match=r"tokens\.json cannot be read.*\n.*prepare c4_lm"):
         c4.C4.prepare(data, tree)
     train = [list(reversed(texts["train"][0])), *texts["train"][1:]]
     write_text_dataset(tmp_path / "other", "c4/en:3.0.1", {**texts, "train": train})
@@ -110,7 +110,7 @@ def test_a_damaged_shard_stops_it_and_it_goes_on_after_repair(
         c4.C4.prepare(data, tmp_path / "tree", processes=1)
     with pytest.raises(DataError, match=r"data/tokens\.json does not exist"):
         c4.C4.check(data)
-    finished = {path: path.stat().st_mtime_ns for path in data.glob("*.npy")}
+    finished = {path: path.stat().st_mtime_ns for path in data.glob("*/*.arrow")}
     assert len(finished) == 2
     data_files.flip(shard, 500)
     capsys.readouterr()

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from tests.workloads import small_directories
-from tests.workloads.data_files import cut, edited, flip, saved, written
-from tests.workloads.small_directories import REPAIR, ROWS
+from tests.workloads.data_files import cut, edited, saved, written
+from tests.workloads.small_directories import REPAIR
 from workloads.base.errors import DataError
 from workloads.speech.corpora import librispeech_prepare
-from workloads.storage import arrow_tokens, tfds_directory, tfrecord, token_records, tokenizer
-from workloads.text.corpora.finewebedu import Finewebedu
+from workloads.storage import tfds_directory, tfrecord, token_records, tokenizer
+from workloads.text.corpora import fineweb_data
 
 Damage = Callable[[Path], object]
 
@@ -28,10 +28,10 @@ def _read_pictures(folder: Path) -> Any:
 
 READERS: dict[str, Callable[[Path], object]] = {
     "pictures": _read_pictures,
-    "tokens": lambda folder: token_records.TokenSplit(folder, "train", REPAIR),
+    "tokens": lambda folder: token_records.open_split(folder, "train", REPAIR),
     "tokens, whole": lambda folder: token_records.check(folder, REPAIR, full=True),
     "tokenizer": lambda folder: tokenizer.load(folder / "spm.model", REPAIR),
-    "Arrow": Finewebedu("finewebedu_lm").check,
+    "Arrow": fineweb_data.check,
     "speech": lambda folder: small_directories.open_speech(folder)[1],
     "LibriSpeech": lambda folder: librispeech_prepare.prepare_split(
         small_directories.librispeech_job(folder)
@@ -43,7 +43,7 @@ REPAIRS = {"Arrow": "dataset_setup.py --finewebedu"}
 
 def _write_arrow(folder: Path) -> None:
     for split in ("train", "val"):
-        arrow_tokens.write(folder / split, [[1, 2, 3]] * 1000)
+        small_directories.write_arrow_tokens(folder / split, [1, 2, 3] * 1000)
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ PICTURES = "imagenet_v2/matched-frequency/3.0.0"
 INFO, FEATURES = f"{PICTURES}/dataset_info.json", f"{PICTURES}/features.json"
 LAST = f"{PICTURES}/imagenet_v2-train.tfrecord-00002-of-00003"
 TEST = f"{PICTURES}/imagenet_v2-test.tfrecord-00000-of-00003"
-SHARD = "train-00002-of-00003.npy"
+SHARD = "train/data-00002-of-00003.arrow"
 OTHER_VOCABULARY = tokenizer.train(["a cat sat on the mat by the sea"] * 20, 18)
 ARROW, HELD_OUT = "train/data-00000-of-00001.arrow", "val/data-00000-of-00001.arrow"
 AUDIO, TARGETS = "a/1-1-0_audio.npy", "a/1-1-0_targets.npy"
@@ -142,18 +142,15 @@ CASES = [
     ("pictures", TEST, _records(b"\xff", b"\xff"), "'test': example 1 is no tf.train.Example"),
     ("pictures", TEST, _records(b"\xff", b""), "example 1 has 0 images and 0 labels"),
     ("tokens", "tokens.json", Path.unlink, "tokens.json does not exist"),
-    ("tokens", "tokens.json", written("{"), "tokens.json cannot be used"),
-    ("tokens", "tokens.json", edited(lambda info: info.update(version=2)), "version 2"),
-    ("tokens", "tokens.json", edited(lambda info: info.update(length=7)), "[4, 6]; uint16 [4, 7]"),
+    ("tokens", "tokens.json", written("{"), "tokens.json cannot be read"),
+    ("tokens", "tokens.json", edited(lambda info: info.update(version=1)), "$.version"),
+    ("tokens", "tokens.json", edited(lambda info: info.update(length=7)), "holds 7 records"),
     ("tokens", "tokens.json", edited(lambda info: info["splits"].pop("train")), "it has test"),
-    ("tokens", SHARD, Path.unlink, f"{SHARD} cannot be read"),
-    ("tokens", SHARD, cut, f"{SHARD} cannot be read"),
-    ("tokens", SHARD, saved(ROWS[4:9].astype(np.int32)), "int32 [5, 6]; uint16 [5, 6]"),
-    ("tokens", SHARD, saved(ROWS[4:10]), "uint16 [6, 6]; uint16 [5, 6]"),
-    ("tokens", SHARD, saved(np.asfortranarray(ROWS[4:9])), "row after row"),
-    ("tokens", SHARD, written(b"PK\x03\x04"), f"{SHARD} cannot be read"),
-    ("tokens", SHARD, lambda path: flip(path, 0), f"{SHARD} cannot be read"),
-    ("tokens, whole", SHARD, lambda path: flip(path, -2), f"{SHARD} is damaged"),
+    ("tokens", SHARD, Path.unlink, "lacks data-00002-of-00003.arrow"),
+    ("tokens", SHARD, cut, f"{SHARD} is cut short"),
+    ("tokens", SHARD, _column([[5] * 36], pa.uint16()), "holds 10 records; tokens.json says 9"),
+    ("tokens, whole", SHARD, _column([[5] * 30], pa.uint16()), f"{SHARD} of"),
+    ("tokens, whole", SHARD, _column([[330] * 30], pa.uint16()), "from 330 to 330"),
     ("tokens, whole", "spm.model", written(OTHER_VOCABULARY), "the records were made with"),
     ("tokenizer", "spm.model", written("nothing"), "spm.model is no SentencePiece model"),
     ("tokenizer", "spm.model", written(""), "spm.model is no SentencePiece model"),
@@ -161,8 +158,8 @@ CASES = [
     ("Arrow", "train", shutil.rmtree, "state.json does not exist"),
     ("Arrow", "train/state.json", Path.unlink, "state.json does not exist"),
     ("Arrow", ARROW, Path.unlink, "lacks data-00000-of-00001.arrow"),
-    ("Arrow", "train/state.json", written("{"), "state.json names no files"),
-    ("Arrow", "train/state.json", written("[]"), "state.json names no files"),
+    ("Arrow", "train/state.json", written("{"), "state.json cannot be read"),
+    ("Arrow", "train/state.json", written("[]"), "state.json cannot be read: Expected"),
     ("Arrow", "train/state.json", written('{"_data_files": []}'), "lacks any file of data"),
     ("Arrow", ARROW, lambda path: path.write_bytes(path.read_bytes()[:-200]), "cut short"),
     ("Arrow", ARROW, lambda path: path.write_bytes(path.read_bytes()[:-8]), "cut short"),

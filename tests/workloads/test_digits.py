@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def prepared(made_once: Callable[..., Path]) -> Path:
-    return made_once("digits", digits.prepare)
+    return made_once("digits", digits.DIGITS.prepare)
 
 
 def test_every_scan_plays_one_role(prepared: Path) -> None:
@@ -38,8 +38,8 @@ def test_every_scan_plays_one_role(prepared: Path) -> None:
 def test_reference_rows_are_the_nearest_neighbour_s_and_the_most_frequent_class_s(
     prepared: Path,
 ) -> None:
-    assert digits.DIGITS.content_sha256 in digits.check(prepared)[3]
-    row, constant = digits.read_reference(prepared)["rows"]
+    assert digits.DIGITS.content_sha256 in digits.DIGITS.check(prepared)[3]
+    row, constant = digits.DIGITS.read_reference(prepared).rows
     assert row == {
         "name": "1 nearest neighbour, raw pixels",
         "train/error": 17 / 997,
@@ -52,9 +52,9 @@ def test_reference_rows_are_the_nearest_neighbour_s_and_the_most_frequent_class_
 
 def test_other_images_are_found_by_their_hash(prepared: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(prepared, tmp_path / "copy")
-    examples = digits._examples()
+    examples = digits.examples()
     examples["test"][7]["label"] = (examples["test"][7]["label"] + 1) % 10
     note = digits.DIGITS.note
     imagenet.write(copy, examples, num_classes=10, description=note, encoding="png")
     with pytest.raises(DataError, match=r"the images have SHA-256 .*, not 16f4c9f2"):
-        digits.check(copy)
+        digits.DIGITS.check(copy)

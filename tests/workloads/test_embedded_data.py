@@ -15,8 +15,8 @@ pytestmark = pytest.mark.slow
 SPEECH = "spoken_digits_conformer"
 # The folder that tests share, and what makes the data there.
 MAKERS = {
-    "digits_vit": ("digits", digits),
-    "pydoc_lm": ("pydoc", pydoc_text),
+    "digits_vit": ("digits", digits.DIGITS),
+    "pydoc_lm": ("pydoc", pydoc_text.PYDOC),
     SPEECH: ("spoken", small_speech.SPOKEN),
 }
 
@@ -35,14 +35,14 @@ def _flip_inside(path):
         ("digits_vit", "reference.json", Path.unlink, "reference.json"),
         ("digits_vit", "*/*/*-train.tfrecord-*", _flip_inside, "train.tfrecord-00000-of-00001"),
         ("digits_vit", "imagenet_v2/*/*/features.json", Path.unlink, "features.json"),
-        ("pydoc_lm", "train-*.npy", _flip_inside, "train-00000-of-00001.npy is damaged"),
-        (SPEECH, "test/*_audio.npy", data_files.flip, "audio, targets and pieces have SHA-256"),
+        ("pydoc_lm", "train/*.arrow", _flip_inside, "the content has SHA-256"),
+        (SPEECH, "test/*_audio.npy", data_files.flip, "the content has SHA-256"),
         (SPEECH, "validation/*_targets.npy", data_files.flip, ""),
         (SPEECH, "train/*_audio.npy", Path.unlink, "_audio.npy cannot be read"),
         (SPEECH, "reference.json", Path.unlink, "reference.json cannot be read"),
         (SPEECH, "spm_model.vocab", Path.unlink, "spm_model.vocab: the tokenizer cannot be read"),
         (SPEECH, "validation.csv", Path.unlink, "validation.csv cannot be read"),
-        (SPEECH, "test.csv", _shorten, "audio, targets and pieces have SHA-256"),
+        (SPEECH, "test.csv", _shorten, "the content has SHA-256"),
     ],
 )
 def test_damage_is_named_and_mended(made_once, tmp_path, name, pattern, damage, message):

@@ -54,7 +54,7 @@ def few(monkeypatch):
     set_of = dataclasses.replace(fashion.FASHION, sizes=sizes, neighbours=20)
     monkeypatch.setattr(fashion, "FILES", files)
     monkeypatch.setattr(fashion, "FASHION", set_of)
-    digest = set_of.digest(fashion._examples(*ARRAYS.values()))
+    digest = set_of.digest(fashion.examples(*ARRAYS.values()))
     monkeypatch.setattr(fashion, "FASHION", dataclasses.replace(set_of, content_sha256=digest))
 
 
@@ -142,7 +142,7 @@ def test_a_fixed_permutation_gives_the_roles(prepared):
 def test_reference_rows(prepared):
     """As by their definition: the label of the nearest other image of the 50 in train, asked of 20
     of them; the most frequent label."""
-    neighbour, constant = fashion.FASHION.read_reference(prepared)["rows"]
+    neighbour, constant = fashion.FASHION.read_reference(prepared).rows
     errors = [neighbour[f"{role}/error"] for role in ("train", "validation", "test")]
     assert errors == [1.0, 0.9, 0.7]
     assert (constant["name"], constant["constant"]) == ("always 2", True)

@@ -1,5 +1,7 @@
 """AlgoPerf 1.0's language model: its tree, its values by hand, its Arrow files and their damage."""
 
+import dataclasses
+import hashlib
 import json
 import pickle
 
@@ -13,13 +15,14 @@ from attention import registry as variants
 from sweeps.study import jax_calls
 from tests.workloads import parameters, small_text
 from tests.workloads.conftest import few_sources
+from tests.workloads.small_directories import write_arrow_tokens as write_tokens
 from workloads import registry
 from workloads.base import spec
 from workloads.base.errors import DataError
 from workloads.storage import arrow_tokens
 from workloads.storage.arrow_tokens import ArrowTokens
 from workloads.text import finewebedu_workload
-from workloads.text.corpora import finewebedu as corpus
+from workloads.text.corpora import fineweb_data, pydoc_text
 from workloads.text.text_specs import TransformerSize
 
 NAME = "pydoc_finewebedu"
@@ -107,14 +110,14 @@ def test_batches_and_metrics():
 def test_a_study_of_the_full_size_finds_its_data(tmp_path):
     """Whole data have lines and no reference rows; a mended file is read anew."""
     for folder in ("train", "val"):
-        arrow_tokens.write(tmp_path / folder, [[1, 2, 3]] * 1000)
-    with pytest.raises(DataError, match="finewebedu_lm has no data of ours"):
-        corpus.Finewebedu("finewebedu_lm").prepare(tmp_path, "elsewhere")
+        write_tokens(tmp_path / folder, [1, 2, 3] * 1000)
+    with pytest.raises(DataError, match="AlgoPerf prepares the data"):
+        fineweb_data.prepare(tmp_path, "elsewhere")
     found = jax_calls.data("finewebedu_lm", str(tmp_path))
     assert found["lines"] == ["train: 2 sequences", "validation: 2 sequences"]
     assert found["reference"] is None
-    arrow_tokens.write(tmp_path / "train", [[4, 5, 6]] * 2000)
-    tokens = corpus.Finewebedu("finewebedu_lm").sequences("train", tmp_path)
+    write_tokens(tmp_path / "train", [4, 5, 6] * 2000)
+    tokens = fineweb_data.open_split(tmp_path, "train")
     assert (len(tokens), tokens[0]["tokens"][0]) == (5, 4)
     changed = jax_calls.data("finewebedu_lm", str(tmp_path))
     moved = tmp_path.with_name("moved")
@@ -127,16 +130,26 @@ def test_a_study_of_the_full_size_finds_its_data(tmp_path):
 
 def test_small_data_are_whole_and_made_once(tmp_path, monkeypatch):
     few_sources(monkeypatch)
-    monkeypatch.setattr(corpus, "SMALL", {"train": 1300, "validation": 150})
-    data = corpus.PydocFinewebedu(NAME)
+    sizes = {"train": 1300, "validation": 150}
+    data = dataclasses.replace(pydoc_text.PYDOC_FINEWEBEDU, sizes=sizes)
     data.prepare(tmp_path)
-    assert [len(data.sequences(split, tmp_path)) for split in corpus.SMALL] == [1300, 150]
-    assert [line.split(":")[0] for line in data.check(tmp_path)][:2] == ["train", "validation"]
+    records = data.records(tmp_path)
+    assert {split: rows.shape for split, rows in records.items()} == {
+        "train": (1300, 65),
+        "validation": (150, 65),
+    }
+    assert [line.split(":")[0] for line in data.check(tmp_path)][1:3] == ["train", "validation"]
     state = tmp_path / "train" / arrow_tokens.STATE_FILE
     before = state.stat().st_mtime_ns
     data.prepare(tmp_path)
     assert state.stat().st_mtime_ns == before
-    rows = data.read_reference(tmp_path)["rows"]
+    reference = data.read_reference(tmp_path)
+    # What trials are identified by.
+    content = b"".join(
+        split.encode() + rows.astype("<i4").tobytes() for split, rows in records.items()
+    )
+    assert hashlib.sha256(content).hexdigest() == reference.sha256
+    rows = reference.rows
     assert rows[0]["constant"]
     assert rows[1]["validation/ppl"] < rows[0]["validation/ppl"]
 

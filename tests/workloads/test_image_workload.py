@@ -16,7 +16,7 @@ from workloads.text import text_workload
 
 @pytest.fixture(scope="module")
 def data_dir(made_once):
-    return str(made_once("digits", digits.prepare))
+    return str(made_once("digits", digits.DIGITS.prepare))
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_metrics_are_of_what_was_evaluated(count, data_dir, monkeypatch):
 
 
 def test_a_directory_of_more_classes_is_refused(data_dir, tmp_path):
-    image = digits.DIGITS._open(data_dir, "test")[0]["image"]
+    image = digits.DIGITS.open_split(data_dir, "test")[0]["image"]
     example = {"image": image, "label": 10, "file_name": "ten"}
     examples = {role: [example] for role in imagenet.PARTS}
     imagenet.write(tmp_path, examples, num_classes=11, description="eleven", encoding="png")

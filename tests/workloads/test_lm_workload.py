@@ -11,7 +11,7 @@ from tests.workloads.conftest import write_token_records
 from workloads import registry
 from workloads.base import sources
 from workloads.base.errors import DataError
-from workloads.storage import token_records, tokenizer
+from workloads.storage import tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_diverged_losses_have_an_infinite_perplexity(workload):
 
 def test_records_of_another_model_are_refused(tmp_path, spm_model):
     (tmp_path / "spm.model").write_bytes(spm_model)
-    write_token_records(tmp_path, {"train": [np.ones((50, 8), token_records.DTYPE)]})
+    write_token_records(tmp_path, {"train": [np.ones((50, 8), int)]})
     wrong = r"vocabulary of 330 in records of 8 .* takes 1024 and 64\n.*prepare pydoc_lm"
     with pytest.raises(DataError, match=wrong):
         registry.make("pydoc_lm")._source("train", str(tmp_path))

@@ -6,6 +6,7 @@ import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 
 from workloads.base.errors import DataError
@@ -14,7 +15,8 @@ from workloads.text.corpora.c4 import C4
 
 # JSON writes both the quotation marks and the letter otherwise.
 NOTE = 'Small: "naïve" pictures.'
-REFERENCE = {"note": NOTE, "rows": []}
+REFERENCE = preparation.Reference(note=NOTE, rows=[], sha256="0")
+TEXT = msgspec.json.encode(REFERENCE).decode()
 
 
 def test_a_claimed_directory_stays_that_of_its_data(tmp_path):
@@ -44,7 +46,7 @@ def test_a_claimed_directory_stays_that_of_its_data(tmp_path):
 @pytest.mark.parametrize("name", ["reference.json", "dataset_info.json", "tokens.json"])
 def test_every_file_that_is_whole_must_say_the_same(name, tmp_path):
     path = tmp_path / name
-    for text in (json.dumps(REFERENCE), json.dumps(REFERENCE, ensure_ascii=False)):
+    for text in (TEXT, json.dumps(json.loads(TEXT))):
         path.write_text(text, "utf-8")
         preparation.claim(tmp_path, NOTE)
         assert path.exists() == (name != preparation.REFERENCE_FILE)
@@ -61,11 +63,12 @@ def test_every_file_that_is_whole_must_say_the_same(name, tmp_path):
 
 def _write(directory):
     preparation.claim(directory, NOTE)
-    (directory / preparation.REFERENCE_FILE).write_text(json.dumps(REFERENCE), "utf-8")
+    (directory / preparation.REFERENCE_FILE).write_text(TEXT, "utf-8")
 
 
 def _check(directory):
-    return preparation.read_reference(directory, "mend it")
+    path = directory / preparation.REFERENCE_FILE
+    return preparation.read_record(path, preparation.Reference, "mend it")
 
 
 def test_data_are_made_where_they_are_not_whole_and_left_where_they_are(tmp_path, capfd):

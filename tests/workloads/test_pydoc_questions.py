@@ -1,6 +1,7 @@
 """Questions about Python's documentation: by hand, and properties of the prepared ones."""
 
 import ast
+import dataclasses
 
 import numpy as np
 import pytest
@@ -17,8 +18,10 @@ def data_dir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pydoc")
     with pytest.MonkeyPatch.context() as patch:
         few_sources(patch)
-        patch.setattr(pydoc_text, "SIZES", {"train": 1300, "validation": 120, "test": 120})
-        pydoc_text.prepare(folder)
+        sizes = {"train": 1300, "validation": 120, "test": 120}
+        small = dataclasses.replace(pydoc_text.PYDOC, sizes=sizes)
+        patch.setattr(pydoc_text, "PYDOC", small)
+        small.prepare(folder)
         embedded.prepare(folder)
         yield folder
 

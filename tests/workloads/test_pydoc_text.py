@@ -2,6 +2,7 @@
 
 import ast
 import gc
+import hashlib
 import json
 import math
 import shutil
@@ -18,7 +19,7 @@ from workloads.text.corpora import pydoc_text
 
 @pytest.fixture(scope="module")
 def prepared(made_once: Callable[..., Path]) -> Path:
-    return made_once("pydoc", pydoc_text.prepare)
+    return made_once("pydoc", pydoc_text.PYDOC.prepare)
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +32,10 @@ def test_records_are_the_text(prepared: Path, documents: list[pydoc_text.Documen
     processor = tokenizer.load(prepared / "spm.model")
     sizes = {"train": 6800, "validation": 800, "test": 800}
     for split, part in pydoc_text.split_documents(documents).items():
-        source = token_records.TokenSplit(prepared, split)
-        assert (len(source), source.length, source.vocab_size) == (sizes[split], 64, 1024)
+        source = token_records.open_split(prepared, split)
+        assert (len(source), source.length, source.vocabulary) == (sizes[split], 64, 1024)
         first = processor.encode(part[0].text)
-        records = pydoc_text.all_records(source).ravel()
+        records = pydoc_text.PYDOC.records(prepared)[split].ravel()
         assert records[: len(first) + 1].tolist() == [*first, tokenizer.EOS]
 
 
@@ -115,10 +116,16 @@ def test_paragraphs_are_kept_once() -> None:
 @pytest.mark.slow
 def test_check_says_what_figures_may_be_compared(prepared: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(prepared, tmp_path / "copy"))
-    reference = pydoc_text.read_reference(copy)
-    assert f"SHA-256 of all records: {reference['sha256']}" in pydoc_text.check(copy)
+    data = pydoc_text.PYDOC
+    reference = json.loads((copy / "reference.json").read_text())
+    assert f"SHA-256 of the content: {reference['sha256']}" in data.check(copy)
+    # Of each split its name and its ids, 16 bits each: what trials are identified by.
+    digest = hashlib.sha256()
+    for split, records in sorted(data.records(copy).items()):
+        digest.update(split.encode() + records.astype("<u2").tobytes())
+    assert digest.hexdigest() == reference["sha256"]
     (copy / "reference.json").write_text(json.dumps({**reference, "python": "3.12.0"}))
-    assert "comparable with those on records of the same SHA-256 only" in pydoc_text.check(copy)[-1]
+    assert "comparable with those on records of the same SHA-256 only" in data.check(copy)[-1]
 
 
 @pytest.mark.slow
@@ -128,7 +135,7 @@ def test_a_python_with_less_text_is_named(
     few = [document for document in documents if document.name.startswith("topic:")]
     monkeypatch.setattr(pydoc_text, "documents", lambda: few)
     with pytest.raises(DataError, match=r"gives \d+ records for train; 6800 are needed"):
-        pydoc_text.prepare(tmp_path)
+        pydoc_text.PYDOC.prepare(tmp_path)
     assert not (tmp_path / "tokens.json").exists()
 
 

@@ -96,7 +96,7 @@ def test_what_is_prepared_is_read(source, tmp_path):
         assert [speech_tokenizer.decode(tokenizer, row) for row in ids] == expected
         assert [len(row) for row in ids] == [1 + len(text.split()) for text in expected]
     assert "Shmyrev" in (data / read_speech.LICENSE_FILE).read_text()
-    empty, always = SMALL.read_reference(data)["rows"]
+    empty, always = SMALL.read_reference(data).rows
     assert empty["test/wer"] == 1.0
     # 'a b a' for 'c b a' and 'a a c': one phone of three, then two.
     assert always["test/wer"] == pytest.approx(ctc.word_error_rate(texts["test"], ["a b a"] * 2))

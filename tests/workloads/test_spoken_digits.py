@@ -36,7 +36,7 @@ def small(made_once: Callable[..., Path]) -> Path:
 
 
 @pytest.mark.parametrize("corpus", CORPORA)
-def test_no_text_has_two_roles(corpus: speech_corpus.Corpus) -> None:
+def test_no_text_has_two_roles(corpus: speech_corpus.SpeechCorpus) -> None:
     texts = {role: corpus.texts(role) for role in ROLES}
     assert {role: len(parts) for role, parts in texts.items()} == corpus.sizes
     for first, second in (("train", "validation"), ("train", "test"), ("validation", "test")):
@@ -72,7 +72,7 @@ def test_two_processes_say_the_same() -> None:
     """Every timbre of every role with changing accents."""
     voices = [voice for role in ROLES for voice in speakers.voices(role)][::5]
     utterances = [
-        espeak.Utterance("three seven", voices[number % len(voices)], 200 + number, 50)
+        espeak.Prompt("three seven", voices[number % len(voices)], 200 + number, 50)
         for number in range(90)
     ]
     (_, first), (_, second) = espeak.speak(utterances), espeak.speak(utterances)
@@ -83,7 +83,7 @@ def test_two_processes_say_the_same() -> None:
     # A third of a second to a second, and not silence.
     assert all(5000 < len(samples) < 16_000 and np.abs(samples).max() > 2000 for samples in first)
     with pytest.raises(ValueError, match="espeak-ng has no voice"):
-        espeak.speak([espeak.Utterance("one", "xx+m1")])
+        espeak.speak([espeak.Prompt("one", "xx+m1")])
 
 
 def test_resampling_keeps_tones_and_clips() -> None:
@@ -138,11 +138,11 @@ def test_an_utterance_that_is_too_long_ends_a_preparation(tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_check_compares_with_the_published_hash(small: Path) -> None:
     reference = SPOKEN.read_reference(small)
-    digest, made_by = reference["sha256"], reference["made_by"]
+    digest, made_by = reference.sha256, reference.made_by
     assert made_by.startswith("espeak-ng 1.")
     same = dataclasses.replace(SPOKEN, content_sha256=digest, made_by=made_by)
     assert same.check(small)[-2:] == [
-        f"SHA-256 of audio, targets and pieces: {digest}",
+        f"SHA-256 of the content: {digest}",
         f"made by {made_by}, the same audio as the author's",
     ]
     for other in ({"content_sha256": "0" * 64}, {"made_by": "espeak-ng 1.51"}):

@@ -111,7 +111,7 @@ def test_killed_in_the_middle_it_leaves_no_process_and_goes_on(
         stderr=subprocess.DEVNULL,
     )
     try:
-        wait(lambda: len(list((data / ".progress").glob("*.json"))) == 4, "four shards")
+        wait(lambda: len(list((data / ".progress").glob("*/*.json"))) == 4, "four shards")
         children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
     finally:
         running.kill()
@@ -119,7 +119,7 @@ def test_killed_in_the_middle_it_leaves_no_process_and_goes_on(
     assert children
     wait(lambda: not any(Path(f"/proc/{child}/exe").exists() for child in children), "all ended")
     assert not (data / "tokens.json").exists()
-    finished = {path: path.stat().st_mtime_ns for path in data.glob("*.npy")}
+    finished = {path: path.stat().st_mtime_ns for path in data.glob("*/*.arrow")}
     assert len(finished) == 4
     pipe.unlink()
     pipe.write_bytes(content)

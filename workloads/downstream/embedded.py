@@ -16,7 +16,7 @@ def prepare(data_dir: str | os.PathLike[str]) -> None:
 
     pydoc_lm's records must lie in `data_dir`: DataError where they do not.
     """
-    pydoc_text.check(data_dir, full=False)
+    pydoc_text.PYDOC.check(data_dir)
 
     def check(_: Path) -> None:
         for name in NAMES:
@@ -26,6 +26,6 @@ def prepare(data_dir: str | os.PathLike[str]) -> None:
 
 
 def _write(data_dir: str | os.PathLike[str]) -> None:
-    source = f"Python {pydoc_text.read_reference(data_dir)['python']}"
+    source = f"Python {pydoc_text.PYDOC.read_reference(data_dir).python}"
     for name, splits in pydoc_questions.questions(Tokens(data_dir)).items():
         local_data.write(data_dir, name, splits, source=source)

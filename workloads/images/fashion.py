@@ -35,39 +35,31 @@ FILES = {
 }
 
 
-def repair(data_dir: str | os.PathLike[str]) -> str:
-    """Returns where the images are found, and the command that prepares them."""
-    return (
-        "`make data-fashion` prepares the default folder on Debian and Ubuntu. Elsewhere, get a "
-        f"folder with {', '.join(FILES)}, with or without .gz, such as FashionMNIST/raw; or unpack "
-        "the Debian package dataset-fashion-mnist by `dpkg-deb -x`, or by `ar x` and `tar xf`, and "
-        "take its usr/share/datasets/fashion-mnist. Then run: "
-        + repair_commands("fashion_vit", data_dir, "FOLDER")
-    )
-
-
 class FashionMnist(image_set.ImageSet):
     """The set of images, prepared from the files."""
 
-    def prepare(self, data_dir: str | os.PathLike[str], source: Any = None) -> Path:
-        """Writes the data below `data_dir` unless it is there and whole (`ImageSet.prepare`).
+    is_downloaded = True
 
-        source: a path as `read` takes it; it is read and checked first. It may be None if the data
-        is whole. Raises DataError for anything else.
-        """
-        if source is None:
-            self.check(data_dir)
-            return Path(data_dir)
-        arrays = read(source, repair(data_dir))
+    def repair(self, data_dir: str | os.PathLike[str]) -> str:
+        """Returns where the images are found, and the command that prepares them."""
+        return (
+            "`make data-fashion` prepares the default folder on Debian and Ubuntu. Elsewhere, get "
+            f"a folder with {', '.join(FILES)}, with or without .gz, such as FashionMNIST/raw; or "
+            "unpack the Debian package dataset-fashion-mnist by `dpkg-deb -x`, or by `ar x` and "
+            "`tar xf`, and take its usr/share/datasets/fashion-mnist. Then run: "
+            + repair_commands(self.workload, data_dir, "FOLDER")
+        )
 
-        def examples() -> image_set.Examples:
-            files.write(Path(data_dir, LICENSE_FILE), _LICENSE)
-            return _examples(*arrays)
+    def _read(self, source: Any, data_dir: Path) -> list[np.ndarray]:
+        return read(source, self.repair(data_dir))
 
-        return super().prepare(data_dir, examples)
+    def _examples(self, data_dir: Path, content: Any) -> image_set.Examples:
+        files.write(data_dir / LICENSE_FILE, _LICENSE)
+        return examples(*content)
 
 
 FASHION = FashionMnist(
+    workload="fashion_vit",
     note=(
         "Small: Fashion-MNIST, grey photographs of clothes at 28 x 28, not ImageNet. Errors on it "
         "say nothing about ImageNet."
@@ -81,7 +73,6 @@ FASHION = FashionMnist(
     eval_batch_size=100,
     grey=True,
     content_sha256="81274f5ffb51a3c753724fb4db3f514b197bb3d251ffac951821ac2e7a442700",
-    repair=repair,
     neighbours=5_000,
 )
 
@@ -123,7 +114,7 @@ def _array(path: Path, name: str, repair: str) -> np.ndarray:
     return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
 
 
-def _examples(
+def examples(
     train_images: np.ndarray,
     train_labels: np.ndarray,
     test_images: np.ndarray,

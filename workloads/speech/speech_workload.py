@@ -283,7 +283,7 @@ def make(row: WorkloadSpec, variant: Any, options: Options) -> SpeechWorkload:
 
     row.model: keyword arguments of `conformer.Config` beside those of every small Conformer.
     """
-    corpus: speech_corpus.Corpus = pkgutil.resolve_name(row.data)
+    corpus: speech_corpus.SpeechCorpus = pkgutil.resolve_name(row.data)
     data = Speech(
         sizes=Sizes(
             num_train=corpus.sizes["train"],

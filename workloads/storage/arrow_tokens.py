@@ -7,26 +7,34 @@ is left at the end is dropped. Read by pyarrow, mapped and not copied.
 """
 
 import bisect
+import contextlib
 import functools
 import itertools
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from attention.common import files
 from workloads.base.errors import DataError
-from workloads.storage import tfrecord
+from workloads.storage import preparation, tfrecord
 
 STATE_FILE, COLUMN = "state.json", "input_ids"
 # What a stream ends with (Arrow's columnar format, "IPC Streaming Format").
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-# Documents of a record batch, as `datasets` writes them.
-_BATCH = 1000
+
+
+class _DataFile(msgspec.Struct):
+    filename: str
+
+
+class _State(msgspec.Struct):
+    files: list[_DataFile] = msgspec.field(name="_data_files")
 
 
 class ArrowTokens:
@@ -87,12 +95,8 @@ def _file_names(folder: Path, repair: str) -> list[str]:
             f"({STATE_FILE} and data-*.arrow)",
             repair,
         )
-    try:
-        names = [str(file["filename"]) for file in json.loads(path.read_bytes())["_data_files"]]
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise DataError(
-            f"{path} names no files ({type(problem).__name__}: {problem})", repair
-        ) from problem
+    state = preparation.read_record(path, _State, repair)
+    names = [file.filename for file in state.files]
     missing = [name for name in names if not (folder / name).is_file()]
     if missing or not names:
         raise DataError(f"{folder} lacks {missing[0] if missing else 'any file of data'}", repair)
@@ -132,13 +136,25 @@ def _of_file(path: str, repair: str) -> list[np.ndarray]:
         raise DataError(f"{path} cannot be read: {problem}", repair) from problem
 
 
-def write(folder: Path, documents: Iterable[Sequence[int]]) -> None:
-    """Writes documents of token ids as one file and STATE_FILE, each whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    name = "data-00000-of-00001.arrow"
-    schema = pa.schema([(COLUMN, pa.list_(pa.int32()))])
-    table = pa.table({COLUMN: list(documents)}, schema)
-    with files.replacing(folder / name) as new, pa.ipc.new_stream(str(new), schema) as stream:
-        stream.write_table(table, max_chunksize=_BATCH)
-    state: dict[str, Any] = {"_data_files": [{"filename": name}], "_split": folder.name}
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[Callable[[np.ndarray], None]]:
+    """Gives a function that appends rows of ids, uint16 [n, L], to a file, a document a row.
+
+    The file appears, whole, when the block ends.
+    """
+    schema = pa.schema([(COLUMN, pa.list_(pa.uint16()))])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with files.replacing(path) as new, pa.ipc.new_stream(str(new), schema) as stream:
+
+        def append(rows: np.ndarray) -> None:
+            starts = np.arange(len(rows) + 1, dtype=np.int32) * np.int32(rows.shape[1])
+            lists = pa.ListArray.from_arrays(pa.array(starts), pa.array(rows.ravel()))
+            stream.write_batch(pa.record_batch([lists], schema=schema))
+
+        yield append
+
+
+def write_state(folder: Path, names: Sequence[str]) -> None:
+    """Writes STATE_FILE, which names a folder's files in order."""
+    state = {"_data_files": [{"filename": name} for name in names], "_split": folder.name}
     files.write(folder / STATE_FILE, json.dumps(state, indent=1) + "\n")

@@ -1,87 +1,80 @@
-"""Token records on disk: `tokens.json`, the tokenizer, and shards of fixed-length sequences.
+"""Token records: sequences of one length in Arrow files, their vocabulary, and `tokens.json`.
 
 Documents stand in records one after another, a separator after each. Records are cut from that
-stream without regard to where documents end; what is left at the end and fills no record is
-counted. Language model and BERT share this form: full sequences without padding, no pairs of
+stream without regard to where documents end; what is left at the end of a shard and fills no record
+is counted. Language model and BERT share this form: full sequences without padding, no pairs of
 sentences and no next-sentence prediction (RoBERTa, Liu et al. 2019, section 4.2, FULL-SENTENCES
 across documents).
 
-A directory holds `<split>-00000-of-0000N.npy` (NumPy arrays uint16 `[records, length]`, written as
-streams), `spm.model`, and `tokens.json`, which is written last and says what there is: its presence
-means that the directory is whole.
-
-Why not array_record: rows of one size need no index. Measured at random places, array_record gave
-0.5 million tokens a second, these files 39. Damage is found by size at opening, by SHA-256 in a
-full check.
+A directory holds a folder for each split in the form of `arrow_tokens`, where a document is a
+record; `spm.model`; and `tokens.json`, which is written last: its presence means that the directory
+is whole.
 """
 
-import bisect
-import dataclasses
+import hashlib
 import itertools
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, Literal
 
+import msgspec
 import numpy as np
 
 from attention.common import files
 from workloads.base.errors import DataError
-from workloads.storage import npy, tfrecord, tokenizer
+from workloads.storage import arrow_tokens, preparation, tokenizer
+from workloads.storage.arrow_tokens import ArrowTokens
 
 DTYPE = np.dtype("<u2")
-# Characters that are tokenised at a time: what lies in memory, beside one document.
-_BATCH_CHARACTERS = 2**20
 EMPTY = np.zeros(0, DTYPE)
+INFO_FILE, TOKENIZER_FILE = "tokens.json", "spm.model"
+DEFAULT_REPAIR = "prepare the directory again with `python -m workloads prepare NAME`"
+# Characters that become a record batch: what lies in memory, beside one document.
+_BATCH_CHARACTERS = 2**23
+
+
+class Shard(msgspec.Struct, frozen=True):
+    """A finished shard: its file below the directory, what it holds, and the SHA-256 of its ids.
+
+    tokens = records · length + dropped_tokens, separators included.
+    """
+
+    file: str
+    sha256: str
+    records: int
+    documents: int
+    empty_documents: int
+    tokens: int
+    dropped_tokens: int
+    unknown_tokens: int
+
+
+class TokensInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """`tokens.json`. Version 1 had NumPy files; source says what the text was."""
+
+    version: Literal[2] = 2
+    length: int
+    vocab_size: int
+    tokenizer_sha256: str
+    source: dict[str, str]
+    splits: dict[str, list[Shard]]
+
+    def total(self, split: str, count: str) -> int:
+        """Returns the sum of one of the counts of `Shard` over a split."""
+        return sum(getattr(shard, count) for shard in self.splits[split])
 
 
 def file_name(split: str, shard: int, shards: int) -> str:
-    """`<split>-00000-of-00001.npy`."""
-    return f"{split}-{shard:05d}-of-{shards:05d}.npy"
-
-
-def write_header(file: BinaryIO, records: int, length: int) -> None:
-    """Writes a shard's header at the file's start; NumPy leaves room in it for any number."""
-    file.seek(0)
-    header = {"descr": DTYPE.str, "fortran_order": False, "shape": (records, length)}
-    np.lib.format.write_array_header_1_0(file, header)
-
-
-def check_file(path: Path, records: int, length: int, repair: str) -> int:
-    """Returns where the rows begin, in bytes. Raises DataError for a file that is no array uint16
-    `[records, length]` or is cut short."""
-    rows: Any = npy.read(path, repair, is_mapped=True)
-    is_expected = (rows.shape, rows.dtype) == ((records, length), DTYPE)
-    if not is_expected or not rows.flags.c_contiguous:
-        expected = f"{DTYPE} [{records}, {length}], row after row,"
-        raise DataError(
-            f"{path} holds {rows.dtype} {list(rows.shape)}; {expected} is expected", repair
-        )
-    return rows.offset
-
-
-@dataclasses.dataclass(frozen=True)
-class Counts:
-    """What was written: tokens = records · length + dropped_tokens, separators included."""
-
-    records: int = 0
-    documents: int = 0
-    empty_documents: int = 0
-    tokens: int = 0
-    dropped_tokens: int = 0
-    unknown_tokens: int = 0
-
-    def __add__(self, other: "Counts") -> "Counts":
-        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
-        return Counts(*(mine + theirs for mine, theirs in pairs))
+    """Returns a shard's file below the directory, `<split>/data-00000-of-00001.arrow`."""
+    return f"{split}/data-{shard:05d}-of-{shards:05d}.arrow"
 
 
 def packed(
     tail: np.ndarray, documents: Iterable[Sequence[int]], length: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows uint16 `[n, length]` that `tail` and the documents fill, a separator after each, and the
-    tail that does not fill one yet."""
+    """Returns rows uint16 `[n, length]` that `tail` and the documents fill, a separator after each
+    document, and the tail that does not fill a row yet."""
     ids = itertools.chain.from_iterable((*document, tokenizer.EOS) for document in documents)
     stream = np.concatenate([tail, np.fromiter(ids, DTYPE)])
     end = len(stream) - len(stream) % length
@@ -89,32 +82,44 @@ def packed(
 
 
 def write_shard(
-    path: Path, texts: Iterable[str], processor: Any, length: int, max_records: int | None = None
-) -> Counts:
-    """Tokenise and pack `texts` into one shard file, which appears when it is whole.
+    data_dir: Path,
+    file: str,
+    texts: Iterable[str],
+    processor: Any,
+    length: int,
+    max_records: int | None = None,
+) -> Shard:
+    """Tokenises and packs `texts` into one shard, whose file appears when it is whole.
 
     `max_records` cuts the shard; what is beyond counts as dropped. Memory is bounded by the
     longest document.
     """
-    tail, counts, records = EMPTY, Counts(), 0
-    with files.replacing(path) as new, new.open("wb") as file:
-        write_header(file, records, length)
+    tail, digest = EMPTY, hashlib.sha256()
+    records = documents = empty_documents = tokens = unknown_tokens = 0
+    with arrow_tokens.writing(data_dir / file) as append:
         for batch in _batches(texts):
-            documents = processor.encode(batch, num_threads=1)
-            rows, tail = packed(tail, documents, length)
+            encoded = processor.encode(batch, num_threads=1)
+            rows, tail = packed(tail, encoded, length)
             if max_records is not None:
                 rows = rows[: max_records - records]
-            file.write(rows.data)
+            if len(rows):
+                append(rows)
+            digest.update(rows.data)
             records += len(rows)
-            counts += Counts(
-                documents=len(documents),
-                empty_documents=sum(not document for document in documents),
-                tokens=sum(map(len, documents)) + len(documents),
-                unknown_tokens=sum(document.count(tokenizer.UNK) for document in documents),
-            )
-        write_header(file, records, length)
-    dropped = counts.tokens - records * length
-    return dataclasses.replace(counts, records=records, dropped_tokens=dropped)
+            documents += len(encoded)
+            empty_documents += sum(not document for document in encoded)
+            tokens += sum(map(len, encoded)) + len(encoded)
+            unknown_tokens += sum(document.count(tokenizer.UNK) for document in encoded)
+    return Shard(
+        file=file,
+        sha256=digest.hexdigest(),
+        records=records,
+        documents=documents,
+        empty_documents=empty_documents,
+        tokens=tokens,
+        dropped_tokens=tokens - records * length,
+        unknown_tokens=unknown_tokens,
+    )
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
@@ -130,155 +135,101 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
         yield batch
 
 
-INFO_FILE, TOKENIZER_FILE = "tokens.json", "spm.model"
-FORMAT, VERSION = "attnperf token records", 1
-DEFAULT_REPAIR = "prepare the directory again with `python -m workloads prepare NAME`"
-
-
-@dataclasses.dataclass(frozen=True)
-class WrittenShard:
-    """A finished shard: its file below the directory, what it holds, the file's SHA-256."""
-
-    file: str
-    counts: Counts
-    sha256: str
-
-
 def write_info(
     data_dir: Path,
     *,
     length: int,
     vocab_size: int,
-    splits: Mapping[str, Sequence[WrittenShard]],
-    source: Mapping[str, Any],
+    splits: Mapping[str, Sequence[Shard]],
+    source: Mapping[str, str],
 ) -> None:
-    """Write `tokens.json`; `source` says what the text was, in JSON types."""
-    info = {
-        "format": FORMAT,
-        "version": VERSION,
-        "length": length,
-        "vocab_size": vocab_size,
-        "special_ids": tokenizer.SPECIAL_IDS,
-        "tokenizer": {
-            "file": TOKENIZER_FILE,
-            "sha256": tokenizer.sha256(tokenizer.read(data_dir / TOKENIZER_FILE)),
-        },
-        "source": dict(source),
-        "splits": {name: _described(shards) for name, shards in splits.items()},
-    }
-    files.write(data_dir / INFO_FILE, json.dumps(info, indent=1) + "\n")
+    """Writes the list of each split's files, then `tokens.json`."""
+    for split, shards in splits.items():
+        arrow_tokens.write_state(data_dir / split, [Path(shard.file).name for shard in shards])
+    info = TokensInfo(
+        length=length,
+        vocab_size=vocab_size,
+        tokenizer_sha256=files.sha256(data_dir / TOKENIZER_FILE),
+        source=dict(source),
+        splits={split: list(shards) for split, shards in splits.items()},
+    )
+    text = msgspec.json.format(msgspec.json.encode(info), indent=1)
+    files.write(data_dir / INFO_FILE, text + b"\n")
 
 
-def _described(shards: Sequence[WrittenShard]) -> dict[str, Any]:
-    total = sum((shard.counts for shard in shards), Counts())
-    files = [
-        {"file": shard.file, "records": shard.counts.records, "sha256": shard.sha256}
-        for shard in shards
-    ]
-    return {**dataclasses.asdict(total), "shards": files}
-
-
-def read_info(data_dir: str | os.PathLike[str], repair: str = DEFAULT_REPAIR) -> dict[str, Any]:
-    """`tokens.json`; DataError where it is missing, damaged, or of another format."""
+def read_info(data_dir: str | os.PathLike[str], repair: str = DEFAULT_REPAIR) -> TokensInfo:
+    """Returns `tokens.json`. Raises DataError if it is missing, damaged, or of another version."""
     path = Path(data_dir) / INFO_FILE
     if not path.is_file():
+        raise DataError(f"{path} does not exist: there is no whole set of token records", repair)
+    return preparation.read_record(path, TokensInfo, f"remove {files.quoted(path)}; then {repair}")
+
+
+def open_split(
+    data_dir: str | os.PathLike[str], split: str, repair: str = DEFAULT_REPAIR
+) -> ArrowTokens:
+    """Returns the records of a split.
+
+    Raises DataError if the directory is absent or not whole, or has no such split.
+    """
+    info = read_info(data_dir, repair)
+    if split not in info.splits:
         raise DataError(
-            f"{path} does not exist, so there is no whole set of token records: "
-            f"{INFO_FILE}, spm.model and <split>-*.npy of train, validation and test",
+            f"{data_dir}: {INFO_FILE} has no split {split!r}; it has {', '.join(info.splits)}",
             repair,
         )
-    try:
-        info = json.loads(path.read_bytes())
-        if (info["format"], info["version"]) != (FORMAT, VERSION):
-            raise ValueError(f"format is {info['format']!r} version {info['version']!r}")
-    except (OSError, ValueError, KeyError, TypeError) as problem:
+    tokens = ArrowTokens(Path(data_dir) / split, info.length, info.vocab_size, repair)
+    if len(tokens) != info.total(split, "records"):
         raise DataError(
-            f"{path} cannot be used ({type(problem).__name__}: {problem}); remove it first", repair
-        ) from problem
-    return info
-
-
-class TokenSplit:
-    """Records of one split: `split[i]` is `{"tokens": uint16 [length]}`.
-
-    Opening checks that every shard is there with the dtype, shape and size that `tokens.json`
-    says. Picklable, safe in threads, cheap to send to worker processes. Shards are opened on
-    demand, as many at a time as `tfrecord.opened` keeps: c4 has 1024, and the usual limit of a
-    process is 1024 files.
-
-    Raises DataError where the directory is absent, not whole, or has no such split.
-    """
-
-    def __init__(
-        self, data_dir: str | os.PathLike[str], split: str, repair: str = DEFAULT_REPAIR
-    ) -> None:
-        self.data_dir, self.split, self.repair = Path(data_dir), split, repair
-        info = read_info(data_dir, repair)
-        self.length: int = info["length"]
-        self.vocab_size: int = info["vocab_size"]
-        if split not in info["splits"]:
-            raise self.error(f"{INFO_FILE} has no such split; it has {', '.join(info['splits'])}")
-        shards = info["splits"][split]["shards"]
-        self._paths = [str(self.data_dir / shard["file"]) for shard in shards]
-        self._offsets = [
-            check_file(Path(path), shard["records"], self.length, repair)
-            for path, shard in zip(self._paths, shards, strict=True)
-        ]
-        self._identities = [tfrecord.identity(path) for path in self._paths]
-        self._starts = list(itertools.accumulate((s["records"] for s in shards), initial=0))
-
-    def __len__(self) -> int:
-        return self._starts[-1]
-
-    def __getitem__(self, number: int) -> dict[str, np.ndarray]:
-        """The record's tokens, a copy; IndexError beyond the end."""
-        if not 0 <= number < len(self):
-            raise IndexError(f"{self}: record {number} asked, there are {len(self)}")
-        shard = bisect.bisect_right(self._starts, number) - 1
-        size = self.length * DTYPE.itemsize
-        start = self._offsets[shard] + (number - self._starts[shard]) * size
-        file = tfrecord.opened(self._paths[shard], self._identities[shard])
-        return {"tokens": np.frombuffer(file.read(start, start + size), DTYPE).copy()}
-
-    def error(self, problem: str) -> DataError:
-        """A DataError that names this split and how to repair it."""
-        return DataError(f"{self}: {problem}", self.repair)
-
-    def __str__(self) -> str:
-        return f"{self.data_dir}, split {self.split!r}"
+            f"{tokens} holds {len(tokens)} records; {INFO_FILE} says "
+            f"{info.total(split, 'records')}",
+            repair,
+        )
+    return tokens
 
 
 def check(
     data_dir: str | os.PathLike[str], repair: str = DEFAULT_REPAIR, full: bool = False
 ) -> list[str]:
-    """One line about the tokenizer and one per split; DataError at the first thing amiss.
+    """Returns a line about the tokenizer and one per split.
 
-    Compares the sizes of all shards; with `full`, their SHA-256.
+    Compares numbers of records; with `full`, all ids with their SHA-256. Raises DataError at the
+    first thing amiss.
     """
     info = read_info(data_dir, repair)
-    path = Path(data_dir, info["tokenizer"]["file"])
+    path = Path(data_dir, TOKENIZER_FILE)
     tokenizer.load(path, repair)
-    digest, expected = tokenizer.sha256(tokenizer.read(path, repair)), info["tokenizer"]["sha256"]
-    if digest != expected:
+    digest = files.sha256(path)
+    if digest != info.tokenizer_sha256:
         raise DataError(
-            f"{path} has SHA-256 {digest}; the records were made with {expected}", repair
+            f"{path} has SHA-256 {digest}; the records were made with {info.tokenizer_sha256}",
+            repair,
         )
-    lines = [f"tokenizer: {info['vocab_size']} pieces, SHA-256 {digest}"]
-    for name, split in info["splits"].items():
-        source = TokenSplit(data_dir, name, repair)
-        for shard in split["shards"] if full else []:
-            path = Path(data_dir, shard["file"])
-            if files.sha256(path) != shard["sha256"]:
-                raise DataError(f"{path} is damaged: its SHA-256 is not {shard['sha256']}", repair)
-            largest = int(npy.read(path, repair, is_mapped=True).max(initial=0))
-            if largest >= source.vocab_size:
-                raise source.error(
-                    f"{path.name} has the token id {largest}, the vocabulary {source.vocab_size}"
-                )
-        extent = "every shard read" if full else "sizes compared"
+    lines = [f"tokenizer: {info.vocab_size} pieces, SHA-256 {digest}"]
+    for split, shards in info.splits.items():
+        records = open_split(data_dir, split, repair)
+        if full:
+            _check_ids(records, shards)
+        extent = "every record read" if full else "sizes compared"
         lines.append(
-            f"{name}: {len(source)} records of {source.length} tokens, {split['documents']} "
-            f"documents ({split['empty_documents']} empty), {split['unknown_tokens']} unknown "
-            f"tokens, {split['dropped_tokens']} dropped at the end; {extent}"
+            f"{split}: {len(records)} records of {info.length} tokens, "
+            f"{info.total(split, 'documents')} documents "
+            f"({info.total(split, 'empty_documents')} empty), "
+            f"{info.total(split, 'unknown_tokens')} unknown tokens, "
+            f"{info.total(split, 'dropped_tokens')} dropped at the end; {extent}"
         )
     return lines
+
+
+def _check_ids(records: ArrowTokens, shards: Sequence[Shard]) -> None:
+    numbers = iter(range(len(records)))
+    for shard in shards:
+        digest = hashlib.sha256()
+        for number in itertools.islice(numbers, shard.records):
+            digest.update(records[number]["tokens"].astype(DTYPE).data)
+        if digest.hexdigest() != shard.sha256:
+            raise DataError(
+                f"{shard.file} of {records.folder.parent} is damaged: its ids' SHA-256 is "
+                f"{digest.hexdigest()}, not {shard.sha256}",
+                records.repair,
+            )

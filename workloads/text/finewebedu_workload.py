@@ -30,7 +30,8 @@ from workloads.base.options import Options
 from workloads.base.workload import Sizes
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.text import transformer
-from workloads.text.corpora.finewebedu import SMALL, Finewebedu
+from workloads.text.corpora import fineweb_data
+from workloads.text.corpora.pydoc_text import PYDOC_FINEWEBEDU
 from workloads.text.language_models import LMWorkload
 from workloads.text.text_specs import TransformerSize
 
@@ -182,7 +183,9 @@ class FinewebeduWorkload(LMWorkload):
         return params["embed"]["embedding"]
 
     def _open(self, split: str, data_dir: str) -> sources.Source:
-        return Finewebedu(self.name).sequences(split, data_dir)
+        if self._row.embedded:
+            return super()._open(split, data_dir)
+        return fineweb_data.open_split(data_dir, split)
 
     def _eval_train(self, source: sources.Source) -> sources.Source:
         """The first ones, as AlgoPerf takes them."""
@@ -196,7 +199,13 @@ class FinewebeduWorkload(LMWorkload):
 
 # algoperf/workloads/finewebedu_lm/workload.py.
 _FULL = Sizes(8_749_870, 10_000, 100_000, 0, eval_batch_size=64)
-_SMALL = Sizes(SMALL["train"], 400, SMALL["validation"], 0, eval_batch_size=16)
+_SMALL = Sizes(
+    PYDOC_FINEWEBEDU.sizes["train"],
+    400,
+    PYDOC_FINEWEBEDU.sizes["validation"],
+    0,
+    eval_batch_size=16,
+)
 
 
 def make(row: WorkloadSpec, variant: Any, options: Options) -> FinewebeduWorkload:

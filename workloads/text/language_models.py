@@ -190,16 +190,16 @@ def make(row: WorkloadSpec, variant: Any, options: Options) -> TextWorkload:
 
 
 def make_small(row: WorkloadSpec, variant: Any, options: Options) -> TextWorkload:
-    """Returns a language model's workload on the data that row.data names, a module with SIZES.
+    """Returns a language model's workload on the data that row.data names, which has `sizes`.
 
     Use `workloads.registry.make`. row.model: a TransformerSize.
     """
     data = pkgutil.resolve_name(row.data)
     sizes = Sizes(
-        num_train=data.SIZES["train"],
+        num_train=data.sizes["train"],
         num_eval_train=400,
-        num_validation=data.SIZES["validation"],
-        num_test=data.SIZES["test"],
+        num_validation=data.sizes["validation"],
+        num_test=data.sizes["test"],
         eval_batch_size=16,
     )
     return _KINDS[row.metric](row, variant, options, row.model, sizes)

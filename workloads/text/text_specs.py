@@ -155,7 +155,7 @@ def _bert(name: str, says: str, accuracy: float | None, topology: str) -> Worklo
 def _pydoc(name: str, says: str, target: float, seconds: float, **particulars: Any) -> WorkloadSpec:
     return WorkloadSpec(
         name=name,
-        data="workloads.text.corpora.pydoc_text",
+        data="workloads.text.corpora.pydoc_text:PYDOC",
         data_name="pydoc",
         description=f"small {says} on Python's own documentation",
         validation_target=target,
@@ -227,7 +227,7 @@ SPECS: tuple[WorkloadSpec, ...] = (
     _finewebedu(
         "finewebedu_lm",
         "make",
-        data="workloads.text.corpora.finewebedu:Finewebedu",
+        data="workloads.text.corpora.fineweb_data",
         description="AlgoPerf's decoder, 253 M parameters, on FineWeb-Edu",
         batch_size=64,
         step_hint=72_000,
@@ -240,7 +240,7 @@ SPECS: tuple[WorkloadSpec, ...] = (
     _finewebedu(
         "pydoc_finewebedu",
         "make_small",
-        data="workloads.text.corpora.finewebedu:PydocFinewebedu",
+        data="workloads.text.corpora.pydoc_text:PYDOC_FINEWEBEDU",
         description="small decoder as AlgoPerf's, on Python's own documentation",
         batch_size=8,
         step_hint=3000,

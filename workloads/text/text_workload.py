@@ -12,11 +12,11 @@ import numpy as np
 from flax import linen as nn
 
 from workloads.base import sources, spec
+from workloads.base.errors import DataError
 from workloads.base.options import Options
 from workloads.base.workload import BaseWorkload, Sizes, unchanged
 from workloads.base.workload_spec import WorkloadSpec
-from workloads.storage import tokenizer
-from workloads.storage.token_records import TokenSplit
+from workloads.storage import token_records, tokenizer
 from workloads.text import chunked_loss, transformer
 from workloads.text.text_specs import TransformerSize
 
@@ -174,11 +174,14 @@ class TextWorkload(BaseWorkload):
 
     def _open(self, split: str, data_dir: str) -> sources.Source:
         """Raises DataError, too, for records of another model's vocabulary or context."""
-        records = TokenSplit(data_dir, split, self._row.repair(data_dir))
-        if (records.vocab_size, records.length) != (self.size.vocabulary, self.size.context):
-            raise records.error(
-                f"has a vocabulary of {records.vocab_size} in records of {records.length} tokens; "
-                f"the model takes {self.size.vocabulary} and {self.size.context}"
+        repair = self._row.repair(data_dir)
+        records = token_records.open_split(data_dir, split, repair)
+        expected = (self.size.vocabulary, self.size.context + self._more_tokens)
+        if (records.vocabulary, records.length) != expected:
+            raise DataError(
+                f"{records} has a vocabulary of {records.vocabulary} in records of "
+                f"{records.length} tokens; the model takes {expected[0]} and {expected[1]}",
+                repair,
             )
         return records
 

@@ -32,5 +32,5 @@ class FinetuningData:
         from workloads.text.corpora import pydoc_text
 
         del source
-        pydoc_text.prepare(data_dir)
+        pydoc_text.PYDOC.prepare(data_dir)
         embedded.prepare(data_dir)

@@ -23,7 +23,7 @@ _RETRIEVE, _UTF8, _RATE, _PITCH = 2, 1, 1, 3  # speak_lib.h: synchronous output;
 
 
 @dataclasses.dataclass(frozen=True)
-class Utterance:
+class Prompt:
     """A text and its speaker. voice: `accent+variant`; rate: words a minute; pitch: 0 to 99."""
 
     text: str
@@ -32,7 +32,7 @@ class Utterance:
     pitch: int = 50
 
 
-def speak(utterances: Sequence[Utterance]) -> tuple[str, list[np.ndarray]]:
+def speak(utterances: Sequence[Prompt]) -> tuple[str, list[np.ndarray]]:
     """Returns espeak-ng's version, as in `1.52.0`, and the utterances as int16 samples at 16 kHz.
 
     They are spoken in this order in a fresh process. A variant that espeak-ng lacks is ignored.
@@ -43,7 +43,7 @@ def speak(utterances: Sequence[Utterance]) -> tuple[str, list[np.ndarray]]:
         return pool.submit(_spoken, utterances).result()
 
 
-def _spoken(utterances: Sequence[Utterance]) -> tuple[str, list[np.ndarray]]:
+def _spoken(utterances: Sequence[Prompt]) -> tuple[str, list[np.ndarray]]:
     import espeakng_loader
 
     library = ctypes.CDLL(espeakng_loader.get_library_path())
@@ -73,7 +73,7 @@ def _spoken(utterances: Sequence[Utterance]) -> tuple[str, list[np.ndarray]]:
     return version, speech
 
 
-def _say(library: Any, utterance: Utterance) -> None:
+def _say(library: Any, utterance: Prompt) -> None:
     """Has the callback get an utterance's samples, int16 at 22,050 Hz."""
     if library.espeak_SetVoiceByName(utterance.voice.encode()):
         raise ValueError(f"espeak-ng has no voice {utterance.voice!r}")

@@ -15,12 +15,13 @@ import os
 import wave
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from attention.common import files
 from workloads.base.errors import DataError, repair_commands
-from workloads.speech.corpora.speech_corpus import Corpus, Utterance
+from workloads.speech.corpora.speech_corpus import SpeechCorpus, Utterance
 from workloads.speech.corpora.speech_records import SAMPLE_RATE
 from workloads.storage import preparation
 
@@ -34,29 +35,20 @@ _PAUSE = "pau"
 SOURCE_SHA256 = "1418b4a0f185b7d58fc290803e1b431707293a572442be086b9f2e18c1c09416"
 
 
-class ReadSpeech(Corpus):
+class ReadSpeech(SpeechCorpus):
     """A corpus that is made of recordings."""
 
-    def prepare(self, data_dir: str | os.PathLike[str], source: Path | None = None) -> Path:
-        """Writes the data below `data_dir` unless it is there and whole.
+    is_downloaded = True
 
-        source: as `read` takes it; it is read and checked first. It may be None if the data is
-        whole. Raises DataError for anything else.
-        """
-        if source is None:
-            self.check(data_dir)
-            return Path(data_dir)
-        utterances = read(source, self.repair(data_dir))
+    def _read(self, source: Any, data_dir: Path) -> list[Utterance]:
+        return read(source, self.repair(data_dir))
 
-        def write(folder: Path) -> None:
-            self.claim(folder)
-            files.write(folder / LICENSE_FILE, _LICENSE)
-            self.write(folder, utterances, self.made_by, model_type="word")
-
-        return preparation.prepare_once(data_dir, self.check, write)
+    def _write(self, data_dir: Path, content: Any) -> dict[str, Any]:
+        files.write(data_dir / LICENSE_FILE, _LICENSE)
+        return self.write(data_dir, content, self.made_by, model_type="word")
 
     def repair(self, data_dir: str | os.PathLike[str]) -> str:
-        """Where the recordings are found, and the command that prepares them."""
+        """Returns where the recordings are found, and the command that prepares them."""
         return (
             "`make data-speech` prepares the default folder on Debian and Ubuntu. Elsewhere, "
             "unpack the Debian package festvox-ru by `dpkg-deb -x`, or by `ar x` and `tar xf`, and "

@@ -70,7 +70,7 @@ class Line:
     split: str
     speaker: int
     number: int
-    utterance: espeak.Utterance
+    utterance: espeak.Prompt
 
     @property
     def name(self) -> str:
@@ -94,7 +94,7 @@ def lines(
     result = []
     for text, voice in zip(texts, chosen, strict=True):
         rate, pitch = random.randint(*rates), random.randint(*_PITCHES)
-        utterance = espeak.Utterance(text.lower(), voice, rate, pitch)
+        utterance = espeak.Prompt(text.lower(), voice, rate, pitch)
         result.append(Line(split, ids[voice], counts[ids[voice]], utterance))
         counts[ids[voice]] += 1
     return sorted(result, key=lambda line: (line.speaker, line.number))

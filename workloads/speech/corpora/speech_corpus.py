@@ -17,7 +17,6 @@ import numpy as np
 import sentencepiece
 
 from attention.common import files
-from workloads.base.errors import repair_commands
 from workloads.speech.corpora import speech_records, speech_tokenizer
 from workloads.storage import preparation
 
@@ -38,15 +37,13 @@ class Utterance(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Corpus:
+class SpeechCorpus(preparation.SmallData):
     """A small corpus.
 
-    workload: whose data it is; note: the warning that tables print; max_audio: samples, and
-    max_targets: ids, at most; content_sha256: as `check` computes it, of what `made_by` gives.
+    max_audio: samples, and max_targets: ids, at most. content_sha256: of the content that `made_by`
+    gave on the author's machine.
     """
 
-    workload: str
-    note: str
     sizes: dict[str, int]
     max_audio: int
     max_targets: int
@@ -54,8 +51,13 @@ class Corpus:
     made_by: str
     content_sha256: str
 
+    @property
+    def names(self) -> list[str]:
+        lists = [f"{split}.csv" for split in SPLITS]
+        return [speech_tokenizer.FILE_NAME, *SPLITS, *lists]
+
     def open_split(self, data_dir: str | os.PathLike[str], role: str) -> speech_records.SpeechSplit:
-        """The utterances of a role (train, validation, test)."""
+        """Returns the utterances of a role (train, validation, test)."""
         return speech_records.SpeechSplit(
             data_dir,
             SPLITS[role],
@@ -65,49 +67,25 @@ class Corpus:
             self.vocab_size,
         )
 
-    def check(self, data_dir: str | os.PathLike[str]) -> list[str]:
-        """Read everything; one line per split and two about hashes; DataError at what is amiss.
-
-        A hash other than `reference.json`'s is damage. A line says whether it is `content_sha256`.
-        """
-        repair = self.repair(data_dir)
-        tokenizer = speech_tokenizer.load(data_dir, self.vocab_size, repair)
+    def _examine(self, data_dir: Path) -> tuple[list[str], str]:
+        tokenizer = speech_tokenizer.load(data_dir, self.vocab_size, self.repair(data_dir))
         sources = {role: self.open_split(data_dir, role) for role in SPLITS}
-        digest = content_sha256(sources, tokenizer)
-        reference = self.read_reference(data_dir)
-        stored, made_by = reference.get("sha256"), reference.get("made_by")
-        preparation.check_digest(data_dir, "audio, targets and pieces", digest, stored, repair)
-        comparison = (
-            f"note: made by {made_by}; figures of this repository are from "
+        lines = [f"{role}: {source}, {len(source)} utterances" for role, source in sources.items()]
+        return lines, content_sha256(sources, tokenizer)
+
+    def _comparison(self, reference: preparation.Reference) -> list[str]:
+        if (reference.made_by, reference.sha256) == (self.made_by, self.content_sha256):
+            return [f"made by {reference.made_by}, the same audio as the author's"]
+        return [
+            f"note: made by {reference.made_by}; figures of this repository are from "
             f"{self.made_by}, which gave {self.content_sha256} on the author's machine. "
             "Results may differ slightly from the published ones"
-        )
-        if (made_by, digest) == (self.made_by, self.content_sha256):
-            comparison = f"made by {made_by}, the same audio as the author's"
-        return [
-            *(f"{role}: {source}, {len(source)} utterances" for role, source in sources.items()),
-            f"SHA-256 of audio, targets and pieces: {digest}",
-            comparison,
         ]
-
-    def read_reference(self, data_dir: str | os.PathLike[str]) -> dict[str, Any]:
-        """`reference.json`: `note`, `rows` with `<role>/wer`, `sha256`, `made_by`."""
-        return preparation.read_reference(data_dir, self.repair(data_dir))
-
-    def repair(self, data_dir: str | os.PathLike[str]) -> str:
-        """The commands that make the corpus and check it."""
-        return repair_commands(self.workload, data_dir)
-
-    def claim(self, data_dir: Path) -> None:
-        """Says what the directory holds. Raises DataError where it holds other speech."""
-        names = [speech_tokenizer.FILE_NAME, preparation.REFERENCE_FILE]
-        lists = [f"{split}.csv" for split in SPLITS]
-        preparation.claim(data_dir, self.note, [*names, *SPLITS, *lists])
 
     def write(
         self, data_dir: Path, utterances: Sequence[Utterance], made_by: str, **settings: Any
-    ) -> None:
-        """Writes everything, the reference last; settings: of SentencePiece.
+    ) -> dict[str, Any]:
+        """Writes all utterances; settings: of SentencePiece. Returns rows and `made_by`.
 
         Raises DataError for an utterance that is longer than `max_audio`.
         """
@@ -124,14 +102,7 @@ class Corpus:
         for role in SPLITS:
             names = [utterance.name for utterance in utterances if utterance.role == role]
             speech_records.write_ids(data_dir, role, names)
-        sources = {role: self.open_split(data_dir, role) for role in SPLITS}
-        preparation.write_reference(
-            data_dir,
-            self.note,
-            reference_rows(texts),
-            sha256=content_sha256(sources, tokenizer),
-            made_by=made_by,
-        )
+        return {"rows": reference_rows(texts), "made_by": made_by}
 
 
 def content_sha256(

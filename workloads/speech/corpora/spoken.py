@@ -16,16 +16,15 @@ seconds on average; the roles share neither voices nor sentences, and no sentenc
 """
 
 import itertools
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from workloads.speech.corpora import espeak, speakers
-from workloads.speech.corpora.speech_corpus import SPLITS, Corpus, Utterance
-from workloads.storage import preparation
+from workloads.speech.corpora.speech_corpus import SPLITS, SpeechCorpus, Utterance
 
 WORDS = ["ZERO", "ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "SEVEN", "EIGHT", "NINE"]
 GRAMMAR = (
@@ -73,7 +72,7 @@ def sentences(role: str) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Synthesised(Corpus):
+class Synthesised(SpeechCorpus):
     """An embedded corpus.
 
     texts(role): one text per utterance, upper case; rates: words a minute, from and to.
@@ -83,16 +82,8 @@ class Synthesised(Corpus):
     rates: tuple[int, int]
     seed: int
 
-    def prepare(self, data_dir: str | os.PathLike[str]) -> Path:
-        """Write the corpus below `data_dir` unless it is there and whole; returns `data_dir`.
-
-        Two preparations at once wait for each other. Raises DataError where the directory holds
-        other speech.
-        """
-        return preparation.prepare_once(data_dir, self.check, self._write)
-
-    def _write(self, data_dir: Path) -> None:
-        self.claim(data_dir)
+    def _write(self, data_dir: Path, content: Any) -> dict[str, Any]:
+        del content
         lines = [
             line
             for number, role in enumerate(SPLITS)
@@ -116,7 +107,7 @@ class Synthesised(Corpus):
             )
             for line, samples in zip(lines, speech, strict=True)
         ]
-        self.write(data_dir, utterances, f"espeak-ng {version}")
+        return self.write(data_dir, utterances, f"espeak-ng {version}")
 
 
 DIGITS = Synthesised(

@@ -17,7 +17,7 @@ from pathlib import Path
 from workloads.base.errors import DataError
 from workloads.storage import tfds_directory
 from workloads.text.corpora import token_preparation
-from workloads.text.corpora.token_preparation import Corpus, Input
+from workloads.text.corpora.token_preparation import Input, TextCorpus
 
 
 def _inputs(tree: Path, repair: str) -> tuple[str, dict[str, Sequence[Input]]]:
@@ -53,7 +53,7 @@ def _inputs(tree: Path, repair: str) -> tuple[str, dict[str, Sequence[Input]]]:
     return dataset, {**shards, "test": token_preparation.shards_of(test)}
 
 
-C4 = Corpus(
+C4 = TextCorpus(
     "c4_lm",
     _inputs,
     "c4/en/3.1.0 of TFDS (copy damaged files of it again)",

@@ -6,6 +6,9 @@ has (tests, tkinter, idlelib, ensurepip), what a later Python dropped with its d
 distutils) and the tables of encodings are left out. Text differs between Python versions, patch
 releases included, and so do losses on it.
 
+`PYDOC` is the data of pydoc_lm and pydoc_bert, records of 64 tokens. `PYDOC_FINEWEBEDU` has the
+same text in sequences of 65 tokens, as AlgoPerf's decoder takes them, without the test part.
+
 The documents are taken in the order of the SHA-256 of their names: the first tenth of the
 characters is the test part, the second validation, the rest train. No document and no paragraph is
 in two of them. The vocabulary is trained on the train part alone. Each split is cut to a fixed
@@ -18,11 +21,11 @@ frequencies). Before the first token of a record stands the separator, as in a d
 """
 
 import ast
-import functools
 import gc
 import hashlib
 import inspect
 import itertools
+import math
 import os
 import platform
 import re
@@ -36,7 +39,7 @@ from typing import Any
 import numpy as np
 
 from attention.common import files
-from workloads.base.errors import DataError, repair_commands
+from workloads.base.errors import DataError
 from workloads.storage import preparation, token_records, tokenizer
 
 LEFT_OUT = {
@@ -58,9 +61,6 @@ class Document:
 
     name: str
     text: str
-
-
-_repair = functools.partial(repair_commands, "pydoc_lm")
 
 
 def documents() -> list[Document]:
@@ -162,77 +162,122 @@ def _walk(node: ast.AST) -> Iterator[str]:
 
 
 VOCAB_SIZE, LENGTH = 1024, 64
-# Python 3.11.2 has 7148, 964 and 890; 3.11.7 7178, 962 and 888; 3.13.5 more than 6891, 943, 878.
-SIZES = {"train": 6800, "validation": 800, "test": 800}
-NOTE = (
-    "Stand-in: Python's own help topics and docstrings, half a million tokens, neither C4 nor "
-    "Wikipedia. Losses depend on the Python release they were made with."
-)
 # Of the token ids, split by split: for this release of Python and sentencepiece 0.2.
 PINNED = {"3.11.7": "d4d9af1d2e3037bad6f9d65db87e36d0a946f24decbe8df88ab5f62816e6dae2"}
 _HELD_OUT = 0.1
-# The weight of the prior, in tokens: the best of 10, 20, 50, 100, 200 on pydoc_text's validation.
+# The weight of the prior, in tokens: the best of 10, 20, 50, 100, 200 on the validation part.
 PRIOR_WEIGHT = 100.0
 UNIGRAM, BIGRAM = "most frequent token", "left neighbour (smoothed bigram)"
 
 
-def prepare(data_dir: str | os.PathLike[str]) -> Path:
-    """Write the records below `data_dir` unless they are there and whole; returns `data_dir`.
+@dataclass(frozen=True, kw_only=True)
+class PydocText(preparation.SmallData):
+    """The documentation as token records.
 
-    Takes about 10 s. `reference.json`, written last, says that all of it is there. The same Python
-    and libraries give the same bytes. Two preparations at once wait for each other. Raises
-    DataError where the directory holds other records, or this Python has too little text.
+    sizes: records by split; length: tokens of each; digest_type: of the ids whose SHA-256 is taken.
     """
-    return preparation.prepare_once(data_dir, check, _write)
 
+    sizes: Mapping[str, int]
+    length: int
+    digest_type: str
 
-def check(data_dir: str | os.PathLike[str], full: bool = True) -> list[str]:
-    """Read everything; lines about the records, DataError at the first thing amiss.
+    @property
+    def names(self) -> list[str]:
+        return [token_records.INFO_FILE, token_records.TOKENIZER_FILE, *self.sizes]
 
-    The last lines tell the Python release that the text is from, and whether losses may be
-    compared with those of other machines.
-    """
-    repair = _repair(data_dir)
-    lines = token_records.check(data_dir, repair, full=full)
-    digest, stored = content_sha256(_records(data_dir)), read_reference(data_dir)
-    preparation.check_digest(data_dir, "the records", digest, stored.get("sha256"), repair)
-    python = stored.get("python", "unknown")
-    comparable = f"text of Python {python}, the records that published figures were made with"
-    if digest != PINNED.get(python):
-        comparable = (
-            f"text of Python {python}: losses are comparable with those on records of the same "
-            f"SHA-256 only; published figures were made with {' and '.join(PINNED)}"
+    def _write(self, data_dir: Path, content: Any) -> dict[str, Any]:
+        del content
+        (data_dir / token_records.INFO_FILE).unlink(missing_ok=True)
+        for leftover in data_dir.glob("*/.*.tmp"):
+            leftover.unlink()
+        parts = split_documents(documents())
+        model = tokenizer.train((document.text for document in parts["train"]), VOCAB_SIZE)
+        files.write(data_dir / token_records.TOKENIZER_FILE, model)
+        python = platform.python_version()
+        token_records.write_info(
+            data_dir,
+            length=self.length,
+            vocab_size=VOCAB_SIZE,
+            splits={split: [self._write_split(data_dir, split, parts)] for split in self.sizes},
+            source={"note": self.note, "python": python},
         )
-    return [*lines, f"SHA-256 of all records: {digest}", comparable]
+        return {"rows": self.rows(self.records(data_dir)), "python": python}
+
+    def _write_split(
+        self, data_dir: Path, split: str, parts: Mapping[str, list[Document]]
+    ) -> token_records.Shard:
+        processor = tokenizer.load(data_dir / token_records.TOKENIZER_FILE)
+        texts = (document.text for document in parts[split])
+        name, size = token_records.file_name(split, 0, 1), self.sizes[split]
+        shard = token_records.write_shard(data_dir, name, texts, processor, self.length, size)
+        if shard.records != size:
+            raise DataError(
+                f"the text of Python {platform.python_version()} gives {shard.records} records for "
+                f"{split}; {size} are needed",
+                "use Python 3.11, 3.12 or 3.13 with its whole standard library",
+            )
+        return shard
+
+    def _examine(self, data_dir: Path) -> tuple[list[str], str]:
+        lines = token_records.check(data_dir, self.repair(data_dir))
+        digest = hashlib.sha256()
+        for split, records in sorted(self.records(data_dir).items()):
+            digest.update(split.encode())
+            digest.update(records.astype(self.digest_type).tobytes())
+        return lines, digest.hexdigest()
+
+    def _comparison(self, reference: preparation.Reference) -> list[str]:
+        text = f"text of Python {reference.python}"
+        if reference.sha256 == PINNED.get(reference.python):
+            return [f"{text}, the records that published figures were made with"]
+        return [f"{text}: losses are comparable with those on records of the same SHA-256 only"]
+
+    def records(self, data_dir: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+        """Returns all records of each split, int32 [N, length]."""
+        repair = self.repair(data_dir)
+        splits = {split: token_records.open_split(data_dir, split, repair) for split in self.sizes}
+        return {
+            split: np.stack([tokens[number]["tokens"] for number in range(len(tokens))])
+            for split, tokens in splits.items()
+        }
+
+    def rows(self, records: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+        """Returns `reference_rows` of all records."""
+        return reference_rows(records, VOCAB_SIZE)
 
 
-def read_reference(data_dir: str | os.PathLike[str]) -> dict[str, Any]:
-    """`reference.json`: `note`, `rows` of simple predictors, `sha256`, `python`.
+class PydocFinewebedu(PydocText):
+    """The documentation in sequences whose first token is never predicted."""
 
-    Rows hold, per split, the loss (nats per token, for pydoc_lm) and the error (fraction of tokens,
-    for pydoc_bert) of the two predictors of `reference_rows`, over all records.
-    """
-    return preparation.read_reference(data_dir, _repair(data_dir))
-
-
-def content_sha256(records: Mapping[str, np.ndarray], dtype: str = "<u2") -> str:
-    """SHA-256 over the splits: name, then the records in `dtype`, in order."""
-    digest = hashlib.sha256()
-    for role in sorted(records):
-        digest.update(role.encode())
-        digest.update(records[role].astype(dtype).tobytes())
-    return digest.hexdigest()
+    def rows(self, records: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+        """Returns `reference_rows` of what is predicted, with `<split>/ppl`, e to the loss."""
+        predicted = {split: sequences[:, 1:] for split, sequences in records.items()}
+        return [
+            {**row, **{f"{split}/ppl": math.exp(row[f"{split}/loss"]) for split in records}}
+            for row in reference_rows(predicted, VOCAB_SIZE)
+        ]
 
 
-def _records(data_dir: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """All records of each split."""
-    repair = _repair(data_dir)
-    return {role: all_records(token_records.TokenSplit(data_dir, role, repair)) for role in SIZES}
-
-
-def all_records(source: token_records.TokenSplit) -> np.ndarray:
-    """All records, uint16 `[records, length]`."""
-    return np.stack([source[number]["tokens"] for number in range(len(source))])
+PYDOC = PydocText(
+    workload="pydoc_lm",
+    note=(
+        "Stand-in: Python's own help topics and docstrings, half a million tokens, neither C4 nor "
+        "Wikipedia. Losses depend on the Python release they were made with."
+    ),
+    # Python 3.11.2 has 7148, 964 and 890; 3.11.7 7178, 962 and 888; 3.13.5 more than 6891, 943 and
+    # 878.
+    sizes={"train": 6800, "validation": 800, "test": 800},
+    length=LENGTH,
+    digest_type="<u2",
+)
+PYDOC_FINEWEBEDU = PydocFinewebedu(
+    workload="pydoc_finewebedu",
+    note=f"{PYDOC.note} As Arrow files of token ids, without the test part.",
+    # Every Python from 3.11 to 3.13 has as many.
+    sizes={"train": 6600, "validation": 850},
+    length=LENGTH + 1,
+    digest_type="<i4",
+)
 
 
 def split_documents(
@@ -245,53 +290,10 @@ def split_documents(
     sizes = np.cumsum([0] + [len(document.text) for document in ordered])
     share = sizes[:-1] / sizes[-1]  # of the characters that stand before each document
     roles = np.where(share < _HELD_OUT, "test", np.where(share < 2 * _HELD_OUT, "validation", ""))
-    parts: dict[str, list[Document]] = {role: [] for role in SIZES}
+    parts: dict[str, list[Document]] = {role: [] for role in PYDOC.sizes}
     for document, role in zip(ordered, roles, strict=True):
         parts[role or "train"].append(document)
     return parts
-
-
-def _write(data_dir: Path) -> None:
-    written = [preparation.REFERENCE_FILE, token_records.INFO_FILE, token_records.TOKENIZER_FILE]
-    shards = [token_records.file_name(role, 0, 1) for role in SIZES]
-    preparation.claim(data_dir, NOTE, [*written, *shards])
-    (data_dir / token_records.INFO_FILE).unlink(missing_ok=True)
-    for leftover in data_dir.glob(".*.tmp"):
-        leftover.unlink()
-    parts = split_documents(documents())
-    model = tokenizer.train((document.text for document in parts["train"]), VOCAB_SIZE)
-    files.write(data_dir / token_records.TOKENIZER_FILE, model)
-    token_records.write_info(
-        data_dir,
-        length=LENGTH,
-        vocab_size=VOCAB_SIZE,
-        splits={role: [_write_split(data_dir, role, parts[role])] for role in SIZES},
-        source={"note": NOTE, "python": platform.python_version()},
-    )
-    records = _records(data_dir)
-    preparation.write_reference(
-        data_dir,
-        NOTE,
-        reference_rows(records, VOCAB_SIZE),
-        sha256=content_sha256(records),
-        python=platform.python_version(),
-    )
-
-
-def _write_split(
-    data_dir: Path, role: str, documents: list[Document]
-) -> token_records.WrittenShard:
-    path = data_dir / token_records.file_name(role, 0, 1)
-    processor = tokenizer.load(data_dir / token_records.TOKENIZER_FILE)
-    texts = (document.text for document in documents)
-    counts = token_records.write_shard(path, texts, processor, LENGTH, SIZES[role])
-    if counts.records != SIZES[role]:
-        raise DataError(
-            f"the text of Python {platform.python_version()} gives {counts.records} records for "
-            f"{role}; {SIZES[role]} are needed",
-            "use Python 3.11, 3.12 or 3.13 with its whole standard library",
-        )
-    return token_records.WrittenShard(path.name, counts, files.sha256(path))
 
 
 def reference_rows(records: Mapping[str, np.ndarray], vocab_size: int) -> list[dict[str, Any]]:

@@ -8,7 +8,6 @@ that are missing; `tokens.json`, written last, replaces the notes.
 import dataclasses
 import functools
 import itertools
-import json
 import os
 import shutil
 import sys
@@ -17,10 +16,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from attention.common import files, machine
 from workloads.base.errors import DataError, repair_commands
 from workloads.storage import preparation, tfds_directory, token_records, tokenizer
-from workloads.storage.token_records import WrittenShard
+from workloads.storage.token_records import Shard
 
 # Records of each split that evaluations of the models of the paper's sizes take.
 FEWEST = {"train": 2048, "validation": 8192, "test": 8192}
@@ -84,6 +85,16 @@ class OutputShard:
     input: Input
 
 
+class _Note(msgspec.Struct, frozen=True):
+    """A finished shard, and what it was made from and with."""
+
+    length: int
+    tokenizer: str
+    source: dict[str, str]
+    input: str
+    shard: Shard | None = None
+
+
 def shards_of(split: tfds_directory.TfdsSplit) -> list[Input]:
     """The shards of a TFDS split as inputs, in order."""
     return [
@@ -93,7 +104,7 @@ def shards_of(split: tfds_directory.TfdsSplit) -> list[Input]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Corpus:
+class TextCorpus:
     """Records of `length` tokens out of `vocab_size`, made from a tree of text files.
 
     workload: its name. inputs(tree, repair): the data set's name and the inputs of train,
@@ -121,7 +132,7 @@ class Corpus:
         """
         repair = self._repair(data_dir)
         info = token_records.read_info(data_dir, repair)
-        stored = (info["length"], info["vocab_size"], sorted(info["splits"]))
+        stored = (info.length, info.vocab_size, sorted(info.splits))
         if stored != (self.length, self.vocab_size, sorted(SPLITS)):
             raise DataError(
                 f"{data_dir}: records of {stored[0]} tokens out of {stored[1]} in the splits "
@@ -130,22 +141,23 @@ class Corpus:
                 repair,
             )
         for split, fewest in self.fewest.items():
-            have = info["splits"][split]["records"]
-            if have < fewest:
+            records = info.total(split, "records")
+            if records < fewest:
                 raise DataError(
-                    f"{data_dir}: split {split!r} has {have} records, at least {fewest} are needed",
+                    f"{data_dir}: split {split!r} has {records} records, at least {fewest} are "
+                    "needed",
                     repair,
                 )
-        source = info["source"]
         return [
-            f"made from {source['dataset']}, vocabulary {source['vocabulary']}",
+            f"made from {info.source['dataset']}, vocabulary {info.source['vocabulary']}",
             *token_records.check(data_dir, repair, full=full),
         ]
 
     def describe(self, data_dir: str | os.PathLike[str]) -> dict[str, Any]:
         """Returns what tells the data of a directory from others: `splits` of `tokens.json`, with
-        the SHA-256 of every shard."""
-        return dict(token_records.read_info(data_dir, self._repair(data_dir))["splits"])
+        the SHA-256 of every shard's ids."""
+        info = token_records.read_info(data_dir, self._repair(data_dir))
+        return dict(msgspec.to_builtins(info.splits))
 
     def prepare(
         self,
@@ -202,7 +214,7 @@ class Corpus:
         pieces = tokenizer.load(path, repair).vocab_size()
         if pieces != self.vocab_size:
             raise DataError(f"{path} has {pieces} pieces; {self.vocab_size} are needed", repair)
-        digest = tokenizer.sha256(tokenizer.read(path))
+        digest = files.sha256(path)
         is_ours = note.exists() and note.read_text("utf-8") == digest
         return f"trained on {first} of train" if is_ours else "given"
 
@@ -214,23 +226,25 @@ class Corpus:
         processes: int | None,
     ) -> None:
         """Writes the shards that are missing, then `tokens.json`."""
-        digest = tokenizer.sha256(tokenizer.read(data_dir / token_records.TOKENIZER_FILE))
-        identity = {"length": self.length, "tokenizer": digest, "source": source}
-        (data_dir / PROGRESS).mkdir(exist_ok=True)
-        finished = {job.file: _finished(data_dir, job, identity) for job in jobs}
+        digest = files.sha256(data_dir / token_records.TOKENIZER_FILE)
+        notes = {
+            job.file: _Note(self.length, digest, dict(source), job.input.identity) for job in jobs
+        }
+        finished = {job.file: _finished(data_dir, job, notes[job.file]) for job in jobs}
         written = {file: shard for file, shard in finished.items() if shard is not None}
         todo = [job for job in jobs if job.file not in written]
         for job in todo:
-            for rest in data_dir.glob(f".{job.file}.*.tmp"):  # of a preparation that was killed
-                rest.unlink()
+            file = Path(job.file)
+            for rest in data_dir.glob(f"{file.parent}/.{file.name}.*.tmp"):
+                rest.unlink()  # of a preparation that was killed
         if len(todo) < len(jobs):
             _report(f"{len(jobs) - len(todo)} of {len(jobs)} shards are there already")
         start, tokens = time.perf_counter(), 0
-        write = functools.partial(_write, data_dir, identity)
+        write = functools.partial(_write, data_dir, notes)
         results = preparation.in_processes(write, todo, processes or machine.cpu_count())
         for number, shard in enumerate(results, 1):
             written[shard.file] = shard
-            tokens += shard.counts.tokens
+            tokens += shard.tokens
             speed = tokens / (time.perf_counter() - start)
             _report(f"{number} of {len(todo)} shards, {tokens:,} tokens, {speed:,.0f} tokens/s")
         splits = {
@@ -242,31 +256,28 @@ class Corpus:
         shutil.rmtree(data_dir / PROGRESS)
 
 
-def _write(data_dir: Path, identity: dict[str, Any], job: OutputShard) -> WrittenShard:
-    path = data_dir / job.file
+def _write(data_dir: Path, notes: Mapping[str, _Note], job: OutputShard) -> Shard:
+    note = notes[job.file]
     processor = tokenizer.load(data_dir / token_records.TOKENIZER_FILE)
-    counts = token_records.write_shard(path, job.input.texts(), processor, int(identity["length"]))
-    shard = WrittenShard(job.file, counts, files.sha256(path))
-    note = {**identity, "input": job.input.identity, "shard": dataclasses.asdict(shard)}
-    files.write(_note(data_dir, job), json.dumps(note))
+    shard = token_records.write_shard(data_dir, job.file, job.input.texts(), processor, note.length)
+    path = _note_path(data_dir, job)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write(path, msgspec.json.encode(msgspec.structs.replace(note, shard=shard)))
     return shard
 
 
-def _note(data_dir: Path, job: OutputShard) -> Path:
+def _note_path(data_dir: Path, job: OutputShard) -> Path:
     return data_dir / PROGRESS / f"{job.file}.json"
 
 
-def _finished(data_dir: Path, job: OutputShard, identity: dict[str, Any]) -> WrittenShard | None:
-    """The shard as it was noted; None where it must be written (again)."""
+def _finished(data_dir: Path, job: OutputShard, expected: _Note) -> Shard | None:
+    """Returns the shard as it was noted, None if it must be written again."""
     try:
-        note = json.loads(_note(data_dir, job).read_bytes())
-        shard = note.pop("shard")
-        counts = token_records.Counts(**shard.pop("counts"))
-        token_records.check_file(data_dir / job.file, counts.records, identity["length"], "")
-    except (OSError, ValueError, KeyError, TypeError):
+        note = preparation.read_record(_note_path(data_dir, job), _Note, "")
+    except DataError:
         return None
-    is_current = note == {**identity, "input": job.input.identity}
-    return WrittenShard(counts=counts, **shard) if is_current else None
+    is_current = msgspec.structs.replace(note, shard=None) == expected
+    return note.shard if is_current and (data_dir / job.file).is_file() else None
 
 
 def _report(line: str) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from workloads.base.errors import DataError
 from workloads.storage import tfds_directory
 from workloads.text.corpora import token_preparation
-from workloads.text.corpora.token_preparation import Corpus, Input
+from workloads.text.corpora.token_preparation import Input, TextCorpus
 
 EVAL_FILE = "eval.txt"
 _PART = re.compile(r"part-(\d{5})-of-(\d{5})")
@@ -90,7 +90,7 @@ def _parts(tree: Path, repair: str) -> list[Path]:
     return parts
 
 
-WIKIPEDIA = Corpus(
+WIKIPEDIA = TextCorpus(
     "wikipedia_bert",
     _inputs,
     "wikipedia/<date>.en/<version> of TFDS (`tfds build wikipedia/20230601.en`), or the text files "
