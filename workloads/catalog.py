@@ -1,7 +1,8 @@
 """The catalog of workloads: what a driver must know of each without loading JAX.
 
-A workload of ours is one row in the `specs` of its domain. One of a user is called MODULE:NAME: the
-row NAME of the table WORKLOADS in a module that can be imported. Standard library only.
+A workload of ours is one row of its domain's table (`image_specs`, `speech_specs`, `text_specs`). A
+workload of a user has a name MODULE:NAME: row NAME of the table WORKLOADS of an importable module.
+Standard library only.
 """
 
 import dataclasses
@@ -27,12 +28,12 @@ WORKLOADS: dict[str, WorkloadSpec] = {
     spec.name: spec for spec in (*image_specs.SPECS, *speech_specs.SPECS, *text_specs.SPECS)
 }
 
-# AlgoPerf's own, trained by our loop where AlgoPerf is installed: no part of what comes with us.
+# AlgoPerf's own workloads, which our loop trains if AlgoPerf is installed.
 ALGOPERF: dict[str, WorkloadSpec] = {
     spec.name: spec for spec in algoperf_specs.specs(WORKLOADS.values())
 }
 
-# Those whose model gives the next token of a text.
+# Workloads whose model predicts the next token of a text.
 DECODERS = tuple(name for name, entry in WORKLOADS.items() if entry.support.decoder)
 # A decoder trained on a suite's questions, 'pydoc_lm:pydoc_returns'.
 FINETUNED: dict[str, WorkloadSpec] = {
@@ -41,9 +42,6 @@ FINETUNED: dict[str, WorkloadSpec] = {
 
 # Names the folder of all data.
 DATA_VARIABLE = "ATTNPERF_DATA"
-
-# The preset that is its family's base has the family's name.
-_ALSO_CALLED = {"c4_lm_301m": "c4_lm", "wikipedia_bert_base": "wikipedia_bert"}
 
 
 def module_of(name: str) -> str:
@@ -56,8 +54,8 @@ def module_of(name: str) -> str:
 def of_module(module: str) -> dict[str, WorkloadSpec]:
     """Returns the rows of a user's module by their full names, MODULE:NAME.
 
-    Data lie below a folder of the module's name. Raises ValueError where the module cannot be
-    imported, or its WORKLOADS is no table of rows.
+    Data lie below a folder of the module's name. Raises ValueError if the module cannot be
+    imported, or if its WORKLOADS is no table of rows.
     """
     try:
         return {
@@ -75,9 +73,9 @@ def of_module(module: str) -> dict[str, WorkloadSpec]:
 
 
 def row_digest(name: str) -> str:
-    """Returns 16 digits of the SHA-256 of what a user's row makes its model of; '' for ours.
+    """Returns 16 digits of the SHA-256 of a user's row: its factory, data and model; '' for ours.
 
-    Functions and classes count by their names.
+    Functions and classes are hashed by their names.
     """
     if not module_of(name):
         return ""
@@ -100,8 +98,6 @@ def get(name: str) -> WorkloadSpec:
     elif finetuning_specs.SEPARATOR in name:
         known = FINETUNED
     if name not in known:
-        if name in _ALSO_CALLED:
-            raise ValueError(f"workload {name!r} is called {_ALSO_CALLED[name]!r}")
         if name in algoperf_specs.REFUSED:
             raise ValueError(f"workload {name!r}: {algoperf_specs.REFUSED[name]}")
         raise ValueError(variants_table.unknown("workload", name, known))
@@ -109,8 +105,7 @@ def get(name: str) -> WorkloadSpec:
 
 
 def model(name: str) -> str:
-    """Returns the workload whose model a workload trains: its own name, where it is no
-    fine-tuning."""
+    """Returns the workload that a fine-tuning begins from; any other workload's name unchanged."""
     return finetuning_specs.split(name)[0]
 
 
@@ -124,10 +119,10 @@ def check(
     microbatches: int = 1,
     observed: bool = False,
 ) -> None:
-    """Raises ValueError for the first thing that a workload cannot take of a study, before it runs,
-    and for an option that would change nothing but the identity of its trials.
+    """Raises ValueError for the first setting of a study that a workload cannot take.
 
-    batch_size: 0 for none. observed: whether diagnostics look into its attention.
+    An option that would change nothing but the identity of the trials is refused as well.
+    batch_size: 0 for none. observed: whether diagnostics look into the model's attention.
     """
     for variant in variants:
         check_variant(name, variant, kernel)
@@ -150,7 +145,7 @@ def check(
 
 
 def check_variant(name: str, variant: str, kernel: str = "xla") -> None:
-    """Raises ValueError where a workload's model cannot have a variant, or a kernel."""
+    """Raises ValueError if a workload's model cannot have a variant or a kernel."""
     support = get(name).support
     if support.keeps_softmax and kernel != "xla":
         raise ValueError(
@@ -161,8 +156,7 @@ def check_variant(name: str, variant: str, kernel: str = "xla") -> None:
 
 
 def _check_options(name: str, options: Options) -> None:
-    """Raises ValueError for an option that a workload has not, and for dimensions of its model that
-    do not divide."""
+    """Raises ValueError for an option that a workload lacks or a size that does not divide."""
     support = get(name).support
     for field in dataclasses.fields(Options):
         value, default = getattr(options, field.name), field.default
@@ -218,7 +212,7 @@ def _check_effect(options: Options, variants: Sequence[str]) -> None:
 
 
 def check_decoder(name: str) -> None:
-    """Raises ValueError where a workload's model does not give the next token of a text."""
+    """Raises ValueError if a workload's model does not predict the next token of a text."""
     if not get(name).support.decoder:
         raise ValueError(
             f"{name} is no decoder: its model does not say how probable a text's continuation is, "
@@ -227,17 +221,17 @@ def check_decoder(name: str) -> None:
 
 
 def paper_rows(name: str) -> tuple[str, ...]:
-    """Returns the rows of the paper's table that a workload can have: eight, six for speech."""
+    """Returns the variants of the paper's table that a workload can have: eight, six for speech."""
     lacks = {lack for lack, _ in get(name).support.lacks}
     rows = variants_table.PAPER_ROWS
     return tuple(row for row in rows if not lacks & {*variants_table.modifiers(row)})
 
 
 def data_module(name: str) -> Any:
-    """Returns what checks and prepares a workload's data: `check(data_dir, **paths)`, `prepare`.
+    """Returns the module or object with a workload's `check(data_dir, **paths)` and `prepare`.
 
-    Where workloads of different needs share one, it is a class, made by the name. Loads no JAX.
-    Raises ValueError as `resolve` does.
+    A row may name a class: an instance is made from the workload's name. Loads no JAX. Raises
+    ValueError as `resolve` does.
     """
     data = resolve(name, get(name).data)
     if not hasattr(data, "check") or not hasattr(data, "prepare"):
@@ -246,9 +240,9 @@ def data_module(name: str) -> Any:
 
 
 def resolve(name: str, target: str) -> Any:
-    """Returns what a workload's row names as 'module' or 'module:object'.
+    """Returns the module or object of a workload's row, 'module' or 'module:object'.
 
-    Raises ValueError where a user's row names what cannot be imported.
+    Raises ValueError if a user's row names something that cannot be imported.
     """
     try:
         return pkgutil.resolve_name(target)
@@ -259,9 +253,9 @@ def resolve(name: str, target: str) -> Any:
 
 
 def default_data_dir(name: str, environment: Mapping[str, str] = os.environ) -> pathlib.Path:
-    """Returns where a workload's data is looked for when no --data_dir is given.
+    """Returns the data directory of a workload if there is no --data_dir.
 
-    $ATTNPERF_DATA/<data_name>, else the user's cache folder: embedded data may always be remade.
+    It is $ATTNPERF_DATA/<data_name>, else a folder of the user's cache.
     """
     folder = get(name).data_name or name
     root = environment.get(DATA_VARIABLE)

@@ -167,7 +167,6 @@ def test_protocols():
         ({"variants": ",".join(["standard"] * 1000)}, "give each variant once, 1 to 100 of them"),
         ({"space": "s" * 300}, "space is 's+"),
         ({"remat": "maybe"}, "remat is 'maybe'; it must be True or False"),
-        ({"workload": "c4_lm_301m"}, "'c4_lm_301m' is called 'c4_lm'"),
         ({"diagnostics": -1}, "diagnostics is -1; it must be 0 to"),
         ({"diagnostics": 5, "diagnostics_examples": 0}, "must be 1 to"),
         ({"diagnostics": 5, "batch_size": 4}, "set --config.diagnostics_examples=4 or fewer"),

@@ -176,6 +176,8 @@ LM, DIGITS, FINEWEBEDU = "pydoc_lm", "digits_vit", "algoperf:finewebedu_lm"
 REFUSED = [
     ("spoken_digits_conformer", {}, {"variants": ["laser+per_dim_temp"]}, "drop .per_dim_temp"),
     (FINEWEBEDU, {}, {"variants": ["laser+qk_norm"]}, "drop .qk_norm"),
+    ("imagenet_vt", {}, {}, "Did you mean 'imagenet_vit'"),
+    (DIGITS, {"compute_dtype": "float16"}, {}, "float16.*NaN"),
     (DIGITS, {"remat": True}, {}, "digits_vit has no remat True"),
     (DIGITS, {"loss_chunk_tokens": 4}, {}, "digits_vit has no loss_chunk_tokens 4"),
     (DIGITS, {"mesh": (0, 2, 1)}, {}, "digits_vit has no mesh"),

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from workloads import __main__ as command
 from workloads import catalog, registry
 from workloads.base import loader, options, sources
 from workloads.base.errors import DataError
@@ -132,12 +131,3 @@ def test_shapes_are_known_after_initialisation():
 
 def test_imagenet_is_mixed_as_in_algoperf():
     assert image_workload.IMAGENET.mixup_alpha == 0.2
-
-
-def test_commands(capsys):
-    assert command.main(["list"]) == 0
-    assert "22,122,472 parameters" in capsys.readouterr().out
-    assert command.main(["check", "imagenet_vt"]) == 2
-    assert "Did you mean 'imagenet_vit'" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="float16.*NaN"):
-        registry.make("digits_vit", compute_dtype="float16")

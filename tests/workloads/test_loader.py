@@ -18,8 +18,6 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from attention.common import machine
 from tests.sweeps.waiting import wait
@@ -64,15 +62,6 @@ def _train(
         start_step=start_step,
     ) as stream:
         return [next(stream) for _ in range(count)]
-
-
-@pytest.mark.slow
-@given(start=st.integers(0, 40), seed=st.integers(0, 2**40))
-@settings(max_examples=20)
-def test_starting_at_a_step_is_skipping_to_it(start: int, seed: int) -> None:
-    source = Pictures(7)
-    whole = _train(start + 3, seed=seed, source=source)
-    np.testing.assert_equal(_train(3, start, seed=seed, source=source), whole[start:])
 
 
 def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

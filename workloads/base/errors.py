@@ -1,4 +1,4 @@
-"""Errors of data on disk that is not what a workload needs."""
+"""Errors of a workload's data on disk."""
 
 import os
 from pathlib import Path
@@ -9,9 +9,8 @@ from attention.common import files
 class DataError(ValueError):
     """Data is missing, half prepared, damaged, or of another data set.
 
-    The message names the directory and the file, what was found and what was expected, and ends
-    with the command that repairs it. It holds text only, so it survives the way from a worker
-    process.
+    The message names the directory, the file, the content and the expected content. It ends with
+    the command that repairs the data. It is text only, so that a worker process can send it.
     """
 
     def __init__(self, problem: str, repair: str = "") -> None:
@@ -21,9 +20,9 @@ class DataError(ValueError):
 def repair_commands(
     workload: str, data_dir: str | os.PathLike[str], source: str = "", where: str = ""
 ) -> str:
-    """The commands that make a workload's data and check it.
+    """Returns the commands that make a workload's data and check it.
 
-    source: what stands for the path in `--from`, if that is needed; where: what that path holds.
+    source: placeholder of the path in `--from`, '' without that option. where: its content.
     """
     directory = f"{workload} --data_dir={files.quoted(data_dir)}"
     option = f" --from={source}" if source else ""
@@ -35,7 +34,7 @@ def repair_commands(
 
 
 def check_layout(data_dir: Path, what: str, part: str | Path, below: str) -> None:
-    """Raises DataError where AlgoPerf's layout of a data set lies `below` a directory, not in it.
+    """Raises DataError if AlgoPerf's layout of a data set lies `below` a directory, not in it.
 
     part: a file or folder of the layout.
     """

@@ -1,8 +1,7 @@
-"""How a workload's model is computed: precision, layer loop, its place on the devices, and what a
-language model's attention is given.
+"""How a workload's model is computed: precision, layer loop, mesh, a language model's attention.
 
-All of it is compiled in, and but for remat, mesh and loss_chunk_tokens, by which results differ in
-rounding alone, part of a trial's identity. Standard library only.
+All options are compiled in. They are part of a trial's identity, except remat, mesh and
+loss_chunk_tokens, which change results by rounding alone. Standard library only.
 """
 
 import dataclasses
@@ -16,20 +15,19 @@ STACKED = "layers"
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What a workload's factory is given beside its name and variant.
+    """Options of a model.
 
-    compute_dtype: of activations; param_dtype: of parameters (optimizer moments and
-    the variants' own factors stay float32). scan_layers: one compiled block run in a loop over
-    stacked parameters. remat: activations of a block are
-    computed again in the backward pass instead of kept. mesh: devices along the axes
-    (data, fsdp, tensor); data 0 is all that the other two leave. loss_chunk_tokens: so many of a
-    device's tokens at a time have logits; 0: all. kv_heads: heads of keys and values, each serving
-    as many heads of queries; 0: as many as queries have. positions: what is added to the embeddings
-    ('none' with +rope and +alibi anyway). global_every: every so many layers one ignores +window;
-    0: none does. document_mask: a token sees its own document's tokens alone.
+    compute_dtype: dtype of activations. param_dtype: dtype of parameters; optimizer moments and the
+    factors of variants stay float32. scan_layers: one compiled block runs in a loop over stacked
+    parameters. remat: the backward pass computes a block's activations again. mesh: devices along
+    the axes (data, fsdp, tensor); data 0 takes the devices that the other two leave.
+    loss_chunk_tokens: tokens of a device that have logits at the same time; 0: all. kv_heads: heads
+    of keys and values; 0: as many as heads of queries. positions: added to the embeddings, except
+    with +rope and +alibi. global_every: one of so many layers ignores +window; 0: none.
+    document_mask: a token sees the tokens of its document alone.
 
-    Raises ValueError for a dtype or positions that do not exist. Ranges of numbers are those of a
-    study's keys (sweeps/study/keys.py).
+    Raises ValueError for an unknown dtype or unknown positions. sweeps/study/keys.py has the ranges
+    of the numbers.
     """
 
     compute_dtype: str = "float32"
@@ -57,9 +55,9 @@ class Options:
 
 
 def mesh_shape(sizes: tuple[int, int, int], devices: int) -> tuple[int, int, int]:
-    """Returns (data, fsdp, tensor), data 0 replaced by what the others leave of the devices.
+    """Returns (data, fsdp, tensor); data 0 becomes devices / (fsdp · tensor).
 
-    Raises ValueError where the sizes do not multiply to the number of devices.
+    Raises ValueError if the sizes do not multiply to the number of devices.
     """
     data, fsdp, tensor = sizes
     data = data or devices // (fsdp * tensor)
@@ -72,7 +70,7 @@ def mesh_shape(sizes: tuple[int, int, int], devices: int) -> tuple[int, int, int
 
 
 def check_batch(batch_size: int, groups: int, microbatches: int = 1) -> None:
-    """Raises ValueError where a batch cannot be divided over groups of devices, in microbatches."""
+    """Raises ValueError if a batch does not divide over groups of devices and microbatches."""
     if batch_size % (groups * microbatches):
         parts = f" into {microbatches} microbatches" if microbatches > 1 else ""
         over = f" over {groups} devices" if groups > 1 else ""

@@ -1,9 +1,9 @@
-"""Which device holds what: the mesh, batches along it, parameters by rules; and keys from seeds.
+"""The mesh, shardings of batches and parameters, keys from seeds.
 
-A rule is (regular expression, axes): the first one whose expression is found in a leaf's path
-'a/b/c' gives mesh axes to its dimensions, counted from the last one backwards, so that leaves
-stacked by scan_layers match as their single layers do. Optimizer moments have the paths of
-their parameters at the end of their own, and are found by the same rules.
+A rule is (regular expression, axes). The first rule that matches a leaf's path 'a/b/c' gives mesh
+axes to its dimensions, counted from the last one backwards. So leaves stacked by scan_layers match
+like those of single layers. The path of an optimizer moment ends with the path of its parameter,
+so the same rules match.
 """
 
 import dataclasses
@@ -29,12 +29,12 @@ BATCH_AXES = MESH_AXES[:2]
 def mesh(sizes: tuple[int, int, int] = (0, 1, 1), over: tuple[Any, ...] = ()) -> Mesh:
     """Returns the mesh over all devices with axes (data, fsdp, tensor), as `options.mesh_shape`.
 
-    The devices of a process stand side by side, so that its rows of a batch are one piece, and
-    those of a slice, so that 'data' alone crosses the network between slices. (`jax.make_mesh`
-    refuses two thirds of the shapes of v5e and v5p slices; where it does not, on v5e:16x16 fsdp=16,
-    its groups are 15 hops wide and these 8, and a process's rows lie apart.) `over`: devices that
-    are not here, to compile for. Raises ValueError as that does, and where a slice does not hold
-    whole groups of fsdp · tensor.
+    The devices of a process are neighbours, so that its rows of a batch are one piece. The devices
+    of a slice are neighbours, so that 'data' alone crosses the network between slices.
+    `jax.make_mesh` refuses two thirds of the shapes of v5e and v5p slices. On v5e:16x16 with
+    fsdp=16 its groups are 15 hops wide and these 8, and a process's rows lie apart.
+    over: devices of a topology to compile for. Raises ValueError as `options.mesh_shape`, and if a
+    slice does not hold whole groups of fsdp · tensor.
     """
 
     def place(device: Any) -> tuple[int, int]:

@@ -31,7 +31,7 @@ class Subset:
         return len(self.indices)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
-        """The example at `indices[number]`; IndexError beyond the end."""
+        """Returns the example at `indices[number]`. Raises IndexError beyond the end."""
         return self.source[int(self.indices[number])]
 
     def __str__(self) -> str:
@@ -39,10 +39,10 @@ class Subset:
 
 
 def fixed_subset(source: Source, num_examples: int) -> Subset:
-    """The same `num_examples` examples in every run, whatever the trial's seed.
+    """Returns the same `num_examples` examples in every run, whatever the trial's seed.
 
-    They are the first ones of a fixed permutation: directories may hold their examples in an
-    order that says something about the class. Raises DataError where there are fewer.
+    They are the first ones of a fixed permutation, because directories may be sorted by class.
+    Raises DataError if there are fewer.
     """
     check_size(source, num_examples)
     order = np.random.RandomState(_SUBSET_SEED).permutation(len(source))
@@ -50,16 +50,16 @@ def fixed_subset(source: Source, num_examples: int) -> Subset:
 
 
 def evenly_spaced(source: Source, num_examples: int) -> Subset:
-    """Every n-th example, the same in every run: no permutation of what may be 10^8.
+    """Returns every n-th example, the same in every run; no permutation of up to 10^8 examples.
 
-    Raises DataError where there are fewer.
+    Raises DataError if there are fewer.
     """
     check_size(source, num_examples)
     return Subset(source, np.arange(num_examples) * (len(source) // num_examples))
 
 
 def check_size(source: Source, num_examples: int) -> None:
-    """Raises DataError where a source has fewer examples than are to be taken, or none are."""
+    """Raises DataError if a source has fewer examples than `num_examples`, or if that is 0."""
     if not 0 < num_examples <= len(source):
         raise DataError(
             f"{source} has {len(source)} examples; {num_examples} are needed",

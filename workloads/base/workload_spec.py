@@ -1,4 +1,4 @@
-"""What there is to know of a workload without loading JAX. Standard library only."""
+"""The row of a workload in the catalog. Standard library only."""
 
 import dataclasses
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 from attention import table
 from workloads.base import errors
 
-# Of models whose tokens see those on both sides.
+# The lack of models whose tokens attend to both sides.
 BOTH_WAYS = ("causal", "attends to both sides")
-# Of models whose queries and keys are rotated and normalised before a variant meets them.
+# The lacks of models that rotate and normalise their queries and keys themselves.
 OWN_QUERIES = (
     ("rope", "rotates its queries and keys itself"),
     ("qk_norm", "normalises its queries and keys itself"),
@@ -19,19 +19,19 @@ KEEPS_SOFTMAX = ("inside", "weighs the values by a function of its own")
 
 @dataclasses.dataclass(frozen=True)
 class ModelSupport:
-    """What a model can take of a study: one row per model, checked by `workloads.catalog.check`.
+    """The settings of a study that a model can take; `workloads.catalog.check` compares.
 
-    lacks: (what, why it): names of `attention.entries.MODEL_NEEDS`, mixers or modifiers that it
-    cannot serve. A model with KEEPS_SOFTMAX runs variants around its own function
-    (`Variant.through_host`), and no other kernel.
-    options: the fields of `workloads.base.options.Options` that may differ from their defaults;
-    without `mesh` in it, every device holds all parameters.
-    divided: (name, size, mesh axis) of the dimensions that the devices of an axis share. layers: of
-    a language model.
-    whole_batch: why microbatches would change what is computed; '' where they do not.
-    decoder: whether the model gives the next token of a text: what downstream suites ask.
+    lacks: (name, reason) of each need, mixer or modifier that it cannot serve; needs are those of
+    `attention.entries.MODEL_NEEDS`. A model with KEEPS_SOFTMAX runs variants around its own
+    function (`Variant.through_host`), and no other kernel.
+    options: the fields of `workloads.base.options.Options` that may differ from their defaults.
+    Without `mesh` every device holds all parameters.
+    divided: (name, size, mesh axis) of the dimensions that the devices of an axis share.
+    layers: number of layers of a language model.
+    whole_batch: why microbatches would change the results; '' if they do not.
+    decoder: whether the model predicts the next token of a text, as downstream suites need.
     observable: whether diagnostics can look into its attention.
-    ignores: hyperparameters that change nothing: a study whose points have them warns.
+    ignores: hyperparameters without effect; a study warns of them.
     """
 
     lacks: tuple[tuple[str, str], ...] = ()
@@ -53,22 +53,20 @@ class ModelSupport:
 class WorkloadSpec:
     """One row of the catalog of workloads.
 
-    factory: 'module:function' called with (this, variant, options, **extra_paths). model: what the
-    factory makes its model with, in its own form. metric/mode: what validation selects by. Targets
-    are in the metric's unit; None where nobody has published one; target_source says whose they
-    are.
-    parameters: of the standard variant; head_size: D. data: the module, or 'module:object', with
-    `check(data_dir)` and `prepare(data_dir)`, or a class, made by the workload's name; data_name:
-    the folder that workloads on the same data share; embedded says that `prepare` needs no
-    download. stands_in_for: the full-size workload whose model class, loader and metric a small one
-    has.
-    support: what the model can take of a study.
-    extra_paths: keys of a study that say where else something lies which the workload needs.
-    train_examples: in the training split, 0 where the data that was prepared decides.
-    unit: what throughput counts, units of it an example: 1024 tokens, 1 image. flops: a training
-    step's model FLOP per example, forward and backward, of standard attention and without what
-    rematerialisation repeats; attention_flops: the part of QKᵀ and A·V in it, one half each. Both
-    are None where no formula is kept.
+    factory: 'module:function', called with (row, variant, options, **extra_paths). model: settings
+    of the model, in the factory's form. metric, mode: metric of selection by validation, 'max' or
+    'min'. Targets are in the metric's unit, None if none is published. target_source: their origin.
+    parameters: number of the standard variant's. head_size: D.
+    data: 'module' or 'module:object' with `check(data_dir)` and `prepare(data_dir)`. A class is
+    called with the workload's name. data_name: folder that workloads on the same data share.
+    embedded: `prepare` needs no download. stands_in_for: the full-size workload with the same model
+    class, loader and metric.
+    extra_paths: keys of a study with further paths that the workload needs.
+    train_examples: size of the training split, 0 if the prepared data decide.
+    unit, units: name and number of throughput units per example, such as 1024 tokens.
+    flops: a training step's model FLOP per example, forward and backward, with standard attention
+    and without rematerialisation. attention_flops: the part of QKᵀ and A·V, one half each. Both are
+    None if there is no formula.
     """
 
     name: str
@@ -93,7 +91,6 @@ class WorkloadSpec:
     train_examples: int = 0
     unit: str = "examples"
     units: int = 1
-    # Of an example, forward and backward; attention_flops: the part of QKᵀ and A·V.
     flops: float | None = None
     attention_flops: float | None = None
     # Places of an example at which each weight is used: tokens, patches, frames.
@@ -110,11 +107,11 @@ class WorkloadSpec:
     def step_flops(
         self, variant: str, batch_size: int, parameters: int | None = None
     ) -> float | None:
-        """Returns a training step's model FLOP with a variant, None where no formula is kept.
+        """Returns a training step's model FLOP with a variant, None if there is no formula.
 
-        As `flops`, and 6 per position for each of the mechanism's own parameters, where the model
-        has so many `parameters`. QKᵀ counts by the mechanism's maps, A·V also by the width of its
-        values: both maps of a pair of differential attention weigh values of twice the size.
+        Each parameter beyond those of the standard variant adds 6 FLOP a position; `parameters` is
+        the number of all. QKᵀ counts once a map, A·V in proportion to the width of the values: both
+        maps of differential attention weigh values of twice the size.
         """
         if self.flops is None or self.attention_flops is None:
             return None
