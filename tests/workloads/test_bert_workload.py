@@ -94,6 +94,21 @@ def test_evaluation_masks_belong_to_the_record(workload, tokens):
         assert (left != right).mean() > 0.1
 
 
+def test_evaluations_mask_alike_in_batches_of_any_size(workload):
+    """What fills up a batch has weights of 0."""
+    parts, whole = (
+        jax.tree.map(
+            lambda *leaves: np.concatenate(leaves),
+            *workload._eval_batches("validation", "", size),
+        )
+        for size in (4, 16)
+    )
+    count = workload.num_validation_examples
+    np.testing.assert_array_equal(parts["inputs"][:count], whole["inputs"][:count])
+    assert whole["weights"][:count].any(axis=1).all()
+    assert not whole["weights"][count:].any()
+
+
 def test_metrics_by_hand(workload, monkeypatch):
     """Three places count; two of them are right, and one beyond the weights would be."""
     logits = jnp.log(jnp.asarray([[[3.0, 1.0], [1.0, 3.0]], [[1.0, 1.0 / 3], [3.0, 1.0]]]))
