@@ -1,4 +1,4 @@
-"""The room's commands: `python -m attention list | check`."""
+"""The package's commands: `python -m attention list | check`."""
 
 import argparse
 import signal

@@ -57,10 +57,10 @@ class AttentionFunction:
         is_causal: bool = False,
         **settings: Any,
     ) -> Array:
-        """Returns the output [..., T, H, Dv]; settings as of `Variant.attend_as_flax`."""
+        """Returns the output [..., T, H, Dv]; settings as of `Variant.attend`."""
         self.calls += 1
         call = self.make_call(query, key, value, bias=bias, mask=mask, is_causal=is_causal)
-        output, self.memory = self.variant.attend_as_flax(call, **settings)
+        output, self.memory = self.variant.attend(call, **settings)
         return output
 
     def prepare(self, query: Array, key: Array, value: Array, *, is_causal: bool = False) -> Call:

@@ -115,8 +115,8 @@ def check_kernel(
     if limits.one_head_size and value_size not in (None, head_size):
         raise ValueError(
             f"kernel={kernel!r} wants the head size of V ({value_size}) to be that of Q and K "
-            f"({head_size}); use kernel='xla'. Differential attention gives a pair of heads one value of "
-            "twice the size"
+            f"({head_size}); use kernel='xla'. Differential attention gives a pair of heads one "
+            "value of twice the size"
         )
     if limits.platforms and platform not in limits.platforms:
         others = " or ".join(repr(one) for one, entry in KERNELS.items() if not entry.platforms)

@@ -120,12 +120,13 @@ def _half_round(bits: Array, shift: int, factor: int) -> Array:
 class Score(NamedTuple):
     """A function of logits with its hyperparameters; equal to another that computes the same.
 
-    kinds: (name, kind) of each leaf that it is given.
+    kinds: (name, kind) of each leaf that it is given. may_hide: it may return −∞.
     """
 
     function: Callable[..., Array]
     hyperparameters: tuple[tuple[str, Any], ...] = ()
     kinds: tuple[tuple[str, str], ...] = ()
+    may_hide: bool = False
 
     def __call__(self, logits: Array, queries: Array, keys: Array, leaves: Leaves) -> Array:
         """Returns the logits as it leaves them; leaves in shapes that broadcast to theirs."""

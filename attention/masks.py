@@ -66,6 +66,13 @@ class Bias(NamedTuple):
         lowered = jax.tree.map(lambda part: jnp.minimum(part, 0), self._replace(row=None)).whole()
         return None if lowered is None else lowered <= HIDING_BIAS  # NaN hides nothing
 
+    def without_idle_rows(self, is_softmax: bool, has_sink: bool) -> "Bias":
+        """Returns the parts that change weights: rows change none of a softmax without a sink.
+
+        A row part of large size would round the logits.
+        """
+        return self._replace(row=None) if is_softmax and not has_sink else self
+
     def whole(self) -> Array | None:
         """Returns one array that broadcasts to [..., H, T, S], or None."""
         parts = list(self.parts())

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -25,11 +25,22 @@ from attention.records import Leaf, Modifier
 Array = jax.Array
 
 
-# Keywords of flax's function that no variant has.
-_FLAX_ONLY = (
-    *("module", "einsum_dot_general", "qk_attn_weights_einsum"),
-    "attn_weights_value_einsum",
-)
+# Keywords of flax's function that no variant has. The softmax is always in float32.
+_FLAX_ONLY = {
+    "module": "sow_weights",
+    "einsum_dot_general": "einsum_dot_general",
+    "qk_attn_weights_einsum": "qk_attn_weights_einsum",
+    "attn_weights_value_einsum": "attn_weights_value_einsum",
+}
+
+
+# flax passes the keywords that a function's signature lists, and functools.partial checks its own.
+_FLAX_SIGNATURE = inspect.signature(nn.dot_product_attention)
+_OURS = [
+    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
+    for name in ("is_causal", "x", "layer", "scale")
+]
+_SIGNATURE = _FLAX_SIGNATURE.replace(parameters=[*_FLAX_SIGNATURE.parameters.values(), *_OURS])
 
 
 class _LeafModule(nn.Module):
@@ -64,23 +75,23 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """The canonical name, 'mixer+modifier...' with sorted modifiers."""
+        """Returns the canonical name, 'mixer+modifier...' with sorted modifiers."""
         return "+".join((self.mixer, *self.modifiers))
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
-        """What `registry.get(name, **hyperparameters)` needs to make this variant again."""
+        """Returns what `registry.get(name, **hyperparameters)` needs to make this variant again."""
         return dict(self.settings)
 
     def __getattr__(self, name: str) -> Any:
-        for key, given in self.__dict__.get("settings", ()):
+        for key, value in self.__dict__.get("settings", ()):
             if key == name:
-                return given
+                return value
         raise AttributeError(f"{type(self).__name__} has no {name!r}")
 
     @property
     def needs(self) -> frozenset[str]:
-        """What it needs of a backend and of a model: names of `backends.KERNEL_NEEDS`, MODEL_NEEDS."""
+        """Returns what it needs: names of `backends.KERNEL_NEEDS` and `entries.MODEL_NEEDS`."""
         return table.needs_of(self.name)
 
     def __call__(
@@ -90,39 +101,24 @@ class Variant:
         value: Array,
         bias: Array | Bias | None = None,
         mask: Array | Mask | None = None,
-        broadcast_dropout: bool = True,
-        dropout_rng: Array | None = None,
-        dropout_rate: float = 0.0,
-        deterministic: bool | None = None,
-        dtype: Any = None,
-        precision: jax.lax.PrecisionLike = None,
-        module: Any = None,
-        force_fp32_for_softmax: bool = False,
-        einsum_dot_general: Any = None,
-        qk_attn_weights_einsum: Any = None,
-        attn_weights_value_einsum: Any = None,
+        *,
         is_causal: bool = False,
         x: Array | None = None,
         layer: LayerIndex | int | Array | None = None,
-        scale: float | None = None,
+        deterministic: bool | None = None,
+        **settings: Any,
     ) -> Array:
         """Returns attention's output [..., T, H, Dv], as flax's `dot_product_attention` would.
 
-        key and value may have fewer heads than the query (grouped heads).
+        key and value may have fewer heads than the query. settings: other keywords of flax's
+        function, and `scale` of `attend`. is_causal: query t sees keys 0..t,
+        beside what the mask says. x [..., T, W]: the block's input. layer: its index from 0,
+        possibly traced.
 
-        Four arguments are ours. `is_causal`: query t sees keys 0..t, beside what the mask says.
-        `x` [..., T, W]: the block's input. `layer`: its index from 0, possibly traced. `scale`:
-        what logits are multiplied with before τ divides them, D**-0.5 unless given.
-
-        The whole signature of flax is spelled out because flax passes only the keywords it finds
-        by `inspect.signature`: behind `**kwargs` the mask would be lost without a word. The
-        softmax is always in float32, so `force_fp32_for_softmax` changes nothing.
-
-        Raises ValueError where quantised einsums or sown weights are asked for (no variant has
-        them), where learned factors are called for outside a Flax module, where what the variant
-        needs is not given, and for a variant with memory: call `attend`. A variant that needs
-        self-attention is refused as the `attention_fn` of a Flax module, which gives
-        `deterministic` and does not say whose keys they are: `inject.AttentionFunction` does.
+        Raises ValueError for quantised einsums and sown weights, for learned factors outside a Flax
+        module, for what the variant needs and is not given, and for a variant with memory (call
+        `attend`). A Flax module does not say whose keys they are: give it an
+        `inject.AttentionFunction` if the variant needs self-attention.
         """
         if deterministic is not None:
             unsaid = (
@@ -135,63 +131,9 @@ class Variant:
         call = inputs.make_call(
             query, key, value, x=x, layer=layer, bias=bias, mask=mask, is_causal=is_causal
         )
-        return self.attend_as_flax(
-            call,
-            scale=scale,
-            precision=precision,
-            broadcast_dropout=broadcast_dropout,
-            dropout_rng=dropout_rng,
-            dropout_rate=dropout_rate,
-            deterministic=bool(deterministic),
-            dtype=dtype,
-            module=module,
-            force_fp32_for_softmax=force_fp32_for_softmax,
-            einsum_dot_general=einsum_dot_general,
-            qk_attn_weights_einsum=qk_attn_weights_einsum,
-            attn_weights_value_einsum=attn_weights_value_einsum,
-        )[0]
+        return self.attend(call, deterministic=bool(deterministic), **settings)[0]
 
-    def attend_as_flax(
-        self,
-        call: Call,
-        *,
-        deterministic: bool = False,
-        dropout_rng: Array | None = None,
-        dropout_rate: float = 0.0,
-        dtype: Any = None,
-        force_fp32_for_softmax: bool = False,
-        scale: float | None = None,
-        scale_query: Callable[[Array], Array] | None = None,
-        precision: jax.lax.PrecisionLike = None,
-        broadcast_dropout: bool = True,
-        **unsupported: Any,
-    ) -> tuple[Array, Memory]:
-        """Returns `attend`'s result for the other keywords of flax's function, as `__call__`.
-
-        scale_query: what the model does to its queries (the Conformer's learned factors), after
-        modifiers.
-        """
-        del force_fp32_for_softmax
-        for name, given in unsupported.items():
-            if name not in _FLAX_ONLY:
-                raise TypeError(f"{self.name} got an unexpected keyword argument {name!r}")
-            if given is not None:
-                what = "sow_weights" if name == "module" else name
-                raise ValueError(
-                    f"{what} is not available with an attention variant; leave it unset"
-                )
-        if dtype is not None:
-            arrays = {name: getattr(call, name).astype(dtype) for name in ("query", "key", "value")}
-            call = call._replace(**arrays)
-        return self.attend(
-            call,
-            scale=scale,
-            scale_query=scale_query,
-            precision=precision,
-            dropout_rng=None if deterministic else dropout_rng,
-            dropout_rate=0.0 if deterministic else dropout_rate,
-            broadcast_dropout=broadcast_dropout,
-        )
+    __signature__ = _SIGNATURE
 
     @inputs.promoting
     def attend(
@@ -201,32 +143,42 @@ class Variant:
         scale: float | None = None,
         scale_query: Callable[[Array], Array] | None = None,
         precision: jax.lax.PrecisionLike = None,
-        **dropout: Any,
+        broadcast_dropout: bool = True,
+        dropout_rng: Array | None = None,
+        dropout_rate: float = 0.0,
+        deterministic: bool = False,
+        dtype: Any = None,
+        **flax_only: Any,
     ) -> tuple[Array, Memory]:
         """Returns the output [..., T, H, Dv], in the query's dtype, and the memory to hand on.
 
         call: from `inputs.make_call`, with `memory` from the layer before ({} or `empty_memory` in
-        the first). dropout: as of `inputs.solve`; other arguments as of
-        `attend_as_flax`. Raises ValueError as `__call__`.
+        the first). scale: multiplies the logits before τ divides them, D**-0.5 unless given.
+        scale_query: what the model does to its queries, after modifiers. Other arguments are those
+        of flax. Raises ValueError as `__call__`.
         """
+        _refuse_flax_only(self.name, flax_only)
+        if dtype is not None:
+            arrays = {name: getattr(call, name).astype(dtype) for name in ("query", "key", "value")}
+            call = call._replace(**arrays)
         self._check_call(call)
-        mixer, own = records.mixer(self.mixer), self.own(table.MIXERS[self.mixer])
-        leaves = self._leaves(mixer, call, own)
+        mixer, settings = records.mixer(self.mixer), self.settings_of(table.MIXERS[self.mixer])
+        leaves = self._leaves(mixer, call, settings)
         changed = call._replace(mask=call.mask & mixer.mask)
         if mixer.inputs is not None:
-            changed = mixer.inputs(changed, leaves, **own)
+            changed = mixer.inputs(changed, leaves, **settings)
         changed = self._modified(changed)
         if scale_query is not None:
             changed = changed._replace(query=scale_query(changed.query))
-        score, score_leaves = self._score(changed)
-        seen: dict[str, Any] = {"score": score, "leaves": score_leaves, "precision": precision}
         query, scale = inputs.scaled(changed.query, scale)
+        score, score_leaves = self._score(changed)
+        shared: dict[str, Any] = {"score": score, "leaves": score_leaves, "precision": precision}
         changed = probe.record(
             changed._replace(query=query),
             scale=scale / changed.temperature,
             mixer=self.mixer,
             span=records.kernel(self.kernel).span,
-            **seen,
+            **shared,
         )
         output = inputs.solve(
             mixer,
@@ -234,8 +186,10 @@ class Variant:
             scale=scale,
             kernel=self.kernel,
             sharding=self.sharding,
-            **seen,
-            **dropout,
+            dropout_rng=None if deterministic else dropout_rng,
+            dropout_rate=0.0 if deterministic else dropout_rate,
+            broadcast_dropout=broadcast_dropout,
+            **shared,
         )
         output = self._finished(output, changed._replace(query=call.query), leaves)
         return output, changed.memory or {}
@@ -289,7 +243,7 @@ class Variant:
         )
         value = value if mixer.values is None else mixer.values(value)
         output = mean(value, masks)
-        leaves = self._leaves(mixer, call, self.own(table.MIXERS[self.mixer]))
+        leaves = self._leaves(mixer, call, self.settings_of(table.MIXERS[self.mixer]))
         return self._finished(output, call, leaves)
 
     def _check_call(self, call: Call) -> None:
@@ -308,13 +262,13 @@ class Variant:
         table.check_model(self.name, {need: why for need, why in lacks.items() if why}, "this call")
 
     def _modified(self, call: Call) -> Call:
-        for modifier, given in self.acting("inputs"):
+        for modifier, given in self.modifiers_on("inputs"):
             call = modifier.apply(call, self._leaves(modifier, call, given), **given)
         return call
 
     def _score(self, call: Call) -> tuple[tuple[Score, ...], tuple[Leaves, ...]]:
         acting = []
-        for modifier, given in self.acting("score"):
+        for modifier, given in self.modifiers_on("score"):
             leaves = self._leaves(modifier, call, given)
             kinds = tuple((path, "head") for path in leaves)
             acting.append((Score(modifier.apply, tuple(given.items()), kinds), leaves))
@@ -324,24 +278,26 @@ class Variant:
         """Returns the output after the mixer's own step and modifiers, in the query's dtype."""
         mixer = records.mixer(self.mixer)
         if mixer.output is not None:
-            output = mixer.output(output, call, leaves, **self.own(table.MIXERS[self.mixer]))
-        acting = list(self.acting("output"))
+            output = mixer.output(
+                output, call, leaves, **self.settings_of(table.MIXERS[self.mixer])
+            )
+        acting = list(self.modifiers_on("output"))
         if acting:
             output = output.astype(jnp.promote_types(output.dtype, jnp.float32))
         for modifier, given in acting:
             output = modifier.apply(output, call, self._leaves(modifier, call, given), **given)
         return output.astype(call.query.dtype)
 
-    def own(self, entry: MixerEntry | ModifierEntry) -> dict[str, Any]:
-        """Returns the hyperparameters of a mixer or modifier, by its line."""
+    def settings_of(self, entry: MixerEntry | ModifierEntry) -> dict[str, Any]:
+        """Returns the hyperparameters that a mixer or modifier reads, by its line."""
         return {key: getattr(self, key) for key in entry.hyperparameters}
 
-    def acting(self, place: str) -> Iterator[tuple[Modifier, dict[str, Any]]]:
+    def modifiers_on(self, place: str) -> Iterator[tuple[Modifier, dict[str, Any]]]:
         """Yields the modifiers that act on `place`, in order, with their hyperparameters."""
         for name in records.in_order(self.modifiers):
             modifier = records.modifier(name)
             if modifier.acts_on == place:
-                yield modifier, self.own(table.MODIFIERS[name])
+                yield modifier, self.settings_of(table.MODIFIERS[name])
 
     def _leaves(
         self, part: records.Mixer | Modifier, call: Call, given: Mapping[str, Any]
@@ -384,6 +340,17 @@ class Variant:
             ) from error
 
 
+def _refuse_flax_only(variant: str, keywords: Mapping[str, Any]) -> None:
+    """Raises ValueError for a keyword of flax that no variant has, TypeError for an unknown one."""
+    for name, value in keywords.items():
+        if name not in (*_FLAX_ONLY, "force_fp32_for_softmax"):
+            raise TypeError(f"{variant} got an unexpected keyword argument {name!r}")
+        if name in _FLAX_ONLY and value is not None:
+            raise ValueError(
+                f"{_FLAX_ONLY[name]} is not available with an attention variant; leave it unset"
+            )
+
+
 def _why_not_self(is_cross: bool, queries: int, keys: int) -> str:
     """Returns why a call is not self-attention, '' where it may be."""
     if queries != keys:
@@ -404,15 +371,7 @@ def make(name: str, kernel: str, hyperparameters: dict[str, Any]) -> Variant:
     Raises ValueError for what the table has a line for and no code.
     """
     mixer, parts = table.parse(name)
-    _check_read(mixer, table.MIXERS[mixer].hyperparameters, records.mixer(mixer).formula)
+    records.mixer(mixer)
     for part in parts:
-        modifier = records.modifier(part)
-        _check_read(part, table.MODIFIERS[part].hyperparameters, modifier.apply)
+        records.modifier(part)
     return Variant(mixer, parts, kernel, tuple(hyperparameters.items()))
-
-
-def _check_read(part: str, keys: Iterable[str], code: Callable[..., Any]) -> None:
-    """Raises ValueError where a part's code has no parameter for a hyperparameter of its line."""
-    for key in keys:
-        if key not in inspect.signature(code).parameters:
-            raise ValueError(f"no code reads {key!r} of {part!r}: {code} has no such parameter")

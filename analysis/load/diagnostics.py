@@ -1,7 +1,7 @@
 """Reads `diagnostics.jsonl`: what a trial's attention layers did while it trained.
 
 The first line names the format and the histogram's edges; every other one is a layer at a step
-(sweeps/training/diagnostics.py writes them, attention/verification/diagnostics.py defines each
+(sweeps/training/diagnostics.py writes them, attention/verification/layer_statistics.py defines each
 number). Lines that are complete are used, others are named, and a step counts once all its layers
 are there.
 """

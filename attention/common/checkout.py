@@ -12,56 +12,23 @@ import pathlib
 import sys
 from typing import Any
 
-ROOMS = ("attention", "workloads", "sweeps", "analysis")
+PACKAGES = ("attention", "workloads", "sweeps", "analysis")
 
-# What a terminal shows whose encoding lacks the letter: a lost minus sign would change a number.
-_STAND_INS = {
-    **{
-        "−": "-",
-        "–": "-",
-        "±": "+/-",
-        "×": "x",
-        "·": "*",
-        "÷": "/",
-        "≈": "~",
-        "…": "...",
-        "½": "1/2",
-    },
-    **{
-        "≤": "<=",
-        "≥": ">=",
-        "←": "<-",
-        "→": "->",
-        "▲": "^",
-        "▼": "v",
-        "○": "o",
-        "●": "*",
-        "†": "#",
-    },
-    **{"√": "sqrt", "Σ": "sum ", "∂": "d", "‖": "|", "ᵀ": "^T", "₁": "1", "₂": "2", "²": "^2"},
-    **{
-        "τ": "tau",
-        "λ": "lambda",
-        "β": "beta",
-        "ε": "eps",
-        "σ": "sigmoid",
-        "Π": "prod ",
-        "₀": "0",
-        "µ": "u",
-        "⁹": "^9",
-        "⁻": "^-",
-        "’": "'",
-    },
+# What a terminal shows if its encoding lacks a letter of a number or of a mark in a table. A lost
+# minus sign would change a number. Other letters are printed as `?`.
+_ASCII = {
+    **{"−": "-", "–": "-", "±": "+/-", "×": "x", "≤": "<=", "≥": ">=", "µ": "u"},
+    **{"²": "^2", "⁻": "^-", "▲": "^", "▼": "v", "○": "o"},
 }
-_ERRORS = "attnperf.stand_ins"
+_ERRORS = "attnperf.ascii"
 
 
 def start(command: str) -> None:
     """Prepares `python -m COMMAND`; ends it with status 2 where `check` finds another package.
 
-    A letter that standard output or error cannot encode is printed as its stand-in, or as `?`.
+    A letter that standard output or error cannot encode is printed as in `_ASCII`, or as `?`.
     """
-    codecs.register_error(_ERRORS, _stand_in)
+    codecs.register_error(_ERRORS, _replaced)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_ERRORS)
@@ -73,22 +40,22 @@ def start(command: str) -> None:
 
 
 def check() -> None:
-    """Raises ValueError naming both paths where a room is found outside this checkout."""
+    """Raises ValueError naming both paths if a package is found outside this checkout."""
     here = pathlib.Path(__file__).resolve().parents[2]
-    for room in ROOMS:
-        spec = importlib.util.find_spec(room)
+    for package in PACKAGES:
+        spec = importlib.util.find_spec(package)
         # A folder without __init__.py has places to search, and no file.
         places = [spec.origin or "", *(spec.submodule_search_locations or ())] if spec else []
-        found = next((pathlib.Path(place).resolve() for place in places if place), None)
-        if found != here / room / "__init__.py":
+        path = next((pathlib.Path(place).resolve() for place in places if place), None)
+        if path != here / package / "__init__.py":
             raise ValueError(
-                f"package {room!r} would be imported from {found or 'nowhere'}, but this command "
+                f"package {package!r} would be imported from {path or 'nowhere'}, but this command "
                 f"runs from {here}. Rename the first, remove it from PYTHONPATH, or set "
                 "PYTHONSAFEPATH=1, which leaves the working folder off the path"
             )
 
 
-def _stand_in(error: Any) -> tuple[str, int]:
+def _replaced(error: Any) -> tuple[str, int]:
     """Returns what is printed for the letters of a UnicodeEncodeError, and where they end."""
     letters = error.object[error.start : error.end]
-    return "".join(_STAND_INS.get(letter, "?") for letter in letters), error.end
+    return "".join(_ASCII.get(letter, "?") for letter in letters), error.end

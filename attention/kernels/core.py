@@ -113,7 +113,7 @@ def weights_of(
     entries are exactly 0 in rows that see something.
     """
     logits = _logits(settings, query, key, bias, visible, leaves, sink)
-    return jnp.concatenate(_weights(settings.weighting, logits), axis=-1)
+    return jnp.concatenate(_weights(settings, logits), axis=-1)
 
 
 def _logits(
@@ -130,8 +130,7 @@ def _logits(
     Rows lie in these parts everywhere below: one array of both would be one more copy.
     """
     logits = _modified(settings, _scores(settings, query, key), leaves)
-    if settings.weighting is SOFTMAX and sink is None:
-        bias = bias._replace(row=None)  # changes no weight, and a low one would round the logits
+    bias = bias.without_idle_rows(settings.weighting.is_softmax, sink is not None)
     for part in bias.parts():
         logits = logits + part.astype(logits.dtype)
     if visible is not None:
@@ -143,15 +142,24 @@ def _logits(
     return [logits, jnp.broadcast_to(of_sink, (*logits.shape[:-1], 1))]
 
 
-def _weights(weighting: Weighting, logits: list[Array]) -> list[Array]:
-    # A row of the softmax that sees nothing is uniform, and its caller discards it.
-    if weighting is not SOFTMAX:
+def _weights(settings: CoreSettings, logits: list[Array]) -> list[Array]:
+    """Returns the weights of the logits, both in parts.
+
+    A row of the softmax that the mask hides is uniform, and its caller discards it. A row that a
+    score function hides has weights of 0.
+    """
+    if settings.weighting is not SOFTMAX:
         keys = logits[0].shape[-1]
-        whole = functions.rows(weighting, jnp.concatenate(logits, axis=-1))
+        whole = functions.rows(settings.weighting, jnp.concatenate(logits, axis=-1))
         return [whole[..., :keys], whole[..., keys:]][: len(logits)]
     top = functools.reduce(jnp.maximum, (jnp.max(part, -1, keepdims=True) for part in logits))
+    may_hide = any(score.may_hide for score in settings.score)
+    if may_hide:
+        top = jnp.where(top > jnp.finfo(top.dtype).min, top, 0)
     raised = [jnp.exp(part - top) for part in logits]
     total: Any = sum(jnp.sum(part, axis=-1, keepdims=True) for part in raised)
+    if may_hide:
+        total = jnp.where(total == 0, 1, total)
     return [part / total for part in raised]
 
 
@@ -202,7 +210,7 @@ def weighted_sum(
 
 def _forward(settings, query, key, value, bias, visible, multiplier, leaves, sink):  # type: ignore[no-untyped-def]
     logits = _logits(settings, query, key, bias, visible, leaves, sink)
-    weights = _weights(settings.weighting, logits)
+    weights = _weights(settings, logits)
     dropped, *of_sink = _dropped(weights, multiplier)
     rounded = value.astype(query.dtype)
     total = jnp.einsum(
@@ -246,13 +254,12 @@ def _backward(settings, residuals, cotangent):  # type: ignore[no-untyped-def]
         weight_bars.append(jnp.swapaxes(along, -3, -2))
         of_value = _unbroadcast(cotangent * jnp.swapaxes(of_sink[0], -3, -2), sink.value)
     weight_bars = _dropped(weight_bars, multiplier)
-    weighting = settings.weighting
     # The scores once more rather than kept: they are as large as the weights.
-    if weighting is SOFTMAX:
+    if settings.weighting is SOFTMAX:
         bars = _softmax_backward(weights, weight_bars)
     else:
         logits = _logits(settings, query, key, bias, visible, leaves, sink)
-        (bars,) = jax.vjp(functools.partial(_weights, weighting), logits)[1](weight_bars)
+        (bars,) = jax.vjp(functools.partial(_weights, settings), logits)[1](weight_bars)
     logit_bar, *of_logits = [bar * jnp.swapaxes(row, -3, -2) for bar in bars]
 
     score_bar, leaves_bar = logit_bar, leaves

@@ -65,10 +65,9 @@ def transformed(
     accelerated.refuse("fused", problem, value, interpret)
     score, leaves, dtype = problem.score, problem.leaves, value.dtype
     queries, length = problem.query.shape[-3], value.shape[-3]
-    for name, bias in (("row", problem.bias.row), ("column", problem.bias.column)):
-        # A row's own term moves all of the softmax's logits alike.
-        same = problem.weighting.is_softmax and problem.sink is None
-        if bias is not None and not (name == "row" and same):
+    added = problem.bias.without_idle_rows(problem.weighting.is_softmax, problem.sink is not None)
+    for name, bias in (("row", added.row), ("column", added.column)):
+        if bias is not None:
             shape = (
                 *problem.query.shape[:-3],
                 problem.query.shape[-2],

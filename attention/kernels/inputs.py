@@ -143,44 +143,28 @@ def solve(
 ) -> Array:
     """Returns the mixer's mean, [..., T, H, Dv], in the dtype of the backend's sums.
 
-    scale: what QKᵀ is multiplied by, D^-0.5 unless given. score: functions of the scaled logits
-    before bias and mask; leaves: of each. channels: leaves of the mixer's transform, where it does
-    not make them. kernel: of `backends.KERNELS`, or a record. precision: of matrix products.
-    sharding: how [..., T, H, D] lies on the devices, for kernels that XLA cannot divide over them.
-    dropout_rate: of the weights; needs dropout_rng; broadcast_dropout draws one mask for all batch
-    entries and heads, as flax does. Raises ValueError for what the backend cannot do.
+    scale: multiplies QKᵀ, D^-0.5 unless given. score: functions of the scaled logits before bias
+    and mask; leaves: of each. channels: leaves that the mixer's transform does not make. kernel: of
+    `backends.KERNELS`, or a record. sharding: of [..., T, H, D], for kernels that XLA cannot
+    divide. broadcast_dropout: one mask for all batch entries and heads, as in flax. Raises
+    ValueError for what the backend cannot do.
     """
     chosen = kernel if isinstance(kernel, Kernel) else records.kernel(kernel)
-    (query, factor), value = scaled(call.query, scale), call.value
     transformed = chosen.transformed
-    if mixer.splits:
-        value = value.astype(jnp.promote_types(value.dtype, jnp.float32))
-    key = call.key
-    if transformed is None or mixer.values is not None:
-        key, value = (per_query_head(query, array) for array in (key, value))
-    value = value if mixer.values is None else mixer.values(value)
-    queries, keys, heads = query.shape[-3], key.shape[-3], query.shape[-2]
-    weighting = mixer.weighting_of(keys, query.dtype)
+    query, factor = scaled(call.query, scale)
+    key, value, visible = _keys_and_values(mixer, call._replace(query=query), transformed is None)
+    weighting = mixer.weighting_of(key.shape[-3], query.dtype)
     functions.check_weighting(weighting)
-    shape = (*query.shape[:-3], heads, queries, keys + (call.sink is not None))
-    visible = masks.Masks() if transformed else masks.merged(call.mask, queries, keys)
-    if visible.keys is not None and visible.rows is not None:  # 0 times ∞ would be NaN
-        key, value = (jnp.where(visible.keys, array, 0) for array in (key, value))
+    columns = key.shape[-3] + (call.sink is not None)
+    dropout = _dropout(query, columns, dropout_rng, dropout_rate, broadcast_dropout, chosen)
     problem = Problem(
         query,
         key,
         factor / call.temperature,
         call.bias,
         call.mask,
-        visible._replace(sink=call.sink),
-        _dropout(
-            shape,
-            dropout_rng,
-            dropout_rate,
-            broadcast_dropout,
-            transformed is not None,
-            jnp.promote_types(query.dtype, jnp.float32),
-        ),
+        visible,
+        dropout,
         precision,
         weighting,
         score,
@@ -202,6 +186,26 @@ def solve(
         span=chosen.span,
         sums_to_one=problem.dropout is None,
     )
+
+
+def _keys_and_values(mixer: Mixer, call: Call, is_plain: bool) -> tuple[Array, Array, masks.Masks]:
+    """Returns the key, the value and the masks as a backend gets them.
+
+    is_plain: the backend has no `transformed`, so it gets a key head for each query head, masks as
+    arrays, and 0 for keys that no query sees.
+    """
+    query, key, value = call.query, call.key, call.value
+    if mixer.splits:
+        value = value.astype(jnp.promote_types(value.dtype, jnp.float32))
+    if is_plain or mixer.values is not None:
+        key, value = (per_query_head(query, array) for array in (key, value))
+    value = value if mixer.values is None else mixer.values(value)
+    visible = masks.Masks()
+    if is_plain:
+        visible = masks.merged(call.mask, query.shape[-3], key.shape[-3])
+    if visible.keys is not None and visible.rows is not None:  # 0 times ∞ would be NaN
+        key, value = (jnp.where(visible.keys, array, 0) for array in (key, value))
+    return key, value, visible._replace(sink=call.sink)
 
 
 def scaled(query: Array, scale: float | Array | None) -> tuple[Array, float]:
@@ -386,16 +390,12 @@ def check_broadcasts(name: str, array: Array | None, shape: tuple[int, ...]) -> 
 
 
 def _dropout(
-    shape: tuple[int, ...],
-    rng: Array | None,
-    rate: float,
-    broadcast: bool,
-    hashed: bool,
-    dtype: Any = jnp.float32,
+    query: Array, columns: int, rng: Array | None, rate: float, broadcast: bool, kernel: Kernel
 ) -> Array | functions.Dropout | None:
-    """Returns the multiplier 0 or 1/(1 − rate) per weight, or None where nothing is dropped.
+    """Returns the multiplier 0 or 1/(1 − rate) of each weight, or None without dropout.
 
-    hashed: the rate and seeds of a kernel's own draws (`functions.is_kept`). dtype: the weights'.
+    query [..., T, H, D]; columns: keys and a sink. A kernel with `transformed` gets the rate and
+    the seeds of its own draws (`functions.is_kept`).
     """
     if not isinstance(rate, numbers.Real) or not 0.0 <= float(rate) < 1.0:
         raise ValueError(f"dropout_rate={rate!r}: attention dropout is a Python number in [0, 1)")
@@ -403,11 +403,12 @@ def _dropout(
         return None
     if rng is None:
         raise ValueError(f"dropout_rate={rate} needs a dropout_rng")
-    if hashed:
+    shape = (*query.shape[:-3], query.shape[-2], query.shape[-3], columns)
+    if kernel.transformed is not None:
         seeds = jax.random.bits(rng, (1,) if broadcast else shape[:-2], jnp.uint32)
         seeds = jax.lax.bitcast_convert_type(seeds, jnp.int32)
         return functions.Dropout(rate, jnp.broadcast_to(seeds, shape[:-2]))
     if broadcast:
         shape = (1,) * (len(shape) - 2) + shape[-2:]
     keep = jax.random.bernoulli(rng, 1.0 - rate, shape)
-    return keep.astype(dtype) / (1.0 - rate)
+    return keep.astype(jnp.promote_types(query.dtype, jnp.float32)) / (1.0 - rate)

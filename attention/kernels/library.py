@@ -49,7 +49,7 @@ def _call(name: str, problem: Problem, value: Array) -> Array:
     is_causal = mask.causal and not (mask.strict or mask.width is not None)
     mask = dataclasses.replace(mask, causal=mask.causal and not is_causal, hidden=None)
     pairs = masks.merged(mask, queries, keys).pairs
-    bias = problem.bias._replace(row=None).whole()  # rows change no weight of a softmax
+    bias = problem.bias.without_idle_rows(is_softmax=True, has_sink=False).whole()
     if bias is not None:
         # A row of −∞ is NaN in the library's softmax; of the lowest number it is not.
         bias = jnp.maximum(bias, jnp.finfo(bias.dtype).min)

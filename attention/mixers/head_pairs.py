@@ -30,6 +30,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from attention import norms
 from attention.call import Call
 from attention.kernels import core
 from attention.records import Leaf, Leaves, Mixer
@@ -42,7 +43,7 @@ Array = jax.Array
 BFLOAT16_ALLOWANCE = 1.15
 _VECTORS = tuple(f"diff_lambda/scale_{name}" for name in ("q1", "k1", "q2", "k2"))
 _NORM = "head_norm/scale"
-_EPSILON = 1e-5
+_EPSILON = 1e-5  # as in the official code
 
 
 def values(value: Array) -> Array:
@@ -94,15 +95,6 @@ def layer_lambda(leaves: Leaves, start: Array) -> Array:
     return jnp.exp(jnp.sum(q1 * k1)) - jnp.exp(jnp.sum(q2 * k2)) + start
 
 
-def normed(pairs: Array, scale: Array) -> Array:
-    """Returns the RMSNorm over the last axis, factor 1 + scale shared by the pairs.
-
-    arXiv:1910.07467; ε = 1e-5 as in the official code. Maps [..., H/2, 2·Dv] to the same shape.
-    """
-    mean_square = jnp.mean(jnp.square(pairs), axis=-1, keepdims=True)
-    return pairs * jax.lax.rsqrt(mean_square + _EPSILON) * (1 + scale.astype(pairs.dtype))
-
-
 def output(out: Array, call: Call, leaves: Leaves, *, head_norm: bool) -> Array:
     """Returns the difference of each pair, normed and times 1 − λ_init, cut back into heads.
 
@@ -111,7 +103,8 @@ def output(out: Array, call: Call, leaves: Leaves, *, head_norm: bool) -> Array:
     start = lambda_init(call.layer.index)  # type: ignore[union-attr]
     pairs = difference(out, layer_lambda(leaves, start))
     if head_norm:
-        pairs = normed(pairs, leaves[_NORM]) * (1 - start).astype(pairs.dtype)
+        factor = 1 + leaves[_NORM].astype(pairs.dtype)
+        pairs = norms.rms_norm(pairs, _EPSILON) * factor * (1 - start).astype(pairs.dtype)
     *batch, count, size = pairs.shape
     return pairs.reshape((*batch, 2 * count, size // 2))
 

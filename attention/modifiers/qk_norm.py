@@ -8,31 +8,28 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from attention import norms
 from attention.call import Call
 from attention.records import Leaf, Leaves, Modifier
 
 Array = jax.Array
 
 
-def normed(heads: Array) -> Array:
-    """Returns heads with mean 0 and variance 1 over the last axis."""
-    centred = heads - jnp.mean(heads, axis=-1, keepdims=True)
-    variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
-    return centred * jax.lax.rsqrt(variance + 1e-6)
-
-
 def reference(heads: Array) -> Array:
-    """Returns `normed` in float64."""
+    """Returns `norms.layer_norm` in float64."""
     mean = heads.mean(-1)[..., None]
     return (heads - mean) / jnp.sqrt((heads**2).mean(-1)[..., None] - mean**2 + 1e-6)
 
 
 def record(
-    query: str, key: str, normed: Callable[[Array], Array], reference: Callable[[Array], Array]
+    query: str,
+    key: str,
+    norm: Callable[[Array, float], Array],
+    reference: Callable[[Array], Array],
 ) -> Modifier:
     """Returns the record of a norm of query and key, each times 1 + a leaf [D], zero at start.
 
-    query, key: the leaves' paths.
+    query, key: the leaves' paths. norm: of `attention.norms`; reference: the same in float64.
     """
 
     def leaves(call: Call) -> tuple[Leaf, ...]:
@@ -41,7 +38,7 @@ def record(
     def apply(call: Call, leaves: Leaves) -> Call:
         def scaled(heads: Array, scale: Array) -> Array:
             wide = heads.astype(jnp.promote_types(heads.dtype, jnp.float32))
-            return (normed(wide) * (1 + scale.astype(wide.dtype))).astype(heads.dtype)
+            return (norm(wide, 1e-6) * (1 + scale.astype(wide.dtype))).astype(heads.dtype)
 
         return call._replace(
             query=scaled(call.query, leaves[query]), key=scaled(call.key, leaves[key])
@@ -58,4 +55,4 @@ def record(
     return Modifier("inputs", apply, formula, leaves, precedence=20, bfloat16_allowance=1.5)
 
 
-MODIFIER = record("query_ln/scale", "key_ln/scale", normed, reference)
+MODIFIER = record("query_ln/scale", "key_ln/scale", norms.layer_norm, reference)

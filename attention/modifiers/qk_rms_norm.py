@@ -6,20 +6,16 @@ q ← (1 + scale)·q/√(mean q² + 1e-6), the key likewise; statistics in float
 import jax
 import jax.numpy as jnp
 
+from attention import norms
 from attention.modifiers import qk_norm
 
 Array = jax.Array
 
 
-def normed(heads: Array) -> Array:
-    """Returns heads over their root mean square."""
-    return heads * jax.lax.rsqrt(jnp.mean(jnp.square(heads), axis=-1, keepdims=True) + 1e-6)
-
-
 def reference(heads: Array) -> Array:
-    """Returns `normed` in float64."""
+    """Returns `norms.rms_norm` in float64."""
     root = jnp.linalg.norm(heads, axis=-1, keepdims=True) ** 2 / heads.shape[-1]
     return heads * (root + 1e-6) ** -0.5
 
 
-MODIFIER = qk_norm.record("query_rms/scale", "key_rms/scale", normed, reference)
+MODIFIER = qk_norm.record("query_rms/scale", "key_rms/scale", norms.rms_norm, reference)

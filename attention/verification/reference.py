@@ -134,7 +134,7 @@ def _output(
     memory = dict(arrays)
     query, key, value, x = (memory.pop(name, None) for name in ("query", "key", "value", "x"))
     (queries, heads, size), keys = query.shape, len(key)
-    mixer, own = records.mixer(variant.mixer), variant.own(table.MIXERS[variant.mixer])
+    mixer, own = records.mixer(variant.mixer), variant.settings_of(table.MIXERS[variant.mixer])
     shape = (heads, queries, keys)
     visible = jnp.broadcast_to(True if mask is None else mask, shape)
     for part in mixer.mask.parts(queries, keys):
@@ -144,7 +144,7 @@ def _output(
     )
     leaves = _leaves(mixer, start, own, tree)
     call = start if mixer.formula_inputs is None else mixer.formula_inputs(start, leaves)
-    acting = {kind: list(variant.acting(kind)) for kind in ("inputs", "score", "output")}
+    acting = {kind: list(variant.modifiers_on(kind)) for kind in ("inputs", "score", "output")}
     for modifier, given in acting["inputs"]:
         call = modifier.formula(call, _leaves(modifier, call, given, tree), **given)
     factor = (size**-0.5 if scale is None else scale) / call.temperature

@@ -54,8 +54,8 @@ def take(study_directory: pathlib.Path, modules: Iterable[str] = ()) -> pathlib.
 
 def _files(modules: Iterable[str]) -> dict[str, pathlib.Path]:
     """Returns the files of a snapshot by their paths in it; of other modules Python alone."""
-    places = [_HERE / package for package in checkout.ROOMS]
-    for module in sorted({re.split("[.:]", name)[0] for name in modules} - {*checkout.ROOMS}):
+    places = [_HERE / package for package in checkout.PACKAGES]
+    for module in sorted({re.split("[.:]", name)[0] for name in modules} - {*checkout.PACKAGES}):
         if spec := importlib.util.find_spec(module):
             origins = spec.submodule_search_locations or [spec.origin or ""]
             places += [pathlib.Path(origin) for origin in origins]
@@ -64,7 +64,7 @@ def _files(modules: Iterable[str]) -> dict[str, pathlib.Path]:
         for place in places
         for path in sorted([place, *place.rglob("*")])
         if path.is_file()
-        and (path.suffix == ".py" or (place.name in checkout.ROOMS and path.suffix != ".pyc"))
+        and (path.suffix == ".py" or (place.name in checkout.PACKAGES and path.suffix != ".pyc"))
     }
 
 

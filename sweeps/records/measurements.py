@@ -14,7 +14,7 @@ an attempt is preempted; a resumed driver writes those anew that a finished tria
 Recordings go into a file of their own, diagnostics.jsonl. Its first line: {"format":
 "attnperf-diagnostics-1", "histogram_edges_log10": [...], "examples": n}; then a line for each
 recorded step and layer: {"global_step", "preemption_count", "layer": path, "index": its place in
-the model from 0, ...}, the numbers those of `attention.verification.diagnostics.summary`.
+the model from 0, ...}, the numbers those of `attention.verification.layer_statistics.summary`.
 """
 
 import csv

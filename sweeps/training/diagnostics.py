@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from attention import probe
-from attention.verification import diagnostics
+from attention.verification import layer_statistics
 from sweeps.records import measurements
 from sweeps.study.trial import Trial
 from sweeps.training import train_step
@@ -50,7 +50,7 @@ class CompiledDiagnostics:
         """Returns the record of each layer, in order, from what `measure` returned."""
         layers = zip(self._paths, jax.device_get(measured), strict=True)
         return [
-            {"layer": path, "index": index, **diagnostics.summary(*values)}
+            {"layer": path, "index": index, **layer_statistics.summary(*values)}
             for index, (path, values) in enumerate(layers)
         ]
 
@@ -82,10 +82,10 @@ class CompiledDiagnostics:
         (of_params, of_probes), layers = gradient(params, probe.zero_probes(shapes))
         return [
             (
-                diagnostics.measure(layer),
+                layer_statistics.measure(layer),
                 {
-                    "logit": diagnostics.norm(added),
-                    **diagnostics.kernel_norms(of_params, layer.path),
+                    "logit": layer_statistics.norm(added),
+                    **layer_statistics.kernel_norms(of_params, layer.path),
                 },
             )
             for layer, added in zip(layers, of_probes, strict=True)
@@ -147,7 +147,7 @@ class Recorder:
         return {
             "kind": measurements.DIAGNOSTICS,
             "global_step": step,
-            "histogram_edges_log10": list(diagnostics.HISTOGRAM_EDGES),
+            "histogram_edges_log10": list(layer_statistics.HISTOGRAM_EDGES),
             "examples": self._trial.diagnostics_examples,
             "layers": self._compiled.layers(measured),
         }

@@ -249,7 +249,7 @@ def test_dropout_of_weights(broadcast, kernel):
     settings |= {"broadcast_dropout": broadcast, "kernel": kernel}
     attend = functools.partial(standard.attend, **settings)
     ours = _run(attend, [*qkv, cotangent], is_causal=True)
-    seeds = inputs._dropout((2, 2, 140, 140), jax.random.key(1), 0.3, broadcast, True).seeds
+    seeds = inputs._dropout(qkv[0], 140, jax.random.key(1), 0.3, broadcast, fused.KERNEL).seeds
     assert len(np.unique(seeds)) == (1 if broadcast else 4)
     places = jnp.arange(140)
     kept = functions.is_kept(0.3, seeds[..., None, None], places[:, None], places) / 0.7

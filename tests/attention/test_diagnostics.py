@@ -15,7 +15,7 @@ from flax import linen as nn
 from attention import probe, registry
 from attention.kernels import core, inputs
 from attention.masks import Bias, Mask, merged
-from attention.verification import diagnostics, reference
+from attention.verification import layer_statistics, reference
 
 
 def _layer(weights, value=None, mask=None, dtype=jnp.float32, mixer="standard"):
@@ -66,12 +66,12 @@ def test_weights_of_sigmoid_by_hand():
     assert (found["entropy"], found["entropy_share"]) == (None, None)
     assert found["jacobian_mean"] == pytest.approx(math.sqrt(0.25**2 + 2 * 0.16**2), rel=1e-6)
     # log10(1/5) = −0.7 lies in the last but one of the bins.
-    assert found["histogram"] == [0] * (diagnostics.BINS - 2) + [2, 1]
+    assert found["histogram"] == [0] * (layer_statistics.BINS - 2) + [2, 1]
     assert "nonfinite" not in found
 
 
 def _summary(layer, **gradients):
-    return diagnostics.summary(jax.jit(diagnostics.measure)(layer), gradients)
+    return layer_statistics.summary(jax.jit(layer_statistics.measure)(layer), gradients)
 
 
 def test_masked_entries_do_not_count():
@@ -79,7 +79,7 @@ def test_masked_entries_do_not_count():
     mask = [[1, 0, 0], [1, 1, 0], [0, 0, 0]]
     found = _summary(_layer([[1, 1, 1], [0.2, 0.8, 1], [1, 1, 1]], mask=mask))
     entropy = -(0.2 * math.log(0.2) + 0.8 * math.log(0.8))
-    assert found["histogram"] == [0] * (diagnostics.BINS - 2) + [1, 2]
+    assert found["histogram"] == [0] * (layer_statistics.BINS - 2) + [1, 2]
     assert found["entropy"] == pytest.approx(entropy / 2, rel=1e-6)
     assert found["entropy_share"] == pytest.approx(entropy / math.log(2), rel=1e-6)
     # A row of one key has no Jacobian; of (p, 1 − p) its norm is 2·p·(1 − p).
@@ -96,7 +96,7 @@ def test_shares_count_what_lies_below():
     assert found["histogram"][0] == 1
     assert sum(found["histogram"]) == 5
     assert found["histogram"][-1] == 1
-    edges = diagnostics.HISTOGRAM_EDGES
+    edges = layer_statistics.HISTOGRAM_EDGES
     assert (edges[0], edges[-1], len(found["histogram"])) == (-12, 0, len(edges))
 
 
@@ -183,14 +183,14 @@ def test_what_is_not_finite_is_named():
 
 
 def test_norms():
-    assert float(diagnostics.norm(jnp.asarray([[3.0, 0.0], [0.0, 4.0]]))) == 5
-    assert float(diagnostics.norm(jnp.full(4, 1e-30))) == pytest.approx(2e-30, rel=1e-6, abs=0)
-    assert float(diagnostics.norm(jnp.zeros(3))) == 0
+    assert float(layer_statistics.norm(jnp.asarray([[3.0, 0.0], [0.0, 4.0]]))) == 5
+    assert float(layer_statistics.norm(jnp.full(4, 1e-30))) == pytest.approx(2e-30, rel=1e-6, abs=0)
+    assert float(layer_statistics.norm(jnp.zeros(3))) == 0
     tree = {"a": {"query": {"kernel": jnp.full(4, 2.0)}, "out": {"kernel": jnp.ones(1)}}}
-    assert {name: float(n) for name, n in diagnostics.kernel_norms(tree, "a").items()} == {
+    assert {name: float(n) for name, n in layer_statistics.kernel_norms(tree, "a").items()} == {
         "query": 4
     }
-    assert diagnostics.kernel_norms(tree, "b/c") == {}
+    assert layer_statistics.kernel_norms(tree, "b/c") == {}
 
 
 @pytest.mark.parametrize("mixer", ["laser", "diff"])
@@ -217,7 +217,9 @@ def test_the_gradient_on_the_logits_in_float64(mixer):
         basis = jnp.eye(tap.size, dtype=jnp.float64).reshape(-1, *tap.shape)
         by_hand = [(loss((step * e,)) - loss((-step * e,))) / (2 * step) for e in basis]
         np.testing.assert_allclose(found.reshape(-1), np.stack(by_hand), atol=2e-9)
-        assert float(diagnostics.norm(found)) == pytest.approx(np.linalg.norm(by_hand), rel=1e-6)
+        assert float(layer_statistics.norm(found)) == pytest.approx(
+            np.linalg.norm(by_hand), rel=1e-6
+        )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from attention import probe, registry, table
+from attention import norms, probe, registry, table
 from attention.masks import Bias
 from attention.mixers import head_pairs
 from attention.verification import check
@@ -268,6 +268,6 @@ def test_lambda_init_by_hand():
 
 
 def test_head_norm_by_hand():
-    """Pair (0.003, 0.004): mean square 12.5e-6, beside ε = 1e-5; times 1 + scale."""
-    pair = head_pairs.normed(jnp.asarray([3e-3, 4e-3]), jnp.asarray([0.0, 1.0]))
-    np.testing.assert_allclose(pair, np.array([3e-3, 8e-3]) / np.sqrt(22.5e-6), rtol=1e-6)
+    """Pair (0.003, 0.004): mean square 12.5e-6, beside ε = 1e-5."""
+    pair = norms.rms_norm(jnp.asarray([3e-3, 4e-3]), head_pairs._EPSILON)
+    np.testing.assert_allclose(pair, np.array([3e-3, 4e-3]) / np.sqrt(22.5e-6), rtol=1e-6)

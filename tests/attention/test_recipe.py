@@ -19,7 +19,7 @@ import pytest
 from flax import linen as nn
 
 from attention import entries, inject, probe, records, registry, table
-from attention.verification import check, diagnostics
+from attention.verification import check, layer_statistics
 from tests.attention import no_ops
 from workloads import registry as workload_registry
 
@@ -117,7 +117,7 @@ def test_everything_knows_what_was_added(added):
     query = jnp.asarray(np.random.default_rng(0).standard_normal((2, 5, 2, 4)), jnp.float32)
     with probe.probed() as seen:
         registry.get("relu")(query, query, query)
-    found = diagnostics.summary(diagnostics.measure(seen.layers[0]), {})
+    found = layer_statistics.summary(layer_statistics.measure(seen.layers[0]), {})
     assert (found["entropy"], found["jacobian_mean"]) == (None, None)
     assert sum(found["histogram"]) == 2 * 2 * 5 * 5
     with pytest.raises(ValueError, match="kernel='jax_xla'.*'relu\\+headgate', whose relu"):

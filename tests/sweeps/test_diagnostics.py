@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from attention import registry as variants
-from attention.verification import diagnostics as numbers
+from attention.verification import layer_statistics
 from sweeps.records import layout, lease
 from sweeps.study import study_directory, trial
 from sweeps.training import diagnostics, loop, train_step
@@ -97,7 +97,7 @@ def test_curves_are_the_same_with_and_without(make_trial, program, data_dir):
     head, *lines = _lines(on)
     assert head == {
         "format": "attnperf-diagnostics-1",
-        "histogram_edges_log10": list(numbers.HISTOGRAM_EDGES),
+        "histogram_edges_log10": list(layer_statistics.HISTOGRAM_EDGES),
         "examples": 8,
     }
     assert [(line["global_step"], line["index"]) for line in lines] == [

@@ -86,7 +86,7 @@ def test_cancel_saves_and_resume_goes_on(drivers, undisturbed, wait_until):
 def copy(tmp_path, drivers):
     """A copy of the four packages, which `drivers` run from: it may be edited."""
     root = tmp_path / "checkout"
-    for room in checkout.ROOMS:
+    for room in checkout.PACKAGES:
         shutil.copytree(
             pathlib.Path(checkout.__file__).resolve().parents[1] / room,
             root / room,

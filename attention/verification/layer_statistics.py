@@ -31,7 +31,7 @@ HISTOGRAM_EDGES: tuple[float, ...] = tuple(-12.0 + 0.5 * step for step in range(
 _LOWER = HISTOGRAM_EDGES[:-1]
 BINS = len(HISTOGRAM_EDGES)
 SHARES = {"share_below_1e-3": -3.0, "share_below_1e-7": -7.0}
-KERNELS = ("query", "key", "value")
+PROJECTIONS = ("query", "key", "value")
 
 
 class Measured(NamedTuple):
@@ -155,7 +155,7 @@ def norm(array: Array) -> Array:
 
 
 def kernel_norms(gradients: Any, path: str) -> dict[str, Array]:
-    """Returns the norms of the gradients on W_Q, W_K, W_V: those there are, by KERNELS' names.
+    """Returns the norms of the gradients on W_Q, W_K, W_V: those there are, by PROJECTIONS' names.
 
     `gradients` is a tree like the parameters; the kernels lie at `path`/query/kernel and so on, as
     in flax's MultiHeadDotProductAttention.
@@ -163,7 +163,7 @@ def kernel_norms(gradients: Any, path: str) -> dict[str, Array]:
     node = gradients
     for name in filter(None, path.split("/")):
         node = node.get(name, {})
-    found = {name: node.get(name, {}).get("kernel") for name in KERNELS}
+    found = {name: node.get(name, {}).get("kernel") for name in PROJECTIONS}
     return {name: norm(kernel) for name, kernel in found.items() if kernel is not None}
 
 
@@ -194,7 +194,7 @@ def summary(measured: Measured, gradients: dict[str, Any]) -> dict[str, Any]:
     counts = {"entropy": distributions, "entropy_share": choices}
     for name, count in {**counts, "jacobian_mean": jacobians, "jacobian_max": jacobians}.items():
         record[name] = float(numbers[name]) if count else None
-    for name in ("logit", *KERNELS):
+    for name in ("logit", *PROJECTIONS):
         record[f"{name}_grad_norm"] = float(gradients[name]) if name in gradients else None
     for name in ("value_range_min", "value_range_median", "value_range_max"):
         record[name] = float(numbers[name]) if channels else None

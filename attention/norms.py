@@ -1,0 +1,18 @@
+"""Norms over the last axis, without learned factors. The caller chooses the dtype."""
+
+import jax
+import jax.numpy as jnp
+
+Array = jax.Array
+
+
+def layer_norm(array: Array, epsilon: float) -> Array:
+    """Returns entries of mean 0 and variance 1, [..., D] (arXiv:1607.06450)."""
+    centred = array - jnp.mean(array, axis=-1, keepdims=True)
+    return rms_norm(centred, epsilon)
+
+
+def rms_norm(array: Array, epsilon: float) -> Array:
+    """Returns entries over their root mean square, [..., D] (arXiv:1910.07467)."""
+    mean_square = jnp.mean(jnp.square(array), axis=-1, keepdims=True)
+    return array * jax.lax.rsqrt(mean_square + epsilon)
