@@ -7,7 +7,7 @@ import pytest
 
 from attention import functions, records
 from attention.flex import check, flex
-from attention.functions import Functions, Score, Transform, Weighting
+from attention.functions import Score, Transform, Weighting
 from attention.kernels import core, elementwise
 from attention.verification import reference
 
@@ -215,33 +215,3 @@ def test_rows_by_hand():
 
 
 _NAMES = ("standard", "softpick", "stick_breaking", "sigmoid")
-
-
-@pytest.mark.parametrize("name", ["standard", "softpick", "sigmoid"])
-def test_a_tile_s_gradient_is_that_of_its_weights(name):
-    """`pulled` on one tile that is a whole row, against jax.vjp of `rows` times F."""
-    rng = np.random.default_rng(1)
-    weighting = records.mixer(name).weighting_of(6, jnp.float32)
-    raw = jnp.asarray(rng.normal(size=(4, 6)), jnp.float32)
-    slope = jnp.full((4, 1), 0.3, jnp.float32)
-    factors = jnp.asarray(rng.normal(size=(6, 5)), jnp.float32)
-    inner = jnp.asarray(rng.normal(size=(4, 5)), jnp.float32)
-    score = Score(lambda x, i, j, c: x * c["slope"], kinds=(("slope", "head"),))
-    parts = Functions((score,), weighting)
-    indices = jnp.arange(4)[:, None], jnp.arange(6)[None]
-
-    def whole(raw, slope):
-        return functions.rows(weighting, score(raw, *indices, {"slope": slope})) @ factors
-
-    means, pull = jax.vjp(whole, raw, slope)
-    s = delta = None
-    if weighting.mass is not None:
-        logits = score(raw, *indices, {"slope": slope})
-        top = jnp.maximum(logits.max(-1, keepdims=True), weighting.floor or -1e9)
-        total = weighting.mass(logits, top).sum(-1, keepdims=True)
-        if weighting.start is not None:
-            total += jnp.exp(weighting.start - top)
-        s, delta = top + jnp.log(total), jnp.sum(means * inner, -1, keepdims=True)
-    _, bar, (slope_bar,) = parts.pulled(raw, indices, [slope], None, s, inner @ factors.T, delta)
-    for ours, theirs in zip((bar, slope_bar), pull(inner), strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=2e-6)

@@ -9,7 +9,6 @@ import pytest
 from flax import linen as nn
 
 from attention import inject, probe, registry
-from attention.kernels import core
 
 
 def foreign_attention(query, key, value, bias=None, mask=None):
@@ -86,41 +85,22 @@ def test_outputs_are_those_of_an_unobserved_model_bit_for_bit(name):
     assert [layer.path for layer in layers] == ["block_0", "block_1"]
 
 
-def _by_hand(params, name):
-    """Returns the first layer's probabilities, float64 NumPy, from its parameters."""
-    own = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params["params"]["block_0"])
-    inputs, mask = (np.asarray(array) for array in _inputs())
-    query, key = (
-        np.einsum("btw,whd->bthd", inputs.astype(np.float64), own[part]["kernel"])
-        + own[part]["bias"]
-        for part in ("query", "key")
-    )
-    if "qk_norm" in name:
-        query, key = (
-            (x - x.mean(-1, keepdims=True))
-            / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
-            * (1 + own[part]["scale"])
-            for x, part in ((query, "query_ln"), (key, "key_ln"))
-        )
-    if "per_dim_temp" in name:
-        query = query * np.log1p(np.exp(own["per_dim_temp"]["scale"])) / np.log(2)
-    if "temp" in name.split("+"):
-        query = query / 0.9
-    logits = np.einsum("bthd,bshd->bhts", query, key) / np.sqrt(query.shape[-1])
-    weights = np.exp(np.where(mask, logits, -np.inf)[..., :3, :])
-    return weights / weights.sum(-1, keepdims=True)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_probabilities_are_those_worked_out_by_hand(name):
-    """From the parameters in NumPy; rows of padding aside, which no two softmaxes agree about."""
-    variant = _variant(name)
-    layer = _observed(variant)[1][0]
-    expected = _by_hand(_params(variant), name)
-    np.testing.assert_allclose(layer.weights()[..., :3, :], expected, atol=2e-6)
-    settings = core.CoreSettings(layer.scale)
-    own = core.weights_of(settings, layer.query, layer.key, layer.bias, layer.masks.pairs, ())
-    np.testing.assert_allclose(own[..., :3, :], expected, atol=2e-6)
+def test_weights_times_values_are_the_output():
+    """Of modified logits, grouped heads and a bias, beside a mask; LASER's in the exponential."""
+    rng = np.random.default_rng(0)
+    query = jnp.asarray(rng.standard_normal((2, 5, 4, 6)), jnp.float32)
+    key, value = jnp.asarray(rng.standard_normal((2, 2, 5, 2, 6)), jnp.float32)
+    bias = jnp.asarray(rng.standard_normal((4, 5, 5)), jnp.float32)
+    inside = {"standard": (lambda v: v, lambda r: r), "laser": (np.exp, np.log)}
+    for mixer, (raised, lowered) in inside.items():
+        variant = registry.get(f"{mixer}+alibi+sink+softcap+temp", learned=False, tau=0.7, cap=2.0)
+        with probe.probed() as seen:
+            output = variant(query, key, value, bias=bias, is_causal=True)
+        weights = seen.layers[0].weights()
+        np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
+        terms = np.pad(np.repeat(value, 2, 2), ((0, 0), (0, 1), (0, 0), (0, 0)))
+        sums = np.einsum("bhts,bshd->bthd", weights, raised(terms))
+        np.testing.assert_allclose(output, lowered(sums), atol=2e-6)
 
 
 @pytest.mark.parametrize("name", CASES[:2])

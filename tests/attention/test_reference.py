@@ -37,28 +37,6 @@ def test_reference_against_brute_force():
             assert (result.gradients[name] * direction).sum() == pytest.approx(numeric, rel=1e-6)
 
 
-def test_reference_of_pairs_against_its_definition():
-    """(A1 − λ·A2)·V and log(A1·exp V) − λ·log(A2·exp V) from explicit maps."""
-    rng = np.random.default_rng(4)
-    arrays = {name: rng.standard_normal((3, 2, 2)) for name in ("query", "key", "value")}
-    maps = []
-    for h in (0, 1):
-        logits = arrays["query"][:, h] @ arrays["key"][:, h].T / np.sqrt(2)
-        maps.append(np.exp(logits) / np.exp(logits).sum(-1, keepdims=True))
-    columns = arrays["value"].reshape(3, 4)
-    for mixer, mean in (
-        ("diff", lambda a: a @ columns),
-        ("diff_laser", lambda a: np.log(a @ np.exp(columns))),
-    ):
-        first, second = (mean(weights) for weights in maps)
-        variant = registry.get(mixer, head_norm=False)
-        zeros = {f"scale_{name}": np.zeros(2) for name in ("q1", "k1", "q2", "k2")}
-        tree = {"diff_lambda": zeros}
-        result = reference.compute(variant, tree, arrays, np.zeros((3, 2, 2)))
-        # λ = e⁰ − e⁰ + 0.2.
-        np.testing.assert_allclose(result.output.reshape(3, 4), first - 0.2 * second)
-
-
 def test_sizes_of_learned_gradients_do_not_cancel():
     """Two tokens with opposite cotangents: the gradient of a gate cancels, its size does not."""
     variant = registry.get("standard+gate", per="head")
