@@ -1,6 +1,6 @@
 """Injection: a variant put into any Flax Linen model, unmodified.
 
-The host must be built on `nn.MultiHeadDotProductAttention`. Inside `injected(variant)` such a
+The model must be built on `nn.MultiHeadDotProductAttention`. Inside `injected(variant)` such a
 module has our function as its `attention_fn` while it is called.
 
 Interceptors are not part of jit's cache key: enter the context *inside* the traced function, and
@@ -40,7 +40,7 @@ _FLAX_WEIGHTS = nn.dot_product_attention_weights.__name__
 
 
 class InjectionError(RuntimeError, ValueError):
-    """A variant did not run where it was put. A ValueError too, which commands answer in words."""
+    """A variant did not run in a layer. A ValueError, too, which commands answer in a sentence."""
 
 
 class NothingCalledError(InjectionError):
@@ -49,12 +49,13 @@ class NothingCalledError(InjectionError):
 
 @dataclasses.dataclass
 class Injection:
-    """Where a variant ran. `injected` fills it in while Flax modules are called in Python.
+    """The layers that ran a variant. `injected` fills it in while Flax modules run in Python.
 
-    calls: by the path of an attention module ("encoderblock_3/MultiHeadDotProductAttention_0", ''
-    for a module that is the whole model), how often it called the variant. Tracing may call a
-    module more than once; only 0 and the paths have a meaning. classes: the same paths, by class.
-    memory: what the layers called so far left; trace: of JAX, in which it was left.
+    calls: how often a module called the variant, by its path
+    ("encoderblock_3/MultiHeadDotProductAttention_0"; '' for a module that is the whole model).
+    Tracing may call a module more than once, so only 0 and the paths have a meaning. classes: the
+    modules' class names, by path. memory: what the layers called so far left. trace: the trace of
+    JAX in which they left it.
     """
 
     calls: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -78,7 +79,7 @@ class Injection:
         self.classes[path] = type(module).__name__
 
     def memory_of(self, variant: Variant, layer: int | Array | None, path: str) -> Memory | None:
-        """Returns what earlier layers left for the layer at `path`, None where nobody needs it.
+        """Returns what earlier layers left for a layer, None if the variant has no memory.
 
         Raises ValueError inside nn.scan or nn.remat, whose layers cannot hand on what they leave.
         """
@@ -96,7 +97,7 @@ class Injection:
         return self.memory
 
     def check(self, variant: Variant) -> None:
-        """Raises RuntimeError where an attention module never called the variant."""
+        """Raises RuntimeError if an attention module never called the variant."""
         unused = [path for path, count in self.calls.items() if not count]
         if unused:
             names = ", ".join(f"{self.classes[path]} at {path!r}" for path in unused)
@@ -122,8 +123,8 @@ def injected(
             model.init(key, inputs)
         print(len(injection.layers), "attention layers")
 
-    It sees what is called in Python: a jitted function adds its layers while it is traced, and
-    none when its compiled program runs again.
+    A jitted function adds its layers while it is traced, and none when its compiled program runs
+    again.
 
     The parameter tree stays the model's for `standard` and `laser`; parts that learn add leaves
     beside the model's projections. The variant replaces flax's default attention function. It
@@ -237,12 +238,12 @@ def attending_by(module: Any, function: Callable[..., Array]) -> Iterator[None]:
 
     The module itself, not a clone of it: Flax records the calls of both (capture_intermediates).
     """
-    host = getattr(module, "attention_fn", None)
+    replaced = getattr(module, "attention_fn", None)
     object.__setattr__(module, "attention_fn", function)  # Flax freezes modules
     try:
         yield
     finally:
-        object.__setattr__(module, "attention_fn", host)
+        object.__setattr__(module, "attention_fn", replaced)
 
 
 class InjectedFunction(AttentionFunction):
@@ -276,7 +277,7 @@ class InjectedFunction(AttentionFunction):
         if is_cross is not None and self.is_known_cross not in (True, False):
             raise ValueError(
                 f"is_cross given to injected is {self.is_known_cross!r} at path {path!r}; give "
-                "True where keys come from another sequence than the queries, else False"
+                "True if keys come from another sequence than the queries, else False"
             )
         is_asked = "self" in self.variant.needs and is_cross is None
         if is_asked and len(self.inputs) > 1 and _is_one_in_remat(context.module):
@@ -397,7 +398,7 @@ def _query_scaler(model_function: Any) -> Callable[[Array], Array] | None:
 
 
 def check_rule(variant: Variant, layer: LayerRule | None) -> None:
-    """Raises ValueError where a rule is missing, or is not one, and for what is no variant."""
+    """Raises ValueError for a rule that is missing or no function, and for what is no variant."""
     if not isinstance(variant, Variant):
         raise ValueError(f"{variant!r} is no variant; give registry.get({variant!r})")
     if layer is None and "layer" in variant.needs:
@@ -460,7 +461,7 @@ def _check_module(module: nn.MultiHeadDotProductAttention, variant: Variant) -> 
 
 
 def check_normalised(normalises: bool, variant: Variant) -> None:
-    """Raises ValueError where a model that normalises queries and keys would do it twice."""
+    """Raises ValueError if a model that normalises queries and keys would do it twice."""
     twice = [name for name in ("qk_norm", "qk_rms_norm") if name in variant.modifiers]
     if normalises and twice:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Observation: what every attention call of a model saw, and a handle on its logits.
+"""Observation of every attention call of a model, and gradients on its logits.
 
 Around a model's apply, inside the traced function (as `attention.inject.injected`)::
 
@@ -6,12 +6,11 @@ Around a model's apply, inside the traced function (as `attention.inject.injecte
         logits = model.apply(...)
     seen.layers  # one Layer per attention call, in the order of the calls
 
-Nothing is computed that the model does not compute, and nothing is changed. With `probes`, zeros
-added to the logits of each call, the loss's gradient with respect to the probes is its gradient on
-the logits.
+The model computes what it computes without a probe. `probes` are zeros added to the logits of each
+call. The loss's gradient with respect to the probes is its gradient on the logits.
 
-Calls that are seen: those of `attention.variant.Variant`, by `attention_fn`, directly, or injected
-into a model.
+Calls of `attention.variant.Variant` are recorded: direct ones, by `attention_fn`, and injected
+ones.
 """
 
 import contextlib
@@ -42,7 +41,7 @@ _STATIC = {"static": True}
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """One attention call, as its softmax saw it; a tree of arrays, so that jit can return it.
+    """One attention call as its softmax gets it: a tree of arrays, so that jit can return it.
 
     query [..., T, H, D], key [..., S, K, D], value [..., S, K, Dv]: after the modifiers that act on
     them. scale: what QKᵀ is multiplied by, τ included; score: the functions of the logits that act
@@ -79,7 +78,7 @@ class Layer:
     def weights(self) -> Array:
         """Returns the mixer's weights, of `shape`, float32, before dropout; 0 where hidden.
 
-        Of a row that sees nothing they are anything: `masks` says which those are.
+        Weights of a row that sees nothing are undefined; `masks` says which rows those are.
         """
         settings = core.CoreSettings(self.scale, self.precision, self.weighting, self.score)
         key, sink = per_query_head(self.query, self.key), core.sink_of(self.masks.sink)
@@ -95,7 +94,7 @@ class Layer:
 
 
 class Probed:
-    """The calls seen so far, `layers`, in order."""
+    """The calls so far, `layers`, in order."""
 
     def __init__(self, probes: Sequence[Array] | None) -> None:
         self.layers: list[Layer] = []
@@ -103,7 +102,7 @@ class Probed:
         self.paths: list[str] = []
         self._trace = tracers.current_trace()
 
-    def add(self, call: Call, **seen: Any) -> Call:
+    def add(self, call: Call, **fields: Any) -> Call:
         """Adds a layer and returns the call whose logits its softmax must use. See `record`."""
         if tracers.current_trace() != self._trace:
             raise ValueError(
@@ -120,7 +119,7 @@ class Probed:
                 call.bias,
                 masks._replace(sink=call.sink),
                 path=self.paths[-1] if self.paths else "",
-                **seen,
+                **fields,
             )
         )
         return call if self.probes is None else self._with_probe(call)
@@ -143,7 +142,7 @@ class Probed:
         return call._replace(bias=call.bias._replace(dense=dense))
 
     def check(self) -> None:
-        """Raises ValueError where probes were left over."""
+        """Raises ValueError if probes are left over."""
         if self.probes is not None and len(self.layers) != len(self.probes):
             raise ValueError(f"{len(self.probes)} probes were given for {len(self.layers)} calls")
 
@@ -153,47 +152,47 @@ _ACTIVE: contextvars.ContextVar[Probed | None] = contextvars.ContextVar("probed"
 
 @contextlib.contextmanager
 def probed(probes: Sequence[Array] | None = None) -> Iterator[Probed]:
-    """Yields what will hold a `Layer` for each attention call inside the context.
+    """Yields a `Probed`, which gets a `Layer` for each attention call inside the context.
 
     probes: one array for each call, in order, of `Layer.shape`, added to the logits; see
-    `zero_probes`. Without them outputs are those outside, bit for bit. Contexts do not nest.
+    `zero_probes`. Without them outputs equal those outside, bit for bit. Contexts do not nest.
 
     Raises ValueError inside another such context, for layers in `nn.scan` or `nn.remat`, and for
     probes that do not fit the calls.
     """
     if is_on():
         raise ValueError("probe.probed is entered inside another one; enter it once")
-    seen = Probed(probes)
+    observed = Probed(probes)
 
     def follow(call: Any, args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
-        seen.paths.append("/".join(context.module.path))
+        observed.paths.append("/".join(context.module.path))
         try:
             return call(*args, **kwargs)
         finally:
-            seen.paths.pop()
+            observed.paths.pop()
 
-    token = _ACTIVE.set(seen)
+    token = _ACTIVE.set(observed)
     try:
         with nn.intercept_methods(follow):
-            yield seen
+            yield observed
     finally:
         _ACTIVE.reset(token)
-    seen.check()
+    observed.check()
 
 
 def is_on() -> bool:
-    """Whether somebody observes."""
+    """Returns whether a probe is active."""
     return _ACTIVE.get() is not None
 
 
-def record(call: Call, **seen: Any) -> Call:
-    """Returns the call to use: with this call's probe in its bias and sink where there are probes.
+def record(call: Call, **fields: Any) -> Call:
+    """Returns the call that the softmax must use: with its probe in bias and sink, if it has one.
 
-    For those who call a softmax; `seen` are the other fields of `Layer`. Does nothing where nobody
-    observes.
+    Called before each softmax. fields: the remaining fields of `Layer`. Returns the call unchanged
+    unless a probe is active.
     """
     active = _ACTIVE.get()
-    return call if active is None else active.add(call, **seen)
+    return call if active is None else active.add(call, **fields)
 
 
 def zero_probes(layers: Sequence[Layer]) -> tuple[Array, ...]:

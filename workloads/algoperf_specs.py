@@ -19,7 +19,7 @@ from workloads.base.workload_spec import (
 )
 
 PREFIX = "algoperf:"
-# Where things lie that a job must know; study keys and trial fields have these names.
+# Paths that a job must know; study keys and trial fields have these names.
 DIRECTORY, TOKENIZER = "algoperf_dir", "tokenizer_vocab_path"
 DIRECTORY_VARIABLE = "ATTNPERF_ALGOPERF_DIR"
 _MODULES: dict[str, Any] = {
@@ -155,7 +155,7 @@ def specs(ours: Iterable[WorkloadSpec]) -> tuple[WorkloadSpec, ...]:
     )
 
 
-# What AlgoPerf has and this table has not, and why.
+# Workloads of AlgoPerf that are refused, and why.
 REFUSED = {
     PREFIX + "imagenet_vit_post_ln": (
         "AlgoPerf's own model raises at its first training step (imagenet_jax/models.py calls the "
@@ -175,7 +175,7 @@ def short_name(name: str) -> str:
 
 
 def no_tokenizer(name: str) -> str:
-    """Returns what is wrong where a speech workload has no tokenizer, and what to do."""
+    """Returns the message for a speech workload without a tokenizer."""
     return (
         f"{name} needs the SentencePiece model that its targets were made with: without one "
         "AlgoPerf calls every word error rate 0 and its goals reached. Set "

@@ -53,9 +53,9 @@ def export(
     out: by default `export/algoperf_<stage>` in the first study. Trials that are not done, or have
     no evaluation, are left out by name.
 
-    Raises ValueError where a study's record is missing or damaged, a study has no such stage or
-    nothing to export in it, is of a workload that AlgoPerf lacks, where `out` exists, and where two
-    trials would have one directory.
+    Raises ValueError for a study whose record is missing or damaged, that has no such stage or no
+    trial to export in it, or whose workload AlgoPerf lacks. Raises it, too, if `out` exists and if
+    two trials would have one directory.
     """
     stages: list[str] = []
     sources: dict[pathlib.PurePosixPath, tuple[pathlib.Path, dict[str, Any]]] = {}
@@ -85,7 +85,7 @@ def export(
 def _check_trials(study: pathlib.Path, stage: str, trials: list[dict[str, Any]]) -> dict[str, str]:
     """Returns why trials of a study are left out, by their paths.
 
-    Raises ValueError for a workload that AlgoPerf lacks, and where no trial is left.
+    Raises ValueError for a workload that AlgoPerf lacks, and if no trial is left.
     """
     for workload in sorted({_workload(trial) for trial in trials} - set(_SCORED)):
         raise ValueError(

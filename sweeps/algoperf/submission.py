@@ -4,11 +4,12 @@
         --submission_path=sweeps/algoperf/submission.py --tuning_ruleset=external \\
         --tuning_search_space=sweeps/spaces/paper_nadamw.json --num_tuning_trials=50 ...
 
-The runner imports the path as a module, so that it works from any folder where `import sweeps`
-does. Hyperparameters: learning_rate, beta2, weight_decay, one_minus_beta1 or beta1, warmup_factor
-or warmup_steps; label_smoothing (0 unless given), dropout_rate (unless given the model's own),
-grad_clip (none unless given), epsilon (1e-8 unless given). All of them are traced: trials of one
-process that differ in values alone share a compilation as long as the workload object lives.
+The runner imports the path as a module: it works from any folder in which `import sweeps` does.
+
+Hyperparameters: learning_rate, beta2, weight_decay, one_minus_beta1 or beta1, warmup_factor or
+warmup_steps; label_smoothing (default 0), dropout_rate (default: the model's), grad_clip (default:
+none), epsilon (default 1e-8). All of them are traced: trials of one process that differ in values
+alone share a compilation as long as the workload object lives.
 
 Signatures: algoperf/spec.py and submission_runner.py. The runner parses its flags before it imports
 a submission, so that ATTNPERF_BATCH_SIZE sets the batch size, which flags_0.json has as
@@ -89,7 +90,7 @@ def scalars_of(hyperparameters: Any, step_hint: int) -> dict[str, float]:
         if len(set(pair) & set(point)) != 1:
             raise ValueError(f"the search space needs one of {' and '.join(pair)}")
     values = {**_OPTIONAL, **point, "step_hint": step_hint}
-    # AlgoPerf computes these in Python's 53 bits and rounds them to float32 where they are used.
+    # AlgoPerf computes these in Python's 53 bits and rounds them to float32 at their use.
     values.setdefault("beta1", 1.0 - values.get("one_minus_beta1", 0.0))
     values["one_minus_beta1"] = 1.0 - values["beta1"]
     values["one_minus_beta2"] = 1.0 - values["beta2"]

@@ -1,8 +1,8 @@
 """AlgoPerf's own workload object behind our interface, so that our loop trains it.
 
-Model, loss, batches and evaluation are AlgoPerf's. What our loop needs and theirs does not have: a
-first step for batches (`workloads.algoperf.batches`), a model state whose shapes stay, evaluations
-that do not depend on how many there were, and numbers instead of arrays.
+Model, loss, batches and evaluation are AlgoPerf's. Our loop needs more: a first step for batches
+(`workloads.algoperf.batches`), a model state whose shapes stay, evaluations that do not depend on
+earlier ones, and numbers instead of arrays.
 """
 
 import importlib.util
@@ -28,8 +28,8 @@ def make(
     """Returns the workload; use `workloads.registry.make`.
 
     extra_paths: `algoperf_dir` ("": the installed AlgoPerf), for speech `tokenizer_vocab_path`.
-    Raises ValueError where AlgoPerf or the tokenizer is not there, AlgoPerf is older than its
-    `dropout_rate` argument, or several processes train.
+    Raises ValueError if AlgoPerf or the tokenizer is missing, if AlgoPerf is older than its
+    `dropout_rate` argument, and if several processes train.
     """
     del options  # none but the defaults are served
     name = row.name
@@ -195,10 +195,9 @@ class AlgoperfWorkload(spec.Workload):
     ) -> dict[str, float]:
         """Returns AlgoPerf's metrics of all splits that have examples.
 
-        Of a split without any it reports made-up ones (finewebedu_lm: a test loss of 0).
-        Every evaluation reads a split from its start, where AlgoPerf goes on from where its last
-        one stopped (in the training set: with other examples): a resumed trial must measure what
-        an uninterrupted one would have.
+        AlgoPerf reports a loss of 0 for a split without examples (finewebedu_lm's test split).
+        AlgoPerf continues a split at the end of its last evaluation. Here every evaluation reads
+        the split from its start, so that a resumed trial measures what an uninterrupted one does.
         """
         self.theirs._eval_iters.clear()
         metrics = self.theirs.eval_model(

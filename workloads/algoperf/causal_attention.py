@@ -39,9 +39,8 @@ def injected(
     """Puts `variant` into every layer of that class called inside; as `attention.inject.injected`.
 
     Learned leaves lie beside the layer's projections. What the model can take is checked before
-    (`workloads.catalog.check_variant`). Raises ValueError where the layer is to be observed;
-    RuntimeError on a clean exit where a layer attended in neither of the two forms, or where no
-    layer was called.
+    (`workloads.catalog.check_variant`). Raises ValueError if a probe is active. Raises RuntimeError
+    on a clean exit if a layer attended in neither of the two forms, or if no layer was called.
     """
     if probe.is_on():
         raise ValueError("this layer's attention cannot be observed; leave diagnostics off")
@@ -54,7 +53,7 @@ def injected(
 
 @contextlib.contextmanager
 def _attending(module: nn.Module, function: inject.InjectedFunction) -> Iterator[None]:
-    """Has the layer's own file call the variant. Raises RuntimeError where it did not, once."""
+    """Has the layer's own file call the variant. Raises RuntimeError unless it did so once."""
     layer = _Layer(module, function)
     home = importlib.import_module(type(module).__module__)
     nn_module = Substitute(jax.nn, dot_product_attention=layer.dot_product_attention)
@@ -96,7 +95,7 @@ class _Layer:
             self.calls.append(subscripts)
         if subscripts == _LOGITS:
             query, key = operands
-            # The values come with the second call, where modifiers of them act.
+            # The values come with the second call; their modifiers act there.
             prepare = functools.partial(self.function.prepare, is_causal=True)
             self.prepared = _InScope(prepare, parent=self.scope)(query, key, key)
             if self.prepared.value is not key:

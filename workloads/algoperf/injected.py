@@ -60,9 +60,9 @@ def with_variant(workload: Any, name: str, variant: Variant) -> Any:
 
 @contextlib.contextmanager
 def _injected_while_tracing(variant: Variant, layer: inject.LayerRule) -> Iterator[None]:
-    """Enters `injected`, where a jitted method calls the model only while it is traced.
+    """Enters `injected` for a jitted method, which calls the model only while it is traced.
 
-    After that no attention module is called, which `injected` alone refuses.
+    Later calls run no attention module; `injected` alone would refuse that.
     """
     inside = inject.injected(variant, layer=layer, float_masks=True)
     with contextlib.suppress(inject.NothingCalledError), inside:

@@ -1,4 +1,4 @@
-"""Where AlgoPerf is: installed, or a checkout that the user names. It is never changed."""
+"""AlgoPerf's installation: a package, or a checkout that the user names. It is never changed."""
 
 import contextlib
 import dataclasses
@@ -54,7 +54,7 @@ class Installation:
 
     @property
     def remark(self) -> str | None:
-        """A sentence where this is not known to be a tested commit as it is, else None."""
+        """A sentence for an AlgoPerf other than an unchanged tested commit, else None."""
         commit, changes = self.revision.commit, self.revision.changes
         if commit and not changes and any(tested.startswith(commit) for tested in TESTED_COMMITS):
             return None
@@ -80,7 +80,7 @@ class Installation:
         A checkout that was never installed lacks `algoperf/_version.py`, which its build writes
         and its `__init__` imports: that module is then made in memory.
 
-        Raises MissingError where another AlgoPerf has been imported already.
+        Raises MissingError if another AlgoPerf has been imported already.
         """
         loaded = sys.modules.get("algoperf")
         if loaded and Path(str(loaded.__file__)).resolve().parents[1] != self.directory:
@@ -129,7 +129,7 @@ class Installation:
             ) from error
 
     def check_registered(self, name: str) -> None:
-        """Raises DataError where its registry has no workload of that name; imports nothing."""
+        """Raises DataError if its registry has no workload of that name; imports nothing."""
         text = (self.directory / "algoperf/workloads/workloads.py").read_text("utf-8")
         if not re.search(rf"""^\s*['"]{re.escape(name)}['"]\s*:""", text, re.MULTILINE):
             raise DataError(
@@ -156,8 +156,8 @@ class Installation:
 def find(directory: str | os.PathLike[str] | None = None) -> Installation:
     """Returns the AlgoPerf in `directory`, else of ATTNPERF_ALGOPERF_DIR, else the installed one.
 
-    Imports nothing of it. Raises MissingError, saying what to do, where there is none or
-    the directory is not AlgoPerf.
+    Imports nothing of it. Raises MissingError, which says what to do, if there is none or the
+    directory is not AlgoPerf.
     """
     named = directory or os.environ.get(DIRECTORY_VARIABLE) or _installed()
     # Unlike pathlib's, these take a loop of links, and a user without a home.
@@ -190,7 +190,7 @@ def _installed() -> Path:
 def _revision(directory: Path) -> host_checkout.Revision:
     """From git for a checkout, else from the version that its build wrote.
 
-    The version is …+g2c90454; …+g2c90454.d20260101 where files were changed on the day of its
+    The version is …+g2c90454, or …+g2c90454.d20260101 if files were changed on the day of its
     build.
     """
     revision, version = host_checkout.revision(directory), directory / "algoperf/_version.py"

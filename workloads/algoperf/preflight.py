@@ -1,7 +1,5 @@
-"""What is checked before AlgoPerf is loaded: what it or absl would not refuse themselves; and on a
-host before its workloads train: AlgoPerf, data, tokenizer.
-
-Of the data: TFDS would download what is missing.
+"""Checks before AlgoPerf is loaded (what neither it nor absl refuses), and on a host before its
+workloads train: AlgoPerf, data, tokenizer. TFDS would download data that are missing.
 """
 
 import dataclasses
@@ -89,7 +87,7 @@ class Request:
 class CheckedRun:
     """The workload, and the directory that the submission is imported from.
 
-    `notes` are sentences for the user: where AlgoPerf does something else than its flags suggest.
+    notes: sentences for the user about flags whose effect in AlgoPerf is not the expected one.
     """
 
     workload: str
@@ -142,10 +140,10 @@ def _parse(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _check_resume(values: dict[str, Any]) -> None:
-    """It restores eval_results as None and reads them as a dict (checkpoint_utils).
+    """Raises ValueError for a resumed run.
 
-    Behind that: parameters with an axis for devices (its replicate_checkpoint), and no model has
-    one any more.
+    AlgoPerf restores eval_results as None and reads them as a dict (checkpoint_utils). Its
+    replicate_checkpoint gives parameters an axis for devices, which no model has.
     """
     if values["resume_last_run"]:
         raise ValueError(
@@ -156,7 +154,7 @@ def _check_resume(values: dict[str, Any]) -> None:
 
 
 def _check_experiment(values: dict[str, Any]) -> None:
-    """AlgoPerf asks on the terminal whether to go on in a directory that exists.
+    """Raises ValueError for an experiment that exists: AlgoPerf would ask whether to continue it.
 
     "y" mixes the measurements of two variants, "N" ends with status 0, and without a terminal the
     question is a traceback.
@@ -227,10 +225,10 @@ class Check:
         algoperf_dir: str = "",
         tokenizer_vocab_path: str = "",
     ) -> list[str]:
-        """One line about each thing that was found; loads neither JAX nor AlgoPerf.
+        """Returns one line for each part that is there; loads neither JAX nor AlgoPerf.
 
-        Raises DataError for the first thing that is missing, with what to do. Whether records
-        are whole is for `python -m workloads check imagenet_vit` and its like to say.
+        Raises DataError for the first part that is missing, with what to do. `python -m workloads
+        check imagenet_vit` and its like check whether records are whole.
         """
         if full:
             ours = catalog.get(self.name).data_name
@@ -295,7 +293,7 @@ def _check_host(
             paths.append((imagenet_v2_dir or data_dir) / IMAGENET_V2)
     if absent := [str(path) for path in paths if not path.exists()]:
         raise DataError(
-            f"AlgoPerf's {name} lacks {', '.join(absent)}: it would download it, or fail",
+            f"AlgoPerf's {name} lacks {', '.join(absent)}. AlgoPerf would download it, or fail",
             _repair(name, data_dir),
         )
 

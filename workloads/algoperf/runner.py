@@ -3,9 +3,9 @@
 The real submission_runner.py is executed unmodified; the one thing replaced, in memory, is
 `algoperf.workloads.workloads.import_workload`, whose object gets the variant.
 
-Of evaluations that failed AlgoPerf logs a RuntimeError, trains on, and ends with status 0. What JAX
-raises, out of memory or a shape that does not fit, is a RuntimeError; the row is missing from
-eval_measurements.csv, and without any row so is the file (submission_runner.train_once).
+If an evaluation raises a RuntimeError, AlgoPerf logs it, trains on, and ends with status 0. JAX
+raises one for exhausted memory and for shapes that do not fit. eval_measurements.csv then lacks the
+row, and without any row there is no file (submission_runner.train_once).
 """
 
 import contextlib
@@ -28,8 +28,8 @@ def run(request: preflight.Request, algoperf_dir: str | None = None) -> None:
     that flags_0.json holds them. Everything is checked first (`preflight.check`), before JAX or
     TensorFlow load.
 
-    Raises ValueError for what the checks refuse, MissingError without AlgoPerf, SystemExit where
-    its runner exits, with status 1 where evaluations failed.
+    Raises ValueError for what the checks refuse, MissingError without AlgoPerf, and SystemExit if
+    its runner exits, with status 1 if evaluations failed.
     """
     checkout = installation.find(algoperf_dir)
     checked = preflight.check(request, checkout)

@@ -75,7 +75,7 @@ def _model_class(model: Any, name: str) -> Any:
     runs the variant that the hyperparameters `attention` and `attention_tau` name.
 
     Its parameter tree is the model's, with the variant's own leaves beside it. Making parameters
-    raises ValueError where the variant runs in another number of layers than the model has.
+    raises ValueError if the variant runs in another number of layers than the model has.
     """
     enter = _enter(supported_models.model(name))
 
@@ -124,7 +124,7 @@ def injected_module(
 
     `check` gets the module and the paths of the layers that ran the variant in `init`.
 
-    init2winit calls these two inside the functions it jits, where an injection belongs.
+    init2winit calls these two inside the functions that it jits.
     """
     plain = type(module)
 
@@ -155,7 +155,7 @@ def injected_copies(variant: Variant, layer: inject.LayerRule) -> inject.Injecte
 
     Raises ValueError for `+qk_norm` in a module that normalises queries and keys itself
     (`normalize_attention`) or has another attention function than its own file's; RuntimeError on
-    a clean exit where no such module was called, or one did not call its attention function.
+    a clean exit if no such module was called, or if one did not call its attention function.
     """
 
     def attending(module: Any, function: inject.InjectedFunction) -> Any:

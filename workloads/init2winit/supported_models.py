@@ -6,8 +6,8 @@ from attention import table
 from workloads.base.workload_spec import BOTH_WAYS, KEEPS_SOFTMAX, OWN_QUERIES
 from workloads.speech.speech_specs import SCALED
 
-# Injection points: where a variant enters a model. `flax`: flax's own attention module, whose
-# function is wrapped; `copied`: init2winit's copy of it (model_lib/attention.py), whose function is
+# Injection points of a variant in a model. `flax`: flax's own attention module, whose function is
+# replaced or wrapped; `copied`: init2winit's copy of it (model_lib/attention.py), whose function is
 # replaced; `causal`: the einsums, or jax.nn's function, of a layer with a name.
 FLAX = "flax"
 COPIED = "copied"
@@ -56,5 +56,5 @@ def model(name: str) -> Model:
 
 
 def check_variant(name: str, variant: str) -> None:
-    """Raises ValueError where init2winit's model of that name cannot have a variant."""
+    """Raises ValueError if init2winit's model of that name cannot have a variant."""
     table.check_model(variant, dict(model(name).lacks), f"init2winit's {name}")

@@ -84,8 +84,8 @@ class QueryScaledAttention(AttentionFunction):
     """Attention of a query with a learned scale per dimension, times `temperature`.
 
     A function of flax's signature, for nn.MultiHeadDotProductAttention, among whose parameters the
-    scale lies: [B, T, H, D] from query [B, T, H, D], key and value [B, S, H, D]. The scale comes
-    behind what the variant does to the query (`qk_norm`), the temperature behind its output.
+    scale lies: [B, T, H, D] from query [B, T, H, D], key and value [B, S, H, D]. The scale is
+    applied after the variant's modifiers of the query (`qk_norm`), the temperature to its output.
     Without a variant it is AlgoPerf's own function. `layer`: arguments of `AttentionFunction`.
     """
 

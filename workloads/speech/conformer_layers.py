@@ -50,7 +50,7 @@ class BatchNorm(nn.Module):
     def __call__(
         self, inputs: Array, paddings: Array, update: bool, use_running_average: bool
     ) -> Array:
-        """Returns inputs [B, T, C] normalised, 0 where paddings [B, T] are 1, in `dtype`."""
+        """Returns inputs [B, T, C] normalised, in `dtype`; 0 if paddings [B, T] are 1."""
         shape = (inputs.shape[-1],)
         mean = self.variable("batch_stats", "mean", jnp.zeros, shape, jnp.float32)
         variance = self.variable("batch_stats", "var", jnp.ones, shape, jnp.float32)
@@ -72,9 +72,9 @@ class BatchNorm(nn.Module):
 
 
 def masked_moments(inputs: Array, valid: Array) -> tuple[Array, Array]:
-    """Returns mean and biased variance [C] of inputs [B, T, C] where valid [B, T, 1] is 1.
+    """Returns mean and biased variance [C] of the valid frames (valid [B, T, 1] of 1) of [B, T, C].
 
-    Both are 0 where nothing is valid.
+    Both are 0 if no frame is valid.
     """
     count = jnp.maximum(jnp.sum(valid), 1.0)
     mean = jnp.sum(inputs * valid, axis=(0, 1)) / count
