@@ -47,9 +47,11 @@ def test_every_row_is_registered_but_what_a_model_cannot_have(models):
         "attention_tau": 1.0,
     }
     mechanisms = ("sigmoid", "laser+value_residual")
-    names = variants.register(models, variants=mechanisms, names=("vit", "transformer", "nanodo"))
+    asked = ("vit", "transformer", "nanodo", "conformer")
+    names = variants.register(models, variants=mechanisms, names=asked)
     assert set(names) == {
-        "vit_laser+value_residual", "transformer_sigmoid", "transformer_laser+value_residual"
+        "vit_laser+value_residual", "transformer_sigmoid", "transformer_laser+value_residual",
+        "conformer_sigmoid", "conformer_laser+value_residual",
     }  # fmt: skip
 
 

@@ -175,7 +175,7 @@ def double_rows(installation: Installation, name: str, variant: str) -> Iterator
         "batch statistics, float64",
     )
     ours, theirs = wide
-    yield from step_rows(label, names, ours, theirs, (DOUBLE, DOUBLE), select=workload_pairs.valid)
+    yield from step_rows(label, names, ours, theirs, (DOUBLE, DOUBLE))
     yield _error_row(label, single, wide)
 
 
@@ -208,7 +208,7 @@ def variant_rows(installation: Installation, name: str, variant: str) -> Iterato
     yield formula_row(label, chosen, pair.theirs, params, starts[1][1], pair.batch(size=64))
     both = pair.outputs(params, starts[1][1], pair.batch(size=64), key, train=True)
     names = ("logits, training", "loss, training", "gradient, training")
-    yield from step_rows(label, names, *both, pair.tolerances, select=workload_pairs.valid)
+    yield from step_rows(label, names, *both, pair.tolerances)
 
 
 def formula_row(

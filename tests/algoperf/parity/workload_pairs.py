@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -156,35 +156,21 @@ def step_rows(
     ours: Any,
     theirs: Any,
     tolerances: tuple[float, float],
-    select: Callable[[Any], Any] = lambda logits: logits,
 ) -> Iterator[Row]:
     """Yields the comparison of two training steps, from their `Side.outputs`.
 
     names: of logits, loss, gradient, and, where there are four, batch statistics, which AlgoPerf
     makes [1, 1, C] when they are first moved, where ours stay [C]. tolerances: as `Pair` has them.
-    select: what of the logits is compared.
     """
     (loss, (logits, state)), gradient = ours
     (their_loss, (their_logits, their_state)), their_gradient = theirs
     forward, backward = tolerances
-    yield Row(label, names[0], largest(select(logits), select(their_logits)), forward)
+    yield Row(label, names[0], largest(logits, their_logits), forward)
     yield Row(label, names[1], largest(loss, their_loss), forward)
     yield Row(label, names[2], norm_ratio(gradient, their_gradient), backward)
     for name in names[3:]:
         flat = (jax.tree.map(np.ravel, averages) for averages in (state, their_state))
         yield Row(label, name, largest(*flat), forward)
-
-
-def valid(outputs: Any) -> Any:
-    """Returns logits, of speech those of frames that are there, 0 elsewhere.
-
-    With a variant, padded frames see no key and get 0 in our models, in AlgoPerf's what its own
-    softmax gives, the mean of all frames; neither reaches another frame or the loss.
-    """
-    if not isinstance(outputs, tuple):
-        return outputs
-    logits, paddings = outputs
-    return np.where(np.asarray(paddings)[..., None] > 0, 0, logits), paddings
 
 
 @dataclasses.dataclass(frozen=True)
