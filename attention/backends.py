@@ -96,7 +96,9 @@ def check_needs(kernel: str, needs: Iterable[str], where: str = "this call") -> 
     """
     for need in needs:
         if need in KERNEL_NEEDS and need not in KERNELS[kernel].offers:
-            able = " or ".join(f"kernel={k!r}" for k, one in KERNELS.items() if need in one.offers)
+            able = " or ".join(
+                f"kernel={name!r}" for name, entry in KERNELS.items() if need in entry.offers
+            )
             raise ValueError(
                 f"kernel={kernel!r} has no {KERNEL_NEEDS[need].removeprefix('a ')}, so it cannot "
                 f"compute {where}; use {able}"
@@ -119,10 +121,11 @@ def check_kernel(
             "value of twice the size"
         )
     if limits.platforms and platform not in limits.platforms:
-        others = " or ".join(repr(one) for one, entry in KERNELS.items() if not entry.platforms)
+        anywhere = " or ".join(repr(name) for name, entry in KERNELS.items() if not entry.platforms)
+        needed = " or ".join(_DEVICES[name] for name in limits.platforms)
         raise ValueError(
-            f"kernel={kernel!r} needs {' or '.join(_DEVICES[one] for one in limits.platforms)} and "
-            f"JAX runs on {platform!r} here; use kernel={others}"
+            f"kernel={kernel!r} needs {needed} and JAX runs on {platform!r} here; "
+            f"use kernel={anywhere}"
         )
     if limits.dtypes and dtype not in limits.dtypes:
         raise ValueError(
@@ -144,7 +147,7 @@ def check_precision(kernel: str, matmul_precision: str) -> None:
     matmul_precision: of `attention.common.precision`.
     """
     if matmul_precision != "default" and not KERNELS[kernel].follows_precision:
-        able = " or ".join(repr(name) for name, one in KERNELS.items() if one.follows_precision)
+        able = " or ".join(repr(name) for name, entry in KERNELS.items() if entry.follows_precision)
         raise ValueError(
             f"kernel={kernel!r} takes no matmul precision, and matmul_precision="
             f"{matmul_precision!r} would hold for the rest of the model alone; use kernel={able}, "

@@ -19,7 +19,7 @@ class Hyperparameter(NamedTuple):
     why: str
     choices: tuple[Any, ...] = ()
 
-    def check(self, name: str, given: object) -> Any:
+    def check(self, name: str, value: object) -> Any:
         """Returns a value, also NumPy's, as Python's number, bool or string.
 
         Raises ValueError for what it cannot be.
@@ -27,24 +27,24 @@ class Hyperparameter(NamedTuple):
         if self.choices:
             for choice in self.choices:
                 # NumPy's types are called bool, bool_ and str_.
-                if type(choice).__name__ == type(given).__name__.rstrip("_") and given == choice:
+                if type(choice).__name__ == type(value).__name__.rstrip("_") and value == choice:
                     return choice
             allowed = " or ".join(map(repr, self.choices))
-            raise ValueError(f"{name}={given!r}: {self.why}; give {allowed}")
+            raise ValueError(f"{name}={value!r}: {self.why}; give {allowed}")
         if isinstance(self.default, int):
-            if isinstance(given, bool) or not isinstance(given, numbers.Integral) or given < 1:
-                raise ValueError(f"{name}={given!r}: {self.why}; give an integer from 1")
-            return int(given)
-        if isinstance(given, bool) or not isinstance(given, numbers.Real):
+            if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
+                raise ValueError(f"{name}={value!r}: {self.why}; give an integer from 1")
+            return int(value)
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
             raise ValueError(
-                f"{name}={given!r} is not a Python number, nor NumPy's: it is part of a variant's "
+                f"{name}={value!r} is not a Python number, nor NumPy's: it is part of a variant's "
                 "identity and is compiled in, so it cannot be an array or a traced value"
             )
-        value = given if isinstance(given, int) else float(given)
+        number = value if isinstance(value, int) else float(value)
         # 1/value must be a float32 too.
-        if not 1e-30 <= value <= 1e30:
-            raise ValueError(f"{name}={given!r}: {self.why}; give a number > 0, of 1e-30 to 1e30")
-        return float(value)
+        if not 1e-30 <= number <= 1e30:
+            raise ValueError(f"{name}={value!r}: {self.why}; give a number > 0, of 1e-30 to 1e30")
+        return float(number)
 
 
 # What it needs of a model. `causal`: tokens of the model see earlier ones alone, so a mechanism may

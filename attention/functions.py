@@ -45,13 +45,13 @@ TILE_SPAN = 75.0
 class Weighting:
     """How logits l become weights.
 
-    weights(l, s) and mass(l, s) are both proportional to e^−s, and a row's weights are divided by
-    the sum of its masses. s, [n, 1] or [1, n], is the row's largest logit so far, or the logarithm
-    of its whole mass: results do not depend on it, their range does. mass None: nothing is divided,
-    and s is None. same: the mass is the weights themselves. floor: the least s, 0 where e^−s stands
-    beside e^(l − s). start: the logarithm of a mass that every row has beside its keys', a number
-    or the name of a head leaf: then it is a key of value 0 with that logit (a sink). A row whose
-    masses sum to 0 has weights of 0.
+    A row's weights are weights(l, s) / Σ mass(l, s). s, [n, 1] or [1, n], is a shift that cancels:
+    the row's largest logit so far, or the logarithm of its whole mass. Both functions are
+    proportional to e^−s, so that exponentials stay finite. A row whose masses sum to 0 has weights
+    of 0. mass None: weights are not divided, and s is None. same: the mass is the weights. floor:
+    the least s, 0 if e^−s stands beside e^(l − s). start: the logarithm of a constant mass of every
+    row, a number, or the name of a head leaf, which makes it a sink: a key of value 0 with that
+    logit.
 
     scales: whether weights and mass contain the factor e^−s. Where they do not (relu(l)²), s is 0.
 
@@ -83,7 +83,7 @@ class Weighting:
 
     @property
     def is_softmax(self) -> bool:
-        """Whether it is the softmax, which kernels of libraries have, a sink aside."""
+        """Returns whether it is the softmax, which kernels of libraries have, without a sink."""
         return self.weights is self.mass is exponential and self.start is None
 
 
@@ -135,7 +135,7 @@ class Score(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The function in words, for messages."""
+        """Returns the function in words, for messages."""
         return f"the score function {getattr(self.function, '__qualname__', self.function)}"
 
 
@@ -149,9 +149,9 @@ class Fitted:
     what: str
     function: Callable[..., Any]
 
-    def __call__(self, array: Array, *others: Any) -> Array:
+    def __call__(self, array: Array, *arguments: Any) -> Array:
         """Returns `fitted` of the function's result."""
-        return fitted(self.what, self.function(array, *others), array)
+        return fitted(self.what, self.function(array, *arguments), array)
 
 
 class UnfitResultError(ValueError):
@@ -226,12 +226,12 @@ class Functions:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of all leaves of score functions, in the order of `flattened`."""
+        """Returns the kinds of all leaves of score functions, in the order of `flattened`."""
         return tuple(kind for score in self.score for _, kind in sorted(score.kinds))
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """The names of the channel leaves, sorted."""
+        """Returns the names of the channel leaves, sorted."""
         return () if self.transform is None else tuple(sorted(self.transform.names))
 
     def flattened(self, leaves: tuple[Leaves, ...]) -> list[Array]:

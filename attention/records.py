@@ -1,7 +1,6 @@
 """What the file of a mixer, modifier or backend holds: one record, found by its name.
 
-The line in `attention.table` says what must be known without JAX; the record is the code. Whoever
-needs something of a mixer looks it up here: nothing else lists mixers, modifiers or kernels.
+The line in `attention.table` holds what must be known without JAX. The record is the code.
 """
 
 import dataclasses
@@ -24,9 +23,10 @@ Record = TypeVar("Record")
 class Leaf(NamedTuple):
     """A learned array of a mixer or modifier, float32.
 
-    path: module and name, "gate/scale". Names start with `scale`, which AlgoPerf's parameter typing
-    wants below a module named attention (algoperf/param_utils.py); values are stored so that weight
-    decay pulls them to a start of zero. start(key, shape, dtype): an initializer. is_learned: False
+    path: module and name, "gate/scale". Names start with `scale`: AlgoPerf's parameter typing
+    requires it below a module named attention (algoperf/param_utils.py). Values are stored as the
+    difference from their start, so weight decay pulls them back to it. start(key, shape, dtype): an
+    initializer. is_learned: False
     for a constant, which is no parameter.
     """
 
@@ -83,8 +83,8 @@ class Mixer:
 
     def weighting_of(self, keys: int, dtype: Any) -> Weighting:
         """Returns how logits of so many keys become weights, the inputs being of `dtype`."""
-        given = self.weighting
-        return given if isinstance(given, Weighting) else given(keys, dtype)
+        weighting = self.weighting
+        return weighting if isinstance(weighting, Weighting) else weighting(keys, dtype)
 
 
 # Where a modifier of the user's own acts among the others unless it says so.
@@ -127,8 +127,8 @@ class Kernel:
     sum is float32 until the mixer is done with it, whatever the inputs.
 
     transformed(problem, value, transform, channels): the same with functions of the value and of
-    the sum inside. A backend that has it takes grouped heads, sinks and symbolic masks as they are,
-    and returns 0 for rows that see nothing. bfloat16_allowance: as of a `Mixer`. check(problem,
+    the sum inside. Backends with `transformed` support grouped heads, sinks and symbolic masks, and
+    return 0 for rows that see nothing. bfloat16_allowance: as of a `Mixer`. check(problem,
     transform): raises ValueError for functions that it cannot have on any device.
     """
 

@@ -262,16 +262,16 @@ class Variant:
         table.check_model(self.name, {need: why for need, why in lacks.items() if why}, "this call")
 
     def _modified(self, call: Call) -> Call:
-        for modifier, given in self.modifiers_on("inputs"):
-            call = modifier.apply(call, self._leaves(modifier, call, given), **given)
+        for modifier, settings in self.modifiers_on("inputs"):
+            call = modifier.apply(call, self._leaves(modifier, call, settings), **settings)
         return call
 
     def _score(self, call: Call) -> tuple[tuple[Score, ...], tuple[Leaves, ...]]:
         acting = []
-        for modifier, given in self.modifiers_on("score"):
-            leaves = self._leaves(modifier, call, given)
+        for modifier, settings in self.modifiers_on("score"):
+            leaves = self._leaves(modifier, call, settings)
             kinds = tuple((path, "head") for path in leaves)
-            acting.append((Score(modifier.apply, tuple(given.items()), kinds), leaves))
+            acting.append((Score(modifier.apply, tuple(settings.items()), kinds), leaves))
         return tuple(score for score, _ in acting), tuple(leaves for _, leaves in acting)
 
     def _finished(self, output: Array, call: Call, leaves: Leaves) -> Array:
@@ -284,8 +284,10 @@ class Variant:
         acting = list(self.modifiers_on("output"))
         if acting:
             output = output.astype(jnp.promote_types(output.dtype, jnp.float32))
-        for modifier, given in acting:
-            output = modifier.apply(output, call, self._leaves(modifier, call, given), **given)
+        for modifier, settings in acting:
+            output = modifier.apply(
+                output, call, self._leaves(modifier, call, settings), **settings
+            )
         return output.astype(call.query.dtype)
 
     def settings_of(self, entry: MixerEntry | ModifierEntry) -> dict[str, Any]:
@@ -300,12 +302,12 @@ class Variant:
                 yield modifier, self.settings_of(table.MODIFIERS[name])
 
     def _leaves(
-        self, part: records.Mixer | Modifier, call: Call, given: Mapping[str, Any]
+        self, part: records.Mixer | Modifier, call: Call, settings: Mapping[str, Any]
     ) -> Leaves:
         """Returns the leaves of a part, made in the Flax module that calls, and its constants."""
         leaves: dict[str, Array] = {}
         modules: dict[str, list[Leaf]] = {}
-        for leaf in part.leaves(call, **given):
+        for leaf in part.leaves(call, **settings):
             if leaf.is_learned:
                 modules.setdefault(leaf.path.split("/")[0], []).append(leaf)
             else:

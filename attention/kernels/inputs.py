@@ -27,10 +27,10 @@ class Problem(NamedTuple):
     """One attention call as a backend gets it: query [..., T, H, D], key [..., S, H, D], checked.
 
     bias, mask, sink: as in `attention.call.Call`; masks: the first two as arrays. of_zero: what the
-    sink's value 0 becomes where values are transformed, broadcasts to [..., 1, H, Dv]. dropout: the
+    sink's value 0 becomes if values are transformed, broadcasts to [..., 1, H, Dv]. dropout: the
     multiplier of the weights, [..., H, T, S], of S + 1 with a sink. leaves: of each function in
-    `score`. To a backend that has `transformed` heads of keys come as they are, `masks` empty and
-    `dropout` as a rate and seeds.
+    `score`. Backends with `transformed` get K key heads, no mask arrays, and dropout as a rate and
+    seeds.
     """
 
     query: Array
@@ -50,8 +50,7 @@ class Problem(NamedTuple):
 
     @property
     def platform(self) -> str:
-        """What will compute, 'cpu', 'gpu' or 'tpu': the sharding's devices, which need not be here,
-        or JAX's own."""
+        """Returns what will compute, 'cpu', 'gpu' or 'tpu': the sharding's devices or JAX's own."""
         if self.sharding is None:
             return devices.default_platform()
         platform: str = self.device.platform
@@ -59,14 +58,14 @@ class Problem(NamedTuple):
 
     @property
     def device(self) -> jax.Device:
-        """One of the devices that will compute."""
+        """Returns one of the devices that will compute."""
         return jax.devices()[0] if self.sharding is None else self.sharding.mesh.devices.flat[0]
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What a backend must offer, by the names of `backends.KERNEL_NEEDS`."""
+        """Returns what a backend must offer, by the names of `backends.KERNEL_NEEDS`."""
         softcap = records.modifier("softcap").apply
-        is_capped = bool(self.score) and all(one.function == softcap for one in self.score)
+        is_capped = bool(self.score) and all(score.function == softcap for score in self.score)
         dense = self.mask.dense
         by_query = dense is not None and (1, 1, 1, *dense.shape)[-3:-1] != (1, 1)
         asked = {
@@ -349,9 +348,13 @@ def _check_shapes(query: Array, key: Array, value: Array) -> None:
     for name, array in (("query", query), ("key", key), ("value", value)):
         if array.ndim < 3:
             raise ValueError(f"{name} has shape {array.shape}; axes must be [..., length, H, D]")
-    given, heads = f"query {query.shape}, key {key.shape}, value {value.shape}: ", query.shape[-2]
+    shapes = f"query {query.shape}, key {key.shape}, value {value.shape}"
+    heads = query.shape[-2]
     for is_wrong, why in (
-        (not query.shape[-1] or not key.shape[-3], "a head size and keys from 1 are needed"),
+        (
+            not query.shape[-1] or not key.shape[-3],
+            "the head size and the number of keys must be at least 1",
+        ),
         (query.shape[-1] != key.shape[-1], "head sizes of query and key differ (last axis)"),
         (key.shape[:-1] != value.shape[:-1], "key and value differ before the last axis"),
         (query.shape[:-3] != key.shape[:-3], "batch axes of query and key differ"),
@@ -362,7 +365,7 @@ def _check_shapes(query: Array, key: Array, value: Array) -> None:
         ),
     ):
         if is_wrong:
-            raise ValueError(given + why)
+            raise ValueError(f"{shapes}: {why}")
 
 
 def check_array(name: str, array: Any, shape: tuple[int, ...]) -> None:

@@ -50,9 +50,9 @@ def _exact_exponential(value: Array, c: Leaves) -> Array:
     return laser_shift.exponentiate(value, None, _shift(c), precise=True, expm1=expm1)
 
 
-def _exponential_slope(value: Array, found: Array, c: Leaves) -> Array:
+def _exponential_slope(value: Array, raised: Array, c: Leaves) -> Array:
     del value
-    return found + jnp.where(_shift(c).is_max, 0.0, 1.0)
+    return raised + jnp.where(_shift(c).is_max, 0.0, 1.0)
 
 
 def _logarithm(means: Array, c: Leaves) -> Array:

@@ -37,8 +37,8 @@ def apply(call: Call, leaves: Leaves) -> Call:
             "the same call of the model"
         )
     wide = jnp.promote_types(value.dtype, jnp.float32)
-    own, rest = (0.5 + leaves[path].astype(wide) for path in (_OWN, _FIRST))
-    mixed = (own * value.astype(wide) + rest * first.astype(wide)).astype(value.dtype)
+    share, first_share = (0.5 + leaves[path].astype(wide) for path in (_OWN, _FIRST))
+    mixed = (share * value.astype(wide) + first_share * first.astype(wide)).astype(value.dtype)
     kept = jnp.where(is_first, value, first)
     return call._replace(
         value=jnp.where(is_first, value, mixed),

@@ -163,8 +163,8 @@ def kernel_norms(gradients: Any, path: str) -> dict[str, Array]:
     node = gradients
     for name in filter(None, path.split("/")):
         node = node.get(name, {})
-    found = {name: node.get(name, {}).get("kernel") for name in PROJECTIONS}
-    return {name: norm(kernel) for name, kernel in found.items() if kernel is not None}
+    kernels = {name: node.get(name, {}).get("kernel") for name in PROJECTIONS}
+    return {name: norm(kernel) for name, kernel in kernels.items() if kernel is not None}
 
 
 def summary(measured: Measured, gradients: dict[str, Any]) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def summary(measured: Measured, gradients: dict[str, Any]) -> dict[str, Any]:
         record[name] = float(numbers[name]) if channels else None
     record |= {"channels": channels, "floored_channels": int(numbers["floored_channels"])}
     bad = [
-        name for name, given in record.items() if type(given) is float and not math.isfinite(given)
+        name for name, value in record.items() if type(value) is float and not math.isfinite(value)
     ]
     if entries and not known:
         bad = [*SHARES, "histogram", *bad]

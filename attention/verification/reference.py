@@ -80,20 +80,22 @@ def compute(
     with float64():
         wide = {name: jnp.asarray(np.asarray(array), jnp.float64) for name, array in arrays.items()}
         leaves = {
-            module: {name: jnp.asarray(np.asarray(leaf), jnp.float64) for name, leaf in own.items()}
-            for module, own in tree.items()
+            module: {
+                name: jnp.asarray(np.asarray(leaf), jnp.float64) for name, leaf in group.items()
+            }
+            for module, group in tree.items()
         }
         seen = None if mask is None else jnp.asarray(np.asarray(mask), bool)
         run = _compiled(variant, layer, scale)
         signs = np.random.default_rng(0).choice([-1.0, 1.0], (_DRAWS, *np.shape(cotangent)))
         wide_cotangent = jnp.asarray(np.asarray(cotangent), jnp.float64)
         output, (gradients, learned), sizes = run(wide, leaves, seen, wide_cotangent, signs)
-    found = jax.tree.map(np.asarray, learned)
+    named = jax.tree.map(np.asarray, learned)
     return Result(
         np.asarray(output),
         {name: np.asarray(gradients[name]) for name in arrays},
-        found,
-        {module: max(_norm(own), float(sizes[module])) for module, own in found.items()},
+        named,
+        {module: max(_norm(group), float(sizes[module])) for module, group in named.items()},
     )
 
 
@@ -122,8 +124,8 @@ def _compiled(variant: Variant, layer: int, scale: float | None) -> Callable[...
 
 def _squares(tree: Any) -> dict[str, Array]:
     return {
-        module: sum((jnp.sum(leaf**2) for leaf in own.values()), jnp.zeros(()))
-        for module, own in tree.items()
+        module: sum((jnp.sum(leaf**2) for leaf in group.values()), jnp.zeros(()))
+        for module, group in tree.items()
     }
 
 
@@ -134,7 +136,8 @@ def _output(
     memory = dict(arrays)
     query, key, value, x = (memory.pop(name, None) for name in ("query", "key", "value", "x"))
     (queries, heads, size), keys = query.shape, len(key)
-    mixer, own = records.mixer(variant.mixer), variant.settings_of(table.MIXERS[variant.mixer])
+    mixer = records.mixer(variant.mixer)
+    options = variant.settings_of(table.MIXERS[variant.mixer])
     shape = (heads, queries, keys)
     visible = jnp.broadcast_to(True if mask is None else mask, shape)
     for part in mixer.mask.parts(queries, keys):
@@ -142,7 +145,7 @@ def _output(
     start = Call(
         query, key, value, x, LayerIndex(layer), memory, jnp.zeros(shape, query.dtype), visible
     )
-    leaves = _leaves(mixer, start, own, tree)
+    leaves = _leaves(mixer, start, options, tree)
     call = start if mixer.formula_inputs is None else mixer.formula_inputs(start, leaves)
     acting = {kind: list(variant.modifiers_on(kind)) for kind in ("inputs", "score", "output")}
     for modifier, given in acting["inputs"]:
@@ -157,7 +160,7 @@ def _output(
         return scores.at[..., :keys].set(known) + call.bias
 
     whole = _with_heads(call, call.query.shape[1])
-    output: Array = mixer.formula(whole, leaves, logits, **own)
+    output: Array = mixer.formula(whole, leaves, logits, **options)
     call = call._replace(query=query, key=call.key[:keys], value=call.value[:keys])
     whole = _with_heads(call, heads)
     for modifier, given in acting["output"]:
@@ -195,10 +198,10 @@ def learned_error(gradients: Tree, reference: Result) -> float:
     NaN where one of them is.
     """
     errors = []
-    for module, own in reference.learned.items():
+    for module, group in reference.learned.items():
         difference = {
             name: np.asarray(gradients[module][name], np.float64) - leaf
-            for name, leaf in own.items()
+            for name, leaf in group.items()
         }
         errors.append(_norm(difference) / max(reference.sizes[module], np.finfo(float).tiny))
     return float(np.max(errors))

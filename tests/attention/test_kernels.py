@@ -112,7 +112,7 @@ def test_cudnn_limits_are_checked_before_the_call(monkeypatch, size, dtype, mess
         ({"bias": 1.0}, "bias=1.0 is no array"),
         ({"scale": float("nan")}, "scale=nan.*finite"),
         ({"is_causal": "no"}, "is_causal='no': give True or False"),
-        ({"key": (2, 0, 3, 8), "value": (2, 0, 3, 8)}, "a head size and keys from 1"),
+        ({"key": (2, 0, 3, 8), "value": (2, 0, 3, 8)}, "number of keys must be at least 1"),
     ],
 )
 def test_arguments_are_checked(change, message):

@@ -217,6 +217,17 @@ def test_bad_input_is_answered(name, hyperparameters, message):
         registry.get(name, **hyperparameters)
 
 
+def test_a_bare_variant_gets_flaxs_keywords(inputs):
+    """flax filters them by the signature: dropout and its key are those of flax's function."""
+    settings = {"num_heads": 2, "dropout_rate": 0.5, "deterministic": False}
+    outputs = []
+    for function in (nn.dot_product_attention, registry.get("standard")):
+        layer = nn.MultiHeadDotProductAttention(attention_fn=function, **settings)
+        keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
+        outputs.append(layer.init_with_output(keys, inputs)[0])
+    np.testing.assert_allclose(*outputs, atol=1e-6)
+
+
 def test_variant_refuses_what_it_has_not(inputs):
     query = inputs.reshape(3, 7, 2, 8)
     with pytest.raises(ValueError, match="inside a Flax module"):
