@@ -4,6 +4,7 @@ XLA cannot divide a kernel in Pallas over devices, so `jax.shard_map` does, as `
 says.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from attention import backends, functions
 from attention.functions import Functions
 from attention.kernels.first_order import guarded
-from attention.kernels.inputs import Problem
+from attention.kernels.inputs import Problem, promoting
 
 Array = jax.Array
 
@@ -80,10 +81,59 @@ class Operands(NamedTuple):
     pairs: Any = None
     tiles: Any = None
 
-    def present(self, specs: "Operands") -> "Operands":
-        """Returns the specifications of the operands that are there."""
-        pairs = zip(self, specs, strict=True)
-        return Operands(*(None if operand is None else spec for operand, spec in pairs))
+
+class ForwardResults(NamedTuple):
+    """What a forward pass writes; None for what is not asked for.
+
+    Shapes are those of the platform's `forward`. means: R in float32. log_sums: s of each row.
+    channels: the channel leaves.
+    """
+
+    output: Any
+    means: Any = None
+    log_sums: Any = None
+    channels: Any = None
+
+
+def present(arrays: Any, specs: dict[str, Any]) -> Any:
+    """Returns a NamedTuple like `arrays` of specifications by its fields' names, None for None."""
+
+    def of(array: Any, spec: Any) -> Any:
+        if isinstance(array, tuple):
+            return tuple(map(of, array, spec))
+        return None if array is None else spec
+
+    fields = arrays._asdict().items()
+    return type(arrays)(*(of(array, specs.get(name)) for name, array in fields))
+
+
+def differentiable(
+    forward: Callable[..., ForwardResults], backward: Callable[..., Operands]
+) -> Callable[[Any, Operands], Array]:
+    """Returns a function of (plan, operands) that returns the output and has a derivative.
+
+    forward: of (plan, operands, keep), where `keep` asks for what `backward` reads. backward: of
+    (plan, operands, R, s, the output's cotangent).
+    """
+
+    @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+    def attend(plan: Any, operands: Operands) -> Array:
+        output: Array = forward(plan, operands, keep=False).output
+        return output
+
+    def attend_forward(plan: Any, operands: Operands) -> tuple[Array, Any]:
+        written = forward(plan, operands, keep=True)
+        means = written.output if written.means is None else written.means
+        operands = operands._replace(channels=written.channels)
+        return written.output, (operands, means, written.log_sums)
+
+    @promoting
+    def attend_backward(plan: Any, kept: Any, cotangent: Array) -> tuple[Operands]:
+        return (backward(plan, *kept, cotangent),)
+
+    # Not with optimize_remat, which hides the names of what is kept from policies.
+    attend.defvjp(attend_forward, attend_backward)
+    return attend
 
 
 def prepared(
@@ -115,14 +165,18 @@ def flat_masks(arrays: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def named(written: dict[Any, Array]) -> dict[Any, Array]:
-    """Returns what a forward kernel wrote, for its backward pass as for others, under the names by
-    which a policy of jax.checkpoint may keep it: attnperf_lse (s), attnperf_output (all else)."""
+def named(written: ForwardResults) -> ForwardResults:
+    """Returns a forward pass's results under the names that a policy of jax.checkpoint may keep.
+
+    attnperf_lse: s. attnperf_output: all others.
+    """
     lse, output = "attnperf_lse", "attnperf_output"
-    return {
-        key: checkpoint_name(array, lse if key == "log_sums" else output)
-        for key, array in written.items()
-    }
+    return ForwardResults(
+        *(
+            None if array is None else checkpoint_name(array, lse if name == "log_sums" else output)
+            for name, array in written._asdict().items()
+        )
+    )
 
 
 def kept(local: Local, seeds: Any, head: Any, indices: tuple[Array, Array]) -> Array | None:

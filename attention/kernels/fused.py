@@ -1,23 +1,23 @@
-"""Our own flash attention, of functions that a mechanism gives (`fused`).
+"""Our own flash attention, with the functions that a mechanism gives (`fused`).
 
-Written in Pallas: `fused_tpu` is compiled by Mosaic, `fused_gpu` by Triton. NOT yet run on a TPU or
-GPU: interpret mode holds the numbers to those of our core, the real compilers the shapes, and no
+It is written in Pallas: Mosaic compiles `tpu/`, Triton compiles `gpu/`. It has NOT yet run on a TPU
+or a GPU. Interpret mode holds its numbers to those of our core, the real compilers its shapes. No
 study takes it by default.
 
-Blocks of logits live on the chip, and with them the functions of `functions`: score, weighting,
-value and output. A library's kernel gives softmax(QKᵀ)·E for a matrix E that was written before it;
-here V is read once, in the inputs' dtype. Weights are w_ts and masses m_ts of the scored logits l:
+Blocks of logits live on the chip, and so do the results of score, weighting, value and output
+functions. A library's kernel gives softmax(QKᵀ)·E for a matrix E that must be written before; here
+V is read once, in the inputs' dtype. Weights are w_ts and masses m_ts of the scored logits l:
 
     R = A·F,  A = w/Σ_s m,  F = value(V),  o = output(R)
     LASER       F = expm1(V − c),  o = c + log(1 + R)     (max form: F = exp, o = c + log R)
 
-Kept for the backward pass: s = log Σ m of each row, and R in float32 (without a transform: o). With
-G = dO·∂o/∂R, in float32 up to the matrix unit, all of a tile by jax.vjp of its own functions:
+The backward pass reads s = log Σ m of each row, and R in float32 (without a transform: o). With
+G = dO·∂o/∂R, in float32 up to the matrix unit, jax.vjp of a tile's own functions gives:
 
     dV = F'∘(AᵀG);  dl, dleaves = vjp(w, m)(G·Fᵀ, −δ),  δ = Σ_d R∘G;  dQ = scale·dl·K,  dK likewise
 
 since w and m are proportional to e^−s. Weights are rounded to the inputs' dtype before a product,
-as our core does; the scale is applied to float32 logits.
+as in our core. The scale is applied to float32 logits.
 """
 
 import dataclasses
@@ -30,8 +30,10 @@ import jax.numpy as jnp
 
 from attention import backends, functions, masks
 from attention.functions import Functions, Leaves, Score, Transform
-from attention.kernels import accelerated, elementwise, fused_gpu, fused_tpu
+from attention.kernels import accelerated, elementwise
+from attention.kernels.gpu import fused_gpu
 from attention.kernels.inputs import Problem, per_query_head
+from attention.kernels.tpu import fused_tpu
 from attention.masks import Mask
 from attention.records import Kernel
 
@@ -41,8 +43,8 @@ Array = jax.Array
 def weighted_sum(problem: Problem, value: Array, *, interpret: str = "") -> Array:
     """Returns A·V for value [..., S, H, Dv], [..., T, H, Dv] in its dtype.
 
-    interpret: 'tpu' or 'gpu', whose kernel XLA is to run on any platform, for tests. Raises
-    ValueError for what the kernel lacks, and where neither a TPU nor a GPU is to run it.
+    interpret: 'tpu' or 'gpu', the kernel that XLA runs on any platform, for tests. Raises
+    ValueError for what the kernel lacks, and without a TPU or a GPU.
     """
     return transformed(problem, value, None, interpret=interpret)
 
@@ -57,42 +59,20 @@ def transformed(
 ) -> Array:
     """Returns output(A·value(V)) for value [..., S, K, Dv], [..., T, H, Dv] in its dtype.
 
-    channels: the transform's leaves, [..., K, Dv], where it does not make its own. Rows that see
+    channels: the transform's leaves, [..., K, Dv], if it does not make its own. Rows that see
     nothing return 0. Raises as `weighted_sum`, and for functions that no kernel can have.
     """
     backends.check_needs("fused", problem.needs)
     check(problem, transform)
     accelerated.refuse("fused", problem, value, interpret)
-    score, leaves, dtype = problem.score, problem.leaves, value.dtype
-    queries, length = problem.query.shape[-3], value.shape[-3]
-    added = problem.bias.without_idle_rows(problem.weighting.is_softmax, problem.sink is not None)
-    for name, bias in (("row", added.row), ("column", added.column)):
-        if bias is not None:
-            shape = (
-                *problem.query.shape[:-3],
-                problem.query.shape[-2],
-                queries if name == "row" else length,
-            )
-            score = (*score, Score(_plus, (("name", name),), ((name, name),)))
-            leaves = (*leaves, {name: jnp.broadcast_to(bias, shape).astype(jnp.float32)})
-    weighting = problem.weighting
-    arrays: dict[str, Any] = {"query": problem.query}
+    queries, length, dtype = problem.query.shape[-3], value.shape[-3], value.dtype
+    score, leaves = _with_bias(problem)
+    weighting, masked = problem.weighting, _masks(problem)
+    arrays = _by_head(problem, value.astype(problem.query.dtype), channels, masked)
     if problem.sink is not None:
         weighting, arrays["start"] = dataclasses.replace(weighting, start="sink"), problem.sink
     parts = Functions(score, functions.with_factor(weighting), transform)
-    key, value = problem.key, value.astype(problem.query.dtype)
-    masked = _masks(problem)
-    # A mask that differs by head has a head of keys for each of the query's.
-    by_head = "seen" in masked and masked["seen"].shape[-2] > 1
-    if by_head or not accelerated.divides_heads(problem, key.shape[-2]):
-        key, value = (per_query_head(problem.query, array) for array in (key, value))
-        channels = channels and {
-            name: per_query_head(problem.query, leaf) for name, leaf in channels.items()
-        }
-    arrays |= {"key": key, "value": value, "leaves": tuple(parts.flattened(leaves))}
-    if channels is not None:
-        arrays["channels"] = {name: leaf[..., None, :, :] for name, leaf in channels.items()}
-    arrays |= masked
+    arrays |= {"leaves": tuple(parts.flattened(leaves)), **masked}
     rate = 0.0
     if isinstance(problem.dropout, functions.Dropout):
         rate, arrays["seeds"] = problem.dropout
@@ -110,8 +90,8 @@ def transformed(
         rate,
         jnp.dtype(jnp.float32) if rate else dtype,
         bool(interpret),
-        # A row sees nothing where a mask hides all keys, its own where it comes first, or where a
-        # window ends before it.
+        # A row sees nothing if a mask hides all keys, if strict causality hides the first key from
+        # it, or if its window ends before the first key.
         bool(masked) or low == 1 or (problem.mask.width is not None and queries > length),
     )
     attend = functools.partial(fused_gpu.attend, local)
@@ -123,11 +103,46 @@ def transformed(
     is_zero = transform is None and problem.mask.hidden is None
     if is_zero or problem.sink is not None or not local.may_see_none:
         return output
-    # A weighted sum of nothing is 0, and its output function may be anything. A sink is something.
-    # To the kernel a bias that hides all keys is one that moves all of them.
+    # The kernel returns output(0) for a row that sees nothing, and ignores that a bias hides all
+    # keys, since it moves all logits alike. With a sink each row sees something.
     sees = masks.merged(problem.mask, queries, length).rows
     assert sees is not None
     return jnp.where(sees, output, 0)
+
+
+def _with_bias(problem: Problem) -> tuple[tuple[Score, ...], tuple[Leaves, ...]]:
+    """Returns the problem's score functions and leaves, with those that add its bias."""
+    score, leaves = problem.score, problem.leaves
+    *batch, queries, heads, _ = problem.query.shape
+    lengths = {"row": queries, "column": problem.key.shape[-3]}
+    added = problem.bias.without_idle_rows(problem.weighting.is_softmax, problem.sink is not None)
+    for name, bias in (("row", added.row), ("column", added.column)):
+        if bias is not None:
+            leaf = jnp.broadcast_to(bias, (*batch, heads, lengths[name])).astype(jnp.float32)
+            score = (*score, Score(_plus, (("name", name),), ((name, name),)))
+            leaves = (*leaves, {name: leaf})
+    return score, leaves
+
+
+def _by_head(
+    problem: Problem, value: Array, channels: Leaves | None, masked: dict[str, Any]
+) -> dict[str, Any]:
+    """Returns "query", "key", "value" and "channels", as `on_devices` takes them.
+
+    There is a key head for each query head if a mask differs by head, or devices divide the query's
+    heads and cannot divide the key's.
+    """
+    key = problem.key
+    differs = "seen" in masked and masked["seen"].shape[-2] > 1
+    if differs or not accelerated.divides_heads(problem, key.shape[-2]):
+        key, value = (per_query_head(problem.query, array) for array in (key, value))
+        channels = channels and {
+            name: per_query_head(problem.query, leaf) for name, leaf in channels.items()
+        }
+    arrays: dict[str, Any] = {"query": problem.query, "key": key, "value": value}
+    if channels is not None:
+        arrays["channels"] = {name: leaf[..., None, :, :] for name, leaf in channels.items()}
+    return arrays
 
 
 def check(problem: Problem, transform: Transform | None) -> None:
@@ -136,7 +151,7 @@ def check(problem: Problem, transform: Transform | None) -> None:
 
 
 def _plus(logits: Array, queries: Array, keys: Array, leaves: Leaves, *, name: str) -> Array:
-    """The logits and a bias that is a row or a column."""
+    """Returns the logits plus the bias `name`, a row or a column."""
     del queries, keys
     return logits + leaves[name]
 
@@ -148,8 +163,10 @@ def _band(mask: Mask) -> tuple[int, int]:
 
 
 def _masks(problem: Problem) -> dict[str, Any]:
-    """Returns "keys", "segments", "pairs" and "seen", as `on_devices` takes them, of those that
-    hide something."""
+    """Returns those of "keys", "segments", "pairs" and "seen" that hide something.
+
+    Their shapes are those of `accelerated.on_devices`.
+    """
     mask, batch = problem.mask, problem.query.shape[:-3]
     queries, length = problem.query.shape[-3], problem.key.shape[-3]
     hiding: dict[str, Any] = {}
@@ -175,7 +192,7 @@ def _masks(problem: Problem) -> dict[str, Any]:
 
 
 def _of_rank(problem: Problem, array: Any) -> Array:
-    """Returns an array with as many axes as the query, those in front of size 1."""
+    """Returns an array with as many axes as the query; new ones in front have size 1."""
     return jnp.reshape(array, (1,) * (problem.query.ndim - array.ndim) + array.shape)
 
 

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from attention import functions, registry
-from attention.kernels import core, fused, fused_gpu, fused_tpu, inputs, splash
+from attention.kernels import core, fused, inputs, splash
+from attention.kernels.gpu import plan_gpu
+from attention.kernels.tpu import plan_tpu
 from attention.masks import Bias, Mask
 from attention.mixers import laser, laser_functions, sigmoid, standard
 from attention.verification import check, reference
@@ -36,14 +38,14 @@ def _interpreted(module, platform):
 def kernel(request, monkeypatch):
     """A kernel run by XLA, in blocks of 128 rows so that small problems have several."""
     name, _, platform = request.param.split()
-    if platform == "gpu" and not hasattr(fused_gpu.triton, "load"):
+    if platform == "gpu" and not hasattr(plan_gpu.triton, "load"):
         pytest.skip("JAX has no Triton backend")
     if name == "splash" and jax.__version_info__ < splash.SMALL_HEADS:
         pytest.skip("JAX's splash takes no small heads")
     module = KERNELS[name]
     monkeypatch.setattr(module, "KERNEL", _interpreted(module, platform))
     monkeypatch.setattr(splash, "_largest_block", lambda *_: 128)
-    monkeypatch.setattr(fused_tpu, "_most_rows", lambda *_: (128, None, True))
+    monkeypatch.setattr(plan_tpu, "_most_rows", lambda *_: (128, None, True))
     yield name
     jax.clear_caches()  # what was traced knows a kernel by its name alone, not its platform
 
@@ -149,7 +151,7 @@ def test_causality_where_nothing_divides_into_blocks(length, keys, kernel):
 )
 def test_heads_side_by_side_in_a_block(heads, size, wide, together, masked, kernel):
     """As many as 128 lanes hold; others are transposed. The last block passes the arrays' end."""
-    assert fused_tpu._heads_together(heads, size, wide) == together
+    assert plan_tpu.heads_together(heads, size, wide) == together
     rng = np.random.default_rng(1)
     shapes = [(2, 140, heads, one) for one in (size, size, wide, wide)]
     arrays = [jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in shapes]
@@ -443,8 +445,8 @@ def test_a_block_that_holds_all_keys(queries, kernel):
 def test_wide_heads_get_more_of_a_chip_that_has_it(length, size, wide, dtype, chip, rows):
     """Of 16 MiB blocks may take 6, of 48 MiB 38, of 96 MiB 86; 512 channels take 16 kB a row, and
     their dQ 4 kB more, of all rows where it stays on the chip."""
-    row, of_query = fused_tpu._row_bytes(size, wide, jnp.dtype(dtype))
-    assert fused_tpu._most_rows(length, row, length * of_query, of_query, chip) == rows
+    row, of_query = plan_tpu._row_bytes(size, wide, jnp.dtype(dtype))
+    assert plan_tpu._most_rows(length, row, length * of_query, of_query, chip) == rows
 
 
 def test_one_query_one_key(kernel):

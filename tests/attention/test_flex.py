@@ -16,14 +16,16 @@ import pytest
 from attention import registry
 from attention.flex import Bias, Mask, Weighting, flex
 from attention.functions import exponential
-from attention.kernels import fused, fused_gpu, fused_tpu
+from attention.kernels import fused
+from attention.kernels.gpu import plan_gpu
+from attention.kernels.tpu import plan_tpu
 from attention.verification import reference
 
 LENGTH, HEADS, SIZE = 140, 4, 16
 
 
 # JAX had other names for what the GPU's kernels need before 0.8, and is to remove it.
-needs_triton = pytest.mark.skipif(not hasattr(fused_gpu.triton, "load"), reason="no Triton")
+needs_triton = pytest.mark.skipif(not hasattr(plan_gpu.triton, "load"), reason="no Triton")
 
 
 @pytest.fixture(params=["tpu", pytest.param("gpu", marks=needs_triton)])
@@ -35,8 +37,8 @@ def platform(request, monkeypatch):
         transformed=functools.partial(fused.transformed, interpret=request.param),
     )
     monkeypatch.setattr(fused, "KERNEL", made)
-    monkeypatch.setattr(fused_tpu, "_most_rows", lambda *_: (128, None, True))
-    monkeypatch.setattr(fused_tpu, "_TILE", 64)
+    monkeypatch.setattr(plan_tpu, "_most_rows", lambda *_: (128, None, True))
+    monkeypatch.setattr(plan_tpu, "_TILE", 64)
     yield request.param
     jax.clear_caches()
 

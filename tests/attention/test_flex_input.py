@@ -12,7 +12,7 @@ import pytest
 from attention.common import devices
 from attention.flex import Mask, Weighting, flex
 from attention.functions import exponential
-from attention.kernels import fused, fused_gpu
+from attention.kernels.gpu import fused_gpu, plan_gpu
 
 SINK = Weighting(exponential, exponential, same=True, start="sink")
 
@@ -57,7 +57,7 @@ def test_bad_input_is_answered(settings, message):
         flex(array, array, array, **settings)
 
 
-@pytest.mark.skipif(not hasattr(fused_gpu.triton, "load"), reason="no Triton")
+@pytest.mark.skipif(not hasattr(plan_gpu.triton, "load"), reason="no Triton")
 def test_lowering_for_a_gpu_warns_of_nothing(monkeypatch):
     """Where JAX deprecates its Triton backend; where it wants a GPU to lower for, it says so."""
     monkeypatch.setattr(devices, "default_platform", lambda: "gpu")
@@ -70,10 +70,10 @@ def test_lowering_for_a_gpu_warns_of_nothing(monkeypatch):
 def test_a_jax_without_the_triton_backend_is_answered(monkeypatch):
     monkeypatch.delattr("jax.experimental.pallas.triton")
     monkeypatch.setitem(sys.modules, "jax.experimental.pallas.triton", None)
-    spec = importlib.util.spec_from_file_location("fused_gpu_alone", fused_gpu.__file__)
+    spec = importlib.util.spec_from_file_location("plan_gpu_alone", plan_gpu.__file__)
     alone = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(alone)
-    monkeypatch.setattr(fused, "fused_gpu", alone)
+    monkeypatch.setattr(fused_gpu, "triton", alone.triton)
     monkeypatch.setattr(devices, "default_platform", lambda: "gpu")
     query = jnp.ones((1, 16, 1, 64))
     with pytest.raises(ValueError, match="kernel='cudnn' or kernel='xla'"):

@@ -1,0 +1,280 @@
+"""Tiles of the kernels for GPUs: which are computed, and what a program reads and writes."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+from attention.functions import Leaves
+from attention.kernels.accelerated import UNBOUNDED, Operands
+from attention.kernels.gpu.plan_gpu import Geometry, TileSizes, triton
+
+Array = jax.Array
+
+
+class Tile(NamedTuple):
+    """A tile of a program.
+
+    first, origin: positions of its first query and of its first key.
+    rows, columns: bool [n] and [m], which rows exist and which keys are seen; None if all.
+    across: keys are along its first axis, and the program goes through the queries of `member`;
+    else queries are, and the program goes through keys.
+    """
+
+    sizes: TileSizes
+    first: Any
+    origin: Any
+    rows: Array | None
+    columns: Array | None
+    across: bool = False
+    member: Any = None
+
+    def indices(self) -> tuple[Array, Array]:
+        """Returns the positions of queries and keys, in shapes that broadcast to the tile.
+
+        Rows that do not exist get the first position: a function may be NaN at others.
+        """
+        return (
+            self._positions(self.first, self.sizes.queries, self.rows, not self.across),
+            self._positions(self.origin, self.sizes.keys, self.columns, self.across),
+        )
+
+    def _positions(self, first: Any, count: int, inside: Array | None, is_column: bool) -> Array:
+        positions = first + jnp.arange(count, dtype=jnp.int32)
+        return self.along(
+            positions if inside is None else jnp.where(inside, positions, first), is_column
+        )
+
+    def of_rows(self, ref: Any) -> Array:
+        """Returns the tile's part of a row, [n, 1] or [1, n]."""
+        begin = self.first if self.across else 0
+        part = read_row(ref, self.member, begin, self.rows, self.sizes.queries)
+        return self.along(part, not self.across)
+
+    def of_columns(self, ref: Any) -> Array:
+        """Returns the tile's part of a column, [m, 1] or [1, m]."""
+        begin = 0 if self.across else self.origin
+        part = read_row(ref, self.member, begin, self.columns, self.sizes.keys)
+        return self.along(part, self.across)
+
+    def of_pairs(self, ref: Any) -> Array:
+        """Returns the tile's part of a mask [T, S], int32."""
+        first, origin = (self.first, 0) if self.across else (0, self.origin)
+        at = pl.ds(first, self.sizes.queries), pl.ds(origin, self.sizes.keys)
+        part = triton.load(ref.at[at]).astype(jnp.int32)
+        return part.T if self.across else part
+
+    def of_head(self, number: Array) -> Array:
+        """Returns a number for each query, so that its gradient is summed over keys alone."""
+        return self.along(jnp.full((self.sizes.queries,), number, jnp.float32), not self.across)
+
+    def along(self, array: Array, is_column: bool) -> Array:
+        """Returns [n] as a column [n, 1] or a row [1, n]."""
+        return array[:, None] if is_column else array[None, :]
+
+
+def tile_leaves(geometry: Geometry, leaves: tuple[Any, ...], tile: Tile, head: Any) -> list[Array]:
+    """Returns the leaves of a tile in shapes that broadcast to it; head: its number."""
+    # Hidden numbers are read, too: a function may be NaN at 0.
+    every = tile._replace(rows=None, columns=None)
+    read = {
+        "head": lambda ref: tile.of_head(ref[head]),
+        "row": every.of_rows,
+        "column": every.of_columns,
+    }
+    kinds = geometry.local.functions.kinds
+    return [read[kind](ref) for kind, ref in zip(kinds, leaves, strict=True)]
+
+
+def visible(geometry: Geometry, operands: Operands, tile: Tile, ragged: bool) -> Array | None:
+    """Returns which pairs of a tile are visible, bool [n, m] or [m, n], None if all are.
+
+    ragged: the band hides some pairs of the tile.
+    """
+    of_query, of_key = tile.indices()
+    conditions = geometry.local.within_band(of_query - of_key) if ragged else []
+    alone = tile._replace(member=None)
+    if operands.segments is not None:
+        query_ids, key_ids = operands.segments
+        conditions.append(alone.of_rows(query_ids) == alone.of_columns(key_ids))
+    if operands.pairs is not None:
+        conditions.append(alone.of_pairs(operands.pairs) > 0)
+    if tile.columns is not None:
+        conditions = [tile.along(tile.columns, tile.across), *conditions]
+    return functools.reduce(jnp.logical_and, conditions) if conditions else None
+
+
+def existing(first: Any, count: int, length: int) -> Array | None:
+    """Returns which of `count` rows from `first` on exist, None if tiles divide the length."""
+    return None if length % count == 0 else first + jnp.arange(count) < length
+
+
+def visible_keys(
+    geometry: Geometry, keys: Any, place: Any, origin: Any, count: int, ragged: bool
+) -> Array | None:
+    """Returns which keys exist and are seen, bool [count], None if all.
+
+    keys: reference to a mask [S]. place: where the tile begins in it. origin: position of the first
+    key. ragged: the tile may reach beyond the last key.
+    """
+    inside = existing(origin, count, geometry.keys) if ragged else None
+    if keys is None:
+        return inside
+    seen = _load(keys.at[pl.ds(place, count)], inside) > 0
+    return seen if inside is None else seen & inside
+
+
+def read(
+    ref: Any, first: Any, rows: Array | None, count: int, size: int, member: Any = None
+) -> Array:
+    """Returns rows [count, padded size] of a block from `first` on, 0 beyond its end."""
+    at = (pl.ds(first, count), *(() if member is None else (member,)), slice(None))
+    return _load(ref.at[at], _inside(ref.shape[-1], rows, count, size))
+
+
+def read_row(ref: Any, member: Any, first: Any, rows: Array | None, count: int) -> Array:
+    """Returns `count` numbers of a row from `first` on, 0 beyond its end."""
+    return _load(ref.at[_at(member, pl.ds(first, count))], rows)
+
+
+def _load(ref: Any, mask: Array | None) -> Array:
+    """Returns what a reference holds, 0 outside of the mask."""
+    return triton.load(ref) if mask is None else triton.load(ref, mask=mask, other=0)
+
+
+def write(ref: Any, array: Array, rows: Array | None, size: int, member: Any = None) -> None:
+    """Writes rows [count, padded size] that exist; rows: which of them do, None if all."""
+    count, width = array.shape
+    at = (slice(None), slice(None)) if member is None else (slice(None), member, slice(None))
+    triton.store(ref.at[at], array.astype(ref.dtype), mask=_inside(width, rows, count, size))
+
+
+def write_row(ref: Any, member: Any, array: Array, rows: Array | None) -> None:
+    """Writes [count] numbers; rows: which of them exist, None if all."""
+    triton.store(ref.at[_at(member, pl.ds(0, array.shape[0]))], array, mask=rows)
+
+
+def _at(member: Any, place: Any) -> tuple[Any, ...]:
+    """Returns the index of a slice of a member's row, or of the only row."""
+    return (place,) if member is None else (member, place)
+
+
+def _inside(width: int, rows: Array | None, count: int, size: int) -> Array | None:
+    """Returns which places of a tile [count, width] exist, None if all do."""
+    mask = None if rows is None else jnp.broadcast_to(rows[:, None], (count, width))
+    if width > size:
+        inside = jnp.broadcast_to((jnp.arange(width) < size)[None, :], (count, width))
+        mask = inside if mask is None else mask & inside
+    return mask
+
+
+def channel_reader(geometry: Geometry, channels: Any) -> Callable[[Array], Leaves]:
+    """Returns a function that gives the channel leaves by name for an array [n, padded V].
+
+    channels: reference to [c, V]. Leaves are 0 beyond the last channel.
+    """
+    names = geometry.local.functions.channels
+    read = [read(channels, place, None, 1, geometry.wide) for place in range(len(names))]
+
+    def of_array(array: Array) -> Leaves:
+        # Triton cannot change the layout of a row of booleans in a tile of fewer than 64 rows, so
+        # leaves are made per element. Without the added 0 Triton makes their functions of rows.
+        return {name: leaf + 0.0 * array for name, leaf in zip(names, read, strict=True)}
+
+    return of_array
+
+
+def values_of(
+    geometry: Geometry,
+    v: Any,
+    channels: Callable[[Array], Leaves],
+    first: Any,
+    columns: Array | None,
+    count: int,
+) -> Array:
+    """Returns F of `count` keys from `first` on (without a transform: V), in the dtype of V.
+
+    v: reference to [S, V]. columns: which keys are seen, None if all; others are 0.
+    """
+    value = read(v, first, columns, count, geometry.wide)
+    if geometry.local.functions.transform is None:
+        return value
+    wide = value.astype(jnp.float32)
+    raised = geometry.local.functions.transform.value(wide, channels(wide))
+    if columns is not None:
+        raised = jnp.where(columns[:, None], raised, 0)
+    return raised.astype(value.dtype)
+
+
+def product(left: Array, right: Array, transposed: bool = False) -> Array:
+    """Returns left·right, or left·rightᵀ, float32."""
+    product: Array = jnp.dot(
+        left, right.T if transposed else right, preferred_element_type=jnp.float32
+    )
+    return product
+
+
+def walk_keys(
+    geometry: Geometry, sizes: TileSizes, tiles: Any, first: Any, visit: Any, carried: Any
+) -> Any:
+    """Returns what visit(j, carried, ragged) carries through the tiles of keys that are seen.
+
+    tiles: reference to the program's list of tiles, or None. first: position of its first query.
+    ragged: some keys of the tile are hidden from some rows or do not exist.
+    """
+    if tiles is not None:
+        return walk_list(tiles, visit, carried)
+    begin: Any = 0
+    whole: Any = geometry.keys // sizes.keys
+    count: Any = -(-geometry.keys // sizes.keys)
+    if geometry.local.low > -UNBOUNDED:
+        last = first + sizes.queries - 1 - geometry.local.low
+        count = jnp.minimum(_quotient(last + sizes.keys, sizes.keys), count)
+        before = jnp.maximum(first + 1 - geometry.local.low, 0)
+        whole = jnp.minimum(_quotient(before, sizes.keys), whole)
+    if geometry.local.high < UNBOUNDED:  # a window is narrow: its tiles are all ragged
+        begin = whole = _quotient(jnp.maximum(first - geometry.local.high, 0), sizes.keys)
+    carried = jax.lax.fori_loop(begin, whole, functools.partial(visit, ragged=False), carried)
+    if geometry.local.is_banded or geometry.keys % sizes.keys:
+        carried = jax.lax.fori_loop(whole, count, functools.partial(visit, ragged=True), carried)
+    return carried
+
+
+def walk_list(tiles: Any, visit: Any, carried: Any) -> Any:
+    """Returns what visit(number, carried, ragged) carries through a program's list of tiles.
+
+    tiles: reference to their count, followed by their numbers.
+    """
+    # Not all tiles with a condition each: LASER's by_key kernel then spills 256 bytes at D = 128.
+    return jax.lax.fori_loop(
+        0, tiles[0], lambda place, carried: visit(tiles[place + 1], carried, True), carried
+    )
+
+
+def _quotient(number: Any, count: int) -> Any:
+    """Returns number // count for number ≥ 0, in 32 bits even with jax_enable_x64."""
+    return jax.lax.div(number, jnp.int32(count))
+
+
+def query_range(
+    geometry: Geometry, sizes: TileSizes, origin: Any, count: int
+) -> tuple[Any, Any, Any]:
+    """Returns the tiles of queries that see keys from `origin` on: (begin, free, end).
+
+    begin: the first that sees some of the keys. free: the first that sees all. end: after the last.
+    """
+    begin: Any = 0
+    free: Any = 0
+    end: Any = count
+    if geometry.local.low > -UNBOUNDED:
+        begin = _quotient(jnp.maximum(origin + geometry.local.low, 0), sizes.queries)
+        last = jnp.maximum(origin + sizes.keys - 1 + geometry.local.low, 0)
+        free = jnp.minimum(_quotient(last + sizes.queries - 1, sizes.queries), count)
+    if geometry.local.high < UNBOUNDED:
+        past = origin + sizes.keys - 1 + geometry.local.high
+        end = jnp.minimum(_quotient(past, sizes.queries) + 1, count)
+        free = jnp.minimum(free, end)
+    return begin, free, end

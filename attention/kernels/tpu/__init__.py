@@ -1,0 +1,1 @@
+"""The `fused` kernel for TPUs: plan, tiles, blocks, forward and backward pass."""

@@ -1,0 +1,417 @@
+"""The backward pass of the `fused` kernel for TPUs."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from attention.functions import Leaves
+from attention.kernels import accelerated
+from attention.kernels.accelerated import LANES, Operands
+from attention.kernels.tpu.plan_tpu import (
+    Index,
+    Plan,
+    Plans,
+    block_spec,
+    block_specs,
+    minimum,
+    padded,
+)
+from attention.kernels.tpu.tiles_tpu import (
+    Tile,
+    as_column,
+    as_row,
+    channel_reader,
+    lanes_of,
+    product,
+    tile_leaves,
+    visible,
+    walk_tiles,
+    zero_beyond,
+)
+
+Array = jax.Array
+
+
+class _RowInputs(NamedTuple):
+    """What the backward pass reads beside the operands, or its block specifications.
+
+    means: R [N, M, T, G·V]. log_sums: s [N, G, M, h, T], None if weights are not divided.
+    cotangent: dO, as R.
+    """
+
+    means: Any
+    log_sums: Any
+    cotangent: Any
+
+
+def backward(
+    plans: Plans, operands: Operands, means: Array, log_sums: Array | None, cotangent: Array
+) -> Operands:
+    """Returns the gradients of the operands, in their dtypes; None for channels and keys.
+
+    operands: as `fused_tpu.operands_of` returns them. means, log_sums: R and s of `forward`.
+    cotangent: dO, [N, M, T, G·V].
+    """
+    plan = plans.backward
+    steps = max(last - first + 1 for first, last in map(plan.queries_of, range(plan.blocks[1])))
+    entries, members, _, channels = operands.query.shape
+    groups = channels // (plan.heads * plan.size)
+    grid = (entries, groups, plan.blocks[1], members, steps)
+
+    def place(n: Any, g: Any, j: Any, m: Any, step: Any) -> tuple[Any, ...]:
+        first, last = plan.queries_of(j)
+        clamped = plan.local.is_banded and plan.resident
+        return n, g, m, minimum(first + step, last) if clamped else step, j
+
+    blocks = block_specs(plan, operands, place)
+    shapes = _results(plan, operands)
+    specs = blocks | _sum_specs(plan, place, blocks["column"])
+    rows = log_sums
+    if log_sums is not None:
+        # The weights of a row beyond the end are e^−∞, whatever its logits.
+        beyond = ((0, 0),) * 4 + ((0, plan.blocks[0] * plan.block_q - plan.queries),)
+        rows = jnp.pad(log_sums, beyond, constant_values=jnp.inf)
+    kept = _RowInputs(means, rows, cotangent)
+    [bars] = pl.pallas_call(
+        functools.partial(_backward_kernel, plan, steps),
+        grid=grid,
+        in_specs=[
+            accelerated.present(operands, blocks),
+            accelerated.present(kept, blocks),
+        ],
+        out_specs=[accelerated.present(shapes, specs)],
+        out_shape=[shapes],
+        scratch_shapes=_scratch(plan, members),
+        name=f"fused_backward{plan.suffix}",
+        interpret=plan.local.interpret,
+        compiler_params=plan.compiler_params(grid),
+    )(padded(plan, operands), kept)
+    if not plan.resident:
+        bars = bars._replace(query=jnp.sum(bars.query, axis=0).astype(operands.query.dtype))
+    if operands.start is not None and log_sums is not None:
+        # No kernel sees the key of value 0 that `start` is the logit of.
+        shares = jnp.exp(_by_head(plan, operands.start, log_sums) - log_sums)
+        start_bar = _of_heads(plan, shares * bars.start[..., : plan.queries], operands.start)
+        bars = bars._replace(start=start_bar)
+    leaves = []
+    for kind, leaf, bar in zip(
+        plan.local.functions.kinds, operands.leaves, bars.leaves, strict=True
+    ):
+        bar = _of_heads(plan, bar, leaf) if kind == "head" else bar[..., : leaf.shape[-1]]
+        leaves.append(bar.astype(leaf.dtype))
+    return bars._replace(leaves=tuple(leaves))
+
+
+def _results(plan: Plan, operands: Operands) -> Operands:
+    """Returns shapes and dtypes of the kernel's gradients, by operand.
+
+    dQ [N, M, T, G·C], or its parts [blocks of keys, N, M, T, G·C]; dK and dV as K and V; of the
+    start a row; of leaves: head [N, G, M, h, 128], row [N, G, M, h, T], column [N, G, M, h, S],
+    float32, T and S to the end of the last block.
+    """
+    entries, members, _, channels = operands.query.shape
+    per_head = (entries, channels // (plan.heads * plan.size), members, plan.heads)
+    lengths = {
+        "head": LANES,
+        "row": plan.blocks[0] * plan.block_q,
+        "column": plan.blocks[1] * plan.block_k,
+    }
+    of_kind = {
+        kind: jax.ShapeDtypeStruct((*per_head, length), jnp.float32)
+        for kind, length in lengths.items()
+    }
+    query, key, value = (jax.ShapeDtypeStruct(array.shape, array.dtype) for array in operands[:3])
+    if not plan.resident:
+        query = jax.ShapeDtypeStruct((plan.blocks[1], *query.shape), jnp.float32)
+    start = None if operands.start is None else of_kind["row"]
+    leaves = tuple(of_kind[kind] for kind in plan.local.functions.kinds)
+    return Operands(query, key, value, None, None, start, leaves)
+
+
+def _sum_specs(plan: Plan, place: Index, column: Any) -> dict[str, Any]:
+    """Returns the block specifications of what is summed over steps of the grid.
+
+    place: as for `block_specs`. column: the specification of a column.
+    """
+    at = functools.partial(block_spec, place)
+    size, padded_q = plan.heads * plan.size, plan.blocks[0] * plan.block_q
+    per_head = (None, None, plan.members, plan.heads)
+    rows = at((*per_head, padded_q), lambda n, g, m, i, j: (n, g, 0, 0, 0))
+    heads = at((*per_head, LANES), lambda n, g, m, i, j: (n, g, 0, 0, 0))
+    of_kind = {"head": heads, "row": rows, "column": column}
+    query = at((None, plan.members, padded_q, size), lambda n, g, m, i, j: (n, 0, 0, g))
+    if not plan.resident:
+        part = (None, None, None, plan.block_q, size)
+        query = at(part, lambda n, g, m, i, j: (j, n, m, i, g))
+    leaves = tuple(of_kind[kind] for kind in plan.local.functions.kinds)
+    return {"query": query, "start": rows, "leaves": leaves}
+
+
+def _scratch(plan: Plan, members: int) -> list[Any]:
+    """Returns the shapes of `_Gradients`' arrays on the chip."""
+    size, wide = plan.heads * plan.size, plan.heads * plan.wide
+    whole = (members, plan.blocks[0] * plan.block_q, size)
+    column = (plan.heads, plan.block_k, LANES)
+    shapes: list[tuple[int, ...]] = [
+        whole if plan.resident else (1, plan.block_q, size),
+        (plan.block_k, size),
+        (plan.block_k, wide),
+        *[column] * plan.local.functions.kinds.count("column"),
+        (plan.block_k, wide),
+    ]
+    return [pltpu.VMEM(shape, jnp.float32) for shape in shapes]
+
+
+def _heads_first(plan: Plan, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the shape (entries, heads, rest) of an array [N, G, M, h, rest]."""
+    entries = shape[0] // plan.copies
+    return entries, math.prod(shape[:4]) // entries, shape[4]
+
+
+def _of_heads(plan: Plan, array: Array, like: Array) -> Array:
+    """Returns [H], the sums of [N, G, M, h, rest], in the dtype of `like`."""
+    shape = _heads_first(plan, array.shape)
+    return jnp.sum(array.reshape(shape), axis=(0, 2)).astype(like.dtype)
+
+
+def _by_head(plan: Plan, leaf: Array, like: Array) -> Array:
+    """Returns a head leaf [H] in the shape of an array [N, G, M, h, rest]."""
+    entries, heads, rest = _heads_first(plan, like.shape)
+    return jnp.broadcast_to(leaf[:, None], (entries, heads, rest)).reshape(like.shape)
+
+
+def _backward_kernel(
+    plan: Plan, steps: int, operands: Operands, kept: _RowInputs, out: Operands, *scratch: Any
+) -> None:
+    """Adds a block of queries to the gradients: one step of the grid (n, g, j, m, step)."""
+    by_query, by_key, by_value, *by_column, values = scratch
+    columns = iter(by_column)
+    kinds = plan.local.functions.kinds
+    column_sums = [next(columns) if kind == "column" else None for kind in kinds]
+    n, g, j, m, step = (pl.program_id(axis) for axis in range(5))
+    first, last = plan.queries_of(j)
+    i = first + step if plan.blocks[0] > 1 else 0
+    channels = channel_reader(plan, operands.channels)
+    zero = plan.local.functions.of_zero(channels, (1, by_value.shape[1]))
+    on_chip = by_query, by_key, by_value, column_sums, values
+    sums = _Gradients(plan, operands, kept, out, (n, g, m), i, j, zero, channels, *on_chip)
+    pl.when((m == 0) & (step == 0))(sums.begin_keys)
+    pl.when((j == 0) & (m == 0) & (step == 0))(sums.begin_rows)
+    if by_column:
+        pl.when(step == 0)(sums.begin_columns)
+    if not plan.resident:
+        by_query[...] = jnp.zeros_like(by_query)
+    walk_tiles(plan, operands.tiles, (i, j), i <= last, sums.add_tile, backward=True)
+    pl.when((m == plan.members - 1) & (step == steps - 1))(sums.finish_keys)
+    pl.when(step == steps - 1)(sums.finish_columns)
+    if plan.resident:
+        is_last = (j == plan.blocks[1] - 1) & (m == plan.members - 1) & (step == steps - 1)
+        pl.when(is_last)(sums.finish_queries)
+    else:
+        out.query[...] = by_query[0]
+
+
+class _Gradients(NamedTuple):
+    """The gradients' sums over pairs of blocks.
+
+    grid: entry, group of heads and query head. i, j: numbers of the blocks. zero: F of the value 0,
+    or None.
+
+    On the chip, float32: by_query, dQ [M, T, h·C] of all rows, or [1, block_q, h·C]; by_key and
+    by_value, dK and dV of a block; by_column, of each column leaf [h, block_k, 128], None for other
+    leaves; values, F.
+    """
+
+    plan: Plan
+    operands: Operands
+    kept: _RowInputs
+    out: Operands
+    grid: tuple[Any, Any, Any]
+    i: Any
+    j: Any
+    zero: Any
+    channels: Callable[[], Leaves]
+    by_query: Any
+    by_key: Any
+    by_value: Any
+    by_column: list[Any]
+    values: Any
+
+    def begin_keys(self) -> None:
+        """Sets dK and dV to 0 and writes F of the block of keys."""
+        plan, transform = self.plan, self.plan.local.functions.transform
+        self.by_key[...] = jnp.zeros_like(self.by_key)
+        self.by_value[...] = jnp.zeros_like(self.by_value)
+        if transform is not None:
+            value = self.operands.value[...]
+            value = zero_beyond(value, self.j * plan.block_k, plan.keys, plan.block_k)
+            raised = transform.value(value.astype(jnp.float32), self.channels())
+            raised = zero_beyond(raised, self.j * plan.block_k, plan.keys, plan.block_k)
+            self.values[...] = raised
+
+    def begin_rows(self) -> None:
+        """Sets to 0 what is summed over all blocks."""
+        for kind, out in zip(self.plan.local.functions.kinds, self.out.leaves, strict=True):
+            if kind != "column":
+                out[...] = jnp.zeros_like(out)
+        if self.out.start is not None:
+            self.out.start[...] = jnp.zeros_like(self.out.start)
+        if self.plan.resident:
+            self.by_query[...] = jnp.zeros_like(self.by_query)
+
+    def begin_columns(self) -> None:
+        """Sets the sums of column leaves to 0."""
+        for sums in self.by_column:
+            if sums is not None:
+                sums[...] = jnp.zeros_like(sums)
+
+    def add_tile(self, a: Any, b: Any, banded: bool) -> None:
+        """Adds queries a of the block and its keys b; banded: some pairs are hidden."""
+        plan, operands = self.plan, self.operands
+        first, origin = self.i * plan.block_q + a.start, self.j * plan.block_k + b.start
+        tile = Tile(plan, a, b, first, origin, True)
+
+        def rows(array: Any) -> Array:
+            return zero_beyond(array[a, :], first, plan.queries, plan.block_q)
+
+        def keys(array: Any) -> Array:
+            return zero_beyond(array[b, :], origin, plan.keys, plan.block_k)
+
+        queries, tile_keys = rows(operands.query), keys(operands.key)
+        means = rows(self.kept.means).astype(jnp.float32)
+        inner = rows(self.kept.cotangent).astype(jnp.float32)
+        values = keys(operands.value)
+        if plan.local.functions.transform is not None:
+            values = self.values[b, :].astype(operands.value.dtype)
+            inner = self._inner(a, first, inner, means)
+        narrow = inner.astype(queries.dtype)
+        # Of G as it is multiplied, so that the terms of a row cancel.
+        products = means * narrow.astype(jnp.float32)
+        seen = visible(plan, operands, tile, banded)
+        whole = a  # the tile's rows among all rows
+        if plan.blocks[0] > 1:
+            whole = pl.ds(pl.multiple_of(first, LANES), a.size)
+        for head in range(plan.heads):
+            head_queries = lanes_of(plan, head, queries, plan.size)
+            head_inner = lanes_of(plan, head, narrow, plan.wide)
+            self._add_head(
+                tile, whole, head, seen, head_queries, tile_keys, values, head_inner, products
+            )
+
+    def _inner(self, a: Any, first: Any, cotangent: Array, means: Array) -> Array:
+        """Returns G = dO·∂o/∂R [n, h·V] of a tile's rows, 0 for rows that see nothing.
+
+        The derivative at 0 may be infinite.
+        """
+        plan, transform = self.plan, self.plan.local.functions.transform
+        assert transform is not None
+        pulled = transform.pull_output(cotangent, means, self.channels())
+        inner = zero_beyond(pulled, first, plan.queries, plan.block_q)
+        is_divided = plan.local.functions.weighting.mass is not None
+        for head in range(plan.heads if plan.local.may_see_none and is_divided else 0):
+            sees = as_column(self.kept.log_sums[head : head + 1, a]) < jnp.inf
+            shown = jnp.where(jnp.broadcast_to(sees, inner.shape), inner, 0)
+            inner = lanes_of(plan, head, shown, plan.wide, inner)
+        return inner
+
+    def _add_head(
+        self,
+        tile: Tile,
+        whole: Any,
+        head: int,
+        seen: Array | None,
+        queries: Array,
+        keys: Array,
+        values: Array,
+        inner: Array,
+        products: Array,
+    ) -> None:
+        """Adds a head's part of a tile to all gradients.
+
+        whole: the tile's rows among all rows. queries, keys: [n, h·C] and [m, h·C]. values, inner:
+        F [m, h·V] and G [n, h·V]. products: R·G [n, h·V]. The head's lanes alone are not 0 in
+        queries and inner.
+        """
+        plan, operands, m = self.plan, self.operands, self.grid[2]
+        functions, a, b = plan.local.functions, tile.rows, tile.columns
+        number = plan.head(*self.grid, head)
+        raw = product(keys, queries, transposed=True) * plan.local.scale
+        s: Any = None
+        delta: Any = None
+        if functions.weighting.mass is not None:
+            s = self.kept.log_sums[head : head + 1, a]
+            head_products = lanes_of(plan, head, products, plan.wide)
+            delta = as_row(jnp.sum(head_products, axis=1, keepdims=True))
+        if self.out.start is not None:
+            lost = delta
+            if self.zero is not None:
+                of_zero = inner.astype(jnp.float32) * self.zero
+                lost = delta - as_row(jnp.sum(of_zero, axis=1, keepdims=True))
+            self.out.start[m, head : head + 1, whole] = -lost
+        weights, raw_bar, leaf_bars = functions.pulled(
+            raw,
+            tile.indices(),
+            tile_leaves(plan, operands.leaves, tile, head, number),
+            seen,
+            s,
+            product(values, inner, transposed=True),
+            delta,
+            kept=accelerated.kept(plan.local, operands.seeds, number, tile.indices()),
+        )
+        self.by_value[b, :] += product(weights.astype(queries.dtype), inner)
+        raw_bar = (raw_bar * plan.local.scale).astype(queries.dtype)
+        self.by_key[b, :] += product(raw_bar, queries)
+        of_queries = product(jnp.transpose(raw_bar), keys)
+        of_queries = lanes_of(plan, head, of_queries, plan.size)
+        if plan.resident:
+            self.by_query[m, whole, :] += of_queries
+        else:
+            self.by_query[0, a, :] += of_queries
+        self._add_leaves(tile, whole, head, leaf_bars)
+
+    def _add_leaves(self, tile: Tile, whole: Any, head: int, bars: list[Array]) -> None:
+        """Adds a tile's gradients of leaves, [1, n] or for columns [m, n]."""
+        a, b, m = tile.rows, tile.columns, self.grid[2]
+        for kind, out, sums, bar in zip(
+            self.plan.local.functions.kinds,
+            self.out.leaves,
+            self.by_column,
+            bars,
+            strict=True,
+        ):
+            if kind == "row":
+                out[m, head : head + 1, whole] += bar
+                continue
+            for lane in range(0, a.size, LANES):
+                part = bar[:, lane : lane + LANES]
+                if kind == "head":
+                    out[m, head : head + 1, : part.shape[1]] += part
+                else:
+                    sums[head, b, : part.shape[1]] += part
+
+    def finish_keys(self) -> None:
+        """Writes dK and dV of the block of keys."""
+        key, value, transform = self.out.key, self.out.value, self.plan.local.functions.transform
+        key[...] = self.by_key[...].astype(key.dtype)
+        gradient = self.by_value[...]
+        if transform is not None:
+            wide = self.operands.value[...].astype(jnp.float32)
+            raised = self.values[...]
+            gradient = transform.pull_value(gradient, wide, raised, self.channels())
+        value[...] = gradient.astype(value.dtype)
+
+    def finish_columns(self) -> None:
+        """Writes the gradients of column leaves."""
+        for out, sums in zip(self.out.leaves, self.by_column, strict=True):
+            for head in range(self.plan.heads if sums is not None else 0):
+                out[head : head + 1, :] = as_row(jnp.sum(sums[head], axis=1, keepdims=True))
+
+    def finish_queries(self) -> None:
+        """Writes dQ of all queries."""
+        self.out.query[...] = self.by_query[...].astype(self.out.query.dtype)

@@ -1,0 +1,343 @@
+"""Plans of the kernels for TPUs: blocks of queries and keys, tiles, and the chip's memory."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from attention.kernels import accelerated
+from attention.kernels.accelerated import LANES, UNBOUNDED, Local, Operands
+
+Index = Callable[..., tuple[Any, ...]]
+
+# Queries of a tile. A wider tile multiplies more hidden pairs on the diagonal of a causal problem:
+# c4_lm's backward pass takes 1.2 times as long with 512 as with 256, by the cycles of its products.
+# Without a band no reason for 512 is known.
+# A mask's listed tiles are _TILE × _TILE. T = 4,096, causal, forward and backward: 169,000 cycles
+# with 512 keys and 177,000 with 1,024. Four documents of that length: 65,000 and 87,000.
+_TILE, _BANDED_TILE = 512, 256
+# Rows of a tile that takes a slab: the fewest cycles at T = 4,096 with a window of 256.
+_SLAB_FORWARD, _SLAB_BACKWARD = 256, 128
+# Bytes of the chip's memory: those that the compiler gives a kernel without being asked, and those
+# that may be asked for on chips that have 128 MiB or 64 MiB. _REST stays for a tile and the
+# compiler; no measurement gives its value.
+_SCOPED_BYTES = 16 << 20
+_LARGER_BYTES = {
+    **dict.fromkeys(("TPU v5 lite", "TPU v5e", "TPU v6 lite", "TPU v6e"), 96 << 20),
+    **dict.fromkeys(("TPU v5", "TPU v5p", "TPU7x"), 48 << 20),
+}
+_REST = 10 << 20
+
+
+class Plan(NamedTuple):
+    """What is compiled into the kernel of one pass.
+
+    queries, keys: lengths of the arrays, divided into blocks of block_q and block_k rows.
+    heads: heads that share a block's lanes.
+    copies: consecutive entries of the first axis that are key heads of the same batch entry.
+    members: query heads of a key head.
+    size, wide: channels of a head in Q and K, and in V.
+    tile: rows of a tile. slab: rows of the other side that a tile takes, 0 if a tile takes them by
+    the band. listed: keys of a tile if `tile_states` lists which tiles are seen, else 0.
+    scoped: bytes of the chip's memory to ask for. resident: dQ is summed on the chip.
+    """
+
+    local: Local
+    heads: int
+    copies: int
+    members: int
+    queries: int
+    keys: int
+    size: int
+    wide: int
+    block_q: int = 0
+    block_k: int = 0
+    tile: int = 0
+    slab: int = 0
+    listed: int = 0
+    scoped: int | None = None
+    resident: bool = True
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """Returns the numbers of blocks of queries and of keys."""
+        return -(-self.queries // self.block_q), -(-self.keys // self.block_k)
+
+    @property
+    def suffix(self) -> str:
+        """Returns the end of the kernel's name: a compiler's dump knows kernels by name alone."""
+        return "_window" if self.local.high < UNBOUNDED else ""
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """Returns the numbers of listed tiles of queries and of keys."""
+        count_q, count_k = self.blocks
+        return count_q * self.block_q // self.tile, count_k * self.block_k // self.listed
+
+    def keys_of(self, i: Any) -> tuple[Any, Any]:
+        """Returns the first and the last block of keys that block i of queries may see."""
+        last = self.blocks[1] - 1
+        if not self.local.is_banded:
+            return 0, last
+        first = maximum(0, i * self.block_q - self.local.high) // self.block_k
+        end = (i * self.block_q + self.block_q - 1 - self.local.low) // self.block_k
+        return minimum(last, first), minimum(last, end)
+
+    def queries_of(self, j: Any) -> tuple[Any, Any]:
+        """Returns the first and the last block of queries that may see block j of keys."""
+        last = self.blocks[0] - 1
+        if not self.local.is_banded or not self.resident:  # each block writes its part of dQ
+            return 0, last
+        first = maximum(0, j * self.block_k + self.local.low) // self.block_q
+        end = (j * self.block_k + self.block_k - 1 + self.local.high) // self.block_q
+        return minimum(last, first), minimum(last, end)
+
+    def head(self, n: Any, g: Any, m: Any, head: int) -> Any:
+        """Returns the number of a head on this device; n, g, m: its place in the grid."""
+        return ((n % self.copies) * self.members + m + g) * self.heads + head
+
+    def compiler_params(self, grid: tuple[int, ...]) -> pltpu.CompilerParams:
+        """Returns Mosaic's parameters: the first two axes of the grid may run in any order."""
+        semantics: Any = ("parallel", "parallel", *["arbitrary"] * (len(grid) - 2))
+        return pltpu.CompilerParams(dimension_semantics=semantics, vmem_limit_bytes=self.scoped)
+
+
+class Plans(NamedTuple):
+    """The plans of the two passes."""
+
+    forward: Plan
+    backward: Plan
+
+
+def minimum(*numbers: Any) -> Any:
+    """Returns the least number, a Python int if all are."""
+    are_known = all(isinstance(number, int) for number in numbers)
+    return min(numbers) if are_known else jnp.minimum(*numbers)
+
+
+def maximum(*numbers: Any) -> Any:
+    """Returns the largest number, a Python int if all are."""
+    are_known = all(isinstance(number, int) for number in numbers)
+    return max(numbers) if are_known else jnp.maximum(*numbers)
+
+
+def heads_together(heads: int, size: int, wide: int) -> int:
+    """Returns how many heads share a block's lanes, 0 if heads are to be transposed.
+
+    Heads of 128 channels are transposed. XLA gives and takes [B, H, T, D] at no cost if its tiles
+    divide T and D, while [B, T, H·D] costs c4_lm's step 46 of 358 ms.
+    """
+    # Two heads of Diff's values take 256 lanes, as wide as a matrix unit with 128 lanes twice.
+    fitting = [n for n in range(1, heads + 1) if heads % n == 0 and n * size <= LANES]
+    whole = [n for n in fitting if n * size % LANES == n * wide % LANES == 0 or n == heads]
+    shared = whole and size < LANES and whole[0] * wide <= 2 * LANES
+    return whole[0] if shared else 0
+
+
+def planned(plan: Plan, dtype: jnp.dtype, device_kind: str, masked: dict[str, Any]) -> Plan:
+    """Returns the plan with its blocks, its memory, and whether dQ stays on the chip.
+
+    masked: the masks that `accelerated.flat_masks` returns.
+    """
+    size, wide = plan.heads * plan.size, plan.heads * plan.wide
+    row, of_query = _row_bytes(size, wide, dtype)
+    longest = max(plan.queries, plan.keys)
+    # Sums of the gradients of column leaves.
+    row += 4 * LANES * plan.heads * plan.local.functions.kinds.count("column")
+    if "pairs" in masked:
+        row += 2 * min(longest, 2048)
+    most, scoped, resident = _most_rows(
+        longest, row, plan.members * plan.queries * of_query, of_query, device_kind
+    )
+    # With a band both sides have equal blocks, so that its edges run through corners of blocks.
+    both = longest if plan.local.is_banded else 0
+    block_q, block_k = (_block(both or n, most) for n in (plan.queries, plan.keys))
+    most = _BANDED_TILE if plan.local.is_banded and not masked else _TILE
+    tile, listed = (
+        next((rows for rows in (most, 384, 256, 128) if block % rows == 0), block)
+        for block in (block_q, block_k)
+    )
+    return plan._replace(
+        block_q=block_q,
+        block_k=block_k,
+        tile=tile,
+        listed=listed if masked else 0,
+        scoped=scoped,
+        resident=resident,
+    )
+
+
+def _block(length: int, most: int) -> int:
+    """Returns the rows of equal blocks: a multiple of 128, of 16 if one short block is enough."""
+    if length < min(most, _TILE):
+        return -(-length // 16) * 16
+    return accelerated.divided(length, most)[0]
+
+
+def _row_bytes(size: int, wide: int, dtype: jnp.dtype) -> tuple[int, int]:
+    """Returns the bytes on the chip of a row of all arrays but dQ, and of a row of dQ.
+
+    The backward pass needs the most: Q, K, V and dO in their dtype, R and the sums of dK and dV in
+    float32. Every block is there twice, since the next one is read early.
+    size, wide: channels of a row of Q and of V, of all heads that share a block.
+    """
+    wide, narrow = in_lanes(wide), in_lanes(size)
+    item = dtype.itemsize
+    row = 2 * item * 2 * (narrow + wide) + 2 * 4 * wide + (4 + 2 * item) * (narrow + wide)
+    return row, 8 * narrow
+
+
+def _most_rows(
+    length: int, row: int, whole: int, part: int, device_kind: str
+) -> tuple[int, int | None, bool]:
+    """Returns the most rows of a block (2048 to 256), the bytes to ask for, and if dQ stays.
+
+    row: bytes of a row of all arrays but dQ. whole: bytes of all rows of dQ. part: bytes of a row
+    of dQ. More memory is asked for if fewer blocks then hold `length`. Each block is read again,
+    and its sums are carried on. c4_lm_2b's heads of 512, a layer, forward and backward: 5.3 ms in
+    4 × 4 blocks, 1.7 ms in one. T = 4,096, causal, forward: 60,900 cycles in blocks of 1,024,
+    49,200 in blocks of 2,048. If dQ does not fit, each block of keys writes a float32 part of it,
+    and XLA sums the parts.
+    """
+    larger = _LARGER_BYTES.get(device_kind, _SCOPED_BYTES)
+
+    def within(scoped: int, resident: bool) -> int:
+        """Returns the most rows that fit, 0 if 256 do not."""
+        fixed, of_row = (whole, row) if resident else (0, row + part)
+        sizes = (2048, 1024, 512, 256) if scoped > _SCOPED_BYTES else (1024, 512, 256)
+        return next((n for n in sizes if n * of_row + fixed <= scoped - _REST), 0)
+
+    for resident in (True, False):
+        unasked, most = within(_SCOPED_BYTES, resident), within(larger, resident)
+        if unasked >= length:
+            return unasked, None, resident
+        if most:
+            return most, larger if most > unasked else None, resident
+    return 256, None, False
+
+
+def with_slab(plan: Plan, device_kind: str, backward: bool) -> Plan:
+    """Returns the plan of a pass, with a slab if that saves work.
+
+    It does if a window is narrow and the chip holds all rows of the other side. The tiles of a
+    single block are known to the compiler and take less without a slab.
+    """
+    if plan.listed or UNBOUNDED in (-plan.local.low, plan.local.high) or plan.blocks == (1, 1):
+        return plan
+    tile = _SLAB_BACKWARD if backward else _SLAB_FORWARD
+    rows, others = (plan.block_k, plan.queries) if backward else (plan.block_q, plan.keys)
+    others = in_lanes(others)
+    slab = in_lanes(in_lanes(tile - plan.local.low) + plan.local.high)
+    if rows % tile or slab >= others:
+        return plan
+    size, wide = (in_lanes(plan.heads * channels) for channels in (plan.size, plan.wide))
+    item = plan.local.dtype.itemsize
+    held = others * (2 * item * (size + wide) + (8 * (wide + size) if backward else item * wide))
+    held += rows * 2 * item * 3 * (size + wide)
+    larger = _LARGER_BYTES.get(device_kind, _SCOPED_BYTES)
+    if held > larger - _REST:
+        return plan
+    scoped = larger if held > _SCOPED_BYTES - _REST else plan.scoped
+    plan = plan._replace(tile=tile, slab=slab, scoped=scoped)
+    return plan._replace(block_q=others) if backward else plan._replace(block_k=others)
+
+
+def in_lanes(length: int) -> int:
+    """Returns the least multiple of 128 that is not below `length`."""
+    return -(-length // LANES) * LANES
+
+
+def block_spec(place: Index, block: tuple[int | None, ...], index: Index, **space: Any) -> Any:
+    """Returns a block specification; index: of (n, g, m, i, j), which `place` gives."""
+    return pl.BlockSpec(block, lambda *grid: index(*place(*grid)), **space)
+
+
+def block_specs(plan: Plan, operands: Operands, place: Index) -> dict[str, Any]:
+    """Returns the block specification of each kind of array by name.
+
+    place: gives (n, g, m, i, j) from the grid's indices: entry, group of heads, query head, block
+    of queries, block of keys. Shapes: `fused_tpu.operands_of`, `forward` and `backward`.
+    """
+
+    at = functools.partial(block_spec, place)
+    wide, size = plan.heads * plan.wide, plan.heads * plan.size
+    channels = len(plan.local.functions.channels)
+    rows, columns = (
+        (None, None, None, plan.heads, length) for length in (plan.block_q, plan.block_k)
+    )
+    of_keys = at((None, 1, plan.block_k), lambda n, g, m, i, j: (n // plan.copies, 0, j))
+    of_output = at((None, None, plan.block_q, wide), lambda n, g, m, i, j: (n, m, i, g))
+    of_kind = {
+        "head": pl.BlockSpec(memory_space=pltpu.SMEM),
+        "row": at(rows, lambda n, g, m, i, j: (n, g, m, 0, i)),
+        "column": at(columns, lambda n, g, m, i, j: (n, g, m, 0, j)),
+    }
+    of_tiles = () if operands.tiles is None else operands.tiles.shape[2:]
+    of_heads = 1 if operands.seeds is None else operands.seeds.shape[-1]
+    return {
+        "query": at((None, None, plan.block_q, size), lambda n, g, m, i, j: (n, m, i, g)),
+        **dict.fromkeys(("output", "means", "cotangent"), of_output),
+        "key": at((None, plan.block_k, size), lambda n, g, m, i, j: (n, j, g)),
+        "value": at((None, plan.block_k, wide), lambda n, g, m, i, j: (n, j, g)),
+        "channels": at((None, channels, wide), lambda n, g, m, i, j: (n, 0, g)),
+        "keys": of_keys,
+        "segments": (
+            at((None, 1, plan.block_q), lambda n, g, m, i, j: (n // plan.copies, 0, i)),
+            of_keys,
+        ),
+        "seeds": at(
+            (None, 1, of_heads),
+            lambda n, g, m, i, j: (n // plan.copies, 0, 0),
+            memory_space=pltpu.SMEM,
+        ),
+        "pairs": at(
+            (None, None, plan.block_q, plan.block_k),
+            lambda n, g, m, i, j: (*_mask_index(plan, operands.pairs, n, g, m), i, j),
+        ),
+        "tiles": at(
+            (None, None, *of_tiles),
+            lambda n, g, m, i, j: (*_mask_index(plan, operands.tiles, n, g, m), 0, 0),
+            memory_space=pltpu.SMEM,
+        ),
+        "start": of_kind["head"],
+        "leaves": tuple(of_kind[kind] for kind in plan.local.functions.kinds),
+        "log_sums": of_kind["row"],
+        "column": of_kind["column"],
+    }
+
+
+def _mask_index(plan: Plan, mask: Any, n: Any, g: Any, m: Any) -> tuple[Any, Any]:
+    """Returns the first two indices of a block of a mask [B or 1, H or 1, ...]."""
+    by_entry, by_head = (mask is not None and mask.shape[axis] > 1 for axis in (0, 1))
+    return n // plan.copies * by_entry, plan.head(n, g, m, 0) * by_head
+
+
+def padded(plan: Plan, operands: Operands) -> Operands:
+    """Returns the operands with rows, columns and keys padded to the end of the last block.
+
+    Masks are padded with 0, leaves with their last number.
+    """
+    lengths = {"row": plan.blocks[0] * plan.block_q, "column": plan.blocks[1] * plan.block_k}
+
+    def filled(array: Any, kind: str, mode: str = "constant") -> Any:
+        if array is None or kind == "head":
+            return array
+        widths = ((0, 0),) * (array.ndim - 1) + ((0, lengths[kind] - array.shape[-1]),)
+        return jnp.pad(array, widths, mode)
+
+    pairs, segments = filled(operands.pairs, "column"), operands.segments
+    if pairs is not None:
+        pairs = jnp.swapaxes(filled(jnp.swapaxes(pairs, 2, 3), "row"), 2, 3)
+    return operands._replace(
+        keys=filled(operands.keys, "column"),
+        # A function may divide by a leaf, and 0 times an infinite derivative is NaN.
+        leaves=tuple(
+            filled(leaf, kind, "edge")
+            for leaf, kind in zip(operands.leaves, plan.local.functions.kinds, strict=True)
+        ),
+        segments=segments and tuple(map(filled, segments, ("row", "column"))),
+        pairs=pairs,
+    )
