@@ -80,13 +80,13 @@ def tile_leaves(geometry: Geometry, leaves: tuple[Any, ...], tile: Tile, head: A
     """Returns the leaves of a tile in shapes that broadcast to it; head: its number."""
     # Hidden numbers are read, too: a function may be NaN at 0.
     every = tile._replace(rows=None, columns=None)
-    read = {
+    readers = {
         "head": lambda ref: tile.of_head(ref[head]),
         "row": every.of_rows,
         "column": every.of_columns,
     }
     kinds = geometry.local.functions.kinds
-    return [read[kind](ref) for kind, ref in zip(kinds, leaves, strict=True)]
+    return [readers[kind](ref) for kind, ref in zip(kinds, leaves, strict=True)]
 
 
 def visible(geometry: Geometry, operands: Operands, tile: Tile, ragged: bool) -> Array | None:
@@ -177,12 +177,12 @@ def channel_reader(geometry: Geometry, channels: Any) -> Callable[[Array], Leave
     channels: reference to [c, V]. Leaves are 0 beyond the last channel.
     """
     names = geometry.local.functions.channels
-    read = [read(channels, place, None, 1, geometry.wide) for place in range(len(names))]
+    leaves = [read(channels, place, None, 1, geometry.wide) for place in range(len(names))]
 
     def of_array(array: Array) -> Leaves:
         # Triton cannot change the layout of a row of booleans in a tile of fewer than 64 rows, so
-        # leaves are made per element. Without the added 0 Triton makes their functions of rows.
-        return {name: leaf + 0.0 * array for name, leaf in zip(names, read, strict=True)}
+        # leaves are made per element. The added zeros keep Triton from computing them per row.
+        return {name: leaf + 0.0 * array for name, leaf in zip(names, leaves, strict=True)}
 
     return of_array
 
