@@ -1,7 +1,6 @@
-"""What our backends in Pallas share: what they refuse, which keys they see, devices.
+"""What our backends in Pallas share: operands, derivatives, refusals, masks and devices.
 
-XLA cannot divide a kernel in Pallas over devices, so `jax.shard_map` does, as `Problem.sharding`
-says.
+XLA cannot divide a kernel in Pallas over devices. `jax.shard_map` does, as `Problem.sharding` says.
 """
 
 import functools
@@ -27,10 +26,10 @@ UNBOUNDED = 1 << 30
 
 
 class Local(NamedTuple):
-    """What a device's kernel is told beside arrays.
+    """What a device's kernel needs beside arrays.
 
-    low, high: of a query's position minus a key's that it sees, ∓UNBOUNDED without a bound. rate:
-    of dropout. dtype: of the output. may_see_none: some rows may see no key.
+    low, high: bounds of a query's position minus that of a visible key, ∓UNBOUNDED for none.
+    rate: dropout rate. dtype: that of the output. may_see_none: some rows may see no key.
     """
 
     functions: Functions
@@ -44,14 +43,14 @@ class Local(NamedTuple):
 
     @property
     def may_have_no_mass(self) -> bool:
-        """Whether a row's mass may be 0, because it sees nothing or by its functions."""
+        """Returns whether a row's mass may be 0: it sees no key, or its functions give 0."""
         weighting = self.functions.weighting
         is_divided_by_itself = weighting.weights is weighting.mass is functions.exponential
         return self.may_see_none or bool(self.functions.score) or not is_divided_by_itself
 
     @property
     def is_banded(self) -> bool:
-        """Whether some distances are hidden."""
+        """Returns whether some distances are hidden."""
         return self.low > -UNBOUNDED or self.high < UNBOUNDED
 
     def within_band(self, distance: Array, offset: Any = 0) -> list[Array]:
@@ -62,11 +61,11 @@ class Local(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """The arrays that a kernel reads, or their block specifications; None where there is none.
+    """The arrays that a kernel reads, or their block specifications; None for an absent one.
 
-    Shapes are those of the platform's module. keys: which a mask leaves. start: the leaf that
-    `Weighting.start` names. leaves: of score functions, as `Functions.flattened` lists them.
-    segments: of queries and of keys; pairs: which key a query sees; tiles: which of them are seen.
+    Shapes are those of the platform's module. keys: which keys a mask leaves. start: the leaf that
+    `Weighting.start` names. leaves: those of score functions, as `Functions.flattened` lists them.
+    segments: of queries and of keys. pairs: which key a query sees. tiles: which tiles are seen.
     """
 
     query: Any
@@ -139,8 +138,10 @@ def differentiable(
 def prepared(
     local: Local, arrays: dict[str, Any], makes_channels: bool
 ) -> tuple[Array, dict[str, Array] | None]:
-    """Returns the values with those that no query sees replaced, and the channel leaves,
-    [..., 1, K, Dv], None where the kernel is to make them or there are none."""
+    """Returns the values and the channel leaves [..., 1, K, Dv], None if there are none.
+
+    Values that no query sees are replaced. makes_channels: the kernel makes the channel leaves.
+    """
     transform, value, seen = local.functions.transform, arrays["value"], arrays.get("seen")
     channels, name = arrays.get("channels"), "" if transform is None else transform.filler
     if transform is not None and transform.leaves is not None and not makes_channels:
@@ -153,8 +154,10 @@ def prepared(
 
 
 def flat_masks(arrays: dict[str, Any]) -> dict[str, Any]:
-    """Returns "segments", int32 [B, 1, T] and [B, 1, S], and "pairs", int8 [B or 1, H or 1, T, S],
-    those that are there."""
+    """Returns "segments", int32 [B, 1, T] and [B, 1, S], and "pairs", int8 [B or 1, H or 1, T, S].
+
+    Absent ones are left out.
+    """
     flat: dict[str, Any] = {}
     if "segments" in arrays:
         flat["segments"] = tuple(
@@ -187,8 +190,11 @@ def kept(local: Local, seeds: Any, head: Any, indices: tuple[Array, Array]) -> A
 def tile_states(
     local: Local, masked: dict[str, Any], tile: tuple[int, int], count: tuple[int, int]
 ) -> Array:
-    """Returns of tiles of queries by keys, int32 [B or 1, H or 1, *count], 0 where all pairs are
-    hidden, 2 where all are seen, else 1; of unordered segments perhaps 1 where none is seen."""
+    """Returns the states of tiles, int32 [B or 1, H or 1, *count], for queries by keys.
+
+    0: all pairs are hidden. 2: all are seen. 1: others. With unordered segments a hidden tile may
+    have state 1. tile: rows of queries and of keys. count: numbers of tiles.
+    """
     segments, pairs = masked.get("segments"), masked.get("pairs")
     (rows, columns), (count_q, count_k) = tile, count
     first, origin = jnp.arange(count_q)[:, None] * rows, jnp.arange(count_k) * columns
@@ -216,9 +222,9 @@ def tile_states(
 
 
 def refuse(kernel: str, problem: Problem, value: Array, interpret: str) -> None:
-    """Raises ValueError for what `kernel` has no argument for, and where it cannot run.
+    """Raises ValueError for what `kernel` has no argument for, and if it cannot run here.
 
-    interpret: the platform whose kernel XLA is to run, for tests, else ''.
+    interpret: the platform whose kernel XLA runs, for tests, else ''.
     """
     backends.check_needs(kernel, problem.needs)
     platform = interpret or problem.platform
@@ -235,18 +241,18 @@ def refuse(kernel: str, problem: Problem, value: Array, interpret: str) -> None:
 def _check_matmul_precision(kernel: str, dtype: jnp.dtype, platform: str) -> None:
     """Raises ValueError for a default precision that a kernel's compiler does not know.
 
-    Triton makes float32 products of float32 without the matrix units, in loops that spill 29 kB of
-    registers (head size 64, by ptxas): not what anybody means.
+    Triton computes float32 products of float32 without the matrix units, in loops that spill 29 kB
+    of registers (head size 64, by ptxas). Nobody means that, so it is refused.
     """
-    given = getattr(jax.config, "jax_default_matmul_precision")  # noqa: B009  (mypy)
+    precision = getattr(jax.config, "jax_default_matmul_precision")  # noqa: B009  (mypy)
     wide = ("highest", "float32")
     known: tuple[str | None, ...] = (None, *_PRECISIONS[platform])
     if (dtype == jnp.float32) == (platform == "tpu"):
         known += wide
-    if given not in known:
+    if precision not in known:
         raise ValueError(
-            f"kernel={kernel!r} cannot multiply {dtype} at jax_default_matmul_precision={given!r}; "
-            f"set {', '.join(map(repr, known[1:]))} or none, or use kernel='xla'"
+            f"kernel={kernel!r} cannot multiply {dtype} at "
+            f"jax_default_matmul_precision={precision!r}; set {', '.join(map(repr, known[1:]))} or none, or use kernel='xla'"
         )
 
 
@@ -254,7 +260,7 @@ _PRECISIONS = {"tpu": ("default", "bfloat16"), "gpu": ("default", "tensorfloat32
 
 
 def visible_keys(problem: Problem) -> Array | None:
-    """Returns the keys that a mask of keys leaves, bool [..., S], None where there is none."""
+    """Returns the keys that a mask of keys leaves, bool [..., S], None without such a mask."""
     shape = (*problem.query.shape[:-3], problem.key.shape[-3])
     keys = problem.mask.keys
     if problem.mask.dense is not None:
@@ -266,7 +272,7 @@ def visible_keys(problem: Problem) -> Array | None:
 
 
 def divided(length: int, most: int) -> tuple[int, int]:
-    """Returns the size of as few equal blocks as hold `length`, and what they hold together."""
+    """Returns the rows of each of the fewest equal blocks that hold `length`, and of all."""
     count = -(-length // most)
     block = -(-length // (count * LANES)) * LANES
     return block, count * block
@@ -279,13 +285,13 @@ def on_devices(
     arrays: dict[str, Any],
     kinds: tuple[str, ...] = (),
 ) -> Array:
-    """Returns local(arrays), every device on its own batch entries and heads.
+    """Returns local(arrays); every device computes its own batch entries and heads.
 
-    arrays: "query", "key", "value" [..., length, heads, D]; and, where they are there, "keys"
-    [..., S], "start" [H], "channels" [..., 1, heads, Dv] by name, "leaves", of these `kinds`,
-    "segments" ([..., T], [..., S]), and, of axes of size 1 or whole, "pairs" [..., H, T, S] and
-    "seen" [..., S, H, 1], the keys that some query sees. Raises ValueError for a sharding that
-    divides anything else.
+    arrays: "query", "key", "value" [..., length, heads, D]. Optional: "keys" [..., S], "start" [H],
+    "channels" [..., 1, heads, Dv] by name, "leaves" of these `kinds`, "seeds" [..., H], "segments"
+    ([..., T], [..., S]). Optional, with axes of size 1 or whole: "pairs" [..., H, T, S], and "seen"
+    [..., S, H, 1], the keys that some query sees. Raises ValueError for a sharding that divides
+    anything else.
     """
     sharding = problem.sharding
     arrays = guarded(kernel, arrays)
@@ -315,7 +321,7 @@ def on_devices(
 
 
 def divides_heads(problem: Problem, heads: int) -> bool:
-    """Returns whether devices divide so many heads as they divide the query's."""
+    """Returns whether the devices that divide the query's heads can divide so many heads."""
     sharding = problem.sharding
     if sharding is None or sharding.mesh.size == 1:
         return True
@@ -325,10 +331,10 @@ def divides_heads(problem: Problem, heads: int) -> bool:
 
 
 def _spec(kernel: str, sharding: NamedSharding, shape: tuple[int, ...]) -> PartitionSpec:
-    """Returns how an array [..., T, H, D] is divided, without the axes that do not divide it.
+    """Returns how an array [..., T, H, D] is divided, without axes that cannot divide it.
 
-    Those compute the same, as where a model is initialised with one example. Raises ValueError
-    for a sharding of another rank, or one that divides T or D.
+    Devices along such an axis compute the same, as when one example initialises a model. Raises
+    ValueError for a sharding of another rank, or one that divides T or D.
     """
     spec = (*sharding.spec, *(None,) * (len(shape) - len(sharding.spec)))
     if len(spec) != len(shape) or spec[-3] is not None or spec[-1] is not None:

@@ -1,9 +1,9 @@
-"""What may stand in functions of logits, weights, values and outputs (`attention.functions`).
+"""What functions of logits, weights, values and outputs may contain (`attention.functions`).
 
-Two rules. A function is computed element by element: an entry of its result depends on that entry
-of its arguments, not on other queries, keys or channels, and on arrays that are leaves. Every
-backend asks for that. A kernel in Pallas asks for more: primitives that both compilers (Mosaic for
-TPUs, Triton for GPUs) have and get right, in the function and in its derivative, in float32.
+Every backend needs functions that are computed element by element. An entry of the result depends
+on the same entry of the arguments and on leaves, not on other queries, keys or channels. A kernel
+in Pallas also needs primitives that both compilers (Mosaic for TPUs, Triton for GPUs) have and get
+right, in the function and in its derivative, in float32.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ _ALLOWED = frozenset(
         *("xor", "shift_left", "shift_right_logical", "shift_right_arithmetic"),
     )
 )
-# With them a derivative comes back to the shape of a leaf.
+# Primitives by which a derivative gets the shape of a leaf.
 _SUMS = frozenset(["reduce_sum", "reshape", "squeeze"])
 _ROW = (
     "a function sees a tile, not a whole row: what a row needs is the weighting's mass, or a leaf"
@@ -74,7 +74,7 @@ _INSTEAD = {
 }
 
 
-# Of every backend's rule: results of their operands' shape in which entries depend on others.
+# Refused by every backend: the result has the operand's shape, but its entries depend on others.
 _ALONG_AXES = frozenset(
     (
         *("approx_top_k", "cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "fft", "rev"),

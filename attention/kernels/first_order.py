@@ -1,7 +1,7 @@
-"""Backends whose backward pass has no derivative: others than that of `jax.grad` are refused.
+"""Refuses derivatives that a kernel does not have: second ones, and forward mode.
 
-A kernel has a derivative in reverse mode, of first order. JAX would end a second derivative in an
-assertion of Pallas, and forward mode in a message about custom_vjp, which names no backend.
+A kernel has a first derivative in reverse mode. Without this file JAX would answer a second
+derivative with an assertion of Pallas, and forward mode with a message about custom_vjp.
 """
 
 from typing import Any, NoReturn
@@ -15,10 +15,10 @@ Array = jax.Array
 
 
 def guarded(kernel: str, arrays: Any) -> Any:
-    """Returns a tree of arrays as it is.
+    """Returns a tree of arrays unchanged.
 
-    Where what is computed from it, or it from other arrays, is differentiated twice or in forward
-    mode, JAX raises ValueError, which names the kernel and another.
+    A second derivative through it, or one in forward mode, raises ValueError, which names the
+    kernel and another.
     """
     return jax.tree.map(
         lambda array: _once(kernel, array) if jnp.issubdtype(array.dtype, jnp.floating) else array,
@@ -34,7 +34,7 @@ def _refuse(*_: Any, kernel: str) -> NoReturn:
     )
 
 
-# The array, differentiated once; and not at all.
+# Two identities: one can be differentiated once, the other never.
 _once = jax.custom_jvp(lambda kernel, array: array, nondiff_argnums=(0,))
 _never = jax.custom_jvp(lambda kernel, array: array, nondiff_argnums=(0,))
 # A tangent that reverse mode transposes, and forward mode would have to compute.

@@ -1,18 +1,18 @@
 """Splash attention on TPUs: JAX's Pallas kernel, which never writes [B, H, T, S] (`splash`).
 
-jax.experimental.pallas.ops.tpu.splash_attention (read in JAX 0.10.2): blocks of logits live on the
-chip, forward and backward. It knows a softmax of logits, soft-capped as `+softcap` does it, that
-sees all keys, earlier ones, those of a window, or those of its segment. What it lacks is refused by
-name: a bias (so sinks, too), another mask that differs by query or head, attention dropout.
+jax.experimental.pallas.ops.tpu.splash_attention, as read in JAX 0.10.2. Blocks of logits live on
+the chip, forward and backward. The kernel computes a softmax of logits, soft-capped as by `+softcap`,
+over all keys, earlier ones, those of a window, or those of a segment. It refuses by name a bias (so
+sinks, too), any other mask that differs by query or head, and attention dropout.
 
-Numerics: logits and softmax in float32. The library returns sums in the query's dtype, so the query
-goes in as float32 where the value is float32 beside bfloat16 (LASER and differential mixers hand it
-so): their sums come out in float32. The value itself is rounded, as by our own core and, if it were
-not, by a TPU's matrix unit: that reads less, 507.9 for 512.8 ms of a step of c4_lm_2b. The standard
-mixer's output is rounded once, as it would be anyway, but its backward pass uses it rounded. The
-library takes no scale; QKᵀ's goes onto the query, rounded to the inputs' dtype: the matrix unit
-would round a float32 query, too. It also rounds weights to bfloat16; interpret mode, where tests
-hold the numerics, does not.
+Numerics: logits and softmax are float32. The library returns sums in the query's dtype. If the
+value is float32 beside bfloat16 (LASER and differential mechanisms), the query becomes float32, so
+that the sums are. The value itself is rounded, as in our own core and in a TPU's matrix unit. That
+reads less: 507.9 instead of 512.8 ms for a step of c4_lm_2b. The standard mechanism's output is
+rounded once, as always, but the library's backward pass uses the rounded output. The library takes
+no scale, so the query is multiplied by it and rounded to the inputs' dtype; the matrix unit would
+round a float32 query, too. The library also rounds weights to bfloat16, which interpret mode does
+not do. The numerics are tested in interpret mode.
 
 Cost by the compiler for TPU v5e, (8, 1024, 8, 128) bfloat16, causal, as bundles × grid steps at
 1.5 GHz, forward + backward, by (queries, keys, keys at a time) of a block:
@@ -22,12 +22,12 @@ Cost by the compiler for TPU v5e, (8, 1024, 8, 128) bfloat16, causal, as bundles
     one for dQ, one for dK and dV          0.92 ms (1024, 1024, 512), 1.13 (512, 512, 512)
     fused, float32 sums (LASER)            0.74 ms (1024, 1024, 512)
 
-Where keys are several blocks the fused backward pass writes dQ in float32 once per block, for XLA
-to sum: there it has a kernel for dQ, c4_lm_2b's step (heads of 512, two blocks) 482.4 ms for 490.8.
-Not for float32 sums of bfloat16: that kernel rounds the cotangent, which takes gradients from
-3.1e-3 to 5.3e-3, and saves nothing.
+If keys are several blocks, the fused backward pass writes dQ in float32 once per block, and XLA
+sums the parts. In that case we use the library's kernel for dQ: 482.4 instead of 490.8 ms for a step of
+c4_lm_2b (heads of 512, two blocks). Float32 sums of bfloat16 keep the fused one: the other rounds
+the cotangent, which takes the error of gradients from 3.1e-3 to 5.3e-3, and saves no time.
 
-The own core's attention is 6.95 ms there, and reads and writes ten times as many bytes.
+Our own core's attention takes 6.95 ms there, and reads and writes ten times as many bytes.
 """
 
 import functools
@@ -47,7 +47,7 @@ from attention.records import Kernel
 
 Array = jax.Array
 
-# Its backward pass multiplies exp(max − c) by the raw cotangent, as the library kernels do.
+# As in other libraries' kernels, the backward pass multiplies exp(max − c) by the raw cotangent.
 SPAN = 60.0
 # The first JAX whose kernel takes values of any size.
 SMALL_HEADS = (0, 7, 1)
@@ -56,8 +56,8 @@ SMALL_HEADS = (0, 7, 1)
 def weighted_sum(problem: Problem, value: Array, *, interpret: str = "") -> Array:
     """Returns the weighted sum of value [..., S, H, Dv], [..., T, H, Dv] in the value's dtype.
 
-    interpret: 'tpu' to have XLA run the kernel, on any platform, for tests. Raises ValueError for
-    what the kernel lacks, and where it is not to run on a TPU.
+    interpret: 'tpu' to have XLA run the kernel on any platform, for tests. Raises ValueError for
+    what the kernel lacks, and without a TPU.
     """
     accelerated.refuse("splash", problem, value, interpret)
     if jax.__version_info__ < SMALL_HEADS and value.shape[-1] % accelerated.LANES:
@@ -88,14 +88,14 @@ def _on_one_device(
     keys = arrays.get("keys")
     *batch, queries, heads, _ = query.shape
     length = key.shape[-3]
-    blocks, queries_there, keys_there = _blocks(query, value)
+    blocks, padded_queries, padded_keys = _blocks(query, value)
 
     def by_head(array: Array, padded: int) -> Array:
         array = array.reshape((math.prod(batch), *array.shape[-3:]))
         array = jnp.pad(array, ((0, 0), (0, padded - array.shape[1]), (0, 0), (0, 0)))
         return jnp.swapaxes(array, 1, 2)
 
-    shape = (queries_there, keys_there)
+    shape = (padded_queries, padded_keys)
     pairs: library_masks.Mask
     if mask.width is not None:
         near = mask.width - 1
@@ -113,9 +113,9 @@ def _on_one_device(
     # A query of segment 1 sees no key of segment 0. Causality hides the padding by itself.
     if keys is not None:
         keys = keys.reshape(math.prod(batch), length)
-        segments = jnp.pad(keys.astype(jnp.int32), ((0, 0), (0, keys_there - length)))
-    elif keys_there > length and not (mask.causal and queries <= length):
-        segments = jnp.where(jnp.arange(keys_there) < length, 1, 0)
+        segments = jnp.pad(keys.astype(jnp.int32), ((0, 0), (0, padded_keys - length)))
+    elif padded_keys > length and not (mask.causal and queries <= length):
+        segments = jnp.where(jnp.arange(padded_keys) < length, 1, 0)
     else:
         segments = None
 
@@ -123,14 +123,14 @@ def _on_one_device(
         if segments is None:
             ids = None
         else:
-            ids = library.SegmentIds(jnp.ones(queries_there, jnp.int32), segments)
+            ids = library.SegmentIds(jnp.ones(padded_queries, jnp.int32), segments)
         sums: Array = kernel(query, key, value, ids)
         return sums
 
     sums = jax.vmap(of_entry, in_axes=(0, 0, 0, None if keys is None else 0))(
-        by_head(query, queries_there),
-        by_head(key, keys_there),
-        by_head(value, keys_there),
+        by_head(query, padded_queries),
+        by_head(key, padded_keys),
+        by_head(value, padded_keys),
         segments,
     )
     sums = jnp.swapaxes(sums, 1, 2)[:, :queries]
@@ -167,12 +167,13 @@ def _largest_block(query: Array, value: Array) -> int:
     (256, 256) bfloat16, nor 512 at (720, 720) bfloat16.
     """
     sizes = query.shape[-1], value.shape[-1]
-    lanes = sum(-(-one // accelerated.LANES) * accelerated.LANES for one in sizes)
+    lanes = sum(-(-size // accelerated.LANES) * accelerated.LANES for size in sizes)
     row = lanes * (query.dtype.itemsize + 4)
     return 1024 if row <= 2048 else 512 if row <= 8192 else 256
 
 
-# A scale that is no power of two rounds the queries once more, which rows with a peak notice (worst
-# of 4 seeds at (256, 2, 128) and qs 4: output 4.0e-3, dQ 5.9e-3; 2.4e-3 and 3.4e-3 at qs 1). Where
-# it is one (head sizes 64 and 256), the library's limits hold: 1.7e-3, 4.2e-3; LASER's dQ 2.5e-3.
+# A scale that is no power of two rounds the queries once more, which shows in rows with a peak. The
+# worst of 4 seeds at (256, 2, 128): output 4.0e-3 and dQ 5.9e-3 at qs 4, 2.4e-3 and 3.4e-3 at qs 1.
+# With a power of two (head sizes 64 and 256) the library's limits hold: 1.7e-3 and 4.2e-3, LASER's
+# dQ 2.5e-3.
 KERNEL = Kernel(weighted_sum, span=SPAN, float32_sums=False, bfloat16_allowance=1.5)

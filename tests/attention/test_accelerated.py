@@ -109,6 +109,17 @@ def _agrees(kernel, attend, arrays, **settings):
     return ours
 
 
+def _agrees_with_reference(kernel, attend, arrays, is_causal=True):
+    """Output and gradients are those of float64, with or without causality."""
+    (length, *_), (keys, *_) = arrays[0].shape, arrays[1].shape
+    mask = np.tril(np.ones((length, keys), bool)) if is_causal else None
+    ours = _run(attend, arrays, is_causal=is_causal, kernel=kernel)
+    exact = reference.attend(attend.__module__.rpartition(".")[2], *arrays, mask=mask)
+    assert reference.relative_error(ours[0], exact.output) <= 2e-6
+    for gradient, expected in zip(ours[1], exact.gradients.values(), strict=True):
+        assert reference.relative_error(gradient, expected) <= 3e-6
+
+
 def test_values_of_another_size_and_padded_keys_of_each_batch_entry(kernel):
     """One entry sees no key at all; hidden keys and values may be anything."""
     arrays = _qkv(length=9, keys=150, value_size=5, batch=(2, 2))
@@ -125,13 +136,7 @@ def test_values_of_another_size_and_padded_keys_of_each_batch_entry(kernel):
 
 @pytest.mark.parametrize(("length", "keys"), [(140, 9), (9, 140)])
 def test_causality_where_nothing_divides_into_blocks(length, keys, kernel):
-    arrays = _qkv(length, keys, batch=())
-    mask = np.tril(np.ones((length, keys), bool))
-    output, gradients = _run(laser.attend, arrays, is_causal=True, kernel=kernel)
-    exact = reference.attend("laser", *arrays, mask=mask)
-    assert reference.relative_error(output, exact.output) <= 2e-6
-    for ours, theirs in zip(gradients, exact.gradients.values(), strict=True):
-        assert reference.relative_error(ours, theirs) <= 3e-6
+    _agrees_with_reference(kernel, laser.attend, _qkv(length, keys, batch=()))
 
 
 @pytest.mark.parametrize(
@@ -164,51 +169,37 @@ def test_heads_side_by_side_in_a_block(heads, size, wide, together, masked, kern
 
 
 def test_soft_cap_is_the_modifier_s(kernel):
-    """In the same place, by the same formula, with its gradient; another function is refused."""
+    """In the same place, by the same formula, with its gradient."""
     query, key, value, cotangent = _qkv()
     arrays = [8 * query, key, value, cotangent]
     capped = registry.get("laser+softcap", cap=1.5, kernel=kernel)
     ours = _run(capped, arrays, is_causal=True)
     theirs = _run(dataclasses.replace(capped, kernel="xla"), arrays, is_causal=True)
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=5e-6), ours, theirs)
-    if kernel == "splash":
-        with pytest.raises(ValueError, match="no functions of the logits other than softcap"):
-            registry.get("laser+alibi", kernel=kernel)
+
+
+DROPOUT = {"dropout_rate": 0.1, "dropout_rng": jax.random.key(0)}
+SEGMENTS = Mask(segments=(jnp.zeros((2, 9), int),) * 2)
 
 
 @pytest.mark.parametrize(
-    ("settings", "arrays", "message"),
+    ("name", "settings", "dtype", "message"),
     [
-        ({}, {}, "needs a TPU.* and JAX runs on 'cpu' here; use kernel='xla' or 'jax_xla'"),
-        ({"bias": jnp.ones((9, 9))}, {}, "no bias.*use kernel='xla' or kernel='jax_xla'"),
-        ({"precision": "highest"}, {}, "no matmul precision of its own.*use kernel='xla'"),
-        ({}, {"dtype": "float16"}, "bfloat16 or float32, not float16"),
+        *[(name, {}, "float32", "a TPU.* kernel='xla' or 'jax_xla'") for name in KERNELS],
+        *[(name, {"bias": jnp.ones((9, 9))}, "float32", "no bias.*'jax_xla'") for name in KERNELS],
+        *[(name, {"precision": "highest"}, "float32", "precision.*'xla'") for name in KERNELS],
+        *[(name, {}, "float16", "bfloat16 or float32, not float16") for name in KERNELS],
+        ("splash", DROPOUT, "float32", "dropout.*kernel='xla' or kernel='fus"),
+        ("splash", {"mask": jnp.ones((9, 9), bool)}, "float32", "by query or head.*'jax_xla'"),
+        ("splash", {"mask": jnp.ones((2, 2, 1, 9), bool)}, "float32", "query or head.*'jax_xla'"),
+        ("splash", {"mask": SEGMENTS}, "float32", "segments.*'jax_xla'"),
     ],
 )
-@pytest.mark.parametrize("name", KERNELS)
-def test_refusals_name_a_kernel_that_can(settings, arrays, message, name, monkeypatch):
-    if "not float16" in message:
+def test_refusals_name_a_kernel_that_can(name, settings, dtype, message, monkeypatch):
+    if dtype == "float16":
         monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     with pytest.raises(ValueError, match=message):
-        standard.attend(*_qkv(**arrays)[:3], kernel=name, **settings)
-
-
-@pytest.mark.parametrize(
-    "mask",
-    [
-        jnp.ones((9, 9), bool),
-        jnp.ones((2, 2, 1, 9), bool),
-        Mask(segments=(jnp.zeros((2, 9), int),) * 2),
-    ],
-)
-def test_splash_refuses_dropout_and_masks_that_differ_by_query_or_head(mask):
-    dropout = {"dropout_rate": 0.1, "dropout_rng": jax.random.key(0)}
-    with pytest.raises(ValueError, match="no attention dropout.*use kernel='xla' or kernel='fus"):
-        standard.attend(*_qkv()[:3], kernel="splash", **dropout)
-    needs = "mask that differs by query or head|segments"
-    message = f"kernel='splash' has no ({needs}).*'jax_xla'"
-    with pytest.raises(ValueError, match=message):
-        standard.attend(*_qkv()[:3], kernel="splash", mask=mask)
+        standard.attend(*_qkv(dtype=dtype)[:3], kernel=name, **settings)
 
 
 PLACES = np.arange(130)
@@ -272,18 +263,16 @@ def test_dropout_of_weights(broadcast, kernel):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "names"),
+    ("kernel", "name"),
     [
-        ("splash", ["sigmoid", "softpick", "laser+sink", "laser+fox", "stick_breaking"]),
-        ("fused", ["stick_breaking"]),
+        *[("splash", name) for name in ("sigmoid", "softpick", "laser+sink", "laser+fox")],
+        *[(kernel, "stick_breaking") for kernel in KERNELS],
+        ("splash", "laser+alibi"),
     ],
 )
-def test_other_mechanisms_are_refused_by_name(kernel, names):
-    for name in names:
-        with pytest.raises(
-            ValueError, match=rf"kernel='{kernel}' has no .*cannot compute .*use kernel='xla'"
-        ):
-            registry.get(name, kernel=kernel)
+def test_other_mechanisms_are_refused_by_name(kernel, name):
+    with pytest.raises(ValueError, match=f"kernel='{kernel}' has no .*use kernel='xla'"):
+        registry.get(name, kernel=kernel)
 
 
 @pytest.mark.parametrize(
@@ -391,13 +380,7 @@ def test_an_outlier_inside_a_block_on_the_diagonal(kernel):
     value = value.at[100].add(60.0)
     arrays = [8**0.5 * query, key, value, cotangent]
     for attend in (standard.attend, laser.attend):
-        output, gradients = _run(attend, arrays, is_causal=True, kernel=kernel)
-        name = attend.__module__.rpartition(".")[2]
-        mask = np.tril(np.ones((200, 200), bool))
-        exact = reference.attend(name, *arrays, mask=mask)
-        assert reference.relative_error(output, exact.output) <= 2e-6
-        for ours, theirs in zip(gradients, exact.gradients.values(), strict=True):
-            assert reference.relative_error(ours, theirs) <= 3e-6
+        _agrees_with_reference(kernel, attend, arrays)
 
 
 def test_channels_wider_than_the_centred_form_holds(kernel):
@@ -418,13 +401,7 @@ def test_a_block_that_holds_all_keys(queries, kernel):
     """There the fused kernel chooses LASER's shift itself, once for all blocks of queries."""
     arrays = _qkv(length=queries, keys=128, batch=())
     arrays[2] = arrays[2].at[5, 0, 1].add(-300.0)  # one channel in the max form
-    settings = {"is_causal": True} if queries == 128 else {}
-    mask = np.tril(np.ones((queries, 128), bool)) if settings else None
-    output, gradients = _run(laser.attend, arrays, kernel=kernel, **settings)
-    exact = reference.attend("laser", *arrays, mask=mask)
-    assert reference.relative_error(output, exact.output) <= 2e-6
-    for ours, theirs in zip(gradients, exact.gradients.values(), strict=True):
-        assert reference.relative_error(ours, theirs) <= 3e-6
+    _agrees_with_reference(kernel, laser.attend, arrays, is_causal=queries == 128)
 
 
 @pytest.mark.parametrize(
