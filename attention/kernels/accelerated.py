@@ -252,7 +252,8 @@ def _check_matmul_precision(kernel: str, dtype: jnp.dtype, platform: str) -> Non
     if precision not in known:
         raise ValueError(
             f"kernel={kernel!r} cannot multiply {dtype} at "
-            f"jax_default_matmul_precision={precision!r}; set {', '.join(map(repr, known[1:]))} or none, or use kernel='xla'"
+            f"jax_default_matmul_precision={precision!r}; "
+            f"set {', '.join(map(repr, known[1:]))} or none, or use kernel='xla'"
         )
 
 

@@ -1,9 +1,9 @@
 """Splash attention on TPUs: JAX's Pallas kernel, which never writes [B, H, T, S] (`splash`).
 
 jax.experimental.pallas.ops.tpu.splash_attention, as read in JAX 0.10.2. Blocks of logits live on
-the chip, forward and backward. The kernel computes a softmax of logits, soft-capped as by `+softcap`,
-over all keys, earlier ones, those of a window, or those of a segment. It refuses by name a bias (so
-sinks, too), any other mask that differs by query or head, and attention dropout.
+the chip, forward and backward. The kernel computes a softmax of logits, soft-capped as by
+`+softcap`, over all keys, earlier ones, those of a window, or those of a segment. It refuses by
+name a bias (so sinks, too), any other mask that differs by query or head, and attention dropout.
 
 Numerics: logits and softmax are float32. The library returns sums in the query's dtype. If the
 value is float32 beside bfloat16 (LASER and differential mechanisms), the query becomes float32, so
@@ -23,8 +23,8 @@ Cost by the compiler for TPU v5e, (8, 1024, 8, 128) bfloat16, causal, as bundles
     fused, float32 sums (LASER)            0.74 ms (1024, 1024, 512)
 
 If keys are several blocks, the fused backward pass writes dQ in float32 once per block, and XLA
-sums the parts. In that case we use the library's kernel for dQ: 482.4 instead of 490.8 ms for a step of
-c4_lm_2b (heads of 512, two blocks). Float32 sums of bfloat16 keep the fused one: the other rounds
+sums the parts. In that case we use the library's kernel for dQ: 482.4 instead of 490.8 ms for a
+step of c4_lm_2b (heads of 512, two blocks). Float32 sums of bfloat16 keep the fused one: the other rounds
 the cotangent, which takes the error of gradients from 3.1e-3 to 5.3e-3, and saves no time.
 
 Our own core's attention takes 6.95 ms there, and reads and writes ten times as many bytes.
