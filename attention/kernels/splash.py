@@ -24,8 +24,8 @@ Cost by the compiler for TPU v5e, (8, 1024, 8, 128) bfloat16, causal, as bundles
 
 If keys are several blocks, the fused backward pass writes dQ in float32 once per block, and XLA
 sums the parts. In that case we use the library's kernel for dQ: 482.4 instead of 490.8 ms for a
-step of c4_lm_2b (heads of 512, two blocks). Float32 sums of bfloat16 keep the fused one: the other rounds
-the cotangent, which takes the error of gradients from 3.1e-3 to 5.3e-3, and saves no time.
+step of c4_lm_2b (heads of 512, two blocks). Float32 sums of bfloat16 keep the fused one: the other
+rounds the cotangent, which takes the error of gradients from 3.1e-3 to 5.3e-3, and saves no time.
 
 Our own core's attention takes 6.95 ms there, and reads and writes ten times as many bytes.
 """
