@@ -90,7 +90,7 @@ _DEVICES = {"gpu": "an NVIDIA GPU", "tpu": "a TPU", "cpu": "a CPU"}
 
 
 def check_needs(kernel: str, needs: Iterable[str], where: str = "this call") -> None:
-    """Raises ValueError where a backend does not offer what a call needs; `needs` of KERNEL_NEEDS.
+    """Raises ValueError if a backend does not offer what a call needs; `needs` of KERNEL_NEEDS.
 
     Names of MODEL_NEEDS among them are passed over.
     """
@@ -108,9 +108,9 @@ def check_needs(kernel: str, needs: Iterable[str], where: str = "this call") -> 
 def check_kernel(
     kernel: str, *, platform: str, dtype: str, head_size: int, value_size: int | None = None
 ) -> None:
-    """Raises ValueError where a kernel cannot run: on this platform, dtype or head size.
+    """Raises ValueError if a kernel cannot run: on this platform, dtype or head size.
 
-    platform: 'cpu', 'gpu' or 'tpu'. `value_size` is the head size of V where it is not that of Q
+    platform: 'cpu', 'gpu' or 'tpu'. `value_size` is the head size of V if it is not that of Q
     and K: `value_size(variant, head_size)`.
     """
     limits = KERNELS[kernel]
@@ -142,7 +142,7 @@ def check_kernel(
 
 
 def check_precision(kernel: str, matmul_precision: str) -> None:
-    """Raises ValueError where a kernel has a matmul precision of its own and another is asked for.
+    """Raises ValueError if a kernel has a matmul precision of its own and another is asked for.
 
     matmul_precision: of `attention.common.precision`.
     """

@@ -29,7 +29,7 @@ class Call(NamedTuple):
 
     query [..., T, H, D], key [..., S, K, D], value [..., S, K, Dv]. x [..., T, W]: the block's
     input, on the queries' side. memory: what earlier layers left, {} in the first. bias: added to
-    the scaled logits. mask: which keys a query sees. sink [H], or [..., H, T] where it is probed:
+    the scaled logits. mask: which keys a query sees. sink [H], or [..., H, T] if it is probed:
     the logit of one more key, of value 0, that all queries see. temperature: logits are divided by
     it. is_cross: keys and values come from another sequence than the queries.
 

@@ -10,7 +10,7 @@ class Hyperparameter(NamedTuple):
     """A value that a variant is given by name.
 
     `other`: a value beside the default that must change the output, for tests. `why`: what it is,
-    for messages. `choices`: what it may be; without them it is a number > 0, an integer where the
+    for messages. `choices`: what it may be; without them it is a number > 0, an integer if the
     default is one.
     """
 
@@ -63,7 +63,7 @@ class MixerEntry(NamedTuple):
     """The line of a mixer: what `list` prints, `get` accepts, and what can be asked of it.
 
     label: its name in tables; group: the label of the group within which a table marks the best,
-    where it is not the mixer's own. needs: names of KERNEL_NEEDS and MODEL_NEEDS. normalised: rows
+    if it is not the mixer's own. needs: names of KERNEL_NEEDS and MODEL_NEEDS. normalised: rows
     of its weights sum to 1. value_width: the head size of the values that it hands a backend, over
     that of the model's. maps: how many maps each key head has for one of the model's.
     """

@@ -1,9 +1,9 @@
-"""What a mechanism gives a kernel: functions of logits, weights, values and outputs, and leaves.
+"""Functions and leaves of a mechanism, for kernels: of logits, weights, values and outputs.
 
-A kernel computes them on a tile that lies on the chip, and their derivatives by jax.vjp there. A
-tile of logits is float32, queries along one axis and keys along the other: in the order [T, S]
-forward and [S, T] backward. So functions are element by element and by broadcasting: a query's
-index comes as [n, 1] where a key's is [1, m], or the other way round.
+A kernel computes the functions on a tile on the chip, and their derivatives there by jax.vjp. A
+tile of logits is float32, [T, S] in the forward pass and [S, T] in the backward pass. So functions
+work element by element and by broadcasting: a query's index is [n, 1] and a key's [1, m], or the
+reverse.
 
     score        logits ← f(logits, query_index, key_index, leaves), scaled QKᵀ first
     weighting    weights and masses of logits: A = weights/Σ mass
@@ -36,7 +36,7 @@ KINDS = ("head", "row", "column", "channel")
 # A hidden logit, and where a row's maximum begins: above what hides, so that the weights of a row
 # that sees nothing are exp(−∞), not exp(0).
 HIDDEN, LOWEST = -1e30, -1e20
-# How many nats apart values of a channel may lie where a transform is computed on tiles: a backward
+# How many nats apart values of a channel may lie if a transform is computed on tiles: a backward
 # pass divides by 1 + R, not by exp(max − c), so that it is as far as float32 reaches.
 TILE_SPAN = 75.0
 
@@ -59,7 +59,7 @@ class Weighting:
     sum of `left` over the keys after l's.
 
     jacobian_norm(weights): the Frobenius norm of each row's Jacobian, [..., H, T] for weights
-    [..., H, T, S], for diagnostics; None where there is no closed form.
+    [..., H, T, S], for diagnostics; None if there is no closed form.
     """
 
     weights: Callable[..., Array]
@@ -189,10 +189,10 @@ class Transform(NamedTuple):
 
     c: channel leaves by name, each [1, Dv]; names: theirs. value_slope(v, f, c) and
     output_slope(r, c): the derivatives ∂F/∂V and ∂o/∂R, where those by jax.vjp take longer.
-    leaves(value, keys, axis, with_zero): the channel leaves, where they depend on the values: of
+    leaves(value, keys, axis, with_zero): the channel leaves, if they depend on the values: of
     float32 values, over `axis`, which stays, and over the keys that are True (None: all), and a key
-    of value 0 where it is there, too. Without it a call gives them. filler: the leaf that takes the
-    place of values that no query sees, 0 where it is ''.
+    of value 0 if it is there, too. Without it a call gives them. filler: the leaf that takes the
+    place of values that no query sees, 0 if it is ''.
     """
 
     value: Callable[[Array, Leaves], Array]
@@ -240,7 +240,7 @@ class Functions:
         return [named[name] for named, listed in zip(leaves, names, strict=True) for name in listed]
 
     def of_zero(self, channels: Callable[[], Leaves], shape: tuple[int, ...]) -> Any:
-        """Returns F of the value 0, where a row's sum begins with a key of that value, or None."""
+        """Returns F of the value 0, if a row's sum begins with a key of that value, or None."""
         if self.transform is None or not isinstance(self.weighting.start, str):
             return None
         return self.transform.value(jnp.zeros(shape, jnp.float32), channels())
@@ -336,7 +336,7 @@ def _where(seen: Array, array: Array) -> Array:
 
 
 def check_weighting(weighting: Weighting) -> None:
-    """Raises ValueError where a weighting is not what it says, by its values for a few logits.
+    """Raises ValueError if a weighting is not what it says, by its values for a few logits.
 
     Weights and masses that scale are proportional to e^−s, and those that are the `same` are equal.
     It may be called while JAX traces.

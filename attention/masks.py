@@ -82,7 +82,7 @@ class Bias(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Mask:
-    """Which keys a query sees: the intersection of its parts, None or False where there is none.
+    """Which keys a query sees: the intersection of its parts, None or False if there is none.
 
     causal: query t sees keys 0..t; strict: only keys before t. width: |t − s| < width. segments:
     int [..., T] of queries and [..., S] of keys, equal where one sees the other. keys: bool

@@ -50,7 +50,7 @@ class Mixer:
     mean(weighted_sum, value, masks, *, dtype, span, sums_to_one): the output by a function that
     weighs values, as `standard.weighted_mean`; where masks.sink is there, weighted_sum(values,
     of_zero) also gets what a value of 0 becomes, if that is not 0. host_mean: the same by a model's
-    own softmax, where it differs. weighting: how logits become weights (`attention.functions`), or
+    own softmax, if it differs. weighting: how logits become weights (`attention.functions`), or
     a function weighting(keys, dtype) of the number of keys and the inputs' dtype that returns it.
 
     leaves(call, **hyperparameters): what it learns. inputs(call, leaves, **hyperparameters): the
@@ -60,7 +60,7 @@ class Mixer:
     gradients are added before they are rounded.
 
     transform(dtype): what `mean` does around the weighted sum of inputs of that dtype, for backends
-    that do it inside; None where it does nothing. bfloat16_allowance: factor on the error limits in
+    that do it inside; None if it does nothing. bfloat16_allowance: factor on the error limits in
     bfloat16, with its reason beside it.
     paper: other computations of the same from [T, H, D] and [S, H, D], by name, beside which
     `check` shows ours.
@@ -141,12 +141,12 @@ class Kernel:
 
 
 def mixer(name: str) -> Mixer:
-    """Returns the record of a mixer in the table. Raises ValueError where it has no code."""
+    """Returns the record of a mixer in the table. Raises ValueError if it has no code."""
     return _record(f"attention.mixers.{name}:MIXER", Mixer, f"mixer {name!r}")
 
 
 def modifier(name: str) -> Modifier:
-    """Returns the record of a modifier in the table. Raises ValueError where it has no code."""
+    """Returns the record of a modifier in the table. Raises ValueError if it has no code."""
     return _record(f"attention.modifiers.{name}:MODIFIER", Modifier, f"modifier {name!r}")
 
 

@@ -219,7 +219,7 @@ DIFF_ROWS = ("diff", "diff_laser")
 
 
 def forbidden(mixer: str, modifiers: Iterable[str]) -> str:
-    """Returns why the mathematics forbids a combination, '' where it does not."""
+    """Returns why the mathematics forbids a combination, '' if it does not."""
     takers = [name for name in modifiers if MODIFIERS[name].takes_weight]
     if not takers or MIXERS[mixer].normalised:
         return ""
@@ -233,8 +233,8 @@ def forbidden(mixer: str, modifiers: Iterable[str]) -> str:
 def parse(name: str) -> tuple[str, tuple[str, ...]]:
     """Returns (mixer, sorted modifiers) of a variant's name.
 
-    Raises ValueError where a part is unknown or given twice, the message listing what exists and
-    the nearest match, and where the mathematics forbids the combination, saying why.
+    Raises ValueError if a part is unknown or given twice, the message listing what exists and
+    the nearest match, and if the mathematics forbids the combination, saying why.
     """
     if not isinstance(name, str):
         raise ValueError(f"a variant's name is a string such as 'laser+qk_norm'; got {name!r}")
@@ -290,7 +290,7 @@ def hyperparameters(
     """Returns what `registry.get` takes for a variant in a study.
 
     `tau` goes to variants with `+temp`, `diff_head_norm` as `head_norm` to `diff` and
-    `diff_laser`; `others` by their own names, at their defaults where they are not given.
+    `diff_laser`; `others` by their own names, at their defaults if they are not given.
     """
     given = {**others, "tau": tau, "head_norm": diff_head_norm}
     return {key: given.get(key, one.default) for key, one in hyperparameters_of(name).items()}
@@ -356,7 +356,7 @@ def _owners(key: str) -> str:
 
 
 def check_model(name: str, lacks: Mapping[str, str], model: str) -> None:
-    """Raises ValueError where a variant needs what a model lacks: {need, mixer or modifier: why}.
+    """Raises ValueError if a variant needs what a model lacks: {need, mixer or modifier: why}.
 
     `model` begins the message: "the model".
     """
@@ -377,7 +377,7 @@ def check_model(name: str, lacks: Mapping[str, str], model: str) -> None:
 
 
 def value_size(variant: str, head_size: int) -> int:
-    """Returns the head size of V that a variant's kernel meets where a host's heads are all D.
+    """Returns the head size of V that a variant's kernel meets if a host's heads are all D.
 
     Differential mixers give both heads of a pair the pair's value: 2·D.
     """

@@ -207,7 +207,7 @@ class Variant:
         """Returns the call whose query, key and value a model's own softmax gets, τ in them.
 
         Inside a Flax module's compact method, where learned leaves are created. Raises ValueError
-        for what acts inside the softmax, and where what the variant needs is not given.
+        for what acts inside the softmax, and if what the variant needs is not given.
         """
         table.check_model(self.name, {"inside": "keeps its own softmax"}, "the model")
         self._check_call(call)
@@ -247,7 +247,7 @@ class Variant:
         return self._finished(output, call, leaves)
 
     def _check_call(self, call: Call) -> None:
-        """Raises ValueError where a call lacks what the variant needs."""
+        """Raises ValueError if a call lacks what the variant needs."""
         queries, keys = call.query.shape[-3], call.key.shape[-3]
         lacks = {
             "x": call.x is None and "has no x (give the block's input, x=[..., T, W])",
@@ -319,7 +319,7 @@ class Variant:
 
     @contextlib.contextmanager
     def _learning(self, name: str) -> Iterator[None]:
-        """Says what to do where a model has no place for leaves called `name`, or has them."""
+        """Says what to do if a model has no place for leaves called `name`, or has them."""
         try:
             yield
         except flax_errors.NameInUseError as error:
@@ -354,7 +354,7 @@ def _refuse_flax_only(variant: str, keywords: Mapping[str, Any]) -> None:
 
 
 def _why_not_self(is_cross: bool, queries: int, keys: int) -> str:
-    """Returns why a call is not self-attention, '' where it may be."""
+    """Returns why a call is not self-attention, '' if it may be."""
     if queries != keys:
         several = f"has {queries} queries and {keys} keys"
         return several if queries != 1 else f"has 1 query and {keys} keys (a cached decoder?)"

@@ -1,10 +1,10 @@
 """Weighted sums, computed by XLA, returned in float32: the core under every mixer.
 
-A library kernel hands its sum back in the inputs' dtype. LASER takes the logarithm of that sum,
-where a relative rounding becomes an absolute error, so this core keeps it in float32. Its own
-backward pass scales each row's cotangent to 1 before its product with V, so that values up to e^80
-never overflow to ∞ (times a weight of 0: NaN) whatever the size of the loss; and it runs every
-product in the inputs' dtype with float32 accumulation.
+A library kernel returns its sum in the inputs' dtype. LASER takes the logarithm of that sum, which
+turns a relative rounding into an absolute error, so this core keeps the sum in float32. The
+backward pass scales each row's cotangent to 1 before its product with V. Values up to e^80 then
+never overflow to ∞ (times a weight of 0: NaN), whatever the size of the loss. Every product runs in
+the inputs' dtype with float32 accumulation.
 """
 
 import functools
@@ -34,7 +34,7 @@ def _softmax_backward(weights: list[Array], gradients: list[Array]) -> list[Arra
 def softmax_jacobian_norm(weights: Array) -> Array:
     """Returns the Frobenius norm of diag(a) − a·aᵀ for each row, [...] for weights [..., S].
 
-    Its square is Σa² − 2Σa³ + (Σa²)² for Σa = 1. That form cancels where one weight is close to 1
+    Its square is Σa² − 2Σa³ + (Σa²)² for Σa = 1. That form cancels if one weight is close to 1
     (float32 leaves 3e-4 of a norm of 0), so the largest weight m is taken out of the sums, 1 − m
     is the sum of the others, and every term is positive:
     m²(1 − m)² + Σ a²(1 − a)² + 2m²Σa² + ((Σa²)² − Σa⁴), sums over the others.
@@ -76,7 +76,7 @@ class CoreSettings(NamedTuple):
 class Sink(NamedTuple):
     """A key that all queries see, of the value 0, beside the others of a softmax.
 
-    logits: broadcasts to [..., H, T]; value: what 0 becomes where values are transformed,
+    logits: broadcasts to [..., H, T]; value: what 0 becomes if values are transformed,
     broadcasts to [..., 1, H, Dv].
     """
 
@@ -85,7 +85,7 @@ class Sink(NamedTuple):
 
 
 def sink_of(logits: Array | None, value: Array | None = None) -> Sink | None:
-    """Returns the sink of a call, whose logits are [H] or [..., H, T]; None where it has none."""
+    """Returns the sink of a call, whose logits are [H] or [..., H, T]; None if it has none."""
     if logits is None:
         return None
     logits = logits[:, None] if logits.ndim == 1 else logits
@@ -125,7 +125,7 @@ def _logits(
     leaves: tuple[Leaves, ...],
     sink: Sink | None,
 ) -> list[Array]:
-    """Returns the logits of the keys [..., H, T, S] and, where there is a sink, its [..., H, T, 1].
+    """Returns the logits of the keys [..., H, T, S] and, if there is a sink, its [..., H, T, 1].
 
     Rows lie in these parts everywhere below: one array of both would be one more copy.
     """

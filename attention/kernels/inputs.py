@@ -284,9 +284,9 @@ def from_cache(query: Array, mask: Any) -> Any:
 
 
 def layer_number(index: Any) -> int | Array:
-    """Returns a layer's index, an int where it is known.
+    """Returns a layer's index, an int if it is known.
 
-    Raises ValueError unless it is one integer, from 0 where it is known.
+    Raises ValueError unless it is one integer, from 0 if it is known.
     """
     is_known = not isinstance(index, jax.core.Tracer)
     array = np.asarray(index) if is_known else index
@@ -302,7 +302,7 @@ def layer_number(index: Any) -> int | Array:
 def _check_mask(
     mask: Mask, batch: tuple[int, ...], queries: int, keys: int, shape: tuple[int, ...]
 ) -> None:
-    """Raises ValueError where a part of a symbolic mask does not fit the call."""
+    """Raises ValueError if a part of a symbolic mask does not fit the call."""
     check_broadcasts("mask", mask.dense, shape)
     lengths: dict[str, tuple[Any, int]] = {}
     if mask.keys is not None:

@@ -1,12 +1,12 @@
-"""Heads in pairs: what the differential mixers share, their layout, λ and the norm of each pair.
+"""Heads in pairs, for the differential mixers: their layout, λ and the norm of each pair.
 
 Heads 2i and 2i + 1 are pair i (arXiv:2410.05258; microsoft/unilm, multihead_diffattn.py, views the
-heads as [H/2, 2] too). The first of a pair gives the map A1, the second A2, and their values,
-side by side, are the pair's value of size 2·Dv. Both maps meet the pair's whole value, so a
-weighted sum over H heads, each given its pair's value, computes both branches in one call: masks
-and biases per head, kernels and hosts need not know of pairs.
+heads as [H/2, 2] too). The first head of a pair gives the map A1, the second A2. Their values, side
+by side, are the pair's value of size 2·Dv. Both maps multiply the pair's whole value. One weighted
+sum over H heads, each with its pair's value, computes both branches. Masks, biases, backends and
+models need no rule for pairs.
 
-What is learned (eq. 2, 3):
+Learned parameters (eq. 2, 3):
 
     λ = exp(λ_q1·λ_k1) − exp(λ_q2·λ_k2) + λ_init,   λ_init = 0.8 − 0.6·exp(−0.3·depth)
 
@@ -14,10 +14,9 @@ with depth from 0 (microsoft/unilm, multihead_diffattn.py; the paper counts laye
 λ_init is 0.2 in the first layer. The vectors have the head size D and serve all heads of a layer.
 
 The pair's output then goes through an RMSNorm over its 2·Dv channels and is multiplied by
-1 − λ_init. The rows of A1 − λ·A2 sum to 1 − λ; the norm takes that size away, and the factor gives
-it back, so that gradients are of the size they have in a plain Transformer. Without the norm
-(`head_norm=False`; the LASER paper does not say whether it keeps it) the output still has that
-size, so the factor goes with the norm.
+1 − λ_init. The rows of A1 − λ·A2 sum to 1 − λ. The norm removes that size and the factor restores
+it, so that gradients have the size of a plain Transformer's. Without the norm (`head_norm=False`)
+the output keeps that size, and there is no factor. The LASER paper does not mention the norm.
 
 Leaves are called `scale...`, see `attention.modifiers.qk_norm`; decay pulls λ to λ_init.
 """
@@ -65,8 +64,8 @@ def values(value: Array) -> Array:
 def difference(branches: Array, lambda_: Array) -> Array:
     """Returns first − λ·second of each pair, [..., T, H/2, W] from [..., T, H, W], float32.
 
-    Subtracted before any rounding to bfloat16: where the maps are alike little is left of two
-    rounded numbers.
+    The subtraction precedes any rounding to bfloat16: the difference of two similar rounded numbers
+    has few correct digits.
     """
     wide = core.accumulator(branches.dtype)
     *batch, heads, size = branches.shape

@@ -89,7 +89,7 @@ def branch(logits: Array, mask: Array, value: Array) -> Array:
     """Returns log Σ_s a_ts·exp(v_sd) in float64, [T, H, Dv] from logits [H, T, S].
 
     A channel is exponentiated below its visible maximum, so that weights and values stay factors;
-    where a channel spans more than that form holds, every row has a logsumexp of its own.
+    if a channel spans more than that form holds, every row has a logsumexp of its own.
     """
     weights = reference_softmax(logits, mask)
     is_valid = jnp.any(weights > 0, axis=1).T[..., None]

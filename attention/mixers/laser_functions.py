@@ -1,6 +1,6 @@
 """LASER's exponential and logarithm as kernels compute them, of tiles that lie on the chip.
 
-By `shift`'s formulas where the inputs are float32; with one exponential and one logarithm where
+By `shift`'s formulas if the inputs are float32; with one exponential and one logarithm where
 they are bfloat16, whose rounding is far above what that costs.
 """
 

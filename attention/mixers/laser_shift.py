@@ -106,7 +106,7 @@ def exponentiate(
 def logarithm(total: Array, mass: Array | None, shift: Shift, *, precise: bool) -> Array:
     """Returns log Σ a·exp(v) from total = Σ a·(shifted exponentials), [..., T, H, D].
 
-    `mass` is Σ a, [..., T, H, 1], or None where weights sum to 1. Rows of mass 0 come out finite.
+    `mass` is Σ a, [..., T, H, 1], or None if weights sum to 1. Rows of mass 0 come out finite.
     """
     if mass is None:
         argument = jnp.where(shift.is_max, total, 1 + total)

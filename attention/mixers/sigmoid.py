@@ -28,7 +28,7 @@ class _Sigmoid:
     keys: Any
 
     def __call__(self, logits: Array, s: Any) -> Array:
-        """Returns σ(|x|)·e^min(x, 0), σ(|x|) by one tanh: all digits where it is small."""
+        """Returns σ(|x|)·e^min(x, 0), σ(|x|) by one tanh: all digits if it is small."""
         del s
         x = logits - jnp.log(self.keys)
         size, below = jnp.where(x < 0, -x, x), jnp.where(x < 0, x, 0.0)

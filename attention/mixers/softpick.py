@@ -4,7 +4,7 @@ Keys of negative logits have weight 0 and still count in the denominator, so tha
 to 1 and no key must take what is left over. Computed with m = max(0, the row's maximum) as
 relu(e^{s−m} − e^{−m})/(ε·e^{−m} + Σ |e^{s−m} − e^{−m}|), ε = 1e-6 as in the source.
 
-The gradient jumps where a logit is 0: modifiers that round queries and keys to bfloat16 once more
+The gradient jumps if a logit is 0: modifiers that round queries and keys to bfloat16 once more
 move logits across it, and dQ and dK are 1.4e-2 off (3e-3 without them).
 """
 

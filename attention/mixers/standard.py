@@ -54,7 +54,7 @@ def host_mean(
 
 
 def reference_softmax(logits: Array, mask: Array) -> Array:
-    """Returns the rows' softmax over what the mask shows, float64; 0 where nothing is seen."""
+    """Returns the rows' softmax over what the mask shows, float64; 0 if nothing is seen."""
     top = jnp.max(logits, axis=-1, keepdims=True, where=mask, initial=-jnp.inf)
     top = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0))
     exponentials = jnp.where(mask, jnp.exp(jnp.where(mask, logits - top, 0)), 0)

@@ -1,6 +1,6 @@
 """Linear biases: logits_ij − m_h·|i − j|, m_h = 2^(−8h/H), h = 1 … H (arXiv:2108.12409).
 
-For every number of heads; the authors' code interpolates slopes where it is no power of two.
+For every number of heads; the authors' code interpolates slopes if it is no power of two.
 """
 
 import jax.numpy as jnp

@@ -23,7 +23,7 @@ def leaves(call: Call) -> tuple[Leaf, ...]:
 def apply(call: Call, leaves: Leaves) -> Call:
     """Returns the call with the values mixed, and the first layer's in its memory.
 
-    Raises ValueError where the memory lacks values of the call's shape in a layer after the first.
+    Raises ValueError if the memory lacks values of the call's shape in a layer after the first.
     """
     value, memory, index = call.value, call.memory, call.layer.index  # type: ignore[union-attr]
     is_first = index == 0

@@ -1,7 +1,7 @@
 """Exclusive self-attention: what a query's own value gives is taken out (arXiv:2603.09078).
 
 z_i = y_i − (y_i·v_i/(‖v_i‖² + 1e-6))·v_i, with v_i the value at the query's own position, that of
-its head's group where there are fewer value heads.
+its head's group if there are fewer value heads.
 """
 
 import jax.numpy as jnp

@@ -61,9 +61,9 @@ class Case:
 class Measurement:
     """Relative errors of one case.
 
-    gradients: of query, key, value, x and memory, where there are any. paper: of the
+    gradients: of query, key, value, x and memory, if there are any. paper: of the
     outputs of `records.Mixer.paper`, by name, without a mask. learned: of the gradients of learned
-    leaves, None where there are none.
+    leaves, None if there are none.
     """
 
     case: Case
@@ -210,7 +210,7 @@ def leaves(
 ) -> Tree:
     """Returns the learned leaves for arrays by name: their start plus normal draws.
 
-    The draws have the sd `spread` where a leaf starts at 0 (elsewhere the start is a draw itself)
+    The draws have the sd `spread` if a leaf starts at 0 (elsewhere the start is a draw itself)
     and are a function of the leaf's path alone.
     """
     start = jax.jit(Host(variant, layer).init)(jax.random.key(0), **arrays).get("params", {})

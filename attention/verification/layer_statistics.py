@@ -1,4 +1,4 @@
-"""What an attention layer does during training, in numbers: from an observed call and gradients.
+"""Statistics of an attention layer during training, from an observed call and gradients.
 
 LASER's argument (ICML 2025, section 3): where probabilities are tiny, so is the softmax Jacobian
 diag(a) − a·aᵀ, and with it the gradient that reaches the logits, W_Q and W_K. So, per layer: how
@@ -137,7 +137,7 @@ def _value_ranges(layer: Layer) -> dict[str, Array]:
 
 
 def _median(values: Array, where: Array) -> Array:
-    """Returns the median of some values; NaN where one of them is."""
+    """Returns the median of some values; NaN if one of them is."""
     ordered = jnp.sort(jnp.where(where, values, jnp.inf).reshape(-1))
     count = jnp.sum(where, dtype=jnp.int32)
     low, high = jnp.maximum(count - 1, 0) // 2, count // 2
@@ -175,11 +175,11 @@ def summary(measured: Measured, gradients: dict[str, Any]) -> dict[str, Any]:
     see a key, nats; `entropy_share`: mean over rows that see two or more of entropy / ln(visible
     keys), both None for weights that do not sum to 1; `jacobian_mean`, `jacobian_max`: of the
     Frobenius norm of the weights' Jacobian (`Weighting.jacobian_norm`) over rows that see a key,
-    None where the mixer gives none;
+    None if the mixer gives none;
     `logit_grad_norm`, `query_grad_norm` ...: `gradients` by the names logit, query, key, value;
     `value_range_...` in units of V, over `channels`, of which `floored_channels` need LASER's
     floored form. None stands for what does not exist and for what is not finite; the latter are
-    named in `nonfinite`, there only where it is not empty.
+    named in `nonfinite`, there only if it is not empty.
     """
     numbers = {name: np.asarray(array) for name, array in measured._asdict().items()}
     entries = int(numbers["entries"].sum(dtype=np.int64))

@@ -1,9 +1,9 @@
-"""What attention variants are measured against: their formulas in float64, differentiated by JAX.
+"""The reference of attention variants: their formulas in float64, differentiated by JAX.
 
 The formulas are those of the records (`attention.records`) and share no code with the arithmetic.
-Here is what stands around them: modifiers in their order, scaled logits, the bias and the mask.
-Gradients are jax.vjp of the whole in float64. Learned leaves come as the parameter tree that a
-model has, so that one set of numbers goes through Flax and through here.
+This module adds the modifiers in their order, scaled logits, the bias and the mask. Gradients are
+jax.vjp of the whole in float64. Learned leaves are a model's parameter tree, so that Flax and the
+reference read the same numbers.
 """
 
 import functools
@@ -73,7 +73,7 @@ def compute(
 ) -> Result:
     """Returns a variant's result for arrays without a batch, in float64.
 
-    arrays: query [T, H, D], key [S, K, D], value [S, K, Dv], and, where the variant needs them, x
+    arrays: query [T, H, D], key [S, K, D], value [S, K, Dv], and, if the variant needs them, x
     [T, W] and memory by its names. tree: the parameters of a model of the variant, in which it
     finds its own leaves. mask: as in `attend`. layer: the index.
     """
@@ -195,7 +195,7 @@ def _norm(group: Mapping[str, Any]) -> float:
 def learned_error(gradients: Tree, reference: Result) -> float:
     """Returns the largest ‖ours − reference‖/size over the modules of `reference.learned`.
 
-    NaN where one of them is.
+    NaN if one of them is.
     """
     errors = []
     for module, group in reference.learned.items():
