@@ -151,6 +151,19 @@ def test_what_is_injected_is_the_formula_in_float64(stand_in, name, variant, set
     assert row.difference <= TOLERANCE, row
 
 
+def test_the_conformers_query_scaler_stays(stand_in):
+    """The variant replaces the rest of its attention function: `standard` is the model."""
+    name = "librispeech_conformer"
+    (plain, params, state), (ours, start, _) = (
+        _made(stand_in, name),
+        _made(stand_in, name, "standard"),
+    )
+    jax.tree.map(np.testing.assert_array_equal, params, start)
+    moved, batch = _moved(params), _batch(plain)
+    outputs = [_logits(workload, moved, state, batch) for workload in (ours, plain)]
+    np.testing.assert_allclose(*outputs, atol=TOLERANCE)
+
+
 def test_rules_give_the_layers_indices():
     assert algoperf_specs.INJECTION_POINTS["finewebedu_lm"].layer("blocks_11/CausalAttn_0") == 11
     vit, wmt = (

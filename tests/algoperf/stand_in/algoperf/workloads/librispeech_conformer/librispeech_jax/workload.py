@@ -1,5 +1,7 @@
 """A Conformer's attention alone: an own function with a learned factor and a temperature."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -41,7 +43,8 @@ def attention(
 class MultiHeadedSelfAttention(nn.Module):
     @nn.compact
     def __call__(self, hidden):
-        return nn.MultiHeadDotProductAttention(num_heads=2, attention_fn=attention)(hidden)
+        function = functools.partial(attention, temperature=1.0)
+        return nn.MultiHeadDotProductAttention(num_heads=2, attention_fn=function)(hidden)
 
 
 class ConformerBlock(nn.Module):
