@@ -52,7 +52,7 @@ class PrimaryError(Exception):
 class ProcessGroup:
     """The processes of a trial. `id` is this process's number, 0 … count − 1.
 
-    coordinator: 'host:port', None where JAX finds it.
+    coordinator: 'host:port', None if JAX finds it.
     """
 
     count: int = 1

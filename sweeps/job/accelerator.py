@@ -10,7 +10,7 @@ from sweeps.records import provenance
 def set_up(cache_dir: str, platform: str) -> None:
     """Loads JAX with its persistent compilation cache on for every program, however small.
 
-    platform: 'cpu', 'gpu' or 'tpu', '' for whatever JAX finds. Raises ValueError where JAX finds
+    platform: 'cpu', 'gpu' or 'tpu', '' for whatever JAX finds. Raises ValueError if JAX finds
     another one.
     """
     import jax

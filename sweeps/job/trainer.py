@@ -189,7 +189,7 @@ class Trainer:
     def _evaluate(self, attempt: lease.Attempt, data_dir: str) -> str:
         """Writes an evaluation's results into its directory and returns 'done'.
 
-        Tasks that an earlier attempt finished are not repeated. Raises loop.Preempted where it was
+        Tasks that an earlier attempt finished are not repeated. Raises loop.Preempted if it was
         told to stop, lease.LostError where another process has taken over, ValueError for what
         cannot be evaluated.
         """

@@ -73,7 +73,7 @@ def conclude(
     """Gives an attempt back; returns the outcome and, where it failed, why.
 
     `end` is 'done', 'diverged' or the exception that ended the work. trained: the trial whose
-    training it was, None for an evaluation. Raises OSError where the outcome cannot be written.
+    training it was, None for an evaluation. Raises OSError if the outcome cannot be written.
     """
     from sweeps.training import checkpoints, loop
 

@@ -161,7 +161,7 @@ class LocalLauncher(Launcher):
         return handles
 
     def find(self, batch: Batch) -> list[str] | None:
-        """Returns the names of a batch's jobs, None where none of them runs or waits here."""
+        """Returns the names of a batch's jobs, None if none of them runs or waits here."""
         handles = remote.job_names(batch)
         known = (handle in self._queue or device_locks.is_held(handle) for handle in handles)
         return handles if any(known) else None

@@ -49,7 +49,7 @@ class Devices(NamedTuple):
     workers: int = 1
 
     def check(self, launcher: str) -> None:
-        """Raises ValueError where the processes of a job could not share its devices."""
+        """Raises ValueError if the processes of a job could not share its devices."""
         if self.nodes > 1 and self.workers > 1:
             raise ValueError(
                 f"{launcher}.workers is {self.workers}, but a trial on {self.nodes} nodes has one "
@@ -84,7 +84,7 @@ class Launcher(abc.ABC):
     KEYS: ClassVar[Mapping[str, Key]]
 
     def __init__(self, settings: dict[str, Any], study_directory: pathlib.Path) -> None:
-        """Raises ValueError where this host cannot use the engine."""
+        """Raises ValueError if this host cannot use the engine."""
         self._settings, self._directory = settings, study_directory
         self._keys: dict[str, Any] = settings[self.NAME]
         self.place: dict[str, str] = {}
@@ -117,7 +117,7 @@ class Launcher(abc.ABC):
     def verify(self) -> None:  # noqa: B027  (most engines judge a job when it is submitted)
         """Asks the engine whether it would take the study's jobs; submits nothing.
 
-        Raises ValueError where it would not; EngineError where it cannot be asked.
+        Raises ValueError if it would not; EngineError where it cannot be asked.
         """
 
     def capacity(self) -> int:
@@ -128,7 +128,7 @@ class Launcher(abc.ABC):
     def submit(self, batch: Batch) -> list[str]:
         """Submits a batch; returns a handle per job, in order.
 
-        Raises EngineError where the engine refuses, or gives no answer: what it may have taken all
+        Raises EngineError if the engine refuses, or gives no answer: what it may have taken all
         the same is asked for by `find`.
         """
 
@@ -136,19 +136,19 @@ class Launcher(abc.ABC):
     def find(self, batch: Batch) -> list[str] | None:
         """Returns the handles of a batch whose submission may have been interrupted.
 
-        Submits nothing: a job that the engine never got is GONE. None where the engine knows none
-        of them. Raises EngineError where it cannot be asked.
+        Submits nothing: a job that the engine never got is GONE. None if the engine knows none
+        of them. Raises EngineError if it cannot be asked.
         """
 
     @abc.abstractmethod
     def status(self, handles: Sequence[str]) -> dict[str, State]:
-        """Returns the state of every handle. Raises EngineError where the engine cannot be
+        """Returns the state of every handle. Raises EngineError if the engine cannot be
         reached."""
 
     def queued(self, handles: Sequence[str]) -> dict[str, str]:
         """Returns the engine's reason for each of the handles that waits in its queue.
 
-        Empty where jobs are processes of this host. Raises EngineError where the engine cannot be
+        Empty where jobs are processes of this host. Raises EngineError if the engine cannot be
         reached.
         """
         del handles
@@ -158,7 +158,7 @@ class Launcher(abc.ABC):
     def cancel(self, handles: Sequence[str]) -> None:
         """Asks jobs to save and end; those that are gone are passed over.
 
-        Raises EngineError where the engine cannot be reached.
+        Raises EngineError if the engine cannot be reached.
         """
 
     def close(self) -> None:  # noqa: B027  (most have no connections)

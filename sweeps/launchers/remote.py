@@ -70,7 +70,7 @@ def run(
     It cannot ask a person. Sites print greetings around an answer, also on standard output: read
     what has the answer's form, not the whole.
 
-    Raises EngineError, saying `absent`, where this host does not have it, and where it does not
+    Raises EngineError, saying `absent`, if this host does not have it, and where it does not
     answer.
     """
     program = shutil.which(command[0])

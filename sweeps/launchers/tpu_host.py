@@ -11,7 +11,7 @@ _GRIDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
 
 
 def check(chips: Sequence[str]) -> None:
-    """Raises ValueError where so many chips form no grid."""
+    """Raises ValueError if so many chips form no grid."""
     if len(chips) not in _GRIDS:
         raise ValueError(
             f"{len(chips)} TPU chips for each worker; {', '.join(map(str, _GRIDS))} can be "

@@ -14,7 +14,7 @@ LOG = "log.txt"
 class End(NamedTuple):
     """How an attempt ended, and the step that it began from.
 
-    outcome: 'killed' where it left none. began: None where it ended before it could say.
+    outcome: 'killed' where it left none. began: None if it ended before it could say.
     """
 
     outcome: str

@@ -88,7 +88,7 @@ def trial_path(stage: str, variant: str, workload: str, point: int, seed: int) -
     """Returns a trial's directory relative to its study's directory. Point and seed count from 0.
 
     AlgoPerf's own workloads, 'algoperf:<name>', have directories by its names: what lies there is
-    read by its scoring, and ':' is no character for a path. Raises ValueError where point and seed
+    read by its scoring, and ':' is no character for a path. Raises ValueError if point and seed
     have no directory of their own.
     """
     if point < 0 or not 0 <= seed < SEEDS_PER_POINT:
@@ -158,7 +158,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def read_json_if_there(path: str | os.PathLike[str]) -> Any | None:
-    """Returns the JSON in `path`, or None where there is no such file."""
+    """Returns the JSON in `path`, or None if there is no such file."""
     try:
         return read_json(path)
     except ABSENT:
@@ -195,7 +195,7 @@ def read_record(path: str | os.PathLike[str], **types: Any) -> dict[str, Any]:
 def study_record(directory: str | os.PathLike[str]) -> dict[str, Any]:
     """Returns study.json of a study's directory.
 
-    Raises ValueError where there is none, or it is not a study's record.
+    Raises ValueError if there is none, or it is not a study's record.
     """
     path = pathlib.Path(directory) / STUDY
     try:
@@ -213,9 +213,9 @@ def study_record(directory: str | os.PathLike[str]) -> dict[str, Any]:
 def planned(
     directory: str | os.PathLike[str], stage: str, *needed: str
 ) -> list[dict[str, Any]] | None:
-    """Returns the trials of a stage's trials.json, None where the stage has not begun.
+    """Returns the trials of a stage's trials.json, None if the stage has not begun.
 
-    Each has its path, and the keys that are `needed`, of _PLANNED. Raises ValueError where the file
+    Each has its path, and the keys that are `needed`, of _PLANNED. Raises ValueError if the file
     is damaged.
     """
     trials = planned_entries(directory, stage)
@@ -233,7 +233,7 @@ def planned(
 def planned_entries(directory: str | os.PathLike[str], stage: str) -> list[Any] | None:
     """Returns what `planned` does, its entries as they stand, for who names each damaged one.
 
-    Raises ValueError where the file holds no list of them.
+    Raises ValueError if the file holds no list of them.
     """
     try:
         trials: list[Any] = record(pathlib.Path(directory) / stage / TRIALS, trials=list)["trials"]
@@ -250,7 +250,7 @@ def planned_stage(
     """Returns a stage and its trials, as `planned` does; by default the last one that has begun,
     which results are read from.
 
-    record: study.json. Raises ValueError where the study has no such stage, or no trials in it.
+    record: study.json. Raises ValueError if the study has no such stage, or no trials in it.
     """
     stages = record["stages"]
     if wanted is not None and wanted not in stages:

@@ -1,9 +1,9 @@
 """Claims: at most one live job has a trial, on local disks and network file systems alike.
 
 `attempts/<k>` is the claim on attempt k and the fencing token: it appears by renaming a directory
-that already holds the lease, which succeeds once. A lease is dead when its outcome is recorded,
-its process is gone (same boot) or its heartbeat is old by the file server's clock (other hosts, and
-processes that hang or were stopped: they find a later attempt when they wake, and write no more).
+that already holds the lease, which succeeds once. A lease is dead when its outcome is recorded or
+its process is gone (same boot). Otherwise the heartbeat decides, by the file server's clock. A
+process that wakes after its lease has expired sees the later attempt and stops writing.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ HEARTBEAT_EVERY_S = min(10.0, EXPIRES_AFTER_S / 6)
 
 
 _PROC = pathlib.Path("/proc")
-# What a rename says where another job was first; ENOENT: the draft was tidied up.
+# Errors of a rename if another job was first; ENOENT: the draft was removed.
 _LOST_RACE = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT)
 
 
@@ -48,12 +48,12 @@ class Attempt:
         return self.trial_directory / layout.ATTEMPTS / str(self.number)
 
     def beat(self) -> None:
-        """Renews the lease. Raises LostError where a later attempt exists."""
+        """Renews the lease. Raises LostError if a later attempt exists."""
         self.check()
         clock.clock.touch(self.directory / HEARTBEAT)
 
     def check(self) -> None:
-        """Raises LostError where a later attempt exists; call it before writing shared files."""
+        """Raises LostError if a later attempt exists; call it before writing shared files."""
         if latest(self.trial_directory) != self.number:
             raise LostError(f"{self.directory}: a later attempt has taken this trial over")
 
@@ -73,9 +73,9 @@ def last(trial_directory: pathlib.Path) -> pathlib.Path:
 
 
 def claim(trial_directory: pathlib.Path) -> Attempt | None:
-    """Returns the next attempt, or None where a live job has the trial.
+    """Returns the next attempt, or None if a live job has the trial.
 
-    Raises OSError where the attempt cannot be written; another job that was faster is no error.
+    Raises OSError if the attempt cannot be written; another job that was faster is no error.
     """
     number = latest(trial_directory)
     if number and is_alive(trial_directory / layout.ATTEMPTS / str(number)):
@@ -142,13 +142,13 @@ def await_heartbeat(trial_directory: pathlib.Path) -> None:
 
 
 def process_here(attempt: pathlib.Path) -> int | None:
-    """Returns the process that has an attempt; None where it is gone, or of another host."""
+    """Returns the process that has an attempt; None if it is gone, or of another host."""
     lease = unended(attempt)
     return int(lease["pid"]) if lease and _is_same_host(lease, identity()) else None
 
 
 def _is_same_host(lease: dict[str, Any], here: dict[str, Any]) -> bool:
-    """Whether a lease is of this host and its process numbers; False where that is not known."""
+    """Whether a lease is of this host and its process numbers; False if that is not known."""
     keys, pid = ("boot_id", "pid_namespace"), lease.get("pid")
     known = isinstance(pid, int) and pid > 0  # a signal to -1 would reach every process
     return known and all(lease.get(key) == here[key] is not None for key in keys)
@@ -169,7 +169,7 @@ def identity() -> dict[str, Any]:
 
 
 def process_start(pid: int) -> str | None:
-    """Returns a process's start time in clock ticks since boot, None where it is gone.
+    """Returns a process's start time in clock ticks since boot, None if it is gone.
 
     A zombie counts as gone: it will write nothing more.
     """
@@ -181,7 +181,7 @@ def process_start(pid: int) -> str | None:
 
 
 def _known(path: pathlib.Path, read: Callable[[pathlib.Path], str]) -> str | None:
-    """Returns what `read` gives of a path, None where it cannot be read."""
+    """Returns what `read` gives of a path, None if it cannot be read."""
     try:
         return read(path).strip()
     except OSError:

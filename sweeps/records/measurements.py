@@ -116,7 +116,7 @@ def evaluations(trial_directory: pathlib.Path) -> list[Row]:
 
 
 def lacking(trial_directory: pathlib.Path, step: int, sizes: Mapping[str, int]) -> str | None:
-    """Returns why a checkpoint of `step` updates does not count, None where it does.
+    """Returns why a checkpoint of `step` updates does not count, None if it does.
 
     sizes: the bytes of measurements that it counts on, by the number of the attempt. They must be
     whole, and no attempt after those may have resumed at an earlier step: the checkpoint is then
@@ -157,7 +157,7 @@ def publish(trial_directory: pathlib.Path) -> None:
 def restore(trial_directory: pathlib.Path, steps: int) -> None:
     """Writes the CSVs of a trial of `steps` updates that is done anew where one is not whole.
 
-    Raises ValueError, and writes nothing, where the attempts lack the last evaluation: the CSVs
+    Raises ValueError, and writes nothing, if the attempts lack the last evaluation: the CSVs
     may be all there is.
     """
     if are_whole(trial_directory, steps):
@@ -175,14 +175,14 @@ def restore(trial_directory: pathlib.Path, steps: int) -> None:
 def are_whole(trial_directory: pathlib.Path, steps: int) -> bool:
     """Whether both CSVs are there and end with the evaluation after update `steps`.
 
-    Only their ends are read. Raises OSError where the file server fails.
+    Only their ends are read. Raises OSError if the file server fails.
     """
     names = (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS)
     return all(_last_step(trial_directory / name) == b"%d" % steps for name in names)
 
 
 def _last_step(path: pathlib.Path) -> bytes | None:
-    """Returns the first cell of a CSV's last line, None where that line is not whole."""
+    """Returns the first cell of a CSV's last line, None if that line is not whole."""
     try:
         with path.open("rb") as file:
             header = file.readline(_TAIL)

@@ -1,10 +1,10 @@
 """File systems that fail for a while: one rule for drivers, and one for jobs.
 
-A driver whose turn met an OSError says it once and goes on with the next turn; it ends after an
-hour in which no QUIET_S passed without one (most turns touch no file, so a good one proves little).
-No such turn counts against a trial. A job that cannot claim a trial asks again for half a
-minute, and then the trial's failure is counted and reported. Between turns, as a stage begins or
-ends, a driver waits for a file server alone: what else fails there ends it.
+A driver reports the first OSError of a turn and goes on. It ends after an hour without QUIET_S free
+of errors. One turn without an error is no proof: most turns touch no file. No such turn counts
+against a trial. A job that cannot claim a trial asks again for half a minute; then the failure of
+the trial is counted and reported. At the start and the end of a stage only errors of a file server
+are retried. Any other error ends the driver.
 """
 
 import errno

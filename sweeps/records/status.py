@@ -8,9 +8,9 @@ from typing import Any
 
 from sweeps.records import clock, layout, lease
 
-# Of a trial that will not be begun again.
+# States of a trial that will not be begun again.
 COMPLETE = ("done", "diverged")
-# Of a trial that nobody has begun.
+# The status of a trial that nobody has begun.
 NEW = {"state": "pending", "reason": None, "global_step": 0, "preemption_count": 0}
 _TYPES: dict[str, Any] = {
     "state": str,
@@ -45,7 +45,7 @@ def say(
 ) -> None:
     """Writes how far an attempt is, `done` steps `of` so many, as long as it holds its trial.
 
-    Raises lease.LostError where another job has taken over.
+    Raises lease.LostError if another job has taken over.
     """
     attempt.check()
     write(
@@ -110,7 +110,7 @@ def seen(directory: pathlib.Path) -> dict[str, Any]:
         status = dict(NEW)
         with contextlib.suppress(OSError):
             status = recorded(directory)
-        problem = f"{directory} says {status['state']}, but not whether it lives"
+        problem = f"{directory}: status.json says {status['state']}, but its lease cannot be read"
         return {**status, "damaged": f"{problem} ({error})"}
 
 

@@ -97,7 +97,7 @@ class Batch:
 
     @property
     def handles(self) -> list[str] | None:
-        """The engine's handles, [] where nothing was submitted, None where that is not known."""
+        """The engine's handles, [] where nothing was submitted, None if that is not known."""
         try:
             return _names(self.file, layout.read_json(_beside(self.file, "handles")))
         except (*layout.ABSENT, ValueError):  # the latter: emptied by a crash of the host
@@ -172,7 +172,7 @@ def _beside(file: pathlib.Path, suffix: str) -> pathlib.Path:
 
 
 def _names(file: pathlib.Path, content: Any) -> list[str]:
-    """Returns a list of names from the content of a file. Raises ValueError, naming the file, where
+    """Returns a list of names from the content of a file. Raises ValueError, naming the file, if
     it is none."""
     if not (isinstance(content, list) and all(isinstance(name, str) for name in content)):
         raise ValueError(f"{file} is damaged: {content!r:.80} is not a list of names")
@@ -221,7 +221,7 @@ def new(
 def read(file: pathlib.Path) -> Batch:
     """Returns the batch recorded in a file.
 
-    Raises ValueError where it is no such record, OSError where it cannot be read.
+    Raises ValueError if it is no such record, OSError if it cannot be read.
     """
     record = layout.record(file, **_TYPES)
     sharing = record["sharing"]
@@ -250,7 +250,7 @@ def files(study_directory: pathlib.Path) -> list[pathlib.Path]:
 def batches(study_directory: pathlib.Path, say: Callable[[str], None] = print) -> Iterator[Batch]:
     """Yields every batch of a study; `say` is told of a damaged record, which is passed over.
 
-    Raises OSError where a record cannot be read.
+    Raises OSError if a record cannot be read.
     """
     for file in files(study_directory.resolve()):
         try:
@@ -292,6 +292,6 @@ def withdraw(study_directory: pathlib.Path, jobs: Mapping[str, Batch]) -> None:
 def is_cancelled(study_directory: pathlib.Path) -> bool:
     """Whether a person has cancelled the study since it was last run.
 
-    False where the file server does not say: it is asked again in a moment.
+    False if the file server does not say: it is asked again in a moment.
     """
     return os.path.exists(study_directory / CANCELLED)  # Path.exists raises ESTALE and EIO

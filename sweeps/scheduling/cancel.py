@@ -23,7 +23,7 @@ def cancel(directory: pathlib.Path) -> str:
     `resume`, `run` or `evaluate` takes the mark away, where it is from before. A study that is
     complete is marked, too: a run may be preparing to extend it.
 
-    Raises ValueError where the directory holds no study, or its study.json is damaged, and
+    Raises ValueError if the directory holds no study, or its study.json is damaged, and
     EngineError where an engine cannot be reached: a study is marked by then, and the jobs of other
     engines are withdrawn. What else is damaged is passed over, with a warning.
     """
@@ -73,7 +73,7 @@ def _is_complete(directory: pathlib.Path) -> bool:
 def _cancel_jobs(directory: pathlib.Path, settings: dict[str, Any], batches: list[Batch]) -> int:
     """Cancels the jobs that engines may still have; returns their number.
 
-    Raises EngineError, at the end, where an engine cannot be reached.
+    Raises EngineError, at the end, if an engine cannot be reached.
     """
     known, errors = engines.Engines(settings, directory), []
     jobs = {handle: batch for batch in batches for handle in batch.handles or ()}

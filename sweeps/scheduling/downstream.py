@@ -59,7 +59,7 @@ def of_trials(
 ) -> list[Evaluation]:
     """Returns the evaluations of trials' last checkpoints, of trials that are done alone.
 
-    Raises ValueError where a trial has fewer checkpoints that an evaluation of its training goes
+    Raises ValueError if a trial has fewer checkpoints that an evaluation of its training goes
     with.
     """
     wanted = []
@@ -88,15 +88,23 @@ def of_trials(
 def run(jobs: Scheduler, progress: Progress, wanted: list[Evaluation]) -> list[Evaluation]:
     """Has jobs make the evaluations that have no results; returns those without in the end.
 
-    Raises Interrupted when told to stop, ValueError where none can be made at all.
+    Raises Interrupted when told to stop, ValueError if none can be made at all.
     """
-    left = [one for one in wanted if not (jobs.root / one.path / layout.RESULTS).exists()]
+    left = _without_results(jobs.root, wanted)
     if left:
         for evaluation in left:
             (jobs.root / evaluation.path).mkdir(parents=True, exist_ok=True)
         progress.stage(f"evaluate by {left[0].suite}", wanted, jobs.root)
         jobs.run(left)
-    return [one for one in left if not (jobs.root / one.path / layout.RESULTS).exists()]
+    return _without_results(jobs.root, left)
+
+
+def _without_results(root: pathlib.Path, evaluations: list[Evaluation]) -> list[Evaluation]:
+    return [
+        evaluation
+        for evaluation in evaluations
+        if not (root / evaluation.path / layout.RESULTS).exists()
+    ]
 
 
 class Evaluate:
@@ -143,7 +151,7 @@ class Evaluate:
     def run(self, progress: Progress) -> list[Evaluation]:
         """Evaluates what is not evaluated; returns what could not be.
 
-        Raises Interrupted when told to stop, ValueError where data or libraries are missing.
+        Raises Interrupted when told to stop, ValueError if data or libraries are missing.
         """
         (self.study.directory / submissions.CANCELLED).unlink(missing_ok=True)
         if self.left_out:
@@ -161,8 +169,9 @@ def summary(study: Study, wanted: list[Evaluation]) -> list[str]:
     Raises ValueError for results that are damaged.
     """
     return [
-        f"{one.trial.path} step {one.checkpoint}: {_primary(study.directory / one.path)}"
-        for one in wanted
+        f"{evaluation.trial.path} step {evaluation.checkpoint}: "
+        f"{_primary(study.directory / evaluation.path)}"
+        for evaluation in wanted
     ]
 
 

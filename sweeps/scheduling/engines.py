@@ -41,7 +41,7 @@ class Engines:
             self._launchers[_key(settings["launcher"], current.place)] = current
 
     def of(self, batch: Batch) -> Launcher:
-        """Returns the launcher of a batch. Raises EngineError where this host has none."""
+        """Returns the launcher of a batch. Raises EngineError if this host has none."""
         key = _key(batch.launcher, batch.place)
         if key not in self._launchers:
             try:
@@ -52,14 +52,14 @@ class Engines:
             except (KeyError, ValueError, TypeError) as error:  # TypeError: of an edited record
                 where = " ".join(f"{name}={value}" for name, value in batch.place.items())
                 raise EngineError(
-                    f"jobs of {batch.file} are with {batch.launcher} {where}, which cannot be "
-                    f"asked from here ({error}); ask it from a host that can, or remove that file "
-                    "if those jobs are over"
+                    f"cannot reach {batch.launcher} {where}, which has jobs of {batch.file}: "
+                    f"{error}. Run this on a host that reaches it; if those jobs have ended, "
+                    "remove the file"
                 ) from error
         return self._launchers[key]
 
     def status(self, jobs: Mapping[str, Batch]) -> dict[str, State]:
-        """Returns the state of every job, by its handle; UNKNOWN where its engine has no answer."""
+        """Returns the state of every job, by its handle; UNKNOWN if its engine has no answer."""
         states = dict.fromkeys(jobs, State.UNKNOWN)
         states |= self._ask(jobs, lambda launcher, handles: launcher.status(handles), self._left)
         withdrawn = submissions.withdrawn(self._directory, self._say)
@@ -89,7 +89,7 @@ class Engines:
         return answers
 
     def cancel(self, jobs: Mapping[str, Batch]) -> None:
-        """Asks jobs to save and end. Raises EngineError, at the end, where an engine cannot be
+        """Asks jobs to save and end. Raises EngineError, at the end, if an engine cannot be
         reached."""
         errors: list[str] = []
         self._ask(jobs, lambda launcher, handles: launcher.cancel(handles) or {}, errors.append)

@@ -30,7 +30,7 @@ class Resources:
     """What trials would run on.
 
     devices: per trial, of `platform`. trials_per_job: None for local, whose jobs share a stage's
-    trials. jobs: that may run at a time, None where that is unknown and `problem` says why.
+    trials. jobs: that may run at a time, None if that is unknown and `problem` says why.
     side_by_side: trials that one job runs at a time.
     """
 

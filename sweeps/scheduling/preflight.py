@@ -25,7 +25,7 @@ from workloads.storage import preparation
 
 
 def check_kernel(study: Study) -> None:
-    """Raises ValueError where the study's kernel cannot run where its launcher runs trials."""
+    """Raises ValueError if the study's kernel cannot run where its launcher runs trials."""
     settings = study.settings
     platform = launchers.launcher_class(settings["launcher"]).hardware(settings).kind
     head_size = catalog.get(study.workload).head_size
@@ -40,20 +40,20 @@ def check_kernel(study: Study) -> None:
 
 
 def check_model(study: Study) -> None:
-    """Raises ValueError where the row of a user's workload makes no model, or says another one."""
+    """Raises ValueError if the row of a user's workload makes no model, or says another one."""
     if catalog.module_of(study.workload):
         jax_calls.call(jax_calls.model, workload=study.workload)
 
 
 def check_devices(study: Study) -> None:
-    """Raises ValueError where mesh or batch do not fit the devices that a trial gets."""
+    """Raises ValueError if mesh or batch do not fit the devices that a trial gets."""
     check_batch(study.settings["batch_size"], check_mesh(study), study.settings["microbatches"])
 
 
 def check_mesh(study: Study) -> int:
     """Returns over how many groups of devices a batch is divided.
 
-    Raises ValueError where the mesh does not fit the devices that a trial gets.
+    Raises ValueError if the mesh does not fit the devices that a trial gets.
     """
     settings = study.settings
     launcher = settings["launcher"]
@@ -70,7 +70,7 @@ def check_mesh(study: Study) -> int:
 
 
 def check_engine(study: Study) -> None:
-    """Raises ValueError where the engine would refuse the study's jobs.
+    """Raises ValueError if the engine would refuse the study's jobs.
 
     Warns where it cannot be asked.
     """
@@ -87,7 +87,7 @@ def check_engine(study: Study) -> None:
 
 
 def check_event_files(study: Study, here: bool = False) -> None:
-    """Raises ValueError where this host runs trials whose event files it has no library for.
+    """Raises ValueError if this host runs trials whose event files it has no library for.
 
     here: whether it is a job's node; the driver's host runs those of launcher local.
     """
@@ -101,7 +101,7 @@ def check_event_files(study: Study, here: bool = False) -> None:
 
 
 def check_laws(study: Study) -> None:
-    """Raises ValueError where a variant lets examples of a batch reach each other, in a causal
+    """Raises ValueError if a variant lets examples of a batch reach each other, in a causal
     model later tokens reach earlier ones, or documents each other that a study keeps apart.
 
     Measured once for each variant and state of the code; a cache that cannot be written costs a
@@ -159,7 +159,7 @@ def refusals(study: Study) -> list[str]:
 
 
 def _check_places(study: Study) -> None:
-    """Raises ValueError where the study cannot be written, or its data is missing on this host.
+    """Raises ValueError if the study cannot be written, or its data is missing on this host.
 
     Embedded data need no more than a place.
     """

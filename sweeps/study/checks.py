@@ -62,7 +62,7 @@ def check(settings: dict[str, Any]) -> None:
 
 
 def check_downstream(settings: dict[str, Any], suite: str) -> None:
-    """Raises ValueError where there is no such suite, or it cannot be put to such a model, or by
+    """Raises ValueError if there is no such suite, or it cannot be put to such a model, or by
     such jobs."""
     suites.get(suite)
     catalog.check_decoder(settings["workload"])
@@ -77,7 +77,7 @@ def check_downstream(settings: dict[str, Any], suite: str) -> None:
 
 
 def _check_extra_paths(settings: dict[str, Any]) -> None:
-    """Raises ValueError where a setting of AlgoPerf's workloads does not apply."""
+    """Raises ValueError if a setting of AlgoPerf's workloads does not apply."""
     name = settings["workload"]
     needs = catalog.get(name).extra_paths
     for key in EXTRA_PATHS:
@@ -92,7 +92,7 @@ def _check_extra_paths(settings: dict[str, Any]) -> None:
 
 
 def check_tokenizer(settings: dict[str, Any]) -> None:
-    """Raises selection.NotYetError where a tokenizer is needed and none is given."""
+    """Raises selection.NotYetError if a tokenizer is needed and none is given."""
     name, tokenizer = settings["workload"], algoperf_specs.TOKENIZER
     if tokenizer in catalog.get(name).extra_paths and not settings[tokenizer]:
         raise selection.NotYetError(algoperf_specs.no_tokenizer(name))

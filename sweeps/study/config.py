@@ -262,7 +262,7 @@ def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
 def of_this_version(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a stored config as `completed` does, for trials that are to be trained.
 
-    Raises ValueError where it has a key that this version does not know.
+    Raises ValueError if it has a key that this version does not know.
     """
     config = completed(stored)
     if added := sorted(flat(config).keys() - keys.every().keys()):

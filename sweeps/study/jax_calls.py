@@ -39,7 +39,7 @@ class SubprocessCall:
     def result(self, limit_s: float | None = None) -> Any:
         """Waits; returns what the function returned.
 
-        Raises TimeoutError where that takes longer than `limit_s`, ValueError and OSError with the
+        Raises TimeoutError if that takes longer than `limit_s`, ValueError and OSError with the
         function's own message, and ChildProcessError with the last lines that the process wrote
         where it ended in any other way.
         """

@@ -339,7 +339,7 @@ def typed_paths(settings: dict[str, Any]) -> dict[str, str]:
 def describe(word: str = "") -> str:
     """Returns a line per key whose name holds `word`: default, meaning, allowed values.
 
-    Raises ValueError where there is none.
+    Raises ValueError if there is none.
     """
     matching = {name: key for name, key in every().items() if word in name}
     if not matching:

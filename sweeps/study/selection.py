@@ -30,7 +30,7 @@ class NotYetError(ValueError):
 
 
 def best_index(values: Iterable[float], mode: str) -> int | None:
-    """Returns the index of the best value ('max' or 'min'), the first on ties, None where none is
+    """Returns the index of the best value ('max' or 'min'), the first on ties, None if none is
     finite."""
     best, index = math.inf, None
     for place, value in enumerate(values):
@@ -56,7 +56,7 @@ def point_losses(values: Mapping[int, Sequence[float | None]], mode: str) -> dic
 
 
 def best_point(values: Mapping[int, Sequence[float | None]], mode: str) -> int | None:
-    """Returns the point with the best median, None where every point lost half of its seeds or
+    """Returns the point with the best median, None if every point lost half of its seeds or
     more. Arguments as for `point_losses`."""
     losses = point_losses(values, mode)
     finite = [point for point, loss in losses.items() if math.isfinite(loss)]
@@ -68,9 +68,9 @@ def _loss(value: float, mode: str) -> float:
 
 
 def trial_value(directory: pathlib.Path, metric: str, mode: str) -> float | None:
-    """Returns a trial's best validation metric, None where it is lost: see the module.
+    """Returns a trial's best validation metric, None if it is lost: see the module.
 
-    metric: a column, 'validation/accuracy'. Raises ValueError where the trial is done and its
+    metric: a column, 'validation/accuracy'. Raises ValueError if the trial is done and its
     attempts lack an evaluation that trial.json plans: another value might be the best then.
     """
     if status.read(directory)["state"] != "done":
@@ -93,8 +93,8 @@ def selected_point(space: str, experiment_dir: str, shipped: Sequence[str]) -> d
     """Returns the point that the study of a space 'selected:<study>' selected for its tuning
     variant, which need not be among the variants that it compares.
 
-    shipped: names of the studies that could be run. Raises NotYetError where the study has not
-    got that far, ValueError where it never will: there is no such study, it selects nothing, or its
+    shipped: names of the studies that could be run. Raises NotYetError if the study has not
+    got that far, ValueError if it never will: there is no such study, it selects nothing, or its
     files are damaged.
     """
     name = space.removeprefix(SELECTED)

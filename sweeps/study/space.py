@@ -106,7 +106,7 @@ def _are_numbers(values: Iterable[Any]) -> bool:
 def load(name: str) -> dict[str, Any] | list[Point]:
     """Returns the space in a JSON file: a path, or the name of a shipped one ('paper_nadamw').
 
-    Raises ValueError where there is no such file, or it holds no search space.
+    Raises ValueError if there is no such file, or it holds no search space.
     """
     path = pathlib.Path(name)
     if path.suffix != ".json":

@@ -1,9 +1,9 @@
-"""Where a trial starts whose study goes on from another one's models: config.finetune_from.
+"""Initial parameters from another study's checkpoints: config.finetune_from.
 
 A trial starts from the last checkpoint of the other study's trial with the same variant and seed;
-of several points, from the one that validation prefers. Where the other study has fewer seeds, they
-are taken in turn: of one seed, all trials start from it. Trials are those of the last stage that
-has begun, and done. The parameters alone are taken over: the optimizer and the schedule begin anew.
+of several points, from the one that validation prefers. If the other study has fewer seeds, they
+are taken in turn. Only trials that are done count, of the last stage that has begun. The optimizer
+and the schedule begin anew.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ def content(checkpoint: pathlib.Path) -> str:
     """Returns what identifies a checkpoint's parameters: its trial, its step, their shapes and the
     sums of their bits.
 
-    Raises ValueError where its record is damaged.
+    Raises ValueError if its record is damaged.
     """
     record = layout.record(checkpoint / layout.CHECKPOINT_RECORD, shapes=dict, sums=dict, trial=str)
     identity: dict[str, Any] = {
@@ -55,7 +55,7 @@ def content(checkpoint: pathlib.Path) -> str:
 def find(settings: dict[str, Any], pairs: Iterable[tuple[str, int]]) -> tuple[Start, ...]:
     """Returns the starts of pairs of variant and seed, by config.finetune_from.
 
-    Raises selection.NotYetError where the other study or its trials are not there, ValueError where
+    Raises selection.NotYetError if the other study or its trials are not there, ValueError if
     its model is another one or a checkpoint cannot be read.
     """
     directory = pathlib.Path(settings["finetune_from"])
@@ -109,7 +109,7 @@ def _start(settings: dict[str, Any], variant: str, seed: int, directory: pathlib
 
 
 def _check_model(settings: dict[str, Any], variant: str, other: Trial, where: pathlib.Path) -> None:
-    """Raises ValueError where a trial's model is another one than the study's."""
+    """Raises ValueError if a trial's model is another one than the study's."""
     fields = (
         *("param_dtype", "scan_layers", "kv_heads", "positions", "global_every"),
         "document_mask",

@@ -16,7 +16,7 @@ from sweeps.study.start import Start
 from sweeps.study.trial import EXTRA_PATHS, SETTINGS, Trial
 from workloads import algoperf_specs, catalog
 
-Found = TypeVar("Found")
+Input = TypeVar("Input")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,24 +133,24 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
     settings["checkpoint_every"] = settings["checkpoint_every"] or settings["eval_every"]
     checks.check(settings)
     settings["data_dir"] = settings["data_dir"] or _default_data_dir(settings)
-    _found(lambda: checks.check_tokenizer(settings), None, planning)
+    _find_or_assume(lambda: checks.check_tokenizer(settings), None, planning)
     # An ε that nobody gave is nothing to warn of.
     assumed = [{**point, "epsilon": 1e-8} for point in space.points(space.load("paper_adamw"), 1)]
-    raw = _found(lambda: _points(settings), assumed, planning)
+    raw = _find_or_assume(lambda: _points(settings), assumed, planning)
     if len(raw) < settings["points"]:
         configs.warn(
             f"space {settings['space']!r} is a list of {len(raw)} points; "
             f"{settings['points']} were asked, {len(raw)} will run"
         )
         settings["points"] = len(raw)
-    starts: tuple[Start, ...] = _found(lambda: _starts(settings), (), planning)
+    starts: tuple[Start, ...] = _find_or_assume(lambda: _starts(settings), (), planning)
     points = _completed(raw, settings)
     _warn_of_no_effect(settings, points)
     return Study(settings, tuple(points), starts)
 
 
-def _found(find: Callable[[], Found], assumed: Found, planning: bool) -> Found:
-    """Returns what `find` does; `assumed`, with a warning, where a plan needs what is not there."""
+def _find_or_assume(find: Callable[[], Input], assumed: Input, planning: bool) -> Input:
+    """Returns find(). While planning, a missing input gives a warning and `assumed`."""
     try:
         return find()
     except selection.NotYetError as error:
@@ -161,11 +161,11 @@ def _found(find: Callable[[], Found], assumed: Found, planning: bool) -> Found:
 
 
 def _default_data_dir(settings: dict[str, Any]) -> str:
-    """Returns where the data are for a study that does not say: written down, for jobs to read.
+    """Returns the default data directory. study.json keeps it, so that jobs use the same.
 
-    By ATTNPERF_DATA of the launcher's own variables, else of this process, else in this user's
-    cache folder. '' where only a node of such a launcher can say: it fills in a variable's `$NAME`,
-    and makes embedded data in its own cache folder where there is no ATTNPERF_DATA.
+    The folder is ATTNPERF_DATA of the launcher's own variables, else of this process, else this
+    user's cache folder. '' if only a node of such a launcher knows it: the node fills in a
+    variable's `$NAME`, and makes embedded data in its own cache folder without ATTNPERF_DATA.
     """
     name, launcher = settings["workload"], settings[settings["launcher"]]
     environment = {**os.environ, **remote.variables(launcher.get("environment", ""))}
@@ -227,7 +227,7 @@ def _warn_of_no_effect(settings: dict[str, Any], points: list[dict[str, float]])
 def from_record(record: dict[str, Any], directory: pathlib.Path) -> Study:
     """Returns the study that study.json in `directory` describes.
 
-    Raises ValueError where a setting cannot be, or the folder has another name.
+    Raises ValueError if a setting cannot be, or the folder has another name.
     """
     directory = directory.resolve()
     settings = configs.of_this_version(record["config"])

@@ -113,7 +113,7 @@ def prepare(study: Study, cancellation: Any = None, has_lost_lock: bool = False)
 
 
 def check_writable(study: Study) -> None:
-    """Raises ValueError where nothing can be written in the study's directory."""
+    """Raises ValueError if nothing can be written in the study's directory."""
     try:
         clock.clock.server_time(study.directory)
     except OSError as error:
@@ -157,7 +157,7 @@ def _was_begun(directory: pathlib.Path) -> bool:
 
 def check_same(study: Study) -> dict[str, Any]:
     """Returns the record of the study that is there, {} without one or where it is another one of
-    which nothing has begun: a command that was refused is corrected. Raises ValueError where it is
+    which nothing has begun: a command that was refused is corrected. Raises ValueError if it is
     another study, naming what differs."""
     directory = study.directory
     if not (directory / layout.STUDY).exists():
@@ -197,7 +197,7 @@ def check_same(study: Study) -> dict[str, Any]:
 
 
 def check_plan(study: Study, chosen: dict[str, Any] | None = None) -> None:
-    """Raises ValueError where the plan was changed since this driver wrote it, or other points are
+    """Raises ValueError if the plan was changed since this driver wrote it, or other points are
     compared than those of its selection."""
     directory = study.directory
     stored = config.completed(layout.study_record(directory)["config"])
@@ -222,7 +222,7 @@ def check_plan(study: Study, chosen: dict[str, Any] | None = None) -> None:
 
 
 def check_data(study: Study, digest: str) -> None:
-    """Raises ValueError where trials were planned on other data than those of a digest; '', of
+    """Raises ValueError if trials were planned on other data than those of a digest; '', of
     data or of a trial, is unknown."""
     directory = study.directory
     for stage in study.stages:
@@ -245,7 +245,7 @@ def plan(
 ) -> tuple[list[Trial], dict[str, Any] | None]:
     """Returns a stage's trials as they are recorded, and the selection that 'compare' begins with.
 
-    wait: as `locked` calls it. Raises ValueError where another driver has changed the study's
+    wait: as `locked` calls it. Raises ValueError if another driver has changed the study's
     plan, and as `select` and `materialise` do; OSError, in which case it may be called again.
     """
     with locked(study.directory, wait) as lock:
@@ -329,7 +329,7 @@ def materialise(
 
     A recorded trial that has not ended takes over what may change (`trial.CHANGEABLE`), for its
     next attempt. One that is done or diverged stays as it was recorded. Returns the trials as they
-    are recorded. `beat` is called now and then. Raises ValueError where a trial's directory holds
+    are recorded. `beat` is called now and then. Raises ValueError if a trial's directory holds
     another trial.
     """
     folder = study.directory / stage

@@ -11,11 +11,11 @@ from sweeps.records import layout
 from sweeps.study import keys
 from workloads.base.options import Options
 
-# Of an id: which rule it was made by. Records of schema 1 name none.
+# The version of the rule that makes ids. Records of schema 1 name none.
 SCHEMA = 2
-# Where the trial stands in a study, the id's own rule, and what is compared beside the id.
+# Fields that ids leave out: the place in a study, the schema, and what is compared separately.
 _PLACE = ("study", "stage", "point", "schema", "data_digest")
-# Values that ids leave out: fields that came later than schema 2, as trials had them before.
+# Defaults that ids leave out: fields that were added after schema 2.
 _OMITTED = {
     "matmul_precision": "default",
     "start": "",
@@ -186,7 +186,7 @@ def read(directory: pathlib.Path) -> Trial:
 def from_record(record: Any, path: pathlib.Path) -> Trial:
     """Returns the trial that `record`, the content of the trial.json `path`, describes.
 
-    Raises ValueError where it is damaged, of another schema, or its id not that of its content.
+    Raises ValueError if it is damaged, of another schema, or its id not that of its content.
     """
     schema = record.get("schema", 1) if isinstance(record, dict) else SCHEMA
     if schema != SCHEMA:

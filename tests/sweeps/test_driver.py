@@ -275,7 +275,7 @@ def test_several_studies_run_one_after_the_other(tmp_path, monkeypatch, capsys):
     """The second takes the point that the first selects."""
     driven = []
 
-    def drive(resolved, selection, brief):
+    def drive(resolved, brief):
         driven.append(resolved.name)
         if resolved.name == "c4_lm_234m_paper":
             layout.write_json(resolved.directory / "study.json", {

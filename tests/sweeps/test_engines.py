@@ -91,7 +91,7 @@ def make_scheduler(make_study, clusters, monkeypatch):
 
 @pytest.mark.parametrize(
     ("how", "message"),
-    [("down", "does not answer"), ("absent", "namespace=a, which cannot be asked")],
+    [("down", "does not answer"), ("absent", "namespace=a, which has jobs")],
 )
 def test_an_engine_out_of_reach_causes_no_resubmission(
     make_scheduler, clusters, capsys, how, message

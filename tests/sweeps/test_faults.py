@@ -7,7 +7,6 @@ import signal
 import pytest
 
 from attention.common import files
-from sweeps.launchers.protocol import FINISHED
 from sweeps.records import attempts, layout, lease, status
 from tests.sweeps.chaos import equality, storm
 
@@ -39,20 +38,6 @@ def test_killed_while_it_writes_a_checkpoint(drivers, undisturbed, worker, one_c
     assert worker(trial, one_core).end()[0] == "done"
     assert not storm.is_saving(trial)
     _same(trial, undisturbed)
-
-
-@pytest.mark.nightly
-def test_jobs_race_for_a_trial(drivers, worker, one_core):
-    """One wins; the others leave nothing on disk."""
-    trial = drivers.materialise()
-    racers = [worker(trial, one_core) for _ in range(4)]
-    for job in racers:
-        job.process.wait(240)
-    assert os.listdir(trial / layout.ATTEMPTS) == ["1"]
-    winners = [job for job in racers if job.attempt]
-    assert [job.end()[0] for job in winners] == ["done"]
-    losers = [job for job in racers if not job.attempt]
-    assert [job.process.returncode for job in losers] == [FINISHED] * 3
 
 
 def _contents(trial: pathlib.Path, without: str) -> dict[str, bytes]:

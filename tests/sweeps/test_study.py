@@ -15,7 +15,6 @@ from sweeps.records import layout, lease
 from sweeps.study import config, keys, study, study_directory
 from tests.sweeps import defaults
 from tests.sweeps.conftest import begin_stage, resolve, trial_ids
-from workloads.__main__ import main as workloads_main
 
 
 def test_demo_is_the_papers_protocol_small():
@@ -305,25 +304,6 @@ def test_numbers_of_commands_are_bounded_and_paths_those_of_a_disk(capsys, argum
     with pytest.raises(SystemExit, match="2"):
         main(arguments.split())
     assert f"argument {arguments.split()[-1].partition('=')[0]}: " in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("run", "command", "place"),
-    [
-        (main, "status ", "file/x"),
-        (main, "resume ", "file"),
-        (main, "cancel ", "loop"),
-        (main, "run --config=digits_vit_quick --config.experiment_dir=", "loop"),
-        (workloads_main, "prepare digits_vit --data_dir=", "file/x"),
-    ],
-)
-def test_impossible_paths_give_a_message(tmp_path, capsys, run, command, place):
-    (tmp_path / "file").write_text("")
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    assert run(f"{command}{tmp_path / place}".split()) == 2
-    error = capsys.readouterr().err
-    assert f"{tmp_path / place}" in error
-    assert "Errno" not in error
 
 
 # Values of keys that take no other number, or not the number 4.

@@ -70,7 +70,7 @@ class Kubernetes(Launcher):
     def verify(self) -> None:
         """Has the server judge a job's manifest by a dry run.
 
-        Raises ValueError where it refuses the manifest; EngineError where it cannot be asked.
+        Raises ValueError if it refuses the manifest; EngineError where it cannot be asked.
         """
         jobset = manifest.jobset(remote.sample(self._settings), 0, self._settings)
         # The server reads the pod in a JobSet as a mere structure, the one in a Job as a pod.
@@ -84,7 +84,7 @@ class Kubernetes(Launcher):
     def submit(self, batch: Batch) -> list[str]:
         """Writes and creates the JobSets; one that exists already is this batch's.
 
-        Raises EngineError where not all could be created, after deleting those that were, and
+        Raises EngineError if not all could be created, after deleting those that were, and
         where there was no answer: `find` tells.
         """
         files = [batch.file.with_name(f"{batch.name}.{index}.yaml") for index in range(batch.size)]
@@ -111,7 +111,7 @@ class Kubernetes(Launcher):
     def find(self, batch: Batch) -> list[str] | None:
         """Returns the batch's handles where at least one of its JobSets exists.
 
-        Raises EngineError where the cluster cannot be asked.
+        Raises EngineError if the cluster cannot be asked.
         """
         created = self._list(_RESOURCE, f"{manifest.BATCH_LABEL}={batch.name}")
         return remote.job_names(batch) if created else None
@@ -126,7 +126,7 @@ class Kubernetes(Launcher):
 
     def queued(self, handles: Sequence[str]) -> dict[str, str]:
         """Returns what the conditions of JobSets that wait, of their Kueue workloads and of their
-        pods say. Raises EngineError where the cluster cannot be asked."""
+        pods say. Raises EngineError if the cluster cannot be asked."""
         jobsets = self._list(_RESOURCE, self._of_study)
         reasons = {
             name: _conditions(jobsets[name], "True")

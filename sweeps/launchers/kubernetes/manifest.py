@@ -50,7 +50,7 @@ class Volume:
     def value(self, name: str, text: str) -> str:
         """Returns a variable's value with every path of the volume as a pod sees it.
 
-        Raises ValueError where PYTHONPATH names anything else: the code must be on the volume.
+        Raises ValueError if PYTHONPATH names anything else: the code must be on the volume.
         """
         return os.pathsep.join(
             self.path(part)

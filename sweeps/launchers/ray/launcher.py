@@ -123,7 +123,7 @@ class Ray(Launcher):
 
     @contextlib.contextmanager
     def _cluster(self) -> Iterator["Cluster"]:
-        """Yields Ray's client. Raises EngineError where the cluster refuses, or does not answer as
+        """Yields Ray's client. Raises EngineError if the cluster refuses, or does not answer as
         Ray does."""
         client = importlib.import_module("sweeps.launchers.ray.client")
         try:
@@ -177,7 +177,7 @@ class Ray(Launcher):
     def _elsewhere(self, avoid: Sequence[str]) -> dict[str, str]:
         """Returns the label selector that keeps jobs off hosts; {} for none.
 
-        Raises EngineError where no host is left.
+        Raises EngineError if no host is left.
         """
         if not avoid:
             return {}
@@ -217,7 +217,7 @@ class Ray(Launcher):
 
     def queued(self, handles: Sequence[str]) -> dict[str, str]:
         """Returns Ray's message on every handle that is queued, or was given up and waits for the
-        next `status`. Raises EngineError where the cluster cannot be asked."""
+        next `status`. Raises EngineError if the cluster cannot be asked."""
         known = self._jobs()
         return {
             handle: str(known[handle].message)

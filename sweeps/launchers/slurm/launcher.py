@@ -136,7 +136,7 @@ class Slurm(Launcher):
     def submit(self, batch: Batch) -> list[str]:
         """Submits a batch as one array, or several above the cluster's MaxArraySize.
 
-        A batch that is there already is not submitted again. Raises EngineError where nothing was
+        A batch that is there already is not submitted again. Raises EngineError if nothing was
         submitted, and where Slurm cannot be asked whether it was.
         """
         arrays = self._arrays(batch)
@@ -159,9 +159,9 @@ class Slurm(Launcher):
         return _handles(batch, arrays)
 
     def find(self, batch: Batch) -> list[str] | None:
-        """Returns the handles of a batch by its name, None where Slurm does not know it.
+        """Returns the handles of a batch by its name, None if Slurm does not know it.
 
-        Raises EngineError where Slurm cannot be asked.
+        Raises EngineError if Slurm cannot be asked.
         """
         arrays = self._arrays(batch)
         return _handles(batch, arrays) if any(arrays.values()) else None
@@ -182,7 +182,7 @@ class Slurm(Launcher):
         """Returns the state of every handle; releases jobs that Slurm holds because a node failed
         to launch them.
 
-        Raises EngineError where squeue cannot reach the controller, or lists less than that has.
+        Raises EngineError if squeue cannot reach the controller, or lists less than that has.
         """
         arrays, jobs = _tasks(handles)
         for array in arrays - {job.array for job in jobs}:
@@ -206,7 +206,7 @@ class Slurm(Launcher):
     def cancel(self, handles: Sequence[str]) -> None:
         """Takes queued jobs from the queue; has running ones save and end, however long it takes.
 
-        Raises EngineError where Slurm cannot be reached.
+        Raises EngineError if Slurm cannot be reached.
         """
         states = self.status(handles)
         scancel([handle for handle in handles if states[handle] is State.QUEUED])
@@ -216,7 +216,7 @@ class Slurm(Launcher):
 
 
 def _sbatch(options: list[str], text: str) -> str:
-    """Returns the id of a submitted array. Raises EngineError where Slurm's answer has none."""
+    """Returns the id of a submitted array. Raises EngineError if Slurm's answer has none."""
     printed = run(["sbatch", "--parsable", *options], text)
     ids = set(_SUBMITTED.findall(printed))
     if len(ids) != 1:
@@ -233,7 +233,7 @@ def _tasks(handles: Sequence[str]) -> tuple[set[str], list[ArrayTask]]:
 
 
 def _check_gone(array: str) -> None:
-    """Raises EngineError where the controller has a job of an array that squeue did not list.
+    """Raises EngineError if the controller has a job of an array that squeue did not list.
 
     Some sites' squeue tells of a minute ago.
     """
@@ -252,7 +252,7 @@ def _handles(batch: Batch, arrays: dict[script.ArrayPart, str]) -> list[str]:
 
 
 def squeue(*which: str) -> list[ArrayTask]:
-    """Returns the tasks of arrays that squeue shows. Raises EngineError where it cannot."""
+    """Returns the tasks of arrays that squeue shows. Raises EngineError if it cannot."""
     # All: of hidden partitions, too.
     command = ["squeue", "--noheader", "--all", "--array", "--states=all", _FORMAT, *which]
     jobs = []

@@ -1,7 +1,6 @@
 """What must never happen in a simulated sweep, looked for at every rename and at the end."""
 
 import collections
-import csv
 import dataclasses
 import os
 import pathlib
@@ -10,6 +9,7 @@ from collections.abc import Callable
 from sweeps.records import layout, lease, measurements, status
 from sweeps.scheduling.places import Places
 from sweeps.study.trial import Trial
+from tests.sweeps.chaos import equality
 from tests.sweeps.simulation.world import Actor, World
 
 
@@ -126,7 +126,7 @@ class Referee:
         rows = [row["global_step"] for row in measurements.curve(directory)]
         if rows != steps:
             self.violated(f"{trial.path}: evaluations at {rows}, not at {steps}")
-        with (directory / layout.EVAL_MEASUREMENTS).open(newline="") as file:
-            published = [int(row["global_step"]) for row in csv.DictReader(file)]
+        written = equality.rows(directory, layout.EVAL_MEASUREMENTS)
+        published = [int(row["global_step"]) for row in written]
         if published != steps:
             self.violated(f"{trial.path}: published evaluations at {published}, not at {steps}")
