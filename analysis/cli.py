@@ -319,7 +319,7 @@ def _tables(options: argparse.Namespace, **changes: Any) -> "list[ErrorTable]":
 
 
 def _check_pictures() -> None:
-    """Raises ValueError where this process may not reserve the address space for pictures, and
+    """Raises ValueError if this process may not reserve the address space for pictures, and
     ModuleNotFoundError without the library that makes them."""
     import vl_convert  # noqa: F401
 

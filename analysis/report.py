@@ -75,7 +75,7 @@ def page(tables: Sequence[ErrorTable], directory: pathlib.Path, folder: pathlib.
         savings=speedup.pages_of(tables),
         sections=[_section(*place, folder, labels) for place in enumerate(tables)],
         across=len(laws),
-        across_pictures=[made for law in laws for made in _pictures(scaling.PLOTS, law, labels)],
+        across_pictures=[made for law in laws for made in _figures(scaling.PLOTS, law, labels)],
         appendix=[
             *map(scaling.of_family, laws),
             dataclasses.replace(ledger.page(tables), problems=()),
@@ -87,11 +87,11 @@ def _answer(tables: Sequence[ErrorTable], names: Iterable[str]) -> tuple[Page, l
     """Returns the first screen: variants by workloads, over all of them, what the seeds can detect;
     without a summary the reason alone. Problems are listed in the studies' own sections."""
     try:
-        found = summary.of_tables(tables)
+        overview = summary.of_tables(tables)
     except ValueError as error:
         return Page("", (), (), (Problem("note", "", "", str(error)),)), []
-    shown = dataclasses.replace(summary_view.page(found), problems=())
-    return shown, _pictures(summary_view.PLOTS, found, names)
+    shown = dataclasses.replace(summary_view.page(overview), problems=())
+    return shown, _figures(summary_view.PLOTS, overview, names)
 
 
 def _section(
@@ -106,11 +106,11 @@ def _section(
         description=_description(table),
         verdicts=[sentences.word(table, row) for row in table.rows],
         problems=len(table.problems),
-        first_pictures=_pictures([plots.EFFECTS], table, names),
+        first_pictures=_figures([plots.EFFECTS], table, names),
         main=table_view.page(table, details=True),
-        pictures=_pictures(RESULTS, table, names),
+        pictures=_figures(RESULTS, table, names),
         pages=[made for page in RESULT_PAGES if (made := page(table))],
-        inside=_pictures(diagnostics.PLOTS, table, names),
+        inside=_figures(diagnostics.PLOTS, table, names),
         inside_page=diagnostics.page(table),
         metric=table.metric,
         directory=os.path.relpath(table.study.directory, folder),
@@ -121,7 +121,7 @@ def _section(
     )
 
 
-def _pictures(figures: Iterable[FigureSpec[Any]], shown: Any, names: Iterable[str]) -> list[Figure]:
+def _figures(figures: Iterable[FigureSpec[Any]], shown: Any, names: Iterable[str]) -> list[Figure]:
     """Returns the charts of `figures` that there is something to draw for. `names` are all variants
     of the report."""
     return [made for plot in figures if (made := charts.embed(plot, shown, names))]
@@ -145,7 +145,7 @@ def _description(table: ErrorTable) -> str:
 def trials(table: ErrorTable) -> pd.DataFrame:
     """Returns one row per trial that the table counts: variant, label, seed, trial (its directory
     below the study's), the step that validation chose, the metric of each split at it, the
-    seconds of the whole training, nan where undefined; and whether it has logs of attempts."""
+    seconds of the whole training, nan if undefined; and whether it has logs of attempts."""
     keys = ["variant", "label", "seed", "trial", "step"]
     values = frames.seeds(table)
     frame = values.pivot_table(index=keys, columns="split", values="value", sort=False)

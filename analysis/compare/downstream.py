@@ -125,7 +125,7 @@ def _of_suite(
     step: int | None,
     strange: Sequence[Problem],
 ) -> SuiteTable:
-    problems = [*strange, *(each for found in asked["evaluation"] for each in found.problems)]
+    problems = [*strange, *(problem for each in asked["evaluation"] for problem in each.problems)]
     answers = _answers(asked)
     every = sorted(answers["step"].unique().tolist())
     if step is not None:
@@ -356,7 +356,7 @@ class Scoring:
 def _by_variant(
     answers: pd.DataFrame, values: str, across: list[str], columns: Sequence[Any]
 ) -> dict[str, pd.DataFrame]:
-    """Returns each variant's `values` [seeds, columns], nan where it has none."""
+    """Returns each variant's `values` [seeds, columns], nan if it has none."""
     wide = answers.pivot(index=["variant", "seed"], columns=across, values=values)
     blocks = wide.reindex(columns=columns).groupby(level="variant")
     return {name: block.droplevel("variant") for name, block in blocks}

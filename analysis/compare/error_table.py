@@ -115,7 +115,7 @@ class VariantResult:
 class Reference:
     """A reference row, e.g. nearest neighbour or bigram: split to number or None. `constant`: the
     same answer for every example; then `chosen` is its value of the metric that chooses, as that
-    is shown, on validation, None where that is not recorded."""
+    is shown, on validation, None if that is not recorded."""
 
     name: str
     values: dict[str, float | None]
@@ -153,7 +153,7 @@ class ErrorTable:
 
     @property
     def baseline_row(self) -> VariantResult | None:
-        """Returns the row that the others are compared with, None where there is none."""
+        """Returns the row that the others are compared with, None if there is none."""
         return self.by_variant.get(self.baseline)
 
     @property
@@ -164,7 +164,7 @@ class ErrorTable:
     @functools.cached_property
     def commits(self) -> tuple[str, ...]:
         """Returns the commits that trained the trials of the rows, else the one that planned the
-        study; none where nothing is recorded."""
+        study; none if nothing is recorded."""
         runs = [run for row in self.rows for run in self.runs(row, ("done",))]
         trained = [commit for run in runs for commit in run.commits]
         planned = [plan.git_commit for plan in self.study.plans[:1] if plan.git_commit]
@@ -205,7 +205,7 @@ class ErrorTable:
 
     def withheld(self, variant: str) -> str:
         """Returns why no comparison of a variant with the baseline is a result: the `mixture` of
-        their trials, or `unfinished` unless that is shown; empty where nothing forbids one."""
+        their trials, or `unfinished` unless that is shown; empty if nothing forbids one."""
         base = self.baseline_row
         row = self.by_variant.get(variant, base)
         is_waiting = not self.unfinished.isdisjoint((variant, self.baseline))
@@ -308,7 +308,7 @@ def _unfinished(study: StudyRuns, stage: str, rows: Sequence[VariantResult]) -> 
 
 
 def check_baseline(studies: Sequence[StudyRuns], asked: str | None) -> None:
-    """Raises ValueError where none of the studies has a variant called `asked`, unless None."""
+    """Raises ValueError if none of the studies has a variant called `asked`, unless None."""
     names = {run.variant for study in studies for run in study.runs}
     names |= {str(name) for study in studies for name in study.config.get("variants", ())}
     if asked is not None and asked not in names:
@@ -326,7 +326,7 @@ def _stage(study: StudyRuns, stage: str | None) -> str:
 
 def _problems(study: StudyRuns, stage: str, shown: Metric) -> list[Problem]:
     """Returns problems of no particular trial: of the study, of a stage that has not begun, of
-    columns that no trial has. Raises ValueError where no trial has any column."""
+    columns that no trial has. Raises ValueError if no trial has any column."""
     problems = list(study.study_problems)
     if stage not in study.planned:
         problems.append(Problem("missing", stage, layout.TRIALS, "the stage has not begun"))
@@ -454,7 +454,7 @@ def compare(
     preliminary: bool = False,
 ) -> None:
     """Sets the rows' comparisons, corrected over the variants of each split or a `family` of more,
-    with verdicts that are not fair withheld; none where no row is the baseline's. `unfinished` as
+    with verdicts that are not fair withheld; none if no row is the baseline's. `unfinished` as
     in `ErrorTable`, `preliminary` as in `build`."""
     by_variant = {row.variant: row for row in rows}
     for split in layout.SPLITS:
@@ -475,7 +475,7 @@ def compare(
 
 def _unfair(comparison: Comparison, row: VariantResult, baseline: VariantResult, split: str) -> str:
     """Returns why a rule of this module forbids the verdict better or worse, whatever trials are
-    still to come; empty where none does."""
+    still to come; empty if none does."""
     loser = {"better": row, "worse": baseline}.get(comparison.verdict)
     if loser is None:
         return ""
@@ -488,7 +488,7 @@ def _unfair(comparison: Comparison, row: VariantResult, baseline: VariantResult,
 
 def mixture(row: VariantResult, baseline: VariantResult) -> str:
     """Returns why no comparison of two rows is fair, whatever it compares: `different data`, or
-    `other points`; empty where it may be."""
+    `other points`; empty if it may be."""
     if len(row.data | baseline.data) > 1:
         return "different data"
     return "other points" if row.uncounted or baseline.uncounted else ""

@@ -26,7 +26,7 @@ class MixedStudiesError(ValueError):
 
 def settings(tables: Sequence[ErrorTable]) -> pd.DataFrame:
     """Returns the settings as texts: a row per table, columns `study`, SPLIT, DATA (digests of what
-    was trained on) and CONDITIONS; nan where neither the study nor its trials state one."""
+    was trained on) and CONDITIONS; nan if neither the study nor its trials state one."""
     rows = []
     for table in tables:
         config = records.flattened(table.study.config)
@@ -45,7 +45,7 @@ def settings(tables: Sequence[ErrorTable]) -> pd.DataFrame:
 
 def withheld(tables: Sequence[ErrorTable], variant: str) -> str:
     """Returns why no comparison of a variant over several studies is a result: the studies, each
-    with `ErrorTable.withheld`; empty where nothing forbids one."""
+    with `ErrorTable.withheld`; empty if nothing forbids one."""
     reasons = {table.study.name: table.withheld(variant) for table in tables}
     return "; ".join(f"{study}: {reason}" for study, reason in reasons.items() if reason)
 

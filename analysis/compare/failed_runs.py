@@ -36,7 +36,7 @@ BY_DEFINITION = {
 @dataclass(frozen=True)
 class VariantFailures:
     """One variant's: its `rate`, compared with the baseline's; the `seeds` of finished runs that
-    failed; its numbers on the deciding split without those runs, None where nothing is left or
+    failed; its numbers on the deciding split without those runs, None if nothing is left or
     compared, or no run of any variant failed."""
 
     rate: Rate
@@ -48,7 +48,7 @@ class VariantFailures:
 @dataclass(frozen=True)
 class FailedRuns:
     """`answer` names the best constant answer, whose number is `constant`, and a run has failed
-    whose number is above `limit`; empty and None where none is recorded, so that only runs that
+    whose number is above `limit`; empty and None if none is recorded, so that only runs that
     diverged are counted. Variants without a run that ended are not among `by_variant`."""
 
     answer: str

@@ -57,7 +57,7 @@ def counted(table: ErrorTable, row: VariantResult) -> list[Run]:
 
 def costs(table: ErrorTable, row: VariantResult) -> dict[str, float]:
     """Returns the medians over a row's trials of training's FLOP, by the model's own formula, as
-    `train_flop`, and of its seconds, as `train_seconds`; nan where no trial records them."""
+    `train_flop`, and of its seconds, as `train_seconds`; nan if no trial records them."""
     trained = pd.DataFrame(
         [
             {
@@ -76,7 +76,7 @@ def costs(table: ErrorTable, row: VariantResult) -> dict[str, float]:
 def evaluations(table: ErrorTable) -> pd.DataFrame:
     """Returns EVALUATIONS: one row per evaluation and split of the counted trials. `value` is the
     table's metric as shown, `seconds` are of training alone, `flops` training's operations; nan
-    where they were not recorded."""
+    if they were not recorded."""
     return _evaluations(table, [run for row in table.rows for run in counted(table, row)])
 
 
@@ -147,8 +147,8 @@ def trials(table: ErrorTable) -> pd.DataFrame:
         for name, setting in run.hyperparameters.items():
             if isinstance(setting, int | float) and not isinstance(setting, bool):
                 lines.append(place | {"hyperparameter": name, "setting": setting})
-    found = pd.DataFrame(lines, columns=TRIALS).replace({"value": [math.inf, -math.inf]}, math.nan)
-    return found[found.groupby("hyperparameter")["setting"].transform("nunique") > 1]
+    frame = pd.DataFrame(lines, columns=TRIALS).replace({"value": [math.inf, -math.inf]}, math.nan)
+    return frame[frame.groupby("hyperparameter")["setting"].transform("nunique") > 1]
 
 
 def searched(table: ErrorTable) -> str:
@@ -277,7 +277,7 @@ def _variant_columns(table: ErrorTable, row: VariantResult, split: str) -> dict[
 
 
 def _last_evaluations(table: ErrorTable, row: VariantResult, split: str) -> dict[str, Any]:
-    """Returns the columns on the last evaluations, none where no trial has the split."""
+    """Returns the columns on the last evaluations, none if no trial has the split."""
     column, k = table.metric.column(split), table.last
     measured = [run.evals[column] for run in counted(table, row) if column in run.evals]
     tails = [table.metric.shown(curve[-k:]) for curve in measured]

@@ -38,7 +38,7 @@ class Scaling:
     `sizes`: one row per variant and size: of the same and n, the loss a geometric mean over seeds,
     as the logs are what is fitted. `laws`: the fit of each variant with two sizes or more.
     `savings`: one row per law but the baseline's: variant, what `power_law.Saving` has of reaching
-    `loss`, nan where the loss of a variant does not fall with size: `obstacle` is that variant, its
+    `loss`, nan if the loss of a variant does not fall with size: `obstacle` is that variant, its
     own or the baseline, else empty; `withheld`, why the saving is no result, else empty.
     """
 
@@ -166,7 +166,7 @@ def _parameters(table: ErrorTable, row: VariantResult) -> int:
 
 
 def _sizes(points: pd.DataFrame) -> pd.DataFrame:
-    """Returns a row per variant and size. Raises MixedStudiesError where two studies have one size
+    """Returns a row per variant and size. Raises MixedStudiesError if two studies have one size
     of a variant: their seeds are not of one sample, and a law of both would count a size twice."""
     keys = ["study", "place", "workload", "variant", "parameters"]
     groups = points.groupby(keys, sort=False)

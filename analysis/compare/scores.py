@@ -50,7 +50,7 @@ def of_tables(tables: Sequence[ErrorTable], workloads: int | None = None) -> Sco
     """Returns the scores of the submissions in `tables`, one per workload. The profile is a share
     of `workloads`, the base workloads of the tables unless given.
 
-    Raises ValueError where a workload comes twice, where no target is known, and where there are
+    Raises ValueError if a workload comes twice, where no target is known, and where there are
     more base workloads than `workloads`.
     """
     names = [table.workload for table in tables]
@@ -81,7 +81,7 @@ def of_tables(tables: Sequence[ErrorTable], workloads: int | None = None) -> Sco
 
 
 def _ratios(times: pd.DataFrame) -> pd.DataFrame:
-    """Returns the times over the fastest submission's, of base workloads, inf where they do not
+    """Returns the times over the fastest submission's, of base workloads, inf if they do not
     count."""
     bases = {name: _base(name) for name in times}
     times = times.copy()

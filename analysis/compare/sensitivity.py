@@ -55,10 +55,10 @@ _LARGEST_SHIFT = 1e9
 class Sensitivity:
     """What a variant's comparison with the baseline can detect, at 80% power and a level of 0.05
     divided by the number of variants that Holm's correction counts. `detectable` is the smallest
-    true difference, inf where none can be found at these n; `effect` is the one asked for; `seeds`
-    of each side would detect it, inf where MOST_SEEDS do not. Each with its range; nan where
+    true difference, inf if none can be found at these n; `effect` is the one asked for; `seeds`
+    of each side would detect it, inf if MOST_SEEDS do not. Each with its range; nan if
     undefined, as below LEAST_DEGREES. `possible` is the number of seeds of each side from which on
-    the test can find any difference. The upper end of `detectable` is inf where the factor of its
+    the test can find any difference. The upper end of `detectable` is inf if the factor of its
     test was not simulated, and `detectable` is a lower bound."""
 
     effect: float
@@ -109,7 +109,7 @@ def _factors() -> pd.DataFrame:
 
 def unpaired_factor(n: int, m: int, alpha: float) -> float:
     """Returns how much larger than Student's t-test's the smallest difference is that the test of
-    `n` against `m` unpaired seeds (`comparisons.unpaired`) finds at `alpha`; inf where its smallest
+    `n` against `m` unpaired seeds (`comparisons.unpaired`) finds at `alpha`; inf if its smallest
     p is not below `alpha`.
 
     Simulated with normal noise of equal variance, for 2 to 12 seeds of a side and 1 to 7 variants
@@ -129,7 +129,7 @@ def is_simulated(n: int, m: int, alpha: float) -> bool:
 
 
 def check(table: ErrorTable, effect: float | None) -> None:
-    """Raises ValueError where `effect` is no finite number above 0, or above 1 where the metric is
+    """Raises ValueError if `effect` is no finite number above 0, or above 1 where the metric is
     a share."""
     most = 1.0 if table.metric.is_bounded else math.inf
     if effect is not None and (not 0 < effect <= most or math.isinf(effect)):
@@ -163,7 +163,7 @@ def _printed(
     table: ErrorTable, name: str, workload: str, config: dict, split: str
 ) -> tuple[float, dict[str, float]] | None:
     """Returns the paper's numbers in its table `name`, the baseline's and the other variants', None
-    where it prints none of the baseline, or another metric."""
+    if it prints none of the baseline, or another metric."""
     values = {}
     for row in table.rows:
         if cell := paper.cell(name, table.metric.name, workload, config, row.variant, split):
@@ -197,10 +197,10 @@ def power_at(
     # Of -effect, whose power is the same: of a positive shift scipy's lower tail is nan from 3.6 on
     # and its upper one at some from 37 on, of a negative one neither.
     mirrored = -min(shift, _LARGEST_SHIFT)
-    found = float(stats.nct.cdf(-limit, degrees, mirrored) + stats.nct.sf(limit, degrees, mirrored))
-    if math.isnan(found):
+    power = float(stats.nct.cdf(-limit, degrees, mirrored) + stats.nct.sf(limit, degrees, mirrored))
+    if math.isnan(power):
         raise ValueError(f"no power for effect = {effect}, sd = {sd}, n = {n}, alpha = {alpha}")
-    return found
+    return power
 
 
 def detectable(
@@ -230,7 +230,7 @@ def seeds_needed(
     effect: float, sd: float, alpha: float, power: float = POWER, paired: bool = True
 ) -> int | None:
     """Returns the fewest seeds (not paired: of either group) with which the test that is made finds
-    a true difference of `effect` with probability `power`, at least 2; None where MOST_SEEDS do
+    a true difference of `effect` with probability `power`, at least 2; None if MOST_SEEDS do
     not.
 
     Raises ValueError for an effect of 0, which no number of seeds finds, and as `power_at` does.

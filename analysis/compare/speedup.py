@@ -30,12 +30,12 @@ TOLD = 1.05
 @dataclass(frozen=True)
 class SpeedUps:
     """Of the experiment that `table` is of: the baseline's `budgets`, a row each: study, steps, n,
-    value (the mean), flop and seconds of a step, nan where trials do not record them; and `rows`,
+    value (the mean), flop and seconds of a step, nan if trials do not record them; and `rows`,
     the same per variant and study, and:
     `needed`, `low`, `high`, the baseline's steps (`budgets.needed`); `seeds_used`; `by_law`, the
     steps by a power law, nan beyond the budgets; `compute` and `time`, what steps are multiplied by
     for the speed-up in model FLOP and in seconds; `seeds` that would tell a speed-up of TOLD in
-    compute, None where unknown; `why`, why there is no number, else empty."""
+    compute, None if unknown; `why`, why there is no number, else empty."""
 
     table: ErrorTable
     budgets: pd.DataFrame
@@ -103,12 +103,12 @@ def experiments(tables: Sequence[ErrorTable]) -> list[list[ErrorTable]]:
 
 
 def _costs(table: ErrorTable, row: VariantResult) -> dict[str, Any]:
-    """Returns what a row's trials cost and reach. Raises ValueError where their number of steps is
+    """Returns what a row's trials cost and reach. Raises ValueError if their number of steps is
     not one."""
     steps = {run.steps for run in table.runs(row) if run.steps is not None}
     if len(steps) != 1:
-        told = "is stated by no trial" if not steps else f"is not one: {sorted(map(str, steps))}"
-        raise ValueError(f"{table.study.name}: the number of steps of {row.variant} {told}")
+        reason = "is stated by no trial" if not steps else f"is not one: {sorted(map(str, steps))}"
+        raise ValueError(f"{table.study.name}: the number of steps of {row.variant} {reason}")
     planned = steps.pop()
     trained = frames.costs(table, row)
     return {

@@ -34,16 +34,16 @@ class Overview:
     """The columns' `tables`, their `headings` (the workload, with the study where two columns are
     of one workload), the baseline that most of them have, and the variants, it first.
 
-    `cells`, CELLS: one row per variant and column, by its number, in which it was to be trained
-    beside a baseline: `value`, in % of the baseline's mean over the seeds that are compared, which
-    is taken as known, nan where none are; `low` and `high`, the 95% interval of the difference;
-    `n` of the seeds `trained` that are compared; p after Holm's correction; the verdict, or
-    `withheld`; `withheld`, why there is none in spite of p; `left_out`, why the column is not in
-    `over`.
+    `cells`, CELLS: one row per variant and column (by its number) in which the variant was to be
+    trained beside a baseline. `value` is in % of the baseline's mean over the compared seeds, which
+    is treated as exact; it is NaN if no seeds are compared. `low` and `high` bound the 95% interval
+    of the difference. `n` of the seeds `trained` are compared. p is corrected by Holm. The verdict
+    may be `withheld`; then the column `withheld` has the reason. `left_out` says why the column is
+    not in `over`.
 
     `over`, OVER: one row per variant and quantity over the columns that `workload` lists by their
     numbers from 1, of the runs that the columns' tests compare: `effect`, the mean standardised
-    effect, nan where the columns' effects differ in kind, its `unit`; `iqm`, the interquartile mean
+    effect, nan if the columns' effects differ in kind, its `unit`; `iqm`, the interquartile mean
     of the runs' improvements less the baseline's, in %; `improvement`, the probability that one of
     its runs beats one of the baseline's; `step_time` over the baseline's; and over all columns of
     the baseline that can tell, `failed_to_train`, the share of its n runs that did.
@@ -61,8 +61,8 @@ class Overview:
 
 
 def of_tables(tables: Sequence[ErrorTable]) -> Overview:
-    """Returns the summary of error tables. Raises ValueError where none of them compares anything
-    with a baseline, or where as many have one baseline as another."""
+    """Returns the summary of error tables. Raises ValueError if none of them compares anything
+    with a baseline, or if as many have one baseline as another."""
     left_out = {table: why for table in tables if (why := _why_no_column(table))}
     compared = [table for table in tables if table not in left_out]
     if not compared:
@@ -95,7 +95,7 @@ def of_tables(tables: Sequence[ErrorTable]) -> Overview:
 
 
 def _why_no_column(table: ErrorTable) -> str:
-    """Returns why a table has no column, empty where the baseline has numbers and another variant
+    """Returns why a table has no column, empty if the baseline has numbers and another variant
     was to be trained."""
     base = table.baseline_row
     if base is None:
@@ -142,7 +142,7 @@ def _cells(tables: Sequence[ErrorTable], names: Sequence[str], baseline: str) ->
 
 def _scale(table: ErrorTable, mean: float) -> float:
     """Returns what a difference is multiplied by to be an improvement in % of the baseline's mean,
-    nan where that is 0 or unknown."""
+    nan if that is 0 or unknown."""
     sign = -1 if table.metric.lower_is_better else 1
     return 100 * sign / abs(mean) if abs(mean) > 0 else math.nan
 
@@ -178,9 +178,9 @@ def _over(tables: Sequence[ErrorTable], cells: pd.DataFrame, baseline: str) -> p
     counts = pd.DataFrame(
         [
             {"variant": name, "count": each.rate.count, "n": each.rate.n}
-            for found in failures
-            if found.limit is not None
-            for name, each in found.by_variant.items()
+            for failed in failures
+            if failed.limit is not None
+            for name, each in failed.by_variant.items()
         ],
         columns=["variant", "count", "n"],
     )
@@ -214,7 +214,7 @@ def _estimates(tables: Sequence[ErrorTable], variant: str) -> dict[tuple[str, st
 def scores(tables: Sequence[ErrorTable], variant: str) -> pd.DataFrame:
     """Returns the improvements in % of the runs that the comparisons of `variant` are over, on the
     deciding splits: a row per seed, columns (number of the table, `variant` or `baseline`), nan
-    where a table compares no such run."""
+    if a table compares no such run."""
     improvements = {}
     for number, table in enumerate(tables):
         each = table.comparisons[variant]

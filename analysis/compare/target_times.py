@@ -38,7 +38,7 @@ class TargetTimes:
     `<quantity>_is_bound` (`medians`); against the baseline, if there is one, what `across.SpeedUp`
     has, as `<quantity>_ratio`, `_low`, `_high`, `_n` and `_method`, nan on its own row.
 
-    `withheld` says why a ratio is no result (`ErrorTable.withheld`), empty where it may be.
+    `withheld` says why a ratio is no result (`ErrorTable.withheld`), empty if it may be.
 
     `left_out` are the runs that may yet reach the target, pending or running ones; `unchosen` names
     variants without a chosen point.
@@ -69,7 +69,7 @@ def build(
     variant of which no point was chosen has never reached the target.
 
     `target` is in the unit of `metric` (error, wer ...; the target's own metric unless given);
-    without it, the runs' or AlgoPerf's. Raises UnknownTargetError where there is none or no run
+    without it, the runs' or AlgoPerf's. Raises UnknownTargetError if there is none or no run
     has ended, ValueError for a metric other than the target's without a value, or one that no
     evaluation has.
     """
@@ -130,9 +130,9 @@ def _target(
 def crossings(runs: Sequence[Run], target: Target) -> pd.DataFrame:
     """Returns when each of `runs`, at least one, first reached `target`, a row per run: variant,
     point, seed, state; `evaluation`, the place of the first evaluation at or past the target in its
-    curve, from 0, inf where there is none; its `step` and `seconds`, inf where the target was never
-    reached, as in a run that diverged or failed before its first evaluation, nan where they are
-    unknown; `last_step` and `last_seconds`, its last evaluation's, 0 where a lost run has none;
+    curve, from 0, inf if there is none; its `step` and `seconds`, inf if the target was never
+    reached, as in a run that diverged or failed before its first evaluation, nan if they are
+    unknown; `last_step` and `last_seconds`, its last evaluation's, 0 if a lost run has none;
     `apart`, the median number of steps from one evaluation to the next, nan for fewer than two.
 
     At most the target counts where less is better, at least where more is, as in AlgoPerf's
@@ -204,9 +204,8 @@ def medians(seeds: pd.DataFrame, name: str) -> pd.DataFrame:
     stands for "later than `last_<name>`, this seed's budget", and in `<name>_is_bound` whether it
     is a bound that the true median lies above. Unknown values (nan) are left out.
 
-    A seed that never reached the target is as late as its budget or later, so that, with every
-    such seed put at its budget, the median is one that the true median lies at or above. It is a
-    bound only where the middle hangs on such a seed.
+    Seeds that never reach the target count with their budget. The median is then a lower bound
+    if it depends on such a seed.
     """
     late = seeds.groupby("label", sort=False)[name].median()
     at_budget = seeds[name].clip(upper=seeds[f"last_{name}"])
@@ -245,8 +244,8 @@ def _compared(
     for label in rows["label"]:
         row: dict[str, object] = {}
         for name in QUANTITIES if label != baseline else ():
-            own, base = (times[each][name].to_dict() for each in (label, baseline))
-            ratio = speed_up(own, base, table.study.shares_seeds)
+            ours, base = (times[each][name].to_dict() for each in (label, baseline))
+            ratio = speed_up(ours, base, table.study.shares_seeds)
             if name == "step" and table.study.published and other_units[label]:
                 ratio = SpeedUp(method="units")
             row |= {f"{name}_{key}": value for key, value in vars(ratio).items()}

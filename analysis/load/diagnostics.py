@@ -66,7 +66,7 @@ def _decoder(bins: int) -> msgspec.json.Decoder:
 class Diagnostics:
     """A trial's file: `steps` int64 [S] ascending, `layers` the L paths by depth.
 
-    `values` maps each of QUANTITIES to float64 [S, L], nan where a number does not exist or was
+    `values` maps each of QUANTITIES to float64 [S, L], nan if a number does not exist or was
     not finite; `histogram` float64 [S, L, B] counts attention probabilities: bin 0 those below
     10^edges[0], bin k those in [10^edges[k-1], 10^edges[k]), the last one open above. `examples`
     says of how many they are. `problems` names what is damaged, left out or not finite, without the
@@ -168,7 +168,7 @@ def _read_once(path: pathlib.Path, stamp: tuple[int, int]) -> Diagnostics:
 
 
 def of_trial(directory: pathlib.Path) -> Diagnostics | None:
-    """Returns a trial's diagnostics, None where it recorded none."""
+    """Returns a trial's diagnostics, None if it recorded none."""
     path = directory / FILE
     try:
         status = path.stat()

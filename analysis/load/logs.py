@@ -61,10 +61,10 @@ SEED = "rng_seed"
 
 def read_logs(root: pathlib.Path, whole: bool = False) -> StudyRuns | None:
     """Returns the logs in `root` (one submission or experiment, or a directory of several) as a
-    study, None where there are none. `whole` also checks every measurements.csv of AlgoPerf's;
+    study, None if there are none. `whole` also checks every measurements.csv of AlgoPerf's;
     init2winit's is read anyway.
 
-    Nothing says how many trials were meant to be: a trial of AlgoPerf's is missing where other
+    Nothing says how many trials were meant to be: a trial of AlgoPerf's is missing if other
     studies of its submission have it.
     """
     problems: list[Problem] = []

@@ -46,7 +46,7 @@ class Measurements:
 
 
 def read(path: pathlib.Path, trial: str = "") -> Measurements | None:
-    """Returns the complete rows of a trial's CSV file, each step once, None where there is no such
+    """Returns the complete rows of a trial's CSV file, each step once, None if there is no such
     file."""
     try:
         return parse(path.read_bytes(), trial, path.name)
@@ -143,7 +143,7 @@ def _rows(
 def _table(
     content: bytes, columns: int, cell: pyarrow.DataType, skip: Callable[[csv.InvalidRow], str]
 ) -> pyarrow.Table:
-    """Raises ArrowInvalid where a cell cannot be of the type `cell`."""
+    """Raises ArrowInvalid if a cell cannot be of the type `cell`."""
     names = [str(index) for index in range(columns)]
     return csv.read_csv(
         pyarrow.py_buffer(content),
@@ -166,7 +166,7 @@ def _are_whole(numbers: np.ndarray) -> np.ndarray:
 
 
 def _attempts(steps: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Returns the attempt that wrote each row, int64, from the counts of preemptions, nan where a
+    """Returns the attempt that wrote each row, int64, from the counts of preemptions, nan if a
     row has none. One that only logs the loss carries no count: it continues the row before, or,
     where the step goes back, begins the next attempt."""
     stated = ~np.isnan(counts)

@@ -113,7 +113,7 @@ class Metric:
         return values
 
     def reference(self, row: Mapping[str, Any], split: str) -> float | None:
-        """Returns a reference row's number on a split, None where it has none: reference.json
+        """Returns a reference row's number on a split, None if it has none: reference.json
         gives the number shown (`test/error`) or the column (`test/accuracy`)."""
         if row.get(f"{split}/{self.name}") is not None:
             return float(row[f"{split}/{self.name}"])
@@ -209,7 +209,7 @@ class Target:
 @dataclass(frozen=True)
 class AlgoperfTarget:
     """A line of AlgoPerf's table: values in the metric's own column (accuracy, not error), nan
-    where there is no target, `step_hint` in steps, `max_allowed_runtime_sec` in seconds."""
+    if there is no target, `step_hint` in steps, `max_allowed_runtime_sec` in seconds."""
 
     workload: str
     version: str
@@ -261,7 +261,7 @@ def target_of_run(
     """Returns what `run` has to reach on `split` (validation or test).
 
     First what its own files state, then AlgoPerf's table in the version nearest to `steps` and
-    `seconds` of training, the run's own unless given. Raises UnknownTargetError where neither
+    `seconds` of training, the run's own unless given. Raises UnknownTargetError if neither
     knows the workload.
     """
     stated = run.targets
@@ -292,7 +292,7 @@ def target_of_runs(
 
     Where nothing states the budget, that of the longest run among `runs` and `peers`, all the
     runs of their study and workload, counts: others may have been stopped early. Raises
-    UnknownTargetError where a run has no target, or where there are no runs.
+    UnknownTargetError where a run has no target, or if there are no runs.
     """
     if not runs:
         raise UnknownTargetError("no run that could reach a target; give another stage or point")

@@ -90,7 +90,7 @@ SUITES = {entry.suite.name: entry.suite for entry in PRINTED.values() if entry.s
 def cell(
     table: str, metric: str, workload: str, config: Mapping[str, Any], variant: str, split: str
 ) -> PaperCell | None:
-    """Returns the paper's number of a canonical variant name on a split, None where `table` is of
+    """Returns the paper's number of a canonical variant name on a split, None if `table` is of
     another metric or empty, or prints none for that workload or for the dtypes of the study's
     `config`."""
     entry = TABLES.get(table)
@@ -107,7 +107,7 @@ def cell(
 
 
 def printed(file: str, model: str | None, heading: str, variant: str) -> PaperCell | None:
-    """Returns the number that `file` has for a canonical variant name under `heading`, None where
+    """Returns the number that `file` has for a canonical variant name under `heading`, None if
     it has none."""
     method = variants.label(variant)
     return _find([file], model=model, dataset_or_metric=heading, method=method)
@@ -133,7 +133,7 @@ def of_suite(suite: str, variant: str, task: str | None) -> PaperCell | None:
 
 def _find(files: Iterable[str], **place: str | None) -> PaperCell | None:
     """Returns the first number of the files whose line has these texts in these columns, in
-    whatever case; None where there is none."""
+    whatever case; None if there is none."""
     wanted = {name: str(text).lower() for name, text in place.items()}
     for row in itertools.chain.from_iterable(map(lines, files)):
         if wanted == {name: row[name].lower() for name in wanted}:

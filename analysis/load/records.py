@@ -170,19 +170,19 @@ class Run:
     """One trial and what it measured; also one that was planned and has measured nothing.
 
     `evals` are the evaluations of eval_measurements.csv and `losses` reads measurements.csv anew:
-    a column's name to an array [rows], by ascending `global_step`, empty where there is no file.
+    a column's name to an array [rows], by ascending `global_step`, empty if there is no file.
     `point` is the index of the hyperparameter point (AlgoPerf's published logs: the n of
     trial_<n>). `state` is one of `sweeps.records.layout.STATES`, `reason` what the trial said about
-    it. `steps` is the planned budget, None where nothing on disk states it. `metric` is the name of
+    it. `steps` is the planned budget, None if nothing on disk states it. `metric` is the name of
     the metric the workload's target is set in, `targets` what a file says of the targets
-    (`metric`, a name; `validation` and `test`, values of that metric's columns), empty where none
+    (`metric`, a name; `validation` and `test`, values of that metric's columns), empty if none
     does; `ends_early` says that evaluations which were due are missing at the end of a trial that
     is `done`; `step_hint` is the workload's, `eval_every` the steps between planned evaluations and
-    `allowed_s` the seconds of training that the workload allows, None where no file says.
+    `allowed_s` the seconds of training that the workload allows, None if no file says.
     `problems` is what is wrong with the trial, `notes` what is worth knowing. `is_planned` is False
     for a trial that has ended and that the study no longer plans. `planned_by` is the commit that
     planned it, `data_digest` identifies the data, `id` is equal for trials that compute the same;
-    each is empty where it is not recorded.
+    each is empty if it is not recorded.
     """
 
     workload: str
@@ -214,7 +214,7 @@ class Run:
 
     @property
     def last_step(self) -> int | None:
-        """Returns the step of the last evaluation, None where there is none."""
+        """Returns the step of the last evaluation, None if there is none."""
         steps = self.evals.get(STEP, np.empty(0))
         return int(steps[-1]) if len(steps) else None
 
@@ -247,7 +247,7 @@ class Run:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """Returns what the first attempt that wrote META_FILE says, empty where none did."""
+        """Returns what the first attempt that wrote META_FILE says, empty if none did."""
         return next(iter(self.metas), {})
 
     @property
@@ -330,7 +330,7 @@ class StudyRuns:
 
 
 def read_json(path: pathlib.Path, trial: str, problems: list[Problem]) -> dict[str, Any] | None:
-    """Returns the JSON object in `path` as `usable` leaves it, None where there is no such file,
+    """Returns the JSON object in `path` as `usable` leaves it, None if there is no such file,
     or none that is a JSON object: the latter is named in `problems`. `trial` is the name of the
     trial that the file belongs to, empty for none."""
     try:

@@ -31,9 +31,9 @@ class Task(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """A task as one checkpoint answered it: its n questions in order of their numbers.
 
     `metrics` are fractions as results.json states them, `primary` the one named beforehand;
-    `majority` is what answering every question alike would give, None where there is no such thing;
+    `majority` is what answering every question alike would give, None if there is no such thing;
     `references` other rows by name. `truncated` counts questions whose context was cut.
-    `undecodable` is the share of generated answers that are none of those allowed, None where
+    `undecodable` is the share of generated answers that are none of those allowed, None if
     nothing was generated. `identity` is equal for tasks that asked the same questions, with the
     same right answers, data and number of shots, and `bits` has each metric's packed answers.
     """
@@ -104,7 +104,7 @@ def of_trial(directory: pathlib.Path, name: str) -> tuple[list[Evaluation], list
         else:
             place = folder.relative_to(directory).as_posix()
             problems.append(Problem("unreadable", name, place, f"{step!r} is no checkpoint's step"))
-    return sorted(evaluations, key=lambda found: (found.step, found.suite)), problems
+    return sorted(evaluations, key=lambda result: (result.step, result.suite)), problems
 
 
 @functools.lru_cache(maxsize=2048)
@@ -127,8 +127,8 @@ def _read_once(
         done = f"no {layout.RESULTS}, {layout.finished_tasks(folder)} tasks are finished"
         report("unfinished", "", f"{done}; `python -m sweeps evaluate` goes on from there")
     elif others and not problems:
-        found = ", ".join(f"{name} is {record.get(name)!r}" for name in others)
-        report("mismatch", layout.RESULTS, f"{found}, not its directory's; it is not read")
+        stated = ", ".join(f"{name} is {record.get(name)!r}" for name in others)
+        report("mismatch", layout.RESULTS, f"{stated}, not its directory's; it is not read")
     elif not problems:
         tasks = _tasks(folder / layout.SAMPLES, record.get("tasks"), report)
     return Evaluation(suite, step, where, str(record.get("harness")), tasks, tuple(problems))

@@ -26,7 +26,7 @@ VALIDATION = "validation"
 
 def best_step(run: Run, metric: Metric) -> dict[str, float] | None:
     """Returns the best evaluation by a metric on validation, a column's name to its value
-    (`global_step` among them, an int), None where no evaluation has a finite one."""
+    (`global_step` among them, an int), None if no evaluation has a finite one."""
     values = run.evals.get(metric.column(VALIDATION), np.empty(0))
     index = rule.best_index(values.tolist(), metric.mode)
     return None if index is None else run.row(index)
@@ -48,7 +48,7 @@ def _values(runs: Iterable[Run], metric: Metric) -> dict[int, list[float | None]
 
 def best_point(runs: Iterable[Run], metric: Metric) -> int | None:
     """Returns the index of the best point among `runs` (trials of one variant) by a metric on
-    validation, None where no trial can be chosen."""
+    validation, None if no trial can be chosen."""
     return rule.best_point(_values(runs, metric), metric.mode)
 
 

@@ -37,7 +37,7 @@ def read_study(directory: str | pathlib.Path, whole: bool = False) -> StudyRuns:
 
     Curves stay in their files until they are asked for. What is wrong with eval_measurements.csv
     is found now, with measurements.csv, which no table needs, only where `whole` is True.
-    Raises NotAStudyError where there is none of these, or where study.json cannot be used.
+    Raises NotAStudyError if there is none of these, or if study.json cannot be used.
     """
     root = pathlib.Path(directory)
     if (root / layout.STUDY).is_file():
@@ -58,7 +58,7 @@ def read_each(directory: str | pathlib.Path) -> tuple[StudyRuns, ...]:
 
     `directory` is a study's, one of logs, or one that holds studies' directories and logs. What
     lies there and cannot be read is in the first study's `problems`, of kind `left out`; studies of
-    one name are `distinguished`. Raises NotAStudyError where no study can be read.
+    one name are `distinguished`. Raises NotAStudyError if no study can be read.
     """
     root = pathlib.Path(directory)
     inside = sorted(path.parent for path in root.glob(f"{VISIBLE}/{layout.STUDY}"))
@@ -178,7 +178,7 @@ def _foreign(
 ) -> str:
     """Returns how the record of a trial shows that it is of another experiment than a `planned`
     trial of its stage: by the study's name, a setting that results depend on, or other values at
-    its point; empty where it does not."""
+    its point; empty if it does not."""
     of_points = dict(enumerate(points))
     planned = planned | {"hyperparameters": of_points.get(trial["point"])}
     differing = [
@@ -194,7 +194,7 @@ def _foreign(
 def _planned_trials(
     root: pathlib.Path, stage: str, problems: list[Problem]
 ) -> list[dict[str, Any]] | None:
-    """Returns the trials that a stage of the study in `root` consists of, None where it has not
+    """Returns the trials that a stage of the study in `root` consists of, None if it has not
     been planned yet. What is damaged, or lost, is named in `problems`."""
     try:
         entries = layout.planned_entries(root, stage)
@@ -232,12 +232,12 @@ def _planned_trials(
 
 def _trial_directories(root: pathlib.Path, stage: str) -> list[str]:
     """Returns the trial directories of a stage, relative to `root`."""
-    found = sorted((root / stage).glob(f"{VISIBLE}/{VISIBLE}_jax/trial_*"))
-    return [path.relative_to(root).as_posix() for path in found if path.is_dir()]
+    paths = sorted((root / stage).glob(f"{VISIBLE}/{VISIBLE}_jax/trial_*"))
+    return [path.relative_to(root).as_posix() for path in paths if path.is_dir()]
 
 
 def _study_record(path: pathlib.Path, problems: list[Problem]) -> dict[str, Any]:
-    """Raises NotAStudyError where study.json is damaged, of another format, or lacks its config."""
+    """Raises NotAStudyError if study.json is damaged, of another format, or lacks its config."""
     record = records.read_json(path, "", problems)
     if record is None:
         raise NotAStudyError(f"{path}: {problems[-1].text}")
@@ -263,7 +263,7 @@ def _notes(root: pathlib.Path, unread: Iterable[str], runs: Sequence[Run]) -> It
 def _selection(
     root: pathlib.Path, runs: Sequence[Run], problems: list[Problem]
 ) -> dict[str, Any] | None:
-    """Returns the selection of the study in `root`, None where nothing was chosen yet or the file
+    """Returns the selection of the study in `root`, None if nothing was chosen yet or the file
     cannot be used. `problems` gains what is damaged, and each chosen point without a trial."""
     record = records.read_json(root / layout.SELECTION, "", problems)
     if record is None or record.get("points") is None:
@@ -332,7 +332,7 @@ def by_workload(study: StudyRuns) -> tuple[StudyRuns, ...]:
 
 def distinguished(studies: Iterable[StudyRuns]) -> tuple[StudyRuns, ...]:
     """Returns the studies; those that share a name have the directory behind it, as it was given:
-    `tiny (a)` and `tiny (b)`. Raises ValueError where one is there twice."""
+    `tiny (a)` and `tiny (b)`. Raises ValueError if one is there twice."""
     studies = tuple(studies)
     places = collections.Counter((study.directory.resolve(), study.workload) for study in studies)
     for (directory, _), count in places.items():

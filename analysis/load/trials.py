@@ -32,7 +32,7 @@ class TrialFiles:
         self.problems.append(Problem(kind, self.name, "", text))
 
     def json(self, file: str) -> dict[str, Any]:
-        """Returns the JSON object in `file`, empty where it is missing or damaged; of its known
+        """Returns the JSON object in `file`, empty if it is missing or damaged; of its known
         keys only those that hold what they should."""
         return records.read_json(self.directory / file, self.name, self.problems) or {}
 
@@ -45,14 +45,14 @@ class TrialFiles:
         return state
 
     def read(self, file: str) -> Measurements | None:
-        """Returns the rows of a CSV file, None where it is missing."""
+        """Returns the rows of a CSV file, None if it is missing."""
         rows = measurements.read(self.directory / file, self.name)
         if rows is not None:
             self.problems += rows.problems
         return rows
 
     def evaluations(self) -> Measurements | None:
-        """Returns the evaluations of eval_measurements.csv, None where it is missing."""
+        """Returns the evaluations of eval_measurements.csv, None if it is missing."""
         rows = self.read(layout.EVAL_MEASUREMENTS)
         if rows is None:
             return None
@@ -61,7 +61,7 @@ class TrialFiles:
         return evals
 
     def losses(self) -> Columns:
-        """Returns the rows of measurements.csv, none where it is missing."""
+        """Returns the rows of measurements.csv, none if it is missing."""
         rows = measurements.read(self.directory / layout.MEASUREMENTS)
         return rows.columns if rows else {}
 
@@ -195,4 +195,7 @@ def _check(run: Run, files: TrialFiles, evals: Measurements | None, whole: bool)
     if whole:
         files.read(layout.MEASUREMENTS)
         evaluations, problems = samples.of_trial(run.path, run.name)
-        files.problems += [*problems, *(each for found in evaluations for each in found.problems)]
+        files.problems += [
+            *problems,
+            *(problem for each in evaluations for problem in each.problems),
+        ]

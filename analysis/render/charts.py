@@ -95,8 +95,8 @@ Shown = TypeVar("Shown")
 @dataclass(frozen=True)
 class FigureSpec(Generic[Shown]):
     """A figure of a view: the name of its file without suffix; the function that draws it, None
-    where there is nothing to draw, and why that can be (`absent`); its text for readers who cannot
-    see it, and how to read it. Where a plot does not apply, `plots` does not name it."""
+    if there is nothing to draw, and why that can be (`absent`); its text for readers who cannot
+    see it, and how to read it. `plots` names the figures that apply."""
 
     file: str
     draw: Callable[[Shown], Any]
@@ -313,7 +313,7 @@ def _paint(part: Any, names: Sequence[str]) -> None:
 
 
 def embed(plot: FigureSpec[Shown], shown: Shown, names: Iterable[str] = ()) -> Figure | None:
-    """Returns what `plot` draws, None where there is nothing to draw. `names` are all variants of
+    """Returns what `plot` draws, None if there is nothing to draw. `names` are all variants of
     the page."""
     chart = plot.draw(shown) if plot.applies(shown) else None
     if chart is None:

@@ -13,7 +13,7 @@ NOTHING = "–"
 
 class PrintedCell(NamedTuple):
     """A cell as printed: its text, whether it is the best of its group, and the number behind it,
-    None where there is none."""
+    None if there is none."""
 
     text: str
     is_best: bool = False
@@ -44,8 +44,8 @@ class Table:
         lines = []
         for name, *cells in texts.values.tolist():
             pairs = zip(headings, cells, strict=True)
-            told = ", ".join(f"{heading} {text}" for heading, text in pairs if text != NOTHING)
-            lines.append(f"{name}: {told}")
+            cells = ", ".join(f"{heading} {text}" for heading, text in pairs if text != NOTHING)
+            lines.append(f"{name}: {cells}")
         return f"{self.caption}. {'; '.join(lines)}."
 
     @property

@@ -1,6 +1,6 @@
 """Statistics of several tasks at once, over plain arrays of scores [runs, tasks], and speed-ups.
 
-A score is any number of which more is better; nan where a task has fewer runs than another. In a
+A score is any number of which more is better; nan if a task has fewer runs than another. In a
 row are the runs of one seed, so that two arrays are resampled together where they were trained in
 pairs. After Agarwal et al. (2021), "Deep reinforcement learning at the edge of the statistical
 precipice": few runs of many tasks, so intervals of aggregates, not point estimates. Beside theirs
@@ -53,7 +53,7 @@ def iqm_difference(scores: np.ndarray, baseline: np.ndarray) -> np.ndarray:
 def probability_of_improvement(scores: np.ndarray, baseline: np.ndarray) -> np.ndarray:
     """Returns the probabilities [...] that a run of `scores` [..., runs, tasks] beats one of
     `baseline` [..., runs, tasks] on the same task, ties counted half, averaged over the tasks; nan
-    where a task has no run of one. The Mann-Whitney statistic over n·m, by ranks; it takes no
+    if a task has no run of one. The Mann-Whitney statistic over n·m, by ranks; it takes no
     notice of pairs."""
     from scipy import stats  # 0.6 s, which a table of one study does not need
 
@@ -92,8 +92,8 @@ def bootstrapped(
         known = [~np.isnan(side[:, task]) for side in sides]
         if is_paired:
             known = [known[0] & known[1]] * 2
-        for side, own, sample in zip(sides, known, samples, strict=True):
-            values = side[own, task]
+        for side, is_known, sample in zip(sides, known, samples, strict=True):
+            values = side[is_known, task]
             if side is scores or not is_paired:
                 drawn = generator.integers(0, values.size, (resamples, values.size))
             sample[:, : values.size, task] = values[drawn]
@@ -105,7 +105,7 @@ def bootstrapped(
 
 def mean_effect(effects: Sequence[float], compared: Sequence[Comparison]) -> Estimate:
     """Returns the mean over tasks, which count alike, of their `effects`, Hedges' g of the
-    comparisons `compared` in the direction of an improvement, with its 95% interval; nan where they
+    comparisons `compared` in the direction of an improvement, with its 95% interval; nan if they
     are in different units, d_z and g.
 
     The variance of g is that of the noncentral t it is drawn from (Hedges 1981, eq. 6b), with g for
@@ -134,7 +134,7 @@ def mean_effect(effects: Sequence[float], compared: Sequence[Comparison]) -> Est
 def mean_ratio(logs: Sequence[np.ndarray]) -> Estimate:
     """Returns the geometric mean of ratios over tasks, which count alike, from the logs of each
     task's paired ratios [pairs], with the t interval of the mean of the tasks' means (Welch's
-    degrees of freedom); no interval where a task has fewer than 2 pairs, nan where it has none."""
+    degrees of freedom); no interval where a task has fewer than 2 pairs, nan if it has none."""
     if not logs or any(not each.size for each in logs):
         return Estimate(math.nan, math.nan, math.nan)
     mean = float(np.mean([each.mean() for each in logs]))
@@ -152,7 +152,7 @@ class SpeedUp:
     """The baseline's steps or seconds to a target over the variant's: with a ratio of 1.1 the
     variant takes 9.1 % less time.
 
-    `low` and `high` bound the 95% interval, nan where there is none. `method`: `paired`, the t
+    `low` and `high` bound the 95% interval, nan if there is none. `method`: `paired`, the t
     interval of the mean log ratio over shared seeds; `Welch`, of the difference of mean logs
     where most seeds are not shared; `medians`, the ratio of the two medians, without an interval,
     where a seed never reached the target or there is one pair; `none`, no ratio; `units`, none

@@ -40,9 +40,9 @@ class Budgets:
     @property
     def turn(self) -> tuple[float, float] | None:
         """Returns a budget and the first larger one that is worse (paired t-test of each with the
-        best before it, 0.05 after Holm), None where there is none: the baseline then overfits, and
+        best before it, 0.05 after Holm), None if there is none: the baseline then overfits, and
         steps do not buy results."""
-        seeds = [dict(enumerate(own)) for own in self.baseline]
+        seeds = [dict(enumerate(values)) for values in self.baseline]
         best = [int(np.argmin(self.baseline[:k].mean(axis=1))) for k in range(1, len(seeds))]
         compared = [paired(seeds[k], seeds[j]) for k, j in enumerate(best, 1)]
         p_values = holm([comparison.p for comparison in compared])
@@ -54,7 +54,7 @@ class Budgets:
     @property
     def bend(self) -> tuple[float, float] | None:
         """Returns the first two neighbouring budgets between which the polynomial leaves their
-        range by a t-test, None where there are none: more budgets are needed there."""
+        range by a t-test, None if there are none: more budgets are needed there."""
         for k in range(len(self.steps) - 1):
             places = np.geomspace(self.steps[k], self.steps[k + 1], 50)[1:-1]
             between = self._curve(places)

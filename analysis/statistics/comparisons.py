@@ -68,12 +68,12 @@ class Comparison:
     over `n` seeds of the one and `n_baseline` of the other.
 
     `difference` is the mean of variant minus baseline, `low` and `high` its 95% interval (not
-    corrected). `p` is two-sided; `p_holm` is corrected over the variants; both nan where `test`
+    corrected). `p` is two-sided; `p_holm` is corrected over the variants; both nan if `test`
     is `none`. `test` is `t` (paired), `sign` (paired, all differences equal, t undefined: exact
     sign flips), or `permutation` (not paired; p is Welch's t-test's where that is larger).
     `smallest_p` is the least that the test can give at these n, 0 for t. `sd` is that of the
     paired differences, else the pooled one; `effect` is `difference` in units of `sd`, d_z or g by
-    `effect_kind` (`standardised`); both nan where undefined. `baseline` is the mean of the
+    `effect_kind` (`standardised`); both nan if undefined. `baseline` is the mean of the
     baseline's runs that are compared. `withheld` is why there is no verdict in spite of `p_holm`:
     `lost seeds`, `lengths`, `different data`, `other points` or `unfinished`
     (`compare/error_table.py`), else empty.
@@ -125,7 +125,7 @@ class Comparison:
 class Rate:
     """`count` of `n` runs with the 95% interval of the probability behind it, and its comparison
     with the baseline's rate: two-sided `p`, `p_holm` corrected over the variants compared, both nan
-    where there is none, and the verdict at 0.05."""
+    if there is none, and the verdict at 0.05."""
 
     count: int
     n: int
@@ -158,7 +158,7 @@ def paired_seeds(
     values: Collection[int], baseline: Collection[int], shares_seeds: bool
 ) -> list[int]:
     """Returns the seeds to pair `values` and `baseline` by: those in both, where they are more than
-    half of the smaller side's; none where the study's variants do not share seeds."""
+    half of the smaller side's; none if the study's variants do not share seeds."""
     shared = sorted(set(values) & set(baseline)) if shares_seeds else []
     return shared if 2 * len(shared) > min(len(values), len(baseline)) else []
 
@@ -277,7 +277,7 @@ def smallest_p(n: int, m: int) -> float:
 
 def enough_seeds(test: str, others: Sequence[float], family: int = 0) -> float:
     """Returns the least number of seeds of each side with which a `permutation` or `sign` test,
-    corrected (`holm`) with the p-values `others`, can give a verdict; inf where no number can."""
+    corrected (`holm`) with the p-values `others`, can give a verdict; inf if no number can."""
     for n in range(2, 50):
         least = 2.0 ** (1 - n) if test == "sign" else smallest_p(n, n)
         if holm([least, *others], family)[0] < ALPHA:
@@ -331,7 +331,7 @@ def correction(degrees: int) -> float:
 
 
 def standardised(difference: float, sd: float, degrees: int) -> float:
-    """Returns the effect size J(degrees) difference / sd, nan where sd is 0 or undefined.
+    """Returns the effect size J(degrees) difference / sd, nan if sd is 0 or undefined.
 
     Paired by seed: Cohen's d_z, corrected; sd of the n differences, degrees n - 1. Not paired:
     Hedges' g; the pooled sd of both groups, degrees n + m - 2. The two have different units: d_z
@@ -387,7 +387,7 @@ def compare_all(
     family: int = 0,
 ) -> dict[str, Comparison]:
     """Returns the comparison of each name in `values` with that of `baseline`, with verdicts, p
-    corrected over them or over a `family` of more tests; of names without values none, empty where
+    corrected over them or over a `family` of more tests; of names without values none, empty if
     there is no baseline."""
     if baseline not in values:
         return {}
@@ -419,8 +419,8 @@ def fisher_p(first: Rate, second: Rate) -> float:
         math.comb(first.n, count) * math.comb(second.n, counted - count)
         for count in range(max(0, counted - second.n), min(first.n, counted) + 1)
     ]
-    found = math.comb(first.n, first.count) * math.comb(second.n, second.count)
-    return sum(each for each in ways if each <= found) / sum(ways)
+    observed = math.comb(first.n, first.count) * math.comb(second.n, second.count)
+    return sum(each for each in ways if each <= observed) / sum(ways)
 
 
 def compare_rates(rates: Mapping[str, Rate], baseline: str, family: int = 0) -> dict[str, Rate]:
@@ -433,10 +433,10 @@ def compare_rates(rates: Mapping[str, Rate], baseline: str, family: int = 0) -> 
     p_values = {name: fisher_p(rate, base) for name, rate in rates.items() if name != baseline}
     for (name, p), p_holm in zip(p_values.items(), holm([*p_values.values()], family), strict=True):
         rate = rates[name]
-        told: Frequency = "cannot tell"
+        outcome: Frequency = "cannot tell"
         if p_holm < ALPHA:
-            told = "more often" if rate.count * base.n > base.count * rate.n else "less often"
-        compared[name] = replace(rate, p=p, p_holm=float(p_holm), verdict=told)
+            outcome = "more often" if rate.count * base.n > base.count * rate.n else "less often"
+        compared[name] = replace(rate, p=p, p_holm=float(p_holm), verdict=outcome)
     return compared
 
 

@@ -23,7 +23,7 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and the bounds of its 95% interval, nan where undefined."""
+    """A number and the bounds of its 95% interval, nan if undefined."""
 
     value: float
     low: float
@@ -48,7 +48,7 @@ class Summary:
 
 
 def summarise(values: Sequence[float]) -> Summary:
-    """Returns the summary of one number per seed. Raises ValueError where there is none, or
+    """Returns the summary of one number per seed. Raises ValueError if there is none, or
     where one is not finite."""
     array = np.asarray(values, dtype=float)
     if not array.size or not np.isfinite(array).all():

@@ -109,7 +109,7 @@ class Saving:
     """Parameters to reach a loss: those of the baseline and of the variant, and the `share` saved,
     1 - of_variant / of_baseline.
 
-    `low` and `high` bound the 95 % interval of the share, nan where a fit has no interval.
+    `low` and `high` bound the 95 % interval of the share, nan if a fit has no interval.
     `is_extrapolated`: a size lies outside of those that were fitted. `is_paired` says whether the
     errors of the two fits count as paired.
     """

@@ -95,23 +95,23 @@ def _recorded(table: ErrorTable) -> list[tuple[Any, diagnostics.Diagnostics]]:
     return [(run, each) for run, each in read if each is not None and each.steps.size]
 
 
-def shared(found: pd.DataFrame) -> pd.DataFrame:
+def shared(measured: pd.DataFrame) -> pd.DataFrame:
     """Returns the records at steps that all seeds of their variant have."""
-    seeds = found.groupby("variant")["seed"].transform("nunique")
-    return found[found.groupby(["variant", "step"])["seed"].transform("nunique") == seeds]
+    seeds = measured.groupby("variant")["seed"].transform("nunique")
+    return measured[measured.groupby(["variant", "step"])["seed"].transform("nunique") == seeds]
 
 
-def last(found: pd.DataFrame) -> pd.DataFrame:
+def last(measured: pd.DataFrame) -> pd.DataFrame:
     """Returns the records at the last step that all seeds of their variant have."""
-    rows = shared(found)
+    rows = shared(measured)
     return rows[rows["step"] == rows.groupby("variant")["step"].transform("max")]
 
 
-def medians(found: pd.DataFrame) -> pd.DataFrame:
+def medians(measured: pd.DataFrame) -> pd.DataFrame:
     """Returns one row per variant, its index: n, step, layers, and each quantity of COLUMNS at the
     last shared step, layers reduced to one number, median over seeds."""
-    ends = last(found).groupby(["variant", "seed"], sort=False)
-    by_variant = found.groupby("variant", sort=False)
+    ends = last(measured).groupby(["variant", "seed"], sort=False)
+    by_variant = measured.groupby("variant", sort=False)
     counts = {"n": by_variant["seed"].nunique(), "layers": by_variant["layer"].max() + 1}
     reduced = ends.agg({"step": "max"} | REDUCE).groupby("variant", sort=False).median()
     return pd.DataFrame(counts).join(reduced)
@@ -124,14 +124,14 @@ def paper_shares() -> dict[str, float]:
 
 
 def page(table: ErrorTable) -> Page | None:
-    """Returns the table of the last records, None where no trial has diagnostics."""
-    found, problems = records(table), _problems(table)
-    if found.empty and not problems:
+    """Returns the table of the last records, None if no trial has diagnostics."""
+    measured, problems = records(table), _problems(table)
+    if measured.empty and not problems:
         return None
     title = f"{table.study.name}: attention on {table.workload}, stage {table.stage}"
-    if found.empty:
+    if measured.empty:
         return Page(title, (), problems=tuple(problems))
-    rows = medians(found)
+    rows = medians(measured)
     lines = pd.concat([rows, pd.DataFrame([paper_shares()], index=[PAPER])])
     headings = {"n": "n", "step": "Step", "layers": "Layers"}
     formats = dict.fromkeys(headings.values(), ".0f")
@@ -156,21 +156,21 @@ def page(table: ErrorTable) -> Page | None:
         "ones, 0 where one key has all. Floored channels: channels of V whose range needs LASER's "
         "floored form, counted for every variant.",
     )
-    return Page(title, (shown,), notes, tuple(problems), data=lambda: found)
+    return Page(title, (shown,), notes, tuple(problems), data=lambda: measured)
 
 
 def _problems(table: ErrorTable) -> list[Problem]:
     """Returns the problems of the stage's files, trial by trial."""
     runs = table.study.stage(table.stage)
     files = {run.name: diagnostics.of_trial(run.path) for run in runs}
-    found = [
+    measured = [
         dataclasses.replace(problem, trial=name)
         for name, file in files.items()
         for problem in (file.problems if file else ())
     ]
     done = [run.name for run in runs if run.state == "done" and files[run.name] is None]
     absent = [Problem("missing", name, "", f"no {FILE}") for name in done]
-    return found + absent * any(file is not None for file in files.values())
+    return measured + absent * any(file is not None for file in files.values())
 
 
 def histograms(table: ErrorTable) -> pd.DataFrame:
@@ -215,10 +215,10 @@ def probabilities(table: ErrorTable) -> ChartType | None:
     return panel.facet(labelled, columns=2).properties(title=title)
 
 
-def curves(found: pd.DataFrame) -> pd.DataFrame:
+def curves(measured: pd.DataFrame) -> pd.DataFrame:
     """Returns one row per variant, shared step `x` and quantity of PANELS: layers reduced to one
     number, its median over seeds `middle` and its range from `low` to `high`."""
-    per_seed = shared(found).groupby(["variant", "seed", "step"], sort=False)
+    per_seed = shared(measured).groupby(["variant", "seed", "step"], sort=False)
     long = per_seed.agg({name: REDUCE[name] for name in PANELS}).melt(
         var_name="quantity", ignore_index=False
     )
@@ -230,11 +230,11 @@ def curves(found: pd.DataFrame) -> pd.DataFrame:
 
 def over_training(table: ErrorTable) -> ChartType | None:
     """Returns the chart of PANELS over training, None without numbers."""
-    found = records(table)
-    bands = curves(found)
+    measured = records(table)
+    bands = curves(measured)
     if bands.empty:
         return None
-    names = [name for name in found["variant"].unique() if name in set(bands["variant"])]
+    names = [name for name in measured["variant"].unique() if name in set(bands["variant"])]
     claims = paper_shares()
     panels = []
     for quantity, heading in PANELS.items():

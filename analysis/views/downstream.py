@@ -71,7 +71,7 @@ def page(
     table: ErrorTable, suite: str | None = None, metric: str | None = None, step: int | None = None
 ) -> Page | None:
     """Returns the tables of every suite that the trials of `table` were asked, or of one, None
-    where they were asked none. `metric` and `step` as `compare.downstream.of_table` has them.
+    if they were asked none. `metric` and `step` as `compare.downstream.of_table` has them.
 
     `data` has the rows of SuiteTable.scores, fractions at full precision, `metrics` as name=value
     and `paper`, the fraction that the paper prints where the study is the paper's.
@@ -82,14 +82,14 @@ def page(
     tables: list[Table] = []
     notes: list[str] = []
     data = []
-    for found in suites:
-        rows = _with_paper(found, table)
+    for scored in suites:
+        rows = _with_paper(scored, table)
         data.append(_tidy(rows))
         if len(rows):
-            made = _tables(found, _printable(rows))
+            made = _tables(scored, _printable(rows))
             tables += [each for each in made if len(each.frame)]
-            notes += _notes(found, rows)
-    problems = [problem for found in suites for problem in found.problems]
+            notes += _notes(scored, rows)
+    problems = [problem for scored in suites for problem in scored.problems]
     return Page(
         title=f"{table.study.name}: downstream tasks on {table.workload}, stage {table.stage}",
         tables=tuple(tables),
@@ -99,19 +99,19 @@ def page(
     )
 
 
-def _with_paper(found: SuiteTable, table: ErrorTable) -> pd.DataFrame:
+def _with_paper(scored: SuiteTable, table: ErrorTable) -> pd.DataFrame:
     """Returns the scores with the paper's cells, those over the last checkpoints, and the paper's
     difference from the baseline, a fraction; of a study that is not the paper's, all undefined."""
-    entry, study, scores = paper.SUITES.get(found.suite), table.study, found.scores
+    entry, study, scores = paper.SUITES.get(scored.suite), table.study, scored.scores
     is_paper = bool(study.paper_table or study.paper_note)
-    suite = found.suite if entry and is_paper and entry.workload == table.workload else ""
+    suite = scored.suite if entry and is_paper and entry.workload == table.workload else ""
     places = [
         (variant, None if task == MEAN else task)
         for variant, task in zip(scores["variant"], scores["task"], strict=True)
     ]
     cells = [paper.of_suite(suite, variant, task) for variant, task in places]
     values = pd.Series([cell.value / PERCENT if cell else np.nan for cell in cells], scores.index)
-    is_baseline = scores["variant"] == found.baseline
+    is_baseline = scores["variant"] == scored.baseline
     base = dict(zip(scores["task"][is_baseline], values[is_baseline], strict=True))
     return scores.assign(
         paper=cells,
@@ -143,14 +143,14 @@ def _printable(rows: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def _tables(found: SuiteTable, rows: pd.DataFrame) -> Iterator[Table]:
-    place = f"suite {found.suite}, step {found.step}"
-    yield _overview(found, rows, f"Right answers in percent, {place}")
+def _tables(scored: SuiteTable, rows: pd.DataFrame) -> Iterator[Table]:
+    place = f"suite {scored.suite}, step {scored.step}"
+    yield _overview(scored, rows, f"Right answers in percent, {place}")
     rows = rows[rows["kind"] == "variant"]
     is_mean = rows["task"] == MEAN
-    over = f"{len(found.tasks)} tasks" if len(found.tasks) > 1 else "one task"
+    over = f"{len(scored.tasks)} tasks" if len(scored.tasks) > 1 else "one task"
     yield _table(f"Mean over {over} in percent, {place}", rows[is_mean], MEANS)
-    base = variants.label(found.baseline)
+    base = variants.label(scored.baseline)
     yield _table(
         f"Each task against {base}, {place}", rows[~is_mean & rows["difference"].notna()], TASKS
     )
@@ -174,7 +174,7 @@ def _table(caption: str, rows: pd.DataFrame, names: Sequence[str]) -> Table:
     )
 
 
-def _overview(found: SuiteTable, rows: pd.DataFrame, caption: str) -> Table:
+def _overview(scored: SuiteTable, rows: pd.DataFrame, caption: str) -> Table:
     """Returns variants x tasks, below them answers without a model, the paper's rows and how many
     questions there are."""
     is_ours = rows["kind"] == "variant"
@@ -191,7 +191,7 @@ def _overview(found: SuiteTable, rows: pd.DataFrame, caption: str) -> Table:
         {"group": "questions", "variant": "", "label": label, "task": name, "bold": False}
         | {"score": f"{getattr(task, key):,}"}
         for label, key in QUESTIONS.items()
-        for name, task in found.tasks.items()
+        for name, task in scored.tasks.items()
         if getattr(task, key)
     ]
     body = pd.concat([rows.assign(bold=is_best), theirs, pd.DataFrame(counts)]).astype(
@@ -201,7 +201,7 @@ def _overview(found: SuiteTable, rows: pd.DataFrame, caption: str) -> Table:
     order = pd.MultiIndex.from_frame(body[keys].drop_duplicates())
     scores, bold = (
         body.pivot(index=keys, columns="task", values=name)
-        .reindex(index=order, columns=[*found.tasks, MEAN])
+        .reindex(index=order, columns=[*scored.tasks, MEAN])
         .rename(columns={MEAN: "Mean"})
         for name in ("score", "bold")
     )
@@ -215,16 +215,16 @@ def _overview(found: SuiteTable, rows: pd.DataFrame, caption: str) -> Table:
     )
 
 
-def _notes(found: SuiteTable, rows: pd.DataFrame) -> Iterator[str]:
+def _notes(scored: SuiteTable, rows: pd.DataFrame) -> Iterator[str]:
     """Yields how to read a suite's tables; docs/analysis.md has the rest."""
-    metrics = pd.Series(found.metrics)
+    metrics = pd.Series(scored.metrics)
     listed = "; ".join(
         f"{metric}: {', '.join(tasks.index)}" for metric, tasks in metrics.groupby(metrics)
     )
-    shots = " or ".join(map(str, sorted({task.shots for task in found.tasks.values()})))
-    harness = " and ".join(filter(None, found.harness)) or "an unnamed harness"
+    shots = " or ".join(map(str, sorted({task.shots for task in scored.tasks.values()})))
+    harness = " and ".join(filter(None, scored.harness)) or "an unnamed harness"
     yield (
-        f"Suite {found.suite}, {shots} shots, judged by {harness}. Metrics: {listed}. Bold: the "
+        f"Suite {scored.suite}, {shots} shots, judged by {harness}. Metrics: {listed}. Bold: the "
         "highest of a column."
     )
     if rows["difference"].notna().any():
@@ -233,18 +233,18 @@ def _notes(found: SuiteTable, rows: pd.DataFrame) -> Iterator[str]:
             "says seeds. p of a task is exact (McNemar's test for one seed). Holm's correction is "
             "over variants and tasks. See docs/analysis.md, Downstream tasks."
         )
-    elif found.baseline not in set(rows["variant"]):
-        base = variants.label(found.baseline)
+    elif scored.baseline not in set(rows["variant"]):
+        base = variants.label(scored.baseline)
         yield f"Nothing is compared: no trial of {base} was asked; --baseline=NAME takes another."
     if rows["paper"].notna().any():
-        place = paper.PRINTED[paper.SUITES[found.suite].key].place
+        place = paper.PRINTED[paper.SUITES[scored.suite].key].place
         yield f"paper: {paper.SOURCE}, {place}; digits and bold as printed."
 
 
 def draw(table: ErrorTable) -> alt.VConcatChart | None:
-    """Returns the scores of each suite beside the differences from the baseline, None where no
+    """Returns the scores of each suite beside the differences from the baseline, None if no
     trial was asked any."""
-    suites = [_panels(found) for found in _suites(table)]
+    suites = [_panels(scored) for scored in _suites(table)]
     if not suites:
         return None
     return alt.vconcat(*suites).properties(title=f"{table.study.name}: scores on downstream tasks")
@@ -254,17 +254,17 @@ def _suites(table: ErrorTable) -> list[SuiteTable]:
     return [each for each in downstream.of_table(table, None, None, None) if len(each.scores)]
 
 
-def _panels(found: SuiteTable) -> alt.HConcatChart:
+def _panels(scored: SuiteTable) -> alt.HConcatChart:
     """Returns a suite's scores and their differences from the baseline's, a row for each task."""
     numbers = ["score", "low", "high", "difference", "difference_low", "difference_high"]
-    rows = found.scores.assign(**(PERCENT * found.scores[numbers]))
+    rows = scored.scores.assign(**(PERCENT * scored.scores[numbers]))
     scores = rows[rows["kind"] == "variant"]
     compared = scores.dropna(subset=["difference"]).assign(
         low=scores["difference_low"], high=scores["difference_high"]
     )
     names = list(scores["variant"].unique())
-    y = alt.Y("task:N", sort=[*found.tasks, MEAN], title=None)
-    size = {"width": 300, "height": (len(found.tasks) + 1) * (10 + 9 * len(names))}
+    y = alt.Y("task:N", sort=[*scored.tasks, MEAN], title=None)
+    size = {"width": 300, "height": (len(scored.tasks) + 1) * (10 + 9 * len(names))}
 
     def intervals(frame: pd.DataFrame, x: str, title: str) -> alt.LayerChart:
         axis = alt.X(f"{x}:Q", title=title, scale=alt.Scale(zero=False))
@@ -278,10 +278,10 @@ def _panels(found: SuiteTable) -> alt.HConcatChart:
         .mark_tick(color=charts.GREY, thickness=2, size=16)
         .encode(x="score:Q", y=y, tooltip=["label:N", "task:N", "score:Q"])
     )
-    base = variants.label(found.baseline)
+    base = variants.label(scored.baseline)
     return alt.hconcat(
         alt.layer(references, intervals(scores, "score", "right answers (%)")).properties(
-            title=f"{found.suite}, step {found.step}", **size
+            title=f"{scored.suite}, step {scored.step}", **size
         ),
         alt.layer(
             charts.reference_line("x", 0.0),
@@ -292,7 +292,7 @@ def _panels(found: SuiteTable) -> alt.HConcatChart:
 
 def alt_text(table: ErrorTable) -> str:
     """Returns every variant's mean over tasks, suite by suite."""
-    scores = pd.concat([found.scores for found in _suites(table)])
+    scores = pd.concat([scored.scores for scored in _suites(table)])
     means = scores[(scores["kind"] == "variant") & (scores["task"] == MEAN)]
     printed = means[["label", "suite", "score"]].assign(score=PERCENT * means["score"])
     caption = "Right answers on downstream tasks by variant, mean over tasks, in %"

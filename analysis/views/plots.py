@@ -39,50 +39,54 @@ CROSS = "M-1,-1L1,1M-1,1L1,-1"
 @functools.lru_cache(maxsize=8)
 def effects(table: ErrorTable) -> pd.DataFrame:
     """Returns the rows of `frames.results` of variants with a number on the deciding split,
-    and the paper's difference from its baseline, nan where it prints none."""
-    found = frames.results(table, None).query("kind == 'variant' and split == @table.decisive")
-    found = found.dropna(subset="mean")
-    printed = found.loc[found["variant"] == table.baseline, "paper"].max()
-    compared = found["difference"].notna()
-    return found.assign(paper_difference=(found["paper"] - printed).where(compared))
+    and the paper's difference from its baseline, nan if it prints none."""
+    estimates = frames.results(table, None).query("kind == 'variant' and split == @table.decisive")
+    estimates = estimates.dropna(subset="mean")
+    printed = estimates.loc[estimates["variant"] == table.baseline, "paper"].max()
+    compared = estimates["difference"].notna()
+    return estimates.assign(paper_difference=(estimates["paper"] - printed).where(compared))
 
 
 def draw_effects(table: ErrorTable) -> ChartType | None:
-    """Returns the chart, None where no variant has a number on the deciding split (test, or
+    """Returns the chart, None if no variant has a number on the deciding split (test, or
     validation where nothing was tested)."""
-    found = effects(table)
-    if found.empty:
+    estimates = effects(table)
+    if estimates.empty:
         return None
-    found = found.assign(row=found["label"] + " (n = " + found["n"].astype(str) + ")")
-    panels = [_means(table, found)]
+    estimates = estimates.assign(
+        row=estimates["label"] + " (n = " + estimates["n"].astype(str) + ")"
+    )
+    panels = [_means(table, estimates)]
     if table.comparisons:
-        panels.append(_differences(table, found))
+        panels.append(_differences(table, estimates))
     chart = alt.HConcatChart(hconcat=panels, spacing=24)
     return chart.properties(title=f"{table.study.name}: {table.what} on {table.workload}")
 
 
-def _means(table: ErrorTable, found: pd.DataFrame) -> alt.LayerChart:
+def _means(table: ErrorTable, estimates: pd.DataFrame) -> alt.LayerChart:
     """Returns the seeds, their mean and its interval, the paper's number, and references nearby."""
-    rows = alt.Y("row:N", title=None, sort=list(found["row"]))
+    rows = alt.Y("row:N", title=None, sort=list(estimates["row"]))
     title = f"{table.decisive} {table.metric.axis(table.workload)}"
     x = alt.X("mean:Q", title=title, scale=alt.Scale(zero=False))
     # No metric is below 0, and no share above 1: so few seeds cannot bound a mean there.
     ends = (0.0, 1.0 if table.metric.is_bounded else math.inf)
-    low, high = found["interval_low"].clip(*ends), found["interval_high"].clip(*ends)
+    low, high = estimates["interval_low"].clip(*ends), estimates["interval_high"].clip(*ends)
     measured = charts.interval_rows(
-        found.assign(low=low, high=high),
+        estimates.assign(low=low, high=high),
         x,
         rows,
         ["label:N", "n:Q", "mean:Q", "interval_low:Q", "interval_high:Q"],
     )
-    seeds = frames.seeds(table).query("split == @table.decisive").merge(found[["variant", "row"]])
+    seeds = (
+        frames.seeds(table).query("split == @table.decisive").merge(estimates[["variant", "row"]])
+    )
     dots = (
         alt.Chart(seeds)
         .mark_circle(size=28, yOffset=9, opacity=0.5)
         .encode(
             x=alt.X("value:Q"),
             y=rows,
-            color=charts.colour(list(found["variant"]), legend=False),
+            color=charts.colour(list(estimates["variant"]), legend=False),
             tooltip=["label:N", "seed:Q", "step:Q", "value:Q", "trial:N"],
         )
     )
@@ -93,44 +97,51 @@ def _means(table: ErrorTable, found: pd.DataFrame) -> alt.LayerChart:
         for each in table.references
         if (value := each.values[table.decisive]) is not None and low < value < high
     ]
-    layers = [*lines, measured, dots, *_diamonds(found, "paper", rows)]
+    layers = [*lines, measured, dots, *_diamonds(estimates, "paper", rows)]
     return alt.LayerChart(layer=layers).properties(width=LEFT, height=alt.Step(ROW))
 
 
-def _differences(table: ErrorTable, found: pd.DataFrame) -> alt.LayerChart:
+def _differences(table: ErrorTable, estimates: pd.DataFrame) -> alt.LayerChart:
     """Returns the differences from the baseline about zero, and the verdicts."""
-    rows = alt.Y("row:N", title=None, sort=list(found["row"]), axis=None)
+    rows = alt.Y("row:N", title=None, sort=list(estimates["row"]), axis=None)
     side = "left" if table.metric.lower_is_better else "right"
     title = f"difference from {table.baseline_label} (better to the {side})"
     x = alt.X("difference:Q", title=title, scale=alt.Scale(zero=True))
-    bounded = found.assign(low=found["difference_low"], high=found["difference_high"])
+    bounded = estimates.assign(low=estimates["difference_low"], high=estimates["difference_high"])
     columns = ["label:N", "difference:Q", "low:Q", "high:Q", "p_holm:Q", "verdict:N"]
     measured = charts.interval_rows(bounded, x, rows, columns)
-    p_values = found["p_holm"].map(lambda p: "" if math.isnan(p) else f" ({pages.p_in_words(p)})")
-    text = alt.Chart(found.assign(text=sentences.outcomes(found) + p_values))
+    p_values = estimates["p_holm"].map(
+        lambda p: "" if math.isnan(p) else f" ({pages.p_in_words(p)})"
+    )
+    text = alt.Chart(estimates.assign(text=sentences.outcomes(estimates) + p_values))
     verdicts = text.mark_text(align="left", fontWeight="bold", fontSize=12).encode(
         x=alt.value(RIGHT + 8), y=rows, text="text:N", color=charts.verdict_colour()
     )
     zero = charts.reference_line("x", 0, charts.BLACK)
-    layers = [zero, measured, verdicts, *_diamonds(found, "paper_difference", rows)]
+    layers = [zero, measured, verdicts, *_diamonds(estimates, "paper_difference", rows)]
     return alt.LayerChart(layer=layers).properties(width=RIGHT, height=alt.Step(ROW))
 
 
-def _diamonds(found: pd.DataFrame, column: str, rows: alt.Y) -> list[alt.Chart]:
-    """Returns a layer of the paper's numbers, none where the paper has none."""
-    if found[column].isna().all():
+def _diamonds(estimates: pd.DataFrame, column: str, rows: alt.Y) -> list[alt.Chart]:
+    """Returns a layer of the paper's numbers, none if the paper has none."""
+    if estimates[column].isna().all():
         return []
-    marks = alt.Chart(found).mark_point(shape="diamond", color=charts.BLACK, size=70)
+    marks = alt.Chart(estimates).mark_point(shape="diamond", color=charts.BLACK, size=70)
     value = alt.Tooltip(f"{column}:Q", title="paper")
     return [marks.encode(x=f"{column}:Q", y=rows, tooltip=["label:N", value])]
 
 
 def effects_alt_text(table: ErrorTable) -> str:
     """Returns every variant's mean, its difference from the baseline, and the verdict."""
-    found, digits = effects(table), table.metric.digits
-    ends = zip(found["difference"], found["difference_low"], found["difference_high"], strict=True)
-    frame = found[["label", "mean"]].assign(
-        verdict=sentences.outcomes(found),
+    estimates, digits = effects(table), table.metric.digits
+    ends = zip(
+        estimates["difference"],
+        estimates["difference_low"],
+        estimates["difference_high"],
+        strict=True,
+    )
+    frame = estimates[["label", "mean"]].assign(
+        verdict=sentences.outcomes(estimates),
         difference=[pages.estimate(*each, digits, signed=True) for each in ends],
     )
     return Table(f"Mean {table.what} over seeds", frame, {"mean": f".{digits}f"}).alt_text()
@@ -151,13 +162,15 @@ def bands(table: ErrorTable) -> pd.DataFrame:
         parts.append(_band(curves).assign(variant=variant, split=split, by=by, n=len(curves)))
     if not parts:
         return pd.DataFrame(columns=["variant", "split", "by", "modifiers"])
-    found = charts.thinned(pd.concat(parts, ignore_index=True), ("variant", "split", "by"))
-    return found.assign(label=found["variant"].map(variants.label), modifiers=_families(found))
+    curve_points = charts.thinned(pd.concat(parts, ignore_index=True), ("variant", "split", "by"))
+    return curve_points.assign(
+        label=curve_points["variant"].map(variants.label), modifiers=_families(curve_points)
+    )
 
 
-def _families(found: pd.DataFrame) -> pd.Series:
+def _families(curve_points: pd.DataFrame) -> pd.Series:
     """Returns the panel of each line's variant."""
-    return found["variant"].map(variants.modifier_label).replace("", "no modifier")
+    return curve_points["variant"].map(variants.modifier_label).replace("", "no modifier")
 
 
 def singles(table: ErrorTable) -> pd.DataFrame:
@@ -165,22 +178,22 @@ def singles(table: ErrorTable) -> pd.DataFrame:
     `by` (a key of AXES) and evaluation, with its `x`, its finite value `single`, and `ended`, the
     trial's state at the last of them, else None."""
     columns = ["variant", "label", "split", "seed", "trial", "state", "value"]
-    found = frames.uncounted(table).melt(columns, [*AXES], "by", "x").dropna(subset="x")
-    found = charts.thinned(
-        found[np.isfinite(found["value"].astype(float))], ("trial", "split", "by")
+    curve_points = frames.uncounted(table).melt(columns, [*AXES], "by", "x").dropna(subset="x")
+    curve_points = charts.thinned(
+        curve_points[np.isfinite(curve_points["value"].astype(float))], ("trial", "split", "by")
     )
-    is_last = ~found.duplicated(["trial", "split", "by"], keep="last")
-    return found.rename(columns={"value": "single"}).assign(
-        ended=found["state"].where(is_last, None), modifiers=_families(found)
+    is_last = ~curve_points.duplicated(["trial", "split", "by"], keep="last")
+    return curve_points.rename(columns={"value": "single"}).assign(
+        ended=curve_points["state"].where(is_last, None), modifiers=_families(curve_points)
     )
 
 
-def beside(table: ErrorTable, found: pd.DataFrame, families: Sequence[str]) -> pd.DataFrame:
-    """Returns the baseline's curve in `found`, `bands`, for each of the panels `families` but its
-    own: `beside` is the median over its seeds."""
-    found = found[found["variant"] == table.baseline]
-    others = [family for family in families if family not in set(found["modifiers"])]
-    curve = found.rename(columns={"middle": "beside"}).reindex(
+def beside(table: ErrorTable, curve_points: pd.DataFrame, families: Sequence[str]) -> pd.DataFrame:
+    """Returns the baseline's curve in `curve_points` (`bands`) for each of the panels `families`
+    but its own. The column `beside` is the median over its seeds."""
+    curve_points = curve_points[curve_points["variant"] == table.baseline]
+    others = [family for family in families if family not in set(curve_points["modifiers"])]
+    curve = curve_points.rename(columns={"middle": "beside"}).reindex(
         columns=["split", "by", "x", "beside"]
     )
     return curve.merge(pd.DataFrame({"modifiers": others}), how="cross").assign(
@@ -211,11 +224,11 @@ def _shared(evaluated: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def draw_curves(table: ErrorTable) -> ChartType | None:
-    """Returns the chart, None where no trial of the table has a curve. A panel holds the
+    """Returns the chart, None if no trial of the table has a curve. A panel holds the
     mechanisms with one set of modifiers on one split, and the baseline; a menu chooses the
     horizontal axis."""
-    found, alone = bands(table), singles(table)
-    drawn = pd.concat([each for each in (found, alone) if len(each)] or [found])
+    curves, alone = bands(table), singles(table)
+    drawn = pd.concat([each for each in (curves, alone) if len(each)] or [curves])
     if drawn.empty:
         return None
     families = list(drawn["modifiers"].unique())
@@ -228,10 +241,10 @@ def draw_curves(table: ErrorTable) -> ChartType | None:
     )
     references = ", ".join(each.name for each in table.references)
     below = f"dashed: {references}" if references else alt.Undefined
-    more = [beside(table, found, families), _references(table, families, splits)]
+    more = [beside(table, curves, families), _references(table, families, splits)]
     data = pd.concat([drawn, *(each for each in more if len(each))], ignore_index=True)
     # Without a finished trial the axis holds the others.
-    held = found if len(found) else alone.assign(low=alone["single"], high=alone["single"])
+    held = curves if len(curves) else alone.assign(low=alone["single"], high=alone["single"])
     scale, ticks = charts.around(shown(table, held))
     x = alt.X(
         "x:Q",
@@ -302,14 +315,14 @@ def _references(table: ErrorTable, families: Sequence[str], splits: Sequence[str
     return pd.DataFrame(lines, columns=["split", "modifiers", "reference", "name"])
 
 
-def shown(table: ErrorTable, found: pd.DataFrame) -> np.ndarray:
+def shown(table: ErrorTable, curve_points: pd.DataFrame) -> np.ndarray:
     """Returns the numbers that the vertical axis must hold.
 
     Before training a loss is log(vocabulary) and a WER may be above 1, far from where variants
     differ: of such metrics the first tenth of the steps may leave the axis, given that at least
     two evaluations are left.
     """
-    steps = found[found["by"] == "step"]
+    steps = curve_points[curve_points["by"] == "step"]
     late = steps[steps["x"] >= START * steps["x"].max()]
     kept = steps if table.metric.is_bounded or late["x"].nunique() < 2 else late
     return kept[["low", "high"]].to_numpy().ravel()
@@ -325,20 +338,21 @@ def curves_alt_text(table: ErrorTable) -> str:
 
 
 def draw_hyperparameters(table: ErrorTable) -> ChartType | None:
-    """Returns the chart, None where no hyperparameter varies among the measured trials of the
+    """Returns the chart, None if no hyperparameter varies among the measured trials of the
     search: a panel for each hyperparameter, a mark for each point, the median over its seeds at
     their best validation steps, a ring around chosen points, and a cross on the upper edge for
     points with seeds without a value, which diverged or failed."""
-    found = points(table)
-    if not found["value"].notna().any():
+    curve_points = points(table)
+    if not curve_points["value"].notna().any():
         return None
-    scale, axis = charts.around(found["value"].to_numpy(float), room=0.12)
+    scale, axis = charts.around(curve_points["value"].to_numpy(float), room=0.12)
     label = f"{VALIDATION} {table.metric.axis(table.workload)}"
     y = alt.Y("value:Q", title=label, scale=scale, axis=axis)
     panels = [
-        _panel(each, str(name), y) for name, each in found.groupby("hyperparameter", sort=False)
+        _panel(each, str(name), y)
+        for name, each in curve_points.groupby("hyperparameter", sort=False)
     ]
-    count = found["point"].nunique()
+    count = curve_points["point"].nunique()
     title = alt.Title(
         f"{table.study.name}: stage {frames.searched(table)}, {count} hyperparameter points",
         subtitle="ring: point chosen by validation; cross: diverged or failed",
@@ -352,21 +366,21 @@ def points(table: ErrorTable) -> pd.DataFrame:
     how many `seeds` have a value, and how many are `lost`."""
     keys = ["hyperparameter", "variant", "label", "point", "setting", "chosen"]
     groups = frames.trials(table).groupby(keys, sort=False)["value"]
-    found = groups.agg(value="median", seeds="count", trials="size").reset_index()
-    return found.assign(lost=found["trials"] - found["seeds"])
+    settings = groups.agg(value="median", seeds="count", trials="size").reset_index()
+    return settings.assign(lost=settings["trials"] - settings["seeds"])
 
 
-def _panel(found: pd.DataFrame, name: str, y: alt.Y) -> alt.LayerChart:
-    names = list(found["variant"].unique())
-    scale, axis = charts.around(found["setting"].to_numpy(float))
+def _panel(settings: pd.DataFrame, name: str, y: alt.Y) -> alt.LayerChart:
+    names = list(settings["variant"].unique())
+    scale, axis = charts.around(settings["setting"].to_numpy(float))
     x = alt.X("setting:Q", title=name, scale=scale, axis=axis)
     tooltip = ["label:N", "point:Q", "value:Q", "setting:Q", "seeds:Q", "lost:Q"]
-    base = alt.Chart(found).encode(
+    base = alt.Chart(settings).encode(
         x=x, color=charts.colour(names), opacity=charts.faded(), tooltip=tooltip
     )
     measured = base.mark_point(filled=True, size=55).encode(y=y, shape=charts.shape(names))
     lost = base.mark_point(shape=CROSS, size=60, strokeWidth=2).encode(y=alt.value(6))
-    ring = alt.Chart(found).mark_point(size=230, color=charts.BLACK, strokeWidth=1.5)
+    ring = alt.Chart(settings).mark_point(size=230, color=charts.BLACK, strokeWidth=1.5)
     layers = [
         measured,
         lost.transform_filter("datum.lost > 0"),
@@ -377,13 +391,13 @@ def _panel(found: pd.DataFrame, name: str, y: alt.Y) -> alt.LayerChart:
 
 def hyperparameters_alt_text(table: ErrorTable) -> str:
     """Returns the best trial's value and point."""
-    found = frames.trials(table).dropna(subset="value").drop_duplicates("trial")
+    settings = frames.trials(table).dropna(subset="value").drop_duplicates("trial")
     names = ", ".join(points(table)["hyperparameter"].unique())
-    best = found.sort_values("value", ascending=table.metric.lower_is_better).iloc[0]
+    best = settings.sort_values("value", ascending=table.metric.lower_is_better).iloc[0]
     value = f"{best['value']:.{table.metric.digits}f}"
     return (
-        f"Validation {table.metric.label} of {found['trial'].nunique()} trials by {names}. Best: "
-        f"{value}, {best['label']}, point {best['point']}."
+        f"Validation {table.metric.label} of {settings['trial'].nunique()} trials by {names}. "
+        f"Best: {value}, {best['label']}, point {best['point']}."
     )
 
 

@@ -26,7 +26,7 @@ NAMED = 3
 
 def trials(study: StudyRuns) -> pd.DataFrame:
     """Returns one row per trial: ATTRIBUTES, the metric's name, the validation metric as shown at
-    the last evaluation (nan where it was not measured) and at the best one with its step, the
+    the last evaluation (nan if it was not measured) and at the best one with its step, the
     trial's problems and notes. Undefined is None."""
     return pd.DataFrame([_trial(run) for run in study.runs], dtype=object)
 

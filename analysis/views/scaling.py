@@ -25,15 +25,15 @@ PAPER_SHARE = paper.printed(
 )
 
 
-def page(found: Scaling) -> Page:
+def page(family_fit: Scaling) -> Page:
     """Returns the sizes, the fits, and the savings where there are any; `data` has the seeds."""
-    tables = (_sizes(found), _fits(found), _savings(found))
+    tables = (_sizes(family_fit), _fits(family_fit), _savings(family_fit))
     return Page(
-        title=f"{found.names}: {found.table.decisive} loss by number of parameters",
+        title=f"{family_fit.names}: {family_fit.table.decisive} loss by number of parameters",
         tables=tuple(table for table in tables if len(table.frame)),
-        notes=tuple(_notes(found)),
-        problems=found.problems,
-        data=lambda: found.points,
+        notes=tuple(_notes(family_fit)),
+        problems=family_fit.problems,
+        data=lambda: family_fit.points,
     )
 
 
@@ -46,16 +46,16 @@ def of_family(tables: Sequence[ErrorTable]) -> Page:
         return Page(f"Loss by model size: {names}", (), (), (Problem("note", "", "", str(error)),))
 
 
-def _sizes(found: Scaling) -> Table:
+def _sizes(family_fit: Scaling) -> Table:
     columns = {"workload": "Workload", "parameters": "Parameters", "variant": "Variant", "n": "n"}
-    columns |= {"paper": "Loss\npaper"} if found.sizes["paper"].any() else {}
-    frame = found.sizes.assign(variant=found.sizes["variant"].map(variants.label))
+    columns |= {"paper": "Loss\npaper"} if family_fit.sizes["paper"].any() else {}
+    frame = family_fit.sizes.assign(variant=family_fit.sizes["variant"].map(variants.label))
     frame = frame[[*columns, "loss"]].rename(columns=columns | {"loss": "Loss"})
     formats = {"Parameters": ",", "Loss": ".4f", "Loss\npaper": ""}
     return Table("Geometric mean over seeds", frame, formats)
 
 
-def _fits(found: Scaling) -> Table:
+def _fits(family_fit: Scaling) -> Table:
     rows = [
         {
             "Variant": variants.label(name),
@@ -66,7 +66,7 @@ def _fits(found: Scaling) -> Table:
             "from": f"{law.smallest:.4g}",
             "to": f"{law.largest:.4g}",
         }
-        for name, law in found.laws.items()
+        for name, law in family_fit.laws.items()
     ]
     return pages.text_table("Power law f(n) = a n^b", pd.DataFrame(rows))
 
@@ -75,9 +75,9 @@ def _bounds(low: float, high: float, digits: int) -> str:
     return "none (2 sizes)" if math.isnan(low) else pages.interval(low, high, digits)
 
 
-def _savings(found: Scaling) -> Table:
+def _savings(family_fit: Scaling) -> Table:
     rows = []
-    for each in found.savings.itertuples():
+    for each in family_fit.savings.itertuples():
         row = {"Variant": variants.label(each.variant), "Fewer": "none (see notes)"}
         if not each.obstacle and not each.withheld:
             row |= {
@@ -90,59 +90,59 @@ def _savings(found: Scaling) -> Table:
                 else "–",
             }
         rows.append(row)
-    loss = "" if found.loss is None else f" {found.loss:.4g}"
+    loss = "" if family_fit.loss is None else f" {family_fit.loss:.4g}"
     return pages.text_table(
-        f"Parameters to reach {found.table.decisive} loss{loss}", pd.DataFrame(rows)
+        f"Parameters to reach {family_fit.table.decisive} loss{loss}", pd.DataFrame(rows)
     )
 
 
-def _notes(found: Scaling) -> Iterable[str]:
+def _notes(family_fit: Scaling) -> Iterable[str]:
     yield (
         "f(n) = a n^b by least squares on the logs of losses at the steps that validation chose "
         "and of all parameters, each size weighted by its seeds; docs/analysis.md, `Time, size, "
         "spikes`, has the intervals."
     )
-    if not found.laws:
+    if not family_fit.laws:
         yield "Fewer than two sizes of any variant: no power law."
-    for each in found.savings[found.savings["obstacle"] != ""].itertuples():
+    for each in family_fit.savings[family_fit.savings["obstacle"] != ""].itertuples():
         whose, whom = variants.label(each.obstacle), variants.label(each.variant)
         yield f"No share of parameters for {whom}: the loss of {whose} may not fall with size."
-    for each in found.savings[found.savings["withheld"] != ""].itertuples():
+    for each in family_fit.savings[family_fit.savings["withheld"] != ""].itertuples():
         yield f"The saving of {variants.label(each.variant)} is withheld ({each.withheld})."
-    known = found.savings[found.savings[["obstacle", "withheld"]].eq("").all(axis=1)]
+    known = family_fit.savings[family_fit.savings[["obstacle", "withheld"]].eq("").all(axis=1)]
     if len(known):
         paired = "paired" if known["is_paired"].all() else "not all paired, and then wider"
         yield (
-            f"Fewer: 1 - n of the variant / n of {found.table.baseline_label}, each with "
-            f"f(n) = {found.loss:.4g}; below 0 the variant needs more parameters. †: extrapolated. "
-            f"Delta-method intervals, {paired} by study and seed. Paper: {paper.SOURCE}, test loss "
-            "2.347; its share cannot be recomputed."
+            f"Fewer: 1 - n of the variant / n of {family_fit.table.baseline_label}, each with "
+            f"f(n) = {family_fit.loss:.4g}; below 0 the variant needs more parameters. "
+            f"†: extrapolated. Delta-method intervals, {paired} by study and seed. "
+            f"Paper: {paper.SOURCE}, test loss 2.347; its share cannot be recomputed."
         )
 
 
 def draw(tables: Sequence[ErrorTable]) -> alt.LayerChart | None:
     """Returns the seeds and the fitted lines of tables of losses, one per size, on logarithmic
-    axes; None where no variant has two sizes, the trials do not record their numbers of
+    axes; None if no variant has two sizes, the trials do not record their numbers of
     parameters, or the tables are of no one family."""
     try:
-        found = scaling.of_tables(tables)
+        family_fit = scaling.of_tables(tables)
     except ValueError:
         return None
-    if not found.laws:
+    if not family_fit.laws:
         return None
-    names = [*found.laws]
-    sizes = sorted(set(found.points["parameters"]))
+    names = [*family_fit.laws]
+    sizes = sorted(set(family_fit.points["parameters"]))
     lines = [
         {"variant": name, "parameters": size, "loss": law.loss(size)}
-        for name, law in found.laws.items()
+        for name, law in family_fit.laws.items()
         for size in np.geomspace(law.smallest, law.largest, 50)
     ]
-    points = found.points[found.points["variant"].isin(names)].drop(columns="place")
+    points = family_fit.points[family_fit.points["variant"].isin(names)].drop(columns="place")
     log = alt.Scale(type="log", nice=False, padding=12)
     axis = alt.Axis(values=sizes, format=".3s", labelOverlap=True)
     base = alt.Chart(points).encode(
         x=alt.X("parameters:Q", title="parameters", scale=log, axis=axis),
-        y=alt.Y("loss:Q", title=f"{found.table.decisive} loss", scale=log),
+        y=alt.Y("loss:Q", title=f"{family_fit.table.decisive} loss", scale=log),
         color=charts.colour(names),
         opacity=charts.faded(),
     )
@@ -150,9 +150,13 @@ def draw(tables: Sequence[ErrorTable]) -> alt.LayerChart | None:
     seeds = base.mark_point(size=60).encode(shape=charts.shape(names), tooltip=tooltip)
     fits = base.properties(data=pd.DataFrame(lines)).mark_line()
     layers = [seeds, fits.encode(strokeDash=charts.dash(names))]
-    if found.loss is not None:
-        layers.append(charts.reference_line("y", found.loss, name=f"loss {found.loss:.4g}"))
-    return alt.LayerChart(layer=layers, title=f"{found.names}: loss by size", width=560, height=340)
+    if family_fit.loss is not None:
+        layers.append(
+            charts.reference_line("y", family_fit.loss, name=f"loss {family_fit.loss:.4g}")
+        )
+    return alt.LayerChart(
+        layer=layers, title=f"{family_fit.names}: loss by size", width=560, height=340
+    )
 
 
 # Of several studies: the report draws it of each family, `plots` of none.

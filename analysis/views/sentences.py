@@ -83,7 +83,7 @@ def headline(table: ErrorTable) -> str:
 
 def failed(table: ErrorTable, found: FailedRuns) -> str:
     """Returns how many runs of the variants and of the baseline failed to train, and which rates
-    differ from the baseline's, with p; empty where no run failed."""
+    differ from the baseline's, with p; empty if no run failed."""
     parts = []
     for name, failures in found.by_variant.items():
         rate = failures.rate
@@ -247,7 +247,7 @@ def outcomes(lines: pd.DataFrame) -> list[str | None]:
 
 
 def _untold(table: ErrorTable) -> str:
-    """Returns why no verdict is possible at all, empty where one is."""
+    """Returns why no verdict is possible at all, empty if one is."""
     if not table.baseline_row and len(table.rows) > 1:
         names = ", ".join(row.variant for row in table.rows)
         return f"No comparison: no variant is called {table.baseline!r}; give --baseline: {names}."

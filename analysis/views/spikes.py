@@ -58,8 +58,8 @@ def find(losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def of_run(run: Run) -> dict[str, float] | None:
     """Returns a line of `of_table` for one run: its seed; how many logged losses were `judged`;
-    the `count` of its spikes, nan where none was; the `worst` loss in one and its `worst_step` (nan
-    without a spike); how many logged losses were `not_finite`. None where it logged no training
+    the `count` of its spikes, nan if none was; the `worst` loss in one and its `worst_step` (nan
+    without a spike); how many logged losses were `not_finite`. None if it logged no training
     loss after warm-up."""
     trains = run.losses()
     if LOSS not in trains:
@@ -99,7 +99,7 @@ def of_table(table: ErrorTable) -> pd.DataFrame:
 
 
 def page(table: ErrorTable) -> Page | None:
-    """Returns spikes per variant with the rule in the notes, None where no trial of the table
+    """Returns spikes per variant with the rule in the notes, None if no trial of the table
     logged its training loss."""
     spikes = of_table(table)
     if spikes.empty:

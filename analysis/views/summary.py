@@ -30,57 +30,59 @@ OVER = {
 }
 
 
-def page(found: Overview) -> Page:
+def page(overview: Overview) -> Page:
     """Returns three tables: improvements by variant and workload; a line for each variant over all
     of them; the smallest differences that the seeds can detect. `data` is the former two's."""
-    own = sum(table.baseline == found.baseline for table in found.tables)
-    title = f"{own} {'study' if own == 1 else 'studies'} against {variants.label(found.baseline)}"
-    if own < len(found.tables):
-        title += f", {len(found.tables) - own} against another baseline"
-    problems = dict.fromkeys(each for table in found.tables for each in table.named_problems)
-    power = pd.DataFrame(map(_power, found.headings, found.tables))
+    own = sum(table.baseline == overview.baseline for table in overview.tables)
+    title = (
+        f"{own} {'study' if own == 1 else 'studies'} against {variants.label(overview.baseline)}"
+    )
+    if own < len(overview.tables):
+        title += f", {len(overview.tables) - own} against another baseline"
+    problems = dict.fromkeys(each for table in overview.tables for each in table.named_problems)
+    power = pd.DataFrame(map(_power, overview.headings, overview.tables))
     return Page(
         title=title,
         tables=(
-            _by_workload(found),
-            *_over_all(found),
+            _by_workload(overview),
+            *_over_all(overview),
             pages.text_table(
                 f"Smallest differences that these seeds can detect {sentences.POWER}", power
             ),
         ),
-        notes=tuple(_notes(found)),
-        problems=(*found.problems, *problems),
-        data=lambda: pd.concat([found.cells.drop(columns="column"), found.over]),
+        notes=tuple(_notes(overview)),
+        problems=(*overview.problems, *problems),
+        data=lambda: pd.concat([overview.cells.drop(columns="column"), overview.over]),
     )
 
 
-def _by_workload(found: Overview) -> Table:
+def _by_workload(overview: Overview) -> Table:
     cells = {}
-    for each in found.cells.dropna(subset="value").itertuples():
+    for each in overview.cells.dropna(subset="value").itertuples():
         text = pages.estimate(each.value, each.low, each.high, 1, signed=True)
         cells[each.variant, each.column] = f"{text} {MARKS[each.verdict]}"
-    columns: dict[str, list[str | None]] = {"Variant": [*map(variants.label, found.variants)]}
-    for number, (heading, table) in enumerate(zip(found.headings, found.tables, strict=True)):
+    columns: dict[str, list[str | None]] = {"Variant": [*map(variants.label, overview.variants)]}
+    for number, (heading, table) in enumerate(zip(overview.headings, overview.tables, strict=True)):
         lines = [heading, table.what]
-        if table.baseline != found.baseline:
+        if table.baseline != overview.baseline:
             lines.append(f"against {table.baseline_label}")
         if any(row.unfinished for row in table.rows):
             lines.append("(unfinished)")
         columns["\n".join(lines)] = [
             "baseline" if name == table.baseline else cells.get((name, number))
-            for name in found.variants
+            for name in overview.variants
         ]
     caption = "Improvement in % of the baseline's mean [95% interval]: + is better"
     return pages.text_table(caption, pd.DataFrame(columns))
 
 
-def _over_all(found: Overview) -> Iterable[Table]:
+def _over_all(overview: Overview) -> Iterable[Table]:
     """Yields the table of the baseline and of the variants with estimates, if there are any."""
-    columns = found.over.groupby("variant")["workload"].max()
-    shown = [name for name in found.variants if columns.get(name) or name == found.baseline]
+    columns = overview.over.groupby("variant")["workload"].max()
+    shown = [name for name in overview.variants if columns.get(name) or name == overview.baseline]
     if len(shown) < 2:
         return
-    known = found.over.dropna(subset="value")
+    known = overview.over.dropna(subset="value")
     texts = known.assign(text=known.apply(_over_text, axis=1))
     frame = texts.pivot(index="variant", columns="quantity", values="text")
     frame = frame.reindex(index=shown, columns=[*OVER])
@@ -119,31 +121,32 @@ def _power(heading: str, table: ErrorTable) -> dict[str, str | None]:
     }
 
 
-def _notes(found: Overview) -> Iterable[str]:
+def _notes(overview: Overview) -> Iterable[str]:
     yield (
         "▲ better, ▼ worse, ≈ cannot tell (△, ▽: so far), by each study's own test on its deciding "
         "split after Holm's correction; intervals are not corrected. `python -m analysis table` "
         "has each test."
     )
-    reasons = sorted(set(found.cells["withheld"][found.cells["verdict"] == "withheld"]))
+    reasons = sorted(set(overview.cells["withheld"][overview.cells["verdict"] == "withheld"]))
     if reasons:
         yield f"○: the verdict is withheld ({', '.join(reasons)})."
-    yield from sentences.caveats_of(found.tables)
+    yield from sentences.caveats_of(overview.tables)
     partial = [
-        f"{found.headings[cell.column]}: {variants.label(cell.variant)} {cell.n} of {cell.trained}"
-        for cell in found.cells.itertuples()
+        f"{overview.headings[cell.column]}: {variants.label(cell.variant)} "
+        f"{cell.n} of {cell.trained}"
+        for cell in overview.cells.itertuples()
         if cell.n < cell.trained
     ]
     if partial:
         yield f"Tests over fewer seeds than were trained, those shared: {'; '.join(partial)}."
     left_out = [
-        f"{variants.label(cell.variant)} on {found.headings[cell.column]} ({cell.left_out})"
-        for cell in found.cells.itertuples()
+        f"{variants.label(cell.variant)} on {overview.headings[cell.column]} ({cell.left_out})"
+        for cell in overview.cells.itertuples()
         if cell.left_out
     ]
     if left_out:
         yield f"Not in the lines over all: {'; '.join(left_out)}."
-    own = found.cells[found.cells["left_out"] == ""]
+    own = overview.cells[overview.cells["left_out"] == ""]
     repeated = sorted(set(own["workload"][own.duplicated(["variant", "workload"])]))
     twice = f" These count several times: {', '.join(repeated)}." if repeated else ""
     yield (
@@ -152,12 +155,12 @@ def _notes(found: Overview) -> Iterable[str]:
     )
 
 
-def draw(found: Overview) -> alt.ConcatChart | None:
+def draw(overview: Overview) -> alt.ConcatChart | None:
     """Returns the improvements with their intervals, a panel for each column, of which a decided
-    one has its verdict's mark; None where nothing is compared."""
+    one has its verdict's mark; None if nothing is compared."""
     panels = []
-    for number, table in enumerate(found.tables):
-        cells = found.cells[found.cells["column"] == number].dropna(subset="value")
+    for number, table in enumerate(overview.tables):
+        cells = overview.cells[overview.cells["column"] == number].dropna(subset="value")
         labels = [
             f"{variants.label(each.variant)} {MARKS[each.verdict]}" for each in cells.itertuples()
         ]
@@ -168,9 +171,9 @@ def draw(found: Overview) -> alt.ConcatChart | None:
             ["variant", "study", "value", "low", "high", "n", "p", "verdict"],
         )
         zero = charts.reference_line("x", 0.0, charts.BLACK)
-        title = alt.Title(f"{found.headings[number]}, {table.what}", fontSize=12)
+        title = alt.Title(f"{overview.headings[number]}, {table.what}", fontSize=12)
         panels.append(alt.layer(zero, rows).properties(title=title, width=230, height=alt.Step(28)))
-    if found.cells["value"].isna().all():
+    if overview.cells["value"].isna().all():
         return None
     return alt.concat(*panels, columns=3).resolve_scale(color="independent", shape="independent")
 
@@ -179,7 +182,7 @@ PLOTS = (
     FigureSpec(
         file="summary",
         draw=draw,
-        alt_text=lambda found: _by_workload(found).alt_text(),
+        alt_text=lambda overview: _by_workload(overview).alt_text(),
         absent="no variant is compared with a baseline",
         caption="Improvement over the baseline's mean, mean over seeds, with the difference's own "
         "95% interval, not corrected for the number of variants as the marks are: ▲ better, "

@@ -42,7 +42,7 @@ CAPTION = f"Hours to test loss {PAPER_LOSS}; paper: {paper.SOURCE}, on TPU v5"
 
 def page(table: ErrorTable) -> Page | None:
     """Returns the times at the points that validation chose and the target that the trials or
-    AlgoPerf state, None where no run has an evaluation or nothing states a target."""
+    AlgoPerf state, None if no run has an evaluation or nothing states a target."""
     times = _by_default(table)
     return None if times is None else page_of(times)
 
@@ -208,7 +208,7 @@ def marks(times: TargetTimes) -> pd.DataFrame:
 
 def draw(table: ErrorTable) -> alt.FacetChart | None:
     """Returns the seeds and their medians by step and by training time, at the points and the
-    target that `target_times.build` takes by default; None where no run has an evaluation or a
+    target that `target_times.build` takes by default; None if no run has an evaluation or a
     target, or no seed reaches it."""
     times = _by_default(table)
     if times is None or not times.rows["reached"].any():
