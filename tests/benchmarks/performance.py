@@ -48,6 +48,12 @@ ROWS = (
     Row("c4_lm_paper", f"{_BF16} kernel=fused", "v5e:8x8"),
     Row("c4_lm_paper", f"{_BF16} kernel=fused microbatches=2", "v5e:8x8"),
     Row("c4_lm_paper", f"{_BF16} kernel=fused mesh.fsdp=16", "v5e:8x8"),
+    Row("c4_lm_paper", f"{_BF16} kernel=fused {_WINDOW}", "v5e:8x8"),
+    Row("c4_lm_paper", f"{_BF16} kernel=splash {_WINDOW}", "v5e:8x8"),
+    Row("c4_lm_paper", f"{_BF16} kernel=fused kv_heads=2 {_ONE}", "v5e:8x8"),
+    Row("c4_lm_paper", f"{_BF16} kernel=splash kv_heads=2 {_ONE}", "v5e:8x8"),
+    Row("finewebedu_lm_compare", f"kernel=fused {_ONE}", "v5e:2x4"),
+    Row("finewebedu_lm_compare", _ONE, "v5e:2x4"),
     Row("c4_lm_234m_paper", _ONE, "v5e:8x8"),
     Row("c4_lm_435m_paper", f"{_BF16} {_ONE}", "v5e:8x8"),
     Row("c4_lm_1b_paper", "", "v5e:8x16"),
@@ -175,6 +181,10 @@ COLUMNS = (
 )
 _TEXT = """# Train steps as compiled for accelerators
 
+```bash
+make performance          # compiles all rows anew with the real TPU compiler; about an hour
+```
+
 Per device and step. Nothing here was run on an accelerator. A ratio below 1 means that ours is better.
 
 | subject | topology | ours | peer | peer's | ratio |
@@ -185,13 +195,7 @@ Rows of c4_lm compute in bfloat16, by kernel `fused` unless the subject says oth
 the compiler's estimate. On GPUs the compiler estimates no time; the bytes include a formula for what
 kernels read more than once (`_traffic` in sweeps/compilers/compiled_step.py).
 
-All rows are in [performance.csv](performance.csv):
-
-```bash
-make performance          # compiles them anew with the real TPU compiler; about an hour
-```
-
-{definitions}
+All rows are in [performance.csv](performance.csv). {definitions}
 
 The CSV adds three columns. of_peak is the utilisation. times_baseline is step_ms over that of the row's
 first variant. compilers are the versions of the libraries that compiled the row. A cell without a value
