@@ -17,6 +17,7 @@ MODULES = {
         "google_crc32c",
         "grain",
         "jiwer",
+        "msgspec",
         "optax",
         "pyarrow",
         "scipy",
