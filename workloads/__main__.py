@@ -20,7 +20,6 @@ from workloads.text import finetuning_specs
 
 _EPILOG = """data of the full-size workloads (--data_dir says where it is written and read):
   prepare imagenet_vit --from=ARCHIVES            ILSVRC2012 archives, 150 GB; needs .[tfds]
-  prepare librispeech_conformer --from=FLAC_TREE  LibriSpeech's folders, 60 GB; writes 110 GB
   prepare c4_lm --from=TFDS_DIR                   TFDS c4/en as prepared, 800 GB; writes 312 GB
   prepare wikipedia_bert --from=DIR               TFDS wikipedia, or MLPerf's text files, 20 GB
   prepare fashion_vit --from=DIR                  the four IDX files, 31 MB; `make data-fashion`
@@ -93,8 +92,7 @@ def _parser() -> argparse.ArgumentParser:
                 dest="manual_dir",
                 type=files.typed_path,
                 metavar="PATH",
-                help="what was downloaded by hand: archives, LibriSpeech's FLAC tree, TFDS text, "
-                "Fashion-MNIST, festvox-ru",
+                help="what was downloaded by hand: archives, TFDS text, Fashion-MNIST, festvox-ru",
             )
         if name == "check":
             command.add_argument("--full", action="store_true", help="read every record")

@@ -23,7 +23,6 @@ MODULES = {
         "scipy",
         "sentencepiece",
         "sklearn",
-        "soundfile",
         "tensorflow_datasets",
     ),
     "sweeps": ("ml_collections", "orbax", "rich"),

@@ -1,15 +1,14 @@
-"""Small directories of every kind that is read: pictures, tokens, speech, LibriSpeech's tree."""
+"""Small directories of every kind that is read: pictures, tokens, speech."""
 
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
-import soundfile
 import tensorflow_datasets as tfds
 
 from tests.workloads.conftest import write_token_records
-from workloads.speech.corpora import librispeech_prepare, speech_records, speech_tokenizer
+from workloads.speech.corpora import speech_records
 from workloads.storage import arrow_tokens, tfds_directory
 
 REPAIR = "run the repair command"
@@ -91,52 +90,3 @@ def write_speech(folder: Path) -> None:
 
 def open_speech(folder: Path) -> speech_records.SpeechSplit:
     return speech_records.SpeechSplit(folder, ("a", "b"), 4, 3, REPAIR, 5000)
-
-
-# --- LibriSpeech's own tree ---
-
-VOCABULARY = 40
-TEXTS = (
-    "THE QUICK BROWN FOX JUMPS OVER THE LAZY DOG",
-    "PACK MY BOX WITH FIVE DOZEN LIQUOR JUGS",
-    "IT'S A PITY THE DOG DIDN'T JUMP",
-    "HOW VEXINGLY QUICK DAFT ZEBRAS JUMP",
-)
-
-
-def samples(length: int, seed: int) -> np.ndarray:
-    return np.random.RandomState(seed).randint(-(2**15), 2**15, length).astype(np.int16)
-
-
-def write_flac(
-    path: Path, samples: np.ndarray, rate: int = 16_000, subtype: str = "PCM_16"
-) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    soundfile.write(path, samples, rate, subtype=subtype)
-
-
-def write_chapter(tree: Path, split: str, speaker: int, chapter: int, texts: list[str]) -> Path:
-    """Writes utterances of 100, 101, … samples; returns the chapter's folder."""
-    folder = tree / split / str(speaker) / str(chapter)
-    names = [f"{speaker}-{chapter}-{number:04d}" for number in range(len(texts))]
-    for number, name in enumerate(names):
-        write_flac(folder / f"{name}.flac", samples(100 + number, speaker + number))
-    lines = [f"{name} {text}\n" for name, text in zip(names, texts, strict=True)]
-    (folder / f"{speaker}-{chapter}.trans.txt").write_text("".join(lines))
-    return folder
-
-
-def write_librispeech(folder: Path) -> None:
-    """Writes a split of two chapters of two speakers, and a tokenizer."""
-    write_chapter(folder / "LibriSpeech", "dev-clean", 20, 3, list(TEXTS[:2]))
-    write_chapter(folder / "LibriSpeech", "dev-clean", 7, 11, list(TEXTS[2:]))
-    (folder / "data").mkdir()
-    model = speech_tokenizer.train(TEXTS, VOCABULARY)
-    (folder / "data" / speech_tokenizer.FILE_NAME).write_bytes(model)
-
-
-def librispeech_job(folder: Path) -> librispeech_prepare.SplitToPrepare:
-    limits = {"max_audio": 200, "max_characters": 60, "max_targets": 58}
-    return librispeech_prepare.SplitToPrepare(
-        folder / "LibriSpeech", folder / "data", "dev-clean", VOCABULARY, REPAIR, **limits
-    )

@@ -13,7 +13,6 @@ from tests.workloads import small_directories
 from tests.workloads.data_files import cut, edited, saved, written
 from tests.workloads.small_directories import REPAIR
 from workloads.base.errors import DataError
-from workloads.speech.corpora import librispeech_prepare
 from workloads.storage import tfds_directory, tfrecord, token_records, tokenizer
 from workloads.text.corpora import fineweb_data
 
@@ -33,9 +32,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     "tokenizer": lambda folder: tokenizer.load(folder / "spm.model", REPAIR),
     "Arrow": fineweb_data.check,
     "speech": lambda folder: small_directories.open_speech(folder)[1],
-    "LibriSpeech": lambda folder: librispeech_prepare.prepare_split(
-        small_directories.librispeech_job(folder)
-    ),
 }
 # What messages end with, where no other repair is given.
 REPAIRS = {"Arrow": "dataset_setup.py --finewebedu"}
@@ -56,7 +52,6 @@ def write(spm_model: bytes) -> dict[str, Callable[[Path], object]]:
         **dict.fromkeys(("tokens", "tokens, whole", "tokenizer"), write_tokens),
         "Arrow": _write_arrow,
         "speech": small_directories.write_speech,
-        "LibriSpeech": small_directories.write_librispeech,
     }
 
 
@@ -106,11 +101,6 @@ def _huge(path: Path) -> None:
     path.write_bytes(content.replace(b"(3,), }" + b" " * 15, b"(3333333333333333,), }"))
 
 
-def _flac(length: int, channels: int = 1, **options: Any) -> Damage:
-    samples = small_directories.samples(length * channels, 0).reshape(length, channels)
-    return lambda path: small_directories.write_flac(path, samples, **options)
-
-
 def _removed(key: str) -> Damage:
     return edited(lambda features: features["featuresDict"]["features"].pop(key))
 
@@ -123,8 +113,6 @@ SHARD = "train/data-00002-of-00003.arrow"
 OTHER_VOCABULARY = tokenizer.train(["a cat sat on the mat by the sea"] * 20, 18)
 ARROW, HELD_OUT = "train/data-00000-of-00001.arrow", "val/data-00000-of-00001.arrow"
 AUDIO, TARGETS = "a/1-1-0_audio.npy", "a/1-1-0_targets.npy"
-FLAC = "LibriSpeech/dev-clean/7/11/7-11-0001.flac"
-TRANSCRIPTS = "LibriSpeech/dev-clean/7/11/7-11.trans.txt"
 LIST = "a.csv is no list of utterances"
 # A kind of data, the damaged file, and what the message must hold beside folder and repair.
 CASES = [
@@ -201,21 +189,6 @@ CASES = [
     ("speech", "a.csv", written(",id\n0,1-1-0\n1\n"), LIST),
     ("speech", "a.csv", written(",id\n0,\n"), LIST),
     ("speech", "a.csv", written(",id\n0,../1-1-0\n"), LIST),
-    # STREAMINFO says how many samples there are, in 36 bits from the middle of byte 21 on.
-    ("LibriSpeech", FLAC, _patched(25, b"\x96"), f"{FLAC} cannot be decoded"),
-    ("LibriSpeech", FLAC, _patched(21, b"\xf0" + bytes(4)), "and a length are expected"),
-    ("LibriSpeech", FLAC, _patched(150, bytes(50)), "decoded"),
-    ("LibriSpeech", FLAC, written(""), f"{FLAC} is no sound file"),
-    ("LibriSpeech", FLAC, written("no flac"), f"{FLAC} is no sound file"),
-    ("LibriSpeech", FLAC, _flac(9, rate=8000), f"{FLAC} has 8000 Hz"),
-    ("LibriSpeech", FLAC, _flac(9, 2), "2 channels"),
-    ("LibriSpeech", FLAC, _flac(9, subtype="PCM_24"), "PCM_24, 9 samples"),
-    ("LibriSpeech", TRANSCRIPTS, written("7-11-0000 A\n7-11-0000 B\n"), "twice"),
-    ("LibriSpeech", TRANSCRIPTS, written("7-11-0000 A\n\n"), "line 2: '' is no id"),
-    ("LibriSpeech", TRANSCRIPTS, written("../../x A\n"), "is no id"),
-    ("LibriSpeech", TRANSCRIPTS, written(b"7-11-0000 \xff\n"), f"{TRANSCRIPTS} cannot be read"),
-    ("LibriSpeech", "data/spm_model.vocab", written(OTHER_VOCABULARY), "has 18 pieces"),
-    ("LibriSpeech", "LibriSpeech/dev-clean", shutil.rmtree, "dev-clean holds no <speaker>"),
 ]
 
 

@@ -1,22 +1,21 @@
-"""LibriSpeech in AlgoPerf's preprocessed layout: its splits, check, preparation.
+"""LibriSpeech as AlgoPerf prepares it: its splits and their check.
 
-`data_dir` is what AlgoPerf's `--data_dir` is for this workload, `$DATA/librispeech`. AlgoPerf
-leaves out utterances of more than 256 characters or 320,000 samples (20 s): 17,401 of LibriSpeech's
-281,241 for training, 219 of 5567 in both dev splits, 148 of 2620 in test-clean. So do we: the rule
-applied to the published transcripts and lengths of test-clean gives exactly 148 (139 with more than
-256 characters, 92 with more than 20 s, 83 with both), and 137 of dev-clean. LibriSpeech holds no
-empty transcripts and no characters beyond the alphabet, so our other reasons take nothing away.
+`data_dir` is what AlgoPerf's `--data_dir` is for this workload, `$DATA/librispeech`; AlgoPerf's
+`datasets/dataset_setup.py --librispeech` writes it, 387 GB. Utterances of more than 256 characters
+or 320,000 samples (20 s) are left out: 17,401 of LibriSpeech's 281,241 for training, 219 of 5567 in
+both dev splits, 148 of 2620 in test-clean.
 """
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import sentencepiece
 
-from attention.common import files, machine
-from workloads.base.errors import DataError, check_layout, repair_commands
-from workloads.speech.corpora import librispeech_prepare, speech_records, speech_tokenizer
+from attention.common import files
+from workloads.base.errors import DataError, check_layout
+from workloads.speech.corpora import speech_records, speech_tokenizer
 
 MAX_AUDIO, MAX_TARGETS, VOCAB_SIZE = 320_000, 256, 1024
 SPLITS: dict[str, tuple[str, ...]] = {
@@ -28,24 +27,14 @@ SPLITS: dict[str, tuple[str, ...]] = {
 # training set that differs by less than a thousandth is reported, not refused.
 SIZES = {"train": 263_840, "validation": 5348, "test": 2472}
 _TOLERANCE = {"train": 263, "validation": 0, "test": 0}
-# Of the archives, https://www.openslr.org/12.
-NUM_UTTERANCES = {
-    "train-clean-100": 28_539,
-    "train-clean-360": 104_014,
-    "train-other-500": 148_688,
-    "dev-clean": 2703,
-    "dev-other": 2864,
-    "test-clean": 2620,
-}
-_TOKENIZER_SPLIT = "train-clean-100"
 _SAMPLE = 32
 
 
 def check(data_dir: str | os.PathLike[str], full: bool = False) -> list[str]:
-    """One line per split that is good; DataError at the first thing that is not.
+    """Returns a line per split. Raises DataError at the first thing that is not as expected.
 
     Reads the lists, looks for every file, and decodes a sample of 32 utterances per split, which
-    takes seconds. With `full`, reads every utterance (97 GB of int16, or AlgoPerf's 387 GB).
+    takes seconds. With `full`, reads every utterance.
     """
     data_dir = Path(data_dir)
     check_layout(data_dir, "LibriSpeech", speech_tokenizer.FILE_NAME, below="librispeech")
@@ -131,71 +120,18 @@ def _check_size(data_dir: Path, role: str, count: int) -> str:
     return f"{role}: {count} utterances in all{note}"
 
 
-def prepare(
-    data_dir: str | os.PathLike[str],
-    manual_dir: str | os.PathLike[str] | None = None,
-    num_workers: int | None = None,
-) -> None:
-    """Make all splits below `data_dir` from LibriSpeech's own tree, and print a line for each.
-
-    `manual_dir` is the folder `LibriSpeech` of the unpacked archives, or the one it lies in (None:
-    `data_dir` itself). The tokenizer is the one in `data_dir`, if any, and else trained on the
-    transcripts of train-clean-100, as AlgoPerf does. 97 GB; `num_workers` processes (None: as many
-    as CPUs). A run that was interrupted goes on. Raises DataError, before anything is written,
-    where a split is missing from the tree.
-    """
-    data_dir = Path(data_dir)
-    tree = _find_tree(data_dir, Path(manual_dir) if manual_dir else data_dir)
-    repair = f"download and unpack the archive again into {tree.parent}; then {_repair(data_dir)}"
-    splits = [split for parts in SPLITS.values() for split in parts]
-    for split in splits:
-        librispeech_prepare.chapters(tree, split, repair)
-    data_dir.mkdir(parents=True, exist_ok=True)
-    make_tokenizer(tree, data_dir, repair)
-    workers = machine.cpu_count() if num_workers is None else num_workers
-    for split in splits:
-        job = librispeech_prepare.SplitToPrepare(
-            tree,
-            data_dir,
-            split,
-            VOCAB_SIZE,
-            repair,
-            max_audio=MAX_AUDIO,
-            max_targets=MAX_TARGETS,
-        )
-        report = librispeech_prepare.prepare_split(job, workers, NUM_UTTERANCES[split])
-        print(report, flush=True)
-
-
-def _find_tree(data_dir: Path, folder: Path) -> Path:
-    for tree in (folder / "LibriSpeech", folder):
-        if (tree / _TOKENIZER_SPLIT).is_dir() and not (tree / f"{_TOKENIZER_SPLIT}.csv").exists():
-            return tree
+def prepare(data_dir: str | os.PathLike[str], source: Any = None) -> None:
+    """Raises DataError: AlgoPerf prepares these data."""
+    del source
     raise DataError(
-        f"{folder} holds no LibriSpeech tree: neither LibriSpeech/{_TOKENIZER_SPLIT} nor "
-        f"{_TOKENIZER_SPLIT}",
-        "download train-clean-100, train-clean-360, train-other-500, dev-clean, dev-other and "
-        "test-clean from https://www.openslr.org/12 (58 GB), unpack them into one folder, and run: "
-        f"{_repair(data_dir)}",
+        f"{data_dir}: AlgoPerf prepares the data of librispeech_conformer", _repair(data_dir)
     )
 
 
-def make_tokenizer(tree: Path, data_dir: Path, repair: str) -> None:
-    """Train the tokenizer of `data_dir` on the transcripts of train-clean-100, if it has none."""
-    path = data_dir / speech_tokenizer.FILE_NAME
-    if path.exists():
-        speech_tokenizer.load(data_dir, VOCAB_SIZE, repair)
-        return
-    texts = [
-        text
-        for chapter in librispeech_prepare.chapters(tree, _TOKENIZER_SPLIT, repair)
-        for text in librispeech_prepare.read_transcripts(chapter, repair).values()
-        if text and librispeech_prepare.ALPHABET.issuperset(text)
-    ]
-    files.write(path, speech_tokenizer.train(texts, VOCAB_SIZE))
-
-
 def _repair(data_dir: str | os.PathLike[str]) -> str:
-    return repair_commands(
-        "librispeech_conformer", data_dir, "DIR", "the unpacked archives of LibriSpeech"
+    return (
+        "in AlgoPerf's checkout, run `python3 datasets/dataset_setup.py --librispeech "
+        "--data_dir=$DATA --temp_dir=$DATA/tmp`, which downloads LibriSpeech and writes "
+        "$DATA/librispeech, and give that folder as data_dir; then run "
+        f"python -m workloads check librispeech_conformer --data_dir={files.quoted(data_dir)}"
     )
