@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from workloads.base.errors import DataError
-from workloads.storage import preparation
+from workloads.storage import json_records, preparation, small_data
 from workloads.text.corpora.c4 import C4
 
 # JSON writes both the quotation marks and the letter otherwise.
 NOTE = 'Small: "naïve" pictures.'
-REFERENCE = preparation.Reference(note=NOTE, rows=[], sha256="0")
+REFERENCE = small_data.Reference(note=NOTE, rows=[], sha256="0")
 TEXT = msgspec.json.encode(REFERENCE).decode()
 
 
@@ -68,7 +68,7 @@ def _write(directory):
 
 def _check(directory):
     path = directory / preparation.REFERENCE_FILE
-    return preparation.read_record(path, preparation.Reference, "mend it")
+    return json_records.read(path, small_data.Reference, "mend it")
 
 
 def test_data_are_made_where_they_are_not_whole_and_left_where_they_are(tmp_path, capfd):

@@ -18,13 +18,13 @@ from workloads.base import sources
 from workloads.base.errors import DataError
 from workloads.base.sources import Source
 from workloads.images import imagenet, images
-from workloads.storage import preparation, tfds_directory
+from workloads.storage import small_data, tfds_directory
 
 Examples = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageSet(preparation.SmallData):
+class ImageSet(small_data.SmallData):
     """A set of square images, and how they are read.
 
     sizes: examples by role (train, validation, test). image_size: pixels of a side. num_eval_train:

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from attention.common import files
 from workloads.base.errors import DataError
-from workloads.storage import preparation, tfrecord
+from workloads.storage import json_records, tfrecord
 
 STATE_FILE, COLUMN = "state.json", "input_ids"
 # What a stream ends with (Arrow's columnar format, "IPC Streaming Format").
@@ -95,7 +95,7 @@ def _file_names(folder: Path, repair: str) -> list[str]:
             f"({STATE_FILE} and data-*.arrow)",
             repair,
         )
-    state = preparation.read_record(path, _State, repair)
+    state = json_records.read(path, _State, repair)
     names = [file.filename for file in state.files]
     missing = [name for name in names if not (folder / name).is_file()]
     if missing or not names:

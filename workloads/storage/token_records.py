@@ -23,7 +23,7 @@ import numpy as np
 
 from attention.common import files
 from workloads.base.errors import DataError
-from workloads.storage import arrow_tokens, preparation, tokenizer
+from workloads.storage import arrow_tokens, json_records, tokenizer
 from workloads.storage.arrow_tokens import ArrowTokens
 
 DTYPE = np.dtype("<u2")
@@ -162,7 +162,7 @@ def read_info(data_dir: str | os.PathLike[str], repair: str = DEFAULT_REPAIR) ->
     path = Path(data_dir) / INFO_FILE
     if not path.is_file():
         raise DataError(f"{path} does not exist: there is no whole set of token records", repair)
-    return preparation.read_record(path, TokensInfo, f"remove {files.quoted(path)}; then {repair}")
+    return json_records.read(path, TokensInfo, f"remove {files.quoted(path)}; then {repair}")
 
 
 def open_split(

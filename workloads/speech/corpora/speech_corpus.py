@@ -18,7 +18,7 @@ import sentencepiece
 
 from attention.common import files
 from workloads.speech.corpora import speech_records, speech_tokenizer
-from workloads.storage import preparation
+from workloads.storage import small_data
 
 SPLITS: dict[str, tuple[str, ...]] = {
     "train": ("train",),
@@ -37,7 +37,7 @@ class Utterance(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpeechCorpus(preparation.SmallData):
+class SpeechCorpus(small_data.SmallData):
     """A small corpus.
 
     max_audio: samples, and max_targets: ids, at most. content_sha256: of the content that `made_by`
@@ -73,7 +73,7 @@ class SpeechCorpus(preparation.SmallData):
         lines = [f"{role}: {source}, {len(source)} utterances" for role, source in sources.items()]
         return lines, content_sha256(sources, tokenizer)
 
-    def _comparison(self, reference: preparation.Reference) -> list[str]:
+    def _comparison(self, reference: small_data.Reference) -> list[str]:
         if (reference.made_by, reference.sha256) == (self.made_by, self.content_sha256):
             return [f"made by {reference.made_by}, the same audio as the author's"]
         return [

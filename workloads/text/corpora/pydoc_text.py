@@ -40,7 +40,7 @@ import numpy as np
 
 from attention.common import files
 from workloads.base.errors import DataError
-from workloads.storage import preparation, token_records, tokenizer
+from workloads.storage import small_data, token_records, tokenizer
 
 LEFT_OUT = {
     # Not everywhere.
@@ -171,7 +171,7 @@ UNIGRAM, BIGRAM = "most frequent token", "left neighbour (smoothed bigram)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PydocText(preparation.SmallData):
+class PydocText(small_data.SmallData):
     """The documentation as token records.
 
     sizes: records by split; length: tokens of each; digest_type: of the ids whose SHA-256 is taken.
@@ -226,7 +226,7 @@ class PydocText(preparation.SmallData):
             digest.update(records.astype(self.digest_type).tobytes())
         return lines, digest.hexdigest()
 
-    def _comparison(self, reference: preparation.Reference) -> list[str]:
+    def _comparison(self, reference: small_data.Reference) -> list[str]:
         text = f"text of Python {reference.python}"
         if reference.sha256 == PINNED.get(reference.python):
             return [f"{text}, the records that published figures were made with"]

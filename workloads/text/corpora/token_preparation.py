@@ -20,7 +20,7 @@ import msgspec
 
 from attention.common import files, machine
 from workloads.base.errors import DataError, repair_commands
-from workloads.storage import preparation, tfds_directory, token_records, tokenizer
+from workloads.storage import json_records, preparation, tfds_directory, token_records, tokenizer
 from workloads.storage.token_records import Shard
 
 # Records of each split that evaluations of the models of the paper's sizes take.
@@ -273,7 +273,7 @@ def _note_path(data_dir: Path, job: OutputShard) -> Path:
 def _finished(data_dir: Path, job: OutputShard, expected: _Note) -> Shard | None:
     """Returns the shard as it was noted, None if it must be written again."""
     try:
-        note = preparation.read_record(_note_path(data_dir, job), _Note, "")
+        note = json_records.read(_note_path(data_dir, job), _Note, "")
     except DataError:
         return None
     is_current = msgspec.structs.replace(note, shard=None) == expected
