@@ -113,7 +113,12 @@ def test_a_damaged_shard_stops_it_and_it_goes_on_after_repair(
     finished = {path: path.stat().st_mtime_ns for path in data.glob("*/*.arrow")}
     assert len(finished) == 2
     data_files.flip(shard, 500)
+    # Shards of another length are no part of the data.
+    shutil.copytree(data, tmp_path / "shorter")
     capsys.readouterr()
+    shorter = dataclasses.replace(c4.C4, length=8)
+    shorter.prepare(tmp_path / "shorter", tmp_path / "tree", processes=1)
+    assert "are there already" not in capsys.readouterr().err
     c4.C4.prepare(data, tmp_path / "tree", processes=1)
     assert "2 of 6 shards are there already" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
