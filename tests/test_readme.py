@@ -45,6 +45,7 @@ LISTS = {"attention list", "workloads list", "sweeps studies", "sweeps keys"}
 OTHERS = (
     *("apt-get", "cd", "done", "echo", "eval", "export", "for", "git", "kubectl", "ray", "sbatch"),
     *("sinfo", "squeue", "python /algoperf", "python3 -m venv", "RAY_AUTH_MODE=token ray"),
+    "python3 datasets/dataset_setup",  # of AlgoPerf
 )
 
 

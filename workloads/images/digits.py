@@ -21,7 +21,7 @@ IMAGE_SIZE = 32
 class Digits(image_set.ImageSet):
     """The enlarged scans."""
 
-    def _examples(self, data_dir: Path, content: Any) -> image_set.Examples:
+    def examples(self, data_dir: Path, content: Any) -> image_set.Examples:
         del data_dir, content
         return examples()
 

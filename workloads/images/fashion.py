@@ -53,7 +53,7 @@ class FashionMnist(image_set.ImageSet):
     def _read(self, source: Any, data_dir: Path) -> list[np.ndarray]:
         return read(source, self.repair(data_dir))
 
-    def _examples(self, data_dir: Path, content: Any) -> image_set.Examples:
+    def examples(self, data_dir: Path, content: Any) -> image_set.Examples:
         files.write(data_dir / LICENSE_FILE, _LICENSE)
         return examples(*content)
 

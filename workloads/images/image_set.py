@@ -30,7 +30,8 @@ class ImageSet(small_data.SmallData):
     sizes: examples by role (train, validation, test). image_size: pixels of a side. num_eval_train:
     training examples that are evaluated. max_shift: pixels by which training views are moved at
     most. grey: whether a decoded image is kept as one channel. content_sha256: expected result of
-    `digest`. neighbours: training examples whose nearest other example is looked for; 0: all.
+    `digest`; without it the first preparation decides. neighbours: training examples whose nearest
+    other example is looked for; 0: all.
     """
 
     sizes: Mapping[str, int]
@@ -38,7 +39,7 @@ class ImageSet(small_data.SmallData):
     image_size: int
     num_eval_train: int
     eval_batch_size: int
-    content_sha256: str
+    content_sha256: str = ""
     max_shift: int = 0
     grey: bool = False
     neighbours: int = 0
@@ -49,13 +50,13 @@ class ImageSet(small_data.SmallData):
         return [os.fspath(tfds_directory.directory_of("", dataset)) for dataset in datasets]
 
     @abc.abstractmethod
-    def _examples(self, data_dir: Path, content: Any) -> Examples:
+    def examples(self, data_dir: Path, content: Any) -> Examples:
         """Returns the examples of each role, as `imagenet.write` takes them."""
 
     def _examine(self, data_dir: Path) -> tuple[list[str], str]:
         splits = {role: self.open_split(data_dir, role) for role in self.sizes}
         digest = self.digest(splits)
-        if digest != self.content_sha256:
+        if digest != (self.content_sha256 or digest):
             raise DataError(
                 f"{data_dir}: the images have SHA-256 {digest}, not {self.content_sha256}",
                 self.repair(data_dir),
@@ -90,7 +91,7 @@ class ImageSet(small_data.SmallData):
     def _write(self, data_dir: Path, content: Any) -> dict[str, Any]:
         imagenet.write(
             data_dir,
-            self._examples(data_dir, content),
+            self.examples(data_dir, content),
             num_classes=self.num_classes,
             encoding="png",
             description=self.note,
