@@ -176,11 +176,6 @@ class ErrorTable:
         return f"{self.decisive} {self.metric.label}"
 
     @property
-    def has_perplexity(self) -> bool:
-        """Returns whether exp(loss) stands beside the loss: where the loss is the target."""
-        return self.metric == self.chosen_by == metrics.get("loss")
-
-    @property
     def is_paper(self) -> bool:
         """Returns whether the paper's column stands beside ours."""
         return any(result.paper for row in self.rows for result in row.splits.values())

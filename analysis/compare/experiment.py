@@ -38,7 +38,11 @@ def settings(tables: Sequence[ErrorTable]) -> pd.DataFrame:
             row[name] = row.get(name) or ", ".join(sorted(of_trials)) or None
         row |= {"workload": table.workload, "baseline": table.baseline, SPLIT: table.decisive}
         row[DATA] = ", ".join(sorted({run.data_digest[:12] for run in trials} - {""})) or None
-        texts = {name: _text(value) for name, value in row.items() if value is not None}
+        texts = {
+            name: f"{value:,}" if type(value) is int else str(value) or "''"
+            for name, value in row.items()
+            if value is not None
+        }
         rows.append({**texts, "study": table.study.name})
     return pd.DataFrame(rows, columns=["study", SPLIT, DATA, *CONDITIONS], dtype=object)
 
@@ -48,10 +52,6 @@ def withheld(tables: Sequence[ErrorTable], variant: str) -> str:
     with `ErrorTable.withheld`; empty if nothing forbids one."""
     reasons = {table.study.name: table.withheld(variant) for table in tables}
     return "; ".join(f"{study}: {reason}" for study, reason in reasons.items() if reason)
-
-
-def _text(value: object) -> str:
-    return f"{value:,}" if type(value) is int else str(value) or "''"
 
 
 def check(stated: pd.DataFrame, rule: str) -> list[Problem]:

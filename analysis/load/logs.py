@@ -82,7 +82,12 @@ def read_logs(root: pathlib.Path, whole: bool = False) -> StudyRuns | None:
             lambda run: run.path.parent.name.rpartition("_")[2],  # the framework
             lambda run: _submission(run.path),
         )
-        runs = _name_apart(_with_early_endings(read), suffixes)
+        # Where no file and no table says how many steps a workload takes, its longest run counts
+        # as complete.
+        longest: dict[str, int] = collections.defaultdict(int)
+        for run in read:
+            longest[run.workload] = max(longest[run.workload], run.last_step or 0)
+        runs = _name_apart([_judged(run, longest[run.workload]) for run in read], suffixes)
     else:
         runs = _name_apart(_with_points(read), (_setting,))
     stage = (runs[0].stage,)
@@ -287,20 +292,10 @@ def _name_apart(runs: Sequence[Run], suffixes: Iterable[Callable[[Run], str]]) -
     return runs
 
 
-def _with_early_endings(runs: Sequence[Run]) -> list[Run]:
-    """Returns the runs; one that is done and ended with less than LEAST of its steps and of its
-    time, without reaching its validation target, is `failed` and says why.
-
-    Where no file and no table says how many steps a workload takes, the longest run on it counts
-    as complete. A run whose target nothing states, or that did not measure it, is left as it is.
-    """
-    longest: dict[str, int] = collections.defaultdict(int)
-    for run in runs:
-        longest[run.workload] = max(longest[run.workload], run.last_step or 0)
-    return [_judged(run, longest[run.workload]) for run in runs]
-
-
 def _judged(run: Run, longest: int) -> Run:
+    """Returns the run; one that is done and ended with less than LEAST of its steps and of its
+    time, without reaching its validation target, is `failed` and says why. A run whose target
+    nothing states, or that did not measure it, is left as it is."""
     seconds, last = run.trained_seconds, run.last_step or 0
     known = metrics.nearest_target(run.workload, run.step_hint or run.steps, seconds)
     steps = run.step_hint or (known and known.step_hint) or run.steps or longest

@@ -89,12 +89,8 @@ def _left_out(
     return [
         Problem("left out", path.name, "", f"it holds trials and is not read; give {path}")
         for path in sorted(root.glob(VISIBLE))
-        if path not in read and _holds(path, TRACES)
+        if path not in read and any(next(path.glob(trace), None) for trace in TRACES)
     ] + logs.misnamed(root)
-
-
-def _holds(directory: pathlib.Path, traces: Iterable[str]) -> bool:
-    return any(next(directory.glob(trace), None) for trace in traces)
 
 
 def _read_ours(root: pathlib.Path, whole: bool) -> StudyRuns:

@@ -363,22 +363,6 @@ def verdict(difference: float, p_holm: float, lower_is_better: bool) -> Verdict:
     return "better" if (difference < 0) == lower_is_better else "worse"
 
 
-def corrected(
-    comparisons: Sequence[Comparison], lower_is_better: bool, family: int = 0
-) -> list[Comparison]:
-    """Returns the comparisons with `p_holm` corrected over them all, or over a `family` of more
-    tests (`holm`), and the verdicts."""
-    p_values = holm([comparison.p for comparison in comparisons], family)
-    return [
-        replace(
-            comparison,
-            p_holm=float(p_holm),
-            verdict=verdict(comparison.difference, float(p_holm), lower_is_better),
-        )
-        for comparison, p_holm in zip(comparisons, p_values, strict=True)
-    ]
-
-
 def compare_all(
     values: Mapping[str, Seeds],
     baseline: str,
@@ -392,8 +376,16 @@ def compare_all(
     if baseline not in values:
         return {}
     names = [name for name, own in values.items() if own and name != baseline]
-    pairs = [compare(values[name], values[baseline], shares_seeds) for name in names]
-    return dict(zip(names, corrected(pairs, lower_is_better, family), strict=True))
+    compared = [compare(values[name], values[baseline], shares_seeds) for name in names]
+    p_values = holm([comparison.p for comparison in compared], family)
+    return {
+        name: replace(
+            comparison,
+            p_holm=float(p_holm),
+            verdict=verdict(comparison.difference, float(p_holm), lower_is_better),
+        )
+        for name, comparison, p_holm in zip(names, compared, p_values, strict=True)
+    }
 
 
 def rate(count: int, n: int) -> Rate:

@@ -84,7 +84,12 @@ def page(
     data = []
     for scored in suites:
         rows = _with_paper(scored, table)
-        data.append(_tidy(rows))
+        metrics = rows["metrics"].map(
+            lambda values: " ".join(f"{name}={value!r}" for name, value in values.items()),
+            na_action="ignore",
+        )
+        fractions = [cell.value / PERCENT if cell else np.nan for cell in rows["paper"]]
+        data.append(rows[[*downstream.COLUMNS]].assign(metrics=metrics, paper=fractions))
         if len(rows):
             made = _tables(scored, _printable(rows))
             tables += [each for each in made if len(each.frame)]
@@ -117,15 +122,6 @@ def _with_paper(scored: SuiteTable, table: ErrorTable) -> pd.DataFrame:
         paper=cells,
         paper_difference=(values - scores["task"].map(base)).where(~is_baseline),
     )
-
-
-def _tidy(rows: pd.DataFrame) -> pd.DataFrame:
-    """Returns the rows as CSV has them."""
-    metrics = rows["metrics"].map(
-        lambda of: " ".join(f"{name}={value!r}" for name, value in of.items()), na_action="ignore"
-    )
-    fractions = [cell.value / PERCENT if cell else np.nan for cell in rows["paper"]]
-    return rows[[*downstream.COLUMNS]].assign(metrics=metrics, paper=fractions)
 
 
 def _printable(rows: pd.DataFrame) -> pd.DataFrame:

@@ -22,9 +22,34 @@ COLUMNS = (
 def page(tables: Sequence[ErrorTable]) -> Page:
     """Returns a row per study and variant; `data` has COLUMNS at full precision."""
     lines = pd.concat([_rows(table) for table in tables], ignore_index=True)
+    ends = zip(lines["difference"], lines["difference_low"], lines["difference_high"], strict=True)
+    repeated = lines.duplicated(["study", "workload"])
+    columns = {
+        "Hypothesis": lines["hypothesis"].mask(repeated, ""),
+        "Study": lines["study"].mask(repeated, ""),
+        "Workload": lines["workload"],
+        "Variant": lines["variant"],
+        "n": lines["n"],
+        "Difference": [pages.estimate(*each, 4) for each in ends],
+        "p (Holm)": lines["p_holm"],
+        "Verdict": sentences.outcomes(lines),
+        "Detectable": itertools.starmap(
+            sentences.detectable_text,
+            lines[[*frames.DETECTABLE]].to_numpy(),
+        ),
+        "Commit": lines["commit"],
+        "Started": lines["date"],
+        "at commit": lines["design_commit"],
+    }
     return Page(
         title="Ledger: what was asked, and what came out",
-        tables=(_table(lines),),
+        tables=(
+            Table(
+                "One line per study and variant",
+                pd.DataFrame(columns),
+                {"Difference": "", "p (Holm)": pages.p_text, "Detectable": ""},
+            ),
+        ),
         notes=(
             "Difference: mean of the variant minus the baseline's, on the split that decides, with "
             "a 95% interval; p is corrected over the variants of a study (Holm). Detectable: the "
@@ -60,30 +85,3 @@ def _hypothesis(plans: Sequence[Plan]) -> str:
         if text != before
     ]
     return "; ".join([texts[0] or "none", *changes]) if changes else "".join(texts[:1])
-
-
-def _table(lines: pd.DataFrame) -> Table:
-    ends = zip(lines["difference"], lines["difference_low"], lines["difference_high"], strict=True)
-    repeated = lines.duplicated(["study", "workload"])
-    columns = {
-        "Hypothesis": lines["hypothesis"].mask(repeated, ""),
-        "Study": lines["study"].mask(repeated, ""),
-        "Workload": lines["workload"],
-        "Variant": lines["variant"],
-        "n": lines["n"],
-        "Difference": [pages.estimate(*each, 4) for each in ends],
-        "p (Holm)": lines["p_holm"],
-        "Verdict": sentences.outcomes(lines),
-        "Detectable": itertools.starmap(
-            sentences.detectable_text,
-            lines[[*frames.DETECTABLE]].to_numpy(),
-        ),
-        "Commit": lines["commit"],
-        "Started": lines["date"],
-        "at commit": lines["design_commit"],
-    }
-    return Table(
-        "One line per study and variant",
-        pd.DataFrame(columns),
-        {"Difference": "", "p (Holm)": pages.p_text, "Detectable": ""},
-    )

@@ -65,9 +65,34 @@ def page(study: StudyRuns) -> Page:
     """Returns two tables: one line per trial, and medians over seeds where there are several."""
     listed = trials(study)
     over_seeds = medians(listed)
-    tables = [] if listed.empty else [_trials_table(listed)]
+    tables = []
+    if not listed.empty:
+        frame = pd.DataFrame(
+            {
+                "Trial": listed["name"],
+                "Workload": listed["workload"],
+                "Variant": listed["variant"].map(variants.label),
+                "Point": listed["point"],
+                "Seed": listed["seed"],
+                "Status": listed["state"],
+                "Step": listed["last_step"],
+                "of": listed["steps"],
+                "Metric": listed["metric"].map(_label),
+                "Last": listed["last_validation"],
+                "Best": listed["best_validation"],
+                "at step": listed["best_step"],
+            }
+        )
+        whole = dict.fromkeys(("Point", "Seed", "Step", "of", "at step"), "")
+        tables.append(Table("Trials", frame, {**whole, "Last": _number, "Best": _number}))
     if not over_seeds.empty and over_seeds["n"].max() > 1:
-        tables.append(_medians_table(over_seeds))
+        frame = over_seeds.assign(
+            variant=over_seeds["variant"].map(variants.label),
+            metric=over_seeds["metric"].map(_label),
+        )
+        frame.columns = ["Stage", "Variant", "Workload", "Point", "Metric", "n", "Median", "SD"]
+        formats = {"Median": ".5f", "SD": ".5f"}
+        tables.append(Table("Best validation metric over seeds", frame, formats))
     return Page(
         title=f"{study.name}: {len(study.runs)} trials",
         tables=tuple(tables),
@@ -98,35 +123,6 @@ def gathered(notes: Iterable[Problem], count: int) -> Iterator[str]:
             more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
             of = f"{len(names)} of {count} trials: {', '.join(names[:NAMED])}{more}"
             yield f"{Problem('note', '', file, text)} ({of})"
-
-
-def _trials_table(listed: pd.DataFrame) -> Table:
-    frame = pd.DataFrame(
-        {
-            "Trial": listed["name"],
-            "Workload": listed["workload"],
-            "Variant": listed["variant"].map(variants.label),
-            "Point": listed["point"],
-            "Seed": listed["seed"],
-            "Status": listed["state"],
-            "Step": listed["last_step"],
-            "of": listed["steps"],
-            "Metric": listed["metric"].map(_label),
-            "Last": listed["last_validation"],
-            "Best": listed["best_validation"],
-            "at step": listed["best_step"],
-        }
-    )
-    whole = dict.fromkeys(("Point", "Seed", "Step", "of", "at step"), "")
-    return Table("Trials", frame, {**whole, "Last": _number, "Best": _number})
-
-
-def _medians_table(over_seeds: pd.DataFrame) -> Table:
-    frame = over_seeds.assign(
-        variant=over_seeds["variant"].map(variants.label), metric=over_seeds["metric"].map(_label)
-    )
-    frame.columns = ["Stage", "Variant", "Workload", "Point", "Metric", "n", "Median", "SD"]
-    return Table("Best validation metric over seeds", frame, {"Median": ".5f", "SD": ".5f"})
 
 
 def _label(name: str | None) -> str | None:

@@ -27,7 +27,23 @@ PAPER_SHARE = paper.printed(
 
 def page(family_fit: Scaling) -> Page:
     """Returns the sizes, the fits, and the savings where there are any; `data` has the seeds."""
-    tables = (_sizes(family_fit), _fits(family_fit), _savings(family_fit))
+    fits = [
+        {
+            "Variant": variants.label(name),
+            "a": f"{math.exp(law.log_a):.4g}",
+            "b": f"{law.b:.5f}",
+            "95% interval\nof b (t)": _bounds(law.low, law.high, 5),
+            "Sizes": len(law.residuals),
+            "from": f"{law.smallest:.4g}",
+            "to": f"{law.largest:.4g}",
+        }
+        for name, law in family_fit.laws.items()
+    ]
+    tables = (
+        _sizes(family_fit),
+        pages.text_table("Power law f(n) = a n^b", pd.DataFrame(fits)),
+        _savings(family_fit),
+    )
     return Page(
         title=f"{family_fit.names}: {family_fit.table.decisive} loss by number of parameters",
         tables=tuple(table for table in tables if len(table.frame)),
@@ -53,22 +69,6 @@ def _sizes(family_fit: Scaling) -> Table:
     frame = frame[[*columns, "loss"]].rename(columns=columns | {"loss": "Loss"})
     formats = {"Parameters": ",", "Loss": ".4f", "Loss\npaper": ""}
     return Table("Geometric mean over seeds", frame, formats)
-
-
-def _fits(family_fit: Scaling) -> Table:
-    rows = [
-        {
-            "Variant": variants.label(name),
-            "a": f"{math.exp(law.log_a):.4g}",
-            "b": f"{law.b:.5f}",
-            "95% interval\nof b (t)": _bounds(law.low, law.high, 5),
-            "Sizes": len(law.residuals),
-            "from": f"{law.smallest:.4g}",
-            "to": f"{law.largest:.4g}",
-        }
-        for name, law in family_fit.laws.items()
-    ]
-    return pages.text_table("Power law f(n) = a n^b", pd.DataFrame(rows))
 
 
 def _bounds(low: float, high: float, digits: int) -> str:

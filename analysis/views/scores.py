@@ -7,7 +7,6 @@ import numpy as np
 
 from analysis.compare import scores
 from analysis.compare.error_table import ErrorTable
-from analysis.compare.scores import Scores
 from analysis.render import pages
 from analysis.render.pages import Page, Table
 
@@ -18,10 +17,33 @@ SHOWN = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0)
 def page(tables: Sequence[ErrorTable], workloads: int | None = None) -> Page:
     """Returns three tables; `data` is the profile, a row per submission and tau."""
     result = scores.of_tables(tables, workloads)
+    hours = (result.times / 3600).map(
+        lambda time: f"{time:.2f}" if math.isfinite(time) else "never"
+    )
+    # Of the last tau that is not larger, but for rounding.
+    shares = result.shares.reindex(columns=np.array(SHOWN) * (1 + 1e-9), method="ffill")
+    shares.columns = [f"τ = {tau:g}" for tau in SHOWN]
+    share_formats = dict.fromkeys(shares, ".2f") | {"Score": ".4f"}
+    shares.insert(0, "Score", result.scores)
+    spread_formats = {"SD of\nlog time": ".4f", "Interval\n×/÷": ".3f", "Detectable\nratio": ".3f"}
     profile = result.shares.rename_axis("submission").rename_axis("tau", axis=1)
     return Page(
         title="AlgoPerf's scores",
-        tables=(_times(result), _profile(result), _spreads(result)),
+        tables=(
+            pages.text_table("Hours to the target", hours.rename_axis("Submission").reset_index()),
+            Table(
+                "Share of workloads within τ times the fastest",
+                shares.rename_axis("Submission").reset_index(),
+                share_formats,
+            ),
+            Table(
+                f"What {scores.STUDIES} studies of each submission can tell",
+                result.spreads.set_axis(
+                    ["Submission", "Workload", "Studies", *spread_formats], axis=1
+                ),
+                spread_formats,
+            ),
+        ),
         notes=(
             "Time: median over studies of the fastest trial of each. A submission scores the mean, "
             "over tau from 1 to 4, of the share of workloads that it reaches within tau times the "
@@ -35,26 +57,3 @@ def page(tables: Sequence[ErrorTable], workloads: int | None = None) -> Page:
         problems=result.problems,
         data=lambda: profile.stack().rename("share").reset_index(),
     )
-
-
-def _times(result: Scores) -> Table:
-    hours = (result.times / 3600).map(
-        lambda time: f"{time:.2f}" if math.isfinite(time) else "never"
-    )
-    return pages.text_table("Hours to the target", hours.rename_axis("Submission").reset_index())
-
-
-def _profile(result: Scores) -> Table:
-    # Of the last tau that is not larger, but for rounding.
-    shares = result.shares.reindex(columns=np.array(SHOWN) * (1 + 1e-9), method="ffill")
-    shares.columns = [f"τ = {tau:g}" for tau in SHOWN]
-    formats = dict.fromkeys(shares, ".2f") | {"Score": ".4f"}
-    shares.insert(0, "Score", result.scores)
-    frame = shares.rename_axis("Submission").reset_index()
-    return Table("Share of workloads within τ times the fastest", frame, formats)
-
-
-def _spreads(result: Scores) -> Table:
-    formats = {"SD of\nlog time": ".4f", "Interval\n×/÷": ".3f", "Detectable\nratio": ".3f"}
-    frame = result.spreads.set_axis(["Submission", "Workload", "Studies", *formats], axis=1)
-    return Table(f"What {scores.STUDIES} studies of each submission can tell", frame, formats)

@@ -32,9 +32,28 @@ def pages_of(tables: Sequence[ErrorTable]) -> list[Page]:
 
 def page(speedups: SpeedUps) -> Page:
     """Returns the speed-ups and the budgets; `data` has the rows of both."""
+    columns = {
+        "study": "Study",
+        "steps": "Steps",
+        "n": "n",
+        "value": speedups.table.what.capitalize(),
+        "flop": "GFLOP\na step",
+        "seconds": "Seconds\na step",
+    }
+    budgets = speedups.budgets.sort_values("steps").assign(flop=speedups.budgets["flop"] / 1e9)
+    formats = {
+        "Steps": ",",
+        columns["value"]: ".4f",
+        columns["flop"]: ".4g",
+        columns["seconds"]: ".4g",
+    }
+    caption = f"Budgets of {speedups.table.baseline_label}"
     return Page(
         title=f"{speedups.table.workload}: compute for the same {speedups.table.what}",
-        tables=(_speedups(speedups), _budgets(speedups)),
+        tables=(
+            _speedups(speedups),
+            Table(caption, budgets[[*columns]].rename(columns=columns), formats),
+        ),
         notes=tuple(_notes(speedups)),
         problems=speedups.problems,
         data=lambda: _data(speedups),
@@ -85,26 +104,6 @@ def _within(row: Any, factor: float, ends: tuple[float, float], form: str) -> st
     steps = (row.needed, row.low, row.high)
     value, low, high = (beyond.get(each) or form.format(each * factor) for each in steps)
     return f"{value} [{low}, {high}]"
-
-
-def _budgets(speedups: SpeedUps) -> Table:
-    columns = {
-        "study": "Study",
-        "steps": "Steps",
-        "n": "n",
-        "value": speedups.table.what.capitalize(),
-        "flop": "GFLOP\na step",
-        "seconds": "Seconds\na step",
-    }
-    frame = speedups.budgets.sort_values("steps").assign(flop=speedups.budgets["flop"] / 1e9)
-    frame = frame[[*columns]].rename(columns=columns)
-    formats = {
-        "Steps": ",",
-        columns["value"]: ".4f",
-        columns["flop"]: ".4g",
-        columns["seconds"]: ".4g",
-    }
-    return Table(f"Budgets of {speedups.table.baseline_label}", frame, formats)
 
 
 def _notes(speedups: SpeedUps) -> Iterable[str]:

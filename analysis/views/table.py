@@ -71,16 +71,18 @@ def _line(
     """Returns a variant's cells by their headings."""
     result, failed = table.of(row), failures.by_variant.get(row.variant)
     compared, trained = result.comparison or UNTESTED, costs(table, row)
+    # Of each seed's perplexity, not of the losses.
+    perplexities = PERPLEXITY.shown(np.array(list(result.values.values())))
     line = {
         "Variant": row.label,
         "n": row.seeds,
         FAILED: f"{failed.rate.count} of {failed.rate.n}" if failed else None,
-        headings.perplexity: _perplexity(table, row),
+        headings.perplexity: float(np.median(perplexities)) if result.values else math.nan,
         headings.mean: result.summary.mean if result.summary else math.nan,
         headings.difference: compared.difference,
         N_OF_TEST: compared.seeds if compared.n else None,
         P_HOLM: compared.p_holm,
-        "Verdict": _verdict(table, row),
+        "Verdict": sentences.outcome(sentences.word(table, row), compared.withheld),
         FLOP: trained["train_flop"],
         SECONDS: trained["train_seconds"],
     }
@@ -116,7 +118,8 @@ def _verdicts(table: ErrorTable, failures: FailedRuns) -> Table:
     is_shown = {
         FAILED: failures.any,
         **dict.fromkeys(printed.values(), table.is_paper),
-        perplexity: table.has_perplexity,
+        # Where the loss is the target, exp(loss) stands beside it.
+        perplexity: table.metric == table.chosen_by == metrics.get("loss"),
         **dict.fromkeys((mean, difference, P_HOLM, "Verdict"), bool(table.baseline_row)),
         N_OF_TEST: any(each.is_partial for each in table.comparisons.values()),
         **{heading: frame[heading].notna().any() for heading in (FLOP, SECONDS)},
@@ -153,17 +156,6 @@ def _best(table: ErrorTable, medians: pd.Series) -> list[bool]:
     groups = printed.groupby([row.group for row in table.rows])
     best = groups.transform("min" if table.metric.lower_is_better else "max")
     return ((printed == best) & (groups.transform("count") > 1)).tolist()
-
-
-def _perplexity(table: ErrorTable, row: VariantResult) -> float:
-    """Returns the median over seeds of each seed's perplexity."""
-    losses = list(table.of(row).values.values())
-    return float(np.median(PERPLEXITY.shown(np.array(losses)))) if losses else math.nan
-
-
-def _verdict(table: ErrorTable, row: VariantResult) -> str:
-    comparison = table.of(row).comparison
-    return sentences.outcome(sentences.word(table, row), comparison.withheld if comparison else "")
 
 
 def _intervals(
