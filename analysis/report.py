@@ -50,9 +50,8 @@ FIRST_VERSIONS = ("python", "jax", "jaxlib", "flax", "optax")
 # (sweeps/launchers/table.py).
 ENGINES = {"local", "slurm", "ray", "kubernetes"}
 
-# Charts and pages of a study's results: what comes between the verdicts and the attention layers.
+# Charts of a study's results: what comes between the verdicts and the attention layers.
 RESULTS = (plots.CURVES, plots.HYPERPARAMETERS, *time.PLOTS, *downstream.PLOTS)
-RESULT_PAGES = (time.page, spikes.page, downstream.page)
 
 
 def page(tables: Sequence[ErrorTable], directory: pathlib.Path, folder: pathlib.Path) -> str:
@@ -109,7 +108,7 @@ def _section(
         first_pictures=_figures([plots.EFFECTS], table, names),
         main=table_view.page(table, details=True),
         pictures=_figures(RESULTS, table, names),
-        pages=[made for page in RESULT_PAGES if (made := page(table))],
+        pages=[made for page in (time.page, spikes.page, downstream.page) if (made := page(table))],
         inside=_figures(diagnostics.PLOTS, table, names),
         inside_page=diagnostics.page(table),
         metric=table.metric,

@@ -53,12 +53,8 @@ class FailedRuns:
 
     answer: str
     constant: float | None
+    limit: float | None
     by_variant: dict[str, VariantFailures]
-
-    @property
-    def limit(self) -> float | None:
-        """Returns the number above which a run has failed."""
-        return None if self.constant is None else (1 - LEAST_REMOVED) * self.constant
 
     @property
     def any(self) -> bool:
@@ -69,7 +65,7 @@ class FailedRuns:
 def of_table(table: ErrorTable) -> FailedRuns:
     """Returns the runs of a table that failed to train, and its comparisons without them."""
     constant, answer = _constant_answer(table)
-    limit = FailedRuns(answer, constant, {}).limit
+    limit = None if constant is None else (1 - LEAST_REMOVED) * constant
     seeds: dict[str, tuple[int, ...]] = {}
     rates: dict[str, Rate] = {}
     for row in table.rows:
@@ -102,7 +98,7 @@ def of_table(table: ErrorTable) -> FailedRuns:
         name: VariantFailures(rate, seeds[name], summaries.get(name), without.get(name))
         for name, rate in rates.items()
     }
-    return FailedRuns(answer, constant, by_variant)
+    return FailedRuns(answer, constant, limit, by_variant)
 
 
 def _constant_answer(table: ErrorTable) -> tuple[float | None, str]:

@@ -74,11 +74,10 @@ DECODER = msgspec.json.Decoder(_Line)
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """What `suite` says of the checkpoint at `step`: tasks by name, in the suite's order, and what
-    is wrong with its files. `where` names its directory: trial and place below it."""
+    is wrong with its files."""
 
     suite: str
     step: int
-    where: str
     harness: str
     tasks: Mapping[str, Task]
     problems: tuple[Problem, ...]
@@ -131,7 +130,7 @@ def _read_once(
         report("mismatch", layout.RESULTS, f"{stated}, not its directory's; it is not read")
     elif not problems:
         tasks = _tasks(folder / layout.SAMPLES, record.get("tasks"), report)
-    return Evaluation(suite, step, where, str(record.get("harness")), tasks, tuple(problems))
+    return Evaluation(suite, step, str(record.get("harness")), tasks, tuple(problems))
 
 
 def _tasks(samples: pathlib.Path, stated: Any, report: Report) -> dict[str, Task]:

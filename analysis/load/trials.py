@@ -11,8 +11,6 @@ from analysis.load.measurements import Measurements
 from analysis.load.records import META_FILE, STEP, Columns, Problem, Run
 from sweeps.records import layout, status
 
-# What runs in Python itself cannot be shared: a third thread gained nothing on two cores.
-THREADS = 2
 # What trial.json repeats of its entry in trials.json.
 IDENTITY = ("id", "variant", "workload", "point", "seed")
 
@@ -97,7 +95,8 @@ def read_each(
     Reading and Arrow's parsing leave Python's lock to another thread. Raises what `read` raises.
     """
     files = [TrialFiles(*place) for place in places]
-    with ThreadPoolExecutor(THREADS) as threads:
+    # What runs in Python itself cannot be shared: a third thread gained nothing on two cores.
+    with ThreadPoolExecutor(2) as threads:
         return list(threads.map(read, range(len(files)), files))
 
 

@@ -43,10 +43,6 @@ MARKS = 8
 # A curve's points: more cannot be seen, and a report of many curves would be large.
 POINTS = 500
 THINNED = f"Curves have at most {POINTS} points."
-# Above this ratio of largest to smallest, equal steps of a linear axis hide the small values.
-LOG_RATIO = 4.0
-# Above this ratio labels at 2 and 5 would lie on each other.
-DECADES = 300.0
 # Altair's version of Vega-Lite as vl_convert names it: `6.1`.
 VERSION = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 # A file's suffix to the function of vl_convert that makes its content of a specification, and to
@@ -56,7 +52,6 @@ WRITERS: dict[str, tuple[str, dict[str, float]]] = {
     ".svg": ("vegalite_to_svg", {}),
     ".pdf": ("vegalite_to_pdf", {}),
 }
-FADED = 0.07
 
 THEME = {
     "background": "white",
@@ -163,9 +158,7 @@ def _legend(names: Sequence[str]) -> alt.Legend:
 def faded() -> Any:
     """Returns the opacity of marks whose variant the legend switches off."""
     return (
-        alt.when(alt.selection_point(name="variants"))
-        .then(alt.value(1))
-        .otherwise(alt.value(FADED))
+        alt.when(alt.selection_point(name="variants")).then(alt.value(1)).otherwise(alt.value(0.07))
     )
 
 
@@ -223,29 +216,19 @@ def reference_line(axis: str, value: float, colour: str = GREY, name: str = "") 
     return rule.encode(tooltip="name:N", **{axis: "value:Q"})
 
 
-def verdict_colour() -> Any:
-    """Returns the colour of texts by the field `verdict`."""
-    better, worse = (alt.datum.verdict == word for word in ("better", "worse"))
-    return (
-        alt.when(better)
-        .then(alt.value(GREEN))
-        .when(worse)
-        .then(alt.value(VERMILLION))
-        .otherwise(alt.value(GREY))
-    )
-
-
 def around(values: np.ndarray, room: float = 0.05) -> tuple[alt.Scale, alt.Axis]:
     """Returns the scale and the axis of the finite `values`, with `room`, a share of what they
     span, at both ends; logarithmic where that shows them better, with labels at 1, 2 and 5."""
     finite = values[np.isfinite(values)]
     low, high = float(finite.min()), float(finite.max())
-    if low <= 0 or high / low < LOG_RATIO:
+    # From this ratio on, equal steps of a linear axis hide the small values.
+    if low <= 0 or high / low < 4.0:
         margin = room * max(high - low, 1e-3)
         return alt.Scale(domain=[low - margin, high + margin], nice=False), alt.Axis()
     margin = (high / low) ** room
     low, high = low / margin, high * margin
-    steps = (1, 2, 5) if high / low < DECADES else (1,)
+    # From this ratio on, labels at 2 and 5 would lie on each other.
+    steps = (1, 2, 5) if high / low < 300.0 else (1,)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
     ticks = [step * 10.0**power for power in powers for step in steps]
     scale = alt.Scale(type="log", domain=[low, high], nice=False)
@@ -322,11 +305,8 @@ def embed(plot: FigureSpec[Shown], shown: Shown, names: Iterable[str] = ()) -> F
 
 
 def save(chart: ChartType, path: pathlib.Path, names: Iterable[str] = ()) -> None:
-    """Writes a chart as PNG, SVG or PDF, by the suffix of `path`: the old file or the whole new
-    one, never a part. `names` are all variants of a report. Raises ValueError for other suffixes.
-    """
-    if path.suffix not in WRITERS:
-        raise ValueError(f"{path}: figures are .png, .svg or .pdf; give a name that ends in one")
+    """Writes a chart by the suffix of `path`, one of WRITERS: the old file or the whole new one,
+    never a part. `names` are all variants of a report."""
     import vl_convert
 
     function, options = WRITERS[path.suffix]

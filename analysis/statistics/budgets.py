@@ -22,8 +22,6 @@ from analysis.statistics.intervals import Estimate, t_interval, tolerance
 
 # Budgets, and seeds, from which on there is a number.
 LEAST = 3
-# Places between the budgets: of 8-fold budgets 0.1 % apart, with straight lines between them.
-_PLACES = 2001
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,8 @@ def needed(budgets: Budgets, equal: float) -> Estimate:
     0 for less than the least budget, infinite for more than the largest. At the budgets and at
     `equal` steps, those of equal compute, the interval agrees exactly with the paired t-test."""
     first, *_, last = budgets.steps.tolist()
-    places = np.geomspace(first, last, _PLACES)
+    # Of 8-fold budgets these are 0.1 % apart, with straight lines between them.
+    places = np.geomspace(first, last, 2001)
     # Where no FLOP are recorded `equal` is nan.
     equal = float(np.clip(np.nan_to_num(equal, nan=first), first, last))
     places = np.unique([*places[1:-1], *budgets.steps, equal])

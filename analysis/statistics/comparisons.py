@@ -49,8 +49,6 @@ ALPHA = 0.05
 PERMUTATIONS = 9999
 # Draws of questions.
 RESAMPLES = 9999
-# The least standard error, in units of the range of the values: below it is rounding.
-_LEAST_ERROR = 1e-9
 # Numbers that are held at once: 64 MB.
 _HELD = 2**23
 
@@ -164,16 +162,18 @@ def paired_seeds(
 
 
 def paired(values: Seeds, baseline: Seeds) -> Comparison:
-    """Returns the comparison over the seeds in both; its test is `none` below 2 of them, and its
-    difference nan without one."""
+    """Returns the comparison over the seeds in both, at least one; its test is `none` below 2."""
     seeds = sorted(values.keys() & baseline.keys())
-    untested = Comparison(n=len(values), n_baseline=len(baseline))
-    if not seeds:
-        return untested
     pairs = np.array([(values[seed], baseline[seed]) for seed in seeds])
     differences = pairs[:, 0] - pairs[:, 1]
     mean, against = float(differences.mean()), float(pairs[:, 1].mean())
-    untested = replace(untested, pairs=len(seeds), difference=mean, baseline=against)
+    untested = Comparison(
+        pairs=len(seeds),
+        difference=mean,
+        baseline=against,
+        n=len(values),
+        n_baseline=len(baseline),
+    )
     if len(seeds) < 2:
         return untested
     within = tolerance(pairs.ravel()).item()
@@ -314,7 +314,8 @@ def _welch_t(first: np.ndarray, second: np.ndarray, axis: int) -> np.ndarray:
     squares = (group.var(axis=axis, ddof=1) / group.shape[axis] for group in (first, second))
     error = np.sqrt(sum(squares))
     difference = np.round(first.mean(axis=axis) - second.mean(axis=axis), 12)
-    return np.round(difference / np.maximum(error, _LEAST_ERROR), 9)
+    # A standard error below 1e-9 of the range of the values is rounding.
+    return np.round(difference / np.maximum(error, 1e-9), 9)
 
 
 def correction(degrees: int) -> float:

@@ -61,13 +61,11 @@ def fit(
 
     `losses` are positive, each a geometric mean over seeds where there are several, `weights` the
     numbers of seeds (1 each unless given): an error variance of s^2 / weight, s from the residuals.
-    As scipy.stats.linregress with equal weights. Raises ValueError for fewer than two sizes, or
-    numbers that have no logarithm.
+    As scipy.stats.linregress with equal weights. There are two sizes or more. Raises ValueError
+    for numbers that have no logarithm.
     """
     n, loss = np.asarray(parameters, float), np.asarray(losses, float)
     weight = np.ones_like(n) if weights is None else np.asarray(weights, float)
-    if len(set(n)) < 2:
-        raise ValueError(f"a power law needs two sizes or more; it was given {sorted(set(n))}")
     if not (np.isfinite(n) & (n > 0) & np.isfinite(loss) & (loss > 0) & (weight > 0)).all():
         raise ValueError(f"sizes, losses and weights must be above 0: {n}, {loss}, {weight}")
     design = np.stack([np.ones_like(n), np.log(n)], axis=1)

@@ -125,7 +125,17 @@ def paper_shares() -> dict[str, float]:
 
 def page(table: ErrorTable) -> Page | None:
     """Returns the table of the last records, None if no trial has diagnostics."""
-    measured, problems = records(table), _problems(table)
+    runs = table.study.stage(table.stage)
+    files = {run.name: diagnostics.of_trial(run.path) for run in runs}
+    problems = [
+        dataclasses.replace(problem, trial=name)
+        for name, file in files.items()
+        for problem in (file.problems if file else ())
+    ]
+    if any(file is not None for file in files.values()):
+        done = [run.name for run in runs if run.state == "done" and files[run.name] is None]
+        problems += [Problem("missing", name, "", f"no {FILE}") for name in done]
+    measured = records(table)
     if measured.empty and not problems:
         return None
     title = f"{table.study.name}: attention on {table.workload}, stage {table.stage}"
@@ -157,20 +167,6 @@ def page(table: ErrorTable) -> Page | None:
         "floored form, counted for every variant.",
     )
     return Page(title, (shown,), notes, tuple(problems), data=lambda: measured)
-
-
-def _problems(table: ErrorTable) -> list[Problem]:
-    """Returns the problems of the stage's files, trial by trial."""
-    runs = table.study.stage(table.stage)
-    files = {run.name: diagnostics.of_trial(run.path) for run in runs}
-    measured = [
-        dataclasses.replace(problem, trial=name)
-        for name, file in files.items()
-        for problem in (file.problems if file else ())
-    ]
-    done = [run.name for run in runs if run.state == "done" and files[run.name] is None]
-    absent = [Problem("missing", name, "", f"no {FILE}") for name in done]
-    return measured + absent * any(file is not None for file in files.values())
 
 
 def histograms(table: ErrorTable) -> pd.DataFrame:

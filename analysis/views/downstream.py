@@ -91,7 +91,7 @@ def page(
         fractions = [cell.value / PERCENT if cell else np.nan for cell in rows["paper"]]
         data.append(rows[[*downstream.COLUMNS]].assign(metrics=metrics, paper=fractions))
         if len(rows):
-            made = _tables(scored, _printable(rows))
+            made = _tables(scored, rows)
             tables += [each for each in made if len(each.frame)]
             notes += _notes(scored, rows)
     problems = [problem for scored in suites for problem in scored.problems]
@@ -124,8 +124,7 @@ def _with_paper(scored: SuiteTable, table: ErrorTable) -> pd.DataFrame:
     )
 
 
-def _printable(rows: pd.DataFrame) -> pd.DataFrame:
-    """Returns the rows with all columns of PRINTED, fractions as percentages."""
+def _tables(scored: SuiteTable, rows: pd.DataFrame) -> Iterator[Table]:
     rows = rows.assign(
         group=rows["variant"].map(lambda name: variants.group(name) if name else "reference"),
     )
@@ -136,10 +135,6 @@ def _printable(rows: pd.DataFrame) -> pd.DataFrame:
         ]
     fractions = [name for name, (_, form) in PRINTED.items() if form in (SCORE, CHANGE)]
     rows[fractions] = PERCENT * rows[fractions].astype(float)
-    return rows
-
-
-def _tables(scored: SuiteTable, rows: pd.DataFrame) -> Iterator[Table]:
     place = f"suite {scored.suite}, step {scored.step}"
     yield _overview(scored, rows, f"Right answers in percent, {place}")
     rows = rows[rows["kind"] == "variant"]

@@ -115,7 +115,14 @@ def _differences(table: ErrorTable, estimates: pd.DataFrame) -> alt.LayerChart:
     )
     text = alt.Chart(estimates.assign(text=sentences.outcomes(estimates) + p_values))
     verdicts = text.mark_text(align="left", fontWeight="bold", fontSize=12).encode(
-        x=alt.value(RIGHT + 8), y=rows, text="text:N", color=charts.verdict_colour()
+        x=alt.value(RIGHT + 8),
+        y=rows,
+        text="text:N",
+        color=alt.when(alt.datum.verdict == "better")
+        .then(alt.value(charts.GREEN))
+        .when(alt.datum.verdict == "worse")
+        .then(alt.value(charts.VERMILLION))
+        .otherwise(alt.value(charts.GREY)),
     )
     zero = charts.reference_line("x", 0, charts.BLACK)
     layers = [zero, measured, verdicts, *_diamonds(estimates, "paper_difference", rows)]
@@ -159,7 +166,16 @@ def bands(table: ErrorTable) -> pd.DataFrame:
             (curve["x"].to_numpy(float), curve["value"].to_numpy(float))
             for _, curve in of_seeds.groupby("seed")
         ]
-        parts.append(_band(curves).assign(variant=variant, split=split, by=by, n=len(curves)))
+        shared = _shared([evaluated for evaluated, _ in curves])
+        values = np.stack([np.interp(shared, *curve) for curve in curves])
+        share = 0.25 if len(curves) >= QUARTILES_FROM else 0.0
+        # Of numbers that are there: between two infinite ones nothing can be interpolated.
+        low, high = np.quantile(values, (share, 1 - share), axis=0, method="nearest")
+        parts.append(
+            pd.DataFrame(
+                {"x": shared, "low": low, "middle": np.median(values, axis=0), "high": high}
+            ).assign(variant=variant, split=split, by=by, n=len(curves))
+        )
     if not parts:
         return pd.DataFrame(columns=["variant", "split", "by", "modifiers"])
     curve_points = charts.thinned(pd.concat(parts, ignore_index=True), ("variant", "split", "by"))
@@ -199,16 +215,6 @@ def beside(table: ErrorTable, curve_points: pd.DataFrame, families: Sequence[str
     return curve.merge(pd.DataFrame({"modifiers": others}), how="cross").assign(
         name=table.baseline_label
     )
-
-
-def _band(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> pd.DataFrame:
-    """Returns the median and the spread over seeds, each of which has its own (x, values)."""
-    x = _shared([places for places, _ in curves])
-    values = np.stack([np.interp(x, *curve) for curve in curves])
-    share = 0.25 if len(curves) >= QUARTILES_FROM else 0.0
-    # Of numbers that are there: between two infinite ones nothing can be interpolated.
-    low, high = np.quantile(values, (share, 1 - share), axis=0, method="nearest")
-    return pd.DataFrame({"x": x, "low": low, "middle": np.median(values, axis=0), "high": high})
 
 
 def _shared(evaluated: Sequence[np.ndarray]) -> np.ndarray:

@@ -31,8 +31,6 @@ LOSS = "loss"
 STATES = ("done", "diverged")
 WINDOW, LEAST, DEVIATIONS = 30, 16, 7.0
 WARMUP = 0.05
-# Of normal values the standard deviation is this times the median absolute deviation.
-NORMAL_MAD = 1.4826
 # Losses are logged in single precision: equal ones differ by this share.
 ROUNDING = 1e-6
 SPIKES, WORST = "Spikes\n(median)", "Worst loss\nin a spike"
@@ -50,7 +48,8 @@ def find(losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "All-NaN slice")
         middle = np.nanmedian(before, axis=1)
-        spread = NORMAL_MAD * np.nanmedian(np.abs(before - middle[:, None]), axis=1)
+        # Of normal values the standard deviation is this times the median absolute deviation.
+        spread = 1.4826 * np.nanmedian(np.abs(before - middle[:, None]), axis=1)
     known = np.isfinite(before).sum(axis=1) >= LEAST
     floor = np.maximum(spread, ROUNDING * np.abs(middle))
     return known & (finite - middle > DEVIATIONS * floor), known

@@ -22,8 +22,6 @@ from sweeps.records import layout
 SHAPES = {"one seed": "circle", "never, at its budget": "triangle-right", "median": "M0,-1.5V1.5"}
 SEED, LATE, MEDIAN = SHAPES
 HOUR = 3600.0
-# From here on times are told in hours.
-LONG = 2 * HOUR
 RULES = {
     "chosen": "of each variant the trials at the hyperparameter point that validation chose over "
     "all seeds; AlgoPerf scores otherwise, by --points=fastest",
@@ -37,7 +35,6 @@ PAPER_HOURS = (
     *("text_hours_to_loss.csv", "decoder-LM-2.2B"),
     f"hours to test loss {PAPER_LOSS} on TPU v5",
 )
-CAPTION = f"Hours to test loss {PAPER_LOSS}; paper: {paper.SOURCE}, on TPU v5"
 
 
 def page(table: ErrorTable) -> Page | None:
@@ -76,8 +73,8 @@ def page_of(times: TargetTimes) -> Page:
 
 
 def _unit(times: TargetTimes) -> tuple[float, str, int]:
-    """Returns the seconds of one unit of time, its name, and its decimals: hours for long runs."""
-    is_long = times.seeds["last_seconds"].max() >= LONG
+    """Returns the seconds of one unit of time, its name, and its decimals, hours from 2 h on."""
+    is_long = times.seeds["last_seconds"].max() >= 2 * HOUR
     return (HOUR, "h", 2) if is_long else (1.0, "s", 1)
 
 
@@ -155,7 +152,8 @@ def _paper_hours(table: ErrorTable) -> Iterable[Table]:
         "Hours\npaper": [cell.text if cell else None for cell in printed],
         "Hours\nmeasured": _median_texts(rows, "seconds", HOUR, 2),
     }
-    yield pages.text_table(CAPTION, pd.DataFrame(columns))
+    caption = f"Hours to test loss {PAPER_LOSS}; paper: {paper.SOURCE}, on TPU v5"
+    yield pages.text_table(caption, pd.DataFrame(columns))
 
 
 def _notes(times: TargetTimes) -> Iterable[str]:

@@ -64,11 +64,6 @@ def test_a_chart_is_written_by_the_suffix_of_its_file(tmp_path, suffix, start) -
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
-def test_a_chart_of_another_suffix_is_refused(tmp_path) -> None:
-    with pytest.raises(ValueError, match="bmp"):
-        charts.save(_chart(), tmp_path / "chart.bmp")
-
-
 def test_a_page_gets_the_chart_and_its_text() -> None:
     picture = charts.embed(_plot(), None)
     assert (picture.alt, picture.caption) == ("three intervals", "how to read it")

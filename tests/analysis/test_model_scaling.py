@@ -88,13 +88,9 @@ def test_an_exact_law_is_found_and_its_saving_is_exact(a, b, factor) -> None:
     assert found.low == pytest.approx(found.high, abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "losses", "named"),
-    [([1e8, 1e8], [3.0, 2.5], "two sizes"), ([1e8, 1e9], [3.0, math.nan], "nan")],
-)
-def test_a_law_needs_sizes_and_losses(sizes, losses, named) -> None:
-    with pytest.raises(ValueError, match=named):
-        power_law.fit(sizes, losses)
+def test_a_law_needs_losses_with_a_logarithm() -> None:
+    with pytest.raises(ValueError, match="nan"):
+        power_law.fit([1e8, 1e9], [3.0, math.nan])
 
 
 FIVE = np.array([2.34e8, 3.01e8, 4.35e8, 1.1e9, 2.2e9])

@@ -208,8 +208,6 @@ def test_the_detectable_difference_is_found_with_80_percent(n, alpha, paired) ->
         (sensitivity.power_at, (math.nan, 1.0, 5, 0.05), "effect ="),
         (sensitivity.power_at, (1.0, 1.0, 5, math.nan), "effect ="),
         (sensitivity.power_at, (1.0, 1.0, 5, 3.0), "effect ="),
-        (sensitivity.detectable, (0.0, 3, 0.05), "sd"),
-        (sensitivity.seeds_needed, (0.0, 1.0, 0.05), "0"),
     ],
 )
 def test_what_has_no_power_is_refused(function, arguments, name) -> None:

@@ -33,7 +33,7 @@ def kinds_of(trial, *tasks):
     """Returns the problems' kinds; `tasks` are those that can be used."""
     evaluation = read(trial)
     assert tuple(evaluation.tasks) == tasks
-    assert {problem.trial for problem in evaluation.problems} <= {evaluation.where}
+    assert {problem.trial for problem in evaluation.problems} <= {"T/downstream/400/pydoc"}
     return [problem.kind for problem in evaluation.problems]
 
 
@@ -51,7 +51,6 @@ def test_a_whole_evaluation(trial, folder, answered) -> None:
     answered.put(folder, answered.lines(TASKS)[::-1])  # in any order
     evaluation = read(trial)
     assert (evaluation.suite, evaluation.step, evaluation.problems) == ("pydoc", 400, ())
-    assert evaluation.where == "T/downstream/400/pydoc"
     task = evaluation.tasks["next"]
     assert (task.primary, task.n, task.undecodable, task.majority) == ("acc", 4, None, None)
     assert task.right("acc_norm").tolist() == [False, False, True, True]
