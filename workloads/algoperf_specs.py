@@ -78,25 +78,6 @@ def _wmt(
     )
 
 
-def _lm(ours: WorkloadSpec) -> WorkloadSpec:
-    """Returns the entry of AlgoPerf 1.0's language model."""
-    return dataclasses.replace(
-        _same(ours),
-        description="AlgoPerf's own decoder on FineWeb-Edu, since its version 1.0",
-        support=dataclasses.replace(
-            _SUPPORT,
-            # AlgoPerf 1.0's two einsums; the version before calls jax.nn's function.
-            lacks=(
-                *OWN_QUERIES,
-                ("memory", "hands on its values after its weights"),
-                KEEPS_SOFTMAX,
-            ),
-            observable=False,  # its attention is no module that diagnostics know
-            ignores=ours.support.ignores,
-        ),
-    )
-
-
 @dataclasses.dataclass(frozen=True)
 class InjectionPoint:
     """The place of a variant in the model of one workload.
@@ -145,12 +126,27 @@ SPEECH = tuple(name for name in INJECTION_POINTS if name.startswith("librispeech
 def specs(ours: Iterable[WorkloadSpec]) -> tuple[WorkloadSpec, ...]:
     """Returns the rows of AlgoPerf's workloads; `ours` has those that ours follow."""
     named = {spec.name: spec for spec in ours}
+    decoder = dataclasses.replace(
+        _same(named["finewebedu_lm"]),
+        description="AlgoPerf's own decoder on FineWeb-Edu, since its version 1.0",
+        support=dataclasses.replace(
+            _SUPPORT,
+            # AlgoPerf 1.0's two einsums; the version before calls jax.nn's function.
+            lacks=(
+                *OWN_QUERIES,
+                ("memory", "hands on its values after its weights"),
+                KEEPS_SOFTMAX,
+            ),
+            observable=False,  # its attention is no module that diagnostics know
+            ignores=named["finewebedu_lm"].support.ignores,
+        ),
+    )
     return (
         *(_same(named[name]) for name in (*IMAGES, *SPEECH)),
         _wmt("wmt", "Transformer on WMT", (30.8491, 30.7219), 133_521_408),
         _wmt("wmt_post_ln", "Transformer, post-LN", (30.0779, 29.8982), 133_517_312),
         _wmt("wmt_attention_temp", "Transformer, queries x 4", (29.3379, 29.4143), 133_521_408),
-        _lm(named["finewebedu_lm"]),
+        decoder,
         _wmt("wmt_glu_tanh", "Transformer, gated MLP, tanh", (29.5779, 29.0515), 146_116_608),
     )
 
@@ -162,11 +158,6 @@ REFUSED = {
         "output of a Dropout); ours does not: use 'imagenet_vit_post_ln'"
     ),
 }
-
-
-def is_algoperf(name: str) -> bool:
-    """Returns whether a workload's name is one of AlgoPerf's own."""
-    return name.startswith(PREFIX)
 
 
 def short_name(name: str) -> str:

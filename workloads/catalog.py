@@ -93,7 +93,7 @@ def get(name: str) -> WorkloadSpec:
     known = WORKLOADS
     if module := module_of(name):
         known = of_module(module)
-    elif algoperf_specs.is_algoperf(name):
+    elif name.startswith(algoperf_specs.PREFIX):
         known = ALGOPERF
     elif finetuning_specs.SEPARATOR in name:
         known = FINETUNED

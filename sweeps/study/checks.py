@@ -84,7 +84,7 @@ def _check_extra_paths(settings: dict[str, Any]) -> None:
         if settings[key] and key not in needs:
             raise ValueError(f"{key} is for AlgoPerf's own workloads, and {name} has no use for it")
     workers = settings["loader_workers"]
-    if workers and algoperf_specs.is_algoperf(name):
+    if workers and name.startswith(algoperf_specs.PREFIX):
         raise ValueError(
             f"{name}: loader_workers={workers}, but AlgoPerf's pipelines choose their own threads "
             "and processes; set loader_workers=0"

@@ -38,11 +38,10 @@ def test_mixup_mixes_neighbours_with_one_weight(data_dir):
         eval_transform=images.shifted_view,
     )  # fmt: skip
     plain = image_workload.Images(**{**vars(mixing), "mixup_alpha": 0.0})
-    model = registry.make("digits_vit")._model
     mixed, raw = (
         next(
             image_workload.ImageWorkload(
-                catalog.get("digits_vit"), data, model, options.Options()
+                catalog.get("digits_vit"), data, None, options.Options()
             )._build_input_queue(1, "train", data_dir, 8)
         )
         for data in (mixing, plain)

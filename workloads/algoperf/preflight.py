@@ -111,7 +111,14 @@ def check(request: Request, installation: Installation) -> CheckedRun:
     name = values["workload"]
     catalog.check_variant(algoperf_specs.PREFIX + name, request.attention)
     installation.check_registered(name)
-    _check_resume(values)
+    # AlgoPerf restores eval_results as None and reads them as a dict (checkpoint_utils). Its
+    # replicate_checkpoint gives parameters an axis for devices, which no model has.
+    if values["resume_last_run"]:
+        raise ValueError(
+            "--resume_last_run: AlgoPerf's JAX runs cannot resume (0.6 and 1.0). Leave the flag "
+            "out and start anew (another --experiment_name, or --overwrite); studies of `python "
+            f"-m sweeps` with --config.workload=algoperf:{name} do resume"
+        )
     _check_experiment(values)
     directory = Path(values["data_dir"]).expanduser()
     second = values["imagenet_v2_data_dir"] and Path(values["imagenet_v2_data_dir"]).expanduser()
@@ -139,41 +146,21 @@ def _parse(arguments: Sequence[str]) -> dict[str, Any]:
     return {name: values[name].value for name in values}
 
 
-def _check_resume(values: dict[str, Any]) -> None:
-    """Raises ValueError for a resumed run.
-
-    AlgoPerf restores eval_results as None and reads them as a dict (checkpoint_utils). Its
-    replicate_checkpoint gives parameters an axis for devices, which no model has.
-    """
-    if values["resume_last_run"]:
-        raise ValueError(
-            "--resume_last_run: AlgoPerf's JAX runs cannot resume (0.6 and 1.0). Leave the flag "
-            "out and start anew (another --experiment_name, or --overwrite); studies of `python "
-            f"-m sweeps` with --config.workload=algoperf:{values['workload']} do resume"
-        )
-
-
 def _check_experiment(values: dict[str, Any]) -> None:
-    """Raises ValueError for an experiment that exists: AlgoPerf would ask whether to continue it.
+    """Raises ValueError for an experiment that exists, or for a relative directory.
 
-    "y" mixes the measurements of two variants, "N" ends with status 0, and without a terminal the
-    question is a traceback.
+    AlgoPerf would ask whether to continue an experiment that exists: "y" mixes the measurements of
+    two variants, "N" ends with status 0, and without a terminal the question is a traceback.
     """
-    root = experiment_dir(values["experiment_dir"])
+    root = Path(values["experiment_dir"]).expanduser()
+    if not root.is_absolute():
+        raise ValueError(
+            f"--experiment_dir={values['experiment_dir']}: its checkpoints need an absolute path; "
+            f"give --experiment_dir={root.resolve()}"
+        )
     directory = root / values["experiment_name"] / f"{values['workload']}_jax"
     if directory.exists() and not (values["overwrite"] or values["append_timestamp"]):
         raise ValueError(f"{directory} exists. Give another --experiment_name, or --overwrite")
-
-
-def experiment_dir(text: str) -> Path:
-    """Returns the directory that `--experiment_dir` names. Raises ValueError for a relative one."""
-    path = Path(text).expanduser()
-    if not path.is_absolute():
-        raise ValueError(
-            f"--experiment_dir={text}: its checkpoints need an absolute path; give "
-            f"--experiment_dir={path.resolve()}"
-        )
-    return path
 
 
 def _import_root(submission: str, installation: Installation) -> Path:

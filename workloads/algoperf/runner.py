@@ -50,8 +50,15 @@ def run(request: preflight.Request, algoperf_dir: str | None = None) -> None:
     module.import_workload = import_workload
     # AlgoPerf imports `a/b.py` as `a.b`; the directory of the submission comes first.
     sys.path.insert(0, str(checked.import_root))
+    flags.DEFINE_string("attention", "standard", "attnperf: the attention variant.")
+    flags.DEFINE_float("attention_tau", 1.0, "attnperf: the variant's temperature.")
     script = str(checkout.directory / "submission_runner.py")
-    sys.argv = [script, *request.arguments, *_define_flags(request)]
+    sys.argv = [
+        script,
+        *request.arguments,
+        f"--attention={table.canonical(request.attention)}",
+        f"--attention_tau={request.tau or 1.0}",
+    ]
     with _reported(errors), checkout.missing_named():
         runpy.run_path(script, run_name="__main__")
 
@@ -108,13 +115,3 @@ def _reported(errors: list[str]) -> Iterator[None]:
             file=sys.stderr,
         )
         raise SystemExit(1)
-
-
-def _define_flags(request: preflight.Request) -> list[str]:
-    """Defines our flags beside AlgoPerf's; returns them as arguments."""
-    flags.DEFINE_string("attention", "standard", "attnperf: the attention variant.")
-    flags.DEFINE_float("attention_tau", 1.0, "attnperf: the variant's temperature.")
-    return [
-        f"--attention={table.canonical(request.attention)}",
-        f"--attention_tau={request.tau or 1.0}",
-    ]

@@ -170,13 +170,12 @@ def shardings(tree: Any, rules: Sequence[Rule], mesh: Mesh | AbstractMesh) -> An
     Raises ValueError where a dimension is not a multiple of the devices that are to share it,
     with the path and the numbers.
     """
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: NamedSharding(mesh, _spec(_name(path), leaf.shape, rules, mesh)), tree
-    )
 
+    def sharding(path: Any, leaf: Any) -> NamedSharding:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        return NamedSharding(mesh, _spec(name, leaf.shape, rules, mesh))
 
-def _name(path: Any) -> str:
-    return "/".join(str(getattr(part, "key", getattr(part, "name", part))) for part in path)
+    return jax.tree_util.tree_map_with_path(sharding, tree)
 
 
 def _spec(

@@ -41,7 +41,8 @@ def prepare(
         try:
             splits, source = _read(tree, name, data_set)
             if not splits:
-                lines.append(f"{name}: not found; {_looked_for(data_set)}")
+                expected = ", ".join(f"{path}/SPLIT-*.parquet" for path in data_set.folders)
+                lines.append(f"{name}: not found; looked for {expected}")
                 continue
         except DataError as problem:
             problems.append(str(problem))
@@ -53,7 +54,12 @@ def prepare(
     if problems:
         raise DataError("\n".join(problems))
     if not written:
-        raise DataError("\n".join([f"{tree} has none of the data sets", *lines]), _advice(tree))
+        raise DataError(
+            "\n".join([f"{tree} has none of the data sets", *lines]),
+            "download the Parquet files of the Hub's repositories; no other form is read. "
+            "SuperGLUE: hf download aps/super_glue --repo-type=dataset "
+            f"--local-dir={files.quoted(tree / 'super_glue')}",
+        )
     return lines
 
 
@@ -85,18 +91,6 @@ def check(data_dir: str | os.PathLike[str]) -> list[str]:
     if not whole:
         raise DataError("\n".join(lines), advice)
     return lines
-
-
-def _advice(tree: Path) -> str:
-    folder = files.quoted(tree / "super_glue")
-    return (
-        "download the Parquet files of the Hub's repositories; no other form is read. SuperGLUE: "
-        f"hf download aps/super_glue --repo-type=dataset --local-dir={folder}"
-    )
-
-
-def _looked_for(data_set: DataSet) -> str:
-    return "looked for " + ", ".join(f"{folder}/SPLIT-*.parquet" for folder in data_set.folders)
 
 
 def _read(tree: Path, name: str, data_set: DataSet) -> tuple[dict[str, list[Row]], str]:

@@ -52,22 +52,13 @@ def _fitted(row: Row, tokens: Tokens) -> list[Row]:
     return [{**row, "context": " ".join(words)}]
 
 
-def _paragraphs(document: Document) -> list[list[str]]:
-    return [line.split() for line in document.text.split("\n")]
-
-
-def _question(context: str, right: str, wrong: Sequence[str], draw: random.Random) -> Row:
-    choices = [right, *wrong]
-    draw.shuffle(choices)
-    return {"context": context, "choices": choices, "gold": choices.index(right)}
-
-
 def _continuations(documents: Sequence[Document]) -> list[Row]:
     """A question per paragraph that is long enough; none where there are too few distractors."""
     draw = random.Random("next")
     continuations = []
     for number, document in enumerate(documents):
-        for words in _paragraphs(document):
+        for paragraph in document.text.split("\n"):
+            words = paragraph.split()
             start = min(_CONTEXT, len(words) - _ANSWER)
             if start >= _SHORTEST_CONTEXT:
                 answer = " ".join(words[start : start + _ANSWER])
@@ -78,7 +69,9 @@ def _continuations(documents: Sequence[Document]) -> list[Row]:
             answer for other, _, answer in continuations if other != number and answer != right
         }
         if len(others) >= _CHOICES - 1:
-            rows.append(_question(context, right, draw.sample(sorted(others), _CHOICES - 1), draw))
+            choices = [right, *draw.sample(sorted(others), _CHOICES - 1)]
+            draw.shuffle(choices)
+            rows.append({"context": context, "choices": choices, "gold": choices.index(right)})
     return rows
 
 

@@ -65,8 +65,11 @@ class ImageWorkload(BaseWorkload):
 
     loss_type = spec.LossType.SOFTMAX_CROSS_ENTROPY
 
-    def __init__(self, row: WorkloadSpec, data: Images, model: vit.ViT, options: Options) -> None:
-        super().__init__(row, model, model.variant, options, data.sizes, cache=data.cache)
+    def __init__(self, row: WorkloadSpec, data: Images, variant: Any, options: Options) -> None:
+        """row.model: keyword arguments of `vit.ViT`."""
+        dtype = jnp.dtype(options.compute_dtype)
+        model = vit.ViT(data.num_classes, variant=variant, dtype=dtype, **row.model)
+        super().__init__(row, model, variant, options, data.sizes, cache=data.cache)
         self._data = data
         self.train_transform = data.train_transform
         self.eval_transform = data.eval_transform
@@ -182,13 +185,13 @@ IMAGENET = Images(
 
 def make_imagenet(row: WorkloadSpec, variant: Any, options: Options) -> ImageWorkload:
     """Returns a workload on ImageNet; use `workloads.registry.make`."""
-    return _make(row, IMAGENET, variant, options)
+    return ImageWorkload(row, IMAGENET, variant, options)
 
 
 def make(row: WorkloadSpec, variant: Any, options: Options) -> ImageWorkload:
     """Returns a workload on the `ImageSet` that row.data names; use `workloads.registry.make`.
 
-    row.model: keyword arguments of `vit.ViT`. There is no mixup, and training views are shifts.
+    There is no mixup, and training views are shifts.
     """
     content: image_set.ImageSet = pkgutil.resolve_name(row.data)
     data = Images(
@@ -207,14 +210,4 @@ def make(row: WorkloadSpec, variant: Any, options: Options) -> ImageWorkload:
         grey=content.grey,
         repair=content.repair,
     )
-    return _make(row, data, variant, options)
-
-
-def _make(row: WorkloadSpec, data: Images, variant: Any, options: Options) -> ImageWorkload:
-    model = vit.ViT(
-        num_classes=data.num_classes,
-        variant=variant,
-        dtype=jnp.dtype(options.compute_dtype),
-        **row.model,
-    )
-    return ImageWorkload(row, data, model, options)
+    return ImageWorkload(row, data, variant, options)

@@ -77,13 +77,14 @@ def open_split(
 
     Raises DataError as TfdsSplit does.
     """
-    part = PARTS[role]
-    return tfds_directory.TfdsSplit(
-        tfds_directory.directory_of(data_dir, part.dataset),
-        role,
-        dataset=part.dataset,
-        repair=repair or _repair(data_dir),
+    dataset = PARTS[role].dataset
+    by_default = (
+        "copy the named files again from a whole directory, or, if there is none, remove the "
+        "damaged one; install TensorFlow by pip install -e '.[tfds]'; and run: "
+        + repair_commands("imagenet_vit", data_dir, "ARCHIVES")
     )
+    directory = tfds_directory.directory_of(data_dir, dataset)
+    return tfds_directory.TfdsSplit(directory, role, dataset=dataset, repair=repair or by_default)
 
 
 def check(data_dir: str | os.PathLike[str], full: bool = False) -> list[str]:
@@ -183,11 +184,3 @@ def prepare(
                 "the same command goes on with what is missing; with too few open files allowed, "
                 "run `ulimit -n 8192` before",
             ) from problem
-
-
-def _repair(data_dir: str | os.PathLike[str]) -> str:
-    return (
-        "copy the named files again from a whole directory, or, if there is none, remove the "
-        "damaged one; install TensorFlow by pip install -e '.[tfds]'; and run: "
-        + repair_commands("imagenet_vit", data_dir, "ARCHIVES")
-    )

@@ -77,7 +77,15 @@ def _model_class(model: Any, name: str) -> Any:
     Its parameter tree is the model's, with the variant's own leaves beside it. Making parameters
     raises ValueError if the variant runs in another number of layers than the model has.
     """
-    enter = _enter(supported_models.model(name))
+    injection_points: dict[str, Callable[..., inject.Injected]] = {
+        # The Conformers' masks are floats of 0 and 1.
+        supported_models.FLAX: functools.partial(inject.injected, float_masks=True),
+        supported_models.COPIED: injected_copies,
+        supported_models.CAUSAL: functools.partial(
+            causal_attention.injected, class_name=supported_models.model(name).class_name
+        ),
+    }
+    enter = injection_points[supported_models.model(name).injection_point]
 
     def build_flax_module(self: Any) -> Any:
         temperature = {"tau": self.hps.attention_tau} if "attention_tau" in self.hps else {}
@@ -100,19 +108,6 @@ def _model_class(model: Any, name: str) -> Any:
 
 # What models call the number of their layers.
 _LAYERS = ("depth", "num_encoder_layers", "num_layers")
-
-
-def _enter(model: supported_models.Model) -> Callable[..., inject.Injected]:
-    """Returns what puts a variant into a model, at its injection point."""
-    by_point: dict[str, Callable[..., inject.Injected]] = {
-        # The Conformers' masks are floats of 0 and 1.
-        supported_models.FLAX: functools.partial(inject.injected, float_masks=True),
-        supported_models.COPIED: injected_copies,
-        supported_models.CAUSAL: functools.partial(
-            causal_attention.injected, class_name=model.class_name
-        ),
-    }
-    return by_point[model.injection_point]
 
 
 def injected_module(

@@ -209,10 +209,6 @@ _SMALL = Sizes(
 
 
 def make(row: WorkloadSpec, variant: Any, options: Options) -> FinewebeduWorkload:
-    """Returns AlgoPerf's workload; use `workloads.registry.make`."""
-    return FinewebeduWorkload(row, variant, options, row.model, _FULL)
-
-
-def make_small(row: WorkloadSpec, variant: Any, options: Options) -> FinewebeduWorkload:
-    """Returns the small workload; use `workloads.registry.make`."""
-    return FinewebeduWorkload(row, variant, options, row.model, _SMALL)
+    """Returns AlgoPerf's workload, or the small one; use `workloads.registry.make`."""
+    sizes = _SMALL if row.embedded else _FULL
+    return FinewebeduWorkload(row, variant, options, row.model, sizes)

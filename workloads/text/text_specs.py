@@ -181,13 +181,13 @@ _C4: dict[str, tuple[str, float | None, str]] = {
 }
 
 
-def _finewebedu(name: str, factory: str, **particulars: Any) -> WorkloadSpec:
+def _finewebedu(name: str, **particulars: Any) -> WorkloadSpec:
     """Returns the entry of AlgoPerf's decoder, whose gated MLP has a third matrix of its width."""
     size = SIZES[name]
     extra = size.layers * (size.width * size.mlp_width + 1)  # and a scale of the queries
     return WorkloadSpec(
         name=name,
-        factory=f"workloads.text.finewebedu_workload:{factory}",
+        factory="workloads.text.finewebedu_workload:make",
         model=size,
         metric="ppl",
         mode="min",
@@ -226,7 +226,6 @@ SPECS: tuple[WorkloadSpec, ...] = (
     # AlgoPerf 1.0: algoperf/workloads/finewebedu_lm/workload.py at f364a0b, a tested commit.
     _finewebedu(
         "finewebedu_lm",
-        "make",
         data="workloads.text.corpora.fineweb_data",
         description="AlgoPerf's decoder, 253 M parameters, on FineWeb-Edu",
         batch_size=64,
@@ -239,7 +238,6 @@ SPECS: tuple[WorkloadSpec, ...] = (
     ),
     _finewebedu(
         "pydoc_finewebedu",
-        "make_small",
         data="workloads.text.corpora.pydoc_text:PYDOC_FINEWEBEDU",
         description="small decoder as AlgoPerf's, on Python's own documentation",
         batch_size=8,

@@ -201,7 +201,11 @@ class TextWorkload(BaseWorkload):
         most, labels = self.options.loss_chunk_tokens, batch["targets"]
         if not most:
             logits = self._eval_logits(params, model_state, batch)
-            return self._sums(labels, logits, batch["weights"]), None
+            losses = self.loss_fn(labels, logits, batch["weights"])
+            whole = {"loss": losses["summed"], "tokens": losses["n_valid_examples"]}
+            if self._counts_correct:
+                whole["correct"] = correct(labels, logits, batch["weights"])
+            return whole, None
         weights = token_weights(labels.shape, batch["weights"])
         sums = chunked_loss.sums(
             self.devices.mesh,
@@ -213,13 +217,6 @@ class TextWorkload(BaseWorkload):
             weights,
         )
         return {**sums, "tokens": weights.sum()}, None
-
-    def _sums(self, targets: Array, logits: Array, weights: Array) -> dict[str, Array]:
-        """Returns the sums that `_metrics` divides: of losses, tokens, and where those are counted
-        correct ones."""
-        losses = self.loss_fn(targets, logits, weights)
-        right = {"correct": correct(targets, logits, weights)} if self._counts_correct else {}
-        return {"loss": losses["summed"], "tokens": losses["n_valid_examples"], **right}
 
     def example_batch(self, batch_size: int) -> spec.Batch:
         """Returns a training batch of random ordinary tokens."""
