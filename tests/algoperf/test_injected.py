@@ -128,14 +128,6 @@ def test_other_methods_run_the_variant_and_jitted_ones_from_the_cache(stand_in):
     assert losses[0] == losses[2] != losses[1]
 
 
-def _formula_row(stand_in, name, variant, **settings):
-    workload, chosen = stand_in.make_workload(name), registry.get(variant, **settings)
-    side = workload_pairs.Side(workload, stand_in.module("algoperf.spec").ForwardPassMode, chosen)
-    with side.context():
-        params, state = workload.init_model_fn(jax.random.PRNGKey(0))
-    return models.formula_row(name, chosen, side, _moved(params), state, _batch(workload))
-
-
 @pytest.mark.parametrize(
     ("name", "variant", "settings"),
     [
@@ -147,7 +139,11 @@ def _formula_row(stand_in, name, variant, **settings):
     ],
 )
 def test_what_is_injected_is_the_formula_in_float64(stand_in, name, variant, settings):
-    row = _formula_row(stand_in, name, variant, **settings)
+    workload, chosen = stand_in.make_workload(name), registry.get(variant, **settings)
+    side = workload_pairs.Side(workload, stand_in.module("algoperf.spec").ForwardPassMode, chosen)
+    with side.context():
+        params, state = workload.init_model_fn(jax.random.PRNGKey(0))
+    row = models.formula_row(name, chosen, side, _moved(params), state, _batch(workload))
     assert row.difference <= TOLERANCE, row
 
 

@@ -20,12 +20,6 @@ FLOAT32 = {"_compute_dtype_str": "float32", "_output_dtype_str": "float32"}
 TOLERANCE = 1e-5
 
 
-def _shrink(workload):
-    for name, value in (SMALL | FLOAT32).items():
-        if hasattr(workload, name):
-            setattr(workload, name, value)
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     pytest.importorskip("tensorflow")
@@ -40,7 +34,9 @@ def made(algoperf):
 
     def make(variant=None):
         workload = algoperf.make_workload(NAME)
-        _shrink(workload)
+        for name, value in (SMALL | FLOAT32).items():
+            if hasattr(workload, name):
+                setattr(workload, name, value)
         if variant is not None:
             workload = injected.with_variant(workload, NAME, registry.get(variant))
         return workload, workload.init_model_fn(jax.random.PRNGKey(0))[0]

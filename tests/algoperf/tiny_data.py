@@ -70,13 +70,14 @@ def _write_librispeech(path):
     model = speech_tokenizer.train((word.upper() for word in _words(8000)), librispeech.VOCAB_SIZE)
     (path / speech_tokenizer.FILE_NAME).write_bytes(model)
     processor = speech_tokenizer.load(path, librispeech.VOCAB_SIZE, "")
+    words = np.array(_words(20))
     for seed, (role, splits) in enumerate(librispeech.SPLITS.items()):
         draws = np.random.RandomState(seed)
         parts = np.array_split(np.arange(SIZES[role]), len(splits))
         for split, numbers in zip(splits, parts, strict=True):
             names = [f"0-0-{number:04d}" for number in numbers]
             for name in names:
-                text = " ".join(_some_words(draws, 5)).upper()
+                text = " ".join(words[draws.randint(len(words), size=5)]).upper()
                 ids = speech_tokenizer.encode(processor, text)
                 speech_records.write(path, split, name, _tones(text), ids)
             speech_records.write_ids(path, split, names)
@@ -94,12 +95,6 @@ def _words(count):
     order = np.random.RandomState(0).permutation(len(_SYLLABLES) ** 3)[:count]
     all_words = ["".join(parts) for parts in itertools.product(_SYLLABLES, repeat=3)]
     return [all_words[number] for number in order]
-
-
-def _some_words(draws, count):
-    """Drawn from the twenty words that occur."""
-    words = _words(20)
-    return [words[number] for number in draws.randint(len(words), size=count)]
 
 
 def _write_finewebedu(path):

@@ -15,10 +15,6 @@ decode = jax.jit(ctc.greedy_decode)
 losses_of = jax.jit(ctc.losses)
 
 
-def _logits(paths, size):
-    return 5.0 * jax.nn.one_hot(jnp.asarray(paths), size)
-
-
 def _merged(path):
     return [symbol for symbol, _ in itertools.groupby(path) if symbol]
 
@@ -27,7 +23,7 @@ def _merged(path):
 @given(st.lists(st.integers(0, 3), min_size=9, max_size=9), st.integers(0, 9))
 def test_decoding_is_that_of_plain_python(path, valid):
     paddings = (jnp.arange(9) >= valid).astype(jnp.float32)[None]
-    symbols, lengths = decode(_logits([path], 4), paddings)
+    symbols, lengths = decode(5.0 * jax.nn.one_hot(jnp.asarray([path]), 4), paddings)
     expected = _merged(path[:valid])
     assert symbols[0, : lengths[0]].tolist() == expected
     assert not symbols[0, lengths[0] :].any()

@@ -51,38 +51,33 @@ def test_parquet_as_the_hub_has_it(tmp_path):
     assert split == "test"
 
 
-def _lacks_a_column(tree):
-    _write(tree / "super_glue/cb/train.parquet", [{"premise": "p", "label": 0}])
-
-
-def _lacks_a_split(tree):
-    _write(tree / "super_glue/cb/train.parquet", [{"premise": "", "hypothesis": "", "label": 0}])
-
-
-def _is_cut_short(tree):
-    _lacks_a_split(tree)
-    (tree / "super_glue/cb/validation.parquet").write_bytes(b"PAR1")
-
-
-def _has_another_form(tree):
-    (tree / "super_glue/cb/1.0.2").mkdir(parents=True)
-    (tree / "super_glue/cb/train.jsonl").write_text("{}")
-
-
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("columns", "files", "message"),
     [
-        (_has_another_form, "(?s)super_glue/cb/SPLIT-.*.parquet.*hf download.*--local-dir={tree}"),
-        (_lacks_a_column, "cb: {tree}/super_glue/cb/train.parquet.*hypothesis"),
-        (_lacks_a_split, "cb: .*validation"),
-        (_is_cut_short, "cb: {tree}/super_glue/cb/validation.parquet"),
-        (Path.rmdir, "{tree} is no directory"),
+        (
+            (),
+            {"train.jsonl": b"{}"},
+            "(?s)super_glue/cb/SPLIT-.*.parquet.*hf download.*--local-dir={tree}",
+        ),
+        (("premise", "label"), {}, "cb: {tree}/super_glue/cb/train.parquet.*hypothesis"),
+        (("premise", "hypothesis", "label"), {}, "cb: .*validation"),
+        (
+            ("premise", "hypothesis", "label"),
+            {"validation.parquet": b"PAR1"},
+            "cb: {tree}/super_glue/cb/validation.parquet",
+        ),
+        ((), {}, "{tree} is no directory"),
     ],
 )
-def test_trees_that_cannot_be_converted(tmp_path, make, message):
+def test_trees_that_cannot_be_converted(tmp_path, columns, files, message):
+    """columns: of cb's Parquet file of train, if there is one. files: others beside it."""
     tree = tmp_path / "tree"
-    tree.mkdir()
-    make(tree)
+    if columns:
+        _write(tree / "super_glue/cb/train.parquet", [dict.fromkeys(columns, 0)])
+    for name, content in files.items():
+        path = tree / "super_glue/cb" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
     with pytest.raises(DataError, match=message.format(tree=re.escape(str(tree)))):
         conversion.prepare(tree, tmp_path / "data")
     assert not (tmp_path / "data").exists()

@@ -26,16 +26,13 @@ def _products(jaxpr):
             total += 2 * math.prod(shapes[2]) * math.prod(shapes[1]) // shapes[1][outputs]
         inner = [leaf for leaf in jax.tree.leaves(equation.params, is_leaf=_is_program)]
         repeated = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
-        total += repeated * sum(_products(_open(one)) for one in inner if _is_program(one))
+        programs = [getattr(leaf, "jaxpr", leaf) for leaf in inner if _is_program(leaf)]
+        total += repeated * sum(map(_products, programs))
     return total
 
 
 def _is_program(value):
     return hasattr(value, "eqns") or hasattr(value, "jaxpr")
-
-
-def _open(program):
-    return getattr(program, "jaxpr", program)
 
 
 @pytest.mark.parametrize(

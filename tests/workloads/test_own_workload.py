@@ -80,7 +80,7 @@ def test_the_recipe_is_prepared_checked_listed_and_planned(write, tmp_path, caps
         (('{"wine_vit": wine_vit}', '{"wine_vit": 7}'), "WORKLOADS"),
         (('{"wine_vit": wine_vit}', '{"wine": wine_vit}'), "wine:wine"),
         (("SIZES = {", "SIZES = {{"), "SyntaxError"),
-        (("import functools", "import functool"), "functool"),
+        (("import cv2", "import cv3"), "cv3"),
     ],
 )
 def test_a_row_that_is_wrong_is_refused_by_name(write, change, named):
@@ -125,7 +125,7 @@ def test_a_trial_is_of_its_row_and_its_code_is_kept(write, tmp_path):
 
     first = trial()
     assert first.path.endswith("/wine_vit_jax/trial_1")
-    write(("import functools", "import functools  # a comment"))
+    write(("import cv2", "import cv2  # a comment"))
     assert trial().id == first.id
     write(('"depth": 2', '"depth": 3'))
     assert trial().id != first.id

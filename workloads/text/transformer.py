@@ -66,14 +66,13 @@ class RMSNorm(nn.Module):
     """x / √(mean x² + ε) · (1 + scale) over the last axis; statistics float32, dtype kept."""
 
     param_dtype: Any = jnp.float32
-    epsilon: float = 1e-6
 
     @nn.compact
     def __call__(self, inputs: Array) -> Array:
         scale = self.param("scale", nn.initializers.zeros, (inputs.shape[-1],), self.param_dtype)
         wide = inputs.astype(jnp.float32)
         mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
-        normal = wide * jax.lax.rsqrt(mean_square + self.epsilon)
+        normal = wide * jax.lax.rsqrt(mean_square + 1e-6)
         return (normal * (1.0 + scale.astype(jnp.float32))).astype(inputs.dtype)
 
 

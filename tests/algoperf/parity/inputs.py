@@ -62,7 +62,13 @@ def _evaluation_rows(pair: Pair, split: str, folder: str, tensorflow: Any) -> It
     two ways differ by bounds what ours differs by.
     """
     ours, theirs = (_images(side.workload, split, folder) for side in (pair.ours, pair.theirs))
-    with mock.patch.object(tensorflow.io, "decode_and_crop_jpeg", _accurate(tensorflow)):
+
+    def decode(image: Any, window: Any, channels: int) -> Any:
+        whole = tensorflow.io.decode_jpeg(image, channels, dct_method="INTEGER_ACCURATE")
+        top, left, height, width = tensorflow.unstack(window)
+        return whole[top : top + height, left : left + width]
+
+    with mock.patch.object(tensorflow.io, "decode_and_crop_jpeg", decode):
         exact = _images(pair.theirs.workload, split, folder)
     yield Row("imagenet_vit", f"{split}: labels in order", largest(ours[1], theirs[1]), 0)
     apart = np.abs(ours[0] - exact[0]).max() / _LEVEL
@@ -75,15 +81,6 @@ def _evaluation_rows(pair: Pair, split: str, folder: str, tensorflow: Any) -> It
     yield Row("imagenet_vit", quantity, apart, allowed + 0.5, remark)
 
 
-def _accurate(tensorflow: Any) -> Any:
-    def decode(image: Any, window: Any, channels: int) -> Any:
-        whole = tensorflow.io.decode_jpeg(image, channels, dct_method="INTEGER_ACCURATE")
-        top, left, height, width = tensorflow.unstack(window)
-        return whole[top : top + height, left : left + width]
-
-    return decode
-
-
 def _images(workload: Any, split: str, folder: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns all images and labels of an evaluation split, in order."""
     # AlgoPerf keeps its evaluation queues; a new one is asked for each time.
@@ -94,29 +91,20 @@ def _images(workload: Any, split: str, folder: str) -> tuple[np.ndarray, np.ndar
 
 def _training_rows(pair: Pair, folder: str) -> Iterator[Row]:
     """Crop, mirror and RandAugment without mixup, whose one draw a batch would hide them."""
+    workload = registry.make("imagenet_vit")
+    workload._data = dataclasses.replace(workload._data, mixup_alpha=0.0)
+    # As the ViT workload's `_build_dataset` asks its parent, but for mixup.
+    parent: Any = super(type(pair.theirs.workload).__mro__[1], pair.theirs.workload)
+    unmixed = parent._build_dataset(
+        jax.random.PRNGKey(4), "train", folder, _BATCH, None, None, False, True
+    )
     ours, theirs = (
         np.concatenate([batch["inputs"] for batch in itertools.islice(queue, _BATCHES)])
-        for queue in (_our_unmixed(folder), _their_unmixed(pair, folder))
+        for queue in (_queue(workload, "train", folder), unmixed)
     )
     measured = [_statistics(images) for images in (ours, theirs)]
     for name in measured[0]:
         yield _sampled(f"train: {name} per image", *(side[name] for side in measured))
-
-
-def _our_unmixed(folder: str) -> Iterator[dict[str, Any]]:
-    workload = registry.make("imagenet_vit")
-    workload._data = dataclasses.replace(workload._data, mixup_alpha=0.0)
-    return _queue(workload, "train", folder)
-
-
-def _their_unmixed(pair: Pair, folder: str) -> Iterator[dict[str, Any]]:
-    """As the ViT workload's `_build_dataset` asks its parent, but for mixup."""
-    workload = pair.theirs.workload
-    parent: Any = super(type(workload).__mro__[1], workload)
-    queue: Iterator[dict[str, Any]] = parent._build_dataset(
-        jax.random.PRNGKey(4), "train", folder, _BATCH, None, None, False, True
-    )
-    return queue
 
 
 def _statistics(images: np.ndarray) -> dict[str, np.ndarray]:
@@ -160,7 +148,9 @@ def write_images(folder: Path) -> None:
     """Writes smooth colour images of several sizes as JPEG, in AlgoPerf's two directories."""
     draw = np.random.default_rng(8)
     examples = {role: [_image(draw, n) for n in range(_IMAGES)] for role in imagenet.PARTS}
-    imagenet.write(folder, examples, num_classes=imagenet.NUM_CLASSES)
+    imagenet.write(
+        folder, examples, num_classes=imagenet.NUM_CLASSES, description="for the comparison"
+    )
 
 
 def _image(draw: np.random.Generator, number: int) -> dict[str, Any]:

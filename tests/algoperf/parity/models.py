@@ -73,7 +73,10 @@ def model_rows(installation: Installation, name: str, small: bool) -> Iterator[R
     yield Row(label, "initial values and model state, same key", largest(ours, theirs), 0)
     params, state = workload_pairs.moved(theirs[0], jax.random.key(1)), theirs[1]
     arguments = (params, state, pair.batch(), key)
-    yield from _forward_rows(label, *pair.outputs(*arguments), is_speech=pair.is_speech)
+    (loss, (logits, _)), (their_loss, (their_logits, _)) = pair.outputs(*arguments)
+    about = "padded audio, and paddings of the logits" if pair.is_speech else ""
+    yield Row(label, "logits, evaluation", largest(logits, their_logits), CLOSE, about)
+    yield Row(label, "loss, evaluation", largest(loss, their_loss), CLOSE)
     both = pair.outputs(*arguments, train=True)
     yield from _step_rows(label, "training, dropout 0", pair, both)
     if small:
@@ -92,13 +95,6 @@ def _start(side: Any, pair: Pair, key: Any, small: bool) -> tuple[Any, Any]:
     params, state = side.workload.init_model_fn(key)
     # Without model state AlgoPerf returns an empty dictionary, ours None.
     return params, state or {}
-
-
-def _forward_rows(label: str, ours: Any, theirs: Any, *, is_speech: bool) -> Iterator[Row]:
-    (loss, (logits, _)), (their_loss, (their_logits, _)) = ours, theirs
-    about = "padded audio, and paddings of the logits" if is_speech else ""
-    yield Row(label, "logits, evaluation", largest(logits, their_logits), CLOSE, about)
-    yield Row(label, "loss, evaluation", largest(loss, their_loss), CLOSE)
 
 
 def _step_rows(label: str, what: str, pair: Pair, both: tuple[Any, Any]) -> Iterator[Row]:
@@ -164,8 +160,12 @@ def double_rows(installation: Installation, name: str, variant: str) -> Iterator
     arguments = workload_pairs.moved(params, jax.random.key(1)), state, pair.batch()
     wide_arguments = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), arguments)
     single = jax.device_get(pair.outputs(*arguments, key, train=True))
+    ours, theirs = pair.ours.workload, pair.theirs.workload
     with double(installation):
-        wide = jax.device_get(_doubled(pair).outputs(*wide_arguments, key, train=True))
+        config = dataclasses.replace(ours._model.config, dtype=jnp.float64)
+        ours._model = ours._model.clone(config=config)
+        theirs._model = theirs._model.clone(config=theirs._model.config.replace(dtype=jnp.float64))
+        wide = jax.device_get(pair.outputs(*wide_arguments, key, train=True))
     label = f"{name}, small, {variant}"
     assert {leaf.dtype for leaf in jax.tree.leaves(wide)} == {np.dtype("float64")}
     names = (
@@ -174,25 +174,13 @@ def double_rows(installation: Installation, name: str, variant: str) -> Iterator
         "gradient, float64",
         "batch statistics, float64",
     )
-    ours, theirs = wide
-    yield from step_rows(label, names, ours, theirs, (DOUBLE, DOUBLE))
-    yield _error_row(label, single, wide)
-
-
-def _doubled(pair: Pair) -> Pair:
-    ours, theirs = pair.ours.workload, pair.theirs.workload
-    ours._model = ours._model.clone(
-        config=dataclasses.replace(ours._model.config, dtype=jnp.float64)
+    yield from step_rows(label, names, *wide, (DOUBLE, DOUBLE))
+    error, their_error = (
+        norm_ratio(near[1], exact[1]) for near, exact in zip(single, wide, strict=True)
     )
-    theirs._model = theirs._model.clone(config=theirs._model.config.replace(dtype=jnp.float64))
-    return pair
-
-
-def _error_row(label: str, single: Any, wide: Any) -> Row:
-    ours, theirs = (norm_ratio(near[1], exact[1]) for near, exact in zip(single, wide, strict=True))
-    remark = f"ours {ours:.1e}, AlgoPerf's {theirs:.1e}: their quotient"
+    remark = f"ours {error:.1e}, AlgoPerf's {their_error:.1e}: their quotient"
     quantity = "gradient in float32 against float64"
-    return Row(label, quantity, ours / theirs, _NO_WORSE, remark)
+    yield Row(label, quantity, error / their_error, _NO_WORSE, remark)
 
 
 def variant_rows(installation: Installation, name: str, variant: str) -> Iterator[Row]:

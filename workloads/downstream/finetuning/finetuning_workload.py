@@ -14,6 +14,7 @@ Axes: B batch, L length.
 """
 
 import collections
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -168,8 +169,8 @@ class FinetuningWorkload(LMWorkload):
         golds = [scores[one.context, f" {one.gold}"] for one in questions if one.gold]
         answered = list(zip(questions, answers, strict=True))
         metrics = {
-            "accuracy": _mean(one.is_right(answer) for one, answer in answered),
-            "undecodable": _mean(not one.is_decodable(answer) for one, answer in answered),
+            "accuracy": fmean(one.is_right(answer) for one, answer in answered),
+            "undecodable": fmean(not one.is_decodable(answer) for one, answer in answered),
             "loss": -sum(one.loglikelihood for one in golds) / sum(one.tokens for one in golds),
         }
         if closed := [one for one in questions if one.allowed]:
@@ -178,8 +179,8 @@ class FinetuningWorkload(LMWorkload):
                 logs = [scores[one.context, f" {text}"].loglikelihood for text in one.allowed]
                 ranked.append(one.allowed[int(np.argmax(logs))] == one.gold)
             usual = self._majority(data_dir)
-            metrics["rank_accuracy"] = _mean(ranked)
-            metrics["majority"] = _mean(usual[one.task] == one.gold for one in closed)
+            metrics["rank_accuracy"] = fmean(ranked)
+            metrics["majority"] = fmean(usual[one.task] == one.gold for one in closed)
         return metrics
 
     def _majority(self, data_dir: str) -> dict[str, str]:
@@ -192,11 +193,6 @@ class FinetuningWorkload(LMWorkload):
     def _tokens(self, data_dir: str) -> Tokens:
         """Returns the data's tokens. Raises DataError where they are not the model's."""
         return Tokens(data_dir).checked(str(self), self.size.vocabulary)
-
-
-def _mean(values: Any) -> float:
-    numbers = list(values)
-    return sum(numbers) / len(numbers)
 
 
 def make(row: WorkloadSpec, variant: Any, options: Options) -> FinetuningWorkload:
