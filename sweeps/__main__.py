@@ -65,7 +65,14 @@ def main(arguments: list[str] | None = None) -> int:
         options.overrides = rest
         with extras.explained("sweeps"):
             if options.command == "job":
-                return _job(options)
+                from sweeps.records import submissions
+
+                # First: what follows loads libraries that the node may lack.
+                if options.slot is None:
+                    submissions.note_start(options.file, options.index)
+                from sweeps.job import job
+
+                return job.run(options.file, options.index, options.slot, options.cpus)
             from sweeps import commands
 
             return commands.COMMANDS[options.command](options) or 0
@@ -100,8 +107,17 @@ def _parser() -> argparse.ArgumentParser:
     _add_compilers(add)
     _add_runs(add)
     _add_evaluate(add)
-    _add_job(add)
     _add_export(add)
+    job = add(
+        "job",
+        "run a job of a study on the node an engine chose",
+        "What launchers start, on this host and on engines' nodes. Exits with 0 where nothing is "
+        "left to do, 75 where it was told to stop and has saved, 76 where this node cannot run it.",
+    )
+    job.add_argument("file", type=pathlib.Path, metavar="STUDY_DIR/jobs/BATCH.json")
+    job.add_argument("--index", type=int, required=True, help="which job, from 0")
+    job.add_argument("--slot", type=int, help="which process of the job's node, from 0")
+    job.add_argument("--cpus", type=_numbers, default=(), help="cores to stay on: 0,1,2")
     return parser
 
 
@@ -224,19 +240,6 @@ def _add_evaluate(add: _Add) -> None:
     _add_stage(evaluate)
 
 
-def _add_job(add: _Add) -> None:
-    job = add(
-        "job",
-        "run a job of a study on the node an engine chose",
-        "What launchers start, on this host and on engines' nodes. Exits with 0 where nothing is "
-        "left to do, 75 where it was told to stop and has saved, 76 where this node cannot run it.",
-    )
-    job.add_argument("file", type=pathlib.Path, metavar="STUDY_DIR/jobs/BATCH.json")
-    job.add_argument("--index", type=int, required=True, help="which job, from 0")
-    job.add_argument("--slot", type=int, help="which process of the job's node, from 0")
-    job.add_argument("--cpus", type=_numbers, default=(), help="cores to stay on: 0,1,2")
-
-
 def _add_export(add: _Add) -> None:
     export = add(
         "export",
@@ -257,17 +260,6 @@ def _add_export(add: _Add) -> None:
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(",") if part)
-
-
-def _job(options: argparse.Namespace) -> int:
-    from sweeps.records import submissions
-
-    # First: what follows loads libraries that the node may lack.
-    if options.slot is None:
-        submissions.note_start(options.file, options.index)
-    from sweeps.job import job
-
-    return job.run(options.file, options.index, options.slot, options.cpus)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import pandas as pd
 from altair.typing import ChartType
 
 from attention import table as variants
-from sweeps.records import layout
+from attention.common import files
 
 BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, BLACK, GREY = "#E69F00", "#56B4E9", "#000000", "#6E6E6E"
@@ -312,5 +312,5 @@ def save(chart: ChartType, path: pathlib.Path, names: Iterable[str] = ()) -> Non
     function, options = WRITERS[path.suffix]
     write = getattr(vl_convert, function)
     content = write(specification(chart, names), vl_version=VERSION, **options)
-    with layout.replacing(path) as new:
+    with files.replacing(path) as new:
         new.write_bytes(content.encode() if isinstance(content, str) else content)

@@ -79,7 +79,11 @@ class Job:
             if group.count == 1 and self._workers > 1:
                 return self._share_node()
         self.trainer.processes = process_group.join()
-        code = self._find_platform()
+        code = FINISHED
+        try:
+            accelerator.set_up(str(local.compilation_cache()), self.batch.platform)
+        except ValueError as error:  # no driver, no device
+            code = self._refuse(str(error))
         if code == WRONG_NODE and group.count > 1:
             sys.stderr.flush()
             os._exit(code)  # at its regular end JAX would wait for the others
@@ -144,14 +148,6 @@ class Job:
         if self.trainer.stopping:
             return self._interrupted()
         return max(code if code >= 0 else _UNFINISHED for code in codes)
-
-    def _find_platform(self) -> int:
-        """Loads JAX; returns an exit code."""
-        try:
-            accelerator.set_up(str(local.compilation_cache()), self.batch.platform)
-        except ValueError as error:  # no driver, no device
-            return self._refuse(str(error))
-        return FINISHED
 
     def _train_all(self) -> int:
         """Trains every trial that is free; returns the exit code."""

@@ -111,26 +111,30 @@ class Trainer:
             outcome, error = "failed", disk.named(problem, directory)
         # A device or its memory may be broken for good: the next trial gets a new process.
         self.broken |= outcome == "failed" and not isinstance(end, ValueError)
-        if self._is_waited_for(end) or not (attempt.directory / lease.OUTCOME).exists():
+        from sweeps.training import loop
+
+        # The other processes of a group wait in a collective, and end when this process does.
+        is_waited_for = (
+            self.processes.count > 1
+            and isinstance(end, Exception)
+            and not isinstance(end, loop.AGREED)
+        )
+        if is_waited_for or not (attempt.directory / lease.OUTCOME).exists():
             # Or the lease could not be given back: only the end of this process does it.
             print(f"{directory}: {outcome}: {error}", file=sys.stderr, flush=True)
             os._exit(1)
         self.stopping |= outcome == "preempted"  # it may be another process that was told
-        if outcome == "done" and trained and trained.downstream:
-            self._evaluate_trained(trained, directory, data_dir)
+        is_alone = self.processes.count == 1 and not self.stopping
+        if outcome == "done" and trained and trained.downstream and is_alone:
+            # If the evaluation does not succeed, the driver repeats it when the stage is over.
+            suite = directory / layout.downstream_path(trained.steps, trained.downstream)
+            ended = self.run(suite, data_dir)
+            print(
+                f"{directory}: evaluated: {ended.outcome}: {ended.error}",
+                file=sys.stderr,
+                flush=True,
+            )
         return End(outcome, error)
-
-    def _evaluate_trained(self, trained: Trial, directory: pathlib.Path, data_dir: str) -> None:
-        """Evaluates a trial that this process has just trained, as its study asks.
-
-        Where that does not succeed, the driver sees to it when the stage is over.
-        """
-        if self.stopping or self.processes.count > 1:
-            return
-        end = self.run(
-            directory / layout.downstream_path(trained.steps, trained.downstream), data_dir
-        )
-        print(f"{directory}: evaluated: {end.outcome}: {end.error}", file=sys.stderr, flush=True)
 
     def follow(self, attempt: lease.Attempt, data_dir: str, loader_workers: int) -> None:
         """Trains, on a process other than 0, the trial that process 0 has claimed."""
@@ -154,14 +158,6 @@ class Trainer:
         if self.processes.count > 1 and process_group.is_lost_process(problem):
             traceback.print_exception(problem)
             os._exit(AGAIN)
-
-    def _is_waited_for(self, end: str | Exception) -> bool:
-        """Whether the others of the group wait in a collective, and end when this process does."""
-        if self.processes.count == 1 or isinstance(end, str):
-            return False
-        from sweeps.training import loop
-
-        return not isinstance(end, loop.AGREED)
 
     def _train(
         self, record: Trial, attempt: lease.Attempt, data_dir: str, loader_workers: int

@@ -255,7 +255,9 @@ class StudyReader:
             survey.begin(stage)
             for trial in trials:
                 path, variant, steps = trial["path"], trial["variant"], trial["steps"]
-                record = self._status(path)
+                record = self._ended.get(path) or status.seen(self._directory / path)
+                if record["state"] in status.COMPLETE:
+                    self._ended[path] = {**status.NEW, **record, "figures": None}
                 survey.put(TrialStatus(path, stage, variant, column(record), steps, record))
             for row in expected:
                 _count_unlisted(survey, row)
@@ -264,12 +266,6 @@ class StudyReader:
             problem.log_tail = attempts.log_tail(self._directory / problem.path)
         _count_jobs(survey)
         return survey
-
-    def _status(self, path: str) -> dict[str, Any]:
-        record = self._ended.get(path) or status.seen(self._directory / path)
-        if record["state"] in status.COMPLETE:
-            self._ended[path] = {**status.NEW, **record, "figures": None}
-        return record
 
 
 def _count_unlisted(survey: Survey, expected: StageRow) -> None:

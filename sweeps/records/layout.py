@@ -29,8 +29,6 @@ import shutil
 from typing import Any
 
 from attention.common import files
-from attention.common.files import SUFFIX
-from attention.common.files import replacing as replacing
 from attention.common.files import temporary as temporary
 from attention.common.files import write as write_atomically
 
@@ -124,7 +122,7 @@ def remove_left_overs(folder: pathlib.Path, now: float) -> None:
 
     now: the file server's clock. What cannot be removed stays.
     """
-    for path in folder.glob(f".*{SUFFIX}"):
+    for path in folder.glob(f".*{files.SUFFIX}"):
         with contextlib.suppress(OSError):
             if now - path.stat().st_mtime < LEFT_OVER_S:
                 continue

@@ -28,7 +28,14 @@ def cancel(directory: pathlib.Path) -> str:
     engines are withdrawn. What else is damaged is passed over, with a warning.
     """
     if (directory / layout.STUDY).exists():
-        _mark(directory)
+        mark = directory / submissions.CANCELLED
+        try:
+            layout.write_json(mark, {"cancelled_at": time.time()})
+        except OSError as error:
+            raise ValueError(
+                f"{mark} cannot be written: {error.strerror or error}. No job was told to stop: "
+                "make room and permission there, and cancel again"
+            ) from error
     settings = config.completed(layout.study_record(directory)["config"])
     if _is_complete(directory):
         return (
@@ -41,17 +48,6 @@ def cancel(directory: pathlib.Path) -> str:
         f"{directory} is cancelled: {cancelled} jobs withdrawn; those that run save first. "
         f"Continue with: python -m sweeps resume {files.quoted(directory)}"
     )
-
-
-def _mark(directory: pathlib.Path) -> None:
-    path = directory / submissions.CANCELLED
-    try:
-        layout.write_json(path, {"cancelled_at": time.time()})
-    except OSError as error:
-        raise ValueError(
-            f"{path} cannot be written: {error.strerror or error}. No job was told to stop: make "
-            "room and permission there, and cancel again"
-        ) from error
 
 
 def _is_complete(directory: pathlib.Path) -> bool:

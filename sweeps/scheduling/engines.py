@@ -5,7 +5,7 @@ look gone.
 """
 
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from attention.common import files
@@ -80,8 +80,12 @@ class Engines:
         say: Callable[[str], None],
     ) -> dict[str, Answer]:
         """Returns the engines' answers on jobs; `say` gets a sentence per engine without one."""
+        engines: dict[Any, tuple[Batch, list[str]]] = {}
+        for handle, batch in jobs.items():
+            key = _key(batch.launcher, batch.place)
+            engines.setdefault(key, (batch, []))[1].append(handle)
         answers: dict[str, Answer] = {}
-        for batch, handles in _together(jobs):
+        for batch, handles in engines.values():
             try:
                 answers |= question(self.of(batch), handles)
             except EngineError as error:
@@ -99,15 +103,6 @@ class Engines:
 
 def _key(launcher: str, place: Mapping[str, str]) -> tuple[Any, ...]:
     return launcher, *sorted(place.items())
-
-
-def _together(jobs: Mapping[str, Batch]) -> Iterable[tuple[Batch, list[str]]]:
-    """Returns the handles of each engine, with one of their batches."""
-    engines: dict[Any, tuple[Batch, list[str]]] = {}
-    for handle, batch in jobs.items():
-        key = _key(batch.launcher, batch.place)
-        engines.setdefault(key, (batch, []))[1].append(handle)
-    return engines.values()
 
 
 def ask_queue(study: Survey) -> None:

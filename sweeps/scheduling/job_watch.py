@@ -68,19 +68,15 @@ class JobWatch:
                 job = jobs[handle]
                 if len(job.trials) == 1:  # its claims need not be read
                     self._submitter.note_started(handle, job, job.trials)
-        self._follow_up_jobs(gone)
+        if gone:
+            held, claimed = self._places.held(), self._places.claimed()
+            for job in gone:
+                self.follow_up_job(job, held, claimed)
         for handle in list(itertools.islice(self._running, _READ_AT_ONCE)):
             self._running.move_to_end(handle)
             self._look_at(handle, jobs[handle])
         if self._is_this_host:
             self.end_silent()
-
-    def _follow_up_jobs(self, gone: list[SubmittedJob]) -> None:
-        if not gone:
-            return
-        held, claimed = self._places.held(), self._places.claimed()
-        for job in gone:
-            self.follow_up_job(job, held, claimed)
 
     def follow_up_job(self, job: SubmittedJob, held: set[str], claimed: set[str]) -> None:
         """Looks after the trials of a job that is gone, as `FollowUp.follow_up_job`.

@@ -78,7 +78,12 @@ class Scheduler:
         while self.places.is_busy:
             try:
                 self._stop_if_told()
-                self._turn()
+                self.submitter.confirm()
+                self.submitter.submit()
+                self.job_watch.look()
+                for trial in self.places.take_due():
+                    self.follow_up.follow_up(trial)
+                self.progress.tick()
                 self.outage.note_success()
             except OSError as error:
                 if self.launcher.is_this_host and disk.is_full(error):
@@ -88,14 +93,6 @@ class Scheduler:
                 self.submitter.hold_back()
             if self.places.is_busy:
                 self._sleep()
-
-    def _turn(self) -> None:
-        self.submitter.confirm()
-        self.submitter.submit()
-        self.job_watch.look()
-        for trial in self.places.take_due():
-            self.follow_up.follow_up(trial)
-        self.progress.tick()
 
     def _sleep(self) -> None:
         """Sleeps until the next turn; notes if this host slept, too, or its clock was set."""

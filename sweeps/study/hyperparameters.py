@@ -1,7 +1,6 @@
 """Hyperparameters by their AlgoPerf names: which there are, which are needed, their limits."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from attention.table import unknown
 
@@ -12,24 +11,18 @@ LEAST, MOST = 1.17549435e-38, 3.40282347e38
 STEP = 2.0**-24
 
 
-class Limit(NamedTuple):
-    """Allowed values: low ≤ value ≤ high."""
-
-    low: float
-    high: float
-
-
-LIMITS: dict[str, Limit] = {
-    "learning_rate": Limit(LEAST, MOST),
-    "one_minus_beta1": Limit(STEP, 1.0),
-    "beta1": Limit(0.0, 1 - STEP),
-    "beta2": Limit(0.0, 1 - STEP),
-    "epsilon": Limit(LEAST, MOST),
-    "weight_decay": Limit(0.0, MOST),
-    "warmup_factor": Limit(0.0, 1.0),
-    "label_smoothing": Limit(0.0, 1 - STEP),
-    "dropout_rate": Limit(0.0, 1 - STEP),
-    "grad_clip": Limit(LEAST, MOST),
+# The least and the largest allowed value.
+LIMITS: dict[str, tuple[float, float]] = {
+    "learning_rate": (LEAST, MOST),
+    "one_minus_beta1": (STEP, 1.0),
+    "beta1": (0.0, 1 - STEP),
+    "beta2": (0.0, 1 - STEP),
+    "epsilon": (LEAST, MOST),
+    "weight_decay": (0.0, MOST),
+    "warmup_factor": (0.0, 1.0),
+    "label_smoothing": (0.0, 1 - STEP),
+    "dropout_rate": (0.0, 1 - STEP),
+    "grad_clip": (LEAST, MOST),
 }
 _UNDERFLOW = 1.1e-19  # square root of float32's least normal number
 # grad_clip has no default: without it gradients are not clipped.
@@ -50,11 +43,9 @@ def complete(point: Mapping[str, float]) -> dict[str, float]:
     for name, value in point.items():
         if name not in LIMITS:
             raise ValueError(unknown("hyperparameter", name, LIMITS))
-        limit = LIMITS[name]
-        if not limit.low <= value <= limit.high:
-            raise ValueError(
-                f"{name} is {value}; allowed: {limit.low:.9g} ≤ {name} ≤ {limit.high:.9g}"
-            )
+        low, high = LIMITS[name]
+        if not low <= value <= high:
+            raise ValueError(f"{name} is {value}; allowed: {low:.9g} ≤ {name} ≤ {high:.9g}")
     if ("beta1" in point) == ("one_minus_beta1" in point):
         count = "both" if "beta1" in point else "neither"
         raise ValueError(f"give one of beta1 and one_minus_beta1; the point has {count}")
@@ -65,11 +56,6 @@ def complete(point: Mapping[str, float]) -> dict[str, float]:
     if "beta1" in completed:
         completed["one_minus_beta1"] = 1.0 - completed.pop("beta1")
     return {name: float(value) for name, value in completed.items()}
-
-
-def is_float32(value: float) -> bool:
-    """Returns whether a float32 holds a number, to its precision."""
-    return value == 0 or LEAST <= abs(value) <= MOST
 
 
 def epsilon_warning(epsilon: float) -> str | None:

@@ -99,7 +99,9 @@ def _are_numbers(values: Iterable[Any]) -> bool:
     """Returns whether all are numbers that a float32 holds; a JSON file's NaN and Infinity are
     none, nor is true."""
     return all(
-        type(value) in (int, float) and hyperparameters.is_float32(value) for value in values
+        type(value) in (int, float)
+        and (value == 0 or hyperparameters.LEAST <= abs(value) <= hyperparameters.MOST)
+        for value in values
     )
 
 

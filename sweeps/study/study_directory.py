@@ -358,7 +358,11 @@ def _write_trial(directory: pathlib.Path, trial: Trial, beat: Callable[[], None]
     is_other = recorded is not None and recorded.id != trial.id
     if recorded is None or (is_other and not lease.latest(directory)):
         beat()
-        return _write_new(directory, trial)
+        directory.mkdir(parents=True, exist_ok=True)
+        layout.write_json(directory / layout.HPARAMS, trial.hyperparameters)
+        layout.write_json(directory / "flags_0.json", trial.to_json())
+        layout.write_json(path, {**trial.to_json(), **provenance.code()})
+        return trial
     if is_other:
         raise ValueError(
             f"{directory} holds trial {recorded.id}, this study wants {trial.id} there. "
@@ -372,12 +376,3 @@ def _write_trial(directory: pathlib.Path, trial: Trial, beat: Callable[[], None]
     beat()
     layout.write_json(path, record | changed.to_json())
     return changed
-
-
-def _write_new(directory: pathlib.Path, trial: Trial) -> Trial:
-    """Writes the files of a trial of which nothing is there, or nothing has begun."""
-    directory.mkdir(parents=True, exist_ok=True)
-    layout.write_json(directory / layout.HPARAMS, trial.hyperparameters)
-    layout.write_json(directory / "flags_0.json", trial.to_json())
-    layout.write_json(directory / layout.TRIAL, {**trial.to_json(), **provenance.code()})
-    return trial

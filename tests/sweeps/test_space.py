@@ -142,10 +142,10 @@ def test_a_hyperparameter_whose_float32_is_another_is_refused(name, value):
 @pytest.mark.parametrize("name", hyperparameters.LIMITS)
 def test_the_limits_of_a_hyperparameter_are_allowed_as_they_are_printed(name):
     """Nine digits are a float32, and the next one beyond them is refused."""
-    limit, others = hyperparameters.LIMITS[name], dict(_POINT)
+    others = dict(_POINT)
     if name == "one_minus_beta1":
         del others["beta1"]
-    for end, beyond in ((limit.low, -np.inf), (limit.high, np.inf)):
+    for end, beyond in zip(hyperparameters.LIMITS[name], (-np.inf, np.inf), strict=True):
         typed = np.float32(f"{end:.9g}")
         assert hyperparameters.complete({**others, name: float(f"{end:.9g}")})
         assert np.isfinite(typed)

@@ -185,8 +185,11 @@ class Slurm(Launcher):
         Raises EngineError if squeue cannot reach the controller, or lists less than that has.
         """
         arrays, jobs = _tasks(handles)
-        for array in arrays - {job.array for job in jobs}:
-            _check_gone(array)
+        for array in arrays - {job.array for job in jobs}:  # some squeue tells of a minute ago
+            shown = _about_jobs(["scontrol", "show", "job", "--oneliner", array])
+            words = re.findall(r"\bJobState=(\w+)", shown)
+            if any(_STATES.get(word) is not State.GONE for word in words):
+                raise EngineError(f"squeue does not list job {array}, which is {words[0]}")
         for job in jobs:
             try:
                 if job.reason == HELD:
@@ -230,17 +233,6 @@ def _tasks(handles: Sequence[str]) -> tuple[set[str], list[ArrayTask]]:
     # A cluster of a hundred thousand jobs is not asked for all that it has. With an unknown id
     # among several, squeue lists the others.
     return arrays, squeue(f"--jobs={','.join(sorted(arrays))}") if arrays else []
-
-
-def _check_gone(array: str) -> None:
-    """Raises EngineError if the controller has a job of an array that squeue did not list.
-
-    Some sites' squeue tells of a minute ago.
-    """
-    shown = _about_jobs(["scontrol", "show", "job", "--oneliner", array])
-    words = re.findall(r"\bJobState=(\w+)", shown)
-    if any(_STATES.get(word) is not State.GONE for word in words):
-        raise EngineError(f"squeue does not list job {array}, which is {words[0]}")
 
 
 def _handles(batch: Batch, arrays: dict[script.ArrayPart, str]) -> list[str]:

@@ -51,6 +51,10 @@ def options(
     """
     throttle = f"%{slurm['at_once']}" if slurm["at_once"] else ""
     gpus = ":".join(filter(None, ("gpu", slurm["gpu_type"], str(slurm["gpus"]))))
+    # Every job writes to `Batch.log` of its index. '%' begins a pattern; %3a is the number of the
+    # task in three digits.
+    log = str(dataclasses.replace(batch, file=batch.file.resolve()).log("\0")).replace("%", "%%")
+    task = f"{part.number}%{part.digits}a" if part.number else "%a"
     values = {
         **{key: slurm[key] for key in ("partition", "account", "qos", "time")},
         "nodes": str(slurm["nodes"]),
@@ -61,7 +65,7 @@ def options(
         "exclude": ",".join(exclude),
         "array": f"0-{part.size - 1}{throttle}",
         "job-name": part.name(batch),
-        "output": _log_pattern(batch, part),
+        "output": log.replace("\0", task),
         "open-mode": "append",
         # To the steps (no 'B:'): it reaches every process of the job, of which each understands
         # SIGTERM; SIGUSR1 would kill those that do not expect it before they have saved.
@@ -72,14 +76,6 @@ def options(
 
 def _written(options: dict[str, str]) -> list[str]:
     return [f"--{key}={value}" for key, value in options.items() if value]
-
-
-def _log_pattern(batch: Batch, part: ArrayPart) -> str:
-    """Returns --output such that every job writes to `Batch.log` of its index."""
-    whole = dataclasses.replace(batch, file=batch.file.resolve())
-    # '%' begins a pattern; %3a is the task's number in three digits.
-    path = str(whole.log("\0")).replace("%", "%%")
-    return path.replace("\0", f"{part.number}%{part.digits}a" if part.number else "%a")
 
 
 def script(slurm: dict[str, Any], batch: Batch, part: ArrayPart) -> str:
