@@ -318,10 +318,6 @@ class Drivers:
         self.environment = environment
         self._started = []
 
-    def settings(self, **changes):
-        """Changes settings for all drivers that follow."""
-        self._settings |= changes
-
     def materialise(self):
         """Writes the study and its trials to disk; returns the first trial's directory."""
         begin_stage(resolve("digits_vit_quick", **self._settings), "grid")

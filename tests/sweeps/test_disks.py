@@ -12,7 +12,6 @@ import tempfile
 import pytest
 
 from analysis import cli
-from sweeps import __main__ as sweeps
 from sweeps.job import trial_lock
 from sweeps.launchers.protocol import WRONG_NODE
 from sweeps.records import (
@@ -140,36 +139,6 @@ def finished(drivers, undisturbed):
     """A study that is done, to damage: a copy."""
     shutil.copytree(undisturbed, drivers.study)
     return drivers
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "kind", "status_code", "table_code"),
-    [
-        (layout.STUDY, "cut", 2, 2),
-        (f"grid/{layout.TRIALS}", "garbled", 3, 0),
-        (f"{TRIAL}/{layout.TRIAL}", "garbled", 0, 0),
-        (f"{TRIAL}/{layout.STATUS}", "cut", 3, 0),
-        (f"{TRIAL}/{layout.EVAL_MEASUREMENTS}", "cut", 0, 0),
-        (f"{TRIAL}/{layout.MEASUREMENTS}", "garbled", 0, 0),
-    ],
-)
-def test_status_and_table_name_what_is_damaged(
-    finished, capsys, name, kind, status_code, table_code
-):
-    """Without a word only where a command does not read the file."""
-    damage(finished.study / name, kind)
-    assert sweeps.main(["status", str(finished.study)]) == status_code
-    reads = name in (layout.STUDY, f"grid/{layout.TRIALS}", f"{TRIAL}/{layout.STATUS}")
-    assert (str(finished.study / name) in "".join(capsys.readouterr())) == reads
-    assert cli.main(["table", str(finished.study)]) == table_code
-    shown, file = "".join(capsys.readouterr()), name.rsplit("/", 1)[-1]
-    named = file in shown or "elsewhere: " in shown
-    assert named or file == layout.MEASUREMENTS  # which is not read for a table
-    cli.main(["runs", str(finished.study)])
-    listed = "".join(capsys.readouterr())
-    assert file in listed
-    assert "trial_1/" in listed or TRIAL not in name
 
 
 @pytest.mark.slow

@@ -1,9 +1,7 @@
 """Whole studies through the real command: interrupted, doubled, poisoned, continued."""
 
-import errno
 import pathlib
 import re
-import signal
 import time
 
 import pytest
@@ -57,15 +55,6 @@ def test_a_study_from_nothing_and_again(drivers):
     assert _attempts(study) == before
     shown = drivers.call("status", study).stdout
     assert re.search(r"compare +laser +0 +0 +1 +0 +0", shown)
-
-
-@pytest.mark.slow
-def test_interrupted(stub_drivers, wait_until):
-    process = stub_drivers.run(steps=400)
-    wait_until((stub_drivers.trial(0) / layout.EVAL_MEASUREMENTS).exists)
-    process.send_signal(signal.SIGINT)
-    stub_drivers.finish(process, 130, timeout=90)
-    assert {status.read(stub_drivers.trial(point))["state"] for point in range(4)} == {"pending"}
 
 
 @pytest.mark.parametrize(
@@ -174,17 +163,6 @@ def test_a_file_server_that_fails_as_a_stage_begins_or_ends(finished, capsys, mo
     assert files >= {layout.TRIALS, layout.TRIAL, layout.STATUS}
 
 
-def test_a_folder_that_may_not_be_written_ends_the_driver_at_once(finished, capsys, monkeypatch):
-    made, _ = finished
-
-    def refused(*arguments):
-        raise PermissionError(errno.EACCES, "Permission denied", "/x")
-
-    monkeypatch.setattr(driver.study_directory, "materialise", refused)
-    with pytest.raises(PermissionError):
-        _drive(made, capsys)
-
-
 @pytest.mark.parametrize("lost", [measurements.FILE, measurements.RESUMED])
 def test_csvs_that_attempts_do_not_hold_are_refused_and_nothing_is_touched(finished, capsys, lost):
     made, directory = finished
@@ -214,18 +192,6 @@ def test_a_study_from_before_a_key_existed_continues(tmp_path, make_study):
     moved = made.directory.rename(made.directory.with_name("moved"))
     with pytest.raises(ValueError, match="holds study 'digits_vit_quick'"):
         study.from_record(record, moved)
-
-
-def test_a_changed_space_is_another_study(tmp_path, make_study):
-    path = tmp_path / "mine.json"
-    text = pathlib.Path(REPOSITORY / "sweeps/spaces/paper_nadamw.json").read_text()
-    path.write_text(text)
-    made = make_study(space=path)
-    study_directory.prepare(made)
-    lease.claim(made.directory / "tune/standard/digits_jax/trial_1")
-    path.write_text(text.replace("1e-4", "2e-4"))
-    with pytest.raises(ValueError, match="gives other points than when the study began"):
-        study_directory.prepare(make_study(space=path))
 
 
 def test_a_job_begins_with_its_share_of_the_trials(make_study):

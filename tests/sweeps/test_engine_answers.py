@@ -229,12 +229,6 @@ def test_a_configuration_without_its_limit_is_shown(site, make_batch, tmp_path):
         _slurm(tmp_path).find(make_batch())
 
 
-def test_ray_s_address_is_the_environment_s(tmp_path, monkeypatch):
-    pytest.importorskip("ray", reason="the launcher's client: pip install 'attnperf[ray]'")
-    monkeypatch.setenv("RAY_ADDRESS", "http://one:8265")
-    assert Ray({"ray": defaults.of(Ray)}, tmp_path).place == {"address": "http://one:8265"}
-
-
 def test_ray_says_why_jobs_wait(tmp_path, monkeypatch):
     """Of one that Ray has given up the launcher submits the job again: it waits, too."""
     keys = {**defaults.of(Ray), "address": "http://one:8265"}

@@ -129,30 +129,6 @@ def test_a_claim_that_fails_for_good_is_counted(make_trial, data_dir, monkeypatc
     assert len(met) == len(pauses) + 1
 
 
-def test_a_listing_that_a_client_caches_delays_fencing(tmp_path, monkeypatch):
-    """An NFS client may show a directory as it was acdirmax ago: 60 s unless mounted otherwise."""
-    cached_s, now = 60.0, 0.0
-    zombie = lease.claim(tmp_path)
-    folder, real = tmp_path / layout.ATTEMPTS, os.listdir
-    seen = {"at": now, "names": real(folder)}
-
-    def cached(path):
-        if pathlib.Path(path) != folder:
-            return real(path)
-        if now - seen["at"] >= cached_s:
-            seen.update(at=now, names=real(path))
-        return seen["names"]
-
-    zombie.end("preempted")
-    assert lease.claim(tmp_path).number == 2
-    monkeypatch.setattr(os, "listdir", cached)
-    now = 59.0
-    zombie.check()
-    now = 60.0
-    with pytest.raises(lease.LostError):
-        zombie.beat()
-
-
 # --- heartbeats
 
 

