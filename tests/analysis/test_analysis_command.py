@@ -9,6 +9,7 @@ import pytest
 
 from analysis import cli
 from analysis.render import printing
+from analysis.views import diagnostics, downstream, spikes, time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -138,8 +139,8 @@ def test_pictures_under_a_limit_of_the_address_space_are_refused(
 ) -> None:
     """Before anything is read: the directory is none."""
     monkeypatch.setattr(cli.resource, "getrlimit", lambda which: (int(gigabytes * 1e9), -1))
-    picture = ["--plot=x.png"] if command == "summary" else []
-    assert cli.main([command, "/no/study", *picture]) == 2
+    picture = "--plot=x.png" if command == "summary" else "--pictures=png"
+    assert cli.main([command, "/no/study", picture]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"{gigabytes}.0 GB" in line
 
@@ -154,6 +155,25 @@ def test_pictures_are_made_from_the_least_address_space_on(study, tmp_path) -> N
     done = _limited(cli.PICTURES_GB, "plots", str(study.finish()), f"--out={tmp_path}")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "effects.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("command", "page", "draw", "named"),
+    [
+        ("downstream", downstream.page, downstream.draw, "sweeps evaluate"),
+        ("spikes", spikes.page, None, "measurements.csv"),
+        ("time", time.page, time.draw, ""),
+        (None, diagnostics.page, None, ""),
+    ],
+)
+def test_what_no_trial_has_is_no_view(hand_made, capsys, command, page, draw, named) -> None:
+    pending = hand_made(workload="digits_vit")
+    pending.trial("compare", "standard", 0, 0, None, state="pending")
+    table = pending.table()
+    assert page(table) is None
+    assert draw is None or draw(table) is None
+    assert command is None or cli.main([command, str(pending.root)]) == 2
+    assert named in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["runs", "table", "plots", "report"])

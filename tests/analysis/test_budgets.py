@@ -45,16 +45,15 @@ def test_steps_needed_of_a_curve_that_is_known():
     # t(2) is 4.3027, so the mean is known to 4.3027·0.01/√3 = 0.02484: 2^±0.2484 of the steps.
     half = stats.t.ppf(0.975, 2) * 0.01 / math.sqrt(3) * 10
     assert half == pytest.approx(0.2484, abs=1e-4)
-    assert needed.low == pytest.approx(1000 * 2 ** (0.5 - half), rel=1e-6)
-    assert needed.high == pytest.approx(1000 * 2 ** (0.5 + half), rel=1e-6)
+    ends = [1000 * 2 ** (0.5 - half), 1000 * 2 ** (0.5 + half)]
+    assert [needed.low, needed.high] == pytest.approx(ends, rel=1e-6)
 
 
 def test_the_ends_bracket_the_value():
     random = np.random.default_rng(0)
     for sd in (1e-9, 1e-6, 1e-4, 0.01, 0.1):
         for _ in range(20):
-            noise = sd * random.normal(size=(5, 3))
-            needed = budgets.needed(_of(curve, 0.95, noise), 1000.0)
+            needed = budgets.needed(_of(curve, 0.95, sd * random.normal(size=(5, 3))), 1000.0)
             assert needed.low <= needed.value <= needed.high
 
 
@@ -62,9 +61,7 @@ def test_the_ends_bracket_the_value():
 def test_the_interval_agrees_with_the_paired_test_at_equal_compute_and_at_budgets(equal):
     """A variant whose p is 0.05 but for a millionth, at a place that the grid does not have: on one
     side the interval holds the place, on the other it does not."""
-    random = np.random.default_rng(1)
-    noise = 0.001 * random.normal(size=(5, 3))
-    made = _of(curve, 0.0, noise)
+    made = _of(curve, 0.0, 0.001 * np.random.default_rng(1).normal(size=(5, 3)))
     differences = made.differences(np.array([equal]))[0]
     half = stats.t.ppf(0.975, 2) * differences.std(ddof=1) / math.sqrt(3)
     for sign in (-1, 1):
@@ -134,8 +131,7 @@ def _tables(roots):
 
 
 def test_speed_ups_over_studies(hand_made):
-    roots = made_studies(hand_made)
-    speedups = speedup.of_tables(_tables(roots))
+    speedups = speedup.of_tables(_tables(made_studies(hand_made)))
     (row,) = speedups.rows.itertuples()
     # 3.902, the mean of LASER's, is the baseline's at 2^0.98 thousand steps.
     assert row.needed == pytest.approx(1000 * 2**0.98, rel=2e-3)
@@ -244,8 +240,7 @@ def test_budgets_that_are_used_are_no_problem_of_the_summary(hand_made):
     ],
 )
 def test_studies_that_are_no_budgets_are_refused(hand_made, capsys, steps, config, message):
-    roots = made_studies(hand_made, steps, config)
-    assert main(["speedup", *map(str, roots)]) == 2
+    assert main(["speedup", *map(str, made_studies(hand_made, steps, config))]) == 2
     assert message in capsys.readouterr().err
 
 

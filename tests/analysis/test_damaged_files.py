@@ -85,12 +85,6 @@ def content_of(lines: list[str]) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_whole_file_has_all_rows_and_no_problem(readers, name) -> None:
-    header, rows, read = readers[name]
-    assert read(content_of(header + rows)) == ([0, 1, 2], [])
-
-
 CHANGED = {  # a JSON object's line by the keys that are changed
     "diagnostics": [
         {"global_step": -1},

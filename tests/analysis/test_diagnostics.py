@@ -76,8 +76,7 @@ def _study(hand_made, diagnosed):
 
 
 def test_the_table_holds_the_last_record_beside_the_paper(hand_made, diagnosed):
-    table = build(read_study(_study(hand_made, diagnosed).finish()))
-    page = diagnostics.page(table)
+    page = diagnostics.page(_study(hand_made, diagnosed).table())
     (shown,) = page.tables
     rows = shown.texts().set_index("Variant")
     # Seeds have entropies 1, 2, 5: the median is 2. Norms: √(1e-2² + 5e-3²), √2·3e-3, √2·4e-3,
@@ -92,13 +91,8 @@ def test_the_table_holds_the_last_record_beside_the_paper(hand_made, diagnosed):
     assert len(page.data()) == 3 * 2 * 2 + 3 * 3 * 2
 
 
-def test_without_diagnostics_there_is_no_table(study):
-    assert diagnostics.page(study.table()) is None
-
-
 def test_trials_that_are_damaged_or_lack_a_file_are_named(hand_made, diagnosed):
-    made = _study(hand_made, diagnosed)
-    study = read_study(made.finish())
+    study = read_study(_study(hand_made, diagnosed).finish())
     first, second, third = (run for run in study.stage("compare") if run.variant == "laser")
     (first.path / diagnostic_records.FILE).unlink()
     (second.path / diagnostic_records.FILE).write_text("{}\n")

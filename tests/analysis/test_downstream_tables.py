@@ -192,8 +192,8 @@ def test_trials_without_a_checkpoint_are_named(
         answered.write(trial(made, "laser"), {"next": {"acc": LASER}}, step=step)
     found = suite_of(made)
     (problem,) = found.problems
-    assert problem.kind == "missing"
-    assert problem.trial == f"compare/{variant}/imagenet_vit_jax/trial_1"
+    place = f"compare/{variant}/imagenet_vit_jax/trial_1"
+    assert (problem.kind, problem.trial) == ("missing", place)
     assert absent in problem.text
     assert (set(found.scores["variant"]), found.steps) == ({*counted, ""}, (400,))
 
@@ -201,8 +201,7 @@ def test_trials_without_a_checkpoint_are_named(
 def test_a_task_that_is_damaged_leaves_no_mean(begun, answered) -> None:
     tasks = {"next": {"acc": STANDARD}, "swap": {"acc": LASER}}
     made = begun({"standard": [tasks], "laser": [tasks]})
-    folder = trial(made, "laser") / "downstream/400/pydoc"
-    answered.put(folder, answered.lines(tasks)[:-1])
+    answered.put(trial(made, "laser") / "downstream/400/pydoc", answered.lines(tasks)[:-1])
     assert [problem.kind for problem in suite_of(made).problems] == ["missing"]
     assert printed(made, 0).iloc[1].tolist() == ["LASER", "40.00", "–", "–"]
     assert printed(made, 1)["Variant"].tolist() == ["Standard"]
@@ -232,22 +231,13 @@ def test_nothing_that_can_be_read_is_a_page_of_problems(begun) -> None:
     assert view.draw(table) is None
 
 
-def test_without_evaluations_there_is_no_view(study, capsys) -> None:
-    table = study.table()
-    assert view.page(table) is None
-    assert not view.PLOTS[0].applies(table)
-    assert main(["downstream", str(study.root)]) == 2
-    assert "sweeps evaluate" in capsys.readouterr().err
-
-
 def test_the_page(begun, answered) -> None:
     made = begun(pair())
     references = {"majority": 0.31, "references": {"chance": 0.25, "word overlap": 0.53}}
     for variant, (tasks,) in pair().items():
         more = references | {"truncated": 3, "published_n": 100}
         answered.write(trial(made, variant), tasks, task=more)
-    page = view.page(made.table())
-    overview, means, tasks = page.tables
+    overview, means, tasks = view.page(made.table()).tables
     assert overview.texts().values.tolist() == [
         ["Standard", "40.00", "40.00"],
         ["LASER", "70.00", "70.00"],
@@ -306,8 +296,7 @@ def test_generated_answers(begun, answered) -> None:
 
 
 def test_csv_has_every_score(begun, tmp_path) -> None:
-    made = begun(pair())
-    assert main(["downstream", str(made.root), f"--out={tmp_path / 'x.csv'}"]) == 0
+    assert main(["downstream", str(begun(pair()).root), f"--out={tmp_path / 'x.csv'}"]) == 0
     lines = pd.read_csv(tmp_path / "x.csv")
     assert lines[["kind", "label", "task", "score"]].values.tolist() == [
         ["variant", "Standard", "next", 0.4],

@@ -127,8 +127,7 @@ def test_trials_of_another_point_or_that_are_not_done_are_not_counted(study) -> 
 
 
 def test_stages_and_points(study, hand_made) -> None:
-    tuning = study.table(stage="tune")
-    assert [(row.variant, row.n) for row in tuning.rows] == [("standard", 1)]
+    assert [(row.variant, row.n) for row in study.table(stage="tune").rows] == [("standard", 1)]
     study.select({"standard": 0})
     table = study.table()
     assert (table.rows[1].point, table.rows[1].n) == (None, 0)
@@ -197,11 +196,9 @@ def test_another_baseline_and_options_of_the_command(study, tmp_path) -> None:
 def test_published_seeds_are_not_paired(logs) -> None:
     """Apart, 5 against 5 reach 2 / 252 = 0.0079: a verdict for one variant, not for seven: 7 *
     2 / 252 = 0.056; 7 * 2 / 924 is below 0.05."""
-    high = [value + 0.2 for value in GOOD]
-    study = logs({"adam": high, "shampoo": GOOD})
+    study = logs({"adam": [value + 0.2 for value in GOOD], "shampoo": GOOD})
     assert results(build(study), None)["difference"].isna().all()  # none is called standard
-    table = build(study, baseline="adam")
-    comparison = comparison_of(table, "shampoo")
+    comparison = comparison_of(build(study, baseline="adam"), "shampoo")
     assert (comparison.test, comparison.verdict, comparison.seeds) == (
         *("permutation", "better", "5 v 5"),
     )
@@ -268,8 +265,7 @@ def test_lost_seeds_stand_in_the_table_its_frame_and_the_verdict(hand_made) -> N
 def test_unfinished_seeds_are_not_lost(hand_made) -> None:
     """Neither is one that is done whose file ends before its last step: at 200 of 400."""
     made = hand_made()
-    states = {("laser", 2): "running", ("laser", 3): "pending"}
-    seeds_of(made, BAD, GOOD, states)
+    seeds_of(made, BAD, GOOD, {("laser", 2): "running", ("laser", 3): "pending"})
     rewrite(made, [made.evaluation(200, 0.01)])
     table = build(read_study(made.root))
     row = table.rows[1]

@@ -64,7 +64,6 @@ def test_the_hypothesis_is_that_of_the_start(hand_made, hypotheses, expected):
             strict=False,
         )
     ]
-    tables = [made.table()]
-    (line,) = ledger.page(tables).data().to_dict("records")
-    assert (line["hypothesis"], line["date"]) == (expected, "2026-11-28")
-    assert line["design_commit"] == "aaaa111"
+    (line,) = ledger.page([made.table()]).data().to_dict("records")
+    start = (line["hypothesis"], line["date"], line["design_commit"])
+    assert start == (expected, "2026-11-28", "aaaa111")

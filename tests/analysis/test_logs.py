@@ -102,8 +102,7 @@ def test_the_metadatas_metric_and_targets_come_first(tmp_path) -> None:
         "workload.step_hint": 800,
     }
     text = "global_step,validation/loss,validation/wer\n1,3,0.5\n"
-    flags = {"max_global_steps": 2400}
-    trial(tmp_path, FIRST, text, meta_data_0=meta, flags_0=flags)
+    trial(tmp_path, FIRST, text, meta_data_0=meta, flags_0={"max_global_steps": 2400})
     study = read_study(tmp_path)
     run = study.runs[0]
     assert (run.metric, run.step_hint, run.steps) == ("loss", 800, 2400)
@@ -301,8 +300,7 @@ def flags(attention: object, tau: object = 1.0) -> dict:
 
 
 def meta(attention: str, tau: float) -> dict:
-    record = {"workload.attention": attention, "workload.attention_tau": tau}
-    return {"meta_data_0": record}
+    return {"meta_data_0": {"workload.attention": attention, "workload.attention_tau": tau}}
 
 
 @pytest.mark.parametrize(
@@ -378,12 +376,14 @@ META = {
         ("1,0.75,0.75,5\n100,nan,0.5,50\n", {}, "failed"),
         ("1,0.75,0.75,5\n", {"workload.target_metric_name": None}, "done"),  # no target is known
         ("1,0.75,0.75,5\n", {"workload.target_metric_name": "wer"}, "done"),  # nor measured
+        # It was told to take 40 steps of the 1,000 that the workload suggests.
+        ("1,0.75,0.75,5\n40,0.5,0.5,20\n", {"max_global_steps": 40}, "done"),
     ],
 )
 def test_a_run_is_complete_by_its_steps_its_time_or_its_target(
     tmp_path, rows, changes, state
 ) -> None:
-    trial(tmp_path, FIRST, TIMED + rows, meta_data_0=META | changes)
+    trial(tmp_path, FIRST, TIMED + rows, meta_data_0=META | changes, flags_0=changes)
     (run,) = read_study(tmp_path).runs
     assert run.state == state
     assert ("failed", FIRST) in kinds(run.problems) or state == "done"
@@ -407,15 +407,7 @@ def test_without_a_step_hint_the_longest_run_counts_as_complete(tmp_path) -> Non
     nothing = {"workload.step_hint": None, "workload.max_allowed_runtime_sec": None}
     for study, last in enumerate((800, 790, 80)):
         rows = f"{last},0.5,0.5,{last}\n"
-        name = f"study_{study}/w_jax/trial_1"
-        trial(tmp_path, name, TIMED + rows, meta_data_0=META | nothing)
+        trial(tmp_path, f"study_{study}/w_jax/trial_1", TIMED + rows, meta_data_0=META | nothing)
     study = read_study(tmp_path)
     assert [run.state for run in study.runs] == ["done", "done", "failed"]
     assert "step 80 of 800" in study.problems[0].text
-
-
-def test_the_own_limit_of_a_run_counts(tmp_path) -> None:
-    """It was told to take 40 steps of the 1,000 that the workload suggests."""
-    text, limit = TIMED + "1,0.75,0.75,5\n40,0.5,0.5,20\n", {"max_global_steps": 40}
-    trial(tmp_path, FIRST, text, meta_data_0=META, flags_0=limit)
-    assert read_study(tmp_path).runs[0].state == "done"

@@ -11,6 +11,7 @@ from analysis.load import paper
 from analysis.load.studies import read_study
 from analysis.views import sentences
 from sweeps.study import keys
+from tests.analysis.conftest import HandMadeStudy
 
 GIVEN = pathlib.Path(__file__).resolve().parents[3] / "shared" / "paper"
 FLOAT32, BFLOAT16 = (
@@ -34,40 +35,34 @@ PRINTED = [
 ]
 # Not printed: no such row, split, size or combination of dtypes.
 ABSENT = [
-    ("vit_error", "imagenet_vit_glu", {}, "standard", "test"),
-    ("vit_error", "imagenet_vit", {}, "diff", "test"),
-    ("conformer_wer", "librispeech_conformer", {}, "standard+per_dim_temp", "test"),
-    ("lm_test_loss", "c4_lm", {}, "laser", "validation"),
-    ("lm_precision", "c4_lm_2b", {"compute_dtype": "bfloat16"}, "laser", "test"),
-    ("lm_scaling", "c4_lm_1b", {}, "standard", "test"),
+    ("vit_error", "imagenet_vit_glu", {}, "standard", "test", None, False),
+    ("vit_error", "imagenet_vit", {}, "diff", "test", None, False),
+    ("conformer_wer", "librispeech_conformer", {}, "standard+per_dim_temp", "test", None, False),
+    ("lm_test_loss", "c4_lm", {}, "laser", "validation", None, False),
+    ("lm_precision", "c4_lm_2b", {"compute_dtype": "bfloat16"}, "laser", "test", None, False),
+    ("lm_scaling", "c4_lm_1b", {}, "standard", "test", None, False),
 ]
 
 
 @pytest.mark.parametrize(
-    ("table", "workload", "settings", "variant", "split", "text", "bold"), PRINTED
+    ("table", "workload", "settings", "variant", "split", "text", "bold"), PRINTED + ABSENT
 )
-def test_a_printed_cell(table, workload, settings, variant, split, text, bold) -> None:
-    found = paper.cell(table, paper.TABLES[table].metric, workload, settings, variant, split)
-    assert found == paper.PaperCell(float(text), text, bold)
-
-
-@pytest.mark.parametrize("where", ABSENT)
-def test_what_the_paper_does_not_print(where) -> None:
-    table, *place = where
-    assert paper.cell(table, paper.TABLES[table].metric, *place) is None
+def test_a_cell_is_what_the_paper_prints(
+    table, workload, settings, variant, split, text, bold
+) -> None:
+    cell = paper.cell(table, paper.TABLES[table].metric, workload, settings, variant, split)
+    assert cell == (text and paper.PaperCell(float(text), text, bold))
 
 
 def test_every_figure_beside_ours_is_reached_by_a_study() -> None:
     """Only BERT's relative difference is no result of a variant."""
-    variants = [mixer + more for mixer in ("standard", "laser")
-                for more in ("", "+temp", "+qk_norm", "+per_dim_temp")]  # fmt: skip
     reached = {
         (column.file, cell.text)
         for name, table in paper.TABLES.items()
         for column in table.columns
         for workload in table.models
         for settings in (FLOAT32, BFLOAT16)
-        for variant in variants
+        for variant in HandMadeStudy.eight_variants
         if (cell := paper.cell(name, table.metric, workload, settings, variant, column.split))
     }
     files = {file for file, _ in reached}
@@ -121,17 +116,18 @@ def table_of(hand_made, **more):
     return made.table()
 
 
-def test_a_size_without_a_printed_loss_is_said(hand_made) -> None:
-    table = table_of(hand_made, workload="c4_lm_1b", record={"paper_table": "lm_scaling"})
+@pytest.mark.parametrize(
+    ("workload", "record", "named"),
+    [
+        ("c4_lm_1b", {"paper_table": "lm_scaling"}, "c4_lm_1b in float32"),
+        ("c4_lm_8b", {"paper_note": "downstream accuracies alone"}, "downstream accuracies alone"),
+    ],
+    ids=["a size that is not printed", "a note on another quantity"],
+)
+def test_without_a_papers_column_the_page_says_why(hand_made, workload, record, named) -> None:
+    table = table_of(hand_made, workload=workload, record=record)
     assert not table.is_paper
-    assert any("c4_lm_1b in float32" in line for line in sentences.details(table))
-
-
-def test_a_note_on_another_quantity_stands_below_a_table_without_a_papers_column(hand_made) -> None:
-    note = "The paper prints downstream accuracies of this model: another quantity than loss."
-    table = table_of(hand_made, workload="c4_lm_8b", record={"paper_note": note})
-    assert not table.is_paper
-    assert note in list(sentences.details(table))
+    assert any(named in line for line in sentences.details(table))
 
 
 def test_the_papers_column_is_of_its_own_metric_only(hand_made) -> None:

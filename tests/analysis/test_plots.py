@@ -56,8 +56,7 @@ def unbounded(hand_made):
 def test_without_completed_trials_no_picture_is_written(hand_made, tmp_path) -> None:
     made = hand_made(("standard",))
     made.trial("compare", "standard", 0, 0, None, state="failed")
-    table = made.table()
-    lines = list(report.write_plots([table], tmp_path / "pictures"))
+    lines = list(report.write_plots([made.table()], tmp_path / "pictures"))
     assert all(line.startswith("not written: ") for line in lines)
     assert list((tmp_path / "pictures").iterdir()) == []
 
@@ -128,15 +127,9 @@ def test_trials_that_did_not_finish_have_curves_of_their_own(hand_made) -> None:
     assert {row["ended"] for row in rows} == {None, "running", "failed", "diverged"}
     # Of the baseline's finished trial nothing is lost: the band is as without them.
     assert set(plots.bands(made_table)["variant"]) == {"standard"}
-
-
-def test_a_study_whose_trials_still_run_has_curves(hand_made) -> None:
-    made = hand_made(("standard",))
-    rows = [made.evaluation(step, 0.5 - step / 1000) for step in (100, 200)]
-    made.trial("compare", "standard", 0, 0, rows, state="running")
-    table = made.table()
-    rows = next(iter(charts.specification(plots.draw_curves(table))["datasets"].values()))
-    assert {row["ended"] for row in rows} == {None, "running"}
+    # Before any trial is done its curve stands alone.
+    (made.root / made.planned["compare"][0]["path"] / "status.json").write_text("{}")
+    assert plots.draw_curves(made.table())
 
 
 def test_the_baseline_is_in_every_panel_of_curves(table) -> None:

@@ -49,45 +49,45 @@ def hostile(texts: tuple[str, ...] = HOSTILE) -> Page:
     return Page(texts[0], (Table(texts[1], frame, bold=bold),), texts, texts)
 
 
-def test_text_aligns_columns_and_rules_groups() -> None:
-    assert printing.to_text(page()).splitlines() == [
-        "tiny",
-        "",
-        "Error",
-        "+----------+---------+------+----------+",
-        "|          |   Error |      |          |",
-        "| Variant  |    test |    n | Verdict  |",
-        "|----------+---------+------+----------|",
-        "| Standard | *0.1250 |    5 | baseline |",
-        "|----------+---------+------+----------|",
-        "| LASER    |       – | 1200 | better   |",
-        "+----------+---------+------+----------+",
-        "a note",
-    ]
+TEXT = """tiny
+
+Error
++----------+---------+------+----------+
+|          |   Error |      |          |
+| Variant  |    test |    n | Verdict  |
+|----------+---------+------+----------|
+| Standard | *0.1250 |    5 | baseline |
+|----------+---------+------+----------|
+| LASER    |       – | 1200 | better   |
++----------+---------+------+----------+
+a note
+"""
+MARKDOWN = """
+| Variant | Error test | n | Verdict |
+| :--- | ---: | ---: | :--- |
+| Standard | **0.1250** | 5 | baseline |
+| LASER | – | 1200 | better |
+"""
+LATEX = r"""\begin{tabular}{lrrl}
+\toprule
+& Error &  &  \\
+Variant & test & n & Verdict \\
+\midrule
+Standard & \textbf{0.1250} & 5 & baseline \\
+\midrule
+LASER & -- & 1200 & better \\
+\bottomrule
+"""
 
 
-def test_markdown_aligns_columns_and_marks_the_best() -> None:
-    assert printing.to_markdown(page()).splitlines()[4:8] == [
-        "| Variant | Error test | n | Verdict |",
-        "| :--- | ---: | ---: | :--- |",
-        "| Standard | **0.1250** | 5 | baseline |",
-        "| LASER | – | 1200 | better |",
-    ]
-
-
-def test_latex_rules_groups_and_marks_the_best() -> None:
-    lines = [line.strip() for line in printing.to_latex(page()).splitlines()]
-    start = lines.index(r"\begin{tabular}{lrrl}")
-    assert lines[start + 1 : start + 9] == [
-        r"\toprule",
-        r"& Error &  &  \\",
-        r"Variant & test & n & Verdict \\",
-        r"\midrule",
-        r"Standard & \textbf{0.1250} & 5 & baseline \\",
-        r"\midrule",
-        r"LASER & -- & 1200 & better \\",
-        r"\bottomrule",
-    ]
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [("text", TEXT), ("markdown", MARKDOWN), ("latex", LATEX)],
+    ids=["text", "markdown", "latex"],
+)
+def test_columns_are_aligned_groups_ruled_and_the_best_marked(form, expected) -> None:
+    lines = [line.strip() for line in printing.rendered([page()], form).splitlines()]
+    assert expected in "\n".join([*lines, ""])
 
 
 def test_csv_has_the_tables_numbers_or_the_page_s_data() -> None:
@@ -103,8 +103,7 @@ def test_csv_has_the_tables_numbers_or_the_page_s_data() -> None:
 def test_html_has_scopes_groups_raw_numbers_and_verdicts(parse_page) -> None:
     html = parse_page(printing.to_html([page()]))
     assert (len(html.of("table")), len(html.of("tbody"))) == (1, 2)
-    scopes = [attributes["scope"] for attributes in html.of("th")]
-    assert scopes == ["col"] * 4 + ["row"] * 2
+    assert [cell["scope"] for cell in html.of("th")] == ["col"] * 4 + ["row"] * 2
     assert html.of("td") == [
         {"data-value": "0.125"},
         {"data-value": "5"},
@@ -121,8 +120,7 @@ def test_html_folds_a_long_table_and_counts_problems_beyond_fifty(parse_page) ->
     problems = tuple(f"missing: trial_{number}" for number in range(1234))
     html = parse_page(printing.to_html([page(tables=(long(40), long(41)), problems=problems)]))
     assert (len(html.of("table")), len(html.of("details"))) == (2, 1)
-    shown = [word for word in html.words if word.startswith("missing: ")]
-    assert shown == list(problems[:50])
+    assert [word for word in html.words if word.startswith("missing: ")] == list(problems[:50])
     assert any("1184" in word for word in html.words)
 
 

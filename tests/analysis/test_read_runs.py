@@ -29,8 +29,7 @@ def study(hand_made):
 
 def test_a_sound_study_has_runs_and_no_problems(study) -> None:
     read = read_study(study.finish())
-    assert read.problems == ()
-    assert read.notes == ()
+    assert (read.problems, read.notes) == ((), ())
     assert [(run.stage, run.seed) for run in read.runs] == [
         ("tune", 0),
         ("compare", 0),
@@ -174,8 +173,7 @@ def test_evaluations_that_are_not_finite_are_named(study) -> None:
 def test_losses_are_read_when_asked_for_and_checked_by_runs(study) -> None:
     root = study.finish()
     name = study.planned["compare"][0]["path"]
-    path = root / name / layout.MEASUREMENTS
-    path.write_text("global_step,loss\n1,2.5\n2,x\n3,2.25\n")
+    (root / name / layout.MEASUREMENTS).write_text("global_step,loss\n1,2.5\n2,x\n3,2.25\n")
     assert read_study(root).problems == ()
     (problem,) = read_study(root, whole=True).problems
     assert (problem.kind, problem.trial, problem.file) == ("damaged", name, layout.MEASUREMENTS)

@@ -118,18 +118,20 @@ def test_damaged_results(trial, folder, content, kind) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [("format", "attnperf downstream 9"), ("suite", "other"), ("step", 300), ("trial_id", "feed"),
-     ("variant", "laser"), ("seed", 2)],
-)  # fmt: skip
-def test_results_of_another_place(trial, folder, key, value) -> None:
+    ("key", "value", "kinds"),
+    [
+        ("format", "attnperf downstream 9", ["mismatch"]),
+        ("suite", "other", ["mismatch"]),
+        ("step", 300, ["mismatch"]),
+        ("trial_id", "feed", ["mismatch"]),
+        ("variant", "laser", ["mismatch"]),
+        ("seed", 2, ["mismatch"]),
+        ("tasks", {}, ["unreadable", "mismatch", "mismatch"]),
+    ],
+)
+def test_results_of_another_place_or_without_tasks(trial, folder, key, value, kinds) -> None:
     change(folder, **{key: value})
-    assert kinds_of(trial) == ["mismatch"]
-
-
-def test_results_without_tasks(trial, folder) -> None:
-    change(folder, tasks={})
-    assert kinds_of(trial) == ["unreadable", "mismatch", "mismatch"]
+    assert kinds_of(trial) == kinds
 
 
 @pytest.mark.parametrize(

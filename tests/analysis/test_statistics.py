@@ -37,8 +37,7 @@ def test_equal_differences_take_the_exact_sign_flip_p_value() -> None:
 def test_a_permutation_p_value_by_hand() -> None:
     """0, 1 against 2, 4: of 6 deals (which two are the first) the differences of means are -2.5,
     -1.5, 0.5 and their mirror images: -2.5 is the most extreme, p = 2 / 6."""
-    found = comparisons.unpaired(by_seed([0, 1]), by_seed([2, 4]))
-    assert found.p == pytest.approx(1 / 3)
+    assert comparisons.unpaired(by_seed([0, 1]), by_seed([2, 4])).p == pytest.approx(1 / 3)
 
 
 def test_many_seeds_take_seeded_random_permutations() -> None:

@@ -160,8 +160,8 @@ def test_improvements_are_in_percent_of_the_baseline_s_mean(studies) -> None:
     assert (found.baseline, found.headings) == ("standard", ("imagenet_vit", "pydoc_lm"))
     assert found.variants == ("standard", "laser")
     images, text = (cell for _, cell in found.cells.iterrows())
-    test_error = 0.5 + 0.01  # hand-made studies lay test 0.01 above validation
-    assert images["value"] == pytest.approx(100 * 0.115 / test_error)
+    # Hand-made studies lay test 0.01 above validation.
+    assert images["value"] == pytest.approx(100 * 0.115 / 0.51)
     assert (images["verdict"], images["n"]) == ("better", 4)
     assert text["value"] == pytest.approx(-100 * 0.11 / 4.0)
     assert text["low"] < text["value"] < text["high"]
@@ -206,8 +206,7 @@ def test_a_time_that_is_not_finite_is_in_no_ratio(hand_made) -> None:
             time = "inf" if (variant, seed) == ("laser", 0) else 40.0 + seed
             row = study.evaluation(400, error + seed**2 * error / 100 - seed / 90)
             study.trial("compare", variant, 0, seed, [row | {TIME: time}])
-    found = _summary(study.finish())
-    assert _over(found, "laser", "step_time")["value"] == pytest.approx(1.0)
+    assert _over(_summary(study.finish()), "laser", "step_time")["value"] == pytest.approx(1.0)
 
 
 def test_effects_in_different_units_have_no_mean(hand_made) -> None:
@@ -238,8 +237,7 @@ def test_the_page_has_variants_by_workloads(studies) -> None:
 
 def test_columns_of_one_workload_name_their_studies(hand_made) -> None:
     for name in ("first", "second"):
-        errors = {"standard": (0.5, 0.6, 0.7), "laser": (0.4, 0.45, 0.41)}
-        root = made(hand_made, errors, name)
+        root = made(hand_made, {"standard": (0.5, 0.6, 0.7), "laser": (0.4, 0.45, 0.41)}, name)
     found = _summary(root.parent)
     assert found.headings == ("first: imagenet_vit", "second: imagenet_vit")
     assert any("several times: imagenet_vit" in note for note in view.page(found).notes)

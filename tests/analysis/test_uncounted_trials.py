@@ -213,8 +213,7 @@ def test_trials_of_another_experiment_are_no_seeds(better, key, value, counts) -
 def test_a_copy_of_a_study_is_no_evidence(better) -> None:
     root = better.root.parent
     shutil.copytree(better.finish(), root / "tiny_backup")
-    tables = [error_table.build(study) for study in read_each(root)]
-    found = summary.of_tables(tables)
+    found = summary.of_tables([error_table.build(study) for study in read_each(root)])
     assert [why.partition(" (")[0] for why in found.cells["left_out"]] == [
         "",
         "the same trials as tiny",
@@ -254,8 +253,7 @@ def test_the_headline_and_failed_runs_state_why_nothing_is_said(hand_made) -> No
     for seed in range(9):
         change(made, "standard", seed, data_digest="a" * 64)
         change(made, "laser", seed, data_digest="a" * 64)
-    rates = failed_runs.of_table(made.table()).by_variant
-    assert rates["laser"].rate.verdict == "less often"
+    assert failed_runs.of_table(made.table()).by_variant["laser"].rate.verdict == "less often"
     for seed in range(9):
         change(made, "laser", seed, data_digest="b" * 64)
     table = made.table()
@@ -280,7 +278,6 @@ def test_preliminary_is_offered_only_where_it_shows_a_verdict(hand_made) -> None
 
 @pytest.mark.parametrize("command", ["ledger", "summary"])
 def test_problems_of_several_studies_name_the_study(better, command, capsys) -> None:
-    trial = better.root / "compare/laser/imagenet_vit_jax/trial_3"
-    (trial / layout.MEASUREMENTS).unlink()
+    (better.root / "compare/laser/imagenet_vit_jax/trial_3" / layout.MEASUREMENTS).unlink()
     assert main([command, str(better.finish().parent)]) == 0
     assert "missing: tiny/compare/laser/imagenet_vit_jax/trial_3" in capsys.readouterr().out

@@ -297,8 +297,7 @@ def test_the_frames_and_the_summary_keep_the_reason(decided) -> None:
     assert set(cells["left_out"]) == {""}
     cells = summary.of_tables([decided.table(preliminary=True)]).cells
     assert set(cells["verdict"]) == {"better so far", "worse so far"}
-    data = ledger.page([decided.table()]).data()
-    assert set(data["withheld"]) == {"unfinished"}
+    assert set(ledger.page([decided.table()]).data()["withheld"]) == {"unfinished"}
 
 
 def test_two_data_sets_give_no_verdict(decided) -> None:
@@ -318,8 +317,7 @@ def test_two_data_sets_give_no_verdict(decided) -> None:
         assert reasons(table) == {"laser": "different data", "standard+gate": expected}
     (text,) = sentences.caveats(table)
     assert "cdcdcdcdcdcd (Standard, LASER: 1 seed (7))" in text
-    cells = summary.of_tables([table]).cells
-    assert set(cells["left_out"]) == {"different data"}
+    assert set(summary.of_tables([table]).cells["left_out"]) == {"different data"}
 
 
 def test_nothing_to_sum_up_says_why(hand_made, tmp_path) -> None:
