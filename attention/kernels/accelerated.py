@@ -6,16 +6,17 @@ XLA cannot divide a kernel in Pallas over devices. `jax.shard_map` does, as `Pro
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 from attention import backends, functions
 from attention.functions import Functions
-from attention.kernels.first_order import guarded
 from attention.kernels.inputs import Problem, promoting
 
 Array = jax.Array
@@ -349,3 +350,43 @@ def _spec(kernel: str, sharding: NamedSharding, shape: tuple[int, ...]) -> Parti
         parts = math.prod(sharding.mesh.shape[name] for name in names)
         kept.append(None if size % parts else axes)
     return PartitionSpec(*kept)
+
+
+def guarded(kernel: str, arrays: Any) -> Any:
+    """Returns a tree of arrays unchanged.
+
+    A second derivative through it, or one in forward mode, raises ValueError, which names the
+    kernel and another.
+    """
+    return jax.tree.map(
+        lambda array: _once(kernel, array) if jnp.issubdtype(array.dtype, jnp.floating) else array,
+        arrays,
+    )
+
+
+def _refuse(*_: Any, kernel: str) -> NoReturn:
+    raise ValueError(
+        f"kernel={kernel!r} has first derivatives in reverse mode (jax.grad, jax.vjp) alone: for "
+        "second derivatives use kernel='xla', and for forward mode (jax.jvp, jax.jacfwd) "
+        "kernel='jax_xla'"
+    )
+
+
+# Two identities: one can be differentiated once, the other never.
+_once = jax.custom_jvp(lambda kernel, array: array, nondiff_argnums=(0,))
+_never = jax.custom_jvp(lambda kernel, array: array, nondiff_argnums=(0,))
+# A tangent that reverse mode transposes, and forward mode would have to compute.
+_TANGENT = Primitive("first_order_tangent")
+
+
+@_once.defjvp
+def _once_jvp(kernel: str, primals: Any, tangents: Any) -> tuple[Array, Array]:
+    return _never(kernel, *primals), _TANGENT.bind(*tangents, kernel=kernel)
+
+
+_never.defjvp(lambda kernel, *_: _refuse(kernel=kernel))
+_TANGENT.def_abstract_eval(lambda tangent, **_: tangent)
+_TANGENT.def_impl(_refuse)
+ad.deflinear2(_TANGENT, lambda cotangent, _, kernel: [_never(kernel, cotangent)])
+batching.defvectorized(_TANGENT)
+mlir.register_lowering(_TANGENT, _refuse)

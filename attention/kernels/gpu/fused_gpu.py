@@ -17,15 +17,37 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import pallas as pl
 
+from attention.functions import HIDDEN, LOWEST, least
 from attention.kernels import accelerated
-from attention.kernels.accelerated import LANES, Local, Operands
+from attention.kernels.accelerated import LANES, ForwardResults, Local, Operands
 from attention.kernels.gpu.backward_gpu import backward
-from attention.kernels.gpu.forward_gpu import forward
-from attention.kernels.gpu.plan_gpu import TILES, Geometry, seen_tiles, triton
+from attention.kernels.gpu.plan_gpu import (
+    TILES,
+    Geometry,
+    TileSizes,
+    launch,
+    padded,
+    seen_tiles,
+    triton,
+)
+from attention.kernels.gpu.tiles_gpu import (
+    Tile,
+    channel_reader,
+    existing,
+    product,
+    read,
+    tile_leaves,
+    values_of,
+    visible,
+    visible_keys,
+    walk_keys,
+    write,
+    write_row,
+)
 
 Array = jax.Array
-_attend = accelerated.differentiable(forward, backward)
 
 
 def attend(local: Local, arrays: dict[str, Any]) -> Array:
@@ -76,3 +98,102 @@ def attend(local: Local, arrays: dict[str, Any]) -> Array:
         tiles=tiles,
     )
     return _attend(geometry, operands).reshape((*batch, queries, heads, wide))
+
+
+def forward(geometry: Geometry, operands: Operands, *, keep: bool) -> ForwardResults:
+    """Returns the output [B, T, H, V]; with `keep`, what the backward pass needs.
+
+    That is R, as the output in float32, if there is a transform, and s [B, H, T] if weights are
+    divided by a mass; s is ∞ in rows without any.
+    """
+    functions = geometry.local.functions
+    batch, length, heads, _ = operands.query.shape
+    shape = (batch, length, heads, geometry.wide)
+    out = ForwardResults(jax.ShapeDtypeStruct(shape, geometry.local.dtype))
+    # R in bfloat16 would be as large an error of δ as all others together (gradients 4.4e-3).
+    if keep and functions.transform is not None:
+        out = out._replace(means=jax.ShapeDtypeStruct(shape, jnp.float32))
+    if keep and functions.weighting.mass is not None:
+        rows = jax.ShapeDtypeStruct((batch, heads, length), jnp.float32)
+        out = out._replace(log_sums=rows)
+    written = accelerated.named(launch(geometry, "forward", _forward_kernel, operands, None, out))
+    return written._replace(channels=operands.channels)
+
+
+def _forward_kernel(
+    geometry: Geometry, sizes: TileSizes, operands: Operands, _: None, out: ForwardResults
+) -> None:
+    """Computes the output of a tile of queries: one program of the grid (tile, head, entry)."""
+    functions, weighting = geometry.local.functions, geometry.local.functions.weighting
+    first, head = pl.program_id(0) * sizes.queries, pl.program_id(1)
+    rows = existing(first, sizes.queries, geometry.queries)
+    query = read(operands.query, 0, rows, sizes.queries, geometry.size)
+    start: Any = weighting.start if operands.start is None else operands.start[head]
+    channels = channel_reader(geometry, operands.channels)
+
+    def add_tile(j: Any, carried: Any, ragged: bool) -> Any:
+        origin = j * sizes.keys
+        columns = visible_keys(geometry, operands.keys, origin, origin, sizes.keys, ragged)
+        key = read(operands.key, origin, columns, sizes.keys, geometry.size)
+        values = values_of(geometry, operands.value, channels, origin, columns, sizes.keys)
+        tile = Tile(sizes, first, origin, rows, columns)
+        seen = visible(geometry, operands, tile, ragged)
+        logits = product(query, key, transposed=True) * geometry.local.scale
+        leaves = tile_leaves(geometry, operands.leaves, tile, head)
+        logits = functions.scored(logits, tile.indices(), leaves)
+        highest = _maxima(geometry, carried[0], logits, seen)
+        s = None if highest is None else highest[:, None]
+        weights, masses = functions.weigh(logits, s, seen)
+        kept = accelerated.kept(geometry.local, operands.seeds, head, tile.indices())
+        weights = weights if kept is None else jnp.where(kept, weights, 0)
+        summed = product(weights.astype(values.dtype), values)
+        return _added(carried, highest, masses, summed)
+
+    bound = least(weighting, start)
+    top = jnp.full((sizes.queries,), LOWEST if bound is None else bound, jnp.float32)
+    total = jnp.zeros((sizes.queries,), jnp.float32) if start is None else jnp.exp(start - top)
+    sums = jnp.zeros((sizes.queries, padded(geometry.wide)), jnp.float32)
+    zero = functions.of_zero(lambda: channels(sums), sums.shape)
+    if zero is not None:
+        sums = total[:, None] * zero
+    carried = top, total, sums
+    top, total, sums = walk_keys(geometry, sizes, operands.tiles, first, add_tile, carried)
+    means = sums
+    if weighting.mass is not None:
+        total = jnp.where(total == 0, jnp.inf, total)
+        means = sums / total[:, None]
+    output = means
+    if functions.transform is not None:
+        output = functions.transform.output(means, channels(means))
+    write(out.output, output, rows, geometry.wide)
+    if out.means is not None:
+        write(out.means, means, rows, geometry.wide)
+    if out.log_sums is not None:
+        write_row(out.log_sums, None, top + jnp.log(total), rows)
+
+
+def _maxima(geometry: Geometry, top: Array, logits: Array, seen: Array | None) -> Array | None:
+    """Returns each row's maximum [n] with a tile, None if weights are not divided."""
+    weighting = geometry.local.functions.weighting
+    if weighting.mass is None:
+        return None
+    shown = logits if seen is None else jnp.where(seen, logits, HIDDEN)
+    return jnp.maximum(top, jnp.max(shown, axis=1)) if weighting.scales else top
+
+
+def _added(
+    carried: tuple[Array, Array, Array], highest: Any, masses: Array | None, summed: Array
+) -> tuple[Array, Array, Array]:
+    """Returns each row's maximum [n], mass [n] and sum [n, V] after a tile."""
+    top, total, sums = carried
+    if masses is None:
+        return top, total, sums + summed
+    shrunk = jnp.exp(top - highest)
+    return (
+        highest,
+        shrunk * total + jnp.sum(masses, axis=1),
+        shrunk[:, None] * sums + summed,
+    )
+
+
+_attend = accelerated.differentiable(forward, backward)

@@ -17,20 +17,43 @@ same time in a matrix unit 128 wide. In ViT-S transpositions and padding took 39
 copies that remain take 8 of 70 ms.
 """
 
+import functools
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
+from attention.functions import HIDDEN, LOWEST, Leaves, least
 from attention.kernels import accelerated
-from attention.kernels.accelerated import Local, Operands
+from attention.kernels.accelerated import LANES, ForwardResults, Local, Operands
 from attention.kernels.tpu.backward_tpu import backward
-from attention.kernels.tpu.forward_tpu import forward
-from attention.kernels.tpu.plan_tpu import Plan, Plans, heads_together, planned, with_slab
+from attention.kernels.tpu.plan_tpu import (
+    Plan,
+    Plans,
+    block_specs,
+    heads_together,
+    minimum,
+    padded,
+    planned,
+    with_slab,
+)
+from attention.kernels.tpu.tiles_tpu import (
+    Tile,
+    as_row,
+    channel_reader,
+    lanes_of,
+    product,
+    tile_leaves,
+    visible,
+    walk_tiles,
+    zero_beyond,
+)
 
 Array = jax.Array
-_attend = accelerated.differentiable(forward, backward)
 
 
 def attend(local: Local, device_kind: str, arrays: dict[str, Any]) -> Array:
@@ -106,3 +129,245 @@ def operands_of(
         None if seeds is None else seeds.reshape(-1, 1, heads),
         **masked,
     )
+
+
+def forward(plans: Plans, operands: Operands, *, keep: bool) -> ForwardResults:
+    """Returns the output [N, M, T, G·V], the channel leaves, and with `keep` R and s.
+
+    R, as the output in float32, is kept if there is a transform; s [N, G, M, h, T] if weights are
+    divided by a mass. operands: as `fused_tpu.operands_of` returns them.
+    """
+    plan, functions = plans.forward, plans.forward.local.functions
+    entries, members, _, channels = operands.query.shape
+    groups = channels // (plan.heads * plan.size)
+    blocks_q = plan.blocks[0]
+    steps = max(last - first + 1 for first, last in map(plan.keys_of, range(blocks_q)))
+    grid = (entries, groups, members, blocks_q, steps)
+
+    def place(n: Any, g: Any, m: Any, i: Any, step: Any) -> tuple[Any, ...]:
+        first, last = plan.keys_of(i)
+        return n, g, m, i, minimum(first + step, last) if plan.local.is_banded else step
+
+    blocks = block_specs(plan, operands, place)
+    wide = plan.heads * plan.wide
+    shape = (entries, members, plan.queries, groups * wide)
+    rows = (entries, groups, members, plan.heads, blocks_q * plan.block_q)
+    made = (entries, len(functions.channels), groups * wide)
+    results = ForwardResults(
+        jax.ShapeDtypeStruct(shape, plan.local.dtype),
+        jax.ShapeDtypeStruct(shape, jnp.float32) if keep and functions.transform else None,
+        jax.ShapeDtypeStruct(rows, jnp.float32) if keep and functions.weighting.mass else None,
+        jax.ShapeDtypeStruct(made, jnp.float32)
+        if functions.channels and operands.channels is None
+        else None,
+    )
+    kernel_call = pl.pallas_call(
+        functools.partial(_forward_kernel, plan, steps),
+        grid=grid,
+        in_specs=[accelerated.present(operands, blocks)],
+        out_specs=[accelerated.present(results, blocks)],
+        out_shape=[results],
+        scratch_shapes=[
+            pltpu.VMEM((plan.heads, plan.block_q, LANES), jnp.float32),
+            pltpu.VMEM((plan.heads, plan.block_q, LANES), jnp.float32),
+            pltpu.VMEM((plan.block_q, wide), jnp.float32),
+            pltpu.VMEM((plan.block_k, wide), operands.value.dtype),
+        ],
+        name=f"fused_forward{plan.suffix}",
+        interpret=plan.local.interpret,
+        compiler_params=plan.compiler_params(grid),
+    )
+    # Within jit, since JAX 0.10 keeps kernels whose results nobody reads.
+    [written] = jax.jit(kernel_call)(padded(plan, operands))
+    written = accelerated.named(written)
+    if written.log_sums is not None:
+        written = written._replace(log_sums=written.log_sums[..., : plan.queries])
+    if written.channels is None:
+        written = written._replace(channels=operands.channels)
+    return written
+
+
+def _forward_kernel(
+    plan: Plan, steps: int, operands: Operands, out: ForwardResults, *scratch: Any
+) -> None:
+    """Adds a block of keys to a block of queries: one step of the grid (n, g, m, i, step)."""
+    functions = plan.local.functions
+    top, total, row_sums, values = scratch
+    n, g, m, i, step = (pl.program_id(axis) for axis in range(5))
+    first, last = plan.keys_of(i)
+    j = first + step if plan.blocks[1] > 1 else 0
+    channels = channel_reader(plan, operands.channels if out.channels is None else out.channels)
+    if functions.transform is not None:
+        # A single block of keys is transformed once for all blocks of queries.
+        pl.when((m == 0) & (i == 0) | (plan.blocks[1] > 1))(
+            functools.partial(_write_values, plan, operands, out, values, j, channels)
+        )
+    heads = [plan.head(n, g, m, head) for head in range(plan.heads)]
+    starts: list[Any] = [functions.weighting.start] * plan.heads
+    if operands.start is not None:
+        starts = [operands.start[head] for head in heads]
+    bounds = [least(functions.weighting, start) for start in starts]
+    zero = functions.of_zero(channels, (1, row_sums.shape[1]))
+    # With all keys in one block each row's maximum is known at once, and nothing is carried on.
+    alone = steps == 1 and not plan.listed
+    state = top, total, row_sums, values, starts, bounds, zero
+    sums = _RowSums(plan, operands, out, i, j, heads, alone, channels, *state)
+    if not alone or plan.heads > 1 or plan.local.may_see_none:
+        pl.when(step == 0)(sums.begin)
+    walk_tiles(plan, operands.tiles, (i, j), j <= last, sums.add_tile, backward=False)
+    pl.when(step == steps - 1)(sums.finish)
+
+
+def _write_values(
+    plan: Plan,
+    operands: Operands,
+    out: ForwardResults,
+    values: Any,
+    j: Any,
+    channels: Callable[[], Leaves],
+) -> None:
+    """Writes F of block j of keys, and the channel leaves if the kernel makes them."""
+    functions, transform = plan.local.functions, plan.local.functions.transform
+    assert transform is not None
+    value = zero_beyond(operands.value[...], j * plan.block_k, plan.keys, plan.block_k)
+    wide = value.astype(jnp.float32)
+    if out.channels is not None:
+        rows = jax.lax.broadcasted_iota(jnp.int32, (plan.block_k, 1), 0)
+        inside = rows < plan.keys if plan.keys % plan.block_k else None
+        assert transform.leaves is not None
+        made = transform.leaves(wide, inside, 0, operands.start is not None)
+        for number, name in enumerate(functions.channels):
+            out.channels[number : number + 1, :] = made[name]
+    raised = transform.value(wide, channels()).astype(values.dtype)
+    values[...] = zero_beyond(raised, j * plan.block_k, plan.keys, plan.block_k)
+
+
+class _RowSums(NamedTuple):
+    """The running sums of a block of queries over blocks of keys.
+
+    i, j: numbers of the blocks. heads: numbers of the block's heads. alone: there is one block of
+    keys. starts: by head, the logit of a key of value 0 that each row begins with, or None.
+    bounds: by head, the least maximum that follows from it. zero: F of the value 0, or None.
+
+    On the chip, float32: top and total, each row's maximum (in the end s) and mass so far,
+    [h, block_q, 128]; sums, Σ w·F [block_q, h·V]; values, F [block_k, h·V] in the dtype of V.
+    """
+
+    plan: Plan
+    operands: Operands
+    out: ForwardResults
+    i: Any
+    j: Any
+    heads: list[Any]
+    alone: bool
+    channels: Callable[[], Leaves]
+    top: Any
+    total: Any
+    sums: Any
+    values: Any
+    starts: list[Any]
+    bounds: list[Any]
+    zero: Any
+
+    def begin(self) -> None:
+        """Writes the sums before the first key."""
+        begun = jnp.zeros_like(self.sums)
+        for head, start in enumerate(self.starts):
+            before = LOWEST if self.bounds[head] is None else self.bounds[head]
+            mass = jnp.float32(0) if start is None else jnp.exp(start - before)
+            self.top[head] = jnp.full(self.top.shape[1:], before, jnp.float32)
+            self.total[head] = jnp.full(self.total.shape[1:], mass, jnp.float32)
+            if self.zero is not None and not self.alone:
+                added = jnp.broadcast_to(mass * self.zero, begun.shape)
+                begun = lanes_of(self.plan, head, added, self.plan.wide, begun)
+        self.sums[...] = begun
+
+    def add_tile(self, a: Any, b: Any, banded: bool) -> None:
+        """Adds the keys b of the block to the queries a; banded: some pairs are hidden."""
+        plan, operands = self.plan, self.operands
+        origin = self.j * plan.block_k + b.start
+        values = self.values[b, :]
+        if plan.local.functions.transform is None:
+            values = zero_beyond(operands.value[b, :], origin, plan.keys, plan.block_k)
+        keys = operands.key[b, :]
+        queries = operands.query[a, :]
+        tile = Tile(plan, a, b, self.i * plan.block_q + a.start, origin, False)
+        seen = visible(plan, operands, tile, banded)
+        for head, number in enumerate(self.heads):
+            of_head = lanes_of(plan, head, queries, plan.size)
+            logits = product(of_head, keys, transposed=True) * plan.local.scale
+            leaves = tile_leaves(plan, operands.leaves, tile, head, number)
+            logits = plan.local.functions.scored(logits, tile.indices(), leaves)
+            before, highest = self._maxima(head, a, logits, seen)
+            weights, masses = plan.local.functions.weigh(logits, highest, seen)
+            kept = accelerated.kept(plan.local, operands.seeds, number, tile.indices())
+            weights = weights if kept is None else jnp.where(kept, weights, 0)
+            summed = product(weights.astype(values.dtype), values)
+            if masses is not None:
+                summed = self._with_masses(head, a, before, highest, masses, summed)
+            elif not self.alone:
+                summed = self.sums[a, :] + summed
+            self.sums[a, :] = lanes_of(plan, head, summed, plan.wide, self.sums[a, :])
+
+    def _maxima(self, head: int, a: Any, logits: Array, seen: Array | None) -> tuple[Any, Any]:
+        """Returns the maximum of each row [n, 1] before a tile and with it; None if not needed."""
+        local, alone = self.plan.local, self.alone
+        weighting = local.functions.weighting
+        if weighting.mass is None:
+            return None, None
+        before: Any = LOWEST if local.may_have_no_mass and alone else None
+        shown = logits if seen is None else jnp.where(seen, logits, HIDDEN)
+        highest = jnp.max(shown, axis=1, keepdims=True)
+        if not alone:
+            before = self.top[head, a, :1]
+        elif self.bounds[head] is not None:
+            before = self.bounds[head]
+        if before is not None:
+            highest = jnp.maximum(before, highest)
+        return before, highest if weighting.scales else jnp.zeros_like(highest)
+
+    def _with_masses(
+        self, head: int, a: Any, before: Any, highest: Array, masses: Array, summed: Array
+    ) -> Array:
+        """Returns the sums of a tile's rows after it, divided by their mass if `alone`."""
+        whole = jnp.sum(masses, axis=1, keepdims=True)
+        if not self.alone:
+            shrunk = jnp.exp(before - highest)
+            whole = shrunk * self.total[head, a, :1] + whole
+            summed = shrunk * self.sums[a, :] + summed
+            self.total[head, a, :] = jnp.broadcast_to(whole, (whole.shape[0], LANES))
+        else:
+            if self.starts[head] is not None:
+                mass = jnp.exp(self.starts[head] - highest)
+                whole = whole + mass
+                summed = summed if self.zero is None else summed + mass * self.zero
+            elif self.plan.local.may_have_no_mass:
+                whole = jnp.where(whole == 0, jnp.inf, whole)
+            summed, highest = summed / whole, highest + jnp.log(whole)
+        if self.out.log_sums is not None or not self.alone:
+            self.top[head, a, :] = jnp.broadcast_to(highest, (highest.shape[0], LANES))
+        return summed
+
+    def finish(self) -> None:
+        """Writes the results of a block of queries after its last key."""
+        plan, out = self.plan, self.out
+        transform = plan.local.functions.transform
+        means = self.sums[...]
+        for head in range(plan.heads if plan.local.functions.weighting.mass is not None else 0):
+            log_sum = self.top[head, :, :1]
+            if not self.alone:
+                whole = self.total[head, :, :1]
+                whole = jnp.where(whole == 0, jnp.inf, whole)
+                log_sum = log_sum + jnp.log(whole)
+                means = lanes_of(plan, head, self.sums[...] / whole, plan.wide, means)
+            if out.log_sums is not None:
+                out.log_sums[head : head + 1, :] = as_row(log_sum)
+        result = means
+        if transform is not None:
+            result = transform.output(means, self.channels())
+            if out.means is not None:
+                out.means[...] = means
+        out.output[...] = result.astype(plan.local.dtype)
+
+
+_attend = accelerated.differentiable(forward, backward)
