@@ -1,7 +1,7 @@
 """What a line of `attention.table` says of a mixer or modifier. Standard library only."""
 
+import dataclasses
 import numbers
-import types
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -59,37 +59,39 @@ MODEL_NEEDS = {
 }
 
 
-class MixerEntry(NamedTuple):
-    """The line of a mixer: what `list` prints, `get` accepts, and what can be asked of it.
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """What the lines of a mixer and of a modifier share: what `list` prints, and `get` accepts.
 
-    label: its name in tables; group: the label of the group within which a table marks the best,
-    if it is not the mixer's own. needs: names of KERNEL_NEEDS and MODEL_NEEDS. normalised: rows
-    of its weights sum to 1. value_width: the head size of the values that it hands a backend, over
-    that of the model's. maps: how many maps each key head has for one of the model's.
+    label: its name in tables. needs: names of KERNEL_NEEDS and MODEL_NEEDS.
     """
 
     label: str
     formula: str
     source: str
     parameters: str = "none"
-    hyperparameters: Mapping[str, Hyperparameter] = types.MappingProxyType({})
+    hyperparameters: Mapping[str, Hyperparameter] = dataclasses.field(default_factory=dict)
     needs: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class MixerEntry(Entry):
+    """The line of a mixer.
+
+    group: the label of the group within which a table marks the best, if it is not the mixer's own.
+    normalised: rows of its weights sum to 1. value_width: the head size of the values that it hands
+    a backend, over that of the model's. maps: how many maps each key head has for one of the
+    model's.
+    """
+
     group: str = ""
     normalised: bool = False
     value_width: int = 1
     maps: int = 1
 
 
-class ModifierEntry(NamedTuple):
-    """The line of a modifier; fields of the same name are those of `MixerEntry`.
+@dataclasses.dataclass(frozen=True)
+class ModifierEntry(Entry):
+    """The line of a modifier. takes_weight: it needs a mixer whose rows of weights sum to 1."""
 
-    takes_weight: it needs a mixer whose rows of weights sum to 1.
-    """
-
-    label: str
-    formula: str
-    source: str
-    parameters: str = "none"
-    hyperparameters: Mapping[str, Hyperparameter] = types.MappingProxyType({})
-    needs: tuple[str, ...] = ()
     takes_weight: bool = False

@@ -291,7 +291,11 @@ class InjectedFunction(AttentionFunction):
         return super().make_call(query, key, value, **masks)
 
     def __call__(self, query: Array, key: Array, value: Array, *masks: Any, **settings: Any) -> Any:
-        factor, model_function = _split_output_factor(self.model_function)
+        model_function, factor = self.model_function, None
+        parameter = inspect.signature(model_function).parameters.get(_OUTPUT_FACTOR)
+        if parameter is not None:
+            factor = parameter.default
+            model_function = functools.partial(model_function, **{_OUTPUT_FACTOR: 1.0})
         scaler = _query_scaler(model_function)
         if scaler is not None:
             settings["scale_query"] = scaler
@@ -366,16 +370,6 @@ def _is_one_in_remat(module: nn.Module) -> bool:
                 return True
         frame = frame.f_back
     return False
-
-
-def _split_output_factor(
-    model_function: Callable[..., Array],
-) -> tuple[float | None, Callable[..., Array]]:
-    """Returns the factor a function puts on its output, or None, and the function with factor 1."""
-    parameter = inspect.signature(model_function).parameters.get(_OUTPUT_FACTOR)
-    if parameter is None:
-        return None, model_function
-    return parameter.default, functools.partial(model_function, **{_OUTPUT_FACTOR: 1.0})
 
 
 def _query_scaler(model_function: Any) -> Callable[[Array], Array] | None:

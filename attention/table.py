@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from attention.backends import KERNEL_NEEDS, KERNELS, check_needs
-from attention.entries import MODEL_NEEDS, Hyperparameter, MixerEntry, ModifierEntry
+from attention.entries import MODEL_NEEDS, Entry, Hyperparameter, MixerEntry, ModifierEntry
 
 _PAIRS = {
     "head_norm": Hyperparameter(True, False, "the norm after each pair is on or off", (True, False))
@@ -296,7 +296,7 @@ def hyperparameters(
     return {key: given.get(key, one.default) for key, one in hyperparameters_of(name).items()}
 
 
-def entries_of(name: str) -> dict[str, MixerEntry | ModifierEntry]:
+def entries_of(name: str) -> dict[str, Entry]:
     """Returns the lines of a variant by name, its mixer's first."""
     mixer, modifiers = parse(name)
     return {mixer: MIXERS[mixer], **{modifier: MODIFIERS[modifier] for modifier in modifiers}}
@@ -344,15 +344,13 @@ def checked(name: str, hyperparameters: Mapping[str, object]) -> dict[str, Any]:
     allowed = hyperparameters_of(name)
     for key in hyperparameters:
         if key not in allowed:
-            raise ValueError(unknown("hyperparameter", key, allowed, f" of {name!r}{_owners(key)}"))
+            owners = [line for line, entry in MIXERS.items() if key in entry.hyperparameters]
+            owners += [
+                f"+{line}" for line, entry in MODIFIERS.items() if key in entry.hyperparameters
+            ]
+            where = f" ({key} goes with {' and '.join(owners)})" if owners else ""
+            raise ValueError(unknown("hyperparameter", key, allowed, f" of {name!r}{where}"))
     return {k: one.check(k, hyperparameters.get(k, one.default)) for k, one in allowed.items()}
-
-
-def _owners(key: str) -> str:
-    """Returns where a hyperparameter that was refused belongs."""
-    owners = [name for name, entry in MIXERS.items() if key in entry.hyperparameters]
-    owners += [f"+{name}" for name, entry in MODIFIERS.items() if key in entry.hyperparameters]
-    return f" ({key} goes with {' and '.join(owners)})" if owners else ""
 
 
 def check_model(name: str, lacks: Mapping[str, str], model: str) -> None:
@@ -365,9 +363,7 @@ def check_model(name: str, lacks: Mapping[str, str], model: str) -> None:
             if lack != part and lack not in entry.needs:
                 continue
             needed = "" if lack == part else f", and {part!r} needs {MODEL_NEEDS[lack]}"
-            table: Mapping[str, MixerEntry | ModifierEntry] = (
-                MODIFIERS if part in MODIFIERS else MIXERS
-            )
+            table: Mapping[str, Entry] = MODIFIERS if part in MODIFIERS else MIXERS
             able = [other for other, one in table.items() if not {other, *one.needs} & {*lacks}]
             raise ValueError(
                 f"{model} cannot have {name!r}: it {why}{needed}; drop {part!r}. "

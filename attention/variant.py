@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding
 
 from attention import probe, records, table
 from attention.call import Call, LayerIndex, Memory
-from attention.entries import MixerEntry, ModifierEntry
+from attention.entries import Entry
 from attention.functions import Leaves, Score
 from attention.kernels import inputs
 from attention.kernels.library import SPAN
@@ -290,7 +290,7 @@ class Variant:
             )
         return output.astype(call.query.dtype)
 
-    def settings_of(self, entry: MixerEntry | ModifierEntry) -> dict[str, Any]:
+    def settings_of(self, entry: Entry) -> dict[str, Any]:
         """Returns the hyperparameters that a mixer or modifier reads, by its line."""
         return {key: getattr(self, key) for key in entry.hyperparameters}
 

@@ -311,7 +311,7 @@ def _unbroadcast(gradient: Array, like: Array) -> Array:
 
 
 def _call(problem: Problem, value: Array) -> Array:
-    arrays = _vary_together(
+    arrays: Any = (
         problem.query,
         problem.key,
         value,
@@ -321,18 +321,13 @@ def _call(problem: Problem, value: Array) -> Array:
         problem.leaves,
         sink_of(problem.sink, problem.of_zero),
     )
+    # A function with a backward pass of its own must return gradients that vary over the axes of a
+    # shard_map as its inputs do. The gradient of a shared bias or key would vary over those of a
+    # sharded query, so all arrays are made to vary over the same axes.
+    axes = frozenset[str]().union(*map(_varying, jax.tree.leaves(arrays)))
+    arrays = jax.tree.map(lambda array: _made_varying(array, axes - _varying(array)), arrays)
     settings = CoreSettings(problem.scale, problem.precision, problem.weighting, problem.score)
     return weighted_sum(settings, *arrays)
-
-
-def _vary_together(*trees: Any) -> Any:
-    """Returns arrays that vary over the same axes of a shard_map; elsewhere, as they are.
-
-    A function with a backward pass of its own must return gradients that vary as its inputs do,
-    and the gradient of a shared bias or key would vary over the axes of a sharded query.
-    """
-    axes = frozenset[str]().union(*map(_varying, jax.tree.leaves(trees)))
-    return jax.tree.map(lambda array: _made_varying(array, axes - _varying(array)), trees)
 
 
 def _varying(array: Array) -> frozenset[str]:

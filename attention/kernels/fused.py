@@ -28,7 +28,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attention import backends, functions, masks
+from attention import functions, masks
 from attention.functions import Functions, Leaves, Score, Transform
 from attention.kernels import accelerated, elementwise
 from attention.kernels.gpu import fused_gpu
@@ -62,7 +62,6 @@ def transformed(
     channels: the transform's leaves, [..., K, Dv], if it does not make its own. Rows that see
     nothing return 0. Raises as `weighted_sum`, and for functions that no kernel can have.
     """
-    backends.check_needs("fused", problem.needs)
     check(problem, transform)
     accelerated.refuse("fused", problem, value, interpret)
     queries, length, dtype = problem.query.shape[-3], value.shape[-3], value.dtype

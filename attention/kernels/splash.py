@@ -111,18 +111,16 @@ def _on_one_device(
         interpret=interpret,
     )
     # A query of segment 1 sees no key of segment 0. Causality hides the padding by itself.
+    segments = None
     if keys is not None:
         keys = keys.reshape(math.prod(batch), length)
         segments = jnp.pad(keys.astype(jnp.int32), ((0, 0), (0, padded_keys - length)))
     elif padded_keys > length and not (mask.causal and queries <= length):
         segments = jnp.where(jnp.arange(padded_keys) < length, 1, 0)
-    else:
-        segments = None
 
     def of_entry(query: Array, key: Array, value: Array, segments: Array | None) -> Array:
-        if segments is None:
-            ids = None
-        else:
+        ids = None
+        if segments is not None:
             ids = library.SegmentIds(jnp.ones(padded_queries, jnp.int32), segments)
         sums: Array = kernel(query, key, value, ids)
         return sums

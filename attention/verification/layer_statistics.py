@@ -184,11 +184,14 @@ def summary(measured: Measured, gradients: dict[str, Any]) -> dict[str, Any]:
     numbers = {name: np.asarray(array) for name, array in measured._asdict().items()}
     entries = int(numbers["entries"].sum(dtype=np.int64))
     known = bool(entries) and not numbers["unknown"].any()
-    histogram = _histogram(numbers["at_least"], entries) if known else None
-    record: dict[str, Any] = {
-        name: _share(histogram, edge, entries) for name, edge in SHARES.items()
-    }
-    record["histogram"] = histogram
+    record: dict[str, Any] = dict.fromkeys([*SHARES, "histogram"])
+    if known:
+        at_least = numbers["at_least"].sum(axis=0, dtype=np.int64)
+        above = [entries, *map(int, at_least), 0]
+        histogram = [more - less for more, less in itertools.pairwise(above)]  # underflow first
+        record["histogram"] = histogram
+        for name, edge in SHARES.items():
+            record[name] = sum(histogram[: HISTOGRAM_EDGES.index(edge) + 1]) / entries
     names = ("jacobians", "distributions", "choices", "channels")
     jacobians, distributions, choices, channels = (int(numbers[name]) for name in names)
     counts = {"entropy": distributions, "entropy_share": choices}
@@ -206,15 +209,3 @@ def summary(measured: Measured, gradients: dict[str, Any]) -> dict[str, Any]:
         bad = [*SHARES, "histogram", *bad]
     record |= dict.fromkeys(bad)
     return record | ({"nonfinite": bad} if bad else {})
-
-
-def _histogram(at_least: np.ndarray, entries: int) -> list[int]:
-    """Returns the counts of all bins, the underflow first."""
-    above = [entries, *(int(count) for count in at_least.sum(axis=0, dtype=np.int64)), 0]
-    return [more - less for more, less in itertools.pairwise(above)]
-
-
-def _share(histogram: list[int] | None, edge: float, entries: int) -> float | None:
-    if histogram is None:
-        return None
-    return sum(histogram[: HISTOGRAM_EDGES.index(edge) + 1]) / entries

@@ -107,7 +107,7 @@ def _by_key_kernel(
     """Computes dK and dV of a tile of keys: one program of the grid (tile, key head, entry)."""
     transform = geometry.local.functions.transform
     origin = pl.program_id(0) * sizes.keys
-    of_keys = pl.program_id(1)
+    key_head = pl.program_id(1)
     columns = visible_keys(geometry, operands.keys, 0, origin, sizes.keys, True)
     inside = existing(origin, sizes.keys, geometry.keys)
     key = read(operands.key, 0, columns, sizes.keys, geometry.size)
@@ -115,10 +115,29 @@ def _by_key_kernel(
     values = values_of(geometry, operands.value, channels, 0, columns, sizes.keys)
     count = -(-geometry.queries // sizes.queries)
     tiles = query_range(geometry, sizes, origin, count)
-    program = _Keys(geometry, sizes, operands, kept, of_keys, origin, columns, key, values)
+
+    def add_tile(member: Any, i: Any, carried: Any, ragged: bool) -> Any:
+        by_key, by_value, *sums = carried
+        first = i * sizes.queries
+        rows = existing(first, sizes.queries, geometry.queries)
+        query = read(operands.query, first, rows, sizes.queries, geometry.size, member)
+        inner = read(kept.inner, first, rows, sizes.queries, geometry.wide, member)
+        tile = Tile(sizes, first, origin, rows, columns, True, member)
+        head = key_head * geometry.members + (0 if member is None else member)
+        factors = key, query, values, inner
+        weights, raw_bar, bars = _pulled(
+            geometry, operands, kept, tile, head, factors, ragged, ("column",)
+        )
+        by_value += product(weights.astype(query.dtype), inner)
+        by_key += product((raw_bar * geometry.local.scale).astype(query.dtype), query)
+        summed = [total + jnp.sum(bar, axis=1) for total, bar in zip(sums, bars, strict=True)]
+        return by_key, by_value, *summed
 
     def of_member(member: Any, carried: Any) -> Any:
-        by_key, by_value, *sums = program.through_queries(member, carried, tiles)
+        visit = functools.partial(add_tile, member)
+        by_key, by_value, *sums = _through_queries(
+            geometry, sizes, operands.tiles, tiles, visit, carried
+        )
         totals = iter(sums)
         for bar in out.leaves:
             if bar is not None:
@@ -144,64 +163,26 @@ def _by_key_kernel(
     write(out.value, by_value, inside, geometry.wide)
 
 
-class _Keys(NamedTuple):
-    """What a program of `_by_key_kernel` holds.
+def _through_queries(
+    geometry: Geometry,
+    sizes: TileSizes,
+    listed: Any,
+    tiles: tuple[Any, Any, Any],
+    visit: Any,
+    carried: Any,
+) -> Any:
+    """Returns what visit(i, carried, ragged) carries, and the sums of column leaves.
 
-    head: the key head. origin: position of the first key. columns: which keys are seen, None if
-    all. key: K [m, D]. values: F [m, V].
+    listed: reference to the program's list of tiles, or None. tiles: those of `query_range`.
     """
-
-    geometry: Geometry
-    sizes: TileSizes
-    operands: Operands
-    kept: _RowInputs
-    head: Any
-    origin: Any
-    columns: Array | None
-    key: Array
-    values: Array
-
-    def through_queries(self, member: Any, carried: Any, tiles: tuple[Any, Any, Any]) -> Any:
-        """Returns `carried` and the sums of column leaves after all tiles of a query head.
-
-        member: the query head of this key head, None if there is one. carried: dK, dV.
-        tiles: those of `query_range`.
-        """
-        local, (begin, free, end) = self.geometry.local, tiles
-        add_tile = functools.partial(self._add_tile, member)
-        carried += (jnp.zeros((self.sizes.keys,), jnp.float32),) * local.functions.kinds.count(
-            "column"
-        )
-        if self.operands.tiles is not None:
-            return walk_list(self.operands.tiles, add_tile, carried)
-        if local.is_banded:
-            edge = functools.partial(add_tile, ragged=True)
-            carried = jax.lax.fori_loop(begin, free, edge, carried)
-        inner_tiles = functools.partial(add_tile, ragged=local.high < UNBOUNDED)
-        return jax.lax.fori_loop(free, end, inner_tiles, carried)
-
-    def _add_tile(self, member: Any, i: Any, carried: Any, ragged: bool) -> Any:
-        """Returns `carried` after tile i of queries; ragged: the band hides some pairs."""
-        geometry, sizes, operands = self.geometry, self.sizes, self.operands
-        by_key, by_value, *sums = carried
-        first = i * sizes.queries
-        rows = existing(first, sizes.queries, geometry.queries)
-        query = read(operands.query, first, rows, sizes.queries, geometry.size, member)
-        inner = read(self.kept.inner, first, rows, sizes.queries, geometry.wide, member)
-        weights, raw_bar, bars = _pulled(
-            geometry,
-            operands,
-            self.kept,
-            Tile(sizes, first, self.origin, rows, self.columns, True, member),
-            self.head * geometry.members + (0 if member is None else member),
-            (self.key, query, self.values, inner),
-            ragged,
-            ("column",),
-        )
-        by_value += product(weights.astype(query.dtype), inner)
-        by_key += product((raw_bar * geometry.local.scale).astype(query.dtype), query)
-        summed = [total + jnp.sum(bar, axis=1) for total, bar in zip(sums, bars, strict=True)]
-        return by_key, by_value, *summed
+    local, (begin, free, end) = geometry.local, tiles
+    carried += (jnp.zeros((sizes.keys,), jnp.float32),) * local.functions.kinds.count("column")
+    if listed is not None:
+        return walk_list(listed, visit, carried)
+    if local.is_banded:
+        carried = jax.lax.fori_loop(begin, free, functools.partial(visit, ragged=True), carried)
+    inner_tiles = functools.partial(visit, ragged=local.high < UNBOUNDED)
+    return jax.lax.fori_loop(free, end, inner_tiles, carried)
 
 
 def _by_query_kernel(

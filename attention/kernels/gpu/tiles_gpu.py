@@ -145,11 +145,10 @@ def _load(ref: Any, mask: Array | None) -> Array:
     return triton.load(ref) if mask is None else triton.load(ref, mask=mask, other=0)
 
 
-def write(ref: Any, array: Array, rows: Array | None, size: int, member: Any = None) -> None:
+def write(ref: Any, array: Array, rows: Array | None, size: int) -> None:
     """Writes rows [count, padded size] that exist; rows: which of them do, None if all."""
     count, width = array.shape
-    at = (slice(None), slice(None)) if member is None else (slice(None), member, slice(None))
-    triton.store(ref.at[at], array.astype(ref.dtype), mask=_inside(width, rows, count, size))
+    triton.store(ref.at[:, :], array.astype(ref.dtype), mask=_inside(width, rows, count, size))
 
 
 def write_row(ref: Any, member: Any, array: Array, rows: Array | None) -> None:
@@ -211,10 +210,7 @@ def values_of(
 
 def product(left: Array, right: Array, transposed: bool = False) -> Array:
     """Returns left·right, or left·rightᵀ, float32."""
-    product: Array = jnp.dot(
-        left, right.T if transposed else right, preferred_element_type=jnp.float32
-    )
-    return product
+    return jnp.dot(left, right.T if transposed else right, preferred_element_type=jnp.float32)
 
 
 def walk_keys(

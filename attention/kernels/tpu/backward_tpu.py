@@ -96,7 +96,9 @@ def backward(
         bars = bars._replace(query=jnp.sum(bars.query, axis=0).astype(operands.query.dtype))
     if operands.start is not None and log_sums is not None:
         # No kernel sees the key of value 0 that `start` is the logit of.
-        shares = jnp.exp(_by_head(plan, operands.start, log_sums) - log_sums)
+        shape = _heads_first(plan, log_sums.shape)
+        start = jnp.broadcast_to(operands.start[:, None], shape).reshape(log_sums.shape)
+        shares = jnp.exp(start - log_sums)
         start_bar = _of_heads(plan, shares * bars.start[..., : plan.queries], operands.start)
         bars = bars._replace(start=start_bar)
     leaves = []
@@ -178,12 +180,6 @@ def _of_heads(plan: Plan, array: Array, like: Array) -> Array:
     """Returns [H], the sums of [N, G, M, h, rest], in the dtype of `like`."""
     shape = _heads_first(plan, array.shape)
     return jnp.sum(array.reshape(shape), axis=(0, 2)).astype(like.dtype)
-
-
-def _by_head(plan: Plan, leaf: Array, like: Array) -> Array:
-    """Returns a head leaf [H] in the shape of an array [N, G, M, h, rest]."""
-    entries, heads, rest = _heads_first(plan, like.shape)
-    return jnp.broadcast_to(leaf[:, None], (entries, heads, rest)).reshape(like.shape)
 
 
 def _backward_kernel(

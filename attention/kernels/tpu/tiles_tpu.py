@@ -134,8 +134,7 @@ def zero_beyond(array: Array, first: Any, length: int, block: int, axis: int = 0
 def product(left: Array, right: Array, transposed: bool = False) -> Array:
     """Returns left·right, or left·rightᵀ, float32."""
     numbers = (((1,), (int(transposed),)), ((), ()))
-    product: Array = jax.lax.dot_general(left, right, numbers, preferred_element_type=jnp.float32)
-    return product
+    return jax.lax.dot_general(left, right, numbers, preferred_element_type=jnp.float32)
 
 
 def as_row(column: Array) -> Array:
