@@ -61,7 +61,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _list(options: argparse.Namespace) -> int:
-    del options
     modifiers = sorted(table.MODIFIERS.items())
     for title, entries in (("Mixers", [*table.MIXERS.items()]), ("Modifiers", modifiers)):
         print(f"{title}")

@@ -64,7 +64,11 @@ def flex(
     Raises ValueError for shapes that do not fit, for a function that is not element by element, and
     for what `kernel` lacks.
     """
-    call = inputs.make_call(query, key, value, bias=bias, mask=_mask(mask))
+    if isinstance(mask, str):
+        if mask != "causal":
+            raise ValueError(f"mask={mask!r}: give 'causal', a Mask, or an array of booleans")
+        mask = Mask(causal=True)
+    call = inputs.make_call(query, key, value, bias=bias, mask=mask)
     named = _checked_leaves(leaves, call)
     call, made = _with_weighting(call, weighting, named)
     channels = {name: array for name, (kind, array) in named.items() if kind == "channel"}
@@ -207,16 +211,7 @@ def check(
 
 
 def _same(array: Array, c: Mapping[str, Array]) -> Array:
-    del c
     return array
-
-
-def _mask(mask: str | Mask | Array | None) -> Mask | Array | None:
-    if not isinstance(mask, str):
-        return mask
-    if mask != "causal":
-        raise ValueError(f"mask={mask!r}: give 'causal', a Mask, or an array of booleans")
-    return Mask(causal=True)
 
 
 def _checked_leaves(

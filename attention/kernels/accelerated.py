@@ -225,7 +225,8 @@ def tile_states(
 def refuse(kernel: str, problem: Problem, value: Array, interpret: str) -> None:
     """Raises ValueError for what `kernel` has no argument for, and if it cannot run here.
 
-    interpret: the platform whose kernel XLA runs, for tests, else ''.
+    So does a default matmul precision that the kernel's compiler does not know. interpret: the
+    platform whose kernel XLA runs, for tests, else ''.
     """
     backends.check_needs(kernel, problem.needs)
     platform = interpret or problem.platform
@@ -236,23 +237,15 @@ def refuse(kernel: str, problem: Problem, value: Array, interpret: str) -> None:
         head_size=problem.query.shape[-1],
         value_size=value.shape[-1],
     )
-    _check_matmul_precision(kernel, problem.query.dtype, platform)
-
-
-def _check_matmul_precision(kernel: str, dtype: jnp.dtype, platform: str) -> None:
-    """Raises ValueError for a default precision that a kernel's compiler does not know.
-
-    Triton computes float32 products of float32 without the matrix units, in loops that spill 29 kB
-    of registers (head size 64, by ptxas). Nobody means that, so it is refused.
-    """
+    # Triton computes float32 products of float32 without the matrix units, in loops that spill
+    # 29 kB of registers (head size 64, by ptxas). Nobody means that, so it is refused.
     precision = getattr(jax.config, "jax_default_matmul_precision")  # noqa: B009  (mypy)
-    wide = ("highest", "float32")
     known: tuple[str | None, ...] = (None, *_PRECISIONS[platform])
-    if (dtype == jnp.float32) == (platform == "tpu"):
-        known += wide
+    if (problem.query.dtype == jnp.float32) == (platform == "tpu"):
+        known += ("highest", "float32")
     if precision not in known:
         raise ValueError(
-            f"kernel={kernel!r} cannot multiply {dtype} at "
+            f"kernel={kernel!r} cannot multiply {problem.query.dtype} at "
             f"jax_default_matmul_precision={precision!r}; "
             f"set {', '.join(map(repr, known[1:]))} or none, or use kernel='xla'"
         )

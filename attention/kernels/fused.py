@@ -151,7 +151,6 @@ def check(problem: Problem, transform: Transform | None) -> None:
 
 def _plus(logits: Array, queries: Array, keys: Array, leaves: Leaves, *, name: str) -> Array:
     """Returns the logits plus the bias `name`, a row or a column."""
-    del queries, keys
     return logits + leaves[name]
 
 

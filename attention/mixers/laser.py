@@ -120,7 +120,6 @@ def _by_row(weights: Array, terms: Array) -> Array:
 
 def formula(call: Call, leaves: Leaves, logits: Callable[[Any, Any], Array]) -> Array:
     """Returns logsumexp_k(log a_ik + v_kj)."""
-    del leaves
     return branch(logits(call.query, call.key), call.mask, call.value)
 
 

@@ -51,7 +51,6 @@ def _exact_exponential(value: Array, c: Leaves) -> Array:
 
 
 def _exponential_slope(value: Array, raised: Array, c: Leaves) -> Array:
-    del value
     return raised + jnp.where(_shift(c).is_max, 0.0, 1.0)
 
 

@@ -29,7 +29,6 @@ class _Sigmoid:
 
     def __call__(self, logits: Array, s: Any) -> Array:
         """Returns σ(|x|)·e^min(x, 0), σ(|x|) by one tanh: all digits if it is small."""
-        del s
         x = logits - jnp.log(self.keys)
         size, below = jnp.where(x < 0, -x, x), jnp.where(x < 0, x, 0.0)
         return (0.5 + 0.5 * jnp.tanh(0.5 * size)) * jnp.exp(below)
@@ -40,7 +39,6 @@ class _QuickSigmoid(_Sigmoid):
 
     def __call__(self, logits: Array, s: Any) -> Array:
         """Returns (1 + tanh(x/2))/2."""
-        del s
         return 0.5 + 0.5 * jnp.tanh(0.5 * (logits - jnp.log(self.keys)))
 
 
@@ -57,7 +55,6 @@ def weighting(keys: int, dtype: jnp.dtype) -> Weighting:
 
 def formula(call: Call, leaves: Leaves, logits: Callable[[Any, Any], Array]) -> Array:
     """Returns Σ_k v_kj/(1 + S·exp(−logit_ik))."""
-    del leaves
     scores = jnp.maximum(logits(call.query, call.key), -600)
     weights = jnp.where(call.mask, 1 / (1 + len(call.key) * jnp.exp(-scores)), 0)
     return jnp.einsum("hts,shd->thd", weights, call.value)

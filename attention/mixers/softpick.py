@@ -48,13 +48,11 @@ _EXACT, _QUICK = _of(_terms), _of(_quick_terms)
 
 def weighting(keys: int, dtype: jnp.dtype) -> Weighting:
     """Returns how logits become weights, for inputs of this dtype."""
-    del keys
     return _QUICK if dtype == jnp.bfloat16 else _EXACT
 
 
 def formula(call: Call, leaves: Leaves, logits: Callable[[Any, Any], Array]) -> Array:
     """Returns Σ_k relu(e^s_ik − 1)·v_kj/(ε + Σ_k |e^s_ik − 1|)."""
-    del leaves
     terms = jnp.where(call.mask, jnp.expm1(logits(call.query, call.key)), 0)
     total = _EPSILON + jnp.abs(terms).sum(-1, keepdims=True)
     return jnp.einsum("hts,shd->thd", jnp.where(terms > 0, terms, 0) / total, call.value)

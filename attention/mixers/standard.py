@@ -41,7 +41,6 @@ def weighted_mean(
     value [..., S, H, Dv]; rows that see nothing are 0. `dtype`, `span` and `sums_to_one` are what
     `laser.log_mean_exp` needs, and are not used.
     """
-    del dtype, span, sums_to_one
     output = weighted_sum(value)
     return output if masks.rows is None else jnp.where(masks.rows, output, 0)
 
@@ -69,7 +68,6 @@ def branch(logits: Array, mask: Array, value: Array) -> Array:
 
 def formula(call: Call, leaves: Leaves, logits: Callable[[Any, Any], Array]) -> Array:
     """Returns softmax(QKᵀ/√D)·V."""
-    del leaves
     return branch(logits(call.query, call.key), call.mask, call.value)
 
 

@@ -33,7 +33,6 @@ STICK_BREAKING = Weighting(_weights, left=_left)
 
 def formula(call: Call, leaves: Leaves, logits: Callable[[Any, Any], Array]) -> Array:
     """Returns Σ_{j<i} σ(s_ij)·Π_{j<l<i} (1 − σ(s_il))·v_j, as a product from the last key on."""
-    del leaves
     scores = logits(call.query, call.key)
     shares = jnp.where(call.mask, 1 / (1 + jnp.exp(-scores)), 0)
     rest = jnp.flip(1 - shares[..., 1:], axis=-1)

@@ -13,7 +13,6 @@ _PATH = "alibi/slope"
 
 
 def _slopes(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
-    del key
     (heads,) = shape
     return 2.0 ** (-8.0 * jnp.arange(1, heads + 1, dtype=dtype) / heads)
 
@@ -30,7 +29,6 @@ def apply(logits: Array, queries: Array, keys: Array, leaves: Leaves) -> Array:
 
 def formula(logits: Array, leaves: Leaves) -> Array:
     """Returns `apply` in float64, from the slopes' own definition."""
-    del leaves
     heads, length, _ = logits.shape
     slopes = jnp.exp2(-8 * jnp.linspace(1 / heads, 1, heads))
     position = jnp.arange(length, dtype=logits.dtype)

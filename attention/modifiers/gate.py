@@ -22,7 +22,6 @@ def leaves(call: Call, *, per: str) -> tuple[Leaf, ...]:
 
 def apply(out: Array, call: Call, leaves: Leaves, *, per: str) -> Array:
     """Returns the gated output, in its dtype."""
-    del per
     weights = leaves[_PATH].astype(call.x.dtype)
     gates = jnp.einsum("...w,whd->...hd", call.x, weights, preferred_element_type=out.dtype)
     return out * (2 * jax.nn.sigmoid(gates))
@@ -30,7 +29,6 @@ def apply(out: Array, call: Call, leaves: Leaves, *, per: str) -> Array:
 
 def formula(out: Array, call: Call, leaves: Leaves, *, per: str) -> Array:
     """Returns `apply` in float64."""
-    del per
     return out * 2 / (1 + jnp.exp(-jnp.tensordot(call.x, leaves[_PATH], 1)))
 
 

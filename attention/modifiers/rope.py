@@ -29,13 +29,11 @@ def rotated(heads: Array, base: float) -> Array:
 
 def apply(call: Call, leaves: Leaves, *, base: float) -> Call:
     """Returns the call with query and key rotated."""
-    del leaves
     return call._replace(query=rotated(call.query, base), key=rotated(call.key, base))
 
 
 def formula(call: Call, leaves: Leaves, *, base: float) -> Call:
     """Returns `apply` in float64, as products of complex numbers."""
-    del leaves
 
     def turned(heads: Array) -> Array:
         pairs = heads.reshape((*heads.shape[:-1], -1, 2))

@@ -28,13 +28,11 @@ def leaves(call: Call, *, learned: bool) -> tuple[Leaf, ...]:
 
 def apply(call: Call, leaves: Leaves, *, learned: bool) -> Call:
     """Returns the call with the sinks' logits."""
-    del learned
     return call._replace(sink=leaves[_PATH])
 
 
 def formula(call: Call, leaves: Leaves, *, learned: bool) -> Call:
     """Returns `apply` in float64."""
-    del learned
     column = jnp.broadcast_to(leaves[_PATH][:, None, None], (*call.bias.shape[:-1], 1))
 
     def more(array: Array) -> Array:

@@ -12,13 +12,11 @@ from attention.records import Leaves, Modifier
 
 def apply(logits: Array, queries: Array, keys: Array, leaves: Leaves, *, cap: float) -> Array:
     """Returns cap·tanh(logits/cap), of the same shape and dtype."""
-    del queries, keys, leaves
     return cap * jnp.tanh(logits / cap)
 
 
 def formula(logits: Array, leaves: Leaves, *, cap: float) -> Array:
     """Returns cap·(1 − 2/(e^(2·logits/cap) + 1)), which is cap·tanh(logits/cap)."""
-    del leaves
     return cap * (1 - 2 / (jnp.exp(2 * logits / cap) + 1))
 
 

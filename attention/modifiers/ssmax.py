@@ -20,7 +20,6 @@ def leaves(call: Call) -> tuple[Leaf, ...]:
     keys = call.key.shape[-3]
 
     def start(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
-        del key
         # May be symbolic in jax.export.
         return jnp.full(shape, 1 / jnp.log(jnp.maximum(jnp.asarray(keys, dtype), 2)), dtype)
 

@@ -6,7 +6,6 @@ from attention.records import Leaves, Modifier
 
 def apply(call: Call, leaves: Leaves, *, tau: float) -> Call:
     """Returns the call with the temperature τ."""
-    del leaves
     return call._replace(temperature=tau * call.temperature)
 
 

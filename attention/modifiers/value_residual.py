@@ -16,7 +16,6 @@ _NAME = "value_residual"
 
 def leaves(call: Call) -> tuple[Leaf, ...]:
     """Returns a − ½ and b − ½, scalars, zero at start."""
-    del call
     return Leaf(_OWN, ()), Leaf(_FIRST, ())
 
 

@@ -12,13 +12,11 @@ from attention.records import Leaves, Modifier
 
 def apply(call: Call, leaves: Leaves, *, width: int) -> Call:
     """Returns the call with keys further away hidden."""
-    del leaves
     return call._replace(mask=call.mask & Mask(width=width))
 
 
 def formula(call: Call, leaves: Leaves, *, width: int) -> Call:
     """Returns `apply` on whole masks."""
-    del leaves
     _, queries, keys = call.mask.shape
     near = jnp.tri(queries, keys, width - 1, dtype=bool) & ~jnp.tri(
         queries, keys, -width, dtype=bool

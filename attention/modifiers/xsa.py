@@ -16,7 +16,6 @@ _EPSILON = 1e-6
 
 def apply(out: Array, call: Call, leaves: Leaves) -> Array:
     """Returns the output without its part along the own value, in its dtype."""
-    del leaves
     value = per_query_head(call.query, call.value).astype(out.dtype)
     along = jnp.sum(out * value, axis=-1, keepdims=True)
     return out - along / (jnp.sum(jnp.square(value), axis=-1, keepdims=True) + _EPSILON) * value
@@ -24,7 +23,6 @@ def apply(out: Array, call: Call, leaves: Leaves) -> Array:
 
 def formula(out: Array, call: Call, leaves: Leaves) -> Array:
     """Returns `apply` in float64."""
-    del leaves
     value = call.value
     share = jnp.einsum("thd,thd->th", out, value)
     share = share / (jnp.einsum("thd,thd->th", value, value) + _EPSILON)
