@@ -385,8 +385,7 @@ def _query_scaler(model_function: Any) -> Callable[[Array], Array] | None:
 
     def scale(query: Array) -> Array:
         scaler: nn.Module = python_function.__globals__[_QUERY_SCALER](dim=query.shape[-1])
-        scaled: Array = scaler(query)
-        return scaled
+        return scaler(query)
 
     return scale
 

@@ -36,6 +36,11 @@ def get(name: str, *, kernel: str = "xla", **hyperparameters: Any) -> "Variant":
     hyperparameter's value that it cannot have, and for what stands in the table without code.
     """
     table.check(name, hyperparameters, kernel)
-    from attention import variant
+    from attention import records, variant
 
-    return variant.make(name, kernel, table.checked(name, hyperparameters))
+    mixer, modifiers = table.parse(name)
+    records.mixer(mixer)
+    for modifier in modifiers:
+        records.modifier(modifier)
+    settings = tuple(table.checked(name, hyperparameters).items())
+    return variant.Variant(mixer, modifiers, kernel, settings)

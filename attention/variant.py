@@ -365,15 +365,3 @@ def _why_not_self(is_cross: bool, queries: int, keys: int) -> str:
         "array for both, or say it: injected(variant, is_cross=False), or is_cross=lambda path: "
         "...)"
     )
-
-
-def make(name: str, kernel: str, hyperparameters: dict[str, Any]) -> Variant:
-    """Returns the variant for a checked name. Use `attention.registry.get`.
-
-    Raises ValueError for what the table has a line for and no code.
-    """
-    mixer, parts = table.parse(name)
-    records.mixer(mixer)
-    for part in parts:
-        records.modifier(part)
-    return Variant(mixer, parts, kernel, tuple(hyperparameters.items()))

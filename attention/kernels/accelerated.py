@@ -118,8 +118,7 @@ def differentiable(
 
     @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
     def attend(plan: Any, operands: Operands) -> Array:
-        output: Array = forward(plan, operands, keep=False).output
-        return output
+        return forward(plan, operands, keep=False).output
 
     def attend_forward(plan: Any, operands: Operands) -> tuple[Array, Any]:
         written = forward(plan, operands, keep=True)

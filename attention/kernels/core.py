@@ -343,8 +343,7 @@ def _made_varying(array: Array, axes: frozenset[str]) -> Array:
     if hasattr(jax.lax, "pcast"):
         return jax.lax.pcast(array, tuple(axes), to="varying")
     pvary = getattr(jax.lax, "pvary")  # noqa: B009  (gone from JAX 0.10)
-    varying: Array = pvary(array, tuple(axes))
-    return varying
+    return pvary(array, tuple(axes))
 
 
 # exp(80)·D·16 < 3.4e38 for every D in use: the backward pass divides a row's cotangent by its size.

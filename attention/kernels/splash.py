@@ -122,8 +122,7 @@ def _on_one_device(
         ids = None
         if segments is not None:
             ids = library.SegmentIds(jnp.ones(padded_queries, jnp.int32), segments)
-        sums: Array = kernel(query, key, value, ids)
-        return sums
+        return kernel(query, key, value, ids)
 
     sums = jax.vmap(of_entry, in_axes=(0, 0, 0, None if keys is None else 0))(
         by_head(query, padded_queries),

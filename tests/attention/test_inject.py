@@ -16,15 +16,12 @@ _FLAX = nn.MultiHeadDotProductAttention
 
 
 class Block(nn.Module):
-    """A plain host: two attention layers, one of them crossing, with dropout."""
-
-    dropout_rate: float = 0.0
+    """A plain host: two attention layers, one of them crossing."""
 
     @nn.compact
-    def __call__(self, inputs, train=False):
-        settings = {"num_heads": 2, "dropout_rate": self.dropout_rate, "deterministic": not train}
-        inputs = nn.MultiHeadDotProductAttention(**settings)(inputs)
-        return nn.MultiHeadDotProductAttention(**settings)(inputs[:, :3], inputs)
+    def __call__(self, inputs):
+        inputs = nn.MultiHeadDotProductAttention(2)(inputs)
+        return nn.MultiHeadDotProductAttention(2)(inputs[:, :3], inputs)
 
 
 class Scaler(nn.Module):
@@ -94,18 +91,6 @@ def test_inside_jit_and_variants_do_not_mix(inputs):
     of_standard, of_laser = (run(registry.get(name), inputs) for name in ("standard", "laser"))
     assert np.abs(of_standard - of_laser).max() > 1e-4
     np.testing.assert_array_equal(run(registry.get("standard"), inputs), of_standard)
-
-
-def test_dropout_is_seeded_and_active_in_training_only(inputs):
-    params = _init(Block(), inputs)
-
-    def run(seed, train):
-        with inject.injected(registry.get("laser")):
-            return Block(0.5).apply(params, inputs, train, rngs={"dropout": jax.random.key(seed)})
-
-    assert np.abs(run(0, True) - run(1, True)).max() > 1e-4
-    np.testing.assert_array_equal(run(0, True), run(0, True))
-    np.testing.assert_array_equal(run(0, False), run(1, False))
 
 
 def _nnx(variant, linen_params=None, **settings):
@@ -233,16 +218,19 @@ def test_foreign_laser_takes_the_log_before_the_output_factor(inputs, masked):
     np.testing.assert_allclose(output, expected, atol=3e-6)
 
 
-def test_foreign_laser_with_dropout_is_finite_and_differs_by_seed(inputs):
-    layer = _foreign(dropout_rate=0.8, deterministic=False)
-    params = layer.init({"params": jax.random.key(0), "dropout": jax.random.key(1)}, inputs)
+@pytest.mark.parametrize("layer", [functools.partial(_FLAX, num_heads=2), _foreign])
+def test_dropout_is_seeded_and_active_in_training_only(inputs, layer):
+    params = _init(layer(), inputs)
 
-    def run(seed):
+    def run(seed, train):
+        model = layer(dropout_rate=0.8, deterministic=not train)
         with inject.injected(registry.get("laser")):
-            return layer.apply(params, inputs, rngs={"dropout": jax.random.key(seed)})
+            return model.apply(params, inputs, rngs={"dropout": jax.random.key(seed)})
 
-    assert np.isfinite(run(0)).all()
-    assert np.abs(run(0) - run(1)).max() > 1e-4
+    assert np.isfinite(run(0, True)).all()
+    assert np.abs(run(0, True) - run(1, True)).max() > 1e-4
+    np.testing.assert_array_equal(run(0, True), run(0, True))
+    np.testing.assert_array_equal(run(0, False), run(1, False))
 
 
 def test_hosts_that_cannot_be_served_are_refused(inputs):

@@ -175,6 +175,15 @@ def _add(monkeypatch, record, needs=()):
     return "leaky" if kind == "Mixer" else "standard+leaky"
 
 
+def _score(function, *leaves):
+    """Returns a modifier of the score by a function of logits and leaves."""
+
+    def apply(logits, query_index, key_index, leaves):
+        return function(logits, leaves)
+
+    return records.Modifier("score", apply, apply, *leaves)
+
+
 def _check(name, expected):
     broken = {leak.law for leak in laws.measure(registry.get(name))}
     assert expected <= broken <= expected | UNSEEN
@@ -183,12 +192,7 @@ def _check(name, expected):
 @pytest.mark.parametrize("name", SCORES)
 def test_a_score_that_leaks(monkeypatch, name):
     function, broken, *leaves = SCORES[name]
-
-    def apply(logits, query_index, key_index, leaves):
-        return function(logits, leaves)
-
-    name = _add(monkeypatch, records.Modifier("score", apply, apply, *leaves))
-    _check(name, broken)
+    _check(_add(monkeypatch, _score(function, *leaves)), broken)
 
 
 @pytest.mark.parametrize("name", INPUTS)
@@ -206,8 +210,8 @@ def test_inputs_that_leak(monkeypatch, name):
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_an_output_that_leaks(monkeypatch, name):
     function, broken, *leaves = OUTPUTS[name]
-    name = _add(monkeypatch, records.Modifier("output", function, function, *leaves))
-    _check(name, broken)
+    leaky = records.Modifier("output", function, function, *leaves)
+    _check(_add(monkeypatch, leaky), broken)
 
 
 @pytest.mark.parametrize("name", MIXERS)
@@ -236,11 +240,8 @@ def test_a_key_may_hold_the_token_before_in_a_causal_model(monkeypatch):
 
 
 def test_a_leaf_that_starts_at_1_may_be_one_of_positive_numbers(monkeypatch):
-    def apply(logits, query_index, key_index, leaves):
-        return logits + jnp.log(leaves["leaky/scale"])
-
     scale = _scale(jax.nn.initializers.ones)
-    name = _add(monkeypatch, records.Modifier("score", apply, apply, scale))
+    name = _add(monkeypatch, _score(lambda s, c: s + jnp.log(c["leaky/scale"]), scale))
     assert not laws.problem(registry.get(name))
 
 
@@ -251,12 +252,7 @@ def test_what_hides_the_future_itself(name):
 
 
 def test_the_command_measures_the_laws(monkeypatch, capsys):
-    formula, _ = SCORES["next key"]
-
-    def apply(logits, query_index, key_index, leaves):
-        return formula(logits, leaves)
-
-    name = _add(monkeypatch, records.Modifier("score", apply, formula))
+    name = _add(monkeypatch, _score(SCORES["next key"][0]))
     assert command.main(["check", name, "standard+temp", "--kernels=xla", "--shape=8,2,4"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith(f"{name}: outputs see later keys: 0.")

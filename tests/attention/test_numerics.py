@@ -34,6 +34,16 @@ def _run(mixer, arrays, **settings):
     return output, pullback(cotangent)
 
 
+def _check_against_reference(mixer, arrays, mask, settings):
+    """Returns output and gradients, which are those of float64 within the limits of float32."""
+    exact = reference.attend(mixer, *arrays, mask=mask)
+    output, gradients = _run(mixer, arrays, **settings)
+    assert reference.relative_error(output, exact.output) <= 2e-6
+    for ours, theirs in zip(gradients, exact.gradients.values(), strict=True):
+        assert reference.relative_error(ours, theirs) <= 3e-6
+    return output, gradients, exact
+
+
 @pytest.mark.parametrize(
     ("mixer", "kernel", "dtype", "mask"),
     [
@@ -95,14 +105,11 @@ def test_paper_snippet_is_less_exact_than_ours(vs, least):
 def test_future_maximum_in_float32(kernel, vs, gap):
     """A future token far above everything a query sees costs neither output nor gradients."""
     query, key, value, cotangent = _inputs((192, 2, 64), 1.0, vs, seed=1)
-    value = value.at[-1].add(gap)
+    arrays = (query, key, value.at[-1].add(gap), cotangent)
     mask = np.tril(np.ones((192, 192), bool))
-    exact = reference.attend("laser", query, key, value, cotangent, mask=mask)
-    arrays = (query, key, value, cotangent)
-    output, gradients = _run("laser", arrays, is_causal=True, kernel=kernel)
-    assert reference.relative_error(output, exact.output) <= 2e-6
-    for ours, theirs in zip(gradients, exact.gradients.values(), strict=True):
-        assert reference.relative_error(ours, theirs) <= 3e-6
+    output, _, exact = _check_against_reference(
+        "laser", arrays, mask, {"is_causal": True, "kernel": kernel}
+    )
     # The rows that do not see it must be right by themselves, not only in the norm of all.
     assert np.abs(output[:-1] - exact.output[:-1]).max() <= 2e-6
 
@@ -124,23 +131,15 @@ def test_large_cotangents_in_the_widest_centred_channel():
     arrays[2] = arrays[2].at[-1].add(75.0)
     arrays[3] = 1e6 * arrays[3]
     mask = np.tril(np.ones((24, 24), bool))
-    exact = reference.attend("laser", *arrays, mask=mask)
-    _, gradients = _run("laser", arrays, is_causal=True)
-    for ours, theirs in zip(gradients, exact.gradients.values(), strict=True):
-        assert reference.relative_error(ours, theirs) <= 3e-6
+    _check_against_reference("laser", arrays, mask, {"is_causal": True})
 
 
 @pytest.mark.parametrize("gap", [100.0, 1e3, -100.0])
 def test_padded_key_at_any_gap(gap):
     query, key, value, cotangent = _inputs((64, 2, 32), 1.0, 1.0, seed=2)
-    value = value.at[-8:].add(gap)
-    key = key.at[-8:].multiply(100.0)
+    arrays = (query, key.at[-8:].multiply(100.0), value.at[-8:].add(gap), cotangent)
     mask = (np.arange(64) < 56)[None]
-    exact = reference.attend("laser", query, key, value, cotangent, mask=mask)
-    output, gradients = _run("laser", (query, key, value, cotangent), mask=mask)
-    assert reference.relative_error(output, exact.output) <= 2e-6
-    for ours, theirs in zip(gradients, exact.gradients.values(), strict=True):
-        assert reference.relative_error(ours, theirs) <= 3e-6
+    _, gradients, _ = _check_against_reference("laser", arrays, mask, {"mask": mask})
     assert not np.asarray(gradients[1])[-8:].any()
     assert not np.asarray(gradients[2])[-8:].any()
 
@@ -182,12 +181,12 @@ def test_rows_that_see_nothing_return_zero_by_jax_s_function(mixer, low):
     mask = np.ones((16, 16), bool)
     mask[[3, 9]] = mask[:, 5] = False
     settings = {"mask": mask} if low is None else {"bias": jnp.where(mask, 0.0, low)}
-    output, (query_bar, key_bar, value_bar) = _run(mixer, arrays, kernel="jax_xla", **settings)
+    output, gradients, _ = _check_against_reference(
+        mixer, arrays, mask, {"kernel": "jax_xla", **settings}
+    )
+    query_bar, key_bar, value_bar = gradients
     for array in (output[3], output[9], query_bar[3], key_bar[5], value_bar[5]):
         assert not array.any()
-    exact = reference.attend(mixer, *arrays, mask=mask)
-    assert reference.relative_error(output, exact.output) <= 2e-6
-    assert reference.relative_error(query_bar, exact.gradients["query"]) <= 3e-6
 
 
 @pytest.mark.parametrize("kernel", ["xla", "jax_xla"])

@@ -67,10 +67,6 @@ class Tile(NamedTuple):
         part = triton.load(ref.at[at]).astype(jnp.int32)
         return part.T if self.across else part
 
-    def of_head(self, number: Array) -> Array:
-        """Returns a number for each query, so that its gradient is summed over keys alone."""
-        return self.along(jnp.full((self.sizes.queries,), number, jnp.float32), not self.across)
-
     def along(self, array: Array, is_column: bool) -> Array:
         """Returns [n] as a column [n, 1] or a row [1, n]."""
         return array[:, None] if is_column else array[None, :]
@@ -80,8 +76,10 @@ def tile_leaves(geometry: Geometry, leaves: tuple[Any, ...], tile: Tile, head: A
     """Returns the leaves of a tile in shapes that broadcast to it; head: its number."""
     # Hidden numbers are read, too: a function may be NaN at 0.
     every = tile._replace(rows=None, columns=None)
+    queries = (tile.sizes.queries,)
     readers = {
-        "head": lambda ref: tile.of_head(ref[head]),
+        # A number for each query, so that its gradient is summed over keys alone.
+        "head": lambda ref: tile.along(jnp.full(queries, ref[head], jnp.float32), not tile.across),
         "row": every.of_rows,
         "column": every.of_columns,
     }
