@@ -7,7 +7,6 @@ import pytest
 
 from sweeps import commands
 from sweeps.__main__ import main
-from sweeps.monitoring.progress import Progress
 from sweeps.records import layout, status, submissions
 from sweeps.scheduling import cancel, driver
 from sweeps.scheduling.scheduler import Interrupted
@@ -108,26 +107,3 @@ def test_the_next_run_takes_the_mark_away(make_study, monkeypatch):
     answer_data(monkeypatch, "")
     assert commands._drive(made) == 0
     assert not submissions.is_cancelled(made.directory)
-
-
-@pytest.mark.parametrize("command", ["cancel", "adopt"])
-def test_an_emptied_batch_is_passed_over_and_named(make_study, capsys, command):
-    """As a crash of the host may leave it; the other batch's jobs are withdrawn, or taken up."""
-    made = make_study(protocol="grid", points=1, variants="standard")
-    trials = begin_stage(made, "grid")
-    for content in ("", "{}", '{"tasks": ', None):
-        batch = submissions.new(made.directory, "local", [(trials[0].path,)], {})
-        batch.record([])
-        if content is not None:
-            batch.file.write_text(content)
-    if command == "cancel":
-        assert main(["cancel", str(made.directory)]) == 0
-    else:
-        jobs = driver.scheduler.of_study(made, Progress(), lambda: True)
-        with pytest.raises(Interrupted):
-            jobs.run(trials)
-    printed = "".join(capsys.readouterr())
-    files = submissions.files(made.directory)
-    named = [file for file in files if f"{file}" in printed or str(file.resolve()) in printed]
-    assert len(named) == 3
-    assert submissions.is_cancelled(made.directory) == (command == "cancel")

@@ -5,10 +5,9 @@ import re
 import pytest
 
 from sweeps.__main__ import main
-from sweeps.records import layout, lease, status, submissions
+from sweeps.records import layout, lease, status
 from sweeps.study import study_directory
 from tests.sweeps.conftest import (
-    begin_stage,
     change_lease,
 )
 from tests.sweeps.defaults import STUDY_FILE
@@ -120,18 +119,3 @@ def test_a_trial_that_lost_a_small_file_can_be_claimed(make_trial, name, content
     assert lease.is_alive(attempt.directory) == lives
     assert status.read(directory)["state"] == ("running" if lives else "pending")
     assert (lease.claim(directory) is None) == lives
-
-
-@pytest.mark.parametrize(
-    "suffix", ["handles.json", "0.refused.json", "0.started.json", "0.claims", "none is there"]
-)
-def test_a_batch_that_lost_a_small_file(make_study, suffix):
-    """Left empty by a crash."""
-    made = make_study(protocol="grid", points=1, variants="standard")
-    (trial, *_) = begin_stage(made, "grid")
-    batch = submissions.new(made.directory, "local", [(trial.path,)], {})
-    batch.file.with_name(f"{batch.name}.{suffix}").touch()
-    assert batch.handles is None
-    assert batch.refusal(0) is None
-    assert batch.claims(0) == ([], 0)
-    assert submissions.process(made.directory, f"{batch.name}-0") is None

@@ -201,10 +201,27 @@ def test_a_driver_says_once_what_is_queued_for_long(
 def test_damaged_records_of_a_job_count_as_absent(make_scheduler, clusters):
     root = _submitted(make_scheduler, "a")
     [batch] = submissions.batches(root)
-    for content in ("5", "[]", '{"host": 5, "reason": "r"}', '{"host": []}', '{"host": "h"}', "{"):
+    for content in (
+        "",
+        "5",
+        "[]",
+        '{"host": 5, "reason": "r"}',
+        '{"host": []}',
+        '{"host": "h"}',
+        "{",
+    ):
         batch.file.with_name(f"{batch.name}.0.refused.json").write_text(content)
         assert batch.refusal(0) is None
-    for content in ("5", "[]", '{"pid": "x"}', '{"pid": null}', '{"pid": -1}', '{"pid": 0}', "{"):
+    for content in (
+        "",
+        "5",
+        "[]",
+        '{"pid": "x"}',
+        '{"pid": null}',
+        '{"pid": -1}',
+        '{"pid": 0}',
+        "{",
+    ):
         batch.file.with_name(f"{batch.name}.0.started.json").write_text(content)
         assert submissions.process(root, f"{batch.name}-0") is None
     batch.file.with_name(f"{batch.name}.0.claims").write_bytes(b"\xff\xfe\na/b\n")
@@ -299,8 +316,9 @@ HANDLES, BATCH = "{}.handles.json", "s-damaged.json"
     ("name", "content"),
     [
         # None: a folder lies there. A mapping: changes of the batch's record.
-        *((HANDLES, content) for content in ("5", "[[]]", "{")),
+        *((HANDLES, content) for content in ("", "5", "[[]]", "{")),
         *((submissions.WITHDRAWN, content) for content in ("", '{"a": 1}', "[5]", None)),
+        *((BATCH, content) for content in ("", "{}", '{"tasks": ')),
         *((BATCH, {"tasks": tasks}) for tasks in (3, ["grid"], [[5]], [None])),
         *((BATCH, changes) for changes in ({"avoid": 3}, {"avoid": [[]]}, {"sharing": "x"}, None)),
         *((BATCH, changes) for changes in ({"place": []}, {"created_at": "x"})),

@@ -18,6 +18,12 @@ from workloads import catalog
 from workloads.images import digits
 
 
+@pytest.fixture(autouse=True)
+def _of_cpus(monkeypatch):
+    """This host has no accelerators."""
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+
+
 def _slurm(make_study, **changes):
     keys = {f"slurm.{key}": value for key, value in changes.items()}
     return make_study(launcher="slurm", **keys)
@@ -45,7 +51,6 @@ _PODS = {"launcher": "kubernetes", "kubernetes.image": "i", "kubernetes.volume_c
 )
 def test_wall_time_is_that_of_jobs_and_rounds(make_study, monkeypatch, changes, jobs, rounds):
     """A job's trials run one after the other, as many jobs at a time as its engine runs."""
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.setattr("shutil.which", lambda program: f"/bin/{program}")
     monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:8265")
     monkeypatch.setattr(ray, "_NEEDED", ())
@@ -54,9 +59,8 @@ def test_wall_time_is_that_of_jobs_and_rounds(make_study, monkeypatch, changes, 
     assert (cost.trials, cost.jobs, cost.wall_steps) == (20, jobs, rounds * 500)
 
 
-def test_the_time_beside_the_steps(make_study, monkeypatch):
+def test_the_time_beside_the_steps(make_study):
     """A start and a compilation for each job of a slot, an evaluation at each tenth of steps."""
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     start, compiled, evaluated = plan.START_S, plan.COMPILE_S, plan.EVALUATE_S * 10
     resolved = make_study(**_GRID, eval_every=50, **{"local.workers": 2})
     [cost] = plan.lines(resolved, plan.resources_of(resolved))
@@ -76,8 +80,7 @@ def test_an_engine_that_runs_an_unknown_number_of_jobs(make_study):
     assert "at most 3 jobs at a time, each of up to 4 trials, 2 at a time" in known.describe()
 
 
-def test_the_plan_of_this_host(make_study, monkeypatch):
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+def test_the_plan_of_this_host(make_study):
     resolved = make_study(points=5, variants="standard,laser", seeds=2, **{"local.workers": 2})
     assert plan.resources_of(resolved) == plan.Resources("local", "cpu", 1, None, 2, 1)
     text = plan.render(resolved, step_seconds=300.0)
@@ -126,8 +129,7 @@ _TPU = {"kubernetes.tpu_type": "tpu-v5-lite-podslice", "kubernetes.tpu_topology"
         ({"kernel": "splash", **_PODS, **_TPU}, None),
     ],
 )
-def test_the_kernel_is_one_of_the_engine_s_devices(make_study, monkeypatch, changes, message):
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+def test_the_kernel_is_one_of_the_engine_s_devices(make_study, changes, message):
     resolved = make_study(**changes)
     refused = pytest.raises(ValueError, match=message) if message else contextlib.nullcontext()
     with refused:
@@ -150,7 +152,6 @@ def test_the_kernel_is_one_of_the_engine_s_devices(make_study, monkeypatch, chan
 )
 def test_the_batch_and_the_mesh_fit_the_devices(monkeypatch, name, gpus, changes, message):
     """All eight of this host, or those of an engine's job, are for one trial."""
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
     if gpus:
         changes = {**changes, "launcher": "slurm", "slurm.gpus": gpus}
@@ -256,8 +257,7 @@ def test_the_time_of_a_step_is_in_proportion_to_its_batch(make_study):
         ("digits_vit_quick", {"mesh.data": 3}, "(3, 1, 1) does not fit"),
     ],
 )
-def test_a_plan_says_what_run_would_refuse(name, keys, word, capsys, monkeypatch, tmp_path):
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+def test_a_plan_says_what_run_would_refuse(name, keys, word, capsys, tmp_path):
     keys = {"experiment_dir": str(tmp_path), **keys}
     overrides = [f"--config.{key}={value}" for key, value in keys.items()]
     assert command.main(["plan", f"--config={name}", *overrides]) == 0

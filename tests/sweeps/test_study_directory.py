@@ -297,19 +297,6 @@ def test_a_refused_run_leaves_the_study_as_it_was(make_study, monkeypatch, chang
     assert len(study.from_record(record, made.directory).points) == 3
 
 
-def test_what_a_refusal_advises_can_be_done(make_study):
-    _begun_at_point_2(make_study)
-    fewer = make_study(points=2)
-    with pytest.raises(ValueError, match=layout.SELECTION):
-        study_directory.prepare(fewer)
-    (fewer.directory / layout.SELECTION).unlink()
-    study_directory.prepare(fewer)
-    _, chosen = study_directory.plan(fewer, "compare")
-    assert chosen["points"] == {"standard": 0, "laser": 0}
-    more = make_study(points=4)
-    study_directory.prepare(more)
-
-
 # --- seeds, provenance, data
 
 
