@@ -138,7 +138,13 @@ def publish(trial_directory: pathlib.Path) -> None:
     """Writes the CSVs, and diagnostics.jsonl where there are any, from the attempts, atomically."""
     everything = curve(trial_directory)
     if recorded := [row for row in everything if row["kind"] == DIAGNOSTICS]:
-        _publish_diagnostics(trial_directory, recorded)
+        first = {"format": layout.DIAGNOSTICS_FORMAT}
+        lines = [first | {name: recorded[-1][name] for name in _SHARED}]
+        for row in recorded:
+            place = {name: row[name] for name in ("global_step", "preemption_count")}
+            lines += [place | layer for layer in row["layers"]]
+        text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+        layout.write_atomically(trial_directory / layout.DIAGNOSTICS, text)
     rows = [row for row in everything if row["kind"] != DIAGNOSTICS]
     evals = [row for row in rows if row["kind"] == "eval"]
     # AlgoPerf sorts its columns; the step comes first here, for people.
@@ -192,15 +198,6 @@ def _last_step(path: pathlib.Path) -> bytes | None:
         return None
     is_whole = not rest and last.count(b",") == header.count(b",")
     return last.partition(b",")[0] if is_whole else None
-
-
-def _publish_diagnostics(trial_directory: pathlib.Path, rows: list[Row]) -> None:
-    lines = [{"format": layout.DIAGNOSTICS_FORMAT} | {name: rows[-1][name] for name in _SHARED}]
-    for row in rows:
-        place = {name: row[name] for name in ("global_step", "preemption_count")}
-        lines += [place | layer for layer in row["layers"]]
-    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-    layout.write_atomically(trial_directory / layout.DIAGNOSTICS, text)
 
 
 def _to_csv(rows: list[Row], columns: list[str]) -> str:

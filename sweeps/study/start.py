@@ -79,7 +79,16 @@ def find(settings: dict[str, Any], pairs: Iterable[tuple[str, int]]) -> tuple[St
             )
         source = (variant, seed if seed in seeds else seeds[seed % len(seeds)])
         points = [row for row in done if (row["variant"], row["seed"]) == source]
-        starts.append(_start(settings, variant, seed, directory / _best(directory, points)))
+        source_trial = directory / _best(directory, points)
+        _check_model(settings, variant, trials.read(source_trial), source_trial)
+        steps = layout.checkpoint_steps(source_trial)
+        if not steps:
+            raise ValueError(
+                f"finetune_from: {source_trial} has no checkpoint, so there is nothing to start "
+                f"from; copy its {layout.CHECKPOINTS}/ back"
+            )
+        checkpoint = source_trial / layout.CHECKPOINTS / str(steps[-1])
+        starts.append(Start(variant, seed, str(checkpoint), content(checkpoint)))
     return tuple(starts)
 
 
@@ -94,18 +103,6 @@ def _best(study: pathlib.Path, rows: list[dict[str, Any]]) -> str:
         [math.nan if value is None else value for value in values], entry.mode
     )
     return str(rows[best or 0]["path"])
-
-
-def _start(settings: dict[str, Any], variant: str, seed: int, directory: pathlib.Path) -> Start:
-    _check_model(settings, variant, trials.read(directory), directory)
-    steps = layout.checkpoint_steps(directory)
-    if not steps:
-        raise ValueError(
-            f"finetune_from: {directory} has no checkpoint, so there is nothing to start from; "
-            f"copy its {layout.CHECKPOINTS}/ back"
-        )
-    checkpoint = directory / layout.CHECKPOINTS / str(steps[-1])
-    return Start(variant, seed, str(checkpoint), content(checkpoint))
 
 
 def _check_model(settings: dict[str, Any], variant: str, other: Trial, where: pathlib.Path) -> None:

@@ -56,9 +56,13 @@ def body(
 ) -> dict[str, Any]:
     """Returns the request that submits a job, but for its id; `selector`: labels of its node."""
     amounts = request(keys)
+    # Ray hides no TPU from a job that asked for none.
+    cpu = {} if keys["gpus"] or keys["tpus"] else {"JAX_PLATFORMS": "cpu"}
+    stop = {"RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_WAIT_S)}
+    variables = {**batch.environment, **cpu, **remote.variables(keys["environment"]), **stop}
     job = {
         "entrypoint": entrypoint(batch, index, keys),
-        "runtime_env": {"env_vars": environment(batch, keys)},
+        "runtime_env": {"env_vars": variables},
         "entrypoint_num_cpus": amounts.pop("CPU", 0.0),
         "entrypoint_num_gpus": amounts.pop("GPU", 0.0),
         "entrypoint_memory": int(amounts.pop("memory", 0.0)),
@@ -66,14 +70,6 @@ def body(
     }
     # Older Rays do not know this field: it is sent when it is needed.
     return {**job, "entrypoint_label_selector": selector} if selector else job
-
-
-def environment(batch: Batch, keys: dict[str, Any]) -> dict[str, str]:
-    """Returns a job's variables: the batch's, then those of the config, then ours."""
-    # Ray hides no TPU from a job that asked for none.
-    cpu = {} if keys["gpus"] or keys["tpus"] else {"JAX_PLATFORMS": "cpu"}
-    stop = {"RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_WAIT_S)}
-    return {**batch.environment, **cpu, **remote.variables(keys["environment"]), **stop}
 
 
 def entrypoint(batch: Batch, index: int, keys: dict[str, Any]) -> str:
