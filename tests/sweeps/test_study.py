@@ -221,11 +221,11 @@ def test_a_hyperparameter_of_a_modifier_is_a_key_of_the_study():
     ("changes", "message"),
     [
         (
-            {"variants": "standard,toy", "workload": "algoperf:librispeech_conformer"},
-            "librispeech_conformer cannot have 'toy': it weighs",
+            {"variants": "standard,toy", "workload": "algoperf:finewebedu_lm"},
+            "finewebedu_lm cannot have 'toy': it weighs",
         ),
         (
-            {"kernel": "jax_xla", "workload": "algoperf:librispeech_conformer"},
+            {"kernel": "jax_xla", "workload": "algoperf:finewebedu_lm"},
             "weighs the values by its own.*kernel='jax_xla'",
         ),
     ],
