@@ -11,101 +11,55 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any
 
 import numpy as np
 
 from attention.common import arguments as numbers
 from sweeps.records import layout
+from tests.analysis import conftest
+from tests.analysis.conftest import HandMadeStudy
 
-VARIANTS = tuple(
-    mixer + modifier
-    for mixer in ("standard", "laser")
-    for modifier in ("", "+temp", "+qk_norm", "+per_dim_temp")
-)
 SEEDS = 5
-STAGE, WORKLOAD, NAME = "grid", "imagenet_vit", "fabricated"
-COLUMNS = (
-    "global_step",
-    *(
-        f"{split}/{name}"
-        for split in layout.SPLITS
-        for name in ("accuracy", "loss", "num_examples", "perplexity")
-    ),
-    *layout.TIME_COLUMNS,
-    "preemption_count",
-)
+COLUMNS = conftest.columns("accuracy", "loss", "perplexity")
 COMMANDS = ("table", "runs")
 
 
-def fabricate(root: pathlib.Path, runs: int, evals: int) -> None:
-    """Writes a study of `runs` trials with `evals` evaluations each, and as many losses."""
-    entries = [_entry(index, evals) for index in range(runs)]
-    for index, entry in enumerate(entries):
-        directory = root / entry["path"]
-        directory.mkdir(parents=True)
-        layout.write_json(directory / layout.TRIAL, entry | {"versions": {"jax": "0.7.0"}})
-        layout.write_json(directory / layout.HPARAMS, entry["hyperparameters"])
-        layout.write_json(directory / layout.STATUS, {"state": "done", "reason": None})
-        body = _evaluations(np.random.default_rng(index), evals)
-        (directory / layout.EVAL_MEASUREMENTS).write_bytes(body)
-        (directory / layout.MEASUREMENTS).write_bytes(_with_losses(body))
-    layout.write_json(root / STAGE / layout.TRIALS, {"stage": STAGE, "trials": entries})
-    layout.write_json(root / layout.STUDY, _record())
+def fabricate(root: pathlib.Path, runs: int, evals: int) -> pathlib.Path:
+    """Writes a study of `runs` trials with `evals` evaluations each, and as many losses, numbers
+    with all their digits. Seeds vary first, then variants, then points. Returns its directory."""
+    names = HandMadeStudy.eight_variants
+    points = [{"learning_rate": 0.001 * (1 + n)} for n in range(-(-runs // SEEDS // len(names)))]
+    config = {"protocol": "grid", "seeds": SEEDS}
+    study = conftest.begin_study_in(root, names, points, config=config, stages=("grid",))
+    numbered = COLUMNS[1:-1]
+    steps = range(100, 100 * evals + 1, 100)
+    for index in range(runs):
+        rng, place = np.random.default_rng(index), index // SEEDS
+        rows = [
+            {"global_step": step, "preemption_count": 0}
+            | dict(zip(numbered, rng.random(len(numbered)).tolist(), strict=True))
+            for step in steps
+        ]
+        directory = study.trial(
+            *("grid", names[place % len(names)], place // len(names), index % SEEDS, None),
+            steps=steps[-1],
+            eval_every=100,
+        )
+        evaluations = study.csv_text(rows, COLUMNS)
+        (directory / layout.EVAL_MEASUREMENTS).write_text(evaluations)
+        (directory / layout.MEASUREMENTS).write_text(_with_losses(evaluations))
+    return study.finish()
 
 
-def _entry(index: int, evals: int) -> dict[str, Any]:
-    """A line of trials.json: seeds vary first, then variants, then points."""
-    seed, variant = index % SEEDS, VARIANTS[index // SEEDS % len(VARIANTS)]
-    point = index // SEEDS // len(VARIANTS)
-    return {
-        "path": layout.trial_path(STAGE, variant, WORKLOAD, point, seed),
-        "id": f"{index:012x}",
-        "study": NAME,
-        "stage": STAGE,
-        "workload": WORKLOAD,
-        "variant": variant,
-        "variant_hyperparameters": {"tau": 0.9} if "+temp" in variant else {},
-        "point": point,
-        "hyperparameters": {"learning_rate": 0.001 * (point + 1), "weight_decay": 0.1},
-        "seed": seed,
-        "steps": 100 * evals,
-        "eval_every": 100,
-        "batch_size": 1024,
-        "step_hint": 100 * evals,
-        "targets": {"metric": "accuracy", "validation": 0.77309, "test": 0.6519},
-    }
-
-
-def _record() -> dict[str, Any]:
-    config = {"name": NAME, "workload": WORKLOAD, "baseline": "standard"}
-    return {
-        "format": layout.FORMAT,
-        "name": NAME,
-        "config": config | {"variants": list(VARIANTS), "seeds": SEEDS},
-        "points": [],
-        "stages": [STAGE],
-    }
-
-
-def _evaluations(rng: np.random.Generator, evals: int) -> bytes:
-    """Numbers with all their digits, as a trial writes them."""
-    rows = [",".join(COLUMNS)]
-    for step in range(100, 100 * evals + 1, 100):
-        numbers = rng.random(len(COLUMNS) - 2).tolist()
-        rows.append(",".join([str(step), *map(repr, numbers), "0"]))
-    return ("\n".join(rows) + "\n").encode()
-
-
-def _with_losses(evaluations: bytes) -> bytes:
+def _with_losses(evaluations: str) -> str:
     """The same rows as measurements.csv has them: a line of loss and gradient norm before each."""
-    header, *rows = evaluations.decode().splitlines()
+    header, *rows = evaluations.splitlines()
     empty = "," * header.count(",")
     out = [f"{header},loss,grad_norm"]
     for row in rows:
         step, number = row.split(",")[:2]
         out += [f"{step}{empty},{number},1.5", f"{row},,"]
-    return ("\n".join(out) + "\n").encode()
+    return "\n".join(out) + "\n"
 
 
 # ru_maxrss begins at the memory of the process that starts it.
@@ -148,9 +102,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--evals", type=numbers.whole(), default=200, help="evaluations of a trial")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        fabricate(pathlib.Path(folder), options.runs, options.evals)
+        study = fabricate(pathlib.Path(folder), options.runs, options.evals)
         for command in COMMANDS:
-            took, computed, memory = measure(command, pathlib.Path(folder))
+            took, computed, memory = measure(command, study)
             print(f"{command}: {took:.1f} s, {computed:.1f} CPU-s, {memory:.0f} MB", flush=True)
 
 

@@ -18,7 +18,6 @@ from sweeps.records import layout
 
 GOOD = [0.10, 0.101, 0.102, 0.103, 0.104]
 BAD = [0.20, 0.202, 0.204, 0.206, 0.207]
-WER = "global_step,train/wer,validation/wer,test/wer,preemption_count\n"
 
 
 @pytest.fixture
@@ -41,8 +40,9 @@ def logs(tmp_path: pathlib.Path):
             for seed, value in enumerate(values):
                 directory = tmp_path / name / f"study_{seed}" / "speech_jax" / "trial_1"
                 directory.mkdir(parents=True)
-                row = f"{(steps or {}).get(name, 100)},{value},{value},{value},0\n"
-                (directory / layout.EVAL_MEASUREMENTS).write_text(WER + row)
+                header = "global_step,train/wer,validation/wer,test/wer,preemption_count"
+                row = f"{(steps or {}).get(name, 100)},{value},{value},{value},0"
+                (directory / layout.EVAL_MEASUREMENTS).write_text(f"{header}\n{row}\n")
         return read_study(tmp_path)
 
     return write
@@ -321,16 +321,6 @@ def test_runs_of_different_lengths_are_not_judged(logs, step, withheld) -> None:
     assert any("2,000" in note for note in table_view.page(table).notes) == bool(withheld)
 
 
-@pytest.fixture
-def curves(hand_made):
-    """Returns two seeds whose last 3 validation errors are 0.1 0.2 0.3 and 0.5 0.3 0.7."""
-    made = hand_made(("standard",))
-    for seed, errors in enumerate(([0.9, 0.1, 0.2, 0.3], [0.05, 0.5, 0.3, 0.7])):
-        rows = [made.evaluation(100 * (k + 1), error) for k, error in enumerate(errors)]
-        made.trial("compare", "standard", 0, seed, rows)
-    return made
-
-
 def last_of(made, split="validation", last=3) -> list[float]:
     """Returns n, mean, SD over checkpoints and SD over seeds, nan where undefined."""
     frame = results(made.table(last=last), None).set_index(["variant", "split"])
@@ -338,21 +328,26 @@ def last_of(made, split="validation", last=3) -> list[float]:
     return frame[names].astype(float).loc["standard", split].tolist()
 
 
-def test_last_evaluations_by_hand(curves) -> None:
+def test_last_evaluations_by_hand(hand_made) -> None:
     """Seeds' means 0.2 and 0.5, their own sds 0.1 and 0.2; test is 0.01 above. Trials that are not
     done, have fewer evaluations or one that is not finite do not count."""
+
+    def add(seed: int, errors: list[float], state: str) -> None:
+        """A trial whose last evaluation is at step 400."""
+        steps = range(400 - 100 * (len(errors) - 1), 500, 100)
+        rows = [curves.evaluation(*pair) for pair in zip(steps, errors, strict=True)]
+        curves.trial("compare", "standard", 0, seed, rows, state=state)
+
+    curves = hand_made(("standard",))
+    add(0, [0.9, 0.1, 0.2, 0.3], "done")
+    add(1, [0.05, 0.5, 0.3, 0.7], "done")
     expected = [2, 0.35, 0.15, 0.3 / math.sqrt(2)]
     assert last_of(curves) == pytest.approx(expected)
     assert last_of(curves, "test")[1] == pytest.approx(0.36)
     assert last_of(curves, last=1)[:3] == pytest.approx([2, 0.5, math.nan], nan_ok=True)
     assert last_of(curves, last=5) == pytest.approx([0, *[math.nan] * 3], nan_ok=True)
-    for seed, errors, state in (
-        (2, [0.9] * 4, "running"),
-        (3, [0.9] * 4, "diverged"),
-        (4, [0.9, 0.8], "done"),
-        (5, [0.9, 0.9, 0.9, math.nan], "done"),
-    ):
-        steps = range(400 - 100 * (len(errors) - 1), 500, 100)
-        rows = [curves.evaluation(*pair) for pair in zip(steps, errors, strict=True)]
-        curves.trial("compare", "standard", 0, seed, rows, state=state)
+    add(2, [0.9] * 4, "running")
+    add(3, [0.9] * 4, "diverged")
+    add(4, [0.9, 0.8], "done")
+    add(5, [0.9, 0.9, 0.9, math.nan], "done")
     assert last_of(curves) == pytest.approx(expected)

@@ -7,13 +7,7 @@ import numpy as np
 import pytest
 
 from analysis.load import logs
-from analysis.load.records import Problem
 from analysis.load.studies import read_study
-
-
-def kinds(problems: tuple[Problem, ...]) -> list[tuple[str, str]]:
-    return [(problem.kind, problem.trial) for problem in problems]
-
 
 HEADER = (
     "global_step,learning_rate,train_cost,valid/error_rate,valid/ce_loss,valid/num_examples,"
@@ -111,7 +105,7 @@ def test_a_trial_that_is_not_whole_is_named(tmp_path, lines, status, state, kind
     worker(tmp_path, "standard")
     study = read_study(tmp_path)
     assert study.runs[0].state == state
-    assert kinds(study.problems) == [(kind, "laser/1")]
+    assert [(problem.kind, problem.trial) for problem in study.problems] == [(kind, "laser/1")]
 
 
 def test_before_its_first_evaluation_a_trial_has_rows_of_training_alone(tmp_path) -> None:

@@ -22,7 +22,6 @@ from sweeps.records import layout
 from sweeps.study import config
 
 SIZES = [234e6, 301e6, 435e6]
-LAW = (20.0, -0.08)
 DECODERS = [
     "decoder-LM-16L-mlp4096-d1024-h8x128",
     "decoder-LM-32L-mlp2048-d1024-h8x128",
@@ -153,7 +152,7 @@ def test_a_law_falls_where_its_interval_does_and_two_sizes_have_none(losses, fal
 WORKLOADS = ("c4_lm_234m", "c4_lm", "c4_lm_435m", "c4_lm_1b")
 
 
-def made_studies(hand_made, counts, record=True, configs=({},) * 4, law=LAW):
+def made_studies(hand_made, counts, record=True, configs=({},) * 4, law=(20.0, -0.08)):
     """Studies of one size each: Standard 20 n^-0.08, LASER the same at 0.85 n, two seeds."""
     directories = []
     for workload, count, more in zip(WORKLOADS, counts, configs, strict=False):
@@ -202,13 +201,6 @@ def test_a_number_of_parameters_that_is_none_is_not_believed(hand_made, count) -
     (problem,) = scaling_view.of_family(tables).problems
     assert "meta_data_0.json" in str(problem)
     assert scaling_view.draw(tables) is None
-
-
-def test_a_study_that_is_given_twice_is_refused(hand_made, capsys) -> None:
-    first, *others = made_studies(hand_made, SIZES)
-    again = first.parent / ".." / first.parent.name / first.name
-    assert main(["scaling", *map(str, (first, again, *others))]) == 2
-    assert str(first) in capsys.readouterr().err
 
 
 def test_two_studies_of_one_size_are_refused(hand_made) -> None:
@@ -331,10 +323,15 @@ def test_the_figure_has_a_mark_for_every_seed_and_a_line_for_every_law(sizes) ->
     assert "c4_lm_234m: Parameters 234,000,000" in scaling_view.PLOTS[0].alt_text(sizes)
 
 
-def test_unknown_numbers_of_parameters_are_asked_for(hand_made, capsys) -> None:
-    directories = [str(path) for path in made_studies(hand_made, SIZES[:2], record=False)]
-    assert main(["scaling", *directories]) == 2
+def test_unknown_numbers_of_parameters_are_asked_for_and_a_study_counts_once(
+    hand_made, capsys
+) -> None:
+    first, second = made_studies(hand_made, SIZES[:2], record=False)
+    assert main(["scaling", str(first), str(second)]) == 2
     assert "--parameters=c4_lm_234m=N" in capsys.readouterr().err
     counts = ("--parameters=c4_lm_234m=234e6", "--parameters=c4_lm=301e6")
-    assert main(["scaling", *directories, *counts]) == 0
+    assert main(["scaling", str(first), str(second), *counts]) == 0
     assert "234,000,000" in capsys.readouterr().out
+    again = first.parent / ".." / first.parent.name / first.name
+    assert main(["scaling", str(first), str(again), str(second), *counts]) == 2
+    assert str(first) in capsys.readouterr().err

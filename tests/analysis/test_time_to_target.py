@@ -176,11 +176,10 @@ def test_which_seeds_a_speed_up_is_of(ours, base, ratio, n, method) -> None:
 def study(hand_made):
     """Standard passes error 0.1 at 300, 400 and never, LASER at 200, 300 and 200."""
     made = hand_made(workload="digits_vit", config={"workload": "digits_vit"})
-    curves = {
+    for variant, seeds in {
         "standard": ((0.4, 0.3, 0.1, 0.1), (0.4, 0.3, 0.2, 0.1), (0.4, 0.3, 0.3, 0.3)),
         "laser": ((0.4, 0.1, 0.1, 0.1), (0.4, 0.3, 0.1, 0.1), (0.4, 0.05, 0.1, 0.1)),
-    }
-    for variant, seeds in curves.items():
+    }.items():
         for seed, errors in enumerate(seeds):
             rows = [
                 made.evaluation(100 * k, error) | {"accumulated_submission_time": 3600.0 * k}
@@ -337,17 +336,6 @@ def logs(tmp_path):
     return tmp_path
 
 
-def test_the_fastest_trial_is_the_one_of_the_earliest_evaluation(logs) -> None:
-    times = target_times.build(error_table.build(read_study(logs)), points="fastest")
-    seeds = times.seeds.set_index("variant")
-    columns = ["point", "step", "seconds", "last_step"]
-    assert seeds.loc["adam", columns].values.tolist() == [
-        [1, 200, 20, 200],
-        [1, math.inf, math.inf, 72_000],
-    ]
-    assert seeds.loc["lost", "step"].tolist() == [math.inf, math.inf]
-
-
 def test_of_trials_at_one_evaluation_the_least_time_is_the_fastest() -> None:
     late = made_run([0.5, 0.8], seconds=[10.0, 30.0], point=1)
     soon = made_run([0.5, 0.9], seconds=[10.0, 20.0], point=2)
@@ -365,10 +353,18 @@ def test_a_submission_that_never_gets_there_has_a_row(logs, points) -> None:
     assert times.unchosen == (("lost",) if points == "chosen" else ())
 
 
-def test_steps_of_other_units_have_no_speed_up(logs) -> None:
+def test_the_fastest_trial_is_of_the_earliest_evaluation_and_other_units_have_no_ratio(
+    logs,
+) -> None:
     """A step of slow takes 21.8 s, of adam 0.1 s."""
     table = error_table.build(read_study(logs), baseline="adam")
     times = target_times.build(table, points="fastest")
+    seeds = times.seeds.set_index("variant")
+    assert seeds.loc["adam", ["point", "step", "seconds", "last_step"]].values.tolist() == [
+        [1, 200, 20, 200],
+        [1, math.inf, math.inf, 72_000],
+    ]
+    assert seeds.loc["lost", "step"].tolist() == [math.inf, math.inf]
     slow = line(times, "slow")
     assert slow["price"] == pytest.approx(21.8)
     assert (slow["step_method"], slow["seconds_method"]) == ("units", "none")

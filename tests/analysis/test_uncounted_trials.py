@@ -124,21 +124,6 @@ def test_every_change_of_the_plan_is_named(hand_made, key, values, text) -> None
     assert [text in note for note in notes] == [True] * bool(text)
 
 
-def lost_in_tuning(hand_made, states):
-    """A study of protocol tune_each in which the gate's two tuning trials ended in `states`, or
-    have not, and selection.json gives it no point."""
-    names = ("standard", "laser", "standard+gate")
-    made = hand_made(names, config={"protocol": "tune_each", "seeds": 5, "tuning_seeds": 2})
-    for variant in names[:2]:
-        made.add_seeds(variant, (0.3, 0.3), "tune")
-    for seed, state in enumerate(states):
-        made.add_seeds("standard+gate", (0.3,), "tune", first=seed, state=state)
-    made.add_seeds("standard", BASE, first=2)
-    made.add_seeds("laser", shifted(-0.05), first=2)
-    made.record["runs"] = [{"seeds": 5, "variants": list(names)}]
-    return made.table()
-
-
 @pytest.mark.parametrize(
     ("states", "is_lost"),
     [
@@ -152,8 +137,18 @@ def lost_in_tuning(hand_made, states):
 def test_a_variant_that_was_lost_in_tuning_does_not_hold_back_the_others(
     hand_made, states, is_lost
 ) -> None:
-    """Half of its seeds diverged, no point was chosen, and the study stayed unfinished for ever."""
-    table = lost_in_tuning(hand_made, states)
+    """Protocol tune_each: the gate's two tuning trials ended in `states`, or have not, and
+    selection.json gives it no point; then the study stayed unfinished for ever."""
+    names = ("standard", "laser", "standard+gate")
+    made = hand_made(names, config={"protocol": "tune_each", "seeds": 5, "tuning_seeds": 2})
+    for variant in names[:2]:
+        made.add_seeds(variant, (0.3, 0.3), "tune")
+    for seed, state in enumerate(states):
+        made.add_seeds("standard+gate", (0.3,), "tune", first=seed, state=state)
+    made.add_seeds("standard", BASE, first=2)
+    made.add_seeds("laser", shifted(-0.05), first=2)
+    made.record["runs"] = [{"seeds": 5, "variants": list(names)}]
+    table = made.table()
     row = table.by_variant["standard+gate"]
     assert row.is_lost_in_tuning == is_lost
     assert ("lost in tuning" in row.seeds) == is_lost

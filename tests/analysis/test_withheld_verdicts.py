@@ -17,18 +17,14 @@ SHIFTS = dict(zip(FIVE, (0.0, -0.00558, 0.002, -0.001, 0.003), strict=True))
 NOISE = (0.000, 0.004, -0.011, 0.003, -0.005, 0.008, 0.001, 0.000)
 
 
-def errors_of(variant: str, seeds: int = 8) -> list[float]:
-    """Errors whose differences from the baseline's are a shift plus a fixed noise."""
-    noise = NOISE if variant != "standard" else (0.0,) * 8
-    return [0.3 + 0.01 * s + SHIFTS[variant] + noise[s] for s in range(seeds)]
-
-
 @pytest.fixture
 def five(hand_made):
-    """Returns a finished study of five variants and eight seeds at one point."""
+    """Returns a finished study of five variants and eight seeds at one point: differences from the
+    baseline are a shift plus a fixed noise."""
     made = hand_made(FIVE, config={"seeds": 8, "hypothesis": "LASER errs less."})
     for variant in FIVE:
-        made.add_seeds(variant, errors_of(variant))
+        noise = NOISE if variant != "standard" else (0.0,) * 8
+        made.add_seeds(variant, [0.3 + 0.01 * s + SHIFTS[variant] + noise[s] for s in range(8)])
     return made
 
 
