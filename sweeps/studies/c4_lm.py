@@ -1,17 +1,21 @@
 """The paper's language models on C4: one study per table and size."""
 
+from typing import Any
+
 from sweeps.studies import ConfigDict, family
 
 # The paper tunes on its 16-layer model and takes that point everywhere.
 _TUNING_STUDY = "c4_lm_234m_paper"
 
 
-def paper_lm(config: ConfigDict, workload: str, paper_table: str = "", fsdp: int = 8) -> None:
+def paper_lm(
+    config: ConfigDict, workload: str, paper_table: str = "", fsdp: int = 8, **changes: Any
+) -> None:
     """Sets the keys of a language model of the paper: standard against LASER, AdamW.
 
     One seed, as far as the paper says; the point is the one that c4_lm_234m_paper selected, in the
     same experiment_dir. Blocks in a loop with rematerialisation; one trial at a time has all
-    devices of the host, of which `fsdp` share a copy of the parameters.
+    devices of the host, of which `fsdp` share a copy of the parameters. changes: of other keys.
     """
     config.update(
         paper_table=paper_table,
@@ -22,15 +26,14 @@ def paper_lm(config: ConfigDict, workload: str, paper_table: str = "", fsdp: int
         points=1,
         seeds=1,
         eval_every=8_000,
-    )
-    config.mesh.fsdp = fsdp  # with a copy of all moments each, 301 M do not fit 16 GB
-    config.update(
+        mesh={"fsdp": fsdp},  # with a copy of all moments each, 301 M do not fit 16 GB
         scan_layers=True,
         remat=True,
         # The float32 logits of 16,384 tokens a device (c4_lm on 64 chips) are 2.1 GB, these 0.26.
         loss_chunk_tokens=2048,
+        local={"workers": 1},
     )
-    config.local.workers = 1
+    config.update(changes)
 
 
 def c4_lm_234m_paper(config: ConfigDict) -> None:
@@ -49,8 +52,10 @@ def c4_lm_234m_paper(config: ConfigDict) -> None:
     trial at its next evaluation. One seed, so no interval and no verdict: --config.seeds=3 gives
     them.
     """
-    paper_lm(config, "c4_lm_234m", "lm_test_loss")
-    config.update(
+    paper_lm(
+        config,
+        "c4_lm_234m",
+        "lm_test_loss",
         protocol="tune_then_compare",
         space="paper_adamw",
         points=15,
@@ -143,8 +148,11 @@ def c4_lm_2b_bfloat16(config: ConfigDict) -> None:
     Time:     2 trials of 160,000 steps: about 24 h each, as compiled.
     Result:   the paper prints losses of 2.350 (standard) and 2.333 (LASER).
     """
-    paper_lm(config, "c4_lm_2b", "lm_precision", fsdp=16)
-    config.update(
+    paper_lm(
+        config,
+        "c4_lm_2b",
+        "lm_precision",
+        fsdp=16,
         compute_dtype="bfloat16",
         param_dtype="bfloat16",
         matmul_precision="bfloat16",
@@ -164,8 +172,10 @@ def c4_lm_2b_diff(config: ConfigDict) -> None:
               mean); this study reports the loss, which is another quantity. The paper does not say
               whether it keeps Diff's norm per head: --config.diff_head_norm=False leaves it out.
     """
-    paper_lm(config, "c4_lm_2b", fsdp=16)
-    config.update(
+    paper_lm(
+        config,
+        "c4_lm_2b",
+        fsdp=16,
         paper_note=(
             "The paper prints downstream accuracies for its Differential Transformer pair, no "
             "loss: nothing of it can stand beside this table."
@@ -194,8 +204,10 @@ def c4_lm_2b_superglue(config: ConfigDict) -> None:
               `python -m sweeps compile --topology=v5e:4x8`.
     Result:   not run: the benchmark's data are to be had by a network alone.
     """
-    paper_lm(config, "c4_lm_2b:superglue", fsdp=8)
-    config.update(
+    paper_lm(
+        config,
+        "c4_lm_2b:superglue",
+        fsdp=8,
         finetune_from="c4_lm_2b_paper",
         matmul_precision="float32",
         protocol="tune_then_compare",
@@ -220,8 +232,10 @@ def c4_lm_8b_paper(config: ConfigDict) -> None:
 
     Activations are in bfloat16 and parameters in float32, our choice: the paper does not say.
     """
-    paper_lm(config, "c4_lm_8b", fsdp=16)
-    config.update(
+    paper_lm(
+        config,
+        "c4_lm_8b",
+        fsdp=16,
         paper_note=(
             "The paper prints downstream accuracies for its 7.7 B model, no loss: nothing of it "
             "can stand beside this table."
@@ -229,8 +243,8 @@ def c4_lm_8b_paper(config: ConfigDict) -> None:
         steps=41_962,
         eval_every=2_099,
         compute_dtype="bfloat16",
+        mesh={"tensor": 2},
     )
-    config.mesh.tensor = 2
 
 
 def c4_lm_lamb(config: ConfigDict) -> None:
@@ -247,8 +261,10 @@ def c4_lm_lamb(config: ConfigDict) -> None:
     The paper does not print LAMB's hyperparameters: three learning rates (0.01, 0.003, 0.001) with
     weight decay 0.1 are tried on standard attention (spaces/lamb.json).
     """
-    paper_lm(config, "c4_lm", "lm_lamb")
-    config.update(
+    paper_lm(
+        config,
+        "c4_lm",
+        "lm_lamb",
         optimizer="lamb",
         protocol="tune_then_compare",
         space="lamb",

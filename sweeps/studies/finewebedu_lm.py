@@ -25,8 +25,8 @@ def finewebedu_lm_compare(config: ConfigDict) -> None:
         eval_every=7_200,
         compute_dtype="bfloat16",
         loss_chunk_tokens=2048,
+        local={"workers": 1},
     )
-    config.local.workers = 1
 
 
 get_config = family("finewebedu_lm", globals())

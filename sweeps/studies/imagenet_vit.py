@@ -26,9 +26,9 @@ def imagenet_vit_paper(config: ConfigDict) -> None:
         points=50,
         seeds=5,
         eval_every=1_680,
+        local={"workers": 1},
+        loader_workers=32,
     )
-    config.local.workers = 1
-    config.loader_workers = 32
 
 
 get_config = family("imagenet_vit", globals())

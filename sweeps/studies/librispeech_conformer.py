@@ -27,9 +27,9 @@ def librispeech_conformer_paper(config: ConfigDict) -> None:
         points=50,
         seeds=5,
         eval_every=1_520,
+        local={"workers": 1},
+        loader_workers=16,
     )
-    config.local.workers = 1
-    config.loader_workers = 16
 
 
 get_config = family("librispeech_conformer", globals())

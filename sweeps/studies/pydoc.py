@@ -120,9 +120,7 @@ def pydoc_lm_diff(config: ConfigDict) -> None:
     Result:   a table of test losses; the small version of c4_lm_2b_diff.
     """
     pydoc_lm_demo(config)
-    config.variants = table.DIFF_ROWS
-    config.baseline = config.tuning_variant = "diff"
-    config.seeds = 5
+    config.update(variants=table.DIFF_ROWS, baseline="diff", tuning_variant="diff", seeds=5)
 
 
 def pydoc_lm_quick(config: ConfigDict) -> None:

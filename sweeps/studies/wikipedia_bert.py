@@ -18,8 +18,11 @@ def wikipedia_bert_2b_paper(config: ConfigDict) -> None:
     The paper prints neither steps, batch, tokenizer nor hyperparameters of this run: these are ours
     (AdamW at 1e-3, 3e-4 and 1e-4 on standard attention; spaces/bert_adamw.json).
     """
-    paper_lm(config, "wikipedia_bert_2b", "bert_mlm_error", fsdp=16)
-    config.update(
+    paper_lm(
+        config,
+        "wikipedia_bert_2b",
+        "bert_mlm_error",
+        fsdp=16,
         protocol="tune_then_compare",
         space="bert_adamw",
         points=3,
