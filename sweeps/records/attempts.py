@@ -3,7 +3,7 @@
 import contextlib
 import pathlib
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from sweeps.records import layout, lease, measurements
 from sweeps.records.status import COMPLETE
@@ -11,29 +11,21 @@ from sweeps.records.status import COMPLETE
 LOG = "log.txt"
 
 
-class End(NamedTuple):
-    """How an attempt ended, and the step that it began from.
+def ends(directory: pathlib.Path, after: int = 0) -> Iterator[tuple[str, int | None]]:
+    """Yields the outcomes of a trial's attempts above number `after`, the last one first, and the
+    steps that they began from.
 
-    outcome: 'killed' where it left none. began: None if it ended before it could say.
-    """
-
-    outcome: str
-    began: int | None
-
-
-def ends(directory: pathlib.Path, after: int = 0) -> Iterator[End]:
-    """Yields the ends of a trial's attempts above number `after`, the last one first.
-
-    A damaged record counts as none.
+    The outcome is 'killed' if the attempt left none, the step is None if the attempt ended before
+    it could say. A damaged record counts as none.
     """
     for number in range(lease.latest(directory), after, -1):
         attempt = directory / layout.ATTEMPTS / str(number)
         outcome = layout.read_record(attempt / lease.OUTCOME).get("outcome", "killed")
         began = layout.read_record(attempt / measurements.RESUMED).get("global_step")
-        yield End(str(outcome), began if isinstance(began, int) else None)
+        yield str(outcome), began if isinstance(began, int) else None
 
 
-def count_failures(newest_first: Iterable[End]) -> tuple[int, int]:
+def count_failures(newest_first: Iterable[tuple[str, int | None]]) -> tuple[int, int]:
     """Returns how many attempts have failed since the trial last made progress.
 
     First those that ended with a reason, then those that were killed without a word or lost their

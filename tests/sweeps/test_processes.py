@@ -203,7 +203,7 @@ def test_a_killed_process_ends_both_and_one_process_goes_on(
     assert time.monotonic() - began < 2 * process_group.HEARTBEAT_S, text
     assert codes[number] == -signal.SIGKILL
     assert codes[1 - number] in (protocol.AGAIN, -signal.SIGABRT), text
-    assert [end.outcome for end in attempts.ends(directory)] == ["killed"]
+    assert [outcome for outcome, _ in attempts.ends(directory)] == ["killed"]
     assert status.read(directory)["state"] != "failed"
     one = worker(directory, XLA_FLAGS=TWO)
     assert one.end()[0] == "done"
@@ -219,7 +219,7 @@ def test_a_process_without_heartbeats_ends_the_others(make_trial, group):
     two.primary.wait_for("train")
     two.second.send_signal(signal.SIGSTOP)
     assert two.primary.process.wait(2 * process_group.HEARTBEAT_S) == -signal.SIGABRT
-    assert [end.outcome for end in attempts.ends(directory)] == ["killed"]
+    assert [outcome for outcome, _ in attempts.ends(directory)] == ["killed"]
 
 
 @pytest.mark.nightly

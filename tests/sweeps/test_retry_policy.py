@@ -5,14 +5,8 @@ import types
 import pytest
 
 from sweeps.records import attempts, status
-from sweeps.records.attempts import End
 from sweeps.scheduling.retry_policy import Next, RetryPolicy
 from tests.sweeps.conftest import begin_attempt
-
-
-def _count(*ends):
-    """Counts ends that are given in the order of the attempts."""
-    return attempts.count_failures([End(*end) for end in reversed(ends)])
 
 
 @pytest.mark.parametrize(
@@ -35,7 +29,7 @@ def _count(*ends):
     ],
 )
 def test_failures_since_the_last_progress(ends, expected):
-    assert _count(*ends) == expected
+    assert attempts.count_failures(reversed(ends)) == expected
 
 
 # --- on disk
