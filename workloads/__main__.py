@@ -173,7 +173,16 @@ def _data(options: argparse.Namespace) -> tuple[Any, str]:
 
 def _prepare(options: argparse.Namespace) -> None:
     if options.name == _DOWNSTREAM:
-        _prepare_downstream(options)
+        from workloads.downstream import embedded
+
+        conversion, directory = _data(options)
+        if options.manual_dir:
+            files.check_output_directory(pathlib.Path(directory), "--data_dir")
+            lines = conversion.prepare(options.manual_dir, directory)
+            print("\n".join(lines))
+        else:
+            embedded.prepare(directory)
+        print("\n".join(conversion.check(directory)))
         return
     module, directory = _data(options)
     if catalog.get(options.name).embedded:
@@ -188,19 +197,6 @@ def _prepare(options: argparse.Namespace) -> None:
 
         embedded.prepare(directory)
     print(f"{options.name}: prepared in {directory}")
-
-
-def _prepare_downstream(options: argparse.Namespace) -> None:
-    from workloads.downstream import embedded
-
-    conversion, directory = _data(options)
-    if options.manual_dir:
-        files.check_output_directory(pathlib.Path(directory), "--data_dir")
-        lines = conversion.prepare(options.manual_dir, directory)
-        print("\n".join(lines))
-    else:
-        embedded.prepare(directory)
-    print("\n".join(conversion.check(directory)))
 
 
 def _check(options: argparse.Namespace) -> None:

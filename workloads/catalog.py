@@ -19,7 +19,7 @@ from attention import table as variants_table
 from attention.common import files, machine
 from workloads import algoperf_specs
 from workloads.base.options import MESH_AXES, Options, check_batch
-from workloads.base.workload_spec import WorkloadSpec
+from workloads.base.workload_spec import KEEPS_SOFTMAX, WorkloadSpec
 from workloads.images import image_specs
 from workloads.speech import speech_specs
 from workloads.text import finetuning_specs, text_specs
@@ -147,7 +147,7 @@ def check(
 def check_variant(name: str, variant: str, kernel: str = "xla") -> None:
     """Raises ValueError if a workload's model cannot have a variant or a kernel."""
     support = get(name).support
-    if support.keeps_softmax and kernel != "xla":
+    if KEEPS_SOFTMAX in support.lacks and kernel != "xla":
         raise ValueError(
             f"{name} weighs the values by its own function, so kernel={kernel!r} cannot run there; "
             "use kernel='xla', which leaves the sum to the model"

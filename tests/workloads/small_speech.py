@@ -8,7 +8,7 @@ from attention import registry as variants
 from workloads import catalog
 from workloads.base.options import Options
 from workloads.base.workload import Sizes
-from workloads.speech import conformer, speech_workload
+from workloads.speech import speech_workload
 from workloads.speech.corpora import speech_records, speech_tokenizer, spoken
 
 TEXTS = ["AB BA", "BA", "AB", "BAB A", "A B", "BB AA", "ABBA", "A"]
@@ -44,10 +44,10 @@ def make(variant="standard", masks=None):
         sizes=Sizes(8, 4, 3, 3, eval_batch_size=2),
         splits=SPLITS, max_audio=4800, max_targets=10, vocab_size=VOCABULARY,
     )  # fmt: skip
-    config = conformer.Config(
-        vocab_size=VOCABULARY, encoder_dim=8, num_heads=2, num_layers=1, feed_forward_factor=2,
-        batch_norm_momentum=0.9, subsampling_channels=2, masks=masks,
-    )  # fmt: skip
+    settings = {
+        "encoder_dim": 8, "num_heads": 2, "num_layers": 1, "feed_forward_factor": 2,
+        "batch_norm_momentum": 0.9, "subsampling_channels": 2, "masks": masks,
+    }  # fmt: skip
     return speech_workload.SpeechWorkload(
-        catalog.get("spoken_digits_conformer"), data, config, variants.get(variant), Options()
+        catalog.get("spoken_digits_conformer"), data, settings, variants.get(variant), Options()
     )

@@ -104,7 +104,7 @@ def test_metrics_are_of_what_was_evaluated(count, data_dir, monkeypatch):
 def test_a_directory_of_more_classes_is_refused(data_dir, tmp_path):
     image = digits.DIGITS.open_split(data_dir, "test")[0]["image"]
     example = {"image": image, "label": 10, "file_name": "ten"}
-    examples = {role: [example] for role in imagenet.PARTS}
+    examples = {role: [example] for role in imagenet.DATASETS}
     imagenet.write(tmp_path, examples, num_classes=11, description="eleven", encoding="png")
     with pytest.raises(DataError, match="11 classes, the model of digits_vit 10"):
         registry.make("digits_vit")._source("train", str(tmp_path))

@@ -9,6 +9,7 @@ import importlib.util
 import inspect
 import itertools
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 import jax
@@ -71,10 +72,6 @@ def _set_up_libraries() -> None:
     installation.define_framework()
 
 
-def _theirs(name: str) -> Any:
-    return property(lambda self: getattr(self.theirs, name), doc=f"AlgoPerf's `{name}`.")
-
-
 class AlgoperfWorkload(spec.Workload):
     """AlgoPerf's workload object, `theirs`, trained and evaluated through our interface.
 
@@ -94,16 +91,16 @@ class AlgoperfWorkload(spec.Workload):
         """AlgoPerf's metric, targets, type of loss, sizes of splits and step hint."""
         return getattr(self.theirs, name)
 
-    eval_batch_size = _theirs("eval_batch_size")
-    param_shapes = _theirs("param_shapes")
-    attention_layers = _theirs("attention_layers")
-    has_reached_validation_target = _theirs("has_reached_validation_target")
-    has_reached_test_target = _theirs("has_reached_test_target")
-    is_output_params = _theirs("is_output_params")
-    loss_fn = _theirs("loss_fn")
-    algoperf_dir = _theirs("algoperf_dir")
-    algoperf_commit = _theirs("algoperf_commit")
-    algoperf_changed_files = _theirs("algoperf_changed_files")
+    eval_batch_size = property(attrgetter("theirs.eval_batch_size"))
+    param_shapes = property(attrgetter("theirs.param_shapes"))
+    attention_layers = property(attrgetter("theirs.attention_layers"))
+    has_reached_validation_target = property(attrgetter("theirs.has_reached_validation_target"))
+    has_reached_test_target = property(attrgetter("theirs.has_reached_test_target"))
+    is_output_params = property(attrgetter("theirs.is_output_params"))
+    loss_fn = property(attrgetter("theirs.loss_fn"))
+    algoperf_dir = property(attrgetter("theirs.algoperf_dir"))
+    algoperf_commit = property(attrgetter("theirs.algoperf_commit"))
+    algoperf_changed_files = property(attrgetter("theirs.algoperf_changed_files"))
 
     def init_model_fn(self, rng: Array) -> tuple[spec.Parameters, spec.ModelState]:
         params, model_state = self.theirs.init_model_fn(batches.raw_key(rng))

@@ -73,15 +73,6 @@ class Request:
         """What `attention.registry.get` takes beside the name."""
         return {} if self.tau is None else {"tau": self.tau}
 
-    def check_attention(self) -> None:
-        """Raises ValueError for a variant that is not known, or that lacks its temperature."""
-        table.check(self.attention, self.hyperparameters)
-        # A +temp variant with τ = 1 is the plain one under another name.
-        if "temp" in self.attention.split("+") and self.tau is None:
-            raise ValueError(
-                f"--attention={self.attention} needs its temperature; give --tau=0.9, as studies do"
-            )
-
 
 @dataclasses.dataclass(frozen=True)
 class CheckedRun:
@@ -102,14 +93,20 @@ def check(request: Request, installation: Installation) -> CheckedRun:
     framework than JAX, a missing tokenizer, an experiment that exists, missing data, a submission
     that AlgoPerf could not import.
     """
-    request.check_attention()
+    variant = request.attention
+    table.check(variant, request.hyperparameters)
+    # A +temp variant with τ = 1 is the plain one under another name.
+    if "temp" in variant.split("+") and request.tau is None:
+        raise ValueError(
+            f"--attention={variant} needs its temperature; give --tau=0.9, as studies do"
+        )
     values = _parse(request.arguments)
     if values["framework"] != "jax":
         raise ValueError(
             f"--framework={values['framework']}: variants are JAX code; give --framework=jax"
         )
     name = values["workload"]
-    catalog.check_variant(algoperf_specs.PREFIX + name, request.attention)
+    catalog.check_variant(algoperf_specs.PREFIX + name, variant)
     installation.check_registered(name)
     # AlgoPerf restores eval_results as None and reads them as a dict (checkpoint_utils). Its
     # replicate_checkpoint gives parameters an axis for devices, which no model has.

@@ -4,6 +4,7 @@ import abc
 import copy
 import dataclasses
 import math
+import operator
 import types
 import weakref
 from collections.abc import Iterator, Mapping
@@ -93,9 +94,12 @@ class BaseWorkload(spec.Workload):
         return self.name
 
     # meta_data_0.json lists the properties of a workload, as AlgoPerf's logger does.
-    @property
-    def target_metric_name(self) -> str:  # type: ignore[override]
-        return self._row.metric
+    target_metric_name: Any = property(operator.attrgetter("_row.metric"))
+    step_hint: Any = property(operator.attrgetter("_row.step_hint"))
+    num_train_examples: Any = property(operator.attrgetter("_sizes.num_train"))
+    num_eval_train_examples: Any = property(operator.attrgetter("_sizes.num_eval_train"))
+    num_validation_examples: Any = property(operator.attrgetter("_sizes.num_validation"))
+    num_test_examples: Any = property(operator.attrgetter("_sizes.num_test"))
 
     @property
     def validation_target_value(self) -> float:  # type: ignore[override]
@@ -104,26 +108,6 @@ class BaseWorkload(spec.Workload):
     @property
     def test_target_value(self) -> float:  # type: ignore[override]
         return _or_nan(self._row.test_target)
-
-    @property
-    def step_hint(self) -> int:  # type: ignore[override]
-        return self._row.step_hint
-
-    @property
-    def num_train_examples(self) -> int:  # type: ignore[override]
-        return self._sizes.num_train
-
-    @property
-    def num_eval_train_examples(self) -> int:  # type: ignore[override]
-        return self._sizes.num_eval_train
-
-    @property
-    def num_validation_examples(self) -> int:  # type: ignore[override]
-        return self._sizes.num_validation
-
-    @property
-    def num_test_examples(self) -> int:  # type: ignore[override]
-        return self._sizes.num_test
 
     def has_reached_validation_target(self, eval_result: dict[str, float]) -> bool:
         return self._reaches(eval_result, "validation", self.validation_target_value)

@@ -43,11 +43,6 @@ class ModelSupport:
     observable: bool = True
     ignores: tuple[str, ...] = ()
 
-    @property
-    def keeps_softmax(self) -> bool:
-        """Whether the model weighs the values by a function of its own."""
-        return KEEPS_SOFTMAX in self.lacks
-
 
 @dataclasses.dataclass(frozen=True)
 class WorkloadSpec:

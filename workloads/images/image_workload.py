@@ -170,11 +170,11 @@ IMAGENET = Images(
     image_size=images.IMAGE_SIZE,
     num_classes=imagenet.NUM_CLASSES,
     sizes=Sizes(
-        num_train=imagenet.PARTS["train"].num_examples,
+        num_train=imagenet.SIZES["train"],
         # 50,000 rounded up to whole evaluation batches, as AlgoPerf does.
         num_eval_train=25 * _EVAL_BATCH,
-        num_validation=imagenet.PARTS["validation"].num_examples,
-        num_test=imagenet.PARTS["test"].num_examples,
+        num_validation=imagenet.SIZES["validation"],
+        num_test=imagenet.SIZES["test"],
         eval_batch_size=_EVAL_BATCH,
     ),
     train_transform=images.train_view,

@@ -6,7 +6,6 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +20,10 @@ TRAIN_TAR, VALIDATION_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 _SAMPLE = 32
 
 
-@dataclass(frozen=True)
-class Part:
-    """One role of the data: the TFDS data set whose split of that name plays it, and its size."""
-
-    dataset: str
-    num_examples: int
-
-
 IMAGENET, IMAGENET_V2 = "imagenet2012:5.1.0", "imagenet_v2/matched-frequency:3.0.0"
-PARTS: dict[str, Part] = {
-    "train": Part(IMAGENET, 1_281_167),
-    "validation": Part(IMAGENET, 50_000),
-    "test": Part(IMAGENET_V2, 10_000),
-}
+# By role: the TFDS data set whose split of that name plays it, and the number of its examples.
+DATASETS = {"train": IMAGENET, "validation": IMAGENET, "test": IMAGENET_V2}
+SIZES = {"train": 1_281_167, "validation": 50_000, "test": 10_000}
 
 
 def write(
@@ -63,7 +52,7 @@ def write(
         tfds_directory.write_dataset(
             tfds_directory.directory_of(data_dir, dataset),
             dataset=dataset,
-            splits={role: examples[role] for role in PARTS if PARTS[role].dataset == dataset},
+            splits={role: examples[role] for role in DATASETS if DATASETS[role] == dataset},
             features=features,
             supervised_keys=("image", "label"),
             description=description,
@@ -77,7 +66,7 @@ def open_split(
 
     Raises DataError as TfdsSplit does.
     """
-    dataset = PARTS[role].dataset
+    dataset = DATASETS[role]
     by_default = (
         "copy the named files again from a whole directory, or, if there is none, remove the "
         "damaged one; install TensorFlow by pip install -e '.[tfds]'; and run: "
@@ -97,15 +86,15 @@ def check(data_dir: str | os.PathLike[str], full: bool = False) -> list[str]:
     check_layout(
         Path(data_dir), IMAGENET, tfds_directory.directory_of("", IMAGENET), below="imagenet/jax"
     )
-    return [_check_part(data_dir, role, full) for role in PARTS]
+    return [_check_part(data_dir, role, full) for role in DATASETS]
 
 
 def _check_part(data_dir: str | os.PathLike[str], role: str, full: bool) -> str:
-    source, part = open_split(data_dir, role), PARTS[role]
-    if (len(source), source.num_classes) != (part.num_examples, NUM_CLASSES):
+    source = open_split(data_dir, role)
+    if (len(source), source.num_classes) != (SIZES[role], NUM_CLASSES):
         raise source.error(
             f"has {len(source)} examples of {source.num_classes} classes; expected "
-            f"{part.num_examples} of {NUM_CLASSES}"
+            f"{SIZES[role]} of {NUM_CLASSES}"
         )
     sample = np.random.RandomState(0).choice(len(source), min(_SAMPLE, len(source)), replace=False)
     every = range(len(source) * full)
@@ -113,12 +102,12 @@ def _check_part(data_dir: str | os.PathLike[str], role: str, full: bool) -> str:
         for _ in checked(source, numbers, NUM_CLASSES, decode):
             pass
     extent = "every record read" if full else f"{len(sample)} images decoded"
-    return f"{role}: {part.dataset} split {role!r}, {len(source)} examples, {extent}"
+    return f"{role}: {DATASETS[role]} split {role!r}, {len(source)} examples, {extent}"
 
 
 def describe(data_dir: str | os.PathLike[str]) -> list[Any]:
     """Returns what tells the splits of a directory from others, as `TfdsSplit.describe`."""
-    return [open_split(data_dir, role).describe() for role in PARTS]
+    return [open_split(data_dir, role).describe() for role in DATASETS]
 
 
 def checked(

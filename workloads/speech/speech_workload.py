@@ -18,7 +18,7 @@ a step and are at 4.8 % after 300.
 
 import dataclasses
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -74,11 +74,13 @@ class SpeechWorkload(BaseWorkload):
         self,
         row: WorkloadSpec,
         data: Speech,
-        config: conformer.Config,
+        settings: Mapping[str, Any],
         variant: Any,
         options: Options,
     ) -> None:
-        config = dataclasses.replace(config, dtype=jnp.dtype(options.compute_dtype))
+        """settings: keyword arguments of `conformer.Config`."""
+        dtype = jnp.dtype(options.compute_dtype)
+        config = conformer.Config(vocab_size=data.vocab_size, dtype=dtype, **settings)
         model = conformer.Conformer(config, variant)
         super().__init__(row, model, variant, options, data.sizes, cache=data.cache)
         self._data = data
@@ -274,8 +276,7 @@ _SMALL: dict[str, Any] = {
 
 def make_librispeech(row: WorkloadSpec, variant: Any, options: Options) -> SpeechWorkload:
     """Returns a workload on LibriSpeech; use `workloads.registry.make`."""
-    config = conformer.Config(vocab_size=LIBRISPEECH.vocab_size, **row.model)
-    return SpeechWorkload(row, LIBRISPEECH, config, variant, options)
+    return SpeechWorkload(row, LIBRISPEECH, row.model, variant, options)
 
 
 def make(row: WorkloadSpec, variant: Any, options: Options) -> SpeechWorkload:
@@ -299,5 +300,4 @@ def make(row: WorkloadSpec, variant: Any, options: Options) -> SpeechWorkload:
         cache=True,
         repair=corpus.repair,
     )
-    config = conformer.Config(vocab_size=data.vocab_size, **_SMALL, **row.model)
-    return SpeechWorkload(row, data, config, variant, options)
+    return SpeechWorkload(row, data, {**_SMALL, **row.model}, variant, options)

@@ -147,7 +147,7 @@ def mixup_rows(installation: Installation) -> Iterator[Row]:
 def write_images(folder: Path) -> None:
     """Writes smooth colour images of several sizes as JPEG, in AlgoPerf's two directories."""
     draw = np.random.default_rng(8)
-    examples = {role: [_image(draw, n) for n in range(_IMAGES)] for role in imagenet.PARTS}
+    examples = {role: [_image(draw, n) for n in range(_IMAGES)] for role in imagenet.DATASETS}
     imagenet.write(
         folder, examples, num_classes=imagenet.NUM_CLASSES, description="for the comparison"
     )
