@@ -88,7 +88,6 @@ class Numbers:
     """A tokenizer of texts that are ids with blanks between."""
 
     def encode(self, texts: Sequence[str], num_threads: int) -> list[list[int]]:
-        del num_threads
         return [[int(word) for word in text.split()] for text in texts]
 
 

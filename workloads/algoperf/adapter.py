@@ -28,11 +28,11 @@ def make(
 ) -> "AlgoperfWorkload":
     """Returns the workload; use `workloads.registry.make`.
 
-    extra_paths: `algoperf_dir` ("": the installed AlgoPerf), for speech `tokenizer_vocab_path`.
+    options: the defaults, the only ones that AlgoPerf serves. extra_paths: `algoperf_dir` ("": the
+    installed AlgoPerf), for speech `tokenizer_vocab_path`.
     Raises ValueError if AlgoPerf or the tokenizer is missing, if AlgoPerf is older than its
     `dropout_rate` argument, and if several processes train.
     """
-    del options  # none but the defaults are served
     name = row.name
     if jax.process_count() > 1:
         raise ValueError(
@@ -43,7 +43,13 @@ def make(
     if algoperf_specs.TOKENIZER in row.extra_paths and not extra_paths[algoperf_specs.TOKENIZER]:
         raise ValueError(algoperf_specs.no_tokenizer(name))
     modes = checkout.module("algoperf.spec").ForwardPassMode
-    _set_up_libraries()
+    # As submission_runner.py: TensorFlow must not take the accelerators' memory, and
+    # `algoperf.random_utils` asks absl's flag `framework` which generator to use.
+    if importlib.util.find_spec("tensorflow") is not None:
+        import tensorflow as tf
+
+        tf.config.set_visible_devices([], "GPU")
+    installation.define_framework()
     theirs = checkout.make_workload(algoperf_specs.short_name(name), **extra_paths)
     if "dropout_rate" not in inspect.signature(theirs.model_fn).parameters:
         raise ValueError(
@@ -57,19 +63,6 @@ def make(
     for key, value in checkout.record().items():  # once: it asks git
         setattr(theirs, key, value)
     return AlgoperfWorkload(name, theirs, variant, modes)
-
-
-def _set_up_libraries() -> None:
-    """Does what submission_runner.py does before it makes a workload.
-
-    TensorFlow must not take the accelerators' memory, and `algoperf.random_utils` asks absl's
-    flag `framework` which generator to use.
-    """
-    if importlib.util.find_spec("tensorflow") is not None:
-        import tensorflow as tf
-
-        tf.config.set_visible_devices([], "GPU")
-    installation.define_framework()
 
 
 class AlgoperfWorkload(spec.Workload):

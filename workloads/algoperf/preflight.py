@@ -239,7 +239,6 @@ class Check:
 
     def prepare(self, data_dir: str, manual_dir: str | None = None) -> None:
         """Raises DataError: AlgoPerf prepares its data, and ours has the same layout."""
-        del manual_dir
         raise DataError(
             f"{self.name} reads what AlgoPerf prepares",
             _repair(algoperf_specs.short_name(self.name), data_dir),

@@ -146,7 +146,6 @@ def _owned(batches: Iterator[dict[str, np.ndarray]]) -> dict[str, np.ndarray] | 
 
 
 def _start_worker(worker: int, workers: int) -> None:
-    del worker, workers
     # An engine may tell a whole job to stop: these serve until the trial is saved, and are closed.
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

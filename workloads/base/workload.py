@@ -161,7 +161,6 @@ class BaseWorkload(spec.Workload):
         dropout_rate: Any = 0.0,
     ) -> tuple[Array, spec.ModelState]:
         """Logits float32 of a model without state, and None; `dropout_rate` may be traced."""
-        del model_state, update_batch_norm, use_running_average_bn
         logits = self._called_model().apply(
             {"params": params},
             augmented_and_preprocessed_input_batch["inputs"],
@@ -185,7 +184,6 @@ class BaseWorkload(spec.Workload):
 
     def _model_settings(self, batch: spec.Batch) -> dict[str, Any]:
         """Returns what the model takes of a batch beside its inputs."""
-        del batch
         return {}
 
     def _eval_logits(
@@ -248,7 +246,6 @@ class BaseWorkload(spec.Workload):
         start_step: int = 0,
     ) -> Iterator[spec.Batch]:
         """Batches as the class of the workload says, divided over the devices."""
-        del cache, repeat_final_dataset, num_batches
         if split == "train":
             return self._train_batches(data_rng, data_dir, global_batch_size, start_step)
         return self._eval_batches(split, data_dir, global_batch_size)
@@ -339,7 +336,6 @@ class BaseWorkload(spec.Workload):
         global_step: int = 0,
     ) -> dict[str, float]:
         """Sums per batch come from the devices in float32 and are added in float64."""
-        del rng, global_step
         sums, predictions = [], []
         for batch in self._eval_batches(split, data_dir, global_batch_size):
             batch_sums, predicted = self._eval_step(params, model_state, batch)
@@ -352,7 +348,6 @@ class BaseWorkload(spec.Workload):
 
 def unchanged(record: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
     """Returns the record as it is, the transform that draws nothing."""
-    del generator
     return record
 
 

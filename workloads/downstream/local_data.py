@@ -100,7 +100,6 @@ def lm_eval_dataset(data_dir: str, data: str, **metadata: Any) -> dict[str, Any]
 
     lm-eval's own `datasets.load_dataset` writes a copy of every file below the user's home.
     """
-    del metadata
     import datasets
 
     return {

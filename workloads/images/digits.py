@@ -22,7 +22,6 @@ class Digits(image_set.ImageSet):
     """The enlarged scans."""
 
     def examples(self, data_dir: Path, content: Any) -> image_set.Examples:
-        del data_dir, content
         return examples()
 
 

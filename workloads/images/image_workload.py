@@ -160,7 +160,6 @@ class ImageWorkload(BaseWorkload):
     def _metrics(
         self, sums: dict[str, float], predictions: list[Any], data_dir: str
     ) -> dict[str, float]:
-        del predictions, data_dir
         return {name: sums[name] / sums["examples"] for name in ("accuracy", "loss")}
 
 

@@ -198,7 +198,6 @@ def train_view(record: dict[str, Any], generator: np.random.Generator) -> dict[s
 
 def eval_view(record: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
     """AlgoPerf's ImageNet evaluation view: the central crop; draws nothing."""
-    del generator
     image = eval_crop(decode(record["image"]), IMAGE_SIZE, _RESIZE_SIZE)
     return {"inputs": image, "targets": record["label"]}
 

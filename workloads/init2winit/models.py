@@ -154,7 +154,13 @@ def injected_copies(variant: Variant, layer: inject.LayerRule) -> inject.Injecte
     """
 
     def attending(module: Any, function: inject.InjectedFunction) -> Any:
-        _check(module, variant)
+        inject.check_normalised(module.normalize_attention, variant)
+        own = module.attention_fn
+        if getattr(own, "__module__", "") != _FILE:
+            raise ValueError(
+                f"the model has an attention function of its own, {own!r}, which {variant.name!r} "
+                "would replace; leave it out"
+            )
         return inject.attending_by(module, function)
 
     return inject.injected_layers(
@@ -167,16 +173,6 @@ def _is_copy(module: Any) -> bool:
     return any(
         base.__name__ == _CLASS and base.__module__ == _FILE for base in type(module).__mro__
     )
-
-
-def _check(module: Any, variant: Variant) -> None:
-    inject.check_normalised(module.normalize_attention, variant)
-    function = module.attention_fn
-    if getattr(function, "__module__", "") != _FILE:
-        raise ValueError(
-            f"the model has an attention function of its own, {function!r}, which {variant.name!r} "
-            "would replace; leave it out"
-        )
 
 
 class _AttentionFunction(inject.InjectedFunction):

@@ -143,7 +143,6 @@ class SpeechWorkload(BaseWorkload):
         mask_batch [B]. CTC has no label smoothing: AlgoPerf ignores `label_smoothing`, and so
         does this.
         """
-        del label_smoothing
         targets, target_paddings = label_batch
         per_example = ctc.losses(*logits_batch, targets, target_paddings)
         valid = 1.0 - target_paddings
@@ -193,7 +192,6 @@ class SpeechWorkload(BaseWorkload):
         `targets`: ids int32 [B, U] and paddings float32 [B, U]; `weights` float32 [B] in
         evaluations.
         """
-        del key, step
         audio, ids = batch["audio"].astype(jnp.float32), batch["targets"]
         finished = {
             "inputs": (audio, _paddings(batch["audio_length"], audio.shape[1])),

@@ -124,7 +124,6 @@ def _forward(mesh: Mesh, most: int, *arguments: Any) -> tuple[Array, tuple[Array
 
 
 def _backward(mesh: Mesh, most: int, saved: tuple[Array, Array], cotangent: Array) -> Any:
-    del mesh, most
     scaled = [(leaf * cotangent).astype(leaf.dtype) for leaf in saved]
     return *scaled, None, None, None
 

@@ -140,7 +140,6 @@ class Decoder(nn.Module):
 
         It has no dropout.
         """
-        del train, dropout_rate
         dtype = jnp.dtype(self.options.compute_dtype)
         variant = registry.get("standard") if self.variant is None else self.variant
         embed = nn.Embed(
@@ -192,7 +191,6 @@ class FinewebeduWorkload(LMWorkload):
         return source
 
     def _finish(self, batch: spec.Batch, key: Array | None, step: Any) -> spec.Batch:
-        del key, step
         tokens = batch.pop("tokens")
         return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:], **batch}
 

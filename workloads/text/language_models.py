@@ -70,14 +70,12 @@ class LMWorkload(TextWorkload):
     _perplexity = "perplexity"
 
     def _finish(self, batch: spec.Batch, key: Array | None, step: Any) -> spec.Batch:
-        del key, step
         tokens = batch.pop("tokens")
         return {"inputs": shifted(tokens), "targets": tokens, **batch}
 
     def _metrics(
         self, sums: dict[str, float], predictions: list[Any], data_dir: str
     ) -> dict[str, float]:
-        del predictions, data_dir
         loss = sums["loss"] / sums["tokens"]
         return {"loss": loss, self._perplexity: _exponential(loss)}
 
@@ -120,7 +118,6 @@ class BertWorkload(TextWorkload):
     def _metrics(
         self, sums: dict[str, float], predictions: list[Any], data_dir: str
     ) -> dict[str, float]:
-        del predictions, data_dir
         return {
             "accuracy": sums["correct"] / sums["tokens"],
             "loss": sums["loss"] / sums["tokens"],

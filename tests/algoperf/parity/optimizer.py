@@ -67,7 +67,6 @@ class Regression:
 
         assert mode is spec.ForwardPassMode.TRAIN
         assert update_batch_norm
-        del model_state
         hidden = jnp.tanh(batch["inputs"] @ params["first"]["kernel"] + params["first"]["bias"])
         kept = jax.random.bernoulli(rng, 1 - dropout_rate, hidden.shape)
         hidden = jnp.where(kept, hidden / (1 - dropout_rate), 0)
@@ -77,7 +76,6 @@ class Regression:
         self, label_batch: Any, logits_batch: Any, mask_batch: Any, label_smoothing: Any
     ) -> dict[str, Any]:
         """Returns the cross entropy as AlgoPerf's workloads do; nothing is masked."""
-        del mask_batch
         smoothed = label_smoothing / _CLASSES
         targets = (1 - label_smoothing) * jax.nn.one_hot(label_batch, _CLASSES) + smoothed
         losses = -(targets * jax.nn.log_softmax(logits_batch)).sum(-1)

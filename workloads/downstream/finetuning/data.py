@@ -31,6 +31,5 @@ class FinetuningData:
         from workloads.downstream import embedded
         from workloads.text.corpora import pydoc_text
 
-        del source
         pydoc_text.PYDOC.prepare(data_dir)
         embedded.prepare(data_dir)

@@ -131,7 +131,6 @@ class FinetuningWorkload(LMWorkload):
     ) -> dict[str, float]:
         """Returns all splits' metrics and `<split>/num_examples`; of training questions the first
         200 of a fixed order."""
-        del global_batch_size, model_state, rng, imagenet_v2_data_dir, global_step
         results: dict[str, float] = {}
         for split in ("train", "validation", "test"):
             questions = self._questions(split, data_dir)
@@ -178,17 +177,13 @@ class FinetuningWorkload(LMWorkload):
             for one in closed:
                 logs = [scores[one.context, f" {text}"].loglikelihood for text in one.allowed]
                 ranked.append(one.allowed[int(np.argmax(logs))] == one.gold)
-            usual = self._majority(data_dir)
+            counts: dict[str, collections.Counter[str]] = {}
+            for question in self._questions("train", data_dir):
+                counts.setdefault(question.task, collections.Counter())[question.gold] += 1
+            usual = {task: golds.most_common(1)[0][0] for task, golds in counts.items()}
             metrics["rank_accuracy"] = fmean(ranked)
             metrics["majority"] = fmean(usual[one.task] == one.gold for one in closed)
         return metrics
-
-    def _majority(self, data_dir: str) -> dict[str, str]:
-        """Returns each task's most frequent answer of training."""
-        counts: dict[str, collections.Counter[str]] = {}
-        for one in self._questions("train", data_dir):
-            counts.setdefault(one.task, collections.Counter())[one.gold] += 1
-        return {task: answers.most_common(1)[0][0] for task, answers in counts.items()}
 
     def _tokens(self, data_dir: str) -> Tokens:
         """Returns the data's tokens. Raises DataError where they are not the model's."""
