@@ -155,11 +155,11 @@ def injected_copies(variant: Variant, layer: inject.LayerRule) -> inject.Injecte
 
     def attending(module: Any, function: inject.InjectedFunction) -> Any:
         inject.check_normalised(module.normalize_attention, variant)
-        own = module.attention_fn
-        if getattr(own, "__module__", "") != _FILE:
+        attention_fn = module.attention_fn
+        if getattr(attention_fn, "__module__", "") != _FILE:
             raise ValueError(
-                f"the model has an attention function of its own, {own!r}, which {variant.name!r} "
-                "would replace; leave it out"
+                f"the model has an attention function of its own, {attention_fn!r}, which "
+                f"{variant.name!r} would replace; leave it out"
             )
         return inject.attending_by(module, function)
 
