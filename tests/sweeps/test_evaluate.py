@@ -1,12 +1,8 @@
 """`sweeps evaluate`: what is refused, handed out, resumed and told; models and lm-eval stand in."""
 
 import contextlib
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
 import types
 from unittest import mock
 
@@ -15,14 +11,13 @@ import pytest
 from sweeps import __main__ as command
 from sweeps.job import job, trainer
 from sweeps.monitoring import progress
-from sweeps.records import layout, lease, measurements, status, submissions
+from sweeps.records import layout, lease, status, submissions
 from sweeps.scheduling import cancel, downstream
 from sweeps.study import jax_calls
 from sweeps.study import trial as trials
 from sweeps.training import checkpoints
 from tests.sweeps.conftest import begin_stage, resolve
-from workloads.downstream import embedded, harness, suites
-from workloads.text.corpora import pydoc_text
+from workloads.downstream import harness, suites
 
 
 def _made(folder, **changes):
@@ -242,51 +237,3 @@ def test_both_rooms_name_the_files_alike():
     """`workloads` writes them and may not import `sweeps`, where `analysis` finds the names."""
     ours = (layout.SAMPLES, layout.RESULTS, layout.DOWNSTREAM_TASKS, layout.DOWNSTREAM_FORMAT)
     assert ours == (harness.SAMPLES, harness.RESULTS, harness.TASKS, harness.FORMAT)
-
-
-def _prepare(folder):
-    pydoc_text.PYDOC.prepare(folder)
-    embedded.prepare(folder)
-
-
-@pytest.mark.slow
-def test_a_killed_evaluation_is_repeated(made_once, tmp_path, environment, cache_dir, wait_until):
-    """With real workers and lm-eval; it says bit for bit what one in peace says."""
-    pytest.importorskip("lm_eval", reason="needs .[downstream]")
-    settings = {
-        **{"experiment_dir": tmp_path, "data_dir": made_once("pydoc_questions", _prepare)},
-        **{"variants": "standard", "seeds": 1, "steps": 20, "eval_every": 10, "name": "trained"},
-        **{"keep_checkpoints": 2, "downstream": "pydoc", "local.workers": 2},
-    }
-    overrides = [f"--config.{key}={value}" for key, value in settings.items()]
-
-    def sweeps(*arguments):
-        return subprocess.Popen(
-            [sys.executable, "-m", "sweeps", *arguments],
-            env=environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir)),
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    assert "1 done" in sweeps("run", "--config=pydoc_lm_quick", *overrides).communicate()[0]
-    trial = tmp_path / "trained/grid/standard/pydoc_lm_jax/trial_1"
-    folder = trial / "downstream/20/pydoc"
-    samples = (folder / layout.SAMPLES).read_bytes()
-    shutil.rmtree(folder)
-    evaluate = ("evaluate", str(tmp_path / "trained"), "--suite=pydoc")
-    driver = sweeps(*evaluate)
-    wait_until((folder / layout.DOWNSTREAM_TASKS).is_dir)
-    driver.kill()
-    worker = layout.read_json(folder / layout.ATTEMPTS / "1" / lease.LEASE)["pid"]
-    os.kill(worker, signal.SIGKILL)
-    driver.communicate()
-    wait_until(lambda: lease.process_start(worker) is None)
-    tasks = len(list((folder / layout.DOWNSTREAM_TASKS).glob("*.jsonl.gz")))
-    output, _ = sweeps(*evaluate, "--checkpoints=2").communicate()
-    assert "2 of 2 checkpoints evaluated" in output
-    resumed = folder / layout.ATTEMPTS / "2" / measurements.RESUMED
-    assert layout.read_json(resumed) == {"global_step": tasks}
-    assert (folder / layout.SAMPLES).read_bytes() == samples
-    left = {layout.RESULTS, layout.SAMPLES, layout.ATTEMPTS}
-    assert {path.name for path in folder.iterdir()} == left

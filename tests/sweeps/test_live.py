@@ -1,4 +1,4 @@
-"""Live figures, early ends and resumed curves; event files and a trace, which change neither."""
+"""Curves of attempts, live figures, early ends; event files and a trace, which change neither."""
 
 import gzip
 import itertools
@@ -39,6 +39,44 @@ def test_csvs_have_algoperfs_columns_and_ours(tmp_path):
         "validation/loss",
         "0,1.0,nan,0.1,,0,,",
         "1,,,,,0,1.0,3.0",
+    ]
+
+
+def test_truncated_last_line_is_no_measurement(tmp_path):
+    row = {"kind": "train", "global_step": 0, "loss": 1.5, "grad_norm": 0.5}
+    attempt = begin_attempt(tmp_path, [row, {**row, "global_step": 1}])
+    path = attempt.directory / measurements.FILE
+    whole = path.read_bytes()
+    for cut in range(len(whole)):
+        path.write_bytes(whole[:cut])
+        complete = whole[:cut].count(b"\n")
+        assert len(measurements.curve(tmp_path)) == complete
+    path.write_bytes(b"rubbish\n" + whole)
+    assert measurements.curve(tmp_path) == []
+
+
+def test_curve_is_cut_where_the_next_attempt_resumed(tmp_path):
+    """Attempt 1 got to step 6 and was resumed at 4; attempt 2 counts from there."""
+    for number, resumed, steps in ((1, 0, range(6)), (2, 4, range(4, 8))):
+        rows = []
+        for step in steps:
+            rows.append({"kind": "train", "global_step": step, "loss": number + step / 10})
+            if step % 2:
+                rows.append({"kind": "eval", "global_step": step + 1, "test/loss": number})
+        begin_attempt(tmp_path, rows, resumed).end("killed")
+    (tmp_path / layout.ATTEMPTS / "3").mkdir()  # died before it knew where to resume
+    measurements.publish(tmp_path)
+    rows = equality.rows(tmp_path, layout.MEASUREMENTS)
+    assert [row["loss"] for row in rows if row["loss"]] == [
+        *("1.0", "1.1", "1.2", "1.3"),
+        *("2.4", "2.5", "2.6", "2.7"),
+    ]
+    evals = equality.rows(tmp_path, layout.EVAL_MEASUREMENTS)
+    assert [(row["global_step"], row["test/loss"]) for row in evals] == [
+        ("2", "1"),
+        ("4", "1"),
+        ("6", "2"),
+        ("8", "2"),
     ]
 
 
