@@ -64,16 +64,13 @@ def test_a_chart_is_written_by_the_suffix_of_its_file(tmp_path, suffix, start) -
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
-def test_a_page_gets_the_chart_and_its_text() -> None:
-    picture = charts.embed(_plot(), None)
-    assert (picture.alt, picture.caption) == ("three intervals", "how to read it")
-    assert picture.spec == charts.specification(_chart())
-
-
-def test_texts_are_made_only_if_something_is_drawn() -> None:
+def test_a_page_gets_the_chart_and_its_text_if_something_is_drawn() -> None:
     def refuse(shown) -> str:
         raise AssertionError("nothing was drawn")
 
+    picture = charts.embed(_plot(), None)
+    assert (picture.alt, picture.caption) == ("three intervals", "how to read it")
+    assert picture.spec == charts.specification(_chart())
     assert charts.embed(_plot(lambda shown: None, refuse), None) is None
 
 

@@ -28,26 +28,17 @@ class Reader(NamedTuple):
     read: Callable[[bytes], tuple[list[int], list[str]]]
 
 
-def csv_reader() -> Reader:
-    def read(content: bytes) -> tuple[list[int], list[str]]:
-        found = measurements.parse(content, "T", "file.csv")
-        assert {(problem.trial, problem.file) for problem in found.problems} <= {("T", "file.csv")}
-        kinds = [problem.kind for problem in found.problems]
-        return [int(step) - 1 for step in found.columns.get("global_step", ())], kinds
-
-    return Reader(
-        ["global_step,validation/loss,preemption_count"], ["1,0.5,0", "2,0.7,0", "3,0.8,0"], read
-    )
+def read_csv(content: bytes) -> tuple[list[int], list[str]]:
+    table = measurements.parse(content, "T", "file.csv")
+    assert {(problem.trial, problem.file) for problem in table.problems} <= {("T", "file.csv")}
+    kinds = [problem.kind for problem in table.problems]
+    return [int(step) - 1 for step in table.columns.get("global_step", ())], kinds
 
 
-def diagnostics_reader(diagnosed: Any) -> Reader:
-    def read(content: bytes) -> tuple[list[int], list[str]]:
-        found = diagnostics.parse(content)
-        assert {problem.file for problem in found.problems} <= {diagnostics.FILE}
-        return found.steps.tolist(), [problem.kind for problem in found.problems]
-
-    header, *rows = diagnosed.text([diagnosed.line(step, 0) for step in range(3)]).splitlines()
-    return Reader([header], rows, read)
+def read_diagnostics(content: bytes) -> tuple[list[int], list[str]]:
+    records = diagnostics.parse(content)
+    assert {problem.file for problem in records.problems} <= {diagnostics.FILE}
+    return records.steps.tolist(), [problem.kind for problem in records.problems]
 
 
 def samples_reader(trial: pathlib.Path, answered: Any) -> Reader:
@@ -70,9 +61,14 @@ def samples_reader(trial: pathlib.Path, answered: Any) -> Reader:
 @pytest.fixture
 def readers(study, diagnosed, answered) -> dict[str, Reader]:
     study.finish()
+    header, *rows = diagnosed.text([diagnosed.line(step, 0) for step in range(3)]).splitlines()
     return {
-        "csv": csv_reader(),
-        "diagnostics": diagnostics_reader(diagnosed),
+        "csv": Reader(
+            ["global_step,validation/loss,preemption_count"],
+            ["1,0.5,0", "2,0.7,0", "3,0.8,0"],
+            read_csv,
+        ),
+        "diagnostics": Reader([header], rows, read_diagnostics),
         "samples": samples_reader(study.root / study.planned["compare"][0]["path"], answered),
     }
 

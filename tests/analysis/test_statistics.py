@@ -22,8 +22,7 @@ def by_seed(values) -> dict[int, float]:
 
 def test_only_shared_seeds_are_paired() -> None:
     comparison = comparisons.paired({0: 0.1, 2: 0.4, 9: 0.9}, {2: 0.1, 0: 0.2, 5: 0.7})
-    assert comparison.pairs == 2
-    assert comparison.difference == pytest.approx((-0.1 + 0.3) / 2)
+    assert (comparison.pairs, comparison.difference) == (2, pytest.approx((-0.1 + 0.3) / 2))
 
 
 def test_equal_differences_take_the_exact_sign_flip_p_value() -> None:
@@ -48,11 +47,10 @@ def test_many_seeds_take_seeded_random_permutations() -> None:
     assert comparisons.permutation_p(first, second) == pytest.approx(0.0002)
 
 
-def test_seeds_that_a_p_value_needs() -> None:
+@pytest.mark.parametrize(("family", "seeds"), [(7, 6), (1, 4), (500, math.inf)])
+def test_seeds_that_a_p_value_needs(family, seeds) -> None:
     """2 / 252 = 0.0079 is above 0.05 / 7 = 0.0071, 2 / 924 is below."""
-    assert comparisons.enough_seeds("permutation", (), family=7) == 6
-    assert comparisons.enough_seeds("permutation", ()) == 4
-    assert comparisons.enough_seeds("permutation", (), family=500) == math.inf
+    assert comparisons.enough_seeds("permutation", (), family=family) == seeds
 
 
 @settings(deadline=None)
@@ -100,13 +98,17 @@ def test_which_test_runs(seeds, others, shares, test) -> None:
     assert found.baseline == pytest.approx(mean, nan_ok=True)
 
 
-def test_the_correction_for_few_seeds_by_hand() -> None:
-    """J(2) = Gamma(1) / Gamma(1/2) = 1 / sqrt(pi), J(3) = sqrt(pi) / 2 / sqrt(3/2); of many seeds
-    Hedges' approximation 1 - 3 / (4 v - 1); J(1) does not exist."""
-    assert comparisons.correction(2) == pytest.approx(1 / math.sqrt(math.pi))
-    assert comparisons.correction(3) == pytest.approx(math.sqrt(math.pi / 6))
-    assert comparisons.correction(50) == pytest.approx(1 - 3 / 199, abs=1e-4)
-    assert math.isnan(comparisons.correction(1))
+@pytest.mark.parametrize(
+    ("degrees", "expected", "apart"),
+    [
+        (1, math.nan, 0.0),  # it does not exist
+        (2, 1 / math.sqrt(math.pi), 1e-9),  # Gamma(1) / Gamma(1/2)
+        (3, math.sqrt(math.pi / 6), 1e-9),  # sqrt(pi) / 2 / sqrt(3/2)
+        (50, 1 - 3 / 199, 1e-4),  # Hedges' approximation 1 - 3 / (4 v - 1)
+    ],
+)
+def test_the_correction_for_few_seeds_by_hand(degrees, expected, apart) -> None:
+    assert comparisons.correction(degrees) == pytest.approx(expected, abs=apart, nan_ok=True)
 
 
 def test_effect_sizes_by_hand() -> None:
@@ -163,31 +165,32 @@ def test_rounding_makes_no_deal_more_extreme_than_another() -> None:
     assert comparisons.permutation_p(equal + noise[0], equal + noise[1]) == 1.0
 
 
-def test_equal_values_have_themselves_as_interval() -> None:
-    summary = intervals.summarise([0.1, 0.1, 1 - 0.9])
-    assert (summary.low, summary.high, summary.method) == (0.1, 0.1, "equal")
-    assert summary.sd == 0.0
+@pytest.mark.parametrize(
+    ("values", "ends", "sd", "method"),
+    [
+        ([0.1, 0.1, 1 - 0.9], (0.1, 0.1), 0.0, "equal"),
+        ([0.25], (math.nan, math.nan), math.nan, "none"),
+    ],
+)
+def test_equal_values_are_their_interval_and_one_value_has_none(values, ends, sd, method) -> None:
+    summary = intervals.summarise(values)
+    assert (summary.n, summary.median, summary.method) == (len(values), values[0], method)
+    np.testing.assert_equal((summary.mean, summary.low, summary.high), (values[0], *ends))
+    np.testing.assert_equal(summary.sd, sd)
 
 
-def test_one_value_has_no_interval() -> None:
-    summary = intervals.summarise([0.25])
-    assert (summary.n, summary.median, summary.mean, summary.method) == (1, 0.25, 0.25, "none")
-    for undefined in ("low", "high", "sd"):
-        assert math.isnan(getattr(summary, undefined))
-
-
-def test_holm_by_hand() -> None:
-    """Sorted 0.01, 0.03, 0.04: times 3, 2, 1 is 0.03, 0.06, 0.04; the last may not fall below."""
-    assert comparisons.holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
-    assert comparisons.holm([0.01, 0.0125, 0.2, 0.02]) == pytest.approx([0.04, 0.04, 0.2, 0.04])
-
-
-def test_holm_stops_at_one_and_passes_over_nan() -> None:
-    corrected = comparisons.holm([0.9, math.nan, 0.8])
-    assert corrected[0] == 1.0
-    assert math.isnan(corrected[1])
-    assert corrected[2] == 1.0
-    assert comparisons.holm([]).size == 0
+@pytest.mark.parametrize(
+    ("p", "corrected"),
+    [
+        # Sorted 0.01, 0.03, 0.04: times 3, 2, 1 is 0.03, 0.06, 0.04; the last may not fall below.
+        ([0.04, 0.01, 0.03], [0.06, 0.03, 0.06]),
+        ([0.01, 0.0125, 0.2, 0.02], [0.04, 0.04, 0.2, 0.04]),
+        ([0.9, math.nan, 0.8], [1.0, math.nan, 1.0]),
+        ([], []),
+    ],
+)
+def test_holm_by_hand(p, corrected) -> None:
+    assert comparisons.holm(p).tolist() == pytest.approx(corrected, nan_ok=True)
 
 
 def test_holm_corrects_each_row_of_many() -> None:

@@ -58,28 +58,29 @@ def made_run(losses: np.ndarray, **more) -> Run:
     return Run(**(place | known | more))
 
 
-def test_losses_that_follow_each_other_are_one_spike() -> None:
+@pytest.mark.parametrize(
+    ("places", "values", "more", "expected"),
+    [
+        # Losses that follow each other are one spike.
+        (
+            *([100, 101, 102, 250], [2.0, 4.0, 2.0, 3.0], {}),
+            {"count": 2, "worst_step": 1010, "worst": curve(0)[101] + 4.0},
+        ),
+        ([60, 150], [4.0, 4.0], {}, {"count": 2}),
+        # Warm-up is left out: from step 0.2 * 3990 = 798 on 320 are logged, and the first 16 have
+        # too few before them.
+        (
+            *([60, 150], [4.0, 4.0], {"hyperparameters": {"warmup_factor": 0.2}}),
+            {"count": 1, "judged": 304},
+        ),
+        ([200, 201, 300], [math.nan, math.inf, math.nan], {}, {"count": 0, "not_finite": 3}),
+    ],
+)
+def test_the_spikes_of_a_run(places, values, more, expected) -> None:
     losses = curve(0)
-    losses[[100, 101, 102, 250]] += [2.0, 4.0, 2.0, 3.0]
-    found = spikes.of_run(made_run(losses))
-    assert (found["count"], found["worst_step"]) == (2, 1010)
-    assert found["worst"] == losses[101]
-
-
-def test_warm_up_is_left_out_and_is_the_trial_s() -> None:
-    losses = curve(0)
-    losses[[60, 150]] += 4.0
-    assert spikes.of_run(made_run(losses))["count"] == 2
-    short = spikes.of_run(made_run(losses, hyperparameters={"warmup_factor": 0.2}))
-    # From step 0.2 * 3990 = 798 on 320 are logged, and the first 16 have too few before them.
-    assert (short["count"], short["judged"]) == (1, 304)
-
-
-def test_losses_that_are_not_finite_are_counted_apart() -> None:
-    losses = curve(0)
-    losses[[200, 201, 300]] = [math.nan, math.inf, math.nan]
-    found = spikes.of_run(made_run(losses))
-    assert (found["count"], found["not_finite"]) == (0, 3)
+    losses[places] += values
+    summary = spikes.of_run(made_run(losses, **more))
+    assert expected.items() <= summary.items()
 
 
 def test_a_row_that_only_evaluates_has_no_loss_and_no_nan() -> None:
