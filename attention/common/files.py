@@ -70,9 +70,10 @@ def typed_path(text: str) -> pathlib.Path:
 
     Shells leave `~` alone behind `--option=`, and `$NAME` in single quotes. Raises PathError for a
     path that would silently become a folder of an odd name: `~` of an unknown user, a variable, an
-    address, blanks or quotation marks around it.
+    address, blanks or quotation marks around it. A path that exists may have `$` in its name.
     """
     path = os.path.expanduser(text)
+    variable = re.search(r"\$\{?[A-Za-z_][^/]*", path)
     problems = {
         "is empty; give a path, or leave the option out": not text,
         "begins or ends with a blank or a line break; leave that out": text != text.strip(),
@@ -83,7 +84,7 @@ def typed_path(text: str) -> pathlib.Path:
         "is an address; give a path, for a store such as gs:// or s3:// the one where it is "
         "mounted": re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text),
         "has a variable in it, which shells do not expand in single quotes; give the path itself": (
-            _has_variable(path)
+            variable is not None and not os.path.lexists(path[: variable.end()])
         ),
     }
     for problem, applies in problems.items():
@@ -97,12 +98,6 @@ def quoted(path: str | os.PathLike[str]) -> str:
     text = os.fspath(path)
     # Not an option's name, nor the home directory.
     return shlex.quote(f"./{text}" if text.startswith(("-", "~")) else text)
-
-
-def _has_variable(path: str) -> bool:
-    """Whether a part of a path has `$NAME` in it, and nothing is really called that."""
-    part = re.search(r"\$\{?[A-Za-z_][^/]*", path)
-    return part is not None and not os.path.lexists(path[: part.end()])
 
 
 def check_output(path: pathlib.Path, option: str = "--out") -> None:

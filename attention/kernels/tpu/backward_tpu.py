@@ -1,8 +1,8 @@
 """The backward pass of the `fused` kernel for TPUs."""
 
+import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from attention.functions import Leaves
 from attention.kernels import accelerated
 from attention.kernels.accelerated import LANES, Operands
 from attention.kernels.tpu.plan_tpu import (
@@ -23,6 +22,7 @@ from attention.kernels.tpu.plan_tpu import (
     padded,
 )
 from attention.kernels.tpu.tiles_tpu import (
+    GridStep,
     Tile,
     as_column,
     as_row,
@@ -195,8 +195,22 @@ def _backward_kernel(
     i = first + step if plan.blocks[0] > 1 else 0
     channels = channel_reader(plan, operands.channels)
     zero = plan.local.functions.of_zero(channels, (1, by_value.shape[1]))
-    on_chip = by_query, by_key, by_value, column_sums, values
-    sums = _Gradients(plan, operands, kept, out, (n, g, m), i, j, zero, channels, *on_chip)
+    sums = _Gradients(
+        plan=plan,
+        operands=operands,
+        out=out,
+        i=i,
+        j=j,
+        channels=channels,
+        zero=zero,
+        values=values,
+        kept=kept,
+        grid=(n, g, m),
+        by_query=by_query,
+        by_key=by_key,
+        by_value=by_value,
+        by_column=column_sums,
+    )
     pl.when((m == 0) & (step == 0))(sums.begin_keys)
     pl.when((j == 0) & (m == 0) & (step == 0))(sums.begin_rows)
     if by_column:
@@ -213,31 +227,23 @@ def _backward_kernel(
         out.query[...] = by_query[0]
 
 
-class _Gradients(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Gradients(GridStep):
     """The gradients' sums over pairs of blocks.
 
-    grid: entry, group of heads and query head. i, j: numbers of the blocks. zero: F of the value 0,
-    or None.
+    grid: entry, group of heads and query head.
 
     On the chip, float32: by_query, dQ [M, T, h·C] of all rows, or [1, block_q, h·C]; by_key and
     by_value, dK and dV of a block; by_column, of each column leaf [h, block_k, 128], None for other
-    leaves; values, F.
+    leaves.
     """
 
-    plan: Plan
-    operands: Operands
     kept: _RowInputs
-    out: Operands
     grid: tuple[Any, Any, Any]
-    i: Any
-    j: Any
-    zero: Any
-    channels: Callable[[], Leaves]
     by_query: Any
     by_key: Any
     by_value: Any
     by_column: list[Any]
-    values: Any
 
     def begin_keys(self) -> None:
         """Sets dK and dV to 0 and writes F of the block of keys."""

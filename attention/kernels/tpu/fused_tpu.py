@@ -17,10 +17,11 @@ same time in a matrix unit 128 wide. In ViT-S transpositions and padding took 39
 copies that remain take 8 of 70 ms.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +43,7 @@ from attention.kernels.tpu.plan_tpu import (
     with_slab,
 )
 from attention.kernels.tpu.tiles_tpu import (
+    GridStep,
     Tile,
     as_row,
     channel_reader,
@@ -210,8 +212,23 @@ def _forward_kernel(
     zero = functions.of_zero(channels, (1, row_sums.shape[1]))
     # With all keys in one block each row's maximum is known at once, and nothing is carried on.
     alone = steps == 1 and not plan.listed
-    state = top, total, row_sums, values, starts, bounds, zero
-    sums = _RowSums(plan, operands, out, i, j, heads, alone, channels, *state)
+    sums = _RowSums(
+        plan=plan,
+        operands=operands,
+        out=out,
+        i=i,
+        j=j,
+        channels=channels,
+        zero=zero,
+        values=values,
+        heads=heads,
+        alone=alone,
+        starts=starts,
+        bounds=bounds,
+        top=top,
+        total=total,
+        sums=row_sums,
+    )
     if not alone or plan.heads > 1 or plan.local.may_see_none:
         pl.when(step == 0)(sums.begin)
     walk_tiles(plan, operands.tiles, (i, j), j <= last, sums.add_tile, backward=False)
@@ -242,32 +259,25 @@ def _write_values(
     values[...] = zero_beyond(raised, j * plan.block_k, plan.keys, plan.block_k)
 
 
-class _RowSums(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _RowSums(GridStep):
     """The running sums of a block of queries over blocks of keys.
 
-    i, j: numbers of the blocks. heads: numbers of the block's heads. alone: there is one block of
-    keys. starts: by head, the logit of a key of value 0 that each row begins with, or None.
-    bounds: by head, the least maximum that follows from it. zero: F of the value 0, or None.
+    heads: numbers of the block's heads. alone: there is one block of keys. starts: by head, the
+    logit of a key of value 0 that each row begins with, or None. bounds: by head, the least maximum
+    that follows from it.
 
     On the chip, float32: top and total, each row's maximum (in the end s) and mass so far,
-    [h, block_q, 128]; sums, Σ w·F [block_q, h·V]; values, F [block_k, h·V] in the dtype of V.
+    [h, block_q, 128]; sums, Σ w·F [block_q, h·V]. `values`: [block_k, h·V] in the dtype of V.
     """
 
-    plan: Plan
-    operands: Operands
-    out: ForwardResults
-    i: Any
-    j: Any
     heads: list[Any]
     alone: bool
-    channels: Callable[[], Leaves]
+    starts: list[Any]
+    bounds: list[Any]
     top: Any
     total: Any
     sums: Any
-    values: Any
-    starts: list[Any]
-    bounds: list[Any]
-    zero: Any
 
     def begin(self) -> None:
         """Writes the sums before the first key."""

@@ -1,5 +1,6 @@
 """Tiles of the kernels for TPUs: which are computed, and what a kernel reads for one."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
+from attention.functions import Leaves
 from attention.kernels.accelerated import LANES, Operands
 from attention.kernels.tpu.plan_tpu import Plan, in_lanes
 
@@ -37,6 +39,24 @@ class Tile(NamedTuple):
         queries = _positions(self.first, self.rows.size, int(self.across))
         keys = _positions(self.origin, self.columns.size, int(not self.across))
         return jnp.minimum(queries, self.plan.queries - 1), jnp.minimum(keys, self.plan.keys - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class GridStep:
+    """What a kernel holds at one step of its grid.
+
+    i, j: numbers of the blocks of queries and of keys. channels: reads the channel leaves. zero: F
+    of the value 0, or None. values: F of the block of keys, on the chip.
+    """
+
+    plan: Plan
+    operands: Operands
+    out: Any
+    i: Any
+    j: Any
+    channels: Callable[[], Leaves]
+    zero: Any
+    values: Any
 
 
 def _positions(first: Any, count: int, axis: int) -> Array:
