@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import types
+from unittest import mock
 
 import pytest
 
@@ -368,6 +369,12 @@ def test_an_outage_ends_after_an_hour(monkeypatch):
     with pytest.raises(OSError, match="nothing else") as ended:
         outage.wait_out(work)
     assert str(ended.value).count("nothing else") == 1
+
+
+def test_an_error_that_does_not_pass_is_raised_at_once():
+    work = mock.Mock(side_effect=[PermissionError(errno.EACCES, "Permission denied", "/x"), None])
+    with pytest.raises(PermissionError):
+        outages.Outage(print).wait_out(work)
 
 
 def test_a_full_disk_ends_the_driver(make_scheduler, capsys):
