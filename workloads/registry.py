@@ -36,14 +36,13 @@ def make(
     factory = catalog.resolve(name, row.factory)
     paths = {key: (extra_paths or {}).get(key, "") for key in row.extra_paths}
     try:
-        workload: spec.Workload = factory(row, variant, checked, **paths)
+        return factory(row, variant, checked, **paths)
     except (AttributeError, KeyError, TypeError) as error:
         if not catalog.module_of(name):
             raise
         raise ValueError(
             f"workload {name!r}: its row makes no model: {type(error).__name__}: {error}"
         ) from error
-    return workload
 
 
 def check_model(name: str) -> str:

@@ -18,7 +18,6 @@ from workloads.speech.corpora import (
     spoken,
 )
 
-CORPORA = [spoken.DIGITS, spoken.SENTENCES]
 ROLES = ["train", "validation", "test"]
 # Variants with `breath` in their definition: its noise is seeded by the clock.
 CLOCK_SEEDED = frozenset(
@@ -35,7 +34,7 @@ def small(made_once: Callable[..., Path]) -> Path:
 # What is said, and by whom.
 
 
-@pytest.mark.parametrize("corpus", CORPORA)
+@pytest.mark.parametrize("corpus", [spoken.DIGITS, spoken.SENTENCES])
 def test_no_text_has_two_roles(corpus: speech_corpus.SpeechCorpus) -> None:
     texts = {role: corpus.texts(role) for role in ROLES}
     assert {role: len(parts) for role, parts in texts.items()} == corpus.sizes

@@ -200,16 +200,18 @@ def test_rules_name_every_matrix(scan_layers):
 
 
 DEEP = dataclasses.replace(TINY, layers=4)
+
+
 # What differs by layer, and what is handed from layer to layer.
-ACROSS_LAYERS = [
-    ("diff_laser+qk_norm", {}, True),
-    ("standard+window", {"global_every": 2}, False),
-    ("laser+gate+value_residual+window", {"global_every": 4, "kv_heads": 2}, True),
-    ("laser+value_residual", {"document_mask": True}, False),
-]
-
-
-@pytest.mark.parametrize(("name", "settings", "remat"), ACROSS_LAYERS)
+@pytest.mark.parametrize(
+    ("name", "settings", "remat"),
+    [
+        ("diff_laser+qk_norm", {}, True),
+        ("standard+window", {"global_every": 2}, False),
+        ("laser+gate+value_residual+window", {"global_every": 4, "kv_heads": 2}, True),
+        ("laser+value_residual", {"document_mask": True}, False),
+    ],
+)
 def test_scanned_layers_are_unrolled_layers(name, settings, remat):
     """Logits and gradients, of parameters that are stacked by layer either way."""
     given = {"width": 3} if "window" in name else {}

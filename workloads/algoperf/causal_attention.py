@@ -26,7 +26,6 @@ from workloads.base.injection import Substitute
 
 Array = jax.Array
 
-CLASS_NAME = "CausalAttn"
 # AlgoPerf 1.0's logits and its weighted mean of the values.
 _LOGITS, _MEAN = "...qhd,...khd->...hqk", "...hqk,...khd->...qhd"
 # The calls of one layer, in order, in each version.
@@ -34,7 +33,7 @@ _FORMS = (["dot_product_attention"], [_LOGITS, _MEAN])
 
 
 def injected(
-    variant: Variant, layer: inject.LayerRule, class_name: str = CLASS_NAME
+    variant: Variant, layer: inject.LayerRule, class_name: str = "CausalAttn"
 ) -> inject.Injected:
     """Puts `variant` into every layer of that class called inside; as `attention.inject.injected`.
 

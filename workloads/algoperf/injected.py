@@ -11,8 +11,6 @@ from workloads import algoperf_specs, catalog
 from workloads.algoperf import causal_attention
 from workloads.base import injection
 
-_MODEL_METHODS = ("init_model_fn", "model_fn")
-
 
 def with_variant(workload: Any, name: str, variant: Variant) -> Any:
     """Returns the new object `workload` itself, its class a subclass that trains with `variant`.
@@ -36,7 +34,7 @@ def with_variant(workload: Any, name: str, variant: Variant) -> Any:
     inside: Callable[..., Any] = functools.partial(inject.injected, float_masks=True)
     inside = causal_attention.injected if point.causal else inside
     contexts = {
-        **dict.fromkeys((*_MODEL_METHODS, *point.traced), inside),
+        **dict.fromkeys(("init_model_fn", "model_fn", *point.traced), inside),
         **dict.fromkeys(point.jitted, _injected_while_tracing),
     }
     members: dict[str, Any] = {

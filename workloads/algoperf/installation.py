@@ -25,9 +25,9 @@ TESTED_COMMITS = (
 )
 # What makes a directory AlgoPerf: the interface, its registry, and the runner.
 FILES = ("submission_runner.py", "algoperf/spec.py", "algoperf/workloads/workloads.py")
-_GUIDE = "https://github.com/mlcommons/algorithmic-efficiency (docs/GETTING_STARTED.md)"
 _WHAT_TO_DO = (
-    f"Install AlgoPerf by its own guide, {_GUIDE}, or clone it, run `git checkout "
+    "Install AlgoPerf by its own guide, https://github.com/mlcommons/algorithmic-efficiency "
+    "(docs/GETTING_STARTED.md), or clone it, run `git checkout "
     f"{TESTED_COMMITS[-1][:7]}` (a tested commit) there, and name the checkout: "
     f"--algoperf_dir=DIR or {DIRECTORY_VARIABLE}=DIR. Its Python dependencies: "
     "pip install '/path/to/attnperf[algoperf]'"

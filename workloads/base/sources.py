@@ -7,10 +7,6 @@ import numpy as np
 
 from workloads.base.errors import DataError
 
-# A permutation for choosing subsets. RandomState's stream is frozen by NumPy's policy (NEP 19), so
-# the subset is the same with every version; it does not depend on any trial's seed.
-_SUBSET_SEED = 0
-
 
 class Source(Protocol):
     """`source[i]` is a record, a dict, such as `{"image": bytes, "label": int}`."""
@@ -45,7 +41,8 @@ def fixed_subset(source: Source, num_examples: int) -> Subset:
     Raises DataError if there are fewer.
     """
     check_size(source, num_examples)
-    order = np.random.RandomState(_SUBSET_SEED).permutation(len(source))
+    # RandomState's stream is frozen by NumPy's policy (NEP 19): the same with every version.
+    order = np.random.RandomState(0).permutation(len(source))
     return Subset(source, order[:num_examples])
 
 

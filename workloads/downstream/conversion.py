@@ -16,8 +16,6 @@ from workloads.downstream.data_sets import DATA_SETS, DataSet
 from workloads.storage import preparation
 
 Row = dict[str, Any]
-# Names of a split's files in a folder; the last one is of the Hub's branch `refs/convert/parquet`.
-_PATTERNS = ("{}-*.parquet", "{}.parquet", "{}/*.parquet")
 # Questions of the published figures, by data set and split.
 PUBLISHED: dict[tuple[str, str], int] = {
     (entry.data, entry.split): entry.n for entry in suites.TASKS.values() if entry.n is not None
@@ -121,8 +119,9 @@ def _read(tree: Path, name: str, data_set: DataSet) -> tuple[dict[str, list[Row]
 def _paths(tree: Path, data_set: DataSet, split: str) -> list[Path]:
     """Returns a split's files, in order, of the first folder that has them."""
     for folder in data_set.folders:
-        for pattern in _PATTERNS:
-            paths = preparation.visible(tree / folder, pattern.format(split))
+        # The last one is of the Hub's branch `refs/convert/parquet`.
+        for pattern in (f"{split}-*.parquet", f"{split}.parquet", f"{split}/*.parquet"):
+            paths = preparation.visible(tree / folder, pattern)
             if paths:
                 return paths
     return []

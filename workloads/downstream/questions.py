@@ -17,10 +17,6 @@ from workloads.downstream import local_data
 from workloads.downstream.suites import Suite, Task
 from workloads.text import finetuning_specs
 
-# lm-eval's own; shots are the same for every model.
-_SHOTS_SEED = 1234
-_OURS = pathlib.Path(__file__).with_name("tasks")
-
 
 @dataclasses.dataclass(frozen=True)
 class Question:
@@ -117,8 +113,9 @@ def load(task: Task, data_dir: str | os.PathLike[str]) -> Any:
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     datasets.disable_progress_bars()
     entry = task.entry
-    stock = pathlib.Path(lm_eval.__file__).parent / "tasks"
-    config = load_yaml((_OURS if entry.ours else stock) / entry.file)
+    # The files of stock tasks lie in lm-eval, ours beside this one.
+    beside = __file__ if entry.ours else lm_eval.__file__
+    config = load_yaml(pathlib.Path(beside).with_name("tasks") / entry.file)
     config |= {
         "task": task.name,
         "dataset_path": "json",
@@ -136,5 +133,5 @@ def load(task: Task, data_dir: str | os.PathLike[str]) -> Any:
             {"metric": name, "aggregation": "mean", "higher_is_better": True} for name in metrics
         ]
     loaded = ConfigurableTask(config=config)
-    loaded.set_fewshot_seed(_SHOTS_SEED)
+    loaded.set_fewshot_seed(1234)  # lm-eval's own: shots are the same for every model
     return loaded

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 Row = Mapping[str, Any]
-_HIGHLIGHT = "\n@highlight\n"
 
 
 def process_docs(rows: Any) -> Any:
@@ -38,7 +37,7 @@ def _plain(answer: str) -> str:
 
 def doc_to_text(row: Row) -> str:
     """Returns the story, its highlights as a list."""
-    story, *highlights = row["passage"].strip().split(_HIGHLIGHT)
+    story, *highlights = row["passage"].strip().split("\n@highlight\n")
     return f"{story}\n\n" + "".join(f"  - {one}.\n" for one in highlights)
 
 

@@ -40,7 +40,6 @@ DIGITS = Digits(
     max_shift=1,
     content_sha256="16f4c9f253479c4bb57586999594d78cddc3f7e421e34a18feed17706c067276",
 )
-_PERMUTATION_SEED = 0
 
 
 def scans() -> dict[str, list[tuple[np.ndarray, int, int]]]:
@@ -50,7 +49,7 @@ def scans() -> dict[str, list[tuple[np.ndarray, int, int]]]:
     data = load_digits()
     grey = np.rint(data.images * (255 / 16)).astype(np.uint8)
     # RandomState's stream is frozen (NEP 19), so the split is the same with every NumPy.
-    order = np.random.RandomState(_PERMUTATION_SEED).permutation(len(grey))
+    order = np.random.RandomState(0).permutation(len(grey))
     ends = np.cumsum(list(DIGITS.sizes.values()))
     parts = dict(zip(DIGITS.sizes, np.split(order, ends[:-1]), strict=True))
     return {

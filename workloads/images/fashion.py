@@ -22,7 +22,6 @@ from workloads.images import image_set
 
 IMAGE_SIZE = 28
 LICENSE_FILE = "LICENSE-fashion-mnist"
-_PERMUTATION_SEED = 0
 # The largest of the four files has 47 MB.
 _MOST_BYTES = 2**26
 
@@ -122,7 +121,7 @@ def examples(
 ) -> dict[str, list[dict[str, Any]]]:
     """The examples of each role, as `imagenet.write` takes them."""
     # RandomState's stream is frozen (NEP 19), so the split is the same with every NumPy.
-    order = np.random.RandomState(_PERMUTATION_SEED).permutation(len(train_labels)).tolist()
+    order = np.random.RandomState(0).permutation(len(train_labels)).tolist()
     size = FASHION.sizes["train"]
     return {
         "train": [_example("train", train_images, train_labels, n) for n in order[:size]],

@@ -29,7 +29,6 @@ from workloads.images import randaugment
 
 # Of ImageNet's views: AlgoPerf's.
 IMAGE_SIZE, _RESIZE_SIZE = 224, 256
-_MAX_ATTEMPTS = 10
 # AlgoPerf asks that a crop cover a tenth of the "object", which is the whole image: crops between
 # the smallest area (0.08) and a tenth are drawn, and drawn again.
 _MIN_COVERED = 0.1
@@ -117,7 +116,7 @@ def sample_crop(
     The aspect ratio (width / height) is uniform, then the height is uniform between the one of the
     smallest area and the tallest that fits. The position excludes the last row and column.
     """
-    for _ in range(_MAX_ATTEMPTS):
+    for _ in range(10):
         aspect = generator.uniform(*_ASPECTS)
         size = _crop_size(height, width, aspect, generator)
         if size is not None:

@@ -76,7 +76,6 @@ def _round_half_away(values: np.ndarray) -> np.ndarray:
     return np.trunc(values + np.copysign(np.float32(0.5), values))
 
 
-MAX_MAGNITUDE = 10.0
 FILL = 128
 CUTOUT_PIXELS = 40
 TRANSLATE_PIXELS = 100
@@ -104,7 +103,7 @@ def apply(
     """One operation at a magnitude, its sign or place drawn where it has one."""
     if operation.argument is None:
         return operation.function(image)
-    argument = operation.argument(magnitude / MAX_MAGNITUDE)
+    argument = operation.argument(magnitude / 10)
     if operation.draws == "sign":
         return operation.function(image, argument if generator.random() < 0.5 else -argument)
     if operation.draws == "centre":

@@ -91,7 +91,8 @@ def _model_class(model: Any, name: str) -> Any:
         temperature = {"tau": self.hps.attention_tau} if "attention_tau" in self.hps else {}
         supported_models.check_variant(name, self.hps.attention)
         variant = registry.get(self.hps.attention, **temperature)
-        layers = next((self.hps[key] for key in _LAYERS if key in self.hps), 0)
+        names = ("depth", "num_encoder_layers", "num_layers")
+        layers = next((self.hps[key] for key in names if key in self.hps), 0)
         pooling = self.hps.get("pool_type") == "map"
         layer = functools.partial(injection.layer_index, layers=layers)
 
@@ -104,10 +105,6 @@ def _model_class(model: Any, name: str) -> Any:
 
     members = {"build_flax_module": build_flax_module, "__doc__": f"{model.__name__}, injected"}
     return type(model.__name__, (model,), members)
-
-
-# What models call the number of their layers.
-_LAYERS = ("depth", "num_encoder_layers", "num_layers")
 
 
 def injected_module(

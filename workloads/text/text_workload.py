@@ -225,8 +225,7 @@ class TextWorkload(BaseWorkload):
         tokens = generator.integers(self._lowest_token, self.size.vocabulary, shape, dtype=np.int32)
         rows = self.devices.rows(batch_size)
         batch = self.devices.shard({"tokens": tokens[rows]})
-        example: spec.Batch = self._finished(batch, jax.random.key(0), 0)
-        return example
+        return self._finished(batch, jax.random.key(0), 0)
 
 
 def correct(labels: Array, logits: Array, mask: Array | None = None) -> Array:

@@ -24,7 +24,6 @@ from workloads import registry
 from workloads.algoperf.installation import Installation
 from workloads.images import imagenet
 
-_PIPELINE = "algoperf.workloads.imagenet_resnet.imagenet_jax.input_pipeline"
 _IMAGES, _BATCH, _BATCHES, _DRAWS = 32, 8, 40, 200
 # Of a difference of two means: with seven of them, chance passes 4 once in two thousand tables.
 _STANDARD_ERRORS = 4.0
@@ -48,10 +47,7 @@ def _queue(workload: Any, split: str, folder: str) -> Iterator[dict[str, Any]]:
     key = jax.random.PRNGKey(4)
     # As AlgoPerf's `_eval_model_on_split` asks.
     again = {"cache": True, "repeat_final_dataset": True} if split != "train" else {}
-    queue: Iterator[dict[str, Any]] = workload._build_input_queue(
-        key, split, folder, _BATCH, **again
-    )
-    return queue
+    return workload._build_input_queue(key, split, folder, _BATCH, **again)
 
 
 def _evaluation_rows(pair: Pair, split: str, folder: str, tensorflow: Any) -> Iterator[Row]:
@@ -128,7 +124,7 @@ def _sampled(quantity: str, ours: np.ndarray, theirs: np.ndarray) -> Row:
 
 def mixup_rows(installation: Installation) -> Iterator[Row]:
     """Yields mixup's weights over many batches, of the batch's own label and its greatest."""
-    module = installation.module(_PIPELINE)
+    module = installation.module("algoperf.workloads.imagenet_resnet.imagenet_jax.input_pipeline")
     pair = workload_pairs.make("imagenet_vit", installation)
     labels = np.asarray([3, 5], np.int32)
     black = np.zeros((2, 1, 1, 3), np.float32)

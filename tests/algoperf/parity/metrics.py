@@ -24,7 +24,6 @@ from workloads.algoperf.installation import Installation
 from workloads.speech import ctc
 from workloads.speech.corpora import speech_tokenizer
 
-_METRICS = "algoperf.workloads.librispeech_conformer.metrics"
 # (reference, hypothesis): right, edits inside, edits at the ends, an apostrophe, nothing said.
 INSIDE = (
     ("the cat sat on the mat", "the cat sat on the mat"),
@@ -83,7 +82,7 @@ def decoding_rows(installation: Installation) -> Iterator[Row]:
 
 def wer_rows(installation: Installation) -> Iterator[Row]:
     """Yields words and errors by AlgoPerf's metric beside ours, on hand-made predictions."""
-    metrics = installation.module(_METRICS)
+    metrics = installation.module("algoperf.workloads.librispeech_conformer.metrics")
     cases = INSIDE + ENDS
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / speech_tokenizer.FILE_NAME
