@@ -58,11 +58,12 @@ def test_the_bootstrap_is_the_same_each_time_and_differs_by_seed() -> None:
     assert (first != comparisons.resampled_means(right, seed=4)).any()
 
 
-def test_bootstrap_p_by_hand() -> None:
-    draws = np.array([0.1] * 95 + [-0.1] * 4)
-    assert comparisons.bootstrap_p(draws) == pytest.approx(2 * 5 / 100)
-    assert comparisons.bootstrap_p(np.full(99, 0.1)) == pytest.approx(2 / 100)
-    assert comparisons.bootstrap_p(np.zeros(99)) == 1.0
+@pytest.mark.parametrize(
+    ("draws", "p"),
+    [([0.1] * 95 + [-0.1] * 4, 2 * 5 / 100), ([0.1] * 99, 2 / 100), ([0.0] * 99, 1.0)],
+)
+def test_bootstrap_p_by_hand(draws, p) -> None:
+    assert comparisons.bootstrap_p(np.array(draws)) == pytest.approx(p)
 
 
 def test_deviations_over_checkpoints_and_over_seeds_are_apart() -> None:

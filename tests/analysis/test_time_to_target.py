@@ -115,19 +115,22 @@ def test_first_evaluation_at_or_past_the_target() -> None:
     assert target_times.crossings([made_run([0.5])], elsewhere)["step"].isna().all()
 
 
-def median(values, budgets) -> tuple[float, bool]:
-    seeds = pd.DataFrame({"step": values, "last_step": budgets}, dtype=float).assign(label="LASER")
-    return tuple(target_times.medians(seeds, "step").iloc[0])
-
-
-def test_seeds_that_miss_the_target_weigh_in_the_median() -> None:
-    inf = math.inf
-    assert median([100, 300, 200], [400] * 3) == (200, False)
-    assert median([100, inf, 200], [400] * 3) == (200, False)
-    assert median([100, inf, inf], [400] * 3) == (400, True)
-    # Half of them: between 200 and later than 400.
-    assert median([100, 200, inf, inf], [400] * 4) == (300, True)
-    assert math.isnan(median([math.nan], [400])[0])
+@pytest.mark.parametrize(
+    ("values", "median", "is_bound"),
+    [
+        ([100, 300, 200], 200, False),
+        ([100, math.inf, 200], 200, False),
+        ([100, math.inf, math.inf], 400, True),
+        # Half of them: between 200 and later than 400.
+        ([100, 200, math.inf, math.inf], 300, True),
+        ([math.nan], math.nan, False),
+    ],
+)
+def test_seeds_that_miss_the_target_weigh_in_the_median(values, median, is_bound) -> None:
+    """Each was trained to step 400."""
+    seeds = pd.DataFrame({"step": values, "last_step": 400}, dtype=float).assign(label="LASER")
+    value, bound = target_times.medians(seeds, "step").iloc[0]
+    assert (value, bound) == (pytest.approx(median, nan_ok=True), is_bound)
 
 
 def test_speed_ups_have_scipy_s_intervals() -> None:

@@ -34,21 +34,21 @@ def test_planted_spikes_are_found_at_any_scale_and_nothing_else(seed, noise, pla
     assert set(np.flatnonzero(spikes.find(losses * 2.0**power)[0])) == places
 
 
-def test_the_rule_by_hand() -> None:
+@pytest.mark.parametrize(
+    ("count", "more", "is_spike", "is_judged"),
+    [
+        (16, [1.57], True, True),
+        (16, [1.56], False, True),
+        (15, [1.57], False, False),  # one loss too few before it
+        (15, [math.nan, 1.57], False, False),
+        (16, [0.1], False, True),
+    ],
+)
+def test_the_rule_by_hand(count, more, is_spike, is_judged) -> None:
     """16 losses of 1 and 1.1 in turn: median 1.05, MAD 0.05, so a spike lies above
     1.05 + 7 * 1.4826 * 0.05 = 1.5689."""
-    before = np.tile([1.0, 1.1], 8)
-
-    def last(*losses: float) -> tuple[bool, bool]:
-        """Returns whether the last loss is in a spike, and whether that can be judged."""
-        spiking, judged = spikes.find(np.array(losses))
-        return bool(spiking[-1]), bool(judged[-1])
-
-    assert last(*before, 1.57) == (True, True)
-    assert last(*before, 1.56) == (False, True)
-    assert last(*before[:15], 1.57) == (False, False)  # one loss too few before it
-    assert last(*before[:15], math.nan, 1.57) == (False, False)
-    assert last(*before, 0.1) == (False, True)
+    spiking, judged = spikes.find(np.array([*np.tile([1.0, 1.1], 8)[:count], *more]))
+    assert (spiking[-1], judged[-1]) == (is_spike, is_judged)
 
 
 def made_run(losses: np.ndarray, **more) -> Run:
