@@ -5,7 +5,7 @@ variant's name, the study's number the seed, the trial's number the hyperparamet
 drew its own seed (`rng_seed` of flags_0.json), so that trials of one study are no pairs.
 
 init2winit writes `<experiment_dir>/<worker_id>/`. measurements.csv mixes rows of training with rows
-of evaluations, under other names (`init2winit_columns`). hparams.json has the seed; what else
+of evaluations, under other names. hparams.json has the seed; what else
 differs in it are hyperparameter points, numbered in the order of the trials.
 
 The record of a trial says which variant it trained, whatever its folder is called: `python -m
@@ -27,17 +27,24 @@ from typing import Any
 
 import numpy as np
 
-from analysis.load import init2winit_columns as theirs
 from analysis.load import measurements, metrics, records, selection, trials
 from analysis.load.measurements import ATTEMPT, STEP, Measurements
-from analysis.load.records import FLAGS_FILE, META_FILE, VISIBLE, Problem, Run, StudyRuns
+from analysis.load.records import (
+    FLAGS_FILE,
+    INIT2WINIT_FILE,
+    META_FILE,
+    VISIBLE,
+    Problem,
+    Run,
+    StudyRuns,
+)
 from analysis.load.trials import TrialFiles
 from attention import table as variants
 from sweeps.records import layout
 
 # Where trials lie, for messages, and a pattern of AlgoPerf's.
 PATTERNS = ("AlgoPerf's study_<seed>/<workload>_<framework>/trial_<n>",
-            f"init2winit's <worker_id>/{theirs.META}")  # fmt: skip
+            f"init2winit's <worker_id>/{INIT2WINIT_FILE}")  # fmt: skip
 ALGOPERF_TRIALS = "study_*/*_*/trial_*"
 FRAMEWORKS = ("jax", "pytorch")
 PLACE = re.compile(rf"(?:^|/)study_(\d+)/([^/]+)_(?:{'|'.join(FRAMEWORKS)})/trial_(\d+)$")
@@ -57,6 +64,17 @@ LEAST = 0.9
 STATES = {"done": ("done", None), "diverged": ("diverged", "diverged"),
           "incomplete": ("running", "unfinished")}  # fmt: skip
 SEED = "rng_seed"
+# Columns of init2winit's measurements.csv and ours. Rows of training have no column of a split;
+# rows of an evaluation have training's columns, too.
+SPLITS = {"train": "train", "valid": "validation", "test": "test"}
+ERROR_RATE = "error_rate"  # becomes an accuracy
+NAMES = {ERROR_RATE: "accuracy", "ce_loss": "loss"}
+# Durations since the evaluation before, in seconds, added up.
+TIMES = {
+    "run_time_no_eval": "accumulated_submission_time",
+    "eval_time": "accumulated_eval_time",
+    "run_time": "total_duration",
+}
 
 
 def read_logs(root: pathlib.Path, whole: bool = False) -> StudyRuns | None:
@@ -326,10 +344,10 @@ def _judged(run: Run, longest: int) -> Run:
 def _find_init2winit(root: pathlib.Path) -> list[Run]:
     """Returns the trials of the experiment that `root` is, and of those in it, unread."""
     runs = []
-    patterns = (f"{VISIBLE}/{theirs.META}", f"{VISIBLE}/{VISIBLE}/{theirs.META}")
+    patterns = (f"{VISIBLE}/{INIT2WINIT_FILE}", f"{VISIBLE}/{VISIBLE}/{INIT2WINIT_FILE}")
     for path in (path.parent for pattern in patterns for path in root.glob(pattern)):
         name = path.relative_to(root).as_posix()
-        record = TrialFiles(path, name).json(theirs.META)
+        record = TrialFiles(path, name).json(INIT2WINIT_FILE)
         # AlgoPerf's files have another name and no worker.
         if "worker_id" in record and "status" in record:
             seed = int(record["worker_id"])
@@ -342,7 +360,7 @@ def _init2winit(run: Run, files: TrialFiles, whole: bool) -> Run:
     One that init2winit calls incomplete is `running`: it may have been killed. A seed that was
     drawn is recorded nowhere, and the worker's number takes its place. `hyperparameters` are all
     of hparams.json, the seed if it is recorded."""
-    meta, evals = files.json(theirs.META), _evaluations(files)
+    meta, evals = files.json(INIT2WINIT_FILE), _evaluations(files)
     hyperparameters = records.flattened(files.json(layout.HPARAMS))
     for name in records.VARIANT.keys() & hyperparameters.keys():
         meta[name] = hyperparameters.pop(name)
@@ -366,9 +384,9 @@ def _init2winit(run: Run, files: TrialFiles, whole: bool) -> Run:
         state=state,
         steps=steps,
         hyperparameters=hyperparameters,
-        # Rows of training: their `loss` is the mean cost since the last evaluation.
+        # Rows of training: `train_cost` is the mean cost since the last evaluation.
         losses=lambda: {
-            theirs.LOGGED.get(name, name): values
+            "loss" if name == "train_cost" else name: values
             for name, values in files.losses().items()
             if "/" not in name
         },
@@ -379,23 +397,29 @@ def _init2winit(run: Run, files: TrialFiles, whole: bool) -> Run:
 def _evaluations(files: TrialFiles) -> Measurements:
     """Returns the rows of measurements.csv that evaluate, with our columns."""
     read = files.read(layout.MEASUREMENTS) or Measurements({})
-    if not any(map(theirs.is_of_a_split, read.columns)):
+    names = {}
+    for name in read.columns:
+        split, _, metric = name.partition("/")
+        if metric and split in SPLITS:
+            names[name] = f"{SPLITS[split]}/{NAMES.get(metric, metric)}"
+    if not names:
         return Measurements({})
-    kept = [
-        name
-        for name in read.columns
-        if theirs.is_of_a_split(name) or name in (STEP, ATTEMPT, *theirs.TIMES)
-    ]
+    names |= {name: name for name in (STEP, ATTEMPT, *TIMES) if name in read.columns}
     evals = measurements.only_evaluations(
         Measurements(
-            {theirs.our_name(name): theirs.our_value(name, read.columns[name]) for name in kept},
-            {theirs.our_name(name): read.empty[name] for name in kept if name in read.empty},
+            {
+                ours: 1 - read.columns[name]
+                if name.endswith(f"/{ERROR_RATE}")
+                else read.columns[name]
+                for name, ours in names.items()
+            },
+            {ours: read.empty[name] for name, ours in names.items() if name in read.empty},
         )
     )
     # Unknown from the first time on that is not recorded.
     times = {
         ours: np.cumsum(evals.columns[name])
-        for name, ours in theirs.TIMES.items()
+        for name, ours in TIMES.items()
         if name in evals.columns
     }
     return Measurements({**evals.columns, **times}, evals.empty)

@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from analysis.load import init2winit_columns
 from sweeps.records import layout
 
 STEP, TIME = "global_step", "accumulated_submission_time"
@@ -25,6 +24,7 @@ Columns = Mapping[str, np.ndarray]
 # A user's own files and directories: systems lay .snapshot, .ipynb_checkpoints, ._x, @eaDir beside.
 VISIBLE = "[!.@]*"
 FLAGS_FILE, META_FILE = "flags_0.json", "meta_data_0.json"
+INIT2WINIT_FILE = "meta_data.json"
 # What each attempt of a trial records of itself: META_FILE is the first attempt's.
 META_FILES = "meta_data_*.json"
 # Keys of META_FILE: operations of one training step, and the number of parameters.
@@ -119,7 +119,7 @@ KNOWN: dict[str, Kinds] = {
         PARAMETERS: Positive,
         COMMIT: str | None,
     },
-    init2winit_columns.META: {
+    INIT2WINIT_FILE: {
         "dataset": str,
         "model": str,
         "num_train_steps": Positive | None,
