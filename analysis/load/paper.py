@@ -7,6 +7,7 @@ A study names its table in study.json (`paper_table`, a key of TABLES). The file
 import functools
 import itertools
 import pathlib
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,35 +57,22 @@ class PaperTable:
 
 @dataclass(frozen=True)
 class PaperSuite:
-    """A table of the paper that a suite of ours gives: the suite's name, the table's key, the
-    study's workload, the printed method of each variant and the printed name of each task."""
+    """A table of the paper that a suite of ours gives: its place, its file, the name of its `mean`
+    over tasks, the study's workload, the printed method of each variant and the printed name of
+    each task."""
 
-    name: str
-    key: str
+    place: str
+    file: str
+    mean: str
     workload: str
     methods: Mapping[str, str]
     tasks: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class PrintedTable:
-    """A table of the paper: its place, its files, the name of its `mean` over tasks, and what of
-    ours it stands beside: studies, or a suite."""
-
-    place: str
-    files: Sequence[str]
-    mean: str = ""
-    beside: PaperTable | None = None
-    suite: PaperSuite | None = None
-
-
-# By their keys: all tables, and those that a study can name (`paper_table`); by the names of
-# suites: the tables that they give.
-PRINTED = msgspec.toml.decode(
-    (DIRECTORY / "tables.toml").read_bytes(), type=dict[str, PrintedTable]
-)
-TABLES = {key: entry.beside for key, entry in PRINTED.items() if entry.beside}
-SUITES = {entry.suite.name: entry.suite for entry in PRINTED.values() if entry.suite}
+PRINTED = tomllib.loads((DIRECTORY / "tables.toml").read_text("utf-8"))
+# By the keys that a study can name (`paper_table`), and by the names of suites.
+TABLES = msgspec.convert(PRINTED["studies"], dict[str, PaperTable])
+SUITES = msgspec.convert(PRINTED["suites"], dict[str, PaperSuite])
 
 
 def cell(
@@ -125,10 +113,9 @@ def of_suite(suite: str, variant: str, task: str | None) -> PaperCell | None:
     entry = SUITES.get(suite)
     if entry is None:
         return None
-    table = PRINTED[entry.key]
-    heading = entry.tasks.get(task) if task else table.mean
-    files, method = (*table.files, CLAIMS), entry.methods.get(variant)
-    return _find(files, dataset_or_metric=heading, method=method)
+    heading = entry.tasks.get(task) if task else entry.mean
+    method = entry.methods.get(variant)
+    return _find([entry.file, CLAIMS], dataset_or_metric=heading, method=method)
 
 
 def _find(files: Iterable[str], **place: str | None) -> PaperCell | None:

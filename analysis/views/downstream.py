@@ -228,7 +228,7 @@ def _notes(scored: SuiteTable, rows: pd.DataFrame) -> Iterator[str]:
         base = variants.label(scored.baseline)
         yield f"Nothing is compared: no trial of {base} was asked; --baseline=NAME takes another."
     if rows["paper"].notna().any():
-        place = paper.PRINTED[paper.SUITES[scored.suite].key].place
+        place = paper.SUITES[scored.suite].place
         yield f"paper: {paper.SOURCE}, {place}; digits and bold as printed."
 
 
