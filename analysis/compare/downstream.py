@@ -182,8 +182,10 @@ def _answers(asked: pd.DataFrame) -> pd.DataFrame:
         for row in asked.itertuples()
         for name, task in row.evaluation.tasks.items()
     ]
-    names = ["variant", "seed", "trial", "step", "file", "harness", "task", "answer"]
-    return pd.DataFrame(rows, columns=names)
+    return pd.DataFrame(
+        rows,
+        columns=["variant", "seed", "trial", "step", "file", "harness", "task", "answer"],
+    )
 
 
 def _missing(

@@ -264,11 +264,11 @@ class StudyRuns:
     """A study's directory, read.
 
     `config` is study.json's. `study_problems` and `study_notes` belong to no run. `stages` are
-    those of the study, `planned` those whose trials.json exists. `points` are the hyperparameter
-    points. `selection` is selection.json, None until a point was chosen; `references` maps a
-    workload to its entry of reference.json. `paper_table` names the table of the paper (a key of
-    `paper.TABLES`) that stands beside ours, empty for none; `paper_note` is printed below ours.
-    `plans` are what the calls of `run` planned, in order. `published` is True for AlgoPerf's own
+    those of the study, `planned` those whose trials.json exists. `selection` is selection.json,
+    None until a point was chosen; `references` maps a workload to its entry of reference.json.
+    `paper_table` names the table of the paper (a key of `paper.TABLES`) that stands beside ours,
+    empty for none; `paper_note` is printed below ours. `plans` are what the calls of `run`
+    planned, in order. `published` is True for AlgoPerf's own
     logs, which have none of these. `shares_seeds` says whether trials of one `seed` began with the
     same random numbers, so that they are pairs: ours do; each trial of a published log drew its
     own.
@@ -282,7 +282,6 @@ class StudyRuns:
     study_notes: tuple[Problem, ...] = ()
     stages: tuple[str, ...] = ()
     planned: tuple[str, ...] = ()
-    points: tuple[dict[str, Any], ...] = ()
     selection: dict[str, Any] | None = None
     references: dict[str, Any] = field(default_factory=dict)
     paper_table: str = ""

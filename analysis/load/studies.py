@@ -144,7 +144,6 @@ def _read_ours(root: pathlib.Path, whole: bool) -> StudyRuns:
         study_notes=tuple(_notes(root, unread, runs)),
         stages=stages,
         planned=tuple(stage for stage in stages if planned[stage] is not None),
-        points=points,
         selection=selection,
         references=references,
         paper_table=table,

@@ -286,8 +286,11 @@ def alt_text(table: ErrorTable) -> str:
     scores = pd.concat([scored.scores for scored in _suites(table)])
     means = scores[(scores["kind"] == "variant") & (scores["task"] == MEAN)]
     printed = means[["label", "suite", "score"]].assign(score=PERCENT * means["score"])
-    caption = "Right answers on downstream tasks by variant, mean over tasks, in %"
-    return Table(caption, printed, {"score": SCORE}).alt_text()
+    return Table(
+        "Right answers on downstream tasks by variant, mean over tasks, in %",
+        printed,
+        {"score": SCORE},
+    ).alt_text()
 
 
 PLOTS = (

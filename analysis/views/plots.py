@@ -59,8 +59,11 @@ def draw_effects(table: ErrorTable) -> ChartType | None:
     panels = [_means(table, estimates)]
     if table.comparisons:
         panels.append(_differences(table, estimates))
-    chart = alt.HConcatChart(hconcat=panels, spacing=24)
-    return chart.properties(title=f"{table.study.name}: {table.what} on {table.workload}")
+    return alt.HConcatChart(
+        hconcat=panels,
+        spacing=24,
+        title=f"{table.study.name}: {table.what} on {table.workload}",
+    )
 
 
 def _means(table: ErrorTable, estimates: pd.DataFrame) -> alt.LayerChart:
@@ -124,8 +127,12 @@ def _differences(table: ErrorTable, estimates: pd.DataFrame) -> alt.LayerChart:
         .then(alt.value(charts.VERMILLION))
         .otherwise(alt.value(charts.GREY)),
     )
-    zero = charts.reference_line("x", 0, charts.BLACK)
-    layers = [zero, measured, verdicts, *_diamonds(estimates, "paper_difference", rows)]
+    layers = [
+        charts.reference_line("x", 0, charts.BLACK),
+        measured,
+        verdicts,
+        *_diamonds(estimates, "paper_difference", rows),
+    ]
     return alt.LayerChart(layer=layers).properties(width=RIGHT, height=alt.Step(ROW))
 
 
@@ -134,8 +141,13 @@ def _diamonds(estimates: pd.DataFrame, column: str, rows: alt.Y) -> list[alt.Cha
     if estimates[column].isna().all():
         return []
     marks = alt.Chart(estimates).mark_point(shape="diamond", color=charts.BLACK, size=70)
-    value = alt.Tooltip(f"{column}:Q", title="paper")
-    return [marks.encode(x=f"{column}:Q", y=rows, tooltip=["label:N", value])]
+    return [
+        marks.encode(
+            x=f"{column}:Q",
+            y=rows,
+            tooltip=["label:N", alt.Tooltip(f"{column}:Q", title="paper")],
+        )
+    ]
 
 
 def effects_alt_text(table: ErrorTable) -> str:
@@ -352,8 +364,12 @@ def draw_hyperparameters(table: ErrorTable) -> ChartType | None:
     if not curve_points["value"].notna().any():
         return None
     scale, axis = charts.around(curve_points["value"].to_numpy(float), room=0.12)
-    label = f"{VALIDATION} {table.metric.axis(table.workload)}"
-    y = alt.Y("value:Q", title=label, scale=scale, axis=axis)
+    y = alt.Y(
+        "value:Q",
+        title=f"{VALIDATION} {table.metric.axis(table.workload)}",
+        scale=scale,
+        axis=axis,
+    )
     panels = [
         _panel(each, str(name), y)
         for name, each in curve_points.groupby("hyperparameter", sort=False)

@@ -56,8 +56,7 @@ def medians(listed: pd.DataFrame) -> pd.DataFrame:
         return listed
     done = listed[(listed["state"] == "done") & listed["metric"].notna()]
     done = done.astype({"best_validation": float})
-    groups = done.groupby(["stage", "variant", "workload", "point", "metric"])
-    best = groups["best_validation"]
+    best = done.groupby(["stage", "variant", "workload", "point", "metric"])["best_validation"]
     return best.agg(n="size", median="median", sd="std").reset_index()
 
 
@@ -91,8 +90,9 @@ def page(study: StudyRuns) -> Page:
             metric=over_seeds["metric"].map(_label),
         )
         frame.columns = ["Stage", "Variant", "Workload", "Point", "Metric", "n", "Median", "SD"]
-        formats = {"Median": ".5f", "SD": ".5f"}
-        tables.append(Table("Best validation metric over seeds", frame, formats))
+        tables.append(
+            Table("Best validation metric over seeds", frame, {"Median": ".5f", "SD": ".5f"})
+        )
     return Page(
         title=f"{study.name}: {len(study.runs)} trials",
         tables=tuple(tables),

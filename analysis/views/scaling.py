@@ -67,8 +67,11 @@ def _sizes(family_fit: Scaling) -> Table:
     columns |= {"paper": "Loss\npaper"} if family_fit.sizes["paper"].any() else {}
     frame = family_fit.sizes.assign(variant=family_fit.sizes["variant"].map(variants.label))
     frame = frame[[*columns, "loss"]].rename(columns=columns | {"loss": "Loss"})
-    formats = {"Parameters": ",", "Loss": ".4f", "Loss\npaper": ""}
-    return Table("Geometric mean over seeds", frame, formats)
+    return Table(
+        "Geometric mean over seeds",
+        frame,
+        {"Parameters": ",", "Loss": ".4f", "Loss\npaper": ""},
+    )
 
 
 def _bounds(low: float, high: float, digits: int) -> str:

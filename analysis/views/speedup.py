@@ -47,12 +47,15 @@ def page(speedups: SpeedUps) -> Page:
         columns["flop"]: ".4g",
         columns["seconds"]: ".4g",
     }
-    caption = f"Budgets of {speedups.table.baseline_label}"
     return Page(
         title=f"{speedups.table.workload}: compute for the same {speedups.table.what}",
         tables=(
             _speedups(speedups),
-            Table(caption, budgets[[*columns]].rename(columns=columns), formats),
+            Table(
+                f"Budgets of {speedups.table.baseline_label}",
+                budgets[[*columns]].rename(columns=columns),
+                formats,
+            ),
         ),
         notes=tuple(_notes(speedups)),
         problems=speedups.problems,
@@ -88,8 +91,10 @@ def _speedups(speedups: SpeedUps) -> Table:
                 f"Seeds\nfor {TOLD}": seeds,
             }
         rows.append(cells)
-    caption = f"What {speedups.table.baseline_label} needs over what the variant took"
-    return pages.text_table(caption, pd.DataFrame(rows))
+    return pages.text_table(
+        f"What {speedups.table.baseline_label} needs over what the variant took",
+        pd.DataFrame(rows),
+    )
 
 
 def _within(row: Any, factor: float, ends: tuple[float, float], form: str) -> str | None:

@@ -72,8 +72,10 @@ def _by_workload(overview: Overview) -> Table:
             "baseline" if name == table.baseline else cells.get((name, number))
             for name in overview.variants
         ]
-    caption = "Improvement in % of the baseline's mean [95% interval]: + is better"
-    return pages.text_table(caption, pd.DataFrame(columns))
+    return pages.text_table(
+        "Improvement in % of the baseline's mean [95% interval]: + is better",
+        pd.DataFrame(columns),
+    )
 
 
 def _over_all(overview: Overview) -> Iterable[Table]:

@@ -53,8 +53,11 @@ def _by_default(table: ErrorTable) -> TargetTimes | None:
 
 def without_target(table: ErrorTable, why: UnknownTargetError) -> Page:
     """Returns the page of a study whose target nothing states."""
-    title = f"{table.study.name}: time to a target on {table.workload}"
-    return Page(title, (), (), (Problem("note", "", "", str(why)), *table.problems))
+    return Page(
+        f"{table.study.name}: time to a target on {table.workload}",
+        tables=(),
+        problems=(Problem("note", "", "", str(why)), *table.problems),
+    )
 
 
 def page_of(times: TargetTimes) -> Page:
@@ -92,8 +95,11 @@ def _medians(times: TargetTimes) -> Table:
             columns["Pairs"] = rows["step_n"].where(rows["step_method"] != "Welch")
         columns["Speed-up\nin steps"] = _ratio_texts(rows, "step")
         columns["Speed-up\nin time"] = _ratio_texts(rows, "seconds")
-    caption = "Median over seeds until the target is first reached"
-    return pages.text_table(caption, pd.DataFrame(columns), Pairs=".0f")
+    return pages.text_table(
+        "Median over seeds until the target is first reached",
+        pd.DataFrame(columns),
+        Pairs=".0f",
+    )
 
 
 def _reached(rows: pd.DataFrame) -> pd.Series:
@@ -152,8 +158,10 @@ def _paper_hours(table: ErrorTable) -> Iterable[Table]:
         "Hours\npaper": [cell.text if cell else None for cell in printed],
         "Hours\nmeasured": _median_texts(rows, "seconds", HOUR, 2),
     }
-    caption = f"Hours to test loss {PAPER_LOSS}; paper: {paper.SOURCE}, on TPU v5"
-    yield pages.text_table(caption, pd.DataFrame(columns))
+    yield pages.text_table(
+        f"Hours to test loss {PAPER_LOSS}; paper: {paper.SOURCE}, on TPU v5",
+        pd.DataFrame(columns),
+    )
 
 
 def _notes(times: TargetTimes) -> Iterable[str]:
@@ -200,8 +208,9 @@ def marks(times: TargetTimes) -> pd.DataFrame:
         medians = times.rows[~times.rows[f"{name}_is_bound"]]
         both = pd.concat([seeds, medians.assign(value=medians[name], mark=MEDIAN)])
         parts.append(both.assign(value=both["value"] / scale, axis=axis))
-    columns = ["variant", "label", "seed", "state", "axis", "value", "mark"]
-    return pd.concat(parts)[columns].dropna(subset="value")
+    return pd.concat(parts)[["variant", "label", "seed", "state", "axis", "value", "mark"]].dropna(
+        subset="value"
+    )
 
 
 def draw(table: ErrorTable) -> alt.FacetChart | None:
