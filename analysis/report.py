@@ -21,10 +21,7 @@ from analysis.compare import frames, summary
 from analysis.compare.error_table import ErrorTable
 from analysis.compare.scaling import families
 from analysis.load import paper, records
-from analysis.load.records import Problem, Run
 from analysis.render import charts, pages, printing
-from analysis.render.charts import Figure, FigureSpec
-from analysis.render.pages import Page
 from analysis.views import (
     diagnostics,
     downstream,
@@ -82,13 +79,15 @@ def page(tables: Sequence[ErrorTable], directory: pathlib.Path, folder: pathlib.
     )
 
 
-def _answer(tables: Sequence[ErrorTable], names: Iterable[str]) -> tuple[Page, list[Figure]]:
+def _answer(
+    tables: Sequence[ErrorTable], names: Iterable[str]
+) -> tuple[pages.Page, list[charts.Figure]]:
     """Returns the first screen: variants by workloads, over all of them, what the seeds can detect;
     without a summary the reason alone. Problems are listed in the studies' own sections."""
     try:
         overview = summary.of_tables(tables)
     except ValueError as error:
-        return Page("", (), (), (Problem("note", "", "", str(error)),)), []
+        return pages.Page("", (), (), (records.Problem("note", "", "", str(error)),)), []
     shown = dataclasses.replace(summary_view.page(overview), problems=())
     return shown, _figures(summary_view.PLOTS, overview, names)
 
@@ -120,7 +119,9 @@ def _section(
     )
 
 
-def _figures(figures: Iterable[FigureSpec[Any]], shown: Any, names: Iterable[str]) -> list[Figure]:
+def _figures(
+    figures: Iterable[charts.FigureSpec[Any]], shown: Any, names: Iterable[str]
+) -> list[charts.Figure]:
     """Returns the charts of `figures` that there is something to draw for. `names` are all variants
     of the report."""
     return [made for plot in figures if (made := charts.embed(plot, shown, names))]
@@ -183,7 +184,7 @@ def _kind(table: ErrorTable) -> str:
     return f"a study of attnperf{trainer}" if table.study.config else f"runs{trainer}"
 
 
-def _facts(run: Run | None, study_record: dict[str, Any]) -> dict[str, str]:
+def _facts(run: records.Run | None, study_record: dict[str, Any]) -> dict[str, str]:
     """Returns how a trial was run, as each attempt recorded it, else its trial.json, else its
     study; the study's problems name a file that cannot be read."""
     if run is None:

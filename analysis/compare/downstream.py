@@ -25,7 +25,6 @@ import pandas as pd
 from analysis.compare.error_table import ErrorTable
 from analysis.load import samples
 from analysis.load.records import Problem
-from analysis.load.samples import Task
 from analysis.statistics import comparisons, intervals
 from attention import table as variants
 from sweeps.records import layout
@@ -70,7 +69,7 @@ class SuiteTable:
     step: int
     steps: tuple[int, ...]
     baseline: str
-    tasks: Mapping[str, Task]
+    tasks: Mapping[str, samples.Task]
     metrics: Mapping[str, str]
     scores: pd.DataFrame
     harness: tuple[str, ...]
@@ -224,13 +223,13 @@ def _same_questions(answers: pd.DataFrame) -> tuple[pd.DataFrame, list[Problem]]
     return answers[identities == usual], problems
 
 
-def _tasks(answers: pd.DataFrame, at: int) -> dict[str, Task]:
+def _tasks(answers: pd.DataFrame, at: int) -> dict[str, samples.Task]:
     """Returns each task as the first trial has it, at the step shown where one has it there."""
     shown = pd.concat([answers[answers["step"] == at], answers]).drop_duplicates("task")
     return dict(zip(shown["task"], shown["answer"], strict=True))
 
 
-def _metrics(tasks: Mapping[str, Task], metric: str | None, suite: str) -> dict[str, str]:
+def _metrics(tasks: Mapping[str, samples.Task], metric: str | None, suite: str) -> dict[str, str]:
     """Returns by what each task is shown; tasks without the `metric` asked for are left out."""
     if metric is None:
         return {name: task.primary for name, task in tasks.items()}
@@ -239,7 +238,9 @@ def _metrics(tasks: Mapping[str, Task], metric: str | None, suite: str) -> dict[
     return {name: metric for name, task in tasks.items() if metric in task.bits}
 
 
-def _other_statements(answers: pd.DataFrame, tasks: Mapping[str, Task]) -> Iterator[Problem]:
+def _other_statements(
+    answers: pd.DataFrame, tasks: Mapping[str, samples.Task]
+) -> Iterator[Problem]:
     """Yields trials whose results.json has another primary metric or reference of a task."""
     for row in answers.itertuples():
         for what in ("primary", "majority", "references"):
@@ -249,7 +250,7 @@ def _other_statements(answers: pd.DataFrame, tasks: Mapping[str, Task]) -> Itera
                 yield Problem("mismatch", row.trial, row.file, text)
 
 
-def _references(tasks: Mapping[str, Task], names: Iterable[str]) -> list[dict[str, Any]]:
+def _references(tasks: Mapping[str, samples.Task], names: Iterable[str]) -> list[dict[str, Any]]:
     """Returns the rows of answering without a model; the mean where every task has a number."""
     shown = {name: tasks[name] for name in names}
     values = {name: {"majority class": task.majority, **task.references}
@@ -405,7 +406,7 @@ def _seed_means(right: pd.DataFrame) -> dict[int, float]:
     }
 
 
-def _stated(answers: Sequence[Task]) -> dict[str, Any]:
+def _stated(answers: Sequence[samples.Task]) -> dict[str, Any]:
     """Returns the columns of what results.json states of the seeds' answers, averaged."""
     names = dict.fromkeys(name for task in answers for name in task.metrics)
     undecodable = [task.undecodable for task in answers if task.undecodable is not None]

@@ -24,7 +24,6 @@ from analysis.load.paper import PaperCell
 from analysis.load.records import Problem, Run, StudyRuns
 from analysis.statistics import comparisons, intervals
 from analysis.statistics.comparisons import Comparison, Verdict
-from analysis.statistics.intervals import Summary
 from attention import table as variants
 from sweeps.records import layout
 
@@ -47,7 +46,7 @@ class SplitResult:
     seeds have a step that validation chose and no finite number here."""
 
     values: dict[int, float] = field(default_factory=dict)
-    summary: Summary | None = None
+    summary: intervals.Summary | None = None
     comparison: Comparison | None = None
     paper: PaperCell | None = None
     non_finite: int = 0

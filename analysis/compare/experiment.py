@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.compare.error_table import ErrorTable
-from analysis.load import records
-from analysis.load.records import Problem
+from analysis.load.records import Problem, flattened
 from sweeps.study import keys
 
 CONDITIONS = {name: key.default for name, key in keys.OWN.items() if key.is_condition}
@@ -29,7 +28,7 @@ def settings(tables: Sequence[ErrorTable]) -> pd.DataFrame:
     was trained on) and CONDITIONS; nan if neither the study nor its trials state one."""
     rows = []
     for table in tables:
-        config = records.flattened(table.study.config)
+        config = flattened(table.study.config)
         # An older study.json lacks keys that were added later: its trials had their defaults.
         row = {**CONDITIONS, **config} if "name" in config else config
         trials = table.study.stage(table.stage)

@@ -15,12 +15,10 @@ from dataclasses import dataclass
 from analysis.compare.error_table import NON_FINITE, ErrorTable
 from analysis.load import metrics
 from analysis.statistics import comparisons, intervals
-from analysis.statistics.comparisons import Comparison, Frequency, Rate
-from analysis.statistics.intervals import Summary
 
 LEAST_REMOVED = 0.1
 # How the verdict on a rate is shown before the study has finished.
-SO_FAR: dict[str, Frequency] = {
+SO_FAR: dict[str, comparisons.Frequency] = {
     "more often": "more often so far",
     "less often": "less often so far",
 }
@@ -39,10 +37,10 @@ class VariantFailures:
     failed; its numbers on the deciding split without those runs, None if nothing is left or
     compared, or no run of any variant failed."""
 
-    rate: Rate
+    rate: comparisons.Rate
     seeds: tuple[int, ...]
-    summary: Summary | None
-    comparison: Comparison | None
+    summary: intervals.Summary | None
+    comparison: comparisons.Comparison | None
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ def of_table(table: ErrorTable) -> FailedRuns:
     constant, answer = _constant_answer(table)
     limit = None if constant is None else (1 - LEAST_REMOVED) * constant
     seeds: dict[str, tuple[int, ...]] = {}
-    rates: dict[str, Rate] = {}
+    rates: dict[str, comparisons.Rate] = {}
     for row in table.rows:
         above = [seed for seed, value in row.chosen.items() if limit is not None and value > limit]
         seeds[row.variant] = tuple(above)

@@ -11,10 +11,8 @@ import pandas as pd
 
 from analysis.compare import experiment
 from analysis.compare.error_table import ErrorTable, VariantResult
-from analysis.compare.experiment import MixedStudiesError
 from analysis.load.records import META_FILE, PARAMETERS, Problem
 from analysis.statistics import power_law
-from analysis.statistics.power_law import PowerLaw, Saving
 from attention import table as variants
 from sweeps.study import selection
 
@@ -46,7 +44,7 @@ class Scaling:
     loss: float | None
     points: pd.DataFrame
     sizes: pd.DataFrame
-    laws: dict[str, PowerLaw]
+    laws: dict[str, power_law.PowerLaw]
     savings: pd.DataFrame
     problems: tuple[Problem, ...]
 
@@ -178,14 +176,14 @@ def _sizes(points: pd.DataFrame) -> pd.DataFrame:
     for (variant, count), same in sizes.groupby(["variant", "parameters"], sort=False):
         if len(same) > 1:
             places = " and ".join(same["study"] + " (" + same["place"].astype(str) + ")")
-            raise MixedStudiesError(
+            raise experiment.MixedStudiesError(
                 f"{places} have the same size, {count:,} parameters of {variant}: name one of them"
             )
     return sizes
 
 
 def _savings(
-    laws: Mapping[str, PowerLaw], baseline: str, loss: float | None, pairs: pd.DataFrame
+    laws: Mapping[str, power_law.PowerLaw], baseline: str, loss: float | None, pairs: pd.DataFrame
 ) -> pd.DataFrame:
     """Returns the savings; fits are paired whose `pairs`, points of shared seeds, are the same."""
     rows: list[dict[str, Any]] = []
@@ -202,5 +200,5 @@ def _savings(
             ]
             row |= vars(power_law.between(base, law, loss, seeds[0] == seeds[1] != []))
         rows.append(row)
-    columns = ["variant", "obstacle", *(field.name for field in fields(Saving))]
+    columns = ["variant", "obstacle", *(field.name for field in fields(power_law.Saving))]
     return pd.DataFrame(rows, columns=columns)

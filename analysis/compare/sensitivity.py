@@ -25,7 +25,6 @@ from scipy import special
 from analysis.compare.error_table import ErrorTable
 from analysis.load import paper
 from analysis.statistics import comparisons
-from analysis.statistics.comparisons import ALPHA, Comparison
 from analysis.statistics.intervals import Estimate
 
 # A word of a workload's name to the paper's table of that domain, and the workload it prints.
@@ -74,14 +73,14 @@ def of_table(table: ErrorTable, split: str, effects: Mapping[str, float]) -> dic
         if (comparison := row.splits[split].comparison) is not None
     }
     tested = sum(comparison.is_tested for comparison in compared.values())
-    alpha = ALPHA / max(1, tested, table.family)
+    alpha = comparisons.ALPHA / max(1, tested, table.family)
     return {
         name: _sensitivity(comparison, alpha, effects.get(name, math.nan))
         for name, comparison in compared.items()
     }
 
 
-def _sensitivity(comparison: Comparison, alpha: float, effect: float) -> Sensitivity:
+def _sensitivity(comparison: comparisons.Comparison, alpha: float, effect: float) -> Sensitivity:
     paired, n, m = comparison.is_paired, comparison.n, comparison.n_baseline
     degrees = comparison.pairs - 1 if paired else n + m - 2
     if not comparison.sd > 0 or degrees < LEAST_DEGREES:
@@ -91,7 +90,7 @@ def _sensitivity(comparison: Comparison, alpha: float, effect: float) -> Sensiti
     unit = detectable(1.0, comparison.pairs or n, alpha, paired=paired, n_baseline=m)
     unit *= 1.0 if paired else unpaired_factor(n, m, alpha)
     sizes = Estimate(*(unit * sd for sd in sds))
-    possible = comparisons.enough_seeds(comparison.test, [], round(ALPHA / alpha))
+    possible = comparisons.enough_seeds(comparison.test, [], round(comparisons.ALPHA / alpha))
     if not paired and not is_simulated(n, m, alpha):
         sizes = dataclasses.replace(sizes, high=math.inf)
     if not abs(effect) > 0:
@@ -116,14 +115,16 @@ def unpaired_factor(n: int, m: int, alpha: float) -> float:
     if comparisons.smallest_p(n, m) >= alpha:
         return math.inf
     few, many = (min(size, MOST_SIMULATED) for size in sorted((n, m)))
-    tests = min(MOST_TESTS, round(ALPHA / alpha))
+    tests = min(MOST_TESTS, round(comparisons.ALPHA / alpha))
     return float(_factors().loc[(few, many), str(tests)])
 
 
 def is_simulated(n: int, m: int, alpha: float) -> bool:
     """Returns whether `unpaired_factor` holds: it is too small for more variants than MOST_TESTS,
     and for more than MOST_SIMULATED seeds against fewer."""
-    return round(ALPHA / alpha) <= MOST_TESTS and not min(n, m) < MOST_SIMULATED < max(n, m)
+    return round(comparisons.ALPHA / alpha) <= MOST_TESTS and not min(n, m) < MOST_SIMULATED < max(
+        n, m
+    )
 
 
 def check(table: ErrorTable, effect: float | None) -> None:

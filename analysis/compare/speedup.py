@@ -18,7 +18,6 @@ from analysis.compare import experiment, frames, sensitivity
 from analysis.compare.error_table import ErrorTable, VariantResult
 from analysis.load.records import Problem
 from analysis.statistics import budgets, power_law
-from analysis.statistics.budgets import Budgets
 from analysis.statistics.comparisons import ALPHA, Seeds
 from attention import table as variants
 
@@ -166,7 +165,7 @@ def _row(
     }
 
 
-def _by_law(curve: Budgets) -> float:
+def _by_law(curve: budgets.Budgets) -> float:
     """Returns the steps needed by a power law through the baseline's means, nan beyond its budgets
     and where there is none."""
     with contextlib.suppress(ValueError, OverflowError):
@@ -176,7 +175,7 @@ def _by_law(curve: Budgets) -> float:
     return math.nan
 
 
-def _seeds(curve: Budgets, equal: float) -> int | None:
+def _seeds(curve: budgets.Budgets, equal: float) -> int | None:
     """Returns the seeds that would tell TOLD from 1; equal: the baseline's steps for as much
     compute as the variant takes. None beyond the budgets."""
     if not curve.steps[0] <= equal <= TOLD * equal <= curve.steps[-1]:

@@ -16,7 +16,6 @@ from analysis.compare import failed_runs, speedup
 from analysis.compare.error_table import DEFAULT_BASELINE, ErrorTable, mixture
 from analysis.load.records import Problem
 from analysis.statistics import across, comparisons
-from analysis.statistics.comparisons import Comparison
 from analysis.statistics.intervals import Estimate
 from attention import table as variants
 
@@ -123,7 +122,7 @@ def _cells(tables: Sequence[ErrorTable], names: Sequence[str], baseline: str) ->
         for number, table in enumerate(tables):
             if name == table.baseline or name not in table.by_variant:
                 continue
-            each = table.comparisons.get(name, Comparison())
+            each = table.comparisons.get(name, comparisons.Comparison())
             scale = _scale(table, each.baseline)
             bounds = sorted((scale * each.low, scale * each.high))
             place = (name, number, table.study.name, table.workload, "improvement_percent")
@@ -149,7 +148,7 @@ def _scale(table: ErrorTable, mean: float) -> float:
 
 def _why_left_out(table: ErrorTable, variant: str) -> str:
     """Returns why a column says nothing of a variant that the lines over all may use."""
-    each = table.comparisons.get(variant, Comparison())
+    each = table.comparisons.get(variant, comparisons.Comparison())
     sides = [table.by_variant[name] for name in (variant, table.baseline)]
     reasons = {
         "lost seeds": any(row.lost or table.of(row).non_finite for row in sides),

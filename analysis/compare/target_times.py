@@ -11,7 +11,6 @@ import pandas as pd
 from analysis.compare.error_table import ErrorTable
 from analysis.load import metrics, selection
 from analysis.load.measurements import STEP
-from analysis.load.metrics import Target, UnknownTargetError
 from analysis.load.records import TIME, Problem, Run
 from analysis.statistics.across import SpeedUp, speed_up
 from attention import table as variants
@@ -45,7 +44,7 @@ class TargetTimes:
     """
 
     table: ErrorTable
-    target: Target
+    target: metrics.Target
     baseline: str
     rule: str
     seeds: pd.DataFrame
@@ -82,7 +81,9 @@ def build(
     # A trial that diverged or failed did not reach what it had not reached; one still running may.
     runs = [run for run in due if run.state in layout.FINISHED]
     if not runs:
-        raise UnknownTargetError("no run that could reach a target; give another stage or point")
+        raise metrics.UnknownTargetError(
+            "no run that could reach a target; give another stage or point"
+        )
     measured = [run for run in runs if run.evals]
     goal, problems = _target(table, measured, target, split, metric)
     if measured and not any(goal.metric.column(split) in run.evals for run in measured):
@@ -112,10 +113,10 @@ def build(
 
 def _target(
     table: ErrorTable, runs: Sequence[Run], value: float | None, split: str, metric: str | None
-) -> tuple[Target, tuple[Problem, ...]]:
+) -> tuple[metrics.Target, tuple[Problem, ...]]:
     if value is not None:
         shown = metrics.get(metric or table.chosen_by.source)
-        return Target(shown, split, value, "given"), ()
+        return metrics.Target(shown, split, value, "given"), ()
     goal, problems = metrics.target_of_runs(runs, split, table.study.stage(table.stage))
     if metric and metrics.get(metric) != goal.metric:
         raise ValueError(
@@ -127,7 +128,7 @@ def _target(
     return goal, problems
 
 
-def crossings(runs: Sequence[Run], target: Target) -> pd.DataFrame:
+def crossings(runs: Sequence[Run], target: metrics.Target) -> pd.DataFrame:
     """Returns when each of `runs`, at least one, first reached `target`, a row per run: variant,
     point, seed, state; `evaluation`, the place of the first evaluation at or past the target in its
     curve, from 0, inf if there is none; its `step` and `seconds`, inf if the target was never

@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.load import measurements, metrics, records, selection, trials
-from analysis.load.measurements import ATTEMPT, STEP, Measurements
+from analysis.load import metrics, records, selection, trials
+from analysis.load.measurements import ATTEMPT, STEP, Measurements, only_evaluations
 from analysis.load.records import (
     FLAGS_FILE,
     INIT2WINIT_FILE,
@@ -38,7 +38,6 @@ from analysis.load.records import (
     Run,
     StudyRuns,
 )
-from analysis.load.trials import TrialFiles
 from attention import table as variants
 from sweeps.records import layout
 
@@ -196,7 +195,7 @@ def misnamed(root: pathlib.Path) -> list[Problem]:
     ]
 
 
-def _algoperf(run: Run, files: TrialFiles, whole: bool) -> Run:
+def _algoperf(run: Run, files: trials.TrialFiles, whole: bool) -> Run:
     """Returns the trial with its records and evaluations. Logs carry no state: a trial is `done`
     with evaluations, `failed` if it began and has none, else `pending`. `steps` is the limit that
     the run was given (`max_global_steps` of flags_0.json)."""
@@ -233,7 +232,7 @@ def _algoperf(run: Run, files: TrialFiles, whole: bool) -> Run:
 
 def _measured(
     run: Run,
-    files: TrialFiles,
+    files: trials.TrialFiles,
     evals: Measurements,
     asked: Mapping[str, Any],
     trained: Mapping[str, Any],
@@ -255,7 +254,7 @@ def _measured(
 
 
 def _recorded(
-    run: Run, files: TrialFiles, asked: Mapping[str, Any], trained: Mapping[str, Any]
+    run: Run, files: trials.TrialFiles, asked: Mapping[str, Any], trained: Mapping[str, Any]
 ) -> tuple[str, dict[str, Any]]:
     """Returns the canonical name of the variant that a trial's records name, its folder's where
     they name none, and the variant's own hyperparameters (`tau`)."""
@@ -347,7 +346,7 @@ def _find_init2winit(root: pathlib.Path) -> list[Run]:
     patterns = (f"{VISIBLE}/{INIT2WINIT_FILE}", f"{VISIBLE}/{VISIBLE}/{INIT2WINIT_FILE}")
     for path in (path.parent for pattern in patterns for path in root.glob(pattern)):
         name = path.relative_to(root).as_posix()
-        record = TrialFiles(path, name).json(INIT2WINIT_FILE)
+        record = trials.TrialFiles(path, name).json(INIT2WINIT_FILE)
         # AlgoPerf's files have another name and no worker.
         if "worker_id" in record and "status" in record:
             seed = int(record["worker_id"])
@@ -355,7 +354,7 @@ def _find_init2winit(root: pathlib.Path) -> list[Run]:
     return sorted(runs, key=lambda run: (str(run.path.parent), len(run.path.name), run.path.name))
 
 
-def _init2winit(run: Run, files: TrialFiles, whole: bool) -> Run:
+def _init2winit(run: Run, files: trials.TrialFiles, whole: bool) -> Run:
     """Returns the trial with its records and evaluations; its file is read `whole` in any case.
     One that init2winit calls incomplete is `running`: it may have been killed. A seed that was
     drawn is recorded nowhere, and the worker's number takes its place. `hyperparameters` are all
@@ -394,7 +393,7 @@ def _init2winit(run: Run, files: TrialFiles, whole: bool) -> Run:
     return _measured(run, files, evals, meta, {})
 
 
-def _evaluations(files: TrialFiles) -> Measurements:
+def _evaluations(files: trials.TrialFiles) -> Measurements:
     """Returns the rows of measurements.csv that evaluate, with our columns."""
     read = files.read(layout.MEASUREMENTS) or Measurements({})
     names = {}
@@ -405,7 +404,7 @@ def _evaluations(files: TrialFiles) -> Measurements:
     if not names:
         return Measurements({})
     names |= {name: name for name in (STEP, ATTEMPT, *TIMES) if name in read.columns}
-    evals = measurements.only_evaluations(
+    evals = only_evaluations(
         Measurements(
             {
                 ours: 1 - read.columns[name]

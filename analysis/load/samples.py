@@ -17,8 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from analysis.load import records
-from analysis.load.records import NOT_JSON, VISIBLE, Positive, Problem, Whole
+from analysis.load.records import NOT_JSON, VISIBLE, Positive, Problem, Whole, read_json
 from sweeps.records import layout
 
 # Keys of results.json that repeat the trial's record, and their names there.
@@ -118,7 +117,7 @@ def _read_once(
     def report(kind: str, file: str, text: str) -> None:
         problems.append(Problem(kind, where, file, text))
 
-    record = records.read_json(folder / layout.RESULTS, where, problems) or {}
+    record = read_json(folder / layout.RESULTS, where, problems) or {}
     expected = {"format": layout.DOWNSTREAM_FORMAT, "suite": suite, "step": step, **dict(identity)}
     others = [name for name, value in expected.items() if record.get(name) != value]
     tasks: dict[str, Task] = {}

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from analysis.load import metrics
-from analysis.load.metrics import Metric
 from analysis.load.records import Run, StudyRuns
 from sweeps.records import layout
 from sweeps.study import selection as rule
@@ -24,7 +23,7 @@ from sweeps.study import selection as rule
 VALIDATION = "validation"
 
 
-def best_step(run: Run, metric: Metric) -> dict[str, float] | None:
+def best_step(run: Run, metric: metrics.Metric) -> dict[str, float] | None:
     """Returns the best evaluation by a metric on validation, a column's name to its value
     (`global_step` among them, an int), None if no evaluation has a finite one."""
     values = run.evals.get(metric.column(VALIDATION), np.empty(0))
@@ -32,7 +31,7 @@ def best_step(run: Run, metric: Metric) -> dict[str, float] | None:
     return None if index is None else run.row(index)
 
 
-def _values(runs: Iterable[Run], metric: Metric) -> dict[int, list[float | None]]:
+def _values(runs: Iterable[Run], metric: metrics.Metric) -> dict[int, list[float | None]]:
     """Returns of each point its trials' best validation metrics, None for a lost seed; a run that
     has not finished, does not have the metric, or of which the end is lost has none."""
     column = metric.column(VALIDATION)
@@ -46,7 +45,7 @@ def _values(runs: Iterable[Run], metric: Metric) -> dict[int, list[float | None]
     return values
 
 
-def best_point(runs: Iterable[Run], metric: Metric) -> int | None:
+def best_point(runs: Iterable[Run], metric: metrics.Metric) -> int | None:
     """Returns the index of the best point among `runs` (trials of one variant) by a metric on
     validation, None if no trial can be chosen."""
     return rule.best_point(_values(runs, metric), metric.mode)
@@ -102,7 +101,7 @@ def uncounted(study: StudyRuns, stage: str, variant: str, point: int | None) -> 
     return [run for run in runs if not run.is_planned and run.point in known - {point}]
 
 
-def study_metric(study: StudyRuns) -> Metric:
+def study_metric(study: StudyRuns) -> metrics.Metric:
     """Returns the metric that chooses in this study: selection.json's, else the runs' own, of
     which those that measured something know it best."""
     if study.selection and study.selection.get("metric"):

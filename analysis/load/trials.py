@@ -6,9 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from analysis.load import measurements, metrics, records, samples
-from analysis.load.measurements import Measurements
-from analysis.load.records import META_FILE, STEP, Columns, Problem, Run
+from analysis.load import measurements, metrics, samples
+from analysis.load.records import META_FILE, STEP, Columns, Problem, Run, read_json
 from sweeps.records import layout, status
 
 # What trial.json repeats of its entry in trials.json.
@@ -32,7 +31,7 @@ class TrialFiles:
     def json(self, file: str) -> dict[str, Any]:
         """Returns the JSON object in `file`, empty if it is missing or damaged; of its known
         keys only those that hold what they should."""
-        return records.read_json(self.directory / file, self.name, self.problems) or {}
+        return read_json(self.directory / file, self.name, self.problems) or {}
 
     def state(self) -> Mapping[str, Any]:
         """Returns what status.json says of the trial; a damaged one is a problem."""
@@ -42,14 +41,14 @@ class TrialFiles:
             self.problems.append(Problem("unreadable", self.name, layout.STATUS, text))
         return state
 
-    def read(self, file: str) -> Measurements | None:
+    def read(self, file: str) -> measurements.Measurements | None:
         """Returns the rows of a CSV file, None if it is missing."""
         rows = measurements.read(self.directory / file, self.name)
         if rows is not None:
             self.problems += rows.problems
         return rows
 
-    def evaluations(self) -> Measurements | None:
+    def evaluations(self) -> measurements.Measurements | None:
         """Returns the evaluations of eval_measurements.csv, None if it is missing."""
         rows = self.read(layout.EVAL_MEASUREMENTS)
         if rows is None:
@@ -73,7 +72,7 @@ class TrialFiles:
             self.report("fabricated", "its data is made up: nothing follows from it")
 
     def check_evaluations(
-        self, evals: Measurements, metric: str, state: str, empty_is_nan: bool
+        self, evals: measurements.Measurements, metric: str, state: str, empty_is_nan: bool
     ) -> None:
         """Notes columns that are absent, and reports numbers that are not finite, but for those of
         a trial that says itself that it diverged. `empty_is_nan` as in `non_finite`."""
@@ -162,7 +161,9 @@ def read_trial(
     return replace(run, problems=tuple(files.problems), notes=tuple(files.notes))
 
 
-def _check(run: Run, files: TrialFiles, evals: Measurements | None, whole: bool) -> None:
+def _check(
+    run: Run, files: TrialFiles, evals: measurements.Measurements | None, whole: bool
+) -> None:
     """Reports what the trial's files say against one another, and, where asked for the `whole`,
     what is wrong with those that no table needs."""
     reached = f"last evaluation at step {run.last_step} of {run.steps}"

@@ -13,10 +13,8 @@ from altair.typing import ChartType
 from analysis.compare import frames
 from analysis.compare.error_table import ErrorTable
 from analysis.load import diagnostics, paper
-from analysis.load.diagnostics import FILE, GRADIENTS, QUANTITIES
 from analysis.load.records import Problem
 from analysis.render import charts
-from analysis.render.charts import FigureSpec
 from analysis.render.pages import Page, Table
 from attention import table as variants
 
@@ -60,7 +58,7 @@ PANELS = {
     "logit_grad_norm": "gradient on logits, all layers",
     "value_grad_norm": "gradient on W_V, all layers",
 }
-WEIGHTS = dict(zip(GRADIENTS, ("logits", "W_Q", "W_K", "W_V"), strict=True))
+WEIGHTS = dict(zip(diagnostics.GRADIENTS, ("logits", "W_Q", "W_K", "W_V"), strict=True))
 WIDTH, HEIGHT = 200, 150
 
 
@@ -84,7 +82,7 @@ def records(table: ErrorTable) -> pd.DataFrame:
             "low": [[recorded.edges[0] - 1.5, *recorded.edges[:-1]]] * len(counts),
             "share": [*(counts / counts.sum(axis=1, keepdims=True))],
         }
-        values = {name: recorded.values[name].ravel() for name in QUANTITIES}
+        values = {name: recorded.values[name].ravel() for name in diagnostics.QUANTITIES}
         parts.append(pd.DataFrame(place | values))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
@@ -134,7 +132,7 @@ def page(table: ErrorTable) -> Page | None:
     ]
     if any(file is not None for file in files.values()):
         done = [run.name for run in runs if run.state == "done" and files[run.name] is None]
-        problems += [Problem("missing", name, "", f"no {FILE}") for name in done]
+        problems += [Problem("missing", name, "", f"no {diagnostics.FILE}") for name in done]
     measured = records(table)
     if measured.empty and not problems:
         return None
@@ -269,8 +267,8 @@ def _alt_text(table: ErrorTable, quantity: str, what: str) -> str:
 
 def _plot(
     file: str, draw: Callable[[ErrorTable], ChartType | None], quantity: str, what: str, how: str
-) -> FigureSpec[ErrorTable]:
-    return FigureSpec(
+) -> charts.FigureSpec[ErrorTable]:
+    return charts.FigureSpec(
         file=file,
         draw=draw,
         alt_text=functools.partial(_alt_text, quantity=quantity, what=what),

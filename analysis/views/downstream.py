@@ -17,8 +17,6 @@ from analysis.compare.downstream import MEAN, SuiteTable
 from analysis.compare.error_table import ErrorTable
 from analysis.load import paper
 from analysis.render import charts, pages
-from analysis.render.charts import FigureSpec
-from analysis.render.pages import Page, Table
 from attention import table as variants
 
 PERCENT = 100.0
@@ -69,7 +67,7 @@ INTERVALS = (
 
 def page(
     table: ErrorTable, suite: str | None = None, metric: str | None = None, step: int | None = None
-) -> Page | None:
+) -> pages.Page | None:
     """Returns the tables of every suite that the trials of `table` were asked, or of one, None
     if they were asked none. `metric` and `step` as `compare.downstream.of_table` has them.
 
@@ -79,7 +77,7 @@ def page(
     suites = downstream.of_table(table, suite, metric, step)
     if not suites:
         return None
-    tables: list[Table] = []
+    tables: list[pages.Table] = []
     notes: list[str] = []
     data = []
     for scored in suites:
@@ -95,7 +93,7 @@ def page(
             tables += [each for each in made if len(each.frame)]
             notes += _notes(scored, rows)
     problems = [problem for scored in suites for problem in scored.problems]
-    return Page(
+    return pages.Page(
         title=f"{table.study.name}: downstream tasks on {table.workload}, stage {table.stage}",
         tables=tuple(tables),
         notes=tuple(notes),
@@ -124,7 +122,7 @@ def _with_paper(scored: SuiteTable, table: ErrorTable) -> pd.DataFrame:
     )
 
 
-def _tables(scored: SuiteTable, rows: pd.DataFrame) -> Iterator[Table]:
+def _tables(scored: SuiteTable, rows: pd.DataFrame) -> Iterator[pages.Table]:
     rows = rows.assign(
         group=rows["variant"].map(lambda name: variants.group(name) if name else "reference"),
     )
@@ -147,7 +145,7 @@ def _tables(scored: SuiteTable, rows: pd.DataFrame) -> Iterator[Table]:
     )
 
 
-def _table(caption: str, rows: pd.DataFrame, names: Sequence[str]) -> Table:
+def _table(caption: str, rows: pd.DataFrame, names: Sequence[str]) -> pages.Table:
     """Returns the columns `names` as a table, but for those that no row has."""
     printed = {name: PRINTED[name] for name in names if rows[name].notna().any()}
     frame = rows[[*printed]].set_axis([heading for heading, _ in printed.values()], axis=1)
@@ -156,7 +154,7 @@ def _table(caption: str, rows: pd.DataFrame, names: Sequence[str]) -> Table:
         for name, (heading, form) in printed.items()
         if form is PRINTED_CELL
     }
-    return Table(
+    return pages.Table(
         caption,
         frame.reset_index(drop=True),
         formats={heading: form for heading, form in printed.values() if form},
@@ -165,7 +163,7 @@ def _table(caption: str, rows: pd.DataFrame, names: Sequence[str]) -> Table:
     )
 
 
-def _overview(scored: SuiteTable, rows: pd.DataFrame, caption: str) -> Table:
+def _overview(scored: SuiteTable, rows: pd.DataFrame, caption: str) -> pages.Table:
     """Returns variants x tasks, below them answers without a model, the paper's rows and how many
     questions there are."""
     is_ours = rows["kind"] == "variant"
@@ -197,7 +195,7 @@ def _overview(scored: SuiteTable, rows: pd.DataFrame, caption: str) -> Table:
         for name in ("score", "bold")
     )
     scores.insert(0, "Variant", order.get_level_values("label"))
-    return Table(
+    return pages.Table(
         caption,
         scores.reset_index(drop=True),
         formats=dict.fromkeys(bold.columns, SCORE),
@@ -286,7 +284,7 @@ def alt_text(table: ErrorTable) -> str:
     scores = pd.concat([scored.scores for scored in _suites(table)])
     means = scores[(scores["kind"] == "variant") & (scores["task"] == MEAN)]
     printed = means[["label", "suite", "score"]].assign(score=PERCENT * means["score"])
-    return Table(
+    return pages.Table(
         "Right answers on downstream tasks by variant, mean over tasks, in %",
         printed,
         {"score": SCORE},
@@ -294,7 +292,7 @@ def alt_text(table: ErrorTable) -> str:
 
 
 PLOTS = (
-    FigureSpec(
+    charts.FigureSpec(
         file="downstream",
         draw=draw,
         alt_text=alt_text,

@@ -9,7 +9,6 @@ from analysis.compare import frames
 from analysis.compare.error_table import ErrorTable
 from analysis.load.records import Plan
 from analysis.render import pages
-from analysis.render.pages import Page, Table
 from analysis.views import sentences
 
 COLUMNS = (
@@ -19,7 +18,7 @@ COLUMNS = (
 )
 
 
-def page(tables: Sequence[ErrorTable]) -> Page:
+def page(tables: Sequence[ErrorTable]) -> pages.Page:
     """Returns a row per study and variant; `data` has COLUMNS at full precision."""
     lines = pd.concat([_rows(table) for table in tables], ignore_index=True)
     ends = zip(lines["difference"], lines["difference_low"], lines["difference_high"], strict=True)
@@ -41,10 +40,10 @@ def page(tables: Sequence[ErrorTable]) -> Page:
         "Started": lines["date"],
         "at commit": lines["design_commit"],
     }
-    return Page(
+    return pages.Page(
         title="Ledger: what was asked, and what came out",
         tables=(
-            Table(
+            pages.Table(
                 "One line per study and variant",
                 pd.DataFrame(columns),
                 {"Difference": "", "p (Holm)": pages.p_text, "Detectable": ""},

@@ -14,8 +14,6 @@ from analysis.compare import frames
 from analysis.compare.error_table import ErrorTable
 from analysis.load.selection import VALIDATION
 from analysis.render import charts, pages
-from analysis.render.charts import FigureSpec
-from analysis.render.pages import Table
 from analysis.views import sentences
 from attention import table as variants
 from sweeps.records import layout
@@ -163,7 +161,7 @@ def effects_alt_text(table: ErrorTable) -> str:
         verdict=sentences.outcomes(estimates),
         difference=[pages.estimate(*each, digits, signed=True) for each in ends],
     )
-    return Table(f"Mean {table.what} over seeds", frame, {"mean": f".{digits}f"}).alt_text()
+    return pages.Table(f"Mean {table.what} over seeds", frame, {"mean": f".{digits}f"}).alt_text()
 
 
 def bands(table: ErrorTable) -> pd.DataFrame:
@@ -352,7 +350,7 @@ def curves_alt_text(table: ErrorTable) -> str:
     ends = seeds[seeds["split"] == VALIDATION].groupby("label", sort=False)["value"].median()
     caption = f"Learning curves: {table.metric.label} on validation at the chosen steps"
     medians = ends.rename("median").reset_index()
-    return Table(caption, medians, {"median": f".{table.metric.digits}f"}).alt_text()
+    return pages.Table(caption, medians, {"median": f".{table.metric.digits}f"}).alt_text()
 
 
 def draw_hyperparameters(table: ErrorTable) -> ChartType | None:
@@ -423,7 +421,7 @@ def hyperparameters_alt_text(table: ErrorTable) -> str:
     )
 
 
-EFFECTS = FigureSpec(
+EFFECTS = charts.FigureSpec(
     file="effects",
     draw=draw_effects,
     alt_text=effects_alt_text,
@@ -432,7 +430,7 @@ EFFECTS = FigureSpec(
     "interval. Right: difference from the baseline with its 95% interval, which is not "
     "corrected for the number of variants, as the p-values (Holm) are. Diamond: the paper.",
 )
-CURVES = FigureSpec(
+CURVES = charts.FigureSpec(
     file="learning_curves",
     draw=draw_curves,
     alt_text=curves_alt_text,
@@ -441,7 +439,7 @@ CURVES = FigureSpec(
     f"{QUARTILES_FROM} seeds on their middle half. Grey: the baseline. Dashed and thin: a trial "
     f"that is running, failed or diverged. {charts.THINNED}",
 )
-HYPERPARAMETERS = FigureSpec(
+HYPERPARAMETERS = charts.FigureSpec(
     file="hyperparameters",
     draw=draw_hyperparameters,
     alt_text=hyperparameters_alt_text,

@@ -12,7 +12,6 @@ import pandas as pd
 from analysis.load import metrics, selection
 from analysis.load.records import Problem, Run, StudyRuns
 from analysis.render import pages
-from analysis.render.pages import Page, Table
 from attention import table as variants
 
 # What JSON has of a run as it is.
@@ -60,7 +59,7 @@ def medians(listed: pd.DataFrame) -> pd.DataFrame:
     return best.agg(n="size", median="median", sd="std").reset_index()
 
 
-def page(study: StudyRuns) -> Page:
+def page(study: StudyRuns) -> pages.Page:
     """Returns two tables: one line per trial, and medians over seeds where there are several."""
     listed = trials(study)
     over_seeds = medians(listed)
@@ -83,7 +82,7 @@ def page(study: StudyRuns) -> Page:
             }
         )
         whole = dict.fromkeys(("Point", "Seed", "Step", "of", "at step"), "")
-        tables.append(Table("Trials", frame, {**whole, "Last": _number, "Best": _number}))
+        tables.append(pages.Table("Trials", frame, {**whole, "Last": _number, "Best": _number}))
     if not over_seeds.empty and over_seeds["n"].max() > 1:
         frame = over_seeds.assign(
             variant=over_seeds["variant"].map(variants.label),
@@ -91,9 +90,9 @@ def page(study: StudyRuns) -> Page:
         )
         frame.columns = ["Stage", "Variant", "Workload", "Point", "Metric", "n", "Median", "SD"]
         tables.append(
-            Table("Best validation metric over seeds", frame, {"Median": ".5f", "SD": ".5f"})
+            pages.Table("Best validation metric over seeds", frame, {"Median": ".5f", "SD": ".5f"})
         )
-    return Page(
+    return pages.Page(
         title=f"{study.name}: {len(study.runs)} trials",
         tables=tuple(tables),
         notes=(

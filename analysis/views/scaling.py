@@ -9,12 +9,9 @@ import pandas as pd
 
 from analysis.compare import scaling
 from analysis.compare.error_table import ErrorTable
-from analysis.compare.scaling import Scaling
 from analysis.load import paper
 from analysis.load.records import Problem
 from analysis.render import charts, pages
-from analysis.render.charts import FigureSpec
-from analysis.render.pages import Page, Table
 from attention import table as variants
 
 PAPER_SHARE = paper.printed(
@@ -25,7 +22,7 @@ PAPER_SHARE = paper.printed(
 )
 
 
-def page(family_fit: Scaling) -> Page:
+def page(family_fit: scaling.Scaling) -> pages.Page:
     """Returns the sizes, the fits, and the savings where there are any; `data` has the seeds."""
     fits = [
         {
@@ -44,7 +41,7 @@ def page(family_fit: Scaling) -> Page:
         pages.text_table("Power law f(n) = a n^b", pd.DataFrame(fits)),
         _savings(family_fit),
     )
-    return Page(
+    return pages.Page(
         title=f"{family_fit.names}: {family_fit.table.decisive} loss by number of parameters",
         tables=tuple(table for table in tables if len(table.frame)),
         notes=tuple(_notes(family_fit)),
@@ -53,21 +50,23 @@ def page(family_fit: Scaling) -> Page:
     )
 
 
-def of_family(tables: Sequence[ErrorTable]) -> Page:
+def of_family(tables: Sequence[ErrorTable]) -> pages.Page:
     """Returns the page of tables of losses, one per size, or one that says why there is no law."""
     try:
         return page(scaling.of_tables(tables))
     except ValueError as error:  # no number of parameters, a loss without a logarithm ...
         names = ", ".join(table.study.name for table in tables)
-        return Page(f"Loss by model size: {names}", (), (), (Problem("note", "", "", str(error)),))
+        return pages.Page(
+            f"Loss by model size: {names}", (), (), (Problem("note", "", "", str(error)),)
+        )
 
 
-def _sizes(family_fit: Scaling) -> Table:
+def _sizes(family_fit: scaling.Scaling) -> pages.Table:
     columns = {"workload": "Workload", "parameters": "Parameters", "variant": "Variant", "n": "n"}
     columns |= {"paper": "Loss\npaper"} if family_fit.sizes["paper"].any() else {}
     frame = family_fit.sizes.assign(variant=family_fit.sizes["variant"].map(variants.label))
     frame = frame[[*columns, "loss"]].rename(columns=columns | {"loss": "Loss"})
-    return Table(
+    return pages.Table(
         "Geometric mean over seeds",
         frame,
         {"Parameters": ",", "Loss": ".4f", "Loss\npaper": ""},
@@ -78,7 +77,7 @@ def _bounds(low: float, high: float, digits: int) -> str:
     return "none (2 sizes)" if math.isnan(low) else pages.interval(low, high, digits)
 
 
-def _savings(family_fit: Scaling) -> Table:
+def _savings(family_fit: scaling.Scaling) -> pages.Table:
     rows = []
     for each in family_fit.savings.itertuples():
         row = {"Variant": variants.label(each.variant), "Fewer": "none (see notes)"}
@@ -99,7 +98,7 @@ def _savings(family_fit: Scaling) -> Table:
     )
 
 
-def _notes(family_fit: Scaling) -> Iterable[str]:
+def _notes(family_fit: scaling.Scaling) -> Iterable[str]:
     yield (
         "f(n) = a n^b by least squares on the logs of losses at the steps that validation chose "
         "and of all parameters, each size weighted by its seeds; docs/analysis.md, `Time, size, "
@@ -164,7 +163,7 @@ def draw(tables: Sequence[ErrorTable]) -> alt.LayerChart | None:
 
 # Of several studies: the report draws it of each family, `plots` of none.
 PLOTS = (
-    FigureSpec(
+    charts.FigureSpec(
         file="scaling",
         draw=draw,
         alt_text=lambda tables: _sizes(scaling.of_tables(tables)).alt_text(),

@@ -8,13 +8,12 @@ import numpy as np
 from analysis.compare import scores
 from analysis.compare.error_table import ErrorTable
 from analysis.render import pages
-from analysis.render.pages import Page, Table
 
 # Places of the profile that are printed.
 SHOWN = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0)
 
 
-def page(tables: Sequence[ErrorTable], workloads: int | None = None) -> Page:
+def page(tables: Sequence[ErrorTable], workloads: int | None = None) -> pages.Page:
     """Returns three tables; `data` is the profile, a row per submission and tau."""
     result = scores.of_tables(tables, workloads)
     hours = (result.times / 3600).map(
@@ -27,16 +26,16 @@ def page(tables: Sequence[ErrorTable], workloads: int | None = None) -> Page:
     shares.insert(0, "Score", result.scores)
     spread_formats = {"SD of\nlog time": ".4f", "Interval\n×/÷": ".3f", "Detectable\nratio": ".3f"}
     profile = result.shares.rename_axis("submission").rename_axis("tau", axis=1)
-    return Page(
+    return pages.Page(
         title="AlgoPerf's scores",
         tables=(
             pages.text_table("Hours to the target", hours.rename_axis("Submission").reset_index()),
-            Table(
+            pages.Table(
                 "Share of workloads within τ times the fastest",
                 shares.rename_axis("Submission").reset_index(),
                 share_formats,
             ),
-            Table(
+            pages.Table(
                 f"What {scores.STUDIES} studies of each submission can tell",
                 result.spreads.set_axis(
                     ["Submission", "Workload", "Studies", *spread_formats], axis=1

@@ -15,19 +15,16 @@ from analysis.compare.error_table import (
     VariantResult,
     lengths_differ,
 )
-from analysis.compare.failed_runs import FailedRuns
-from analysis.compare.sensitivity import LEAST_DEGREES, MOST_SEEDS
 from analysis.load import paper
 from analysis.load.records import Run
 from analysis.render import pages
 from analysis.statistics import comparisons
-from analysis.statistics.comparisons import ALPHA
 from attention import table as variants
 
 # How much of a commit or of a digest is printed.
 SHORT = 12
 # What stands beside numbers of the power analysis.
-POWER = f"[90% range]; none below {LEAST_DEGREES + 1} seeds"
+POWER = f"[90% range]; none below {sensitivity.LEAST_DEGREES + 1} seeds"
 
 
 def word(table: ErrorTable, row: VariantResult) -> str:
@@ -81,7 +78,7 @@ def headline(table: ErrorTable) -> str:
     return " ".join(filter(None, sentences))
 
 
-def failed(table: ErrorTable, found: FailedRuns) -> str:
+def failed(table: ErrorTable, found: failed_runs.FailedRuns) -> str:
     """Returns how many runs of the variants and of the baseline failed to train, and which rates
     differ from the baseline's, with p; empty if no run failed."""
     parts = []
@@ -100,7 +97,8 @@ def seeds_text(seeds: float, low: float, high: float) -> str:
     if math.isnan(seeds):
         return pages.NOTHING
     first, *ends = (
-        f"> {MOST_SEEDS:,}" if math.isinf(each) else f"{each:,.0f}" for each in (seeds, low, high)
+        f"> {sensitivity.MOST_SEEDS:,}" if math.isinf(each) else f"{each:,.0f}"
+        for each in (seeds, low, high)
     )
     return first if low == high else f"{first} [{', '.join(ends)}]"
 
@@ -257,7 +255,7 @@ def _untold(table: ErrorTable) -> str:
     for name, comparison in tested.items():
         others = [each.p for each in tested.values() if each is not comparison]
         p = float(comparisons.holm([comparison.smallest_p, *others], table.family)[0])
-        if p >= ALPHA:
+        if p >= comparisons.ALPHA:
             least[name] = p
             seeds = comparisons.enough_seeds(comparison.test, others, table.family)
             enough = max(enough, seeds)

@@ -12,11 +12,10 @@ from analysis.compare.error_table import ErrorTable
 from analysis.compare.speedup import TOLD, SpeedUps
 from analysis.load.records import Problem
 from analysis.render import pages
-from analysis.render.pages import Page, Table
 from attention import table as variants
 
 
-def pages_of(tables: Sequence[ErrorTable]) -> list[Page]:
+def pages_of(tables: Sequence[ErrorTable]) -> list[pages.Page]:
     """Returns a page for each experiment of several budgets among the tables, without the problems,
     which are those of the tables; a page with the reason alone where there is no speed-up."""
     made = []
@@ -26,11 +25,11 @@ def pages_of(tables: Sequence[ErrorTable]) -> list[Page]:
         except ValueError as error:
             names = ", ".join(table.study.name for table in budgets)
             reason = Problem("note", "", "", str(error))
-            made.append(Page(f"No speed-up: {names}", (), (), (reason,)))
+            made.append(pages.Page(f"No speed-up: {names}", (), (), (reason,)))
     return made
 
 
-def page(speedups: SpeedUps) -> Page:
+def page(speedups: SpeedUps) -> pages.Page:
     """Returns the speed-ups and the budgets; `data` has the rows of both."""
     columns = {
         "study": "Study",
@@ -47,11 +46,11 @@ def page(speedups: SpeedUps) -> Page:
         columns["flop"]: ".4g",
         columns["seconds"]: ".4g",
     }
-    return Page(
+    return pages.Page(
         title=f"{speedups.table.workload}: compute for the same {speedups.table.what}",
         tables=(
             _speedups(speedups),
-            Table(
+            pages.Table(
                 f"Budgets of {speedups.table.baseline_label}",
                 budgets[[*columns]].rename(columns=columns),
                 formats,
@@ -71,7 +70,7 @@ def _data(speedups: SpeedUps) -> pd.DataFrame:
     return pd.concat([speedups.budgets, rows.drop(columns=["compute", "time"])])
 
 
-def _speedups(speedups: SpeedUps) -> Table:
+def _speedups(speedups: SpeedUps) -> pages.Table:
     ends = speedups.budgets["steps"].min(), speedups.budgets["steps"].max()
     rows = []
     for row in speedups.rows.itertuples():

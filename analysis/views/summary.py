@@ -11,8 +11,6 @@ from analysis.compare.error_table import ErrorTable
 from analysis.compare.frames import DETECTABLE, results
 from analysis.compare.summary import Overview
 from analysis.render import charts, pages
-from analysis.render.charts import FigureSpec
-from analysis.render.pages import Page, Table
 from analysis.views import sentences
 from attention import table as variants
 
@@ -30,7 +28,7 @@ OVER = {
 }
 
 
-def page(overview: Overview) -> Page:
+def page(overview: Overview) -> pages.Page:
     """Returns three tables: improvements by variant and workload; a line for each variant over all
     of them; the smallest differences that the seeds can detect. `data` is the former two's."""
     own = sum(table.baseline == overview.baseline for table in overview.tables)
@@ -41,7 +39,7 @@ def page(overview: Overview) -> Page:
         title += f", {len(overview.tables) - own} against another baseline"
     problems = dict.fromkeys(each for table in overview.tables for each in table.named_problems)
     power = pd.DataFrame(map(_power, overview.headings, overview.tables))
-    return Page(
+    return pages.Page(
         title=title,
         tables=(
             _by_workload(overview),
@@ -56,7 +54,7 @@ def page(overview: Overview) -> Page:
     )
 
 
-def _by_workload(overview: Overview) -> Table:
+def _by_workload(overview: Overview) -> pages.Table:
     cells = {}
     for each in overview.cells.dropna(subset="value").itertuples():
         text = pages.estimate(each.value, each.low, each.high, 1, signed=True)
@@ -78,7 +76,7 @@ def _by_workload(overview: Overview) -> Table:
     )
 
 
-def _over_all(overview: Overview) -> Iterable[Table]:
+def _over_all(overview: Overview) -> Iterable[pages.Table]:
     """Yields the table of the baseline and of the variants with estimates, if there are any."""
     columns = overview.over.groupby("variant")["workload"].max()
     shown = [name for name in overview.variants if columns.get(name) or name == overview.baseline]
@@ -181,7 +179,7 @@ def draw(overview: Overview) -> alt.ConcatChart | None:
 
 
 PLOTS = (
-    FigureSpec(
+    charts.FigureSpec(
         file="summary",
         draw=draw,
         alt_text=lambda overview: _by_workload(overview).alt_text(),

@@ -11,11 +11,9 @@ import pandas as pd
 
 from analysis.compare import failed_runs, sensitivity
 from analysis.compare.error_table import ErrorTable, Reference, VariantResult
-from analysis.compare.failed_runs import FailedRuns
 from analysis.compare.frames import DETECTABLE, costs, results
 from analysis.load import metrics
 from analysis.render import pages
-from analysis.render.pages import Page, Table
 from analysis.statistics.comparisons import Comparison
 from analysis.views import sentences
 from sweeps.records import layout
@@ -28,7 +26,7 @@ FLOP, SECONDS = "Training\nFLOP", "Training\nseconds"
 Form = str | Callable[[Any], str] | None
 
 
-def page(table: ErrorTable, effect: float | None = None, details: bool = False) -> Page:
+def page(table: ErrorTable, effect: float | None = None, details: bool = False) -> pages.Page:
     """Returns the table of medians and verdicts with at most five notes, and with `details` the
     tables behind it. `effect` is a difference of the metric for the power analysis; what stands in
     for None: `sensitivity.expected`; what is raised: `sensitivity.check`. `data` is `results`; its
@@ -42,16 +40,16 @@ def page(table: ErrorTable, effect: float | None = None, details: bool = False) 
         notes += sentences.details(table)
     title = f"{table.study.name}: {table.metric.label} on {table.workload}, stage {table.stage}"
     shown = tuple(each for each in tables if len(each.frame))
-    return Page(title, shown, tuple(notes), table.problems, lambda: results(table, effect))
+    return pages.Page(title, shown, tuple(notes), table.problems, lambda: results(table, effect))
 
 
 def _table(
     caption: str, columns: Sequence[tuple[str, Iterable[Any], Form]], group: Iterable[Any] = ()
-) -> Table:
+) -> pages.Table:
     """Returns a table of columns: each a heading, the cells, how numbers are printed."""
     frame = pd.DataFrame({heading: list(cells) for heading, cells, _ in columns})
     formats = {heading: form for heading, _, form in columns if form is not None}
-    return Table(caption, frame, formats, group=list(group))
+    return pages.Table(caption, frame, formats, group=list(group))
 
 
 class Headings:
@@ -66,7 +64,7 @@ class Headings:
 
 
 def _line(
-    table: ErrorTable, row: VariantResult, failures: FailedRuns, headings: Headings
+    table: ErrorTable, row: VariantResult, failures: failed_runs.FailedRuns, headings: Headings
 ) -> dict[str, Any]:
     """Returns a variant's cells by their headings."""
     result, failed = table.of(row), failures.by_variant.get(row.variant)
@@ -104,7 +102,7 @@ def _reference_line(table: ErrorTable, reference: Reference, headings: Headings)
     }
 
 
-def _verdicts(table: ErrorTable, failures: FailedRuns) -> Table:
+def _verdicts(table: ErrorTable, failures: failed_runs.FailedRuns) -> pages.Table:
     """Returns the short table: a line for each variant, then for each reference, without columns
     that have no cell."""
     headings, form = Headings(table), f".{table.metric.digits}f"
@@ -132,7 +130,7 @@ def _verdicts(table: ErrorTable, failures: FailedRuns) -> Table:
     for split, heading in printed.items():
         cells = [row.splits[split].paper for row in table.rows]
         bold[heading] = [bool(cell and cell.bold) for cell in cells] + unmarked
-    return Table(
+    return pages.Table(
         f"{table.metric.title}, median over seeds; differences are of means",
         frame.drop(columns=[heading for heading, shown in is_shown.items() if not shown]),
         {
@@ -174,7 +172,9 @@ def _seeds(table: ErrorTable, lines: pd.DataFrame) -> list[str]:
     return [comparison.seeds for comparison in compared]
 
 
-def _details(table: ErrorTable, lines: pd.DataFrame, failures: FailedRuns) -> Iterator[Table]:
+def _details(
+    table: ErrorTable, lines: pd.DataFrame, failures: failed_runs.FailedRuns
+) -> Iterator[pages.Table]:
     """Yields the tables behind the verdicts: the spread over seeds, comparisons on every split,
     runs that failed to train and the results without them, the power analysis, the end of
     training. `lines` are those of `results` of variants."""
@@ -232,7 +232,7 @@ def _details(table: ErrorTable, lines: pd.DataFrame, failures: FailedRuns) -> It
     )
 
 
-def _rates(lines: pd.DataFrame) -> Table:
+def _rates(lines: pd.DataFrame) -> pages.Table:
     fails = lines["failed_verdict"].where(lines["verdict"] != "baseline", "baseline")
     return _table(
         "Runs that failed to train",
@@ -249,7 +249,7 @@ def _rates(lines: pd.DataFrame) -> Table:
     )
 
 
-def _without_failed(table: ErrorTable, failures: FailedRuns) -> Table:
+def _without_failed(table: ErrorTable, failures: failed_runs.FailedRuns) -> pages.Table:
     digits = table.metric.digits
     left = {name: each for name, each in failures.by_variant.items() if each.summary}
     summaries = [each.summary for each in left.values() if each.summary]
@@ -271,7 +271,7 @@ def _without_failed(table: ErrorTable, failures: FailedRuns) -> Table:
     )
 
 
-def _power(table: ErrorTable, lines: pd.DataFrame) -> Table:
+def _power(table: ErrorTable, lines: pd.DataFrame) -> pages.Table:
     form = f".{table.metric.digits}f"
     kinds = tuple(set(lines["effect_kind"][lines["difference_sd"].notna()]))
     headings = {("d_z",): "SD of\ndifferences", ("g",): "Pooled\nSD"}

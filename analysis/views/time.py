@@ -13,8 +13,6 @@ from analysis.load import paper
 from analysis.load.metrics import UnknownTargetError
 from analysis.load.records import Problem
 from analysis.render import charts, pages
-from analysis.render.charts import FigureSpec
-from analysis.render.pages import Page, Table
 from attention import table as variants
 from sweeps.records import layout
 
@@ -37,7 +35,7 @@ PAPER_HOURS = (
 )
 
 
-def page(table: ErrorTable) -> Page | None:
+def page(table: ErrorTable) -> pages.Page | None:
     """Returns the times at the points that validation chose and the target that the trials or
     AlgoPerf state, None if no run has an evaluation or nothing states a target."""
     times = _by_default(table)
@@ -51,22 +49,22 @@ def _by_default(table: ErrorTable) -> TargetTimes | None:
         return None
 
 
-def without_target(table: ErrorTable, why: UnknownTargetError) -> Page:
+def without_target(table: ErrorTable, why: UnknownTargetError) -> pages.Page:
     """Returns the page of a study whose target nothing states."""
-    return Page(
+    return pages.Page(
         f"{table.study.name}: time to a target on {table.workload}",
         tables=(),
         problems=(Problem("note", "", "", str(why)), *table.problems),
     )
 
 
-def page_of(times: TargetTimes) -> Page:
+def page_of(times: TargetTimes) -> pages.Page:
     """Returns two tables, medians with speed-ups and every seed, and a third for the paper's
     hours where the study is of the model that it gives them for. `data` has a row per variant, its
     seed empty, and one per seed."""
     study = times.table.study.name
     data = pd.concat([times.rows, times.seeds]).assign(study=study)
-    return Page(
+    return pages.Page(
         title=f"{study}: time to {times.target.words} on {times.table.workload}",
         tables=(_medians(times), *_paper_hours(times.table), _seeds(times)),
         notes=tuple(_notes(times)),
@@ -81,7 +79,7 @@ def _unit(times: TargetTimes) -> tuple[float, str, int]:
     return (HOUR, "h", 2) if is_long else (1.0, "s", 1)
 
 
-def _medians(times: TargetTimes) -> Table:
+def _medians(times: TargetTimes) -> pages.Table:
     seconds, unit, digits = _unit(times)
     rows = times.rows
     columns = {
@@ -126,7 +124,7 @@ def _ratio_texts(rows: pd.DataFrame, name: str) -> list[str]:
     return texts
 
 
-def _seeds(times: TargetTimes) -> Table:
+def _seeds(times: TargetTimes) -> pages.Table:
     seconds, unit, digits = _unit(times)
     seeds = times.seeds
     frame = seeds[["label", "seed"]].set_axis(["Variant", "Seed"], axis=1)
@@ -143,7 +141,7 @@ def _seeds(times: TargetTimes) -> Table:
     return pages.text_table("Every seed", frame.assign(State=seeds["state"]), Point=".0f")
 
 
-def _paper_hours(table: ErrorTable) -> Iterable[Table]:
+def _paper_hours(table: ErrorTable) -> Iterable[pages.Table]:
     """Yields the paper's hours beside the median over seeds of ours, for the paper's model."""
     if table.workload != PAPER_WORKLOAD:
         return
@@ -241,7 +239,7 @@ def draw(table: ErrorTable) -> alt.FacetChart | None:
 
 
 PLOTS = (
-    FigureSpec(
+    charts.FigureSpec(
         file="time_to_target",
         draw=draw,
         alt_text=lambda table: _medians(target_times.build(table)).alt_text(),
