@@ -150,11 +150,14 @@ def _row(
     except ValueError as error:
         return line | {"why": str(error)}
     if turn := curve.turn:
-        why = f"the baseline is worse after {turn[1]:,.0f} steps than after {turn[0]:,.0f}"
-        return line | {"why": why}
+        return line | {
+            "why": f"the baseline is worse after {turn[1]:,.0f} steps than after {turn[0]:,.0f}"
+        }
     if bend := curve.bend:
-        why = f"its curve bends too much between {bend[0]:,.0f} and {bend[1]:,.0f} steps: add a "
-        return line | {"why": f"{why}budget there"}
+        return line | {
+            "why": f"its curve bends too much between {bend[0]:,.0f} and {bend[1]:,.0f} steps: "
+            "add a budget there"
+        }
     equal = line["steps"] * line["flop"] / base["flop"]
     needed = budgets.needed(curve, equal)
     line |= {"needed": needed.value, "low": needed.low, "high": needed.high}

@@ -2,14 +2,13 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from analysis.compare import speedup
 from analysis.compare.error_table import ErrorTable
-from analysis.compare.speedup import TOLD, SpeedUps
 from analysis.load.records import Problem
 from analysis.render import pages
 from attention import table as variants
@@ -29,7 +28,7 @@ def pages_of(tables: Sequence[ErrorTable]) -> list[pages.Page]:
     return made
 
 
-def page(speedups: SpeedUps) -> pages.Page:
+def page(speedups: speedup.SpeedUps) -> pages.Page:
     """Returns the speed-ups and the budgets; `data` has the rows of both."""
     columns = {
         "study": "Study",
@@ -56,13 +55,25 @@ def page(speedups: SpeedUps) -> pages.Page:
                 formats,
             ),
         ),
-        notes=tuple(_notes(speedups)),
+        notes=(
+            "A speed-up of 2: the baseline would need twice the variant's compute (or time) for "
+            "the same mean result. [1.7, 2.5]: what the seeds cannot rule out (95%, not corrected "
+            "for the number of variants). < and >: beyond the budgets; nothing is extrapolated.",
+            f"Seeds for {speedup.TOLD}: how many would show a saving of 5 % in four of five "
+            "repetitions. Compute is model FLOP, time the seconds of a step, as trials recorded "
+            "them; these also depend on the load of the machine, which no interval covers. "
+            "docs/analysis.md has the method.",
+            *(
+                f"No number for {variants.label(row.variant)} ({row.study}): {row.why}."
+                for row in speedups.rows[speedups.rows["why"] != ""].itertuples()
+            ),
+        ),
         problems=speedups.problems,
         data=lambda: _data(speedups),
     )
 
 
-def _data(speedups: SpeedUps) -> pd.DataFrame:
+def _data(speedups: speedup.SpeedUps) -> pd.DataFrame:
     rows = speedups.rows.copy()
     for of in ("compute", "time"):
         for name, steps in (("", "needed"), ("_low", "low"), ("_high", "high")):
@@ -70,7 +81,7 @@ def _data(speedups: SpeedUps) -> pd.DataFrame:
     return pd.concat([speedups.budgets, rows.drop(columns=["compute", "time"])])
 
 
-def _speedups(speedups: SpeedUps) -> pages.Table:
+def _speedups(speedups: speedup.SpeedUps) -> pages.Table:
     ends = speedups.budgets["steps"].min(), speedups.budgets["steps"].max()
     rows = []
     for row in speedups.rows.itertuples():
@@ -87,7 +98,7 @@ def _speedups(speedups: SpeedUps) -> pages.Table:
                 "Speed-up,\ncompute": _within(row, row.compute, ends, "{:.2f}"),
                 "Speed-up,\ntime": _within(row, row.time, ends, "{:.2f}"),
                 "Compute, by\na power law": pages.decimals(row.by_law * row.compute, 2),
-                f"Seeds\nfor {TOLD}": seeds,
+                f"Seeds\nfor {speedup.TOLD}": seeds,
             }
         rows.append(cells)
     return pages.text_table(
@@ -108,19 +119,3 @@ def _within(row: Any, factor: float, ends: tuple[float, float], form: str) -> st
     steps = (row.needed, row.low, row.high)
     value, low, high = (beyond.get(each) or form.format(each * factor) for each in steps)
     return f"{value} [{low}, {high}]"
-
-
-def _notes(speedups: SpeedUps) -> Iterable[str]:
-    yield (
-        "A speed-up of 2: the baseline would need twice the variant's compute (or time) for the "
-        "same mean result. [1.7, 2.5]: what the seeds cannot rule out (95%, not corrected for the "
-        "number of variants). < and >: beyond the budgets; nothing is extrapolated."
-    )
-    yield (
-        f"Seeds for {TOLD}: how many would show a saving of 5 % in four of five repetitions. "
-        "Compute is model FLOP, time the seconds of a step, as trials recorded them; these also "
-        "depend on the load of the machine, which no interval covers. docs/analysis.md has the "
-        "method."
-    )
-    for row in speedups.rows[speedups.rows["why"] != ""].itertuples():
-        yield f"No number for {variants.label(row.variant)} ({row.study}): {row.why}."

@@ -8,7 +8,6 @@ import pandas as pd
 
 from analysis.compare import target_times
 from analysis.compare.error_table import ErrorTable
-from analysis.compare.target_times import TargetTimes
 from analysis.load import paper
 from analysis.load.metrics import UnknownTargetError
 from analysis.load.records import Problem
@@ -42,7 +41,7 @@ def page(table: ErrorTable) -> pages.Page | None:
     return None if times is None else page_of(times)
 
 
-def _by_default(table: ErrorTable) -> TargetTimes | None:
+def _by_default(table: ErrorTable) -> target_times.TargetTimes | None:
     try:
         return target_times.build(table)
     except UnknownTargetError:
@@ -58,7 +57,7 @@ def without_target(table: ErrorTable, why: UnknownTargetError) -> pages.Page:
     )
 
 
-def page_of(times: TargetTimes) -> pages.Page:
+def page_of(times: target_times.TargetTimes) -> pages.Page:
     """Returns two tables, medians with speed-ups and every seed, and a third for the paper's
     hours where the study is of the model that it gives them for. `data` has a row per variant, its
     seed empty, and one per seed."""
@@ -73,13 +72,13 @@ def page_of(times: TargetTimes) -> pages.Page:
     )
 
 
-def _unit(times: TargetTimes) -> tuple[float, str, int]:
+def _unit(times: target_times.TargetTimes) -> tuple[float, str, int]:
     """Returns the seconds of one unit of time, its name, and its decimals, hours from 2 h on."""
     is_long = times.seeds["last_seconds"].max() >= 2 * HOUR
     return (HOUR, "h", 2) if is_long else (1.0, "s", 1)
 
 
-def _medians(times: TargetTimes) -> pages.Table:
+def _medians(times: target_times.TargetTimes) -> pages.Table:
     seconds, unit, digits = _unit(times)
     rows = times.rows
     columns = {
@@ -124,7 +123,7 @@ def _ratio_texts(rows: pd.DataFrame, name: str) -> list[str]:
     return texts
 
 
-def _seeds(times: TargetTimes) -> pages.Table:
+def _seeds(times: target_times.TargetTimes) -> pages.Table:
     seconds, unit, digits = _unit(times)
     seeds = times.seeds
     frame = seeds[["label", "seed"]].set_axis(["Variant", "Seed"], axis=1)
@@ -162,7 +161,7 @@ def _paper_hours(table: ErrorTable) -> Iterable[pages.Table]:
     )
 
 
-def _notes(times: TargetTimes) -> Iterable[str]:
+def _notes(times: target_times.TargetTimes) -> Iterable[str]:
     apart = sorted({round(steps) for steps in times.rows["apart"].dropna()})
     spacing = pages.span(f"{steps:,}" for steps in apart) or "an unknown number of"
     yield (
@@ -191,7 +190,7 @@ def _notes(times: TargetTimes) -> Iterable[str]:
     )
 
 
-def marks(times: TargetTimes) -> pd.DataFrame:
+def marks(times: target_times.TargetTimes) -> pd.DataFrame:
     """Returns the marks of the figure, one row per quantity and seed or median: variant, label,
     seed (nan for a median), state, `axis`, what `value` is, and `mark`, a key of SHAPES."""
     seconds, unit, _ = _unit(times)
