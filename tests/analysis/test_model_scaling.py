@@ -205,7 +205,7 @@ def test_a_number_of_parameters_that_is_none_is_not_believed(hand_made, count) -
 def test_two_studies_of_one_size_are_refused(hand_made) -> None:
     directories = made_studies(hand_made, [*SIZES, 435e6])
     tables = tables_of(directories)
-    with pytest.raises(scaling.MixedStudiesError, match="435,000,000") as error:
+    with pytest.raises(experiment.MixedStudiesError, match="435,000,000") as error:
         scaling.of_tables(tables)
     assert all(str(path) in str(error.value) for path in directories[2:])
     page = scaling_view.of_family(tables)
@@ -218,10 +218,12 @@ def test_a_size_of_another_experiment_is_refused(sizes, other_experiments) -> No
     *tables, last = sizes
     others = other_experiments(last)
     for name, other in others.items():
-        with pytest.raises(scaling.MixedStudiesError, match=rf" {re.escape(name)} \("):
+        with pytest.raises(experiment.MixedStudiesError, match=rf" {re.escape(name)} \("):
             scaling.of_tables([*tables, other])
         assert all(other not in family for family in scaling.families([*tables, other])), name
-    with pytest.raises(scaling.MixedStudiesError, match=r"8: c4_lm_234m, c4_lm; \d+: c4_lm_435m"):
+    with pytest.raises(
+        experiment.MixedStudiesError, match=r"8: c4_lm_234m, c4_lm; \d+: c4_lm_435m"
+    ):
         scaling.of_tables([*tables, others["batch_size"]])
 
 
@@ -242,7 +244,7 @@ def test_sizes_of_one_model_have_the_same_data(sizes, workloads, is_one) -> None
     ]
     assert bool(scaling.families(tables)) == is_one
     if not is_one:
-        with pytest.raises(scaling.MixedStudiesError, match="workload"):
+        with pytest.raises(experiment.MixedStudiesError, match="workload"):
             scaling.of_tables(tables)
 
 
@@ -257,7 +259,7 @@ def test_the_shipped_sizes_are_one_family(hand_made) -> None:
     tables = tables_of(made_studies(hand_made, [*SIZES, 2e9], configs=configs))
     ((*family,),) = scaling.families(tables)
     assert family == tables[:3]
-    with pytest.raises(scaling.MixedStudiesError, match="matmul_precision"):
+    with pytest.raises(experiment.MixedStudiesError, match="matmul_precision"):
         scaling.of_tables(tables)
 
 
