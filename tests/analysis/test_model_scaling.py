@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from analysis.cli import main
-from analysis.compare import error_table, scaling
+from analysis.compare import error_table, experiment, scaling
 from analysis.load import paper
 from analysis.load.studies import read_study
 from analysis.statistics import power_law
