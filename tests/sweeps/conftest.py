@@ -256,7 +256,7 @@ class JobProcess:
         text = self.batch.log(0).read_text()
         path = f"{self.batch.jobs[0][0]}: "
         lines = [line for line in text.splitlines() if line.startswith(path)]
-        assert lines, text
+        assert lines, f"exit status {self.process.returncode}\n{text}"
         outcome, _, error = lines[-1].removeprefix(path).partition(": ")
         return outcome, error
 

@@ -52,7 +52,7 @@ class TextWorkload(BaseWorkload):
         model = transformer.Transformer(size, variant, self.is_causal, options)
         super().__init__(row, model, variant, options, sizes)
         self.size = size
-        self.eval_example_bytes = 4 * size.context
+        self.eval_example_bytes = 12 * size.context
         self.id_limits = {"tokens": size.vocabulary}
 
     def is_output_params(self, param_key: str) -> bool:
