@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import msgspec
 
+from attention.common import files
 from workloads.base.errors import DataError
 
 Record = TypeVar("Record")
@@ -19,3 +20,9 @@ def read(path: Path, kind: type[Record], repair: str) -> Record:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, ValueError) as problem:
         raise DataError(f"{path} cannot be read: {problem}", repair) from problem
+
+
+def write(path: Path, record: msgspec.Struct, indent: int = 2) -> None:
+    """Writes a record as a JSON file, which appears whole."""
+    text = msgspec.json.format(msgspec.json.encode(record), indent=indent)
+    files.write(path, text + b"\n")

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from attention.common import files
 from workloads.base.errors import DataError, repair_commands
 from workloads.storage import json_records, preparation
 
@@ -95,8 +94,7 @@ class SmallData(abc.ABC):
         fields = self._write(data_dir, content)
         _, digest = self._examine(data_dir)
         reference = Reference(note=self.note, sha256=digest, **fields)
-        text = msgspec.json.format(msgspec.json.encode(reference))
-        files.write(data_dir / preparation.REFERENCE_FILE, text.decode() + "\n")
+        json_records.write(data_dir / preparation.REFERENCE_FILE, reference)
 
     def check(self, data_dir: str | os.PathLike[str], full: bool = True) -> list[str]:
         """Reads everything, whatever `full` says; returns lines about the data.

@@ -153,8 +153,7 @@ def write_info(
         source=dict(source),
         splits={split: list(shards) for split, shards in splits.items()},
     )
-    text = msgspec.json.format(msgspec.json.encode(info), indent=1)
-    files.write(data_dir / INFO_FILE, text + b"\n")
+    json_records.write(data_dir / INFO_FILE, info, indent=1)
 
 
 def read_info(data_dir: str | os.PathLike[str], repair: str = DEFAULT_REPAIR) -> TokensInfo:

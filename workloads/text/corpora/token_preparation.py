@@ -262,7 +262,7 @@ def _write(data_dir: Path, notes: Mapping[str, _Note], job: OutputShard) -> Shar
     shard = token_records.write_shard(data_dir, job.file, job.input.texts(), processor, note.length)
     path = _note_path(data_dir, job)
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.write(path, msgspec.json.encode(msgspec.structs.replace(note, shard=shard)))
+    json_records.write(path, msgspec.structs.replace(note, shard=shard))
     return shard
 
 
