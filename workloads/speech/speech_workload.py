@@ -84,7 +84,7 @@ class SpeechWorkload(BaseWorkload):
         model = conformer.Conformer(config, variant)
         super().__init__(row, model, variant, options, data.sizes, cache=data.cache)
         self._data = data
-        self.eval_example_bytes = 2 * data.max_audio
+        self.eval_example_bytes = 8 * data.max_audio  # samples and paddings, float32
         self.id_limits = {"targets": data.vocab_size}
         self._tokenizers: dict[str, Any] = {}
 
