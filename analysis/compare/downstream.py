@@ -124,7 +124,10 @@ def _of_suite(
     step: int | None,
     strange: Sequence[Problem],
 ) -> SuiteTable:
-    problems = [*strange, *(problem for each in asked["evaluation"] for problem in each.problems)]
+    problems = [
+        *strange,
+        *(problem for evaluation in asked["evaluation"] for problem in evaluation.problems),
+    ]
     answers = _answers(asked)
     every = sorted(answers["step"].unique().tolist())
     if step is not None:

@@ -122,20 +122,20 @@ def _cells(tables: Sequence[ErrorTable], names: Sequence[str], baseline: str) ->
         for number, table in enumerate(tables):
             if name == table.baseline or name not in table.by_variant:
                 continue
-            each = table.comparisons.get(name, comparisons.Comparison())
-            scale = _scale(table, each.baseline)
-            bounds = sorted((scale * each.low, scale * each.high))
+            comparison = table.comparisons.get(name, comparisons.Comparison())
+            scale = _scale(table, comparison.baseline)
+            bounds = sorted((scale * comparison.low, scale * comparison.high))
             place = (name, number, table.study.name, table.workload, "improvement_percent")
-            seeds = (each.pairs or each.n, each.n)
-            is_withheld = each.withheld and each.verdict == "cannot tell"
-            word = "withheld" if is_withheld else each.verdict
-            outcome = (each.p_holm, word, each.withheld)
+            seeds = (comparison.pairs or comparison.n, comparison.n)
+            is_withheld = comparison.withheld and comparison.verdict == "cannot tell"
+            word = "withheld" if is_withheld else comparison.verdict
+            outcome = (comparison.p_holm, word, comparison.withheld)
             why = "another baseline" if table.baseline != baseline else _why_left_out(table, name)
             ids = {run.id for run in table.runs(table.by_variant[name]) if run.id}
             if copied := sorted({places[trial] for trial in ids if trial in places}):
                 why = f"{COPIED} {', '.join(copied)}"
             places |= dict.fromkeys(ids - places.keys(), table.study.name)
-            rows.append((*place, scale * each.difference, *bounds, *seeds, *outcome, why))
+            rows.append((*place, scale * comparison.difference, *bounds, *seeds, *outcome, why))
     return pd.DataFrame(rows, columns=CELLS)
 
 
@@ -148,14 +148,14 @@ def _scale(table: ErrorTable, mean: float) -> float:
 
 def _why_left_out(table: ErrorTable, variant: str) -> str:
     """Returns why a column says nothing of a variant that the lines over all may use."""
-    each = table.comparisons.get(variant, comparisons.Comparison())
+    comparison = table.comparisons.get(variant, comparisons.Comparison())
     sides = [table.by_variant[name] for name in (variant, table.baseline)]
     reasons = {
         "lost seeds": any(row.lost or table.of(row).non_finite for row in sides),
-        "fewer than 2 seeds to compare": not each.is_tested,
-        "runs of different lengths": each.withheld == "lengths",
-        "differences without a spread": math.isnan(each.effect),
-        "a baseline's mean of 0": not abs(each.baseline) > 0,
+        "fewer than 2 seeds to compare": not comparison.is_tested,
+        "runs of different lengths": comparison.withheld == "lengths",
+        "differences without a spread": math.isnan(comparison.effect),
+        "a baseline's mean of 0": not abs(comparison.baseline) > 0,
     }
     return mixture(*sides) or next((reason for reason, holds in reasons.items() if holds), "")
 
@@ -176,10 +176,10 @@ def _over(tables: Sequence[ErrorTable], cells: pd.DataFrame, baseline: str) -> p
     ]
     counts = pd.DataFrame(
         [
-            {"variant": name, "count": each.rate.count, "n": each.rate.n}
+            {"variant": name, "count": failures.rate.count, "n": failures.rate.n}
             for failed in failures
             if failed.limit is not None
-            for name, each in failed.by_variant.items()
+            for name, failures in failed.by_variant.items()
         ],
         columns=["variant", "count", "n"],
     )
@@ -194,13 +194,13 @@ def _estimates(tables: Sequence[ErrorTable], variant: str) -> dict[tuple[str, st
     """Returns the estimates by quantity and unit."""
     compared = [table.comparisons[variant] for table in tables]
     effects = [
-        math.copysign(each.effect, _scale(table, each.baseline) * each.difference)
-        for table, each in zip(tables, compared, strict=True)
+        math.copysign(comparison.effect, _scale(table, comparison.baseline) * comparison.difference)
+        for table, comparison in zip(tables, compared, strict=True)
     ]
-    kinds = " and ".join(sorted({each.effect_kind for each in compared}))
+    kinds = " and ".join(sorted({comparison.effect_kind for comparison in compared}))
     runs = scores(tables, variant)
     mine, base = (runs.xs(side, axis=1, level=1).to_numpy() for side in ("variant", "baseline"))
-    paired = [each.is_paired for each in compared]
+    paired = [comparison.is_paired for comparison in compared]
     better = across.probability_of_improvement
     return {
         ("effect", kinds): across.mean_effect(effects, compared),
@@ -216,7 +216,7 @@ def scores(tables: Sequence[ErrorTable], variant: str) -> pd.DataFrame:
     if a table compares no such run."""
     improvements = {}
     for number, table in enumerate(tables):
-        each = table.comparisons[variant]
+        comparison = table.comparisons[variant]
         names = {"variant": variant, "baseline": table.baseline}
         runs = pd.DataFrame(
             {
@@ -224,8 +224,8 @@ def scores(tables: Sequence[ErrorTable], variant: str) -> pd.DataFrame:
                 for side, name in names.items()
             }
         )
-        runs = runs.dropna() if each.is_paired else runs
-        improvements[number] = _scale(table, each.baseline) * (runs - each.baseline)
+        runs = runs.dropna() if comparison.is_paired else runs
+        improvements[number] = _scale(table, comparison.baseline) * (runs - comparison.baseline)
     return pd.concat(improvements, axis=1).sort_index()
 
 

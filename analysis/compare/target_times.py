@@ -245,7 +245,7 @@ def _compared(
     for label in rows["label"]:
         row: dict[str, object] = {}
         for name in QUANTITIES if label != baseline else ():
-            ours, base = (times[each][name].to_dict() for each in (label, baseline))
+            ours, base = (times[variant][name].to_dict() for variant in (label, baseline))
             ratio = speed_up(ours, base, table.study.shares_seeds)
             if name == "step" and table.study.published and other_units[label]:
                 ratio = SpeedUp(method="units")

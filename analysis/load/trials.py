@@ -197,5 +197,5 @@ def _check(
         evaluations, problems = samples.of_trial(run.path, run.name)
         files.problems += [
             *problems,
-            *(problem for each in evaluations for problem in each.problems),
+            *(problem for evaluation in evaluations for problem in evaluation.problems),
         ]

@@ -413,7 +413,7 @@ def fisher_p(first: Rate, second: Rate) -> float:
         for count in range(max(0, counted - second.n), min(first.n, counted) + 1)
     ]
     observed = math.comb(first.n, first.count) * math.comb(second.n, second.count)
-    return sum(each for each in ways if each <= observed) / sum(ways)
+    return sum(count for count in ways if count <= observed) / sum(ways)
 
 
 def compare_rates(rates: Mapping[str, Rate], baseline: str, family: int = 0) -> dict[str, Rate]:

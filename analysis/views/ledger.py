@@ -29,7 +29,7 @@ def page(tables: Sequence[ErrorTable]) -> pages.Page:
         "Workload": lines["workload"],
         "Variant": lines["variant"],
         "n": lines["n"],
-        "Difference": [pages.estimate(*each, 4) for each in ends],
+        "Difference": [pages.estimate(*interval, 4) for interval in ends],
         "p (Holm)": lines["p_holm"],
         "Verdict": sentences.outcomes(lines),
         "Detectable": itertools.starmap(

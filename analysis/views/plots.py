@@ -244,7 +244,7 @@ def draw_curves(table: ErrorTable) -> ChartType | None:
     mechanisms with one set of modifiers on one split, and the baseline; a menu chooses the
     horizontal axis."""
     curves, alone = bands(table), singles(table)
-    drawn = pd.concat([each for each in (curves, alone) if len(each)] or [curves])
+    drawn = pd.concat([frame for frame in (curves, alone) if len(frame)] or [curves])
     if drawn.empty:
         return None
     families = list(drawn["modifiers"].unique())
@@ -258,7 +258,7 @@ def draw_curves(table: ErrorTable) -> ChartType | None:
     references = ", ".join(each.name for each in table.references)
     below = f"dashed: {references}" if references else alt.Undefined
     more = [beside(table, curves, families), _references(table, families, splits)]
-    data = pd.concat([drawn, *(each for each in more if len(each))], ignore_index=True)
+    data = pd.concat([drawn, *(frame for frame in more if len(frame))], ignore_index=True)
     # Without a finished trial the axis holds the others.
     held = curves if len(curves) else alone.assign(low=alone["single"], high=alone["single"])
     scale, ticks = charts.around(shown(table, held))
@@ -369,8 +369,8 @@ def draw_hyperparameters(table: ErrorTable) -> ChartType | None:
         axis=axis,
     )
     panels = [
-        _panel(each, str(name), y)
-        for name, each in curve_points.groupby("hyperparameter", sort=False)
+        _panel(points, str(name), y)
+        for name, points in curve_points.groupby("hyperparameter", sort=False)
     ]
     count = curve_points["point"].nunique()
     title = alt.Title(

@@ -79,16 +79,16 @@ def _bounds(low: float, high: float, digits: int) -> str:
 
 def _savings(family_fit: scaling.Scaling) -> pages.Table:
     rows = []
-    for each in family_fit.savings.itertuples():
-        row = {"Variant": variants.label(each.variant), "Fewer": "none (see notes)"}
-        if not each.obstacle and not each.withheld:
+    for saving in family_fit.savings.itertuples():
+        row = {"Variant": variants.label(saving.variant), "Fewer": "none (see notes)"}
+        if not saving.obstacle and not saving.withheld:
             row |= {
-                "Parameters\nbaseline": f"{each.of_baseline:.4g}",
-                "Parameters\nvariant": f"{each.of_variant:.4g}",
-                "Fewer": f"{100 * each.share:.2f} %{'†' if each.is_extrapolated else ''}",
-                "95% interval\nin %": _bounds(100 * each.low, 100 * each.high, 1),
+                "Parameters\nbaseline": f"{saving.of_baseline:.4g}",
+                "Parameters\nvariant": f"{saving.of_variant:.4g}",
+                "Fewer": f"{100 * saving.share:.2f} %{'†' if saving.is_extrapolated else ''}",
+                "95% interval\nin %": _bounds(100 * saving.low, 100 * saving.high, 1),
                 "Paper": f"{PAPER_SHARE.text} %"
-                if PAPER_SHARE and each.variant == "laser"
+                if PAPER_SHARE and saving.variant == "laser"
                 else "–",
             }
         rows.append(row)
@@ -106,11 +106,11 @@ def _notes(family_fit: scaling.Scaling) -> Iterable[str]:
     )
     if not family_fit.laws:
         yield "Fewer than two sizes of any variant: no power law."
-    for each in family_fit.savings[family_fit.savings["obstacle"] != ""].itertuples():
-        whose, whom = variants.label(each.obstacle), variants.label(each.variant)
+    for saving in family_fit.savings[family_fit.savings["obstacle"] != ""].itertuples():
+        whose, whom = variants.label(saving.obstacle), variants.label(saving.variant)
         yield f"No share of parameters for {whom}: the loss of {whose} may not fall with size."
-    for each in family_fit.savings[family_fit.savings["withheld"] != ""].itertuples():
-        yield f"The saving of {variants.label(each.variant)} is withheld ({each.withheld})."
+    for saving in family_fit.savings[family_fit.savings["withheld"] != ""].itertuples():
+        yield f"The saving of {variants.label(saving.variant)} is withheld ({saving.withheld})."
     known = family_fit.savings[family_fit.savings[["obstacle", "withheld"]].eq("").all(axis=1)]
     if len(known):
         paired = "paired" if known["is_paired"].all() else "not all paired, and then wider"

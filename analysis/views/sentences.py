@@ -97,8 +97,8 @@ def seeds_text(seeds: float, low: float, high: float) -> str:
     if math.isnan(seeds):
         return pages.NOTHING
     first, *ends = (
-        f"> {sensitivity.MOST_SEEDS:,}" if math.isinf(each) else f"{each:,.0f}"
-        for each in (seeds, low, high)
+        f"> {sensitivity.MOST_SEEDS:,}" if math.isinf(count) else f"{count:,.0f}"
+        for count in (seeds, low, high)
     )
     return first if low == high else f"{first} [{', '.join(ends)}]"
 

@@ -31,13 +31,14 @@ OVER = {
 def page(overview: Overview) -> pages.Page:
     """Returns three tables: improvements by variant and workload; a line for each variant over all
     of them; the smallest differences that the seeds can detect. `data` is the former two's."""
-    own = sum(table.baseline == overview.baseline for table in overview.tables)
-    title = (
-        f"{own} {'study' if own == 1 else 'studies'} against {variants.label(overview.baseline)}"
+    count = sum(table.baseline == overview.baseline for table in overview.tables)
+    baseline = variants.label(overview.baseline)
+    title = f"{count} {'study' if count == 1 else 'studies'} against {baseline}"
+    if count < len(overview.tables):
+        title += f", {len(overview.tables) - count} against another baseline"
+    problems = dict.fromkeys(
+        problem for table in overview.tables for problem in table.named_problems
     )
-    if own < len(overview.tables):
-        title += f", {len(overview.tables) - own} against another baseline"
-    problems = dict.fromkeys(each for table in overview.tables for each in table.named_problems)
     power = pd.DataFrame(map(_power, overview.headings, overview.tables))
     return pages.Page(
         title=title,
@@ -56,9 +57,9 @@ def page(overview: Overview) -> pages.Page:
 
 def _by_workload(overview: Overview) -> pages.Table:
     cells = {}
-    for each in overview.cells.dropna(subset="value").itertuples():
-        text = pages.estimate(each.value, each.low, each.high, 1, signed=True)
-        cells[each.variant, each.column] = f"{text} {MARKS[each.verdict]}"
+    for cell in overview.cells.dropna(subset="value").itertuples():
+        text = pages.estimate(cell.value, cell.low, cell.high, 1, signed=True)
+        cells[cell.variant, cell.column] = f"{text} {MARKS[cell.verdict]}"
     columns: dict[str, list[str | None]] = {"Variant": [*map(variants.label, overview.variants)]}
     for number, (heading, table) in enumerate(zip(overview.headings, overview.tables, strict=True)):
         lines = [heading, table.what]
@@ -146,8 +147,8 @@ def _notes(overview: Overview) -> Iterable[str]:
     ]
     if left_out:
         yield f"Not in the lines over all: {'; '.join(left_out)}."
-    own = overview.cells[overview.cells["left_out"] == ""]
-    repeated = sorted(set(own["workload"][own.duplicated(["variant", "workload"])]))
+    counted = overview.cells[overview.cells["left_out"] == ""]
+    repeated = sorted(set(counted["workload"][counted.duplicated(["variant", "workload"])]))
     twice = f" These count several times: {', '.join(repeated)}." if repeated else ""
     yield (
         "Over all: docs/analysis.md, `Several studies at once`, defines the quantities. Lines over "
@@ -162,7 +163,7 @@ def draw(overview: Overview) -> alt.ConcatChart | None:
     for number, table in enumerate(overview.tables):
         cells = overview.cells[overview.cells["column"] == number].dropna(subset="value")
         labels = [
-            f"{variants.label(each.variant)} {MARKS[each.verdict]}" for each in cells.itertuples()
+            f"{variants.label(cell.variant)} {MARKS[cell.verdict]}" for cell in cells.itertuples()
         ]
         rows = charts.interval_rows(
             cells.assign(label=labels),

@@ -208,12 +208,12 @@ def test_trials_of_another_experiment_are_no_seeds(better, key, value, counts) -
 def test_a_copy_of_a_study_is_no_evidence(better) -> None:
     root = better.root.parent
     shutil.copytree(better.finish(), root / "tiny_backup")
-    found = summary.of_tables([error_table.build(study) for study in read_each(root)])
-    assert [why.partition(" (")[0] for why in found.cells["left_out"]] == [
+    overview = summary.of_tables([error_table.build(study) for study in read_each(root)])
+    assert [why.partition(" (")[0] for why in overview.cells["left_out"]] == [
         "",
         "the same trials as tiny",
     ]
-    lines = found.over[found.over["variant"] == "laser"]
+    lines = overview.over[overview.over["variant"] == "laser"]
     assert set(lines["workload"]) == {"", "1"}
     (failed,) = lines[lines["quantity"] == "failed_to_train"].itertuples()
     assert failed.n == 5

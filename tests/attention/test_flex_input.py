@@ -40,8 +40,8 @@ SINK = Weighting(exponential, exponential, same=True, start="sink")
         ({"kernel": "flash"}, "unknown kernel 'flash'"),
         ({"kernel": "fused"}, "kernel='fused' needs a TPU or an NVIDIA GPU"),
         *[
-            ({"kernel": "jax_xla", "weighting": one}, "no weights other than the softmax's")
-            for one in (
+            ({"kernel": "jax_xla", "weighting": weighting}, "no weights other than the softmax's")
+            for weighting in (
                 "sigmoid",
                 dataclasses.replace(SINK, start=0.0),
                 Weighting(exponential, lambda x, s: 2 * exponential(x, s)),

@@ -57,7 +57,7 @@ def _precisions(jaxpr):
 
 
 @pytest.mark.parametrize(
-    "kernel", [k for k, one in backends.KERNELS.items() if one.follows_precision]
+    "kernel", [name for name, entry in backends.KERNELS.items() if entry.follows_precision]
 )
 @pytest.mark.parametrize("name", ["standard", "laser+temp", "diff", "sigmoid", "laser+qk_norm"])
 def test_kernels_that_say_so_follow_forward_and_backward(kernel, name):

@@ -116,9 +116,9 @@ def test_everything_knows_what_was_added(added):
     query = jnp.asarray(np.random.default_rng(0).standard_normal((2, 5, 2, 4)), jnp.float32)
     with probe.probed() as seen:
         registry.get("relu")(query, query, query)
-    found = layer_statistics.summary(layer_statistics.measure(seen.layers[0]), {})
-    assert (found["entropy"], found["jacobian_mean"]) == (None, None)
-    assert sum(found["histogram"]) == 2 * 2 * 5 * 5
+    statistics = layer_statistics.summary(layer_statistics.measure(seen.layers[0]), {})
+    assert (statistics["entropy"], statistics["jacobian_mean"]) == (None, None)
+    assert sum(statistics["histogram"]) == 2 * 2 * 5 * 5
     with pytest.raises(ValueError, match="kernel='jax_xla'.*'relu\\+headgate', whose relu"):
         registry.get("relu+headgate", kernel="jax_xla")
     with pytest.raises(ValueError, match="a model cannot have 'relu'"):

@@ -137,13 +137,13 @@ def _forward_kernel(
         key = read(operands.key, origin, columns, sizes.keys, geometry.size)
         values = values_of(geometry, operands.value, channels, origin, columns, sizes.keys)
         tile = Tile(sizes, first, origin, rows, columns)
-        seen = visible(geometry, operands, tile, ragged)
+        is_visible = visible(geometry, operands, tile, ragged)
         logits = product(query, key, transposed=True) * geometry.local.scale
         leaves = tile_leaves(geometry, operands.leaves, tile, head)
         logits = functions.scored(logits, tile.indices(), leaves)
-        highest = _maxima(geometry, carried[0], logits, seen)
+        highest = _maxima(geometry, carried[0], logits, is_visible)
         s = None if highest is None else highest[:, None]
-        weights, masses = functions.weigh(logits, s, seen)
+        weights, masses = functions.weigh(logits, s, is_visible)
         kept = accelerated.kept(geometry.local, operands.seeds, head, tile.indices())
         weights = weights if kept is None else jnp.where(kept, weights, 0)
         summed = product(weights.astype(values.dtype), values)
@@ -172,12 +172,14 @@ def _forward_kernel(
         write_row(out.log_sums, None, top + jnp.log(total), rows)
 
 
-def _maxima(geometry: Geometry, top: Array, logits: Array, seen: Array | None) -> Array | None:
+def _maxima(
+    geometry: Geometry, top: Array, logits: Array, is_visible: Array | None
+) -> Array | None:
     """Returns each row's maximum [n] with a tile, None if weights are not divided."""
     weighting = geometry.local.functions.weighting
     if weighting.mass is None:
         return None
-    shown = logits if seen is None else jnp.where(seen, logits, HIDDEN)
+    shown = logits if is_visible is None else jnp.where(is_visible, logits, HIDDEN)
     return jnp.maximum(top, jnp.max(shown, axis=1)) if weighting.scales else top
 
 

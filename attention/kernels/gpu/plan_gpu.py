@@ -97,8 +97,8 @@ def seen_tiles(geometry: Geometry, kernel: str, masked: dict[str, Any]) -> Array
     states = accelerated.tile_states(geometry.local, masked, (tile.queries, tile.keys), count)
     hidden = (jnp.swapaxes(states, 2, 3) if kernel == "by_key" else states) == 0
     order = jnp.argsort(hidden, axis=-1, stable=True).astype(jnp.int32)
-    seen = jnp.sum(~hidden, axis=-1, keepdims=True, dtype=jnp.int32)
-    return jnp.concatenate([seen, order], axis=-1)
+    visited = jnp.sum(~hidden, axis=-1, keepdims=True, dtype=jnp.int32)
+    return jnp.concatenate([visited, order], axis=-1)
 
 
 def padded(length: int) -> int:

@@ -121,8 +121,8 @@ def visible_keys(
     inside = existing(origin, count, geometry.keys) if ragged else None
     if keys is None:
         return inside
-    seen = _load(keys.at[pl.ds(place, count)], inside) > 0
-    return seen if inside is None else seen & inside
+    is_visible = _load(keys.at[pl.ds(place, count)], inside) > 0
+    return is_visible if inside is None else is_visible & inside
 
 
 def read(

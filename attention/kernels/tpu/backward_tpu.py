@@ -295,7 +295,7 @@ class _Gradients(GridStep):
         narrow = inner.astype(queries.dtype)
         # Of G as it is multiplied, so that the terms of a row cancel.
         products = means * narrow.astype(jnp.float32)
-        seen = visible(plan, operands, tile, banded)
+        is_visible = visible(plan, operands, tile, banded)
         whole = a  # the tile's rows among all rows
         if plan.blocks[0] > 1:
             whole = pl.ds(pl.multiple_of(first, LANES), a.size)
@@ -303,7 +303,7 @@ class _Gradients(GridStep):
             head_queries = lanes_of(plan, head, queries, plan.size)
             head_inner = lanes_of(plan, head, narrow, plan.wide)
             self._add_head(
-                tile, whole, head, seen, head_queries, tile_keys, values, head_inner, products
+                tile, whole, head, is_visible, head_queries, tile_keys, values, head_inner, products
             )
 
     def _inner(self, a: Any, first: Any, cotangent: Array, means: Array) -> Array:
@@ -327,7 +327,7 @@ class _Gradients(GridStep):
         tile: Tile,
         whole: Any,
         head: int,
-        seen: Array | None,
+        is_visible: Array | None,
         queries: Array,
         keys: Array,
         values: Array,
@@ -360,7 +360,7 @@ class _Gradients(GridStep):
             raw,
             tile.indices(),
             tile_leaves(plan, operands.leaves, tile, head, number),
-            seen,
+            is_visible,
             s,
             product(values, inner, transposed=True),
             delta,

@@ -302,14 +302,14 @@ class _RowSums(GridStep):
         keys = operands.key[b, :]
         queries = operands.query[a, :]
         tile = Tile(plan, a, b, self.i * plan.block_q + a.start, origin, False)
-        seen = visible(plan, operands, tile, banded)
+        is_visible = visible(plan, operands, tile, banded)
         for head, number in enumerate(self.heads):
             of_head = lanes_of(plan, head, queries, plan.size)
             logits = product(of_head, keys, transposed=True) * plan.local.scale
             leaves = tile_leaves(plan, operands.leaves, tile, head, number)
             logits = plan.local.functions.scored(logits, tile.indices(), leaves)
-            before, highest = self._maxima(head, a, logits, seen)
-            weights, masses = plan.local.functions.weigh(logits, highest, seen)
+            before, highest = self._maxima(head, a, logits, is_visible)
+            weights, masses = plan.local.functions.weigh(logits, highest, is_visible)
             kept = accelerated.kept(plan.local, operands.seeds, number, tile.indices())
             weights = weights if kept is None else jnp.where(kept, weights, 0)
             summed = product(weights.astype(values.dtype), values)
@@ -319,14 +319,16 @@ class _RowSums(GridStep):
                 summed = self.sums[a, :] + summed
             self.sums[a, :] = lanes_of(plan, head, summed, plan.wide, self.sums[a, :])
 
-    def _maxima(self, head: int, a: Any, logits: Array, seen: Array | None) -> tuple[Any, Any]:
+    def _maxima(
+        self, head: int, a: Any, logits: Array, is_visible: Array | None
+    ) -> tuple[Any, Any]:
         """Returns the maximum of each row [n, 1] before a tile and with it; None if not needed."""
         local, alone = self.plan.local, self.alone
         weighting = local.functions.weighting
         if weighting.mass is None:
             return None, None
         before: Any = LOWEST if local.may_have_no_mass and alone else None
-        shown = logits if seen is None else jnp.where(seen, logits, HIDDEN)
+        shown = logits if is_visible is None else jnp.where(is_visible, logits, HIDDEN)
         highest = jnp.max(shown, axis=1, keepdims=True)
         if not alone:
             before = self.top[head, a, :1]

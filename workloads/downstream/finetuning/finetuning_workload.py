@@ -152,37 +152,45 @@ class FinetuningWorkload(LMWorkload):
             self._scorer = scoring.Scorer(self, params)
         else:  # what is compiled for other parameters stays
             self._scorer.use(params)
-        known = {answer for one in questions for answer in (*one.allowed, one.gold)}
+        known = {text for question in questions for text in (*question.allowed, question.gold)}
         # The longest answer, and the separator behind it.
         most = max(len(tokens.encode(answer)) for answer in known) + 1
         answers = scoring.answer_texts(
-            self._scorer, tokens, [one.context for one in questions], most
+            self._scorer, tokens, [question.context for question in questions], most
         )
         pairs = [
-            (one.context, f" {answer}")
-            for one in questions
-            for answer in (*one.allowed, one.gold)
+            (question.context, f" {answer}")
+            for question in questions
+            for answer in (*question.allowed, question.gold)
             if answer
         ]
         scores = scoring.score_texts(self._scorer, tokens, list(dict.fromkeys(pairs)))
-        golds = [scores[one.context, f" {one.gold}"] for one in questions if one.gold]
+        golds = [
+            scores[question.context, f" {question.gold}"] for question in questions if question.gold
+        ]
         answered = list(zip(questions, answers, strict=True))
         metrics = {
-            "accuracy": fmean(one.is_right(answer) for one, answer in answered),
-            "undecodable": fmean(not one.is_decodable(answer) for one, answer in answered),
-            "loss": -sum(one.loglikelihood for one in golds) / sum(one.tokens for one in golds),
+            "accuracy": fmean(question.is_right(answer) for question, answer in answered),
+            "undecodable": fmean(
+                not question.is_decodable(answer) for question, answer in answered
+            ),
+            "loss": -sum(gold.loglikelihood for gold in golds) / sum(gold.tokens for gold in golds),
         }
-        if closed := [one for one in questions if one.allowed]:
+        if closed := [question for question in questions if question.allowed]:
             ranked = []
-            for one in closed:
-                logs = [scores[one.context, f" {text}"].loglikelihood for text in one.allowed]
-                ranked.append(one.allowed[int(np.argmax(logs))] == one.gold)
+            for question in closed:
+                logs = [
+                    scores[question.context, f" {text}"].loglikelihood for text in question.allowed
+                ]
+                ranked.append(question.allowed[int(np.argmax(logs))] == question.gold)
             counts: dict[str, collections.Counter[str]] = {}
             for question in self._questions("train", data_dir):
                 counts.setdefault(question.task, collections.Counter())[question.gold] += 1
             usual = {task: golds.most_common(1)[0][0] for task, golds in counts.items()}
             metrics["rank_accuracy"] = fmean(ranked)
-            metrics["majority"] = fmean(usual[one.task] == one.gold for one in closed)
+            metrics["majority"] = fmean(
+                usual[question.task] == question.gold for question in closed
+            )
         return metrics
 
     def _tokens(self, data_dir: str) -> Tokens:
