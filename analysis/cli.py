@@ -120,20 +120,18 @@ def _summary(options: argparse.Namespace) -> "Sequence[Page]":
       python -m analysis summary experiments
       python -m analysis summary experiments/digits_vit_demo experiments/pydoc_lm_demo
     """
-    from analysis.compare import summary
     from analysis.render import charts
-    from analysis.views import speedup
-    from analysis.views import summary as view
+    from analysis.views import speedup, summary
 
     if options.plot:
         _check_pictures()
         files.check_output(options.plot, "--plot")
     tables = _tables(options)
     overview = summary.of_tables(tables)
-    if options.plot and (chart := view.draw(overview)):
+    if options.plot and (chart := summary.draw(overview)):
         charts.save(chart, options.plot, overview.variants)
         print(f"wrote {options.plot}", file=sys.stderr)
-    return [view.page(overview), *speedup.pages_of(tables)]
+    return [summary.page(overview), *speedup.pages_of(tables)]
 
 
 def _plots(options: argparse.Namespace) -> int:
@@ -244,12 +242,11 @@ def _scaling(options: argparse.Namespace) -> "Sequence[Page]":
       python -m analysis scaling experiments/c4_lm_234m experiments/c4_lm experiments/c4_lm_435m
       python -m analysis scaling experiments --loss=2.347
     """
-    from analysis.compare import scaling
-    from analysis.views import scaling as view
+    from analysis.views import scaling
 
     tables = _tables(options, metric="loss")
     laws = scaling.of_tables(tables, options.loss, dict(options.parameters))
-    return _with_caveats([view.page(laws)], tables)
+    return _with_caveats([scaling.page(laws)], tables)
 
 
 def _speedup(options: argparse.Namespace) -> "Sequence[Page]":
@@ -262,11 +259,10 @@ def _speedup(options: argparse.Namespace) -> "Sequence[Page]":
       python -m analysis speedup experiments/pydoc_lm_evidence experiments/pydoc_lm_1500 \\
           experiments/pydoc_lm_6000 experiments/pydoc_lm_12000
     """
-    from analysis.compare import speedup
-    from analysis.views import speedup as view
+    from analysis.views import speedup
 
     tables = _tables(options)
-    return _with_caveats([view.page(speedup.of_tables(tables))], tables)
+    return _with_caveats([speedup.page(speedup.of_tables(tables))], tables)
 
 
 def _ledger(options: argparse.Namespace) -> "Sequence[Page]":

@@ -17,9 +17,8 @@ from typing import Any
 import markupsafe
 import pandas as pd
 
-from analysis.compare import frames, summary
+from analysis.compare import frames
 from analysis.compare.error_table import ErrorTable
-from analysis.compare.scaling import families
 from analysis.load import paper, records
 from analysis.render import charts, pages, printing
 from analysis.views import (
@@ -31,9 +30,9 @@ from analysis.views import (
     sentences,
     speedup,
     spikes,
+    summary,
     time,
 )
-from analysis.views import summary as summary_view
 from analysis.views import table as table_view
 from attention.common import files
 from sweeps.records import layout
@@ -57,7 +56,7 @@ def page(tables: Sequence[ErrorTable], directory: pathlib.Path, folder: pathlib.
     labels = {row.variant: row.label for table in tables for row in table.rows}
     answer, answer_pictures = _answer(tables, labels)
     names = list(dict.fromkeys(table.study.name for table in tables))
-    laws = families(tables)
+    laws = scaling.families(tables)
     return printing.fill_template(
         "report.html",
         title=names[0] if len(names) == 1 else f"{directory.resolve().name}: {len(names)} studies",
@@ -88,8 +87,8 @@ def _answer(
         overview = summary.of_tables(tables)
     except ValueError as error:
         return pages.Page("", (), (), (records.Problem("note", "", "", str(error)),)), []
-    shown = dataclasses.replace(summary_view.page(overview), problems=())
-    return shown, _figures(summary_view.PLOTS, overview, names)
+    shown = dataclasses.replace(summary.page(overview), problems=())
+    return shown, _figures(summary.PLOTS, overview, names)
 
 
 def _section(

@@ -1,1 +1,1 @@
-"""A study's variants compared, as data: error table, detectable differences, times, scaling."""
+"""A study's variants compared, as data: error table, detectable differences, times to targets."""

@@ -1,19 +1,33 @@
-"""Loss by model size over several studies: the sizes, power laws and parameters saved; a figure."""
+"""Loss by model size over several studies: power laws, and the parameters that a variant saves."""
 
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
-from analysis.compare import scaling
-from analysis.compare.error_table import ErrorTable
+from analysis.compare import experiment
+from analysis.compare.error_table import ErrorTable, VariantResult
 from analysis.load import paper
-from analysis.load.records import Problem
+from analysis.load.records import META_FILE, PARAMETERS, Problem
 from analysis.render import charts, pages
+from analysis.statistics import power_law
 from attention import table as variants
+from sweeps.study import selection
 
+# c4_lm_234m and c4_lm_1b are sizes of c4_lm: the name up to here, and a task behind a colon, are
+# the data and the objective.
+SIZED = re.compile(r"(.+?_(?:lm|bert))(?:_[^:]*)?(:.*)?")
+# How a study's hyperparameters are chosen.
+TUNING = ["protocol", "tuning_variant", "space"]
+RULE = (
+    "a power law needs studies of one family, which differ in the size of their model alone; leave "
+    "the others out"
+)
 PAPER_SHARE = paper.printed(
     "text_scaling_law.csv",
     "decoder-LM {234M,300M,435M,1.1B,2.2B}, 167B tokens",
@@ -22,7 +36,184 @@ PAPER_SHARE = paper.printed(
 )
 
 
-def page(family_fit: scaling.Scaling) -> pages.Page:
+@dataclass(frozen=True)
+class Scaling:
+    """Loss by size, on the deciding split and against the baseline of `table`, one of the sizes.
+
+    `points`, in ascending order of size: one row per seed of a variant at one size: study, place
+    (its directory), workload, variant, parameters, seed, loss, and the loss that the paper prints.
+    `sizes`: one row per variant and size: of the same and n, the loss a geometric mean over seeds,
+    as the logs are what is fitted. `laws`: the fit of each variant with two sizes or more.
+    `savings`: one row per law but the baseline's: variant, what `power_law.Saving` has of reaching
+    `loss`, nan if the loss of a variant does not fall with size: `obstacle` is that variant, its
+    own or the baseline, else empty; `withheld`, why the saving is no result, else empty.
+    """
+
+    table: ErrorTable
+    loss: float | None
+    points: pd.DataFrame
+    sizes: pd.DataFrame
+    laws: dict[str, power_law.PowerLaw]
+    savings: pd.DataFrame
+    problems: tuple[Problem, ...]
+
+    @property
+    def names(self) -> str:
+        """Returns the studies' names."""
+        return ", ".join(dict.fromkeys(self.points["study"]))
+
+
+def _settings(tables: Sequence[ErrorTable]) -> pd.DataFrame:
+    """Returns what must be equal for tables to be of one family: `experiment.settings` without the
+    baseline, the workload without its size.
+
+    Each size has checkpoints of its own to start from: of `finetune_from` it counts whether it is
+    set. A study with the point that another one of the tables selected is tuned as that one is.
+    """
+    stated = experiment.settings(tables).drop(columns="baseline")
+    sized = (SIZED.fullmatch(table.workload) for table in tables)
+    stated["workload"] = [
+        match.expand(r"\1\2") if match else table.workload
+        for match, table in zip(sized, tables, strict=True)
+    ]
+    is_started = stated["finetune_from"].notna() & stated["finetune_from"].ne("''")
+    stated["finetune_from"] = stated["finetune_from"].mask(is_started, "another study")
+    for number, space in stated["space"].dropna().items():
+        source = stated[selection.SELECTED + stated["study"] == space]
+        if len(source):
+            stated.loc[number, TUNING] = source.iloc[0][TUNING]
+    return stated
+
+
+def families(tables: Sequence[ErrorTable]) -> list[list[ErrorTable]]:
+    """Returns the tables of losses whose workloads are sizes of a model and whose settings are the
+    same; only families of several workloads. `of_tables` still refuses other data."""
+    losses = [
+        table
+        for table in tables
+        if table.metric.name == "loss" and any(row.n for row in table.rows)
+    ]
+    stated = _settings(losses).drop(columns=["study", experiment.DATA]).fillna("")
+    groups = stated.groupby([*stated.columns], sort=False)
+    members = [[losses[number] for number in group.index] for _, group in groups]
+    return [each for each in members if len({table.workload for table in each}) > 1]
+
+
+def of_tables(
+    tables: Sequence[ErrorTable], loss: float | None = None, given: Mapping[str, int] | None = None
+) -> Scaling:
+    """Returns the scaling of tables of losses, one per size.
+
+    `loss`, above 0, is the loss to reach: the baseline's fit at the largest size unless given.
+    `given` maps a workload to its number of parameters where its trials do not record one. Raises
+    ValueError where neither says it and where no trial has a loss, MixedStudiesError where tables
+    are not of one family or hold one size twice.
+    """
+    notes = experiment.check(_settings(tables), RULE)
+    points = _points(tables, given or {})
+    if points.empty:
+        stages = ", ".join(f"{table.study.name}/{table.stage}" for table in tables)
+        raise ValueError(f"no trial of {stages} has finished with a loss, so there is no size yet")
+    sizes = _sizes(points)
+    laws = {}
+    for name in sorted(set(sizes["variant"]), key=variants.order):
+        own = sizes[sizes["variant"] == name]
+        if len(own) > 1:
+            laws[name] = power_law.fit(own["parameters"], own["loss"], own["n"])
+    baseline = tables[0].baseline
+    if loss is None and baseline in laws:
+        loss = laws[baseline].loss(laws[baseline].largest)
+    are_shared = all(table.study.shares_seeds for table in tables)
+    return Scaling(
+        table=tables[0],
+        loss=loss,
+        points=points,
+        sizes=sizes,
+        laws=laws,
+        savings=_savings(laws, baseline, loss, points if are_shared else points.iloc[:0]).assign(
+            withheld=lambda rows: [experiment.withheld(tables, name) for name in rows["variant"]]
+        ),
+        problems=(
+            *notes,
+            *(problem for table in tables for problem in table.named_problems),
+        ),
+    )
+
+
+def _points(tables: Sequence[ErrorTable], given: Mapping[str, int]) -> pd.DataFrame:
+    rows: list[dict[str, Any]] = []
+    for table in tables:
+        for row in table.rows:
+            result = table.of(row)
+            if not result.values:
+                continue
+            size = {
+                "study": table.study.name,
+                "place": table.study.directory.resolve(),
+                "workload": table.workload,
+                "variant": row.variant,
+                "parameters": given.get(table.workload) or _parameters(table, row),
+                "paper": result.paper.text if result.paper else None,
+            }
+            rows += [size | {"seed": seed, "loss": loss} for seed, loss in result.values.items()]
+    rows.sort(key=lambda row: (row["parameters"], variants.order(row["variant"]), row["seed"]))
+    columns = [*("study", "place", "workload", "variant"), *("parameters", "paper", "seed", "loss")]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _parameters(table: ErrorTable, row: VariantResult) -> int:
+    """Returns the number that the first of the row's trials to record it says."""
+    for run in table.runs(row):
+        if count := run.meta.get(PARAMETERS):
+            return int(count)
+    raise ValueError(
+        f"{table.study.name}: no trial of {row.variant} records {PARAMETERS!r} in {META_FILE} "
+        f"(trials of an older version do not); give --parameters={table.workload}=N"
+    )
+
+
+def _sizes(points: pd.DataFrame) -> pd.DataFrame:
+    """Returns a row per variant and size. Raises MixedStudiesError if two studies have one size
+    of a variant: their seeds are not of one sample, and a law of both would count a size twice."""
+    keys = ["study", "place", "workload", "variant", "parameters"]
+    groups = points.groupby(keys, sort=False)
+    sizes = groups.agg(
+        n=("seed", "size"),
+        loss=("loss", lambda losses: math.exp(np.mean(np.log(losses)))),
+        paper=("paper", "first"),
+    ).reset_index()
+    for (variant, count), same in sizes.groupby(["variant", "parameters"], sort=False):
+        if len(same) > 1:
+            places = " and ".join(same["study"] + " (" + same["place"].astype(str) + ")")
+            raise experiment.MixedStudiesError(
+                f"{places} have the same size, {count:,} parameters of {variant}: name one of them"
+            )
+    return sizes
+
+
+def _savings(
+    laws: Mapping[str, power_law.PowerLaw], baseline: str, loss: float | None, pairs: pd.DataFrame
+) -> pd.DataFrame:
+    """Returns the savings; fits are paired whose `pairs`, points of shared seeds, are the same."""
+    rows: list[dict[str, Any]] = []
+    for name, law in laws.items():
+        base = laws.get(baseline)
+        if base is None or law is base or loss is None:
+            continue
+        obstacles = [each for each in (baseline, name) if not laws[each].falls]
+        row = {"variant": name, "obstacle": "".join(obstacles[:1])}
+        if not obstacles:
+            seeds = [
+                pairs.loc[pairs["variant"] == each, ["place", "workload", "seed"]].values.tolist()
+                for each in (baseline, name)
+            ]
+            row |= vars(power_law.between(base, law, loss, seeds[0] == seeds[1] != []))
+        rows.append(row)
+    columns = ["variant", "obstacle", *(field.name for field in fields(power_law.Saving))]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def page(family_fit: Scaling) -> pages.Page:
     """Returns the sizes, the fits, and the savings where there are any; `data` has the seeds."""
     fits = [
         {
@@ -37,9 +228,9 @@ def page(family_fit: scaling.Scaling) -> pages.Page:
         for name, law in family_fit.laws.items()
     ]
     tables = (
-        _sizes(family_fit),
+        _sizes_table(family_fit),
         pages.text_table("Power law f(n) = a n^b", pd.DataFrame(fits)),
-        _savings(family_fit),
+        _savings_table(family_fit),
     )
     return pages.Page(
         title=f"{family_fit.names}: {family_fit.table.decisive} loss by number of parameters",
@@ -53,7 +244,7 @@ def page(family_fit: scaling.Scaling) -> pages.Page:
 def of_family(tables: Sequence[ErrorTable]) -> pages.Page:
     """Returns the page of tables of losses, one per size, or one that says why there is no law."""
     try:
-        return page(scaling.of_tables(tables))
+        return page(of_tables(tables))
     except ValueError as error:  # no number of parameters, a loss without a logarithm ...
         names = ", ".join(table.study.name for table in tables)
         return pages.Page(
@@ -61,7 +252,7 @@ def of_family(tables: Sequence[ErrorTable]) -> pages.Page:
         )
 
 
-def _sizes(family_fit: scaling.Scaling) -> pages.Table:
+def _sizes_table(family_fit: Scaling) -> pages.Table:
     columns = {"workload": "Workload", "parameters": "Parameters", "variant": "Variant", "n": "n"}
     columns |= {"paper": "Loss\npaper"} if family_fit.sizes["paper"].any() else {}
     frame = family_fit.sizes.assign(variant=family_fit.sizes["variant"].map(variants.label))
@@ -77,7 +268,7 @@ def _bounds(low: float, high: float, digits: int) -> str:
     return "none (2 sizes)" if math.isnan(low) else pages.interval(low, high, digits)
 
 
-def _savings(family_fit: scaling.Scaling) -> pages.Table:
+def _savings_table(family_fit: Scaling) -> pages.Table:
     rows = []
     for saving in family_fit.savings.itertuples():
         row = {"Variant": variants.label(saving.variant), "Fewer": "none (see notes)"}
@@ -98,7 +289,7 @@ def _savings(family_fit: scaling.Scaling) -> pages.Table:
     )
 
 
-def _notes(family_fit: scaling.Scaling) -> Iterable[str]:
+def _notes(family_fit: Scaling) -> Iterable[str]:
     yield (
         "f(n) = a n^b by least squares on the logs of losses at the steps that validation chose "
         "and of all parameters, each size weighted by its seeds; docs/analysis.md, `Time, size, "
@@ -127,7 +318,7 @@ def draw(tables: Sequence[ErrorTable]) -> alt.LayerChart | None:
     axes; None if no variant has two sizes, the trials do not record their numbers of
     parameters, or the tables are of no one family."""
     try:
-        family_fit = scaling.of_tables(tables)
+        family_fit = of_tables(tables)
     except ValueError:
         return None
     if not family_fit.laws:
@@ -166,7 +357,7 @@ PLOTS = (
     charts.FigureSpec(
         file="scaling",
         draw=draw,
-        alt_text=lambda tables: _sizes(scaling.of_tables(tables)).alt_text(),
+        alt_text=lambda tables: _sizes_table(of_tables(tables)).alt_text(),
         absent="no variant has two sizes",
         caption="One mark per seed; lines are the fits; dotted: the loss to reach.",
     ),

@@ -1,34 +1,210 @@
-"""How much compute a variant saves: the speed-ups with intervals, and the baseline's budgets."""
+"""How much compute a variant saves: the baseline's steps for its result, over several budgets.
 
+The studies are of one experiment. Each trains the baseline for a number of steps of its own, with
+the whole schedule and a rate tuned there; one of them or more have variants. Compute is model FLOP:
+those of a step, as trials record them, times the steps.
+"""
+
+import contextlib
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from analysis.compare import speedup
-from analysis.compare.error_table import ErrorTable
+from analysis.compare import experiment, frames, sensitivity
+from analysis.compare.error_table import ErrorTable, VariantResult
 from analysis.load.records import Problem
 from analysis.render import pages
+from analysis.statistics import budgets, power_law
+from analysis.statistics.comparisons import ALPHA, Seeds
 from attention import table as variants
+
+RULE = "budgets are of one experiment and differ in steps alone"
+# The speed-up that the seeds asked for would tell from 1.
+TOLD = 1.05
+
+
+@dataclass(frozen=True)
+class SpeedUps:
+    """Of the experiment that `table` is of: the baseline's `budgets`, a row each: study, steps, n,
+    value (the mean), flop and seconds of a step, nan if trials do not record them; and `rows`,
+    the same per variant and study, and:
+    `needed`, `low`, `high`, the baseline's steps (`budgets.needed`); `seeds_used`; `by_law`, the
+    steps by a power law, nan beyond the budgets; `compute` and `time`, what steps are multiplied by
+    for the speed-up in model FLOP and in seconds; `seeds` that would tell a speed-up of TOLD in
+    compute, None if unknown; `why`, why there is no number, else empty."""
+
+    table: ErrorTable
+    budgets: pd.DataFrame
+    rows: pd.DataFrame
+    problems: tuple[Problem, ...]
+
+
+def of_tables(tables: Sequence[ErrorTable]) -> SpeedUps:
+    """Returns the speed-ups of all variants in tables of one experiment.
+
+    Raises ValueError for tables that differ in more than steps, for two that train the baseline
+    equally long, for a metric of which more is better, and where there is nothing to compare.
+    """
+    first = tables[0]
+    conditions = experiment.settings(tables).drop(columns=[*experiment.LENGTHS])
+    notes = experiment.check(conditions, RULE)
+    if not first.metric.lower_is_better:
+        raise ValueError(f"more {first.metric.name} is better; give a metric of which less is")
+    planned = [(table, row) for table in tables if (row := table.baseline_row)]
+    based = [(table, row) for table, row in planned if row.n]
+    if not based:
+        raise ValueError(f"no trial of {first.baseline} has finished")
+    known = pd.DataFrame([_costs(table, row) for table, row in based])
+    for steps, same in known.groupby("steps"):
+        if len(same) > 1:
+            names = ", ".join(same["study"])
+            raise ValueError(f"{names} train {first.baseline} for {steps:,} steps each: name one")
+    results = [table.of(row).values for table, row in based]
+    curves: dict[float, Seeds] = dict(zip(known["steps"], results, strict=True))
+    lost = [table.study.name for table, row in planned if row.lost_on(table.decisive)]
+    rows = [
+        _row(table, row, known, curves, lost, experiment.withheld(tables, row.variant))
+        for table in tables
+        for row in table.rows
+        if row.variant != first.baseline and row.n
+    ]
+    if not rows:
+        raise ValueError(f"no study has results of a variant beside {first.baseline}")
+    rows.sort(key=lambda row: variants.order(row["variant"]))
+    problems = [*notes, *(problem for table in tables for problem in table.named_problems)]
+    return SpeedUps(first, known, pd.DataFrame(rows), tuple(problems))
+
+
+def experiments(tables: Sequence[ErrorTable]) -> list[list[ErrorTable]]:
+    """Returns for each table with variants it and the budgets beside it: tables of the same
+    experiment that train the baseline alone. Only where there are three numbers of steps or more,
+    of a metric of which less is better. `of_tables` still refuses equal budgets and other data."""
+    stated = experiment.settings(tables)
+    steps = stated["steps"]
+    conditions = stated.drop(columns=[*experiment.LENGTHS, "study", experiment.DATA]).fillna("")
+    groups = []
+    for number, table in enumerate(tables):
+        base = table.baseline_row
+        if len(table.rows) < 2 or not (base and base.n and table.metric.lower_is_better):
+            continue
+        is_same = conditions.eq(conditions.iloc[number]).all(axis=1)
+        beside = [
+            place
+            for place in is_same.index[is_same]
+            if [row.variant for row in tables[place].rows if row.n] == [table.baseline]
+        ]
+        if steps[[number, *beside]].nunique() >= budgets.LEAST:
+            groups.append([table, *(tables[place] for place in beside)])
+    return groups
+
+
+def _costs(table: ErrorTable, row: VariantResult) -> dict[str, Any]:
+    """Returns what a row's trials cost and reach. Raises ValueError if their number of steps is
+    not one."""
+    steps = {run.steps for run in table.runs(row) if run.steps is not None}
+    if len(steps) != 1:
+        reason = "is stated by no trial" if not steps else f"is not one: {sorted(map(str, steps))}"
+        raise ValueError(f"{table.study.name}: the number of steps of {row.variant} {reason}")
+    planned = steps.pop()
+    trained = frames.costs(table, row)
+    return {
+        "variant": row.variant,
+        "study": table.study.name,
+        "steps": planned,
+        "n": row.n,
+        "value": float(np.mean(list(table.of(row).values.values()))),
+        "flop": trained["train_flop"] / planned,
+        "seconds": trained["train_seconds"] / planned,
+    }
+
+
+def _row(
+    table: ErrorTable,
+    row: VariantResult,
+    known: pd.DataFrame,
+    curves: Mapping[float, Seeds],
+    lost: Sequence[str],
+    withheld: str,
+) -> dict[str, Any]:
+    line = _costs(table, row)
+    # Of the study itself where it has the baseline: other machines have other seconds.
+    beside = known[known["study"] == line["study"]]
+    base = (beside if len(beside) else known).median(numeric_only=True)
+    line |= {
+        "compute": base["flop"] / line["flop"] / line["steps"],
+        "time": base["seconds"] / line["seconds"] / line["steps"],
+        "seeds": None,
+        "why": "",
+    }
+    line |= dict.fromkeys(("needed", "low", "high", "by_law", "seeds_used"), math.nan)
+    if withheld:
+        return line | {"why": f"withheld ({withheld})"}
+    if row.lost_on(table.decisive) or lost:
+        whose = ", ".join([*lost, *([row.label] if row.lost_on(table.decisive) else [])])
+        return line | {"why": f"seeds are lost of {whose}, and those left are not all"}
+    try:
+        curve = budgets.of_seeds(curves, table.of(row).values)
+    except ValueError as error:
+        return line | {"why": str(error)}
+    if turn := curve.turn:
+        return line | {
+            "why": f"the baseline is worse after {turn[1]:,.0f} steps than after {turn[0]:,.0f}"
+        }
+    if bend := curve.bend:
+        return line | {
+            "why": f"its curve bends too much between {bend[0]:,.0f} and {bend[1]:,.0f} steps: "
+            "add a budget there"
+        }
+    equal = line["steps"] * line["flop"] / base["flop"]
+    needed = budgets.needed(curve, equal)
+    line |= {"needed": needed.value, "low": needed.low, "high": needed.high}
+    return line | {
+        "seeds_used": curve.variant.size,
+        "by_law": _by_law(curve),
+        "seeds": _seeds(curve, equal),
+    }
+
+
+def _by_law(curve: budgets.Budgets) -> float:
+    """Returns the steps needed by a power law through the baseline's means, nan beyond its budgets
+    and where there is none."""
+    with contextlib.suppress(ValueError, OverflowError):
+        law = power_law.fit(curve.steps.tolist(), curve.baseline.mean(axis=1).tolist())
+        steps = math.exp(law.log_parameters(float(curve.variant.mean()))) if law.falls else math.nan
+        return steps if curve.steps[0] <= steps <= curve.steps[-1] else math.nan
+    return math.nan
+
+
+def _seeds(curve: budgets.Budgets, equal: float) -> int | None:
+    """Returns the seeds that would tell TOLD from 1; equal: the baseline's steps for as much
+    compute as the variant takes. None beyond the budgets."""
+    if not curve.steps[0] <= equal <= TOLD * equal <= curve.steps[-1]:
+        return None
+    at, later = curve.differences(np.array([equal, TOLD * equal]))
+    effect, sd = float((at - later).mean()), float(at.std(ddof=1))
+    return sensitivity.seeds_needed(effect, sd, ALPHA) if effect > 0 and sd > 0 else None
 
 
 def pages_of(tables: Sequence[ErrorTable]) -> list[pages.Page]:
     """Returns a page for each experiment of several budgets among the tables, without the problems,
     which are those of the tables; a page with the reason alone where there is no speed-up."""
     made = []
-    for budgets in speedup.experiments(tables):
+    for group in experiments(tables):
         try:
-            made.append(dataclasses.replace(page(speedup.of_tables(budgets)), problems=()))
+            made.append(dataclasses.replace(page(of_tables(group)), problems=()))
         except ValueError as error:
-            names = ", ".join(table.study.name for table in budgets)
+            names = ", ".join(table.study.name for table in group)
             reason = Problem("note", "", "", str(error))
             made.append(pages.Page(f"No speed-up: {names}", (), (), (reason,)))
     return made
 
 
-def page(speedups: speedup.SpeedUps) -> pages.Page:
+def page(speedups: SpeedUps) -> pages.Page:
     """Returns the speed-ups and the budgets; `data` has the rows of both."""
     columns = {
         "study": "Study",
@@ -59,7 +235,7 @@ def page(speedups: speedup.SpeedUps) -> pages.Page:
             "A speed-up of 2: the baseline would need twice the variant's compute (or time) for "
             "the same mean result. [1.7, 2.5]: what the seeds cannot rule out (95%, not corrected "
             "for the number of variants). < and >: beyond the budgets; nothing is extrapolated.",
-            f"Seeds for {speedup.TOLD}: how many would show a saving of 5 % in four of five "
+            f"Seeds for {TOLD}: how many would show a saving of 5 % in four of five "
             "repetitions. Compute is model FLOP, time the seconds of a step, as trials recorded "
             "them; these also depend on the load of the machine, which no interval covers. "
             "docs/analysis.md has the method.",
@@ -73,7 +249,7 @@ def page(speedups: speedup.SpeedUps) -> pages.Page:
     )
 
 
-def _data(speedups: speedup.SpeedUps) -> pd.DataFrame:
+def _data(speedups: SpeedUps) -> pd.DataFrame:
     rows = speedups.rows.copy()
     for of in ("compute", "time"):
         for name, steps in (("", "needed"), ("_low", "low"), ("_high", "high")):
@@ -81,7 +257,7 @@ def _data(speedups: speedup.SpeedUps) -> pd.DataFrame:
     return pd.concat([speedups.budgets, rows.drop(columns=["compute", "time"])])
 
 
-def _speedups(speedups: speedup.SpeedUps) -> pages.Table:
+def _speedups(speedups: SpeedUps) -> pages.Table:
     ends = speedups.budgets["steps"].min(), speedups.budgets["steps"].max()
     rows = []
     for row in speedups.rows.itertuples():
@@ -98,7 +274,7 @@ def _speedups(speedups: speedup.SpeedUps) -> pages.Table:
                 "Speed-up,\ncompute": _within(row, row.compute, ends, "{:.2f}"),
                 "Speed-up,\ntime": _within(row, row.time, ends, "{:.2f}"),
                 "Compute, by\na power law": pages.decimals(row.by_law * row.compute, 2),
-                f"Seeds\nfor {speedup.TOLD}": seeds,
+                f"Seeds\nfor {TOLD}": seeds,
             }
         rows.append(cells)
     return pages.text_table(

@@ -1,31 +1,260 @@
-"""Several studies on one page: variants by workloads, each variant over all of them, and what these
-seeds could have seen."""
+"""Several studies at once: what each variant does on every workload, and over all of them.
+
+Columns are studies, one for each workload that they hold. An improvement is how much less error,
+WER or loss than the baseline's mean, in per cent of it (more, where more is better).
+"""
 
 import itertools
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
-from analysis.compare.error_table import ErrorTable
+from analysis.compare import failed_runs
+from analysis.compare.error_table import DEFAULT_BASELINE, ErrorTable, mixture
 from analysis.compare.frames import DETECTABLE, results
-from analysis.compare.summary import Overview
+from analysis.load.records import Problem
 from analysis.render import charts, pages
-from analysis.views import sentences
+from analysis.statistics import across, comparisons
+from analysis.statistics.intervals import Estimate
+from analysis.views import sentences, speedup
 from attention import table as variants
 
+CELLS = (
+    *("variant", "column", "study", "workload", "quantity", "value", "low", "high"),
+    *("n", "trained", "p", "verdict", "withheld", "left_out"),
+)
+# Why a column adds no evidence on a variant: its trials stand in another column.
+COPIED = "the same trials as"
+OVER = ("variant", "workload", "quantity", "unit", "value", "low", "high", "count", "n")
 MARKS = {"better": "▲", "worse": "▼", "cannot tell": "≈", "withheld": "○"} | {
     "better so far": "△",
     "worse so far": "▽",
 }
 # The quantities over all workloads: heading, decimals, whether a sign is printed.
-OVER = {
+QUANTITIES = {
     "effect": ("Mean effect\n[95%]", 2, True),
     "iqm": ("IQM of runs\nless baseline's, %", 1, True),
     "improvement": ("P(better run)\n[95%]", 2, False),
     "failed_to_train": ("Failed\nto train", 0, False),
     "step_time": ("Step time\n÷ baseline's", 2, False),
 }
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The columns' `tables`, their `headings` (the workload, with the study where two columns are
+    of one workload), the baseline that most of them have, and the variants, it first.
+
+    `cells`, CELLS: one row per variant and column (by its number) in which the variant was to be
+    trained beside a baseline. `value` is in % of the baseline's mean over the compared seeds, which
+    is treated as exact; it is NaN if no seeds are compared. `low` and `high` bound the 95% interval
+    of the difference. `n` of the seeds `trained` are compared. p is corrected by Holm. The verdict
+    may be `withheld`; then the column `withheld` has the reason. `left_out` says why the column is
+    not in `over`.
+
+    `over`, OVER: one row per variant and quantity over the columns that `workload` lists by their
+    numbers from 1, of the runs that the columns' tests compare: `effect`, the mean standardised
+    effect, nan if the columns' effects differ in kind, its `unit`; `iqm`, the interquartile mean
+    of the runs' improvements less the baseline's, in %; `improvement`, the probability that one of
+    its runs beats one of the baseline's; `step_time` over the baseline's; and over all columns of
+    the baseline that can tell, `failed_to_train`, the share of its n runs that did.
+
+    `problems` name studies that have no column and are no budget of a speed-up either.
+    """
+
+    tables: tuple[ErrorTable, ...]
+    headings: tuple[str, ...]
+    baseline: str
+    variants: tuple[str, ...]
+    cells: pd.DataFrame
+    over: pd.DataFrame
+    problems: tuple[Problem, ...]
+
+
+def of_tables(tables: Sequence[ErrorTable]) -> Overview:
+    """Returns the summary of error tables. Raises ValueError if none of them compares anything
+    with a baseline, or if as many have one baseline as another."""
+    left_out = {table: why for table in tables if (why := _why_no_column(table))}
+    compared = [table for table in tables if table not in left_out]
+    if not compared:
+        reasons = "; ".join(f"{table.study.name}: {why}" for table, why in left_out.items())
+        raise ValueError(f"nothing to sum up: {reasons}")
+    baseline = _common_baseline(compared)
+    others = {name for table in compared for name in table.by_variant if name != table.baseline}
+    names = (baseline, *sorted(others - {baseline}, key=variants.order))
+    workloads = [table.workload for table in compared]
+    cells = _cells(compared, names, baseline)
+    budgets = {table for experiment in speedup.experiments(tables) for table in experiment}
+    return Overview(
+        tables=tuple(compared),
+        headings=tuple(
+            table.workload
+            if workloads.count(table.workload) == 1
+            else f"{table.study.name}: {table.workload}"
+            for table in compared
+        ),
+        baseline=baseline,
+        variants=names,
+        cells=cells,
+        over=_over(compared, cells, baseline),
+        problems=tuple(
+            Problem("left out", "", "", f"{table.study.name}: {why}")
+            for table, why in left_out.items()
+            if table not in budgets
+        ),
+    )
+
+
+def _why_no_column(table: ErrorTable) -> str:
+    """Returns why a table has no column, empty if the baseline has numbers and another variant
+    was to be trained."""
+    base = table.baseline_row
+    if base is None:
+        return f"no variant {table.baseline} to compare with"
+    if not table.of(base).values:
+        return f"{table.baseline_label} has no number in stage {table.stage}"
+    return "" if len(table.rows) > 1 else f"no variant beside {table.baseline_label}"
+
+
+def _common_baseline(tables: Sequence[ErrorTable]) -> str:
+    common = pd.Series([table.baseline for table in tables]).mode().tolist()
+    if DEFAULT_BASELINE in common:
+        return DEFAULT_BASELINE
+    if len(common) > 1:
+        raise ValueError(
+            f"as many studies are compared with {' as with '.join(common)}: choose by --baseline"
+        )
+    return str(common[0])
+
+
+def _cells(tables: Sequence[ErrorTable], names: Sequence[str], baseline: str) -> pd.DataFrame:
+    rows = []
+    places: dict[str, str] = {}
+    for name in names:
+        for number, table in enumerate(tables):
+            if name == table.baseline or name not in table.by_variant:
+                continue
+            comparison = table.comparisons.get(name, comparisons.Comparison())
+            scale = _scale(table, comparison.baseline)
+            bounds = sorted((scale * comparison.low, scale * comparison.high))
+            place = (name, number, table.study.name, table.workload, "improvement_percent")
+            seeds = (comparison.pairs or comparison.n, comparison.n)
+            is_withheld = comparison.withheld and comparison.verdict == "cannot tell"
+            word = "withheld" if is_withheld else comparison.verdict
+            outcome = (comparison.p_holm, word, comparison.withheld)
+            why = "another baseline" if table.baseline != baseline else _why_left_out(table, name)
+            ids = {run.id for run in table.runs(table.by_variant[name]) if run.id}
+            if copied := sorted({places[trial] for trial in ids if trial in places}):
+                why = f"{COPIED} {', '.join(copied)}"
+            places |= dict.fromkeys(ids - places.keys(), table.study.name)
+            rows.append((*place, scale * comparison.difference, *bounds, *seeds, *outcome, why))
+    return pd.DataFrame(rows, columns=CELLS)
+
+
+def _scale(table: ErrorTable, mean: float) -> float:
+    """Returns what a difference is multiplied by to be an improvement in % of the baseline's mean,
+    nan if that is 0 or unknown."""
+    sign = -1 if table.metric.lower_is_better else 1
+    return 100 * sign / abs(mean) if abs(mean) > 0 else math.nan
+
+
+def _why_left_out(table: ErrorTable, variant: str) -> str:
+    """Returns why a column says nothing of a variant that the lines over all may use."""
+    comparison = table.comparisons.get(variant, comparisons.Comparison())
+    sides = [table.by_variant[name] for name in (variant, table.baseline)]
+    reasons = {
+        "lost seeds": any(row.lost or table.of(row).non_finite for row in sides),
+        "fewer than 2 seeds to compare": not comparison.is_tested,
+        "runs of different lengths": comparison.withheld == "lengths",
+        "differences without a spread": math.isnan(comparison.effect),
+        "a baseline's mean of 0": not abs(comparison.baseline) > 0,
+    }
+    return mixture(*sides) or next((reason for reason, holds in reasons.items() if holds), "")
+
+
+def _over(tables: Sequence[ErrorTable], cells: pd.DataFrame, baseline: str) -> pd.DataFrame:
+    rows: list[dict[str, Any]] = []
+    for name, own in cells[cells["left_out"] == ""].groupby("variant", sort=False):
+        listed = ", ".join(str(number + 1) for number in own["column"])
+        estimates = _estimates([tables[number] for number in own["column"]], str(name))
+        for (quantity, unit), estimate in estimates.items():
+            row = {"variant": name, "workload": listed, "quantity": quantity, "unit": unit}
+            rows.append(row | vars(estimate))
+    copies = cells.groupby("column")["left_out"].agg(lambda why: why.str.startswith(COPIED).all())
+    failures = [
+        failed_runs.of_table(table)
+        for number, table in enumerate(tables)
+        if table.baseline == baseline and not copies.get(number, False)
+    ]
+    counts = pd.DataFrame(
+        [
+            {"variant": name, "count": failures.rate.count, "n": failures.rate.n}
+            for failed in failures
+            if failed.limit is not None
+            for name, failures in failed.by_variant.items()
+        ],
+        columns=["variant", "count", "n"],
+    )
+    for name, count, n in counts.groupby("variant").sum().itertuples():
+        rate = vars(comparisons.rate(count, n)) | {"value": count / n}
+        row = {"variant": name, "workload": "", "quantity": "failed_to_train", "unit": ""}
+        rows.append(row | rate)
+    return pd.DataFrame(rows, columns=OVER)
+
+
+def _estimates(tables: Sequence[ErrorTable], variant: str) -> dict[tuple[str, str], Estimate]:
+    """Returns the estimates by quantity and unit."""
+    compared = [table.comparisons[variant] for table in tables]
+    effects = [
+        math.copysign(comparison.effect, _scale(table, comparison.baseline) * comparison.difference)
+        for table, comparison in zip(tables, compared, strict=True)
+    ]
+    kinds = " and ".join(sorted({comparison.effect_kind for comparison in compared}))
+    runs = scores(tables, variant)
+    mine, base = (runs.xs(side, axis=1, level=1).to_numpy() for side in ("variant", "baseline"))
+    paired = [comparison.is_paired for comparison in compared]
+    better = across.probability_of_improvement
+    return {
+        ("effect", kinds): across.mean_effect(effects, compared),
+        ("iqm", ""): across.bootstrapped(across.iqm_difference, mine, base, paired),
+        ("improvement", ""): across.bootstrapped(better, mine, base, paired),
+        ("step_time", ""): across.mean_ratio([_step_ratios(table, variant) for table in tables]),
+    }
+
+
+def scores(tables: Sequence[ErrorTable], variant: str) -> pd.DataFrame:
+    """Returns the improvements in % of the runs that the comparisons of `variant` are over, on the
+    deciding splits: a row per seed, columns (number of the table, `variant` or `baseline`), nan
+    if a table compares no such run."""
+    improvements = {}
+    for number, table in enumerate(tables):
+        comparison = table.comparisons[variant]
+        names = {"variant": variant, "baseline": table.baseline}
+        runs = pd.DataFrame(
+            {
+                side: pd.Series(table.of(table.by_variant[name]).values)
+                for side, name in names.items()
+            }
+        )
+        runs = runs.dropna() if comparison.is_paired else runs
+        improvements[number] = _scale(table, comparison.baseline) * (runs - comparison.baseline)
+    return pd.concat(improvements, axis=1).sort_index()
+
+
+def _step_ratios(table: ErrorTable, variant: str) -> np.ndarray:
+    """Returns the logs of the seconds of a step over the baseline's, of each seed that has both."""
+    sides = []
+    for name in (variant, table.baseline):
+        runs = table.runs(table.by_variant[name], ("done",))
+        seconds = {run.seed: run.trained_seconds / (run.last_step or 1) for run in runs}
+        sides.append(pd.Series(seconds, dtype=float))
+    ratios = (sides[0] / sides[1]).sort_index()
+    return np.log(ratios[ratios.gt(0) & np.isfinite(ratios)].to_numpy())
 
 
 def page(overview: Overview) -> pages.Page:
@@ -86,8 +315,8 @@ def _over_all(overview: Overview) -> Iterable[pages.Table]:
     known = overview.over.dropna(subset="value")
     texts = known.assign(text=known.apply(_over_text, axis=1))
     frame = texts.pivot(index="variant", columns="quantity", values="text")
-    frame = frame.reindex(index=shown, columns=[*OVER])
-    frame.columns = [heading for heading, *_ in OVER.values()]
+    frame = frame.reindex(index=shown, columns=[*QUANTITIES])
+    frame.columns = [heading for heading, *_ in QUANTITIES.values()]
     frame.insert(0, "Variant", [*map(variants.label, shown)])
     frame.insert(1, "Columns", [columns.get(name) or None for name in shown])
     yield pages.text_table("Over all workloads, not corrected for the variants", frame)
@@ -96,7 +325,7 @@ def _over_all(overview: Overview) -> Iterable[pages.Table]:
 def _over_text(row: pd.Series) -> str:
     if row["quantity"] == "failed_to_train":
         return f"{row['count']:.0f} of {row['n']:.0f}"
-    _, digits, signed = OVER[row["quantity"]]
+    _, digits, signed = QUANTITIES[row["quantity"]]
     text = pages.estimate(row["value"], row["low"], row["high"], digits, signed)
     return f"{row['unit']} {text}".strip()
 

@@ -10,10 +10,10 @@ import pytest
 from scipy import stats
 
 from analysis.cli import main
-from analysis.compare import error_table, experiment, speedup, summary
+from analysis.compare import error_table, experiment
 from analysis.load.studies import read_study
 from analysis.statistics import budgets
-from analysis.views import speedup as view
+from analysis.views import speedup, summary
 from sweeps.records import layout
 
 STEPS = (500, 1000, 2000, 4000)
@@ -141,7 +141,7 @@ def test_speed_ups_over_studies(hand_made):
     assert row.by_law == pytest.approx(row.needed, rel=0.02)
     assert row.seeds >= 2
     assert row.seeds_used == 3
-    data = view.page(speedups).data()
+    data = speedup.page(speedups).data()
     assert data.shape[0] == 5
     assert data["speedup_compute"].iloc[-1] == pytest.approx(2**0.98, rel=2e-3)
 
@@ -199,7 +199,7 @@ def test_budgets_on_other_data_are_refused(hand_made):
         assert speedup.experiments(budgets_of)
     with pytest.raises(experiment.MixedStudiesError, match=r"data \(a{12}: .*; b{12}: of_4000_3\)"):
         speedup.of_tables(mixed)
-    (page,) = view.pages_of(mixed)
+    (page,) = speedup.pages_of(mixed)
     assert (page.tables, len(page.problems)) == ((), 1)
 
 
@@ -215,7 +215,7 @@ def test_equal_budgets_are_refused_and_named_by_the_page(hand_made, twice):
     tables = _tables(roots)
     with pytest.raises(ValueError, match=roots[-1].name) as refusal:
         speedup.of_tables(tables)
-    problems = [str(problem) for page in view.pages_of(tables) for problem in page.problems]
+    problems = [str(problem) for page in speedup.pages_of(tables) for problem in page.problems]
     assert any(str(refusal.value) in problem for problem in problems)
 
 

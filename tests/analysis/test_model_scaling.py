@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from analysis.cli import main
-from analysis.compare import error_table, experiment, scaling
+from analysis.compare import error_table, experiment
 from analysis.load import paper
 from analysis.load.studies import read_study
 from analysis.statistics import power_law
-from analysis.views import scaling as scaling_view
+from analysis.views import scaling
 from sweeps.records import layout
 from sweeps.study import config
 
@@ -181,7 +181,7 @@ def tables_of(directories) -> list:
 
 
 def test_sizes_fits_and_savings_of_a_law_that_is_known(sizes) -> None:
-    page = scaling_view.page(scaling.of_tables(sizes, 20 * 3e8**-0.08))
+    page = scaling.page(scaling.of_tables(sizes, 20 * 3e8**-0.08))
     rows, fits, savings = (table.texts().values.tolist() for table in page.tables)
     assert rows[0] == ["c4_lm_234m", "234,000,000", "Standard", "2", "2.681", "4.2805"]
     assert [row[2] for row in fits] == ["-0.08000", "-0.08000"]
@@ -197,9 +197,9 @@ def test_a_number_of_parameters_that_is_none_is_not_believed(hand_made, count) -
     for meta in roots[0].rglob("meta_data_0.json"):
         meta.write_text(f'{{"parameters": {count}}}')
     tables = tables_of(roots)
-    (problem,) = scaling_view.of_family(tables).problems
+    (problem,) = scaling.of_family(tables).problems
     assert "meta_data_0.json" in str(problem)
-    assert scaling_view.draw(tables) is None
+    assert scaling.draw(tables) is None
 
 
 def test_two_studies_of_one_size_are_refused(hand_made) -> None:
@@ -208,9 +208,9 @@ def test_two_studies_of_one_size_are_refused(hand_made) -> None:
     with pytest.raises(experiment.MixedStudiesError, match="435,000,000") as error:
         scaling.of_tables(tables)
     assert all(str(path) in str(error.value) for path in directories[2:])
-    page = scaling_view.of_family(tables)
+    page = scaling.of_family(tables)
     assert "435,000,000" in str(page.problems[0])
-    assert (page.tables, scaling_view.draw(tables)) == ((), None)
+    assert (page.tables, scaling.draw(tables)) == ((), None)
 
 
 def test_a_size_of_another_experiment_is_refused(sizes, other_experiments) -> None:
@@ -289,7 +289,7 @@ def test_no_share_without_a_loss_that_falls(hand_made) -> None:
     found = scaling.of_tables(tables_of(made_studies(hand_made, SIZES, law=(2.5, 0.01))))
     assert found.savings["obstacle"].tolist() == ["standard"]
     assert found.savings["share"].isna().all()
-    savings = scaling_view.page(found).tables[2].texts().iloc[0].tolist()
+    savings = scaling.page(found).tables[2].texts().iloc[0].tolist()
     assert savings == ["LASER", "none (see notes)"]
 
 
@@ -309,19 +309,19 @@ def test_two_studies_have_no_interval_and_one_no_law(sizes) -> None:
     fit = scaling.of_tables(sizes[:2], loss=2.3)
     assert fit.savings["low"].isna().all()
     assert fit.savings["is_extrapolated"].all()
-    _, fits, savings = (table.texts() for table in scaling_view.page(fit).tables)
+    _, fits, savings = (table.texts() for table in scaling.page(fit).tables)
     assert fits["95% interval\nof b (t)"].tolist() == ["none (2 sizes)"] * 2
     assert savings["Fewer"].iloc[0].endswith("†")
     single = scaling.of_tables(sizes[:1])
     assert (single.laws, len(single.savings)) == ({}, 0)
-    assert scaling_view.draw(sizes[:1]) is None
+    assert scaling.draw(sizes[:1]) is None
 
 
 def test_the_figure_has_a_mark_for_every_seed_and_a_line_for_every_law(sizes) -> None:
-    spec = scaling_view.draw(sizes).to_dict()
+    spec = scaling.draw(sizes).to_dict()
     rows = [len(spec["datasets"][layer["data"]["name"]]) for layer in spec["layer"]]
     assert rows == [2 * 3 * 2, 2 * 50, 1]
-    assert "c4_lm_234m: Parameters 234,000,000" in scaling_view.PLOTS[0].alt_text(sizes)
+    assert "c4_lm_234m: Parameters 234,000,000" in scaling.PLOTS[0].alt_text(sizes)
 
 
 def test_unknown_numbers_of_parameters_are_asked_for_and_a_study_counts_once(

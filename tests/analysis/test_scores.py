@@ -9,8 +9,9 @@ import pytest
 from scipy import stats
 
 from analysis.cli import main
-from analysis.compare import error_table, scores
+from analysis.compare import error_table
 from analysis.load import studies
+from analysis.views import scores
 
 LOGS = pathlib.Path(__file__).resolve().parents[3] / "shared" / "algoperf_logs" / "baseline"
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from analysis import cli
-from analysis.compare import error_table, summary
+from analysis.compare import error_table
 from analysis.load.records import TIME
 from analysis.load.studies import read_each
 from analysis.render import charts
 from analysis.statistics import across
 from analysis.statistics.comparisons import Comparison
-from analysis.views import summary as view
+from analysis.views import summary
 
 NAN = math.nan
 
@@ -195,7 +195,7 @@ def test_point_and_interval_are_of_the_runs_that_are_compared(hand_made, shared)
     assert scores["variant"].mean() == pytest.approx(cell["value"])
     assert scores["baseline"].mean() == pytest.approx(0)
     assert (cell["n"], cell["trained"]) == (comparison.pairs or 12, 12)
-    notes = " ".join(view.page(result).notes)
+    notes = " ".join(summary.page(result).notes)
     assert ("LASER 11 of 12" in notes) == comparison.is_partial == (shared == 11)
 
 
@@ -224,7 +224,7 @@ def test_effects_in_different_units_have_no_mean(hand_made) -> None:
 
 
 def test_the_page_has_variants_by_workloads(studies) -> None:
-    page = view.page(_summary(studies))
+    page = summary.page(_summary(studies))
     cells, over, power = (table.texts() for table in page.tables)
     assert cells.columns.tolist() == ["Variant", "imagenet_vit\ntest error", "pydoc_lm\ntest loss"]
     assert cells.iloc[0].tolist() == ["Standard", "baseline", "baseline"]
@@ -240,7 +240,7 @@ def test_columns_of_one_workload_name_their_studies(hand_made) -> None:
         root = made(hand_made, {"standard": (0.5, 0.6, 0.7), "laser": (0.4, 0.45, 0.41)}, name)
     found = _summary(root.parent)
     assert found.headings == ("first: imagenet_vit", "second: imagenet_vit")
-    assert any("several times: imagenet_vit" in note for note in view.page(found).notes)
+    assert any("several times: imagenet_vit" in note for note in summary.page(found).notes)
 
 
 def test_another_baseline_keeps_its_column_and_leaves_the_lines(studies, hand_made) -> None:
@@ -250,7 +250,7 @@ def test_another_baseline_keeps_its_column_and_leaves_the_lines(studies, hand_ma
     assert found.variants == ("standard", "laser", "diff_laser")
     assert "diff_laser" not in set(found.over["variant"])
     assert found.cells["variant"].tolist().count("diff_laser") == 1
-    cells, over, _ = (table.frame for table in view.page(found).tables)
+    cells, over, _ = (table.frame for table in summary.page(found).tables)
     assert any("against Diff" in heading for heading in cells.columns)
     assert "Diff + LASER" not in set(over["Variant"])
 
@@ -276,14 +276,14 @@ def test_lost_seeds_leave_the_lines_over_all_and_are_counted(studies, hand_made)
     assert _over(found, "laser", "iqm")["workload"] == "2, 3"
     failed = _over(found, "laser", "failed_to_train")
     assert (failed["count"], failed["n"]) == (1, 5)  # of images and speech: text cannot tell
-    assert any("lost seeds" in note for note in view.page(found).notes)
+    assert any("lost seeds" in note for note in summary.page(found).notes)
 
 
 def test_a_withheld_verdict_is_no_cannot_tell(hand_made) -> None:
     errors = {"standard": (0.50, 0.51, 0.52, 0.53), "laser": (0.30, 0.31, 0.32, 0.34)}
     found = _summary(made(hand_made, errors, diverged=("laser",)))
     assert found.cells["withheld"].tolist() == ["lost seeds"]
-    assert view.page(found).tables[0].frame.iloc[1, 1].endswith("○")
+    assert summary.page(found).tables[0].frame.iloc[1, 1].endswith("○")
 
 
 def test_rounding_is_no_spread(hand_made) -> None:
@@ -322,7 +322,7 @@ def test_csv_has_numbers(studies, capsys) -> None:
 
 def test_figures_of_the_page(studies, tmp_path) -> None:
     found = _summary(studies)
-    for plot in view.PLOTS:
+    for plot in summary.PLOTS:
         spec = charts.specification(plot.draw(found), found.variants)
         assert spec["concat"] if plot.file == "summary" else spec["encoding"]
         assert "LASER: " in plot.alt_text(found)

@@ -5,9 +5,9 @@ import shutil
 import pytest
 
 from analysis.cli import main
-from analysis.compare import error_table, failed_runs, summary
+from analysis.compare import error_table, failed_runs
 from analysis.load.studies import read_each
-from analysis.views import sentences
+from analysis.views import sentences, summary
 from sweeps.records import layout
 
 POINTS = ({"learning_rate": 0.001}, {"learning_rate": 0.002}, {"learning_rate": 0.003})

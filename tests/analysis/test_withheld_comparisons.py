@@ -3,8 +3,9 @@
 import pytest
 
 from analysis.cli import main
-from analysis.compare import error_table, scaling, speedup, target_times
+from analysis.compare import error_table, target_times
 from analysis.load.studies import read_study
+from analysis.views import scaling, speedup
 from sweeps.records import layout
 
 BASE = (3.0, 3.1, 3.2, 3.05, 3.15)

@@ -5,10 +5,10 @@ import shutil
 import pytest
 
 from analysis.cli import main
-from analysis.compare import error_table, summary
+from analysis.compare import error_table
 from analysis.compare.frames import results
 from analysis.load.studies import read_each, read_study
-from analysis.views import ledger, runs, sentences
+from analysis.views import ledger, runs, sentences, summary
 from sweeps.records import layout
 
 FIVE = ("standard", "laser", "standard+gate", "standard+temp", "laser+temp")
