@@ -201,10 +201,7 @@ def _prepare(options: argparse.Namespace) -> None:
 
 def _check(options: argparse.Namespace) -> None:
     module, directory = _data(options)
-    is_read_anyway = options.name == _DOWNSTREAM or catalog.get(options.name).embedded
-    full = options.full and not is_read_anyway
-    lines = module.check(directory, full=True) if full else module.check(directory)
-    print("\n".join(lines))
+    print("\n".join(module.check(directory, full=options.full)))
     if catalog.module_of(options.name):
         from workloads import registry
 

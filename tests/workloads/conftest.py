@@ -79,7 +79,7 @@ def check_records(directory: Path, splits: Mapping[str, Sequence[Sequence[str]]]
         for shard in shards:
             stream = [token for text in shard for token in [*processor.encode(text), 1]]
             rows.append(np.array(stream[: len(stream) // 16 * 16]).reshape(-1, 16))
-        source = token_records.open_split(directory, split)
+        source = token_records.open_split(directory, split, "")
         records = [source[number]["tokens"] for number in range(len(source))]
         np.testing.assert_array_equal(records, np.concatenate(rows))
 

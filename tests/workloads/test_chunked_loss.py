@@ -9,7 +9,7 @@ import pytest
 
 from tests.workloads import small_text
 from workloads import registry
-from workloads.text import chunked_loss, text_workload
+from workloads.text import chunked_loss, language_models
 from workloads.text.text_specs import TransformerSize
 
 # 48 tokens of a batch, 61 words: neither is any other size here.
@@ -86,7 +86,7 @@ def test_correct_is_argmaxs():
     labels, weights = jnp.asarray(draw(0, 7, (2, 9))), jnp.asarray(draw(1, 9, (2, 9)), float)
     mesh = registry.make("pydoc_lm").devices.mesh
     sums = chunked_loss.sums(mesh, 4, True, hidden, embedding, labels, weights)
-    expected = text_workload.correct(labels, hidden @ embedding.T, weights)
+    expected = language_models.correct(labels, hidden @ embedding.T, weights)
     assert 0 < float(sums["correct"]) < float(weights.sum())
     np.testing.assert_allclose(sums["correct"], expected, rtol=1e-6)
 

@@ -10,7 +10,7 @@ from workloads.base import loader, options, sources
 from workloads.base.errors import DataError
 from workloads.base.workload import Sizes
 from workloads.images import digits, image_workload, imagenet, images
-from workloads.text import text_workload
+from workloads.text import language_models
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_nan_is_no_right_answer(workload, monkeypatch):
     monkeypatch.setattr(type(workload), "_eval_logits", lambda *ignored: logits)
     sums, _ = workload._evaluated({}, None, batch)
     assert float(sums["accuracy"]) == 1
-    assert float(text_workload.correct(batch["targets"][:3], logits[:3])) == 1
+    assert float(language_models.correct(batch["targets"][:3], logits[:3])) == 1
 
 
 @pytest.mark.parametrize("count", [3, 400])

@@ -32,7 +32,7 @@ def test_records_are_the_text(prepared: Path, documents: list[pydoc_text.Documen
     processor = tokenizer.load(prepared / "spm.model")
     sizes = {"train": 6800, "validation": 800, "test": 800}
     for split, part in pydoc_text.split_documents(documents).items():
-        source = token_records.open_split(prepared, split)
+        source = token_records.open_split(prepared, split, "")
         assert (len(source), source.length, source.vocabulary) == (sizes[split], 64, 1024)
         first = processor.encode(part[0].text)
         records = pydoc_text.PYDOC.records(prepared)[split].ravel()

@@ -1,13 +1,11 @@
 """TFRecord files: framing, checksums, the index and its cache."""
 
-import functools
 import io
 import logging
 import os
 import pickle
 import struct
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from attention.common import machine
-from tests.workloads import data_files
 from workloads.base.errors import DataError
 from workloads.storage import tfrecord
 
@@ -74,9 +71,8 @@ def test_a_changed_byte_never_goes_unnoticed(tmp_path: Path, place: int, change:
     content = bytearray(path.read_bytes())
     content[place % len(content)] ^= change
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"changed\.tfrecord: record \d at byte \d+") as caught:
+    with pytest.raises(DataError, match=r"changed\.tfrecord: record \d at byte \d+"):
         _read(path)
-    assert "python -m workloads" in str(caught.value)
 
 
 @given(size=st.integers(0, 10**6))
@@ -149,17 +145,3 @@ def test_an_unwritable_cache_is_told_once(
     (message,) = caplog.messages
     assert "cannot be written" in message
     assert "ATTNPERF_CACHE" in message
-
-
-def test_more_files_than_are_kept_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = 8
-    few = functools.lru_cache(kept)(tfrecord.opened.__wrapped__)
-    monkeypatch.setattr(tfrecord, "opened", few)
-    files = [tfrecord.TFRecordFile(tmp_path / f"{n}.tfrecord") for n in range(100)]
-    expected = [str(number).encode() for number in range(len(files))]
-    for file, record in zip(files, expected, strict=True):
-        tfrecord.write_tfrecord(file.path, [record])
-    with ThreadPoolExecutor(4) as pool:
-        for _ in range(2):
-            assert list(pool.map(lambda file: file[0], files)) == expected
-    assert 0 < len(data_files.open_below(tmp_path)) <= kept

@@ -52,10 +52,10 @@ class WorkloadSpec:
     of the model, in the factory's form. metric, mode: metric of selection by validation, 'max' or
     'min'. Targets are in the metric's unit, None if none is published. target_source: their origin.
     parameters: number of the standard variant's. head_size: D.
-    data: 'module' or 'module:object' with `check(data_dir)` and `prepare(data_dir)`. A class is
-    called with the workload's name. data_name: folder that workloads on the same data share.
-    embedded: `prepare` needs no download. stands_in_for: the full-size workload with the same model
-    class, loader and metric.
+    data: 'module' or 'module:object' with `check(data_dir, full=False)` and `prepare(data_dir,
+    source=None)`. A class is called with the workload's name. data_name: folder that workloads on
+    the same data share. embedded: `prepare` needs no download. stands_in_for: the full-size
+    workload with the same model class, loader and metric.
     extra_paths: keys of a study with further paths that the workload needs.
     train_examples: size of the training split, 0 if the prepared data decide.
     unit, units: name and number of throughput units per example, such as 1024 tokens.

@@ -61,8 +61,8 @@ def prepare(
     return lines
 
 
-def check(data_dir: str | os.PathLike[str]) -> list[str]:
-    """Returns a line for each suite: whole, or what it lacks.
+def check(data_dir: str | os.PathLike[str], full: bool = True) -> list[str]:
+    """Reads everything, whatever `full` says; returns a line for each suite: whole, or its lack.
 
     Raises DataError where a file that `tasks.json` names is not what it says or has another number
     of questions than the published figures are of, and where no suite is whole.

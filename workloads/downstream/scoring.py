@@ -25,7 +25,7 @@ from attention import table as variants_table
 from workloads.base import sharding, spec
 from workloads.downstream.tokens import Tokens
 from workloads.storage import tokenizer
-from workloads.text.text_workload import TextWorkload
+from workloads.text.language_models import TextWorkload
 
 Request = tuple[Sequence[int], Sequence[int]]
 Pair = tuple[str, str]

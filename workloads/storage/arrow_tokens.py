@@ -8,7 +8,6 @@ is left at the end is dropped. Read by pyarrow, mapped and not copied.
 
 import bisect
 import contextlib
-import functools
 import itertools
 import json
 import os
@@ -22,7 +21,7 @@ import pyarrow as pa
 
 from attention.common import files
 from workloads.base.errors import DataError
-from workloads.storage import json_records, tfrecord
+from workloads.storage import json_records
 
 STATE_FILE, COLUMN = "state.json", "input_ids"
 # What a stream ends with (Arrow's columnar format, "IPC Streaming Format").
@@ -40,23 +39,24 @@ class _State(msgspec.Struct):
 class ArrowTokens:
     """Sequences of one folder: `tokens[i]` is `{"tokens": int32 [length]}`.
 
-    Opening maps every file and counts its tokens. Picklable, and safe in threads: files are mapped
-    once per process. Raises DataError where the folder is absent, a file is missing or damaged, the
-    column is not one of lists of integers, or ids are not below the vocabulary's size (that when
-    they are read).
+    Opening maps every file and counts its tokens. A copy in another process opens the folder again.
+    Raises DataError if the folder is absent, if a file is missing or damaged, if the column does
+    not hold lists of integers, and, at reading, if an id is not below the vocabulary's size.
     """
 
     def __init__(self, folder: Path, length: int, vocabulary: int, repair: str) -> None:
         self.folder, self.length, self.vocabulary, self.repair = folder, length, vocabulary, repair
-        paths = [str(folder / name) for name in _file_names(folder, repair)]
-        self._files = tuple((path, tfrecord.identity(path)) for path in paths)
-        sizes = [len(chunk) for chunk in _chunks(self._files, repair)]
-        self._starts = list(itertools.accumulate(sizes, initial=0))
+        self._paths = [str(folder / name) for name in _file_names(folder, repair)]
+        self._chunks = [chunk for path in self._paths for chunk in _of_file(path, repair)]
+        self._starts = list(itertools.accumulate(map(len, self._chunks), initial=0))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ArrowTokens, (self.folder, self.length, self.vocabulary, self.repair)
 
     def describe(self) -> list[Any]:
         """Returns the tokens before each record batch and the bytes of each file, wherever it
         lies: what tells data apart without reading them, in JSON types."""
-        return [self._starts, [os.path.getsize(path) for path, _ in self._files]]
+        return [self._starts, [os.path.getsize(path) for path in self._paths]]
 
     def __len__(self) -> int:
         return self._starts[-1] // self.length
@@ -65,12 +65,12 @@ class ArrowTokens:
         """The sequence's tokens, a copy; IndexError beyond the end."""
         if not 0 <= number < len(self):
             raise IndexError(f"{self}: sequence {number} asked, there are {len(self)}")
-        start, chunks = number * self.length, _chunks(self._files, self.repair)
+        start = number * self.length
         position = bisect.bisect_right(self._starts, start) - 1
         parts, missing = [], self.length
         while missing:
             offset = start + self.length - missing - self._starts[position]
-            parts.append(chunks[position][offset : offset + missing])
+            parts.append(self._chunks[position][offset : offset + missing])
             missing -= len(parts[-1])
             position += 1
         tokens = np.concatenate(parts)  # compared before int32 cuts them
@@ -103,13 +103,8 @@ def _file_names(folder: Path, repair: str) -> list[str]:
     return names
 
 
-@functools.lru_cache(8)
-def _chunks(identified: tuple[tuple[str, Any], ...], repair: str) -> list[np.ndarray]:
-    """Returns the token ids of files, an array per record batch. Raises DataError for damage."""
-    return [chunk for path, _ in identified for chunk in _of_file(path, repair)]
-
-
 def _of_file(path: str, repair: str) -> list[np.ndarray]:
+    """Returns a file's token ids, an array per record batch. Raises DataError for damage."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.path.getsize(path) - len(_END)))

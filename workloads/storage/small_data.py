@@ -61,12 +61,10 @@ class SmallData(abc.ABC):
 
     def _read(self, source: Any, data_dir: Path) -> Any:
         """Returns the content of the downloaded files. Raises DataError if they are others."""
-        del source, data_dir
         return None
 
     def _comparison(self, reference: Reference) -> list[str]:
         """Returns a line that says with which results those on this data may be compared."""
-        del reference
         return []
 
     def repair(self, data_dir: str | os.PathLike[str]) -> str:
@@ -101,7 +99,6 @@ class SmallData(abc.ABC):
 
         Raises DataError at the first thing that is not as expected.
         """
-        del full
         lines, digest = self._examine(Path(data_dir))
         reference = self.read_reference(data_dir)
         if digest != reference.sha256:

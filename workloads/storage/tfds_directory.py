@@ -7,7 +7,6 @@ lengths and file names come from the tensorflow-datasets library itself.
 
 import bisect
 import functools
-import io
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,14 +18,10 @@ import numpy as np
 from workloads.base.errors import DataError
 from workloads.storage import preparation, tfrecord
 
-DEFAULT_REPAIR = "prepare the directory again with `python -m workloads prepare NAME`"
 # The features of a record that are read, and where `tf.train.Example` keeps their kind.
 IMAGE_AND_LABEL = {"image": "bytes_list", "label": "int64_list"}
 TEXT = {"text": "bytes_list"}
 Example = Mapping[str, Any]
-
-
-FILE_FORMATS = ("tfrecord", "array_record")
 
 
 class TfdsSplit:
@@ -48,16 +43,18 @@ class TfdsSplit:
         directory: str | os.PathLike[str],
         split: str,
         *,
+        repair: str,
         dataset: str | None = None,
-        repair: str = DEFAULT_REPAIR,
         features: Mapping[str, str] = IMAGE_AND_LABEL,
     ) -> None:
         self.directory = Path(directory)
         self.split = split
         self.repair = repair
         self.features = dict(features)
-        builder = open_builder(self.directory, dataset, repair)
-        self.dataset: str = _full_name(builder, self.directory)
+        builder = _open_builder(self.directory, repair)
+        self.dataset = _full_name(builder, self.directory)
+        if dataset is not None and self.dataset != dataset:
+            raise DataError(f"{directory}: this is data set {self.dataset}, not {dataset}", repair)
         stored, splits = builder.info.features, builder.info.splits
         for name in self.features:
             if name not in stored:
@@ -70,9 +67,9 @@ class TfdsSplit:
         self.shard_lengths: tuple[int, ...] = tuple(info.shard_lengths)
         self.shards: tuple[str, ...] = tuple(os.fspath(path) for path in info.filepaths)
         self.file_format: str = builder.info.file_format.value
-        if self.file_format not in FILE_FORMATS:
+        if self.file_format not in ("tfrecord", "array_record"):
             raise self.error(
-                f"file format {self.file_format!r} cannot be read; {' and '.join(FILE_FORMATS)} can"
+                f"file format {self.file_format!r} cannot be read; tfrecord and array_record can"
             )
         self._starts = list(itertools.accumulate(self.shard_lengths, initial=0))
         self._files = [tfrecord.TFRecordFile(path, repair) for path in self.shards]
@@ -182,8 +179,8 @@ def directory_of(data_dir: str | os.PathLike[str], dataset: str) -> Path:
     return Path(data_dir, *dataset.replace(":", "/").split("/"))
 
 
-def open_builder(directory: Path, dataset: str | None = None, repair: str = DEFAULT_REPAIR) -> Any:
-    """The library's read-only builder of a directory. Raises DataError as `TfdsSplit` does."""
+def _open_builder(directory: Path, repair: str) -> Any:
+    """Returns the library's read-only builder of a directory. Raises DataError as `TfdsSplit`."""
     import tensorflow_datasets as tfds
 
     missing = [n for n in ("dataset_info.json", "features.json") if not (directory / n).is_file()]
@@ -195,19 +192,15 @@ def open_builder(directory: Path, dataset: str | None = None, repair: str = DEFA
             repair,
         )
     try:
-        builder = tfds.builder_from_directory(directory)
+        return tfds.builder_from_directory(directory)
     except Exception as problem:  # the library raises many types for a damaged JSON file
         raise DataError(
             f"{directory}: dataset_info.json or features.json cannot be read: {problem}", repair
         ) from problem
-    name = _full_name(builder, directory)
-    if dataset is not None and name != dataset:
-        raise DataError(f"{directory}: this is data set {name}, not {dataset}", repair)
-    return builder
 
 
 def _full_name(builder: Any, directory: Path) -> str:
-    """The name of a data set; of one prepared before 2020 only its place says the configuration."""
+    """Returns the name of a data set; one from before 2020 has the configuration in its place."""
     place = ("", "", *directory.absolute().parts)[-3:-1]
     in_place = place[0] == builder.name != place[1]
     config = builder.builder_config.name if builder.builder_config else place[1] * in_place
@@ -295,7 +288,7 @@ def _write_split(
     serializer = ExampleSerializer(features.get_serialized_info())
     serialized = [
         # The order of a protobuf map is arbitrary unless it is asked to be deterministic.
-        serializer.get_tf_example(features.encode_example(_opened(example))).SerializeToString(
+        serializer.get_tf_example(features.encode_example(example)).SerializeToString(
             deterministic=True
         )
         for example in examples
@@ -310,11 +303,3 @@ def _write_split(
         num_bytes=sum(map(len, serialized)),
         filename_template=template,
     )
-
-
-def _opened(example: Example) -> dict[str, Any]:
-    """The example with bytes as files in memory: the library opens the images it encodes."""
-    return {
-        name: io.BytesIO(value) if isinstance(value, bytes) else value
-        for name, value in example.items()
-    }

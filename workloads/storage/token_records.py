@@ -29,7 +29,6 @@ from workloads.storage.arrow_tokens import ArrowTokens
 DTYPE = np.dtype("<u2")
 EMPTY = np.zeros(0, DTYPE)
 INFO_FILE, TOKENIZER_FILE = "tokens.json", "spm.model"
-DEFAULT_REPAIR = "prepare the directory again with `python -m workloads prepare NAME`"
 # Characters that become a record batch: what lies in memory, beside one document.
 _BATCH_CHARACTERS = 2**23
 
@@ -156,7 +155,7 @@ def write_info(
     json_records.write(data_dir / INFO_FILE, info, indent=1)
 
 
-def read_info(data_dir: str | os.PathLike[str], repair: str = DEFAULT_REPAIR) -> TokensInfo:
+def read_info(data_dir: str | os.PathLike[str], repair: str) -> TokensInfo:
     """Returns `tokens.json`. Raises DataError if it is missing, damaged, or of another version."""
     path = Path(data_dir) / INFO_FILE
     if not path.is_file():
@@ -164,9 +163,7 @@ def read_info(data_dir: str | os.PathLike[str], repair: str = DEFAULT_REPAIR) ->
     return json_records.read(path, TokensInfo, f"remove {files.quoted(path)}; then {repair}")
 
 
-def open_split(
-    data_dir: str | os.PathLike[str], split: str, repair: str = DEFAULT_REPAIR
-) -> ArrowTokens:
+def open_split(data_dir: str | os.PathLike[str], split: str, repair: str) -> ArrowTokens:
     """Returns the records of a split.
 
     Raises DataError if the directory is absent or not whole, or has no such split.
@@ -187,9 +184,7 @@ def open_split(
     return tokens
 
 
-def check(
-    data_dir: str | os.PathLike[str], repair: str = DEFAULT_REPAIR, full: bool = False
-) -> list[str]:
+def check(data_dir: str | os.PathLike[str], repair: str, full: bool = False) -> list[str]:
     """Returns a line about the tokenizer and one per split.
 
     Compares numbers of records; with `full`, all ids with their SHA-256. Raises DataError at the

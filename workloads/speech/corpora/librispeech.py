@@ -122,7 +122,6 @@ def _check_size(data_dir: Path, role: str, count: int) -> str:
 
 def prepare(data_dir: str | os.PathLike[str], source: Any = None) -> None:
     """Raises DataError: AlgoPerf prepares these data."""
-    del source
     raise DataError(
         f"{data_dir}: AlgoPerf prepares the data of librispeech_conformer", _repair(data_dir)
     )

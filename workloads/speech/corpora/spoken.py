@@ -83,7 +83,6 @@ class Synthesised(SpeechCorpus):
     seed: int
 
     def _write(self, data_dir: Path, content: Any) -> dict[str, Any]:
-        del content
         lines = [
             line
             for number, role in enumerate(SPLITS)

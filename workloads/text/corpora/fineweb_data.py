@@ -46,7 +46,6 @@ def describe(data_dir: str | os.PathLike[str]) -> list[Any]:
 
 def prepare(data_dir: str | os.PathLike[str], source: Any = None) -> Path:
     """Raises DataError: AlgoPerf prepares these data."""
-    del source
     raise DataError(f"{data_dir}: AlgoPerf prepares the data of finewebedu_lm", _repair(data_dir))
 
 

@@ -186,10 +186,6 @@ class PydocText(small_data.SmallData):
         return [token_records.INFO_FILE, token_records.TOKENIZER_FILE, *self.sizes]
 
     def _write(self, data_dir: Path, content: Any) -> dict[str, Any]:
-        del content
-        (data_dir / token_records.INFO_FILE).unlink(missing_ok=True)
-        for leftover in data_dir.glob("*/.*.tmp"):
-            leftover.unlink()
         parts = split_documents(documents())
         model = tokenizer.train((document.text for document in parts["train"]), VOCAB_SIZE)
         files.write(data_dir / token_records.TOKENIZER_FILE, model)

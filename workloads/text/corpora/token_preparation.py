@@ -76,15 +76,6 @@ class Input:
         return f"{os.path.basename(self.path)}, {os.path.getsize(self.path)} bytes"
 
 
-@dataclasses.dataclass(frozen=True)
-class OutputShard:
-    """One output shard of a split: its file below the directory, made from one input."""
-
-    split: str
-    file: str
-    input: Input
-
-
 class _Note(msgspec.Struct, frozen=True):
     """A finished shard, and what it was made from and with."""
 
@@ -180,11 +171,11 @@ class TextCorpus:
             dataset, inputs = self.inputs(Path(manual_dir or data_dir), self._repair(data_dir))
             texts = itertools.chain.from_iterable(part.texts() for part in inputs["train"])
             source = {"dataset": dataset, "vocabulary": self._vocabulary(data_dir, texts)}
-            jobs = [
-                OutputShard(split, token_records.file_name(split, number, len(inputs[split])), part)
+            jobs = {
+                token_records.file_name(split, number, len(inputs[split])): part
                 for split in SPLITS
                 for number, part in enumerate(inputs[split])
-            ]
+            }
             self._write_records(data_dir, jobs, source, processes)
 
     def _vocabulary(self, data_dir: Path, texts: Iterable[str]) -> str:
@@ -221,26 +212,29 @@ class TextCorpus:
     def _write_records(
         self,
         data_dir: Path,
-        jobs: Sequence[OutputShard],
+        jobs: Mapping[str, Input],
         source: Mapping[str, str],
         processes: int | None,
     ) -> None:
-        """Writes the shards that are missing, then `tokens.json`."""
+        """Writes the shards that are missing, then `tokens.json`.
+
+        jobs: the input of each shard, by its file `<split>/<name>` below the directory.
+        """
         digest = files.sha256(data_dir / token_records.TOKENIZER_FILE)
         notes = {
-            job.file: _Note(self.length, digest, dict(source), job.input.identity) for job in jobs
+            file: _Note(self.length, digest, dict(source), part.identity)
+            for file, part in jobs.items()
         }
-        finished = {job.file: _finished(data_dir, job, notes[job.file]) for job in jobs}
+        finished = {file: _finished(data_dir, file, note) for file, note in notes.items()}
         written = {file: shard for file, shard in finished.items() if shard is not None}
-        todo = [job for job in jobs if job.file not in written]
-        for job in todo:
-            file = Path(job.file)
-            for rest in data_dir.glob(f"{file.parent}/.{file.name}.*.tmp"):
+        todo = [file for file in jobs if file not in written]
+        for path in map(data_dir.joinpath, todo):
+            for rest in path.parent.glob(f".{path.name}.*.tmp"):
                 rest.unlink()  # of a preparation that was killed
-        if len(todo) < len(jobs):
-            _report(f"{len(jobs) - len(todo)} of {len(jobs)} shards are there already")
+        if written:
+            _report(f"{len(written)} of {len(jobs)} shards are there already")
         start, tokens = time.perf_counter(), 0
-        write = functools.partial(_write, data_dir, notes)
+        write = functools.partial(_write, data_dir, notes, jobs)
         results = preparation.in_processes(write, todo, processes or machine.cpu_count())
         for number, shard in enumerate(results, 1):
             written[shard.file] = shard
@@ -248,7 +242,8 @@ class TextCorpus:
             speed = tokens / (time.perf_counter() - start)
             _report(f"{number} of {len(todo)} shards, {tokens:,} tokens, {speed:,.0f} tokens/s")
         splits = {
-            split: [written[job.file] for job in jobs if job.split == split] for split in SPLITS
+            split: [written[file] for file in jobs if file.startswith(f"{split}/")]
+            for split in SPLITS
         }
         token_records.write_info(
             data_dir, length=self.length, vocab_size=self.vocab_size, splits=splits, source=source
@@ -256,28 +251,31 @@ class TextCorpus:
         shutil.rmtree(data_dir / PROGRESS)
 
 
-def _write(data_dir: Path, notes: Mapping[str, _Note], job: OutputShard) -> Shard:
-    note = notes[job.file]
+def _write(
+    data_dir: Path, notes: Mapping[str, _Note], jobs: Mapping[str, Input], file: str
+) -> Shard:
+    note = notes[file]
     processor = tokenizer.load(data_dir / token_records.TOKENIZER_FILE)
-    shard = token_records.write_shard(data_dir, job.file, job.input.texts(), processor, note.length)
-    path = _note_path(data_dir, job)
+    texts = jobs[file].texts()
+    shard = token_records.write_shard(data_dir, file, texts, processor, note.length)
+    path = _note_path(data_dir, file)
     path.parent.mkdir(parents=True, exist_ok=True)
     json_records.write(path, msgspec.structs.replace(note, shard=shard))
     return shard
 
 
-def _note_path(data_dir: Path, job: OutputShard) -> Path:
-    return data_dir / PROGRESS / f"{job.file}.json"
+def _note_path(data_dir: Path, file: str) -> Path:
+    return data_dir / PROGRESS / f"{file}.json"
 
 
-def _finished(data_dir: Path, job: OutputShard, expected: _Note) -> Shard | None:
+def _finished(data_dir: Path, file: str, expected: _Note) -> Shard | None:
     """Returns the shard as it was noted, None if it must be written again."""
     try:
-        note = json_records.read(_note_path(data_dir, job), _Note, "")
+        note = json_records.read(_note_path(data_dir, file), _Note, "")
     except DataError:
         return None
     is_current = msgspec.structs.replace(note, shard=None) == expected
-    return note.shard if is_current and (data_dir / job.file).is_file() else None
+    return note.shard if is_current and (data_dir / file).is_file() else None
 
 
 def _report(line: str) -> None:
