@@ -39,19 +39,4 @@ def spoken_digits_conformer_quick(config: ConfigDict) -> None:
     )
 
 
-def spoken_sentences_conformer_demo(config: ConfigDict) -> None:
-    """Speech, the medium preset: standard against LASER x 3 seeds on synthesised sentences.
-
-    Command:  python -m sweeps run --config=spoken_sentences_conformer_demo
-    Time:     about 9 minutes on two CPU cores, data included.
-    Result:   a WER table; standard attention ended at 0.14 on test with one seed.
-    """
-    spoken_digits_conformer_demo(config)
-    config.update(
-        workload="spoken_sentences_conformer",
-        space="spoken_sentences_nadamw",
-        eval_every=200,
-    )
-
-
 get_config = family("spoken", globals())

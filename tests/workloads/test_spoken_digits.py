@@ -12,7 +12,6 @@ from tests.workloads.small_speech import SPOKEN
 from workloads.base.errors import DataError
 from workloads.speech.corpora import (
     espeak,
-    speakers,
     speech_corpus,
     speech_tokenizer,
     spoken,
@@ -34,10 +33,9 @@ def small(made_once: Callable[..., Path]) -> Path:
 # What is said, and by whom.
 
 
-@pytest.mark.parametrize("corpus", [spoken.DIGITS, spoken.SENTENCES])
-def test_no_text_has_two_roles(corpus: speech_corpus.SpeechCorpus) -> None:
-    texts = {role: corpus.texts(role) for role in ROLES}
-    assert {role: len(parts) for role, parts in texts.items()} == corpus.sizes
+def test_no_text_has_two_roles() -> None:
+    texts = {role: spoken.digits(role) for role in ROLES}
+    assert {role: len(parts) for role, parts in texts.items()} == spoken.DIGITS.sizes
     for first, second in (("train", "validation"), ("train", "test"), ("validation", "test")):
         assert not set(texts[first]) & set(texts[second])
 
@@ -53,14 +51,14 @@ def test_digit_strings_are_of_two_to_four_words() -> None:
 
 
 def test_no_timbre_has_two_roles() -> None:
-    variants = [set(speakers.VARIANTS[role]) for role in ROLES]
+    variants = [set(spoken.VARIANTS[role]) for role in ROLES]
     assert [len(names) for names in variants] == [41, 10, 10]
     assert len(set.union(*variants)) == 61
     assert not CLOCK_SEEDED & set.union(*variants)
     # espeak-ng ignores a variant that it lacks.
     folder = Path(espeakng_loader.get_data_path()) / "voices" / "!v"
     assert set.union(*variants) <= {path.name for path in folder.iterdir()}
-    assert len(set(speakers.speaker_ids().values())) == 61 * 7
+    assert len(set(spoken.speaker_ids().values())) == 61 * 7
 
 
 # espeak-ng.
@@ -69,7 +67,7 @@ def test_no_timbre_has_two_roles() -> None:
 @pytest.mark.slow
 def test_two_processes_say_the_same() -> None:
     """Every timbre of every role with changing accents."""
-    voices = [voice for role in ROLES for voice in speakers.voices(role)][::5]
+    voices = [voice for role in ROLES for voice in spoken.voices(role)][::5]
     utterances = [
         espeak.Prompt("three seven", voices[number % len(voices)], 200 + number, 50)
         for number in range(90)
@@ -98,7 +96,7 @@ def test_resampling_keeps_tones_and_clips() -> None:
 
 def test_noise_lies_10_to_30_db_below_the_speech() -> None:
     speech = np.rint(8000 * np.sin(np.arange(16_000) / 9)).astype(np.int16)
-    noisy = [speakers.with_noise(speech, np.random.RandomState(seed)) for seed in range(60)]
+    noisy = [spoken.with_noise(speech, np.random.RandomState(seed)) for seed in range(60)]
     leads = [len(samples) - len(speech) for samples in noisy]
     noise = [
         samples[lead:] - speech.astype(float) for samples, lead in zip(noisy, leads, strict=True)
@@ -116,13 +114,13 @@ def test_noise_lies_10_to_30_db_below_the_speech() -> None:
 @pytest.mark.slow
 def test_transcripts_are_what_the_voices_of_a_role_said(small: Path) -> None:
     tokenizer = speech_tokenizer.load(small, SPOKEN.vocab_size, "")
-    numbers = speakers.speaker_ids()
+    numbers = spoken.speaker_ids()
     for role in ROLES:
         source = SPOKEN.open_split(small, role)
         ids = [source[number]["targets"] for number in range(len(source))]
         texts = [speech_tokenizer.decode(tokenizer, targets) for targets in ids]
-        assert sorted(texts) == sorted(SPOKEN.texts(role))
-        known = {numbers[voice] for voice in speakers.voices(role)}
+        assert sorted(texts) == sorted(spoken.digits(role)[: SPOKEN.sizes[role]])
+        known = {numbers[voice] for voice in spoken.voices(role)}
         assert {int(name.split("-")[0]) for _, name in source.ids} <= known
 
 

@@ -98,18 +98,6 @@ def _small(
     )
 
 
-def _synthesised(kind: str, **particulars: Any) -> WorkloadSpec:
-    return _small(
-        f"spoken_{kind}_conformer",
-        data=f"workloads.speech.corpora.spoken:{kind.upper()}",
-        description=f"small Conformer on synthesised spoken {kind}",
-        validation_target=0.20,
-        test_target=0.20,
-        embedded=True,
-        **particulars,
-    )
-
-
 SPECS: tuple[WorkloadSpec, ...] = (
     _librispeech("librispeech_conformer", "Conformer on LibriSpeech", (0.085884, 0.052981)),
     _librispeech(
@@ -128,8 +116,13 @@ SPECS: tuple[WorkloadSpec, ...] = (
         (0.109977, 0.068065),
         attention_temperature=1.6,
     ),
-    _synthesised(
-        "digits",
+    _small(
+        "spoken_digits_conformer",
+        data="workloads.speech.corpora.spoken:DIGITS",
+        description="small Conformer on synthesised spoken digits",
+        validation_target=0.20,
+        test_target=0.20,
+        embedded=True,
         samples=22_400,
         vocabulary=29,
         layers=2,
@@ -139,18 +132,6 @@ SPECS: tuple[WorkloadSpec, ...] = (
         head_size=16,
         train_examples=1600,
         step_seconds=0.036,
-    ),
-    _synthesised(
-        "sentences",
-        samples=41_600,
-        vocabulary=64,
-        layers=3,
-        width=96,
-        step_hint=800,
-        parameters=445_952,
-        head_size=24,
-        train_examples=2000,
-        step_seconds=0.16,
     ),
     _small(
         "read_speech_conformer",

@@ -6,14 +6,13 @@ algoperf/workloads/librispeech_conformer/{workload.py,input_pipeline.py,librispe
 on dev-clean + dev-other and 0.052981 on test-clean. float32 is AlgoPerf's precision;
 compute_dtype='bfloat16' keeps front end, statistics and loss in float32.
 
-`spoken_digits_conformer` and `spoken_sentences_conformer`: the same model class, front end, loader,
-loss and metric, small, on speech by espeak-ng, which a bare machine can train. The strided
-convolutions are the largest part of a step on a CPU, so they have 8 channels here. Batch norm's
-averages move by a tenth per step: with AlgoPerf's 0.999 they would keep two thirds of their initial
-values after 400 steps. Measured on one CPU core, batch 16, one seed: digits (2 layers of 64,
-139,733 parameters, learning rate 5e-3) reach a word error rate of 4.3 % on test in 400 steps, 36 ms
-each; sentences (3 layers of 96, 3e-3) 14 % in 800, 160 ms each. Digits in batches of 32 take 90 ms
-a step and are at 4.8 % after 300.
+`spoken_digits_conformer`: the same model class, front end, loader, loss and metric, small, on
+speech by espeak-ng, which a bare machine can train. The strided convolutions are the largest part
+of a step on a CPU, so they have 8 channels here. Batch norm's averages move by a tenth per step:
+with AlgoPerf's 0.999 they would keep two thirds of their initial values after 400 steps. Measured
+on one CPU core, batch 16, one seed: 2 layers of 64 (139,733 parameters, learning rate 5e-3) reach a
+word error rate of 4.3 % on test in 400 steps, 36 ms each. In batches of 32 they take 90 ms a step
+and are at 4.8 % after 300.
 """
 
 import dataclasses

@@ -54,8 +54,7 @@ def _spoken(utterances: Sequence[Prompt]) -> tuple[str, list[np.ndarray]]:
     chunks: list[np.ndarray] = []
 
     @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
-    def take(samples: "ctypes._Pointer[ctypes.c_short]", count: int, events: int) -> int:
-        del events
+    def take(samples: "ctypes._Pointer[ctypes.c_short]", count: int, _events: int) -> int:
         if samples and count > 0:
             chunks.append(np.ctypeslib.as_array(samples, (count,)).copy())
         return 0  # go on
