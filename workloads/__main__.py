@@ -173,7 +173,7 @@ def _data(options: argparse.Namespace) -> tuple[Any, str]:
 
 def _prepare(options: argparse.Namespace) -> None:
     if options.name == _DOWNSTREAM:
-        from workloads.downstream import embedded
+        from workloads.downstream import pydoc_questions
 
         conversion, directory = _data(options)
         if options.manual_dir:
@@ -181,7 +181,7 @@ def _prepare(options: argparse.Namespace) -> None:
             lines = conversion.prepare(options.manual_dir, directory)
             print("\n".join(lines))
         else:
-            embedded.prepare(directory)
+            pydoc_questions.prepare(directory)
         print("\n".join(conversion.check(directory)))
         return
     module, directory = _data(options)
@@ -193,9 +193,9 @@ def _prepare(options: argparse.Namespace) -> None:
         preparation.check_place(pathlib.Path(directory), "--data_dir")
         module.prepare(directory, options.manual_dir)
     if options.name == "pydoc_lm":
-        from workloads.downstream import embedded
+        from workloads.downstream import pydoc_questions
 
-        embedded.prepare(directory)
+        pydoc_questions.prepare(directory)
     print(f"{options.name}: prepared in {directory}")
 
 
@@ -224,10 +224,9 @@ def _bench(options: argparse.Namespace) -> None:
 
 
 def _algoperf(options: argparse.Namespace) -> None:
-    from workloads.algoperf import preflight, runner
+    from workloads.algoperf import runner
 
-    request = preflight.Request(options.attention, options.tau, tuple(options.arguments))
-    runner.run(request, options.algoperf_dir)
+    runner.run(options.attention, options.tau, options.arguments, options.algoperf_dir)
 
 
 if __name__ == "__main__":

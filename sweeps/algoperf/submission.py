@@ -171,7 +171,6 @@ def init_optimizer_state(
 
     A pair, because the runner checkpoints the first and leaves the second.
     """
-    del model_state, rng
     scalars_of(hyperparameters, workload.step_hint)  # refused before the first batch is read
     # Compiled, so that each of the moments has a buffer of its own, which an update may reuse.
     moments = jax.jit(functools.partial(optimizers.init, OPTIMIZER))(model_params)
@@ -196,7 +195,6 @@ def update_params(
 
     Loss and gradient norm before clipping go to the workload's metrics logger every 100 updates.
     """
-    del current_params_types, loss_type, eval_results, train_state
     state, update = optimizer_state
     values = scalars_of(hyperparameters, workload.step_hint)
     scalars = {name: jnp.asarray(value, jnp.float32) for name, value in values.items()}
@@ -222,7 +220,6 @@ def prepare_for_eval(
     rng: Any,
 ) -> tuple[Any, Any, Any]:
     """Returns (optimizer state, parameters, model state) as they are: NAdamW evaluates these."""
-    del workload, current_params_types, hyperparameters, loss_type, eval_results, global_step, rng
     return optimizer_state, current_param_container, model_state
 
 
@@ -237,6 +234,4 @@ def data_selection(
     rng: Any,
 ) -> Any:
     """Returns the next batch of the queue, as it comes."""
-    del workload, optimizer_state, current_param_container, model_state, hyperparameters
-    del global_step, rng
     return next(input_queue)

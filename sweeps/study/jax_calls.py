@@ -149,14 +149,14 @@ def check_suite(suite: str, workload: str, data_dir: str) -> dict[str, Any]:
     Raises ValueError as `data`.
     """
     from workloads import catalog
-    from workloads.downstream import embedded, suites
+    from workloads.downstream import pydoc_questions, suites
 
     suites.check_harness()
     questions = suites.get(suite)
     if catalog.get(workload).embedded:
         catalog.data_module(workload).prepare(data_dir)
         if questions.embedded:
-            embedded.prepare(data_dir)
+            pydoc_questions.prepare(data_dir)
     suites.check(questions, data_dir)
     lines = [f"{data_dir}: suite {suite}, {len(questions.tasks)} tasks"]
     return {"lines": lines, "reference": None, "digest": ""}

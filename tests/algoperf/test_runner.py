@@ -86,16 +86,13 @@ def test_it_trains_with_the_variant_and_says_what_failed(folder):
         "--hparam_end_index=1",
     ]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"}
-    environment["XLA_FLAGS"] = "--xla_force_host_platform_device_count=1"
     done = subprocess.run(
         command_line, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1, done.stderr
     assert "evaluations that failed: 1;" in done.stderr
     assert done.stderr.rstrip().endswith("RuntimeError: RESOURCE_EXHAUSTED: Out of memory")
-    for note in ("AlgoPerf in ", "submission_runner.py replaces XLA_FLAGS",
-                 "AlgoPerf shuffles its search points anew"):  # fmt: skip
-        assert f"note: {note}" in done.stderr
+    assert "note: AlgoPerf in " in done.stderr
     trial = folder / "experiments/try/imagenet_vit_jax/trial_1"
     flags, meta = (
         json.loads((trial / name).read_text()) for name in ("flags_0.json", "meta_data_0.json")
@@ -168,8 +165,7 @@ def test_a_variant_without_a_temperature_takes_none(capsys, folder):
 
 
 def _checked(folder, stand_in, **changes):
-    request = preflight.Request("laser", None, tuple(_flags(folder, **changes)))
-    return preflight.check(request, stand_in)
+    return preflight.check("laser", None, _flags(folder, **changes), stand_in)
 
 
 def test_an_experiment_that_exists_is_refused(capsys, folder, stand_in):
@@ -177,9 +173,7 @@ def test_an_experiment_that_exists_is_refused(capsys, folder, stand_in):
     (folder / "experiments/try/imagenet_vit_jax").mkdir(parents=True)
     assert "imagenet_vit_jax exists. Give another" in _refusal(capsys, folder)
     for answer in ("overwrite", "append_timestamp"):
-        run = _checked(folder, stand_in, **{answer: "true"}, rng_seed="0")
-        assert run.workload == "imagenet_vit"
-        assert "takes --rng_seed=0 for none" in run.notes[-1]
+        assert _checked(folder, stand_in, **{answer: "true"}) == stand_in.directory
 
 
 @pytest.mark.parametrize("tau", ["nan", "0", "1e40", "hot"])
@@ -199,7 +193,7 @@ def test_submission_is_looked_for_here_then_at_algoperf_then_at_ours(folder, sta
     monkeypatch.chdir(folder)
 
     def root(path):
-        return _checked(folder, stand_in, submission_path=path).import_root
+        return _checked(folder, stand_in, submission_path=path)
 
     assert root("algorithms/sgd.py") == stand_in.directory
     assert root("sweeps/algoperf/submission.py") == REPOSITORY

@@ -19,7 +19,6 @@ from attention import table
 from tests import floor_plan
 from tests.init2winit import public_tree
 from workloads.init2winit import models as variants
-from workloads.init2winit import supported_models
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # init2winit's and its libraries' own
@@ -120,7 +119,7 @@ def _leaves(variables):
     return {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
 
 
-@pytest.mark.parametrize("name", supported_models.MODELS)
+@pytest.mark.parametrize("name", variants.MODELS)
 def test_a_row_has_the_models_parameters_and_its_own(models, name):
     plain = _flax_module(models, name)
     variables = _init(plain, name)

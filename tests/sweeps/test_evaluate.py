@@ -183,7 +183,7 @@ def test_missing_data_and_lm_eval_are_named_before_a_worker_starts(trained, monk
     monkeypatch.setattr(downstream.scheduler, "of_study", lambda *given: pytest.fail("it began"))
     module = types.SimpleNamespace(prepare=lambda data_dir: None)
     monkeypatch.setattr("workloads.catalog.data_module", lambda name: module)
-    monkeypatch.setattr("workloads.downstream.embedded.prepare", lambda data_dir: None)
+    monkeypatch.setattr("workloads.downstream.pydoc_questions.prepare", lambda data_dir: None)
 
     def start(function, **arguments):
         return contextlib.nullcontext(types.SimpleNamespace(result=lambda: function(**arguments)))

@@ -167,6 +167,7 @@ def _trained(dtype, variables, audio, paddings):
     """Logits and state of a training-mode pass."""
     model = conformer.Conformer(dataclasses.replace(TINY, dtype=dtype))
     (logits, _), state = model.apply(
-        variables, audio, paddings, train=True, mutable=["batch_stats"]
-    )
+        variables, audio, paddings, train=True, mutable=["batch_stats"],
+        update_batch_norm=True, use_running_average=False,
+    )  # fmt: skip
     return logits, state

@@ -13,7 +13,7 @@ from tests.workloads.conftest import WORDS
 from workloads import __main__ as commands
 from workloads.base.errors import DataError
 from workloads.downstream import conversion, local_data, suites
-from workloads.downstream.data_sets import DATA_SETS
+from workloads.downstream.conversion import DATA_SETS
 
 # Files of a split: in a repository, alone, and in its branch refs/convert/parquet.
 NAMES = (

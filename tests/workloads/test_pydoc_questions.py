@@ -8,7 +8,7 @@ import pytest
 
 from tests.workloads.conftest import few_sources
 from workloads.base.errors import DataError
-from workloads.downstream import embedded, local_data, pydoc_questions, suites
+from workloads.downstream import local_data, pydoc_questions, suites
 from workloads.downstream.tokens import Tokens
 from workloads.text.corpora import pydoc_text
 
@@ -22,7 +22,7 @@ def data_dir(tmp_path_factory):
         small = dataclasses.replace(pydoc_text.PYDOC, sizes=sizes)
         patch.setattr(pydoc_text, "PYDOC", small)
         small.prepare(folder)
-        embedded.prepare(folder)
+        pydoc_questions.prepare(folder)
         yield folder
 
 
@@ -85,7 +85,7 @@ def test_whether_a_function_returns_something(code, returns):
 
 def test_the_index_names_every_task(data_dir, tmp_path):
     assert set(local_data.index(data_dir)) == {"next", "returns"}
-    for name in embedded.NAMES:
+    for name in pydoc_questions.NAMES:
         suites.check_data(suites.get(name), data_dir, full=True)
     with pytest.raises(DataError, match="no whole set of token records"):
-        embedded.prepare(tmp_path)
+        pydoc_questions.prepare(tmp_path)

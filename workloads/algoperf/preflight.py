@@ -20,16 +20,7 @@ from workloads.base.errors import DataError
 # submission_runner.py marks these as required. Flags and defaults below are its own too.
 _REQUIRED = ("workload", "framework", "submission_path", "experiment_dir", "experiment_name")
 _TOKENIZER = "librispeech_tokenizer_vocab_path"
-_STRINGS = (
-    *_REQUIRED,
-    "tuning_ruleset",
-    "data_dir",
-    "imagenet_v2_data_dir",
-    _TOKENIZER,
-    "hparam_start_index",
-    "hparam_end_index",
-    "rng_seed",
-)
+_STRINGS = (*_REQUIRED, "tuning_ruleset", "data_dir", "imagenet_v2_data_dir", _TOKENIZER)
 _BOOLEANS = ("skip_evals", "overwrite", "resume_last_run", "append_timestamp")
 FLAGS = (*_STRINGS, *_BOOLEANS)
 _DEFAULTS = {"data_dir": "~/data", "tuning_ruleset": "external"}
@@ -60,47 +51,24 @@ EVALUATION: dict[str, tuple[str, ...]] = {
 IMAGENET_V2 = "imagenet_v2/matched-frequency/3.0.0"
 
 
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """A requested run of somebody else's trainer: the variant, and the trainer's own flags."""
+def check(
+    variant: str, tau: float | None, arguments: Sequence[str], installation: Installation
+) -> Path:
+    """Returns the directory that AlgoPerf imports the submission from.
 
-    attention: str
-    tau: float | None
-    arguments: tuple[str, ...]
-
-    @property
-    def hyperparameters(self) -> dict[str, Any]:
-        """What `attention.registry.get` takes beside the name."""
-        return {} if self.tau is None else {"tau": self.tau}
-
-
-@dataclasses.dataclass(frozen=True)
-class CheckedRun:
-    """The workload, and the directory that the submission is imported from.
-
-    notes: sentences for the user about flags whose effect in AlgoPerf is not the expected one.
-    """
-
-    workload: str
-    import_root: Path
-    notes: tuple[str, ...] = ()
-
-
-def check(request: Request, installation: Installation) -> CheckedRun:
-    """Returns a run that AlgoPerf can be started with. Reads no data and loads no JAX.
+    arguments: AlgoPerf's own flags. Reads no data and loads no JAX.
 
     Raises ValueError with what to do: unknown variant or workload, flags that absl refuses, another
     framework than JAX, a missing tokenizer, an experiment that exists, missing data, a submission
     that AlgoPerf could not import.
     """
-    variant = request.attention
-    table.check(variant, request.hyperparameters)
+    table.check(variant, hyperparameters(tau))
     # A +temp variant with τ = 1 is the plain one under another name.
-    if "temp" in variant.split("+") and request.tau is None:
+    if "temp" in variant.split("+") and tau is None:
         raise ValueError(
             f"--attention={variant} needs its temperature; give --tau=0.9, as studies do"
         )
-    values = _parse(request.arguments)
+    values = _parse(arguments)
     if values["framework"] != "jax":
         raise ValueError(
             f"--framework={values['framework']}: variants are JAX code; give --framework=jax"
@@ -123,8 +91,12 @@ def check(request: Request, installation: Installation) -> CheckedRun:
     evaluates = not values["skip_evals"] or values["tuning_ruleset"] == "self"
     tokenizer = f"--{_TOKENIZER}", values[_TOKENIZER]
     _check_host(name, tokenizer, directory, second, evaluates)
-    root = _import_root(values["submission_path"], installation)
-    return CheckedRun(name, root, _notes(values))
+    return _import_root(values["submission_path"], installation)
+
+
+def hyperparameters(tau: float | None) -> dict[str, Any]:
+    """Returns what `attention.registry.get` takes beside the name."""
+    return {} if tau is None else {"tau": tau}
 
 
 def _parse(arguments: Sequence[str]) -> dict[str, Any]:
@@ -176,24 +148,6 @@ def _import_root(submission: str, installation: Installation) -> Path:
         f"--submission_path={submission}: AlgoPerf imports it as a module. Give the path of a .py "
         f"file relative to one of {', '.join(map(str, roots))}"
     )
-
-
-def _notes(values: dict[str, Any]) -> tuple[str, ...]:
-    notes = []
-    if os.environ.get("XLA_FLAGS"):
-        notes.append(
-            "submission_runner.py replaces XLA_FLAGS by a value of its own, so that yours has no "
-            "effect; JAX's own variables have (JAX_NUM_CPU_DEVICES=2 for devices on a CPU)"
-        )
-    if values["rng_seed"] is not None and values["rng_seed"].strip() == "0":
-        notes.append("AlgoPerf takes --rng_seed=0 for none and draws one; give another number")
-    if values["hparam_start_index"] or values["hparam_end_index"]:
-        notes.append(
-            "AlgoPerf shuffles its search points anew, unseeded, in every process: slices by "
-            "--hparam_start_index and --hparam_end_index of several processes overlap and miss "
-            "points. Points in a fixed order: `python -m sweeps`"
-        )
-    return tuple(notes)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,8 @@ import contextlib
 import functools
 import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -21,21 +22,23 @@ from attention import table
 from workloads.algoperf import installation, preflight
 
 
-def run(request: preflight.Request, algoperf_dir: str | None = None) -> None:
+def run(
+    variant: str, tau: float | None, arguments: Sequence[str], algoperf_dir: str | None
+) -> None:
     """Runs submission_runner.py with the variant; returns when it has ended.
 
-    Its flags are `request.arguments`; `attention` and `attention_tau` are defined beside them, so
-    that flags_0.json holds them. Everything is checked first (`preflight.check`), before JAX or
+    Its flags are `arguments`; `attention` and `attention_tau` are defined beside them, so that
+    flags_0.json holds them. Everything is checked first (`preflight.check`), before JAX or
     TensorFlow load.
 
     Raises ValueError for what the checks refuse, MissingError without AlgoPerf, and SystemExit if
     its runner exits, with status 1 if evaluations failed.
     """
     checkout = installation.find(algoperf_dir)
-    checked = preflight.check(request, checkout)
+    import_root = preflight.check(variant, tau, arguments, checkout)
     print(f"python -m workloads algoperf: {checkout}", file=sys.stderr)
-    for note in filter(None, (checkout.remark, *checked.notes)):
-        print(f"python -m workloads algoperf: note: {note}", file=sys.stderr)
+    if checkout.remark:
+        print(f"python -m workloads algoperf: note: {checkout.remark}", file=sys.stderr)
     module: Any = checkout.module("algoperf.workloads.workloads")
     errors: list[str] = []
     original = module.import_workload
@@ -43,21 +46,21 @@ def run(request: preflight.Request, algoperf_dir: str | None = None) -> None:
     @functools.wraps(original)
     def import_workload(*args: Any, **kwargs: Any) -> Any:
         workload = original(*args, **kwargs)
-        _prepare(workload, request, checked, checkout)
+        _prepare(workload, variant, tau, import_root, checkout)
         _record_errors(workload, errors)
         return workload
 
     module.import_workload = import_workload
     # AlgoPerf imports `a/b.py` as `a.b`; the directory of the submission comes first.
-    sys.path.insert(0, str(checked.import_root))
+    sys.path.insert(0, str(import_root))
     flags.DEFINE_string("attention", "standard", "attnperf: the attention variant.")
     flags.DEFINE_float("attention_tau", 1.0, "attnperf: the variant's temperature.")
     script = str(checkout.directory / "submission_runner.py")
     sys.argv = [
         script,
-        *request.arguments,
-        f"--attention={table.canonical(request.attention)}",
-        f"--attention_tau={request.tau or 1.0}",
+        *arguments,
+        f"--attention={table.canonical(variant)}",
+        f"--attention_tau={tau or 1.0}",
     ]
     with _reported(errors), checkout.missing_named():
         runpy.run_path(script, run_name="__main__")
@@ -65,8 +68,9 @@ def run(request: preflight.Request, algoperf_dir: str | None = None) -> None:
 
 def _prepare(
     workload: Any,
-    request: preflight.Request,
-    checked: preflight.CheckedRun,
+    variant: str,
+    tau: float | None,
+    import_root: Path,
     checkout: installation.Installation,
 ) -> None:
     """Puts the variant into the workload; what its attributes say reaches meta_data_0.json."""
@@ -74,11 +78,11 @@ def _prepare(
     from workloads.algoperf import injected
 
     # Its path in flags_0.json is relative to one of three directories.
-    workload.submission_file = str(checked.import_root / flags.FLAGS.submission_path)
+    workload.submission_file = str(import_root / flags.FLAGS.submission_path)
     for name, value in checkout.record().items():
         setattr(workload, name, value)
-    variant = registry.get(request.attention, **request.hyperparameters)
-    injected.with_variant(workload, checked.workload, variant)
+    chosen = registry.get(variant, **preflight.hyperparameters(tau))
+    injected.with_variant(workload, flags.FLAGS.workload, chosen)
 
 
 def _record_errors(workload: Any, errors: list[str]) -> None:

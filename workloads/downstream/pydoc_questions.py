@@ -1,4 +1,6 @@
-"""Questions about Python's documentation that `pydoc_lm` was not trained on.
+"""The embedded suites' data: questions about Python's documentation, beside pydoc_lm's records.
+
+`pydoc_lm` was not trained on them.
 
 - `next`: which eight words come next? Three distractors are other documents' words. It is made of
   the test part alone (workloads/text/corpora/pydoc_text.py).
@@ -10,12 +12,15 @@ A model of 64 tokens has no room for a shot.
 
 import ast
 import inspect
+import os
 import random
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from workloads.downstream import local_data, suites
 from workloads.downstream.tokens import Tokens
+from workloads.storage import preparation
 from workloads.text.corpora import pydoc_text
 from workloads.text.corpora.pydoc_text import Document
 
@@ -26,6 +31,28 @@ _ANSWER, _CONTEXT, _SHORTEST_CONTEXT = 8, 18, 10
 _RETURNS_TOKENS = 40
 _CHOICES = 4
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+NAMES = ("pydoc", "pydoc_returns")
+
+
+def prepare(data_dir: str | os.PathLike[str]) -> None:
+    """Makes the questions unless they are there and whole, about 10 s.
+
+    pydoc_lm's records must lie in `data_dir`: DataError where they do not.
+    """
+    pydoc_text.PYDOC.check(data_dir)
+    python = pydoc_text.PYDOC.read_reference(data_dir).python
+
+    def check(_: Any) -> None:
+        for name in NAMES:
+            suites.check_data(suites.get(name), data_dir)
+
+    def write(_: Any) -> None:
+        for name, splits in questions(Tokens(data_dir)).items():
+            local_data.write(data_dir, name, splits, source=f"Python {python}")
+
+    preparation.prepare_once(local_data.folder(data_dir), check, write)
 
 
 def questions(tokens: Tokens) -> Rows:

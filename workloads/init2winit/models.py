@@ -25,18 +25,20 @@ from attention import inject, registry, table
 from attention.variant import Variant
 from workloads.algoperf import causal_attention
 from workloads.base import injection
-from workloads.init2winit import supported_models
+from workloads.base.workload_spec import BOTH_WAYS, KEEPS_SOFTMAX, OWN_QUERIES
+from workloads.speech.speech_specs import SCALED
 
 
 def register(
     models: Any,
     training_algorithm: Any = None,
     *,
-    names: Iterable[str] = tuple(supported_models.MODELS),
+    names: Iterable[str] | None = None,
     variants: Iterable[str] = table.PAPER_ROWS,
 ) -> tuple[str, ...]:
     """Adds `<model>_<variant>` for each of both; returns their names, such as `vit_laser+qk_norm`.
 
+    names: of models, by default all of `MODELS`.
     models: the module `init2winit.model_lib.models`, whose `_ALL_MODELS` gets the class and the
     model's default hyperparameters with `attention`, the variant, beside them; a +temp variant also
     has `attention_tau`, 1.0. init2winit writes both into hparams.json. training_algorithm: the
@@ -47,11 +49,12 @@ def register(
     Raises ValueError for a model that is not known to work and for an unknown variant.
     """
     registered = []
-    for name, variant in itertools.product(names, variants):
-        supported_models.model(name)
+    for name, variant in itertools.product(names or MODELS, variants):
+        if name not in MODELS:
+            raise ValueError(table.unknown("init2winit model with attention", name, MODELS))
         table.check(variant, {})
         with contextlib.suppress(ValueError):
-            supported_models.check_variant(name, variant)
+            _check_variant(name, variant)
             registered.append(_register(models, training_algorithm, name, variant))
     return tuple(registered)
 
@@ -77,19 +80,10 @@ def _model_class(model: Any, name: str) -> Any:
     Its parameter tree is the model's, with the variant's own leaves beside it. Making parameters
     raises ValueError if the variant runs in another number of layers than the model has.
     """
-    injection_points: dict[str, Callable[..., inject.Injected]] = {
-        # The Conformers' masks are floats of 0 and 1.
-        supported_models.FLAX: functools.partial(inject.injected, float_masks=True),
-        supported_models.COPIED: injected_copies,
-        supported_models.CAUSAL: functools.partial(
-            causal_attention.injected, class_name=supported_models.model(name).class_name
-        ),
-    }
-    enter = injection_points[supported_models.model(name).injection_point]
 
     def build_flax_module(self: Any) -> Any:
         temperature = {"tau": self.hps.attention_tau} if "attention_tau" in self.hps else {}
-        supported_models.check_variant(name, self.hps.attention)
+        _check_variant(name, self.hps.attention)
         variant = registry.get(self.hps.attention, **temperature)
         names = ("depth", "num_encoder_layers", "num_layers")
         layers = next((self.hps[key] for key in names if key in self.hps), 0)
@@ -100,7 +94,7 @@ def _model_class(model: Any, name: str) -> Any:
             expected = layers + pooling if layers else len(ran)
             injection.check_layers(variant.name, ran, expected, f"init2winit's {name}")
 
-        inside = functools.partial(enter, variant, layer)
+        inside = functools.partial(MODELS[name].enter, variant, layer)
         return injected_module(model.build_flax_module(self), inside, check)
 
     members = {"build_flax_module": build_flax_module, "__doc__": f"{model.__name__}, injected"}
@@ -193,3 +187,47 @@ class _AttentionFunction(inject.InjectedFunction):
             scale=attn_temp * query.shape[-1] ** -0.5,
             **settings,
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """One model of init2winit.
+
+    enter: puts a variant into its attention layers. These are flax's own module, whose function is
+    replaced or wrapped; init2winit's copy of it, whose function is replaced; or a layer of a class,
+    whose einsums, or calls of jax.nn's function, are replaced. lacks: as
+    `workloads.base.workload_spec.ModelSupport.lacks`.
+    """
+
+    enter: Callable[..., inject.Injected]
+    lacks: tuple[tuple[str, str], ...] = ()
+
+
+# Masks are floats of 0 and 1 in the Conformers.
+_FLAX = functools.partial(inject.injected, float_masks=True)
+_LATE_VALUES = ("memory", "hands on its values after its weights")
+# Model names: init2winit/model_lib/models.py.
+MODELS: dict[str, Model] = {
+    "vit": Model(_FLAX, lacks=(BOTH_WAYS, KEEPS_SOFTMAX)),
+    "conformer": Model(_FLAX, lacks=(BOTH_WAYS, SCALED)),
+    "mlcommons_conformer": Model(_FLAX, lacks=(BOTH_WAYS, SCALED)),
+    "transformer": Model(injected_copies),
+    "nanodo": Model(
+        causal_attention.injected,
+        lacks=(
+            ("qk_norm", "divides its queries by √D before a variant meets them"),
+            ("qk_rms_norm", "divides its queries by √D before a variant meets them"),
+            _LATE_VALUES,
+            KEEPS_SOFTMAX,
+        ),
+    ),
+    "rope_nanodo": Model(
+        functools.partial(causal_attention.injected, class_name="Attention"),
+        lacks=(*OWN_QUERIES, _LATE_VALUES, KEEPS_SOFTMAX),
+    ),
+}
+
+
+def _check_variant(name: str, variant: str) -> None:
+    """Raises ValueError if init2winit's model of that name cannot have a variant."""
+    table.check_model(variant, dict(MODELS[name].lacks), f"init2winit's {name}")

@@ -258,18 +258,17 @@ class Conformer(nn.Module):
         *,
         train: bool = False,
         dropout_rate: Rate = 0.0,
-        update_batch_norm: bool | None = None,
-        use_running_average: bool | None = None,
+        update_batch_norm: bool = False,
+        use_running_average: bool = True,
     ) -> tuple[Array, Array]:
         """Returns logits float32 [B, T, V] and their paddings [B, T].
 
         audio [B, N]: 16-bit samples as numbers; paddings [B, N]. `train` turns on SpecAugment and
-        dropout, whose rate may be traced. update_batch_norm (default: train) moves the running
-        averages; use_running_average (default: not train) normalises by them.
+        dropout, whose rate may be traced. update_batch_norm moves the running averages;
+        use_running_average normalises by them.
         """
         config = self.config
-        update = train if update_batch_norm is None else update_batch_norm
-        running = not train if use_running_average is None else use_running_average
+        batch_norm = update_batch_norm, use_running_average
         hidden, paddings = spectrogram.log_mel(audio, paddings)
         if train and config.masks is not None:
             hidden = SpecAug(config.masks, name="specaug")(hidden, paddings)
@@ -280,7 +279,7 @@ class Conformer(nn.Module):
         memory: Memory = {}
         for depth in range(config.num_layers):
             block = ConformerBlock(config, self.variant, depth)
-            hidden, memory = block(hidden, memory, paddings, dropout_rate, train, (update, running))
+            hidden, memory = block(hidden, memory, paddings, dropout_rate, train, batch_norm)
         hidden = LayerNorm(config.dtype)(hidden)
         logits = _Dense(config.vocab_size, dtype=config.dtype)(hidden)
         return logits.astype(jnp.float32), paddings

@@ -22,7 +22,6 @@ class LayerNorm(nn.Module):
     """(x - mean)/√(var + 1e-6)·(1 + scale) + bias over the last axis; scale starts at 0."""
 
     dtype: Any = jnp.float32
-    epsilon: float = 1e-6
 
     @nn.compact
     def __call__(self, inputs: Array) -> Array:
@@ -32,18 +31,18 @@ class LayerNorm(nn.Module):
         wide = inputs.astype(jnp.float32)
         centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
         variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
-        normed = centred * jax.lax.rsqrt(variance + self.epsilon)
+        normed = centred * jax.lax.rsqrt(variance + 1e-6)
         return (normed * (1 + scale) + bias).astype(self.dtype)
 
 
 class BatchNorm(nn.Module):
     """Normalises each channel over the valid frames of the batch, or by running averages.
 
-    The averages move by 1 - momentum per update towards the batch's mean and (biased) variance.
+    1e-3 is added to the variance. The averages move by 1 - momentum per update towards the batch's
+    mean and (biased) variance.
     """
 
     momentum: float
-    epsilon: float = 1e-3
     dtype: Any = jnp.float32
 
     @nn.compact
@@ -64,7 +63,7 @@ class BatchNorm(nn.Module):
             if update and not self.is_initializing():
                 mean.value = self._moved(mean.value, centre)
                 variance.value = self._moved(variance.value, spread)
-        factor = (1 + scale) / jnp.sqrt(spread + self.epsilon)
+        factor = (1 + scale) / jnp.sqrt(spread + 1e-3)
         return (((wide - centre) * factor + bias) * valid).astype(self.dtype)
 
     def _moved(self, average: Array, new: Array) -> Array:

@@ -28,8 +28,8 @@ class FinetuningData:
         """Makes the embedded questions. Raises ValueError for those that are to be downloaded."""
         if not self.suite.embedded:
             raise ValueError(suites.repair(self.suite, data_dir))
-        from workloads.downstream import embedded
+        from workloads.downstream import pydoc_questions
         from workloads.text.corpora import pydoc_text
 
         pydoc_text.PYDOC.prepare(data_dir)
-        embedded.prepare(data_dir)
+        pydoc_questions.prepare(data_dir)
