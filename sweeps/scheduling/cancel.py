@@ -6,14 +6,10 @@ from typing import Any
 
 from attention.common import files
 from sweeps.launchers.protocol import EngineError, State
-from sweeps.monitoring import survey
 from sweeps.records import layout, submissions
 from sweeps.records.submissions import Batch
 from sweeps.scheduling import engines
 from sweeps.study import config
-
-# Below a trial's directory: attempts at evaluations.
-_EVALUATIONS = f"{layout.DOWNSTREAM}/*/*/{layout.ATTEMPTS}"
 
 
 def cancel(directory: pathlib.Path) -> str:
@@ -24,8 +20,8 @@ def cancel(directory: pathlib.Path) -> str:
     complete is marked, too: a run may be preparing to extend it.
 
     Raises ValueError if the directory holds no study, or its study.json is damaged, and
-    EngineError where an engine cannot be reached: a study is marked by then, and the jobs of other
-    engines are withdrawn. What else is damaged is passed over, with a warning.
+    EngineError if an engine cannot be reached: a study is marked by then, and the jobs of other
+    engines are withdrawn. What else is damaged is passed over.
     """
     if (directory / layout.STUDY).exists():
         mark = directory / submissions.CANCELLED
@@ -37,33 +33,12 @@ def cancel(directory: pathlib.Path) -> str:
                 "make room and permission there, and cancel again"
             ) from error
     settings = config.completed(layout.study_record(directory)["config"])
-    if _is_complete(directory):
-        return (
-            f"{directory} is complete: every trial has ended, and there is nothing to cancel. "
-            "A run that is about to extend it ends"
-        )
     batches = submissions.batches(directory, say=lambda text: None)
     cancelled = _cancel_jobs(directory, settings, list(batches))
     return (
         f"{directory} is cancelled: {cancelled} jobs withdrawn; those that run save first. "
         f"Continue with: python -m sweeps resume {files.quoted(directory)}"
     )
-
-
-def _is_complete(directory: pathlib.Path) -> bool:
-    """Whether every trial and every evaluation that was begun has ended; warns of damaged
-    records."""
-    try:
-        current = survey.StudyReader(directory).look()
-    except ValueError:  # of study.json
-        return False
-    for problem in current.damaged.values():
-        config.warn(problem)
-    if not current.complete:
-        return False
-    rows = [row for stage in current.stages for row in layout.planned(directory, stage) or []]
-    begun = [path.parent for row in rows for path in (directory / row["path"]).glob(_EVALUATIONS)]
-    return all((folder / layout.RESULTS).exists() for folder in begun)
 
 
 def _cancel_jobs(directory: pathlib.Path, settings: dict[str, Any], batches: list[Batch]) -> int:

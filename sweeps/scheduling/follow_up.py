@@ -1,11 +1,10 @@
 """What follows for a trial whose job is gone: done, tried again, watched, or given up."""
 
 import contextlib
-import pathlib
 
 from sweeps.launchers.protocol import Launcher
 from sweeps.monitoring.progress import Progress
-from sweeps.records import attempts, lease, status
+from sweeps.records import attempts, status
 from sweeps.scheduling.places import Places, SubmittedJob
 from sweeps.scheduling.retry_policy import Next, RetryPolicy
 from sweeps.scheduling.submitter import Submitter
@@ -37,13 +36,10 @@ class FollowUp:
         self.policy = RetryPolicy(study.directory, self._max_attempts, kills)
         self._died_early = 0
 
-    def follow_up_job(
-        self, job: SubmittedJob, held: set[str], claimed: set[str], excused: set[pathlib.Path]
-    ) -> None:
+    def follow_up_job(self, job: SubmittedJob, held: set[str], claimed: set[str]) -> None:
         """Looks after the trials of a job that is gone.
 
         held: trials that other jobs have, or may have. claimed: trials that they are known to have.
-        excused: attempts whose kill is recorded as a preemption.
         """
         places = self._places
         if places.left.keys().isdisjoint(job.trials):
@@ -58,8 +54,6 @@ class FollowUp:
             if path not in places.left or path in places.watched or path in claimed:
                 continue
             if path in job.claimed:
-                if lease.last(self._root / path) in excused:
-                    self.policy.excuse_kill(trial)
                 self.follow_up(trial)
             elif not job.has_ended and (job.offset or self._is_this_host):
                 places.waiting.setdefault(path, trial)
@@ -78,7 +72,7 @@ class FollowUp:
 
     def _follow_up_unclaimed(self, job: SubmittedJob, trial: WorkItem, reason: str | None) -> None:
         """Looks after a trial whose job ended, or never began, without a trace in the trial."""
-        if self.policy.decide(trial).next is not Next.AGAIN:
+        if self.policy.decide(trial)[0] is not Next.AGAIN:
             self.follow_up(trial)
             return
         has_started = job.batch.has_started(job.index)
@@ -95,19 +89,19 @@ class FollowUp:
 
     def follow_up(self, trial: WorkItem) -> None:
         """Does what a trial's files ask for once its job is gone."""
-        decision = self.policy.decide(trial)
-        reason = attempts.last_error(self._root / trial.path).get("error") or decision.reason
-        if decision.next is Next.WATCH:
+        decision, record = self.policy.decide(trial)
+        reason = attempts.last_error(self._root / trial.path).get("error") or record["reason"]
+        if decision is Next.WATCH:
             self._places.watch([trial])
-        elif decision.next is Next.AGAIN:
+        elif decision is Next.AGAIN:
             self._put_back(trial, reason)
-        elif decision.next is Next.GIVE_UP:
+        elif decision is Next.GIVE_UP:
             failed, killed = self.policy.count_failures(trial)
             counts = f"(without progress: {failed} failures, {killed} kills)"
             tail = attempts.log_tail(self._root / trial.path)
             self._give_up(trial, f"{reason} {counts}", tail)
         else:
-            self.finish(trial, decision.state, None)
+            self.finish(trial, record["state"], None)
 
     def _put_back(self, trial: WorkItem, reason: str | None) -> None:
         self._progress.ended(trial, "pending", reason)
@@ -115,7 +109,7 @@ class FollowUp:
 
     def _give_up(self, trial: WorkItem, reason: str, tail: list[str]) -> None:
         """Writes down that a trial failed for good. Raises ValueError if the disk is full."""
-        if self.policy.decide(trial).next is Next.GIVE_UP:  # no live process has it
+        if self.policy.decide(trial)[0] is Next.GIVE_UP:  # no live process has it
             with contextlib.suppress(OSError):
                 status.write(self._root / trial.path, "failed", reason=reason)
         is_disk_full = attempts.last_error(self._root / trial.path).get("is_disk_full", False)

@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import itertools
-import math
 import os
 import pathlib
 import signal
@@ -47,8 +46,6 @@ class JobWatch:
         self._look_for_silent_at = 0.0
         # Looks at which the last heartbeat of an attempt was the same, by (attempt, its time).
         self._unchanged: dict[tuple[pathlib.Path, int], int] = {}
-        self._back_until = -math.inf
-        self._ended: set[pathlib.Path] = set()  # attempts, by this driver: such a kill counts
 
     def look(self) -> None:
         """Asks the engines for all jobs, and reads the progress of some."""
@@ -71,27 +68,12 @@ class JobWatch:
         if gone:
             held, claimed = self._places.held(), self._places.claimed()
             for job in gone:
-                self.follow_up_job(job, held, claimed)
+                self._follow_up.follow_up_job(job, held, claimed)
         for handle in list(itertools.islice(self._running, _READ_AT_ONCE)):
             self._running.move_to_end(handle)
             self._look_at(handle, jobs[handle])
         if self._is_this_host:
             self.end_silent()
-
-    def follow_up_job(self, job: SubmittedJob, held: set[str], claimed: set[str]) -> None:
-        """Looks after the trials of a job that is gone, as `FollowUp.follow_up_job`.
-
-        Kills by others just after this host slept are excused.
-        """
-        excused: set[pathlib.Path] = set()
-        if clock.clock.monotonic() < self._back_until:
-            excused = {lease.last(self._root / path) for path in job.trials} - self._ended
-        self._follow_up.follow_up_job(job, held, claimed, excused)
-
-    def note_away(self) -> None:
-        """Notes that this host slept, or its clock was set: looks before that count no more."""
-        self._unchanged.clear()
-        self._back_until = clock.clock.monotonic() + lease.HEARTBEAT_EVERY_S
 
     def _say_overdue(self, handles: Iterable[str]) -> None:
         """Says once of each job that it is queued for longer than config.queue_warn_hours."""
@@ -133,14 +115,14 @@ class JobWatch:
             self._follow_up.finish(trial, record["state"], None)
         elif record["state"] != "failed":
             self._progress.looked(trial, record)
-        elif self._follow_up.policy.decide(trial).next is Next.GIVE_UP:
+        elif self._follow_up.policy.decide(trial)[0] is Next.GIVE_UP:
             self._follow_up.follow_up(trial)
 
     def end_silent(self) -> None:
         """Kills processes of this host whose heartbeat did not change for as long as their lease.
 
-        The looks are one heartbeat apart, and the looks count, not the time: a driver that was
-        stopped between two of them learns nothing of the jobs, and no clock can be wrong.
+        The looks are one heartbeat apart, and the looks count, not the time. So neither a host that
+        slept nor a clock that was set ends a job: each costs one look, and a lease has several.
         """
         now = clock.clock.monotonic()
         if now < self._look_for_silent_at:
@@ -157,7 +139,6 @@ class JobWatch:
             self._unchanged[beat] = looks = before.get(beat, -1) + 1
             if looks * lease.HEARTBEAT_EVERY_S < record["expires_after_s"]:
                 continue
-            self._ended.add(attempt)
             self._progress.say(f"{path}: its job has been silent for too long and is ended")
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

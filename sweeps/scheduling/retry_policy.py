@@ -3,7 +3,7 @@
 import enum
 import pathlib
 from collections import Counter
-from typing import NamedTuple
+from typing import Any
 
 from sweeps.records import attempts, lease, status
 from sweeps.study.trial import WorkItem
@@ -19,14 +19,6 @@ class Next(enum.Enum):
     AGAIN = "again"
     WATCH = "a live job has it"
     GIVE_UP = "given up"
-
-
-class Decision(NamedTuple):
-    """`state` is the trial's; `reason` is for people."""
-
-    next: Next
-    state: str
-    reason: str | None
 
 
 class RetryPolicy:
@@ -70,16 +62,6 @@ class RetryPolicy:
         failed, killed = attempts.count_failures(ends)
         return failed + self._unrecorded[self._at(trial, "failed")], killed
 
-    def excuse_kill(self, trial: WorkItem) -> None:
-        """Records a last attempt that was killed as preempted: this host slept meanwhile.
-
-        The process must be known to be gone: another job may have taken the trial over.
-        """
-        directory = self._root / trial.path
-        is_killed = attempts.last_error(directory).get("outcome") == "killed"
-        if is_killed and not lease.unended(lease.last(directory)):
-            lease.Attempt(directory, lease.latest(directory)).end("preempted")
-
     def may_retry(self, trial: WorkItem) -> bool:
         """Whether a trial that is not finished gets another attempt in this run."""
         directory = self._root / trial.path
@@ -94,17 +76,13 @@ class RetryPolicy:
             and self._unrecorded[self._at(trial, "excused")] < _MOST_EXCUSED
         )
 
-    def decide(self, trial: WorkItem) -> Decision:
-        """Returns what follows for a trial that its job has left."""
+    def decide(self, trial: WorkItem) -> tuple[Next, dict[str, Any]]:
+        """Returns what follows for a trial that its job has left, and the trial's status."""
         directory = self._root / trial.path
         record = status.read(directory)
-        state, reason = str(record["state"]), record["reason"]
-        if state in status.COMPLETE:
-            return Decision(Next.NOTHING, state, reason)
-        if state == "running":
-            return Decision(Next.WATCH, state, reason)
-        if lease.latest(directory) and lease.is_alive(lease.last(directory)):
-            return Decision(Next.WATCH, "running", "claimed, not yet training")
-        if self.may_retry(trial):
-            return Decision(Next.AGAIN, state, reason)
-        return Decision(Next.GIVE_UP, "failed", reason)
+        if record["state"] in status.COMPLETE:
+            return Next.NOTHING, record
+        # An attempt that is alive may have claimed the trial and not begun to train.
+        if record["state"] == "running" or lease.is_alive(lease.last(directory)):
+            return Next.WATCH, record
+        return Next.AGAIN if self.may_retry(trial) else Next.GIVE_UP, record

@@ -14,7 +14,7 @@ from typing import Any
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import Launcher
 from sweeps.monitoring.progress import Progress
-from sweeps.records import clock, disk, lease, outages, status, submissions
+from sweeps.records import clock, disk, outages, status, submissions
 from sweeps.scheduling.engines import Engines
 from sweeps.scheduling.follow_up import FollowUp
 from sweeps.scheduling.job_watch import JobWatch
@@ -92,14 +92,7 @@ class Scheduler:
                 self.places.watch_lost()
                 self.submitter.hold_back()
             if self.places.is_busy:
-                self._sleep()
-
-    def _sleep(self) -> None:
-        """Sleeps until the next turn; notes if this host slept, too, or its clock was set."""
-        before = clock.clock.time()
-        clock.clock.sleep(self.poll_s)
-        if abs(clock.clock.time() - before - self.poll_s) > lease.HEARTBEAT_EVERY_S:
-            self.job_watch.note_away()
+                clock.clock.sleep(self.poll_s)
 
     def wait_for_lock(self, holder: str) -> None:
         """Says once who holds the lock of the study's plan. Raises Interrupted when told to

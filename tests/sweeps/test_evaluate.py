@@ -12,7 +12,7 @@ from sweeps import __main__ as command
 from sweeps.job import job, trainer
 from sweeps.monitoring import progress
 from sweeps.records import layout, lease, status, submissions
-from sweeps.scheduling import cancel, downstream
+from sweeps.scheduling import downstream
 from sweeps.study import jax_calls
 from sweeps.study import trial as trials
 from sweeps.training import checkpoints
@@ -223,14 +223,6 @@ def test_evaluations_go_through_the_schedulers_of_trials(trained, asked):
     scheduler.run.side_effect = lambda left: asked.run(trained.directory / left[0].path)
     assert downstream.run(scheduler, progress.Progress(), wanted) == wanted[2:]
     scheduler.run.assert_called_once_with(wanted[1:])
-
-
-def test_cancel_finds_evaluations_of_a_complete_study(trained):
-    for trial in trained.trials("grid"):
-        status.write(trained.directory / trial.path, "diverged")
-    assert "nothing to cancel" in cancel.cancel(trained.directory)
-    lease.claim(_begin(trained)).end("preempted")
-    assert "is cancelled" in cancel.cancel(trained.directory)
 
 
 def test_both_rooms_name_the_files_alike():

@@ -56,7 +56,7 @@ def _run(trial, max_attempts=3, outcomes=("failed",), step=0, most=40, **policy)
     decides.begin(trial)
     for count in range(1, most + 1):
         trial.attempt(outcomes[(count - 1) % len(outcomes)], step)
-        if decides.decide(trial).next is Next.GIVE_UP:
+        if decides.decide(trial)[0] is Next.GIVE_UP:
             return count
     return most
 
@@ -83,9 +83,9 @@ def test_jobs_without_an_attempt_are_counted_until_the_trial_makes_progress(tria
     trial.attempt("preempted", 0)  # no progress
     assert decides.may_retry(trial)
     assert decides.count_unrecorded(trial) == 2
-    assert decides.decide(trial).next is Next.GIVE_UP
+    assert decides.decide(trial)[0] is Next.GIVE_UP
     trial.attempt("preempted", 4)
-    assert decides.decide(trial).next is Next.AGAIN
+    assert decides.decide(trial)[0] is Next.AGAIN
     assert decides.count_unrecorded(trial, excused=True) == 1
 
 
@@ -93,10 +93,10 @@ def test_bad_input_is_not_tried_again_in_one_run(trial):
     decides = RetryPolicy(trial.root, 3)
     decides.begin(trial)
     trial.attempt("failed", 0, error="no such column", retry=False)
-    assert decides.decide(trial).next is Next.GIVE_UP
+    assert decides.decide(trial)[0] is Next.GIVE_UP
     again = RetryPolicy(trial.root, 3)
     again.begin(trial)
-    assert again.decide(trial).next is Next.AGAIN
+    assert again.decide(trial)[0] is Next.AGAIN
 
 
 def test_the_end_of_a_log(tmp_path):

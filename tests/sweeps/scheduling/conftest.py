@@ -10,8 +10,8 @@ from sweeps.records import (
     status,
     submissions,
 )
+from sweeps.scheduling import places, submitter
 from sweeps.scheduling import scheduler as schedulers
-from sweeps.scheduling import submitter
 from sweeps.scheduling.scheduler import Scheduler
 from tests.sweeps.conftest import begin_stage, change_lease
 from tests.sweeps.simulation import referee
@@ -91,13 +91,13 @@ def make_scheduler(make_study, monkeypatch):
     monkeypatch.setattr(schedulers, "_WATCH_HERE_S", 0.05)
     monkeypatch.setattr(submitter, "_PAUSE_S", 0.05)
     monkeypatch.setattr(code_snapshot, "take", lambda directory, modules: directory)
-    sleep = Scheduler._sleep
+    is_busy = places.Places.is_busy.fget
 
-    def judged_sleep(scheduler):
-        assert referee.misplaced(scheduler.places) == []
-        sleep(scheduler)
+    def judged(judged_places):
+        assert referee.misplaced(judged_places) == []
+        return is_busy(judged_places)
 
-    monkeypatch.setattr(Scheduler, "_sleep", judged_sleep)
+    monkeypatch.setattr(places.Places, "is_busy", property(judged))
 
     def make(points=3, is_this_host=True, **changes):
         launcher = "local" if is_this_host else "slurm"

@@ -230,7 +230,7 @@ def test_what_a_job_that_is_gone_leaves(make_scheduler, monkeypatch, claims, pen
         "count_unrecorded",
         lambda *arguments: unrecorded.append(arguments) or count(*arguments),
     )
-    scheduler.job_watch.follow_up_job(job, set(), set())
+    scheduler.follow_up.follow_up_job(job, set(), set())
     assert sorted(scheduler.places.waiting) == sorted(paths[number] for number in pending)
     assert len(unrecorded) == counted
 

@@ -11,7 +11,7 @@ from unittest import mock
 
 from sweeps.launchers import table as launchers
 from sweeps.records import clock, code_snapshot, lease
-from sweeps.scheduling import scheduler
+from sweeps.scheduling.places import Places
 from tests.sweeps.simulation import referee
 from tests.sweeps.simulation.counted_files import counted_files
 from tests.sweeps.simulation.engine import Engine
@@ -54,19 +54,20 @@ class SimulatedClock(clock.Clock):
 @contextlib.contextmanager
 def simulated(engine: Engine, root: pathlib.Path) -> Iterator[None]:
     """Puts simulated time, hosts and files in the place of the real ones for a while."""
-    world, real, sleep = engine.world, launchers.launcher_class, scheduler.Scheduler._sleep
+    world, real = engine.world, launchers.launcher_class
+    is_busy = Places.is_busy.fget
 
-    def judged_sleep(driven: scheduler.Scheduler) -> None:
-        for path in referee.misplaced(driven.places):
+    def judged(places: Places) -> bool:
+        for path in referee.misplaced(places):
             engine.referee.violated(f"{path} is in no place of the scheduler, or in two")
-        sleep(driven)
+        return is_busy(places)
 
     replaced: list[tuple[Any, str, Any]] = [
         (clock, "clock", SimulatedClock(world)),
         (lease, "identity", world.identity),
         (lease, "process_start", world.process_start),
         (socket, "gethostname", lambda: world.actor.host.name if world.actor else "outside"),
-        (scheduler.Scheduler, "_sleep", judged_sleep),
+        (Places, "is_busy", property(judged)),
         # Every start of a driver reads the whole code for it, whatever the study's size.
         (code_snapshot, "take", lambda directory, modules: directory / code_snapshot.CODE),
         # Names decide the order in which batches are taken up: they must follow the seed.
