@@ -107,7 +107,7 @@ def _drive(resolved: Study, brief: bool = False) -> int:
     if not is_new:  # what is refused up to here leaves the study as it was
         study_directory.prepare(resolved, cancellation)
     with progress.Progress(survey.planned(resolved.directory), brief) as shown:
-        counts = driver.Driver(resolved, shown).run()
+        counts = driver.run(resolved, shown)
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())
     print(f"{resolved.directory}: {summary}")
     if not brief:

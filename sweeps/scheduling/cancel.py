@@ -21,7 +21,7 @@ def cancel(directory: pathlib.Path) -> str:
 
     Raises ValueError if the directory holds no study, or its study.json is damaged, and
     EngineError if an engine cannot be reached: a study is marked by then, and the jobs of other
-    engines are withdrawn. What else is damaged is passed over.
+    engines are withdrawn. What else is damaged is passed over, with a warning.
     """
     if (directory / layout.STUDY).exists():
         mark = directory / submissions.CANCELLED
@@ -33,7 +33,7 @@ def cancel(directory: pathlib.Path) -> str:
                 "make room and permission there, and cancel again"
             ) from error
     settings = config.completed(layout.study_record(directory)["config"])
-    batches = submissions.batches(directory, say=lambda text: None)
+    batches = submissions.batches(directory, config.warn)
     cancelled = _cancel_jobs(directory, settings, list(batches))
     return (
         f"{directory} is cancelled: {cancelled} jobs withdrawn; those that run save first. "
@@ -46,7 +46,7 @@ def _cancel_jobs(directory: pathlib.Path, settings: dict[str, Any], batches: lis
 
     Raises EngineError, at the end, if an engine cannot be reached.
     """
-    known, errors = engines.Engines(settings, directory), []
+    known, errors = engines.Engines(settings, directory, say=config.warn), []
     jobs = {handle: batch for batch in batches for handle in batch.handles or ()}
     for batch in batches:
         if batch.handles is None:  # by its name: its submission was cut short

@@ -85,7 +85,7 @@ def of_trials(
     return wanted
 
 
-def run(jobs: Scheduler, progress: Progress, wanted: list[Evaluation]) -> list[Evaluation]:
+def run(jobs: Scheduler, wanted: list[Evaluation]) -> list[Evaluation]:
     """Has jobs make the evaluations that have no results; returns those without in the end.
 
     Raises Interrupted when told to stop, ValueError if none can be made at all.
@@ -94,7 +94,7 @@ def run(jobs: Scheduler, progress: Progress, wanted: list[Evaluation]) -> list[E
     if left:
         for evaluation in left:
             (jobs.root / evaluation.path).mkdir(parents=True, exist_ok=True)
-        progress.stage(f"evaluate by {left[0].suite}", wanted, jobs.root)
+        jobs.progress.stage(f"evaluate by {left[0].suite}", wanted, jobs.root)
         jobs.run(left)
     return _without_results(jobs.root, left)
 
@@ -160,7 +160,7 @@ class Evaluate:
             preflight.check_data(self.study, self.suite)
             jobs = scheduler.of_study(self.study, progress, stop, self.changed)
             with contextlib.closing(jobs.launcher):
-                return jobs.outage.wait_out(lambda: run(jobs, progress, self.wanted))
+                return jobs.outage.wait_out(lambda: run(jobs, self.wanted))
 
 
 def summary(study: Study, wanted: list[Evaluation]) -> list[str]:

@@ -285,6 +285,6 @@ def test_a_gpu_that_jax_does_not_see_is_refused(make_study, host):
         ValueError,
         match="a gpu was expected here, .*cpu:0.*JAX_PLATFORMS=cpu",
     ):
-        driver.Driver(made, Progress()).run()
+        driver.run(made, Progress())
     (trial, *_) = made.trials("tune")
     assert status.read(made.directory / trial.path)["state"] == "pending"

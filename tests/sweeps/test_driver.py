@@ -106,7 +106,7 @@ def finished(make_study):
 
 def _drive(made, capsys):
     with Progress() as progress:
-        counts = driver.Driver(made, progress).run()
+        counts = driver.run(made, progress)
     return counts, capsys.readouterr().out
 
 

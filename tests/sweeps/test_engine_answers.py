@@ -290,7 +290,7 @@ def test_a_directory_that_pythonpath_cannot_hold_is_refused(make_study, tmp_path
     study = make_study(experiment_dir=tmp_path / "a:b", protocol="grid", variants="standard")
     study_directory.prepare(study)
     with pytest.raises(ValueError, match="experiment_dir"):
-        driver.Driver(study, progress.Progress()).run()
+        driver.run(study, progress.Progress())
     assert not list(study.directory.glob("jobs/*"))
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from sweeps import __main__ as command
 from sweeps.job import job, trainer
-from sweeps.monitoring import progress
 from sweeps.records import layout, lease, status, submissions
 from sweeps.scheduling import downstream
 from sweeps.study import jax_calls
@@ -221,7 +220,7 @@ def test_evaluations_go_through_the_schedulers_of_trials(trained, asked):
     asked.run(_begin(trained, 50))
     scheduler = mock.Mock(root=trained.directory)
     scheduler.run.side_effect = lambda left: asked.run(trained.directory / left[0].path)
-    assert downstream.run(scheduler, progress.Progress(), wanted) == wanted[2:]
+    assert downstream.run(scheduler, wanted) == wanted[2:]
     scheduler.run.assert_called_once_with(wanted[1:])
 
 

@@ -113,7 +113,7 @@ def test_a_driver_that_waits_for_the_lock_names_its_holder_and_obeys(
         "signal": lambda: signal.raise_signal(signal.SIGTERM),
     }
     begins = {
-        "run": lambda: driver.Driver(made, Progress()).run(),
+        "run": lambda: driver.run(made, Progress()),
         "prepare": lambda: study_directory.prepare(made),
     }
     with study_directory.locked(made.directory):

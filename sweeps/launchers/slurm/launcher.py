@@ -6,6 +6,7 @@ killed.
 """
 
 import contextlib
+import dataclasses
 import os
 import re
 import shlex
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 
 from sweeps.launchers import remote
 from sweeps.launchers.protocol import EngineError, Launcher, State
-from sweeps.launchers.slurm import keys, script
+from sweeps.launchers.slurm import keys
 from sweeps.records.submissions import Batch
 
 # Slurm's programs give up by themselves after 10 to 100 s (MessageTimeout).
@@ -52,6 +53,8 @@ _FOREIGN = (
     "SBATCH_INPUT",
 )
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
+# In a command, where the script fills in the index of a job.
+_INDEX = "__INDEX__"
 
 
 class ArrayTask(NamedTuple):
@@ -67,6 +70,109 @@ class ArrayTask(NamedTuple):
     def handle(self) -> str:
         """What Slurm calls it."""
         return f"{self.array}_{self.task}"
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayPart:
+    """A part of a batch that fits one array: `size` jobs from number · 10^digits on."""
+
+    number: int
+    digits: int
+    size: int
+
+    @property
+    def offset(self) -> int:
+        """The batch's index of the array's task 0."""
+        return self.number * 10**self.digits
+
+    def name(self, batch: Batch) -> str:
+        """Returns the array's job name."""
+        return f"{batch.name}.{self.number}" if self.number else batch.name
+
+
+def parts_of(size: int, largest: int) -> list[ArrayPart]:
+    """Returns the parts of a batch of `size` jobs where an array holds at most `largest` tasks.
+
+    Parts begin at multiples of a power of ten, so that sbatch's %a can name the logs by index.
+    """
+    digits = len(str(largest)) - 1
+    whole = 10**digits
+    return [
+        ArrayPart(number, digits, min(whole, size - number * whole))
+        for number in range(-(-size // whole))
+    ]
+
+
+def options_of(
+    slurm: dict[str, Any], batch: Batch, part: ArrayPart, exclude: Sequence[str] = ()
+) -> list[str]:
+    """Returns sbatch's options for a part of a batch, for `slurm` = config.slurm.
+
+    They belong on the command line: a user's SBATCH_* variables win over lines of the script.
+    """
+    throttle = f"%{slurm['at_once']}" if slurm["at_once"] else ""
+    gpus = ":".join(filter(None, ("gpu", slurm["gpu_type"], str(slurm["gpus"]))))
+    # Every job writes to `Batch.log` of its index. '%' begins a pattern; %3a is the number of the
+    # task in three digits.
+    log = str(dataclasses.replace(batch, file=batch.file.resolve()).log("\0")).replace("%", "%%")
+    task = f"{part.number}%{part.digits}a" if part.number else "%a"
+    values = {
+        **{key: slurm[key] for key in ("partition", "account", "qos", "time")},
+        "nodes": str(slurm["nodes"]),
+        "ntasks-per-node": "1",
+        "gres": gpus if slurm["gpus"] else "",
+        "cpus-per-task": str(slurm["cpus"] or ""),
+        "mem": slurm["memory"],
+        "exclude": ",".join(exclude),
+        "array": f"0-{part.size - 1}{throttle}",
+        "job-name": part.name(batch),
+        "output": log.replace("\0", task),
+        "open-mode": "append",
+        # To the steps (no 'B:'): it reaches every process of the job, of which each understands
+        # SIGTERM; SIGUSR1 would kill those that do not expect it before they have saved.
+        "signal": f"TERM@{slurm['save_seconds']}",
+    }
+    return [*_written(values), "--requeue", *keys.flags(slurm["flags"])]
+
+
+def _written(options: dict[str, str]) -> list[str]:
+    return [f"--{key}={value}" for key, value in options.items() if value]
+
+
+def script_of(slurm: dict[str, Any], batch: Batch, part: ArrayPart) -> str:
+    """Returns the script of a part's tasks.
+
+    Python runs in a step (srun), not in the script itself: when a job is preempted with a grace
+    time, Slurm tells its steps at once, and the script only when the grace is over.
+    """
+    step = {
+        "export": "ALL",
+        "nodes": str(slurm["nodes"]),
+        "ntasks-per-node": "1",
+        # Since 22.05 srun does not take it over from sbatch.
+        "cpus-per-task": str(slurm["cpus"] or ""),
+        # A node that ended alone would leave the others waiting for it.
+        "wait": str(slurm["save_seconds"]) if slurm["nodes"] > 1 else "",
+        "container-image": slurm["container"],
+        "container-mounts": slurm["mounts"],
+    }
+    command = batch.command(_INDEX, slurm["python"])
+    lines = [
+        "#!/bin/bash",
+        "set -e",
+        *([slurm["setup"]] if slurm["setup"] else []),
+        *(_export(name, value) for name, value in batch.environment.items()),
+        f"INDEX=$(({part.offset} + SLURM_ARRAY_TASK_ID))",
+        f"exec {shlex.join(['srun', *_written(step)])} \\",
+        "    " + shlex.join(command).replace(_INDEX, '"$INDEX"'),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _export(name: str, value: str) -> str:
+    # What the setup's modules put on the path stays there, behind the snapshot.
+    behind = "${PYTHONPATH:+:$PYTHONPATH}" if name == "PYTHONPATH" else ""
+    return f"export {name}={shlex.quote(value)}{behind}"
 
 
 class Slurm(Launcher):
@@ -100,9 +206,9 @@ class Slurm(Launcher):
     @classmethod
     def preview(cls, settings: dict[str, Any], batch: Batch) -> str:
         """Returns sbatch's command and the script for a batch's first job."""
-        slurm, part = settings["slurm"], script.parts(batch.size, 1001)[0]
-        command = shlex.join(["sbatch", *script.options(slurm, batch, part)])
-        return f"{command}\n{script.script(slurm, batch, part)}"
+        slurm, part = settings["slurm"], parts_of(batch.size, 1001)[0]
+        command = shlex.join(["sbatch", *options_of(slurm, batch, part)])
+        return f"{command}\n{script_of(slurm, batch, part)}"
 
     @staticmethod
     def requeue() -> bool:
@@ -146,9 +252,9 @@ class Slurm(Launcher):
             hosts = {name for host in batch.avoid for name in (host, host.split(".")[0])}
             exclude = sorted(hosts & set(map(str.strip, printed.splitlines())))
         for part in [part for part, array in arrays.items() if not array]:
-            options = script.options(self._keys, batch, part, exclude)
+            options = options_of(self._keys, batch, part, exclude)
             try:
-                arrays[part] = _sbatch(options, script.script(self._keys, batch, part))
+                arrays[part] = _sbatch(options, script_of(self._keys, batch, part))
             except EngineError:
                 # A controller that was too slow for sbatch has the job all the same.
                 arrays = self._arrays(batch)
@@ -166,14 +272,14 @@ class Slurm(Launcher):
         arrays = self._arrays(batch)
         return _handles(batch, arrays) if any(arrays.values()) else None
 
-    def _arrays(self, batch: Batch) -> dict[script.ArrayPart, str]:
+    def _arrays(self, batch: Batch) -> dict[ArrayPart, str]:
         """Returns the array's id of each part of a batch, '' where Slurm does not know it."""
         shown = run(["scontrol", "show", "config"])
         limit = re.search(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE)
         if limit is None or int(limit[1]) < 2:
             answer = limit[0] if limit else shown.strip()[-400:]
             raise EngineError(f"job arrays need Slurm's MaxArraySize of 2 or more, not {answer!r}")
-        parts = script.parts(batch.size, int(limit[1]))
+        parts = parts_of(batch.size, int(limit[1]))
         names = ",".join(part.name(batch) for part in parts)
         ids = {job.name: job.array for job in squeue(f"--name={names}")}
         return {part: ids.get(part.name(batch), "") for part in parts}
@@ -235,7 +341,7 @@ def _tasks(handles: Sequence[str]) -> tuple[set[str], list[ArrayTask]]:
     return arrays, squeue(f"--jobs={','.join(sorted(arrays))}") if arrays else []
 
 
-def _handles(batch: Batch, arrays: dict[script.ArrayPart, str]) -> list[str]:
+def _handles(batch: Batch, arrays: dict[ArrayPart, str]) -> list[str]:
     return [
         f"{array or part.name(batch)}_{task}"
         for part, array in arrays.items()

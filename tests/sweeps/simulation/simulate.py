@@ -115,7 +115,7 @@ class Simulation:
                     progress.Progress() as shown,
                 ):
                     study_directory.prepare(self.study)
-                    return driver.Driver(self.study, shown).run()
+                    return driver.run(self.study, shown)
             except Killed:
                 self._deaths[:1] = []
             except ValueError as error:

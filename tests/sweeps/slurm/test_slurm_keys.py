@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from sweeps.launchers.slurm import keys as slurm_keys
-from sweeps.launchers.slurm import launcher, script
+from sweeps.launchers.slurm import launcher
 from sweeps.records.submissions import Batch
 from tests.sweeps import defaults
 
@@ -40,16 +40,16 @@ def _rendered(keys, part, avoid=(), root="/shared/lab's study 100%"):
     file = pathlib.Path(root) / "jobs" / "s-digits-0123abcd.json"
     environment = {"PYTHONPATH": f"{root}/code/0123", "PYTHONSAFEPATH": "1"}
     batch = Batch(file, ((),) * part.size, environment, avoid)
-    options = script.options(keys, batch, part, avoid)
+    options = launcher.options_of(keys, batch, part, avoid)
     command = shlex.join(["sbatch", "--parsable", *options])
-    return command.replace(" --", " \\\n    --") + "\n\n" + script.script(keys, batch, part)
+    return command.replace(" --", " \\\n    --") + "\n\n" + launcher.script_of(keys, batch, part)
 
 
 @pytest.mark.parametrize(
     ("name", "keys", "part", "avoid"),
     [
-        ("plain", {"python": "/env/bin/python"}, script.ArrayPart(0, 3, 12), ()),
-        ("everything", EVERYTHING, script.ArrayPart(2, 3, 500), ("n7", "n9")),
+        ("plain", {"python": "/env/bin/python"}, launcher.ArrayPart(0, 3, 12), ()),
+        ("everything", EVERYTHING, launcher.ArrayPart(2, 3, 500), ("n7", "n9")),
     ],
 )
 def test_golden_scripts(name, keys, part, avoid):
@@ -77,7 +77,7 @@ def test_paths_reach_a_job_as_they_are(tmp_path, name):
     srun.write_text('#!/bin/sh\nprintf "%s|" "$PYTHONPATH" "$@"\n')
     srun.chmod(0o755)
     batch = Batch(pathlib.Path(root) / "jobs" / "s-a.json", ((),) * 3, {"PYTHONPATH": root})
-    text = script.script(defaults.of(launcher.Slurm), batch, script.ArrayPart(0, 3, 3))
+    text = launcher.script_of(defaults.of(launcher.Slurm), batch, launcher.ArrayPart(0, 3, 3))
     done = subprocess.run(
         ["bash"],
         input=text,
@@ -100,7 +100,7 @@ def test_parts_begin_where_a_logs_name_can_say_the_index():
         (11, 25, [10, 10, 5]),
         (2, 2, [1, 1]),
     ):
-        parts = script.parts(size, largest)
+        parts = launcher.parts_of(size, largest)
         assert [part.size for part in parts] == expected
         assert all(part.size < largest for part in parts)
         assert parts[-1].offset + parts[-1].size == size
