@@ -19,8 +19,6 @@ from sweeps.records import layout
 
 ATTEMPT = "preemption_count"
 SPLITS = tuple(f"{split}/" for split in layout.SPLITS)
-# A whole cell in quotes.
-QUOTED = re.compile(r'^"([^"]*)"$')
 # Python alone also reads 1_0 and the digits of other scripts.
 NUMBER = re.compile(
     r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|inf(inity)?)", re.IGNORECASE | re.ASCII
@@ -62,7 +60,7 @@ def parse(content: bytes, trial: str = "", file: str = "") -> Measurements:
     encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     text, newline, rest = content.decode(encoding, "replace").rpartition("\n")
     header = text.partition("\n")[0]
-    names = [QUOTED.sub(r"\1", name.strip()) for name in header.split(",")]
+    names = [name.strip() for name in header.split(",")]
     problems: list[Problem] = []
 
     def report(kind: str, text: str) -> None:
@@ -113,15 +111,15 @@ def _rows(
             values[:, index] = column.to_numpy()
             continue
         for row in np.flatnonzero(filled[:, index]).tolist():
-            cell = QUOTED.sub(r"\1", column[row].as_py().strip())
+            cell = column[row].as_py().strip()
             filled[row, index] = bool(cell)
             if NUMBER.fullmatch(cell):
                 values[row, index] = float(cell)
             elif cell:
                 damaged[row] = f"{names[index]} is {cell[:40]!r}, not a number"
-    places = {name: index for index, name in enumerate(names)}
-    steps = values[:, places[STEP]]
-    counts = values[:, places[ATTEMPT]] if ATTEMPT in places else np.full(len(steps), math.nan)
+    numbers = dict(zip(names, values.T, strict=True))
+    steps = numbers[STEP]
+    counts = numbers.get(ATTEMPT, np.full(len(steps), math.nan))
     is_row = _are_whole(steps) & (_are_whole(counts) | np.isnan(counts))
     for row in np.flatnonzero(~is_row).tolist():
         text = f"{STEP} {steps[row]} and {ATTEMPT} {counts[row]} are not whole numbers"
