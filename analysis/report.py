@@ -162,11 +162,10 @@ def provenance(table: ErrorTable) -> list[tuple[str, str]]:
     study = table.study
     runs = [run for row in table.rows for run in table.runs(row, ("done",))]
     record = layout.read_json_if_there(study.directory / layout.STUDY) or {}
-    facts = pd.DataFrame([_facts(run, record) for run in runs] or [_facts(None, record)])
+    facts = pd.DataFrame([_facts(run, record) for run in runs])
     seeds = sorted({run.seed for run in runs})
     return [
         ("Study", study.name),
-        ("Kind", _kind(table)),
         ("Workload", table.workload),
         ("Protocol", str(study.config.get("protocol") or UNKNOWN)),
         ("Stage", table.stage),
@@ -176,18 +175,9 @@ def provenance(table: ErrorTable) -> list[tuple[str, str]]:
     ]
 
 
-def _kind(table: ErrorTable) -> str:
-    if table.study.published:
-        return "AlgoPerf's published logs"
-    trainer = " by init2winit's trainer" if table.workload.startswith("init2winit:") else ""
-    return f"a study of attnperf{trainer}" if table.study.config else f"runs{trainer}"
-
-
-def _facts(run: records.Run | None, study_record: dict[str, Any]) -> dict[str, str]:
+def _facts(run: records.Run, study_record: dict[str, Any]) -> dict[str, str]:
     """Returns how a trial was run, as each attempt recorded it, else its trial.json, else its
     study; the study's problems name a file that cannot be read."""
-    if run is None:
-        return {"Steps": UNKNOWN} | _environment(study_record)
     trial = records.read_json(run.path / layout.TRIAL, run.name, []) or {}
     planned = (study_record, trial, trial.get("hardware") or {})
     attempts = pd.DataFrame([_environment(*planned, meta) for meta in run.metas or ({},)])

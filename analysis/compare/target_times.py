@@ -123,8 +123,6 @@ def _target(
             f"the target is {goal.words} ({goal.source}); for --metric={metric} give "
             "--target=VALUE, too"
         )
-    if other := metrics.disagreement(runs[0], goal):
-        problems += (Problem("note", "", "", f"{other}; the trials' own value is used"),)
     return goal, problems
 
 

@@ -267,18 +267,16 @@ def non_finite(read: Measurements, empty_is_nan: bool) -> list[str]:
 
 def missing_evaluations(read: Measurements, every: int | None, end: int | None) -> str:
     """Returns which evaluations are missing before the last one in the file, of those planned after
-    each `every` steps up to step `end`; empty for none, and where no file says `every`."""
+    each `every` steps up to step `end`; empty for none, and if no file says `every` and `end`."""
     steps = read.columns.get(STEP, np.zeros(0, np.int64))
-    if not every or not steps.size:
+    if not every or not end or not steps.size:
         return ""
-    last = min(int(steps[-1]), end or LARGEST)
-    planned = (last - 1) // every
-    kept = steps[(steps > 0) & (steps < last) & (steps % every == 0)]
-    if kept.size == planned:
+    planned = np.arange(every, min(int(steps[-1]), end), every)
+    absent_steps = np.setdiff1d(planned, steps)
+    if not absent_steps.size:
         return ""
-    first = every * (1 + (kept == every * np.arange(1, kept.size + 1)).sum())
-    more = f" and {planned - kept.size - 1} more" if planned - kept.size > 1 else ""
-    return f"no evaluation at step {first}{more}, of {planned + 1} planned"
+    more = f" and {absent_steps.size - 1} more" if absent_steps.size > 1 else ""
+    return f"no evaluation at step {absent_steps[0]}{more}, of {planned.size + 1} planned"
 
 
 def absent(read: Measurements, metric: str) -> list[str]:

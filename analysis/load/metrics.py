@@ -297,10 +297,8 @@ def target_of_runs(
     if not runs:
         raise UnknownTargetError("no run that could reach a target; give another stage or point")
     every = (*runs, *peers)
-    steps, seconds = (
-        max(_steps(run) or 0 for run in every),
-        max(run.trained_seconds for run in every),
-    )
+    steps = max(_steps(run) or 0 for run in every)
+    seconds = max(run.trained_seconds for run in every)
     stated = collections.Counter(target_of_run(run, split, steps, seconds) for run in runs)
     (chosen, _), *others = stated.most_common()
     return chosen, tuple(
@@ -309,14 +307,3 @@ def target_of_runs(
         # The same number from another source is no other target.
         if other.words != chosen.words
     )
-
-
-def disagreement(run: Run, target: Target) -> str | None:
-    """Returns a text where AlgoPerf's table has another value than the run's own files."""
-    known = nearest_target(run.workload, _steps(run), run.trained_seconds)
-    table = getattr(known, target.split, math.nan)
-    if target.source != OWN or known is None or known.metric != target.metric.name:
-        return None
-    if math.isnan(table) or math.isclose(table, target.value, rel_tol=1e-6):
-        return None
-    return f"AlgoPerf {known.version}'s source code has {table:g} instead"

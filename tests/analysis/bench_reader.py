@@ -1,27 +1,23 @@
-"""Measures the reader: `python -m tests.analysis.bench_reader --runs=10000 --evals=200`.
+"""Measures the reader: `python -m tests.analysis.bench_reader`.
 
-Fabricates studies in a temporary folder (about 60 kB per evaluation file of 200 rows, so 1.2 GB for
+Writes a study in a temporary folder (about 60 kB per evaluation file of 200 rows, so 1.2 GB for
 10,000 runs with their losses) and prints seconds and peak memory of `table` and `runs`.
 """
 
-import argparse
-import os
 import pathlib
 import subprocess
 import sys
 import tempfile
-import time
 
 import numpy as np
 
-from attention.common import arguments as numbers
 from sweeps.records import layout
 from tests.analysis import conftest
 from tests.analysis.conftest import HandMadeStudy
 
+RUNS, EVALS = 10_000, 200
 SEEDS = 5
 COLUMNS = conftest.columns("accuracy", "loss", "perplexity")
-COMMANDS = ("table", "runs")
 
 
 def fabricate(root: pathlib.Path, runs: int, evals: int) -> pathlib.Path:
@@ -64,11 +60,13 @@ def _with_losses(evaluations: str) -> str:
 
 # ru_maxrss begins at the memory of the process that starts it.
 _MEASURED = """
-import pathlib, re, sys
+import pathlib, re, sys, time
+start = time.perf_counter()
 from analysis.cli import main
 code = main(sys.argv[1:])
 status = pathlib.Path("/proc/self/status").read_text()
-print(re.search(r"VmHWM:\\s+(\\d+)", status)[1], end="", file=sys.stderr)
+kilobytes = re.search(r"VmHWM:\\s+(\\d+)", status)[1]
+print(time.perf_counter() - start, time.process_time(), kilobytes, file=sys.stderr)
 sys.exit(code)
 """
 
@@ -77,35 +75,26 @@ def measure(command: str, root: pathlib.Path) -> tuple[float, float, float]:
     """Returns the seconds that `python -m analysis <command>` takes, those of them in which it
     computed (of all threads; what a busy machine does not change), and its peak memory in MB.
 
-    Raises RuntimeError where it fails.
+    Raises CalledProcessError if it fails.
     """
-    start = time.perf_counter()
-    with subprocess.Popen(
+    done = subprocess.run(
         [sys.executable, "-c", _MEASURED, command, str(root)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-    ) as process:
-        last = process.stderr.read().rpartition("\n")[2]
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise RuntimeError(f"python -m analysis {command} {root}: exit code {process.returncode}")
-    took = time.perf_counter() - start
-    return took, usage.ru_utime + usage.ru_stime, int(last) / 1024
+        check=True,
+    )
+    seconds, computed, kilobytes = done.stderr.splitlines()[-1].split()
+    return float(seconds), float(computed), int(kilobytes) / 1024
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main() -> None:
     """Prints the measurements, a line per command."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--runs", type=numbers.whole(), default=10_000, help="trials of the study")
-    parser.add_argument("--evals", type=numbers.whole(), default=200, help="evaluations of a trial")
-    options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        study = fabricate(pathlib.Path(folder), options.runs, options.evals)
-        for command in COMMANDS:
-            took, computed, memory = measure(command, study)
-            print(f"{command}: {took:.1f} s, {computed:.1f} CPU-s, {memory:.0f} MB", flush=True)
+        study = fabricate(pathlib.Path(folder), RUNS, EVALS)
+        for command in ("table", "runs"):
+            seconds, computed, memory = measure(command, study)
+            print(f"{command}: {seconds:.1f} s, {computed:.1f} CPU-s, {memory:.0f} MB", flush=True)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,6 @@ def test_a_run_s_own_target_comes_first() -> None:
     found = metrics.target_of_run(run, "validation")
     assert (found.metric.name, found.value, found.source) == ("accuracy", 0.7, metrics.OWN)
     assert metrics.target_of_run(run, "test").value == 0.6
-    assert "0.77309" in metrics.disagreement(run, found)
     of_table = metrics.target_of_run(made_run([0.5], workload="finewebedu_lm"), "validation")
     assert (of_table.metric.name, of_table.value) == ("ppl", 22.2995)
 
