@@ -13,8 +13,9 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from tests.workloads import small_speech
 from workloads.images import imagenet
-from workloads.speech.corpora import librispeech, speech_records, speech_tokenizer
+from workloads.speech.corpora import librispeech
 from workloads.storage import preparation
 
 DESCRIPTION = "Fabricated by `tests.algoperf.tiny_data`: to try the plugin, not to measure"
@@ -67,20 +68,17 @@ def _images(split):
 
 
 def _write_librispeech(path):
-    model = speech_tokenizer.train((word.upper() for word in _words(8000)), librispeech.VOCAB_SIZE)
-    (path / speech_tokenizer.FILE_NAME).write_bytes(model)
-    processor = speech_tokenizer.load(path, librispeech.VOCAB_SIZE, "")
-    words = np.array(_words(20))
+    words, written = np.array(_words(20)), {}
     for seed, (role, splits) in enumerate(librispeech.SPLITS.items()):
         draws = np.random.RandomState(seed)
         parts = np.array_split(np.arange(SIZES[role]), len(splits))
         for split, numbers in zip(splits, parts, strict=True):
-            names = [f"0-0-{number:04d}" for number in numbers]
-            for name in names:
+            written[split] = []
+            for number in numbers:
                 text = " ".join(words[draws.randint(len(words), size=5)]).upper()
-                ids = speech_tokenizer.encode(processor, text)
-                speech_records.write(path, split, name, _tones(text), ids)
-            speech_records.write_ids(path, split, names)
+                written[split].append((f"0-0-{number:04d}", _tones(text), text))
+    texts = [word.upper() for word in _words(8000)]
+    small_speech.write_splits(path, written, texts, librispeech.VOCAB_SIZE)
 
 
 def _tones(text):

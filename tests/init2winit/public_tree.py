@@ -75,7 +75,6 @@ def _orbax():
     """Orbax without the options of Google's own file system."""
 
     def file_options(*, cns2_storage_options, **options):
-        del cns2_storage_options
         return ocp.checkpoint_manager.FileOptions(**options)
 
     return Substitute(

@@ -26,22 +26,34 @@ SPOKEN = dataclasses.replace(
 
 def write(folder):
     """Writes 8 utterances to train, 3 to validate and 3 to test; returns the folder's name."""
-    (folder / speech_tokenizer.FILE_NAME).write_bytes(speech_tokenizer.train(TEXTS, VOCABULARY))
-    tokenizer = speech_tokenizer.load(folder, VOCABULARY, "prepare")
     random = np.random.default_rng(0)
-    for split, count in COUNTS.items():
-        for number, text in enumerate(TEXTS[:count]):
-            audio = random.integers(-2000, 2000, 4800 - 160 * number)
-            ids = speech_tokenizer.encode(tokenizer, text)
-            speech_records.write(folder, split, f"u{number}", audio, ids)
-        speech_records.write_ids(folder, split, [f"u{number}" for number in range(count)])
+    splits = {
+        split: [
+            (f"u{number}", random.integers(-2000, 2000, 4800 - 160 * number), text)
+            for number, text in enumerate(TEXTS[:count])
+        ]
+        for split, count in COUNTS.items()
+    }
+    write_splits(folder, splits, TEXTS, VOCABULARY)
     return str(folder)
+
+
+def write_splits(folder, splits, texts, vocabulary):
+    """Writes a tokenizer of `texts`, and of each split its (name, samples, text)."""
+    model = speech_tokenizer.train(texts, vocabulary)
+    (folder / speech_tokenizer.FILE_NAME).write_bytes(model)
+    tokenizer = speech_tokenizer.load(folder, vocabulary, "")
+    for split, utterances in splits.items():
+        for name, audio, text in utterances:
+            ids = speech_tokenizer.encode(tokenizer, text)
+            speech_records.write(folder, split, name, audio, ids)
+        speech_records.write_ids(folder, split, [name for name, _, _ in utterances])
 
 
 def make(variant="standard", masks=None):
     data = speech_workload.Speech(
         sizes=Sizes(8, 4, 3, 3, eval_batch_size=2),
-        splits=SPLITS, max_audio=4800, max_targets=10, vocab_size=VOCABULARY,
+        splits=SPLITS, max_audio=4800, max_targets=10, vocab_size=VOCABULARY, repair=str,
     )  # fmt: skip
     settings = {
         "encoder_dim": 8, "num_heads": 2, "num_layers": 1, "feed_forward_factor": 2,

@@ -168,8 +168,6 @@ def test_evaluations_have_every_metric_of_every_split(few, data_dir):
 class Words:
     """A token is a letter."""
 
-    size = VOCABULARY
-
     def encode(self, text):
         return [ord(one) for one in text]
 

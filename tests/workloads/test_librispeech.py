@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.workloads import data_files
+from tests.workloads import data_files, small_speech
 from workloads import __main__ as command
 from workloads.base.errors import DataError
-from workloads.speech.corpora import librispeech, speech_records, speech_tokenizer
+from workloads.speech.corpora import librispeech, speech_tokenizer
 
 VOCABULARY = 40
 TEXTS = (
@@ -27,17 +27,15 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(librispeech, "_TOLERANCE", {"train": 1, "validation": 0, "test": 0})
     folder = tmp_path / "data"
     folder.mkdir()
-    model = speech_tokenizer.train(TEXTS, VOCABULARY)
-    (folder / speech_tokenizer.FILE_NAME).write_bytes(model)
-    tokenizer = speech_tokenizer.load(folder, VOCABULARY, "")
-    splits = [split for parts in librispeech.SPLITS.values() for split in parts]
-    for number, split in enumerate(splits):
-        texts = TEXTS if split.startswith("train") else TEXTS[:2]
-        names = [f"{100 + number}-1-{place:04d}" for place in range(len(texts))]
-        for name, text in zip(names, texts, strict=True):
-            ids = speech_tokenizer.encode(tokenizer, text)
-            speech_records.write(folder, split, name, np.arange(100), ids)
-        speech_records.write_ids(folder, split, names)
+    names = [split for parts in librispeech.SPLITS.values() for split in parts]
+    splits = {
+        split: [
+            (f"{100 + number}-1-{place:04d}", np.arange(100), text)
+            for place, text in enumerate(TEXTS if split.startswith("train") else TEXTS[:2])
+        ]
+        for number, split in enumerate(names)
+    }
+    small_speech.write_splits(folder, splits, TEXTS, VOCABULARY)
     return folder
 
 

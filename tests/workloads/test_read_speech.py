@@ -101,10 +101,11 @@ def test_what_is_prepared_is_read(source, tmp_path):
     # 'a b a' for 'c b a' and 'a a c': one phone of three, then two.
     assert always["test/wer"] == pytest.approx(ctc.word_error_rate(texts["test"], ["a b a"] * 2))
     assert always["test/wer"] == pytest.approx(0.5)
-    data_files.flip(speech_records.audio_path(data, "test", "ru_0004_02"))
+    audio = speech_records.path_of(data, "test", "ru_0004_02", "audio")
+    data_files.flip(audio)
     with pytest.raises(DataError, match="the content has SHA-256"):
         SMALL.check(data)
-    data_files.cut(speech_records.audio_path(data, "test", "ru_0004_02"))
+    data_files.cut(audio)
     with pytest.raises(DataError, match="ru_0004_02_audio.npy"):
         SMALL.check(data)
     SMALL.prepare(data, source)

@@ -18,17 +18,13 @@ class Tokens:
         self.path = Path(data_dir) / token_records.TOKENIZER_FILE
         self._processor = tokenizer.load(self.path, "give the --data_dir that the model read")
 
-    @property
-    def size(self) -> int:
-        """How many tokens there are."""
-        return int(self._processor.vocab_size())
-
     def checked(self, model: str, vocabulary: int) -> "Tokens":
         """Returns these tokens. Raises DataError where they are not those of the model's
         `vocabulary`."""
-        if self.size != vocabulary:
+        size = self._processor.vocab_size()
+        if size != vocabulary:
             raise DataError(
-                f"{self.path} has {self.size} tokens; {model} has {vocabulary}",
+                f"{self.path} has {size} tokens; {model} has {vocabulary}",
                 "give the --data_dir that the model was trained on",
             )
         return self

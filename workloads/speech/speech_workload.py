@@ -46,7 +46,7 @@ class Speech:
 
     splits: role (train, validation, test) to the splits it is made of. max_audio in samples,
     max_targets in ids: what batches are padded to. cache keeps the utterances in memory. repair:
-    the commands that make the data in a directory, None: those of the workload's entry.
+    returns the commands that make the data in a directory.
     """
 
     sizes: Sizes
@@ -54,8 +54,8 @@ class Speech:
     max_audio: int
     max_targets: int
     vocab_size: int
+    repair: Callable[[str], str]
     cache: bool = False
-    repair: Callable[[str], str] | None = None
 
 
 class SpeechWorkload(BaseWorkload):
@@ -176,12 +176,9 @@ class SpeechWorkload(BaseWorkload):
             data.splits[split],
             data.max_audio,
             data.max_targets,
-            self._repair(data_dir),
+            data.repair(data_dir),
             data.vocab_size,
         )
-
-    def _repair(self, data_dir: str) -> str:
-        return (self._data.repair or self._row.repair)(data_dir)
 
     def _finish(self, batch: spec.Batch, key: Array | None, step: Any) -> Any:
         """Returns a batch as AlgoPerf's models take it.
@@ -233,7 +230,7 @@ class SpeechWorkload(BaseWorkload):
         """Returns the text of each row of ids [B, N] where `valid` [B] is True."""
         if data_dir not in self._tokenizers:
             self._tokenizers[data_dir] = speech_tokenizer.load(
-                data_dir, self._data.vocab_size, self._repair(data_dir)
+                data_dir, self._data.vocab_size, self._data.repair(data_dir)
             )
         ids, lengths = np.asarray(ids), np.asarray(lengths)
         rows = [ids[row, : lengths[row]] for row in np.flatnonzero(valid)]
@@ -245,20 +242,6 @@ def _paddings(lengths: Array, size: int) -> Array:
 
 
 _EVAL_BATCH = 256
-LIBRISPEECH = Speech(
-    sizes=Sizes(
-        num_train=librispeech.SIZES["train"],
-        # 5348 validation examples rounded up to whole evaluation batches, as AlgoPerf does.
-        num_eval_train=21 * _EVAL_BATCH,
-        num_validation=librispeech.SIZES["validation"],
-        num_test=librispeech.SIZES["test"],
-        eval_batch_size=_EVAL_BATCH,
-    ),
-    splits=librispeech.SPLITS,
-    max_audio=librispeech.MAX_AUDIO,
-    max_targets=librispeech.MAX_TARGETS,
-    vocab_size=librispeech.VOCAB_SIZE,
-)
 _SMALL: dict[str, Any] = {
     "num_heads": 4,
     "feed_forward_factor": 2,
@@ -272,7 +255,22 @@ _SMALL: dict[str, Any] = {
 
 def make_librispeech(row: WorkloadSpec, variant: Any, options: Options) -> SpeechWorkload:
     """Returns a workload on LibriSpeech; use `workloads.registry.make`."""
-    return SpeechWorkload(row, LIBRISPEECH, row.model, variant, options)
+    data = Speech(
+        sizes=Sizes(
+            num_train=librispeech.SIZES["train"],
+            # 5348 validation examples rounded up to whole evaluation batches, as AlgoPerf does.
+            num_eval_train=21 * _EVAL_BATCH,
+            num_validation=librispeech.SIZES["validation"],
+            num_test=librispeech.SIZES["test"],
+            eval_batch_size=_EVAL_BATCH,
+        ),
+        splits=librispeech.SPLITS,
+        max_audio=librispeech.MAX_AUDIO,
+        max_targets=librispeech.MAX_TARGETS,
+        vocab_size=librispeech.VOCAB_SIZE,
+        repair=row.repair,
+    )
+    return SpeechWorkload(row, data, row.model, variant, options)
 
 
 def make(row: WorkloadSpec, variant: Any, options: Options) -> SpeechWorkload:
@@ -293,7 +291,7 @@ def make(row: WorkloadSpec, variant: Any, options: Options) -> SpeechWorkload:
         max_audio=corpus.max_audio,
         max_targets=corpus.max_targets,
         vocab_size=corpus.vocab_size,
-        cache=True,
         repair=corpus.repair,
+        cache=True,
     )
     return SpeechWorkload(row, data, {**_SMALL, **row.model}, variant, options)

@@ -86,8 +86,8 @@ def _check_files(source: speech_records.SpeechSplit) -> None:
     folder = source.data_dir / source.splits[0]
     names = {path.name for path in folder.glob("*.npy")}
     for split, name in source.ids:
-        for path_of in (speech_records.audio_path, speech_records.targets_path):
-            path = path_of(source.data_dir, split, name)
+        for kind in ("audio", "targets"):
+            path = speech_records.path_of(source.data_dir, split, name, kind)
             if path.name not in names:
                 raise DataError(f"{path} is missing; {split}.csv lists it", source.repair)
 
@@ -100,7 +100,7 @@ def _agrees(
     record = source[number]
     ids = record["targets"][: record["targets_length"]].tolist()
     if ids[-1] != tokenizer.eos_id():
-        path = speech_records.targets_path(source.data_dir, *source.ids[number])
+        path = speech_records.path_of(source.data_dir, *source.ids[number], "targets")
         raise DataError(
             f"{path} ends with {ids[-1]}; ids that end with {tokenizer.eos_id()} are expected",
             source.repair,

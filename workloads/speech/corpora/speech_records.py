@@ -24,14 +24,9 @@ CSV_HEADER = ["", "id"]
 _INT16 = np.iinfo(np.int16)
 
 
-def audio_path(data_dir: str | os.PathLike[str], split: str, utterance: str) -> Path:
-    """Where the samples of an utterance lie."""
-    return Path(data_dir) / split / f"{utterance}_audio.npy"
-
-
-def targets_path(data_dir: str | os.PathLike[str], split: str, utterance: str) -> Path:
-    """Where the target ids of an utterance lie."""
-    return Path(data_dir) / split / f"{utterance}_targets.npy"
+def path_of(data_dir: str | os.PathLike[str], split: str, utterance: str, kind: str) -> Path:
+    """Returns the file of an utterance's samples ("audio") or target ids ("targets")."""
+    return Path(data_dir) / split / f"{utterance}_{kind}.npy"
 
 
 def write(
@@ -39,8 +34,9 @@ def write(
 ) -> None:
     """Writes the samples (int16) and the target ids of an utterance."""
     (data_dir / split).mkdir(parents=True, exist_ok=True)
-    np.save(audio_path(data_dir, split, utterance), audio)
-    np.save(targets_path(data_dir, split, utterance), np.array(list(targets), np.int32))
+    np.save(path_of(data_dir, split, utterance, "audio"), audio)
+    ids = np.array(list(targets), np.int32)
+    np.save(path_of(data_dir, split, utterance, "targets"), ids)
 
 
 def write_ids(data_dir: Path, split: str, ids: Iterable[str]) -> None:
@@ -103,13 +99,13 @@ class SpeechSplit:
         """
         split, utterance = self.ids[number]
         audio = self._load(
-            audio_path(self.data_dir, split, utterance),
+            path_of(self.data_dir, split, utterance, "audio"),
             "samples",
             self.max_audio,
             range(_INT16.min, _INT16.max + 1),
         )
         targets = self._load(
-            targets_path(self.data_dir, split, utterance),
+            path_of(self.data_dir, split, utterance, "targets"),
             "target ids",
             self.max_targets,
             range(1, self.vocabulary),

@@ -22,7 +22,6 @@ class ViT(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train=False):
-        del train
         function = functools.partial(dot_product_attention, temperature=0.5)
         mask = nn.make_attention_mask(*[jnp.ones(x.shape[:2])] * 2)
         x = nn.MultiHeadDotProductAttention(
@@ -36,7 +35,6 @@ class Transformer(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train=False):
-        del train
         mask = nn.make_causal_mask(x[..., 0])
         x = attention.SelfAttention(self.num_heads, attn_temp=1.5, name="Block_0")(x, mask)
         return nn.Dense(3, name="head")(x.mean(axis=-2))
@@ -61,7 +59,6 @@ class CausalAttn(nn.Module):
 class Nanodo(nn.Module):
     @nn.compact
     def __call__(self, x, *, train=False):
-        del train
         return nn.Dense(3, name="head")(CausalAttn(name="blocks_0")(x).mean(axis=-2))
 
 
