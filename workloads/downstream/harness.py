@@ -39,7 +39,7 @@ def evaluate(
     parameters: Any,
     suite: Suite,
     data_dir: str | os.PathLike[str],
-    directory: str | os.PathLike[str],
+    directory: pathlib.Path,
     about: Mapping[str, Any],
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -54,7 +54,6 @@ def evaluate(
     `suites.check`, and for an answer that the model cannot be asked.
     """
     suites.check(suite, data_dir)
-    directory = pathlib.Path(directory)
     scorer = Scorer(workload, parameters)
     tokens = Tokens(data_dir).checked(str(workload), scorer.workload.size.vocabulary)
     folder = directory / TASKS

@@ -25,7 +25,6 @@ from workloads.text.corpora import pydoc_text
 from workloads.text.corpora.pydoc_text import Document
 
 Row = dict[str, Any]
-Rows = dict[str, dict[str, list[Row]]]
 _ANSWER, _CONTEXT, _SHORTEST_CONTEXT = 8, 18, 10
 # Tokens of a docstring in `returns`: the question, an answer and what is generated need the others.
 _RETURNS_TOKENS = 40
@@ -55,7 +54,7 @@ def prepare(data_dir: str | os.PathLike[str]) -> None:
     preparation.prepare_once(local_data.folder(data_dir), check, write)
 
 
-def questions(tokens: Tokens) -> Rows:
+def questions(tokens: Tokens) -> dict[str, dict[str, list[Row]]]:
     """Returns the rows of every task and split, the same for the same Python.
 
     Rows of `next` have `context`, `choices` and `gold`, the right one's number; those of `returns`
@@ -92,11 +91,11 @@ def _continuations(documents: Sequence[Document]) -> list[Row]:
                 continuations.append((number, " ".join(words[:start]), answer))
     rows = []
     for number, context, right in continuations:
-        others = {
-            answer for other, _, answer in continuations if other != number and answer != right
+        distractors = {
+            answer for place, _, answer in continuations if place != number and answer != right
         }
-        if len(others) >= _CHOICES - 1:
-            choices = [right, *draw.sample(sorted(others), _CHOICES - 1)]
+        if len(distractors) >= _CHOICES - 1:
+            choices = [right, *draw.sample(sorted(distractors), _CHOICES - 1)]
             draw.shuffle(choices)
             rows.append({"context": context, "choices": choices, "gold": choices.index(right)})
     return rows

@@ -21,7 +21,7 @@ def process_docs(rows: Any) -> Any:
 def _processed(row: Row) -> dict[str, Any]:
     entities = sorted(set(row["entities"]))
     answers = {_plain(answer) for answer in row["answers"]}
-    right = [number for number, one in enumerate(entities) if _plain(one) in answers]
+    right = [number for number, entity in enumerate(entities) if _plain(entity) in answers]
     if not right:
         raise ValueError(
             f"ReCoRD: none of {row['answers']} is among the entities of {row['query']!r}"
@@ -38,12 +38,12 @@ def _plain(answer: str) -> str:
 def doc_to_text(row: Row) -> str:
     """Returns the story, its highlights as a list."""
     story, *highlights = row["passage"].strip().split("\n@highlight\n")
-    return f"{story}\n\n" + "".join(f"  - {one}.\n" for one in highlights)
+    return f"{story}\n\n" + "".join(f"  - {highlight}.\n" for highlight in highlights)
 
 
 def doc_to_choice(row: Row) -> list[str]:
     """Returns the sentence as another item of the list, with every entity."""
-    return [f"  - {row['query']}".replace("@placeholder", one) for one in row["entities"]]
+    return [f"  - {row['query']}".replace("@placeholder", entity) for entity in row["entities"]]
 
 
 def doc_to_target(row: Row) -> str:

@@ -126,15 +126,15 @@ class Scorer:
         going = list(range(len(contexts)))
         for _ in range(tokens):
             # What is predicted last is not looked at: any token may stand there.
-            rows = [((*starts[one], *answers[one], tokenizer.EOS), 1) for one in going]
+            rows = [((*starts[at], *answers[at], tokenizer.EOS), 1) for at in going]
             results = self._scored(rows, None)
             words = [int(predicted[0]) for _, predicted in results]
-            for one, word in zip(going, words, strict=True):
-                answers[one].append(word)
-            going = [one for one in going if answers[one][-1] != tokenizer.EOS]
+            for at, word in zip(going, words, strict=True):
+                answers[at].append(word)
+            going = [at for at in going if answers[at][-1] != tokenizer.EOS]
             if not going:
                 break
-        return [one[:-1] if one and one[-1] == tokenizer.EOS else one for one in answers]
+        return [ids[:-1] if ids[-1] == tokenizer.EOS else ids for ids in answers]
 
     def _scored(
         self,

@@ -73,7 +73,7 @@ def rows(examples: list[Example], context: int) -> list[dict[str, Any]]:
     Weights are 1 at an answer's tokens and the separator behind it. L is the longest example's
     length rounded up, at most the model's context.
     """
-    longest = max(len(one.context) + len(one.answer) for one in examples)
+    longest = max(len(before) + len(answer) for before, answer in examples)
     length = min(context, -(-longest // _MULTIPLE) * _MULTIPLE)
     result = []
     for before, answer in examples:
@@ -109,7 +109,9 @@ class FinetuningWorkload(LMWorkload):
         suites.check(suites.get(self.suite), data_dir)
         tokens, context = self._tokens(data_dir), self.size.context
         questions = self._questions("train", data_dir)
-        return rows([example(one, tokens, context) for one in questions if one.gold], context)
+        return rows(
+            [example(question, tokens, context) for question in questions if question.gold], context
+        )
 
     def _questions(self, split: str, data_dir: str) -> list[Question]:
         return of_suite(suites.get(self.suite), split, data_dir)

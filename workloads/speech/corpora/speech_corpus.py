@@ -53,8 +53,7 @@ class SpeechCorpus(small_data.SmallData):
 
     @property
     def names(self) -> list[str]:
-        lists = [f"{split}.csv" for split in SPLITS]
-        return [speech_tokenizer.FILE_NAME, *SPLITS, *lists]
+        return [speech_tokenizer.FILE_NAME, *SPLITS, *(f"{split}.csv" for split in SPLITS)]
 
     def open_split(self, data_dir: str | os.PathLike[str], role: str) -> speech_records.SpeechSplit:
         """Returns the utterances of a role (train, validation, test)."""
