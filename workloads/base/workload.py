@@ -104,11 +104,14 @@ class BaseWorkload(spec.Workload):
 
     @property
     def validation_target_value(self) -> float:  # type: ignore[override]
-        return _or_nan(self._row.validation_target)
+        """NaN, which no metric reaches, if no target was published."""
+        target = self._row.validation_target
+        return math.nan if target is None else target
 
     @property
     def test_target_value(self) -> float:  # type: ignore[override]
-        return _or_nan(self._row.test_target)
+        target = self._row.test_target
+        return math.nan if target is None else target
 
     def has_reached_validation_target(self, eval_result: dict[str, float]) -> bool:
         return self._reaches(eval_result, "validation", self.validation_target_value)
@@ -347,8 +350,3 @@ class BaseWorkload(spec.Workload):
 def unchanged(record: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
     """Returns the record as it is, the transform that draws nothing."""
     return record
-
-
-def _or_nan(target: float | None) -> float:
-    """Returns a target as a number: NaN, which no metric reaches, where none was published."""
-    return math.nan if target is None else target

@@ -130,7 +130,10 @@ def _crop_size(
     height: int, width: int, aspect: float, generator: np.random.Generator
 ) -> tuple[int, int] | None:
     smallest, largest = (fraction * height * width for fraction in _AREAS)
-    tallest = min(round(math.sqrt(largest / aspect)), _tallest(width, aspect), height)
+    # The columns of so many rows, rounded, are no more than the width.
+    fitting = int((width + 0.5) / aspect)
+    fitting -= round(fitting * aspect) > width
+    tallest = min(round(math.sqrt(largest / aspect)), fitting, height)
     shortest = min(round(math.sqrt(smallest / aspect)), tallest)
     rows = int(generator.integers(shortest, tallest, endpoint=True))
     # Rounding may have put the area just outside the range: one row more or less may mend it.
@@ -140,12 +143,6 @@ def _crop_size(
     large_enough = rows * columns >= max(smallest, _MIN_COVERED * height * width)
     fits = rows <= height and columns <= width and rows * columns <= largest
     return (rows, columns) if large_enough and fits and rows * columns else None
-
-
-def _tallest(width: int, aspect: float) -> int:
-    """The largest number of rows whose columns, rounded, are no more than `width`."""
-    rows = int((width + 0.5) / aspect)
-    return rows - (round(rows * aspect) > width)
 
 
 def flip(image: np.ndarray, generator: np.random.Generator) -> np.ndarray:

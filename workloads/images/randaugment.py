@@ -61,7 +61,11 @@ def affine(
     y = np.arange(height, dtype=np.float32)[:, None]
     places = [np.float32(a) * x + np.float32(b) * y + np.float32(c) for a, b, c in (x_from, y_from)]
     # 16 bits are enough: an image has fewer than 2^15 rows, and places far outside are all alike.
-    nearest = [np.clip(_round_half_away(place), -2, 32767).astype(np.int16) for place in places]
+    halves = [np.copysign(np.float32(0.5), place) for place in places]
+    nearest = [
+        np.clip(np.trunc(place + half), -2, 32767).astype(np.int16)
+        for place, half in zip(places, halves, strict=True)
+    ]
     return cv2.remap(
         image,
         np.stack(nearest, axis=-1),
@@ -72,21 +76,14 @@ def affine(
     )
 
 
-def _round_half_away(values: np.ndarray) -> np.ndarray:
-    return np.trunc(values + np.copysign(np.float32(0.5), values))
-
-
 FILL = 128
 CUTOUT_PIXELS = 40
 TRANSLATE_PIXELS = 100
 
 
-Image = np.ndarray
-
-
 def randaugment(
-    image: Image, layers: int, magnitude: float, generator: np.random.Generator
-) -> Image:
+    image: np.ndarray, layers: int, magnitude: float, generator: np.random.Generator
+) -> np.ndarray:
     """`layers` operations in a row, each drawn from OPERATIONS with equal chance.
 
     Takes and returns uint8 `[H, W, 3]`. `magnitude` is on AlgoPerf's scale, 0 to 10.
@@ -98,8 +95,8 @@ def randaugment(
 
 
 def apply(
-    operation: "Operation", image: Image, magnitude: float, generator: np.random.Generator
-) -> Image:
+    operation: "Operation", image: np.ndarray, magnitude: float, generator: np.random.Generator
+) -> np.ndarray:
     """One operation at a magnitude, its sign or place drawn where it has one."""
     if operation.argument is None:
         return operation.function(image)
@@ -112,22 +109,22 @@ def apply(
     return operation.function(image, argument)
 
 
-def autocontrast(image: Image) -> Image:
+def autocontrast(image: np.ndarray) -> np.ndarray:
     """Every channel stretched linearly to 0 … 255; a channel of one value stays."""
     return by_channel(image, _autocontrast_table)
 
 
-def equalize(image: Image) -> Image:
+def equalize(image: np.ndarray) -> np.ndarray:
     """Every channel's histogram flattened, as Pillow's ImageOps.equalize does."""
     return by_channel(image, _equalize_table)
 
 
-def invert(image: Image) -> Image:
+def invert(image: np.ndarray) -> np.ndarray:
     """255 minus every value."""
     return 255 - image
 
 
-def rotate(image: Image, degrees: float) -> Image:
+def rotate(image: np.ndarray, degrees: float) -> np.ndarray:
     """Rotated about the centre, nearest pixel; positive is counterclockwise."""
     height, width, _ = image.shape
     angle = np.float32(math.radians(degrees))
@@ -138,12 +135,12 @@ def rotate(image: Image, degrees: float) -> Image:
     return affine(image, (cosine, -sine, x), (sine, cosine, y), FILL)
 
 
-def posterize(image: Image, bits: int) -> Image:
+def posterize(image: np.ndarray, bits: int) -> np.ndarray:
     """Only the `bits` highest bits of every value kept."""
     return image & np.uint8(256 - 2 ** (8 - bits))
 
 
-def solarize(image: Image, threshold: int) -> Image:
+def solarize(image: np.ndarray, threshold: int) -> np.ndarray:
     """Values of at least `threshold` inverted.
 
     AlgoPerf compares uint8 with a threshold that TensorFlow casts to uint8, so 256, its argument
@@ -152,18 +149,18 @@ def solarize(image: Image, threshold: int) -> Image:
     return np.where(image < threshold % 256, image, 255 - image)
 
 
-def solarize_add(image: Image, addition: int) -> Image:
+def solarize_add(image: np.ndarray, addition: int) -> np.ndarray:
     """`addition` added to values below 128, at most 255."""
-    return cv2.LUT(image, _solarize_add_table(addition))
+    return np.where(image < 128, np.minimum(image, 255 - addition) + np.uint8(addition), image)
 
 
-def color(image: Image, factor: float) -> Image:
+def color(image: np.ndarray, factor: float) -> np.ndarray:
     """Blend from the grey image (0) over the image (1) to stronger colours."""
     luma = grey(image)
     return blend(np.repeat(luma[:, :, None], 3, axis=2), image, factor)
 
 
-def contrast(image: Image, factor: float) -> Image:
+def contrast(image: np.ndarray, factor: float) -> np.ndarray:
     """Blend from a flat grey (0) over the image (1) to more contrast.
 
     The grey is the number of pixels / 256, at most 255 (196 for 224 × 224), because AlgoPerf
@@ -174,12 +171,12 @@ def contrast(image: Image, factor: float) -> Image:
     return blend(flat, image, factor)
 
 
-def brightness(image: Image, factor: float) -> Image:
+def brightness(image: np.ndarray, factor: float) -> np.ndarray:
     """Blend from black (0) over the image (1) to brighter."""
     return blend(np.zeros((1, 1, 1), np.uint8), image, factor)
 
 
-def sharpness(image: Image, factor: float) -> Image:
+def sharpness(image: np.ndarray, factor: float) -> np.ndarray:
     """Blend from the smoothed image (0) over the image (1) to sharper; the border stays."""
     smooth = image.copy()
     # Pillow's SMOOTH filter: the neighbours with weight 1, the pixel with 5, over 13.
@@ -188,27 +185,27 @@ def sharpness(image: Image, factor: float) -> Image:
     return blend(smooth, image, factor)
 
 
-def shear_x(image: Image, level: float) -> Image:
+def shear_x(image: np.ndarray, level: float) -> np.ndarray:
     """Row y moved left by `level`·y, nearest pixel."""
     return affine(image, (1, level, 0), (0, 1, 0), FILL)
 
 
-def shear_y(image: Image, level: float) -> Image:
+def shear_y(image: np.ndarray, level: float) -> np.ndarray:
     """Column x moved up by `level`·x, nearest pixel."""
     return affine(image, (1, 0, 0), (level, 1, 0), FILL)
 
 
-def translate_x(image: Image, pixels: float) -> Image:
+def translate_x(image: np.ndarray, pixels: float) -> np.ndarray:
     """Moved left by `pixels`."""
     return affine(image, (1, 0, pixels), (0, 1, 0), FILL)
 
 
-def translate_y(image: Image, pixels: float) -> Image:
+def translate_y(image: np.ndarray, pixels: float) -> np.ndarray:
     """Moved up by `pixels`."""
     return affine(image, (1, 0, 0), (0, 1, pixels), FILL)
 
 
-def cutout(image: Image, pixels: int, row: int, column: int) -> Image:
+def cutout(image: np.ndarray, pixels: int, row: int, column: int) -> np.ndarray:
     """A square of 2·`pixels` around (row, column) made grey, as far as it lies in the image."""
     result = image.copy()
     rows = slice(max(row - pixels, 0), row + pixels)
@@ -225,7 +222,7 @@ class Operation:
     """
 
     name: str
-    function: Callable[..., Image]
+    function: Callable[..., np.ndarray]
     argument: Callable[[float], Any] | None = None
     draws: str = ""
 
@@ -272,11 +269,6 @@ def _equalize_table(counts: np.ndarray) -> np.ndarray:
     table = (below + step // 2) // step
     table[0] = 0
     return np.clip(table, 0, 255).astype(np.uint8)
-
-
-def _solarize_add_table(addition: int) -> np.ndarray:
-    values = np.arange(256)
-    return np.where(values < 128, np.clip(values + addition, 0, 255), values).astype(np.uint8)
 
 
 _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32)

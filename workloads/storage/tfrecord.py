@@ -106,7 +106,9 @@ def cached_offsets(path: str, repair: str = "") -> np.ndarray:
     process; `logging.warning` says so once.
     """
     status = os.stat(path)
-    entry = _entry(path, status)
+    place = f"{os.path.abspath(path)}\0{status.st_size}\0{status.st_mtime_ns}"
+    name = hashlib.sha256(os.fsencode(place)).hexdigest()
+    entry = machine.cache_folder() / "tfrecord_index" / name[:2] / f"{name}.npy"
     cached = _load(entry, status.st_size)
     if cached is not None:
         return cached
@@ -118,12 +120,6 @@ def cached_offsets(path: str, repair: str = "") -> np.ndarray:
     except OSError as problem:
         _warn_once(machine.cache_folder(), str(problem))
     return scanned
-
-
-def _entry(path: str, status: os.stat_result) -> Path:
-    identity = f"{os.path.abspath(path)}\0{status.st_size}\0{status.st_mtime_ns}"
-    name = hashlib.sha256(os.fsencode(identity)).hexdigest()
-    return machine.cache_folder() / "tfrecord_index" / name[:2] / f"{name}.npy"
 
 
 def _load(entry: Path, size: int) -> np.ndarray | None:

@@ -5,7 +5,6 @@ Unigram models with the ids that token records share: 0 `<pad>`, 1 `</s>` (separ
 normalised by `nmt_nfkc`, which also turns line breaks and runs of blanks into one blank.
 """
 
-import hashlib
 import io
 import os
 import re
@@ -141,8 +140,3 @@ def read(path: str | os.PathLike[str], repair: str = "") -> bytes:
         return Path(path).read_bytes()
     except OSError as problem:
         raise DataError(f"{path}: the tokenizer cannot be read: {problem}", repair) from problem
-
-
-def sha256(model: bytes) -> str:
-    """SHA-256 of a serialized model, in hexadecimal digits."""
-    return hashlib.sha256(model).hexdigest()

@@ -82,18 +82,15 @@ def deduplicated(texts: Iterable[tuple[str, str]]) -> list[Document]:
     known: set[str] = set()
     kept = []
     for name, text in texts:
-        paragraphs = [" ".join(part.split()) for part in _BLANK_LINE.split(text)]
-        new = [paragraph for paragraph in paragraphs if _is_new(paragraph, known)]
-        if new:
-            kept.append(Document(name, "\n".join(new)))
+        paragraphs = []
+        for paragraph in _BLANK_LINE.split(text):
+            key = "".join(filter(str.isalnum, paragraph)).lower()
+            if key and key not in known:
+                known.add(key)
+                paragraphs.append(" ".join(paragraph.split()))
+        if paragraphs:
+            kept.append(Document(name, "\n".join(paragraphs)))
     return kept
-
-
-def _is_new(paragraph: str, known: set[str]) -> bool:
-    key = "".join(filter(str.isalnum, paragraph)).lower()
-    is_new = bool(key) and key not in known
-    known.add(key)
-    return is_new
 
 
 def _topics() -> Iterator[tuple[str, str]]:

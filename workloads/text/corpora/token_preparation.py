@@ -7,6 +7,7 @@ that are missing; `tokens.json`, written last, replaces the notes.
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 import os
 import shutil
@@ -195,7 +196,7 @@ class TextCorpus:
                 num_threads=_TRAINER_THREADS,
             )
             note.parent.mkdir(exist_ok=True)
-            files.write(note, tokenizer.sha256(model))
+            files.write(note, hashlib.sha256(model).hexdigest())
             files.write(path, model)
         repair = (
             f"put a model of {self.vocab_size} pieces there, made by spm_train with --pad_id=0 "
