@@ -11,7 +11,7 @@ from tests.workloads import data_files
 from tests.workloads.conftest import check_records, sentences, write_text_dataset
 from workloads.base.errors import DataError
 from workloads.storage import tokenizer
-from workloads.text.corpora import c4, token_preparation
+from workloads.text.corpora import large_corpora, token_preparation
 
 TRAIN = "c4-train.tfrecord-0000{}-of-00004"
 
@@ -20,8 +20,10 @@ TRAIN = "c4-train.tfrecord-0000{}-of-00004"
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fabricated data sets are smaller than an evaluation."""
     fewest = dict.fromkeys(token_preparation.SPLITS, 1)
-    small = dataclasses.replace(c4.C4, vocab_size=330, length=16, documents=100, fewest=fewest)
-    monkeypatch.setattr(c4, "C4", small)
+    small = dataclasses.replace(
+        large_corpora.C4, vocab_size=330, length=16, documents=100, fewest=fewest
+    )
+    monkeypatch.setattr(large_corpora, "C4", small)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +41,9 @@ def tree(made_once: Callable[..., Path], texts: dict[str, list[list[str]]]) -> P
 
 @pytest.fixture
 def whole(made_once: Callable[..., Path], tree: Path) -> Path:
-    return made_once("c4_records", lambda folder: c4.C4.prepare(folder, tree, processes=1))
+    return made_once(
+        "c4_records", lambda folder: large_corpora.C4.prepare(folder, tree, processes=1)
+    )
 
 
 def test_records_are_the_documents(whole: Path, texts: dict[str, list[list[str]]]) -> None:
@@ -57,7 +61,7 @@ def test_records_are_the_documents(whole: Path, texts: dict[str, list[list[str]]
     first = [text for shard in texts["train"][:3] for text in shard][:100]
     model = tokenizer.train(first, 330, byte_fallback=True, num_threads=16)
     assert (whole / "spm.model").read_bytes() == model
-    assert "trained on the first 100 documents of train" in c4.C4.check(whole)[0]
+    assert "trained on the first 100 documents of train" in large_corpora.C4.check(whole)[0]
 
 
 def test_a_vocabulary_of_the_right_size_is_used(
@@ -65,10 +69,13 @@ def test_a_vocabulary_of_the_right_size_is_used(
 ) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "spm.model").write_bytes(spm_model)
-    c4.C4.prepare(tmp_path / "data", tree, processes=1)
+    large_corpora.C4.prepare(tmp_path / "data", tree, processes=1)
     assert (tmp_path / "data" / "spm.model").read_bytes() == spm_model
-    assert c4.C4.check(tmp_path / "data", full=True)[0] == "made from c4/en:3.0.1, vocabulary given"
-    large = dataclasses.replace(c4.C4, vocab_size=32_000)
+    assert (
+        large_corpora.C4.check(tmp_path / "data", full=True)[0]
+        == "made from c4/en:3.0.1, vocabulary given"
+    )
+    large = dataclasses.replace(large_corpora.C4, vocab_size=32_000)
     (tmp_path / "data" / "tokens.json").unlink()
     with pytest.raises(DataError, match=r"spm\.model has 330 pieces; 32000 are needed"):
         large.prepare(tmp_path / "data", tree)
@@ -80,23 +87,23 @@ def test_processes_and_place_change_nothing(
     """Where data and tree lie in one folder. What is finished is left alone."""
     shutil.copytree(tree / "c4", tmp_path / "data" / "c4")
     data = tmp_path / "data"
-    c4.C4.prepare(data, processes=3)
+    large_corpora.C4.prepare(data, processes=3)
     shutil.rmtree(data / "c4")
     assert data_files.contents(data) == data_files.contents(whole)
-    assert c4.C4.describe(data) == c4.C4.describe(whole)
+    assert large_corpora.C4.describe(data) == large_corpora.C4.describe(whole)
     with pytest.raises(DataError, match="of 16 tokens out of 330 .*; 1024 tokens out of"):
-        dataclasses.replace(c4.C4, length=1024).check(data)
+        dataclasses.replace(large_corpora.C4, length=1024).check(data)
     before = {path: path.stat().st_mtime_ns for path in data.iterdir()}
-    c4.C4.prepare(data, tmp_path / "nowhere")
+    large_corpora.C4.prepare(data, tmp_path / "nowhere")
     changed = [path.name for path in before if before[path] != path.stat().st_mtime_ns]
     assert set(changed) <= {data_files.LOCK}
     (data / "tokens.json").write_text("{")
     with pytest.raises(DataError, match=r"tokens\.json cannot be read.*\n.*prepare c4_lm"):
-        c4.C4.prepare(data, tree)
+        large_corpora.C4.prepare(data, tree)
     train = [list(reversed(texts["train"][0])), *texts["train"][1:]]
     write_text_dataset(tmp_path / "other", "c4/en:3.0.1", {**texts, "train": train})
-    c4.C4.prepare(tmp_path / "others", tmp_path / "other", processes=1)
-    assert c4.C4.describe(tmp_path / "others") != c4.C4.describe(whole)
+    large_corpora.C4.prepare(tmp_path / "others", tmp_path / "other", processes=1)
+    assert large_corpora.C4.describe(tmp_path / "others") != large_corpora.C4.describe(whole)
 
 
 def test_a_damaged_shard_stops_it_and_it_goes_on_after_repair(
@@ -107,19 +114,19 @@ def test_a_damaged_shard_stops_it_and_it_goes_on_after_repair(
     data_files.flip(shard, 500)
     data = tmp_path / "data"
     with pytest.raises(DataError, match=rf"{TRAIN.format(2)}: record \d+ at byte \d+"):
-        c4.C4.prepare(data, tmp_path / "tree", processes=1)
+        large_corpora.C4.prepare(data, tmp_path / "tree", processes=1)
     with pytest.raises(DataError, match=r"data/tokens\.json does not exist"):
-        c4.C4.check(data)
+        large_corpora.C4.check(data)
     finished = {path: path.stat().st_mtime_ns for path in data.glob("*/*.arrow")}
     assert len(finished) == 2
     data_files.flip(shard, 500)
     # Shards of another length are no part of the data.
     shutil.copytree(data, tmp_path / "shorter")
     capsys.readouterr()
-    shorter = dataclasses.replace(c4.C4, length=8)
+    shorter = dataclasses.replace(large_corpora.C4, length=8)
     shorter.prepare(tmp_path / "shorter", tmp_path / "tree", processes=1)
     assert "are there already" not in capsys.readouterr().err
-    c4.C4.prepare(data, tmp_path / "tree", processes=1)
+    large_corpora.C4.prepare(data, tmp_path / "tree", processes=1)
     assert "2 of 6 shards are there already" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
     assert data_files.contents(data) == data_files.contents(whole)
@@ -127,7 +134,7 @@ def test_a_damaged_shard_stops_it_and_it_goes_on_after_repair(
 
 def test_missing_data_is_named_with_its_command(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
-        c4.C4.prepare(tmp_path / "data", tmp_path / "tree")
+        large_corpora.C4.prepare(tmp_path / "data", tmp_path / "tree")
     for part in (
         str(tmp_path / "tree" / "c4" / "en"),
         "c4-train.tfrecord-00000-of-01024",
@@ -135,10 +142,10 @@ def test_missing_data_is_named_with_its_command(tmp_path: Path) -> None:
     ):
         assert part in str(caught.value)
     with pytest.raises(DataError, match="python -m workloads prepare c4_lm"):
-        c4.C4.check(tmp_path / "nowhere")
+        large_corpora.C4.check(tmp_path / "nowhere")
 
 
 def test_one_shard_cannot_give_a_validation_split(tmp_path: Path) -> None:
     write_text_dataset(tmp_path, "c4/en:3.1.0", {"train": [["a"] * 9], "validation": [["b"]]})
     with pytest.raises(DataError, match="has one shard; two are needed"):
-        c4.C4.prepare(tmp_path / "data", tmp_path)
+        large_corpora.C4.prepare(tmp_path / "data", tmp_path)

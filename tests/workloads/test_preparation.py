@@ -11,7 +11,7 @@ import pytest
 
 from workloads.base.errors import DataError
 from workloads.storage import json_records, preparation, small_data
-from workloads.text.corpora.c4 import C4
+from workloads.text.corpora.large_corpora import C4
 
 # JSON writes both the quotation marks and the letter otherwise.
 NOTE = 'Small: "naïve" pictures.'

@@ -17,7 +17,7 @@ from tests.workloads.small_directories import REPAIR, ROWS, write_tokens
 from workloads.base.errors import DataError
 from workloads.storage import arrow_tokens, token_records, tokenizer
 from workloads.storage.arrow_tokens import ArrowTokens
-from workloads.text.corpora.c4 import C4
+from workloads.text.corpora.large_corpora import C4
 
 
 @pytest.fixture

@@ -13,12 +13,12 @@ import pytest
 from tests.sweeps.waiting import wait
 from tests.workloads.conftest import REPOSITORY, check_records, sentences, write_text_dataset
 from workloads.base.errors import DataError
-from workloads.text.corpora import token_preparation, wikipedia
+from workloads.text.corpora import large_corpora, token_preparation
 
 PREPARE = """
 import dataclasses, sys
-from workloads.text.corpora import wikipedia
-corpus = dataclasses.replace(wikipedia.WIKIPEDIA, vocab_size=330, length=16)
+from workloads.text.corpora import large_corpora
+corpus = dataclasses.replace(large_corpora.WIKIPEDIA, vocab_size=330, length=16)
 if __name__ == "__main__":
     corpus.prepare(sys.argv[1], sys.argv[2], processes=2)
 """
@@ -28,8 +28,8 @@ if __name__ == "__main__":
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fabricated data sets are smaller than an evaluation."""
     fewest = dict.fromkeys(token_preparation.SPLITS, 1)
-    small = dataclasses.replace(wikipedia.WIKIPEDIA, vocab_size=330, length=16, fewest=fewest)
-    monkeypatch.setattr(wikipedia, "WIKIPEDIA", small)
+    small = dataclasses.replace(large_corpora.WIKIPEDIA, vocab_size=330, length=16, fewest=fewest)
+    monkeypatch.setattr(large_corpora, "WIKIPEDIA", small)
 
 
 @pytest.fixture
@@ -63,9 +63,9 @@ def _splits(articles: list[list[str]]) -> dict[str, list[list[str]]]:
 
 
 def test_mlperf_files_to_records(data: Path, mlperf: Path, articles: list[list[str]]) -> None:
-    wikipedia.WIKIPEDIA.prepare(data, mlperf, processes=1)
+    large_corpora.WIKIPEDIA.prepare(data, mlperf, processes=1)
     check_records(data, _splits(articles))
-    lines = wikipedia.WIKIPEDIA.check(data, full=True)
+    lines = large_corpora.WIKIPEDIA.check(data, full=True)
     assert lines[0] == "made from MLPerf's text files, vocabulary given"
     assert "36 documents" in lines[2]
 
@@ -81,9 +81,11 @@ def test_tfds_to_records(
     place = write_text_dataset(tree, "wikipedia/20230601.en:1.0.0", {"train": articles}).parent
     write_text_dataset(tree, "wikipedia/20230601.en:0.9.0", {"train": [["old"]] * 3})
     (place / "1.9.0").mkdir()  # half prepared
-    wikipedia.WIKIPEDIA.prepare(data, tree, processes=1)
+    large_corpora.WIKIPEDIA.prepare(data, tree, processes=1)
     check_records(data, _splits(articles))
-    assert wikipedia.WIKIPEDIA.check(data)[0].startswith("made from wikipedia/20230601.en:1.0.0")
+    assert large_corpora.WIKIPEDIA.check(data)[0].startswith(
+        "made from wikipedia/20230601.en:1.0.0"
+    )
 
 
 def test_blank_lines_part_documents(tmp_path: Path) -> None:
@@ -123,7 +125,7 @@ def test_killed_in_the_middle_it_leaves_no_process_and_goes_on(
     assert len(finished) == 4
     pipe.unlink()
     pipe.write_bytes(content)
-    wikipedia.WIKIPEDIA.prepare(data, mlperf, processes=1)
+    large_corpora.WIKIPEDIA.prepare(data, mlperf, processes=1)
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
     check_records(data, _splits(articles))
 
@@ -150,6 +152,6 @@ def test_trees_that_cannot_be_taken_are_refused(
 ) -> None:
     change(mlperf)
     with pytest.raises(DataError) as caught:
-        wikipedia.WIKIPEDIA.prepare(data, mlperf)
+        large_corpora.WIKIPEDIA.prepare(data, mlperf)
     for part in (str(mlperf), words, "python -m workloads prepare wikipedia_bert"):
         assert part in str(caught.value)

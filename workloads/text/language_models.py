@@ -11,7 +11,7 @@ The workloads: the paper's on C4 and Wikipedia, and small ones.
 models. Sequences of 1024 tokens, 1024 a batch, 160,000 steps: 167.8 billion tokens. AlgoPerf's
 released tree has no language model; this workload is ours. Selection is by the last shard of C4's
 train split, which no model trains on; the test set is C4's validation split
-(workloads/text/corpora/c4.py). Evaluations take the first sequences of each.
+(workloads/text/corpora/large_corpora.py). Evaluations take the first sequences of each.
 
 `wikipedia_bert`, `wikipedia_bert_2b`: masked language models in BERT's base size and the paper's
 2.2 B. The encoder is the language models' network without the causal mask: pre-LN, no biases, no

@@ -223,8 +223,7 @@ class Transformer(nn.Module):
         hidden = RMSNorm(jnp.dtype(options.param_dtype), name="final_norm")(hidden)
         if not to_logits:
             return _constrain(self.devices, hidden)
-        found = logits(hidden, embedding.astype(options.compute_dtype))
-        return _constrain(self.devices, found, -1)
+        return _constrain(self.devices, logits(hidden, embedding.astype(options.compute_dtype)), -1)
 
     def _blocks(
         self, hidden: Array, dropout_rate: Rate, documents: Array | None, train: bool
@@ -241,22 +240,24 @@ class Transformer(nn.Module):
             # Inside scan's loop XLA cannot merge the second computation with the first.
             make = nn.remat(Block, prevent_cse=not options.scan_layers)
 
-        def block(own: Any, **named: Any) -> Any:
-            return make(self.size, own, self.is_causal, options, train, self.devices, **named)
+        def block(variant: Any, **name: Any) -> Any:
+            return make(self.size, variant, self.is_causal, options, train, self.devices, **name)
 
         key_heads = options.kv_heads or self.size.heads
         shape = (*hidden.shape[:-1], key_heads, self.size.head_size)
         carry = hidden, variant.empty_memory(jnp.zeros(shape, hidden.dtype))
         if not options.scan_layers:
             for index in range(layers):
-                own = block(variants[index % period], name=f"layer_{index}")
-                carry = own(carry, index, dropout_rate, documents)
+                layer = block(variants[index % period], name=f"layer_{index}")
+                carry = layer(carry, index, dropout_rate, documents)
             return carry[0]
         same = dropout_rate, documents
         if period > 1 and not self.is_initializing():
-            return self._periods(carry, [block(own, parent=None) for own in variants], same)
+            return self._periods(
+                carry, [block(variant, parent=None) for variant in variants], same
+            )
         run = nn.scan(
-            lambda one, carry, index, *same: (one(carry, index, *same), None),
+            lambda layer, carry, index, *same: (layer(carry, index, *same), None),
             variable_axes={"params": 0},
             split_rngs={"params": True, "dropout": True},
             in_axes=(0, nn.broadcast, nn.broadcast),
@@ -285,9 +286,9 @@ class Transformer(nn.Module):
         ]
 
         def run(carry: tuple[Array, Memory], period: Any) -> tuple[tuple[Array, Memory], None]:
-            for block, (own, index, key) in zip(blocks, period, strict=True):
+            for block, (params, index, key) in zip(blocks, period, strict=True):
                 rngs = {"dropout": key}
-                carry = block.apply({"params": own}, carry, index, *same, rngs=rngs)
+                carry = block.apply({"params": params}, carry, index, *same, rngs=rngs)
             return carry, None
 
         (hidden, _), _ = jax.lax.scan(run, carry, of_blocks)
