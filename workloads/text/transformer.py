@@ -253,9 +253,7 @@ class Transformer(nn.Module):
             return carry[0]
         same = dropout_rate, documents
         if period > 1 and not self.is_initializing():
-            return self._periods(
-                carry, [block(variant, parent=None) for variant in variants], same
-            )
+            return self._periods(carry, [block(variant, parent=None) for variant in variants], same)
         run = nn.scan(
             lambda layer, carry, index, *same: (layer(carry, index, *same), None),
             variable_axes={"params": 0},
