@@ -179,7 +179,6 @@ def _time(options: argparse.Namespace) -> "Sequence[Page]":
       python -m analysis time experiments/mystudy --metric=error --target=0.25 --split=test
       python -m analysis time ALGOPERF_LOGS --points=fastest --baseline=SUBMISSION
     """
-    from analysis.compare import target_times
     from analysis.load.metrics import UnknownTargetError
     from analysis.views import time
 
@@ -189,7 +188,7 @@ def _time(options: argparse.Namespace) -> "Sequence[Page]":
     pages = []
     for table in tables:
         try:
-            pages.append(time.page_of(target_times.build(table, *asked)))
+            pages.append(time.page_of(time.build(table, *asked)))
         except UnknownTargetError as error:
             if len(tables) == 1:
                 raise

@@ -51,6 +51,10 @@ class SplitResult:
     paper: PaperCell | None = None
     non_finite: int = 0
 
+    def without(self, seeds: Collection[int]) -> dict[int, float]:
+        """Returns the values of the other seeds."""
+        return {seed: value for seed, value in self.values.items() if seed not in seeds}
+
 
 @dataclass(frozen=True)
 class VariantResult:
@@ -112,14 +116,13 @@ class VariantResult:
 
 @dataclass(frozen=True)
 class Reference:
-    """A reference row, e.g. nearest neighbour or bigram: split to number or None. `constant`: the
-    same answer for every example; then `chosen` is its value of the metric that chooses, as that
-    is shown, on validation, None if that is not recorded."""
+    """A reference row, e.g. nearest neighbour or bigram: split to number or None. `constant`, of a
+    row with the same answer for every example: its value of the metric that chooses, as that is
+    shown, on validation; None of other rows, or if that is not recorded."""
 
     name: str
     values: dict[str, float | None]
-    constant: bool = False
-    chosen: float | None = None
+    constant: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,8 +189,11 @@ class ErrorTable:
     @property
     def comparisons(self) -> dict[str, Comparison]:
         """Returns the comparisons on the deciding split by variant, of those that have one."""
-        every = {row.variant: self.of(row).comparison for row in self.rows}
-        return {name: comparison for name, comparison in every.items() if comparison is not None}
+        return {
+            row.variant: comparison
+            for row in self.rows
+            if (comparison := self.of(row).comparison) is not None
+        }
 
     def runs(self, row: VariantResult, states: Collection[str] = ()) -> list[Run]:
         """Returns the stage's runs of a row's variant and point, the first of each seed, in
@@ -281,11 +287,11 @@ def _elsewhere(
 
 
 def _reference(row: dict[str, Any], shown: Metric, chosen_by: Metric) -> Reference:
+    chosen = metrics.shown_for(chosen_by.source).reference(row, "validation")
     return Reference(
         str(row.get("name", "unnamed")),
         {split: shown.reference(row, split) for split in layout.SPLITS},
-        constant=row.get("constant") is True,
-        chosen=metrics.shown_for(chosen_by.source).reference(row, "validation"),
+        constant=chosen if row.get("constant") is True else None,
     )
 
 

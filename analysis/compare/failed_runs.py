@@ -78,12 +78,9 @@ def of_table(table: ErrorTable) -> FailedRuns:
             rates[name] = dataclasses.replace(rate, verdict="cannot tell")
         elif rate.verdict in SO_FAR and not table.unfinished.isdisjoint((name, table.baseline)):
             rates[name] = dataclasses.replace(rate, verdict=SO_FAR[rate.verdict])
-    left: dict[str, dict[int, float]] = {}
-    for row in table.rows if any(rate.count for rate in rates.values()) else ():
-        values = table.of(row).values
-        kept = {seed: value for seed, value in values.items() if seed not in seeds[row.variant]}
-        if kept:
-            left[row.variant] = kept
+    is_any = any(rate.count for rate in rates.values())
+    left = {row.variant: table.of(row).without(seeds[row.variant]) for row in table.rows if is_any}
+    left = {name: values for name, values in left.items() if values}
     without = comparisons.compare_all(
         left,
         table.baseline,
@@ -105,9 +102,9 @@ def _constant_answer(table: ErrorTable) -> tuple[float | None, str]:
     if not shown.lower_is_better:
         return None, ""  # how much of BLEU's or SSIM's best an answer lacks has no such measure
     known = [
-        (reference.chosen, reference.name)
+        (reference.constant, reference.name)
         for reference in table.references
-        if reference.constant and reference.chosen is not None
+        if reference.constant is not None
     ]
     workload = table.workload.removeprefix("algoperf:")
     defined = [

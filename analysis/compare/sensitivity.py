@@ -128,12 +128,11 @@ def is_simulated(n: int, m: int, alpha: float) -> bool:
 
 
 def check(table: ErrorTable, effect: float | None) -> None:
-    """Raises ValueError if `effect` is no finite number above 0, or above 1 where the metric is
-    a share."""
-    most = 1.0 if table.metric.is_bounded else math.inf
-    if effect is not None and (not 0 < effect <= most or math.isinf(effect)):
-        limit = "above 0 and at most 1 (0.01 is one point)" if most == 1 else "above 0"
-        raise ValueError(f"--effect={effect:g}: give a {table.metric.label} {limit}")
+    """Raises ValueError if `effect` is above 1 and the metric is a share."""
+    if table.metric.is_bounded and effect is not None and effect > 1:
+        raise ValueError(
+            f"--effect={effect:g}: give a {table.metric.label} of at most 1 (0.01 is one point)"
+        )
 
 
 def expected(table: ErrorTable, split: str, given: float | None = None) -> dict[str, float]:

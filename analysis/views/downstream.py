@@ -12,9 +12,9 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from analysis.compare import downstream
-from analysis.compare.downstream import MEAN, SuiteTable
+from analysis.compare import suite_scores
 from analysis.compare.error_table import ErrorTable
+from analysis.compare.suite_scores import MEAN, SuiteTable
 from analysis.load import paper
 from analysis.render import charts, pages
 from attention import table as variants
@@ -69,12 +69,12 @@ def page(
     table: ErrorTable, suite: str | None = None, metric: str | None = None, step: int | None = None
 ) -> pages.Page | None:
     """Returns the tables of every suite that the trials of `table` were asked, or of one, None
-    if they were asked none. `metric` and `step` as `compare.downstream.of_table` has them.
+    if they were asked none. `metric` and `step` as `compare.suite_scores.of_table` has them.
 
     `data` has the rows of SuiteTable.scores, fractions at full precision, `metrics` as name=value
     and `paper`, the fraction that the paper prints where the study is the paper's.
     """
-    suites = downstream.of_table(table, suite, metric, step)
+    suites = suite_scores.of_table(table, suite, metric, step)
     if not suites:
         return None
     tables: list[pages.Table] = []
@@ -87,7 +87,7 @@ def page(
             na_action="ignore",
         )
         fractions = [cell.value / PERCENT if cell else np.nan for cell in rows["paper"]]
-        data.append(rows[[*downstream.COLUMNS]].assign(metrics=metrics, paper=fractions))
+        data.append(rows[[*suite_scores.COLUMNS]].assign(metrics=metrics, paper=fractions))
         if len(rows):
             made = _tables(scored, rows)
             tables += [each for each in made if len(each.frame)]
@@ -240,7 +240,7 @@ def draw(table: ErrorTable) -> alt.VConcatChart | None:
 
 
 def _suites(table: ErrorTable) -> list[SuiteTable]:
-    return [each for each in downstream.of_table(table, None, None, None) if len(each.scores)]
+    return [each for each in suite_scores.of_table(table, None, None, None) if len(each.scores)]
 
 
 def _panels(scored: SuiteTable) -> alt.HConcatChart:
@@ -301,6 +301,6 @@ PLOTS = (
         "baseline, paired question by question. Intervals are not corrected for their number; "
         "p-values are. Within a task variants stand in the order of the legend. Grey: answers "
         "without a model, such as chance and the majority class.",
-        applies=lambda table: bool(downstream.of_table(table, None, None, None)),
+        applies=lambda table: bool(suite_scores.of_table(table, None, None, None)),
     ),
 )

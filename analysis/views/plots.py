@@ -20,8 +20,6 @@ from sweeps.records import layout
 
 # Of the effects: the widths of both panels and the height of a variant.
 LEFT, RIGHT, ROW = 330, 250, 34
-# References further from the seeds than this, in widths of what they span, would squeeze them.
-NEAR = 1.5
 # Of the curves: the share of training whose evaluations need not be seen.
 START = 0.1
 # From so many seeds on the band is their middle half: the range of many is that of their worst.
@@ -65,15 +63,15 @@ def draw_effects(table: ErrorTable) -> ChartType | None:
 
 
 def _means(table: ErrorTable, estimates: pd.DataFrame) -> alt.LayerChart:
-    """Returns the seeds, their mean and its interval, the paper's number, and references nearby."""
+    """Returns the seeds, their mean and its interval, and the paper's number."""
     rows = alt.Y("row:N", title=None, sort=list(estimates["row"]))
     title = f"{table.decisive} {table.metric.axis(table.workload)}"
     x = alt.X("mean:Q", title=title, scale=alt.Scale(zero=False))
     # No metric is below 0, and no share above 1: so few seeds cannot bound a mean there.
     ends = (0.0, 1.0 if table.metric.is_bounded else math.inf)
-    low, high = estimates["interval_low"].clip(*ends), estimates["interval_high"].clip(*ends)
+    bounds = estimates[["interval_low", "interval_high"]].clip(*ends)
     measured = charts.interval_rows(
-        estimates.assign(low=low, high=high),
+        estimates.assign(low=bounds["interval_low"], high=bounds["interval_high"]),
         x,
         rows,
         ["label:N", "n:Q", "mean:Q", "interval_low:Q", "interval_high:Q"],
@@ -91,14 +89,7 @@ def _means(table: ErrorTable, estimates: pd.DataFrame) -> alt.LayerChart:
             tooltip=["label:N", "seed:Q", "step:Q", "value:Q", "trial:N"],
         )
     )
-    span = seeds["value"].max() - seeds["value"].min()
-    low, high = seeds["value"].min() - NEAR * span, seeds["value"].max() + NEAR * span
-    lines = [
-        charts.reference_line("x", value, name=f"{each.name} {value:.4g}")
-        for each in table.references
-        if (value := each.values[table.decisive]) is not None and low < value < high
-    ]
-    layers = [*lines, measured, dots, *_diamonds(estimates, "paper", rows)]
+    layers = [measured, dots, *_diamonds(estimates, "paper", rows)]
     return alt.LayerChart(layer=layers).properties(width=LEFT, height=alt.Step(ROW))
 
 

@@ -115,11 +115,12 @@ def of_tables(
         stages = ", ".join(f"{table.study.name}/{table.stage}" for table in tables)
         raise ValueError(f"no trial of {stages} has finished with a loss, so there is no size yet")
     sizes = _sizes(points)
-    laws = {}
-    for name in sorted(set(sizes["variant"]), key=variants.order):
-        own = sizes[sizes["variant"] == name]
-        if len(own) > 1:
-            laws[name] = power_law.fit(own["parameters"], own["loss"], own["n"])
+    by_variant = {name: of_variant for name, of_variant in sizes.groupby("variant")}
+    laws = {
+        name: power_law.fit(*(by_variant[name][column] for column in ("parameters", "loss", "n")))
+        for name in sorted(by_variant, key=variants.order)
+        if len(by_variant[name]) > 1
+    }
     baseline = tables[0].baseline
     if loss is None and baseline in laws:
         loss = laws[baseline].loss(laws[baseline].largest)
@@ -157,8 +158,7 @@ def _points(tables: Sequence[ErrorTable], given: Mapping[str, int]) -> pd.DataFr
             }
             rows += [size | {"seed": seed, "loss": loss} for seed, loss in result.values.items()]
     rows.sort(key=lambda row: (row["parameters"], variants.order(row["variant"]), row["seed"]))
-    columns = [*("study", "place", "workload", "variant"), *("parameters", "paper", "seed", "loss")]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows)
 
 
 def _parameters(table: ErrorTable, row: VariantResult) -> int:

@@ -16,12 +16,13 @@ import numpy as np
 import pandas as pd
 from scipy import integrate, stats
 
-from analysis.compare import sensitivity, target_times
+from analysis.compare import sensitivity
 from analysis.compare.error_table import ErrorTable
 from analysis.load import metrics
 from analysis.load.records import Problem
 from analysis.render import pages
 from analysis.statistics.comparisons import ALPHA
+from analysis.views import time
 
 # Beyond so many times the fastest a workload counts as not reached.
 LARGEST = 4.0
@@ -61,7 +62,7 @@ def of_tables(tables: Sequence[ErrorTable], workloads: int | None = None) -> Sco
         raise ValueError(
             f"several studies are of {', '.join(repeated)}; give the logs of each once"
         )
-    reached = [target_times.build(table, points="fastest") for table in tables]
+    reached = [time.build(table, points="fastest") for table in tables]
     medians = {}
     for name, of_workload in zip(names, reached, strict=True):
         rows = of_workload.rows.set_index("variant")
@@ -105,7 +106,7 @@ def _base(workload: str) -> str:
     return min(longer, key=len, default=workload)
 
 
-def _spreads(times: target_times.TargetTimes) -> Iterator[tuple[object, ...]]:
+def _spreads(times: time.TargetTimes) -> Iterator[tuple[object, ...]]:
     """Yields the rows of SPREADS of a workload."""
     half = stats.t.isf(ALPHA / 2, 2 * STUDIES - 2) * math.sqrt(2 / STUDIES)
     for label, seeds in times.seeds.groupby("label", sort=False):

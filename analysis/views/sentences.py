@@ -39,14 +39,15 @@ def word(table: ErrorTable, row: VariantResult) -> str:
 
 
 def headline(table: ErrorTable) -> str:
-    """Returns which variants are better or worse than the baseline, by how much and with which p;
-    one or two that cannot be told from it, with what these seeds can detect, or how many they are;
-    and which variants' runs failed to train."""
-    base, what, row = table.baseline_label, table.what, table.baseline_row
+    """Returns the variants of each verdict, with their difference from the baseline and p. A
+    variant that cannot be told from it stands with what these seeds can detect. Then the variants
+    whose runs failed to train."""
+    what = f"{table.what[0].upper()}{table.what[1:]} against {table.baseline_label}"
+    row = table.baseline_row
     if row is None or not table.of(row).values:
-        return f"No verdict on {what}: {base}, the baseline, has no number."
-    withheld: dict[str, list[str]] = {}
-    words: dict[str, list[str]] = {word: [] for word in (*SO_FAR, *SO_FAR.values(), "cannot tell")}
+        return f"{what}: no verdict, the baseline has no number."
+    verdicts = (*SO_FAR, *SO_FAR.values(), "cannot tell")
+    labels: dict[str, list[str]] = {verdict: [] for verdict in verdicts}
     powers = sensitivity.of_table(table, table.decisive, {})
     for name, comparison in table.comparisons.items():
         numbers = pages.decimals(comparison.difference, table.metric.digits, signed=True)
@@ -55,41 +56,29 @@ def headline(table: ErrorTable) -> str:
         detectable = powers[name].detectable.value
         if comparison.verdict == "cannot tell" and math.isfinite(detectable):
             numbers += f"; detectable: {detectable:.2g}"
-        is_withheld = comparison.withheld and comparison.verdict == "cannot tell"
-        reasons = withheld.setdefault(comparison.withheld, [])
-        labels = reasons if is_withheld else words[comparison.verdict]
-        labels.append(f"{variants.label(name)} ({numbers})")
-    unclear = words.pop("cannot tell")
-    parts = [f"{', '.join(labels)} {word} than {base}" for word, labels in words.items() if labels]
-    if len(unclear) > 2:
-        unclear = [f"the {'other ' if parts else ''}{len(unclear)} variants"]
-    if unclear:
-        parts.append(f"cannot tell {' or '.join(unclear)} from {base}")
-    parts += [
-        f"the verdict on {', '.join(labels)} is withheld ({reason})"
-        for reason, labels in withheld.items()
-        if labels
-    ]
+        of_verdict = labels.setdefault(outcome(comparison.verdict, comparison.withheld), [])
+        of_verdict.append(f"{variants.label(name)} ({numbers})")
+    parts = [f"{verdict}: {', '.join(names)}" for verdict, names in labels.items() if names]
     if not parts:
-        return f"No verdict on {what}: only the baseline has numbers."
-    text = f"{what[0].upper()}{what[1:]}: {'; '.join(parts)}."
+        return f"{what}: no verdict, only the baseline has numbers."
     unfinished = "The study is unfinished." if table.baseline in table.unfinished else ""
-    sentences = (text, unfinished, failed(table, failed_runs.of_table(table)))
-    return " ".join(filter(None, sentences))
+    texts = (f"{what}. {'; '.join(parts)}.", unfinished, failed(table))
+    return " ".join(filter(None, texts))
 
 
-def failed(table: ErrorTable, found: failed_runs.FailedRuns) -> str:
+def failed(table: ErrorTable) -> str:
     """Returns how many runs of the variants and of the baseline failed to train, and which rates
     differ from the baseline's, with p; empty if no run failed."""
+    failures = failed_runs.of_table(table)
     parts = []
-    for name, failures in found.by_variant.items():
-        rate = failures.rate
+    for name, of_variant in failures.by_variant.items():
+        rate = of_variant.rate
         text = f"{variants.label(name)} {rate.count} of {rate.n}"
         if rate.verdict != "cannot tell":
             text += f" ({rate.verdict}, {pages.p_in_words(rate.p_holm)})"
         if rate.count or rate.verdict != "cannot tell" or name == table.baseline:
             parts.append(text)
-    return f"Failed to train: {', '.join(parts)}." if found.any else ""
+    return f"Failed to train: {', '.join(parts)}." if failures.any else ""
 
 
 def seeds_text(seeds: float, low: float, high: float) -> str:
@@ -277,11 +266,11 @@ def details(table: ErrorTable) -> list[str]:
     elif study.paper_table and table.metric.name == paper.TABLES[study.paper_table].metric:
         size = f"{table.workload} in {paper.dtype(study.config)}"
         texts.append(f"paper: no number for these variants on {size}.")
-    found = failed_runs.of_table(table)
+    failures = failed_runs.of_table(table)
     limit = "no constant answer is known, so only diverged runs are counted"
-    if found.limit is not None:
-        share = f"{1 - failed_runs.LEAST_REMOVED:.0%} of {found.answer}, {found.constant:.4f}"
-        limit = f"diverged, or above {found.limit:.4f} on validation ({share})"
+    if failures.limit is not None:
+        share = f"{1 - failed_runs.LEAST_REMOVED:.0%} of {failures.answer}, {failures.constant:.4f}"
+        limit = f"diverged, or above {failures.limit:.4f} on validation ({share})"
     texts.append(f"Failed to train: {limit}.")
     return [text for text in texts if text]
 

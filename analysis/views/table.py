@@ -21,7 +21,6 @@ from sweeps.records import layout
 PERPLEXITY = metrics.get("perplexity")
 UNTESTED = Comparison()
 FAILED, N_OF_TEST, P_HOLM = "Failed\nto train", "n of\ntest", "p\n(Holm)"
-FLOP, SECONDS = "Training\nFLOP", "Training\nseconds"
 # How a column's numbers are printed, as in `Table.formats`; None for words.
 Form = str | Callable[[Any], str] | None
 
@@ -52,96 +51,106 @@ def _table(
     return pages.Table(caption, frame, formats, group=list(group))
 
 
-class Headings:
-    """The headings of the short table that depend on what is shown."""
-
-    def __init__(self, table: ErrorTable) -> None:
-        title, ours = table.decisive.title(), "\nmeasured" if table.is_paper else ""
-        self.printed = {split: f"{split.title()}\npaper" for split in layout.SPLITS}
-        self.measured = {split: f"{split.title()}{ours}" for split in layout.SPLITS}
-        self.perplexity, self.mean = f"{title}\nperplexity", f"{title},\nmean"
-        self.difference = f"Mean -\n{table.baseline_label}"
+def _headings(table: ErrorTable) -> dict[str, str]:
+    """Returns the headings of the short table by the names of its columns: `median_test` is the
+    median over seeds on test, `paper_test` the paper's number."""
+    title, ours = table.decisive.title(), "\nmeasured" if table.is_paper else ""
+    of_splits = {}
+    for split in layout.SPLITS:
+        of_splits[f"paper_{split}"] = f"{split.title()}\npaper"
+        of_splits[f"median_{split}"] = f"{split.title()}{ours}"
+    return {
+        "label": "Variant",
+        "n": "n",
+        "failed": FAILED,
+        **of_splits,
+        "perplexity": f"{title}\nperplexity",
+        "mean": f"{title},\nmean",
+        "difference": f"Mean -\n{table.baseline_label}",
+        "n_of_test": N_OF_TEST,
+        "p_holm": P_HOLM,
+        "verdict": "Verdict",
+        "flop": "Training\nFLOP",
+        "seconds": "Training\nseconds",
+    }
 
 
 def _line(
-    table: ErrorTable, row: VariantResult, failures: failed_runs.FailedRuns, headings: Headings
+    table: ErrorTable, row: VariantResult, failures: failed_runs.FailedRuns
 ) -> dict[str, Any]:
-    """Returns a variant's cells by their headings."""
+    """Returns a variant's cells by their columns."""
     result, failed = table.of(row), failures.by_variant.get(row.variant)
     compared, trained = result.comparison or UNTESTED, costs(table, row)
     # Of each seed's perplexity, not of the losses.
     perplexities = PERPLEXITY.shown(np.array(list(result.values.values())))
     line = {
-        "Variant": row.label,
+        "label": row.label,
         "n": row.seeds,
-        FAILED: f"{failed.rate.count} of {failed.rate.n}" if failed else None,
-        headings.perplexity: float(np.median(perplexities)) if result.values else math.nan,
-        headings.mean: result.summary.mean if result.summary else math.nan,
-        headings.difference: compared.difference,
-        N_OF_TEST: compared.seeds if compared.n else None,
-        P_HOLM: compared.p_holm,
-        "Verdict": sentences.outcome(sentences.word(table, row), compared.withheld),
-        FLOP: trained["train_flop"],
-        SECONDS: trained["train_seconds"],
+        "failed": f"{failed.rate.count} of {failed.rate.n}" if failed else None,
+        "perplexity": float(np.median(perplexities)) if result.values else math.nan,
+        "mean": result.summary.mean if result.summary else math.nan,
+        "difference": compared.difference,
+        "n_of_test": compared.seeds if compared.n else None,
+        "p_holm": compared.p_holm,
+        "verdict": sentences.outcome(sentences.word(table, row), compared.withheld),
+        "flop": trained["train_flop"],
+        "seconds": trained["train_seconds"],
     }
     for split, of_split in row.splits.items():
-        line[headings.printed[split]] = of_split.paper.text if of_split.paper else None
-        median = of_split.summary.median if of_split.summary else math.nan
-        line[headings.measured[split]] = median
+        line[f"paper_{split}"] = of_split.paper.text if of_split.paper else None
+        line[f"median_{split}"] = of_split.summary.median if of_split.summary else math.nan
     return line
 
 
-def _reference_line(table: ErrorTable, reference: Reference, headings: Headings) -> dict[str, Any]:
-    """Returns a reference's cells by their headings."""
+def _reference_line(table: ErrorTable, reference: Reference) -> dict[str, Any]:
+    """Returns a reference's cells by their columns."""
     loss = reference.values[table.decisive]
     return {
-        "Variant": f"{reference.name} (reference)",
-        "Verdict": "reference",
-        headings.perplexity: None if loss is None else PERPLEXITY.shown(loss),
-        **{headings.measured[split]: value for split, value in reference.values.items()},
+        "label": f"{reference.name} (reference)",
+        "verdict": "reference",
+        "perplexity": None if loss is None else PERPLEXITY.shown(loss),
+        **{f"median_{split}": value for split, value in reference.values.items()},
     }
 
 
 def _verdicts(table: ErrorTable, failures: failed_runs.FailedRuns) -> pages.Table:
     """Returns the short table: a line for each variant, then for each reference, without columns
     that have no cell."""
-    headings, form = Headings(table), f".{table.metric.digits}f"
-    printed, measured = headings.printed, headings.measured
-    perplexity, mean, difference = headings.perplexity, headings.mean, headings.difference
-    lines = [_line(table, row, failures, headings) for row in table.rows]
-    lines += [_reference_line(table, reference, headings) for reference in table.references]
-    of_splits = [(printed[split], measured[split]) for split in layout.SPLITS]
-    first = ("Variant", "n", FAILED, *itertools.chain(*of_splits), perplexity, mean, difference)
-    frame = pd.DataFrame(lines, columns=[*first, N_OF_TEST, P_HOLM, "Verdict", FLOP, SECONDS])
+    headings, form = _headings(table), f".{table.metric.digits}f"
+    printed = [f"paper_{split}" for split in layout.SPLITS]
+    measured = [f"median_{split}" for split in layout.SPLITS]
+    lines = [_line(table, row, failures) for row in table.rows]
+    lines += [_reference_line(table, reference) for reference in table.references]
+    frame = pd.DataFrame(lines, columns=[*headings])
     is_shown = {
-        FAILED: failures.any,
-        **dict.fromkeys(printed.values(), table.is_paper),
+        "failed": failures.any,
+        **dict.fromkeys(printed, table.is_paper),
         # Where the loss is the target, exp(loss) stands beside it.
-        perplexity: table.metric == table.chosen_by == metrics.get("loss"),
-        **dict.fromkeys((mean, difference, P_HOLM, "Verdict"), bool(table.baseline_row)),
-        N_OF_TEST: any(each.is_partial for each in table.comparisons.values()),
-        **{heading: frame[heading].notna().any() for heading in (FLOP, SECONDS)},
+        "perplexity": table.metric == table.chosen_by == metrics.get("loss"),
+        **dict.fromkeys(("mean", "difference", "p_holm", "verdict"), bool(table.baseline_row)),
+        "n_of_test": any(each.is_partial for each in table.comparisons.values()),
+        **frame[["flop", "seconds"]].notna().any().to_dict(),
+    }
+    formats: dict[str, Any] = {
+        **dict.fromkeys(("n", "failed", "n_of_test", *printed), ""),
+        **dict.fromkeys((*measured, "mean"), form),
+        "perplexity": f".{PERPLEXITY.digits}f",
+        "difference": f"+{form}",
+        "p_holm": pages.p_text,
+        "flop": ".2e",
+        "seconds": ",.0f",
     }
     unmarked = [False for _ in table.references]
-    bold = {
-        heading: _best(table, frame[heading].iloc[: len(table.rows)]) + unmarked
-        for heading in measured.values()
-    }
-    for split, heading in printed.items():
+    bold = {}
+    for split in layout.SPLITS:
         cells = [row.splits[split].paper for row in table.rows]
-        bold[heading] = [bool(cell and cell.bold) for cell in cells] + unmarked
+        bold[headings[f"paper_{split}"]] = [bool(cell and cell.bold) for cell in cells] + unmarked
+        medians = frame[f"median_{split}"].iloc[: len(table.rows)]
+        bold[headings[f"median_{split}"]] = _best(table, medians) + unmarked
     return pages.Table(
         f"{table.metric.title}, median over seeds; differences are of means",
-        frame.drop(columns=[heading for heading, shown in is_shown.items() if not shown]),
-        {
-            **dict.fromkeys(("n", FAILED, N_OF_TEST, *printed.values()), ""),
-            **dict.fromkeys((*measured.values(), mean), form),
-            perplexity: f".{PERPLEXITY.digits}f",
-            difference: f"+{form}",
-            P_HOLM: pages.p_text,
-            FLOP: ".2e",
-            SECONDS: ",.0f",
-        },
+        frame[[name for name in headings if is_shown.get(name, True)]].rename(columns=headings),
+        {headings[name]: form for name, form in formats.items()},
         bold,
         [row.group for row in table.rows] + ["reference" for _ in table.references],
     )

@@ -1,20 +1,30 @@
 """The time to a target: steps and seconds per variant and seed, speed-ups; time_to_target."""
 
-from collections.abc import Iterable
+import functools
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
-from analysis.compare import target_times
 from analysis.compare.error_table import ErrorTable
-from analysis.load import paper
+from analysis.load import metrics, paper, selection
+from analysis.load.measurements import STEP
 from analysis.load.metrics import UnknownTargetError
-from analysis.load.records import Problem
+from analysis.load.records import TIME, Problem, Run
 from analysis.render import charts, pages
+from analysis.statistics.across import SpeedUp, speed_up
 from attention import table as variants
 from sweeps.records import layout
 
+# Submissions of AlgoPerf's logs ran on the same machines, and their steps differ in price by less;
+# one of 2025 logs a step of which takes 218 of another's.
+OTHER_UNITS = 10.0
+# What is timed; `seconds` are of accumulated_submission_time: training, without evaluation and
+# logging.
+QUANTITIES = ("step", "seconds")
 # What a mark of the figure stands for, and its shape.
 SHAPES = {"one seed": "circle", "never, at its budget": "triangle-right", "median": "M0,-1.5V1.5"}
 SEED, LATE, MEDIAN = SHAPES
@@ -34,6 +44,233 @@ PAPER_HOURS = (
 )
 
 
+@dataclass(frozen=True)
+class TargetTimes:
+    """When the runs of `table` reach `target`, by `rule`: chosen, fastest or all.
+
+    `seeds`: one row per seed of a row of `rows`: what `crossings` gives of its trial, and `label`,
+    the variant's, with its point where a variant has several.
+
+    `rows`: one row per variant, or per variant and point: variant, point (its first seed's), label,
+    `reached` of `n` seeds, `last_seconds`, the longest run's, `apart`, the largest, and `price`,
+    the median seconds of a step; for each of QUANTITIES its median over seeds and
+    `<quantity>_is_bound` (`medians`); against the baseline, if there is one, what `across.SpeedUp`
+    has, as `<quantity>_ratio`, `_low`, `_high`, `_n` and `_method`, nan on its own row.
+
+    `withheld` says why a ratio is no result (`ErrorTable.withheld`), empty if it may be.
+
+    `left_out` are the runs that may yet reach the target, pending or running ones; `unchosen` names
+    variants without a chosen point.
+    """
+
+    table: ErrorTable
+    target: metrics.Target
+    baseline: str
+    rule: str
+    seeds: pd.DataFrame
+    rows: pd.DataFrame
+    left_out: tuple[Run, ...]
+    unchosen: tuple[str, ...]
+    problems: tuple[Problem, ...]
+
+
+@functools.lru_cache(maxsize=8)
+def build(
+    table: ErrorTable,
+    target: float | None = None,
+    split: str = selection.VALIDATION,
+    metric: str | None = None,
+    points: str = "chosen",
+    baseline: str | None = None,
+) -> TargetTimes:
+    """Returns the times of every variant of `table`: at the point that validation chose
+    (`points` = chosen), of each seed the fastest trial (AlgoPerf's rule), or of all points. A
+    variant of which no point was chosen has never reached the target.
+
+    `target` is in the unit of `metric` (error, wer ...; the target's own metric unless given);
+    without it, the runs' or AlgoPerf's. Raises UnknownTargetError if there is none or no run
+    has ended, ValueError for a metric other than the target's without a value, or one that no
+    evaluation has.
+    """
+    chosen = {row.variant: row.point for row in table.rows}
+    due = [
+        run
+        for run in table.study.stage(table.stage)
+        if points != "chosen" or chosen.get(run.variant) in (None, run.point)
+    ]
+    # A trial that diverged or failed did not reach what it had not reached; one still running may.
+    runs = [run for run in due if run.state in layout.FINISHED]
+    if not runs:
+        raise UnknownTargetError("no run that could reach a target; give another stage or point")
+    measured = [run for run in runs if run.evals]
+    goal, problems = _target(table, measured, target, split, metric)
+    if measured and not any(goal.metric.column(split) in run.evals for run in measured):
+        raise ValueError(goal.metric.missing(measured[0], split))
+
+    unchosen = {name for name, point in chosen.items() if point is None and points == "chosen"}
+    seeds = _seeds(crossings(runs, goal), points, unchosen)
+    rows = _rows(seeds)
+    against = baseline or table.baseline
+    is_base = rows["variant"].eq(against)
+    if points == "all":
+        is_base &= rows["point"].eq(chosen.get(against))
+    if is_base.any():
+        rows = _compared(rows, seeds, rows["label"][is_base].iloc[0], table)
+    return TargetTimes(
+        table=table,
+        target=goal,
+        baseline=against,
+        rule=points,
+        seeds=seeds,
+        rows=rows,
+        left_out=tuple(run for run in due if run not in runs),
+        unchosen=tuple(name for name in rows["variant"] if name in unchosen),
+        problems=(*problems, *table.problems),
+    )
+
+
+def _target(
+    table: ErrorTable, runs: Sequence[Run], value: float | None, split: str, metric: str | None
+) -> tuple[metrics.Target, tuple[Problem, ...]]:
+    if value is not None:
+        shown = metrics.get(metric or table.chosen_by.source)
+        return metrics.Target(shown, split, value, "given"), ()
+    goal, problems = metrics.target_of_runs(runs, split, table.study.stage(table.stage))
+    if metric and metrics.get(metric) != goal.metric:
+        raise ValueError(
+            f"the target is {goal.words} ({goal.source}); for --metric={metric} give "
+            "--target=VALUE, too"
+        )
+    return goal, problems
+
+
+def crossings(runs: Sequence[Run], target: metrics.Target) -> pd.DataFrame:
+    """Returns when each of `runs`, at least one, first reached `target`, a row per run: variant,
+    point, seed, state; `evaluation`, the place of the first evaluation at or past the target in its
+    curve, from 0, inf if there is none; its `step` and `seconds`, inf if the target was never
+    reached, as in a run that diverged or failed before its first evaluation, nan if they are
+    unknown; `last_step` and `last_seconds`, its last evaluation's, 0 if a lost run has none;
+    `apart`, the median number of steps from one evaluation to the next, nan for fewer than two.
+
+    At most the target counts where less is better, at least where more is, as in AlgoPerf's
+    scoring (score_submissions.py, operator.le and operator.ge). A value that is not finite
+    reaches nothing.
+    """
+    column = target.metric.column(target.split)
+    evals = [run.evals if column in run.evals else {} for run in runs]
+    names = {"step": STEP, "seconds": TIME, "value": column}
+    sizes = [len(own.get(STEP, ())) for own in evals]
+    numbers = [np.repeat(range(len(runs)), sizes), np.concatenate([*map(np.arange, sizes)])]
+    unknown = [np.full(size, math.nan) for size in sizes]
+    curves = pd.DataFrame(
+        {
+            name: np.concatenate(
+                [own.get(of, none) for own, none in zip(evals, unknown, strict=True)]
+            )
+            for name, of in names.items()
+        },
+        index=pd.MultiIndex.from_arrays(numbers, names=["run", "evaluation"]),
+        dtype=float,
+    )
+    of_run = curves.groupby(level=0)
+    last = of_run[[*QUANTITIES]].tail(1).droplevel(1).add_prefix("last_")
+    reached = target.is_reached(target.metric.shown(curves.pop("value").to_numpy()))
+    first = curves[reached].groupby(level=0).head(1).reset_index("evaluation")
+
+    keys = ["variant", "point", "seed", "state"]
+    frame = pd.DataFrame([[getattr(run, key) for key in keys] for run in runs], columns=keys)
+    frame = frame.join(first).join(last)
+    frame["apart"] = of_run["step"].diff().groupby(level=0).median()
+    frame["evaluation"] = frame["evaluation"].astype(float).fillna(math.inf)
+    never_began = frame["last_step"].isna() & frame["state"].isin(layout.LOST)
+    for name in QUANTITIES:
+        ends = frame[f"last_{name}"].mask(never_began, 0.0)
+        is_late = np.isinf(frame["evaluation"]) & np.isfinite(ends)
+        frame[f"last_{name}"], frame[name] = ends, frame[name].mask(is_late, math.inf)
+    return frame
+
+
+def _seeds(trials: pd.DataFrame, points: str, unchosen: Collection[str]) -> pd.DataFrame:
+    """Returns a row for each seed of a variant, or of a variant and point, in the order of the
+    table. Of the variants `unchosen` no trial counts as a result: none reached the target.
+
+    Of several trials of a seed it is the one of the earliest evaluation that reaches the target,
+    counted in evaluations: AlgoPerf's rule (scoring/performance_profile.py: get_best_trial_index),
+    which takes any of several that tie; here the one with the least time. Where none reaches the
+    target it is the trial that trained longest.
+    """
+    never = trials["variant"].isin(unchosen) & trials["step"].notna()
+    trials.loc[never, [*QUANTITIES, "evaluation"]] = math.inf
+    trials["label"] = trials["variant"].map(variants.label)
+    order = {name: n for n, name in enumerate(sorted(set(trials["variant"]), key=variants.order))}
+    missed = trials["evaluation"].eq(math.inf)
+    ranked = trials.assign(
+        rank=trials["variant"].map(order),
+        time=trials["seconds"].fillna(math.inf).where(~missed, -trials["last_step"]),
+    ).sort_values(["evaluation", "time", "point"], kind="stable")
+    seed = ["rank", "seed"]
+    if points == "all":
+        seed = ["rank", "point", "seed"]
+        if trials.groupby("variant")["point"].nunique().gt(1).any():
+            ranked["label"] += ", point " + ranked["point"].astype(str)
+    return ranked.drop_duplicates(seed).sort_values(seed, ignore_index=True)
+
+
+def medians(seeds: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Returns for each label the median of the column `name`, one of QUANTITIES, in which inf
+    stands for "later than `last_<name>`, this seed's budget", and in `<name>_is_bound` whether it
+    is a bound that the true median lies above. Unknown values (nan) are left out.
+
+    Seeds that never reach the target count with their budget. The median is then a lower bound
+    if it depends on such a seed.
+    """
+    late = seeds.groupby("label", sort=False)[name].median()
+    at_budget = seeds[name].clip(upper=seeds[f"last_{name}"])
+    bounds = at_budget.groupby(seeds["label"], sort=False).median()
+    is_bound = np.isinf(late)
+    return pd.DataFrame({name: late.mask(is_bound, bounds), f"{name}_is_bound": is_bound})
+
+
+def _rows(seeds: pd.DataFrame) -> pd.DataFrame:
+    """Returns the medians over the seeds of each label."""
+    prices = seeds["last_seconds"] / seeds["last_step"]
+    trials = seeds.assign(
+        price=prices.where(np.isfinite(prices)), reached=np.isfinite(seeds["step"])
+    )
+    rows = trials.groupby("label", sort=False).agg(
+        variant=("variant", "first"),
+        point=("point", "first"),
+        reached=("reached", "sum"),
+        n=("step", "count"),
+        last_seconds=("last_seconds", "max"),
+        apart=("apart", "max"),
+        price=("price", "median"),
+    )
+    return rows.join([medians(seeds, name) for name in QUANTITIES]).reset_index()
+
+
+def _compared(
+    rows: pd.DataFrame, seeds: pd.DataFrame, baseline: str, table: ErrorTable
+) -> pd.DataFrame:
+    """Returns the rows with their ratios to the row whose label is `baseline`."""
+    times = {label: own.set_index("seed") for label, own in seeds.groupby("label")}
+    prices = rows.set_index("label")["price"]
+    relative = prices / prices[baseline]
+    other_units = relative.notna() & ~relative.between(1 / OTHER_UNITS, OTHER_UNITS)
+    ratios = []
+    for label in rows["label"]:
+        row: dict[str, object] = {}
+        for name in QUANTITIES if label != baseline else ():
+            ours, base = (times[variant][name].to_dict() for variant in (label, baseline))
+            ratio = speed_up(ours, base, table.study.shares_seeds)
+            if name == "step" and table.study.published and other_units[label]:
+                ratio = SpeedUp(method="units")
+            row |= {f"{name}_{key}": value for key, value in vars(ratio).items()}
+        ratios.append(row)
+    withheld = [table.withheld(name) for name in rows["variant"]]
+    return rows.join(pd.DataFrame(ratios)).assign(withheld=withheld)
+
+
 def page(table: ErrorTable) -> pages.Page | None:
     """Returns the times at the points that validation chose and the target that the trials or
     AlgoPerf state, None if no run has an evaluation or nothing states a target."""
@@ -41,9 +278,9 @@ def page(table: ErrorTable) -> pages.Page | None:
     return None if times is None else page_of(times)
 
 
-def _by_default(table: ErrorTable) -> target_times.TargetTimes | None:
+def _by_default(table: ErrorTable) -> TargetTimes | None:
     try:
-        return target_times.build(table)
+        return build(table)
     except UnknownTargetError:
         return None
 
@@ -57,7 +294,7 @@ def without_target(table: ErrorTable, why: UnknownTargetError) -> pages.Page:
     )
 
 
-def page_of(times: target_times.TargetTimes) -> pages.Page:
+def page_of(times: TargetTimes) -> pages.Page:
     """Returns two tables, medians with speed-ups and every seed, and a third for the paper's
     hours where the study is of the model that it gives them for. `data` has a row per variant, its
     seed empty, and one per seed."""
@@ -65,20 +302,20 @@ def page_of(times: target_times.TargetTimes) -> pages.Page:
     data = pd.concat([times.rows, times.seeds]).assign(study=study)
     return pages.Page(
         title=f"{study}: time to {times.target.words} on {times.table.workload}",
-        tables=(_medians(times), *_paper_hours(times.table), _seeds(times)),
+        tables=(_medians_table(times), *_paper_hours(times.table), _seeds_table(times)),
         notes=tuple(_notes(times)),
         problems=times.problems,
         data=lambda: data,
     )
 
 
-def _unit(times: target_times.TargetTimes) -> tuple[float, str, int]:
+def _unit(times: TargetTimes) -> tuple[float, str, int]:
     """Returns the seconds of one unit of time, its name, and its decimals, hours from 2 h on."""
     is_long = times.seeds["last_seconds"].max() >= 2 * HOUR
     return (HOUR, "h", 2) if is_long else (1.0, "s", 1)
 
 
-def _medians(times: target_times.TargetTimes) -> pages.Table:
+def _medians_table(times: TargetTimes) -> pages.Table:
     seconds, unit, digits = _unit(times)
     rows = times.rows
     columns = {
@@ -123,7 +360,7 @@ def _ratio_texts(rows: pd.DataFrame, name: str) -> list[str]:
     return texts
 
 
-def _seeds(times: target_times.TargetTimes) -> pages.Table:
+def _seeds_table(times: TargetTimes) -> pages.Table:
     seconds, unit, digits = _unit(times)
     seeds = times.seeds
     frame = seeds[["label", "seed"]].set_axis(["Variant", "Seed"], axis=1)
@@ -145,7 +382,7 @@ def _paper_hours(table: ErrorTable) -> Iterable[pages.Table]:
     if table.workload != PAPER_WORKLOAD:
         return
     try:
-        rows = target_times.build(table, PAPER_LOSS, PAPER_SPLIT, "loss").rows
+        rows = build(table, PAPER_LOSS, PAPER_SPLIT, "loss").rows
     except ValueError:  # no test loss, or no run that has ended
         return
     printed = [paper.printed(*PAPER_HOURS, name) for name in rows["variant"]]
@@ -161,7 +398,7 @@ def _paper_hours(table: ErrorTable) -> Iterable[pages.Table]:
     )
 
 
-def _notes(times: target_times.TargetTimes) -> Iterable[str]:
+def _notes(times: TargetTimes) -> Iterable[str]:
     apart = sorted({round(steps) for steps in times.rows["apart"].dropna()})
     spacing = pages.span(f"{steps:,}" for steps in apart) or "an unknown number of"
     yield (
@@ -190,7 +427,7 @@ def _notes(times: target_times.TargetTimes) -> Iterable[str]:
     )
 
 
-def marks(times: target_times.TargetTimes) -> pd.DataFrame:
+def marks(times: TargetTimes) -> pd.DataFrame:
     """Returns the marks of the figure, one row per quantity and seed or median: variant, label,
     seed (nan for a median), state, `axis`, what `value` is, and `mark`, a key of SHAPES."""
     seconds, unit, _ = _unit(times)
@@ -212,7 +449,7 @@ def marks(times: target_times.TargetTimes) -> pd.DataFrame:
 
 def draw(table: ErrorTable) -> alt.FacetChart | None:
     """Returns the seeds and their medians by step and by training time, at the points and the
-    target that `target_times.build` takes by default; None if no run has an evaluation or a
+    target that `build` takes by default; None if no run has an evaluation or a
     target, or no seed reaches it."""
     times = _by_default(table)
     if times is None or not times.rows["reached"].any():
@@ -241,7 +478,7 @@ PLOTS = (
     charts.FigureSpec(
         file="time_to_target",
         draw=draw,
-        alt_text=lambda table: _medians(target_times.build(table)).alt_text(),
+        alt_text=lambda table: _medians_table(build(table)).alt_text(),
         absent="no target is known, or no seed reached it",
         caption="First evaluation at or past the target, one mark per seed.",
     ),

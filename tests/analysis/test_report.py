@@ -110,7 +110,7 @@ def test_report_of_several_studies_has_a_contents(hand_made, parse_page, tmp_pat
     _, page = _written(tmp_path / "experiments", parse_page)
     first, second, path = capsys.readouterr().out.splitlines()
     assert first.startswith("first: ")
-    assert "LASER (-0.0296, p <0.001) better" in first
+    assert "better: LASER (-0.0296, p <0.001)" in first
     assert second.startswith("second: ")
     assert "report.html" in path
     links = [attributes["href"] for attributes in page.of("a")]

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from analysis.cli import main
-from analysis.compare import error_table, target_times
+from analysis.compare import error_table
 from analysis.load import metrics, studies
 from analysis.load.metrics import Target
 from analysis.load.records import Run
@@ -100,7 +100,7 @@ def test_first_evaluation_at_or_past_the_target() -> None:
         made_run([]),
         made_run([], state="diverged"),
     ]
-    found = target_times.crossings(runs, ERROR)
+    found = time.crossings(runs, ERROR)
     assert found["step"].tolist()[:4] == [200, math.inf, math.inf, math.inf]
     assert found["seconds"].tolist()[:4] == [20, math.inf, math.inf, math.inf]
     assert found["evaluation"].tolist() == [1, *[math.inf] * 5]
@@ -109,9 +109,9 @@ def test_first_evaluation_at_or_past_the_target() -> None:
     assert math.isnan(found["step"][4])
     assert found["step"][5] == found["seconds"][5] == math.inf
     higher = Target(metrics.get("accuracy"), "validation", 0.75, "given")
-    assert target_times.crossings([made_run([0.5, 0.75])], higher)["step"].tolist() == [200]
+    assert time.crossings([made_run([0.5, 0.75])], higher)["step"].tolist() == [200]
     elsewhere = dataclasses.replace(ERROR, split="test")
-    assert target_times.crossings([made_run([0.5])], elsewhere)["step"].isna().all()
+    assert time.crossings([made_run([0.5])], elsewhere)["step"].isna().all()
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_first_evaluation_at_or_past_the_target() -> None:
 def test_seeds_that_miss_the_target_weigh_in_the_median(values, median, is_bound) -> None:
     """Each was trained to step 400."""
     seeds = pd.DataFrame({"step": values, "last_step": 400}, dtype=float).assign(label="LASER")
-    value, bound = target_times.medians(seeds, "step").iloc[0]
+    value, bound = time.medians(seeds, "step").iloc[0]
     assert (value, bound) == (pytest.approx(median, nan_ok=True), is_bound)
 
 
@@ -198,8 +198,8 @@ def add_early_seed(study, state: str, rows=()) -> None:
     study.trial("compare", "laser", 0, 3, rows or None, state=state, reason="stopped")
 
 
-def times_of(study, *asked, **more) -> target_times.TargetTimes:
-    return target_times.build(study.table(), *asked, **more)
+def times_of(study, *asked, **more) -> time.TargetTimes:
+    return time.build(study.table(), *asked, **more)
 
 
 def line(times, variant) -> pd.Series:
@@ -246,7 +246,7 @@ def test_the_figure_has_a_mark_for_every_seed_and_its_text_the_medians(study) ->
     """Trials state an accuracy of 0.9 as their target."""
     study.trial("compare", "diff", 0, 0, [study.evaluation(100, 0.4)])
     table = study.table()
-    marks = time.marks(target_times.build(table)).groupby(["axis", "mark"])["value"].agg(sorted)
+    marks = time.marks(time.build(table)).groupby(["axis", "mark"])["value"].agg(sorted)
     assert marks["training step"].to_dict() == {
         time.SEED: [200, 200, 300, 300, 400],
         time.LATE: [100, 400],
@@ -302,8 +302,8 @@ def test_the_fastest_of_published_logs_are_algoperf_s(
 ) -> None:
     """What performance_profile.get_best_trial_index of commit 2c90454 takes from these files."""
     parts = {each.workload: each for each in studies.by_workload(read_study(LOGS))}
-    times = target_times.build(error_table.build(parts[workload]), points="fastest")
-    every = target_times.build(times.table, points="all", baseline="baseline").rows
+    times = time.build(error_table.build(parts[workload]), points="fastest")
+    every = time.build(times.table, points="all", baseline="baseline").rows
     assert every["reached"].tolist() == reached
     assert times.seeds["point"].tolist() == points
     assert times.seeds["step"].tolist() == steps
@@ -343,13 +343,13 @@ def test_of_trials_at_one_evaluation_the_least_time_is_the_fastest() -> None:
     soon = made_run([0.5, 0.9], seconds=[10.0, 20.0], point=2)
     untimed = made_run([0.5, 0.9], seconds=[math.nan, math.nan], point=0)
     for runs, point in (([late, soon], 2), ([untimed, soon], 2), ([made_run([]), late], 1)):
-        trials = target_times.crossings(runs, ERROR)
-        assert target_times._seeds(trials, "fastest", ())["point"].tolist() == [point]
+        trials = time.crossings(runs, ERROR)
+        assert time._seeds(trials, "fastest", ())["point"].tolist() == [point]
 
 
 @pytest.mark.parametrize("points", ["chosen", "fastest"])
 def test_a_submission_that_never_gets_there_has_a_row(logs, points) -> None:
-    times = target_times.build(error_table.build(read_study(logs), baseline="adam"), points=points)
+    times = time.build(error_table.build(read_study(logs), baseline="adam"), points=points)
     lost = line(times, "lost")
     assert (lost["reached"], lost["n"], lost["step"], lost["step_is_bound"]) == (0, 2, 100, True)
     assert times.unchosen == (("lost",) if points == "chosen" else ())
@@ -360,7 +360,7 @@ def test_the_fastest_trial_is_of_the_earliest_evaluation_and_other_units_have_no
 ) -> None:
     """A step of slow takes 21.8 s, of adam 0.1 s."""
     table = error_table.build(read_study(logs), baseline="adam")
-    times = target_times.build(table, points="fastest")
+    times = time.build(table, points="fastest")
     seeds = times.seeds.set_index("variant")
     assert seeds.loc["adam", ["point", "step", "seconds", "last_step"]].values.tolist() == [
         [1, 200, 20, 200],

@@ -3,9 +3,9 @@
 import pytest
 
 from analysis.cli import main
-from analysis.compare import error_table, target_times
+from analysis.compare import error_table
 from analysis.load.studies import read_study
-from analysis.views import scaling, speedup
+from analysis.views import scaling, speedup, time
 from sweeps.records import layout
 
 BASE = (3.0, 3.1, 3.2, 3.05, 3.15)
@@ -104,10 +104,10 @@ def test_a_speed_up_to_the_target_is_withheld(budgets, change, reason, capsys) -
     made = budgets[0]
     options = {"target": 2.0, "metric": "loss"}
     (table,) = tables_of([made])
-    assert set(target_times.build(table, **options).rows["withheld"]) == {""}
+    assert set(time.build(table, **options).rows["withheld"]) == {""}
     change(made)
     (table,) = tables_of([made])
-    rows = target_times.build(table, **options).rows.set_index("variant")
+    rows = time.build(table, **options).rows.set_index("variant")
     assert rows["withheld"]["laser"] == reason
     assert main(["time", str(made.root), "--target=2.0", "--metric=loss"]) == 0
     printed = " ".join(capsys.readouterr().out.split())

@@ -62,12 +62,10 @@ class SuiteTable:
     undefined is nan.
 
     `tasks` are those of one trial, for what holds for all; `metrics` the one that each is shown by.
-    `steps` are the last checkpoints that all trials were asked at.
     """
 
     suite: str
     step: int
-    steps: tuple[int, ...]
     baseline: str
     tasks: Mapping[str, samples.Task]
     metrics: Mapping[str, str]
@@ -87,24 +85,24 @@ def of_table(
     `suite`: only this one. `metric`: instead of each task's primary one. `step`: of the checkpoint,
     the last one where it is None. Raises ValueError for a suite, metric or step that no trial has.
     """
-    runs = [(row.variant, run) for row in table.rows for run in table.runs(row, ("done",))]
-    read = [samples.of_trial(run.path, run.name) for _, run in runs]
+    runs = [run for row in table.rows for run in table.runs(row, ("done",))]
+    read = {run: samples.of_trial(run.path, run.name) for run in runs}
     asked = pd.DataFrame(
         [
-            (variant, run.seed, run.name, each.suite, each.step, each)
-            for (variant, run), (evaluations, _) in zip(runs, read, strict=True)
-            for each in evaluations
+            (run.variant, run.seed, run.name, evaluation.suite, evaluation.step, evaluation)
+            for run, (evaluations, _) in read.items()
+            for evaluation in evaluations
         ],
         columns=["variant", "seed", "trial", "suite", "step", "evaluation"],
     )
-    strange = [problem for _, problems in read for problem in problems]
+    unreadable = [problem for _, problems in read.values() for problem in problems]
     names = sorted(asked["suite"].unique())
     if suite is not None:
         _check(suite, names, "suite", table.study.name)
         names = [suite]
-    trials = [run.name for _, run in runs]
+    trials = [run.name for run in runs]
     return tuple(
-        _of_suite(table, name, asked[asked["suite"] == name], trials, metric, step, strange)
+        _of_suite(table, name, asked[asked["suite"] == name], trials, metric, step, unreadable)
         for name in names
     )
 
@@ -122,23 +120,23 @@ def _of_suite(
     trials: Sequence[str],
     metric: str | None,
     step: int | None,
-    strange: Sequence[Problem],
+    unreadable: Sequence[Problem],
 ) -> SuiteTable:
     problems = [
-        *strange,
+        *unreadable,
         *(problem for evaluation in asked["evaluation"] for problem in evaluation.problems),
     ]
     answers = _answers(asked)
-    every = sorted(answers["step"].unique().tolist())
+    steps = sorted(answers["step"].unique().tolist())
     if step is not None:
-        _check(str(step), [str(each) for each in every], "step", f"suite {suite}")
-    at = step if step is not None else max(every, default=0)
+        _check(str(step), [*map(str, steps)], "step", f"suite {suite}")
+    at = step if step is not None else max(steps, default=0)
     answers = answers[answers["trial"].isin(answers["trial"][answers["step"] == at])]
-    names = answers["variant"].unique().tolist()
     wanted = sorted(answers["step"][answers["step"] <= at].unique().tolist())[-table.last :]
     problems += _missing(trials, asked, wanted, suite)
     has_tasks = answers.groupby("step")["trial"].nunique()
-    steps = [each for each in wanted if has_tasks[each] == answers["trial"].nunique()]
+    curve_steps = [each for each in wanted if has_tasks[each] == answers["trial"].nunique()]
+    names = answers["variant"].unique().tolist()
     # Where two sets of questions are as frequent, the baseline's count.
     by_baseline = answers.sort_values("variant", key=lambda of: of != table.baseline, kind="stable")
     answers, others = _same_questions(by_baseline)
@@ -153,11 +151,12 @@ def _of_suite(
         "suite": suite,
         "step": at,
     }
-    rows = Scoring(answers, metrics, at, steps, table).rows(names) + _references(tasks, metrics)
+    rows = Scoring(answers, metrics, at, curve_steps, table).rows(names) + _references(
+        tasks, metrics
+    )
     return SuiteTable(
         suite=suite,
         step=at,
-        steps=tuple(steps),
         baseline=table.baseline,
         tasks={name: tasks[name] for name in metrics},
         metrics=metrics,
@@ -294,6 +293,7 @@ class Scoring:
         right = [task.right(metrics[task.name]) for task in shown["answer"]]
         self._shown = shown.groupby(["variant", "task"])["answer"].agg(list)
         self._right = _by_variant(shown.assign(right=right), "right", ["task"], [*metrics])
+        self._baseline = self._right.get(table.baseline, pd.DataFrame(columns=[*metrics]))
         places = [(task, step) for task in metrics for step in steps]
         self._curves = _by_variant(answers, "value", ["task", "step"], places)
 
@@ -328,19 +328,23 @@ class Scoring:
             **self._spread(name, tasks),
         }
         if task != MEAN:
-            row |= _stated(self._shown[name, task])
-        baseline = self._right.get(self._table.baseline)
-        if name == self._table.baseline or baseline is None:
+            answers = self._shown[name, task]
+            undecodable = pd.Series([answer.undecodable for answer in answers], dtype=float)
+            row |= {
+                "metrics": pd.DataFrame([answer.metrics for answer in answers]).mean().to_dict(),
+                "undecodable": undecodable.mean(),
+            }
+        against, shares = self._baseline[tasks].dropna(), self._table.study.shares_seeds
+        if name == self._table.baseline or against.empty:
             return row
-        against, shares = baseline[tasks].dropna(), self._table.study.shares_seeds
-        if task == MEAN and len(against):
+        if task == MEAN:
             by_seeds = comparisons.compare(_seed_means(right), _seed_means(against), shares)
             row |= {
                 "seeds_low": by_seeds.low,
                 "seeds_high": by_seeds.high,
                 "seeds_p": by_seeds.p,
             }
-        return row | (_difference(right, against, shares) if len(against) else {})
+        return row | _difference(right, against, shares)
 
     def _spread(self, name: str, tasks: list[str]) -> dict[str, Any]:
         """Returns the columns over the last checkpoints of the seeds that have them all."""
@@ -406,19 +410,6 @@ def _seed_means(right: pd.DataFrame) -> dict[int, float]:
     return {
         int(seed): float(np.mean([answers.mean() for answers in row]))
         for seed, row in zip(right.index, right.to_numpy(), strict=True)
-    }
-
-
-def _stated(answers: Sequence[samples.Task]) -> dict[str, Any]:
-    """Returns the columns of what results.json states of the seeds' answers, averaged."""
-    names = dict.fromkeys(name for task in answers for name in task.metrics)
-    undecodable = [task.undecodable for task in answers if task.undecodable is not None]
-    return {
-        "metrics": {
-            name: float(np.mean([t.metrics[name] for t in answers if name in t.metrics]))
-            for name in names
-        },
-        "undecodable": float(np.mean(undecodable)) if undecodable else None,
     }
 
 
