@@ -200,19 +200,14 @@ def power_at(
 
 
 def detectable(
-    sd: float,
-    n: int,
-    alpha: float,
-    power: float = POWER,
-    paired: bool = True,
-    n_baseline: int | None = None,
+    sd: float, n: int, alpha: float, paired: bool = True, n_baseline: int | None = None
 ) -> float:
     """Returns the smallest true difference, in the unit of `sd`, that the test finds with
-    probability `power`; `sd` is above 0, other arguments and errors as for `power_at`."""
+    probability POWER; `sd` is above 0, other arguments and errors as for `power_at`."""
     from scipy import optimize
 
     def missing(effect: float) -> float:
-        return power_at(effect, 1.0, n, alpha, paired, n_baseline) - power
+        return power_at(effect, 1.0, n, alpha, paired, n_baseline) - POWER
 
     most = 1.0
     while missing(most) < 0:
@@ -220,16 +215,14 @@ def detectable(
     return sd * float(optimize.brentq(missing, 0.0, most, xtol=1e-12))
 
 
-def seeds_needed(
-    effect: float, sd: float, alpha: float, power: float = POWER, paired: bool = True
-) -> int | None:
+def seeds_needed(effect: float, sd: float, alpha: float, paired: bool = True) -> int | None:
     """Returns the fewest seeds (not paired: of either group) with which the test that is made finds
-    a true difference of `effect` with probability `power`, at least 2; None if MOST_SEEDS do
+    a true difference of `effect` with probability POWER, at least 2; None if MOST_SEEDS do
     not. Raises ValueError as `power_at` does."""
 
     def enough(n: int) -> bool:
         smaller = effect if paired else effect / unpaired_factor(n, n, alpha)
-        return power_at(smaller, sd, n, alpha, paired) >= power
+        return power_at(smaller, sd, n, alpha, paired) >= POWER
 
     if not enough(MOST_SEEDS):
         return None

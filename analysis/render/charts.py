@@ -235,12 +235,12 @@ def around(values: np.ndarray, room: float = 0.05) -> tuple[alt.Scale, alt.Axis]
     return scale, alt.Axis(values=[tick for tick in ticks if low <= tick <= high], format="~g")
 
 
-def thinned(frame: pd.DataFrame, by: Sequence[str], most: int = POINTS) -> pd.DataFrame:
-    """Returns at most `most` rows of each group of the columns `by`, evenly spaced, its first and
+def thinned(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Returns at most POINTS rows of each group of the columns `by`, evenly spaced, its first and
     last among them; `marked` says of about MARKS rows of each that they have a mark."""
     groups = frame.groupby(list(by), sort=False, dropna=False)
     places, sizes = groups.cumcount(), groups[by[0]].transform("size")
-    every = np.ceil((sizes - 1) / (most - 1)).clip(lower=1)
+    every = np.ceil((sizes - 1) / (POINTS - 1)).clip(lower=1)
     marked = places % (every * (sizes // (every * MARKS)).clip(lower=1)) == 0
     return frame.assign(marked=marked)[(places % every == 0) | (places == sizes - 1)]
 

@@ -48,6 +48,8 @@ COLUMNS: dict[str, tuple[str, str, str | Callable[[pd.Series], float]]] = {
     "floored_channels": ("Floored\nchannels", "g", _total),
     "channels": ("of", "g", _total),
 }
+# Of counts alone the heading and the format.
+COUNTS = {"n": ("n", ".0f"), "step": ("Step", ".0f"), "layers": ("Layers", ".0f")}
 REDUCE = {name: how for name, (_, _, how) in COLUMNS.items()}
 # Panels of the figure over training.
 PANELS = {
@@ -89,8 +91,11 @@ def records(table: ErrorTable) -> pd.DataFrame:
 
 def _recorded(table: ErrorTable) -> list[tuple[Any, diagnostics.Diagnostics]]:
     runs = [run for row in table.rows for run in frames.counted(table, row)]
-    read = [(run, diagnostics.of_trial(run.path)) for run in runs]
-    return [(run, each) for run, each in read if each is not None and each.steps.size]
+    return [
+        (run, recorded)
+        for run in runs
+        if (recorded := diagnostics.of_trial(run.path)) is not None and recorded.steps.size
+    ]
 
 
 def shared(measured: pd.DataFrame) -> pd.DataFrame:
@@ -141,15 +146,14 @@ def page(table: ErrorTable) -> Page | None:
         return Page(title, (), problems=tuple(problems))
     rows = medians(measured)
     lines = pd.concat([rows, pd.DataFrame([paper_shares()], index=[PAPER])])
-    headings = {"n": "n", "step": "Step", "layers": "Layers"}
-    formats = dict.fromkeys(headings.values(), ".0f")
-    for name, (heading, form, _) in COLUMNS.items():
-        headings[name], formats[heading] = heading, form
-    printed = lines[[*headings]].rename(columns=headings)
-    printed.insert(0, "Variant", [*map(variants.label, rows.index), PAPER])
-    groups = [*map(variants.group, rows.index), PAPER]
+    lines["variant"] = [*map(variants.label, rows.index), PAPER]
+    printed: dict[str, tuple[Any, ...]] = {"variant": ("Variant", ""), **COUNTS, **COLUMNS}
+    headings = {name: heading for name, (heading, *_) in printed.items()}
     shown = Table(
-        "Attention in the last record", printed.reset_index(drop=True), formats, group=groups
+        "Attention in the last record",
+        lines[[*headings]].rename(columns=headings).reset_index(drop=True),
+        {heading: form for heading, form, *_ in printed.values() if form},
+        group=[*map(variants.group, rows.index), PAPER],
     )
     examples = " or ".join(sorted({str(each.examples or 0) for _, each in _recorded(table)}))
     notes = (
@@ -249,8 +253,9 @@ def over_training(table: ErrorTable) -> ChartType | None:
         claim = (
             [charts.reference_line("y", claims[quantity], name=PAPER)] if quantity in claims else []
         )
-        panel = alt.LayerChart(layer=[lines, *claim])
-        panels.append(panel.properties(title=heading, width=WIDTH, height=HEIGHT))
+        panels.append(
+            alt.LayerChart(layer=[lines, *claim], title=heading, width=WIDTH, height=HEIGHT)
+        )
     title = alt.Title(
         f"{table.study.name}: attention over training", subtitle="dashed grey: the paper's shares"
     )

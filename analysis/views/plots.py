@@ -89,8 +89,9 @@ def _means(table: ErrorTable, estimates: pd.DataFrame) -> alt.LayerChart:
             tooltip=["label:N", "seed:Q", "step:Q", "value:Q", "trial:N"],
         )
     )
-    layers = [measured, dots, *_diamonds(estimates, "paper", rows)]
-    return alt.LayerChart(layer=layers).properties(width=LEFT, height=alt.Step(ROW))
+    return alt.LayerChart(layer=[measured, dots, *_diamonds(estimates, "paper", rows)]).properties(
+        width=LEFT, height=alt.Step(ROW)
+    )
 
 
 def _differences(table: ErrorTable, estimates: pd.DataFrame) -> alt.LayerChart:
@@ -340,8 +341,8 @@ def curves_alt_text(table: ErrorTable) -> str:
     seeds = frames.seeds(table)
     ends = seeds[seeds["split"] == VALIDATION].groupby("label", sort=False)["value"].median()
     caption = f"Learning curves: {table.metric.label} on validation at the chosen steps"
-    medians = ends.rename("median").reset_index()
-    return pages.Table(caption, medians, {"median": f".{table.metric.digits}f"}).alt_text()
+    formats = {"median": f".{table.metric.digits}f"}
+    return pages.Table(caption, ends.rename("median").reset_index(), formats).alt_text()
 
 
 def draw_hyperparameters(table: ErrorTable) -> ChartType | None:

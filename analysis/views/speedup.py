@@ -15,17 +15,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compare import experiment, frames, sensitivity
+from analysis.compare import experiment, frames
 from analysis.compare.error_table import ErrorTable, VariantResult
 from analysis.load.records import Problem
 from analysis.render import pages
 from analysis.statistics import budgets, power_law
-from analysis.statistics.comparisons import ALPHA, Seeds
+from analysis.statistics.comparisons import Seeds
 from attention import table as variants
 
 RULE = "budgets are of one experiment and differ in steps alone"
-# The speed-up that the seeds asked for would tell from 1.
-TOLD = 1.05
 
 
 @dataclass(frozen=True)
@@ -35,8 +33,7 @@ class SpeedUps:
     the same per variant and study, and:
     `needed`, `low`, `high`, the baseline's steps (`budgets.needed`); `seeds_used`; `by_law`, the
     steps by a power law, nan beyond the budgets; `compute` and `time`, what steps are multiplied by
-    for the speed-up in model FLOP and in seconds; `seeds` that would tell a speed-up of TOLD in
-    compute, None if unknown; `why`, why there is no number, else empty."""
+    for the speed-up in model FLOP and in seconds; `why`, why there is no number, else empty."""
 
     table: ErrorTable
     budgets: pd.DataFrame
@@ -138,7 +135,6 @@ def _row(
     line |= {
         "compute": base["flop"] / line["flop"] / line["steps"],
         "time": base["seconds"] / line["seconds"] / line["steps"],
-        "seeds": None,
         "why": "",
     }
     line |= dict.fromkeys(("needed", "low", "high", "by_law", "seeds_used"), math.nan)
@@ -160,13 +156,11 @@ def _row(
             "why": f"its curve bends too much between {bend[0]:,.0f} and {bend[1]:,.0f} steps: "
             "add a budget there"
         }
-    equal = line["steps"] * line["flop"] / base["flop"]
-    needed = budgets.needed(curve, equal)
+    needed = budgets.needed(curve, line["steps"] * line["flop"] / base["flop"])
     line |= {"needed": needed.value, "low": needed.low, "high": needed.high}
     return line | {
         "seeds_used": curve.variant.size,
         "by_law": _by_law(curve),
-        "seeds": _seeds(curve, equal),
     }
 
 
@@ -178,16 +172,6 @@ def _by_law(curve: budgets.Budgets) -> float:
         steps = math.exp(law.log_parameters(float(curve.variant.mean()))) if law.falls else math.nan
         return steps if curve.steps[0] <= steps <= curve.steps[-1] else math.nan
     return math.nan
-
-
-def _seeds(curve: budgets.Budgets, equal: float) -> int | None:
-    """Returns the seeds that would tell TOLD from 1; equal: the baseline's steps for as much
-    compute as the variant takes. None beyond the budgets."""
-    if not curve.steps[0] <= equal <= TOLD * equal <= curve.steps[-1]:
-        return None
-    at, later = curve.differences(np.array([equal, TOLD * equal]))
-    effect, sd = float((at - later).mean()), float(at.std(ddof=1))
-    return sensitivity.seeds_needed(effect, sd, ALPHA) if effect > 0 and sd > 0 else None
 
 
 def pages_of(tables: Sequence[ErrorTable]) -> list[pages.Page]:
@@ -235,10 +219,9 @@ def page(speedups: SpeedUps) -> pages.Page:
             "A speed-up of 2: the baseline would need twice the variant's compute (or time) for "
             "the same mean result. [1.7, 2.5]: what the seeds cannot rule out (95%, not corrected "
             "for the number of variants). < and >: beyond the budgets; nothing is extrapolated.",
-            f"Seeds for {TOLD}: how many would show a saving of 5 % in four of five "
-            "repetitions. Compute is model FLOP, time the seconds of a step, as trials recorded "
-            "them; these also depend on the load of the machine, which no interval covers. "
-            "docs/analysis.md has the method.",
+            "Compute is model FLOP, time the seconds of a step, as trials recorded them; these "
+            "also depend on the load of the machine, which no interval covers. docs/analysis.md "
+            "has the method.",
             *(
                 f"No number for {variants.label(row.variant)} ({row.study}): {row.why}."
                 for row in speedups.rows[speedups.rows["why"] != ""].itertuples()
@@ -267,14 +250,12 @@ def _speedups(speedups: SpeedUps) -> pages.Table:
             "Steps": f"{row.steps:,}",
         }
         if not row.why:
-            seeds = "unknown" if pd.isna(row.seeds) else f"about {row.seeds:,.0f}"
             cells |= {
                 "Seeds": f"{row.seeds_used:.0f}",
                 "Steps of\nbaseline": _within(row, 1.0, ends, "{:,.0f}"),
                 "Speed-up,\ncompute": _within(row, row.compute, ends, "{:.2f}"),
                 "Speed-up,\ntime": _within(row, row.time, ends, "{:.2f}"),
                 "Compute, by\na power law": pages.decimals(row.by_law * row.compute, 2),
-                f"Seeds\nfor {TOLD}": seeds,
             }
         rows.append(cells)
     return pages.text_table(
@@ -292,6 +273,8 @@ def _within(row: Any, factor: float, ends: tuple[float, float], form: str) -> st
         0.0: f"< {form.format(ends[0] * factor)}",
         math.inf: f"> {form.format(ends[1] * factor)}",
     }
-    steps = (row.needed, row.low, row.high)
-    value, low, high = (beyond.get(each) or form.format(each * factor) for each in steps)
+    value, low, high = (
+        beyond.get(steps) or form.format(steps * factor)
+        for steps in (row.needed, row.low, row.high)
+    )
     return f"{value} [{low}, {high}]"

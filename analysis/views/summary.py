@@ -24,10 +24,6 @@ from analysis.statistics.intervals import Estimate
 from analysis.views import sentences, speedup
 from attention import table as variants
 
-CELLS = (
-    *("variant", "column", "study", "workload", "quantity", "value", "low", "high"),
-    *("n", "trained", "p", "verdict", "withheld", "left_out"),
-)
 # Why a column adds no evidence on a variant: its trials stand in another column.
 COPIED = "the same trials as"
 OVER = ("variant", "workload", "quantity", "unit", "value", "low", "high", "count", "n")
@@ -50,7 +46,7 @@ class Overview:
     """The columns' `tables`, their `headings` (the workload, with the study where two columns are
     of one workload), the baseline that most of them have, and the variants, it first.
 
-    `cells`, CELLS: one row per variant and column (by its number) in which the variant was to be
+    `cells`: one row per variant and column (by its number) in which the variant was to be
     trained beside a baseline. `value` is in % of the baseline's mean over the compared seeds, which
     is treated as exact; it is NaN if no seeds are compared. `low` and `high` bound the 95% interval
     of the difference. `n` of the seeds `trained` are compared. p is corrected by Holm. The verdict
@@ -135,25 +131,36 @@ def _common_baseline(tables: Sequence[ErrorTable]) -> str:
 def _cells(tables: Sequence[ErrorTable], names: Sequence[str], baseline: str) -> pd.DataFrame:
     rows = []
     places: dict[str, str] = {}
-    for name in names:
-        for number, table in enumerate(tables):
-            if name == table.baseline or name not in table.by_variant:
-                continue
+    for name, (number, table) in itertools.product(names, enumerate(tables)):
+        if name != table.baseline and name in table.by_variant:
             comparison = table.comparisons.get(name, comparisons.Comparison())
             scale = _scale(table, comparison.baseline)
             bounds = sorted((scale * comparison.low, scale * comparison.high))
-            place = (name, number, table.study.name, table.workload, "improvement_percent")
-            seeds = (comparison.pairs or comparison.n, comparison.n)
             is_withheld = comparison.withheld and comparison.verdict == "cannot tell"
-            word = "withheld" if is_withheld else comparison.verdict
-            outcome = (comparison.p_holm, word, comparison.withheld)
             why = "another baseline" if table.baseline != baseline else _why_left_out(table, name)
             ids = {run.id for run in table.runs(table.by_variant[name]) if run.id}
             if copied := sorted({places[trial] for trial in ids if trial in places}):
                 why = f"{COPIED} {', '.join(copied)}"
             places |= dict.fromkeys(ids - places.keys(), table.study.name)
-            rows.append((*place, scale * comparison.difference, *bounds, *seeds, *outcome, why))
-    return pd.DataFrame(rows, columns=CELLS)
+            rows.append(
+                {
+                    "variant": name,
+                    "column": number,
+                    "study": table.study.name,
+                    "workload": table.workload,
+                    "quantity": "improvement_percent",
+                    "value": scale * comparison.difference,
+                    "low": bounds[0],
+                    "high": bounds[1],
+                    "n": comparison.pairs or comparison.n,
+                    "trained": comparison.n,
+                    "p": comparison.p_holm,
+                    "verdict": "withheld" if is_withheld else comparison.verdict,
+                    "withheld": comparison.withheld,
+                    "left_out": why,
+                }
+            )
+    return pd.DataFrame(rows)
 
 
 def _scale(table: ErrorTable, mean: float) -> float:
@@ -218,11 +225,12 @@ def _estimates(tables: Sequence[ErrorTable], variant: str) -> dict[tuple[str, st
     runs = scores(tables, variant)
     mine, base = (runs.xs(side, axis=1, level=1).to_numpy() for side in ("variant", "baseline"))
     paired = [comparison.is_paired for comparison in compared]
-    better = across.probability_of_improvement
     return {
         ("effect", kinds): across.mean_effect(effects, compared),
         ("iqm", ""): across.bootstrapped(across.iqm_difference, mine, base, paired),
-        ("improvement", ""): across.bootstrapped(better, mine, base, paired),
+        ("improvement", ""): across.bootstrapped(
+            across.probability_of_improvement, mine, base, paired
+        ),
         ("step_time", ""): across.mean_ratio([_step_ratios(table, variant) for table in tables]),
     }
 
@@ -248,12 +256,14 @@ def scores(tables: Sequence[ErrorTable], variant: str) -> pd.DataFrame:
 
 def _step_ratios(table: ErrorTable, variant: str) -> np.ndarray:
     """Returns the logs of the seconds of a step over the baseline's, of each seed that has both."""
-    sides = []
-    for name in (variant, table.baseline):
-        runs = table.runs(table.by_variant[name], ("done",))
-        seconds = {run.seed: run.trained_seconds / (run.last_step or 1) for run in runs}
-        sides.append(pd.Series(seconds, dtype=float))
-    ratios = (sides[0] / sides[1]).sort_index()
+    ours, base = (
+        {
+            run.seed: run.trained_seconds / (run.last_step or 1)
+            for run in table.runs(table.by_variant[name], ("done",))
+        }
+        for name in (variant, table.baseline)
+    )
+    ratios = (pd.Series(ours, dtype=float) / pd.Series(base, dtype=float)).sort_index()
     return np.log(ratios[ratios.gt(0) & np.isfinite(ratios)].to_numpy())
 
 

@@ -169,16 +169,15 @@ def _intervals(
     lines: pd.DataFrame, low: str, high: str, digits: int, signed: bool = False
 ) -> list[str]:
     bounds = zip(lines[low], lines[high], strict=True)
-    return [pages.interval(*pair, digits, signed) for pair in bounds]
+    return [pages.interval(*ends, digits, signed) for ends in bounds]
 
 
 def _seeds(table: ErrorTable, lines: pd.DataFrame) -> list[str]:
     """Returns over how many seeds each line's comparison is."""
-    compared = [
-        table.by_variant[variant].splits[split].comparison or UNTESTED
+    return [
+        (table.by_variant[variant].splits[split].comparison or UNTESTED).seeds
         for variant, split in zip(lines["variant"], lines["split"], strict=True)
     ]
-    return [comparison.seeds for comparison in compared]
 
 
 def _details(

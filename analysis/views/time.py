@@ -159,13 +159,15 @@ def crossings(runs: Sequence[Run], target: metrics.Target) -> pd.DataFrame:
     column = target.metric.column(target.split)
     evals = [run.evals if column in run.evals else {} for run in runs]
     names = {"step": STEP, "seconds": TIME, "value": column}
-    sizes = [len(own.get(STEP, ())) for own in evals]
+    sizes = [len(columns.get(STEP, ())) for columns in evals]
     numbers = [np.repeat(range(len(runs)), sizes), np.concatenate([*map(np.arange, sizes)])]
-    unknown = [np.full(size, math.nan) for size in sizes]
     curves = pd.DataFrame(
         {
             name: np.concatenate(
-                [own.get(of, none) for own, none in zip(evals, unknown, strict=True)]
+                [
+                    columns.get(of, np.full(size, math.nan))
+                    for columns, size in zip(evals, sizes, strict=True)
+                ]
             )
             for name, of in names.items()
         },
@@ -203,10 +205,11 @@ def _seeds(trials: pd.DataFrame, points: str, unchosen: Collection[str]) -> pd.D
     trials.loc[never, [*QUANTITIES, "evaluation"]] = math.inf
     trials["label"] = trials["variant"].map(variants.label)
     order = {name: n for n, name in enumerate(sorted(set(trials["variant"]), key=variants.order))}
-    missed = trials["evaluation"].eq(math.inf)
     ranked = trials.assign(
         rank=trials["variant"].map(order),
-        time=trials["seconds"].fillna(math.inf).where(~missed, -trials["last_step"]),
+        time=trials["seconds"]
+        .fillna(math.inf)
+        .where(trials["evaluation"].ne(math.inf), -trials["last_step"]),
     ).sort_values(["evaluation", "time", "point"], kind="stable")
     seed = ["rank", "seed"]
     if points == "all":

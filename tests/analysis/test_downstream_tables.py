@@ -23,8 +23,7 @@ def begun(hand_made, answered):
     seed to tasks at step 400."""
 
     def begin(answers, suite="pydoc", config=None, name="tiny", workload="imagenet_vit", **more):
-        variants = list(answers)
-        made = hand_made(variants, config=config, name=name, workload=workload, **more)
+        made = hand_made(list(answers), config=config, name=name, workload=workload, **more)
         for variant, seeds in answers.items():
             made.add_seeds(variant, [0.5 + 0.01 * seed for seed in range(len(seeds))])
         made.finish()

@@ -120,8 +120,7 @@ def test_the_interval_holds_the_true_share_as_often_as_it_says(
 
 
 def test_joint_covariance_is_that_of_seemingly_unrelated_regressions() -> None:
-    random = np.random.default_rng(1)
-    losses = 20 * FIVE**-0.08 * np.exp(0.002 * random.normal(size=(2, 5)))
+    losses = 20 * FIVE**-0.08 * np.exp(0.002 * np.random.default_rng(1).normal(size=(2, 5)))
     laws = [power_law.fit(FIVE, each) for each in losses]
     design = np.stack([np.ones(5), np.log(FIVE)], axis=1)
     residuals = [
@@ -289,8 +288,7 @@ def test_no_share_without_a_loss_that_falls(hand_made) -> None:
     found = scaling.of_tables(tables_of(made_studies(hand_made, SIZES, law=(2.5, 0.01))))
     assert found.savings["obstacle"].tolist() == ["standard"]
     assert found.savings["share"].isna().all()
-    savings = scaling.page(found).tables[2].texts().iloc[0].tolist()
-    assert savings == ["LASER", "none (see notes)"]
+    assert scaling.page(found).tables[2].texts().iloc[0].tolist() == ["LASER", "none (see notes)"]
 
 
 def test_seeds_that_both_variants_have_are_pairs(hand_made) -> None:

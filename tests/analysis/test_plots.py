@@ -189,8 +189,7 @@ def test_the_axis_of_curves_holds_what_matters(
 
 def test_an_infinite_perplexity_is_left_out_of_every_axis(unbounded) -> None:
     table = unbounded("pydoc_lm", "loss", LOSSES | {200: 1000.0}, "perplexity")
-    finite = plots.shown(table, plots.bands(table))
-    assert charts.around(finite)[0].domain[1] < math.exp(4.9)
+    assert charts.around(plots.shown(table, plots.bands(table)))[0].domain[1] < math.exp(4.9)
 
 
 def test_a_tuned_point_of_infinite_perplexity_has_no_value(unbounded) -> None:

@@ -181,8 +181,7 @@ def test_variants_that_are_still_to_come_count(hand_made) -> None:
     made_table = made.table()
     assert made_table.family == 2
     found = sensitivity.of_table(made_table, "test", {})["laser"].detectable.value
-    sd = 0.1 / math.sqrt(2)
-    assert found == pytest.approx(sensitivity.detectable(sd, 5, 0.05 / 2))
+    assert found == pytest.approx(sensitivity.detectable(0.1 / math.sqrt(2), 5, 0.05 / 2))
 
 
 @pytest.mark.parametrize("paired", [True, False])

@@ -98,8 +98,7 @@ def test_what_three_studies_can_tell() -> None:
     spreads = scores.of_tables(_tables(LOGS)).spreads.set_index("workload")
     assert spreads["studies"].tolist() == [5, 5]
     row = spreads.loc["imagenet_vit"]
-    generator = np.random.default_rng(0)
-    logs = generator.normal(0, row["sd"], (2, 20_000, scores.STUDIES))
+    logs = np.random.default_rng(0).normal(0, row["sd"], (2, 20_000, scores.STUDIES))
     logs[1] += math.log(row["detectable"])
     power = np.mean(stats.ttest_ind(*logs, axis=1).pvalue < 0.05)
     assert power == pytest.approx(0.8, abs=0.01)

@@ -141,11 +141,6 @@ def test_the_n_of_a_test_that_leaves_runs_out(hand_made, first, shown) -> None:
     assert frame.get("n of\ntest", [None, None])[1] == shown
 
 
-def test_the_step_is_that_of_the_lowest_validation(speech) -> None:
-    seeds = speech.table().rows[0].splits["test"].values
-    assert seeds == pytest.approx({0: 0.11, 1: 0.15, 2: 0.19})
-
-
 def test_perplexities(hand_made, text) -> None:
     """Losses ln 2 and ln 8: the median of 2 and 8 is 5; exp of the median loss would be 4. A loss
     of 1000 has no finite perplexity."""
