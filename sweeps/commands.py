@@ -157,7 +157,7 @@ def _export(options: argparse.Namespace) -> None:
 def _hardware(options: argparse.Namespace) -> int:
     from sweeps.compilers import hardware_check
 
-    parts = tuple(options.parts.split(",")) if options.parts else hardware_check.PARTS
+    parts = tuple(options.parts.split(",") if options.parts else hardware_check.PARTS)
     for part in parts:
         if part not in hardware_check.PARTS:
             raise ValueError(unknown("part", part, hardware_check.PARTS))

@@ -159,7 +159,7 @@ def compiler_report(
         "memory_gb": memory_gb,
         "peak_gb": executable.memory_analysis().peak_memory_in_bytes / 1e9,
         # A TPU's compiler refuses what does not fit.
-        "fits": device.platform == "tpu" or memory_gb <= device.usable_gb(),
+        "fits": device.platform == "tpu" or memory_gb <= accelerators.GPU_SHARE * device.memory_gb,
         **times,
         **_transfers(module, pallas_calls, device),
         "flops": kernel_cycles.flop_of(traced.jaxpr) / where.devices,
@@ -240,10 +240,10 @@ def _devices(where: accelerators.Topology) -> tuple[Any, ...]:
     from jax.experimental import topologies
 
     if where.accelerator.platform == "cuda":
-        shape = "x".join(map(str, where.shape))
-        config = _target_config(where.kind)
         description = topologies.get_topology_desc(
-            platform="cuda", target_config=config, topology=shape
+            platform="cuda",
+            target_config=_target_config(where.kind),
+            topology="x".join(map(str, where.shape)),
         )
         return tuple(description.devices)
     # libtpu's hosts have 4 or 8 chips; a smaller topology is one host of so many.

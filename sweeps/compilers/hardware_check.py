@@ -73,7 +73,7 @@ def run(out: pathlib.Path, parts: tuple[str, ...]) -> bool:
     print(f"{devices['device_count']} × {devices['device_kind']}, {devices['runtime']}", flush=True)
     verdicts = []
     for part in parts:
-        for result in _PARTS[part](devices):
+        for result in PARTS[part](devices):
             verdicts.append(result.verdict)
             report["lines"].append({"part": part, **dataclasses.asdict(result)})
             files.write(out, json.dumps(report, indent=1) + "\n")
@@ -238,9 +238,8 @@ def _losses(
     return losses
 
 
-_PARTS: dict[str, Callable[[dict[str, Any]], Iterator[Result]]] = {
+PARTS: dict[str, Callable[[dict[str, Any]], Iterator[Result]]] = {
     "kernels": _kernels,
     "steps": _steps,
     "processes": _processes,
 }
-PARTS = tuple(_PARTS)

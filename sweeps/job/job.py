@@ -119,8 +119,7 @@ class Job:
         self.batch.refuse(self.index, reason)
         return WRONG_NODE
 
-    def _told_to_stop(self, signum: int, frame: Any) -> None:
-        del frame
+    def _told_to_stop(self, signum: int, _: Any) -> None:
         _say(f"told to stop by {signal.Signals(signum).name}")
         self.trainer.stop()
         for process in self._processes:
@@ -157,12 +156,10 @@ class Job:
                 return self._interrupted()
             if not self._is_engine and self._is_tried(path):
                 continue
-            settings = self.study.settings
             with contextlib.suppress(OSError):  # as the claim that follows will tell
                 lease.await_heartbeat(self.root / path)
-            end = self.trainer.run(
-                self.root / path, self.study.data_dir, settings["loader_workers"]
-            )
+            workers = self.study.settings["loader_workers"]
+            end = self.trainer.run(self.root / path, self.study.data_dir, workers)
             _say(f"{path}: {': '.join(filter(None, end))}")
             if self.trainer.broken:
                 return _UNFINISHED

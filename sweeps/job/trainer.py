@@ -245,8 +245,7 @@ def _note_provenance(record: Any, attempt: lease.Attempt, program: Any, data_dir
     from sweeps.records import provenance
 
     directory, count = attempt.trial_directory, attempt.number - 1
-    precision = record.matmul_precision
-    meta = provenance.meta_data(program.workload, record.seed, data_dir, precision)
+    meta = provenance.meta_data(program.workload, record.seed, data_dir, record.matmul_precision)
     meta["model_flops_per_step"] = catalog.get(record.workload).step_flops(
         record.variant, record.batch_size, meta["parameters"]
     )

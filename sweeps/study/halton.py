@@ -20,19 +20,12 @@ def sequence(num_dims: int, num_points: int) -> list[tuple[float, ...]]:
 
 
 def bases(num_dims: int) -> list[int]:
-    """Returns AlgoPerf's bases: the largest odd primes below 1000 but for the very largest.
-
-    For more dimensions than that holds (166), below 2000, 3000 ...
-    """
-    limit = 0
-    primes: list[int] = []
-    while len(primes) < num_dims + 1:
-        limit += 1000
-        sieve = np.ones(limit, bool)
-        sieve[:3] = False  # the odd ones
-        for number in range(2, math.isqrt(limit) + 1):
-            sieve[number * number :: number] = False
-        primes = np.flatnonzero(sieve).tolist()
+    """Returns AlgoPerf's bases: the largest odd primes below 1000 but for the very largest."""
+    is_prime = np.ones(1000, bool)
+    is_prime[:3] = False  # the odd ones
+    for number in range(2, 32):
+        is_prime[number * number :: number] = False
+    primes: list[int] = np.flatnonzero(is_prime).tolist()
     return primes[-num_dims - 1 : -1]
 
 

@@ -30,11 +30,6 @@ class Accelerator:
     accelerator_type: str = ""
     dimensions: int = 3
 
-    def usable_gb(self) -> float:
-        """What a program may take of its memory."""
-        share = GPU_SHARE if self.platform == "cuda" else 1.0
-        return share * self.memory_gb
-
 
 _GIB = 1.073741824
 # A TPU's memory is that at which its compiler refuses a program ("… of 15.75G hbm").

@@ -53,14 +53,6 @@ DAMAGED = "damaged-"
 # In the name of a folder that orbax is writing; older ones have a number behind it.
 _UNFINISHED = ".orbax-checkpoint-tmp"
 RECORD = layout.CHECKPOINT_RECORD
-_TYPES = {
-    "trial": str,
-    "shapes": dict,
-    "sums": dict,
-    "measurements": dict,
-    "clock": dict,
-    "sha256": str,
-}
 
 
 class _Kept:
@@ -69,9 +61,8 @@ class _Kept:
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
 
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+    def should_preserve(self, checkpoints: Sequence[Any], **_: Any) -> list[bool]:
         """Returns of each checkpoint, oldest first, whether it stays."""
-        del context
         steps = [int(checkpoint.step) for checkpoint in checkpoints]
         kept = _kept(self._trial, steps, newest=2)
         return [step in kept for step in steps]
@@ -273,7 +264,9 @@ def _record(folder: pathlib.Path) -> dict[str, Any]:
     """Returns what a checkpoint says beside its arrays."""
     path = folder / RECORD
     try:
-        record = layout.record(path, **_TYPES)
+        record = layout.record(
+            path, trial=str, shapes=dict, sums=dict, measurements=dict, clock=dict, sha256=str
+        )
     except (*layout.ABSENT, ValueError) as problem:
         raise DamagedError(str(problem)) from problem
     if record.pop("sha256") != layout.digest(record):

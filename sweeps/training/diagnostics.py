@@ -54,17 +54,6 @@ class CompiledDiagnostics:
             for index, (path, values) in enumerate(layers)
         ]
 
-    def observe(self, params: Any, model_state: Any, batch: spec.Batch) -> list[probe.Layer]:
-        """Returns every attention call of the forward pass, whole on every device."""
-
-        def forward(params: Any, model_state: Any, batch: spec.Batch) -> list[probe.Layer]:
-            params = self._workload.observable_parameters(params)
-            return self._loss(params, None, model_state, batch, jnp.zeros([]))[1]
-
-        run = jax.jit(forward, out_shardings=self._whole)
-        layers: list[probe.Layer] = run(params, model_state, batch)
-        return layers
-
     def _measure(self, params: Any, model_state: Any, batch: spec.Batch, smoothing: Array) -> Any:
         params = self._workload.observable_parameters(params)
 

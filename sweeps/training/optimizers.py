@@ -3,6 +3,9 @@
 NAdamW by AlgoPerf's formula and by optax's, AdamW and LAMB by optax's. Each takes the
 hyperparameters as scalars inside the traced train step; its state never depends on them. optax's
 schedules branch in Python on their arguments, so the schedule is written in jnp.
+
+Weight decay is decoupled (arXiv:1711.05101), multiplied by the rate afterwards, and applies to all
+parameters, as in AlgoPerf.
 """
 
 import functools
@@ -34,7 +37,7 @@ def learning_rate(step: Array, scalars: Scalars) -> Array:
 
 
 def scale_by_nadam(
-    beta1: Any, beta2: Any, epsilon: Any, rests: tuple[Any, Any] | None = None
+    beta1: Any, beta2: Any, epsilon: Any, rests: tuple[Any, Any]
 ) -> optax.GradientTransformation:
     """Returns AlgoPerf's NAdam: Adam whose first moment looks one step ahead.
 
@@ -42,17 +45,15 @@ def scale_by_nadam(
     arXiv:1910.05446, table 1. optax.nadam corrects m and g by different powers and differs by up
     to a third in the first steps; it is available as 'nadamw_optax'.
 
-    rests: 1 − β1 and 1 − β2, where they are rounded to float32 from more digits than β1 and β2 in
-    float32 have: AlgoPerf's do, and its v̂ for β2 = 0.999 is 1.3e-5 off in the first step for it.
+    rests: 1 − β1 and 1 − β2. AlgoPerf rounds them to float32 from more digits than β1 and β2 have
+    in float32: its v̂ for β2 = 0.999 differs by 1.3e-5 in the first step.
     """
-    rests = rests or (1 - beta1, 1 - beta2)
 
     def init(params: Any) -> optax.ScaleByAdamState:
         zeros = jax.tree.map(jnp.zeros_like, params)
         return optax.ScaleByAdamState(jnp.zeros([], jnp.int32), zeros, zeros)
 
-    def update(gradients: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        del params
+    def update(gradients: Any, state: Any, _: Any = None) -> tuple[Any, Any]:
         count = state.count + 1
 
         def toward(moment: Any, target: Any, decay: Any, rest: Any) -> Any:
@@ -70,29 +71,20 @@ def scale_by_nadam(
     return optax.GradientTransformation(init, update)
 
 
-def _decayed(
-    direction: optax.GradientTransformation, scalars: Scalars
-) -> optax.GradientTransformation:
-    """Returns decoupled decay (arXiv:1711.05101): later times the rate, as AlgoPerf's and optax's.
-
-    It applies to all parameters, as in AlgoPerf.
-    """
-    return optax.chain(direction, optax.add_decayed_weights(scalars["weight_decay"]))
-
-
 def _nadamw(scalars: Scalars) -> optax.GradientTransformation:
-    beta1, rests = 1.0 - scalars["one_minus_beta1"], None
+    beta1, beta2 = 1.0 - scalars["one_minus_beta1"], scalars["beta2"]
+    rests = 1 - beta1, 1 - beta2
     if "one_minus_beta2" in scalars:  # from an AlgoPerf submission, in AlgoPerf's roundings
         beta1 = scalars["beta1"]
         rests = scalars["one_minus_beta1"], scalars["one_minus_beta2"]
-    nadam = scale_by_nadam(beta1, scalars["beta2"], scalars["epsilon"], rests)
-    return _decayed(nadam, scalars)
+    nadam = scale_by_nadam(beta1, beta2, scalars["epsilon"], rests)
+    return optax.chain(nadam, optax.add_decayed_weights(scalars["weight_decay"]))
 
 
 def _adamw(scalars: Scalars, nesterov: bool = False) -> optax.GradientTransformation:
     beta1 = 1.0 - scalars["one_minus_beta1"]
     adam = optax.scale_by_adam(beta1, scalars["beta2"], scalars["epsilon"], nesterov=nesterov)
-    return _decayed(adam, scalars)
+    return optax.chain(adam, optax.add_decayed_weights(scalars["weight_decay"]))
 
 
 def _lamb(scalars: Scalars) -> optax.GradientTransformation:

@@ -172,10 +172,9 @@ def test_trials_record_where_their_workload_is_from(make, tmp_path):
 def test_diagnostics_see_attention_of_every_kind(make, name, calls):
     workload = make(name, "laser")
     params, model_state = workload.init_model_fn(jax.random.key(0))
-    layers = diagnostics.CompiledDiagnostics(workload).observe(
-        params, model_state, next(_queue(workload, 0))
-    )
-    assert len({layer.path for layer in layers}) == calls
+    compiled, batch = diagnostics.CompiledDiagnostics(workload), next(_queue(workload, 0))
+    measured = jax.eval_shape(compiled.measure, params, model_state, batch, 0.0)
+    assert len(set(compiled._paths)) == len(measured) == calls
 
 
 def test_modes_and_model_state_are_those_of_our_loop(make, monkeypatch, stand_in):
