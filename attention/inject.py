@@ -279,9 +279,6 @@ class InjectedFunction(AttentionFunction):
                 f"is_cross given to injected is {self.is_known_cross!r} at path {path!r}; give "
                 "True if keys come from another sequence than the queries, else False"
             )
-        is_asked = "self" in self.variant.needs and is_cross is None
-        if is_asked and len(self.inputs) > 1 and _is_one_in_remat(context.module):
-            self.inputs = self.inputs[:1]
 
     def make_call(self, query: Array, key: Array, value: Array, **masks: Any) -> Call:
         """Returns the call, checked. Arrays [..., T, W] among `inputs` are as long as queries."""
@@ -349,29 +346,6 @@ def inputs_of(method: Callable[..., Any], args: Any, kwargs: Any) -> list[Array]
     return list({id(array): array for array in arrays if getattr(array, "ndim", 0) > 1}.values())
 
 
-def _is_one_in_remat(module: nn.Module) -> bool:
-    """Whether queries and keys are one array, which nn.remat made two tracers of.
-
-    Flax shows an interceptor the module inside nn.remat(nn.MultiHeadDotProductAttention) alone. The
-    arrays that the wrapper was called with stand in its frame. Not so for nn.jit, whose compiled
-    program may serve another call, and for nn.scan, whose carry is another array in the next step.
-    """
-    frame = inspect.currentframe()
-    while frame is not None:
-        wrapper: Any = frame.f_locals.get("self")
-        lifted = type(wrapper)
-        is_lifted = lifted.__module__ == nn.transforms.__name__ and isinstance(wrapper, nn.Module)
-        if is_lifted and frame.f_code is lifted.__call__.__code__ and wrapper.path == module.path:
-            if not lifted.__name__.startswith("Checkpoint"):
-                return False
-            *_, names = inspect.getargvalues(frame)
-            call = functools.partial(lifted.__call__, wrapper)
-            if len(inputs_of(call, names["args"], names["kwargs"])) == 1:
-                return True
-        frame = frame.f_back
-    return False
-
-
 def _query_scaler(model_function: Any) -> Callable[[Array], Array] | None:
     """Returns what AlgoPerf's Conformer does to its query, None for another function.
 
@@ -415,17 +389,10 @@ def layer_index(variant: Variant, rule: LayerRule | None, path: str) -> int | Ar
     if rule is None or "layer" not in variant.needs:
         return None
     try:
-        index = rule(path)
-        index = index if index is None else layer_number(index)
+        return layer_number(rule(path))
     except Exception as error:
         error.add_note(f"raised by the layer rule given to injected, at path {path!r}")
         raise
-    if index is None:
-        raise ValueError(
-            f"the layer rule given to injected returned None at path {path!r}; it must return "
-            "the layer's index, an integer from 0"
-        )
-    return index
 
 
 def _check_module(module: nn.MultiHeadDotProductAttention, variant: Variant) -> None:

@@ -30,7 +30,7 @@ TAKEN = (
     *("attention.common.arguments", "attention.common.messages.message"),
 )
 # Of the modules of `mixers` and `modifiers` those that several of their neighbours share.
-SHARED = {"head_pairs", "query_pairs", "laser_functions", "laser_shift"}
+SHARED = {"head_pairs", "query_pairs", "laser_shift"}
 
 
 def _defined(path: pathlib.Path) -> set[str]:

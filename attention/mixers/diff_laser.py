@@ -5,6 +5,6 @@ Heads are paired as in `attention.mixers.diff`. Each branch is computed as in
 `attention.mixers.laser`, over the keys that its head sees.
 """
 
-from attention.mixers import head_pairs, laser, laser_functions
+from attention.mixers import head_pairs, laser, laser_shift
 
-MIXER = head_pairs.record(laser.log_mean_exp, laser.branch, laser_functions.transform)
+MIXER = head_pairs.record(laser.log_mean_exp, laser.branch, laser_shift.transform)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from attention.call import Call
 from attention.kernels import core, inputs
 from attention.masks import Masks
-from attention.mixers import laser_functions, laser_shift
+from attention.mixers import laser_shift
 from attention.mixers.standard import reference_softmax
 from attention.records import Leaves, Mixer
 
@@ -144,6 +144,6 @@ MIXER = Mixer(
     formula,
     log_mean_exp,
     core.SOFTMAX,
-    transform=laser_functions.transform,
+    transform=laser_shift.transform,
     paper={"printed": paper_equation, "snippet": paper_snippet},
 )

@@ -11,7 +11,7 @@ T queries, S keys, D and Dv channels. An entry is a (query, key) pair of a head.
 
 import itertools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,58 +34,38 @@ SHARES = {"share_below_1e-3": -3.0, "share_below_1e-7": -7.0}
 PROJECTIONS = ("query", "key", "value")
 
 
-class Measured(NamedTuple):
-    """A layer's numbers as jit returns them; `summary` says what they mean.
+def measure(layer: Layer) -> dict[str, Array]:
+    """Returns the numbers of an observed call by name; differentiate nothing through it.
 
-    at_least int32 [B, 24]: visible entries of 10^edge or more, for all edges but the last;
-    entries, unknown int32 [B]: visible entries, and those among them that are NaN; distributions,
-    choices, jacobians int32 []: rows that see a key and whose weights sum to 1, those of these that
-    see two or more, and rows that see a key and have a Jacobian's norm; the rest are scalars.
+    `summary` makes its record of them. at_least int32 [B, 24]: visible entries of 10^edge or more,
+    for all edges but the last. entries, unknown int32 [B]: visible entries, and those among them
+    that are NaN. distributions, choices, jacobians int32 []: rows that see a key and whose weights
+    sum to 1, those of these that see two or more, and rows that see a key and have a Jacobian's
+    norm. The rest are scalars.
     """
-
-    at_least: Array
-    entries: Array
-    unknown: Array
-    distributions: Array
-    choices: Array
-    entropy: Array
-    entropy_share: Array
-    jacobians: Array
-    jacobian_mean: Array
-    jacobian_max: Array
-    value_range_min: Array
-    value_range_median: Array
-    value_range_max: Array
-    channels: Array
-    floored_channels: Array
-
-
-def measure(layer: Layer) -> Measured:
-    """Returns the numbers of an observed call; differentiate nothing through it."""
-    weights = layer.weights()
     visible = layer.visible()
-    weights = jnp.where(visible, weights, 0)
-    seen = jnp.sum(visible, axis=-1, dtype=jnp.int32)
+    weights = jnp.where(visible, layer.weights(), 0)
+    keys = jnp.sum(visible, axis=-1, dtype=jnp.int32)  # that a query sees
     entropy = jnp.sum(jax.scipy.special.entr(weights), axis=-1)
     norm_of = layer.weighting.jacobian_norm
     jacobian = jnp.full_like(entropy, jnp.nan) if norm_of is None else norm_of(weights)
     # Weights that do not sum to 1 are no distribution, and have no entropy.
     normalised = table.MIXERS[layer.mixer].normalised
-    share = entropy / jnp.log(jnp.maximum(seen, 2).astype(entropy.dtype))
-    return Measured(
-        *_counts(weights, visible),
-        distributions=jnp.sum((seen > 0) & normalised, dtype=jnp.int32),
-        choices=jnp.sum((seen > 1) & normalised, dtype=jnp.int32),
-        entropy=_mean(entropy, seen > 0),
-        entropy_share=_mean(share, seen > 1),
-        jacobians=jnp.sum(seen > 0, dtype=jnp.int32) * (norm_of is not None),
-        jacobian_mean=_mean(jacobian, seen > 0),
-        jacobian_max=jnp.max(jacobian, where=seen > 0, initial=0),
+    share = entropy / jnp.log(jnp.maximum(keys, 2).astype(entropy.dtype))
+    return {
+        **_counts(weights, visible),
+        "distributions": jnp.sum((keys > 0) & normalised, dtype=jnp.int32),
+        "choices": jnp.sum((keys > 1) & normalised, dtype=jnp.int32),
+        "entropy": _mean(entropy, keys > 0),
+        "entropy_share": _mean(share, keys > 1),
+        "jacobians": jnp.sum(keys > 0, dtype=jnp.int32) * (norm_of is not None),
+        "jacobian_mean": _mean(jacobian, keys > 0),
+        "jacobian_max": jnp.max(jacobian, where=keys > 0, initial=0),
         **_value_ranges(layer),
-    )
+    }
 
 
-def _counts(weights: Array, visible: Array) -> tuple[Array, Array, Array]:
+def _counts(weights: Array, visible: Array) -> dict[str, Array]:
     """Returns at_least [B, 24], entries [B] and unknown [B]: int32 holds one batch entry's counts.
 
     Hidden entries are 0 here, below every edge.
@@ -97,9 +77,11 @@ def _counts(weights: Array, visible: Array) -> tuple[Array, Array, Array]:
         lambda edge: jnp.sum(weights >= edge, axis=inner, dtype=jnp.int32),
         jnp.asarray([10.0**edge for edge in _LOWER], weights.dtype),
     )
-    entries = jnp.sum(visible, axis=inner, dtype=jnp.int32)
-    unknown = jnp.sum(jnp.isnan(weights), axis=inner, dtype=jnp.int32)
-    return at_least.reshape(len(_LOWER), -1).T, entries.reshape(-1), unknown.reshape(-1)
+    return {
+        "at_least": at_least.reshape(len(_LOWER), -1).T,
+        "entries": jnp.sum(visible, axis=inner, dtype=jnp.int32).reshape(-1),
+        "unknown": jnp.sum(jnp.isnan(weights), axis=inner, dtype=jnp.int32).reshape(-1),
+    }
 
 
 def _mean(values: Array, where: Array) -> Array:
@@ -125,14 +107,13 @@ def _value_ranges(layer: Layer) -> dict[str, Array]:
     high = jnp.max(value, axis=-3, where=keys, initial=-least)
     low = jnp.min(value, axis=-3, where=keys, initial=least)
     shift = laser_shift.choose(value, layer.masks.keys, layer.span, with_zero=has_sink)
-    floored = shift.is_max[..., 0, :, :]
     ranges = jnp.where(is_seen, high - low, 0)
     return {
         "value_range_min": jnp.min(ranges, where=is_seen, initial=jnp.inf),
         "value_range_median": _median(ranges, is_seen),
         "value_range_max": jnp.max(ranges, where=is_seen, initial=-jnp.inf),
         "channels": jnp.sum(is_seen, dtype=jnp.int32),
-        "floored_channels": jnp.sum(floored & is_seen, dtype=jnp.int32),
+        "floored_channels": jnp.sum(shift.is_max[..., 0, :, :] & is_seen, dtype=jnp.int32),
     }
 
 
@@ -167,7 +148,7 @@ def kernel_norms(gradients: Any, path: str) -> dict[str, Array]:
     return {name: norm(kernel) for name, kernel in kernels.items() if kernel is not None}
 
 
-def summary(measured: Measured, gradients: dict[str, Any]) -> dict[str, Any]:
+def summary(measured: dict[str, Any], gradients: dict[str, Any]) -> dict[str, Any]:
     """Returns a layer's record of plain numbers, in the order in which it is written.
 
     `share_below_1e-3`, `share_below_1e-7`: of the visible entries, the fraction below; `histogram`:
@@ -181,7 +162,7 @@ def summary(measured: Measured, gradients: dict[str, Any]) -> dict[str, Any]:
     floored form. None stands for what does not exist and for what is not finite; the latter are
     named in `nonfinite`, there only if it is not empty.
     """
-    numbers = {name: np.asarray(array) for name, array in measured._asdict().items()}
+    numbers = {name: np.asarray(array) for name, array in measured.items()}
     entries = int(numbers["entries"].sum(dtype=np.int64))
     known = bool(entries) and not numbers["unknown"].any()
     record: dict[str, Any] = dict.fromkeys([*SHARES, "histogram"])
@@ -192,16 +173,25 @@ def summary(measured: Measured, gradients: dict[str, Any]) -> dict[str, Any]:
         record["histogram"] = histogram
         for name, edge in SHARES.items():
             record[name] = sum(histogram[: HISTOGRAM_EDGES.index(edge) + 1]) / entries
-    names = ("jacobians", "distributions", "choices", "channels")
-    jacobians, distributions, choices, channels = (int(numbers[name]) for name in names)
-    counts = {"entropy": distributions, "entropy_share": choices}
-    for name, count in {**counts, "jacobian_mean": jacobians, "jacobian_max": jacobians}.items():
-        record[name] = float(numbers[name]) if count else None
-    for name in ("logit", *PROJECTIONS):
-        record[f"{name}_grad_norm"] = float(gradients[name]) if name in gradients else None
-    for name in ("value_range_min", "value_range_median", "value_range_max"):
-        record[name] = float(numbers[name]) if channels else None
-    record |= {"channels": channels, "floored_channels": int(numbers["floored_channels"])}
+
+    def number(name: str, count: str) -> float | None:
+        return float(numbers[name]) if numbers[count] else None
+
+    record |= {
+        "entropy": number("entropy", "distributions"),
+        "entropy_share": number("entropy_share", "choices"),
+        "jacobian_mean": number("jacobian_mean", "jacobians"),
+        "jacobian_max": number("jacobian_max", "jacobians"),
+        **{
+            f"{name}_grad_norm": float(gradients[name]) if name in gradients else None
+            for name in ("logit", *PROJECTIONS)
+        },
+        "value_range_min": number("value_range_min", "channels"),
+        "value_range_median": number("value_range_median", "channels"),
+        "value_range_max": number("value_range_max", "channels"),
+        "channels": int(numbers["channels"]),
+        "floored_channels": int(numbers["floored_channels"]),
+    }
     bad = [
         name for name, value in record.items() if type(value) is float and not math.isfinite(value)
     ]

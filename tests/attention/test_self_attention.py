@@ -101,8 +101,7 @@ def _apply(call, inputs, name="standard+gate+rope", **settings):
         (lambda x: nn.MultiHeadAttention(2, name="layer")(x, x, mask=MASK), {}, _plain),
         (lambda x: LAYER()(mask=MASK, inputs_k=x, inputs_q=x), {}, _plain),
         (lambda x: LAYER()(x, inputs_kv=x, mask=MASK), {}, _plain),
-        (lambda x: nn.remat(FLAX)(2, name="layer")(x, x, mask=MASK), {}, _plain),
-        (lambda x: nn.remat(nn.remat(FLAX))(2, name="layer")(x, x, mask=MASK), {}, _plain),
+        (lambda x: nn.remat(FLAX)(2, name="layer")(x, x, mask=MASK), {"is_cross": False}, _plain),
         (lambda x: nn.jit(FLAX)(2, name="layer")(x, mask=MASK), {}, _plain),
         (lambda x: MaskFirst(2, name="layer")(mask=MASK, hidden=x), {}, _plain),
         (lambda x: OwnProjections(2, name="layer")(mask=MASK, hidden=x), {}, _plain),
@@ -110,7 +109,7 @@ def _apply(call, inputs, name="standard+gate+rope", **settings):
         (_of_two_norms, {"is_cross": False}, _of_one_norm),
     ],
     ids=[
-        *("SelfAttention", "alias", "keywords", "inputs_kv", "remat", "remat_twice", "jit"),
+        *("SelfAttention", "alias", "keywords", "inputs_kv", "remat", "jit"),
         *("mask_first", "own_projections", "said_by_path", "said"),
     ],
 )
@@ -138,7 +137,7 @@ OTHERS = {
     "length": (lambda x: LAYER()(x[:, :1], x), {}),
     "remat": (lambda x: nn.remat(FLAX)(2, name="layer")(x, x[::-1]), {}),
     "own_projections": (lambda x: OwnProjections(2, name="layer")(MASK, x, x[::-1]), {}),
-    "carry": (lambda x: nn.remat(SCAN(Scanned))(2, name="layer")(x, x)[0], {}),
+    "carry": (lambda x: SCAN(Scanned)(2, name="layer")(x, x)[0], {}),
     "norms": (_of_two_norms, {}),
     "said": (_plain, {"is_cross": lambda path: True}),
     "no_answer": (_plain, {"is_cross": lambda path: "no"}),
@@ -161,15 +160,6 @@ def test_other_calls_are_refused(inputs, name, kind):
         inject.injected(registry.get(f"standard+{name}"), **settings),
     ):
         Model(call).init(jax.random.key(0), inputs)
-
-
-def test_the_whole_model_may_be_in_remat(inputs):
-    """Two arrays are refused there, one is not."""
-    model = nn.remat(FLAX)(2)
-    with inject.injected(registry.get("standard+rope")):
-        model.init(jax.random.key(0), inputs, inputs)
-        with pytest.raises(ValueError, match="is_cross"):
-            model.init(jax.random.key(0), inputs, inputs[::-1])
 
 
 @pytest.mark.parametrize("name", ["rope", "window", "alibi", "xsa"])
