@@ -20,11 +20,10 @@ from flax import linen as nn
 from flax.core import tracers
 
 from attention import probe
-from attention.attention_fn import AttentionFunction
 from attention.call import Call, Memory
 from attention.kernels.inputs import layer_number, per_query_head
 from attention.masks import merged
-from attention.variant import Variant
+from attention.variant import AttentionFunction, Variant
 
 Array = jax.Array
 LayerRule = Callable[[str], int | Array]

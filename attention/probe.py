@@ -122,29 +122,14 @@ class Probed:
                 **fields,
             )
         )
-        return call if self.probes is None else self._with_probe(call)
-
-    def _with_probe(self, call: Call) -> Call:
-        assert self.probes is not None
-        number, layer = len(self.layers), self.layers[-1]
-        if number > len(self.probes):
-            raise ValueError(f"{len(self.probes)} probes were given and call {number} has none")
-        added = self.probes[number - 1]
-        if added.shape != layer.shape:
-            raise ValueError(
-                f"probe {number - 1} has shape {added.shape}, and the logits at {layer.path!r} "
-                f"have {layer.shape}: use probe.zero_probes(layers)"
-            )
+        if self.probes is None:
+            return call
+        added = self.probes[len(self.layers) - 1]
         if call.sink is not None:
             added, of_sink = added[..., :-1], added[..., -1]
             call = call._replace(sink=call.sink[:, None] + of_sink)
         dense = added if call.bias.dense is None else call.bias.dense + added
         return call._replace(bias=call.bias._replace(dense=dense))
-
-    def check(self) -> None:
-        """Raises ValueError if probes are left over."""
-        if self.probes is not None and len(self.layers) != len(self.probes):
-            raise ValueError(f"{len(self.probes)} probes were given for {len(self.layers)} calls")
 
 
 _ACTIVE: contextvars.ContextVar[Probed | None] = contextvars.ContextVar("probed", default=None)
@@ -154,11 +139,10 @@ _ACTIVE: contextvars.ContextVar[Probed | None] = contextvars.ContextVar("probed"
 def probed(probes: Sequence[Array] | None = None) -> Iterator[Probed]:
     """Yields a `Probed`, which gets a `Layer` for each attention call inside the context.
 
-    probes: one array for each call, in order, of `Layer.shape`, added to the logits; see
-    `zero_probes`. Without them outputs equal those outside, bit for bit. Contexts do not nest.
+    probes: the arrays of `zero_probes` for the same calls, added to the logits. Without them
+    outputs equal those outside, bit for bit. Contexts do not nest.
 
-    Raises ValueError inside another such context, for layers in `nn.scan` or `nn.remat`, and for
-    probes that do not fit the calls.
+    Raises ValueError inside another such context, and for layers in `nn.scan` or `nn.remat`.
     """
     if is_on():
         raise ValueError("probe.probed is entered inside another one; enter it once")
@@ -177,7 +161,6 @@ def probed(probes: Sequence[Array] | None = None) -> Iterator[Probed]:
             yield observed
     finally:
         _ACTIVE.reset(token)
-    observed.check()
 
 
 def is_on() -> bool:

@@ -5,7 +5,7 @@ The line in `attention.table` holds what must be known without JAX. The record i
 
 import dataclasses
 import importlib
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
@@ -87,10 +87,6 @@ class Mixer:
         return weighting if isinstance(weighting, Weighting) else weighting(keys, dtype)
 
 
-# Where a modifier of the user's own acts among the others unless it says so.
-_LATE = 80
-
-
 @dataclasses.dataclass(frozen=True)
 class Modifier:
     """What a modifier changes, and where.
@@ -104,15 +100,16 @@ class Modifier:
 
     formula: the same in float64, without a batch (logits [H, T, S]), sharing no code with `apply`.
     leaves(call, **hyperparameters): what it learns. precedence: modifiers of one kind act from the
-    lowest to the highest. keeps(call): zeros like what it leaves in `call.memory` for later layers,
-    under its name; None for nothing. bfloat16_allowance: as of a `Mixer`.
+    lowest to the highest; a user's own acts late unless it says so. keeps(call): zeros like what it
+    leaves in `call.memory` for later layers, under its name; None for nothing. bfloat16_allowance:
+    as of a `Mixer`.
     """
 
     acts_on: Literal["inputs", "score", "output"]
     apply: Callable[..., Any]
     formula: Callable[..., Any]
     leaves: Callable[..., Sequence[Leaf]] = lambda *_, **__: ()
-    precedence: int = _LATE
+    precedence: int = 80
     keeps: Callable[..., Array] | None = None
     bfloat16_allowance: float = 1.0
 
@@ -148,12 +145,6 @@ def mixer(name: str) -> Mixer:
 def modifier(name: str) -> Modifier:
     """Returns the record of a modifier in the table. Raises ValueError if it has no code."""
     return _record(f"attention.modifiers.{name}:MODIFIER", Modifier, f"modifier {name!r}")
-
-
-def in_order(modifiers: Container[str]) -> list[str]:
-    """Returns modifiers by precedence, those of equal precedence as the table lists them."""
-    listed = [name for name in table.MODIFIERS if name in modifiers]
-    return sorted(listed, key=lambda name: modifier(name).precedence)
 
 
 def kernel(name: str) -> Kernel:

@@ -1,8 +1,10 @@
-"""A variant: one mixer with its modifiers, usable as a Flax `attention_fn`."""
+"""A variant: one mixer with its modifiers, usable as a Flax `attention_fn`.
+
+`AttentionFunction` is the `attention_fn` of one layer, with all that a variant may need.
+"""
 
 import contextlib
 import dataclasses
-import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -62,9 +64,8 @@ class Variant:
     """An attention variant: immutable, hashable, callable. Made by `attention.registry.get`.
 
     Equal variants compile to the same program; hyperparameters and the kernel are part of the
-    identity. A hyperparameter is an attribute, too: `variant.tau`. sharding: how the model's
-    heads [B, T, H, D] lie on its devices; kernels `splash` and `fused` need it there, XLA divides
-    the others itself.
+    identity. sharding: how the model's heads [B, T, H, D] lie on its devices; kernels `splash` and
+    `fused` need it there, XLA divides the others itself.
     """
 
     mixer: str
@@ -82,12 +83,6 @@ class Variant:
     def hyperparameters(self) -> dict[str, Any]:
         """Returns what `registry.get(name, **hyperparameters)` needs to make this variant again."""
         return dict(self.settings)
-
-    def __getattr__(self, name: str) -> Any:
-        for key, value in self.__dict__.get("settings", ()):
-            if key == name:
-                return value
-        raise AttributeError(f"{type(self).__name__} has no {name!r}")
 
     @property
     def needs(self) -> frozenset[str]:
@@ -234,15 +229,15 @@ class Variant:
         compact method, as `prepare`. Raises ValueError as `attend`.
         """
         mixer, value = records.mixer(self.mixer), inputs.per_query_head(call.query, call.value)
-        mean = functools.partial(
-            mixer.host_mean or mixer.mean,
+        mean = mixer.host_mean or mixer.mean
+        output = mean(
             lambda values: weighted_mean(values.astype(call.value.dtype)),
+            value if mixer.values is None else mixer.values(value),
+            masks,
             dtype=call.value.dtype,
             span=SPAN,
             sums_to_one=sums_to_one,
         )
-        value = value if mixer.values is None else mixer.values(value)
-        output = mean(value, masks)
         leaves = self._leaves(mixer, call, self.settings_of(table.MIXERS[self.mixer]))
         return self._finished(output, call, leaves)
 
@@ -267,12 +262,13 @@ class Variant:
         return call
 
     def _score(self, call: Call) -> tuple[tuple[Score, ...], tuple[Leaves, ...]]:
-        acting = []
+        scores, every = [], []
         for modifier, settings in self.modifiers_on("score"):
             leaves = self._leaves(modifier, call, settings)
             kinds = tuple((path, "head") for path in leaves)
-            acting.append((Score(modifier.apply, tuple(settings.items()), kinds), leaves))
-        return tuple(score for score, _ in acting), tuple(leaves for _, leaves in acting)
+            scores.append(Score(modifier.apply, tuple(settings.items()), kinds))
+            every.append(leaves)
+        return tuple(scores), tuple(every)
 
     def _finished(self, output: Array, call: Call, leaves: Leaves) -> Array:
         """Returns the output after the mixer's own step and modifiers, in the query's dtype."""
@@ -292,11 +288,15 @@ class Variant:
 
     def settings_of(self, entry: Entry) -> dict[str, Any]:
         """Returns the hyperparameters that a mixer or modifier reads, by its line."""
-        return {key: getattr(self, key) for key in entry.hyperparameters}
+        return {key: self.hyperparameters[key] for key in entry.hyperparameters}
 
     def modifiers_on(self, place: str) -> Iterator[tuple[Modifier, dict[str, Any]]]:
-        """Yields the modifiers that act on `place`, in order, with their hyperparameters."""
-        for name in records.in_order(self.modifiers):
+        """Yields the modifiers that act on `place`, with their hyperparameters.
+
+        By precedence; those of equal precedence as the table lists them.
+        """
+        listed = [name for name in table.MODIFIERS if name in self.modifiers]
+        for name in sorted(listed, key=lambda name: records.modifier(name).precedence):
             modifier = records.modifier(name)
             if modifier.acts_on == place:
                 yield modifier, self.settings_of(table.MODIFIERS[name])
@@ -340,6 +340,66 @@ class Variant:
                 "flax.linen (nnx has no place for them): pass it as attention_fn there, or use "
                 "attention.inject.injected"
             ) from error
+
+
+class AttentionFunction:
+    """A variant as one layer's `attention_fn`: with the layer's index, its input and the memory.
+
+    x [..., T, W]: the layer's input. memory: what earlier layers left, and after the call what this
+    one leaves too. is_cross: keys and values are made of something else than x. float_masks: the
+    model's masks may be floats of 0 and 1, as of `injected`; has_cache: so may those of one query,
+    which flax's cache makes. Its signature is flax's in full: flax passes only what it finds there.
+    """
+
+    float_masks = False
+    has_cache = True
+
+    def __init__(
+        self,
+        variant: Variant,
+        layer: int | Array | None = None,
+        x: Array | None = None,
+        memory: Memory | None = None,
+        is_cross: bool = False,
+    ) -> None:
+        self.variant = variant
+        self.memory = memory
+        self.about: dict[str, Any] = {"layer": layer, "x": x, "is_cross": is_cross}
+        self.calls = 0
+
+    def make_call(self, query: Array, key: Array, value: Array, **masks: Any) -> Call:
+        """Returns the call, checked; masks: bias, mask and is_causal as of `Variant.__call__`."""
+        mask = masks.get("mask")
+        if self.has_cache:
+            mask = inputs.from_cache(query, mask)
+        if self.float_masks and mask is not None:
+            mask = mask > 0
+        masks["mask"] = mask
+        return inputs.make_call(query, key, value, memory=self.memory, **masks, **self.about)
+
+    def __call__(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        bias: Array | None = None,
+        mask: Array | None = None,
+        is_causal: bool = False,
+        **settings: Any,
+    ) -> Array:
+        """Returns the output [..., T, H, Dv]; settings as of `Variant.attend`."""
+        self.calls += 1
+        call = self.make_call(query, key, value, bias=bias, mask=mask, is_causal=is_causal)
+        output, self.memory = self.variant.attend(call, **settings)
+        return output
+
+    def prepare(self, query: Array, key: Array, value: Array, *, is_causal: bool = False) -> Call:
+        """Returns `Variant.prepare`'s call, for a model that keeps its own softmax."""
+        call = self.variant.prepare(self.make_call(query, key, value, is_causal=is_causal))
+        self.memory = call.memory
+        return call
+
+    __signature__ = _FLAX_SIGNATURE
 
 
 def _refuse_flax_only(variant: str, keywords: Mapping[str, Any]) -> None:

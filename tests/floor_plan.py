@@ -18,7 +18,6 @@ _ORDER = (
     "flex",
     "variant",
     "registry",
-    "attention_fn",
     "inject",
     "verification",
     "__main__",

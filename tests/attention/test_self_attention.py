@@ -263,7 +263,7 @@ def test_numpys_numbers_are_pythons(name, settings, value):
     """In the identity of a variant, and by type; a boolean is no number."""
     (key,) = settings
     variant = registry.get(name, **settings)
-    assert type(getattr(variant, key)) is type(value)
+    assert type(variant.hyperparameters[key]) is type(value)
     assert variant == registry.get(name, **{key: value})
     if not isinstance(value, bool):
         with pytest.raises(ValueError, match=key):

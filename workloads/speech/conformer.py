@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from attention import backends
-from attention.attention_fn import AttentionFunction
 from attention.call import Memory
 from attention.modifiers import per_dim_temp
+from attention.variant import AttentionFunction
 from workloads.base.dropout import Dropout, Rate
 from workloads.speech import spectrogram
 from workloads.speech.conformer_layers import BatchNorm, LayerNorm, SpecAug, SpecAugMasks, Subsample
