@@ -110,6 +110,20 @@ def test_a_path_has_few_steps():
     assert all(0 < count <= MOST_STEPS for count in steps.values())
 
 
+@pytest.mark.parametrize(("path", "most"), [("a variant's name", 8), ("a table", 10)])
+def test_the_files_of_a_walk_are_few_and_joined_by_imports(path, most):
+    """Each file imports, or is imported by, one that the page names before it."""
+    section = PAGE.split(f"## The path of {path}\n")[1].split("\n## ")[0]
+    listing = section.split("\nFiles to read")[1]
+    files = [ROOT / name for name in re.findall(r"`(\w+/[^`]+\.py)`", listing)]
+    assert 1 < len(files) <= most
+    for number, file in enumerate(files[1:], 1):
+        earlier = set(files[:number])
+        assert floor_plan.needs(file) & earlier or any(
+            file in floor_plan.needs(other) for other in earlier
+        ), file
+
+
 def _decided_by_the_locale(path: pathlib.Path) -> list[int]:
     """Returns the lines on which a file opens text without naming its encoding."""
     lines = []
