@@ -98,13 +98,12 @@ class ForwardResults(NamedTuple):
 def present(arrays: Any, specs: dict[str, Any]) -> Any:
     """Returns a NamedTuple like `arrays` of specifications by its fields' names, None for None."""
 
-    def of(array: Any, spec: Any) -> Any:
-        if isinstance(array, tuple):
-            return tuple(map(of, array, spec))
-        return None if array is None else spec
-
-    fields = arrays._asdict().items()
-    return type(arrays)(*(of(array, specs.get(name)) for name, array in fields))
+    return jax.tree.map(
+        lambda array, spec: None if array is None else spec,
+        arrays,
+        type(arrays)(*map(specs.get, arrays._fields)),
+        is_leaf=lambda array: array is None,
+    )
 
 
 def differentiable(
@@ -136,11 +135,15 @@ def differentiable(
 
 
 def prepared(
-    local: Local, arrays: dict[str, Any], makes_channels: bool
-) -> tuple[Array, dict[str, Array] | None]:
-    """Returns the values and the channel leaves [..., 1, K, Dv], None if there are none.
+    local: Local,
+    arrays: dict[str, Any],
+    makes_channels: bool,
+    flat: Callable[[Array], Array],
+) -> tuple[Array, Array | None]:
+    """Returns the values and the channel leaves, None if there are none.
 
     Values that no query sees are replaced. makes_channels: the kernel makes the channel leaves.
+    flat: gives a leaf [..., 1, K, Dv] as the kernel reads it; they are joined along its axis 1.
     """
     transform, value, seen = local.functions.transform, arrays["value"], arrays.get("seen")
     channels, name = arrays.get("channels"), "" if transform is None else transform.filler
@@ -150,7 +153,9 @@ def prepared(
     if seen is not None:  # 0 times ∞ would be NaN
         filler = (channels or {}).get(name, jnp.zeros(()))
         value = jnp.where(seen, value, filler.astype(value.dtype))
-    return value, channels
+    if channels is None:
+        return value, None
+    return value, jnp.concatenate([flat(channels[name]) for name in sorted(channels)], axis=1)
 
 
 def flat_masks(arrays: dict[str, Any]) -> dict[str, Any]:
@@ -239,18 +244,22 @@ def refuse(kernel: str, problem: Problem, value: Array, interpret: str) -> None:
     # Triton computes float32 products of float32 without the matrix units, in loops that spill
     # 29 kB of registers (head size 64, by ptxas). Nobody means that, so it is refused.
     precision = getattr(jax.config, "jax_default_matmul_precision")  # noqa: B009  (mypy)
-    known: tuple[str | None, ...] = (None, *_PRECISIONS[platform])
-    if (problem.query.dtype == jnp.float32) == (platform == "tpu"):
-        known += ("highest", "float32")
-    if precision not in known:
+    known = _PRECISIONS[platform, problem.query.dtype.name]
+    if precision is not None and precision not in known:
         raise ValueError(
             f"kernel={kernel!r} cannot multiply {problem.query.dtype} at "
             f"jax_default_matmul_precision={precision!r}; "
-            f"set {', '.join(map(repr, known[1:]))} or none, or use kernel='xla'"
+            f"set {', '.join(map(repr, known))} or none, or use kernel='xla'"
         )
 
 
-_PRECISIONS = {"tpu": ("default", "bfloat16"), "gpu": ("default", "tensorfloat32")}
+# The default matmul precisions that a platform's compiler knows for products of a dtype.
+_PRECISIONS = {
+    ("tpu", "bfloat16"): ("default", "bfloat16"),
+    ("tpu", "float32"): ("default", "bfloat16", "highest", "float32"),
+    ("gpu", "bfloat16"): ("default", "tensorfloat32", "highest", "float32"),
+    ("gpu", "float32"): ("default", "tensorfloat32"),
+}
 
 
 def visible_keys(problem: Problem) -> Array | None:
@@ -297,31 +306,41 @@ def on_devices(
         "head": PartitionSpec(heads),
         **dict.fromkeys(("row", "column"), PartitionSpec(*batch, heads, None)),
     }
-    by_name: dict[str, Any] = dict.fromkeys(("query", "key", "value", "channels"), spec)
-    by_name |= {"keys": PartitionSpec(*batch, None), "start": PartitionSpec(heads)}
-    by_name["leaves"] = tuple(of_kind[kind] for kind in kinds)
-    by_name["seeds"] = PartitionSpec(*batch, heads)
-    by_name["segments"] = (PartitionSpec(*batch, None),) * 2
+    by_name: dict[str, Any] = {
+        **dict.fromkeys(("query", "key", "value", "channels"), spec),
+        "keys": PartitionSpec(*batch, None),
+        "start": PartitionSpec(heads),
+        "leaves": tuple(of_kind[kind] for kind in kinds),
+        "seeds": PartitionSpec(*batch, heads),
+        "segments": (PartitionSpec(*batch, None),) * 2,
+    }
     for name, axes in (("pairs", (*batch, heads)), ("seen", (*batch, None, heads))):
         if name in arrays:  # axes of size 1 are not divided
             sizes = zip(axes, arrays[name].shape, strict=False)
             by_name[name] = PartitionSpec(*(axis if n > 1 else None for axis, n in sizes))
-    specs = {name: by_name[name] for name in arrays}
-    # pallas_call does not say over which axes of the mesh its results vary.
-    divided = jax.shard_map(
-        local, mesh=sharding.mesh, in_specs=(specs,), out_specs=spec, check_vma=False
+    divided_local = jax.shard_map(
+        local,
+        mesh=sharding.mesh,
+        in_specs=({name: by_name[name] for name in arrays},),
+        out_specs=spec,
+        check_vma=False,  # pallas_call does not say over which axes of the mesh its results vary
     )
-    return guarded(kernel, divided(arrays))
+    return guarded(kernel, divided_local(arrays))
 
 
 def divides_heads(problem: Problem, heads: int) -> bool:
     """Returns whether the devices that divide the query's heads can divide so many heads."""
     sharding = problem.sharding
-    if sharding is None or sharding.mesh.size == 1:
+    if sharding is None:
         return True
     axes = (*sharding.spec, *(None,) * 4)[problem.query.ndim - 2]
+    return heads % _parts(sharding, axes) == 0
+
+
+def _parts(sharding: NamedSharding, axes: Any) -> int:
+    """Returns among how many devices axes of the mesh, a name, names or None, divide an array."""
     names = (axes,) if isinstance(axes, str) else axes or ()
-    return heads % math.prod(sharding.mesh.shape[name] for name in names) == 0
+    return math.prod(sharding.mesh.shape[name] for name in names)
 
 
 def _spec(kernel: str, sharding: NamedSharding, shape: tuple[int, ...]) -> PartitionSpec:
@@ -336,12 +355,8 @@ def _spec(kernel: str, sharding: NamedSharding, shape: tuple[int, ...]) -> Parti
             f"kernel={kernel!r} is divided by batch and heads, [..., T, H, D] of shape {shape} by "
             f"PartitionSpec(..., None, heads, None), not by {sharding.spec}"
         )
-    kept = []
-    for size, axes in zip(shape, spec, strict=True):
-        names = (axes,) if isinstance(axes, str) else axes or ()
-        parts = math.prod(sharding.mesh.shape[name] for name in names)
-        kept.append(None if size % parts else axes)
-    return PartitionSpec(*kept)
+    pairs = zip(shape, spec, strict=True)
+    return PartitionSpec(*(None if size % _parts(sharding, axes) else axes for size, axes in pairs))
 
 
 def guarded(kernel: str, arrays: Any) -> Any:

@@ -63,14 +63,11 @@ def attend(local: Local, arrays: dict[str, Any]) -> Array:
     *batch, queries, heads, size = arrays["query"].shape
     length, key_heads, wide = arrays["value"].shape[-3:]
     geometry = Geometry(local, queries, length, size, wide, heads, heads // key_heads)
-    value, made = accelerated.prepared(local, arrays, makes_channels=False)
 
-    def flat(array: Array, axes: int) -> Array:
+    def flat(array: Array, axes: int = 3) -> Array:
         return array.reshape((math.prod(batch), *array.shape[-axes:]))
 
-    channels = None
-    if made is not None:
-        channels = jnp.concatenate([flat(made[name], 3) for name in sorted(made)], axis=1)
+    value, channels = accelerated.prepared(local, arrays, makes_channels=False, flat=flat)
     keys, seeds = arrays.get("keys"), arrays.get("seeds")
     masked = accelerated.flat_masks(arrays)
     tiles = {name: seen_tiles(geometry, name, masked) for name in TILES} if masked else None
@@ -83,9 +80,9 @@ def attend(local: Local, arrays: dict[str, Any]) -> Array:
                 f"{masked['pairs'].size:,}: give segments, or a mask for all batch entries or heads"
             )
     operands = Operands(
-        flat(arrays["query"], 3),
-        flat(arrays["key"], 3),
-        flat(value, 3),
+        flat(arrays["query"]),
+        flat(arrays["key"]),
+        flat(value),
         channels,
         None if keys is None else flat(keys, 1).astype(jnp.int32),
         arrays.get("start"),
@@ -109,13 +106,13 @@ def forward(geometry: Geometry, operands: Operands, *, keep: bool) -> ForwardRes
     functions = geometry.local.functions
     batch, length, heads, _ = operands.query.shape
     shape = (batch, length, heads, geometry.wide)
-    out = ForwardResults(jax.ShapeDtypeStruct(shape, geometry.local.dtype))
-    # R in bfloat16 would be as large an error of δ as all others together (gradients 4.4e-3).
-    if keep and functions.transform is not None:
-        out = out._replace(means=jax.ShapeDtypeStruct(shape, jnp.float32))
-    if keep and functions.weighting.mass is not None:
-        rows = jax.ShapeDtypeStruct((batch, heads, length), jnp.float32)
-        out = out._replace(log_sums=rows)
+    rows = (batch, heads, length)
+    out = ForwardResults(
+        jax.ShapeDtypeStruct(shape, geometry.local.dtype),
+        # R in bfloat16 would be as large an error of δ as all others together (gradients 4.4e-3).
+        jax.ShapeDtypeStruct(shape, jnp.float32) if keep and functions.transform else None,
+        jax.ShapeDtypeStruct(rows, jnp.float32) if keep and functions.weighting.mass else None,
+    )
     written = accelerated.named(launch(geometry, "forward", _forward_kernel, operands, None, out))
     return written._replace(channels=operands.channels)
 

@@ -109,10 +109,7 @@ def operands_of(
 
     # A block with all keys and no mask has what the channel leaves are made of.
     in_kernel = "seen" not in arrays and plan.blocks[1] == 1
-    value, made = accelerated.prepared(plan.local, arrays, in_kernel)
-    channels = None
-    if made is not None:
-        channels = jnp.concatenate([flat(made[name]) for name in sorted(made)], axis=1)
+    value, channels = accelerated.prepared(plan.local, arrays, in_kernel, flat)
     keys, seeds = arrays.get("keys"), arrays.get("seeds")
     if keys is not None:
         keys = keys.reshape((entries, 1, plan.keys)).astype(jnp.float32)
