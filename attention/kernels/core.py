@@ -247,7 +247,9 @@ def _backward(settings, residuals, cotangent):  # type: ignore[no-untyped-def]
     dropped, *of_sink = _dropped(weights, multiplier)
     value_bar = einsum("...hts,...thd->...shd", dropped.astype(narrow), cotangent.astype(narrow))
 
-    row = _power_of_two(jnp.max(jnp.abs(cotangent), axis=-1, keepdims=True, initial=0))
+    size = jnp.max(jnp.abs(cotangent), axis=-1, keepdims=True, initial=0)
+    # The power of two at or above a row's size, so that dividing by it rounds nothing.
+    row = jnp.ldexp(jnp.ones_like(size), jnp.frexp(size)[1])
     weight_bars = [einsum("...thd,...shd->...hts", (cotangent / row).astype(narrow), value)]
     if sink is not None:
         along = jnp.sum(cotangent / row * sink.value, axis=-1, keepdims=True)
@@ -290,11 +292,6 @@ def _backward(settings, residuals, cotangent):  # type: ignore[no-untyped-def]
 
 
 weighted_sum.defvjp(_forward, _backward)
-
-
-def _power_of_two(size: Array) -> Array:
-    """Returns the power of two at or above `size`, so that dividing by it rounds nothing."""
-    return jnp.ldexp(jnp.ones_like(size), jnp.frexp(size)[1])
 
 
 def _unbroadcast(gradient: Array, like: Array) -> Array:

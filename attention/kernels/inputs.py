@@ -304,15 +304,16 @@ def _check_mask(
 ) -> None:
     """Raises ValueError if a part of a symbolic mask does not fit the call."""
     check_broadcasts("mask", mask.dense, shape)
-    lengths: dict[str, tuple[Any, int]] = {}
-    if mask.keys is not None:
-        lengths["mask.keys"] = (mask.keys, keys)
-    if mask.segments is not None:
-        if len(mask.segments) != 2:
-            raise ValueError("mask.segments: give two arrays, the ids of queries and of keys")
-        lengths["mask.segments[0]"] = (mask.segments[0], queries)
-        lengths["mask.segments[1]"] = (mask.segments[1], keys)
-    for name, (array, length) in lengths.items():
+    if mask.segments is not None and len(mask.segments) != 2:
+        raise ValueError("mask.segments: give two arrays, the ids of queries and of keys")
+    query_ids, key_ids = mask.segments or (None, None)
+    for name, array, length in (
+        ("mask.keys", mask.keys, keys),
+        ("mask.segments[0]", query_ids, queries),
+        ("mask.segments[1]", key_ids, keys),
+    ):
+        if array is None:
+            continue
         check_array(name, array, (*batch, length))
         if tuple(array.shape) not in ((*batch, length), (length,)):
             raise ValueError(f"{name} has shape {array.shape}; it must be {(*batch, length)}")

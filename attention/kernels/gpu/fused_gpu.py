@@ -129,6 +129,7 @@ def _forward_kernel(
     channels = channel_reader(geometry, operands.channels)
 
     def add_tile(j: Any, carried: Any, ragged: bool) -> Any:
+        before, mass, added = carried
         origin = j * sizes.keys
         columns = visible_keys(geometry, operands.keys, origin, origin, sizes.keys, ragged)
         key = read(operands.key, origin, columns, sizes.keys, geometry.size)
@@ -138,13 +139,17 @@ def _forward_kernel(
         logits = product(query, key, transposed=True) * geometry.local.scale
         leaves = tile_leaves(geometry, operands.leaves, tile, head)
         logits = functions.scored(logits, tile.indices(), leaves)
-        highest = _maxima(geometry, carried[0], logits, is_visible)
+        highest = _maxima(geometry, before, logits, is_visible)
         s = None if highest is None else highest[:, None]
         weights, masses = functions.weigh(logits, s, is_visible)
         kept = accelerated.kept(geometry.local, operands.seeds, head, tile.indices())
         weights = weights if kept is None else jnp.where(kept, weights, 0)
         summed = product(weights.astype(values.dtype), values)
-        return _added(carried, highest, masses, summed)
+        if masses is None:
+            return before, mass, added + summed
+        shrunk = jnp.exp(before - highest)
+        mass = shrunk * mass + jnp.sum(masses, axis=1)
+        return highest, mass, shrunk[:, None] * added + summed
 
     bound = least(weighting, start)
     top = jnp.full((sizes.queries,), LOWEST if bound is None else bound, jnp.float32)
@@ -153,8 +158,9 @@ def _forward_kernel(
     zero = functions.of_zero(lambda: channels(sums), sums.shape)
     if zero is not None:
         sums = total[:, None] * zero
-    carried = top, total, sums
-    top, total, sums = walk_keys(geometry, sizes, operands.tiles, first, add_tile, carried)
+    top, total, sums = walk_keys(
+        geometry, sizes, operands.tiles, first, add_tile, (top, total, sums)
+    )
     means = sums
     if weighting.mass is not None:
         total = jnp.where(total == 0, jnp.inf, total)
@@ -178,21 +184,6 @@ def _maxima(
         return None
     shown = logits if is_visible is None else jnp.where(is_visible, logits, HIDDEN)
     return jnp.maximum(top, jnp.max(shown, axis=1)) if weighting.scales else top
-
-
-def _added(
-    carried: tuple[Array, Array, Array], highest: Any, masses: Array | None, summed: Array
-) -> tuple[Array, Array, Array]:
-    """Returns each row's maximum [n], mass [n] and sum [n, V] after a tile."""
-    top, total, sums = carried
-    if masses is None:
-        return top, total, sums + summed
-    shrunk = jnp.exp(top - highest)
-    return (
-        highest,
-        shrunk * total + jnp.sum(masses, axis=1),
-        shrunk[:, None] * sums + summed,
-    )
 
 
 _attend = accelerated.differentiable(forward, backward)

@@ -26,9 +26,9 @@ from attention.kernels.tpu.tiles_tpu import (
     Tile,
     as_column,
     as_row,
-    channel_reader,
     lanes_of,
     product,
+    read_channels,
     tile_leaves,
     visible,
     walk_tiles,
@@ -193,7 +193,7 @@ def _backward_kernel(
     n, g, j, m, step = (pl.program_id(axis) for axis in range(5))
     first, last = plan.queries_of(j)
     i = first + step if plan.blocks[0] > 1 else 0
-    channels = channel_reader(plan, operands.channels)
+    channels = functools.partial(read_channels, plan, operands.channels)
     zero = plan.local.functions.of_zero(channels, (1, by_value.shape[1]))
     sums = _Gradients(
         plan=plan,

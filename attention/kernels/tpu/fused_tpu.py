@@ -46,9 +46,9 @@ from attention.kernels.tpu.tiles_tpu import (
     GridStep,
     Tile,
     as_row,
-    channel_reader,
     lanes_of,
     product,
+    read_channels,
     tile_leaves,
     visible,
     walk_tiles,
@@ -195,7 +195,8 @@ def _forward_kernel(
     n, g, m, i, step = (pl.program_id(axis) for axis in range(5))
     first, last = plan.keys_of(i)
     j = first + step if plan.blocks[1] > 1 else 0
-    channels = channel_reader(plan, operands.channels if out.channels is None else out.channels)
+    made = operands.channels if out.channels is None else out.channels
+    channels = functools.partial(read_channels, plan, made)
     if functions.transform is not None:
         # A single block of keys is transformed once for all blocks of queries.
         pl.when((m == 0) & (i == 0) | (plan.blocks[1] > 1))(

@@ -64,17 +64,13 @@ def _positions(first: Any, count: int, axis: int) -> Array:
     return jax.lax.broadcasted_iota(jnp.int32, shape, axis) + first
 
 
-def channel_reader(plan: Plan, reference: Any) -> Callable[[], dict[str, Array]]:
-    """Returns a function that reads the channel leaves, float32 [1, V] by name.
+def read_channels(plan: Plan, reference: Any) -> dict[str, Array]:
+    """Returns the channel leaves, float32 [1, V] by name.
 
     reference: [c, V], in the order of their names.
     """
-
-    def read() -> dict[str, Array]:
-        names = plan.local.functions.channels
-        return {name: reference[place : place + 1, :] for place, name in enumerate(names)}
-
-    return read
+    names = plan.local.functions.channels
+    return {name: reference[place : place + 1, :] for place, name in enumerate(names)}
 
 
 def tile_leaves(
@@ -140,14 +136,14 @@ def lanes_of(plan: Plan, head: int, array: Array, size: int, others: Array | flo
     return jnp.where(of_head, array, jnp.asarray(others, array.dtype))
 
 
-def zero_beyond(array: Array, first: Any, length: int, block: int, axis: int = 0) -> Array:
+def zero_beyond(array: Array, first: Any, length: int, block: int) -> Array:
     """Returns an array with 0 at positions from `length` on, which the last block may reach.
 
     first: position of the array's first row. block: rows of a block.
     """
     if length % block == 0:
         return array
-    positions = jax.lax.broadcasted_iota(jnp.int32, array.shape, axis) + first
+    positions = jax.lax.broadcasted_iota(jnp.int32, array.shape, 0) + first
     return jnp.where(positions < length, array, jnp.zeros_like(array))
 
 
