@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from attention.common import machine
-from sweeps.launchers import config_keys, device_locks, remote, tpu_host
+from sweeps.launchers import device_locks, remote, tpu_host
 from sweeps.launchers.config_keys import Key, Range
 from sweeps.launchers.protocol import Devices, Launcher, State
 from sweeps.records import provenance, status, submissions
@@ -125,11 +125,6 @@ class LocalLauncher(Launcher):
         self._queue: dict[str, tuple[Batch, int, collections.deque[str]]] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._has_told = False
-
-    @classmethod
-    def check(cls, settings: dict[str, Any]) -> None:
-        """Raises ValueError for a number of workers that cannot be."""
-        config_keys.check(cls.KEYS, settings["local"], "local.")
 
     @classmethod
     def hardware(cls, settings: dict[str, Any]) -> Devices:

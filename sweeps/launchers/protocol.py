@@ -12,6 +12,7 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
+from sweeps.launchers import config_keys
 from sweeps.launchers.config_keys import Key
 from sweeps.records.submissions import Batch
 
@@ -91,9 +92,9 @@ class Launcher(abc.ABC):
         self.say: Callable[[str], None] = lambda text: None
 
     @classmethod
-    @abc.abstractmethod
     def check(cls, settings: dict[str, Any]) -> None:
         """Raises ValueError for settings that could not run. The engine is not needed."""
+        config_keys.check(cls.KEYS, settings[cls.NAME], f"{cls.NAME}.")
 
     @classmethod
     @abc.abstractmethod

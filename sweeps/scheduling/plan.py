@@ -102,8 +102,15 @@ def resources_of(study: Study) -> Resources:
     trials_per_job = keys.get("trials_per_job")
     side_by_side = min(keys.get("workers") or 1, trials_per_job or 1)
     devices = launcher_class.hardware(settings)
-    where = (name, devices.kind, devices.of_a_trial())
-    return Resources(*where, trials_per_job, jobs, side_by_side, problem)
+    return Resources(
+        launcher=name,
+        platform=devices.kind,
+        devices=devices.of_a_trial(),
+        trials_per_job=trials_per_job,
+        jobs=jobs,
+        side_by_side=side_by_side,
+        problem=problem,
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Checks made before the first process starts, in seconds: kernel, devices, libraries, data."""
 
 import contextlib
-import functools
 import importlib.metadata
 import importlib.util
 import json
@@ -131,7 +130,6 @@ def check_laws(study: Study) -> None:
             entries[name].touch()
 
 
-@functools.cache
 def _mechanisms() -> list[str]:
     """Returns what measured laws depend on: the version of JAX, and digests of attention/."""
     folder = pathlib.Path(files.__file__).parent

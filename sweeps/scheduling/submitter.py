@@ -1,7 +1,6 @@
 """Trials handed to an engine as jobs; jobs of earlier drivers are adopted."""
 
 import itertools
-import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -202,7 +201,4 @@ def _snapshot(study: Study) -> dict[str, str]:
     """Takes a snapshot of the code; returns the variables by which jobs use it."""
     row = catalog.get(study.workload)
     modules = (row.name, row.factory, row.data) if catalog.module_of(row.name) else ()
-    environment = code_snapshot.environment(code_snapshot.take(study.directory, modules))
-    if lease_s := os.environ.get("ATTNPERF_LEASE_S"):
-        environment["ATTNPERF_LEASE_S"] = lease_s
-    return environment
+    return code_snapshot.environment(code_snapshot.take(study.directory, modules))

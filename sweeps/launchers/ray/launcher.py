@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sweeps.launchers import config_keys, remote
+from sweeps.launchers import remote
 from sweeps.launchers.config_keys import Key, Range, Text
 from sweeps.launchers.protocol import Devices, EngineError, Launcher, State
 from sweeps.launchers.ray import job as ray_job
@@ -97,8 +97,8 @@ class Ray(Launcher):
     @classmethod
     def check(cls, settings: dict[str, Any]) -> None:
         """Raises ValueError for what could not run."""
+        super().check(settings)
         keys = settings["ray"]
-        config_keys.check(cls.KEYS, keys, "ray.")
         ray_job.request(keys)
         devices = cls.hardware(settings)
         if not keys["cpus"] and devices.kind == "cpu":

@@ -1,4 +1,4 @@
-"""Jobs of this host that are silent: who is ended, and what counts if the driver was away."""
+"""Jobs of this host that are silent: who is ended."""
 
 import os
 import signal
@@ -12,21 +12,6 @@ from sweeps.records import (
 )
 from sweeps.scheduling import places
 from tests.sweeps.conftest import change_lease
-
-
-def _one_job(make_scheduler, monkeypatch):
-    """Returns a scheduler of one job, its attempt by this process, and the signals that it sends.
-
-    A job is silent at the third look.
-    """
-    scheduler, [trial] = make_scheduler(points=1)
-    signals = []
-    monkeypatch.setattr(os, "kill", lambda *arguments: signals.append(arguments))
-    monkeypatch.setattr(lease, "EXPIRES_AFTER_S", 2 * lease.HEARTBEAT_EVERY_S)
-    attempt = lease.claim(scheduler.root / trial.path)
-    batch = submissions.new(scheduler.root, "local", [(trial.path,)], {})
-    scheduler.places.jobs["x"] = places.SubmittedJob(batch, 0, {trial.path: trial})
-    return scheduler, attempt, signals
 
 
 @pytest.mark.parametrize(
@@ -45,7 +30,14 @@ def _one_job(make_scheduler, monkeypatch):
 def test_a_job_of_this_host_that_is_silent_is_ended(
     make_scheduler, monkeypatch, changes, ahead_s, beats, is_ended
 ):
-    scheduler, attempt, signals = _one_job(make_scheduler, monkeypatch)
+    """A job of this process is silent at the third look."""
+    scheduler, [trial] = make_scheduler(points=1)
+    signals = []
+    monkeypatch.setattr(os, "kill", lambda *arguments: signals.append(arguments))
+    monkeypatch.setattr(lease, "EXPIRES_AFTER_S", 2 * lease.HEARTBEAT_EVERY_S)
+    attempt = lease.claim(scheduler.root / trial.path)
+    batch = submissions.new(scheduler.root, "local", [(trial.path,)], {})
+    scheduler.places.jobs["x"] = places.SubmittedJob(batch, 0, {trial.path: trial})
     change_lease(attempt, **changes)
     heartbeat, began = attempt.directory / lease.HEARTBEAT, round(time.time()) + ahead_s
     for look in range(3):
