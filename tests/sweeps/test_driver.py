@@ -44,7 +44,7 @@ def test_a_study_from_nothing_and_again(drivers):
     expected = {"trial.json", "hparams.json", "meta_data_0.json", "flags_0.json", "status.json"}
     expected |= {"eval_measurements.csv", "measurements.csv", "attempts", "checkpoints"}
     assert {path.name for path in trial.iterdir()} == expected
-    # By hand: tests/workloads/test_flops.py.
+    # By hand: tests/workloads/test_catalog.py.
     meta = layout.read_json(trial / "meta_data_0.json")
     batch_size = layout.read_json(trial / layout.TRIAL)["batch_size"]
     assert meta["model_flops_per_step"] == batch_size * (6 * 75_018 * 64 + 12 * 2 * 64 * 64**2)

@@ -1,11 +1,11 @@
-"""LibriSpeech in AlgoPerf's layout: what is whole, and what is refused."""
+"""LibriSpeech in AlgoPerf's layout: its records, what is whole, and what is refused."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.workloads import data_files, small_speech
+from tests.workloads import data_files, small_directories, small_speech
 from workloads import __main__ as command
 from workloads.base.errors import DataError
 from workloads.speech.corpora import librispeech, speech_tokenizer
@@ -105,3 +105,23 @@ def test_the_description_is_that_of_the_lists_and_the_tokenizer(prepared: Path) 
         data_files.flip(moved / name)
         assert librispeech.describe(moved) != description
         (moved / name).write_bytes(content)
+
+
+def test_records_come_in_the_order_of_the_lists_padded(tmp_path: Path) -> None:
+    small_directories.write_speech(tmp_path)
+    source = small_directories.open_speech(tmp_path)
+    assert len(source) == 3
+    records = [source[number] for number in range(3)]
+    assert [record["audio"].tolist() for record in records] == [
+        [4, 5, 0, 0],
+        [1, -32768, 32767, 0],
+        [6, 0, 0, 0],
+    ]
+    assert [record["audio_length"] for record in records] == [2, 3, 1]
+    assert [record["targets"].tolist() for record in records] == [[5, 7, 0], [5, 7, 2], [2, 0, 0]]
+    assert [record["targets_length"] for record in records] == [2, 3, 1]
+    for record in records:
+        assert record["audio"].dtype == np.int16
+        assert {record[name].dtype for name in record if name != "audio"} == {np.dtype("int32")}
+    with pytest.raises(IndexError):
+        source[3]

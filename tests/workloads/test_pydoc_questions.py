@@ -51,7 +51,8 @@ def test_no_text_of_returns_is_in_two_splits_and_none_is_trained_on(data_dir):
     splits = {split: local_data.read(data_dir, "returns", split) for split in names}
     texts = [row["text"] for rows in splits.values() for row in rows]
     assert len(texts) == len(set(texts))
-    assert min(map(len, splits.values())) > 50
+    # Of a sixth of the library, Python 3.13 has 18 rows in the smallest split.
+    assert min(map(len, splits.values())) > 10
     parts = pydoc_text.split_documents(pydoc_text.documents())
     for split, rows in splits.items():
         paragraphs = "\n".join(["", *(document.text for document in parts[split])])
