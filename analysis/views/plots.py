@@ -34,13 +34,9 @@ CROSS = "M-1,-1L1,1M-1,1L1,-1"
 
 @functools.lru_cache(maxsize=8)
 def effects(table: ErrorTable) -> pd.DataFrame:
-    """Returns the rows of `frames.results` of variants with a number on the deciding split,
-    and the paper's difference from its baseline, nan if it prints none."""
+    """Returns the rows of `frames.results` of variants with a number on the deciding split."""
     estimates = frames.results(table, None).query("kind == 'variant' and split == @table.decisive")
-    estimates = estimates.dropna(subset="mean")
-    printed = estimates.loc[estimates["variant"] == table.baseline, "paper"].max()
-    compared = estimates["difference"].notna()
-    return estimates.assign(paper_difference=(estimates["paper"] - printed).where(compared))
+    return estimates.dropna(subset="mean")
 
 
 def draw_effects(table: ErrorTable) -> ChartType | None:
@@ -63,7 +59,7 @@ def draw_effects(table: ErrorTable) -> ChartType | None:
 
 
 def _means(table: ErrorTable, estimates: pd.DataFrame) -> alt.LayerChart:
-    """Returns the seeds, their mean and its interval, and the paper's number."""
+    """Returns the seeds, their mean and its interval."""
     rows = alt.Y("row:N", title=None, sort=list(estimates["row"]))
     title = f"{table.decisive} {table.metric.axis(table.workload)}"
     x = alt.X("mean:Q", title=title, scale=alt.Scale(zero=False))
@@ -89,9 +85,7 @@ def _means(table: ErrorTable, estimates: pd.DataFrame) -> alt.LayerChart:
             tooltip=["label:N", "seed:Q", "step:Q", "value:Q", "trial:N"],
         )
     )
-    return alt.LayerChart(layer=[measured, dots, *_diamonds(estimates, "paper", rows)]).properties(
-        width=LEFT, height=alt.Step(ROW)
-    )
+    return alt.LayerChart(layer=[measured, dots]).properties(width=LEFT, height=alt.Step(ROW))
 
 
 def _differences(table: ErrorTable, estimates: pd.DataFrame) -> alt.LayerChart:
@@ -117,27 +111,8 @@ def _differences(table: ErrorTable, estimates: pd.DataFrame) -> alt.LayerChart:
         .then(alt.value(charts.VERMILLION))
         .otherwise(alt.value(charts.GREY)),
     )
-    layers = [
-        charts.reference_line("x", 0, charts.BLACK),
-        measured,
-        verdicts,
-        *_diamonds(estimates, "paper_difference", rows),
-    ]
+    layers = [charts.reference_line("x", 0, charts.BLACK), measured, verdicts]
     return alt.LayerChart(layer=layers).properties(width=RIGHT, height=alt.Step(ROW))
-
-
-def _diamonds(estimates: pd.DataFrame, column: str, rows: alt.Y) -> list[alt.Chart]:
-    """Returns a layer of the paper's numbers, none if the paper has none."""
-    if estimates[column].isna().all():
-        return []
-    marks = alt.Chart(estimates).mark_point(shape="diamond", color=charts.BLACK, size=70)
-    return [
-        marks.encode(
-            x=f"{column}:Q",
-            y=rows,
-            tooltip=["label:N", alt.Tooltip(f"{column}:Q", title="paper")],
-        )
-    ]
 
 
 def effects_alt_text(table: ErrorTable) -> str:
@@ -420,7 +395,7 @@ EFFECTS = charts.FigureSpec(
     absent="no completed trial has a number",
     caption="Left: each seed (dot) at the step that its validation chose, mean and 95% "
     "interval. Right: difference from the baseline with its 95% interval, which is not "
-    "corrected for the number of variants, as the p-values (Holm) are. Diamond: the paper.",
+    "corrected for the number of variants, as the p-values (Holm) are.",
 )
 CURVES = charts.FigureSpec(
     file="learning_curves",

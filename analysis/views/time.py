@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare.error_table import ErrorTable
-from analysis.load import metrics, paper, selection
+from analysis.load import metrics, selection
 from analysis.load.measurements import STEP
 from analysis.load.metrics import UnknownTargetError
 from analysis.load.records import TIME, Problem, Run
@@ -36,12 +36,6 @@ RULES = {
     "evaluation; more points make it faster",
     "all": "every hyperparameter point is a row of its own",
 }
-# The paper's hours until the 2.2 B language model reaches a test loss.
-PAPER_WORKLOAD, PAPER_LOSS, PAPER_SPLIT = "c4_lm_2b", 2.327, "test"
-PAPER_HOURS = (
-    *("text_hours_to_loss.csv", "decoder-LM-2.2B"),
-    f"hours to test loss {PAPER_LOSS} on TPU v5",
-)
 
 
 @dataclass(frozen=True)
@@ -298,14 +292,13 @@ def without_target(table: ErrorTable, why: UnknownTargetError) -> pages.Page:
 
 
 def page_of(times: TargetTimes) -> pages.Page:
-    """Returns two tables, medians with speed-ups and every seed, and a third for the paper's
-    hours where the study is of the model that it gives them for. `data` has a row per variant, its
+    """Returns two tables, medians with speed-ups and every seed. `data` has a row per variant, its
     seed empty, and one per seed."""
     study = times.table.study.name
     data = pd.concat([times.rows, times.seeds]).assign(study=study)
     return pages.Page(
         title=f"{study}: time to {times.target.words} on {times.table.workload}",
-        tables=(_medians_table(times), *_paper_hours(times.table), _seeds_table(times)),
+        tables=(_medians_table(times), _seeds_table(times)),
         notes=tuple(_notes(times)),
         problems=times.problems,
         data=lambda: data,
@@ -323,7 +316,7 @@ def _medians_table(times: TargetTimes) -> pages.Table:
     rows = times.rows
     columns = {
         "Variant": rows["label"],
-        "Seeds\nreached": _reached(rows),
+        "Seeds\nreached": rows["reached"].astype(str) + " of " + rows["n"].astype(str),
         "Steps": _median_texts(rows, "step", 1.0, 0),
         f"Time\n({unit})": _median_texts(rows, "seconds", seconds, digits),
     }
@@ -337,10 +330,6 @@ def _medians_table(times: TargetTimes) -> pages.Table:
         pd.DataFrame(columns),
         Pairs=".0f",
     )
-
-
-def _reached(rows: pd.DataFrame) -> pd.Series:
-    return rows["reached"].astype(str) + " of " + rows["n"].astype(str)
 
 
 def _median_texts(rows: pd.DataFrame, name: str, unit: float, digits: int) -> pd.Series:
@@ -378,27 +367,6 @@ def _seeds_table(times: TargetTimes) -> pages.Table:
         texts = (seeds[name] / scale).map(form.format, na_action="ignore")
         frame[heading] = texts.mask(np.isinf(seeds[name]), late)
     return pages.text_table("Every seed", frame.assign(State=seeds["state"]), Point=".0f")
-
-
-def _paper_hours(table: ErrorTable) -> Iterable[pages.Table]:
-    """Yields the paper's hours beside the median over seeds of ours, for the paper's model."""
-    if table.workload != PAPER_WORKLOAD:
-        return
-    try:
-        rows = build(table, PAPER_LOSS, PAPER_SPLIT, "loss").rows
-    except ValueError:  # no test loss, or no run that has ended
-        return
-    printed = [paper.printed(*PAPER_HOURS, name) for name in rows["variant"]]
-    columns = {
-        "Variant": rows["label"],
-        "Seeds\nreached": _reached(rows),
-        "Hours\npaper": [cell.text if cell else None for cell in printed],
-        "Hours\nmeasured": _median_texts(rows, "seconds", HOUR, 2),
-    }
-    yield pages.text_table(
-        f"Hours to test loss {PAPER_LOSS}; paper: {paper.SOURCE}, on TPU v5",
-        pd.DataFrame(columns),
-    )
 
 
 def _notes(times: TargetTimes) -> Iterable[str]:

@@ -265,18 +265,6 @@ def test_different_spacing_of_evaluations_is_told(study) -> None:
     assert any("100 to 350" in note for note in time.page_of(times).notes)
 
 
-def test_hours_to_loss_stand_beside_the_paper_s(hand_made) -> None:
-    made = hand_made(workload="c4_lm_2b", config={"workload": "c4_lm_2b"}, metric="loss")
-    for variant, hours in (("standard", 30.0), ("laser", 27.0)):
-        row = made.measured(400, "loss", 2.3) | {"accumulated_submission_time": hours * 3600}
-        made.trial("compare", variant, 0, 0, [row])
-    page = time.page_of(times_of(made, 2.31, "validation", "loss"))
-    assert page.tables[1].texts().values.tolist() == [
-        ["Standard", "1 of 1", "27.22", "30.00"],
-        ["LASER", "1 of 1", "24.88", "27.00"],
-    ]
-
-
 @pytest.mark.skipif(not LOGS.is_dir(), reason="no published logs here")
 @pytest.mark.parametrize(
     ("workload", "reached", "points", "steps", "seconds"),
