@@ -41,7 +41,7 @@ def run(study: Study, progress: Progress) -> dict[str, int]:
 def _run_stage(jobs: Scheduler, stage: str) -> tuple[list[Trial], dict[str, Any] | None]:
     """Returns a stage's trials when they are finished, and the selection that it ran by."""
     study, progress = jobs.study, jobs.progress
-    trials, selection = study_directory.plan(study, stage, jobs.wait_for_lock)
+    trials, selection = study_directory.plan(study, stage, jobs.stop_if_told)
     if selection is not None:
         progress.selected(selection)
         for variant in study.settings["variants"]:

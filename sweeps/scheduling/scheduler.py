@@ -56,7 +56,7 @@ class Scheduler:
         keys = study.settings[study.settings["launcher"]]
         self.poll_s = float(keys.get("poll_seconds", _POLL_S))
         self.engines = Engines(study.settings, self.root, launcher, self._say_once)
-        self.outage = outages.Outage(progress.say, self._stop_if_told)
+        self.outage = outages.Outage(progress.say, self.stop_if_told)
         self.places = Places(_WATCH_HERE_S if launcher.is_this_host else _WATCH_S)
         asked = study, progress, launcher, self.engines, self.places
         self.submitter = Submitter(*asked, self._say_once, platform, changed)
@@ -77,7 +77,7 @@ class Scheduler:
         self.submitter.queue(self.places.left)
         while self.places.is_busy:
             try:
-                self._stop_if_told()
+                self.stop_if_told()
                 self.submitter.confirm()
                 self.submitter.submit()
                 self.job_watch.look()
@@ -94,13 +94,8 @@ class Scheduler:
             if self.places.is_busy:
                 clock.clock.sleep(self.poll_s)
 
-    def wait_for_lock(self, holder: str) -> None:
-        """Says once who holds the lock of the study's plan. Raises Interrupted when told to
-        stop."""
-        self._stop_if_told()
-        self._say_once(holder)
-
-    def _stop_if_told(self) -> None:
+    def stop_if_told(self) -> None:
+        """Raises Interrupted when told to stop, or if the study is cancelled."""
         is_cancelled = submissions.is_cancelled(self.root)
         if not (is_cancelled or self.stop_requested()):
             return

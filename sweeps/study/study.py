@@ -240,7 +240,6 @@ def from_record(record: dict[str, Any], directory: pathlib.Path) -> Study:
         catalog.get(settings["workload"])
     try:
         keys.check(settings)
-        catalog.get(settings["workload"])
         checks.check(settings)
         for point in record["points"]:
             hyperparameters.complete(point)

@@ -31,21 +31,24 @@ _PLAN_ROLES = (Role.EXTENT, Role.ROUNDING, Role.OBSERVATION)
 
 @contextlib.contextmanager
 def locked(
-    directory: pathlib.Path, wait: Callable[[str], None] = lambda holder: None
+    directory: pathlib.Path, check_stop: Callable[[], None] = lambda: None
 ) -> Iterator[lease.Attempt]:
     """Holds the lock of a study's plan, which is a lease: `beat` renews it.
 
-    `wait` is called at each look at a lock that another driver holds, with a sentence that names
-    it; what it raises ends the wait.
+    While another driver holds the lock, a warning names that driver. `check_stop` is called at each
+    look at the lock; what it raises ends the wait.
 
     It works on file systems without locks of their own. The lock of a driver that was killed is
     taken over, at once on its own host and after `lease.EXPIRES_AFTER_S` on others. Raises OSError
     EAGAIN where another driver took it over from this one, which must plan again.
     """
+    named: dict[str, Any] = {}
     while (lock := lease.claim(directory / layout.LOCK)) is None:
+        check_stop()
         holder = lease.unended(lease.last(directory / layout.LOCK))
-        if holder:
-            wait(
+        if holder not in ({}, named):
+            named = holder
+            config.warn(
                 f"{directory}: process {holder['pid']} of host {holder['host']} changes the "
                 "study's plan; this driver waits for it"
             )
@@ -70,10 +73,15 @@ def prepare(study: Study, cancellation: Any = None, has_lost_lock: bool = False)
     holds another study, cannot be written, or the study lacks a point of its selection.
     """
     directory = study.directory
+
+    def check_stop() -> None:
+        if submissions.cancellation(directory) not in (None, cancellation):
+            raise KeyboardInterrupt(f"{directory} was cancelled")
+
     try:
         directory.mkdir(parents=True, exist_ok=True)
         layout.remove_left_overs(directory, clock.clock.server_time(directory))
-        with locked(directory, _wait(directory, cancellation)) as lock:
+        with locked(directory, check_stop) as lock:
             known = check_same(study)
             if has_lost_lock and known:
                 check_plan(study)
@@ -125,21 +133,6 @@ def _unwritable(directory: pathlib.Path, error: OSError) -> ValueError:
         f"{directory} cannot be written: {error.strerror or error}. Choose another "
         "--config.experiment_dir, or make room and permission there"
     )
-
-
-def _wait(directory: pathlib.Path, cancellation: Any) -> Callable[[str], None]:
-    """Returns what `prepare` does while another driver holds the lock: it says so once, and raises
-    KeyboardInterrupt where the study is cancelled meanwhile."""
-    said: set[str] = set()
-
-    def wait(holder: str) -> None:
-        if submissions.cancellation(directory) not in (None, cancellation):
-            raise KeyboardInterrupt(f"{directory} was cancelled")
-        if holder not in said:
-            said.add(holder)
-            config.warn(holder)
-
-    return wait
 
 
 def _run(date: Any, commit: Any, settings: dict[str, Any]) -> dict[str, Any]:
@@ -241,14 +234,14 @@ def check_data(study: Study, digest: str) -> None:
 
 
 def plan(
-    study: Study, stage: str, wait: Callable[[str], None] = lambda holder: None
+    study: Study, stage: str, check_stop: Callable[[], None] = lambda: None
 ) -> tuple[list[Trial], dict[str, Any] | None]:
     """Returns a stage's trials as they are recorded, and the selection that 'compare' begins with.
 
-    wait: as `locked` calls it. Raises ValueError if another driver has changed the study's
+    check_stop: as `locked` calls it. Raises ValueError if another driver has changed the study's
     plan, and as `select` and `materialise` do; OSError, in which case it may be called again.
     """
-    with locked(study.directory, wait) as lock:
+    with locked(study.directory, check_stop) as lock:
         check_plan(study)
         check_data(study, study.data_digest)
         chosen = select(study, lock.beat) if stage == "compare" else None

@@ -68,27 +68,17 @@ class Trace:
     def __init__(self, profile: str, directory: pathlib.Path) -> None:
         """profile: '<first>:<last>', or '' for none."""
         first, _, last = (profile or "0:0").partition(":")
-        self._updates, self._directory = range(int(first), int(last)), directory
-        self._runs = False
-
-    def starts(self, done: int, resumed: bool = False) -> bool:
-        """Whether to start after `done` updates; `resumed`: also where the attempt begins amid."""
-        return done in self._updates and (resumed or done == self._updates.start)
-
-    def ends(self, done: int) -> bool:
-        """Whether to end after `done` updates."""
-        return bool(self._updates) and done == self._updates.stop
+        self.updates, self._directory = range(int(first), int(last)), directory
+        self._under_way = contextlib.ExitStack()
 
     def start(self) -> None:
         """Begins the trace."""
-        jax.profiler.start_trace(self._directory, create_perfetto_trace=True)
-        self._runs = True
+        trace = jax.profiler.trace(self._directory, create_perfetto_trace=True)
+        self._under_way.enter_context(trace)
 
     def close(self) -> None:
         """Ends a trace that is under way, and writes its files."""
-        if self._runs:
-            self._runs = False
-            jax.profiler.stop_trace()
+        self._under_way.close()
 
 
 class Training:
@@ -204,7 +194,7 @@ class Training:
         mark = time.perf_counter()
         if start == 0:
             mark = self._diagnose(0, state, mark)
-        if self._trace.starts(start, resumed=True):
+        if start in self._trace.updates:  # an attempt that resumes amid them traces the rest
             mark = self._profile(self._trace.start, state, mark)
         for step in range(start, trial.steps):
             with jax.profiler.StepTraceAnnotation("train", step_num=step):
@@ -215,7 +205,7 @@ class Training:
             # Of an earlier update: the devices are at work on this one meanwhile.
             self._show(mark)
             self._logged.note(step, measured)
-            if self._trace.ends(done):
+            if done == self._trace.updates.stop:
                 mark = self._profile(self._trace.close, state, mark)
             mark = self._diagnose(done, state, mark)
             diverged = self._logged.nonfinite_at >= 0
@@ -238,7 +228,7 @@ class Training:
                 store.wait()
                 self._conclude("pending", done, f"preempted at step {done}")
                 raise Preempted
-            if self._trace.starts(done):
+            if done == self._trace.updates.start:
                 mark = self._profile(self._trace.start, state, mark)
         store.wait()
         self._conclude("done", trial.steps)

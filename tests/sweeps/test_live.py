@@ -388,14 +388,11 @@ def test_a_trace_is_of_the_updates_asked_for_and_opens_in_perfetto(tmp_path):
 
     add = jax.jit(lambda x: x + 1)
     updates = loop.Trace("2:4", tmp_path)
-    assert [updates.starts(done) for done in range(6)] == [done == 2 for done in range(6)]
-    assert [updates.ends(done) for done in range(6)] == [done == 4 for done in range(6)]
-    # An attempt that resumes amid them traces the rest.
-    assert [done for done in range(6) if updates.starts(done, resumed=True)] == [2, 3]
+    assert updates.updates == range(2, 4)
     for done in range(6):
-        if updates.ends(done):
+        if done == updates.updates.stop:
             updates.close()
-        if updates.starts(done):
+        if done == updates.updates.start:
             updates.start()
         with jax.profiler.TraceAnnotation(f"update {done}"):
             add(done).block_until_ready()
@@ -405,4 +402,4 @@ def test_a_trace_is_of_the_updates_asked_for_and_opens_in_perfetto(tmp_path):
     named = {event.get("name", "") for event in events}
     assert {f"update {done}" for done in range(6)} & named == {"update 2", "update 3"}
     updates.close()  # nothing is under way
-    assert not loop.Trace("", tmp_path).starts(0, resumed=True)
+    assert not loop.Trace("", tmp_path).updates
