@@ -1,7 +1,6 @@
 """Files of data directories that a test compares or damages."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,13 +29,6 @@ def flip(path: Path, place: int = -1) -> None:
 def cut(path: Path) -> None:
     """Takes the last byte away."""
     path.write_bytes(path.read_bytes()[:-1])
-
-
-def open_below(directory: Path) -> list[str]:
-    """Returns the files below a directory that this process holds open."""
-    descriptors = [path for path in Path("/proc/self/fd").iterdir() if path.exists()]
-    paths = [os.readlink(path) for path in descriptors]
-    return [path for path in paths if path.startswith(str(directory))]
 
 
 def written(content: bytes | str) -> Callable[[Path], object]:

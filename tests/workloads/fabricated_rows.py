@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from workloads.downstream import local_data
-from workloads.downstream.suites import Suite
+from workloads.downstream.suites import Suite, Task
 
 Row = dict[str, Any]
 N = 3
@@ -14,11 +14,13 @@ N = 3
 
 def fabricated(suite: Suite) -> Suite:
     """Returns the suite as it would be if N questions of every task were published."""
-    tasks = []
-    for task in suite.tasks:
-        entry = dataclasses.replace(task.entry, n=task.entry.n and N)
-        tasks.append(dataclasses.replace(task, entry=entry))
-    return dataclasses.replace(suite, tasks=tuple(tasks))
+
+    def small(task: Task) -> Task:
+        return dataclasses.replace(
+            task, entry=dataclasses.replace(task.entry, n=task.entry.n and N)
+        )
+
+    return dataclasses.replace(suite, tasks=tuple(map(small, suite.tasks)))
 
 
 class Writer:
@@ -84,51 +86,62 @@ class Writer:
         return {"label": self._draw.randrange(classes)}
 
     def _schema(self) -> Row:
-        before, after = self._words(), self._words()
-        text = f"{' '.join(before)} it {' '.join(after)}."
-        start = len(" ".join(before)) + 1
-        options = [" ".join(self._words(3)) for _ in range(2)]
+        before = " ".join(self._words())
         return {
-            "text": text,
+            "text": f"{before} it {self._text()}",
             "pronoun": "it",
-            "pronoun_loc": start,
-            "options": options,
+            "pronoun_loc": len(before) + 1,
+            "options": [" ".join(self._words(3)) for _ in range(2)],
             **self._label(2),
         }
 
     def _winogrande(self) -> Row:
-        sentence = f"{' '.join(self._words())} _ {self._text()}"
-        answer = str(1 + self._draw.randrange(2))
-        return {"sentence": sentence, "option1": "at", "option2": "ten", "answer": answer}
+        return {
+            "sentence": f"{' '.join(self._words())} _ {self._text()}",
+            "option1": "at",
+            "option2": "ten",
+            "answer": str(1 + self._draw.randrange(2)),
+        }
 
     def _record(self) -> Row:
         entities = [f"{word} {number}" for number, word in enumerate(self._words())]
-        passage = f"{self._text()}\n@highlight\n{' '.join(self._words())}"
-        answers = [entities[0], f"the {entities[1]}!"]
-        query = f"{' '.join(self._words())} @placeholder {self._text()}"
-        return {"passage": passage, "query": query, "entities": entities * 2, "answers": answers}
+        return {
+            "passage": f"{self._text()}\n@highlight\n{' '.join(self._words())}",
+            "query": f"{' '.join(self._words())} @placeholder {self._text()}",
+            "entities": entities * 2,
+            "answers": [entities[0], f"the {entities[1]}!"],
+        }
 
     def _wic(self) -> Row:
         row = self._texts("sentence1", "sentence2")
         word = row["sentence1"].split()[0]
-        places = {"start1": 0, "end1": len(word), "start2": 0, "end2": 1}
-        return {**row, "word": word, **places, **self._label(2)}
+        return {
+            **row,
+            "word": word,
+            "start1": 0,
+            "end1": len(word),
+            "start2": 0,
+            "end2": 1,
+            **self._label(2),
+        }
 
     def _spans(self) -> Row:
         words = [*self._words(), "it", *self._words()]
-        place = words.index("it")
         return {
             "text": " ".join(words),
             "span1_index": 0,
             "span1_text": words[0],
-            "span2_index": place,
+            "span2_index": words.index("it"),
             "span2_text": "it",
             **self._label(2),
         }
 
     def _choices(self, question: str) -> Row:
-        choices = {"text": self._sentences(4), "label": ["A", "B", "C", "D"]}
-        return {**self._texts(question), "choices": choices, "answerKey": "C"}
+        return {
+            "choices": {"text": self._sentences(4), "label": ["A", "B", "C", "D"]},
+            **self._texts(question),
+            "answerKey": "C",
+        }
 
 
 def write(data_dir: Any, suite: Suite, words: list[str]) -> None:

@@ -270,9 +270,9 @@ def _products(jaxpr):
             # A kernel's dimensions but for its outputs, for each output.
             outputs = equation.params["dimension_numbers"].rhs_spec[0]
             total += 2 * math.prod(shapes[2]) * math.prod(shapes[1]) // shapes[1][outputs]
-        inner = [leaf for leaf in jax.tree.leaves(equation.params, is_leaf=_is_program)]
+        leaves = jax.tree.leaves(equation.params, is_leaf=_is_program)
         repeated = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
-        programs = [getattr(leaf, "jaxpr", leaf) for leaf in inner if _is_program(leaf)]
+        programs = [getattr(leaf, "jaxpr", leaf) for leaf in leaves if _is_program(leaf)]
         total += repeated * sum(map(_products, programs))
     return total
 
@@ -300,8 +300,8 @@ def _is_program(value):
 )
 def test_a_forward_pass_is_a_third_of_the_step(name, variant, within):
     entry = catalog.get(name)
-    options = Options(scan_layers="scan_layers" in entry.support.options)
-    workload = registry.make(name, variants.get(variant), scan_layers=options.scan_layers)
+    is_scanned = "scan_layers" in entry.support.options
+    workload = registry.make(name, variants.get(variant), scan_layers=is_scanned)
     key = jax.random.key(0)
     params, state = jax.eval_shape(workload.init_model_fn, key)
     batch = jax.eval_shape(lambda: workload.example_batch(1))

@@ -88,12 +88,12 @@ def test_examples_by_hand_from_the_rows(few, data_dir, monkeypatch):
 def test_no_question_is_trained_and_validated(few, data_dir):
     """Of SuperGLUE: every row of train is in one of the two, the published ones are the test."""
     for task in few.tasks:
-        found = {
-            split: [one.context for one in questions.of_task(task, split, data_dir)]
+        contexts = {
+            split: [question.context for question in questions.of_task(task, split, data_dir)]
             for split in ("train", "validation", "test")
         }
-        assert [len(one) for one in found.values()] == [4, 1, fabricated_rows.N]
-        assert not set(found["train"]) & set(found["validation"])
+        assert [len(rows) for rows in contexts.values()] == [4, 1, fabricated_rows.N]
+        assert not set(contexts["train"]) & set(contexts["validation"])
     # A task with test rows is trained on all of train.
     tested = dataclasses.replace(task, entry=dataclasses.replace(task.entry, split="test"))
     assert len(questions.of_task(tested, "train", data_dir)) == 5
@@ -150,18 +150,18 @@ def test_the_loss_is_that_of_the_answers(few, data_dir):
 def test_evaluations_have_every_metric_of_every_split(few, data_dir):
     workload = _workload()
     params, _ = workload.init_model_fn(jax.random.key(0))
-    found = workload.eval_model(4, params, None, None, str(data_dir))
+    metrics = workload.eval_model(4, params, None, None, str(data_dir))
     names = {"accuracy", "undecodable", "loss", "rank_accuracy", "majority"}
     for split in ("train", "validation", "test"):
-        assert {name for name in names if f"{split}/{name}" in found} == names
-        assert 0 < found[f"{split}/loss"] < 20
-    assert found["validation/num_examples"] == 2
-    assert found["test/num_examples"] == fabricated_rows.N * 2
+        assert {name for name in names if f"{split}/{name}" in metrics} == names
+        assert 0 < metrics[f"{split}/loss"] < 20
+    assert metrics["validation/num_examples"] == 2
+    assert metrics["test/num_examples"] == fabricated_rows.N * 2
     # Other parameters are scored without compiling anew, and by themselves.
     scorer = workload._scorer
     other, _ = workload.init_model_fn(jax.random.key(1))
-    assert workload.eval_model(4, other, None, None, str(data_dir)) != found
-    assert workload.eval_model(4, params, None, None, str(data_dir)) == found
+    assert workload.eval_model(4, other, None, None, str(data_dir)) != metrics
+    assert workload.eval_model(4, params, None, None, str(data_dir)) == metrics
     assert workload._scorer is scorer
 
 
@@ -169,7 +169,7 @@ class Words:
     """A token is a letter."""
 
     def encode(self, text):
-        return [ord(one) for one in text]
+        return list(map(ord, text))
 
     def decode(self, ids):
         return "".join(map(chr, ids))
@@ -208,9 +208,9 @@ def test_metrics_by_hand(monkeypatch):
     train = [_question("", gold) for gold in ("y", "no", "no")]
     monkeypatch.setattr(workload, "_questions", lambda split, data_dir: train)
     asked = [_question("a", "y"), _question("b", "no"), _question("ab", "no"), _question("c", "y")]
-    found = workload._answered(None, asked, "")
+    metrics = workload._answered(None, asked, "")
     # 'y' to two of four, one of them rightly; 'x' is no answer. ' no' is preferred everywhere.
-    assert found == {
+    assert metrics == {
         **{"accuracy": 0.25, "undecodable": 0.5, "rank_accuracy": 0.5, "majority": 0.5},
         "loss": pytest.approx((2 * 1 / 2 + 2 * 1 / 3) / (2 * 2 + 2 * 3)),
     }
@@ -222,8 +222,8 @@ def test_metrics_by_hand(monkeypatch):
         greedy=lambda contexts, most: [[ord("y")], []],
         loglikelihoods=Scorer().loglikelihoods,
     )
-    found = workload._answered(None, free, "")
-    assert found == {"accuracy": 0.5, "undecodable": 0.5, "loss": 0.25}
+    metrics = workload._answered(None, free, "")
+    assert metrics == {"accuracy": 0.5, "undecodable": 0.5, "loss": 0.25}
 
 
 def test_names_of_models_and_suites(data_dir):
