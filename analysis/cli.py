@@ -244,8 +244,7 @@ def _scaling(options: argparse.Namespace) -> "Sequence[Page]":
     from analysis.views import scaling
 
     tables = _tables(options, metric="loss")
-    laws = scaling.of_tables(tables, options.loss, dict(options.parameters))
-    return _with_caveats([scaling.page(laws)], tables)
+    return _with_caveats([scaling.page(scaling.of_tables(tables, options.loss))], tables)
 
 
 def _speedup(options: argparse.Namespace) -> "Sequence[Page]":
@@ -334,13 +333,6 @@ def _chart_path(text: str) -> pathlib.Path:
     return path
 
 
-def _workload_and_count(text: str) -> tuple[str, int]:
-    name, _, count = text.rpartition("=")
-    if not name:
-        raise argparse.ArgumentTypeError(f"{text!r}; give WORKLOAD=N, such as c4_lm=301e6")
-    return name, int(numbers.positive(least=1, most=1e15)(count))
-
-
 # Each option once: its name to the keywords of argparse.
 OPTIONS: dict[str, dict[str, Any]] = {
     "study": dict(
@@ -407,13 +399,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         metavar="L",
         help="loss to reach (default: the baseline's fit at its largest size)",
     ),
-    "--parameters": dict(
-        type=_workload_and_count,
-        action="append",
-        default=[],
-        metavar="WORKLOAD=N",
-        help="for trials that do not record their number of parameters; may be repeated",
-    ),
     "--workloads": dict(
         type=numbers.whole(),
         metavar="N",
@@ -469,7 +454,7 @@ COMMANDS: dict[str, tuple[Handler, tuple[str, ...], str]] = {
     ),
     "scaling": (
         _scaling,
-        ("studies", "--loss", "--parameters", *PRINTED),
+        ("studies", "--loss", *PRINTED),
         "loss by model size, and the parameters saved",
     ),
     "speedup": (

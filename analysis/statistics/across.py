@@ -73,7 +73,6 @@ def bootstrapped(
     scores: np.ndarray,
     baseline: np.ndarray,
     paired: Sequence[bool],
-    resamples: int = RESAMPLES,
 ) -> Estimate:
     """Returns `statistic` of `scores` and `baseline`, both [runs, tasks], with its 95% percentile
     interval of the stratified bootstrap: the runs of each task are drawn anew, with replacement, by
@@ -87,7 +86,7 @@ def bootstrapped(
         return Estimate(value, math.nan, math.nan)
     generator = np.random.default_rng(0)
     sides = (scores, baseline)
-    samples = [np.full((resamples, *side.shape), math.nan) for side in sides]
+    samples = [np.full((RESAMPLES, *side.shape), math.nan) for side in sides]
     for task, is_paired in enumerate(paired):
         known = [~np.isnan(side[:, task]) for side in sides]
         if is_paired:
@@ -95,7 +94,7 @@ def bootstrapped(
         for side, is_known, sample in zip(sides, known, samples, strict=True):
             values = side[is_known, task]
             if side is scores or not is_paired:
-                drawn = generator.integers(0, values.size, (resamples, values.size))
+                drawn = generator.integers(0, values.size, (RESAMPLES, values.size))
             sample[:, : values.size, task] = values[drawn]
     low, high = np.quantile(statistic(*samples), (0.025, 0.975))
     if low == high:

@@ -99,18 +99,15 @@ def families(tables: Sequence[ErrorTable]) -> list[list[ErrorTable]]:
     return [each for each in members if len({table.workload for table in each}) > 1]
 
 
-def of_tables(
-    tables: Sequence[ErrorTable], loss: float | None = None, given: Mapping[str, int] | None = None
-) -> Scaling:
+def of_tables(tables: Sequence[ErrorTable], loss: float | None = None) -> Scaling:
     """Returns the scaling of tables of losses, one per size.
 
     `loss`, above 0, is the loss to reach: the baseline's fit at the largest size unless given.
-    `given` maps a workload to its number of parameters where its trials do not record one. Raises
-    ValueError where neither says it and where no trial has a loss, MixedStudiesError where tables
-    are not of one family or hold one size twice.
+    Raises ValueError if trials do not record their number of parameters or no trial has a loss,
+    MixedStudiesError if tables are not of one family or hold one size twice.
     """
     notes = experiment.check(_settings(tables), RULE)
-    points = _points(tables, given or {})
+    points = _points(tables)
     if points.empty:
         stages = ", ".join(f"{table.study.name}/{table.stage}" for table in tables)
         raise ValueError(f"no trial of {stages} has finished with a loss, so there is no size yet")
@@ -141,7 +138,7 @@ def of_tables(
     )
 
 
-def _points(tables: Sequence[ErrorTable], given: Mapping[str, int]) -> pd.DataFrame:
+def _points(tables: Sequence[ErrorTable]) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for table in tables:
         for row in table.rows:
@@ -153,7 +150,7 @@ def _points(tables: Sequence[ErrorTable], given: Mapping[str, int]) -> pd.DataFr
                 "place": table.study.directory.resolve(),
                 "workload": table.workload,
                 "variant": row.variant,
-                "parameters": given.get(table.workload) or _parameters(table, row),
+                "parameters": _parameters(table, row),
                 "paper": result.paper.text if result.paper else None,
             }
             rows += [size | {"seed": seed, "loss": loss} for seed, loss in result.values.items()]
@@ -167,8 +164,7 @@ def _parameters(table: ErrorTable, row: VariantResult) -> int:
         if count := run.meta.get(PARAMETERS):
             return int(count)
     raise ValueError(
-        f"{table.study.name}: no trial of {row.variant} records {PARAMETERS!r} in {META_FILE} "
-        f"(trials of an older version do not); give --parameters={table.workload}=N"
+        f"{table.study.name}: no trial of {row.variant} records {PARAMETERS!r} in {META_FILE}"
     )
 
 

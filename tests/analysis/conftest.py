@@ -154,6 +154,18 @@ class HandMadeStudy:
         for seed, value in enumerate(values, first):
             self.trial(stage, variant, point, seed, [self.row(400, value)], **more)
 
+    def change(self, variant: str, seed: int, file: str = layout.TRIAL, /, **record: Any) -> None:
+        """Lays keys over a record of a trial of `compare` at point 0."""
+        path = self.root / layout.trial_path("compare", variant, self.workload, 0, seed) / file
+        layout.write_json(path, layout.read_json(path) | record)
+
+    def leave_pending(self, variant: str, seed: int) -> None:
+        """Takes a trial of `compare` back to its state before its first step."""
+        self.change(variant, seed, layout.STATUS, state="pending")
+        trial = self.root / layout.trial_path("compare", variant, self.workload, 0, seed)
+        for name in (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS):
+            (trial / name).unlink(missing_ok=True)
+
     def select(self, points: Mapping[str, int]) -> None:
         layout.write_json(
             self.root / layout.SELECTION,

@@ -10,8 +10,8 @@ paired differences have sd 1. Unpaired designs are the same without the common p
 them the variants have fewer seeds than the baseline, of another sd.
 
 Two more simulations are of the protocol around the tests, without any difference. Somebody looks
-after each seed and stops at the first verdict (FIRST to PLANNED seeds): by the tests alone, and by
-the tables, which withhold the verdicts of an unfinished study. And a study with a search: the
+after each seed and stops at the first verdict (FIRST to PLANNED seeds), as the tables do not allow:
+they withhold the verdicts of an unfinished study. And a study with a search: the
 baseline trains POINTS equally good hyperparameter points on its tuning seeds, the best median is
 chosen, and the chosen point is compared on seeds that begin with the tuning seeds, or behind them.
 """
@@ -23,11 +23,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.compare import error_table, sensitivity
-from analysis.compare.error_table import SplitResult, VariantResult
-from analysis.load import metrics
+from analysis.compare import sensitivity
 from analysis.statistics import comparisons
-from sweeps.records import layout
 from sweeps.study import selection
 
 VARIANTS = 7
@@ -53,11 +50,6 @@ class Design:
     variants: int = VARIANTS
     n_baseline: int | None = None
     spread: float = 1.0
-
-    @property
-    def sd(self) -> float:
-        """Returns the true sd that `power` is asked with: of paired differences, or of a group."""
-        return math.sqrt(2 * (1 - SHARED)) if self.paired else 1.0
 
 
 def noise(rng: np.random.Generator, shape: Sequence[int], skewed: bool) -> np.ndarray:
@@ -124,35 +116,6 @@ def stopped_early(rng: np.random.Generator, design: Design, runs: int) -> float:
     return float(told.mean())
 
 
-def stopped_at_a_shown_verdict(rng: np.random.Generator, design: Design, runs: int) -> float:
-    """Returns the same share of verdicts that `analysis table` shows."""
-    variants, baseline = studies(rng, design, runs, np.zeros(design.variants))
-    told = [
-        any(_table_shows(variants[run], baseline[run], n) for n in range(FIRST, design.n + 1))
-        for run in range(runs)
-    ]
-    return float(np.mean(told))
-
-
-def _table_shows(variants: np.ndarray, baseline: np.ndarray, n: int) -> bool:
-    """Returns whether the table of the first `n` planned seeds [variants, seeds] has a verdict."""
-    rows = [
-        VariantResult(
-            variant=f"variant {number}" if number else "baseline",
-            point=0,
-            n=n,
-            splits=dict.fromkeys(layout.SPLITS, SplitResult(dict(enumerate(values[:n].tolist())))),
-            hyperparameters={},
-            planned=len(values),
-        )
-        for number, values in enumerate([*baseline, *variants])
-    ]
-    waiting = frozenset(row.variant for row in rows if row.unfinished)
-    error_table.compare(rows, "baseline", metrics.get("error"), True, unfinished=waiting)
-    compared = [row.splits["test"].comparison for row in rows]
-    return any(each and each.verdict != "cannot tell" for each in compared)
-
-
 def searched(
     rng: np.random.Generator, tuning: int, n: int, runs: int, fresh: bool
 ) -> tuple[float, float, float]:
@@ -181,11 +144,9 @@ def searched(
 
 def power_reached(rng: np.random.Generator, design: Design, runs: int) -> float:
     """Returns the share of studies in which the one variant with the detectable effect is judged
-    better, the others having none."""
+    better, the others having none. Seeds are paired."""
     alpha = comparisons.ALPHA / design.variants
-    effect = sensitivity.detectable(design.sd, design.n, alpha, paired=design.paired)
-    if not design.paired:
-        effect *= sensitivity.unpaired_factor(design.n, design.n, alpha)
+    effect = sensitivity.detectable(math.sqrt(2 * (1 - SHARED)), design.n, alpha)
     effects = np.where(np.arange(design.variants) == 0, -effect, 0.0)
     return float((verdicts(rng, design, runs, effects)[:, 0] == "better").mean())
 

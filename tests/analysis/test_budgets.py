@@ -49,14 +49,6 @@ def test_steps_needed_of_a_curve_that_is_known():
     assert [needed.low, needed.high] == pytest.approx(ends, rel=1e-6)
 
 
-def test_the_ends_bracket_the_value():
-    random = np.random.default_rng(0)
-    for sd in (1e-9, 1e-6, 1e-4, 0.01, 0.1):
-        for _ in range(20):
-            needed = budgets.needed(_of(curve, 0.95, sd * random.normal(size=(5, 3))), 1000.0)
-            assert needed.low <= needed.value <= needed.high
-
-
 @pytest.mark.parametrize("equal", [501.0, 1000.0, 1234.5, 2000.0, 3999.0])
 def test_the_interval_agrees_with_the_paired_test_at_equal_compute_and_at_budgets(equal):
     """A variant whose p is 0.05 but for a millionth, at a place that the grid does not have: on one

@@ -15,24 +15,20 @@ def _parse(text):
 
 
 def test_columns_are_steps_by_layers_in_order(diagnosed):
+    """Layers are ordered by depth, not by name."""
     lines = [
         diagnosed.line(step, index, entropy=step + index / 10)
         for step in (200, 100)
-        for index in (1, 0)
+        for index in (10, 2)
     ]
     read = _parse(diagnosed.text(lines))
     assert read.problems == ()
     assert read.steps.tolist() == [100, 200]
-    assert read.layers == ("encoderblock_0/attention", "encoderblock_1/attention")
-    np.testing.assert_allclose(read.values["entropy"], [[100, 100.1], [200, 200.1]])
+    assert read.layers == ("encoderblock_2/attention", "encoderblock_10/attention")
+    np.testing.assert_allclose(read.values["entropy"], [[100.2, 101], [200.2, 201]])
     assert read.histogram.shape == (2, 2, 25)
     assert read.histogram.sum(axis=-1).tolist() == [[1000, 1000]] * 2
     assert (read.examples, read.edges[0], read.edges[-1]) == (8, -12, 0)
-
-
-def test_layers_are_ordered_by_depth_not_by_name(diagnosed):
-    lines = [diagnosed.line(0, index) for index in range(12)]
-    assert _parse(diagnosed.text(lines)).layers[-1] == "encoderblock_11/attention"
 
 
 def test_what_does_not_exist_is_nan_and_what_is_not_finite_is_named_once(diagnosed):

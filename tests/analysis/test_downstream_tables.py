@@ -51,11 +51,6 @@ def row(found, variant, task="next"):
     return values
 
 
-def printed(made, number, **asked):
-    """The texts of a table of the page, by its number."""
-    return view.page(made.table(**asked)).tables[number].texts()
-
-
 def pair(standard=STANDARD, laser=LASER):
     return {"standard": [{"next": {"acc": standard}}], "laser": [{"next": {"acc": laser}}]}
 
@@ -202,8 +197,9 @@ def test_a_task_that_is_damaged_leaves_no_mean(begun, answered) -> None:
     made = begun({"standard": [tasks], "laser": [tasks]})
     answered.put(trial(made, "laser") / "downstream/400/pydoc", answered.lines(tasks)[:-1])
     assert [problem.kind for problem in suite_of(made).problems] == ["missing"]
-    assert printed(made, 0).iloc[1].tolist() == ["LASER", "40.00", "–", "–"]
-    assert printed(made, 1)["Variant"].tolist() == ["Standard"]
+    overview, means, _ = view.page(made.table()).tables
+    assert overview.texts().iloc[1].tolist() == ["LASER", "40.00", "–", "–"]
+    assert means.texts()["Variant"].tolist() == ["Standard"]
 
 
 @pytest.mark.parametrize(

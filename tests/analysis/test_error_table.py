@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from analysis import cli
-from analysis.compare import error_table
+from analysis.compare import error_table, frames
 from analysis.compare.error_table import build
 from analysis.compare.frames import results
 from analysis.load.studies import read_study
@@ -21,13 +21,11 @@ BAD = [0.20, 0.202, 0.204, 0.206, 0.207]
 
 
 @pytest.fixture
-def study(hand_made):
+def study(study):
     """Returns standard (0.3 0.5 0.7) against laser (0.2 0.3 0.4) on validation, two points."""
-    made = hand_made(points=({"learning_rate": 0.001}, {"learning_rate": 0.01}))
-    made.add_seeds("standard", (0.4,), "tune", point=0)
-    made.add_seeds("standard", (0.3, 0.5, 0.7))
-    made.add_seeds("laser", (0.2, 0.3, 0.4))
-    return made
+    study.points.append({"learning_rate": 0.01})
+    study.add_seeds("standard", (0.4,), "tune")
+    return study
 
 
 @pytest.fixture
@@ -107,7 +105,10 @@ def test_the_step_of_the_best_validation_counts_not_that_of_the_best_test(hand_m
         made.evaluation(400, 0.4, test=0.01),
     ]
     made.trial("compare", "standard", 0, 0, rows)
-    assert made.table().rows[0].splits["test"].values == pytest.approx({0: 0.25})
+    table = made.table()
+    assert table.rows[0].splits["test"].values == pytest.approx({0: 0.25})
+    frame = frames.seeds(table).query("split == 'test'")
+    assert frame[["step", "value"]].values.tolist() == [[200, pytest.approx(0.25)]]
     assert made.table(metric="loss").rows[0].splits["test"].values == {0: 2.5}
 
 
@@ -247,19 +248,9 @@ def test_a_lost_seed_is_worse_than_any(hand_made, standard, laser, lost, expecte
     for name in lost:
         row = table.by_variant[name]
         assert (row.n, row.planned, row.lost, row.unfinished) == (3, 5, {state: 2}, 0)
-
-
-def test_lost_seeds_stand_in_the_table_its_frame_and_the_verdict(hand_made) -> None:
-    states = {("laser", 3): "diverged", ("laser", 4): "diverged"}
-    table = seeds_of(hand_made(), BAD, GOOD, states)
-    frame = table_view.page(table).tables[0].frame
-    assert frame[["n", "Verdict"]].iloc[1].tolist() == [
-        "3 of 5 (2 diverged)",
-        "cannot tell (lost seeds)",
-    ]
-    laser = results(table, None).set_index(["variant", "split"]).loc["laser", "test"]
-    assert tuple(laser[["planned", "lost", "unfinished"]]) == (5, "diverged=2", 0)
-    assert tuple(laser[["verdict", "withheld"]]) == ("cannot tell", "lost seeds")
+        assert row.seeds == f"3 of 5 (2 {state})"
+        line = results(table, None).query("variant == @name").iloc[0]
+        assert (line["planned"], line["lost"], line["unfinished"]) == (5, f"{state}=2", 0)
 
 
 def test_unfinished_seeds_are_not_lost(hand_made) -> None:
@@ -299,8 +290,7 @@ def test_of_two_trials_of_one_seed_the_first_counts_and_is_named(hand_made) -> N
     made.add_seeds("laser", (0.1, 0.9))
     second = made.planned["compare"][-1]
     second["seed"] = 0
-    file = made.root / second["path"] / layout.TRIAL
-    layout.write_json(file, layout.read_json(file) | {"seed": 0})
+    made.change("laser", 1, seed=0)
     table = made.table()
     row = table.rows[1]
     assert row.n == row.planned == len(row.splits["test"].values) == 1

@@ -49,6 +49,15 @@ def test_rates_of_an_unfinished_study_have_no_verdict(speech, waiting) -> None:
     assert "LASER 5 of 8 (more often so far, p = 0.026)" in sentences.headline(early)
 
 
+def test_rates_over_two_data_sets_have_no_verdict(speech) -> None:
+    for seed in range(8):
+        speech.change("standard", seed, data_digest="a" * 64)
+        speech.change("laser", seed, data_digest="b" * 64)
+    table = table_of(speech, ALWAYS)
+    assert failed_runs.of_table(table).by_variant["laser"].rate.verdict == "cannot tell"
+    assert "cannot tell (different data): LASER" in sentences.headline(table)
+
+
 def test_rates_are_corrected_for_variants_that_have_no_runs_yet(speech) -> None:
     speech.record["runs"] = [{"seeds": 8, "variants": ["standard", "laser", "diff"]}]
     speech.record["runs"].append({"seeds": 8, "variants": ["standard", "laser"]})

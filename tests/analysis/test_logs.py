@@ -12,11 +12,6 @@ from analysis.load.records import Problem
 from analysis.load.studies import read_study
 from analysis.views import runs as listing
 
-LOGS = pathlib.Path(__file__).resolve().parents[2].parent / "shared" / "algoperf_logs" / "baseline"
-needs_logs = pytest.mark.skipif(
-    not LOGS.is_dir(), reason="AlgoPerf's published logs are not beside the repository"
-)
-
 WER = "global_step,preemption_count,test/wer,train/wer,validation/wer,validation/num_examples\n"
 GOOD = WER + "1,0,0.6,0.4,0.5,9\n2,0,0.3,0.1,0.25,9\n"
 FIRST = "study_0/w_jax/trial_1"
@@ -36,9 +31,8 @@ def kinds(problems: tuple[Problem, ...]) -> list[tuple[str, str]]:
     return [(problem.kind, problem.trial) for problem in problems]
 
 
-@needs_logs
-def test_published_logs_have_no_problem_and_the_published_medians() -> None:
-    study = read_study(LOGS)
+def test_published_logs_have_no_problem_and_the_published_medians(shared) -> None:
+    study = read_study(shared / "algoperf_logs/baseline")
     assert (study.published, study.shares_seeds, study.problems) == (True, False, ())
     assert len(study.runs) == 2 * 5 * 5
     assert {(run.seed, run.point) for run in study.runs} == {
@@ -57,10 +51,9 @@ def test_published_logs_have_no_problem_and_the_published_medians() -> None:
         assert list(over_seeds.loc[workload, column]) == pytest.approx(values, abs=digits)
 
 
-@needs_logs
-def test_published_logs_as_tables() -> None:
+def test_published_logs_as_tables(shared) -> None:
     """The best of five points is the one with the best median over five studies."""
-    tables = [build(study) for study in studies.read_each(LOGS)]
+    tables = [build(study) for study in studies.read_each(shared / "algoperf_logs/baseline")]
     for table, name, point, median in zip(
         tables, ("error", "wer"), (2, 3), (0.2168, 0.08148), strict=True
     ):

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import pathlib
 
 import pytest
 
@@ -13,7 +12,6 @@ from analysis.views import sentences
 from sweeps.study import keys
 from tests.analysis.conftest import HandMadeStudy
 
-GIVEN = pathlib.Path(__file__).resolve().parents[3] / "shared" / "paper"
 FLOAT32, BFLOAT16 = (
     {"compute_dtype": name, "param_dtype": name} for name in ("float32", "bfloat16")
 )
@@ -91,9 +89,8 @@ def test_every_figure_of_a_suite_is_reached() -> None:
     assert paper.of_suite("pydoc", "laser", "next") is None
 
 
-@pytest.mark.skipif(not GIVEN.is_dir(), reason="the given figures are not here")
-def test_files_are_the_given_ones_to_the_digit() -> None:
-    for path in GIVEN.glob("*.csv"):
+def test_files_are_the_given_ones_to_the_digit(shared) -> None:
+    for path in (shared / "paper").glob("*.csv"):
         with path.open(encoding="utf-8", newline="") as file:
             assert list(csv.DictReader(file)) == paper.lines(path.name)
 

@@ -80,16 +80,6 @@ def test_floating_point_operations_are_those_that_a_trial_records(study, text, e
     np.testing.assert_equal(evaluations["flops"].unique(), [expected])
 
 
-def test_seeds_have_the_value_at_the_step_that_validation_chose(hand_made) -> None:
-    made = hand_made(("standard",))
-    rows = [made.evaluation(100, 0.2, test=0.9), made.evaluation(400, 0.3, test=0.1)]
-    made.trial("compare", "standard", 0, 5, rows)
-    frame = frames.seeds(made.table())
-    (test,) = frame[frame["split"] == "test"].to_dict("records")
-    assert (test["seed"], test["step"]) == (5, 100)
-    assert test["value"] == pytest.approx(0.9)
-
-
 def test_learning_curves_hold_the_median_and_the_range_of_the_seeds(table) -> None:
     found = plots.bands(table)
     assert set(found["by"]) == {"step"}

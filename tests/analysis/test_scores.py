@@ -1,7 +1,6 @@
 """AlgoPerf's scores: its own figures on its published logs, its rules by hand, three studies."""
 
 import math
-import pathlib
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,7 @@ from analysis.compare import error_table
 from analysis.load import studies
 from analysis.views import scores
 
-LOGS = pathlib.Path(__file__).resolve().parents[3] / "shared" / "algoperf_logs" / "baseline"
+LOGS = "algoperf_logs/baseline"
 
 
 def _tables(root):
@@ -21,7 +20,7 @@ def _tables(root):
 
 
 @pytest.fixture
-def three(tmp_path):
+def three(shared, tmp_path):
     """The published logs as three submissions of three studies, their times multiplied."""
     for name, numbers, vit, conformer in (
         ("first", (0, 1, 2), 1.0, 1.0),
@@ -29,17 +28,16 @@ def three(tmp_path):
         ("third", (0, 3, 4), 5.0, 2.2),
     ):
         for study in numbers:
-            for path in LOGS.glob(f"study_{study}/*/trial_*/eval_measurements.csv"):
+            for path in (shared / LOGS).glob(f"study_{study}/*/trial_*/eval_measurements.csv"):
                 frame = pd.read_csv(path)
                 factor = vit if "vit" in path.parts[-3] else conformer
                 frame[["accumulated_submission_time", "score"]] *= factor
-                copy = tmp_path / name / path.relative_to(LOGS)
+                copy = tmp_path / name / path.relative_to(shared / LOGS)
                 copy.parent.mkdir(parents=True)
                 frame.to_csv(copy, index=False)
     return tmp_path
 
 
-@pytest.mark.skipif(not LOGS.is_dir(), reason="no published logs here")
 def test_scores_are_algoperf_s_own(three) -> None:
     """What compute_performance_profiles and compute_leaderboard_score of scoring/ give for these
     logs with `score` for time, tau from 1 to 4 in 100 places, 8 base workloads."""
@@ -91,11 +89,10 @@ def test_algoperf_s_rules_by_hand(times, ratios) -> None:
     pd.testing.assert_frame_equal(found, pd.DataFrame(ratios, index))
 
 
-@pytest.mark.skipif(not LOGS.is_dir(), reason="no published logs here")
-def test_what_three_studies_can_tell() -> None:
+def test_what_three_studies_can_tell(shared) -> None:
     """Of simulated pairs of submissions with the measured spread and the detectable ratio apart,
     Welch's interval of three studies each leaves 1 out in 80 %, and holds the ratio in 95 %."""
-    spreads = scores.of_tables(_tables(LOGS)).spreads.set_index("workload")
+    spreads = scores.of_tables(_tables(shared / LOGS)).spreads.set_index("workload")
     assert spreads["studies"].tolist() == [5, 5]
     row = spreads.loc["imagenet_vit"]
     logs = np.random.default_rng(0).normal(0, row["sd"], (2, 20_000, scores.STUDIES))

@@ -73,24 +73,10 @@ def test_the_detectable_difference_is_found_in_80_percent_of_studies() -> None:
     assert 0.77 <= share <= 0.83
 
 
-@pytest.mark.parametrize(("n", "variants"), [(4, 1), (6, 7)])
-def test_the_permutation_test_finds_it_as_often(n, variants) -> None:
-    """By the t-test's difference 4 v 4 would find 63 %, 6 v 6 among seven variants 72 %."""
-    design = Design(n, paired=False, variants=variants)
-    share = simulation.power_reached(np.random.default_rng(6), design, 1_000)
-    error = simulation.monte_carlo_error(0.8, 1_000)
-    assert 0.8 - error <= share <= 0.8 + error
-
-
-@pytest.mark.parametrize(("variants", "stated"), [(7, 0.20)])
-def test_looking_after_each_seed_gives_false_verdicts_that_tables_do_not_show(
-    variants, stated
-) -> None:
-    rng, design = np.random.default_rng(12), Design(simulation.PLANNED, variants=variants)
-    early = simulation.stopped_early(rng, design, RUNS)
-    assert abs(early - stated) <= simulation.monte_carlo_error(stated, RUNS) + 0.01
-    shown = simulation.stopped_at_a_shown_verdict(rng, design, 100)
-    assert shown <= 0.05 + simulation.monte_carlo_error(0.05, 100)
+def test_looking_after_each_seed_gives_a_false_verdict_in_20_percent_of_studies() -> None:
+    design = Design(simulation.PLANNED)
+    early = simulation.stopped_early(np.random.default_rng(12), design, RUNS)
+    assert abs(early - 0.20) <= simulation.monte_carlo_error(0.20, RUNS) + 0.01
 
 
 @pytest.mark.parametrize(("tuning", "n"), [(3, 12)])

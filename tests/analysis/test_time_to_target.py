@@ -18,7 +18,6 @@ from analysis.load.studies import read_study
 from analysis.statistics.across import speed_up
 from analysis.views import time
 
-LOGS = pathlib.Path(__file__).resolve().parents[3] / "shared" / "algoperf_logs"
 ERROR = Target(metrics.get("error"), "validation", 0.25, "given")
 
 
@@ -265,7 +264,6 @@ def test_different_spacing_of_evaluations_is_told(study) -> None:
     assert any("100 to 350" in note for note in time.page_of(times).notes)
 
 
-@pytest.mark.skipif(not LOGS.is_dir(), reason="no published logs here")
 @pytest.mark.parametrize(
     ("workload", "reached", "points", "steps", "seconds"),
     [
@@ -286,10 +284,12 @@ def test_different_spacing_of_evaluations_is_told(study) -> None:
     ],
 )
 def test_the_fastest_of_published_logs_are_algoperf_s(
-    workload, reached, points, steps, seconds
+    shared, workload, reached, points, steps, seconds
 ) -> None:
     """What performance_profile.get_best_trial_index of commit 2c90454 takes from these files."""
-    parts = {each.workload: each for each in studies.by_workload(read_study(LOGS))}
+    parts = {
+        each.workload: each for each in studies.by_workload(read_study(shared / "algoperf_logs"))
+    }
     times = time.build(error_table.build(parts[workload]), points="fastest")
     every = time.build(times.table, points="all", baseline="baseline").rows
     assert every["reached"].tolist() == reached

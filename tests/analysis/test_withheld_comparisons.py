@@ -29,17 +29,13 @@ def study_of(hand_made, name, variants, shift, workload="c4_lm", steps=400, para
 
 def wait(made) -> None:
     """Leaves the baseline's last seed pending."""
-    trial = made.root / layout.trial_path("compare", "standard", made.workload, 0, 4)
-    layout.write_json(trial / layout.STATUS, {"state": "pending"})
-    for name in (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS):
-        (trial / name).unlink()
+    made.leave_pending("standard", 4)
 
 
 def mix(made) -> None:
-    """Trains the baseline's and the variant's last seeds on other data."""
+    """Trains the last seed of every variant on other data."""
     for variant in {entry["variant"] for entry in made.planned["compare"]}:
-        path = made.root / layout.trial_path("compare", variant, made.workload, 0, 4) / layout.TRIAL
-        layout.write_json(path, layout.read_json(path) | {"data_digest": "b" * 64})
+        made.change(variant, 4, data_digest="b" * 64)
 
 
 def tables_of(studies, preliminary=False):

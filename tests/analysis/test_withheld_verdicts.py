@@ -136,14 +136,11 @@ def test_a_point_that_is_no_longer_planned_is_chosen_only_with_all_its_seeds(
     assert (row.point, row.n) == (chosen, 3)
 
 
-def unfinished(made, left: dict[str, int], seeds: int = 8) -> None:
+def unfinished(made, left: dict[str, int]) -> None:
     """Leaves the last seeds of variants pending, without measurements."""
     for variant, count in left.items():
-        for seed in range(seeds - count, seeds):
-            trial = made.root / layout.trial_path("compare", variant, "imagenet_vit", 0, seed)
-            layout.write_json(trial / layout.STATUS, {"state": "pending"})
-            (trial / layout.EVAL_MEASUREMENTS).unlink(missing_ok=True)
-            (trial / layout.MEASUREMENTS).unlink(missing_ok=True)
+        for seed in range(8 - count, 8):
+            made.leave_pending(variant, seed)
 
 
 @pytest.fixture
@@ -181,8 +178,7 @@ def test_a_verdict_waits_for_every_planned_trial(decided, left, waiting) -> None
 
 def test_lost_seeds_have_ended(decided) -> None:
     """A lost seed withholds its own verdict for its own reason, and no other's."""
-    trial = decided.root / layout.trial_path("compare", "laser", "imagenet_vit", 0, 7)
-    layout.write_json(trial / layout.STATUS, {"state": "diverged"})
+    decided.change("laser", 7, layout.STATUS, state="diverged")
     assert reasons(decided.table()) == {"laser": "lost seeds", "standard+gate": ""}
     unfinished(decided, {"standard+gate": 1})
     assert reasons(decided.table()) == {"laser": "lost seeds", "standard+gate": "unfinished"}
@@ -299,15 +295,11 @@ def test_two_data_sets_give_no_verdict(decided) -> None:
     """Seed 7 of the baseline and of LASER on other data; the gate has no digest of seed 7."""
     for variant in ("standard", "laser", "standard+gate"):
         for seed in range(8):
-            path = decided.root / layout.trial_path("compare", variant, "imagenet_vit", 0, seed)
             digest = "" if (variant, seed) == ("standard+gate", 7) else "ab" * 32
-            record = layout.read_json(path / layout.TRIAL) | {"data_digest": digest}
-            layout.write_json(path / layout.TRIAL, record)
+            decided.change(variant, seed, data_digest=digest)
     assert verdicts(decided.table()) == BOTH
     for variant, expected in (("laser", ""), ("standard", "different data")):
-        path = decided.root / layout.trial_path("compare", variant, "imagenet_vit", 0, 7)
-        record = layout.read_json(path / layout.TRIAL) | {"data_digest": "cd" * 32}
-        layout.write_json(path / layout.TRIAL, record)
+        decided.change(variant, 7, data_digest="cd" * 32)
         table = decided.table()
         assert reasons(table) == {"laser": "different data", "standard+gate": expected}
     (text,) = sentences.caveats(table)
