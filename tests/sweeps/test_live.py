@@ -1,5 +1,6 @@
 """Curves of attempts, live figures, early ends; event files and a trace, which change neither."""
 
+import contextlib
 import gzip
 import itertools
 import json
@@ -381,6 +382,29 @@ def test_updates_that_cannot_be_traced_are_refused(make_study, updates, message)
     with pytest.raises(ValueError, match=f"profile.*{message}"):
         make_study(profile=updates)
     assert make_study(profile="4:12").settings["profile"] == "4:12"
+
+
+def test_a_trace_begins_and_ends_between_updates(make_trial, monkeypatch):
+    """An attempt that resumes amid the updates to trace traces the rest."""
+    device = Device(lambda step: 1.0, monkeypatch)
+
+    @contextlib.contextmanager
+    def trace(directory, create_perfetto_trace):
+        device.events.append(("trace", "begins"))
+        try:
+            yield
+        finally:
+            device.events.append(("trace", "ends"))
+
+    monkeypatch.setattr("jax.profiler.trace", trace)
+    directory = make_trial(steps=12, eval_every=4, log_every=12, profile="3:7")
+    device.killed_at = 5
+    assert device.train(directory) == "killed"
+    device.killed_at = None
+    device.train(directory)
+    events = [value for what, value in device.events if what in ("update", "trace")]
+    assert events[:7] == [0, 1, 2, "begins", 3, 4, "ends"]
+    assert events[7:] == ["begins", 4, 5, 6, "ends", *range(7, 12)]
 
 
 def test_a_trace_is_of_the_updates_asked_for_and_opens_in_perfetto(tmp_path):
