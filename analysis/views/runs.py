@@ -19,6 +19,11 @@ ATTRIBUTES = (
     *("name", "stage", "variant", "workload", "point", "seed", "state", "reason"),
     *("steps", "step_hint", "last_step", "hyperparameters", "variant_hyperparameters", "targets"),
 )
+# The columns of `trials`.
+COLUMNS = (
+    *ATTRIBUTES,
+    *("metric", "last_validation", "best_validation", "best_step", "problems", "notes"),
+)
 # How many trials a note that holds for several names.
 NAMED = 3
 
@@ -27,7 +32,7 @@ def trials(study: StudyRuns) -> pd.DataFrame:
     """Returns one row per trial: ATTRIBUTES, the metric's name, the validation metric as shown at
     the last evaluation (nan if it was not measured) and at the best one with its step, the
     trial's problems and notes. Undefined is None."""
-    return pd.DataFrame([_trial(run) for run in study.runs], dtype=object)
+    return pd.DataFrame([_trial(run) for run in study.runs], columns=list(COLUMNS), dtype=object)
 
 
 def _trial(run: Run) -> dict[str, Any]:
@@ -51,8 +56,6 @@ def _trial(run: Run) -> dict[str, Any]:
 def medians(listed: pd.DataFrame) -> pd.DataFrame:
     """Returns one row per stage, variant, workload and point of `trials`: n, median and sd (n - 1,
     nan of a single one) of the best validation metric over the seeds that are done."""
-    if listed.empty:
-        return listed
     done = listed[(listed["state"] == "done") & listed["metric"].notna()]
     done = done.astype({"best_validation": float})
     best = done.groupby(["stage", "variant", "workload", "point", "metric"])["best_validation"]
@@ -63,27 +66,25 @@ def page(study: StudyRuns) -> pages.Page:
     """Returns two tables: one line per trial, and medians over seeds where there are several."""
     listed = trials(study)
     over_seeds = medians(listed)
-    tables = []
-    if not listed.empty:
-        frame = pd.DataFrame(
-            {
-                "Trial": listed["name"],
-                "Workload": listed["workload"],
-                "Variant": listed["variant"].map(variants.label),
-                "Point": listed["point"],
-                "Seed": listed["seed"],
-                "Status": listed["state"],
-                "Step": listed["last_step"],
-                "of": listed["steps"],
-                "Metric": listed["metric"].map(_label),
-                "Last": listed["last_validation"],
-                "Best": listed["best_validation"],
-                "at step": listed["best_step"],
-            }
-        )
-        whole = dict.fromkeys(("Point", "Seed", "Step", "of", "at step"), "")
-        tables.append(pages.Table("Trials", frame, {**whole, "Last": _number, "Best": _number}))
-    if not over_seeds.empty and over_seeds["n"].max() > 1:
+    frame = pd.DataFrame(
+        {
+            "Trial": listed["name"],
+            "Workload": listed["workload"],
+            "Variant": listed["variant"].map(variants.label),
+            "Point": listed["point"],
+            "Seed": listed["seed"],
+            "Status": listed["state"],
+            "Step": listed["last_step"],
+            "of": listed["steps"],
+            "Metric": listed["metric"].map(_label),
+            "Last": listed["last_validation"],
+            "Best": listed["best_validation"],
+            "at step": listed["best_step"],
+        }
+    )
+    whole = dict.fromkeys(("Point", "Seed", "Step", "of", "at step"), "")
+    tables = [pages.Table("Trials", frame, {**whole, "Last": _number, "Best": _number})]
+    if over_seeds["n"].max() > 1:
         frame = over_seeds.assign(
             variant=over_seeds["variant"].map(variants.label),
             metric=over_seeds["metric"].map(_label),
@@ -94,7 +95,7 @@ def page(study: StudyRuns) -> pages.Page:
         )
     return pages.Page(
         title=f"{study.name}: {len(study.runs)} trials",
-        tables=tuple(tables),
+        tables=tuple(table for table in tables if len(table.frame)),
         notes=(
             "Last, best: the validation metric at the last evaluation, and at its best one, the "
             "first on ties.",
@@ -105,7 +106,7 @@ def page(study: StudyRuns) -> pages.Page:
 
 
 def _problems(study: StudyRuns, listed: pd.DataFrame) -> tuple[Problem, ...]:
-    of_trials = itertools.chain.from_iterable(listed.get("problems", ()))
+    of_trials = itertools.chain.from_iterable(listed["problems"])
     return (*study.study_problems, *of_trials)
 
 
