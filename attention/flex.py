@@ -77,7 +77,7 @@ def flex(
         raise ValueError(f"leaf {next(iter(of_score))!r} is read by a score function: give score=")
     kinds = tuple((name, named[name][0]) for name in of_score)
     scores = () if score is None else (Score(score, (), kinds, may_hide=True),)
-    elementwise.check_once(scores, made, None, False)
+    elementwise.check(scores, made, None, False)
     transform = _transform(value_function, output_function, tuple(channels))
     mixer = dataclasses.replace(
         records.mixer("standard"),
@@ -150,7 +150,7 @@ def _transform(
         Fitted("the output function", output_function or _same),
         names=channels,
     )
-    # Not by `check_once`: it may capture what JAX traces, which must not be kept.
+    # Not by `check`, which keeps its arguments: this may capture what JAX traces.
     elementwise.check_transform(transform, False)
     return transform
 

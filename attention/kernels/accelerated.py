@@ -264,14 +264,14 @@ _PRECISIONS = {
 
 def visible_keys(problem: Problem) -> Array | None:
     """Returns the keys that a mask of keys leaves, bool [..., S], None without such a mask."""
-    shape = (*problem.query.shape[:-3], problem.key.shape[-3])
-    keys = problem.mask.keys
-    if problem.mask.dense is not None:
-        rank = problem.query.ndim
-        dense = problem.mask.dense
-        dense = dense.reshape((1,) * (rank - dense.ndim) + dense.shape)[..., 0, 0, :].astype(bool)
-        keys = dense if keys is None else keys & dense
-    return None if keys is None else jnp.broadcast_to(keys.astype(bool), shape)
+    keys, dense = problem.mask.keys, problem.mask.dense
+    if dense is not None:
+        axes = (1,) * (problem.query.ndim - dense.ndim) + dense.shape
+        of_keys = dense.reshape(axes)[..., 0, 0, :].astype(bool)
+        keys = of_keys if keys is None else keys & of_keys
+    if keys is None:
+        return None
+    return jnp.broadcast_to(keys.astype(bool), (*problem.query.shape[:-3], problem.key.shape[-3]))
 
 
 def divided(length: int, most: int) -> tuple[int, int]:

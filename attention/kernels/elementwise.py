@@ -86,6 +86,7 @@ _ALONG_AXES = frozenset(
 _QUERIES, _KEYS = 16, 24
 
 
+@functools.lru_cache(256)
 def check(
     score: tuple[Score, ...],
     weighting: Weighting,
@@ -122,9 +123,6 @@ def check(
                 _check(f"the weighting's {part}", function, arguments, in_kernel)
     if transform is not None:
         check_transform(transform, in_kernel)
-
-
-check_once = functools.lru_cache(256)(check)
 
 
 def check_transform(transform: Transform, in_kernel: bool) -> None:

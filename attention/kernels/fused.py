@@ -146,7 +146,7 @@ def _by_head(
 
 def check(problem: Problem, transform: Transform | None) -> None:
     """Raises ValueError for functions that no kernel can have, by their names."""
-    elementwise.check_once(problem.score, problem.weighting, transform)
+    elementwise.check(problem.score, problem.weighting, transform)
 
 
 def _plus(logits: Array, queries: Array, keys: Array, leaves: Leaves, *, name: str) -> Array:

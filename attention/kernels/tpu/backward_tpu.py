@@ -58,7 +58,7 @@ def backward(
     operands: as `fused_tpu.operands_of` returns them. means, log_sums: R and s of `forward`.
     cotangent: dO, [N, M, T, G·V].
     """
-    plan = plans.backward
+    _, plan = plans
     steps = max(last - first + 1 for first, last in map(plan.queries_of, range(plan.blocks[1])))
     entries, members, _, channels = operands.query.shape
     groups = channels // (plan.heads * plan.size)

@@ -69,8 +69,8 @@ def attend(local: Local, device_kind: str, arrays: dict[str, Any]) -> Array:
     copies = 1 if together else key_heads
     plan = Plan(local, max(1, together), copies, members, queries, length, size, wide)
     plan = planned(plan, arrays["value"].dtype, device_kind, masked)
-    plans = Plans(*(with_slab(plan, device_kind, backward) for backward in (False, True)))
-    operands = operands_of(plans.forward, arrays, masked, bool(together))
+    plans = with_slab(plan, device_kind, False), with_slab(plan, device_kind, True)
+    operands = operands_of(plans[0], arrays, masked, bool(together))
     if plan.listed:
         states = accelerated.tile_states(local, masked, (plan.tile, plan.listed), plan.tiles)
         operands = operands._replace(tiles=states)
@@ -136,7 +136,8 @@ def forward(plans: Plans, operands: Operands, *, keep: bool) -> ForwardResults:
     R, as the output in float32, is kept if there is a transform; s [N, G, M, h, T] if weights are
     divided by a mass. operands: as `fused_tpu.operands_of` returns them.
     """
-    plan, functions = plans.forward, plans.forward.local.functions
+    plan, _ = plans
+    functions = plan.local.functions
     entries, members, _, channels = operands.query.shape
     groups = channels // (plan.heads * plan.size)
     blocks_q = plan.blocks[0]

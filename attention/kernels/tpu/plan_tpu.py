@@ -105,11 +105,8 @@ class Plan(NamedTuple):
         return pltpu.CompilerParams(dimension_semantics=semantics, vmem_limit_bytes=self.scoped)
 
 
-class Plans(NamedTuple):
-    """The plans of the two passes."""
-
-    forward: Plan
-    backward: Plan
+# The plans of the forward and of the backward pass.
+Plans = tuple[Plan, Plan]
 
 
 def minimum(*numbers: Any) -> Any:
