@@ -61,15 +61,17 @@ def flex(
     values and outputs. scale: D^-0.5 unless given. kernel: of `attention.backends.KERNELS`, or a
     record. A query that sees no key returns 0.
 
-    Raises ValueError for shapes that do not fit, for a function that is not element by element, and
-    for what `kernel` lacks.
+    Raises ValueError for shapes and functions that do not fit, and for what `kernel` lacks.
     """
     if isinstance(mask, str):
         if mask != "causal":
             raise ValueError(f"mask={mask!r}: give 'causal', a Mask, or an array of booleans")
         mask = Mask(causal=True)
     call = inputs.make_call(query, key, value, bias=bias, mask=mask)
-    named = _checked_leaves(leaves, call)
+    leaves = {} if leaves is None else leaves
+    if not isinstance(leaves, Mapping) or any(not isinstance(name, str) for name in leaves):
+        raise ValueError(f"leaves={leaves!r}: give a mapping from names to (kind, array)")
+    named = {name: _leaf(name, leaf, call) for name, leaf in leaves.items()}
     call, made = _with_weighting(call, weighting, named)
     channels = {name: array for name, (kind, array) in named.items() if kind == "channel"}
     of_score = {name: array for name, (_, array) in named.items() if name not in channels}
@@ -212,16 +214,6 @@ def check(
 
 def _same(array: Array, c: Mapping[str, Array]) -> Array:
     return array
-
-
-def _checked_leaves(
-    leaves: Mapping[str, tuple[str, Array]] | None, call: Call
-) -> dict[str, tuple[str, Array]]:
-    """Returns the kind and array of each leaf. Raises ValueError for what is no such mapping."""
-    leaves = {} if leaves is None else leaves
-    if not isinstance(leaves, Mapping) or any(not isinstance(name, str) for name in leaves):
-        raise ValueError(f"leaves={leaves!r}: give a mapping from names to (kind, array)")
-    return {name: _leaf(name, leaf, call) for name, leaf in leaves.items()}
 
 
 def _leaf(name: str, leaf: Any, call: Call) -> tuple[str, Array]:

@@ -46,14 +46,6 @@ MODULES = {
 INCLUDED = {"workloads": ("attention",), "sweeps": ("attention", "workloads")}
 
 
-def extra_of(module: str, command: str) -> str | None:
-    """Returns the extra that brings a module: the command's own if it does, None if none does."""
-    holders = [extra for extra, modules in MODULES.items() if module in modules]
-    if command in holders or set(holders) & {*INCLUDED.get(command, ())}:
-        return command
-    return holders[0] if holders else None
-
-
 @contextlib.contextmanager
 def explained(command: str) -> Iterator[None]:
     """Within it, a missing library of an extra is a ValueError with the command that installs it.
@@ -64,9 +56,11 @@ def explained(command: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        extra = extra_of(error.name or "", command)
-        if extra is None:
+        extras = [extra for extra, modules in MODULES.items() if error.name in modules]
+        if not extras:
             raise
+        is_own = bool({command, *INCLUDED.get(command, ())} & {*extras})
+        extra = command if is_own else extras[0]
         raise ValueError(
             f"{error.name} is needed and not installed: pip install 'attnperf[{extra}]'"
         ) from error

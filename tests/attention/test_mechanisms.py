@@ -12,7 +12,6 @@ from flax import linen as nn
 from attention import norms, probe, registry, table
 from attention.masks import Bias
 from attention.mixers import head_pairs
-from attention.verification import check
 
 LOWEST = jnp.finfo(jnp.float32).min
 T, S, H, D = 5, 6, 2, 4
@@ -113,18 +112,13 @@ def test_a_customary_bias_hides_as_a_mask_does(name):
     value = value.at[4:].add(120.0)
     seen = np.ones((T, S), bool)
     seen[:, 4:] = seen[3] = False
-    host = check.Host(registry.get(name), layer=0)
-    params = host.init(jax.random.key(0), query, key, value, None)
-
-    class Biased(nn.Module):
-        @nn.compact
-        def __call__(self, bias, *qkv):
-            return host.variant(*qkv, bias=bias, layer=0)
+    host = Host(registry.get(name))
+    params = host.init(jax.random.key(0), query, key, value)
 
     def biased(low, dtype, *qkv):
-        return Biased().apply(params, jnp.where(seen, 0, low).astype(dtype), *qkv)
+        return host.apply(params, *qkv, bias=jnp.where(seen, 0, low).astype(dtype))
 
-    expected = host.apply(params, query, key, value, seen)
+    expected = host.apply(params, query, key, value, mask=seen)
     for dtype, lows in CUSTOMARY.items():
         for low in lows:
             output = biased(low, dtype, query, key, value)
