@@ -172,19 +172,17 @@ def _data(options: argparse.Namespace) -> tuple[Any, str]:
 
 
 def _prepare(options: argparse.Namespace) -> None:
-    if options.name == _DOWNSTREAM:
-        from workloads.downstream import pydoc_questions
+    from workloads.downstream import pydoc_questions
 
-        conversion, directory = _data(options)
+    module, directory = _data(options)
+    if options.name == _DOWNSTREAM:
         if options.manual_dir:
             files.check_output_directory(pathlib.Path(directory), "--data_dir")
-            lines = conversion.prepare(options.manual_dir, directory)
-            print("\n".join(lines))
+            print("\n".join(module.prepare(options.manual_dir, directory)))
         else:
             pydoc_questions.prepare(directory)
-        print("\n".join(conversion.check(directory)))
+        print("\n".join(module.check(directory)))
         return
-    module, directory = _data(options)
     if catalog.get(options.name).embedded:
         if options.manual_dir:
             raise ValueError(f"{options.name} is made from what is installed: no --from")
@@ -193,8 +191,6 @@ def _prepare(options: argparse.Namespace) -> None:
         preparation.check_place(pathlib.Path(directory), "--data_dir")
         module.prepare(directory, options.manual_dir)
     if options.name == "pydoc_lm":
-        from workloads.downstream import pydoc_questions
-
         pydoc_questions.prepare(directory)
     print(f"{options.name}: prepared in {directory}")
 

@@ -214,9 +214,7 @@ class Transformer(nn.Module):
         )
         hidden = _constrain(self.devices, hidden)
         hidden = Dropout()(hidden, dropout_rate, not train)
-        documents = None
-        if options.document_mask:
-            documents = document_numbers(tokens, self.is_causal)
+        documents = document_numbers(tokens, self.is_causal) if options.document_mask else None
         hidden = self._blocks(hidden, dropout_rate, documents, train)
         if at is not None:
             hidden = jnp.take_along_axis(hidden, at[..., None], axis=-2)
