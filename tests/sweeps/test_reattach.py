@@ -15,24 +15,14 @@ POINTS = range(4)
 
 
 def _at_work(drivers):
-    """Returns {point: process number} of trials that both workers train now, {} where not both."""
+    """Returns {point: process number} of the trials in training if both workers train, else {}."""
     running = [p for p in POINTS if status.recorded(drivers.trial(p))["state"] == "running"]
-    found = {point: pid for point in running if (pid := drivers.worker(point))}
-    return found if len(found) == 2 else {}
+    workers = {point: pid for point in running if (pid := drivers.worker(point))}
+    return workers if len(workers) == 2 else {}
 
 
 def _attempts(drivers):
     return {point: lease.latest(drivers.trial(point)) for point in POINTS}
-
-
-def _taken_up(driver):
-    """Waits until a driver has said that it takes up two jobs; returns its lines."""
-    shown = []
-    while not any("2 jobs of an earlier driver are taken up" in line for line in shown):
-        line = driver.stdout.readline()
-        assert line, shown
-        shown.append(line)
-    return shown
 
 
 @pytest.mark.slow
@@ -48,7 +38,7 @@ def test_a_second_driver_takes_up_the_jobs_of_the_first(
     if is_killed:
         first.kill()
     second = stub_drivers.run()
-    _taken_up(second)
+    assert any("2 jobs of an earlier driver are taken up" in line for line in second.stdout)
     assert {point: stub_drivers.worker(point) for point in jobs} == jobs
     for pid in jobs.values():
         os.kill(pid, signal.SIGCONT)

@@ -64,7 +64,8 @@ class Referee:
         if place == layout.ATTEMPTS:
             self._claimed(parent, int(name), actor)
         elif name == lease.OUTCOME:
-            self._ended(os.path.dirname(parent), int(place), actor)
+            holder = self._holders[os.path.dirname(parent)]
+            holder.ended = holder.ended or holder.number == int(place)
         elif actor.attempt is not None and folder == str(actor.attempt.trial_directory):
             self._shared(folder, name, actor.attempt.number, actor)
 
@@ -80,11 +81,6 @@ class Referee:
                 f"{trial}: attempt {number} was claimed {silent_s:.0f} s after a heartbeat of "
                 f"attempt {before.number}, which is alive"
             )
-
-    def _ended(self, trial: str, number: int, process: Actor) -> None:
-        holder = self._holders[trial]
-        if holder.number == number:
-            holder.ended = True
 
     def _shared(self, trial: str, name: str, number: int, process: Actor) -> None:
         latest = self._holders[trial].number

@@ -182,10 +182,6 @@ class StandIns:
         waiting.wait(lambda: len(self.events(name)) >= count, f"{count} × {name}")
         return self.events(name)
 
-    def cancel(self):
-        """Tells jobs that are told to stop that they are not to run again."""
-        (self.folder / "cancelled").touch()
-
     def finish(self):
         """Lets all jobs end."""
         (self.folder / "finish").touch()

@@ -98,7 +98,7 @@ def test_cancel_tells_running_jobs_and_removes_queued_ones(
     stand_ins.wait("start", 8)
     wait_for_states(engine, handles, running=8, queued=2)
     (stand_ins.folder / "saving").touch()
-    stand_ins.cancel()
+    (stand_ins.folder / "cancelled").touch()
     engine.cancel(handles)
     signals = stand_ins.wait("signal", 8)
     assert {event["signal"] for event in signals} == {signal.SIGTERM}
@@ -188,7 +188,7 @@ def test_a_lost_answer_submits_nothing_twice(make, stand_ins, cluster, hanging, 
     stand_ins.wait("start", 3)
     handles = engine.find(batch)
     wait_for_states(engine, [known, *handles], running=3)
-    stand_ins.cancel()
+    (stand_ins.folder / "cancelled").touch()
     engine.cancel([known, *handles])
     wait_for_states(engine, [known, *handles], gone=3)
     assert len(stand_ins.events("start")) == len(stand_ins.events("signal")) == 3
