@@ -6,10 +6,7 @@ import time
 
 import pytest
 
-from sweeps.records import (
-    lease,
-    submissions,
-)
+from sweeps.records import clock, lease, submissions
 from sweeps.scheduling import places
 from tests.sweeps.conftest import change_lease
 
@@ -30,7 +27,8 @@ from tests.sweeps.conftest import change_lease
 def test_a_job_of_this_host_that_is_silent_is_ended(
     make_scheduler, monkeypatch, changes, ahead_s, beats, is_ended
 ):
-    """A job of this process is silent at the third look."""
+    """A job of this process is silent at the third look, though the host sleeps an hour before
+    each."""
     scheduler, [trial] = make_scheduler(points=1)
     signals = []
     monkeypatch.setattr(os, "kill", lambda *arguments: signals.append(arguments))
@@ -46,6 +44,6 @@ def test_a_job_of_this_host_that_is_silent_is_ended(
         if beats is not None:
             heartbeat.touch()
             os.utime(heartbeat, (began + beats * look, began + beats * look))
-        scheduler.job_watch._look_for_silent_at = 0.0
+        monkeypatch.setattr(clock.clock, "monotonic", lambda now=3600.0 * (look + 1): now)
         scheduler.job_watch.end_silent()
     assert signals == [(os.getpid(), signal.SIGKILL)] * is_ended
