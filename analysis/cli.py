@@ -211,9 +211,9 @@ def _spikes(options: argparse.Namespace) -> "Sequence[Page]":
 
 
 def _downstream(options: argparse.Namespace) -> "Sequence[Page]":
-    """Prints scores per variant on the tasks of each suite, the mean over tasks, each task against
-    the baseline (McNemar, Holm), rows of chance and of the majority class, and the paper's numbers
-    if the study is the paper's. CSV also has the spread over checkpoints and seeds.
+    """Prints scores per variant on the tasks of each suite, their mean, and each task against the
+    baseline (McNemar, Holm). Rows of chance and of the majority class stand beside them, and the
+    paper's numbers in the paper's studies. CSV also has the spread over checkpoints and seeds.
 
       python -m sweeps evaluate experiments/mystudy --suite=pydoc --checkpoints=5
       python -m analysis downstream experiments/mystudy

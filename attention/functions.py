@@ -254,9 +254,9 @@ class Functions:
         return logits
 
     def weigh(
-        self, logits: Array, s: Any, seen: Array | None, hidden: float = HIDDEN
+        self, logits: Array, s: Any, visible: Array | None, hidden: float = HIDDEN
     ) -> tuple[Array, Array | None]:
-        """Returns a tile's weights and masses, 0 where a key is not `seen` (None: all are), or a
+        """Returns a tile's weights and masses, 0 where a key is not `visible` (None: all are), or a
         score function made its logit −∞.
 
         hidden: what takes the place of a hidden logit: 0 where functions are differentiated, whose
@@ -264,24 +264,26 @@ class Functions:
         """
         weighting = self.weighting
         if weighting.same and weighting.weights is exponential:  # 0 of either
-            weights = exponential(logits if seen is None else jnp.where(seen, logits, HIDDEN), s)
+            weights = exponential(
+                logits if visible is None else jnp.where(visible, logits, HIDDEN), s
+            )
             return weights, weights
         if self.score:
             scored = logits > -jnp.inf
-            seen = scored if seen is None else seen & scored
-        shown = logits if seen is None else jnp.where(seen, logits, hidden)
-        of_seen = (lambda tile: tile) if seen is None else functools.partial(_where, seen)
-        weights = of_seen(weighting.weights(shown, s))
+            visible = scored if visible is None else visible & scored
+        shown = logits if visible is None else jnp.where(visible, logits, hidden)
+        of_visible = (lambda tile: tile) if visible is None else functools.partial(_where, visible)
+        weights = of_visible(weighting.weights(shown, s))
         if weighting.same or weighting.mass is None:
             return weights, weights if weighting.same else None
-        return weights, of_seen(weighting.mass(shown, s))
+        return weights, of_visible(weighting.mass(shown, s))
 
     def pulled(
         self,
         logits: Array,
         indices: tuple[Array, Array],
         leaves: list[Array],
-        seen: Array | None,
+        visible: Array | None,
         s: Any,
         bar: Array,
         delta: Any,
@@ -305,7 +307,7 @@ class Functions:
             every = list(leaves)
             for n, leaf in zip(moved, changed, strict=True):
                 every[n] = leaf
-            weighed_tile = self.weigh(self.scored(logits, indices, every), s, seen, 0.0)
+            weighed_tile = self.weigh(self.scored(logits, indices, every), s, visible, 0.0)
             return weighed_tile[0] if weighting.same else weighed_tile
 
         result, pull = jax.vjp(weighed, logits, [leaves[n] for n in moved])
@@ -331,8 +333,8 @@ def with_factor(weighting: Weighting) -> Weighting:
     return dataclasses.replace(weighting, weights=weights, mass=mass)
 
 
-def _where(seen: Array, array: Array) -> Array:
-    return jnp.where(seen, array, 0.0)
+def _where(visible: Array, array: Array) -> Array:
+    return jnp.where(visible, array, 0.0)
 
 
 def check_weighting(weighting: Weighting) -> None:
@@ -404,15 +406,15 @@ def rows(weighting: Weighting, logits: Array) -> Array:
 
     Hidden keys have weight 0. A sink comes as a key here: `weighting.start` is no name.
     """
-    seen = ~(logits <= jnp.finfo(logits.dtype).min)  # NaN is not hidden
-    shown = jnp.where(seen, logits, 0)
+    visible = ~(logits <= jnp.finfo(logits.dtype).min)  # NaN is not hidden
+    shown = jnp.where(visible, logits, 0)
     if weighting.left is not None:
-        left = jnp.where(seen, weighting.left(shown), 0)
+        left = jnp.where(visible, weighting.left(shown), 0)
         # The sum from the end, without the key's own.
         later = jax.lax.cumsum(left, axis=left.ndim - 1, reverse=True) - left
-        return jnp.where(seen, weighting.weights(shown, later), 0)
+        return jnp.where(visible, weighting.weights(shown, later), 0)
     if weighting.mass is None:
-        return jnp.where(seen, weighting.weights(shown, None), 0)
+        return jnp.where(visible, weighting.weights(shown, None), 0)
     begin: Any = weighting.start
     bound = least(weighting, begin)
     top = jnp.max(logits, axis=-1, keepdims=True)
@@ -421,7 +423,8 @@ def rows(weighting: Weighting, logits: Array) -> Array:
     is_used = weighting.scales & (top > jnp.finfo(logits.dtype).min)
     top = jax.lax.stop_gradient(jnp.where(is_used, top, 0))
     weights, mass = (
-        jnp.where(seen, function(shown, top), 0) for function in (weighting.weights, weighting.mass)
+        jnp.where(visible, function(shown, top), 0)
+        for function in (weighting.weights, weighting.mass)
     )
     total = jnp.sum(mass, axis=-1, keepdims=True)
     if begin is not None:

@@ -32,8 +32,8 @@ def get(name: str, *, kernel: str = "xla", **hyperparameters: Any) -> "Variant":
     `kernel` says who computes the weighted sum (`backends.KERNELS`).
 
     Raises ValueError for an unknown name, hyperparameter or kernel, listing what exists and the
-    nearest match, for a combination that the mathematics forbids or the kernel cannot serve, for a
-    hyperparameter's value that it cannot have, and for what stands in the table without code.
+    nearest match. So it does for a combination that the mathematics forbids or the kernel cannot
+    serve, for a value that a hyperparameter cannot have, and for an entry that has no code.
     """
     table.check(name, hyperparameters, kernel)
     from attention import records, variant

@@ -293,7 +293,10 @@ def hyperparameters(
     `diff_laser`; `others` by their own names, at their defaults if they are not given.
     """
     given = {**others, "tau": tau, "head_norm": diff_head_norm}
-    return {key: given.get(key, one.default) for key, one in hyperparameters_of(name).items()}
+    return {
+        key: given.get(key, parameter.default)
+        for key, parameter in hyperparameters_of(name).items()
+    }
 
 
 def entries_of(name: str) -> dict[str, Entry]:
@@ -305,7 +308,7 @@ def entries_of(name: str) -> dict[str, Entry]:
 def hyperparameters_of(name: str) -> dict[str, Hyperparameter]:
     """Returns the hyperparameters that a variant has, by name; its mixer's first."""
     lines = entries_of(name).values()
-    return {key: one for entry in lines for key, one in entry.hyperparameters.items()}
+    return {key: parameter for entry in lines for key, parameter in entry.hyperparameters.items()}
 
 
 def check(name: str, hyperparameters: Mapping[str, object], kernel: str = "xla") -> None:
@@ -350,7 +353,10 @@ def checked(name: str, hyperparameters: Mapping[str, object]) -> dict[str, Any]:
             ]
             where = f" ({key} goes with {' and '.join(owners)})" if owners else ""
             raise ValueError(unknown("hyperparameter", key, allowed, f" of {name!r}{where}"))
-    return {k: one.check(k, hyperparameters.get(k, one.default)) for k, one in allowed.items()}
+    return {
+        k: parameter.check(k, hyperparameters.get(k, parameter.default))
+        for k, parameter in allowed.items()
+    }
 
 
 def check_model(name: str, lacks: Mapping[str, str], model: str) -> None:
@@ -364,7 +370,7 @@ def check_model(name: str, lacks: Mapping[str, str], model: str) -> None:
                 continue
             needed = "" if lack == part else f", and {part!r} needs {MODEL_NEEDS[lack]}"
             table: Mapping[str, Entry] = MODIFIERS if part in MODIFIERS else MIXERS
-            able = [other for other, one in table.items() if not {other, *one.needs} & {*lacks}]
+            able = [other for other, entry in table.items() if not {other, *entry.needs} & {*lacks}]
             raise ValueError(
                 f"{model} cannot have {name!r}: it {why}{needed}; drop {part!r}. "
                 f"{'Modifiers' if part in MODIFIERS else 'Mixers'} that it can have: "

@@ -88,7 +88,7 @@ def of_table(table: ErrorTable) -> FailedRuns:
         table.metric.lower_is_better,
         table.family,
     )
-    summaries = {name: intervals.summarise(list(own.values())) for name, own in left.items()}
+    summaries = {name: intervals.summarise(list(values.values())) for name, values in left.items()}
     by_variant = {
         name: VariantFailures(rate, seeds[name], summaries.get(name), without.get(name))
         for name, rate in rates.items()

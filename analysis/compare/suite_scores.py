@@ -135,7 +135,9 @@ def _of_suite(
     wanted = sorted(answers["step"][answers["step"] <= at].unique().tolist())[-table.last :]
     problems += _missing(trials, asked, wanted, suite)
     has_tasks = answers.groupby("step")["trial"].nunique()
-    curve_steps = [each for each in wanted if has_tasks[each] == answers["trial"].nunique()]
+    curve_steps = [
+        checkpoint for checkpoint in wanted if has_tasks[checkpoint] == answers["trial"].nunique()
+    ]
     names = answers["variant"].unique().tolist()
     # Where two sets of questions are as frequent, the baseline's count.
     by_baseline = answers.sort_values("variant", key=lambda of: of != table.baseline, kind="stable")
@@ -310,7 +312,7 @@ class Scoring:
 
     def _row(self, name: str, task: str, tasks: list[str], right: pd.DataFrame) -> dict[str, Any]:
         """Returns a row over the seeds of `right` [seeds, tasks], each a bool [n]."""
-        totals = [_total(right[each]) for each in tasks]
+        totals = [_total(right[name]) for name in tasks]
         low, high = intervals.percentile_interval(
             comparisons.resampled_means(totals).mean(axis=1) / len(right)
         )
@@ -322,7 +324,7 @@ class Scoring:
             "metric": self._metrics.get(task),
             "n": sum(map(len, totals)),
             "seeds": len(right),
-            "score": float(np.mean([each.mean() for each in totals]) / len(right)),
+            "score": float(np.mean([total.mean() for total in totals]) / len(right)),
             "low": low,
             "high": high,
             **self._spread(name, tasks),
@@ -389,13 +391,13 @@ def _difference(ours: pd.DataFrame, theirs: pd.DataFrame, shares_seeds: bool) ->
     exact = len(sums) == 1 and len(ours) == len(theirs)
     low, high = intervals.percentile_interval(means)
     return {
-        "difference": float(np.mean([each.mean() for each in sums]) / unit),
+        "difference": float(np.mean([answers.mean() for answers in sums]) / unit),
         "difference_low": low,
         "difference_high": high,
         "seeds_compared": len(ours),
         "seeds_baseline": len(theirs),
-        "right_alone": int(sum((each > 0).sum() for each in sums)),
-        "baseline_alone": int(sum((each < 0).sum() for each in sums)),
+        "right_alone": int(sum((answers > 0).sum() for answers in sums)),
+        "baseline_alone": int(sum((answers < 0).sum() for answers in sums)),
         "p": comparisons.sign_flips(sums[0]) if exact else comparisons.bootstrap_p(means),
     }
 

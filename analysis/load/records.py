@@ -293,17 +293,17 @@ class StudyRuns:
     @property
     def problems(self) -> tuple[Problem, ...]:
         """Returns the study's problems, then those of its runs."""
-        return (*self.study_problems, *(each for run in self.runs for each in run.problems))
+        return (*self.study_problems, *(problem for run in self.runs for problem in run.problems))
 
     @property
     def left_out(self) -> tuple[Problem, ...]:
         """Returns the problems that name what lies beside the study and is not read."""
-        return tuple(each for each in self.study_problems if each.kind == "left out")
+        return tuple(problem for problem in self.study_problems if problem.kind == "left out")
 
     @property
     def notes(self) -> tuple[Problem, ...]:
         """Returns the notes of the runs, then the study's own."""
-        return (*(each for run in self.runs for each in run.notes), *self.study_notes)
+        return (*(note for run in self.runs for note in run.notes), *self.study_notes)
 
     @property
     def workload(self) -> str:

@@ -270,7 +270,7 @@ def _views(part: dict[str, Any]) -> list[dict[str, Any]]:
     """Returns one view of each panel."""
     for key in ("concat", "hconcat", "vconcat"):
         if key in part:
-            return [view for each in part[key] for view in _views(each)]
+            return [view for inner in part[key] for view in _views(inner)]
     if "spec" in part:
         return _views(part["spec"])
     return _views(part["layer"][0]) if "layer" in part else [part]
@@ -279,8 +279,8 @@ def _views(part: dict[str, Any]) -> list[dict[str, Any]]:
 def _paint(part: Any, names: Sequence[str]) -> None:
     """Sets the colours and marks of the field `variant` to those of a whole report."""
     if isinstance(part, list):
-        for each in part:
-            _paint(each, names)
+        for inner in part:
+            _paint(inner, names)
     if not isinstance(part, dict):
         return
     for channel, place in (("color", 0), ("shape", 1)):
@@ -290,9 +290,9 @@ def _paint(part: Any, names: Sequence[str]) -> None:
             scale["range"] = [
                 look(name, names or scale["domain"])[place] for name in scale["domain"]
             ]
-    for key, each in part.items():
+    for key, inner in part.items():
         if key not in ("data", "datasets"):
-            _paint(each, names)
+            _paint(inner, names)
 
 
 def embed(plot: FigureSpec[Shown], shown: Shown, names: Iterable[str] = ()) -> Figure | None:

@@ -81,7 +81,7 @@ def bootstrapped(
     No interval below LEAST_RUNS runs of a task, nor where all resamples agree: neither would hold
     what it promises."""
     value = float(statistic(scores, baseline))
-    counts = np.concatenate([np.sum(~np.isnan(each), axis=0) for each in (scores, baseline)])
+    counts = np.concatenate([np.sum(~np.isnan(runs), axis=0) for runs in (scores, baseline)])
     if math.isnan(value) or counts.min() < LEAST_RUNS:
         return Estimate(value, math.nan, math.nan)
     generator = np.random.default_rng(0)
@@ -113,16 +113,16 @@ def mean_effect(effects: Sequence[float], compared: Sequence[Comparison]) -> Est
     exists from v = 3 on, so the interval needs 4 pairs of every task. In 40,000 simulated studies
     of three tasks it held the truth in 96 % with 12 to 20 seeds, in 98 to 99 % with 5.
     """
-    kinds = {each.effect_kind for each in compared}
-    if len(kinds) != 1 or any(math.isnan(each) for each in effects):
+    kinds = {comparison.effect_kind for comparison in compared}
+    if len(kinds) != 1 or any(math.isnan(effect) for effect in effects):
         return Estimate(math.nan, math.nan, math.nan)
     mean = float(np.mean(effects))
     variance = 0.0
-    for g, each in zip(effects, compared, strict=True):
-        n, v = float(each.pairs), each.pairs - 1
-        if not each.is_paired:
-            n = each.n * each.n_baseline / (each.n + each.n_baseline)
-            v = each.n + each.n_baseline - 2
+    for g, comparison in zip(effects, compared, strict=True):
+        n, v = float(comparison.pairs), comparison.pairs - 1
+        if not comparison.is_paired:
+            n = comparison.n * comparison.n_baseline / (comparison.n + comparison.n_baseline)
+            v = comparison.n + comparison.n_baseline - 2
         if v < 3:
             return Estimate(mean, math.nan, math.nan)
         variance += correction(v) ** 2 * v / (v - 2) * (1 / n + g**2) - g**2
@@ -134,13 +134,13 @@ def mean_ratio(logs: Sequence[np.ndarray]) -> Estimate:
     """Returns the geometric mean of ratios over tasks, which count alike, from the logs of each
     task's paired ratios [pairs], with the t interval of the mean of the tasks' means (Welch's
     degrees of freedom); no interval where a task has fewer than 2 pairs, nan if it has none."""
-    if not logs or any(not each.size for each in logs):
+    if not logs or any(not ratios.size for ratios in logs):
         return Estimate(math.nan, math.nan, math.nan)
-    mean = float(np.mean([each.mean() for each in logs]))
-    parts = [each.var(ddof=1) / each.size for each in logs if each.size > 1]
+    mean = float(np.mean([ratios.mean() for ratios in logs]))
+    parts = [ratios.var(ddof=1) / ratios.size for ratios in logs if ratios.size > 1]
     if len(parts) < len(logs) or not sum(parts) > 0:
         return Estimate(math.exp(mean), math.nan, math.nan)
-    below = sum(part**2 / (each.size - 1) for part, each in zip(parts, logs, strict=True))
+    below = sum(part**2 / (ratios.size - 1) for part, ratios in zip(parts, logs, strict=True))
     error = math.sqrt(sum(parts)) / len(logs)
     low, high = t_bounds(mean, error, sum(parts) ** 2 / below)
     return Estimate(math.exp(mean), math.exp(low), math.exp(high))

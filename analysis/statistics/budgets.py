@@ -2,8 +2,8 @@
 
 Between budgets its result is the polynomial through them in the logarithm of the steps. Where that
 of the means meets the variant's mean are the steps needed. The 95 % interval holds the steps at
-which a paired t-test does not tell the baseline from the variant: what each seed has there is
-linear in its results at the budgets, so that for a polynomial the test is exact for normal noise,
+which a paired t-test does not tell the baseline from the variant. A polynomial's value there is
+linear in a seed's results at the budgets. So the test of a polynomial is exact for normal noise,
 whatever the budgets of a seed have in common (Fieller 1954, "Some problems in interval
 estimation"). Power laws are covered in 92 to 97 % (`tests/analysis/test_budgets.py`); by straight
 lines they would be in 77 to 91 % where noise is a tenth of what a doubling gains. Nothing is
@@ -79,7 +79,7 @@ def of_seeds(baseline: Mapping[float, Seeds], variant: Seeds) -> Budgets:
     Raises ValueError for fewer than three budgets or seeds.
     """
     steps = sorted(baseline)
-    seeds = sorted(set(variant).intersection(*(baseline[each] for each in steps)))
+    seeds = sorted(set(variant).intersection(*(baseline[step] for step in steps)))
     if min(len(steps), len(seeds)) < LEAST:
         raise ValueError(
             f"{len(steps)} budget(s) of the baseline, {len(seeds)} seed(s) that all have; three of "
@@ -87,7 +87,7 @@ def of_seeds(baseline: Mapping[float, Seeds], variant: Seeds) -> Budgets:
         )
     return Budgets(
         np.array(steps, float),
-        np.array([[baseline[each][seed] for seed in seeds] for each in steps]),
+        np.array([[baseline[step][seed] for seed in seeds] for step in steps]),
         np.array([variant[seed] for seed in seeds]),
     )
 

@@ -1,12 +1,13 @@
 """Comparisons of a variant with the baseline over seeds, paired where most seeds are shared.
 
-Which test, and why: with 3 to 10 seeds a permutation test of paired differences cannot reach
-p < 0.05 after a correction (five seeds allow p >= 2 / 2**5 = 0.0625), so seeds that are shared are
-compared by the paired t-test, which assumes that differences between seeds are about normal. A
-study's shared seeds give both variants the same initial parameters and batches; where seeds share
-nothing but their number (AlgoPerf's logs) a permutation test takes its place, with the larger of
-its p-value and Welch's: the one needs no normal noise, the other no equal variances, and no p below
-0.05 stands beside an interval of Welch's that holds 0.
+Seeds that are shared give both variants the same initial parameters and batches. They are compared
+by the paired t-test, which assumes that differences between seeds are about normal. A permutation
+test of paired differences cannot reach p < 0.05 after a correction with few seeds: five allow
+p >= 2 / 2**5 = 0.0625.
+
+AlgoPerf's seeds share nothing but their number. There a permutation test takes the place of the
+t-test, with the larger of its p-value and Welch's. The one needs no normal noise, the other no
+equal variances, and no p below 0.05 stands beside an interval of Welch's that holds 0.
 
 The permutation test is studentised, because one of the bare difference is not valid where the
 groups' variances differ: Janssen (1997), "Studentized permutation tests for non-iid hypotheses and
@@ -19,11 +20,11 @@ the smaller side: of 12 seeds each with 2 in common a paired test would ignore 2
 Otherwise all runs are compared, unpaired. Shared seeds make that test conservative: with 6 of 12
 in common, whose values correlate by 0.9, it told 0.9 % of 4,000 simulated studies apart, not 5 %.
 
-Two models are also compared over the questions of a task. The unit is then the question: where
-several trials (seeds) answer the same questions, a question's answers are summed over them first,
-since answers to one question are alike, and counted one by one they would make a test claim several
-times the questions there are. Such a test speaks of the trained models that were asked; what
-another seed would give is said by a comparison over seeds.
+Two models are also compared over the questions of a task. The unit is then the question: if
+several trials (seeds) answer the same questions, a question's answers are summed over them first.
+Answers to one question are alike, and a test that counts them one by one claims several times the
+questions that exist. Such a test speaks of the trained models that were asked. A comparison over
+seeds says what another seed would give.
 """
 
 import math

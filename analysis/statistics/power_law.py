@@ -126,9 +126,9 @@ def between(baseline: PowerLaw, variant: PowerLaw, loss: float, is_paired: bool 
 
     `is_paired`: the k-th sizes of the two fits are of one study with the same seeds.
 
-    Simulated (1,200 pairs of studies of 234 M to 2.2 B parameters, b = -0.05, a true share of
-    15 %, log losses with an sd of 0.0005, 0.003 or 0.01 of which none or 80 % of the variance is
-    shared; only fits that fall), the 95 % interval holds the true share in
+    Simulated were 1,200 pairs of studies of 234 M to 2.2 B parameters, with b = -0.05 and a true
+    share of 15 %. Log losses had an sd of 0.0005, 0.003 or 0.01, of which none or 80 % of the
+    variance was shared. Of the fits that fall, the 95 % interval holds the true share in
 
         five sizes   paired: 95 to 96 %; not paired: 96 to 97 %, where noise is shared 100 %
         three sizes  paired: 96 to 99 %; not paired: 96 to 97 %, where noise is shared 99 %

@@ -155,7 +155,7 @@ def page(table: ErrorTable) -> Page | None:
         {heading: form for heading, form, *_ in printed.values() if form},
         group=[*map(variants.group, rows.index), PAPER],
     )
-    examples = " or ".join(sorted({str(each.examples or 0) for _, each in _recorded(table)}))
+    examples = " or ".join(sorted({str(record.examples or 0) for _, record in _recorded(table)}))
     notes = (
         "Median over seeds at the last step that all seeds of the variant have, on "
         f"{examples} examples. Over layers: mean of shares, entropy, Jacobian mean and median "

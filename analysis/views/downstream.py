@@ -90,7 +90,7 @@ def page(
         data.append(rows[[*suite_scores.COLUMNS]].assign(metrics=metrics, paper=fractions))
         if len(rows):
             made = _tables(scored, rows)
-            tables += [each for each in made if len(each.frame)]
+            tables += [task_table for task_table in made if len(task_table.frame)]
             notes += _notes(scored, rows)
     problems = [problem for scored in suites for problem in scored.problems]
     return pages.Page(
@@ -240,7 +240,9 @@ def draw(table: ErrorTable) -> alt.VConcatChart | None:
 
 
 def _suites(table: ErrorTable) -> list[SuiteTable]:
-    return [each for each in suite_scores.of_table(table, None, None, None) if len(each.scores)]
+    return [
+        scored for scored in suite_scores.of_table(table, None, None, None) if len(scored.scores)
+    ]
 
 
 def _panels(scored: SuiteTable) -> alt.HConcatChart:

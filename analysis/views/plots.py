@@ -126,7 +126,7 @@ def effects_alt_text(table: ErrorTable) -> str:
     )
     frame = estimates[["label", "mean"]].assign(
         verdict=sentences.outcomes(estimates),
-        difference=[pages.estimate(*each, digits, signed=True) for each in ends],
+        difference=[pages.estimate(*interval, digits, signed=True) for interval in ends],
     )
     return pages.Table(f"Mean {table.what} over seeds", frame, {"mean": f".{digits}f"}).alt_text()
 
@@ -222,7 +222,7 @@ def draw_curves(table: ErrorTable) -> ChartType | None:
     by = alt.ExprRef(
         f"{json.dumps(f'{table.study.name}: {table.metric.label} by ')} + ({json.dumps(AXES)})[by]"
     )
-    references = ", ".join(each.name for each in table.references)
+    references = ", ".join(reference.name for reference in table.references)
     below = f"dashed: {references}" if references else alt.Undefined
     more = [beside(table, curves, families), _references(table, families, splits)]
     data = pd.concat([drawn, *(frame for frame in more if len(frame))], ignore_index=True)
@@ -289,9 +289,9 @@ def _single_lines(data: pd.DataFrame, x: alt.X, names: Sequence[str]) -> list[al
 def _references(table: ErrorTable, families: Sequence[str], splits: Sequence[str]) -> pd.DataFrame:
     """Returns a row per panel and reference line."""
     lines = [
-        {"split": split, "modifiers": family, "reference": value, "name": each.name}
-        for each in table.references
-        for split, value in each.values.items()
+        {"split": split, "modifiers": family, "reference": value, "name": reference.name}
+        for reference in table.references
+        for split, value in reference.values.items()
         for family in families
         if value is not None and split in splits
     ]
@@ -321,10 +321,11 @@ def curves_alt_text(table: ErrorTable) -> str:
 
 
 def draw_hyperparameters(table: ErrorTable) -> ChartType | None:
-    """Returns the chart, None if no hyperparameter varies among the measured trials of the
-    search: a panel for each hyperparameter, a mark for each point, the median over its seeds at
-    their best validation steps, a ring around chosen points, and a cross on the upper edge for
-    points with seeds without a value, which diverged or failed."""
+    """Returns the chart, None if no hyperparameter varies among the measured trials of the search.
+
+    A panel for each hyperparameter has a mark for each point: the median over its seeds at their
+    best validation steps. Chosen points have a ring. A point with a seed that diverged or failed
+    has a cross on the upper edge."""
     curve_points = points(table)
     if not curve_points["value"].notna().any():
         return None

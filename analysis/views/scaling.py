@@ -96,7 +96,7 @@ def families(tables: Sequence[ErrorTable]) -> list[list[ErrorTable]]:
     stated = _settings(losses).drop(columns=["study", experiment.DATA]).fillna("")
     groups = stated.groupby([*stated.columns], sort=False)
     members = [[losses[number] for number in group.index] for _, group in groups]
-    return [each for each in members if len({table.workload for table in each}) > 1]
+    return [family for family in members if len({table.workload for table in family}) > 1]
 
 
 def of_tables(tables: Sequence[ErrorTable], loss: float | None = None) -> Scaling:
@@ -196,12 +196,12 @@ def _savings(
         base = laws.get(baseline)
         if base is None or law is base or loss is None:
             continue
-        obstacles = [each for each in (baseline, name) if not laws[each].falls]
+        obstacles = [label for label in (baseline, name) if not laws[label].falls]
         row = {"variant": name, "obstacle": "".join(obstacles[:1])}
         if not obstacles:
             seeds = [
-                pairs.loc[pairs["variant"] == each, ["place", "workload", "seed"]].values.tolist()
-                for each in (baseline, name)
+                pairs.loc[pairs["variant"] == label, ["place", "workload", "seed"]].values.tolist()
+                for label in (baseline, name)
             ]
             row |= vars(power_law.between(base, law, loss, seeds[0] == seeds[1] != []))
         rows.append(row)

@@ -159,7 +159,7 @@ def caveats(table: ErrorTable, of_verdicts: bool = True) -> Iterator[str]:
     runs = [run for row in table.rows for run in table.runs(row)]
     if table.unfinished:
         missing = [f"{row.label} {row.unfinished}" for row in table.rows if row.unfinished]
-        withheld = {each.withheld for each in table.comparisons.values()}
+        withheld = {comparison.withheld for comparison in table.comparisons.values()}
         advice = "verdicts are withheld" if of_verdicts else "comparisons are withheld"
         if of_verdicts and UNFINISHED in withheld:
             advice += "; `--preliminary` shows them as they are so far"
@@ -238,11 +238,13 @@ def _untold(table: ErrorTable) -> str:
     if not table.baseline_row and len(table.rows) > 1:
         names = ", ".join(row.variant for row in table.rows)
         return f"No comparison: no variant is called {table.baseline!r}; give --baseline: {names}."
-    tested = {name: each for name, each in table.comparisons.items() if each.is_tested}
+    tested = {
+        name: comparison for name, comparison in table.comparisons.items() if comparison.is_tested
+    }
     least: dict[str, float] = {}
     enough = 0.0
     for name, comparison in tested.items():
-        others = [each.p for each in tested.values() if each is not comparison]
+        others = [other.p for other in tested.values() if other is not comparison]
         p = float(comparisons.holm([comparison.smallest_p, *others], table.family)[0])
         if p >= comparisons.ALPHA:
             least[name] = p

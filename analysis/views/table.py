@@ -38,7 +38,7 @@ def page(table: ErrorTable, effect: float | None = None, details: bool = False) 
         tables += _details(table, measured, failures)
         notes += sentences.details(table)
     title = f"{table.study.name}: {table.metric.label} on {table.workload}, stage {table.stage}"
-    shown = tuple(each for each in tables if len(each.frame))
+    shown = tuple(printed for printed in tables if len(printed.frame))
     return pages.Page(title, shown, tuple(notes), table.problems, lambda: results(table, effect))
 
 
@@ -128,7 +128,7 @@ def _verdicts(table: ErrorTable, failures: failed_runs.FailedRuns) -> pages.Tabl
         # Where the loss is the target, exp(loss) stands beside it.
         "perplexity": table.metric == table.chosen_by == metrics.get("loss"),
         **dict.fromkeys(("mean", "difference", "p_holm", "verdict"), bool(table.baseline_row)),
-        "n_of_test": any(each.is_partial for each in table.comparisons.values()),
+        "n_of_test": any(comparison.is_partial for comparison in table.comparisons.values()),
         **frame[["flop", "seconds"]].notna().any().to_dict(),
     }
     formats: dict[str, Any] = {
@@ -259,10 +259,13 @@ def _rates(lines: pd.DataFrame) -> pages.Table:
 
 def _without_failed(table: ErrorTable, failures: failed_runs.FailedRuns) -> pages.Table:
     digits = table.metric.digits
-    left = {name: each for name, each in failures.by_variant.items() if each.summary}
-    summaries = [each.summary for each in left.values() if each.summary]
-    compared = [each.comparison or UNTESTED for each in left.values()]
-    bounds = [pages.interval(each.low, each.high, digits, signed=True) for each in compared]
+    left = {name: failed for name, failed in failures.by_variant.items() if failed.summary}
+    summaries = [failed.summary for failed in left.values() if failed.summary]
+    compared = [failed.comparison or UNTESTED for failed in left.values()]
+    bounds = [
+        pages.interval(comparison.low, comparison.high, digits, signed=True)
+        for comparison in compared
+    ]
     return _table(
         f"{table.metric.title} on {table.decisive} without the runs that failed to train",
         [
@@ -271,10 +274,14 @@ def _without_failed(table: ErrorTable, failures: failed_runs.FailedRuns) -> page
             ("Median", [summary.median for summary in summaries], f".{digits}f"),
             ("Mean", [summary.mean for summary in summaries], f".{digits}f"),
             ("SD", [summary.sd for summary in summaries], f".{digits}f"),
-            ("Mean\ndiff.", [each.difference for each in compared], f"+.{digits}f"),
+            ("Mean\ndiff.", [comparison.difference for comparison in compared], f"+.{digits}f"),
             ("95% interval", bounds, ""),
-            (N_OF_TEST, [each.seeds if each.n else None for each in compared], ""),
-            (P_HOLM, [each.p_holm for each in compared], pages.p_text),
+            (
+                N_OF_TEST,
+                [comparison.seeds if comparison.n else None for comparison in compared],
+                "",
+            ),
+            (P_HOLM, [comparison.p_holm for comparison in compared], pages.p_text),
         ],
     )
 

@@ -250,7 +250,7 @@ def _compared(
     rows: pd.DataFrame, seeds: pd.DataFrame, baseline: str, table: ErrorTable
 ) -> pd.DataFrame:
     """Returns the rows with their ratios to the row whose label is `baseline`."""
-    times = {label: own.set_index("seed") for label, own in seeds.groupby("label")}
+    times = {label: runs.set_index("seed") for label, runs in seeds.groupby("label")}
     prices = rows.set_index("label")["price"]
     relative = prices / prices[baseline]
     other_units = relative.notna() & ~relative.between(1 / OTHER_UNITS, OTHER_UNITS)
@@ -382,7 +382,7 @@ def _notes(times: TargetTimes) -> Iterable[str]:
     )
     seeds = times.seeds
     never = seeds[seeds["state"].isin(layout.LOST) & np.isinf(seeds["step"])]
-    ended = [f"{each.label} seed {each.seed} ({each.state})" for each in never.itertuples()]
+    ended = [f"{trial.label} seed {trial.seed} ({trial.state})" for trial in never.itertuples()]
     ended += [f"{variants.label(name)} (no trial is done)" for name in times.unchosen]
     if ended:
         yield f"Counted as never: {', '.join(ended)}."

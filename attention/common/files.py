@@ -106,26 +106,26 @@ def check_output(path: pathlib.Path, option: str = "--out") -> None:
     A file is made beside it and removed: permissions alone say nothing of read-only or special
     file systems, nor to root.
     """
-    given = f"{option}={path}"
+    setting = f"{option}={path}"
     if os.path.isdir(path):
-        raise ValueError(f"{given}: that is a directory; name a file in it")
+        raise ValueError(f"{setting}: that is a directory; name a file in it")
     if not path.absolute().parent.is_dir():
-        raise ValueError(f"{given}: {path.parent} is no directory; make it first")
-    _try_to_write(path.parent, path, given)
+        raise ValueError(f"{setting}: {path.parent} is no directory; make it first")
+    _try_to_write(path.parent, path, setting)
 
 
 def check_output_directory(path: pathlib.Path, option: str) -> None:
     """Raises ValueError where no directory can be made at `path`, the value of `option`, or
     nothing be written in the one that is there. Nothing is left behind."""
-    given, folder = f"{option}={path}", path
+    setting, folder = f"{option}={path}", path
     while not os.path.lexists(folder):
         folder = folder.parent
     if not os.path.isdir(folder):
-        raise ValueError(f"{given}: {folder} is no directory; give another path")
-    _try_to_write(folder, path, given)
+        raise ValueError(f"{setting}: {folder} is no directory; give another path")
+    _try_to_write(folder, path, setting)
 
 
-def _try_to_write(folder: pathlib.Path, path: pathlib.Path, given: str) -> None:
+def _try_to_write(folder: pathlib.Path, path: pathlib.Path, setting: str) -> None:
     probe = folder / temporary(uuid.uuid4().hex)
     try:
         probe.touch()
@@ -133,7 +133,7 @@ def _try_to_write(folder: pathlib.Path, path: pathlib.Path, given: str) -> None:
         path.is_file()  # a name may be too long
     except OSError as error:
         raise ValueError(
-            f"{given}: {folder} cannot be written ({error.strerror}); give a path elsewhere"
+            f"{setting}: {folder} cannot be written ({error.strerror}); give a path elsewhere"
         ) from error
 
 

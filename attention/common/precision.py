@@ -36,8 +36,8 @@ def made_of(name: str, platform: str, capability: str = "") -> str:
 def describe(name: str, platform: str) -> str:
     """Returns one line: what every platform makes of float32, `platform` being the one at hand."""
     parts = [
-        f"{made} on {one}{' (float32 before Ampere)' * (made == 'TF32')}"
-        f"{' (here)' * (one == platform)}"
-        for one, made in _MADE[name].items()
+        f"{made} on {device}{' (float32 before Ampere)' * (made == 'TF32')}"
+        f"{' (here)' * (device == platform)}"
+        for device, made in _MADE[name].items()
     ]
     return f"matmul_precision {name}: products of float32 arrays are {', '.join(parts)}"

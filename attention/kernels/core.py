@@ -34,9 +34,9 @@ def _softmax_backward(weights: list[Array], gradients: list[Array]) -> list[Arra
 def softmax_jacobian_norm(weights: Array) -> Array:
     """Returns the Frobenius norm of diag(a) − a·aᵀ for each row, [...] for weights [..., S].
 
-    Its square is Σa² − 2Σa³ + (Σa²)² for Σa = 1. That form cancels if one weight is close to 1
-    (float32 leaves 3e-4 of a norm of 0), so the largest weight m is taken out of the sums, 1 − m
-    is the sum of the others, and every term is positive:
+    Its square is Σa² − 2Σa³ + (Σa²)² for Σa = 1. That form cancels if one weight is close to 1:
+    float32 leaves 3e-4 of a norm of 0. So the largest weight m is taken out of the sums. With
+    1 − m as the sum of the others, every term is positive:
     m²(1 − m)² + Σ a²(1 − a)² + 2m²Σa² + ((Σa²)² − Σa⁴), sums over the others.
     """
     largest = jnp.max(weights, axis=-1, keepdims=True)

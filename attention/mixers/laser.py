@@ -111,9 +111,9 @@ def _factored(weights: Array, terms: Array) -> Array:
 
 def _by_row(weights: Array, terms: Array) -> Array:
     def of_row(row: Array) -> Array:
-        seen = (row > 0).T[..., None]
-        log = jnp.log(jnp.where(seen, row.T[..., None], 1))
-        return jax.nn.logsumexp(jnp.where(seen, log + terms, -1e300), axis=0)
+        positive = (row > 0).T[..., None]
+        log = jnp.log(jnp.where(positive, row.T[..., None], 1))
+        return jax.nn.logsumexp(jnp.where(positive, log + terms, -1e300), axis=0)
 
     return jax.lax.map(of_row, jnp.swapaxes(weights, 0, 1))
 

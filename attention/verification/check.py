@@ -187,7 +187,7 @@ def limits_of(variant: Variant, dtype: str) -> Limits:
         kind: str = "output" if modifier.acts_on == "output" else "kernel"
         kind = kind if modifier.keeps is None else "values"
         most[kind] = max(most.get(kind, 1.0), modifier.bfloat16_allowance)
-    allowance *= (1 + sum(one**2 - 1 for one in most.values())) ** 0.5
+    allowance *= (1 + sum(size**2 - 1 for size in most.values())) ** 0.5
     return output * allowance, gradient * allowance
 
 

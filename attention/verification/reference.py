@@ -85,11 +85,11 @@ def compute(
             }
             for module, group in tree.items()
         }
-        seen = None if mask is None else jnp.asarray(np.asarray(mask), bool)
+        visible = None if mask is None else jnp.asarray(np.asarray(mask), bool)
         run = _compiled(variant, layer, scale)
         signs = np.random.default_rng(0).choice([-1.0, 1.0], (_DRAWS, *np.shape(cotangent)))
         wide_cotangent = jnp.asarray(np.asarray(cotangent), jnp.float64)
-        output, (gradients, learned), sizes = run(wide, leaves, seen, wide_cotangent, signs)
+        output, (gradients, learned), sizes = run(wide, leaves, visible, wide_cotangent, signs)
     named = jax.tree.map(np.asarray, learned)
     return Result(
         np.asarray(output),

@@ -6,10 +6,13 @@ job on several nodes at once, they train each trial together: process 0 claims t
 broadcasts its claims to the others. Where a node has several workers, the job starts one process
 for each.
 
-It exits with FINISHED (0) where nothing is left for it to do, AGAIN (75) where it was told to stop
-or one of several processes was lost, WRONG_NODE (76) where this node cannot run it, 1 where a trial
-failed and may be tried again, or could not be claimed or given back, 2 for a batch that cannot be
-read.
+Its exit codes:
+
+- FINISHED (0): nothing is left for it to do.
+- 1: a trial failed and may be tried again, or could not be claimed or given back.
+- 2: the batch cannot be read.
+- AGAIN (75): it was told to stop, or one of several processes was lost.
+- WRONG_NODE (76): this node cannot run it.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """How probable a model finds continuations of contexts, and which ones it would give itself.
 
-Requests are grouped by length: rows of a batch are filled up on their right to the next length of a
-short ladder, where a causal model does not look, so that no mask is needed and every length of the
-ladder is compiled once. Logits are made at the continuations' places alone. Rows are divided over
+Requests are grouped by length. Rows of a batch are filled up on their right to the next length of a
+short ladder, and every length of the ladder is compiled once. A causal model does not look there,
+so no mask is needed. Logits are made at the continuations' places alone. Rows are divided over
 all devices. A log-probability differs between lengths of the ladder by rounding alone.
 
 Where a mixer's weights are not normalised, its output depends on how many keys there are, filled up
