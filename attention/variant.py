@@ -3,15 +3,15 @@
 `AttentionFunction` is the `attention_fn` of one layer, with all that a variant may need.
 """
 
-import contextlib
 import dataclasses
+import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import errors as flax_errors
 from flax import linen as nn
 from jax.sharding import NamedSharding
 
@@ -25,6 +25,8 @@ from attention.masks import Bias, Mask, Masks
 from attention.records import Leaf, Modifier
 
 Array = jax.Array
+# Gives the learned leaves that a part declares, by path.
+LeafSource = Callable[[Sequence[Leaf]], Leaves]
 
 
 # Keywords of flax's function that no variant has. The softmax is always in float32.
@@ -43,20 +45,6 @@ _OURS = [
     for name in ("is_causal", "x", "layer", "scale")
 ]
 _SIGNATURE = _FLAX_SIGNATURE.replace(parameters=[*_FLAX_SIGNATURE.parameters.values(), *_OURS])
-
-
-class _LeafModule(nn.Module):
-    """A module's learned leaves, float32."""
-
-    declared: tuple[Leaf, ...]
-
-    @nn.compact
-    def __call__(self) -> dict[str, Array]:
-        """Returns the leaves by path."""
-        return {
-            leaf.path: self.param(leaf.path.split("/")[1], leaf.start, leaf.shape, jnp.float32)
-            for leaf in self.declared
-        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,6 +123,7 @@ class Variant:
         self,
         call: Call,
         *,
+        leaves: Mapping[str, Array] | LeafSource | None = None,
         scale: float | None = None,
         scale_query: Callable[[Array], Array] | None = None,
         precision: jax.lax.PrecisionLike = None,
@@ -148,25 +137,28 @@ class Variant:
         """Returns the output [..., T, H, Dv], in the query's dtype, and the memory to hand on.
 
         call: from `inputs.make_call`, with `memory` from the layer before ({} or `empty_memory` in
-        the first). scale: multiplies the logits before τ divides them, D**-0.5 unless given.
-        scale_query: what the model does to its queries, after modifiers. Other arguments are those
-        of flax. Raises ValueError as `__call__`.
+        the first). leaves: the learned ones by path, as `Variant.leaves` makes them, or a function
+        that gives them; None: the Flax module that calls makes them. scale: multiplies the logits
+        before τ divides them, D**-0.5 unless given. scale_query: what the model does to its
+        queries, after modifiers. Other arguments are those of flax. Raises ValueError as
+        `__call__`, and for leaves that are not this variant's.
         """
         _refuse_flax_only(self.name, flax_only)
+        source = _source(self.name, leaves)
         if dtype is not None:
             arrays = {name: getattr(call, name).astype(dtype) for name in ("query", "key", "value")}
             call = call._replace(**arrays)
         self._check_call(call)
         mixer, settings = records.mixer(self.mixer), self.settings_of(table.MIXERS[self.mixer])
-        leaves = self._leaves(mixer, call, settings)
+        mixer_leaves = _leaves(source, mixer, call, settings)
         changed = call._replace(mask=call.mask & mixer.mask)
         if mixer.inputs is not None:
-            changed = mixer.inputs(changed, leaves, **settings)
-        changed = self._modified(changed)
+            changed = mixer.inputs(changed, mixer_leaves, **settings)
+        changed = self._modified(changed, source)
         if scale_query is not None:
             changed = changed._replace(query=scale_query(changed.query))
         query, scale = inputs.scaled(changed.query, scale)
-        score, score_leaves = self._score(changed)
+        score, score_leaves = self._score(changed, source)
         shared: dict[str, Any] = {"score": score, "leaves": score_leaves, "precision": precision}
         changed = probe.record(
             changed._replace(query=query),
@@ -186,8 +178,25 @@ class Variant:
             broadcast_dropout=broadcast_dropout,
             **shared,
         )
-        output = self._finished(output, changed._replace(query=call.query), leaves)
+        output = self._finished(output, changed._replace(query=call.query), mixer_leaves, source)
+        if isinstance(source, _GivenLeaves):
+            source.check_unused()
         return output, changed.memory or {}
+
+    def leaves(self, call: Call, key: Array | None = None) -> dict[str, Array]:
+        """Returns the learned leaves of a layer at their start, float32, by path: "gate/scale".
+
+        call: one like the layer's; of its arrays only shapes and dtypes count. key: of starts that
+        are drawn. Raises ValueError if one is drawn and there is no key, and as `attend`.
+        """
+        declared: dict[str, Leaf] = {}
+
+        def collect(leaves: Sequence[Leaf]) -> Leaves:
+            declared.update((leaf.path, leaf) for leaf in leaves)
+            return {leaf.path: jnp.zeros(leaf.shape, jnp.float32) for leaf in leaves}
+
+        jax.eval_shape(lambda: self.attend(call, leaves=collect))
+        return {path: _start(self.name, leaf, key) for path, leaf in declared.items()}
 
     def empty_memory(self, value: Array) -> Memory:
         """Returns what `attend` is given as memory in a first layer whose index is traced.
@@ -206,7 +215,7 @@ class Variant:
         """
         table.check_model(self.name, {"inside": "keeps its own softmax"}, "the model")
         self._check_call(call)
-        changed = self._modified(call)
+        changed = self._modified(call, _source(self.name, None))
         if changed.temperature != 1.0:
             changed = changed._replace(query=changed.query / changed.temperature, temperature=1.0)
         return changed
@@ -238,8 +247,9 @@ class Variant:
             span=SPAN,
             sums_to_one=sums_to_one,
         )
-        leaves = self._leaves(mixer, call, self.settings_of(table.MIXERS[self.mixer]))
-        return self._finished(output, call, leaves)
+        source = _source(self.name, None)
+        leaves = _leaves(source, mixer, call, self.settings_of(table.MIXERS[self.mixer]))
+        return self._finished(output, call, leaves, source)
 
     def _check_call(self, call: Call) -> None:
         """Raises ValueError if a call lacks what the variant needs."""
@@ -256,21 +266,24 @@ class Variant:
         }
         table.check_model(self.name, {need: why for need, why in lacks.items() if why}, "this call")
 
-    def _modified(self, call: Call) -> Call:
+    def _modified(self, call: Call, source: LeafSource) -> Call:
         for modifier, settings in self.modifiers_on("inputs"):
-            call = modifier.apply(call, self._leaves(modifier, call, settings), **settings)
+            leaves = _leaves(source, modifier, call, settings)
+            call = modifier.apply(call, leaves, **settings)
         return call
 
-    def _score(self, call: Call) -> tuple[tuple[Score, ...], tuple[Leaves, ...]]:
+    def _score(
+        self, call: Call, source: LeafSource
+    ) -> tuple[tuple[Score, ...], tuple[Leaves, ...]]:
         scores, every = [], []
         for modifier, settings in self.modifiers_on("score"):
-            leaves = self._leaves(modifier, call, settings)
+            leaves = _leaves(source, modifier, call, settings)
             kinds = tuple((path, "head") for path in leaves)
             scores.append(Score(modifier.apply, tuple(settings.items()), kinds))
             every.append(leaves)
         return tuple(scores), tuple(every)
 
-    def _finished(self, output: Array, call: Call, leaves: Leaves) -> Array:
+    def _finished(self, output: Array, call: Call, leaves: Leaves, source: LeafSource) -> Array:
         """Returns the output after the mixer's own step and modifiers, in the query's dtype."""
         mixer = records.mixer(self.mixer)
         if mixer.output is not None:
@@ -282,7 +295,7 @@ class Variant:
             output = output.astype(jnp.promote_types(output.dtype, jnp.float32))
         for modifier, settings in acting:
             output = modifier.apply(
-                output, call, self._leaves(modifier, call, settings), **settings
+                output, call, _leaves(source, modifier, call, settings), **settings
             )
         return output.astype(call.query.dtype)
 
@@ -300,46 +313,6 @@ class Variant:
             modifier = records.modifier(name)
             if modifier.acts_on == place:
                 yield modifier, self.settings_of(table.MODIFIERS[name])
-
-    def _leaves(
-        self, part: records.Mixer | Modifier, call: Call, settings: Mapping[str, Any]
-    ) -> Leaves:
-        """Returns the leaves of a part, made in the Flax module that calls, and its constants."""
-        leaves: dict[str, Array] = {}
-        modules: dict[str, list[Leaf]] = {}
-        for leaf in part.leaves(call, **settings):
-            if leaf.is_learned:
-                modules.setdefault(leaf.path.split("/")[0], []).append(leaf)
-            else:
-                leaves[leaf.path] = leaf.start(None, leaf.shape, jnp.float32)
-        for module, declared in modules.items():
-            with self._learning(module):
-                leaves |= _LeafModule(tuple(declared), name=module)()
-        return leaves
-
-    @contextlib.contextmanager
-    def _learning(self, name: str) -> Iterator[None]:
-        """Says what to do if a model has no place for leaves called `name`, or has them."""
-        try:
-            yield
-        except flax_errors.NameInUseError as error:
-            model: Any = _LeafModule(()).parent
-            if isinstance(model._state.children.get(name), _LeafModule):
-                raise ValueError(
-                    f"{self.name} is called twice in one module, {type(model).__name__}, and its "
-                    f"learned factors ({name}) can be made once: give each attention call a Flax "
-                    "module of its own"
-                ) from error
-            raise ValueError(
-                f"the model already has what {self.name} adds ({error}); drop the modifier, or the "
-                "model's own (normalize_qk=True)"
-            ) from error
-        except flax_errors.CallCompactUnboundModuleError as error:
-            raise ValueError(
-                f"{self.name} has learned factors and can only be called inside a Flax module of "
-                "flax.linen (nnx has no place for them): pass it as attention_fn there, or use "
-                "attention.inject.injected"
-            ) from error
 
 
 class AttentionFunction:
@@ -400,6 +373,81 @@ class AttentionFunction:
         return call
 
     __signature__ = _FLAX_SIGNATURE
+
+
+class _GivenLeaves:
+    """Learned leaves that a caller gives by path. Each is used once."""
+
+    def __init__(self, variant: str, leaves: Mapping[str, Array]) -> None:
+        self.variant = variant
+        self.unused = dict(leaves)
+
+    def __call__(self, declared: Sequence[Leaf]) -> Leaves:
+        """Returns the declared leaves, float32 or wider."""
+        return {leaf.path: self._take(leaf) for leaf in declared}
+
+    def _take(self, leaf: Leaf) -> Array:
+        if leaf.path not in self.unused:
+            raise ValueError(
+                f"{self.variant} learns {leaf.path!r} {list(leaf.shape)}, which leaves= lacks; "
+                "make all by variant.leaves(call, key)"
+            )
+        array = jnp.asarray(self.unused.pop(leaf.path))
+        if array.shape != leaf.shape:
+            raise ValueError(
+                f"leaves[{leaf.path!r}] has shape {list(array.shape)}; here {self.variant} learns "
+                f"{list(leaf.shape)}"
+            )
+        return array.astype(jnp.promote_types(array.dtype, jnp.float32))
+
+    def check_unused(self) -> None:
+        """Raises ValueError for leaves that the variant does not have."""
+        if self.unused:
+            raise ValueError(
+                f"{self.variant} has no leaf {', '.join(map(repr, self.unused))}; give those of "
+                "variant.leaves(call, key)"
+            )
+
+
+def _source(variant: str, leaves: Mapping[str, Array] | LeafSource | None) -> LeafSource:
+    """Returns what gives learned leaves: None for the Flax module that calls."""
+    if leaves is None:
+        return functools.partial(_in_linen_module, variant)
+    return leaves if callable(leaves) else _GivenLeaves(variant, leaves)
+
+
+def _in_linen_module(variant: str, declared: Sequence[Leaf]) -> Leaves:
+    from attention.adapters import linen
+
+    return linen.leaves(variant, declared)
+
+
+def _leaves(
+    source: LeafSource, part: records.Mixer | Modifier, call: Call, settings: Mapping[str, Any]
+) -> Leaves:
+    """Returns the leaves of a part: the learned ones from their source, and its constants."""
+    declared = part.leaves(call, **settings)
+    constants = {
+        leaf.path: leaf.start(None, leaf.shape, jnp.float32)
+        for leaf in declared
+        if not leaf.is_learned
+    }
+    learned = [leaf for leaf in declared if leaf.is_learned]
+    return constants | {**source(learned)} if learned else constants
+
+
+def _start(variant: str, leaf: Leaf, key: Array | None) -> Array:
+    """Returns a leaf at its start, a draw of its path's own."""
+    if key is not None:
+        path = zlib.crc32(leaf.path.encode())
+        return leaf.start(jax.random.fold_in(key, path), leaf.shape, jnp.float32)
+    try:
+        return leaf.start(None, leaf.shape, jnp.float32)
+    except (TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{variant} draws the start of {leaf.path!r}: give variant.leaves a key, "
+            "jax.random.key(seed)"
+        ) from error
 
 
 def _refuse_flax_only(variant: str, keywords: Mapping[str, Any]) -> None:

@@ -16,6 +16,7 @@ _ORDER = (
     "modifiers",
     "probe",
     "flex",
+    "adapters",
     "variant",
     "registry",
     "inject",

@@ -1,0 +1,1 @@
+"""What lets a variant into a library's models, one file for each library."""
