@@ -230,7 +230,7 @@ def test_a_bare_variant_gets_flaxs_keywords(inputs):
 
 def test_variant_refuses_what_it_has_not(inputs):
     query = inputs.reshape(3, 7, 2, 8)
-    with pytest.raises(ValueError, match="inside a Flax module"):
+    with pytest.raises(ValueError, match="outside a Flax module"):
         registry.get("laser+qk_norm")(query, query, query)
     layer = nn.MultiHeadDotProductAttention(2, attention_fn=registry.get("laser"))
     with pytest.raises(ValueError, match="sow_weights"):
