@@ -52,7 +52,9 @@ def start(make_study, tmp_path, monkeypatch):
     made = []
 
     def begin(name, jobs=1, code=_JOB, **changes):
-        (package / "__main__.py").write_text(code)
+        scratch = tmp_path / "code"
+        scratch.write_text(code)
+        scratch.replace(package / "__main__.py")  # a job of before may be reading it
         study = make_study(name=name, protocol="grid", variants="standard", points=1, **changes)
         [trial] = begin_stage(study, "grid")
         launcher, root = local.LocalLauncher(study.settings, study.directory), study.directory
@@ -106,8 +108,8 @@ def test_a_gpu_has_one_job_whichever_study_it_is_of(host, start, wait_until, cap
     assert _devices(three, wait_until) == "0"
 
 
-def test_a_second_study_shares_the_cores_or_waits(start):
-    start("one", **{"local.workers": 1})
+def test_a_second_study_shares_the_cores_or_waits(start, wait_until):
+    _devices(start("one", **{"local.workers": 1}), wait_until)
     for exclusive, state in ((True, State.QUEUED), (False, State.RUNNING)):
         jobs = start(f"two {exclusive}", **{"local.exclusive": exclusive})
         assert list(jobs.launcher.status(jobs.handles).values()) == [state]
