@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.workloads import short_training, small_speech
+from workloads.base.errors import DataError
 from workloads.speech import ctc
 from workloads.speech.conformer_layers import SpecAugMasks
 from workloads.speech.corpora import speech_tokenizer
@@ -51,6 +52,11 @@ def test_loss_counts_valid_targets_of_valid_examples(workload):
     assert float(workload.loss_fn(labels, logits)["n_valid_examples"]) == 3
     smoothed = workload.loss_fn(labels, logits, jnp.asarray([1.0, 1.0, 0.0]), 0.3)
     assert float(smoothed["summed"]) == float(losses["summed"])
+
+
+def test_a_tokenizer_of_another_size_is_refused(data_dir):
+    with pytest.raises(DataError, match=f"has {small_speech.VOCABULARY} pieces.*; 9999 pieces"):
+        speech_tokenizer.load(data_dir, 9999, "prepare")
 
 
 def test_word_error_rate_of_known_answers(workload, data_dir, state, monkeypatch):
