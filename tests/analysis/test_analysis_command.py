@@ -204,9 +204,10 @@ NUMBERS = ("nan", "inf", "-inf", "1e400", "x", "")
           for name in ("table", "plots", "report")),
         ("time", "--target", ("-1", *NUMBERS)),
         ("scaling", "--loss", ("-1", "0", *NUMBERS)),
+        ("summary", "--plot", ("x.jpg", "png")),
     ],
 )  # fmt: skip
-def test_a_number_that_means_nothing_is_refused_at_the_door(command, option, wrong, capsys) -> None:
+def test_a_value_that_means_nothing_is_refused_at_the_door(command, option, wrong, capsys) -> None:
     """Before the directory, which is not there, is looked at."""
     parser = cli.parser()
     for text in wrong:

@@ -12,8 +12,6 @@ from workloads.base.errors import DataError
 from workloads.images import digits, imagenet, images
 from workloads.text.corpora import pydoc_text
 
-pytestmark = pytest.mark.slow
-
 SPEECH = "spoken_digits_conformer"
 # The folder that tests share, and what makes the data there.
 MAKERS = {
@@ -31,6 +29,7 @@ def _flip_inside(path):
     data_files.flip(path, path.stat().st_size // 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "pattern", "damage", "message"),
     [
@@ -74,6 +73,7 @@ def prepared(made_once: Callable[..., Path]) -> Path:
     return made_once("digits", digits.DIGITS.prepare)
 
 
+@pytest.mark.slow
 def test_every_scan_plays_one_role(prepared: Path) -> None:
     from sklearn.datasets import load_digits
 
@@ -91,6 +91,7 @@ def test_every_scan_plays_one_role(prepared: Path) -> None:
         assert (picture[0, 0] == corner).all()
 
 
+@pytest.mark.slow
 def test_reference_rows_are_the_nearest_neighbour_s_and_the_most_frequent_class_s(
     prepared: Path,
 ) -> None:
@@ -106,6 +107,7 @@ def test_reference_rows_are_the_nearest_neighbour_s_and_the_most_frequent_class_
     assert 0.85 < constant["train/error"] < 0.9
 
 
+@pytest.mark.slow
 def test_other_images_are_found_by_their_hash(prepared: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(prepared, tmp_path / "copy")
     examples = digits.examples()
