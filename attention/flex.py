@@ -51,6 +51,7 @@ def flex(
     leaves: Mapping[str, tuple[str, Array]] | None = None,
     scale: float | None = None,
     kernel: str | Kernel = "xla",
+    tiles: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Array:
     """Returns output_function(A·value_function(V)), [..., T, H, Dv] in the inputs' dtype.
 
@@ -59,7 +60,8 @@ def flex(
     masks and leaves. leaves: name to (kind, array), kinds scalar [], head [H], row [..., H, T],
     column [..., H, S] for `score`, channel [..., K, Dv] (no gradient) for the two functions of
     values and outputs. scale: D^-0.5 unless given. kernel: of `attention.backends.KERNELS`, or a
-    record. A query that sees no key returns 0.
+    record. tiles: sizes of the kernel's tiles by pass, where the plan's are not the best: `python
+    -m attention tune` finds them. A query that sees no key returns 0.
 
     Raises ValueError for shapes and functions that do not fit, and for what `kernel` lacks.
     """
@@ -67,6 +69,8 @@ def flex(
         if mask != "causal":
             raise ValueError(f"mask={mask!r}: give 'causal', a Mask, or an array of booleans")
         mask = Mask(causal=True)
+    if tiles is not None:
+        kernel = records.with_tiles(kernel, tiles)
     call = inputs.make_call(query, key, value, bias=bias, mask=mask)
     leaves = {} if leaves is None else leaves
     if not isinstance(leaves, Mapping) or any(not isinstance(name, str) for name in leaves):
@@ -194,7 +198,7 @@ def check(
     made, limits = records.kernel(kernel), backends.KERNELS[kernel]
 
     def refuse(
-        problem: Problem, value: Array, transform: Transform | None = None, *_: Any
+        problem: Problem, value: Array, transform: Transform | None = None, *_: Any, **__: Any
     ) -> Array:
         backends.check_needs(kernel, problem.needs)
         made.check(problem, transform)

@@ -4,6 +4,7 @@ The line in `attention.table` holds what must be known without JAX. The record i
 """
 
 import dataclasses
+import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -18,6 +19,8 @@ Array = jax.Array
 # Learned leaves and constants of a part, by `Leaf.path`.
 Leaves = Mapping[str, Array]
 Record = TypeVar("Record")
+# Sizes of a backend's tiles: ((kernel, ((size, number), ...)), ...).
+Tiles = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
 
 
 class Leaf(NamedTuple):
@@ -126,15 +129,17 @@ class Kernel:
     transformed(problem, value, transform, channels): the same with functions of the value and of
     the sum inside. Backends with `transformed` support grouped heads, sinks and symbolic masks, and
     return 0 for rows that see nothing. bfloat16_allowance: as of a `Mixer`. check(problem,
-    transform): raises ValueError for functions that it cannot have on any device.
+    transform): raises ValueError for functions that it cannot have on any device. has_tiles: call
+    and transformed take `tiles`, as `with_tiles` makes them.
     """
 
-    call: Callable[[Any, Array], Array]
+    call: Callable[..., Array]
     span: float
     float32_sums: bool
     transformed: Callable[..., Array] | None = None
     bfloat16_allowance: float = 1.0
     check: Callable[..., None] = lambda *_: None
+    has_tiles: bool = False
 
 
 def mixer(name: str) -> Mixer:
@@ -152,6 +157,32 @@ def kernel(name: str) -> Kernel:
     if name not in backends.KERNELS:
         raise ValueError(table.unknown("kernel", name, backends.KERNELS))
     return _record(backends.KERNELS[name].record, Kernel, f"kernel {name!r}")
+
+
+def with_tiles(backend: str | Kernel, tiles: Mapping[str, Mapping[str, int]]) -> Kernel:
+    """Returns a backend with other tiles; tiles: sizes by name, by kernel of the backend.
+
+    Raises ValueError for a backend without tiles, and for what is no such mapping. The backend
+    checks names and numbers.
+    """
+    record = backend if isinstance(backend, Kernel) else kernel(backend)
+    if not record.has_tiles:
+        raise ValueError(f"kernel={backend!r} takes no tiles; leave tiles= out, or use 'fused'")
+    if not isinstance(tiles, Mapping) or not all(
+        isinstance(sizes, Mapping) and all(type(number) is int for number in sizes.values())
+        for sizes in tiles.values()
+    ):
+        raise ValueError(
+            f"tiles={tiles!r}: give sizes by kernel, such as "
+            "{'forward': {'queries': 512, 'keys': 512}}"
+        )
+    frozen = tuple((name, tuple(sizes.items())) for name, sizes in tiles.items())
+    assert record.transformed is not None
+    return dataclasses.replace(
+        record,
+        call=functools.partial(record.call, tiles=frozen),
+        transformed=functools.partial(record.transformed, tiles=frozen),
+    )
 
 
 def _record(reference: str, kind: type[Record], what: str) -> Record:

@@ -5,7 +5,7 @@ XLA cannot divide a kernel in Pallas over devices. `jax.shard_map` does, as `Pro
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 import jax
@@ -15,9 +15,10 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from attention import backends, functions
+from attention import backends, functions, table
 from attention.functions import Functions
 from attention.kernels.inputs import Problem, promoting
+from attention.records import Tiles
 
 Array = jax.Array
 
@@ -31,6 +32,7 @@ class Local(NamedTuple):
 
     low, high: bounds of a query's position minus that of a visible key, ∓UNBOUNDED for none.
     rate: dropout rate. dtype: that of the output. may_see_none: some rows may see no key.
+    tiles: sizes that take the place of planned ones, as `records.with_tiles` hands them.
     """
 
     functions: Functions
@@ -41,6 +43,7 @@ class Local(NamedTuple):
     dtype: jnp.dtype
     interpret: bool
     may_see_none: bool
+    tiles: Tiles = ()
 
     @property
     def may_have_no_mass(self) -> bool:
@@ -48,6 +51,26 @@ class Local(NamedTuple):
         weighting = self.functions.weighting
         is_divided_by_itself = weighting.weights is weighting.mass is functions.exponential
         return self.may_see_none or bool(self.functions.score) or not is_divided_by_itself
+
+    def sizes_of(self, kernel: str, limits: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+        """Returns the sizes that `tiles` gives a kernel, {} for none.
+
+        limits: the numbers that each size may have. Raises ValueError for others.
+        """
+        sizes = dict(dict(self.tiles).get(kernel, ()))
+        for name, number in sizes.items():
+            if name not in limits:
+                raise ValueError(table.unknown(f"size of tiles[{kernel!r}]", name, limits))
+            if number not in limits[name]:
+                allowed = ", ".join(map(str, limits[name]))
+                raise ValueError(f"tiles[{kernel!r}][{name!r}] = {number}: give one of {allowed}")
+        return sizes
+
+    def check_tiles(self, kernels: Iterable[str]) -> None:
+        """Raises ValueError if `tiles` names what is none of these kernels."""
+        for kernel, _ in self.tiles:
+            if kernel not in kernels:
+                raise ValueError(table.unknown("kernel of tiles=", kernel, kernels))
 
     @property
     def is_banded(self) -> bool:

@@ -35,18 +35,21 @@ from attention.kernels.gpu import fused_gpu
 from attention.kernels.inputs import Problem, per_query_head
 from attention.kernels.tpu import fused_tpu
 from attention.masks import Mask
-from attention.records import Kernel
+from attention.records import Kernel, Tiles
 
 Array = jax.Array
 
 
-def weighted_sum(problem: Problem, value: Array, *, interpret: str = "") -> Array:
+def weighted_sum(
+    problem: Problem, value: Array, *, interpret: str = "", tiles: Tiles = ()
+) -> Array:
     """Returns A·V for value [..., S, H, Dv], [..., T, H, Dv] in its dtype.
 
-    interpret: 'tpu' or 'gpu', the kernel that XLA runs on any platform, for tests. Raises
-    ValueError for what the kernel lacks, and without a TPU or a GPU.
+    interpret: 'tpu' or 'gpu', the kernel that XLA runs on any platform, for tests. tiles: sizes by
+    kernel, of `tpu.plan_tpu` or `gpu.plan_gpu`. Raises ValueError for what the kernel lacks, for
+    tiles that it cannot have, and without a TPU or a GPU.
     """
-    return transformed(problem, value, None, interpret=interpret)
+    return transformed(problem, value, None, interpret=interpret, tiles=tiles)
 
 
 def transformed(
@@ -56,6 +59,7 @@ def transformed(
     channels: Leaves | None = None,
     *,
     interpret: str = "",
+    tiles: Tiles = (),
 ) -> Array:
     """Returns output(A·value(V)) for value [..., S, K, Dv], [..., T, H, Dv] in its dtype.
 
@@ -92,6 +96,7 @@ def transformed(
         # A row sees nothing if a mask hides all keys, if strict causality hides the first key from
         # it, or if its window ends before the first key.
         bool(masked) or low == 1 or (problem.mask.width is not None and queries > length),
+        tiles,
     )
     attend = functools.partial(fused_gpu.attend, local)
     if (interpret or problem.platform) == "tpu":
@@ -200,4 +205,5 @@ KERNEL = Kernel(
     float32_sums=True,
     transformed=transformed,
     check=check,
+    has_tiles=True,
 )

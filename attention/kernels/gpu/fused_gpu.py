@@ -53,8 +53,9 @@ Array = jax.Array
 def attend(local: Local, arrays: dict[str, Any]) -> Array:
     """Returns the output [..., T, H, Dv] of arrays as `accelerated.on_devices` hands them.
 
-    Raises ValueError on a JAX without Pallas' Triton backend.
+    Raises ValueError on a JAX without Pallas' Triton backend, and for tiles of other kernels.
     """
+    local.check_tiles(TILES)
     if not hasattr(triton, "load"):
         raise ValueError(
             f"kernel='fused' needs Pallas' Triton backend on a GPU, which JAX {jax.__version__} "

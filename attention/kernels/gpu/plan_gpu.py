@@ -75,15 +75,26 @@ TILES: dict[str, dict[float, tuple[int, int, int, int]]] = {
 }
 
 
+# What `tiles` may give a kernel: Triton wants powers of two, and leaves are padded to whole LANES.
+_ROWS = (16, 32, 64, LANES)
+_LIMITS = {"queries": _ROWS, "keys": _ROWS, "warps": (1, 2, 4, 8, 16), "stages": (1, 2, 3, 4)}
+
+
 def tile_sizes(geometry: Geometry, kernel: str) -> TileSizes:
-    """Returns the tiles of a kernel: 'forward', 'by_key' or 'by_query'."""
+    """Returns the tiles of a kernel: 'forward', 'by_key' or 'by_query'.
+
+    Raises ValueError for sizes of `Local.tiles` that a tile cannot have.
+    """
     row = geometry.local.dtype.itemsize * max(padded(geometry.size), padded(geometry.wide))
     program, passing, warps, stages = next(
         tile for most, tile in TILES[kernel].items() if row <= most
     )
     rows, columns = (passing, program) if kernel == "by_key" else (program, passing)
-    return TileSizes(
-        min(rows, padded(geometry.queries)), min(columns, padded(geometry.keys)), warps, stages
+    tile = TileSizes(rows, columns, warps, stages)
+    tile = tile._replace(**geometry.local.sizes_of(kernel, _LIMITS))
+    return tile._replace(
+        queries=min(tile.queries, padded(geometry.queries)),
+        keys=min(tile.keys, padded(geometry.keys)),
     )
 
 

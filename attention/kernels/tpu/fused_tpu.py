@@ -36,11 +36,10 @@ from attention.kernels.tpu.plan_tpu import (
     Plan,
     Plans,
     block_specs,
+    both_plans,
     heads_together,
     minimum,
     padded,
-    planned,
-    with_slab,
 )
 from attention.kernels.tpu.tiles_tpu import (
     GridStep,
@@ -59,7 +58,10 @@ Array = jax.Array
 
 
 def attend(local: Local, device_kind: str, arrays: dict[str, Any]) -> Array:
-    """Returns the output [..., T, H, Dv] of arrays as `accelerated.on_devices` hands them."""
+    """Returns the output [..., T, H, Dv] of arrays as `accelerated.on_devices` hands them.
+
+    Raises ValueError for tiles that the kernels cannot have.
+    """
     *batch, queries, heads, size = arrays["query"].shape
     length, key_heads, wide = arrays["value"].shape[-3:]
     members = heads // key_heads
@@ -68,9 +70,9 @@ def attend(local: Local, device_kind: str, arrays: dict[str, Any]) -> Array:
     together = 0 if members > 1 or by_head else heads_together(heads, size, wide)
     copies = 1 if together else key_heads
     plan = Plan(local, max(1, together), copies, members, queries, length, size, wide)
-    plan = planned(plan, arrays["value"].dtype, device_kind, masked)
-    plans = with_slab(plan, device_kind, False), with_slab(plan, device_kind, True)
-    operands = operands_of(plans[0], arrays, masked, bool(together))
+    plans = both_plans(plan, arrays["value"].dtype, device_kind, masked)
+    plan = plans[0]
+    operands = operands_of(plan, arrays, masked, bool(together))
     if plan.listed:
         states = accelerated.tile_states(local, masked, (plan.tile, plan.listed), plan.tiles)
         operands = operands._replace(tiles=states)

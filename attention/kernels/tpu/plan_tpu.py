@@ -1,7 +1,7 @@
 """Plans of the kernels for TPUs: blocks of queries and keys, tiles, and the chip's memory."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -134,10 +134,46 @@ def heads_together(heads: int, size: int, wide: int) -> int:
     return whole[0] if shared else 0
 
 
-def planned(plan: Plan, dtype: jnp.dtype, device_kind: str, masked: dict[str, Any]) -> Plan:
+# The kernels, and what `tiles` may give each: rows of blocks, and queries that are multiplied at
+# once. Blocks become equal, so a number is the most that they have.
+KERNELS = ("forward", "backward")
+_LIMITS = {
+    **dict.fromkeys(("queries", "keys"), tuple(LANES << n for n in range(6))),
+    "rows": (128, 256, 512),
+}
+
+
+def both_plans(plan: Plan, dtype: jnp.dtype, device_kind: str, masked: dict[str, Any]) -> Plans:
+    """Returns the plans of both passes; arguments as of `planned`.
+
+    Raises ValueError for tiles that do not fit, and for two tilings where a mask lists its tiles.
+    """
+    plan.local.check_tiles(KERNELS)
+    sizes = [plan.local.sizes_of(kernel, _LIMITS) for kernel in KERNELS]
+    if masked and sizes[0] != sizes[1]:
+        raise ValueError(
+            "tiles= differs between 'forward' and 'backward', and segments and masks by query have "
+            "one list of tiles: give both the same sizes"
+        )
+    forward, backward = (planned(plan, dtype, device_kind, masked, given) for given in sizes)
+    is_blocked = ["queries" in given or "keys" in given for given in sizes]
+    return (
+        forward if is_blocked[0] else with_slab(forward, device_kind, False, sizes[0]),
+        backward if is_blocked[1] else with_slab(backward, device_kind, True, sizes[1]),
+    )
+
+
+def planned(
+    plan: Plan,
+    dtype: jnp.dtype,
+    device_kind: str,
+    masked: dict[str, Any],
+    sizes: Mapping[str, int],
+) -> Plan:
     """Returns the plan with its blocks, its memory, and whether dQ stays on the chip.
 
-    masked: the masks that `accelerated.flat_masks` returns.
+    masked: the masks that `accelerated.flat_masks` returns. sizes: those that are given. Raises
+    ValueError if blocks of such sizes do not fit.
     """
     size, wide = plan.heads * plan.size, plan.heads * plan.wide
     row, of_query = _row_bytes(size, wide, dtype)
@@ -146,16 +182,23 @@ def planned(plan: Plan, dtype: jnp.dtype, device_kind: str, masked: dict[str, An
     row += 4 * LANES * plan.heads * plan.local.functions.kinds.count("column")
     if "pairs" in masked:
         row += 2 * min(longest, 2048)
-    most, scoped, resident = _most_rows(
-        longest, row, plan.members * plan.queries * of_query, of_query, device_kind
-    )
+    need = row, plan.members * plan.queries * of_query, of_query, device_kind
+    most, scoped, resident = _most_rows(longest, *need)
     # With a band both sides have equal blocks, so that its edges run through corners of blocks.
     both = longest if plan.local.is_banded else 0
-    block_q, block_k = (_block(both or n, most) for n in (plan.queries, plan.keys))
+    most_q, most_k = sizes.get("queries", most), sizes.get("keys", most)
+    if both and most_q != most_k:
+        raise ValueError(
+            f"tiles= with {most_q} queries and {most_k} keys: with causality or a window blocks of "
+            "both have equal lengths; give one number for both"
+        )
+    block_q, block_k = _block(both or plan.queries, most_q), _block(both or plan.keys, most_k)
+    if max(most_q, most_k) != most:
+        scoped, resident = _memory_of(max(block_q, block_k), *need)
     most = _BANDED_TILE if plan.local.is_banded and not masked else _TILE
     tile, listed = (
-        next((rows for rows in (most, 384, 256, 128) if block % rows == 0), block)
-        for block in (block_q, block_k)
+        next((rows for rows in (limit, 384, 256, 128) if block % rows == 0), block)
+        for block, limit in ((block_q, sizes.get("rows", most)), (block_k, most))
     )
     return plan._replace(
         block_q=block_q,
@@ -216,15 +259,34 @@ def _most_rows(
     return 256, None, False
 
 
-def with_slab(plan: Plan, device_kind: str, backward: bool) -> Plan:
-    """Returns the plan of a pass, with a slab if that saves work.
+def _memory_of(
+    rows: int, row: int, whole: int, part: int, device_kind: str
+) -> tuple[int | None, bool]:
+    """Returns the bytes to ask for, and if dQ stays, for blocks of so many rows.
+
+    Arguments as of `_most_rows`. Raises ValueError if the chip cannot hold such blocks.
+    """
+    larger = _LARGER_BYTES.get(device_kind, _SCOPED_BYTES)
+    for bytes_held, resident in ((rows * row + whole, True), (rows * (row + part), False)):
+        if bytes_held <= _SCOPED_BYTES - _REST:
+            return None, resident
+        if bytes_held <= larger - _REST:
+            return larger, resident
+    raise ValueError(
+        f"tiles= with blocks of {rows} rows take {bytes_held / 2**20:.0f} MiB of {device_kind}'s "
+        f"memory on the chip, which has {(larger - _REST) / 2**20:.0f}: give fewer queries and keys"
+    )
+
+
+def with_slab(plan: Plan, device_kind: str, backward: bool, sizes: Mapping[str, int]) -> Plan:
+    """Returns the plan of a pass, with a slab if that saves work; sizes: as of `planned`.
 
     It does if a window is narrow and the chip holds all rows of the other side. The tiles of a
     single block are known to the compiler and take less without a slab.
     """
     if plan.listed or UNBOUNDED in (-plan.local.low, plan.local.high) or plan.blocks == (1, 1):
         return plan
-    tile = _SLAB_BACKWARD if backward else _SLAB_FORWARD
+    tile = sizes.get("rows", _SLAB_BACKWARD if backward else _SLAB_FORWARD)
     rows, others = (plan.block_k, plan.queries) if backward else (plan.block_q, plan.keys)
     others = in_lanes(others)
     slab = in_lanes(in_lanes(tile - plan.local.low) + plan.local.high)

@@ -1,0 +1,99 @@
+"""Tiles of a kernel that a user gives, and `attention tune`, which finds them."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention.flex import Mask, flex
+from attention.kernels import fused
+from attention.kernels.gpu import plan_gpu
+
+needs_triton = pytest.mark.skipif(not hasattr(plan_gpu.triton, "load"), reason="no Triton")
+
+
+def _interpreted(platform):
+    return dataclasses.replace(
+        fused.KERNEL,
+        call=functools.partial(fused.weighted_sum, interpret=platform),
+        transformed=functools.partial(fused.transformed, interpret=platform),
+    )
+
+
+def _documents(length):
+    ids = jnp.arange(length) // 170
+    return Mask(causal=True, segments=(ids, ids))
+
+
+SMALL = {"queries": 128, "keys": 128}
+GPU = {"queries": 32, "keys": 16, "warps": 4, "stages": 1}
+
+
+@pytest.mark.parametrize(
+    ("platform", "mask", "tiles"),
+    [
+        ("tpu", None, {"forward": {"queries": 128, "keys": 256}, "backward": {"keys": 128}}),
+        ("tpu", Mask(causal=True), {"forward": SMALL, "backward": {"rows": 128}}),
+        ("tpu", Mask(causal=True, width=60), {"backward": SMALL}),
+        ("tpu", _documents(300), {"forward": SMALL, "backward": SMALL}),
+        pytest.param(
+            "gpu",
+            _documents(300),
+            {"forward": GPU, "by_key": GPU, "by_query": {"queries": 64}},
+            marks=needs_triton,
+        ),
+    ],
+)
+def test_other_tiles_give_the_same_numbers(platform, mask, tiles):
+    """Output and gradients within float32's rounding, by another program."""
+    drawn = np.random.default_rng(0).normal(size=(4, 1, 300, 2, 16)).astype(np.float32)
+    cotangent, arrays = jnp.asarray(drawn[3]), tuple(map(jnp.asarray, drawn[:3]))
+
+    def both(tiles):
+        attend = functools.partial(flex, mask=mask, kernel=_interpreted(platform), tiles=tiles)
+
+        def program(arrays):
+            output, pull = jax.vjp(attend, *arrays)
+            return output, *pull(cotangent)
+
+        return str(jax.make_jaxpr(program)(arrays)), jax.jit(program)(arrays)
+
+    planned, given = both(None), both(tiles)
+    assert planned[0] != given[0]
+    for expected, result in zip(planned[1], given[1], strict=True):
+        error = jnp.linalg.norm(result - expected) / jnp.linalg.norm(expected)
+        assert error < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("platform", "mask", "tiles", "named"),
+    [
+        ("tpu", None, [("forward", 128)], "forward"),
+        ("tpu", None, {"forward": {"queries": 128.0}}, "128.0"),
+        ("tpu", None, {"by_key": SMALL}, "backward"),
+        ("tpu", None, {"forward": {"columns": 128}}, "queries"),
+        ("tpu", None, {"forward": {"keys": 100}}, "128"),
+        ("tpu", None, {"backward": {"queries": 4096}}, "MiB"),
+        ("tpu", Mask(causal=True), {"forward": {"queries": 256, "keys": 128}}, "causality"),
+        ("tpu", _documents(5000), {"forward": SMALL}, "backward"),
+        pytest.param("gpu", None, {"backward": GPU}, "by_query", marks=needs_triton),
+        pytest.param("gpu", None, {"forward": {"keys": 256}}, "128", marks=needs_triton),
+    ],
+)
+def test_tiles_that_a_kernel_cannot_have_are_refused(platform, mask, tiles, named):
+    """By what is wrong with them, before anything is compiled."""
+    array = jax.ShapeDtypeStruct((1, 5000, 2, 128), jnp.float32)
+    attend = functools.partial(flex, mask=mask, kernel=_interpreted(platform), tiles=tiles)
+    with pytest.raises(ValueError, match=named):
+        jax.eval_shape(attend, array, array, array)
+
+
+@pytest.mark.parametrize("kernel", ["xla", "jax_xla", "splash"])
+def test_kernels_without_tiles_refuse_them(kernel):
+    """Also where a call would be too small for several."""
+    array = jnp.zeros((1, 8, 2, 16))
+    with pytest.raises(ValueError, match=kernel):
+        flex(array, array, array, kernel=kernel, tiles={"forward": SMALL})
