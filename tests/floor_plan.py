@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PACKAGES = ("analysis", "sweeps", "workloads", "attention")
-_GROUND = ("common", "backends", "entries", "table", "functions", "masks", "norms")
+_GROUND = ("common", "compilers", "backends", "entries", "table", "functions", "masks", "norms")
 _ORDER = (
     *_GROUND,
     "call",

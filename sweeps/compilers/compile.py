@@ -16,11 +16,11 @@ Definitions (per device and step):
 import json
 from typing import Any
 
+from attention.common import accelerators
 from sweeps.compilers import compiled_step
 from sweeps.study import jax_calls
 from sweeps.study.study import Study
 from sweeps.study.trial import Trial
-from sweeps.training import accelerators
 from workloads import catalog
 
 

@@ -6,24 +6,22 @@ which JAX reads when it is imported, and a compiler that crashes ends that proce
 """
 
 import collections
-import contextlib
 import glob
 import importlib.metadata
 import importlib.util
 import math
-import os
 import pathlib
 import re
 import string
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from attention import backends
-from sweeps.compilers import hlo, kernel_cycles
+from attention.common import accelerators
+from attention.compilers import kernel_cycles, topologies
+from sweeps.compilers import hlo
 from sweeps.records import output
 from sweeps.study.trial import Trial
-from sweeps.training import accelerators
 
 # A part of the step, and a pattern of where in the traced program its operations come from; the
 # first that matches. The optimizer has no module and no derivative.
@@ -70,58 +68,14 @@ def compiled(trial: Trial, topology: str, plain: bool = False) -> dict[str, Any]
     """
     where = accelerators.topology(topology)
     # Kernels of no one platform are XLA's own operations.
-    with compiling_for(
-        where, has_kernels=bool(backends.KERNELS[trial.kernel].platforms)
-    ) as scratch:
+    has_kernels = bool(backends.KERNELS[trial.kernel].platforms)
+    with topologies.compiling_for(where, has_kernels) as scratch:
         from sweeps.training import train_step
 
         step = train_step.of_trial(trial, plain)
         state, *arguments = step.abstract_arguments(trial, _devices(where))
         named = {"parameters": state.params, "moments": state.optimizer, "batch": arguments[0]}
         return compiler_report(lambda: step.traced(state, *arguments), named, where, scratch)
-
-
-@contextlib.contextmanager
-def compiling_for(where: accelerators.Topology, has_kernels: bool) -> Iterator[str]:
-    """Has the compilers that JAX will load compile for a topology; gives a folder for their logs.
-
-    Before JAX is imported. Raises ValueError where the topology's compiler is not installed.
-    """
-    is_tpu = where.accelerator.platform == "tpu"
-    extra, module = ("tpu", "libtpu") if is_tpu else ("gpu", "jax_cuda12_plugin")
-    if importlib.util.find_spec(module) is None:
-        raise ValueError(
-            f"compiling for {where.text} needs the compiler of that platform: "
-            f"pip install 'attnperf[compile-{extra}]' ({module} is not installed)"
-        )
-    with tempfile.TemporaryDirectory() as scratch:
-        os.environ["JAX_PLATFORMS"] = "cpu"
-        os.environ |= _tpu_settings(where, scratch) if is_tpu else _GPU_SETTINGS
-        if is_tpu and has_kernels:
-            # How many instructions (bundles) each operation became: nothing else times a kernel.
-            os.environ["LIBTPU_INIT_ARGS"] = (
-                f"--xla_jf_dump_to={scratch} --xla_jf_dump_llo_text=true "
-                "--xla_jf_dump_llo_pass_label_regex=final_bundles"
-            )
-        yield scratch
-
-
-_GPU_SETTINGS = {
-    "CUDA_VISIBLE_DEVICES": "-1",
-    # Without a device nothing can be timed; Triton's matmuls are chosen by timing.
-    "XLA_FLAGS": "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false",
-}
-
-
-def _tpu_settings(where: accelerators.Topology, scratch: str) -> dict[str, str]:
-    return {
-        "TPU_SKIP_MDS_QUERY": "1",
-        "TPU_WORKER_HOSTNAMES": "localhost",
-        "TPU_ACCELERATOR_TYPE": where.accelerator.accelerator_type,
-        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-        "TPU_LOG_DIR": scratch,
-        "XLA_FLAGS": "",  # the caller's are for what it runs, such as its number of CPU devices
-    }
 
 
 def compiler_report(
@@ -134,7 +88,7 @@ def compiler_report(
 
     Beside them, unless the memory does not suffice, "parts_ms" and "kernels_ms" (by part of the
     step, by kernel; {} for GPUs), "memory_parts_gb" and "versions". named: trees of sharded shapes
-    among its arguments, for the memory. scratch: of `compiling_for`.
+    among its arguments, for the memory. scratch: of `topologies.compiling_for`.
     """
     import jax
 
@@ -147,7 +101,7 @@ def compiler_report(
             reason = _out_of_memory(str(error))
             return {**dict.fromkeys(FIGURES), "fits": False, "warnings": [reason]}
     module, device = hlo.Module(executable.as_text()), where.accelerator
-    pallas_calls = _by_name(_pallas_calls(traced.jaxpr))
+    pallas_calls = _by_name(kernel_cycles.pallas_calls(traced.jaxpr))
     times, uncounted = _times(module, pallas_calls, device, scratch)
     warnings = _warnings(scratch)
     if module.unread:
@@ -185,7 +139,11 @@ def _times(
     for line in module.counted:
         if line.instruction.cycles:
             parts[_part(line.instruction)] += line.instruction.cycles * line.times
-    kernels = [line for line in module.counted if line.instruction.is_kernel]
+    kernels = [
+        kernel_cycles.KernelCall(line.instruction.name, line.times, line.all_bytes)
+        for line in module.counted
+        if line.instruction.is_kernel
+    ]
     cycles, uncounted = kernel_cycles.cycles(kernels, pallas_calls, device, scratch)
     parts_ms, kernels_ms = _in_ms(parts, device), _in_ms(cycles, device)
     xla_ms, kernel_ms = sum(parts_ms.values()), sum(kernels_ms.values())
@@ -236,27 +194,16 @@ def memory_parts(executable: Any, named: dict[str, Any]) -> dict[str, int]:
 
 
 def _devices(where: accelerators.Topology) -> tuple[Any, ...]:
-    import jax
-    from jax.experimental import topologies
-
     if where.accelerator.platform == "cuda":
-        description = topologies.get_topology_desc(
+        from jax.experimental.topologies import get_topology_desc
+
+        description = get_topology_desc(
             platform="cuda",
             target_config=_target_config(where.kind),
             topology="x".join(map(str, where.shape)),
         )
         return tuple(description.devices)
-    # libtpu's hosts have 4 or 8 chips; a smaller topology is one host of so many.
-    chips = where.shape + (1,) * (3 - len(where.shape))
-    settings: dict[str, Any] = {}
-    settings |= {"chips_per_host_bounds": chips} if math.prod(where.shape) < 4 else {}
-    settings |= {"num_slices": where.slices} if where.slices > 1 else {}
-    slice_name = where.text.partition("*")[0]
-    try:
-        description = topologies.get_topology_desc(slice_name, platform="tpu", **settings)
-    except (ValueError, jax.errors.JaxRuntimeError) as error:
-        raise ValueError(f"topology {where.text!r}: libtpu has no such slice: {error}") from error
-    return tuple(description.devices)
+    return topologies.tpu_devices(where)
 
 
 def _target_config(kind: str) -> str:
@@ -296,15 +243,6 @@ def _warnings(scratch: str) -> list[str]:
         text = pathlib.Path(path).read_text("utf-8", errors="replace")
         warnings |= dict.fromkeys(_WARNING.findall(text))
     return list(warnings)
-
-
-def _pallas_calls(jaxpr: Any) -> Iterator[dict[str, Any]]:
-    """Yields what each kernel of a traced program was called with."""
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "pallas_call":
-            yield equation.params
-        for program in kernel_cycles.programs(equation):
-            yield from _pallas_calls(program)
 
 
 def _by_name(calls: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -16,8 +16,8 @@ from typing import Any
 
 import jax
 
+from attention.common import accelerators
 from sweeps.study.trial import Trial
-from sweeps.training import accelerators
 from sweeps.training.train_step import StepMetrics
 from workloads import catalog
 

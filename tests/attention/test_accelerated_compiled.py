@@ -123,8 +123,8 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh
 from attention import registry
-from sweeps.compilers import compiled_step, hlo, kernel_cycles
-from sweeps.training import accelerators
+from attention.compilers import kernel_cycles
+from attention.common import accelerators
 length, dump, *names = sys.argv[1:]
 devices = np.array(topologies.get_topology_desc("v5e:2x2", platform="tpu").devices)
 mesh = Mesh(devices.reshape(4, 1), ("data", "tensor"))
@@ -139,8 +139,8 @@ for name in names:
         path.unlink()
     traced = jax.jit(jax.value_and_grad(loss, (0, 1))).trace(params, arrays)
     traced.lower(lowering_platforms=("tpu",)).compile()
-    calls = {call["name"]: call for call in compiled_step._pallas_calls(traced.jaxpr)}
-    lines = [hlo.Counted(hlo.Instruction(one, "", "", "", ""), 1, 0, 0, 0) for one in calls]
+    calls = {call["name"]: call for call in kernel_cycles.pallas_calls(traced.jaxpr)}
+    lines = [kernel_cycles.KernelCall(one, 1, 0) for one in calls]
     cycles, unknown = kernel_cycles.cycles(lines, calls, accelerators.KINDS["v5e"], dump)
     assert not unknown, unknown
     suffix = "_window" if "window" in name else ""
@@ -155,7 +155,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from attention import registry
 from attention.masks import Mask
 from sweeps.compilers import compiled_step
-from sweeps.training import accelerators
+from attention.common import accelerators
 platform, size, length = sys.argv[1], *map(int, sys.argv[2:4])
 topology = {"tpu": "v5e:2x2", "cuda": "h100:1x1x4"}[platform]
 devices = np.array(compiled_step._devices(accelerators.topology(topology)))
@@ -267,7 +267,7 @@ import numpy as np
 from jax.sharding import Mesh
 from attention import registry
 from sweeps.compilers import compiled_step
-from sweeps.training import accelerators
+from attention.common import accelerators
 name, dtype, precision = sys.argv[1:4]
 size, length = map(int, sys.argv[4:])
 devices = np.array(compiled_step._devices(accelerators.topology("h100:1x1x4")))

@@ -11,8 +11,9 @@ import pathlib
 import tempfile
 from typing import Any
 
+from attention.common import accelerators
+from attention.compilers import topologies
 from sweeps.compilers import compiled_step
-from sweeps.training import accelerators
 
 # c4_lm in MaxText's words: 301 M parameters, one table of embeddings, an MLP without a gate, full
 # rematerialisation, layers scanned, AdamW, bfloat16 computed from float32 parameters.
@@ -47,7 +48,7 @@ def compiled(topology: str, batch_size: int, attention: str) -> dict[str, Any]:
     if importlib.util.find_spec("maxtext") is None:
         raise ValueError("MaxText is not installed")
     where = accelerators.topology(topology)
-    with compiled_step.compiling_for(where, has_kernels=True) as scratch:
+    with topologies.compiling_for(where, has_kernels=True) as scratch:
         return _compiled(where, batch_size, attention, scratch)
 
 

@@ -13,10 +13,9 @@ import io
 import pathlib
 from typing import Any, NamedTuple
 
-from attention.common import files
+from attention.common import accelerators, files
 from sweeps.compilers import compile as compiler
 from sweeps.study import config, jax_calls, study
-from sweeps.training import accelerators
 from tests.benchmarks import maxtext
 from workloads import catalog
 

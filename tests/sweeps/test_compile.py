@@ -15,12 +15,13 @@ import pytest
 from jax.experimental import pallas as pl
 
 from attention import registry
+from attention.common import accelerators
+from attention.compilers import kernel_cycles
 from attention.kernels import fused
 from sweeps import __main__ as sweeps
 from sweeps.compilers import compile as compiler
-from sweeps.compilers import compiled_step, hlo, kernel_cycles
+from sweeps.compilers import compiled_step, hlo
 from sweeps.study import config, study
-from sweeps.training import accelerators
 from tests.sweeps import defaults
 
 libtpu = pytest.mark.skipif(
@@ -123,7 +124,7 @@ def test_what_tiles_read_again_by_hand() -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(fused, "KERNEL", kernel)
         traced = jax.jit(functools.partial(attend, is_causal=True)).trace(shape, shape, shape)
-    (call,) = compiled_step._pallas_calls(traced.jaxpr)
+    (call,) = kernel_cycles.pallas_calls(traced.jaxpr)
     whole = 2 * 196 * 2 * 80 * 2
     shifts = 2 * 2 * 2 * 80 * 4
     rows = 2 * 128 * 2 * 2 * 80 * 2 - whole  # the last tile of queries passes the end
@@ -304,7 +305,7 @@ _BUNDLES = """
 def _traced(kernel: Any, grid: tuple[int, ...]) -> dict[str, Any]:
     shape = jax.ShapeDtypeStruct((16, 16), jnp.float32)
     program = jax.make_jaxpr(lambda x: pl.pallas_call(kernel, out_shape=shape, grid=grid)(x))(shape)
-    (call,) = compiled_step._pallas_calls(program)
+    (call,) = kernel_cycles.pallas_calls(program)
     return call
 
 
@@ -367,8 +368,7 @@ def test_no_kernel_is_quicker_than_its_products_or_bytes(
     dump = f"total scheduled bundles: {bundles}"
     (folder / "77-fused_forward.1-9-schedule-analysis_final_bundles.txt").write_text(dump)
     (folder / "77-fused_forward.1-10-final_bundles.txt").write_text(text)
-    line = hlo.Instruction("fused_forward.2", "f32[1]", "custom-call", "", "")
-    counted = hlo.Counted(line, 2, moved, moved, 0)
+    counted = kernel_cycles.KernelCall("fused_forward.2", 2, moved)
     device = accelerators.KINDS["v5e"]
     counted_cycles = kernel_cycles.cycles([counted], {"fused_forward": call}, device, str(folder))
     assert counted_cycles == ({"fused_forward": pytest.approx(2 * cycles)}, [])

@@ -12,10 +12,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from attention.common import accelerators
 from sweeps.records import event_files, layout, lease, measurements, status
 from sweeps.scheduling import preflight
 from sweeps.study import trial as trials
-from sweeps.training import accelerators, live, loop, train_step
+from sweeps.training import live, loop, train_step
 from tests.sweeps.chaos import equality
 from tests.sweeps.conftest import begin_attempt
 from workloads import catalog

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from attention import table as variants
+from attention.common import accelerators
 from sweeps.scheduling import plan
 from sweeps.study import config, selection
-from sweeps.training import accelerators
 from tests.benchmarks import performance
 from tests.floor_plan import ROOT
 from tests.sweeps.conftest import resolve

@@ -96,7 +96,7 @@ class WorkloadSpec:
     step_source: str = ""
     # The devices that the step time is for.
     devices: int = 1
-    # The accelerators that the workload is planned for (sweeps/training/accelerators.py).
+    # The accelerators that the workload is planned for (attention/common/accelerators.py).
     topology: str = ""
 
     def step_flops(

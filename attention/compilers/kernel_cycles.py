@@ -8,17 +8,28 @@ import glob
 import math
 import pathlib
 import re
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sweeps.compilers import hlo
-from sweeps.training import accelerators
+from attention.common import accelerators
 
 _TOTAL = "schedule-analysis_final_bundles"
 _TEXT = "final_bundles"
 # Bundles after a jump that are run whether or not it is taken.
 _DELAY = 5
+
+
+class KernelCall(NamedTuple):
+    """A call of a kernel in a compiled program.
+
+    name: of the instruction. times: how often it runs. bytes: of its operands and results.
+    """
+
+    name: str
+    times: int
+    bytes: int
 
 
 class _Branch(NamedTuple):
@@ -29,7 +40,7 @@ class _Branch(NamedTuple):
 
 
 def cycles(
-    lines: list[hlo.Counted],
+    kernel_calls: Iterable[KernelCall],
     pallas_calls: dict[str, dict[str, Any]],
     device: accelerators.Accelerator,
     scratch: str,
@@ -46,8 +57,8 @@ def cycles(
     clock = device.clock_ghz * 1e9
     cycles: dict[str, float] = {}
     uncounted = []
-    for line in lines:
-        name = _kernel_name(line.instruction.name)
+    for kernel_call in kernel_calls:
+        name = _kernel_name(kernel_call.name)
         total = re.search(r"bundles:\s+(\d+)", _text(totals.get(name)))
         if total is None or name not in pallas_calls:
             uncounted.append(name)
@@ -59,10 +70,10 @@ def cycles(
         bundles = _executed(int(total[1]), sizes, branches, steps)
         flop = steps * flop_of(call["jaxpr"])
         flop -= sum((steps - branch.steps) * branch.flop for branch in branches)
-        moved = line.all_bytes / (device.bandwidth_gb * 1e9) * clock
+        moved = kernel_call.bytes / (device.bandwidth_gb * 1e9) * clock
         multiplied = flop / (device.peak_tflops * 1e12) * clock
         longest = max(bundles, multiplied, moved)
-        cycles[name] = cycles.get(name, 0.0) + line.times * longest
+        cycles[name] = cycles.get(name, 0.0) + kernel_call.times * longest
     return cycles, uncounted
 
 
@@ -165,6 +176,15 @@ def _evaluate(equation: Any, known: dict[Any, Any], places: np.ndarray) -> None:
     for variable, result in zip(equation.outvars, results, strict=True):
         if result is not None:
             known[variable] = np.asarray(result)
+
+
+def pallas_calls(jaxpr: Any) -> Iterator[dict[str, Any]]:
+    """Yields what each kernel of a traced program was called with."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "pallas_call":
+            yield equation.params
+        for program in programs(equation):
+            yield from pallas_calls(program)
 
 
 def flop_of(jaxpr: Any) -> float:

@@ -1,0 +1,1 @@
+"""Compilers: what the compilers of accelerators say of a kernel, without a device."""
