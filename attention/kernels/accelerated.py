@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from attention import backends, functions, table
 from attention.functions import Functions
-from attention.kernels.inputs import Problem, promoting
+from attention.kernels.inputs import Problem, promoting, varying
 from attention.records import Tiles
 
 Array = jax.Array
@@ -264,6 +264,11 @@ def refuse(kernel: str, problem: Problem, value: Array, interpret: str) -> None:
         head_size=problem.query.shape[-1],
         value_size=value.shape[-1],
     )
+    if varying(problem.query) | varying(problem.key) | varying(value):
+        raise ValueError(
+            f"kernel={kernel!r} has no place in a jax.shard_map with check_vma=True: give that "
+            "shard_map check_vma=False, or use kernel='xla'"
+        )
     # Triton computes float32 products of float32 without the matrix units, in loops that spill
     # 29 kB of registers (head size 64, by ptxas). Nobody means that, so it is refused.
     precision = getattr(jax.config, "jax_default_matmul_precision")  # noqa: B009  (mypy)
@@ -340,7 +345,7 @@ def on_devices(
     for name, axes in (("pairs", (*batch, heads)), ("seen", (*batch, None, heads))):
         if name in arrays:  # axes of size 1 are not divided
             sizes = zip(axes, arrays[name].shape, strict=False)
-            by_name[name] = PartitionSpec(*(axis if n > 1 else None for axis, n in sizes))
+            by_name[name] = PartitionSpec(*(axis if n != 1 else None for axis, n in sizes))
     divided_local = jax.shard_map(
         local,
         mesh=sharding.mesh,

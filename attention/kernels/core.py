@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from attention import functions, masks
 from attention.functions import Leaves, Score, Weighting
-from attention.kernels.inputs import Problem, promoting
+from attention.kernels.inputs import Problem, promoting, varying
 from attention.masks import Bias
 from attention.records import Kernel
 
@@ -321,17 +321,10 @@ def _call(problem: Problem, value: Array) -> Array:
     # A function with a backward pass of its own must return gradients that vary over the axes of a
     # shard_map as its inputs do. The gradient of a shared bias or key would vary over those of a
     # sharded query, so all arrays are made to vary over the same axes.
-    axes = frozenset[str]().union(*map(_varying, jax.tree.leaves(arrays)))
-    arrays = jax.tree.map(lambda array: _made_varying(array, axes - _varying(array)), arrays)
+    axes = frozenset[str]().union(*map(varying, jax.tree.leaves(arrays)))
+    arrays = jax.tree.map(lambda array: _made_varying(array, axes - varying(array)), arrays)
     settings = CoreSettings(problem.scale, problem.precision, problem.weighting, problem.score)
     return weighted_sum(settings, *arrays)
-
-
-def _varying(array: Array) -> frozenset[str]:
-    """Returns the shard_map axes an array varies over (JAX 0.7 calls them vma)."""
-    kind = jax.typeof(array)
-    manual = getattr(kind, "manual_axis_type", None)
-    return frozenset(getattr(kind, "vma", ()) if manual is None else manual.varying)
 
 
 def _made_varying(array: Array, axes: frozenset[str]) -> Array:

@@ -175,7 +175,7 @@ def _masks(problem: Problem) -> dict[str, Any]:
     hiding: dict[str, Any] = {}
     if "mask_by_query" in problem.needs:
         pairs = _of_rank(problem, jnp.asarray(mask.dense).astype(bool))
-        of_batch = batch if math.prod(pairs.shape[:-3]) > 1 else pairs.shape[:-3]
+        of_batch = batch if math.prod(pairs.shape[:-3]) != 1 else pairs.shape[:-3]
         hiding["pairs"] = jnp.broadcast_to(pairs, (*of_batch, pairs.shape[-3], queries, length))
         mask = dataclasses.replace(mask, dense=None)
     if mask.segments is not None:

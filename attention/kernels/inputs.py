@@ -369,6 +369,13 @@ def _check_shapes(query: Array, key: Array, value: Array) -> None:
             raise ValueError(f"{shapes}: {why}")
 
 
+def varying(array: Array) -> frozenset[str]:
+    """Returns the shard_map axes an array varies over (JAX 0.7 calls them vma)."""
+    kind = jax.typeof(array)
+    manual = getattr(kind, "manual_axis_type", None)
+    return frozenset(getattr(kind, "vma", ()) if manual is None else manual.varying)
+
+
 def check_array(name: str, array: Any, shape: tuple[int, ...]) -> None:
     """Raises ValueError for what is no array; shape: what its own must broadcast to."""
     if not hasattr(array, "ndim"):

@@ -75,10 +75,11 @@ def attend(local: Local, arrays: dict[str, Any]) -> Array:
     if "pairs" in masked:  # to the end of every tile
         beyond = ((0, 0), (0, 0), (0, -queries % LANES), (0, -length % LANES))
         masked["pairs"] = jnp.pad(masked["pairs"], beyond)
-        if masked["pairs"].size >= 2**31:  # Triton counts in 32 bits
+        size = masked["pairs"].size
+        if not isinstance(size, int) or size >= 2**31:  # Triton counts in 32 bits
             raise ValueError(
                 f"kernel='fused' takes masks of less than 2^31 pairs on a GPU, and this has "
-                f"{masked['pairs'].size:,}: give segments, or a mask for all batch entries or heads"
+                f"{size}: give segments, or a mask for all batch entries or heads"
             )
     operands = Operands(
         flat(arrays["query"]),

@@ -231,7 +231,7 @@ def _mask_spec(
     mask: Any, index: Callable[..., tuple[Any, ...]], *block: int | None
 ) -> pl.BlockSpec:
     """Returns the block specification of a mask [B or 1, H or 1, ...]; index: of the rest."""
-    by_entry, by_head = (mask is not None and mask.shape[axis] > 1 for axis in (0, 1))
+    by_entry, by_head = (mask is not None and mask.shape[axis] != 1 for axis in (0, 1))
     return pl.BlockSpec(
         (None, None, *block), lambda i, h, b: (b * by_entry, h * by_head, *index(i))
     )

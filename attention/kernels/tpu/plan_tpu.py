@@ -370,7 +370,7 @@ def block_specs(plan: Plan, operands: Operands, place: Index) -> dict[str, Any]:
 
 def _mask_index(plan: Plan, mask: Any, n: Any, g: Any, m: Any) -> tuple[Any, Any]:
     """Returns the first two indices of a block of a mask [B or 1, H or 1, ...]."""
-    by_entry, by_head = (mask is not None and mask.shape[axis] > 1 for axis in (0, 1))
+    by_entry, by_head = (mask is not None and mask.shape[axis] != 1 for axis in (0, 1))
     return n // plan.copies * by_entry, plan.head(n, g, m, 0) * by_head
 
 
