@@ -12,6 +12,8 @@ KERNEL_NEEDS = {
     "bias_vectors": "a bias of rows and columns",
     "mask_by_query": "a mask that differs by query or head",
     "segments": "segments",
+    "mask_function": "a mask that is a function",
+    "lower_bounds": "lower bounds of the keys that a query sees",
     "strict": "queries that do not see their own key",
     "window": "a window",
     "sink": "a sink",
@@ -43,7 +45,10 @@ class KernelEntry(NamedTuple):
 
 
 # What jax.nn.dot_product_attention can be given, whoever computes it.
-_OF_JAX = ("bias", "bias_vectors", "mask_by_query", "segments", "strict", "window")
+_OF_JAX = (
+    *("bias", "bias_vectors", "mask_by_query", "segments", "mask_function", "lower_bounds"),
+    *("strict", "window"),
+)
 # `xla` is our core; jax_xla and cudnn go through jax.nn.dot_product_attention, splash through
 # jax.experimental's Pallas kernel for TPUs: the limits are theirs.
 KERNELS: dict[str, KernelEntry] = {

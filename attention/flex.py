@@ -21,7 +21,7 @@ from attention.functions import KINDS, Fitted, Score, Transform, Weighting
 from attention.kernels import elementwise, inputs
 from attention.kernels.core import SOFTMAX
 from attention.kernels.inputs import Problem
-from attention.masks import Bias, Mask, Masks
+from attention.masks import Bias, Mask, Masks, PairFunction
 from attention.records import Kernel
 
 __all__ = ["Bias", "Mask", "Weighting", "check", "flex"]
@@ -46,7 +46,7 @@ def flex(
     weighting: str | Weighting = "softmax",
     value_function: Callable[[Array, Mapping[str, Array]], Array] | None = None,
     output_function: Callable[[Array, Mapping[str, Array]], Array] | None = None,
-    mask: str | Mask | Array | None = None,
+    mask: str | Mask | Array | PairFunction | None = None,
     bias: Array | Bias | None = None,
     leaves: Mapping[str, tuple[str, Array]] | None = None,
     scale: float | None = None,
@@ -67,8 +67,13 @@ def flex(
     """
     if isinstance(mask, str):
         if mask != "causal":
-            raise ValueError(f"mask={mask!r}: give 'causal', a Mask, or an array of booleans")
+            raise ValueError(
+                f"mask={mask!r}: give 'causal', a Mask, an array of booleans, or a function of "
+                "(query_index, key_index)"
+            )
         mask = Mask(causal=True)
+    elif callable(mask):
+        mask = Mask.of(mask)
     if tiles is not None:
         kernel = records.with_tiles(kernel, tiles)
     call = inputs.make_call(query, key, value, bias=bias, mask=mask)

@@ -5,7 +5,8 @@ bias is at most `HIDING_BIAS` (`Bias.hidden`). `merged` is the one place that pu
 """
 
 import dataclasses
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +14,8 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 Array = jax.Array
+# Of (query_index, key_index), element by element: True where the query sees the key.
+PairFunction = Callable[[Array, Array], Array]
 
 # A mask written as a bias: −1e4 (BERT, GPT-NeoX; −9984 in bfloat16), −1e9 and −1e10 (T5), float16's
 # minimum −65504, −∞. The weight of such a key is exactly 0 in every dtype, but LASER must also keep
@@ -88,6 +91,8 @@ class Mask:
     int [..., T] of queries and [..., S] of keys, equal where one sees the other. keys: bool
     [..., S], True where all queries see the key. dense: bool, broadcasts to [..., H, T, S].
     hidden: bool of the same axes, True where the caller's bias hides a key; `make_call` sets it.
+    functions: of (query_index, key_index), True where the query sees the key; `of` makes it. lower:
+    int [..., T], query t sees keys from lower[t] on.
     """
 
     causal: bool = dataclasses.field(default=False, metadata=_STATIC)
@@ -97,12 +102,24 @@ class Mask:
     keys: Array | None = None
     dense: Array | None = None
     hidden: Array | None = None
+    functions: tuple[PairFunction, ...] = dataclasses.field(default=(), metadata=_STATIC)
+    lower: Array | None = None
+
+    @staticmethod
+    def of(function: PairFunction) -> "Mask":
+        """Returns the mask that a function of (query_index, key_index) describes.
+
+        The indices are int32 arrays that broadcast to each other. What kernels need to know of
+        their tiles is found once for a function and two lengths: keep the function, or this mask.
+        """
+        return Mask(functions=(function,))
 
     def __and__(self, other: "Mask") -> "Mask":
         """Returns the intersection. Raises ValueError where both have segments."""
         if self.segments is not None and other.segments is not None:
             raise ValueError("both masks have segments; give one of them as a dense mask")
         widths = [width for width in (self.width, other.width) if width is not None]
+        bounds = [bound for bound in (self.lower, other.lower) if bound is not None]
         return Mask(
             self.causal or other.causal,
             self.strict or other.strict,
@@ -111,6 +128,8 @@ class Mask:
             _both(self.keys, other.keys),
             _both(self.dense, other.dense),
             other.hidden if self.hidden is None else self.hidden,
+            tuple(dict.fromkeys(self.functions + other.functions)),
+            functools.reduce(jnp.maximum, bounds) if bounds else None,
         )
 
     def per_head(self, times: int) -> "Mask":
@@ -132,6 +151,11 @@ class Mask:
         if self.segments is not None:
             of_queries, of_keys = self.segments
             yield of_queries[..., None, :, None] == of_keys[..., None, None, :]
+        if self.lower is not None:
+            yield jnp.arange(keys) >= self.lower[..., None, :, None]
+        if self.functions:
+            rows, columns = (jnp.arange(length, dtype=jnp.int32) for length in (queries, keys))
+            yield seen(self.functions, rows[:, None], columns[None])[None]
         if not (self.causal or self.strict) and self.width is None:
             return
         distance = jnp.arange(queries)[:, None] - jnp.arange(keys)
@@ -140,6 +164,15 @@ class Mask:
             close = jnp.abs(distance) < self.width
             near = near & close if self.causal or self.strict else close
         yield near[None]
+
+
+def seen(functions: tuple[PairFunction, ...], queries: Array, keys: Array) -> Array:
+    """Returns which pairs all functions show, bool of the shape to which the indices broadcast."""
+    shape = jnp.broadcast_shapes(queries.shape, keys.shape)
+    every = jnp.ones((), bool)
+    for function in functions:
+        every = every & function(queries, keys)
+    return jnp.broadcast_to(every, shape)
 
 
 def check_boolean(name: str, mask: Array) -> None:
@@ -213,8 +246,9 @@ def merged(mask: Mask, queries: int, keys: int) -> Masks:
     pairs = parts[0]
     for part in parts[1:]:
         pairs = pairs & part
-    arrays = (mask.segments, mask.keys, mask.dense, mask.hidden)
-    sees_itself = queries == keys and not mask.strict and all(array is None for array in arrays)
+    arrays = (mask.segments, mask.keys, mask.dense, mask.hidden, mask.lower)
+    is_symbolic = not mask.functions and all(array is None for array in arrays)
+    sees_itself = queries == keys and not mask.strict and is_symbolic
     return Masks(
         pairs,
         keys=jnp.swapaxes(jnp.any(pairs, axis=-2), -2, -1)[..., None],

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.functions import KINDS, Score, Transform, UnfitResultError, Weighting
+from attention.masks import PairFunction
 
 Array = jax.Array
 # Primitives that both compilers take, in a function and in its derivative (measured on a tile of
@@ -66,7 +67,8 @@ _INSTEAD = {
     "checkpoint": "a tile keeps nothing for its derivative: leave jax.checkpoint out",
     "remat2": "a tile keeps nothing for its derivative: leave jax.checkpoint out",
     **{name: _ROW for name in ("reduce_sum", "reduce_max", "reduce_min", "argmax", "reduce_prod")},
-    "captured": "what differs by head, row or column is a leaf, and a number may be captured",
+    "captured": "what differs by head, row or column is a leaf (of a mask: keys, segments, lower, "
+    "or an array of booleans), and a number may be captured",
     "traced": "its gradient would be lost; a score function has it as a leaf of kind scalar",
     "dtype": "give numbers as Python floats, and leave astype out",
     "random_bits": "draw outside, and give a leaf",
@@ -123,6 +125,35 @@ def check(
                 _check(f"the weighting's {part}", function, arguments, in_kernel)
     if transform is not None:
         check_transform(transform, in_kernel)
+
+
+@functools.lru_cache(256)
+def check_mask(pair_functions: tuple[PairFunction, ...], in_kernel: bool = True) -> None:
+    """Raises ValueError as `check`, for the functions of a mask."""
+    for function in pair_functions:
+        if not callable(function):
+            raise ValueError(
+                f"{function!r} is no function of (query_index, key_index): give one, or a Mask"
+            )
+        what = f"the mask function {getattr(function, '__qualname__', function)}"
+        for across in (False, True):
+            shapes = ((1, _QUERIES), (_KEYS, 1)) if across else ((_QUERIES, 1), (1, _KEYS))
+            indices = tuple(_array(shape, jnp.int32) for shape in shapes)
+            call = "called with (query_index, key_index)"
+            program, result = _traced(what, call, function, indices)
+            dtype, shape = getattr(result, "dtype", type(result)), getattr(result, "shape", ())
+            if dtype != jnp.bool_ or not _broadcasts(shape, np.broadcast_shapes(*shapes)):
+                raise ValueError(
+                    f"{what} returns {dtype}{shape} for indices {shapes[0]} and {shapes[1]}: it "
+                    "must return booleans that broadcast to them, True where the query sees the key"
+                )
+            _check_program(what, program, _ALLOWED if in_kernel else None)
+
+
+def _broadcasts(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    with contextlib.suppress(ValueError):
+        return np.broadcast_shapes(shape, whole) == whole
+    return False
 
 
 def check_transform(transform: Transform, in_kernel: bool) -> None:
@@ -218,7 +249,7 @@ def _refused(program: Any, allowed: frozenset[str] | None) -> Iterator[tuple[str
             yield from _refused(part, allowed)
     for array in captured:
         if jnp.ndim(array):
-            yield "captured", f"captures an array of shape {jnp.shape(array)}; give it as a leaf"
+            yield "captured", f"captures an array of shape {jnp.shape(array)}"
         elif isinstance(array, jax.core.Tracer):
             yield "traced", "captures a number that JAX traces (by jit, grad or vmap)"
 

@@ -16,6 +16,7 @@ from attention import functions, masks, records
 from attention.call import Call, LayerIndex, Memory
 from attention.common import devices
 from attention.functions import Leaves, Score, Weighting
+from attention.kernels import elementwise
 from attention.masks import Bias, Mask
 from attention.records import Kernel, Mixer
 
@@ -75,6 +76,8 @@ class Problem(NamedTuple):
             "bias_vectors": self.bias.row is not None or self.bias.column is not None,
             "mask_by_query": by_query,
             "segments": self.mask.segments is not None,
+            "mask_function": bool(self.mask.functions),
+            "lower_bounds": self.mask.lower is not None,
             "strict": self.mask.strict,
             "window": self.mask.width is not None,
             "sink": self.sink is not None,
@@ -306,8 +309,10 @@ def _check_mask(
     check_broadcasts("mask", mask.dense, shape)
     if mask.segments is not None and len(mask.segments) != 2:
         raise ValueError("mask.segments: give two arrays, the ids of queries and of keys")
+    elementwise.check_mask(mask.functions, in_kernel=False)
     query_ids, key_ids = mask.segments or (None, None)
     for name, array, length in (
+        ("mask.lower", mask.lower, queries),
         ("mask.keys", mask.keys, keys),
         ("mask.segments[0]", query_ids, queries),
         ("mask.segments[1]", key_ids, keys),
@@ -320,9 +325,10 @@ def _check_mask(
         if name == "mask.keys":
             masks.check_boolean(name, array)
         elif not jnp.issubdtype(array.dtype, jnp.integer):
-            raise ValueError(
-                f"mask.segments are of {array.dtype}: give integers, equal within a segment"
+            of_what = (
+                "the first keys that are seen" if name == "mask.lower" else "equal in a segment"
             )
+            raise ValueError(f"{name} has dtype {array.dtype}: give integers, {of_what}")
     width = 1 if mask.width is None else mask.width
     if not isinstance(width, numbers.Integral) or width < 1:
         raise ValueError(

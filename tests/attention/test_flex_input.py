@@ -48,7 +48,7 @@ SINK = Weighting(exponential, exponential, same=True, start="sink")
             )
         ],
         ({"scale": float("inf")}, "scale=inf"),
-        ({"mask": Mask(segments=(jnp.ones(8) / 3,) * 2)}, "mask.segments are of .*: give integers"),
+        ({"mask": Mask(segments=(jnp.ones(8) / 3,) * 2)}, "mask.segments.0. has dtype"),
     ],
 )
 def test_bad_input_is_answered(settings, message):
