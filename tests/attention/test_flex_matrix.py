@@ -280,7 +280,7 @@ def test_a_kernel_inside_a_shard_map_that_checks_axes_is_refused(platform):
         in_specs=PartitionSpec("batch"),
         out_specs=PartitionSpec("batch"),
     )
-    with pytest.raises(ValueError, match="check_vma=False"):
+    with pytest.raises(ValueError, match="kernel=.fused.*check_vma=False"):
         program(query)
 
 
