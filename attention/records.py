@@ -174,7 +174,7 @@ def with_tiles(backend: str | Kernel, tiles: Mapping[str, Mapping[str, int]]) ->
     ):
         raise ValueError(
             f"tiles={tiles!r}: give sizes by kernel, such as "
-            "{'forward': {'queries': 512, 'keys': 512}}"
+            "{'forward': {'queries': 128, 'keys': 128}}"
         )
     frozen = tuple((name, tuple(sizes.items())) for name, sizes in tiles.items())
     assert record.transformed is not None

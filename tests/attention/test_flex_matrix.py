@@ -21,7 +21,6 @@ from jax.sharding import Mesh, PartitionSpec
 from attention.flex import Mask, flex
 from attention.kernels import fused
 from attention.kernels.gpu import plan_gpu
-from attention.kernels.tpu import plan_tpu
 from attention.verification import reference
 from tests.python_processes import start_python
 
@@ -188,23 +187,28 @@ def _interpreted(platform):
     )
 
 
-KERNELS = {"xla": "xla", "fused_tpu": _interpreted("tpu"), "fused_gpu": _interpreted("gpu")}
+_TILE = {"queries": 128, "keys": 128}
+KERNELS = {
+    "xla": {"kernel": "xla"},
+    "fused_tpu": {
+        "kernel": _interpreted("tpu"),
+        "tiles": {"forward": _TILE, "backward": _TILE},
+    },
+    "fused_gpu": {"kernel": _interpreted("gpu")},
+}
 
 
 def _computed(transformation, kernel, feature, length):
-    """Returns the arrays of a cell, by name, in float32; a TPU's blocks have 128 rows."""
+    """Returns the arrays of a cell, by name, in float32."""
     made = FEATURES[feature]
 
     def attend(arrays):
         qkv = (arrays[name] for name in ("query", "key", "value"))
-        return flex(*qkv, **made.settings(arrays), kernel=KERNELS[kernel])
+        return flex(*qkv, **made.settings(arrays), **KERNELS[kernel])
 
     compute = functools.partial(TRANSFORMATIONS[transformation][0], attend)
     compiled = compute if transformation == "export" else jax.jit(compute)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan_tpu, "_most_rows", lambda *_: (128, None, True))
-        patch.setattr(plan_tpu, "_TILE", 64)
-        return jax.tree.map(np.asarray, compiled(_arrays(made, length)))
+    return jax.tree.map(np.asarray, compiled(_arrays(made, length)))
 
 
 @functools.cache
