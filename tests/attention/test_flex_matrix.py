@@ -49,6 +49,14 @@ def _distance(arrays):
     return places[:, None] - places
 
 
+def _prefix(query_index, key_index):
+    return (query_index >= key_index) | (key_index < 5)
+
+
+def _from_bounds(arrays):
+    return jnp.arange(arrays["key"].shape[-3]) >= arrays["lower"][..., None, :, None]
+
+
 FEATURES = {
     "causal": Feature(lambda arrays: {"mask": "causal"}),
     "window": Feature(
@@ -61,6 +69,15 @@ FEATURES = {
             arrays["documents"][..., None, :, None] == arrays["documents"][..., None, None, :]
         ),
         reads=("documents",),
+    ),
+    "function_mask": Feature(
+        lambda arrays: {"mask": _prefix},
+        lambda arrays: (_distance(arrays) >= 0) | (jnp.arange(arrays["key"].shape[-3]) < 5),
+    ),
+    "lower_bounds": Feature(
+        lambda arrays: {"mask": Mask(causal=True, lower=arrays["lower"])},
+        lambda arrays: (_distance(arrays) >= 0) & _from_bounds(arrays),
+        reads=("lower",),
     ),
     "grouped_heads": Feature(lambda arrays: {"mask": "causal"}, key_heads=1),
     "row_leaf": Feature(
@@ -86,13 +103,15 @@ FEATURES = {
 
 def _arrays(feature, length):
     """Returns what a feature reads, one entry of the batch along each first axis."""
-    rng = np.random.default_rng(0)
+    rng, places = np.random.default_rng(0), np.arange(length)
     shape = (BATCH, length, HEADS, SIZE)
     arrays = {name: rng.normal(size=shape) for name in ("query", "key", "value")}
     arrays |= {name: arrays[name][:, :, : feature.key_heads] for name in ("key", "value")}
     others = {
         "row": rng.normal(size=(BATCH, HEADS, length)),
-        "documents": np.arange(length) // np.array([[length // 4], [length // 2]]),
+        "documents": places // np.array([[length // 4], [length // 2]]),
+        # Documents in one entry, a window in the other.
+        "lower": np.stack([places // 9 * 9, np.maximum(places - 6, 0)]),
     }
     return jax.tree.map(jnp.asarray, arrays | {name: others[name] for name in feature.reads})
 
@@ -247,6 +266,8 @@ def _cells():
     for row, transformation in enumerate(TRANSFORMATIONS):
         for column, feature in enumerate(FEATURES):
             for place, kernel in enumerate(KERNELS):
+                if feature in ("function_mask", "lower_bounds") and kernel != "xla":
+                    continue
                 marks = [pytest.mark.xdist_group("matrix")] * (transformation == "shard_map")
                 marks += [needs_triton] * (kernel == "fused_gpu")
                 cell = (transformation, kernel, feature)
