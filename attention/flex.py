@@ -9,7 +9,7 @@ mechanism of the registry is made of (`attention.functions`, `attention.masks`).
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import jax
@@ -65,6 +65,12 @@ def flex(
 
     Raises ValueError for shapes and functions that do not fit, and for what `kernel` lacks.
     """
+    for name, function in (("score", score), ("mask", mask)):
+        if callable(function) and not isinstance(function, Hashable):
+            raise ValueError(
+                f"{name}={function!r} has no hash, by which its checks are kept: give a function, "
+                "or a frozen dataclass"
+            )
     if isinstance(mask, str):
         if mask != "causal":
             raise ValueError(

@@ -114,8 +114,9 @@ class Mask:
         """
         return Mask(functions=(function,))
 
-    def __and__(self, other: "Mask") -> "Mask":
+    def __and__(self, other: "Mask | PairFunction") -> "Mask":
         """Returns the intersection. Raises ValueError where both have segments."""
+        other = other if isinstance(other, Mask) else Mask.of(other)
         if self.segments is not None and other.segments is not None:
             raise ValueError("both masks have segments; give one of them as a dense mask")
         widths = [width for width in (self.width, other.width) if width is not None]

@@ -14,6 +14,15 @@ from attention.flex import Mask, Weighting, flex
 from attention.functions import exponential
 from attention.kernels.gpu import fused_gpu, plan_gpu
 
+
+@dataclasses.dataclass
+class _Unhashable:
+    """A function of anything: a dataclass that is not frozen has no hash."""
+
+    def __call__(self, first, *others):
+        return first
+
+
 SINK = Weighting(exponential, exponential, same=True, start="sink")
 
 
@@ -48,6 +57,8 @@ SINK = Weighting(exponential, exponential, same=True, start="sink")
             )
         ],
         ({"scale": float("inf")}, "scale=inf"),
+        ({"score": _Unhashable()}, "score=.* has no hash.*frozen"),
+        ({"mask": _Unhashable()}, "mask=.* has no hash.*frozen"),
         ({"mask": Mask(segments=(jnp.ones(8) / 3,) * 2)}, "mask.segments.0. has dtype"),
     ],
 )

@@ -55,7 +55,7 @@ def _agree(found, expected):
 
 @pytest.mark.parametrize("kernel", ["xla", "jax_xla"])
 def test_a_function_is_the_array_of_its_values(kernel):
-    both = Mask.of(_prefix) & Mask(width=60)
+    both = Mask(width=60) & _prefix
     dense = _dense(_prefix) & _dense(lambda i, j: abs(i - j) < 60)
     _agree(_results(both, kernel), _results(dense, kernel))
     _agree(
