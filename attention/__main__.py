@@ -1,12 +1,16 @@
-"""The package's commands: `python -m attention list | check`."""
+"""The package's commands: `python -m attention list | check | tune`."""
 
 import argparse
 import signal
 import sys
 
 from attention import backends, registry, table
-from attention.common import checkout, extras, precision
+from attention.common import accelerators, checkout, extras, precision
+from attention.compilers import topologies
 from attention.entries import MODEL_NEEDS
+
+# Mixers that learn nothing and take the kernel's arrays as they are.
+_TUNED = ("standard", "laser", "sigmoid", "softpick")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -57,6 +61,23 @@ def _parser() -> argparse.ArgumentParser:
         "--shape", default="256,4,64", help="N,H,D (the paper's: 1024,8,256; takes minutes)"
     )
     checker.set_defaults(run=_check)
+    tuner = commands.add_parser(
+        "tune",
+        help="tiles of a kernel for a shape, by a TPU's compiler or by time",
+        description="Tries tiles of the fused kernel, forward and backward, and prints the best as "
+        "flex's tiles=. With --topology by the cycles that the TPU's compiler counts, which needs "
+        "no TPU (T = 4,096: some minutes); else by time on the TPU or GPU that is here.",
+    )
+    tuner.add_argument(
+        "shapes", nargs="+", metavar="SHAPE", help="B,T,H,D or B,T,H,K,D: K key heads"
+    )
+    tuner.add_argument("--kernel", default="fused", help="one that takes tiles")
+    tuner.add_argument("--mixer", default="standard", choices=_TUNED)
+    tuner.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
+    tuner.add_argument("--mask", default="causal", choices=("causal", "full"))
+    tuner.add_argument("--window", type=int, help="keys that a query sees, itself among them")
+    tuner.add_argument("--topology", choices=accelerators.COMPILED_TPUS, help="a kind of TPU")
+    tuner.set_defaults(run=_tune)
     return parser
 
 
@@ -151,6 +172,52 @@ def _check(options: argparse.Namespace) -> int:
         problems.append(f"not compared, since they break a law: {', '.join(broken)}")
     print("; ".join(problems) or "all within limits")
     return 1 if problems else 0
+
+
+def _tune(options: argparse.Namespace) -> int:
+    shapes = [_shape_of_tiles(text) for text in options.shapes]
+    if options.topology is None:
+        return _tuned(options, shapes)
+    where = accelerators.smallest(options.topology)
+    with topologies.compiling_for(where, has_kernels=True) as scratch:
+        return _tuned(options, shapes, where, scratch)
+
+
+def _tuned(
+    options: argparse.Namespace,
+    shapes: list[tuple[int, ...]],
+    where: accelerators.Topology | None = None,
+    scratch: str = "",
+) -> int:
+    from attention import tuning
+    from attention.masks import Mask
+
+    platform = "tpu" if where else tuning.here()
+    unit = f"cycles on {options.topology}" if where else "ms"
+    mask = Mask(causal=options.mask == "causal", width=options.window)
+    for shape in shapes:
+        problem = tuning.Problem(shape, options.mixer, options.dtype, mask, options.kernel)
+        measure = tuning.by_compiler(problem, where, scratch) if where else tuning.by_time(problem)
+        print(f"B, T, H, K, D = {shape}, {options.dtype}; {unit}")
+        tried = []
+        for trial in tuning.trials(problem, platform, measure, together=where is not None):
+            sizes = " ".join(f"{name}={size}" for name, size in trial.sizes.items())
+            figure = trial.refusal or f"{trial.figure:,.5g}"
+            print(f"  {trial.kernel:<9} {sizes or 'as planned':<33} {figure}", flush=True)
+            tried.append(trial)
+        tiles = tuning.best(tried)
+        print(f"tiles={tiles}" if tiles else "the plan's tiles are the best: leave tiles= out")
+    return 0
+
+
+def _shape_of_tiles(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if len(parts) not in (4, 5) or not all(part.isdigit() and int(part) for part in parts):
+        raise ValueError(
+            f"SHAPE {text!r}: give B,T,H,D or B,T,H,K,D, positive numbers: 1,4096,8,128"
+        )
+    *most, size = map(int, parts)
+    return (*most, size) if len(most) == 4 else (*most, most[-1], size)
 
 
 def _keeps_laws(name: str) -> bool:

@@ -21,6 +21,7 @@ _ORDER = (
     "registry",
     "inject",
     "verification",
+    "tuning",
     "__main__",
 )
 _DOMAINS = ("images", "speech", "text")

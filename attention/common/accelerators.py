@@ -56,6 +56,7 @@ KINDS = {
     "b200": Accelerator("cuda", 2250, ("NVIDIA B200",)),
 }
 COMPILED = tuple(name for name, kind in KINDS.items() if kind.memory_gb)
+COMPILED_TPUS = tuple(name for name in COMPILED if KINDS[name].platform == "tpu")
 # Of a GPU's memory, what XLA leaves to fragments, libraries and the network.
 GPU_SHARE = 0.9
 
@@ -91,6 +92,11 @@ class Topology:
     def devices(self) -> int:
         """How many devices it has."""
         return self.slices * math.prod(self.shape)
+
+
+def smallest(kind: str) -> Topology:
+    """Returns the four chips of a host of a kind of TPU."""
+    return topology(f"{kind}:2x2" + "x1" * (KINDS[kind].dimensions - 2))
 
 
 def topology(text: str) -> Topology:

@@ -260,6 +260,22 @@ def test_cycles_by_the_compiler(length, tmp_path):
         assert all(one <= most for one, most in zip(cycles[name], limits, strict=True)), cycles
 
 
+@tpu
+def test_tune_by_the_compiler():
+    """The plan's tiles have the cycles above; the best are not worse than any."""
+    command = [sys.executable, "-m", "attention", "tune", "1,1024,1,128", "--topology=v5e"]
+    environment = {**os.environ, "PYTHONPATH": ENVIRONMENT["PYTHONPATH"]}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    _, *rows, best = done.stdout.splitlines()
+    cycles = [(row.split()[0], float(row.split()[-1].replace(",", ""))) for row in rows]
+    for number, kernel in enumerate(("forward", "backward")):
+        figures = [figure for name, figure in cycles if name == kernel]
+        assert len(figures) == 7
+        assert figures[0] <= LIMITS[1024]["standard"][number]
+        assert (kernel in best) == (min(figures) < figures[0])
+
+
 # The kernels' scratch on an H100.
 COMPILED_FOR_GPU = """
 import dataclasses, sys

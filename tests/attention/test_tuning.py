@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attention import tuning
+from attention.__main__ import main
 from attention.flex import Mask, flex
 from attention.kernels import fused
 from attention.kernels.gpu import plan_gpu
@@ -97,3 +99,35 @@ def test_kernels_without_tiles_refuse_them(kernel):
     array = jnp.zeros((1, 8, 2, 16))
     with pytest.raises(ValueError, match=kernel):
         flex(array, array, array, kernel=kernel, tiles={"forward": SMALL})
+
+
+def test_tiles_are_tried_by_time_and_the_fastest_are_the_best(monkeypatch):
+    """Of each kernel alone; what the kernel refuses has no time."""
+    sizes = [{}, {"rows": 128}, {"rows": 100}]
+    monkeypatch.setattr(tuning, "_candidates", lambda *_: sizes)
+    problem = tuning.Problem((1, 32, 2, 1, 16), "laser", "float32", kernel=_interpreted("tpu"))
+    tried = list(tuning.trials(problem, "tpu", tuning.by_time(problem), together=False))
+    assert [(trial.kernel, trial.sizes) for trial in tried] == [
+        (kernel, one) for kernel in ("forward", "backward") for one in sizes
+    ]
+    assert [bool(trial.refusal) for trial in tried] == [False, False, True] * 2
+    assert all(0 < trial.figure < 1e4 for trial in tried if not trial.refusal)
+    tiles = tuning.best(tried)
+    for kernel, (planned, small, _) in (("forward", tried[:3]), ("backward", tried[3:])):
+        assert tiles.get(kernel, {}) == min(planned, small, key=lambda trial: trial.figure).sizes
+    with pytest.raises(ValueError, match="forward"):
+        tuning.best([tried[2]])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["1,64,2,16"], "--topology"),
+        (["1,64,16"], "B,T,H,D"),
+        (["1,64,0,16", "--topology=v5e"], "B,T,H,D"),
+    ],
+)
+def test_tune_without_a_device_or_a_shape_says_what_to_do(arguments, named, capsys):
+    """Status 2, and one sentence."""
+    assert main(["tune", *arguments]) == 2
+    assert named in capsys.readouterr().err
