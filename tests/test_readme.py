@@ -90,7 +90,7 @@ def _of_package(package, text):
     if package == "sweeps" and options.command in ("plan", "run", "compile"):
         for name in options.config.split(","):
             study.resolve(config.parse(name, overrides), planning=True)
-    if package == "attention":
+    if package == "attention" and options.command == "check":
         for kernel in options.kernels.split(","):
             assert all(kernel in table.kernels_of(name) for name in options.variants)
     if package == "workloads":
