@@ -21,8 +21,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
-from flax.core import tracers
+from jax.extend import core as extend
 
 from attention import records
 from attention.call import Call
@@ -100,11 +99,11 @@ class Probed:
         self.layers: list[Layer] = []
         self.probes = probes
         self.paths: list[str] = []
-        self._trace = tracers.current_trace()
+        self._trace = current_trace()
 
     def add(self, call: Call, **fields: Any) -> Call:
         """Adds a layer and returns the call whose logits its softmax must use. See `record`."""
-        if tracers.current_trace() != self._trace:
+        if current_trace() != self._trace:
             raise ValueError(
                 "attention inside nn.scan or nn.remat cannot be observed: its arrays exist inside "
                 "the loop alone. Build the model with scan_layers=False and remat=False, and "
@@ -132,6 +131,13 @@ class Probed:
         return call._replace(bias=call.bias._replace(dense=dense))
 
 
+def current_trace() -> Any:
+    """Returns what tells the trace that JAX is in from others, such as of a loop's body."""
+    # jax.core has it up to jax 0.9, jax.extend from 0.10 on.
+    place: Any = extend if hasattr(extend, "get_opaque_trace_state") else jax.core
+    return place.get_opaque_trace_state(convention="flax")
+
+
 _ACTIVE: contextvars.ContextVar[Probed | None] = contextvars.ContextVar("probed", default=None)
 
 
@@ -148,16 +154,9 @@ def probed(probes: Sequence[Array] | None = None) -> Iterator[Probed]:
         raise ValueError("probe.probed is entered inside another one; enter it once")
     observed = Probed(probes)
 
-    def follow(call: Any, args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
-        observed.paths.append("/".join(context.module.path))
-        try:
-            return call(*args, **kwargs)
-        finally:
-            observed.paths.pop()
-
     token = _ACTIVE.set(observed)
     try:
-        with nn.intercept_methods(follow):
+        with records.adapter("linen").followed(observed.paths):
             yield observed
     finally:
         _ACTIVE.reset(token)

@@ -185,6 +185,11 @@ def with_tiles(backend: str | Kernel, tiles: Mapping[str, Mapping[str, int]]) ->
     )
 
 
+def adapter(library: str) -> Any:
+    """Returns the module of `attention/adapters/` for a library, imported when it is asked for."""
+    return importlib.import_module(f"attention.adapters.{library}")
+
+
 def _record(reference: str, kind: type[Record], what: str) -> Record:
     module, name = reference.split(":")
     missing = f"{what} has no code: attention/table.py has its line, and {reference} is no record"

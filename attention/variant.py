@@ -4,7 +4,6 @@
 """
 
 import dataclasses
-import functools
 import inspect
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +11,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
 from jax.sharding import NamedSharding
 
 from attention import probe, records, table
@@ -37,9 +35,30 @@ _FLAX_ONLY = {
     "attn_weights_value_einsum": "attn_weights_value_einsum",
 }
 
-
-# flax passes the keywords that a function's signature lists, and functools.partial checks its own.
-_FLAX_SIGNATURE = inspect.signature(nn.dot_product_attention)
+# What `flax.linen.dot_product_attention` takes: flax passes the keywords that a function's
+# signature lists, and functools.partial checks its own.
+_DEFAULTS: dict[str, Any] = {
+    **dict.fromkeys(("query", "key", "value"), inspect.Parameter.empty),
+    "bias": None,
+    "mask": None,
+    "broadcast_dropout": True,
+    "dropout_rng": None,
+    "dropout_rate": 0.0,
+    "deterministic": False,
+    "dtype": None,
+    "precision": None,
+    "module": None,
+    "force_fp32_for_softmax": False,
+    "einsum_dot_general": None,
+    "qk_attn_weights_einsum": None,
+    "attn_weights_value_einsum": None,
+}
+_FLAX_SIGNATURE = inspect.Signature(
+    [
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
+        for name, default in _DEFAULTS.items()
+    ]
+)
 _OURS = [
     inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
     for name in ("is_causal", "x", "layer", "scale")
@@ -412,14 +431,8 @@ class _GivenLeaves:
 def _source(variant: str, leaves: Mapping[str, Array] | LeafSource | None) -> LeafSource:
     """Returns what gives learned leaves: None for the Flax module that calls."""
     if leaves is None:
-        return functools.partial(_in_linen_module, variant)
+        return lambda declared: records.adapter("linen").leaves(variant, declared)
     return leaves if callable(leaves) else _GivenLeaves(variant, leaves)
-
-
-def _in_linen_module(variant: str, declared: Sequence[Leaf]) -> Leaves:
-    from attention.adapters import linen
-
-    return linen.leaves(variant, declared)
 
 
 def _leaves(

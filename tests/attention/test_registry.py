@@ -351,6 +351,34 @@ def test_names_are_checked_without_loading_jax():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_a_variant_with_its_leaves_runs_without_importing_flax():
+    code = """
+import sys
+import jax
+from attention import flex, inject, registry, variant
+from attention.kernels.inputs import make_call
+
+heads = jax.numpy.ones((5, 2, 4))
+call = make_call(heads, heads, heads, x=jax.numpy.ones((5, 8)), layer=0, memory={}, is_causal=True)
+for name in ("laser", "diff2_laser+fox+gate+qk_norm+value_residual"):
+    chosen = registry.get(name)
+    jax.eval_shape(lambda: chosen.attend(call, leaves=chosen.leaves(call, jax.random.key(0))))
+assert not [name for name in sys.modules if name.split(".")[0] == "flax"]
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_signature_is_that_of_the_installed_flax():
+    def parameters(function):
+        listed = inspect.signature(function).parameters.values()
+        return [(each.name, each.kind, each.default) for each in listed]
+
+    flax = parameters(nn.dot_product_attention)
+    variant = registry.get("laser")
+    assert parameters(inject.AttentionFunction(variant)) == flax
+    assert parameters(variant)[: len(flax)] == flax
+
+
 def test_head_norm_is_part_of_the_identity_and_survives_json():
     """What a trial's JSON holds makes the same variant again."""
     for name in ("diff", "diff_laser+temp"):

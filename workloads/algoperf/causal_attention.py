@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from attention import inject, probe
+from attention.adapters import linen
 from attention.kernels.inputs import per_query_head
 from attention.masks import merged
 from attention.variant import Variant
@@ -47,11 +48,11 @@ def injected(
     def is_layer(module: Any) -> bool:
         return type(module).__name__ == class_name
 
-    return inject.injected_layers(variant, layer, is_layer, _attending, class_name)
+    return linen.injected_layers(variant, layer, is_layer, _attending, class_name)
 
 
 @contextlib.contextmanager
-def _attending(module: nn.Module, function: inject.InjectedFunction) -> Iterator[None]:
+def _attending(module: nn.Module, function: linen.InjectedFunction) -> Iterator[None]:
     """Has the layer's own file call the variant. Raises RuntimeError unless it did so once."""
     layer = _Layer(module, function)
     home = importlib.import_module(type(module).__module__)
@@ -60,7 +61,7 @@ def _attending(module: nn.Module, function: inject.InjectedFunction) -> Iterator
         "jax": Substitute(jax, nn=nn_module),
         "jnp": Substitute(jnp, einsum=layer.einsum),
     }
-    with mock.patch.multiple(home, **names), inject.attending_by(module, function):
+    with mock.patch.multiple(home, **names), linen.attending_by(module, function):
         yield
     if layer.calls not in _FORMS:
         raise inject.InjectionError(

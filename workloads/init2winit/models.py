@@ -22,6 +22,8 @@ from flax import linen as nn
 from jax import Array
 
 from attention import inject, registry, table
+from attention.adapters import linen
+from attention.adapters.injection import check_normalised
 from attention.variant import Variant
 from workloads.algoperf import causal_attention
 from workloads.base import injection
@@ -144,17 +146,17 @@ def injected_copies(variant: Variant, layer: inject.LayerRule) -> inject.Injecte
     a clean exit if no such module was called, or if one did not call its attention function.
     """
 
-    def attending(module: Any, function: inject.InjectedFunction) -> Any:
-        inject.check_normalised(module.normalize_attention, variant)
+    def attending(module: Any, function: linen.InjectedFunction) -> Any:
+        check_normalised(module.normalize_attention, variant)
         attention_fn = module.attention_fn
         if getattr(attention_fn, "__module__", "") != _FILE:
             raise ValueError(
                 f"the model has an attention function of its own, {attention_fn!r}, which "
                 f"{variant.name!r} would replace; leave it out"
             )
-        return inject.attending_by(module, function)
+        return linen.attending_by(module, function)
 
-    return inject.injected_layers(
+    return linen.injected_layers(
         variant, layer, _is_copy, attending, f"{_FILE}.{_CLASS}", kind=_AttentionFunction
     )
 
@@ -166,7 +168,7 @@ def _is_copy(module: Any) -> bool:
     )
 
 
-class _AttentionFunction(inject.InjectedFunction):
+class _AttentionFunction(linen.InjectedFunction):
     """A variant, called as init2winit's module calls its attention function."""
 
     def __call__(  # type: ignore[override]
