@@ -118,6 +118,20 @@ class ForwardResults(NamedTuple):
     channels: Any = None
 
 
+class RowInputs(NamedTuple):
+    """What the backward kernels read of rows, or the block specifications; None for absent ones.
+
+    Shapes are those of the platform's forward pass. inner: G. means: R. log_sums: s, and delta: δ,
+    None if weights are not divided. cotangent: dO.
+    """
+
+    inner: Any = None
+    means: Any = None
+    log_sums: Any = None
+    delta: Any = None
+    cotangent: Any = None
+
+
 def present(arrays: Any, specs: dict[str, Any]) -> Any:
     """Returns a NamedTuple like `arrays` of specifications by its fields' names, None for None."""
 

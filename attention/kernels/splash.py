@@ -119,9 +119,9 @@ def _on_one_device(
         segments = jnp.where(jnp.arange(padded_keys) < length, 1, 0)
 
     def of_entry(query: Array, key: Array, value: Array, segments: Array | None) -> Array:
-        ids = None
-        if segments is not None:
-            ids = library.SegmentIds(jnp.ones(padded_queries, jnp.int32), segments)
+        if segments is None:
+            return kernel(query, key, value, None)
+        ids = library.SegmentIds(jnp.ones(padded_queries, jnp.int32), segments)
         return kernel(query, key, value, ids)
 
     sums = jax.vmap(of_entry, in_axes=(0, 0, 0, None if keys is None else 0))(

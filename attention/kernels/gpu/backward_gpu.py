@@ -1,14 +1,14 @@
 """The backward pass of the `fused` kernel for GPUs: a kernel for dK and dV, and one for dQ."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from attention.kernels import accelerated
-from attention.kernels.accelerated import UNBOUNDED, Operands
+from attention.kernels.accelerated import UNBOUNDED, Operands, RowInputs
 from attention.kernels.gpu.plan_gpu import Geometry, TileSizes, launch, padded
 from attention.kernels.gpu.tiles_gpu import (
     Tile,
@@ -30,24 +30,13 @@ from attention.kernels.gpu.tiles_gpu import (
 Array = jax.Array
 
 
-class _RowInputs(NamedTuple):
-    """What the backward kernels read beside the operands.
-
-    inner: G [B, T, H, V] in the inputs' dtype. log_sums, delta: s and δ [B, H, T], None if weights
-    are not divided.
-    """
-
-    inner: Any
-    log_sums: Any
-    delta: Any
-
-
 def backward(
     geometry: Geometry, operands: Operands, means: Array, log_sums: Array | None, cotangent: Array
 ) -> Operands:
     """Returns the gradients of the operands, in their dtypes; None for channels and keys.
 
-    means: R [B, T, H, V]. log_sums: s [B, H, T]. cotangent: dO, as R.
+    means: R [B, T, H, V]. log_sums: s [B, H, T]. cotangent: dO, as R. The kernels read G in the
+    inputs' dtype.
     """
     functions, inner, of_zero = geometry.local.functions, cotangent.astype(jnp.float32), None
     batch, heads = operands.query.shape[0], geometry.heads
@@ -75,16 +64,16 @@ def backward(
         if of_zero is not None:
             loss = loss - jnp.swapaxes(jnp.sum(of_zero * wide, axis=-1), 1, 2)
         start_bar = -jnp.sum(shares * loss, axis=(0, 2)).astype(operands.start.dtype)
-    kept = _RowInputs(narrow, log_sums, delta)
+    kept = RowInputs(narrow, log_sums=log_sums, delta=delta)
     bars = _launched(geometry, operands, kept)
-    leaves = []
-    for kind, leaf, bar in zip(functions.kinds, operands.leaves, bars.leaves, strict=True):
-        bar = jnp.sum(bar, axis=(0, 2)) if kind == "head" else bar
-        leaves.append(bar.astype(leaf.dtype))
-    return bars._replace(start=start_bar, leaves=tuple(leaves))
+    leaves = tuple(
+        (jnp.sum(bar, axis=(0, 2)) if kind == "head" else bar).astype(leaf.dtype)
+        for kind, leaf, bar in zip(functions.kinds, operands.leaves, bars.leaves, strict=True)
+    )
+    return bars._replace(start=start_bar, leaves=leaves)
 
 
-def _launched(geometry: Geometry, operands: Operands, kept: _RowInputs) -> Operands:
+def _launched(geometry: Geometry, operands: Operands, kept: RowInputs) -> Operands:
     """Returns the kernels' gradients: as the operands, and of leaves [B, H, T] or [B, H, S]."""
     kinds, batch = geometry.local.functions.kinds, operands.query.shape[0]
     rows = jax.ShapeDtypeStruct((batch, geometry.heads, geometry.queries), jnp.float32)
@@ -96,13 +85,15 @@ def _launched(geometry: Geometry, operands: Operands, kept: _RowInputs) -> Opera
     by_key = launch(geometry, "by_key", _by_key_kernel, operands, kept, out)
     out = Operands(query, None, None, None, None, None, of_rows)
     by_query = launch(geometry, "by_query", _by_query_kernel, operands, kept, out)
-    pairs = zip(by_key.leaves, by_query.leaves, strict=True)
-    leaves = tuple(of_row if of_column is None else of_column for of_column, of_row in pairs)
+    leaves = tuple(
+        of_row if of_column is None else of_column
+        for of_column, of_row in zip(by_key.leaves, by_query.leaves, strict=True)
+    )
     return by_key._replace(query=by_query.query, leaves=leaves)
 
 
 def _by_key_kernel(
-    geometry: Geometry, sizes: TileSizes, operands: Operands, kept: _RowInputs, out: Operands
+    geometry: Geometry, sizes: TileSizes, operands: Operands, kept: RowInputs, out: Operands
 ) -> None:
     """Computes dK and dV of a tile of keys: one program of the grid (tile, key head, entry)."""
     transform = geometry.local.functions.transform
@@ -186,7 +177,7 @@ def _through_queries(
 
 
 def _by_query_kernel(
-    geometry: Geometry, sizes: TileSizes, operands: Operands, kept: _RowInputs, out: Operands
+    geometry: Geometry, sizes: TileSizes, operands: Operands, kept: RowInputs, out: Operands
 ) -> None:
     """Computes dQ of a tile of queries: one program of the grid (tile, head, entry)."""
     first, head = pl.program_id(0) * sizes.queries, pl.program_id(1)
@@ -230,7 +221,7 @@ def _by_query_kernel(
 def _pulled(
     geometry: Geometry,
     operands: Operands,
-    kept: _RowInputs,
+    kept: RowInputs,
     tile: Tile,
     head: Any,
     factors: tuple[Array, Array, Array, Array],

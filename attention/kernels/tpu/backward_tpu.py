@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from attention.kernels import accelerated
-from attention.kernels.accelerated import LANES, Operands
+from attention.kernels.accelerated import LANES, Operands, RowInputs
 from attention.kernels.tpu.plan_tpu import (
     Index,
     Plan,
@@ -36,18 +36,6 @@ from attention.kernels.tpu.tiles_tpu import (
 )
 
 Array = jax.Array
-
-
-class _RowInputs(NamedTuple):
-    """What the backward pass reads beside the operands, or its block specifications.
-
-    means: R [N, M, T, G·V]. log_sums: s [N, G, M, h, T], None if weights are not divided.
-    cotangent: dO, as R.
-    """
-
-    means: Any
-    log_sums: Any
-    cotangent: Any
 
 
 def backward(
@@ -77,7 +65,7 @@ def backward(
         # The weights of a row beyond the end are e^−∞, whatever its logits.
         beyond = ((0, 0),) * 4 + ((0, plan.blocks[0] * plan.block_q - plan.queries),)
         rows = jnp.pad(log_sums, beyond, constant_values=jnp.inf)
-    kept = _RowInputs(means, rows, cotangent)
+    kept = RowInputs(means=means, log_sums=rows, cotangent=cotangent)
     [bars] = pl.pallas_call(
         functools.partial(_backward_kernel, plan, steps),
         grid=grid,
@@ -101,13 +89,14 @@ def backward(
         shares = jnp.exp(start - log_sums)
         start_bar = _of_heads(plan, shares * bars.start[..., : plan.queries], operands.start)
         bars = bars._replace(start=start_bar)
-    leaves = []
-    for kind, leaf, bar in zip(
-        plan.local.functions.kinds, operands.leaves, bars.leaves, strict=True
-    ):
-        bar = _of_heads(plan, bar, leaf) if kind == "head" else bar[..., : leaf.shape[-1]]
-        leaves.append(bar.astype(leaf.dtype))
-    return bars._replace(leaves=tuple(leaves))
+    kinds = plan.local.functions.kinds
+    leaves = tuple(
+        _of_heads(plan, bar, leaf)
+        if kind == "head"
+        else bar[..., : leaf.shape[-1]].astype(leaf.dtype)
+        for kind, leaf, bar in zip(kinds, operands.leaves, bars.leaves, strict=True)
+    )
+    return bars._replace(leaves=leaves)
 
 
 def _results(plan: Plan, operands: Operands) -> Operands:
@@ -183,7 +172,7 @@ def _of_heads(plan: Plan, array: Array, like: Array) -> Array:
 
 
 def _backward_kernel(
-    plan: Plan, steps: int, operands: Operands, kept: _RowInputs, out: Operands, *scratch: Any
+    plan: Plan, steps: int, operands: Operands, kept: RowInputs, out: Operands, *scratch: Any
 ) -> None:
     """Adds a block of queries to the gradients: one step of the grid (n, g, j, m, step)."""
     by_query, by_key, by_value, *by_column, values = scratch
@@ -238,7 +227,7 @@ class _Gradients(GridStep):
     leaves.
     """
 
-    kept: _RowInputs
+    kept: RowInputs
     grid: tuple[Any, Any, Any]
     by_query: Any
     by_key: Any

@@ -156,10 +156,9 @@ def both_plans(plan: Plan, dtype: jnp.dtype, device_kind: str, masked: dict[str,
             "one list of tiles: give both the same sizes"
         )
     forward, backward = (planned(plan, dtype, device_kind, masked, given) for given in sizes)
-    is_blocked = ["queries" in given or "keys" in given for given in sizes]
     return (
-        forward if is_blocked[0] else with_slab(forward, device_kind, False, sizes[0]),
-        backward if is_blocked[1] else with_slab(backward, device_kind, True, sizes[1]),
+        with_slab(forward, device_kind, False, sizes[0]),
+        with_slab(backward, device_kind, True, sizes[1]),
     )
 
 
@@ -284,7 +283,13 @@ def with_slab(plan: Plan, device_kind: str, backward: bool, sizes: Mapping[str, 
     It does if a window is narrow and the chip holds all rows of the other side. The tiles of a
     single block are known to the compiler and take less without a slab.
     """
-    if plan.listed or UNBOUNDED in (-plan.local.low, plan.local.high) or plan.blocks == (1, 1):
+    is_blocked = "queries" in sizes or "keys" in sizes
+    if (
+        is_blocked
+        or plan.listed
+        or UNBOUNDED in (-plan.local.low, plan.local.high)
+        or plan.blocks == (1, 1)
+    ):
         return plan
     tile = sizes.get("rows", _SLAB_BACKWARD if backward else _SLAB_FORWARD)
     rows, others = (plan.block_k, plan.queries) if backward else (plan.block_q, plan.keys)
