@@ -398,6 +398,11 @@ class _GivenLeaves:
     """Learned leaves that a caller gives by path. Each is used once."""
 
     def __init__(self, variant: str, leaves: Mapping[str, Array]) -> None:
+        if not isinstance(leaves, Mapping):
+            raise ValueError(
+                f"leaves= of {variant} is a {type(leaves).__name__}: give a mapping from paths to "
+                "arrays, as variant.leaves(call, key) does"
+            )
         self.variant = variant
         self.unused = dict(leaves)
 
@@ -452,6 +457,8 @@ def _leaves(
 def _start(variant: str, leaf: Leaf, key: Array | None) -> Array:
     """Returns a leaf at its start, a draw of its path's own."""
     if key is not None:
+        if not hasattr(key, "dtype"):
+            raise ValueError(f"key={key!r}: give jax.random.key(seed)")
         path = zlib.crc32(leaf.path.encode())
         return leaf.start(jax.random.fold_in(key, path), leaf.shape, jnp.float32)
     try:

@@ -71,6 +71,7 @@ def test_what_is_no_tree_of_the_variant_is_refused_by_name():
         ({key: leaf for key, leaf in leaves.items() if key != "gate/scale"}, "'gate/scale'"),
         (leaves | {"gate/scale": gate[1:]}, str(list(gate.shape))),
         (leaves | {"sink/scale": gate}, "'sink/scale'"),
+        (list(leaves.values()), "list"),
     ):
         with pytest.raises(ValueError, match=re.escape(named)):
             variant.attend(call, leaves=changed)
@@ -82,6 +83,8 @@ def test_starts_that_are_drawn_need_a_key_and_differ_by_leaf(name):
     call = _call(arrays)
     with pytest.raises(ValueError, match=re.escape("jax.random.key")):
         variant.leaves(call)
+    with pytest.raises(ValueError, match=re.escape("jax.random.key")):
+        variant.leaves(call, 0)
     first, second = (variant.leaves(call, jax.random.key(seed)) for seed in (0, 1))
     drawn = [np.asarray(leaf).ravel() for leaf in first.values() if np.any(leaf)]
     assert len({float(leaf[0]) for leaf in drawn}) == len(drawn) > 1
