@@ -21,6 +21,7 @@ KERNEL_NEEDS = {
     "score": "functions of the logits other than softcap",
     "dropout": "attention dropout",
     "precision": "a matmul precision of its own",
+    "context": "queries divided over devices",
 }
 
 
@@ -57,7 +58,7 @@ KERNELS: dict[str, KernelEntry] = {
     ),
     "jax_xla": KernelEntry(
         "attention.kernels.library:JAX_XLA",
-        offers=_OF_JAX,
+        offers=(*_OF_JAX, "context"),
         one_head_size=True,
         follows_precision=True,
     ),
@@ -81,7 +82,7 @@ KERNELS: dict[str, KernelEntry] = {
         "attention.kernels.fused:KERNEL",
         offers=(
             *("weighting", "bias_vectors", "mask_by_query", "segments", "strict", "window"),
-            *("sink", "softcap", "score", "dropout"),
+            *("sink", "softcap", "score", "dropout", "context"),
         ),
         platforms=("tpu", "gpu"),
         dtypes=("bfloat16", "float32"),

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 
 from attention import backends, functions, records, table
 from attention.call import Call
@@ -52,6 +53,7 @@ def flex(
     scale: float | None = None,
     kernel: str | Kernel = "xla",
     tiles: Mapping[str, Mapping[str, int]] | None = None,
+    sharding: NamedSharding | None = None,
 ) -> Array:
     """Returns output_function(A·value_function(V)), [..., T, H, Dv] in the inputs' dtype.
 
@@ -61,7 +63,8 @@ def flex(
     column [..., H, S] for `score`, channel [..., K, Dv] (no gradient) for the two functions of
     values and outputs. scale: D^-0.5 unless given. kernel: of `attention.backends.KERNELS`, or a
     record. tiles: sizes of the kernel's tiles by pass, where the plan's are not the best: `python
-    -m attention tune` finds them. A query that sees no key returns 0.
+    -m attention tune` finds them. sharding: how heads [..., T, H, D] lie on devices; axes of T
+    divide the queries, and every device gathers all keys. A query that sees no key returns 0.
 
     Raises ValueError for shapes and functions that do not fit, and for what `kernel` lacks.
     """
@@ -110,6 +113,7 @@ def flex(
         leaves=() if score is None else (of_score,),
         channels=channels or None,
         kernel=kernel,
+        sharding=sharding,
     )
     return output.astype(call.query.dtype)
 

@@ -4,7 +4,6 @@ XLA cannot divide a kernel in Pallas over devices. `jax.shard_map` does, as `Pro
 """
 
 import functools
-import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
@@ -13,11 +12,11 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from attention import backends, functions, table
 from attention.functions import Functions
-from attention.kernels.inputs import Problem, promoting, varying
+from attention.kernels.inputs import Problem, fitting, parts, promoting, varying
 from attention.records import Tiles
 
 Array = jax.Array
@@ -330,33 +329,38 @@ def on_devices(
     arrays: dict[str, Any],
     kinds: tuple[str, ...] = (),
 ) -> Array:
-    """Returns local(arrays); every device computes its own batch entries and heads.
+    """Returns local(arrays); every device computes its own batch entries, queries and heads.
 
     arrays: "query", "key", "value" [..., length, heads, D]. Optional: "keys" [..., S], "start" [H],
     "channels" [..., 1, heads, Dv] by name, "leaves" of these `kinds`, "seeds" [..., H], "segments"
     ([..., T], [..., S]). Optional, with axes of size 1 or whole: "pairs" [..., H, T, S], and "seen"
-    [..., S, H, 1], the keys that some query sees. Raises ValueError for a sharding that divides
-    anything else.
+    [..., S, H, 1], the keys that some query sees. Where queries are divided, and so are keys and
+    values if they can be, local is of `context`. Raises ValueError as `inputs.fitting`.
     """
     sharding = problem.sharding
     arrays = guarded(kernel, arrays)
     if sharding is None or sharding.mesh.size == 1:
         return guarded(kernel, local(arrays))
-    spec = _spec(kernel, sharding, arrays["query"].shape)
-    batch, heads = spec[:-3], spec[-2]
+    spec = fitting(sharding, arrays["query"].shape)
+    batch, context, heads = spec[:-3], spec[-3], spec[-2]
+    whole = PartitionSpec(*batch, None, heads, None)
+    of_keys = whole if arrays["key"].shape[-3] % parts(sharding, context) else spec
     of_kind = {
         "head": PartitionSpec(heads),
-        **dict.fromkeys(("row", "column"), PartitionSpec(*batch, heads, None)),
+        "row": PartitionSpec(*batch, heads, context),
+        "column": PartitionSpec(*batch, heads, None),
     }
     by_name: dict[str, Any] = {
-        **dict.fromkeys(("query", "key", "value", "channels"), spec),
+        "query": spec,
+        **dict.fromkeys(("key", "value"), of_keys),
+        "channels": whole,
         "keys": PartitionSpec(*batch, None),
         "start": PartitionSpec(heads),
         "leaves": tuple(of_kind[kind] for kind in kinds),
         "seeds": PartitionSpec(*batch, heads),
-        "segments": (PartitionSpec(*batch, None),) * 2,
+        "segments": (PartitionSpec(*batch, context), PartitionSpec(*batch, None)),
     }
-    for name, axes in (("pairs", (*batch, heads)), ("seen", (*batch, None, heads))):
+    for name, axes in (("pairs", (*batch, heads, context)), ("seen", (*batch, None, heads))):
         if name in arrays:  # axes of size 1 are not divided
             sizes = zip(axes, arrays[name].shape, strict=False)
             by_name[name] = PartitionSpec(*(axis if n != 1 else None for axis, n in sizes))
@@ -376,29 +380,7 @@ def divides_heads(problem: Problem, heads: int) -> bool:
     if sharding is None:
         return True
     axes = (*sharding.spec, *(None,) * 4)[problem.query.ndim - 2]
-    return heads % _parts(sharding, axes) == 0
-
-
-def _parts(sharding: NamedSharding, axes: Any) -> int:
-    """Returns among how many devices axes of the mesh, a name, names or None, divide an array."""
-    names = (axes,) if isinstance(axes, str) else axes or ()
-    return math.prod(sharding.mesh.shape[name] for name in names)
-
-
-def _spec(kernel: str, sharding: NamedSharding, shape: tuple[int, ...]) -> PartitionSpec:
-    """Returns how an array [..., T, H, D] is divided, without axes that cannot divide it.
-
-    Devices along such an axis compute the same, as when one example initialises a model. Raises
-    ValueError for a sharding of another rank, or one that divides T or D.
-    """
-    spec = (*sharding.spec, *(None,) * (len(shape) - len(sharding.spec)))
-    if len(spec) != len(shape) or spec[-3] is not None or spec[-1] is not None:
-        raise ValueError(
-            f"kernel={kernel!r} is divided by batch and heads, [..., T, H, D] of shape {shape} by "
-            f"PartitionSpec(..., None, heads, None), not by {sharding.spec}"
-        )
-    pairs = zip(shape, spec, strict=True)
-    return PartitionSpec(*(None if size % _parts(sharding, axes) else axes for size, axes in pairs))
+    return heads % parts(sharding, axes) == 0
 
 
 def guarded(kernel: str, arrays: Any) -> Any:

@@ -30,7 +30,7 @@ import jax.numpy as jnp
 
 from attention import functions, masks
 from attention.functions import Functions, Leaves, Score, Transform
-from attention.kernels import accelerated, elementwise
+from attention.kernels import accelerated, context, elementwise
 from attention.kernels.gpu import fused_gpu
 from attention.kernels.inputs import Problem, per_query_head
 from attention.kernels.tpu import fused_tpu
@@ -98,10 +98,19 @@ def transformed(
         bool(masked) or low == 1 or (problem.mask.width is not None and queries > length),
         tiles,
     )
-    attend = functools.partial(fused_gpu.attend, local)
+    attend: Any = fused_gpu.attend
     if (interpret or problem.platform) == "tpu":
-        attend = functools.partial(fused_tpu.attend, local, problem.device.device_kind)
-    output = accelerated.on_devices("fused", attend, problem, arrays, parts.kinds)
+        attend = functools.partial(fused_tpu.attend, device_kind=problem.device.device_kind)
+    run = functools.partial(attend, local)
+    if problem.context is not None:
+        if rate or problem.mask.functions or problem.mask.lower is not None:
+            raise ValueError(
+                "kernel='fused' has neither attention dropout nor functions or lower bounds as "
+                f"masks where queries are divided over devices, here by {problem.context!r}: use "
+                "kernel='xla'"
+            )
+        run = functools.partial(context.attend, attend, local, problem.context, (queries, length))
+    output = accelerated.on_devices("fused", run, problem, arrays, parts.kinds)
     if rate:  # here and not for each weight: 2 % of the kernels' cycles
         output = (output / (1 - rate)).astype(dtype)
     is_zero = transform is None and problem.mask.hidden is None

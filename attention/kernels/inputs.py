@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 
 from attention import functions, masks, records
 from attention.call import Call, LayerIndex, Memory
@@ -63,6 +63,14 @@ class Problem(NamedTuple):
         return jax.devices()[0] if self.sharding is None else self.sharding.mesh.devices.flat[0]
 
     @property
+    def context(self) -> Any:
+        """Returns the axes of the mesh that divide the queries, None if they are whole."""
+        if self.sharding is None:
+            return None
+        axes = fitting(self.sharding, self.query.shape)[-3]
+        return None if parts(self.sharding, axes) == 1 else axes
+
+    @property
     def needs(self) -> tuple[str, ...]:
         """Returns what a backend must offer, by the names of `backends.KERNEL_NEEDS`."""
         softcap = records.modifier("softcap").apply
@@ -85,8 +93,32 @@ class Problem(NamedTuple):
             "score": bool(self.score) and not (is_capped and len(self.score) == 1),
             "dropout": self.dropout is not None,
             "precision": self.precision is not None,
+            "context": self.context is not None,
         }
         return tuple(name for name, is_needed in asked.items() if is_needed)
+
+
+def parts(sharding: NamedSharding, axes: Any) -> int:
+    """Returns among how many devices axes of the mesh, a name, names or None, divide an array."""
+    names = (axes,) if isinstance(axes, str) else axes or ()
+    return math.prod(sharding.mesh.shape[name] for name in names)
+
+
+def fitting(sharding: NamedSharding, shape: tuple[int, ...]) -> PartitionSpec:
+    """Returns how an array [..., T, H, D] is divided, without axes that cannot divide it.
+
+    Devices along such an axis compute the same, as when one example initialises a model. Raises
+    ValueError for a sharding of another rank, or one that divides D.
+    """
+    spec = (*sharding.spec, *(None,) * (len(shape) - len(sharding.spec)))
+    if len(spec) != len(shape) or spec[-1] is not None:
+        raise ValueError(
+            f"heads [..., T, H, D] of shape {shape} are divided by batch, queries and heads: give "
+            f"sharding=NamedSharding(mesh, PartitionSpec(..., queries, heads, None)), not "
+            f"{sharding.spec}"
+        )
+    pairs = zip(shape, spec, strict=True)
+    return PartitionSpec(*(None if size % parts(sharding, axes) else axes for size, axes in pairs))
 
 
 def promoting(function: Function) -> Function:
@@ -174,6 +206,8 @@ def solve(
         sharding,
         call.sink,
     )
+    if transformed is None and problem.context is not None:
+        problem, value = _with_keys_gathered(problem, value)
     if transformed is not None and mixer.transform is not None:
         return transformed(problem, value, mixer.transform(query.dtype), channels)
 
@@ -188,6 +222,27 @@ def solve(
         span=chosen.span,
         sums_to_one=problem.dropout is None,
     )
+
+
+def _with_keys_gathered(problem: Problem, value: Array) -> tuple[Problem, Array]:
+    """Returns the problem and the value as XLA divides them: by queries, with all keys everywhere.
+
+    Left to itself XLA may gather queries, or logits [..., H, T, S].
+    """
+    assert problem.sharding is not None
+    spec = fitting(problem.sharding, problem.query.shape)
+    whole = PartitionSpec(*spec[:-3], None, *spec[-2:])
+    place = functools.partial(NamedSharding, problem.sharding.mesh)
+    query = jax.lax.with_sharding_constraint(problem.query, place(spec))
+    # First as they lie: then their gradients are scattered, not summed whole on each device.
+    key, value = (
+        jax.lax.with_sharding_constraint(
+            jax.lax.with_sharding_constraint(array, place(fitting(problem.sharding, array.shape))),
+            place(whole),
+        )
+        for array in (problem.key, value)
+    )
+    return problem._replace(query=query, key=key), value
 
 
 def _keys_and_values(mixer: Mixer, call: Call, is_plain: bool) -> tuple[Array, Array, masks.Masks]:

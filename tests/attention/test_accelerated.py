@@ -352,7 +352,7 @@ for mask in masks * (module is fused):
     for ours, theirs in zip(got, gradients(registry.get("laser"), mask, *qkv)):
         np.testing.assert_allclose(ours, theirs, atol=3e-6)
 try:
-    dataclasses.replace(placed, sharding=NamedSharding(mesh, P("data", "fsdp")))(*qkv)
+    dataclasses.replace(placed, sharding=NamedSharding(mesh, P("data", None, None, "fsdp")))(*qkv)
 except ValueError as error:
     print(error)
 """
@@ -370,7 +370,7 @@ except ValueError as error:
 def test_on_a_mesh_of_eight_devices(name, platform):
     """Batch and heads divided, a batch of one example computed everywhere: the gradients agree."""
     output, errors = start_python(SHARDED, 8, name, platform).communicate()
-    assert "is divided by batch and heads" in output, errors[-1500:]
+    assert "are divided by batch, queries and heads" in output, errors[-1500:]
 
 
 def test_an_outlier_inside_a_block_on_the_diagonal(kernel):

@@ -57,7 +57,7 @@ from attention.kernels.tpu.tiles_tpu import (
 Array = jax.Array
 
 
-def attend(local: Local, device_kind: str, arrays: dict[str, Any]) -> Array:
+def attend(local: Local, arrays: dict[str, Any], *, device_kind: str) -> Array:
     """Returns the output [..., T, H, Dv] of arrays as `accelerated.on_devices` hands them.
 
     Raises ValueError for tiles that the kernels cannot have.

@@ -1,0 +1,107 @@
+"""Queries divided over devices, keys gathered: outputs and gradients are those of one device."""
+
+import json
+
+import pytest
+
+from tests.python_processes import start_python
+
+DIVIDED = """
+import dataclasses, functools, json, sys
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from attention.flex import Mask, Weighting, flex
+from attention.kernels import fused
+platform, *names = sys.argv[1:]
+kernel = "xla" if platform == "xla" else dataclasses.replace(
+    fused.KERNEL,
+    call=functools.partial(fused.weighted_sum, interpret=platform),
+    transformed=functools.partial(fused.transformed, interpret=platform),
+)
+mesh = Mesh(np.array(jax.devices()).reshape(1, 8, 1), ("data", "context", "tensor"))
+heads = NamedSharding(mesh, P("data", "context", "tensor", None))
+rng = np.random.default_rng(0)
+def normal(*shape):
+    return jnp.asarray(rng.standard_normal(shape), jnp.float32)
+def score(l, i, j, c):
+    return l + 0.1 * c["slope"] * (i - j) + c["row"] * c["column"] + 0.003 * (i + 2 * j)
+T, S = 48, 52
+leaves = {"slope": ("head", normal(2)), "row": ("row", normal(2, 2, T))}
+leaves["column"] = ("column", normal(2, 2, T))
+by_score = dict(score=score, leaves=leaves)
+ids = jnp.asarray(np.sort(rng.integers(0, 3, (2, T)), -1))
+keys = jnp.asarray(rng.random((2, T)) < 0.7).at[:, 0].set(True)
+laser = dict(value_function=lambda v, c: jnp.exp(v), output_function=lambda r, c: jnp.log(r))
+cases = {
+    "causal": dict(mask="causal"),
+    "score": dict(mask="causal", **by_score),
+    "window and score": dict(mask=Mask(causal=True, width=11), **by_score),
+    "all keys and score": dict(**by_score),
+    "strict": dict(mask=Mask(strict=True)),
+    "two-sided window": dict(mask=Mask(width=20)),
+    "segments": dict(mask=Mask(causal=True, segments=(ids, ids))),
+    "segments and window": dict(mask=Mask(causal=True, width=9, segments=(ids, ids))),
+    "keys": dict(mask=Mask(causal=True, keys=keys)),
+    "keys and window": dict(mask=Mask(causal=True, width=9, keys=keys)),
+    "dense": dict(mask=jnp.asarray(rng.random((2, 1, T, T)) < 0.5)),
+    "values and outputs": dict(mask=Mask(causal=True, width=30), **laser),
+    "softpick": dict(mask="causal", weighting="softpick"),
+    "more keys": dict(mask="causal"),
+}
+worst = {}
+for name in names or cases:
+    settings = dict(cases[name])
+    of_keys = S if name == "more keys" else T  # 52 keys cannot be divided among eight
+    arrays = [normal(2, T, 2, 8), normal(2, of_keys, 1, 8), normal(2, of_keys, 1, 8)]
+    given = {leaf: array for leaf, (_, array) in settings.pop("leaves", {}).items()}
+    def loss(kernel, sharding, arrays, given):
+        named = {leaf: (leaves[leaf][0], array) for leaf, array in given.items()}
+        output = flex(
+            *arrays, **settings, leaves=named, kernel=kernel, sharding=sharding
+        )
+        return jnp.sum(jnp.sin(output)), output
+    def run(*place):
+        graded = jax.value_and_grad(functools.partial(loss, *place), (0, 1), has_aux=True)
+        return jax.jit(graded)(arrays, given)
+    (_, output), gradients = run(kernel, heads)
+    assert output.sharding.is_equivalent_to(heads, 4), output.sharding
+    (_, expected), expected_gradients = run("xla", None)
+    results = jax.tree.leaves((output, gradients)), jax.tree.leaves((expected, expected_gradients))
+    worst[name] = max(
+        float(np.linalg.norm(np.asarray(ours) - theirs) / np.linalg.norm(theirs))
+        for ours, theirs in zip(*results, strict=True)
+    )
+causal = dict(mask="causal", sharding=heads)
+for settings in (dict(kernel="splash"), dict(kernel="cudnn")):
+    try:
+        flex(*arrays, **causal, **settings)
+    except ValueError as error:
+        assert "queries divided over devices" in str(error), error
+    else:
+        raise AssertionError(settings)
+lower = Mask(causal=True, lower=jnp.zeros((2, T), jnp.int32))
+try:
+    flex(*arrays, mask=lower, kernel=kernel, sharding=heads)
+except ValueError:
+    assert kernel != "xla"
+print(json.dumps(worst))
+"""
+
+
+def _errors(*arguments):
+    output, errors = start_python(DIVIDED, 8, *arguments).communicate()
+    assert output, errors[-3000:]
+    return json.loads(output.splitlines()[-1])
+
+
+@pytest.mark.parametrize("platform", ["xla", "tpu"])
+def test_causal_scores_of_divided_queries(platform):
+    assert max(_errors(platform, "score").values()) <= 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("platform", ["xla", "tpu", pytest.param("gpu", marks=pytest.mark.nightly)])
+def test_all_that_queries_may_be_divided_with(platform):
+    errors = _errors(platform)
+    assert len(errors) == 14
+    assert max(errors.values()) <= 1e-6, errors
