@@ -1,6 +1,7 @@
 """The package's commands: `python -m attention list | check | tune`."""
 
 import argparse
+import contextlib
 import signal
 import sys
 
@@ -176,37 +177,27 @@ def _check(options: argparse.Namespace) -> int:
 
 def _tune(options: argparse.Namespace) -> int:
     shapes = [_shape_of_tiles(text) for text in options.shapes]
-    if options.topology is None:
-        return _tuned(options, shapes)
-    where = accelerators.smallest(options.topology)
-    with topologies.compiling_for(where, has_kernels=True) as scratch:
-        return _tuned(options, shapes, where, scratch)
+    where = options.topology and accelerators.smallest(options.topology)
+    compiling = topologies.compiling_for(where, True) if where else contextlib.nullcontext("")
+    with compiling as scratch:
+        from attention import tuning
+        from attention.masks import Mask
 
-
-def _tuned(
-    options: argparse.Namespace,
-    shapes: list[tuple[int, ...]],
-    where: accelerators.Topology | None = None,
-    scratch: str = "",
-) -> int:
-    from attention import tuning
-    from attention.masks import Mask
-
-    platform = "tpu" if where else tuning.here()
-    unit = f"cycles on {options.topology}" if where else "ms"
-    mask = Mask(causal=options.mask == "causal", width=options.window)
-    for shape in shapes:
-        problem = tuning.Problem(shape, options.mixer, options.dtype, mask, options.kernel)
-        measure = tuning.by_compiler(problem, where, scratch) if where else tuning.by_time(problem)
-        print(f"B, T, H, K, D = {shape}, {options.dtype}; {unit}")
-        tried = []
-        for trial in tuning.trials(problem, platform, measure, together=where is not None):
-            sizes = " ".join(f"{name}={size}" for name, size in trial.sizes.items())
-            figure = trial.refusal or f"{trial.figure:,.5g}"
-            print(f"  {trial.kernel:<9} {sizes or 'as planned':<33} {figure}", flush=True)
-            tried.append(trial)
-        tiles = tuning.best(tried)
-        print(f"tiles={tiles}" if tiles else "the plan's tiles are the best: leave tiles= out")
+        platform = "tpu" if where else tuning.platform()
+        mask = Mask(causal=options.mask == "causal", width=options.window)
+        for shape in shapes:
+            problem = tuning.Problem(shape, options.mixer, options.dtype, mask, options.kernel)
+            measure = tuning.by_compiler(problem, where, scratch) if where else problem.time
+            unit = f"cycles on {where.kind}" if where else "ms"
+            print(f"B, T, H, K, D = {shape}, {options.dtype}; {unit}")
+            tried = []
+            for trial in tuning.trials(problem, platform, measure, together=bool(where)):
+                sizes = " ".join(f"{name}={size}" for name, size in trial.sizes.items())
+                figure = trial.refusal or f"{trial.figure:,.5g}"
+                print(f"  {trial.kernel:<9} {sizes or 'as planned':<33} {figure}", flush=True)
+                tried.append(trial)
+            tiles = tuning.best(tried)
+            print(f"tiles={tiles}" if tiles else "the plan's tiles are the best: leave tiles= out")
     return 0
 
 

@@ -9,7 +9,7 @@ import dataclasses
 import math
 import pathlib
 import statistics
-import time
+import timeit
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -61,6 +61,20 @@ class Problem:
 
         return jax.jit(jax.value_and_grad(loss, (0, 1, 2)))
 
+    def time(self, tiles: Mapping[str, Sizes]) -> Mapping[str, float]:
+        """Returns milliseconds of both passes on the device that is here, for each kernel."""
+        program = self.program(tiles)
+        # Of one draw: queries that are keys do not change the time.
+        arrays = [
+            jax.random.normal(jax.random.key(0), array.shape, array.dtype)
+            for array in self.arrays()
+        ]
+        jax.block_until_ready(program(*arrays))
+        times = timeit.repeat(
+            lambda: jax.block_until_ready(program(*arrays)), number=1, repeat=_TIMES
+        )
+        return dict.fromkeys(tiles, 1e3 * statistics.median(times))
+
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
@@ -98,27 +112,6 @@ def by_compiler(problem: Problem, where: accelerators.Topology, scratch: str) ->
     return measure
 
 
-def by_time(problem: Problem) -> Measure:
-    """Returns a measure: milliseconds of both passes on the device that is here, for any kernel."""
-    keys = jax.random.split(jax.random.key(0), 3)
-    arrays = [
-        jax.random.normal(key, array.shape, array.dtype)
-        for key, array in zip(keys, problem.arrays(), strict=True)
-    ]
-
-    def measure(tiles: Mapping[str, Sizes]) -> Mapping[str, float]:
-        program = problem.program(tiles)
-        jax.block_until_ready(program(*arrays))
-        times = []
-        for _ in range(_TIMES):
-            start = time.perf_counter()
-            jax.block_until_ready(program(*arrays))
-            times.append(1e3 * (time.perf_counter() - start))
-        return dict.fromkeys(tiles, statistics.median(times))
-
-    return measure
-
-
 def trials(problem: Problem, platform: str, measure: Measure, together: bool) -> Iterator[Trial]:
     """Yields what is tried of each kernel, its plan's tiles first.
 
@@ -131,6 +124,8 @@ def trials(problem: Problem, platform: str, measure: Measure, together: bool) ->
                 figures = measure(dict.fromkeys(group, sizes))
                 yield from (Trial(kernel, sizes, figures[kernel]) for kernel in group)
             except (ValueError, jax.errors.JaxRuntimeError) as error:
+                if not sizes:
+                    raise
                 refusal = str(error).splitlines()[0][:90]
                 yield from (Trial(kernel, sizes, refusal=refusal) for kernel in group)
 
@@ -147,29 +142,20 @@ def _candidates(length: int, platform: str) -> list[Sizes]:
 
 
 def best(tried: list[Trial]) -> dict[str, Sizes]:
-    """Returns `tiles`: the sizes of each kernel with the least figure, none for its plan's.
-
-    Raises ValueError if a kernel was refused with all.
-    """
-    tiles = {}
-    for kernel in dict.fromkeys(trial.kernel for trial in tried):
-        first = min((t for t in tried if t.kernel == kernel), key=lambda trial: trial.figure)
-        if first.refusal:
-            raise ValueError(f"no tiles of {kernel!r} could be tried: {first.refusal}")
-        if first.sizes:
-            tiles[kernel] = first.sizes
-    return tiles
+    """Returns `tiles`: the sizes of each kernel with the least figure, none for its plan's."""
+    # Of equal figures the first counts, which is the plan's.
+    winners: dict[str, Trial] = {}
+    for trial in sorted(reversed(tried), key=lambda trial: -trial.figure):
+        winners[trial.kernel] = trial
+    return {kernel: trial.sizes for kernel, trial in winners.items() if trial.sizes}
 
 
-def here() -> str:
-    """Returns the platform of the device that is here, 'tpu' or 'gpu'.
-
-    Raises ValueError if JAX runs on CPUs.
-    """
-    platform = devices.default_platform()
-    if platform == "cpu":
+def platform() -> str:
+    """Returns that of the device that is here, 'tpu' or 'gpu'. Raises ValueError for CPUs."""
+    name = devices.default_platform()
+    if name == "cpu":
         raise ValueError(
             "tune times kernels on a TPU or GPU, and JAX runs on 'cpu' here; give --topology=v5e "
             "to try tiles by the TPU's compiler (pip install 'attnperf[compile-tpu]')"
         )
-    return platform
+    return name
