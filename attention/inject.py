@@ -10,7 +10,9 @@ trace: one variant a process, or `jax.clear_caches()` between two.
 """
 
 import contextlib
+from typing import Any
 
+from attention import records
 from attention.adapters.injection import (
     CrossRule,
     Injection,
@@ -29,6 +31,7 @@ __all__ = [
     "InjectionError",
     "LayerRule",
     "NothingCalledError",
+    "assign",
     "injected",
 ]
 
@@ -78,3 +81,25 @@ def injected(
     from attention.adapters import linen
 
     return linen.injected(variant, layer, is_cross, float_masks)
+
+
+def assign(
+    model: Any, variant: Variant, *, layer: LayerRule | None = None, rngs: Any = None
+) -> list[str]:
+    """Puts `variant` into every `nnx.MultiHeadAttention` of a built flax.nnx model.
+
+    Returns the layers' paths ("blocks/0/attention"), to compare with the number of the model's
+    layers. Call it once, before the optimizer is built: learned leaves become `nnx.Param` of their
+    layers, `layer.gate.scale`. A layer that never calls its attention function raises
+    InjectionError when it runs.
+
+    layer: as of `injected`. rngs: nnx.Rngs, for leaves whose start is drawn. Layers stacked by
+    nnx.vmap, to run in nnx.scan, get leaves stacked alike, on the first axis; a variant that needs
+    the layer's index is refused there. `value_residual` is refused when a layer runs in nnx.remat.
+
+    Raises ValueError for a model without such layers, or whose layers have a variant or a function
+    of their own. The model is unchanged then.
+    """
+    check_rule(variant, layer)
+    paths: list[str] = records.adapter("nnx").assign(model, variant, layer, rngs)
+    return paths

@@ -30,6 +30,7 @@ LeafSource = Callable[[Sequence[Leaf]], Leaves]
 # Keywords of flax's function that no variant has. The softmax is always in float32.
 _FLAX_ONLY = {
     "module": "sow_weights",
+    "input_positions": "input_positions",
     "einsum_dot_general": "einsum_dot_general",
     "qk_attn_weights_einsum": "qk_attn_weights_einsum",
     "attn_weights_value_einsum": "attn_weights_value_einsum",

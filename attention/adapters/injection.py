@@ -24,7 +24,7 @@ class NothingCalledError(InjectionError):
     """No attention module was called inside the context."""
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Injection:
     """The layers that ran a variant. `injected` fills it in while Flax modules run in Python.
 
@@ -92,7 +92,7 @@ def check_rule(variant: Variant, layer: LayerRule | None) -> None:
     if layer is None and "layer" in variant.needs:
         raise ValueError(
             f"{variant.name} needs each layer's index (from 0), and the model does not say it: "
-            "give injected(variant, layer=rule), rule(path) -> index, such as "
+            "give layer=rule, rule(path) -> index, such as "
             "lambda path: int(re.search(r'encoderblock_([0-9]+)', path)[1])"
         )
     if layer is not None and not callable(layer):
@@ -112,7 +112,7 @@ def layer_index(variant: Variant, rule: LayerRule | None, path: str) -> int | Ar
     try:
         return layer_number(rule(path))
     except Exception as error:
-        error.add_note(f"raised by the layer rule given to injected, at path {path!r}")
+        error.add_note(f"raised by the layer rule at path {path!r}")
         raise
 
 

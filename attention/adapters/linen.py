@@ -124,8 +124,8 @@ def injected(
         is_cross=is_cross,
         advice=". Enter it around init or apply, inside the jitted function (a function that is "
         "compiled already calls no module); models with an attention of their own need it rebuilt "
-        "on that module. A flax.nnx model cannot be injected into: build its "
-        "nnx.MultiHeadAttention with attention_fn=variant (variants without learned factors)",
+        "on that module. A flax.nnx model cannot be injected into: call "
+        "attention.inject.assign(model, variant)",
     )
 
 
