@@ -81,8 +81,9 @@ KERNELS: dict[str, KernelEntry] = {
     "fused": KernelEntry(
         "attention.kernels.fused:KERNEL",
         offers=(
-            *("weighting", "bias_vectors", "mask_by_query", "segments", "strict", "window"),
-            *("sink", "softcap", "score", "dropout", "context"),
+            *("weighting", "bias_vectors", "mask_by_query", "segments", "mask_function"),
+            *("lower_bounds", "strict", "window", "sink", "softcap", "score", "dropout"),
+            "context",
         ),
         platforms=("tpu", "gpu"),
         dtypes=("bfloat16", "float32"),

@@ -6,6 +6,7 @@ bias is at most `HIDING_BIAS` (`Bias.hidden`). `merged` is the one place that pu
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -169,11 +170,9 @@ class Mask:
 
 def seen(functions: tuple[PairFunction, ...], queries: Array, keys: Array) -> Array:
     """Returns which pairs all functions show, bool of the shape to which the indices broadcast."""
+    shown = [function(queries, keys) for function in functions]
     shape = jnp.broadcast_shapes(queries.shape, keys.shape)
-    every = jnp.ones((), bool)
-    for function in functions:
-        every = every & function(queries, keys)
-    return jnp.broadcast_to(every, shape)
+    return jnp.broadcast_to(functools.reduce(operator.and_, shown), shape)
 
 
 def check_boolean(name: str, mask: Array) -> None:

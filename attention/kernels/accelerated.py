@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec
 from attention import backends, functions, table
 from attention.functions import Functions
 from attention.kernels.inputs import Problem, fitting, parts, promoting, varying
+from attention.kernels.pairs import PairMask, survey
 from attention.records import Tiles
 
 Array = jax.Array
@@ -32,6 +33,7 @@ class Local(NamedTuple):
     low, high: bounds of a query's position minus that of a visible key, ∓UNBOUNDED for none.
     rate: dropout rate. dtype: that of the output. may_see_none: some rows may see no key.
     tiles: sizes that take the place of planned ones, as `records.with_tiles` hands them.
+    pair_mask: functions of two positions that hide pairs within the bounds, None for none.
     """
 
     functions: Functions
@@ -43,6 +45,7 @@ class Local(NamedTuple):
     interpret: bool
     may_see_none: bool
     tiles: Tiles = ()
+    pair_mask: PairMask | None = None
 
     @property
     def may_have_no_mass(self) -> bool:
@@ -89,6 +92,7 @@ class Operands(NamedTuple):
     Shapes are those of the platform's module. keys: which keys a mask leaves. start: the leaf that
     `Weighting.start` names. leaves: those of score functions, as `Functions.flattened` lists them.
     segments: of queries and of keys. pairs: which key a query sees. tiles: which tiles are seen.
+    lower: the first key that a query sees.
     """
 
     query: Any
@@ -102,6 +106,7 @@ class Operands(NamedTuple):
     segments: Any = None
     pairs: Any = None
     tiles: Any = None
+    lower: Any = None
 
 
 class ForwardResults(NamedTuple):
@@ -195,15 +200,18 @@ def prepared(
 
 
 def flat_masks(arrays: dict[str, Any]) -> dict[str, Any]:
-    """Returns "segments", int32 [B, 1, T] and [B, 1, S], and "pairs", int8 [B or 1, H or 1, T, S].
+    """Returns "segments", int32 [B, 1, T] and [B, 1, S], "lower", int32 [B, 1, T], and "pairs".
 
-    Absent ones are left out.
+    pairs: int8 [B or 1, H or 1, T, S]. Absent ones are left out.
     """
     flat: dict[str, Any] = {}
     if "segments" in arrays:
         flat["segments"] = tuple(
             ids.reshape(-1, 1, ids.shape[-1]).astype(jnp.int32) for ids in arrays["segments"]
         )
+    if "lower" in arrays:
+        lower = arrays["lower"]
+        flat["lower"] = lower.reshape(-1, 1, lower.shape[-1]).astype(jnp.int32)
     if "pairs" in arrays:
         flat["pairs"] = arrays["pairs"].reshape(-1, *arrays["pairs"].shape[-3:]).astype(jnp.int8)
     return flat
@@ -253,6 +261,16 @@ def tile_states(
         )
         some = some & (low_q <= high_k) & (low_k <= high_q)
         whole = whole & (low_q == high_k) & (low_k == high_q)
+    if "lower" in masked:
+        behind = count_q * rows - masked["lower"].shape[-1]
+        bounds = jnp.pad(masked["lower"], ((0, 0), (0, 0), (0, behind)), "edge")
+        bounds = bounds.reshape(-1, 1, count_q, 1, rows)
+        some = some & (jnp.min(bounds, -1) <= origin + (columns - 1))
+        whole = whole & (jnp.max(bounds, -1) <= origin)
+    if local.pair_mask is not None:
+        # Behind a barrier, for XLA would sort what it knows while it compiles, which is slow.
+        known = jax.lax.optimization_barrier(survey(local.pair_mask).tiles(tile, count))
+        some, whole = some & known[0], whole & known[1]
     if pairs is not None:
         *axes, queries, keys = pairs.shape
         beyond = ((0, 0), (0, 0), (0, count_q * rows - queries), (0, count_k * columns - keys))
@@ -333,9 +351,10 @@ def on_devices(
 
     arrays: "query", "key", "value" [..., length, heads, D]. Optional: "keys" [..., S], "start" [H],
     "channels" [..., 1, heads, Dv] by name, "leaves" of these `kinds`, "seeds" [..., H], "segments"
-    ([..., T], [..., S]). Optional, with axes of size 1 or whole: "pairs" [..., H, T, S], and "seen"
-    [..., S, H, 1], the keys that some query sees. Where queries are divided, and so are keys and
-    values if they can be, local is of `context`. Raises ValueError as `inputs.fitting`.
+    ([..., T], [..., S]), "lower" [..., T]. Optional, with axes of size 1 or whole: "pairs"
+    [..., H, T, S], and "seen" [..., S, H, 1], the keys that some query sees. Where queries are
+    divided, and so are keys and values if they can be, local is of `context`. Raises ValueError as
+    `inputs.fitting`.
     """
     sharding = problem.sharding
     arrays = guarded(kernel, arrays)
@@ -359,6 +378,7 @@ def on_devices(
         "leaves": tuple(of_kind[kind] for kind in kinds),
         "seeds": PartitionSpec(*batch, heads),
         "segments": (PartitionSpec(*batch, context), PartitionSpec(*batch, None)),
+        "lower": PartitionSpec(*batch, context),
     }
     for name, axes in (("pairs", (*batch, heads, context)), ("seen", (*batch, None, heads))):
         if name in arrays:  # axes of size 1 are not divided

@@ -27,12 +27,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attention import functions, masks
 from attention.functions import Functions, Leaves, Score, Transform
 from attention.kernels import accelerated, context, elementwise
 from attention.kernels.gpu import fused_gpu
 from attention.kernels.inputs import Problem, per_query_head
+from attention.kernels.pairs import PairMask, survey
 from attention.kernels.tpu import fused_tpu
 from attention.masks import Mask
 from attention.records import Kernel, Tiles
@@ -68,9 +70,10 @@ def transformed(
     """
     check(problem, transform)
     accelerated.refuse("fused", problem, value, interpret)
+    problem, pair_mask = _with_band(problem)
     queries, length, dtype = problem.query.shape[-3], value.shape[-3], value.dtype
     score, leaves = _with_bias(problem)
-    weighting, masked = problem.weighting, _masks(problem)
+    weighting, masked = problem.weighting, _masks(problem, pair_mask)
     arrays = _by_head(problem, value.astype(problem.query.dtype), channels, masked)
     if problem.sink is not None:
         weighting, arrays["start"] = dataclasses.replace(weighting, start="sink"), problem.sink
@@ -84,7 +87,9 @@ def transformed(
                 "kernel='fused' has no attention dropout where values and outputs have functions; "
                 "use kernel='xla'"
             )
-    low, high = _band(problem.mask)
+    low, high = _band(problem.mask, pair_mask)
+    rows = _known_rows(problem, pair_mask, masked)
+    may_see_none = bool(masked) if rows is None else not rows.all()
     local = accelerated.Local(
         parts,
         low,
@@ -95,8 +100,9 @@ def transformed(
         bool(interpret),
         # A row sees nothing if a mask hides all keys, if strict causality hides the first key from
         # it, or if its window ends before the first key.
-        bool(masked) or low == 1 or (problem.mask.width is not None and queries > length),
+        may_see_none or low == 1 or (problem.mask.width is not None and queries > length),
         tiles,
+        pair_mask,
     )
     attend: Any = fused_gpu.attend
     if (interpret or problem.platform) == "tpu":
@@ -118,9 +124,20 @@ def transformed(
         return output
     # The kernel returns output(0) for a row that sees nothing, and ignores that a bias hides all
     # keys, since it moves all logits alike. With a sink each row sees something.
+    if rows is not None:
+        return jnp.where(jnp.asarray(rows)[:, None, None], output, 0)
     sees = masks.merged(problem.mask, queries, length).rows
     assert sees is not None
     return jnp.where(sees, output, 0)
+
+
+def _known_rows(
+    problem: Problem, pair_mask: PairMask | None, masked: dict[str, Any]
+) -> np.ndarray | None:
+    """Returns which queries see a key, bool [T], if functions alone say it, without arrays."""
+    if pair_mask is None or {*masked} - {"seen"} or problem.mask.hidden is not None:
+        return None
+    return survey(pair_mask).rows
 
 
 def _with_bias(problem: Problem) -> tuple[tuple[Score, ...], tuple[Leaves, ...]]:
@@ -161,6 +178,7 @@ def _by_head(
 def check(problem: Problem, transform: Transform | None) -> None:
     """Raises ValueError for functions that no kernel can have, by their names."""
     elementwise.check(problem.score, problem.weighting, transform)
+    elementwise.check_mask(problem.mask.functions)
 
 
 def _plus(logits: Array, queries: Array, keys: Array, leaves: Leaves, *, name: str) -> Array:
@@ -168,14 +186,45 @@ def _plus(logits: Array, queries: Array, keys: Array, leaves: Leaves, *, name: s
     return logits + leaves[name]
 
 
-def _band(mask: Mask) -> tuple[int, int]:
-    """Returns the bounds on a query's position minus a key's."""
+def _band(mask: Mask, pair_mask: PairMask | None = None) -> tuple[int, int]:
+    """Returns the bounds on a query's position minus a key's; pair_mask: functions of the mask.
+
+    Blocks beyond the farthest pairs that functions show are passed over.
+    """
     width = accelerated.UNBOUNDED if mask.width is None else mask.width - 1
-    return 1 if mask.strict else 0 if mask.causal else -width, width
+    low, high = 1 if mask.strict else 0 if mask.causal else -width, width
+    if pair_mask is None:
+        return low, high
+    surveyed = survey(pair_mask)
+    if surveyed.low > 1 - pair_mask.keys:
+        low = max(low, min(surveyed.low, 0))
+    if surveyed.high < pair_mask.queries - 1:
+        high = min(high, max(surveyed.high, 0))
+    return low, high
 
 
-def _masks(problem: Problem) -> dict[str, Any]:
-    """Returns those of "keys", "segments", "pairs" and "seen" that hide something.
+def _with_band(problem: Problem) -> tuple[Problem, PairMask | None]:
+    """Returns the problem, and the functions of its mask.
+
+    Functions that show exactly what causality or a window does become these, which kernels have
+    better programs for.
+    """
+    mask = problem.mask
+    queries, length = problem.query.shape[-3], problem.key.shape[-3]
+    if not mask.functions:
+        return problem, None
+    pair_mask = PairMask(mask.functions, *_band(mask), queries, length)
+    surveyed = survey(pair_mask)
+    low, high = surveyed.low, surveyed.high
+    if not surveyed.is_band or low not in (0, 1, -high):
+        return problem, pair_mask
+    width = None if low >= 0 and high >= queries - 1 else high + 1
+    band = Mask(causal=low == 0, strict=low == 1, width=width)
+    return problem._replace(mask=dataclasses.replace(mask, functions=()) & band), None
+
+
+def _masks(problem: Problem, pair_mask: PairMask | None) -> dict[str, Any]:
+    """Returns those of "keys", "segments", "lower", "pairs" and "seen" that hide something.
 
     Their shapes are those of `accelerated.on_devices`.
     """
@@ -191,15 +240,22 @@ def _masks(problem: Problem) -> dict[str, Any]:
         hiding["segments"] = tuple(
             jnp.broadcast_to(ids, (*batch, ids.shape[-1])) for ids in mask.segments
         )
+    if mask.lower is not None:
+        hiding["lower"] = jnp.broadcast_to(mask.lower, (*batch, queries))
     keys = accelerated.visible_keys(problem._replace(mask=mask))
-    end = queries - _band(mask)[0]
+    end = queries - _band(mask, pair_mask)[0]
     if end < length:  # no query sees a later key
         earlier = jnp.broadcast_to(jnp.arange(length) < end, (*batch, length))
         keys = earlier if keys is None else keys & earlier
     if hiding or mask.hidden is not None:
         hiding["seen"] = _of_rank(problem, masks.merged(problem.mask, queries, length).keys)
-    elif keys is not None:
-        hiding["seen"] = keys[..., None, None]
+    else:
+        of_some = keys
+        if pair_mask is not None and not survey(pair_mask).columns.all():
+            columns = jnp.broadcast_to(survey(pair_mask).columns, (*batch, length))
+            of_some = columns if keys is None else keys & columns
+        if of_some is not None:
+            hiding["seen"] = of_some[..., None, None]
     return hiding if keys is None else {**hiding, "keys": keys}
 
 

@@ -267,8 +267,6 @@ def _cells():
     for row, transformation in enumerate(TRANSFORMATIONS):
         for column, feature in enumerate(FEATURES):
             for place, kernel in enumerate(KERNELS):
-                if feature in ("function_mask", "lower_bounds") and kernel != "xla":
-                    continue
                 marks = [pytest.mark.xdist_group("matrix")] * (transformation == "shard_map")
                 marks += [needs_triton] * (kernel == "fused_gpu")
                 cell = (transformation, kernel, feature)

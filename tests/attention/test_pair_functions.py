@@ -1,13 +1,38 @@
 """Masks that are functions of two positions, and lower bounds of the keys that a query sees."""
 
+import dataclasses
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention.flex import Mask, check, flex
+from attention.flex import Bias, Mask, check, flex
+from attention.kernels import fused, pairs
+from attention.kernels.gpu import plan_gpu
+from attention.kernels.tpu import plan_tpu
+from attention.verification import reference
 
 BATCH, LENGTH, HEADS, SIZE, WIDTH = 2, 140, 4, 16, 40
+
+
+needs_triton = pytest.mark.skipif(not hasattr(plan_gpu.triton, "load"), reason="no Triton")
+
+
+@pytest.fixture(params=["tpu", pytest.param("gpu", marks=needs_triton)])
+def platform(request, monkeypatch):
+    """`fused` run by XLA, in blocks of 128 rows and tiles of 64."""
+    made = dataclasses.replace(
+        fused.KERNEL,
+        call=functools.partial(fused.weighted_sum, interpret=request.param),
+        transformed=functools.partial(fused.transformed, interpret=request.param),
+    )
+    monkeypatch.setattr(fused, "KERNEL", made)
+    monkeypatch.setattr(plan_tpu, "_most_rows", lambda *_: (128, None, True))
+    monkeypatch.setattr(plan_tpu, "_TILE", 64)
+    yield request.param
+    jax.clear_caches()
 
 
 def _causal(i, j):
@@ -17,6 +42,11 @@ def _causal(i, j):
 def _prefix(i, j):
     """Causal behind a prefix of 50 positions, without every 7th key; some keys nobody sees."""
     return ((i >= j) | (j < 50)) & (j % 7 > 0)
+
+
+def _documents(i, j):
+    """Causal in documents of 30 positions; each sees the first 3, but for the last 20 queries."""
+    return (i >= j) & ((i // 30 == j // 30) | (j < 3)) & (i < LENGTH - 20)
 
 
 def _arrays(dtype=jnp.float32, length=LENGTH):
@@ -38,14 +68,18 @@ def _packed():
     return Mask(causal=True, width=WIDTH, segments=(ids, ids)), Mask(causal=True, lower=lower)
 
 
-def _results(mask, kernel="xla", dtype=jnp.float32):
+def _results(mask, kernel="xla", dtype=jnp.float32, **functions):
     """Returns the output and the gradients of query, key and value."""
 
     def attend(*arrays):
-        return flex(*arrays, mask=mask, kernel=kernel)
+        return flex(*arrays, mask=mask, kernel=kernel, **functions)
 
-    output, pull = jax.vjp(attend, *_arrays(dtype))
-    return output, *pull(jnp.cos(output))
+    @jax.jit
+    def both(*arrays):
+        output, pull = jax.vjp(attend, *arrays)
+        return output, *pull(jnp.cos(jnp.arange(output.size, dtype=dtype)).reshape(output.shape))
+
+    return both(*_arrays(dtype))
 
 
 def _agree(found, expected):
@@ -112,3 +146,74 @@ def test_what_is_no_such_mask_is_refused(mask, message):
 def test_a_kernel_without_such_masks_refuses_them_by_name(mask):
     with pytest.raises(ValueError, match="kernel='splash' has no .*use kernel='xla'"):
         check(*_arrays(), mask=mask, kernel="splash")
+
+
+KEYS = np.arange(LENGTH) % 5 > 0
+MASKS = {
+    "causal": (lambda: Mask.of(_causal), {}),
+    "a prefix": (lambda: Mask.of(_prefix), {}),
+    "documents, some queries see nothing": (lambda: Mask.of(_documents), {}),
+    "documents, some queries see nothing, 1 + output": (
+        lambda: Mask.of(_documents),
+        {"output_function": lambda r, c: 1 + r},
+    ),
+    "a prefix, a window, keys": (
+        lambda: Mask.of(_prefix) & Mask(width=60, keys=jnp.asarray(KEYS)),
+        {"weighting": "sigmoid"},
+    ),
+    "a prefix, keys hidden by a bias, 1 + output": (
+        lambda: Mask.of(_prefix),
+        {
+            "output_function": lambda r, c: 1 + r,
+            "bias": Bias(column=jnp.where(jnp.arange(LENGTH) < 60, -jnp.inf, 0.0)[None]),
+        },
+    ),
+    "bounds": (lambda: _packed()[1], {}),
+    "bounds that some queries see nothing of, 1 + output": (
+        lambda: Mask(causal=True, lower=jnp.arange(LENGTH) * 2 - 70),
+        {"output_function": lambda r, c: 1 + r},
+    ),
+    "a prefix, documents and bounds": (lambda: Mask.of(_prefix) & _packed()[0] & _packed()[1], {}),
+}
+
+
+# What they have is held by other cases together.
+NIGHTLY = ("causal", "a prefix", "documents, some queries see nothing", "bounds")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name in NIGHTLY)) for name in MASKS]
+)
+def test_kernels(name, platform):
+    """Against our core in float64; queries that see nothing return 0."""
+    make, functions = MASKS[name]
+    with reference.float64():
+        exact = jax.tree.map(np.asarray, _results(make(), dtype=jnp.float64, **functions))
+    found = _results(make(), "fused", **functions)
+    for one, other in zip(found, exact, strict=True):
+        assert reference.relative_error(one, other) <= 1e-6
+    hidden = np.all(np.asarray(exact[0]) == 0, axis=(0, 2, 3))
+    assert not np.asarray(found[0])[:, hidden].any()
+    assert hidden.any() or "nothing" not in name
+
+
+@pytest.mark.parametrize("shape", [(140, 140), (37, 90), (90, 37)])
+@pytest.mark.parametrize(
+    "function",
+    [_causal, _prefix, lambda i, j: i * j % 5 > 3, lambda i, j: i - j >= 3, lambda i, j: i < -1],
+)
+def test_what_is_known_of_tiles_is_exact(function, shape):
+    """What all pairs show, with a window, by tiles whose rows do not divide the lengths."""
+    i, j = np.arange(shape[0])[:, None], np.arange(shape[1])
+    shown = np.broadcast_to(function(i, j), shape) & (i - j < 60)
+    survey = pairs.survey(pairs.PairMask((function,), -(1 << 30), 59, *shape))
+    np.testing.assert_array_equal(survey.rows, shown.any(1))
+    np.testing.assert_array_equal(survey.columns, shown.any(0))
+    if shown.any():
+        assert (survey.low, survey.high) == ((i - j)[shown].min(), (i - j)[shown].max())
+    inside = (i - j >= survey.low) & (i - j <= survey.high)
+    assert survey.is_band == np.array_equal(inside, shown)
+    some, whole = survey.tiles((48, 32), (-(-shape[0] // 48), -(-shape[1] // 32)))
+    for row, column in np.ndindex(some.shape):
+        tile = shown[row * 48 : row * 48 + 48, column * 32 : column * 32 + 32]
+        assert (some[row, column], whole[row, column]) == (tile.any(), tile.all())

@@ -71,7 +71,9 @@ def attend(local: Local, arrays: dict[str, Any]) -> Array:
     value, channels = accelerated.prepared(local, arrays, makes_channels=False, flat=flat)
     keys, seeds = arrays.get("keys"), arrays.get("seeds")
     masked = accelerated.flat_masks(arrays)
-    tiles = {name: seen_tiles(geometry, name, masked) for name in TILES} if masked else None
+    tiles = None
+    if masked or local.pair_mask is not None:
+        tiles = {name: seen_tiles(geometry, name, masked) for name in TILES}
     if "pairs" in masked:  # to the end of every tile
         beyond = ((0, 0), (0, 0), (0, -queries % LANES), (0, -length % LANES))
         masked["pairs"] = jnp.pad(masked["pairs"], beyond)

@@ -222,6 +222,7 @@ def _blocks(
             pl.BlockSpec((None, None, rows), lambda i, h, b: (b, 0, i_q(i))),
             pl.BlockSpec((None, None, columns), lambda i, h, b: (b, 0, i_k(i))),
         ),
+        "lower": pl.BlockSpec((None, None, rows), lambda i, h, b: (b, 0, i_q(i))),
         "pairs": _mask_spec(operands.pairs, lambda i: (i_q(i), i_k(i)), rows, columns),
         "tiles": _mask_spec(operands.tiles, lambda i: (i, 0), None, listed),
     }

@@ -11,6 +11,7 @@ from jax.experimental import pallas as pl
 from attention.functions import Leaves
 from attention.kernels.accelerated import UNBOUNDED, Operands
 from attention.kernels.gpu.plan_gpu import Geometry, TileSizes, triton
+from attention.masks import seen
 
 Array = jax.Array
 
@@ -98,6 +99,13 @@ def visible(geometry: Geometry, operands: Operands, tile: Tile, ragged: bool) ->
     if operands.segments is not None:
         query_ids, key_ids = operands.segments
         conditions.append(alone.of_rows(query_ids) == alone.of_columns(key_ids))
+    if operands.lower is not None:
+        conditions.append(of_key >= alone.of_rows(operands.lower))
+    if geometry.local.pair_mask is not None:
+        # Triton cannot broadcast every row of booleans: the indices are whole.
+        shape = jnp.broadcast_shapes(of_query.shape, of_key.shape)
+        places = (jnp.broadcast_to(place, shape) for place in (of_query, of_key))
+        conditions.append(seen(geometry.local.pair_mask.functions, *places))
     if operands.pairs is not None:
         conditions.append(alone.of_pairs(operands.pairs) > 0)
     if tile.columns is not None:

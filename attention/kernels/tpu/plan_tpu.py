@@ -150,10 +150,11 @@ def both_plans(plan: Plan, dtype: jnp.dtype, device_kind: str, masked: dict[str,
     """
     plan.local.check_tiles(KERNELS)
     sizes = [plan.local.sizes_of(kernel, _LIMITS) for kernel in KERNELS]
-    if masked and sizes[0] != sizes[1]:
+    is_listed = bool(masked) or plan.local.pair_mask is not None
+    if is_listed and sizes[0] != sizes[1]:
         raise ValueError(
-            "tiles= differs between 'forward' and 'backward', and segments and masks by query have "
-            "one list of tiles: give both the same sizes"
+            "tiles= differs between 'forward' and 'backward', and segments, lower bounds, a "
+            "function or an array as mask have one list of tiles: give both the same sizes"
         )
     forward, backward = (planned(plan, dtype, device_kind, masked, given) for given in sizes)
     return (
@@ -194,7 +195,8 @@ def planned(
     block_q, block_k = _block(both or plan.queries, most_q), _block(both or plan.keys, most_k)
     if max(most_q, most_k) != most:
         scoped, resident = _memory_of(max(block_q, block_k), *need)
-    most = _BANDED_TILE if plan.local.is_banded and not masked else _TILE
+    is_listed = bool(masked) or plan.local.pair_mask is not None
+    most = _BANDED_TILE if plan.local.is_banded and not is_listed else _TILE
     tile, listed = (
         next((rows for rows in (limit, 384, 256, 128) if block % rows == 0), block)
         for block, limit in ((block_q, sizes.get("rows", most)), (block_k, most))
@@ -203,7 +205,7 @@ def planned(
         block_q=block_q,
         block_k=block_k,
         tile=tile,
-        listed=listed if masked else 0,
+        listed=listed if is_listed else 0,
         scoped=scoped,
         resident=resident,
     )
@@ -352,6 +354,7 @@ def block_specs(plan: Plan, operands: Operands, place: Index) -> dict[str, Any]:
             at((None, 1, plan.block_q), lambda n, g, m, i, j: (n // plan.copies, 0, i)),
             of_keys,
         ),
+        "lower": at((None, 1, plan.block_q), lambda n, g, m, i, j: (n // plan.copies, 0, i)),
         "seeds": at(
             (None, 1, of_heads),
             lambda n, g, m, i, j: (n // plan.copies, 0, 0),
@@ -403,5 +406,6 @@ def padded(plan: Plan, operands: Operands) -> Operands:
             for leaf, kind in zip(operands.leaves, plan.local.functions.kinds, strict=True)
         ),
         segments=segments and tuple(map(filled, segments, ("row", "column"))),
+        lower=filled(operands.lower, "row"),
         pairs=pairs,
     )

@@ -12,6 +12,7 @@ from jax.experimental import pallas as pl
 from attention.functions import Leaves
 from attention.kernels.accelerated import LANES, Operands
 from attention.kernels.tpu.plan_tpu import Plan, in_lanes
+from attention.masks import seen
 
 Array = jax.Array
 
@@ -102,7 +103,7 @@ def tile_leaves(
 def visible(plan: Plan, operands: Operands, tile: Tile, banded: bool) -> Array | None:
     """Returns which pairs of a tile are visible, bool [n, m] or [m, n], None if all are.
 
-    banded: the band, segments or pairs hide some of them.
+    banded: the band, segments, lower bounds, functions or pairs hide some of them.
     """
     a, b, across = tile.rows, tile.columns, tile.across
     shape = (b.size, a.size) if across else (a.size, b.size)
@@ -121,6 +122,13 @@ def visible(plan: Plan, operands: Operands, tile: Tile, banded: bool) -> Array |
         query_ids, key_ids = operands.segments[0][:, a], operands.segments[1][:, b]
         upright, flat = (key_ids, query_ids) if across else (query_ids, key_ids)
         conditions.append(as_column(upright) == flat)
+    if banded and operands.lower is not None:
+        row = operands.lower[:, a]
+        conditions.append(of_key + tile.origin >= (row if across else as_column(row)))
+    if banded and plan.local.pair_mask is not None:
+        # Whole indices, for a row or a column of booleans is more than the compiler can broadcast.
+        places = of_query + tile.first, of_key + tile.origin
+        conditions.append(seen(plan.local.pair_mask.functions, *places))
     if banded and operands.pairs is not None:
         pairs = operands.pairs[a, b].astype(jnp.float32)
         conditions.append((jnp.transpose(pairs) if across else pairs) > 0)
