@@ -168,7 +168,9 @@ pairs = NamedSharding(mesh, P(None, "tensor"))
 pairs = jax.ShapeDtypeStruct((4, length, length), bool, sharding=pairs)
 def documents(ids):
     return Mask(causal=True, segments=(ids, ids))
-for make, given in ((documents, ids), (lambda pairs: pairs, pairs)):
+def bounds(ids):
+    return Mask(causal=True, lower=ids) & Mask.of(lambda i, j: (j % 128 > 0) | (i < j + 99))
+for make, given in ((documents, ids), (bounds, ids), (lambda pairs: pairs, pairs)):
     def loss(query, key, value, given):
         return jnp.sum(attend(query, key, value, mask=make(given)).astype(jnp.float32))
     step = jax.jit(jax.value_and_grad(loss, (0, 1, 2))).trace(array, array, array, given)
@@ -204,7 +206,7 @@ def spills(folder):
     ],
 )
 def test_masks_compile_for_a_mesh(platform, size, length, tmp_path):
-    """Documents and a mask by head; by ptxas nothing is spilled."""
+    """Documents, a function with lower bounds, and a mask by head; by ptxas nothing is spilled."""
     options = f"{GPU_OPTIONS} --xla_dump_to={tmp_path}" if platform == "cuda" else ""
     environment = GPU_ENVIRONMENT if platform == "cuda" else ENVIRONMENT
     done = subprocess.run(
@@ -215,10 +217,10 @@ def test_masks_compile_for_a_mesh(platform, size, length, tmp_path):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     counts = [int(line.split()[1]) for line in done.stdout.splitlines() if "kernels" in line]
-    assert counts == [2 if platform == "tpu" else 3] * 2
+    assert counts == [2 if platform == "tpu" else 3] * 3
     if platform == "cuda":
         found = spills(tmp_path)
-        assert len(found) == 6
+        assert len(found) == 9
         assert not any(sum(spilled) for _, spilled in found), found
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -217,3 +218,22 @@ def test_what_is_known_of_tiles_is_exact(function, shape):
     for row, column in np.ndindex(some.shape):
         tile = shown[row * 48 : row * 48 + 48, column * 32 : column * 32 + 32]
         assert (some[row, column], whole[row, column]) == (tile.any(), tile.all())
+
+
+@pytest.mark.parametrize(
+    ("function", "mask"),
+    [
+        (_causal, Mask(causal=True)),
+        (lambda i, j: i > j, Mask(causal=True, strict=True)),
+        (lambda i, j: (i >= j) & (i - j < 30), Mask(causal=True, width=30)),
+        (lambda i, j: abs(i - j) < 30, Mask(width=30)),
+    ],
+)
+def test_a_function_that_is_a_band_is_that_program(function, mask, platform):
+    """Causality and windows have better programs than lists of tiles: no cycle is lost."""
+
+    def program(mask):
+        attend = jax.grad(lambda *arrays: flex(*arrays, mask=mask, kernel="fused").sum())
+        return re.sub("0x[0-9a-f]+", "", str(jax.make_jaxpr(attend)(*_arrays())))
+
+    assert program(function) == program(mask)
