@@ -108,8 +108,10 @@ def fitting(sharding: NamedSharding, shape: tuple[int, ...]) -> PartitionSpec:
     """Returns how an array [..., T, H, D] is divided, without axes that cannot divide it.
 
     Devices along such an axis compute the same, as when one example initialises a model. Raises
-    ValueError for a sharding of another rank, or one that divides D.
+    ValueError for another sharding, one of another rank, or one that divides D.
     """
+    if not isinstance(sharding, NamedSharding):
+        raise ValueError(f"sharding={sharding!r}: give NamedSharding(mesh, PartitionSpec(...))")
     spec = (*sharding.spec, *(None,) * (len(shape) - len(sharding.spec)))
     if len(spec) != len(shape) or spec[-1] is not None:
         raise ValueError(

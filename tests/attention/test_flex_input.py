@@ -8,6 +8,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import PartitionSpec
 
 from attention.common import devices
 from attention.flex import Mask, Weighting, flex
@@ -57,6 +58,7 @@ SINK = Weighting(exponential, exponential, same=True, start="sink")
             )
         ],
         ({"scale": float("inf")}, "scale=inf"),
+        ({"sharding": PartitionSpec("data")}, "sharding=PartitionSpec.*give NamedSharding"),
         ({"score": _Unhashable()}, "score=.* has no hash.*frozen"),
         ({"mask": _Unhashable()}, "mask=.* has no hash.*frozen"),
         ({"mask": Mask(segments=(jnp.ones(8) / 3,) * 2)}, "mask.segments.0. has dtype"),
