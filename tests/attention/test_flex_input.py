@@ -58,7 +58,7 @@ SINK = Weighting(exponential, exponential, same=True, start="sink")
             )
         ],
         ({"scale": float("inf")}, "scale=inf"),
-        ({"sharding": PartitionSpec("data")}, "sharding=PartitionSpec.*give NamedSharding"),
+        ({"sharding": PartitionSpec("data")}, "sharding=P.*: give NamedSharding"),
         ({"score": _Unhashable()}, "score=.* has no hash.*frozen"),
         ({"mask": _Unhashable()}, "mask=.* has no hash.*frozen"),
         ({"mask": Mask(segments=(jnp.ones(8) / 3,) * 2)}, "mask.segments.0. has dtype"),
