@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attention import table as variants_table
+from attention.backends import check_needs
 from attention.common import files, machine
 from workloads import algoperf_specs
 from workloads.base.options import MESH_AXES, Options, check_batch
@@ -127,6 +128,8 @@ def check(
     for variant in variants:
         check_variant(name, variant, kernel)
     _check_options(name, options)
+    if len(options.mesh) == len(MESH_AXES):
+        check_needs(kernel, ("context",), f"mesh.context = {options.mesh[-1]}")
     _check_effect(options, variants)
     entry = get(name)
     if observed and not entry.support.observable:
@@ -168,11 +171,11 @@ def _check_options(name: str, options: Options) -> None:
                 for workload, entry in WORKLOADS.items()
                 if field.name in entry.support.options
             )
-            what = "mesh (fsdp, tensor)" if field.name == "mesh" else field.name
+            what = "mesh (fsdp, tensor, context)" if field.name == "mesh" else field.name
             raise ValueError(
                 f"{name} has no {what} {value!r}, only {default!r}; workloads that have: {able}"
             )
-    devices = dict(zip(MESH_AXES, options.mesh, strict=True))
+    devices = dict(zip(MESH_AXES, (*options.mesh, 1), strict=False))
     heads = {dimension: size for dimension, size, _ in support.divided}.get("heads", 0)
     tensor = devices["tensor"]
     if options.kv_heads and (heads % options.kv_heads or options.kv_heads % tensor):

@@ -21,6 +21,7 @@ from sweeps.records import attempts, disk, layout, lease, measurements, outages,
 from sweeps.study import trial as trials
 from sweeps.study.trial import Trial
 from workloads import catalog
+from workloads.base.options import mesh_of
 
 
 class End(NamedTuple):
@@ -196,8 +197,7 @@ class Trainer:
         checkpoint, suite = int(directory.parent.name), suites.get(directory.name)
         trial = trials.read(directory.parents[2])
         if self._mesh is not None:
-            mesh = self._mesh["data"], self._mesh["fsdp"], self._mesh["tensor"]
-            trial = dataclasses.replace(trial, mesh=mesh)
+            trial = dataclasses.replace(trial, mesh=mesh_of(self._mesh))
         workload = self._program(trial, 0).workload
         finished = {"global_step": layout.finished_tasks(directory)}
         layout.write_json(attempt.directory / measurements.RESUMED, finished)

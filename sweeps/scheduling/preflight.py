@@ -59,7 +59,7 @@ def check_mesh(study: Study) -> int:
     devices = launchers.launcher_class(launcher).hardware(settings).of_a_trial()
     lever = "--config.local.workers" if launcher == "local" else f"the keys of --config.{launcher}"
     try:
-        data, fsdp, _ = mesh_shape(checks.options(settings).mesh, devices)
+        data, fsdp, *_ = mesh_shape(checks.options(settings).mesh, devices)
     except ValueError as error:
         raise ValueError(
             f"a trial by launcher {launcher}: {error}. Change --config.mesh.fsdp, .tensor or "

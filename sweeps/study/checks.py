@@ -12,7 +12,7 @@ from sweeps.study import config as configs
 from sweeps.study import keys, selection
 from sweeps.study.trial import EXTRA_PATHS
 from workloads import algoperf_specs, catalog
-from workloads.base.options import MESH_AXES, Options
+from workloads.base.options import Options, mesh_of
 from workloads.downstream import suites
 
 
@@ -102,7 +102,7 @@ def options(settings: dict[str, Any]) -> Options:
     """Returns how the study's models are computed. Raises ValueError for what does not exist."""
     names = {field.name for field in dataclasses.fields(Options)} - {"mesh"}
     values = {key: settings[key] for key in names}
-    return Options(**values, mesh=tuple(settings["mesh"][axis] for axis in MESH_AXES))
+    return Options(**values, mesh=mesh_of(settings["mesh"]))
 
 
 def variant_hyperparameters(variant: str, settings: dict[str, Any]) -> dict[str, Any]:

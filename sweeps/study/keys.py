@@ -145,6 +145,13 @@ OWN: dict[str, Key] = {
     "mesh.tensor": Key(
         1, "devices that divide heads, MLP and vocabulary", Range(1, 65_536), role=Role.ROUNDING
     ),
+    "mesh.context": Key(
+        1,
+        "of a language model: devices that divide the tokens of each sequence. Kernels: xla, "
+        "fused, jax_xla",
+        Range(1, 65_536),
+        role=Role.ROUNDING,
+    ),
     "data_dir": Key("", "where the data lie; empty: the workload's default", PATH, role=Role.PATH),
     "algoperf_dir": Key(
         "",

@@ -89,7 +89,7 @@ class Trial:
     param_dtype: str
     scan_layers: bool
     remat: bool
-    mesh: tuple[int, int, int]
+    mesh: tuple[int, ...]
     targets: dict[str, Any]
     loss_chunk_tokens: int = 0
     kv_heads: int = 0

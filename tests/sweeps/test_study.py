@@ -136,7 +136,7 @@ def test_protocols():
         ({"mesh.fsdp": 0}, "mesh.fsdp is 0; it must be 1 to"),
         ({"param_dtype": "float16"}, "param_dtype='float16'"),
         ({"param_dtype": "bfloat16"}, "digits_vit has no param_dtype 'bfloat16'.*c4_lm"),
-        ({"mesh.tensor": 2}, r"digits_vit has no mesh \(fsdp, tensor\) \(1, 2\)"),
+        ({"mesh.tensor": 2}, r"digits_vit has no mesh \(fsdp, tensor, context\) \(1, 2\)"),
         ({"paper_table": "vit"}, "unknown paper_table 'vit'"),
         ({"space": "papr"}, "no search space 'papr'.*paper_adamw, paper_nadamw"),
         ({"checkpoint_every": 30, "eval_every": 20}, "multiple of eval_every"),

@@ -1,4 +1,4 @@
-"""Parameters and optimizer state divided over (data, fsdp, tensor): same losses, less memory."""
+"""Parameters and optimizer state divided over (data, fsdp, tensor), and tokens by context."""
 
 import json
 
@@ -10,7 +10,7 @@ from tests.python_processes import start_python
 from tests.workloads import short_training, small_text
 from tests.workloads.conftest import result_of
 
-MESHES = ((2, 2, 2), (1, 4, 2))
+MESHES = ((2, 2, 2), (1, 4, 2), (1, 2, 2, 2))
 
 
 def _train(mesh, name="pydoc_lm", steps=5, microbatches=1, **options):

@@ -5,10 +5,12 @@ loss_chunk_tokens, which change results by rounding alone. Standard library only
 """
 
 import dataclasses
+import math
+from collections.abc import Mapping
 
 DTYPES = ("float32", "bfloat16")
 POSITIONS = ("sinusoids", "none")
-MESH_AXES = ("data", "fsdp", "tensor")
+MESH_AXES = ("data", "fsdp", "tensor", "context")
 # The name below which scan_layers keeps the parameters of all layers, stacked along axis 0.
 STACKED = "layers"
 
@@ -20,7 +22,7 @@ class Options:
     compute_dtype: dtype of activations. param_dtype: dtype of parameters; optimizer moments and the
     factors of variants stay float32. scan_layers: one compiled block runs in a loop over stacked
     parameters. remat: the backward pass computes a block's activations again. mesh: devices along
-    the axes (data, fsdp, tensor); data 0 takes the devices that the other two leave.
+    the axes (data, fsdp, tensor), or with context at the end; data 0 takes what the others leave.
     loss_chunk_tokens: tokens of a device that have logits at the same time; 0: all. kv_heads: heads
     of keys and values; 0: as many as heads of queries. positions: added to the embeddings, except
     with +rope and +alibi. global_every: one of so many layers ignores +window; 0: none.
@@ -34,7 +36,7 @@ class Options:
     param_dtype: str = "float32"
     scan_layers: bool = False
     remat: bool = False
-    mesh: tuple[int, int, int] = (0, 1, 1)
+    mesh: tuple[int, ...] = (0, 1, 1)
     loss_chunk_tokens: int = 0
     kv_heads: int = 0
     positions: str = "sinusoids"
@@ -54,19 +56,25 @@ class Options:
             raise ValueError(f"positions={self.positions!r}: give {' or '.join(POSITIONS)}")
 
 
-def mesh_shape(sizes: tuple[int, int, int], devices: int) -> tuple[int, int, int]:
-    """Returns (data, fsdp, tensor); data 0 becomes devices / (fsdp · tensor).
+def mesh_of(sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Returns the sizes of MESH_AXES by name as a tuple, which leaves out a context of 1."""
+    mesh = tuple(sizes.get(axis, 1) for axis in MESH_AXES)
+    return mesh if mesh[-1] > 1 else mesh[:-1]
+
+
+def mesh_shape(sizes: tuple[int, ...], devices: int) -> tuple[int, ...]:
+    """Returns the sizes of MESH_AXES as they are given; data 0 becomes what the others leave.
 
     Raises ValueError if the sizes do not multiply to the number of devices.
     """
-    data, fsdp, tensor = sizes
-    data = data or devices // (fsdp * tensor)
-    if data * fsdp * tensor != devices:
+    data, *others = sizes
+    data = data or devices // math.prod(others)
+    if data * math.prod(others) != devices:
         raise ValueError(
-            f"mesh (data, fsdp, tensor) = {sizes} does not fit the {devices} device(s): the sizes "
-            "must multiply to their number (data 0: all that the others leave)"
+            f"mesh ({', '.join(MESH_AXES[: len(sizes)])}) = {sizes} does not fit the {devices} "
+            "device(s): the sizes must multiply to their number (data 0: all that the others leave)"
         )
-    return data, fsdp, tensor
+    return data, *others
 
 
 def check_batch(batch_size: int, groups: int, microbatches: int = 1) -> None:

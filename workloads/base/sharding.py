@@ -26,7 +26,7 @@ BATCH_AXES = MESH_AXES[:2]
 
 
 @functools.cache
-def mesh(sizes: tuple[int, int, int] = (0, 1, 1), over: tuple[Any, ...] = ()) -> Mesh:
+def mesh(sizes: tuple[int, ...] = (0, 1, 1), over: tuple[Any, ...] = ()) -> Mesh:
     """Returns the mesh over all devices with axes (data, fsdp, tensor), as `options.mesh_shape`.
 
     The devices of a process are neighbours, so that its rows of a batch are one piece. The devices
@@ -49,7 +49,7 @@ def mesh(sizes: tuple[int, int, int] = (0, 1, 1), over: tuple[Any, ...] = ()) ->
             f"than one of the {len(set(map(_slice, devices.flat)))} slices, whose network would "
             "carry every layer's parameters: give an fsdp that divides a slice's devices"
         )
-    return Mesh(devices.reshape(shape), MESH_AXES)
+    return Mesh(devices.reshape(shape), MESH_AXES[: len(shape)])
 
 
 def _slice(device: Any) -> int:
@@ -64,7 +64,7 @@ class Devices:
     over: devices of a topology to compile for; the empty tuple is those that are here.
     """
 
-    sizes: tuple[int, int, int] = (0, 1, 1)
+    sizes: tuple[int, ...] = (0, 1, 1)
     over: tuple[Any, ...] = ()
 
     @property
@@ -81,8 +81,14 @@ class Devices:
         return NamedSharding(self.mesh, PartitionSpec(BATCH_AXES))
 
     def heads(self) -> NamedSharding:
-        """Returns the sharding of attention's heads, [B, L, H, D]: as a batch, and by 'tensor'."""
-        return NamedSharding(self.mesh, PartitionSpec(BATCH_AXES, None, "tensor", None))
+        """Returns the sharding of attention's heads, [B, L, H, D]: as a batch, by 'context', if it
+        is in the mesh, and by 'tensor'."""
+        return NamedSharding(self.mesh, PartitionSpec(BATCH_AXES, self.context, "tensor", None))
+
+    @property
+    def context(self) -> str | None:
+        """The axis that divides tokens of a sequence, None if the mesh has none."""
+        return "context" if "context" in self.mesh.shape else None
 
     def rounded_up(self, batch_size: int) -> int:
         """Returns the next multiple of the devices that share a batch."""

@@ -68,6 +68,7 @@ class TransformerSize:
                 ("mlp_width", self.mlp_width, "tensor"),
                 ("vocabulary", self.vocabulary, "tensor"),
                 ("width", self.width, "fsdp"),
+                ("tokens of a sequence", self.context, "context"),
             ),
             decoder=decoder,
         )

@@ -374,6 +374,8 @@ def _constrain(devices: Any, array: Array, tensor_axis: int | None = None) -> Ar
     if devices is None or devices.mesh.size == 1:
         return array
     axes: list[Any] = [BATCH_AXES] + [None] * (array.ndim - 1)
+    if array.shape[1] % devices.mesh.shape.get("context", 1) == 0:  # not chosen places of BERT's
+        axes[1] = devices.context
     if tensor_axis is not None:
         axes[tensor_axis] = "tensor"
     return jax.lax.with_sharding_constraint(
