@@ -23,12 +23,15 @@ COMPILED ?= tests/sweeps/test_compile.py tests/sweeps/test_tpu_host.py \
 SLOW_TESTS = slow and not nightly
 # What runs tests in environments that have no other use.
 TOOLS := 'pytest<9.2' pytest-xdist hypothesis
-# What `make test-algoperf` and `make test-init2winit` run.
+# What `make test-algoperf`, `make test-init2winit` and `make test-maxtext` run.
 ALGOPERF_TESTS ?= tests/algoperf
 INIT2WINIT_TESTS ?= tests/init2winit
+# MaxText needs Python 3.12 or newer.
+MAXTEXT_TESTS ?= tests/maxtext
+MAXTEXT_PYTHON ?= python3.12
 QUICK := digits_vit_quick,spoken_digits_conformer_quick,pydoc_lm_quick
 
-.PHONY: demo data-fashion data-speech evidence evidence-text evidence-text-mechanisms evidence-images evidence-images-mechanisms evidence-speech evidence-patch4 speedup-text speedup-images speedup-images-long quick test test-slow test-all test-version test-lowest test-compilers test-algoperf test-init2winit parity soak simulate performance vega check clean
+.PHONY: demo data-fashion data-speech evidence evidence-text evidence-text-mechanisms evidence-images evidence-images-mechanisms evidence-speech evidence-patch4 speedup-text speedup-images speedup-images-long quick test test-slow test-all test-version test-lowest test-compilers test-algoperf test-init2winit test-maxtext parity soak simulate performance vega check clean
 
 # Sets of extras that $(VENV) may have, each marked by a file: installed when it is first needed, and anew
 # when the dependencies change.
@@ -200,6 +203,12 @@ test-compilers: .venv-compile-$(COMPILER)/.installed
 	    -r tests/init2winit/requirements.txt
 	touch $@
 
+.venv-with-maxtext/.installed: setup.cfg pyproject.toml tests/maxtext/requirements.txt
+	$(MAXTEXT_PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[attention,analysis]' $(TOOLS) \
+	    -r tests/maxtext/requirements.txt
+	touch $@
+
 # Before an installation of minutes.
 named-%:
 	@test -d "$($*)" || { echo "make: $*='$($*)' is no directory; name a checkout: $*=DIR" >&2; exit 2; }
@@ -213,6 +222,10 @@ test-algoperf: named-ALGOPERF_DIR .venv-with-algoperf/.installed
 test-init2winit: named-INIT2WINIT_DIR .venv-with-init2winit/.installed
 	ATTNPERF_INIT2WINIT_DIR="$(abspath $(INIT2WINIT_DIR))" \
 	    .venv-with-init2winit/bin/python -m pytest -rs $(INIT2WINIT_TESTS)
+
+## test-maxtext: what skips without MaxText, in an environment of its own (docs/maxtext.md)
+test-maxtext: .venv-with-maxtext/.installed
+	.venv-with-maxtext/bin/python -m pytest -rs $(MAXTEXT_TESTS)
 
 ## parity: our workloads and optimizer against those of ALGOPERF_DIR, number by number
 parity: export XLA_FLAGS ?= --xla_backend_optimization_level=3

@@ -45,6 +45,7 @@ LAYERS: dict[str, dict[str, tuple[str, ...]]] = {
         "catalog": ("base", *_DOMAINS),
         "algoperf": (*_BELOW, "catalog"),
         "init2winit": (*_BELOW, "algoperf"),
+        "maxtext": (),
         "commands": (*_BELOW, "downstream", "catalog", "algoperf"),
     },
     "sweeps": {

@@ -1,4 +1,4 @@
-"""The commands `python -m workloads list | prepare | check | bench | algoperf …`."""
+"""The commands `python -m workloads list | prepare | check | bench | algoperf | maxtext …`."""
 
 import argparse
 import pathlib
@@ -43,6 +43,15 @@ _ALGOPERF = """Runs AlgoPerf's own submission_runner.py, unmodified, with an att
       --tuning_search_space=SPACE.json --experiment_dir=/EXPERIMENTS --experiment_name=laser
 
 What follows `--` are submission_runner.py's flags, as given. docs/algoperf.md has the rest.
+"""
+
+_MAXTEXT = """Runs MaxText's own training, unmodified, with an attention variant:
+
+  python -m workloads maxtext --attention=laser+qk_norm -- CONFIG.yml run_name=laser-0 \\
+      metrics_file=RUNS/laser-0/metrics.jsonl init_weights_seed=0 steps=1000 eval_interval=100
+
+What follows `--` are MaxText's configuration file and key=value, as given. `python -m analysis
+table RUNS` compares the runs. docs/maxtext.md has the rest.
 """
 
 
@@ -101,25 +110,30 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--variants", default="standard,laser")
             command.add_argument("--kernel", default="xla", help="of `attention list`")
             command.add_argument("--compute_dtype", default="float32", help="float32, bfloat16")
-    algoperf = commands.add_parser(
-        "algoperf",
-        help="AlgoPerf's submission_runner.py with an attention variant",
-        description=_ALGOPERF,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    algoperf.add_argument("--attention", required=True, metavar="VARIANT", help="`attention list`")
-    algoperf.add_argument(
-        "--tau", type=positive(1e-30, 1e30), help="the temperature of a +temp variant"
-    )
-    algoperf.add_argument(
-        "--algoperf_dir",
-        type=files.typed_path,
-        help="AlgoPerf's checkout; default: the installed one",
-    )
-    algoperf.add_argument(
-        "arguments", nargs="*", metavar="-- FLAGS", help="those of submission_runner.py"
-    )
-    algoperf.set_defaults(run=_algoperf)
+    for name, runner, text, description, trainer in (
+        ("algoperf", _algoperf, "AlgoPerf's submission_runner.py", _ALGOPERF, "its flags"),
+        ("maxtext", _maxtext, "MaxText's training", _MAXTEXT, "its file and key=value"),
+    ):
+        command = commands.add_parser(
+            name,
+            help=f"{text} with an attention variant",
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.add_argument(
+            "--attention", required=True, metavar="VARIANT", help="`attention list`"
+        )
+        command.add_argument(
+            "--tau", type=positive(1e-30, 1e30), help="the temperature of a +temp variant"
+        )
+        if name == "algoperf":
+            command.add_argument(
+                "--algoperf_dir",
+                type=files.typed_path,
+                help="AlgoPerf's checkout; default: the installed one",
+            )
+        command.add_argument("arguments", nargs="*", metavar="-- FLAGS", help=trainer)
+        command.set_defaults(run=runner)
     return parser
 
 
@@ -223,6 +237,12 @@ def _algoperf(options: argparse.Namespace) -> None:
     from workloads.algoperf import runner
 
     runner.run(options.attention, options.tau, options.arguments, options.algoperf_dir)
+
+
+def _maxtext(options: argparse.Namespace) -> None:
+    from workloads.maxtext import runner
+
+    runner.run(options.attention, options.tau, options.arguments)
 
 
 if __name__ == "__main__":

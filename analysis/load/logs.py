@@ -1,4 +1,4 @@
-"""Reads logs that have no study.json: AlgoPerf's, and those of init2winit's own trainer.
+"""Reads logs that have no study.json: AlgoPerf's, init2winit's, MaxText's with a variant.
 
 AlgoPerf writes `study_<k>/<workload>_<framework>/trial_<n>/`. The submission's folder is the
 variant's name, the study's number the seed, the trial's number the hyperparameter point. Each trial
@@ -27,11 +27,12 @@ from typing import Any
 
 import numpy as np
 
-from analysis.load import metrics, records, selection, trials
+from analysis.load import maxtext, metrics, records, selection, trials
 from analysis.load.measurements import ATTEMPT, STEP, Measurements, only_evaluations
 from analysis.load.records import (
     FLAGS_FILE,
     INIT2WINIT_FILE,
+    MAXTEXT_FILE,
     META_FILE,
     VISIBLE,
     Problem,
@@ -43,7 +44,8 @@ from sweeps.records import layout
 
 # Where trials lie, for messages, and a pattern of AlgoPerf's.
 PATTERNS = ("AlgoPerf's study_<seed>/<workload>_<framework>/trial_<n>",
-            f"init2winit's <worker_id>/{INIT2WINIT_FILE}")  # fmt: skip
+            f"init2winit's <worker_id>/{INIT2WINIT_FILE}",
+            f"MaxText's <run>/{MAXTEXT_FILE}")  # fmt: skip
 ALGOPERF_TRIALS = "study_*/*_*/trial_*"
 FRAMEWORKS = ("jax", "pytorch")
 PLACE = re.compile(rf"(?:^|/)study_(\d+)/([^/]+)_(?:{'|'.join(FRAMEWORKS)})/trial_(\d+)$")
@@ -79,19 +81,20 @@ TIMES = {
 def read_logs(root: pathlib.Path, whole: bool = False) -> StudyRuns | None:
     """Returns the logs in `root` (one submission or experiment, or a directory of several) as a
     study, None if there are none. `whole` also checks every measurements.csv of AlgoPerf's;
-    init2winit's is read anyway.
+    others are read anyway.
 
     Nothing says how many trials were meant to be: a trial of AlgoPerf's is missing if other
     studies of its submission have it.
     """
     problems: list[Problem] = []
     algoperf = _find_algoperf(root, problems)
-    planned = algoperf or _find_init2winit(root)
+    planned = algoperf or [*_find_init2winit(root), *maxtext.find(root)]
     if not planned:
         return None
+    readers = {"published": _algoperf, "init2winit": _init2winit, maxtext.STAGE: _maxtext}
     read = trials.read_each(
         [(run.path, run.name) for run in planned],
-        lambda index, files: (_algoperf if algoperf else _init2winit)(planned[index], files, whole),
+        lambda index, files: readers[planned[index].stage](planned[index], files, whole),
     )
     if algoperf:
         suffixes = (
@@ -422,6 +425,12 @@ def _evaluations(files: trials.TrialFiles) -> Measurements:
         if name in evals.columns
     }
     return Measurements({**evals.columns, **times}, evals.empty)
+
+
+def _maxtext(run: Run, files: trials.TrialFiles, whole: bool) -> Run:
+    """Returns the run with its record and evaluations; its file is read `whole` in any case."""
+    run, evals, record = maxtext.read(run, files)
+    return _measured(run, files, evals, record, {})
 
 
 def _with_points(runs: Sequence[Run]) -> list[Run]:

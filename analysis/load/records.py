@@ -25,6 +25,7 @@ Columns = Mapping[str, np.ndarray]
 VISIBLE = "[!.@]*"
 FLAGS_FILE, META_FILE = "flags_0.json", "meta_data_0.json"
 INIT2WINIT_FILE = "meta_data.json"
+MAXTEXT_FILE = "maxtext.json"
 # What each attempt of a trial records of itself: META_FILE is the first attempt's.
 META_FILES = "meta_data_*.json"
 # Keys of META_FILE: operations of one training step, and the number of parameters.
@@ -123,6 +124,14 @@ KNOWN: dict[str, Kinds] = {
         "dataset": str,
         "model": str,
         "num_train_steps": Positive | None,
+        **VARIANT,
+    },
+    MAXTEXT_FILE: {
+        "workload": str,
+        "metrics_file": str,
+        "num_train_steps": Positive | None,
+        "rng_seed": Whole,
+        "hyperparameters": {ANY: Value},
         **VARIANT,
     },
 }

@@ -1,0 +1,1 @@
+"""MaxText's own training with our attention: `python -m workloads maxtext` (docs/maxtext.md)."""
