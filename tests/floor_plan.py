@@ -46,7 +46,7 @@ LAYERS: dict[str, dict[str, tuple[str, ...]]] = {
         "algoperf": (*_BELOW, "catalog"),
         "init2winit": (*_BELOW, "algoperf"),
         "maxtext": (),
-        "commands": (*_BELOW, "downstream", "catalog", "algoperf"),
+        "commands": (*_BELOW, "downstream", "catalog", "algoperf", "maxtext"),
     },
     "sweeps": {
         "records": (),

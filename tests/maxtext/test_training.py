@@ -11,6 +11,9 @@ import pytest
 
 maxtext = pytest.importorskip("maxtext", reason="MaxText is not installed")
 
+# MaxText 0.2.5 calls what jax and flax deprecate.
+pytestmark = pytest.mark.filterwarnings("default")
+
 SETTINGS = (
     *("base_emb_dim=32", "base_num_decoder_layers=3", "base_mlp_dim=64", "base_num_query_heads=4"),
     *("base_num_kv_heads=2", "head_dim=8", "vocab_size=128", "max_target_length=32"),

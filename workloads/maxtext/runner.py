@@ -83,7 +83,10 @@ def _write_record(config: Any, variant: str, tau: float | None, arguments: Seque
         return
     metrics = pathlib.Path(config.metrics_file)
     path = metrics.parent / RECORD
-    if path.is_file() and json.loads(path.read_text())["metrics_file"] != metrics.name:
+    if (
+        path.is_file()
+        and json.loads(path.read_text(encoding="utf-8"))["metrics_file"] != metrics.name
+    ):
         raise ValueError(
             f"{path} is another run's; give each run a folder: metrics_file=RUN/m.jsonl"
         )
