@@ -136,6 +136,7 @@ def test_a_training_by_an_optimizer_reaches_the_leaves(name, inputs):
     """20 steps under nnx.jit: the loss falls, and every leaf of the variant moves."""
     model = assigned(name, dropout_rate=0.1)
     before = params(model)
+    assert "blocks/1/attention/gate/scale" in before
     optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
 
     @nnx.jit
@@ -201,8 +202,8 @@ def test_a_memory_is_not_handed_out_of_recomputed_layers_nor_kept(inputs):
     model = assigned("standard+value_residual")
     with pytest.raises(ValueError, match="nn.remat"):
         recomputed(model, inputs)
-    with jax.checking_leaks():
-        nnx.jit(loss)(model, inputs)
+    nnx.jit(loss)(model, inputs)
+    assert not model.blocks[0].attention.attention_fn.injection.memory
     with pytest.raises(ValueError, match="from layer 0 on"):
         model.blocks[1](inputs)
 
