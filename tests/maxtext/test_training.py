@@ -9,6 +9,8 @@ import jax
 import numpy as np
 import pytest
 
+from tests.maxtext.formula import laser
+
 maxtext = pytest.importorskip("maxtext", reason="MaxText is not installed")
 
 # MaxText 0.2.5 calls what jax and flax deprecate.
@@ -72,7 +74,7 @@ def test_laser_is_the_formula_on_the_tensors_of_maxtext(tmp_path, monkeypatch):
 
     def recorded(self, call, **settings):
         output, memory = attend(self, call, **settings)
-        arrays = (call.query, call.key, call.value, call.mask.segments[0], output)
+        arrays = (call.query, call.key, call.value, output)
         jax.debug.callback(lambda *arrays: calls.append([*map(np.asarray, arrays)]), *arrays)
         return output, memory
 
@@ -80,14 +82,7 @@ def test_laser_is_the_formula_on_the_tensors_of_maxtext(tmp_path, monkeypatch):
     paths = (f"base_output_directory={tmp_path}", "steps=1", "scan_layers=False")
     runner.run("laser", None, [CONFIG, *SETTINGS, *paths])
     jax.effects_barrier()
-    query, key, value, segments, output = calls[0]
-    query, key, value = (array.astype(np.float64) for array in (query, key, value))
-    key, value = (np.repeat(array, 2, axis=2) for array in (key, value))
-    length = query.shape[1]
-    logits = np.einsum("bthd,bshd->bhts", query, key)
-    seen = np.tril(np.ones((length, length), bool))
-    seen = seen & (segments[:, None, :, None] == segments[:, None, None, :])
-    weights = np.exp(logits - logits.max(-1, keepdims=True)) * seen
-    weights /= weights.sum(-1, keepdims=True)
-    expected = np.log(np.einsum("bhts,bshd->bthd", weights, np.exp(value)))
+    *arrays, output = calls[0]
+    length = output.shape[1]
+    expected = laser(*arrays, np.tril(np.ones((length, length), bool)))
     np.testing.assert_allclose(output, expected, rtol=0, atol=2e-5)
