@@ -120,9 +120,7 @@ def _parser() -> argparse.ArgumentParser:
             description=description,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        command.add_argument(
-            "--attention", required=True, metavar="VARIANT", help="`attention list`"
-        )
+        command.add_argument("--attention", required=True, metavar="VARIANT", help="a variant")
         command.add_argument(
             "--tau", type=positive(1e-30, 1e30), help="the temperature of a +temp variant"
         )
