@@ -22,6 +22,7 @@ KERNEL_NEEDS = {
     "dropout": "attention dropout",
     "precision": "a matmul precision of its own",
     "context": "queries divided over devices",
+    "lse": "a logarithm of each row's mass",
 }
 
 

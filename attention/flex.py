@@ -9,7 +9,7 @@ mechanism of the registry is made of (`attention.functions`, `attention.masks`).
 
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -25,7 +25,7 @@ from attention.kernels.inputs import Problem
 from attention.masks import Bias, Mask, Masks, PairFunction
 from attention.records import Kernel
 
-__all__ = ["Bias", "Mask", "Weighting", "check", "flex"]
+__all__ = ["Bias", "Mask", "Weighting", "check", "flex", "merge"]
 
 Array = jax.Array
 # The mixers whose weights they are.
@@ -54,7 +54,8 @@ def flex(
     kernel: str | Kernel = "xla",
     tiles: Mapping[str, Mapping[str, int]] | None = None,
     sharding: NamedSharding | None = None,
-) -> Array:
+    return_lse: bool = False,
+) -> Any:
     """Returns output_function(A·value_function(V)), [..., T, H, Dv] in the inputs' dtype.
 
     query [..., T, H, D], key [..., S, K, D], value [..., S, K, Dv], K divides H. A: the weights of
@@ -65,6 +66,9 @@ def flex(
     record. tiles: sizes of the kernel's tiles by pass, where the plan's are not the best: `python
     -m attention tune` finds them. sharding: how heads [..., T, H, D] lie on devices; axes of T
     divide the queries, and every device gathers all keys. A query that sees no key returns 0.
+
+    return_lse: returns the pair of that and the logarithm of each row's mass, float32 [..., H, T]:
+    log Σ_s mass(l_ts, 0) with a sink's mass, −∞ in a row without any. It is differentiable.
 
     Raises ValueError for shapes and functions that do not fit, and for what `kernel` lacks.
     """
@@ -98,14 +102,19 @@ def flex(
     kinds = tuple((name, named[name][0]) for name in of_score)
     scores = () if score is None else (Score(score, (), kinds, may_hide=True),)
     elementwise.check(scores, made, None, False)
+    if return_lse and made.mass is None:
+        raise ValueError(
+            f"return_lse=True: weighting={weighting!r} divides by no mass, which lse is the "
+            "logarithm of; leave it out, or give a Weighting with mass="
+        )
     transform = _transform(value_function, output_function, tuple(channels))
     mixer = dataclasses.replace(
         records.mixer("standard"),
-        mean=functools.partial(_mean, transform, call.query, channels),
+        mean=functools.partial(_mean, transform, call.query, channels, return_lse),
         weighting=made,
         transform=None if transform is None else lambda dtype: transform,
     )
-    output = inputs.solve(
+    result = inputs.solve(
         mixer,
         call,
         scale=scale,
@@ -114,8 +123,65 @@ def flex(
         channels=channels or None,
         kernel=kernel,
         sharding=sharding,
+        with_lse=return_lse,
     )
-    return output.astype(call.query.dtype)
+    output, log_sums = _pair(result, return_lse)
+    output = output.astype(call.query.dtype)
+    if log_sums is None:
+        return output
+    return output, _lse(log_sums)
+
+
+@inputs.promoting
+def merge(outputs: Iterable[Array], lses: Iterable[Array]) -> tuple[Array, Array]:
+    """Returns attention over all keys, as `flex` with return_lse, from parts of the keys.
+
+    outputs [..., T, H, Dv], lses [..., H, T]: those of each part, in lists or along a first axis.
+    An output_function is not linear: it belongs after the merging, so leave it out of the parts.
+    With R_i, m_i of the parts it is R = Σ e^(m_i − m)·R_i, m = log Σ e^m_i (FlashAttention-2,
+    arXiv:2307.08691, section 2.3). Raises ValueError for parts that do not fit each other.
+    """
+    parts, log_sums = ([jnp.asarray(array) for array in arrays] for arrays in (outputs, lses))
+    shapes = [part.shape for part in parts]
+    of_rows = [(*shape[:-3], *reversed(shape[-3:-1])) for shape in shapes]
+    is_fit = len(set(shapes)) == 1 and len(shapes[0]) >= 3
+    if not is_fit or of_rows != [lse.shape for lse in log_sums]:
+        raise ValueError(
+            f"outputs {shapes} and lses {[lse.shape for lse in log_sums]}: give as many of both, "
+            "[..., T, H, Dv] and [..., H, T], each of one shape"
+        )
+    dtype = jnp.result_type(*parts)
+    wide = jnp.promote_types(dtype, jnp.float32)
+    stacked = jnp.stack(log_sums).astype(wide)
+    top = jax.lax.stop_gradient(jnp.max(stacked, axis=0))
+    top = jnp.where(top == -jnp.inf, 0, top)
+    masses = jnp.exp(stacked - top)
+    total = jnp.sum(masses, axis=0)
+    is_nothing = total == 0
+    shares = masses / jnp.where(is_nothing, 1, total)
+    columns = jnp.swapaxes(shares, -2, -1)[..., None]
+    output = jnp.sum(columns * jnp.stack(parts).astype(wide), axis=0)
+    return output.astype(dtype), _lse(functions.log_mass(top, total, is_nothing))
+
+
+def _lse(log_sums: Array) -> Array:
+    """Returns s with −∞, not ∞, for a row without mass."""
+    return jnp.where(log_sums == jnp.inf, -jnp.inf, log_sums)
+
+
+def _pair(result: Any, with_lse: bool) -> tuple[Array, Array | None]:
+    """Returns a backend's sum and s, None without `with_lse`.
+
+    Raises ValueError for a backend of the caller's own that ignores `Problem.with_lse`.
+    """
+    if not with_lse:
+        return result, None
+    if not isinstance(result, tuple):
+        raise ValueError(
+            "return_lse=True: this kernel returns no logarithm of each row's mass; give a record "
+            "whose functions return (sum, s) if problem.with_lse, or kernel='xla' or 'fused'"
+        )
+    return result
 
 
 def _with_weighting(
@@ -180,14 +246,15 @@ def _mean(
     transform: Transform | None,
     query: Array,
     channels: Mapping[str, Array],
-    weighted_sum: Callable[..., Array],
+    with_lse: bool,
+    weighted_sum: Callable[..., Any],
     value: Array,
     masks: Masks,
     **_: Any,
-) -> Array:
-    """Returns the output by a backend that has no functions inside, as `Mixer.mean`."""
+) -> Any:
+    """Returns the output, and s `with_lse`, by a backend that has no functions inside."""
     if transform is None:
-        output = weighted_sum(value)
+        output, log_sums = _pair(weighted_sum(value), with_lse)
     else:
         heads = {
             name: inputs.per_query_head(query, leaf[..., None, :, :]).astype(jnp.float32)
@@ -195,12 +262,14 @@ def _mean(
         }
         wide = value.astype(jnp.promote_types(value.dtype, jnp.float32))
         terms = [wide] if masks.sink is None else [wide, jnp.zeros_like(wide[..., :1, :, :])]
-        sums = weighted_sum(*(transform.value(term, heads) for term in terms))
+        sums, log_sums = _pair(
+            weighted_sum(*(transform.value(term, heads) for term in terms)), with_lse
+        )
         output = transform.output(sums, heads)
     # A row that sees a sink alone gets what the functions make of the value 0.
-    if masks.rows is None or masks.sink is not None:
-        return output
-    return jnp.where(masks.rows, output, 0)
+    if not (masks.rows is None or masks.sink is not None):
+        output = jnp.where(masks.rows, output, 0)
+    return (output, log_sums) if with_lse else output
 
 
 def check(
@@ -214,7 +283,7 @@ def check(
 
     def refuse(
         problem: Problem, value: Array, transform: Transform | None = None, *_: Any, **__: Any
-    ) -> Array:
+    ) -> Any:
         backends.check_needs(kernel, problem.needs)
         made.check(problem, transform)
         backends.check_kernel(
@@ -224,7 +293,9 @@ def check(
             head_size=problem.query.shape[-1],
             value_size=value.shape[-1],
         )
-        return jnp.zeros((*problem.query.shape[:-1], value.shape[-1]), value.dtype)
+        *batch, queries, heads, _ = problem.query.shape
+        output = jnp.zeros((*batch, queries, heads, value.shape[-1]), value.dtype)
+        return (output, jnp.zeros((*batch, heads, queries))) if problem.with_lse else output
 
     transformed = None if made.transformed is None else refuse
     checking = dataclasses.replace(made, call=refuse, transformed=transformed)

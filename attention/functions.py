@@ -401,10 +401,16 @@ def least(weighting: Weighting, start: Any) -> Any:
     return functools.reduce(jnp.maximum, bounds)
 
 
-def rows(weighting: Weighting, logits: Array) -> Array:
-    """Returns the weights of whole rows, [..., T, S]; hidden logits are the lowest finite number.
+def log_mass(top: Array, total: Array, is_nothing: Array) -> Array:
+    """Returns s = top + log total of each row, ∞ where it has no mass; all [..., T, 1]."""
+    return jnp.where(is_nothing, jnp.inf, top + jnp.log(jnp.where(is_nothing, 1, total)))
 
-    Hidden keys have weight 0. A sink comes as a key here: `weighting.start` is no name.
+
+def rows(weighting: Weighting, logits: Array, with_lse: bool = False) -> tuple[Array, Array | None]:
+    """Returns the weights of whole rows, [..., T, S], and `with_lse` their `log_mass`.
+
+    Hidden logits are the lowest finite number, and those keys have weight 0. A sink comes as a key
+    here: `weighting.start` is no name.
     """
     visible = ~(logits <= jnp.finfo(logits.dtype).min)  # NaN is not hidden
     shown = jnp.where(visible, logits, 0)
@@ -412,9 +418,9 @@ def rows(weighting: Weighting, logits: Array) -> Array:
         left = jnp.where(visible, weighting.left(shown), 0)
         # The sum from the end, without the key's own.
         later = jax.lax.cumsum(left, axis=left.ndim - 1, reverse=True) - left
-        return jnp.where(visible, weighting.weights(shown, later), 0)
+        return jnp.where(visible, weighting.weights(shown, later), 0), None
     if weighting.mass is None:
-        return jnp.where(visible, weighting.weights(shown, None), 0)
+        return jnp.where(visible, weighting.weights(shown, None), 0), None
     begin: Any = weighting.start
     bound = least(weighting, begin)
     top = jnp.max(logits, axis=-1, keepdims=True)
@@ -432,4 +438,5 @@ def rows(weighting: Weighting, logits: Array) -> Array:
     # In units of the total's power of two: the derivative of a quotient has its square.
     unit = jnp.ldexp(jnp.ones_like(total), -jnp.frexp(jax.lax.stop_gradient(total))[1])
     is_nothing = jnp.abs(total) < jnp.finfo(total.dtype).tiny
-    return weights * unit / jnp.where(is_nothing, jnp.inf, total * unit)
+    divided = weights * unit / jnp.where(is_nothing, jnp.inf, total * unit)
+    return divided, log_mass(top, total, is_nothing) if with_lse else None

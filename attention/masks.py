@@ -77,6 +77,10 @@ class Bias(NamedTuple):
         """
         return self._replace(row=None) if is_softmax and not has_sink else self
 
+    def idle_row(self, is_softmax: bool, has_sink: bool) -> Array | None:
+        """Returns the row part that `without_idle_rows` leaves out, None without one."""
+        return self.row if is_softmax and not has_sink else None
+
     def whole(self) -> Array | None:
         """Returns one array that broadcasts to [..., H, T, S], or None."""
         parts = list(self.parts())

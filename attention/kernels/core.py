@@ -23,11 +23,14 @@ Array = jax.Array
 Precision = jax.lax.PrecisionLike
 
 
-def _softmax_backward(weights: list[Array], gradients: list[Array]) -> list[Array]:
-    """Returns the logits' gradients from the weights', both in parts as of `_logits`."""
+def _softmax_backward(
+    weights: list[Array], gradients: list[Array], lse_bar: Array | None
+) -> list[Array]:
+    """Returns the logits' gradients from the weights' and s's, all in parts as of `_logits`."""
     # p∘(X − Σ p∘X), as p∘X − p·Σ p∘X: p∘X is bounded by the row's sum where X alone is not.
     products = [part * gradient for part, gradient in zip(weights, gradients, strict=True)]
     total: Any = sum(jnp.sum(product, axis=-1, keepdims=True) for product in products)
+    total = total if lse_bar is None else total - lse_bar
     return [product - part * total for product, part in zip(products, weights, strict=True)]
 
 
@@ -65,12 +68,14 @@ SOFTMAX = Weighting(
 
 class CoreSettings(NamedTuple):
     """What is compiled in: the scale (applied to QKᵀ), the matmul precision, how logits become
-    weights, and the functions of the scaled logits that act before bias and mask, in that order."""
+    weights, the functions of the scaled logits that act before bias and mask, in that order, and
+    whether the logarithm of each row's mass is asked for."""
 
     scale: float
     precision: Precision = None
     weighting: Weighting = SOFTMAX
     score: tuple[Score, ...] = ()
+    with_lse: bool = False
 
 
 class Sink(NamedTuple):
@@ -113,7 +118,7 @@ def weights_of(
     entries are exactly 0 in rows that see something.
     """
     logits = _logits(settings, query, key, bias, visible, leaves, sink)
-    return jnp.concatenate(_weights(settings, logits), axis=-1)
+    return jnp.concatenate(_weights(settings, logits)[0], axis=-1)
 
 
 def _logits(
@@ -142,17 +147,19 @@ def _logits(
     return [logits, jnp.broadcast_to(of_sink, (*logits.shape[:-1], 1))]
 
 
-def _weights(settings: CoreSettings, logits: list[Array]) -> list[Array]:
-    """Returns the weights of the logits, both in parts.
+def _weights(settings: CoreSettings, logits: list[Array]) -> tuple[list[Array], Array | None]:
+    """Returns the weights of the logits, both in parts, and s [..., T, 1] if it is asked for.
 
     A row of the softmax that the mask hides is uniform, and its caller discards it. A row that a
     score function hides has weights of 0.
     """
     if settings.weighting is not SOFTMAX:
         keys = logits[0].shape[-1]
-        whole = functions.rows(settings.weighting, jnp.concatenate(logits, axis=-1))
-        return [whole[..., :keys], whole[..., keys:]][: len(logits)]
+        joined = jnp.concatenate(logits, axis=-1)
+        whole, log_sums = functions.rows(settings.weighting, joined, settings.with_lse)
+        return [whole[..., :keys], whole[..., keys:]][: len(logits)], log_sums
     top = functools.reduce(jnp.maximum, (jnp.max(part, -1, keepdims=True) for part in logits))
+    is_nothing = top <= jnp.finfo(top.dtype).min if settings.with_lse else None
     may_hide = any(score.may_hide for score in settings.score)
     if may_hide:
         top = jnp.where(top > jnp.finfo(top.dtype).min, top, 0)
@@ -160,7 +167,8 @@ def _weights(settings: CoreSettings, logits: list[Array]) -> list[Array]:
     total: Any = sum(jnp.sum(part, axis=-1, keepdims=True) for part in raised)
     if may_hide:
         total = jnp.where(total == 0, 1, total)
-    return [part / total for part in raised]
+    log_sums = None if is_nothing is None else functions.log_mass(top, total, is_nothing)
+    return [part / total for part in raised], log_sums
 
 
 def _scores(settings: CoreSettings, query: Array, key: Array) -> Array:
@@ -195,8 +203,10 @@ def weighted_sum(
     multiplier: Array | None,
     leaves: tuple[Leaves, ...] = (),
     sink: Sink | None = None,
-) -> Array:
+) -> Any:
     """Returns Σ_s m_ts·p_ts·v_s with p = `weights_of`, float32, shape [..., T, H, D].
+
+    With settings.with_lse it returns the pair of it and s [..., H, T], as of `Problem`.
 
     value [..., S, H, Dv]; `multiplier` m (attention dropout) broadcasts to the weights. A value
     in float32 beside bfloat16 queries is rounded here, and its gradient is not: the sum of a
@@ -210,7 +220,7 @@ def weighted_sum(
 
 def _forward(settings, query, key, value, bias, visible, multiplier, leaves, sink):  # type: ignore[no-untyped-def]
     logits = _logits(settings, query, key, bias, visible, leaves, sink)
-    weights = _weights(settings, logits)
+    weights, log_sums = _weights(settings, logits)
     dropped, *of_sink = _dropped(weights, multiplier)
     rounded = value.astype(query.dtype)
     total = jnp.einsum(
@@ -226,7 +236,11 @@ def _forward(settings, query, key, value, bias, visible, multiplier, leaves, sin
     # An empty array carries the dtype of the value's gradient.
     like = jnp.empty(0, value.dtype)
     residuals = (query, key, rounded, like, bias, visible, multiplier, weights, leaves, sink)
-    return total, residuals
+    if log_sums is None:
+        return total, residuals
+    row = bias.idle_row(settings.weighting.is_softmax, sink is not None)
+    log_sums = log_sums[..., 0] if row is None else log_sums[..., 0] + row
+    return (total, log_sums), residuals
 
 
 def _dropped(parts: list[Array], multiplier: Array | None) -> list[Array]:
@@ -240,6 +254,7 @@ def _dropped(parts: list[Array], multiplier: Array | None) -> list[Array]:
 @promoting
 def _backward(settings, residuals, cotangent):  # type: ignore[no-untyped-def]
     query, key, value, like, bias, visible, multiplier, weights, leaves, sink = residuals
+    cotangent, lse_bar = cotangent if settings.with_lse else (cotangent, None)
     wide, narrow = accumulator(value.dtype), value.dtype
     einsum = functools.partial(
         jnp.einsum, precision=settings.precision, preferred_element_type=wide
@@ -248,6 +263,8 @@ def _backward(settings, residuals, cotangent):  # type: ignore[no-untyped-def]
     value_bar = einsum("...hts,...thd->...shd", dropped.astype(narrow), cotangent.astype(narrow))
 
     size = jnp.max(jnp.abs(cotangent), axis=-1, keepdims=True, initial=0)
+    if lse_bar is not None:
+        size = jnp.maximum(size, jnp.abs(jnp.swapaxes(lse_bar, -2, -1)[..., None]))
     # The power of two at or above a row's size, so that dividing by it rounds nothing.
     row = jnp.ldexp(jnp.ones_like(size), jnp.frexp(size)[1])
     weight_bars = [einsum("...thd,...shd->...hts", (cotangent / row).astype(narrow), value)]
@@ -256,12 +273,14 @@ def _backward(settings, residuals, cotangent):  # type: ignore[no-untyped-def]
         weight_bars.append(jnp.swapaxes(along, -3, -2))
         of_value = _unbroadcast(cotangent * jnp.swapaxes(of_sink[0], -3, -2), sink.value)
     weight_bars = _dropped(weight_bars, multiplier)
+    lse_bar = None if lse_bar is None else lse_bar[..., None] / jnp.swapaxes(row, -3, -2)
     # The scores once more rather than kept: they are as large as the weights.
     if settings.weighting is SOFTMAX:
-        bars = _softmax_backward(weights, weight_bars)
+        bars = _softmax_backward(weights, weight_bars, lse_bar)
     else:
         logits = _logits(settings, query, key, bias, visible, leaves, sink)
-        (bars,) = jax.vjp(functools.partial(_weights, settings), logits)[1](weight_bars)
+        pull = jax.vjp(functools.partial(_weights, settings), logits)[1]
+        (bars,) = pull((weight_bars, lse_bar))
     logit_bar, *of_logits = [bar * jnp.swapaxes(row, -3, -2) for bar in bars]
 
     score_bar, leaves_bar = logit_bar, leaves
@@ -307,7 +326,7 @@ def _unbroadcast(gradient: Array, like: Array) -> Array:
     return masks.lying(summed, tuple(jax.typeof(like).sharding.spec))
 
 
-def _call(problem: Problem, value: Array) -> Array:
+def _call(problem: Problem, value: Array) -> Any:
     arrays: Any = (
         problem.query,
         problem.key,
@@ -323,7 +342,9 @@ def _call(problem: Problem, value: Array) -> Array:
     # sharded query, so all arrays are made to vary over the same axes.
     axes = frozenset[str]().union(*map(varying, jax.tree.leaves(arrays)))
     arrays = jax.tree.map(lambda array: _made_varying(array, axes - varying(array)), arrays)
-    settings = CoreSettings(problem.scale, problem.precision, problem.weighting, problem.score)
+    settings = CoreSettings(
+        problem.scale, problem.precision, problem.weighting, problem.score, problem.with_lse
+    )
     return weighted_sum(settings, *arrays)
 
 

@@ -31,7 +31,8 @@ class Problem(NamedTuple):
     sink's value 0 becomes if values are transformed, broadcasts to [..., 1, H, Dv]. dropout: the
     multiplier of the weights, [..., H, T, S], of S + 1 with a sink. leaves: of each function in
     `score`. Backends with `transformed` get K key heads, no mask arrays, and dropout as a rate and
-    seeds.
+    seeds. with_lse: a backend returns also s, the logarithm of rows' mass, float32 [..., H, T],
+    ∞ in a row without mass.
     """
 
     query: Array
@@ -48,6 +49,7 @@ class Problem(NamedTuple):
     sharding: NamedSharding | None
     sink: Array | None = None
     of_zero: Array | None = None
+    with_lse: bool = False
 
     @property
     def platform(self) -> str:
@@ -94,6 +96,7 @@ class Problem(NamedTuple):
             "dropout": self.dropout is not None,
             "precision": self.precision is not None,
             "context": self.context is not None,
+            "lse": self.with_lse,
         }
         return tuple(name for name, is_needed in asked.items() if is_needed)
 
@@ -176,14 +179,16 @@ def solve(
     dropout_rng: Array | None = None,
     dropout_rate: float = 0.0,
     broadcast_dropout: bool = True,
-) -> Array:
+    with_lse: bool = False,
+) -> Any:
     """Returns the mixer's mean, [..., T, H, Dv], in the dtype of the backend's sums.
 
     scale: multiplies QKᵀ, D^-0.5 unless given. score: functions of the scaled logits before bias
     and mask; leaves: of each. channels: leaves that the mixer's transform does not make. kernel: of
     `backends.KERNELS`, or a record. sharding: of [..., T, H, D], for kernels that XLA cannot
-    divide. broadcast_dropout: one mask for all batch entries and heads, as in flax. Raises
-    ValueError for what the backend cannot do.
+    divide. broadcast_dropout: one mask for all batch entries and heads, as in flax. with_lse: as of
+    `Problem`, for a mixer whose `mean` hands on (mean, s). Raises ValueError for what the backend
+    cannot do.
     """
     chosen = kernel if isinstance(kernel, Kernel) else records.kernel(kernel)
     transformed = chosen.transformed
@@ -207,6 +212,7 @@ def solve(
         leaves,
         sharding,
         call.sink,
+        with_lse=with_lse,
     )
     if transformed is None and problem.context is not None:
         problem, value = _with_keys_gathered(problem, value)
