@@ -84,7 +84,7 @@ KERNELS: dict[str, KernelEntry] = {
         offers=(
             *("weighting", "bias_vectors", "mask_by_query", "segments", "mask_function"),
             *("lower_bounds", "strict", "window", "sink", "softcap", "score", "dropout"),
-            "context",
+            *("context", "lse"),
         ),
         platforms=("tpu", "gpu"),
         dtypes=("bfloat16", "float32"),

@@ -293,9 +293,9 @@ def check(
             head_size=problem.query.shape[-1],
             value_size=value.shape[-1],
         )
-        *batch, queries, heads, _ = problem.query.shape
-        output = jnp.zeros((*batch, queries, heads, value.shape[-1]), value.dtype)
-        return (output, jnp.zeros((*batch, heads, queries))) if problem.with_lse else output
+        output = jnp.zeros((*problem.query.shape[:-1], value.shape[-1]), value.dtype)
+        log_sums = jnp.swapaxes(jnp.zeros(problem.query.shape[:-1]), -2, -1)
+        return (output, log_sums) if problem.with_lse else output
 
     transformed = None if made.transformed is None else refuse
     checking = dataclasses.replace(made, call=refuse, transformed=transformed)

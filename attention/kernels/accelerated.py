@@ -34,6 +34,7 @@ class Local(NamedTuple):
     rate: dropout rate. dtype: that of the output. may_see_none: some rows may see no key.
     tiles: sizes that take the place of planned ones, as `records.with_tiles` hands them.
     pair_mask: functions of two positions that hide pairs within the bounds, None for none.
+    with_lse: s is asked for.
     """
 
     functions: Functions
@@ -46,6 +47,7 @@ class Local(NamedTuple):
     may_see_none: bool
     tiles: Tiles = ()
     pair_mask: PairMask | None = None
+    with_lse: bool = False
 
     @property
     def may_have_no_mass(self) -> bool:
@@ -126,7 +128,7 @@ class RowInputs(NamedTuple):
     """What the backward kernels read of rows, or the block specifications; None for absent ones.
 
     Shapes are those of the platform's forward pass. inner: G. means: R. log_sums: s, and delta: δ,
-    None if weights are not divided. cotangent: dO.
+    None if weights are not divided. cotangent: dO. lse_bar: the cotangent of s.
     """
 
     inner: Any = None
@@ -134,6 +136,7 @@ class RowInputs(NamedTuple):
     log_sums: Any = None
     delta: Any = None
     cotangent: Any = None
+    lse_bar: Any = None
 
 
 def present(arrays: Any, specs: dict[str, Any]) -> Any:
@@ -149,26 +152,29 @@ def present(arrays: Any, specs: dict[str, Any]) -> Any:
 
 def differentiable(
     forward: Callable[..., ForwardResults], backward: Callable[..., Operands]
-) -> Callable[[Any, Operands], Array]:
-    """Returns a function of (plan, operands) that returns the output and has a derivative.
+) -> Callable[[Any, bool, Operands], tuple[Array, Array | None]]:
+    """Returns a function of (plan, with_lse, operands) that has a derivative.
 
-    forward: of (plan, operands, keep), where `keep` asks for what `backward` reads. backward: of
-    (plan, operands, R, s, the output's cotangent).
+    It returns the output, and s `with_lse`. forward: of (plan, operands, keep, with_lse), where
+    `keep` asks for what `backward` reads. backward: of (plan, operands, R, s, the cotangents of the
+    output and of s).
     """
 
-    @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-    def attend(plan: Any, operands: Operands) -> Array:
-        return forward(plan, operands, keep=False).output
+    @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+    def attend(plan: Any, with_lse: bool, operands: Operands) -> tuple[Array, Array | None]:
+        written = forward(plan, operands, keep=False, with_lse=with_lse)
+        return written.output, written.log_sums
 
-    def attend_forward(plan: Any, operands: Operands) -> tuple[Array, Any]:
-        written = forward(plan, operands, keep=True)
+    def attend_forward(plan: Any, with_lse: bool, operands: Operands) -> tuple[Any, Any]:
+        written = forward(plan, operands, keep=True, with_lse=with_lse)
         means = written.output if written.means is None else written.means
         operands = operands._replace(channels=written.channels)
-        return written.output, (operands, means, written.log_sums)
+        results = written.output, written.log_sums if with_lse else None
+        return results, (operands, means, written.log_sums)
 
     @promoting
-    def attend_backward(plan: Any, kept: Any, cotangent: Array) -> tuple[Operands]:
-        return (backward(plan, *kept, cotangent),)
+    def attend_backward(plan: Any, _: bool, kept: Any, cotangents: Any) -> tuple[Operands]:
+        return (backward(plan, *kept, *cotangents),)
 
     # Not with optimize_remat, which hides the names of what is kept from policies.
     attend.defvjp(attend_forward, attend_backward)
@@ -342,13 +348,14 @@ def divided(length: int, most: int) -> tuple[int, int]:
 
 def on_devices(
     kernel: str,
-    local: Callable[[dict[str, Any]], Array],
+    local: Callable[[dict[str, Any]], Any],
     problem: Problem,
     arrays: dict[str, Any],
     kinds: tuple[str, ...] = (),
-) -> Array:
+) -> Any:
     """Returns local(arrays); every device computes its own batch entries, queries and heads.
 
+    local: gives [..., length, heads, Dv], if `problem.with_lse` the pair of it and [..., H, T].
     arrays: "query", "key", "value" [..., length, heads, D]. Optional: "keys" [..., S], "start" [H],
     "channels" [..., 1, heads, Dv] by name, "leaves" of these `kinds`, "seeds" [..., H], "segments"
     ([..., T], [..., S]), "lower" [..., T]. Optional, with axes of size 1 or whole: "pairs"
@@ -388,7 +395,7 @@ def on_devices(
         local,
         mesh=sharding.mesh,
         in_specs=({name: by_name[name] for name in arrays},),
-        out_specs=spec,
+        out_specs=(spec, PartitionSpec(*batch, heads, context)) if problem.with_lse else spec,
         check_vma=False,  # pallas_call does not say over which axes of the mesh its results vary
     )
     return guarded(kernel, divided_local(arrays))

@@ -28,12 +28,12 @@ _NO_SEGMENT = jnp.iinfo(jnp.int32).min
 
 
 def attend(
-    kernel: Callable[..., Array],
+    kernel: Callable[..., Any],
     local: Local,
     axes: Any,
     lengths: tuple[int, int],
     arrays: Arrays,
-) -> Array:
+) -> Any:
     """Returns the output of a device's queries, [..., T/n, H, Dv], inside of jax.shard_map.
 
     kernel: attend(local, arrays) of a platform. axes: of the mesh, which divide the queries among n
@@ -60,7 +60,12 @@ def attend(
     begin = (devices - 1 - place) * rows + rows // 2
     early = _part(kernel, local, lengths, _with_queries(local, arrays, first_half), place * rows)
     late = _part(kernel, local, lengths, _with_queries(local, arrays, partners_half), begin)
-    return jnp.concatenate([early, jax.lax.ppermute(late, axes, partners)], axis=-3)
+    late = jax.lax.ppermute(late, axes, partners)
+    if not local.with_lse:
+        return jnp.concatenate([early, late], axis=-3)
+    return tuple(
+        jnp.concatenate(halves, axis) for *halves, axis in zip(early, late, (-3, -1), strict=True)
+    )
 
 
 def _with_queries(local: Local, arrays: Arrays, change: Callable[[Array, int], Array]) -> Arrays:
@@ -80,12 +85,12 @@ def _with_queries(local: Local, arrays: Arrays, change: Callable[[Array, int], A
 
 
 def _part(
-    kernel: Callable[..., Array],
+    kernel: Callable[..., Any],
     local: Local,
     lengths: tuple[int, int],
     arrays: Arrays,
     first: Array,
-) -> Array:
+) -> Any:
     """Returns the output of a part of the queries, whose first is number `first` of all."""
     (queries, keys), rows = lengths, arrays["query"].shape[-3]
     before = None

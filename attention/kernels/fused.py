@@ -42,11 +42,10 @@ from attention.records import Kernel, Tiles
 Array = jax.Array
 
 
-def weighted_sum(
-    problem: Problem, value: Array, *, interpret: str = "", tiles: Tiles = ()
-) -> Array:
+def weighted_sum(problem: Problem, value: Array, *, interpret: str = "", tiles: Tiles = ()) -> Any:
     """Returns A·V for value [..., S, H, Dv], [..., T, H, Dv] in its dtype.
 
+    If `problem.with_lse`, it returns the pair of that and s [..., H, T], ∞ in rows without mass.
     interpret: 'tpu' or 'gpu', the kernel that XLA runs on any platform, for tests. tiles: sizes by
     kernel, of `tpu.plan_tpu` or `gpu.plan_gpu`. Raises ValueError for what the kernel lacks, for
     tiles that it cannot have, and without a TPU or a GPU.
@@ -62,7 +61,7 @@ def transformed(
     *,
     interpret: str = "",
     tiles: Tiles = (),
-) -> Array:
+) -> Any:
     """Returns output(A·value(V)) for value [..., S, K, Dv], [..., T, H, Dv] in its dtype.
 
     channels: the transform's leaves, [..., K, Dv], if it does not make its own. Rows that see
@@ -103,6 +102,7 @@ def transformed(
         may_see_none or low == 1 or (problem.mask.width is not None and queries > length),
         tiles,
         pair_mask,
+        problem.with_lse,
     )
     attend: Any = fused_gpu.attend
     if (interpret or problem.platform) == "tpu":
@@ -116,19 +116,25 @@ def transformed(
                 "kernel='xla'"
             )
         run = functools.partial(context.attend, attend, local, problem.context, (queries, length))
-    output = accelerated.on_devices("fused", run, problem, arrays, parts.kinds)
+    results = accelerated.on_devices("fused", run, problem, arrays, parts.kinds)
+    output, log_sums = results if problem.with_lse else (results, None)
     if rate:  # here and not for each weight: 2 % of the kernels' cycles
         output = (output / (1 - rate)).astype(dtype)
     is_zero = transform is None and problem.mask.hidden is None
-    if is_zero or problem.sink is not None or not local.may_see_none:
+    if not (is_zero or problem.sink is not None or not local.may_see_none):
+        # The kernel returns output(0) for a row that sees nothing, and ignores that a bias hides
+        # all keys, since it moves all logits alike. With a sink each row sees something.
+        sees = None if rows is None else jnp.asarray(rows)[:, None, None]
+        if sees is None:
+            sees = masks.merged(problem.mask, queries, length).rows
+        assert sees is not None
+        output = jnp.where(sees, output, 0)
+        if log_sums is not None:
+            log_sums = jnp.where(jnp.swapaxes(sees, -3, -2)[..., 0], log_sums, jnp.inf)
+    if log_sums is None:
         return output
-    # The kernel returns output(0) for a row that sees nothing, and ignores that a bias hides all
-    # keys, since it moves all logits alike. With a sink each row sees something.
-    if rows is not None:
-        return jnp.where(jnp.asarray(rows)[:, None, None], output, 0)
-    sees = masks.merged(problem.mask, queries, length).rows
-    assert sees is not None
-    return jnp.where(sees, output, 0)
+    row = problem.bias.idle_row(problem.weighting.is_softmax, problem.sink is not None)
+    return output, log_sums if row is None else log_sums + row
 
 
 def _known_rows(

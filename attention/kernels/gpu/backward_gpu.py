@@ -31,12 +31,17 @@ Array = jax.Array
 
 
 def backward(
-    geometry: Geometry, operands: Operands, means: Array, log_sums: Array | None, cotangent: Array
+    geometry: Geometry,
+    operands: Operands,
+    means: Array,
+    log_sums: Array | None,
+    cotangent: Array,
+    lse_bar: Array | None,
 ) -> Operands:
     """Returns the gradients of the operands, in their dtypes; None for channels and keys.
 
-    means: R [B, T, H, V]. log_sums: s [B, H, T]. cotangent: dO, as R. The kernels read G in the
-    inputs' dtype.
+    means: R [B, T, H, V]. log_sums: s [B, H, T]. cotangent: dO, as R. lse_bar: the cotangent of s,
+    which is a mass's, as −δ is. The kernels read G in the inputs' dtype.
     """
     functions, inner, of_zero = geometry.local.functions, cotangent.astype(jnp.float32), None
     batch, heads = operands.query.shape[0], geometry.heads
@@ -58,6 +63,7 @@ def backward(
     if log_sums is not None:
         # Of G as it is multiplied, so that the terms of a row cancel.
         delta = jnp.swapaxes(jnp.sum(means.astype(jnp.float32) * wide, axis=-1), 1, 2)
+        delta = delta if lse_bar is None else delta - lse_bar
     if operands.start is not None:
         shares = jnp.exp(operands.start[:, None] - log_sums)
         loss = delta

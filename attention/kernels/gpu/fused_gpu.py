@@ -50,8 +50,8 @@ from attention.kernels.gpu.tiles_gpu import (
 Array = jax.Array
 
 
-def attend(local: Local, arrays: dict[str, Any]) -> Array:
-    """Returns the output [..., T, H, Dv] of arrays as `accelerated.on_devices` hands them.
+def attend(local: Local, arrays: dict[str, Any]) -> Any:
+    """Returns what `accelerated.on_devices` wants of a device's arrays.
 
     Raises ValueError on a JAX without Pallas' Triton backend, and for tiles of other kernels.
     """
@@ -98,14 +98,20 @@ def attend(local: Local, arrays: dict[str, Any]) -> Array:
         **masked,
         tiles=tiles,
     )
-    return _attend(geometry, operands).reshape((*batch, queries, heads, wide))
+    output, log_sums = _attend(geometry, local.with_lse, operands)
+    output = output.reshape((*batch, queries, heads, wide))
+    if log_sums is None:
+        return output
+    return output, log_sums.reshape((*batch, heads, queries))
 
 
-def forward(geometry: Geometry, operands: Operands, *, keep: bool) -> ForwardResults:
+def forward(
+    geometry: Geometry, operands: Operands, *, keep: bool, with_lse: bool
+) -> ForwardResults:
     """Returns the output [B, T, H, V]; with `keep`, what the backward pass needs.
 
-    That is R, as the output in float32, if there is a transform, and s [B, H, T] if weights are
-    divided by a mass; s is ∞ in rows without any.
+    That is R, as the output in float32, if there is a transform, and s [B, H, T], also `with_lse`,
+    if weights are divided by a mass; s is ∞ in rows without any.
     """
     functions = geometry.local.functions
     batch, length, heads, _ = operands.query.shape
@@ -115,7 +121,9 @@ def forward(geometry: Geometry, operands: Operands, *, keep: bool) -> ForwardRes
         jax.ShapeDtypeStruct(shape, geometry.local.dtype),
         # R in bfloat16 would be as large an error of δ as all others together (gradients 4.4e-3).
         jax.ShapeDtypeStruct(shape, jnp.float32) if keep and functions.transform else None,
-        jax.ShapeDtypeStruct(rows, jnp.float32) if keep and functions.weighting.mass else None,
+        jax.ShapeDtypeStruct(rows, jnp.float32)
+        if (keep or with_lse) and functions.weighting.mass
+        else None,
     )
     written = accelerated.named(launch(geometry, "forward", _forward_kernel, operands, None, out))
     return written._replace(channels=operands.channels)

@@ -39,12 +39,17 @@ Array = jax.Array
 
 
 def backward(
-    plans: Plans, operands: Operands, means: Array, log_sums: Array | None, cotangent: Array
+    plans: Plans,
+    operands: Operands,
+    means: Array,
+    log_sums: Array | None,
+    cotangent: Array,
+    lse_bar: Array | None,
 ) -> Operands:
     """Returns the gradients of the operands, in their dtypes; None for channels and keys.
 
     operands: as `fused_tpu.operands_of` returns them. means, log_sums: R and s of `forward`.
-    cotangent: dO, [N, M, T, G·V].
+    cotangent: dO, [N, M, T, G·V]. lse_bar: the cotangent of s, which is a mass's, as −δ is.
     """
     _, plan = plans
     steps = max(last - first + 1 for first, last in map(plan.queries_of, range(plan.blocks[1])))
@@ -65,7 +70,8 @@ def backward(
         # The weights of a row beyond the end are e^−∞, whatever its logits.
         beyond = ((0, 0),) * 4 + ((0, plan.blocks[0] * plan.block_q - plan.queries),)
         rows = jnp.pad(log_sums, beyond, constant_values=jnp.inf)
-    kept = RowInputs(means=means, log_sums=rows, cotangent=cotangent)
+        lse_bar = None if lse_bar is None else jnp.pad(lse_bar, beyond)
+    kept = RowInputs(means=means, log_sums=rows, cotangent=cotangent, lse_bar=lse_bar)
     [bars] = pl.pallas_call(
         functools.partial(_backward_kernel, plan, steps),
         grid=grid,
@@ -339,6 +345,8 @@ class _Gradients(GridStep):
             s = self.kept.log_sums[head : head + 1, a]
             head_products = lanes_of(plan, head, products, plan.wide)
             delta = as_row(jnp.sum(head_products, axis=1, keepdims=True))
+            if self.kept.lse_bar is not None:
+                delta = delta - self.kept.lse_bar[head : head + 1, a]
         if self.out.start is not None:
             lost = delta
             if self.zero is not None:

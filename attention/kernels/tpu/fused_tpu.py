@@ -57,8 +57,8 @@ from attention.kernels.tpu.tiles_tpu import (
 Array = jax.Array
 
 
-def attend(local: Local, arrays: dict[str, Any], *, device_kind: str) -> Array:
-    """Returns the output [..., T, H, Dv] of arrays as `accelerated.on_devices` hands them.
+def attend(local: Local, arrays: dict[str, Any], *, device_kind: str) -> Any:
+    """Returns what `accelerated.on_devices` wants of a device's arrays.
 
     Raises ValueError for tiles that the kernels cannot have.
     """
@@ -76,11 +76,14 @@ def attend(local: Local, arrays: dict[str, Any], *, device_kind: str) -> Array:
     if plan.listed:
         states = accelerated.tile_states(local, masked, (plan.tile, plan.listed), plan.tiles)
         operands = operands._replace(tiles=states)
-    output = _attend(plans, operands)
+    output, log_sums = _attend(plans, local.with_lse, operands)
     if not together:
         output = output.reshape((math.prod(batch), heads, queries, wide))
         output = jnp.swapaxes(output, 1, 2)
-    return output.reshape((*batch, queries, heads, wide))
+    output = output.reshape((*batch, queries, heads, wide))
+    if log_sums is None:
+        return output
+    return output, log_sums.reshape((*batch, heads, queries))
 
 
 def operands_of(
@@ -132,11 +135,11 @@ def operands_of(
     )
 
 
-def forward(plans: Plans, operands: Operands, *, keep: bool) -> ForwardResults:
+def forward(plans: Plans, operands: Operands, *, keep: bool, with_lse: bool) -> ForwardResults:
     """Returns the output [N, M, T, G·V], the channel leaves, and with `keep` R and s.
 
-    R, as the output in float32, is kept if there is a transform; s [N, G, M, h, T] if weights are
-    divided by a mass. operands: as `fused_tpu.operands_of` returns them.
+    R, as the output in float32, is kept if there is a transform; s [N, G, M, h, T], also
+    `with_lse`, if weights are divided by a mass. operands: as `fused_tpu.operands_of` returns them.
     """
     plan, _ = plans
     functions = plan.local.functions
@@ -158,7 +161,9 @@ def forward(plans: Plans, operands: Operands, *, keep: bool) -> ForwardResults:
     results = ForwardResults(
         jax.ShapeDtypeStruct(shape, plan.local.dtype),
         jax.ShapeDtypeStruct(shape, jnp.float32) if keep and functions.transform else None,
-        jax.ShapeDtypeStruct(rows, jnp.float32) if keep and functions.weighting.mass else None,
+        jax.ShapeDtypeStruct(rows, jnp.float32)
+        if (keep or with_lse) and functions.weighting.mass
+        else None,
         jax.ShapeDtypeStruct(made, jnp.float32)
         if functions.channels and operands.channels is None
         else None,

@@ -371,7 +371,7 @@ def block_specs(plan: Plan, operands: Operands, place: Index) -> dict[str, Any]:
         ),
         "start": of_kind["head"],
         "leaves": tuple(of_kind[kind] for kind in plan.local.functions.kinds),
-        "log_sums": of_kind["row"],
+        **dict.fromkeys(("log_sums", "lse_bar"), of_kind["row"]),
         "column": of_kind["column"],
     }
 
