@@ -80,6 +80,7 @@ FEATURES = {
         lambda arrays: (_distance(arrays) >= 0) & _from_bounds(arrays),
         reads=("lower",),
     ),
+    "lse": Feature(lambda arrays: {"mask": "causal", "return_lse": True}),
     "grouped_heads": Feature(lambda arrays: {"mask": "causal"}, key_heads=1),
     "row_leaf": Feature(
         lambda arrays: {
@@ -125,7 +126,13 @@ def _by_hand(feature, arrays):
     logits = jnp.einsum("...thd,...shd->...hts", arrays["query"], key) * SIZE**-0.5
     logits = jnp.where(feature.seen(arrays), feature.scored(logits, arrays), -jnp.inf)
     means = jnp.einsum("...hts,...shd->...thd", jax.nn.softmax(logits), feature.value(value))
+    if "return_lse" in feature.settings(arrays):
+        return _joined(means, jax.nn.logsumexp(logits, -1))
     return feature.output(means)
+
+
+def _joined(output, lse):
+    return output + jnp.swapaxes(lse, -2, -1)[..., None]
 
 
 def _output(attend, arrays):
@@ -224,7 +231,8 @@ def _computed(transformation, kernel, feature, length):
 
     def attend(arrays):
         qkv = (arrays[name] for name in ("query", "key", "value"))
-        return flex(*qkv, **made.settings(arrays), **KERNELS[kernel])
+        result = flex(*qkv, **made.settings(arrays), **KERNELS[kernel])
+        return _joined(*result) if isinstance(result, tuple) else result
 
     compute = functools.partial(TRANSFORMATIONS[transformation][0], attend)
     compiled = compute if transformation == "export" else jax.jit(compute)
