@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import functools
 import signal
 import sys
 
@@ -9,9 +10,6 @@ from attention import backends, registry, table
 from attention.common import accelerators, checkout, extras, precision
 from attention.compilers import topologies
 from attention.entries import MODEL_NEEDS
-
-# Mixers that learn nothing and take the kernel's arrays as they are.
-_TUNED = ("standard", "laser", "sigmoid", "softpick")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -73,10 +71,8 @@ def _parser() -> argparse.ArgumentParser:
         "shapes", nargs="+", metavar="SHAPE", help="B,T,H,D or B,T,H,K,D: K key heads"
     )
     tuner.add_argument("--kernel", default="fused", help="one that takes tiles")
-    tuner.add_argument("--mixer", default="standard", choices=_TUNED)
     tuner.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     tuner.add_argument("--mask", default="causal", choices=("causal", "full"))
-    tuner.add_argument("--window", type=int, help="keys that a query sees, itself among them")
     tuner.add_argument("--topology", choices=accelerators.COMPILED_TPUS, help="a kind of TPU")
     tuner.set_defaults(run=_tune)
     return parser
@@ -176,39 +172,48 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _tune(options: argparse.Namespace) -> int:
-    shapes = [_shape_of_tiles(text) for text in options.shapes]
+    form = "B,T,H,D or B,T,H,K,D: 1,4096,8,128"
+    shapes = [_numbers(text, form, 4, 5) for text in options.shapes]
     where = options.topology and accelerators.smallest(options.topology)
     compiling = topologies.compiling_for(where, True) if where else contextlib.nullcontext("")
     with compiling as scratch:
         from attention import tuning
-        from attention.masks import Mask
+        from attention.common import devices
+        from attention.flex import flex
 
-        platform = "tpu" if where else tuning.platform()
-        mask = Mask(causal=options.mask == "causal", width=options.window)
+        platform = "tpu" if where else devices.default_platform()
+        if platform == "cpu":
+            raise ValueError(
+                "tune times kernels on a TPU or GPU, and JAX runs on 'cpu' here; give "
+                "--topology=v5e to try tiles by the TPU's compiler (pip install "
+                "'attnperf[compile-tpu]')"
+            )
+        mask = "causal" if options.mask == "causal" else None
+        attend = functools.partial(flex, mask=mask, kernel=options.kernel)
         for shape in shapes:
-            problem = tuning.Problem(shape, options.mixer, options.dtype, mask, options.kernel)
-            measure = tuning.by_compiler(problem, where, scratch) if where else problem.time
+            measure = functools.partial(tuning.time, attend, shape, options.dtype)
+            if where:
+                problem = attend, shape, options.dtype, where, scratch
+                measure = functools.partial(tuning.cycles, *problem)
             unit = f"cycles on {where.kind}" if where else "ms"
-            print(f"B, T, H, K, D = {shape}, {options.dtype}; {unit}")
+            print(f"shape {shape}, {options.dtype}; {unit}")
             tried = []
-            for trial in tuning.trials(problem, platform, measure, together=bool(where)):
-                sizes = " ".join(f"{name}={size}" for name, size in trial.sizes.items())
-                figure = trial.refusal or f"{trial.figure:,.5g}"
-                print(f"  {trial.kernel:<9} {sizes or 'as planned':<33} {figure}", flush=True)
+            for trial in tuning.trials(measure, shape[1], platform, together=bool(where)):
+                kernel, sizes, figure = trial
+                number = figure if isinstance(figure, str) else f"{figure:,.5g}"
+                print(f"  {kernel:<9} {sizes or 'as planned'!s:<42} {number}", flush=True)
                 tried.append(trial)
             tiles = tuning.best(tried)
             print(f"tiles={tiles}" if tiles else "the plan's tiles are the best: leave tiles= out")
     return 0
 
 
-def _shape_of_tiles(text: str) -> tuple[int, ...]:
+def _numbers(text: str, form: str, *counts: int) -> tuple[int, ...]:
+    """Returns so many positive numbers. Raises ValueError for others, with the form to give."""
     parts = text.split(",")
-    if len(parts) not in (4, 5) or not all(part.isdigit() and int(part) for part in parts):
-        raise ValueError(
-            f"SHAPE {text!r}: give B,T,H,D or B,T,H,K,D, positive numbers: 1,4096,8,128"
-        )
-    *most, size = map(int, parts)
-    return (*most, size) if len(most) == 4 else (*most, most[-1], size)
+    if len(parts) not in counts or not all(part.strip().isdigit() and int(part) for part in parts):
+        raise ValueError(f"shape {text!r}: give {form}, positive numbers")
+    return tuple(map(int, parts))
 
 
 def _keeps_laws(name: str) -> bool:
@@ -223,10 +228,7 @@ def _keeps_laws(name: str) -> bool:
 
 
 def _shape(text: str) -> tuple[int, int, int]:
-    parts = text.split(",")
-    if len(parts) != 3 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
-        raise ValueError(f"--shape={text!r}: give N,H,D as three positive numbers: 256,4,64")
-    length, heads, size = (int(part) for part in parts)
+    length, heads, size = _numbers(text, "N,H,D: 256,4,64", 3)
     if length < 2 or length * heads * max(length, size) > 2**28:
         raise ValueError(
             f"--shape={text!r}: N is at least 2 (one key has no gradient to compare), N·N·H and "

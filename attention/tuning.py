@@ -5,7 +5,7 @@ device: milliseconds of a forward and backward pass in which one kernel has othe
 tiles are those of one shape, mechanism and chip.
 """
 
-import dataclasses
+import functools
 import math
 import pathlib
 import statistics
@@ -18,116 +18,93 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from attention import records
-from attention.common import accelerators, devices
+from attention.common import accelerators
 from attention.compilers import kernel_cycles, topologies
-from attention.kernels import inputs
 from attention.kernels.gpu import plan_gpu
 from attention.kernels.tpu import plan_tpu
-from attention.masks import Mask
 
 Sizes = dict[str, int]
+# Attention of query, key and value, with `tiles` and `sharding` as `flex` takes them.
+Attend = Callable[..., jax.Array]
+# The figure of each kernel with these tiles.
+Measure = Callable[[Mapping[str, Sizes]], Mapping[str, float]]
+# A kernel, its sizes, {} for the plan's, and the figure, or why they were refused.
+Trial = tuple[str, Sizes, float | str]
 _TIMES = 20
 
 
-@dataclasses.dataclass(frozen=True)
-class Problem:
-    """The attention that tiles are tried for: shape B, T, H, K, D, and a mixer that learns nothing.
-
-    kernel: a name or a record.
-    """
-
-    shape: tuple[int, ...]
-    mixer: str = "standard"
-    dtype: str = "bfloat16"
-    mask: Mask = dataclasses.field(default_factory=Mask)
-    kernel: Any = "fused"
-
-    def arrays(self, entries: int = 1, **settings: Any) -> tuple[jax.ShapeDtypeStruct, ...]:
-        """Returns the shapes of query, key and value, with so many times the batch entries."""
-        batch, length, heads, key_heads, size = self.shape
-        return tuple(
-            jax.ShapeDtypeStruct((entries * batch, length, n, size), self.dtype, **settings)
-            for n in (heads, key_heads, key_heads)
-        )
-
-    def program(self, tiles: Mapping[str, Sizes], sharding: NamedSharding | None = None) -> Any:
-        """Returns the jitted forward and backward pass with these tiles. Raises ValueError."""
-        mixer, kernel = records.mixer(self.mixer), records.with_tiles(self.kernel, tiles)
-
-        def loss(*arrays: jax.Array) -> jax.Array:
-            output = inputs.attend(mixer, *arrays, mask=self.mask, kernel=kernel, sharding=sharding)
-            return jnp.sum(output.astype(jnp.float32))
-
-        return jax.jit(jax.value_and_grad(loss, (0, 1, 2)))
-
-    def time(self, tiles: Mapping[str, Sizes]) -> Mapping[str, float]:
-        """Returns milliseconds of both passes on the device that is here, for each kernel."""
-        program = self.program(tiles)
-        # Of one draw: queries that are keys do not change the time.
-        arrays = [
-            jax.random.normal(jax.random.key(0), array.shape, array.dtype)
-            for array in self.arrays()
-        ]
-        jax.block_until_ready(program(*arrays))
-        times = timeit.repeat(
-            lambda: jax.block_until_ready(program(*arrays)), number=1, repeat=_TIMES
-        )
-        return dict.fromkeys(tiles, 1e3 * statistics.median(times))
+def _arrays(shape: tuple[int, ...], dtype: str, **lying: Any) -> list[jax.ShapeDtypeStruct]:
+    """Returns the shapes of query, key and value; shape: B, T, H, D or B, T, H, K, D."""
+    batch, length, heads, *given, size = shape
+    keys = given[0] if given else heads
+    return [
+        jax.ShapeDtypeStruct((batch, length, n, size), dtype, **lying) for n in (heads, keys, keys)
+    ]
 
 
-@dataclasses.dataclass(frozen=True)
-class Trial:
-    """The sizes of a kernel, {} for its plan's, and the figure; or why they were refused."""
+def _passes(attend: Attend, tiles: Mapping[str, Sizes]) -> Any:
+    """Returns the jitted forward and backward pass with these tiles."""
 
-    kernel: str
-    sizes: Sizes
-    figure: float = math.inf
-    refusal: str = ""
+    def loss(*arrays: jax.Array) -> jax.Array:
+        return jnp.sum(attend(*arrays, tiles=tiles).astype(jnp.float32))
 
-
-# The figure of each kernel with these tiles.
-Measure = Callable[[Mapping[str, Sizes]], Mapping[str, float]]
+    return jax.jit(jax.value_and_grad(loss, (0, 1, 2)))
 
 
-def by_compiler(problem: Problem, where: accelerators.Topology, scratch: str) -> Measure:
-    """Returns a measure: cycles on a TPU. scratch: of `topologies.compiling_for`.
+def time(
+    attend: Attend, shape: tuple[int, ...], dtype: str, tiles: Mapping[str, Sizes]
+) -> Mapping[str, float]:
+    """Returns milliseconds of both passes on the device that is here; shape: of `_arrays`."""
+    passes = _passes(attend, tiles)
+    # Of one draw: queries that are keys do not change the time.
+    drawn = [jax.random.normal(jax.random.key(0), x.shape, dtype) for x in _arrays(shape, dtype)]
+    jax.block_until_ready(passes(*drawn))
+    times = timeit.repeat(lambda: jax.block_until_ready(passes(*drawn)), number=1, repeat=_TIMES)
+    return dict.fromkeys(tiles, 1e3 * statistics.median(times))
+
+
+def cycles(
+    attend: Attend,
+    shape: tuple[int, ...],
+    dtype: str,
+    where: accelerators.Topology,
+    scratch: str,
+    tiles: Mapping[str, Sizes],
+) -> Mapping[str, float]:
+    """Returns cycles on a TPU. shape: of `_arrays`. scratch: of `topologies.compiling_for`.
 
     All chips of the topology compute the same, each its batch entries: the compiler has no single
     chip.
     """
     mesh = Mesh(np.array(topologies.tpu_devices(where)).reshape(-1, 1), ("data", "tensor"))
     lying = NamedSharding(mesh, PartitionSpec("data", None, "tensor", None))
-
-    def measure(tiles: Mapping[str, Sizes]) -> Mapping[str, float]:
-        for path in pathlib.Path(scratch).glob("*bundles*"):
-            path.unlink()
-        traced = problem.program(tiles, lying).trace(*problem.arrays(where.devices, sharding=lying))
-        traced.lower(lowering_platforms=("tpu",)).compile()
-        calls = {call["name"]: call for call in kernel_cycles.pallas_calls(traced.jaxpr)}
-        lines = [kernel_cycles.KernelCall(name, 1, 0) for name in calls]
-        cycles, _ = kernel_cycles.cycles(lines, calls, where.accelerator, scratch)
-        return {name.split("_")[1]: number for name, number in cycles.items()}
-
-    return measure
+    for path in pathlib.Path(scratch).glob("*bundles*"):
+        path.unlink()
+    arrays = _arrays((where.devices * shape[0], *shape[1:]), dtype, sharding=lying)
+    traced = _passes(functools.partial(attend, sharding=lying), tiles).trace(*arrays)
+    traced.lower(lowering_platforms=("tpu",)).compile()
+    return {
+        call["name"].split("_")[1]: kernel_cycles.cycles(call, 0, where.accelerator, scratch)
+        for call in kernel_cycles.pallas_calls(traced.jaxpr)
+    }
 
 
-def trials(problem: Problem, platform: str, measure: Measure, together: bool) -> Iterator[Trial]:
-    """Yields what is tried of each kernel, its plan's tiles first.
+def trials(measure: Measure, length: int, platform: str, together: bool) -> Iterator[Trial]:
+    """Yields what is tried of each kernel for so long a sequence, its plan's tiles first.
 
     together: each kernel has a figure of its own, so all get other tiles at once.
     """
     kernels = plan_tpu.KERNELS if platform == "tpu" else tuple(plan_gpu.TILES)
     for group in [kernels] if together else [(kernel,) for kernel in kernels]:
-        for sizes in _candidates(problem.shape[1], platform):
+        for sizes in _candidates(length, platform):
+            figures: Mapping[str, float | str]
             try:
                 figures = measure(dict.fromkeys(group, sizes))
-                yield from (Trial(kernel, sizes, figures[kernel]) for kernel in group)
             except (ValueError, jax.errors.JaxRuntimeError) as error:
                 if not sizes:
                     raise
-                refusal = str(error).splitlines()[0][:90]
-                yield from (Trial(kernel, sizes, refusal=refusal) for kernel in group)
+                figures = dict.fromkeys(group, str(error).splitlines()[0][:90])
+            yield from ((kernel, sizes, figures[kernel]) for kernel in group)
 
 
 def _candidates(length: int, platform: str) -> list[Sizes]:
@@ -143,19 +120,10 @@ def _candidates(length: int, platform: str) -> list[Sizes]:
 
 def best(tried: list[Trial]) -> dict[str, Sizes]:
     """Returns `tiles`: the sizes of each kernel with the least figure, none for its plan's."""
-    # Of equal figures the first counts, which is the plan's.
-    winners: dict[str, Trial] = {}
-    for trial in sorted(reversed(tried), key=lambda trial: -trial.figure):
-        winners[trial.kernel] = trial
-    return {kernel: trial.sizes for kernel, trial in winners.items() if trial.sizes}
-
-
-def platform() -> str:
-    """Returns that of the device that is here, 'tpu' or 'gpu'. Raises ValueError for CPUs."""
-    name = devices.default_platform()
-    if name == "cpu":
-        raise ValueError(
-            "tune times kernels on a TPU or GPU, and JAX runs on 'cpu' here; give --topology=v5e "
-            "to try tiles by the TPU's compiler (pip install 'attnperf[compile-tpu]')"
-        )
-    return name
+    tiles: dict[str, Sizes] = {}
+    least: dict[str, float] = {}
+    for kernel, sizes, figure in tried:
+        # Of equal figures the first counts, which is the plan's.
+        if not isinstance(figure, str) and figure < least.get(kernel, math.inf):
+            least[kernel], tiles[kernel] = figure, sizes
+    return {kernel: sizes for kernel, sizes in tiles.items() if sizes}

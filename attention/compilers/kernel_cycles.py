@@ -4,11 +4,10 @@ The dump lists a kernel's bundles (instructions) once, its branches among them. 
 runs is found from the traced kernel: its condition is computed for all steps of the grid.
 """
 
-import glob
 import math
 import pathlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,17 +20,6 @@ _TEXT = "final_bundles"
 _DELAY = 5
 
 
-class KernelCall(NamedTuple):
-    """A call of a kernel in a compiled program.
-
-    name: of the instruction. times: how often it runs. bytes: of its operands and results.
-    """
-
-    name: str
-    times: int
-    bytes: int
-
-
 class _Branch(NamedTuple):
     """A condition of a kernel: the steps in which it holds, and the FLOP of what it then does."""
 
@@ -40,59 +28,39 @@ class _Branch(NamedTuple):
 
 
 def cycles(
-    kernel_calls: Iterable[KernelCall],
-    pallas_calls: dict[str, dict[str, Any]],
-    device: accelerators.Accelerator,
-    scratch: str,
-) -> tuple[dict[str, float], list[str]]:
-    """Returns cycles by kernel, and the kernels that nothing is known of.
+    call: dict[str, Any], moved: int, device: accelerators.Accelerator, scratch: str
+) -> float:
+    """Returns the cycles of a kernel's call, 0 if the compiler's dump does not have it.
 
-    A kernel's cycles: its bundles in all steps of its grid, each branch as often as it runs; what
-    its products take at the matrix units' peak (which wide heads reach before their bundles end);
-    or its operands and results at the memory's bandwidth, whichever is most. A loop inside a kernel
-    counts once. Where branches in the dump are not those of the traced kernel, all count at every
-    step.
+    call: of `pallas_calls`. moved: bytes of its operands and results. The most of these: its
+    bundles in all steps of its grid, each branch as often as it runs; what its products take at the
+    matrix units' peak (which wide heads reach before their bundles end); what is moved, at the
+    memory's bandwidth. A loop inside a kernel counts once. Where branches in the dump are not those
+    of the traced kernel, all count at every step.
     """
-    totals, texts = (_dumps(scratch, kind) for kind in (_TOTAL, _TEXT))
-    clock = device.clock_ghz * 1e9
-    cycles: dict[str, float] = {}
-    uncounted = []
-    for kernel_call in kernel_calls:
-        name = _kernel_name(kernel_call.name)
-        total = re.search(r"bundles:\s+(\d+)", _text(totals.get(name)))
-        if total is None or name not in pallas_calls:
-            uncounted.append(name)
-            continue
-        call = pallas_calls[name]
-        steps = math.prod(call["grid_mapping"].grid)
-        branches = kernel_branches(call["jaxpr"], call["grid_mapping"].grid)
-        sizes = branch_sizes(_text(texts.get(name)))
-        bundles = _executed(int(total[1]), sizes, branches, steps)
-        flop = steps * flop_of(call["jaxpr"])
-        flop -= sum((steps - branch.steps) * branch.flop for branch in branches)
-        moved = kernel_call.bytes / (device.bandwidth_gb * 1e9) * clock
-        multiplied = flop / (device.peak_tflops * 1e12) * clock
-        longest = max(bundles, multiplied, moved)
-        cycles[name] = cycles.get(name, 0.0) + kernel_call.times * longest
-    return cycles, uncounted
+    total = re.search(r"bundles:\s+(\d+)", _dump(scratch, _TOTAL, call["name"]))
+    if total is None:
+        return 0.0
+    grid, clock = call["grid_mapping"].grid, device.clock_ghz * 1e9
+    steps, branches = math.prod(grid), kernel_branches(call["jaxpr"], grid)
+    sizes = branch_sizes(_dump(scratch, _TEXT, call["name"]))
+    bundles = _executed(int(total[1]), sizes, branches, steps)
+    flop = steps * flop_of(call["jaxpr"])
+    flop -= sum((steps - branch.steps) * branch.flop for branch in branches)
+    multiplied = flop / (device.peak_tflops * 1e12) * clock
+    return max(bundles, multiplied, moved / (device.bandwidth_gb * 1e9) * clock)
 
 
-def _dumps(scratch: str, kind: str) -> dict[str, pathlib.Path]:
-    """Returns the compiler's dumps of one kind by kernel; fusions, thousands of them, have dumps,
-    too, so that they are not read here."""
-    dumps = {}
-    for path in map(pathlib.Path, glob.glob(f"{glob.escape(scratch)}/*-{kind}*")):
-        name = re.fullmatch(rf"\d+-(.*)-\d+-{kind}\.txt", path.name)
-        if name:
-            dumps[_kernel_name(name[1])] = path
-    return dumps
+def _dump(scratch: str, kind: str, name: str) -> str:
+    """Returns the compiler's dump of one kind of a kernel, '' without one."""
+    for path in pathlib.Path(scratch).glob(f"*-{name}*-{kind}.txt"):
+        dumped = re.fullmatch(rf"\d+-(.*)-\d+-{kind}\.txt", path.name)
+        if dumped and kernel_name(dumped[1]) == name:
+            return path.read_text("utf-8", errors="replace")
+    return ""
 
 
-def _text(path: pathlib.Path | None) -> str:
-    return "" if path is None else path.read_text("utf-8", errors="replace")
-
-
-def _kernel_name(instruction: str) -> str:
+def kernel_name(instruction: str) -> str:
     """Returns a kernel's name from that of one of its calls, 'splash_mha_fwd.3.clone'."""
     return re.sub(r"(\.(\d+|clone|remat))+$", "", instruction)
 

@@ -4,7 +4,7 @@ XLA cannot divide a kernel in Pallas over devices. `jax.shard_map` does, as `Pro
 """
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 import jax
@@ -56,11 +56,17 @@ class Local(NamedTuple):
         is_divided_by_itself = weighting.weights is weighting.mass is functions.exponential
         return self.may_see_none or bool(self.functions.score) or not is_divided_by_itself
 
-    def sizes_of(self, kernel: str, limits: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    def sizes_of(
+        self, kernel: str, kernels: Collection[str], limits: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, int]:
         """Returns the sizes that `tiles` gives a kernel, {} for none.
 
-        limits: the numbers that each size may have. Raises ValueError for others.
+        kernels: all that there are. limits: the numbers that each size may have. Raises ValueError
+        for others.
         """
+        for name, _ in self.tiles:
+            if name not in kernels:
+                raise ValueError(table.unknown("kernel of tiles=", name, kernels))
         sizes = dict(dict(self.tiles).get(kernel, ()))
         for name, number in sizes.items():
             if name not in limits:
@@ -69,12 +75,6 @@ class Local(NamedTuple):
                 allowed = ", ".join(map(str, limits[name]))
                 raise ValueError(f"tiles[{kernel!r}][{name!r}] = {number}: give one of {allowed}")
         return sizes
-
-    def check_tiles(self, kernels: Iterable[str]) -> None:
-        """Raises ValueError if `tiles` names what is none of these kernels."""
-        for kernel, _ in self.tiles:
-            if kernel not in kernels:
-                raise ValueError(table.unknown("kernel of tiles=", kernel, kernels))
 
     @property
     def is_banded(self) -> bool:

@@ -136,15 +136,19 @@ def _times(
         nothing = dict.fromkeys(("step_ms", "xla_ms", "kernel_ms"))
         return {**nothing, "parts_ms": {}, "kernels_ms": {}}, []
     parts: collections.Counter[str] = collections.Counter()
+    cycles: dict[str, float] = {}
+    uncounted = []
     for line in module.counted:
         if line.instruction.cycles:
             parts[_part(line.instruction)] += line.instruction.cycles * line.times
-    kernels = [
-        kernel_cycles.KernelCall(line.instruction.name, line.times, line.all_bytes)
-        for line in module.counted
-        if line.instruction.is_kernel
-    ]
-    cycles, uncounted = kernel_cycles.cycles(kernels, pallas_calls, device, scratch)
+        if line.instruction.is_kernel:
+            name = kernel_cycles.kernel_name(line.instruction.name)
+            call = pallas_calls.get(name)
+            each = call and kernel_cycles.cycles(call, line.all_bytes, device, scratch)
+            if each:
+                cycles[name] = cycles.get(name, 0.0) + line.times * each
+            else:
+                uncounted.append(name)
     parts_ms, kernels_ms = _in_ms(parts, device), _in_ms(cycles, device)
     xla_ms, kernel_ms = sum(parts_ms.values()), sum(kernels_ms.values())
     times = {"step_ms": xla_ms + kernel_ms, "xla_ms": xla_ms, "kernel_ms": kernel_ms}

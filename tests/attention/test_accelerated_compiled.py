@@ -139,10 +139,11 @@ for name in names:
         path.unlink()
     traced = jax.jit(jax.value_and_grad(loss, (0, 1))).trace(params, arrays)
     traced.lower(lowering_platforms=("tpu",)).compile()
-    calls = {call["name"]: call for call in kernel_cycles.pallas_calls(traced.jaxpr)}
-    lines = [kernel_cycles.KernelCall(one, 1, 0) for one in calls]
-    cycles, unknown = kernel_cycles.cycles(lines, calls, accelerators.KINDS["v5e"], dump)
-    assert not unknown, unknown
+    cycles = {
+        call["name"]: kernel_cycles.cycles(call, 0, accelerators.KINDS["v5e"], dump)
+        for call in kernel_cycles.pallas_calls(traced.jaxpr)
+    }
+    assert all(cycles.values()), cycles
     suffix = "_window" if "window" in name else ""
     found[name] = [cycles[f"fused_{part}{suffix}"] / 4 for part in ("forward", "backward")]
 print(json.dumps(found))

@@ -91,7 +91,7 @@ def tile_sizes(geometry: Geometry, kernel: str) -> TileSizes:
     )
     rows, columns = (passing, program) if kernel == "by_key" else (program, passing)
     tile = TileSizes(rows, columns, warps, stages)
-    tile = tile._replace(**geometry.local.sizes_of(kernel, _LIMITS))
+    tile = tile._replace(**geometry.local.sizes_of(kernel, TILES, _LIMITS))
     return tile._replace(
         queries=min(tile.queries, padded(geometry.queries)),
         keys=min(tile.keys, padded(geometry.keys)),
@@ -177,53 +177,48 @@ def _blocks(
     A program has its own rows, of keys if `by_key`, else of queries, and all rows of the others.
     Grid: (i, h, b), the program's rows, its head (with `by_key` of keys) and its batch entry.
     """
-    rows = tile.queries
-    columns = tile.keys
-    if by_key:
-        rows *= -(-geometry.queries // tile.queries)
-    else:
-        columns *= -(-geometry.keys // tile.keys)
+    all_rows = -(-geometry.queries // tile.queries) * tile.queries
+    all_columns = -(-geometry.keys // tile.keys) * tile.keys
+    rows, columns = (all_rows, tile.keys) if by_key else (tile.queries, all_columns)
     # A program of `by_key` is of a key head and its query heads, the others of one query head.
     members = geometry.members if by_key and geometry.members > 1 else None
     of_key = 1 if by_key else geometry.members
 
-    def i_q(i: Any) -> Any:
-        return 0 if by_key else i
-
-    def i_k(i: Any) -> Any:
-        return i if by_key else 0
+    def places(i: Any) -> tuple[Any, Any]:
+        """Returns the blocks of queries and of keys."""
+        return (0, i) if by_key else (i, 0)
 
     def of_queries(size: int) -> Any:
         shape = (None, rows, members, padded(size))
-        return pl.BlockSpec(shape, lambda i, h, b: (b, i_q(i), h, 0))
+        return pl.BlockSpec(shape, lambda i, h, b: (b, places(i)[0], h, 0))
 
     def of_keys(size: int) -> Any:
         shape = (None, columns, None, padded(size))
-        return pl.BlockSpec(shape, lambda i, h, b: (b, i_k(i), h // of_key, 0))
+        return pl.BlockSpec(shape, lambda i, h, b: (b, places(i)[1], h // of_key, 0))
 
     channels = (None, len(geometry.local.functions.channels), None, padded(geometry.wide))
     of_heads = pl.BlockSpec((geometry.heads,), lambda i, h, b: (0,))
-    of_row = pl.BlockSpec((None, members, rows), lambda i, h, b: (b, h, i_q(i)))
+    of_row = pl.BlockSpec((None, members, rows), lambda i, h, b: (b, h, places(i)[0]))
     listed = 1 + (rows if by_key else columns)
     return {
         "query": of_queries(geometry.size),
         "key": of_keys(geometry.size),
         "value": of_keys(geometry.wide),
         "channels": pl.BlockSpec(channels, lambda i, h, b: (b, 0, h // of_key, 0)),
-        "keys": pl.BlockSpec((None, columns), lambda i, h, b: (b, i_k(i))),
+        "keys": pl.BlockSpec((None, columns), lambda i, h, b: (b, places(i)[1])),
         "head": of_heads,
         "start": of_heads,
         "row": of_row,
         **dict.fromkeys(("log_sums", "delta"), of_row),
         **dict.fromkeys(("output", "means", "inner"), of_queries(geometry.wide)),
-        "column": pl.BlockSpec((None, members, columns), lambda i, h, b: (b, h, i_k(i))),
+        "column": pl.BlockSpec((None, members, columns), lambda i, h, b: (b, h, places(i)[1])),
         "seeds": pl.BlockSpec((None, 1, geometry.heads), lambda i, h, b: (b, 0, 0)),
         "segments": (
-            pl.BlockSpec((None, None, rows), lambda i, h, b: (b, 0, i_q(i))),
-            pl.BlockSpec((None, None, columns), lambda i, h, b: (b, 0, i_k(i))),
+            pl.BlockSpec((None, None, rows), lambda i, h, b: (b, 0, places(i)[0])),
+            pl.BlockSpec((None, None, columns), lambda i, h, b: (b, 0, places(i)[1])),
         ),
-        "lower": pl.BlockSpec((None, None, rows), lambda i, h, b: (b, 0, i_q(i))),
-        "pairs": _mask_spec(operands.pairs, lambda i: (i_q(i), i_k(i)), rows, columns),
+        "lower": pl.BlockSpec((None, None, rows), lambda i, h, b: (b, 0, places(i)[0])),
+        "pairs": _mask_spec(operands.pairs, places, rows, columns),
         "tiles": _mask_spec(operands.tiles, lambda i: (i, 0), None, listed),
     }
 

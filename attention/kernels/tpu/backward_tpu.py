@@ -32,6 +32,7 @@ from attention.kernels.tpu.tiles_tpu import (
     tile_leaves,
     visible,
     walk_tiles,
+    write_values,
     zero_beyond,
 )
 
@@ -242,15 +243,10 @@ class _Gradients(GridStep):
 
     def begin_keys(self) -> None:
         """Sets dK and dV to 0 and writes F of the block of keys."""
-        plan, transform = self.plan, self.plan.local.functions.transform
         self.by_key[...] = jnp.zeros_like(self.by_key)
         self.by_value[...] = jnp.zeros_like(self.by_value)
-        if transform is not None:
-            value = self.operands.value[...]
-            value = zero_beyond(value, self.j * plan.block_k, plan.keys, plan.block_k)
-            raised = transform.value(value.astype(jnp.float32), self.channels())
-            raised = zero_beyond(raised, self.j * plan.block_k, plan.keys, plan.block_k)
-            self.values[...] = raised
+        if self.plan.local.functions.transform is not None:
+            write_values(self.plan, self.operands, self.values, self.j, self.channels)
 
     def begin_rows(self) -> None:
         """Sets to 0 what is summed over all blocks."""

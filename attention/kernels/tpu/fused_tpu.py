@@ -20,7 +20,6 @@ copies that remain take 8 of 70 ms.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -28,7 +27,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from attention.functions import HIDDEN, LOWEST, Leaves, least
+from attention.functions import HIDDEN, LOWEST, least
 from attention.kernels import accelerated
 from attention.kernels.accelerated import LANES, ForwardResults, Local, Operands
 from attention.kernels.tpu.backward_tpu import backward
@@ -51,6 +50,7 @@ from attention.kernels.tpu.tiles_tpu import (
     tile_leaves,
     visible,
     walk_tiles,
+    write_values,
     zero_beyond,
 )
 
@@ -208,7 +208,7 @@ def _forward_kernel(
     if functions.transform is not None:
         # A single block of keys is transformed once for all blocks of queries.
         pl.when((m == 0) & (i == 0) | (plan.blocks[1] > 1))(
-            functools.partial(_write_values, plan, operands, out, values, j, channels)
+            functools.partial(write_values, plan, operands, values, j, channels, out.channels)
         )
     heads = [plan.head(n, g, m, head) for head in range(plan.heads)]
     starts: list[Any] = [functions.weighting.start] * plan.heads
@@ -239,30 +239,6 @@ def _forward_kernel(
         pl.when(step == 0)(sums.begin)
     walk_tiles(plan, operands.tiles, (i, j), j <= last, sums.add_tile, backward=False)
     pl.when(step == steps - 1)(sums.finish)
-
-
-def _write_values(
-    plan: Plan,
-    operands: Operands,
-    out: ForwardResults,
-    values: Any,
-    j: Any,
-    channels: Callable[[], Leaves],
-) -> None:
-    """Writes F of block j of keys, and the channel leaves if the kernel makes them."""
-    functions, transform = plan.local.functions, plan.local.functions.transform
-    assert transform is not None
-    value = zero_beyond(operands.value[...], j * plan.block_k, plan.keys, plan.block_k)
-    wide = value.astype(jnp.float32)
-    if out.channels is not None:
-        rows = jax.lax.broadcasted_iota(jnp.int32, (plan.block_k, 1), 0)
-        inside = rows < plan.keys if plan.keys % plan.block_k else None
-        assert transform.leaves is not None
-        made = transform.leaves(wide, inside, 0, operands.start is not None)
-        for number, name in enumerate(functions.channels):
-            out.channels[number : number + 1, :] = made[name]
-    raised = transform.value(wide, channels()).astype(values.dtype)
-    values[...] = zero_beyond(raised, j * plan.block_k, plan.keys, plan.block_k)
 
 
 @dataclasses.dataclass(frozen=True)

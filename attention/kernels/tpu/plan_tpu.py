@@ -148,8 +148,7 @@ def both_plans(plan: Plan, dtype: jnp.dtype, device_kind: str, masked: dict[str,
 
     Raises ValueError for tiles that do not fit, and for two tilings where a mask lists its tiles.
     """
-    plan.local.check_tiles(KERNELS)
-    sizes = [plan.local.sizes_of(kernel, _LIMITS) for kernel in KERNELS]
+    sizes = [plan.local.sizes_of(kernel, KERNELS, _LIMITS) for kernel in KERNELS]
     is_listed = bool(masked) or plan.local.pair_mask is not None
     if is_listed and sizes[0] != sizes[1]:
         raise ValueError(
@@ -194,7 +193,8 @@ def planned(
         )
     block_q, block_k = _block(both or plan.queries, most_q), _block(both or plan.keys, most_k)
     if max(most_q, most_k) != most:
-        scoped, resident = _memory_of(max(block_q, block_k), *need)
+        rows = max(block_q, block_k)
+        _, scoped, resident = _most_rows(rows, *need, (rows,))
     is_listed = bool(masked) or plan.local.pair_mask is not None
     most = _BANDED_TILE if plan.local.is_banded and not is_listed else _TILE
     tile, listed = (
@@ -232,7 +232,7 @@ def _row_bytes(size: int, wide: int, dtype: jnp.dtype) -> tuple[int, int]:
 
 
 def _most_rows(
-    length: int, row: int, whole: int, part: int, device_kind: str
+    length: int, row: int, whole: int, part: int, device_kind: str, given: tuple[int, ...] = ()
 ) -> tuple[int, int | None, bool]:
     """Returns the most rows of a block (2048 to 256), the bytes to ask for, and if dQ stays.
 
@@ -241,15 +241,16 @@ def _most_rows(
     and its sums are carried on. c4_lm_2b's heads of 512, a layer, forward and backward: 5.3 ms in
     4 × 4 blocks, 1.7 ms in one. T = 4,096, causal, forward: 60,900 cycles in blocks of 1,024,
     49,200 in blocks of 2,048. If dQ does not fit, each block of keys writes a float32 part of it,
-    and XLA sums the parts.
+    and XLA sums the parts. given: the rows that a block must have. Raises ValueError if the chip
+    cannot hold them.
     """
     larger = _LARGER_BYTES.get(device_kind, _SCOPED_BYTES)
 
     def within(scoped: int, resident: bool) -> int:
-        """Returns the most rows that fit, 0 if 256 do not."""
+        """Returns the most rows that fit, 0 if none do."""
         fixed, of_row = (whole, row) if resident else (0, row + part)
         sizes = (2048, 1024, 512, 256) if scoped > _SCOPED_BYTES else (1024, 512, 256)
-        return next((n for n in sizes if n * of_row + fixed <= scoped - _REST), 0)
+        return next((n for n in given or sizes if n * of_row + fixed <= scoped - _REST), 0)
 
     for resident in (True, False):
         unasked, most = within(_SCOPED_BYTES, resident), within(larger, resident)
@@ -257,26 +258,13 @@ def _most_rows(
             return unasked, None, resident
         if most:
             return most, larger if most > unasked else None, resident
+    if given:
+        raise ValueError(
+            f"tiles= with blocks of {length} rows take {length * (row + part) / 2**20:.0f} MiB of "
+            f"{device_kind}'s memory on the chip, which has {(larger - _REST) / 2**20:.0f}: give "
+            "fewer queries and keys"
+        )
     return 256, None, False
-
-
-def _memory_of(
-    rows: int, row: int, whole: int, part: int, device_kind: str
-) -> tuple[int | None, bool]:
-    """Returns the bytes to ask for, and if dQ stays, for blocks of so many rows.
-
-    Arguments as of `_most_rows`. Raises ValueError if the chip cannot hold such blocks.
-    """
-    larger = _LARGER_BYTES.get(device_kind, _SCOPED_BYTES)
-    for bytes_held, resident in ((rows * row + whole, True), (rows * (row + part), False)):
-        if bytes_held <= _SCOPED_BYTES - _REST:
-            return None, resident
-        if bytes_held <= larger - _REST:
-            return larger, resident
-    raise ValueError(
-        f"tiles= with blocks of {rows} rows take {bytes_held / 2**20:.0f} MiB of {device_kind}'s "
-        f"memory on the chip, which has {(larger - _REST) / 2**20:.0f}: give fewer queries and keys"
-    )
 
 
 def with_slab(plan: Plan, device_kind: str, backward: bool, sizes: Mapping[str, int]) -> Plan:

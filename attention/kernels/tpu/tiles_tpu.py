@@ -74,6 +74,33 @@ def read_channels(plan: Plan, reference: Any) -> dict[str, Array]:
     return {name: reference[place : place + 1, :] for place, name in enumerate(names)}
 
 
+def write_values(
+    plan: Plan,
+    operands: Operands,
+    values: Any,
+    j: Any,
+    channels: Callable[[], Leaves],
+    made: Any = None,
+) -> None:
+    """Writes F of block j of keys on the chip.
+
+    made: reference [c, V] that the channel leaves are written to, if the kernel makes them.
+    """
+    transform = plan.local.functions.transform
+    assert transform is not None
+    value = zero_beyond(operands.value[...], j * plan.block_k, plan.keys, plan.block_k)
+    wide = value.astype(jnp.float32)
+    if made is not None:
+        rows = jax.lax.broadcasted_iota(jnp.int32, (plan.block_k, 1), 0)
+        inside = rows < plan.keys if plan.keys % plan.block_k else None
+        assert transform.leaves is not None
+        leaves = transform.leaves(wide, inside, 0, operands.start is not None)
+        for number, name in enumerate(plan.local.functions.channels):
+            made[number : number + 1, :] = leaves[name]
+    raised = transform.value(wide, channels()).astype(values.dtype)
+    values[...] = zero_beyond(raised, j * plan.block_k, plan.keys, plan.block_k)
+
+
 def tile_leaves(
     plan: Plan, leaves: tuple[Any, ...], tile: Tile, head: int, number: Any
 ) -> list[Any]:
