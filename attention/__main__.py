@@ -79,10 +79,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _list(options: argparse.Namespace) -> int:
-    modifiers = sorted(table.MODIFIERS.items())
-    for title, entries in (("Mixers", [*table.MIXERS.items()]), ("Modifiers", modifiers)):
-        print(f"{title}")
-        for name, entry in entries:
+    modifiers = dict(sorted(table.MODIFIERS.items()))
+    for title, entries in (("Mixers", table.MIXERS), ("Modifiers", modifiers)):
+        print(title)
+        for name, entry in entries.items():
             print(f"  {name:<13} {entry.formula}")
             print(f"  {'':<13} parameters per layer: {entry.parameters}")
             if entry.hyperparameters:
@@ -97,12 +97,10 @@ def _list(options: argparse.Namespace) -> int:
         remark = f"; {limits.remark}" if limits.remark else ""
         print(f"  {name:<13} {where}; {', '.join(limits.dtypes) or 'any dtype'}{remark}")
     print("A query that sees no key\n  returns 0, and no gradient (flax: the mean of all values)")
-    names = registry.names()
     print("Variants: mixer[+modifier...], any number of modifiers in any order. With at most one:")
-    for name in names:
-        is_paper_row = name in map(table.canonical, table.PAPER_ROWS)
-        mark = "  <- a row of the paper's table" if is_paper_row else ""
-        print(f"  {name}{mark}")
+    paper_rows = [*map(table.canonical, table.PAPER_ROWS)]
+    for name in registry.names():
+        print(f"  {name}" + "  <- a row of the paper's table" * (name in paper_rows))
     return 0
 
 
@@ -124,27 +122,23 @@ def _check(options: argparse.Namespace) -> int:
     from attention.common import devices
     from attention.verification import check
 
-    platform = devices.default_platform()
     cases = list(check.cases(variants, kernels))
     if not cases:
         raise ValueError(
             f"no case for {', '.join(variants)} with kernels {', '.join(kernels)}: modifiers and "
             "differential mixers are checked with kernel xla; give --kernels=xla"
         )
-    print(precision.describe(options.matmul_precision, platform))
+    print(precision.describe(options.matmul_precision, devices.default_platform()))
     broken = [name for name in variants if not _keeps_laws(name)]
     print(f"N, H, D = {shape}; limits: output, gradients; outputs of the paper's LASER: printed,")
     print("the equation without a maximum; snippet, its code, which takes the maximum out;")
     learned = ", ".join(f"{limit:.0e} in {name}" for name, limit in check.LEARNED_LIMITS.items())
     print(f"learned: gradients of the variant's own leaves (limits: {learned})")
-    header = ("variant", "kernel", "dtype", "mask", "qs", "vs")
     errors = ("output", "dQ", "dK", "dV", "dx", "learned", *check.PAPER, "limits")
-    print(_line(header, errors))
+    print(_line(("variant", "kernel", "dtype", "mask", "qs", "vs"), errors))
     failures = 0
     named = None if options.matmul_precision == "default" else options.matmul_precision
-    for case in cases:
-        if case.variant in broken:
-            continue
+    for case in (case for case in cases if case.variant not in broken):
         with jax.default_matmul_precision(named):
             row = check.measure(case, shape)
         failures += not row.passed
@@ -222,8 +216,8 @@ def _keeps_laws(name: str) -> bool:
 
     variant = check.make_variant(name)
     problem = laws.problem(variant)
-    text = problem or f"keeps the laws of {', '.join(laws.asked(variant))}"
-    print(f"{name}: {text}", flush=True)
+    kept = f"keeps the laws of {', '.join(laws.asked(variant))}"
+    print(f"{name}: {problem or kept}", flush=True)
     return not problem
 
 

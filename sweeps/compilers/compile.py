@@ -34,20 +34,17 @@ def rows(study: Study, topology: str, plain: bool = False) -> list[dict[str, Any
     """
     where = accelerators.topology(topology)
     settings, trials = study.settings, first_trials(study)
-    compiled: list[dict[str, Any]] = []
-    for variant in settings["variants"]:
-        figures = jax_calls.call(
-            compiled_step.compiled, trial=trials[variant], topology=topology, plain=plain
-        )
-        compiled.append(
-            {
-                "variant": variant,
-                "kernel": settings["kernel"],
-                **figures,
-                "model_flops": model_flops(study, where),
-            }
-        )
-    return compiled
+    return [
+        {
+            "variant": variant,
+            "kernel": settings["kernel"],
+            **jax_calls.call(
+                compiled_step.compiled, trial=trials[variant], topology=topology, plain=plain
+            ),
+            "model_flops": model_flops(study, where),
+        }
+        for variant in settings["variants"]
+    ]
 
 
 def first_trials(study: Study) -> dict[str, Trial]:

@@ -150,7 +150,10 @@ def _forward_kernel(
         logits = product(query, key, transposed=True) * geometry.local.scale
         leaves = tile_leaves(geometry, operands.leaves, tile, head)
         logits = functions.scored(logits, tile.indices(), leaves)
-        highest = _maxima(geometry, before, logits, is_visible)
+        highest: Any = None
+        if weighting.mass is not None:
+            shown = logits if is_visible is None else jnp.where(is_visible, logits, HIDDEN)
+            highest = jnp.maximum(before, jnp.max(shown, axis=1)) if weighting.scales else before
         s = None if highest is None else highest[:, None]
         weights, masses = functions.weigh(logits, s, is_visible)
         kept = accelerated.kept(geometry.local, operands.seeds, head, tile.indices())
@@ -184,17 +187,6 @@ def _forward_kernel(
         write(out.means, means, rows, geometry.wide)
     if out.log_sums is not None:
         write_row(out.log_sums, None, top + jnp.log(total), rows)
-
-
-def _maxima(
-    geometry: Geometry, top: Array, logits: Array, is_visible: Array | None
-) -> Array | None:
-    """Returns each row's maximum [n] with a tile, None if weights are not divided."""
-    weighting = geometry.local.functions.weighting
-    if weighting.mass is None:
-        return None
-    shown = logits if is_visible is None else jnp.where(is_visible, logits, HIDDEN)
-    return jnp.maximum(top, jnp.max(shown, axis=1)) if weighting.scales else top
 
 
 _attend = accelerated.differentiable(forward, backward)

@@ -46,10 +46,9 @@ class TileSizes(NamedTuple):
     stages: int
 
 
-# By kernel and the most bytes of a padded row of Q or V: rows of a program's own tile, rows of the
-# tiles that it goes through, warps, and loads under way. These are the largest tiles with which no
+# Tiles by kernel and the most bytes of a padded row of Q or V. These are the largest with which no
 # register of an H100 is spilled at head sizes of 64 and 128, by ptxas (docs/kernels.md). Beyond 256
-# bytes registers spill, and no measurement chose the rows.
+# bytes registers spill, and no measurement chose the rows. Stages are loads under way.
 TILES: dict[str, dict[float, tuple[int, int, int, int]]] = {
     "forward": {
         128: (128, 64, 8, 3),
@@ -59,10 +58,10 @@ TILES: dict[str, dict[float, tuple[int, int, int, int]]] = {
         math.inf: (16, 16, 8, 1),
     },
     "by_key": {
-        128: (128, 32, 8, 2),
-        256: (64, 32, 8, 2),
+        128: (32, 128, 8, 2),
+        256: (32, 64, 8, 2),
         512: (32, 32, 8, 1),
-        1024: (32, 16, 8, 1),
+        1024: (16, 32, 8, 1),
         math.inf: (16, 16, 8, 1),
     },
     "by_query": {
@@ -86,11 +85,7 @@ def tile_sizes(geometry: Geometry, kernel: str) -> TileSizes:
     Raises ValueError for sizes of `Local.tiles` that a tile cannot have.
     """
     row = geometry.local.dtype.itemsize * max(padded(geometry.size), padded(geometry.wide))
-    program, passing, warps, stages = next(
-        tile for most, tile in TILES[kernel].items() if row <= most
-    )
-    rows, columns = (passing, program) if kernel == "by_key" else (program, passing)
-    tile = TileSizes(rows, columns, warps, stages)
+    tile = TileSizes(*next(sizes for most, sizes in TILES[kernel].items() if row <= most))
     tile = tile._replace(**geometry.local.sizes_of(kernel, TILES, _LIMITS))
     return tile._replace(
         queries=min(tile.queries, padded(geometry.queries)),

@@ -115,14 +115,10 @@ def _results(plan: Plan, operands: Operands) -> Operands:
     """
     entries, members, _, channels = operands.query.shape
     per_head = (entries, channels // (plan.heads * plan.size), members, plan.heads)
-    lengths = {
-        "head": LANES,
-        "row": plan.blocks[0] * plan.block_q,
-        "column": plan.blocks[1] * plan.block_k,
-    }
+    rows, columns = plan.blocks[0] * plan.block_q, plan.blocks[1] * plan.block_k
     of_kind = {
         kind: jax.ShapeDtypeStruct((*per_head, length), jnp.float32)
-        for kind, length in lengths.items()
+        for kind, length in (("head", LANES), ("row", rows), ("column", columns))
     }
     query, key, value = (jax.ShapeDtypeStruct(array.shape, array.dtype) for array in operands[:3])
     if not plan.resident:
@@ -291,10 +287,16 @@ class _Gradients(GridStep):
         if plan.blocks[0] > 1:
             whole = pl.ds(pl.multiple_of(first, LANES), a.size)
         for head in range(plan.heads):
-            head_queries = lanes_of(plan, head, queries, plan.size)
-            head_inner = lanes_of(plan, head, narrow, plan.wide)
             self._add_head(
-                tile, whole, head, is_visible, head_queries, tile_keys, values, head_inner, products
+                tile,
+                whole,
+                head,
+                is_visible,
+                lanes_of(plan, head, queries, plan.size),
+                tile_keys,
+                values,
+                lanes_of(plan, head, narrow, plan.wide),
+                products,
             )
 
     def _inner(self, a: Any, first: Any, cotangent: Array, means: Array) -> Array:
@@ -362,8 +364,7 @@ class _Gradients(GridStep):
         self.by_value[b, :] += product(weights.astype(queries.dtype), inner)
         raw_bar = (raw_bar * plan.local.scale).astype(queries.dtype)
         self.by_key[b, :] += product(raw_bar, queries)
-        of_queries = product(jnp.transpose(raw_bar), keys)
-        of_queries = lanes_of(plan, head, of_queries, plan.size)
+        of_queries = lanes_of(plan, head, product(jnp.transpose(raw_bar), keys), plan.size)
         if plan.resident:
             self.by_query[m, whole, :] += of_queries
         else:
@@ -397,8 +398,7 @@ class _Gradients(GridStep):
         gradient = self.by_value[...]
         if transform is not None:
             wide = self.operands.value[...].astype(jnp.float32)
-            raised = self.values[...]
-            gradient = transform.pull_value(gradient, wide, raised, self.channels())
+            gradient = transform.pull_value(gradient, wide, self.values[...], self.channels())
         value[...] = gradient.astype(value.dtype)
 
     def finish_columns(self) -> None:

@@ -185,8 +185,8 @@ def forward(plans: Plans, operands: Operands, *, keep: bool, with_lse: bool) -> 
         compiler_params=plan.compiler_params(grid),
     )
     # Within jit, since JAX 0.10 keeps kernels whose results nobody reads.
-    [written] = jax.jit(kernel_call)(padded(plan, operands))
-    written = accelerated.named(written)
+    [results] = jax.jit(kernel_call)(padded(plan, operands))
+    written = accelerated.named(results)
     if written.log_sums is not None:
         written = written._replace(log_sums=written.log_sums[..., : plan.queries])
     if written.channels is None:
