@@ -189,8 +189,7 @@ def _tune(options: argparse.Namespace) -> int:
             if where:
                 problem = attend, shape, options.dtype, where, scratch
                 measure = functools.partial(tuning.cycles, *problem)
-            unit = f"cycles on {where.kind}" if where else "ms"
-            print(f"shape {shape}, {options.dtype}; {unit}")
+            print(f"shape {shape}, {options.dtype}; {f'cycles on {where.kind}' if where else 'ms'}")
             tried = []
             for trial in tuning.trials(measure, shape[1], platform, together=bool(where)):
                 kernel, sizes, figure = trial

@@ -110,10 +110,10 @@ def trials(measure: Measure, length: int, platform: str, together: bool) -> Iter
 def _candidates(length: int, platform: str) -> list[Sizes]:
     """Returns the sizes that are tried for a sequence of this length, {} first."""
     if platform == "tpu":
-        rows = [{"rows": rows} for rows in (128, 256, 512)]
         # Half as long as a block is the least that a block can be made of.
         blocks = [n for n in (256, 512, 1024, 2048, 4096) if n < 2 * length]
-        return [{}, *rows, *({"queries": n, "keys": n} for n in blocks)]
+        squares = ({"queries": n, "keys": n} for n in blocks)
+        return [{}, {"rows": 128}, {"rows": 256}, {"rows": 512}, *squares]
     pairs = ((128, 64), (64, 64), (128, 32), (64, 32), (32, 32))
     return [{}, *({"queries": n, "keys": m, "warps": w} for n, m in pairs for w in (4, 8))]
 

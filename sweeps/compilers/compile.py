@@ -92,9 +92,9 @@ def _lines(
     if row["memory_gb"] is None:
         return [f"{name}: OUT OF MEMORY, {row['warnings'][0]}", *remedy]
     parts = " + ".join(f"{part} {size:.3g}" for part, size in row["memory_parts_gb"].items())
-    fits = "yes" if row["fits"] else "NO"
     lines = [
-        f"{name}: {row['memory_gb']:.4g} GB, peak {row['peak_gb']:.4g}, fits: {fits}",
+        f"{name}: {row['memory_gb']:.4g} GB, peak {row['peak_gb']:.4g}, fits: "
+        + ("yes" if row["fits"] else "NO"),
         f"    memory = {parts}",
         *remedy,
     ]

@@ -129,8 +129,7 @@ def _steps(devices: dict[str, Any]) -> Iterator[Result]:
                 f"--kernel={kernel}",
                 f"--compute_dtype={dtype}",
             ]
-            what = f"{workload} by {kernel}"
-            yield _attempt(what, _command, "measured", "workloads", arguments)
+            yield _attempt(f"{workload} by {kernel}", _command, "measured", "workloads", arguments)
 
 
 def _command(what: str, verdict: str, package: str, arguments: list[str]) -> Result:
@@ -164,8 +163,7 @@ def _processes(devices: dict[str, Any]) -> Iterator[Result]:
         environments = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in names[:2]]
     elif devices["platform"] == "tpu":
         if (halves := tpu_host.halves(names, devices["device_kind"])) is None:
-            summary = f"a TPU host of 4 or 8 chips (it has {len(names)})"
-            yield Result(what, "not here", summary)
+            yield Result(what, "not here", f"a TPU host of 4 or 8 chips (it has {len(names)})")
             return
         grid, shares = halves
         environments = [
@@ -191,8 +189,8 @@ def _two_against_one(what: str, environments: list[dict[str, str]], port: int) -
         raise ValueError(f"the processes gave their losses, and ended with codes {codes}")
     alone = jax_calls.call(_losses, index=0, environment={}, count=1, port=0, trial=trial)
     worst = float(np.max(np.abs(np.asarray(losses) / np.asarray(alone) - 1)))
-    summary = f"losses within {worst:.1e} of one process's"
-    return Result(what, "ok" if worst < 1e-4 else "WRONG", summary)
+    verdict = "ok" if worst < 1e-4 else "WRONG"
+    return Result(what, verdict, f"losses within {worst:.1e} of one process's")
 
 
 def _losses(
@@ -225,7 +223,7 @@ def _losses(
     rows = workload.devices.rows(trial.batch_size)
     batch = workload.devices.shard(jax.tree.map(lambda leaf: leaf[rows], examples))
     key = train_step.seed_key(0, train_step.DROPOUT)
-    arguments = (batch, train_step.scalars_of(trial), key)
+    arguments = batch, train_step.scalars_of(trial), key
     update = step.compile(state, *arguments)
     losses = []
     for _ in range(3):
