@@ -48,7 +48,8 @@ What follows `--` are submission_runner.py's flags, as given. docs/algoperf.md h
 _MAXTEXT = """Runs MaxText's own training, unmodified, with an attention variant:
 
   python -m workloads maxtext --attention=laser+qk_norm -- CONFIG.yml run_name=laser-0 \\
-      metrics_file=RUNS/laser-0/metrics.jsonl init_weights_seed=0 steps=1000 eval_interval=100
+      metrics_file=RUNS/laser-0/metrics.jsonl init_weights_seed=0 steps=1000 \\
+      eval_interval=100 eval_start_step=99 eval_steps=10
 
 What follows `--` are MaxText's configuration file and key=value, as given. `python -m analysis
 table RUNS` compares the runs. docs/maxtext.md has the rest.

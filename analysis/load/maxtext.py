@@ -63,6 +63,9 @@ def read(run: Run, files: trials.TrialFiles) -> tuple[Run, Measurements, dict[st
         "accumulated_submission_time": np.array(
             [seconds.get(step, math.nan) for step in sorted(evaluations)]
         ),
+        # MaxText evaluates one split.
+        "train/num_examples": np.zeros(len(evaluations)),
+        "test/num_examples": np.zeros(len(evaluations)),
     }
     seed = record.get(SEED, 0)
     run = dataclasses.replace(

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from analysis.load import records, studies
+from analysis.load import measurements, records, studies
 from workloads import __main__ as command
 from workloads.maxtext import runner
 
@@ -48,6 +48,7 @@ def test_runs_are_read_as_variants_and_seeds(tmp_path):
         assert run.evals["validation/loss"].tolist() == [2.125, 1.375]
         assert run.evals["accumulated_submission_time"].tolist() == [1.0, 2.0]
         assert run.losses()["loss"].tolist() == [3.0, 2.0, 1.5, 1.25]
+        assert measurements.splits_of_nothing(run.evals) == ["train", "test"]
         assert not run.problems
     assert study.shares_seeds
 

@@ -26,6 +26,12 @@ SETTINGS = (
 )
 CONFIG = str(pathlib.Path(maxtext.__path__[0]) / "configs" / "base.yml")
 OURS = ("-m", "workloads", "maxtext")
+# Without a limit of segments MaxText's synthetic sequences are one segment each.
+SEGMENTS = "max_segments_per_seq=4"
+MASKS = {
+    "causal": (),
+    "window and segments": ("attention_type=local_sliding", "sliding_window_size=4", SEGMENTS),
+}
 
 
 def _train(folder, command, *settings):
@@ -46,10 +52,9 @@ def _train(folder, command, *settings):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scanned", [True, False])
-@pytest.mark.parametrize("kind", ["global", "local_sliding"])
-def test_standard_has_the_losses_of_maxtext(tmp_path, scanned, kind):
-    settings = ("steps=20", f"scan_layers={scanned}", f"attention_type={kind}")
-    settings += ("sliding_window_size=4",) if kind == "local_sliding" else ()
+@pytest.mark.parametrize("mask", MASKS)
+def test_standard_has_the_losses_of_maxtext(tmp_path, scanned, mask):
+    settings = ("steps=20", f"scan_layers={scanned}", *MASKS[mask])
     own = _train(tmp_path / "own", ("-m", "maxtext.trainers.pre_train.train"), *settings)
     ours = _train(tmp_path / "ours", (*OURS, "--attention=standard", "--"), *settings)
     assert len(own) == 20
@@ -74,15 +79,18 @@ def test_laser_is_the_formula_on_the_tensors_of_maxtext(tmp_path, monkeypatch):
 
     def recorded(self, call, **settings):
         output, memory = attend(self, call, **settings)
-        arrays = (call.query, call.key, call.value, output)
-        jax.debug.callback(lambda *arrays: calls.append([*map(np.asarray, arrays)]), *arrays)
+        # Leaves are made by a call without segments.
+        if call.mask.segments is not None:
+            arrays = (call.query, call.key, call.value, call.mask.segments[0], output)
+            jax.debug.callback(lambda *arrays: calls.append([*map(np.asarray, arrays)]), *arrays)
         return output, memory
 
     monkeypatch.setattr(Variant, "attend", recorded)
-    paths = (f"base_output_directory={tmp_path}", "steps=1", "scan_layers=False")
+    paths = (f"base_output_directory={tmp_path}", "steps=1", "scan_layers=False", SEGMENTS)
     runner.run("laser", None, [CONFIG, *SETTINGS, *paths])
     jax.effects_barrier()
-    *arrays, output = calls[0]
-    length = output.shape[1]
-    expected = laser(*arrays, np.tril(np.ones((length, length), bool)))
+    *arrays, segments, output = calls[0]
+    assert segments.max() > 1
+    seen = np.tril(segments[:, None, :, None] == segments[:, None, None, :])
+    expected = laser(*arrays, seen)
     np.testing.assert_allclose(output, expected, rtol=0, atol=2e-5)
