@@ -25,6 +25,12 @@ Array = jax.Array
 BATCH_AXES = MESH_AXES[:2]
 
 
+def token_axes(mesh: Mesh, length: int) -> PartitionSpec:
+    """Returns the axes of an array [B, L, …]: L lies over 'context' if the mesh divides it."""
+    is_divided = "context" in mesh.shape and length % mesh.shape["context"] == 0
+    return PartitionSpec(BATCH_AXES, "context" if is_divided else None)
+
+
 @functools.cache
 def mesh(sizes: tuple[int, ...] = (0, 1, 1), over: tuple[Any, ...] = ()) -> Mesh:
     """Returns the mesh over all devices with axes (data, fsdp, tensor), as `options.mesh_shape`.

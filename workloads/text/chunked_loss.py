@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
-from workloads.base.sharding import BATCH_AXES
+from workloads.base.sharding import BATCH_AXES, token_axes
 
 Array = jax.Array
 
@@ -46,7 +46,8 @@ def summed(
     A chunk has at most `most` tokens of a device.
     hidden [B, N, W] in the compute dtype; embedding [V, W]; labels int [B, N]; weights float32
     [B, N]. The target distribution is (1 − s)·onehot + s/V. B divides over the mesh's axes data
-    and fsdp. Gradients are those by hidden and embedding; weights and smoothing have none.
+    and fsdp, N over context if that divides it. Gradients are those by hidden and embedding;
+    weights and smoothing have none.
     """
     return sums(mesh, most, False, hidden, embedding, labels, weights, label_smoothing)["loss"]
 
@@ -63,8 +64,10 @@ def sums(
 ) -> dict[str, Array]:
     """Returns 'loss', as `summed`, and if asked 'correct', how many labels have the highest logit:
     both weighted, float32. Not differentiable."""
-    run = functools.partial(_device_sums, most, with_correct)
-    return _on_devices(run, mesh, _REPLICATED)(hidden, embedding, labels, weights, label_smoothing)
+    tokens = token_axes(mesh, labels.shape[1])
+    run = functools.partial(_device_sums, most, with_correct, tokens)
+    arguments = hidden, embedding, labels, weights, label_smoothing
+    return _on_devices(run, mesh, tokens, _REPLICATED)(*arguments)
 
 
 def at_places(
@@ -115,11 +118,13 @@ def _device_places(
     return logs, words
 
 
-def _forward(mesh: Mesh, most: int, *arguments: Any) -> tuple[Array, tuple[Array, Array]]:
-    run = functools.partial(_device_gradients, most)
-    total, by_hidden, by_embedding = _on_devices(run, mesh, (_REPLICATED, _BATCH, _TABLE))(
-        *arguments
-    )
+def _forward(
+    mesh: Mesh, most: int, hidden: Array, *arguments: Any
+) -> tuple[Array, tuple[Array, Array]]:
+    tokens = token_axes(mesh, hidden.shape[1])
+    run = functools.partial(_device_gradients, most, tokens)
+    results = _REPLICATED, tokens, _TABLE
+    total, by_hidden, by_embedding = _on_devices(run, mesh, tokens, results)(hidden, *arguments)
     return total, (by_hidden, by_embedding)
 
 
@@ -131,9 +136,9 @@ def _backward(mesh: Mesh, most: int, saved: tuple[Array, Array], cotangent: Arra
 summed.defvjp(_forward, _backward)
 
 
-def _on_devices(run: Any, mesh: Mesh, result: Any) -> Any:
-    """Returns `run` as every device's part of the work."""
-    inputs = (_BATCH, _TABLE, _BATCH, _BATCH, _REPLICATED)
+def _on_devices(run: Any, mesh: Mesh, tokens: PartitionSpec, result: Any) -> Any:
+    """Returns `run` as every device's part of the work; tokens: the axes of [B, N]."""
+    inputs = (tokens, _TABLE, tokens, tokens, _REPLICATED)
     # Gradients are not taken through it, for which the check would be.
     return jax.shard_map(run, mesh=mesh, in_specs=inputs, out_specs=result, check_vma=False)
 
@@ -141,6 +146,7 @@ def _on_devices(run: Any, mesh: Mesh, result: Any) -> Any:
 def _device_sums(
     most: int,
     with_correct: bool,
+    tokens: PartitionSpec,
     hidden: Array,
     embedding: Array,
     labels: Array,
@@ -159,11 +165,12 @@ def _device_sums(
 
     zeros = {name: jnp.float32(0) for name in ("loss", "correct")[: 1 + with_correct]}
     sums, _ = jax.lax.scan(add, zeros, _cut(most, hidden, labels, weights))
-    return jax.lax.psum(sums, BATCH_AXES)
+    return jax.lax.psum(sums, _divided(tokens))
 
 
 def _device_gradients(
     most: int,
+    tokens: PartitionSpec,
     hidden: Array,
     embedding: Array,
     labels: Array,
@@ -192,8 +199,14 @@ def _device_gradients(
     (total, by_table), by_hidden = jax.lax.scan(add, zeros, cut)
     by_hidden = by_hidden.reshape(-1, hidden.shape[-1])[: labels.size].reshape(hidden.shape)
     by_table = jax.lax.psum_scatter(by_table, "fsdp", scatter_dimension=1, tiled=True)
-    by_embedding = jax.lax.psum(by_table, "data").astype(embedding.dtype)
-    return jax.lax.psum(total, BATCH_AXES), by_hidden, by_embedding
+    others = tuple(axis for axis in _divided(tokens) if axis != "fsdp")
+    by_embedding = jax.lax.psum(by_table, others).astype(embedding.dtype)
+    return jax.lax.psum(total, _divided(tokens)), by_hidden, by_embedding
+
+
+def _divided(tokens: PartitionSpec) -> tuple[str, ...]:
+    """Returns the mesh axes over which an array [B, N] lies."""
+    return tuple(axis for axis in (*BATCH_AXES, tokens[1]) if axis is not None)
 
 
 def _gathered(embedding: Array, dtype: Any) -> Array:

@@ -13,6 +13,8 @@ released tree has no language model; this workload is ours. Selection is by the 
 train split, which no model trains on; the test set is C4's validation split
 (workloads/text/corpora/large_corpora.py). Evaluations take the first sequences of each.
 
+`c4_lm_32k`: `c4_lm` on sequences of 32,768 tokens, 32 a batch: as many tokens. Not of the paper.
+
 `wikipedia_bert`, `wikipedia_bert_2b`: masked language models in BERT's base size and the paper's
 2.2 B. The encoder is the language models' network without the causal mask: pre-LN, no biases, no
 learned positions, and one embedding for input and output, so base has 110 M parameters. There is no
@@ -51,7 +53,6 @@ from workloads.base.workload import BaseWorkload, Sizes, unchanged
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.storage import token_records, tokenizer
 from workloads.text import chunked_loss, transformer
-from workloads.text.corpora import token_preparation
 from workloads.text.text_specs import TransformerSize
 
 Array = jax.Array
@@ -393,22 +394,23 @@ def _choose(tokens: Array, key: Array, rounding: Array) -> tuple[Array, Array]:
     return positions[order], weights[order].astype(jnp.float32)
 
 
-FULL_SIZE = Sizes(
-    # What 160,000 steps see: 1.08 epochs of C4's 156 B tokens, many of Wikipedia's. What a
-    # directory holds, `check` says.
-    num_train=160_000 * 1024,
-    num_eval_train=token_preparation.FEWEST["train"],
-    num_validation=token_preparation.FEWEST["validation"],
-    num_test=token_preparation.FEWEST["test"],
-    eval_batch_size=256,
-)
 # By the metric of their rows.
 _KINDS = {"loss": LMWorkload, "accuracy": BertWorkload}
 
 
 def make(row: WorkloadSpec, variant: Any, options: Options) -> TextWorkload:
     """Returns a language model's workload on a large corpus; use `workloads.registry.make`."""
-    return _KINDS[row.metric](row, variant, options, row.model, FULL_SIZE)
+    fewest = pkgutil.resolve_name(row.data).fewest
+    sizes = Sizes(
+        # What all steps see: 1.08 epochs of C4's 156 B tokens, many of Wikipedia's. What a
+        # directory holds, `check` says.
+        num_train=row.step_hint * row.batch_size,
+        num_eval_train=fewest["train"],
+        num_validation=fewest["validation"],
+        num_test=fewest["test"],
+        eval_batch_size=row.batch_size // 4,
+    )
+    return _KINDS[row.metric](row, variant, options, row.model, sizes)
 
 
 def make_small(row: WorkloadSpec, variant: Any, options: Options) -> TextWorkload:

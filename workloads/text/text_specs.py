@@ -81,6 +81,7 @@ SIZES: dict[str, TransformerSize] = {
     "c4_lm_1b": TransformerSize(32, 2048, 4096, 8, 256),
     "c4_lm_2b": TransformerSize(32, 2048, 8192, 8, 512),
     "c4_lm_8b": TransformerSize(32, 3440, 11584, 16, 720),
+    "c4_lm_32k": TransformerSize(32, 1024, 2048, 8, 128, context=32_768),
     "pydoc_lm": TransformerSize(2, 64, 256, 4, 16, vocabulary=1024, context=64),
     "finewebedu_lm": TransformerSize(12, 1024, 4096, 8, 128, vocabulary=50_257),
     "pydoc_finewebedu": TransformerSize(2, 64, 256, 4, 16, vocabulary=1024, context=64),
@@ -115,23 +116,24 @@ def _full_size(name: str, target: float | None, topology: str, **particulars: An
     """Returns the entry of a model of the paper: 1024 sequences a batch, 160,000 steps."""
     return WorkloadSpec(
         name=name,
-        batch_size=1024,
         step_hint=160_000,
         validation_target=target,
         test_target=target,
         topology=topology,
         **_of_model(name, "make"),
-        **particulars,
+        **{"batch_size": 1024, **particulars},
     )
 
 
-def _c4(name: str, says: str, loss: float | None, topology: str) -> WorkloadSpec:
+def _c4(
+    name: str, says: str, loss: float | None, topology: str, **particulars: Any
+) -> WorkloadSpec:
+    records = {"data": "workloads.text.corpora.large_corpora:C4", "data_name": "c4_lm"}
     return _full_size(
         name,
         loss,
         topology,
-        data="workloads.text.corpora.large_corpora:C4",
-        data_name="c4_lm",
+        **{**records, **particulars},
         description=f"decoder-only Transformer, {says}, on C4",
         metric="loss",
         mode="min",
@@ -211,6 +213,16 @@ def _finewebedu(name: str, **particulars: Any) -> WorkloadSpec:
 
 SPECS: tuple[WorkloadSpec, ...] = (
     *(_c4(name, *line) for name, line in _C4.items()),
+    # Not of the paper: as many tokens a batch in long sequences.
+    _c4(
+        "c4_lm_32k",
+        "301 M parameters, 32,768 tokens a sequence",
+        None,
+        "v5e:8x8",
+        batch_size=32,
+        data="workloads.text.corpora.large_corpora:C4_32K",
+        data_name="c4_lm_32k",
+    ),
     _bert("wikipedia_bert", "base size", None, "v5e:8x8"),
     _bert("wikipedia_bert_2b", "2.2 B parameters", 1 - 0.2145, "v5e:16x16"),
     _pydoc(

@@ -32,7 +32,7 @@ from attention.kernels.inputs import make_call
 from attention.masks import Mask
 from workloads.base.dropout import Dropout, Rate
 from workloads.base.options import STACKED, Options
-from workloads.base.sharding import BATCH_AXES
+from workloads.base.sharding import token_axes
 from workloads.storage import tokenizer
 from workloads.text.text_specs import TransformerSize
 
@@ -327,9 +327,9 @@ def _embedded(
 
     Rows are looked up in float32: the gradient of a frequent token is a sum of many thousand rows,
     which bfloat16 would stop adding up after a few hundred. Where 'fsdp' or 'tensor' divide the
-    table each device looks up its own part of it, for all sequences of its group, and the devices
-    exchange results; so gradients are summed where they stay. Left to the partitioner the whole
-    float32 table is gathered and its gradient reduced over all devices ("involuntary full
+    table each device looks up its own part of it, for its tokens of all sequences of its group, and
+    the devices exchange results; so gradients are summed where they stay. Left to the partitioner
+    the whole float32 table is gathered and its gradient reduced over all devices ("involuntary full
     rematerialization").
     """
     width = embedding.shape[-1]
@@ -347,11 +347,11 @@ def _embedded(
         hidden = (rows * width**0.5 + places).astype(dtype)
         return jax.lax.all_to_all(hidden, "fsdp", split_axis=0, concat_axis=2, tiled=True)
 
-    batch = PartitionSpec(BATCH_AXES)
+    batch = token_axes(devices.mesh, tokens.shape[-1])
     return jax.shard_map(
         own_part,
         mesh=devices.mesh,
-        in_specs=(PartitionSpec("tensor", "fsdp"), batch, PartitionSpec(None, "fsdp")),
+        in_specs=(PartitionSpec("tensor", "fsdp"), batch, PartitionSpec(batch[1], "fsdp")),
         out_specs=batch,
     )(embedding, tokens, places)
 
@@ -373,9 +373,7 @@ def _constrain(devices: Any, array: Array, tensor_axis: int | None = None) -> Ar
     """
     if devices is None or devices.mesh.size == 1:
         return array
-    axes: list[Any] = [BATCH_AXES] + [None] * (array.ndim - 1)
-    if array.shape[1] % devices.mesh.shape.get("context", 1) == 0:  # not chosen places of BERT's
-        axes[1] = devices.context
+    axes: list[Any] = [*token_axes(devices.mesh, array.shape[1]), *[None] * (array.ndim - 2)]
     if tensor_axis is not None:
         axes[tensor_axis] = "tensor"
     return jax.lax.with_sharding_constraint(
