@@ -47,6 +47,7 @@ cases = {
     "values and outputs": dict(mask=Mask(causal=True, width=30), **laser),
     "softpick": dict(mask="causal", weighting="softpick"),
     "more keys": dict(mask="causal"),
+    "lse": dict(mask="causal", return_lse=True),
 }
 worst = {}
 for name in names or cases:
@@ -56,17 +57,20 @@ for name in names or cases:
     given = {leaf: array for leaf, (_, array) in settings.pop("leaves", {}).items()}
     def loss(kernel, sharding, arrays, given):
         named = {leaf: (leaves[leaf][0], array) for leaf, array in given.items()}
-        output = flex(
+        results = flex(
             *arrays, **settings, leaves=named, kernel=kernel, sharding=sharding
         )
-        return jnp.sum(jnp.sin(output)), output
+        parts = jax.tree.leaves(results)
+        return sum(jnp.sum(jnp.sin(part)) for part in parts), parts
     def run(*place):
         graded = jax.value_and_grad(functools.partial(loss, *place), (0, 1), has_aux=True)
         return jax.jit(graded)(arrays, given)
-    (_, output), gradients = run(kernel, heads)
+    (_, (output, *lse)), gradients = run(kernel, heads)
+    assert len(lse) == (name == "lse")
     assert output.sharding.is_equivalent_to(heads, 4), output.sharding
     (_, expected), expected_gradients = run("xla", None)
-    results = jax.tree.leaves((output, gradients)), jax.tree.leaves((expected, expected_gradients))
+    references = expected, expected_gradients
+    results = jax.tree.leaves(([output, *lse], gradients)), jax.tree.leaves(references)
     worst[name] = max(
         float(np.linalg.norm(np.asarray(ours) - theirs) / np.linalg.norm(theirs))
         for ours, theirs in zip(*results, strict=True)
@@ -95,13 +99,13 @@ def _errors(*arguments):
 
 
 @pytest.mark.parametrize("platform", ["xla", "tpu"])
-def test_causal_scores_of_divided_queries(platform):
-    assert max(_errors(platform, "score").values()) <= 1e-6
+def test_causal_scores_and_lse_of_divided_queries(platform):
+    assert max(_errors(platform, "score", "lse").values()) <= 1e-6
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("platform", ["xla", "tpu", pytest.param("gpu", marks=pytest.mark.nightly)])
 def test_all_that_queries_may_be_divided_with(platform):
     errors = _errors(platform)
-    assert len(errors) == 14
+    assert len(errors) == 15
     assert max(errors.values()) <= 1e-6, errors
