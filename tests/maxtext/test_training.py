@@ -70,6 +70,18 @@ def test_learned_leaves_train(tmp_path, variant):
 
 
 @pytest.mark.slow
+def test_a_restored_run_has_the_losses_of_one_without_a_stop(tmp_path):
+    command = (*OURS, "--attention=laser+gate", "--")
+    schedule = "learning_rate_schedule_steps=20"
+    whole = _train(tmp_path / "whole", command, schedule, "steps=20")
+    saved = ("enable_checkpointing=True", "skip_jax_distributed_system=True")
+    saved += (f"base_output_directory={tmp_path}",)
+    _train(tmp_path / "stopped", command, schedule, *saved, "steps=10")
+    restored = _train(tmp_path / "restored", command, schedule, *saved, "steps=20")
+    np.testing.assert_array_equal(restored, whole[10:])
+
+
+@pytest.mark.slow
 def test_laser_is_the_formula_on_the_tensors_of_maxtext(tmp_path, monkeypatch):
     from attention.variant import Variant
     from workloads.maxtext import runner
