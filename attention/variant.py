@@ -467,7 +467,7 @@ def _start(variant: str, leaf: Leaf, key: Array | None) -> Array:
     except (TypeError, AttributeError) as error:
         raise ValueError(
             f"{variant} draws the start of {leaf.path!r}: give variant.leaves a key, "
-            "jax.random.key(seed)"
+            "jax.random.key(seed), or inject.assign rngs=nnx.Rngs(seed)"
         ) from error
 
 

@@ -29,10 +29,9 @@ def find(root: pathlib.Path) -> list[Run]:
     """Returns the runs in `root`, at most two levels below, unread."""
     patterns = (f"{VISIBLE}/{MAXTEXT_FILE}", f"{VISIBLE}/{VISIBLE}/{MAXTEXT_FILE}")
     folders = sorted(path.parent for pattern in patterns for path in root.glob(pattern))
-    names = [folder.relative_to(root).as_posix() for folder in folders]
     return [
-        Run("", "its own", STAGE, 0, 0, folder, name, "pending")
-        for folder, name in zip(folders, names, strict=True)
+        Run("", "its own", STAGE, 0, 0, path, path.relative_to(root).as_posix(), "pending")
+        for path in folders
     ]
 
 
@@ -55,7 +54,7 @@ def read(run: Run, files: trials.TrialFiles) -> tuple[Run, Measurements, dict[st
         reason = "no evaluation; have MaxText evaluate: eval_interval=STEPS eval_steps=BATCHES"
     if kind:
         files.report(kind, reason)
-    passed = np.cumsum([losses[step].get(_DURATION, math.nan) for step in sorted(losses)])
+    passed = np.cumsum(_column(losses, _DURATION))
     seconds = dict(zip(sorted(losses), passed, strict=True))
     columns = {
         STEP: np.array(sorted(evaluations), np.int64),

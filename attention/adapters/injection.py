@@ -5,10 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from attention import probe
-from attention.call import Memory
-from attention.kernels.inputs import layer_number
+from attention.call import Call, Memory
+from attention.kernels.inputs import layer_number, make_call
 from attention.variant import Variant
 
 Array = jax.Array
@@ -114,6 +115,23 @@ def layer_index(variant: Variant, rule: LayerRule | None, path: str) -> int | Ar
     except Exception as error:
         error.add_note(f"raised by the layer rule at path {path!r}")
         raise
+
+
+def example_call(
+    variant: Variant,
+    heads: int,
+    kv_heads: int,
+    head_size: int,
+    width: int,
+    layer: int | None = None,
+) -> Call:
+    """Returns a call like a layer's, of zeros, for `Variant.leaves`.
+
+    heads, head_size: H and D of queries; kv_heads: K; width: W of x; layer: the layer's index.
+    """
+    query, keys = (jnp.zeros((1, count, head_size)) for count in (heads, kv_heads))
+    x, memory = jnp.zeros((1, width)), variant.empty_memory(keys)
+    return make_call(query, keys, keys, x=x, layer=layer, memory=memory)
 
 
 def check_normalised(normalises: bool, variant: Variant) -> None:

@@ -20,10 +20,10 @@ from attention.adapters.injection import (
     InjectionError,
     LayerRule,
     check_normalised,
+    example_call,
     layer_index,
 )
 from attention.adapters.linen import InjectedFunction, attending_by, inputs_of
-from attention.kernels.inputs import make_call
 from attention.variant import AttentionFunction, Variant
 
 Array = jax.Array
@@ -83,8 +83,8 @@ def assign(
             f"{type(model).__name__} is no module of flax.nnx; give inject.assign a built "
             "nnx.Module, or use inject.injected(variant) for a model of flax.linen"
         )
-    if not isinstance(rngs, nnx.Rngs | None):
-        raise ValueError(f"rngs={rngs!r}: give nnx.Rngs(seed)")
+    if rngs is not None and not (isinstance(rngs, nnx.Rngs) and {"params", "default"} & {*rngs}):
+        raise ValueError(f"rngs={rngs!r}: give nnx.Rngs(seed), with a stream params or default")
     # Each once, also where several paths share it.
     layers: dict[str, Any] = {
         "/".join(map(str, path)): node
@@ -170,22 +170,13 @@ def _leaves(
             "layers are one stacked module (nnx.scan), which has no index of each: build them as "
             "a list of layers"
         )
-    arrays = {
-        "query": (layer.num_heads, layer.head_dim),
-        "key": (getattr(layer, "num_kv_heads", layer.num_heads), layer.head_dim),
-        "x": (layer.in_features,),
-    }
-    inputs: dict[str, Any] = {name: jnp.zeros((1, *shape)) for name, shape in arrays.items()}
-    inputs["value"] = inputs["key"]
-    call = make_call(**inputs, layer=index, memory=variant.empty_memory(inputs["value"]))
+    kv_heads = getattr(layer, "num_kv_heads", layer.num_heads)
+    call = example_call(
+        variant, layer.num_heads, kv_heads, layer.head_dim, layer.in_features, index
+    )
     count = math.prod(stacked)
     keys = [None] * count if rngs is None else jax.random.split(rngs.params(), count)
-    try:
-        starts = [variant.leaves(call, key) for key in keys]
-    except ValueError as error:
-        if rngs is None:
-            error.args = (f"{error}; of inject.assign, rngs=nnx.Rngs(seed)",)
-        raise
+    starts = [variant.leaves(call, key) for key in keys]
     for leaf in starts[0]:
         # Without normalize_qk flax's own query_ln is None.
         if getattr(layer, leaf.split("/")[0], None) is not None:

@@ -304,6 +304,7 @@ def with_gate():
         ("diff", layer_of, {}, "layer=rule"),
         ("diff", layer_of, {"layer": lambda path: 0}, "rngs=nnx.Rngs"),
         ("diff", layer_of, {"layer": lambda path: 0, "rngs": 0}, "rngs=0"),
+        ("laser", layer_of, {"rngs": nnx.Rngs(dropout=0)}, "rngs="),
         ("laser", layer_of, {"layer": 0}, "layer=0"),
     ],
 )
@@ -322,3 +323,9 @@ def test_what_a_call_cannot_have_is_refused_by_name(inputs):
         layer(inputs, inputs + 1)
     with pytest.raises(ValueError, match="sow_weights"):
         layer(inputs, sow_weights=True)
+
+
+def test_a_kernel_that_cannot_run_here_is_no_matter_of_rngs():
+    with pytest.raises(ValueError, match="splash") as refusal:
+        inject.assign(layer_of(), registry.get("laser", kernel="splash"))
+    assert "rngs" not in str(refusal.value)

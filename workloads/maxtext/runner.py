@@ -11,12 +11,12 @@ import pathlib
 import sys
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 from attention import table
 from attention.common import files
 
 RECORD = "maxtext.json"
-TESTED = "0.2.5"
 # What MaxText does not give a variant, and why.
 LACKS = {
     "layer": "does not tell an attention operator its layer's index",
@@ -24,8 +24,10 @@ LACKS = {
     "rope": "rotates its queries and keys itself",
 }
 # What tells runs of one hyperparameter point apart.
-_OF_A_RUN = ("run_name", "metrics_file", "base_output_directory")
-_SEEDS = ("init_weights_seed", "data_shuffle_seed")
+_OF_A_RUN = (
+    *("run_name", "metrics_file", "base_output_directory"),
+    *("init_weights_seed", "data_shuffle_seed"),
+)
 
 
 def run(variant: str, tau: float | None, arguments: Sequence[str]) -> None:
@@ -45,7 +47,7 @@ def run(variant: str, tau: float | None, arguments: Sequence[str]) -> None:
     if importlib.util.find_spec("maxtext") is None:
         raise ValueError(
             f"MaxText is not installed in this Python {sys.version_info[0]}.{sys.version_info[1]}; "
-            f"it needs Python 3.12 or newer: pip install 'maxtext[tpu]=={TESTED}' (docs/maxtext.md)"
+            f"it needs Python 3.12 or newer: pip install 'maxtext[tpu]==0.2.5' (docs/maxtext.md)"
         )
     from absl import logging
     from maxtext.trainers.pre_train import train
@@ -56,31 +58,31 @@ def run(variant: str, tau: float | None, arguments: Sequence[str]) -> None:
     # As absl's app.run does, which MaxText starts by: its lines of steps are shown.
     logging.use_absl_handler()
     logging.set_verbosity(logging.INFO)
-    original, name = train.initialize, table.canonical(variant)
+    original, chosen = train.initialize, registry.get(variant, **hyperparameters)
 
     def initialize(argv: Sequence[str]) -> Any:
         config, recorder = original(argv)
-        operator.check_config(config, name)
-        _write_record(config, name, tau, arguments)
+        operator.check_config(config, chosen)
+        if config.metrics_file:
+            _write_record(config, chosen.name, tau, arguments)
         return config, recorder
 
-    train.initialize = initialize
-    try:
-        with operator.substituted(registry.get(variant, **hyperparameters)) as substitution:
-            train.main(["maxtext", *arguments])
-    finally:
-        train.initialize = original
-    layers = f"{substitution.layers} of {substitution.layers}"
-    print(f"python -m workloads maxtext: {name!r} ran in {layers} layers", file=sys.stderr)
+    with (
+        mock.patch.object(train, "initialize", initialize),
+        operator.substituted(chosen) as substitution,
+    ):
+        train.main(["maxtext", *arguments])
+    print(
+        f"python -m workloads maxtext: {chosen.name!r} ran in all {substitution.layers} layers",
+        file=sys.stderr,
+    )
 
 
 def _write_record(config: Any, variant: str, tau: float | None, arguments: Sequence[str]) -> None:
-    """Writes which variant trains beside the run's metrics file, if there is one.
+    """Writes which variant trains beside the run's metrics file.
 
     Raises ValueError if a run with another metrics file has its record there.
     """
-    if not config.metrics_file:
-        return
     metrics = pathlib.Path(config.metrics_file)
     path = metrics.parent / RECORD
     if (
@@ -99,9 +101,7 @@ def _write_record(config: Any, variant: str, tau: float | None, arguments: Seque
         "rng_seed": config.init_weights_seed,
         "num_train_steps": config.steps,
         "metrics_file": metrics.name,
-        "hyperparameters": {
-            key: value for key, value in settings.items() if key not in (*_OF_A_RUN, *_SEEDS)
-        },
+        "hyperparameters": {key: value for key, value in settings.items() if key not in _OF_A_RUN},
         "versions": {name: importlib.metadata.version(name) for name in ("maxtext", "jax", "flax")},
     }
     files.write(path, json.dumps(record, indent=1) + "\n")
