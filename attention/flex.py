@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding
 
 from attention import backends, functions, records, table
 from attention.call import Call
-from attention.functions import KINDS, Fitted, Score, Transform, Weighting
+from attention.functions import Fitted, Score, Transform, Weighting
 from attention.kernels import elementwise, inputs
 from attention.kernels.core import SOFTMAX
 from attention.kernels.inputs import Problem
@@ -72,41 +72,15 @@ def flex(
 
     Raises ValueError for shapes and functions that do not fit, and for what `kernel` lacks.
     """
-    for name, function in (("score", score), ("mask", mask)):
-        if callable(function) and not isinstance(function, Hashable):
-            raise ValueError(
-                f"{name}={function!r} has no hash, by which its checks are kept: give a function, "
-                "or a frozen dataclass"
-            )
-    if isinstance(mask, str):
-        if mask != "causal":
-            raise ValueError(
-                f"mask={mask!r}: give 'causal', a Mask, an array of booleans, or a function of "
-                "(query_index, key_index)"
-            )
-        mask = Mask(causal=True)
-    elif callable(mask):
-        mask = Mask.of(mask)
     if tiles is not None:
         kernel = records.with_tiles(kernel, tiles)
-    call = inputs.make_call(query, key, value, bias=bias, mask=mask)
-    leaves = {} if leaves is None else leaves
-    if not isinstance(leaves, Mapping) or any(not isinstance(name, str) for name in leaves):
-        raise ValueError(f"leaves={leaves!r}: give a mapping from names to (kind, array)")
-    named = {name: _leaf(name, leaf, call) for name, leaf in leaves.items()}
-    call, made = _with_weighting(call, weighting, named)
+    call = inputs.make_call(query, key, value, bias=bias, mask=_symbolic(mask))
+    named = _checked({} if leaves is None else leaves, call)
+    call, made = _with_weighting(call, weighting, named, return_lse)
     channels = {name: array for name, (kind, array) in named.items() if kind == "channel"}
     of_score = {name: array for name, (_, array) in named.items() if name not in channels}
-    if of_score and score is None:
-        raise ValueError(f"leaf {next(iter(of_score))!r} is read by a score function: give score=")
-    kinds = tuple((name, named[name][0]) for name in of_score)
-    scores = () if score is None else (Score(score, (), kinds, may_hide=True),)
+    scores = _scores(score, tuple((name, named[name][0]) for name in of_score))
     elementwise.check(scores, made, None, False)
-    if return_lse and made.mass is None:
-        raise ValueError(
-            f"return_lse=True: weighting={weighting!r} divides by no mass, which lse is the "
-            "logarithm of; leave it out, or give a Weighting with mass="
-        )
     transform = _transform(value_function, output_function, tuple(channels))
     mixer = dataclasses.replace(
         records.mixer("standard"),
@@ -114,22 +88,12 @@ def flex(
         weighting=made,
         transform=None if transform is None else lambda dtype: transform,
     )
-    result = inputs.solve(
-        mixer,
-        call,
-        scale=scale,
-        score=scores,
-        leaves=() if score is None else (of_score,),
-        channels=channels or None,
-        kernel=kernel,
-        sharding=sharding,
-        with_lse=return_lse,
-    )
+    functions: Any = {"score": scores, "leaves": (of_score,) * len(scores)}
+    functions |= {"channels": channels or None, "with_lse": return_lse}
+    result = inputs.solve(mixer, call, scale=scale, kernel=kernel, sharding=sharding, **functions)
     output, log_sums = _pair(result, return_lse)
     output = output.astype(call.query.dtype)
-    if log_sums is None:
-        return output
-    return output, _lse(log_sums)
+    return output if log_sums is None else (output, _lse(log_sums))
 
 
 @inputs.promoting
@@ -184,13 +148,54 @@ def _pair(result: Any, with_lse: bool) -> tuple[Array, Array | None]:
     return result
 
 
+def _symbolic(mask: str | Mask | Array | PairFunction | None) -> Mask | Array | None:
+    """Returns a mask as `make_call` takes it. Raises ValueError for a word but 'causal'."""
+    if callable(mask):
+        _check_hash("mask", mask)
+        return Mask.of(mask)
+    if not isinstance(mask, str):
+        return mask
+    if mask != "causal":
+        raise ValueError(
+            f"mask={mask!r}: give 'causal', a Mask, an array of booleans, or a function of "
+            "(query_index, key_index)"
+        )
+    return Mask(causal=True)
+
+
+def _scores(
+    score: Callable[..., Array] | None, kinds: tuple[tuple[str, str], ...]
+) -> tuple[Score, ...]:
+    """Returns the score function, if there is one; kinds: (name, kind) of each leaf that it reads.
+
+    Raises ValueError for leaves without a function, and for a function without a hash.
+    """
+    if score is not None:
+        _check_hash("score", score)
+        return (Score(score, (), kinds, may_hide=True),)
+    if kinds:
+        raise ValueError(f"leaf {kinds[0][0]!r} is read by a score function: give score=")
+    return ()
+
+
+def _check_hash(name: str, function: Callable[..., Any]) -> None:
+    if not isinstance(function, Hashable):
+        raise ValueError(
+            f"{name}={function!r} has no hash, by which its checks are kept: give a function, or a "
+            "frozen dataclass"
+        )
+
+
 def _with_weighting(
-    call: Call, weighting: str | Weighting, leaves: dict[str, tuple[str, Array]]
+    call: Call,
+    weighting: str | Weighting,
+    leaves: dict[str, tuple[str, Array]],
+    with_lse: bool,
 ) -> tuple[Call, Weighting]:
     """Returns the call with the weighting's mask and sink, and the weighting without the sink.
 
-    Takes the sink's leaf out of `leaves`. Raises ValueError for an unknown weighting, and for a
-    sink without a head leaf.
+    Takes the sink's leaf out of `leaves`. Raises ValueError for an unknown weighting, for a sink
+    without a head leaf, and for one without a mass if the logarithm of it is asked for.
     """
     if isinstance(weighting, Weighting):
         made = weighting
@@ -202,6 +207,11 @@ def _with_weighting(
         mixer = records.mixer(_WEIGHTINGS[weighting])
         made = mixer.weighting_of(call.key.shape[-3], call.query.dtype)
         call = call._replace(mask=call.mask & mixer.mask)
+    if with_lse and made.mass is None:
+        raise ValueError(
+            f"return_lse=True: weighting={weighting!r} divides by no mass, which lse is the "
+            "logarithm of; leave it out, or give a Weighting with mass="
+        )
     if isinstance(made.start, str):
         kind, array = leaves.pop(made.start, ("", None))
         if kind != "head" or made.weights is not functions.exponential:
@@ -297,8 +307,7 @@ def check(
         log_sums = jnp.swapaxes(jnp.zeros(problem.query.shape[:-1]), -2, -1)
         return (output, log_sums) if problem.with_lse else output
 
-    transformed = None if made.transformed is None else refuse
-    checking = dataclasses.replace(made, call=refuse, transformed=transformed)
+    checking = dataclasses.replace(made, call=refuse)
     jax.eval_shape(functools.partial(flex, kernel=checking, **settings), query, key, value)
 
 
@@ -306,15 +315,13 @@ def _same(array: Array, c: Mapping[str, Array]) -> Array:
     return array
 
 
-def _leaf(name: str, leaf: Any, call: Call) -> tuple[str, Array]:
-    """Returns the kind and array of a leaf, a scalar as a number for each head.
+def _checked(leaves: Mapping[str, Any], call: Call) -> dict[str, tuple[str, Array]]:
+    """Returns the kinds and arrays of leaves by name, a scalar as a number for each head.
 
-    Raises ValueError unless it is (kind, array) and fits the call.
+    Raises ValueError unless each is (kind, array) and fits the call.
     """
-    kinds = ("scalar", *KINDS)
-    if not (isinstance(leaf, tuple) and len(leaf) == 2 and leaf[0] in kinds):
-        raise ValueError(f"leaf {name!r}: give (kind, array), the kind one of {', '.join(kinds)}")
-    kind, array = leaf
+    if not isinstance(leaves, Mapping) or any(not isinstance(name, str) for name in leaves):
+        raise ValueError(f"leaves={leaves!r}: give a mapping from names to (kind, array)")
     *batch, queries, heads, _ = call.query.shape
     keys, of_keys, wide = call.value.shape[-3:]
     shapes = {
@@ -324,16 +331,23 @@ def _leaf(name: str, leaf: Any, call: Call) -> tuple[str, Array]:
         "column": (*batch, heads, keys),
         "channel": (*batch, of_keys, wide),
     }
-    try:
-        array = jnp.asarray(array)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"leaf {name!r} is no array: {array!r}") from error
-    if array.shape != shapes[kind]:
-        raise ValueError(
-            f"leaf {name!r} of kind {kind} has shape {array.shape}; give {shapes[kind]}"
-        )
-    if not jnp.issubdtype(array.dtype, jnp.floating):
-        raise ValueError(f"leaf {name!r} has dtype {array.dtype}; give floating-point numbers")
-    if kind == "scalar":
-        return "head", jnp.broadcast_to(array, (heads,))
-    return kind, array
+    checked = {}
+    for name, leaf in leaves.items():
+        if not (isinstance(leaf, tuple) and len(leaf) == 2 and leaf[0] in shapes):
+            raise ValueError(
+                f"leaf {name!r}: give (kind, array), the kind one of {', '.join(shapes)}"
+            )
+        kind, array = leaf
+        try:
+            array = jnp.asarray(array)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"leaf {name!r} is no array: {array!r}") from error
+        if array.shape != shapes[kind]:
+            raise ValueError(
+                f"leaf {name!r} of kind {kind} has shape {array.shape}; give {shapes[kind]}"
+            )
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise ValueError(f"leaf {name!r} has dtype {array.dtype}; give floating-point numbers")
+        is_scalar = kind == "scalar"
+        checked[name] = ("head", jnp.broadcast_to(array, (heads,))) if is_scalar else (kind, array)
+    return checked

@@ -84,7 +84,7 @@ class Bias(NamedTuple):
     def whole(self) -> Array | None:
         """Returns one array that broadcasts to [..., H, T, S], or None."""
         parts = list(self.parts())
-        return sum(parts[1:], parts[0]) if parts else None
+        return functools.reduce(operator.add, parts) if parts else None
 
 
 @jax.tree_util.register_dataclass
@@ -125,7 +125,6 @@ class Mask:
         if self.segments is not None and other.segments is not None:
             raise ValueError("both masks have segments; give one of them as a dense mask")
         widths = [width for width in (self.width, other.width) if width is not None]
-        bounds = [bound for bound in (self.lower, other.lower) if bound is not None]
         return Mask(
             self.causal or other.causal,
             self.strict or other.strict,
@@ -135,7 +134,7 @@ class Mask:
             _both(self.dense, other.dense),
             other.hidden if self.hidden is None else self.hidden,
             tuple(dict.fromkeys(self.functions + other.functions)),
-            functools.reduce(jnp.maximum, bounds) if bounds else None,
+            _both(self.lower, other.lower, jnp.maximum),
         )
 
     def per_head(self, times: int) -> "Mask":
@@ -148,10 +147,9 @@ class Mask:
 
     def parts(self, queries: int, keys: int) -> Iterator[Array]:
         """Yields bool arrays with at least the axes [H, T, S], whose intersection it is."""
-        if self.dense is not None:
-            yield _with_three_axes(self.dense)
-        if self.hidden is not None:
-            yield _with_three_axes(~self.hidden)
+        for pairs in (self.dense, None if self.hidden is None else ~self.hidden):
+            if pairs is not None:
+                yield pairs.reshape((1,) * max(0, 3 - pairs.ndim) + pairs.shape)
         if self.keys is not None:
             yield self.keys[..., None, None, :]
         if self.segments is not None:
@@ -191,13 +189,15 @@ def check_boolean(name: str, mask: Array) -> None:
         )
 
 
-def _both(first: Array | None, second: Array | None) -> Array | None:
-    """Returns the intersection of two masks, either of which may be None."""
+def _both(
+    first: Array | None,
+    second: Array | None,
+    together: Callable[[Array, Array], Array] = operator.and_,
+) -> Array | None:
+    """Returns what two parts are `together`, either of which may be None."""
     if first is None or second is None:
         return second if first is None else first
-    for mask in (first, second):
-        check_boolean("mask", mask)
-    return first & second
+    return together(first, second)
 
 
 def _repeated(array: Array | None, axis: int, times: int) -> Array | None:
@@ -247,19 +247,11 @@ def merged(mask: Mask, queries: int, keys: int) -> Masks:
     parts = list(mask.parts(queries, keys))
     if not parts:
         return Masks()
-    pairs = parts[0]
-    for part in parts[1:]:
-        pairs = pairs & part
-    arrays = (mask.segments, mask.keys, mask.dense, mask.hidden, mask.lower)
-    is_symbolic = not mask.functions and all(array is None for array in arrays)
+    pairs = functools.reduce(operator.and_, parts)
+    is_symbolic = not mask.functions and not jax.tree.leaves(mask)
     sees_itself = queries == keys and not mask.strict and is_symbolic
     return Masks(
         pairs,
         keys=jnp.swapaxes(jnp.any(pairs, axis=-2), -2, -1)[..., None],
         rows=None if sees_itself else jnp.swapaxes(jnp.any(pairs, axis=-1), -2, -1)[..., None],
     )
-
-
-def _with_three_axes(pairs: Array) -> Array:
-    """Returns `pairs` with at least the axes [H, T, S]."""
-    return pairs.reshape((1,) * max(0, 3 - pairs.ndim) + pairs.shape)

@@ -126,17 +126,17 @@ class Kernel:
     centred exponentials survive its backward pass (`mixers.laser_shift`). float32_sums: the
     sum is float32 until the mixer is done with it, whatever the inputs.
 
-    transformed(problem, value, transform, channels): the same with functions of the value and of
-    the sum inside. Backends with `transformed` support grouped heads, sinks and symbolic masks, and
-    return 0 for rows that see nothing. bfloat16_allowance: as of a `Mixer`. check(problem,
-    transform): raises ValueError for functions that it cannot have on any device. has_tiles: call
-    and transformed take `tiles`, as `with_tiles` makes them.
+    transforms: there is call(problem, value, transform, channels), too, with functions of the value
+    and of the sum inside. Such backends support grouped heads, sinks and symbolic masks, and return
+    0 for rows that see nothing. bfloat16_allowance: as of a `Mixer`. check(problem, transform):
+    raises ValueError for functions that it cannot have on any device. has_tiles: call takes
+    `tiles`, as `with_tiles` makes them.
     """
 
     call: Callable[..., Array]
     span: float
     float32_sums: bool
-    transformed: Callable[..., Array] | None = None
+    transforms: bool = False
     bfloat16_allowance: float = 1.0
     check: Callable[..., None] = lambda *_: None
     has_tiles: bool = False
@@ -177,12 +177,7 @@ def with_tiles(backend: str | Kernel, tiles: Mapping[str, Mapping[str, int]]) ->
             "{'forward': {'queries': 128, 'keys': 128}}"
         )
     frozen = tuple((name, tuple(sizes.items())) for name, sizes in tiles.items())
-    assert record.transformed is not None
-    return dataclasses.replace(
-        record,
-        call=functools.partial(record.call, tiles=frozen),
-        transformed=functools.partial(record.transformed, tiles=frozen),
-    )
+    return dataclasses.replace(record, call=functools.partial(record.call, tiles=frozen))
 
 
 def adapter(library: str) -> Any:

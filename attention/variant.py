@@ -187,16 +187,10 @@ class Variant:
             span=records.kernel(self.kernel).span,
             **shared,
         )
+        shared |= {"dropout_rng": dropout_rng, "broadcast_dropout": broadcast_dropout}
+        shared["dropout_rate"] = 0.0 if deterministic else dropout_rate
         output = inputs.solve(
-            mixer,
-            changed,
-            scale=scale,
-            kernel=self.kernel,
-            sharding=self.sharding,
-            dropout_rng=None if deterministic else dropout_rng,
-            dropout_rate=0.0 if deterministic else dropout_rate,
-            broadcast_dropout=broadcast_dropout,
-            **shared,
+            mixer, changed, scale=scale, kernel=self.kernel, sharding=self.sharding, **shared
         )
         output = self._finished(output, changed._replace(query=call.query), mixer_leaves, source)
         if isinstance(source, _GivenLeaves):

@@ -210,17 +210,14 @@ def flat_masks(arrays: dict[str, Any]) -> dict[str, Any]:
 
     pairs: int8 [B or 1, H or 1, T, S]. Absent ones are left out.
     """
-    flat: dict[str, Any] = {}
-    if "segments" in arrays:
-        flat["segments"] = tuple(
-            ids.reshape(-1, 1, ids.shape[-1]).astype(jnp.int32) for ids in arrays["segments"]
-        )
-    if "lower" in arrays:
-        lower = arrays["lower"]
-        flat["lower"] = lower.reshape(-1, 1, lower.shape[-1]).astype(jnp.int32)
-    if "pairs" in arrays:
-        flat["pairs"] = arrays["pairs"].reshape(-1, *arrays["pairs"].shape[-3:]).astype(jnp.int8)
-    return flat
+
+    def flat(array: Array) -> Array:
+        if array.dtype == jnp.bool_:
+            return array.reshape(-1, *array.shape[-3:]).astype(jnp.int8)
+        return array.reshape(-1, 1, array.shape[-1])
+
+    names = [name for name in ("segments", "lower", "pairs") if name in arrays]
+    return {name: jax.tree.map(flat, arrays[name]) for name in names}
 
 
 def named(written: ForwardResults) -> ForwardResults:
@@ -330,7 +327,7 @@ _PRECISIONS = {
 def visible_keys(problem: Problem) -> Array | None:
     """Returns the keys that a mask of keys leaves, bool [..., S], None without such a mask."""
     keys, dense = problem.mask.keys, problem.mask.dense
-    if dense is not None:
+    if dense is not None and "mask_by_query" not in problem.needs:
         axes = (1,) * (problem.query.ndim - dense.ndim) + dense.shape
         of_keys = dense.reshape(axes)[..., 0, 0, :].astype(bool)
         keys = of_keys if keys is None else keys & of_keys
@@ -358,7 +355,7 @@ def on_devices(
     local: gives [..., length, heads, Dv], if `problem.with_lse` the pair of it and [..., H, T].
     arrays: "query", "key", "value" [..., length, heads, D]. Optional: "keys" [..., S], "start" [H],
     "channels" [..., 1, heads, Dv] by name, "leaves" of these `kinds`, "seeds" [..., H], "segments"
-    ([..., T], [..., S]), "lower" [..., T]. Optional, with axes of size 1 or whole: "pairs"
+    ([..., T], [..., S]), "lower" [..., T], int32. Optional, with axes of size 1 or whole: "pairs"
     [..., H, T, S], and "seen" [..., S, H, 1], the keys that some query sees. Where queries are
     divided, and so are keys and values if they can be, local is of `context`. Raises ValueError as
     `inputs.fitting`.
@@ -399,15 +396,6 @@ def on_devices(
         check_vma=False,  # pallas_call does not say over which axes of the mesh its results vary
     )
     return guarded(kernel, divided_local(arrays))
-
-
-def divides_heads(problem: Problem, heads: int) -> bool:
-    """Returns whether the devices that divide the query's heads can divide so many heads."""
-    sharding = problem.sharding
-    if sharding is None:
-        return True
-    axes = (*sharding.spec, *(None,) * 4)[problem.query.ndim - 2]
-    return heads % parts(sharding, axes) == 0
 
 
 def guarded(kernel: str, arrays: Any) -> Any:

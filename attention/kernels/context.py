@@ -51,15 +51,15 @@ def attend(
         return _part(kernel, local, lengths, arrays, place * rows)
     partners = [(number, devices - 1 - number) for number in range(devices)]
 
-    def first_half(array: Array, axis: int) -> Array:
+    def first_half(array: Array, axis: int, _: str) -> Array:
         return jnp.split(array, 2, axis)[0]
 
-    def partners_half(array: Array, axis: int) -> Array:
+    def partners_half(array: Array, axis: int, _: str) -> Array:
         return jax.lax.ppermute(jnp.split(array, 2, axis)[1], axes, partners)
 
     begin = (devices - 1 - place) * rows + rows // 2
-    early = _part(kernel, local, lengths, _with_queries(local, arrays, first_half), place * rows)
-    late = _part(kernel, local, lengths, _with_queries(local, arrays, partners_half), begin)
+    early = _part(kernel, local, lengths, _along(0, local, arrays, first_half), place * rows)
+    late = _part(kernel, local, lengths, _along(0, local, arrays, partners_half), begin)
     late = jax.lax.ppermute(late, axes, partners)
     if not local.with_lse:
         return jnp.concatenate([early, late], axis=-3)
@@ -68,18 +68,30 @@ def attend(
     )
 
 
-def _with_queries(local: Local, arrays: Arrays, change: Callable[[Array, int], Array]) -> Arrays:
-    """Returns the arrays, changed those that have an axis of queries; change: of (array, axis)."""
-    changed = {**arrays, "query": change(arrays["query"], -3)}
-    if "pairs" in arrays:
-        changed["pairs"] = change(arrays["pairs"], -2)
+# The axes of queries and of keys, and the kinds of leaves that have one as their last.
+_AXES = (
+    {"query": -3, "pairs": -2},
+    {"key": -3, "value": -3, "keys": -1, "seen": -3, "pairs": -1},
+)
+_KINDS = ("row", "column")
+
+
+def _along(side: int, local: Local, arrays: Arrays, change: Callable[..., Array]) -> Arrays:
+    """Returns the arrays, changed those that have an axis of queries (side 0) or of keys (1).
+
+    change: of (array, axis, name).
+    """
+    changed = {
+        name: change(array, _AXES[side][name], name) if name in _AXES[side] else array
+        for name, array in arrays.items()
+    }
     if "segments" in arrays:
-        of_queries, of_keys = arrays["segments"]
-        changed["segments"] = change(of_queries, -1), of_keys
-    kinds = local.functions.kinds
+        segments = list(arrays["segments"])
+        segments[side] = change(segments[side], -1, "segments")
+        changed["segments"] = tuple(segments)
     changed["leaves"] = tuple(
-        change(leaf, -1) if kind == "row" else leaf
-        for kind, leaf in zip(kinds, arrays["leaves"], strict=True)
+        change(leaf, -1, "leaves") if kind == _KINDS[side] else leaf
+        for kind, leaf in zip(local.functions.kinds, arrays["leaves"], strict=True)
     )
     return changed
 
@@ -118,27 +130,19 @@ def _with_keys(
     widths: by how many keys the axis is padded before, on both sides.
     """
 
-    def change(array: Array, axis: int, **fill: Any) -> Array:
+    # A function may divide by a leaf.
+    fill: dict[str, Any] = {
+        "segments": {"constant_values": _NO_SEGMENT},
+        "leaves": {"mode": "edge"},
+    }
+
+    def change(array: Array, axis: int, name: str) -> Array:
         axis += array.ndim
-        padded = jnp.pad(
-            array, [widths if n == axis else (0, 0) for n in range(array.ndim)], **fill
-        )
+        around = [widths if n == axis else (0, 0) for n in range(array.ndim)]
+        padded = jnp.pad(array, around, **fill.get(name, {}))
         return jax.lax.dynamic_slice_in_dim(padded, first, length, axis)
 
-    changed = dict(arrays)
-    for name, axis in (("key", -3), ("value", -3), ("keys", -1), ("seen", -3), ("pairs", -1)):
-        if name in arrays:
-            changed[name] = change(arrays[name], axis)
-    if "segments" in arrays:
-        of_queries, of_keys = arrays["segments"]
-        of_keys = change(of_keys.astype(jnp.int32), -1, constant_values=_NO_SEGMENT)
-        changed["segments"] = of_queries, of_keys
-    kinds = local.functions.kinds
-    changed["leaves"] = tuple(  # a function may divide by a leaf
-        change(leaf, -1, mode="edge") if kind == "column" else leaf
-        for kind, leaf in zip(kinds, arrays["leaves"], strict=True)
-    )
-    return changed
+    return _along(1, local, arrays, change)
 
 
 def _hidden(local: Local, arrays: Arrays, exist: Array) -> Arrays:

@@ -142,7 +142,7 @@ def check_mask(pair_functions: tuple[PairFunction, ...], in_kernel: bool = True)
             call = "called with (query_index, key_index)"
             program, result = _traced(what, call, function, indices)
             dtype, shape = getattr(result, "dtype", type(result)), getattr(result, "shape", ())
-            if dtype != jnp.bool_ or not _broadcasts(shape, np.broadcast_shapes(*shapes)):
+            if dtype != jnp.bool_ or not broadcasts(shape, np.broadcast_shapes(*shapes)):
                 raise ValueError(
                     f"{what} returns {dtype}{shape} for indices {shapes[0]} and {shapes[1]}: it "
                     "must return booleans that broadcast to them, True where the query sees the key"
@@ -150,7 +150,8 @@ def check_mask(pair_functions: tuple[PairFunction, ...], in_kernel: bool = True)
             _check_program(what, program, _ALLOWED if in_kernel else None)
 
 
-def _broadcasts(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+def broadcasts(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    """Returns whether an array of one shape broadcasts to another."""
     with contextlib.suppress(ValueError):
         return np.broadcast_shapes(shape, whole) == whole
     return False

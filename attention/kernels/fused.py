@@ -23,15 +23,15 @@ as in our core. The scale is applied to float32 logits.
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from attention import functions, masks
 from attention.functions import Functions, Leaves, Score, Transform
-from attention.kernels import accelerated, context, elementwise
+from attention.kernels import accelerated, context, elementwise, inputs
 from attention.kernels.gpu import fused_gpu
 from attention.kernels.inputs import Problem, per_query_head
 from attention.kernels.pairs import PairMask, survey
@@ -42,30 +42,24 @@ from attention.records import Kernel, Tiles
 Array = jax.Array
 
 
-def weighted_sum(problem: Problem, value: Array, *, interpret: str = "", tiles: Tiles = ()) -> Any:
-    """Returns A·V for value [..., S, H, Dv], [..., T, H, Dv] in its dtype.
-
-    If `problem.with_lse`, it returns the pair of that and s [..., H, T], ∞ in rows without mass.
-    interpret: 'tpu' or 'gpu', the kernel that XLA runs on any platform, for tests. tiles: sizes by
-    kernel, of `tpu.plan_tpu` or `gpu.plan_gpu`. Raises ValueError for what the kernel lacks, for
-    tiles that it cannot have, and without a TPU or a GPU.
-    """
-    return transformed(problem, value, None, interpret=interpret, tiles=tiles)
-
-
-def transformed(
+def weighted_sum(
     problem: Problem,
     value: Array,
-    transform: Transform | None,
+    transform: Transform | None = None,
     channels: Leaves | None = None,
     *,
     interpret: str = "",
     tiles: Tiles = (),
 ) -> Any:
-    """Returns output(A·value(V)) for value [..., S, K, Dv], [..., T, H, Dv] in its dtype.
+    """Returns output(A·value(V)), without a transform A·V, [..., T, H, Dv] in the value's dtype.
 
-    channels: the transform's leaves, [..., K, Dv], if it does not make its own. Rows that see
-    nothing return 0. Raises as `weighted_sum`, and for functions that no kernel can have.
+    If `problem.with_lse`, it returns the pair of that and s [..., H, T], ∞ in rows without mass.
+
+    value [..., S, K, Dv]. channels: the transform's leaves, [..., K, Dv], if it does not make its
+    own. Rows that see nothing return 0. interpret: 'tpu' or 'gpu', the kernel that XLA runs on any
+    platform, for tests. tiles: sizes by kernel, of `tpu.plan_tpu` or `gpu.plan_gpu`. Raises
+    ValueError for what the kernel lacks, for functions and tiles that it cannot have, and without a
+    TPU or a GPU.
     """
     check(problem, transform)
     accelerated.refuse("fused", problem, value, interpret)
@@ -81,14 +75,13 @@ def transformed(
     rate = 0.0
     if isinstance(problem.dropout, functions.Dropout):
         rate, arrays["seeds"] = problem.dropout
-        if transform is not None:
-            raise ValueError(
-                "kernel='fused' has no attention dropout where values and outputs have functions; "
-                "use kernel='xla'"
-            )
     low, high = _band(problem.mask, pair_mask)
-    rows = _known_rows(problem, pair_mask, masked)
-    may_see_none = bool(masked) if rows is None else not rows.all()
+    rows: Any = None
+    may_see_none = bool(masked)
+    if pair_mask is not None and {*masked} <= {"seen"} and problem.mask.hidden is None:
+        # Functions alone say which queries see a key.
+        rows = survey(pair_mask).rows[:, None, None]
+        may_see_none = not rows.all()
     local = accelerated.Local(
         parts,
         low,
@@ -104,46 +97,34 @@ def transformed(
         pair_mask,
         problem.with_lse,
     )
-    attend: Any = fused_gpu.attend
-    if (interpret or problem.platform) == "tpu":
-        attend = functools.partial(fused_tpu.attend, device_kind=problem.device.device_kind)
-    run = functools.partial(attend, local)
-    if problem.context is not None:
-        if rate or problem.mask.functions or problem.mask.lower is not None:
-            raise ValueError(
-                "kernel='fused' has neither attention dropout nor functions or lower bounds as "
-                f"masks where queries are divided over devices, here by {problem.context!r}: use "
-                "kernel='xla'"
-            )
-        run = functools.partial(context.attend, attend, local, problem.context, (queries, length))
+    run = _on_one_device(problem, local, (queries, length), interpret or problem.platform)
     results = accelerated.on_devices("fused", run, problem, arrays, parts.kinds)
+    return _finished(problem, local, results, rows, dtype)
+
+
+def _finished(
+    problem: Problem, local: accelerated.Local, results: Any, rows: Any, dtype: jnp.dtype
+) -> Any:
+    """Returns the kernel's results with 0, and s = ∞, for queries that see no key.
+
+    rows: which see one, None if the mask's arrays say it. dtype: that of the output.
+    """
     output, log_sums = results if problem.with_lse else (results, None)
-    if rate:  # here and not for each weight: 2 % of the kernels' cycles
-        output = (output / (1 - rate)).astype(dtype)
-    is_zero = transform is None and problem.mask.hidden is None
-    if not (is_zero or problem.sink is not None or not local.may_see_none):
-        # The kernel returns output(0) for a row that sees nothing, and ignores that a bias hides
-        # all keys, since it moves all logits alike. With a sink each row sees something.
-        sees = None if rows is None else jnp.asarray(rows)[:, None, None]
-        if sees is None:
-            sees = masks.merged(problem.mask, queries, length).rows
-        assert sees is not None
-        output = jnp.where(sees, output, 0)
+    if local.rate:  # here and not for each weight: 2 % of the kernels' cycles
+        output = (output / (1 - local.rate)).astype(dtype)
+    is_zero = local.functions.transform is None and problem.mask.hidden is None
+    # The kernel returns output(0) for a row that sees nothing, and ignores that a bias hides all
+    # keys, since it moves all logits alike. With a sink each row sees something.
+    if not is_zero and problem.sink is None and local.may_see_none:
+        if rows is None:
+            rows = masks.merged(problem.mask, output.shape[-3], problem.key.shape[-3]).rows
+        output = jnp.where(rows, output, 0)
         if log_sums is not None:
-            log_sums = jnp.where(jnp.swapaxes(sees, -3, -2)[..., 0], log_sums, jnp.inf)
+            log_sums = jnp.where(jnp.swapaxes(rows, -3, -2)[..., 0], log_sums, jnp.inf)
     if log_sums is None:
         return output
     row = problem.bias.idle_row(problem.weighting.is_softmax, problem.sink is not None)
     return output, log_sums if row is None else log_sums + row
-
-
-def _known_rows(
-    problem: Problem, pair_mask: PairMask | None, masked: dict[str, Any]
-) -> np.ndarray | None:
-    """Returns which queries see a key, bool [T], if functions alone say it, without arrays."""
-    if pair_mask is None or {*masked} - {"seen"} or problem.mask.hidden is not None:
-        return None
-    return survey(pair_mask).rows
 
 
 def _with_bias(problem: Problem) -> tuple[tuple[Score, ...], tuple[Leaves, ...]]:
@@ -168,9 +149,12 @@ def _by_head(
     There is a key head for each query head if a mask differs by head, or devices divide the query's
     heads and cannot divide the key's.
     """
-    key = problem.key
-    differs = "seen" in masked and masked["seen"].shape[-2] > 1
-    if differs or not accelerated.divides_heads(problem, key.shape[-2]):
+    key, sharding = problem.key, problem.sharding
+    is_repeated = "seen" in masked and masked["seen"].shape[-2] > 1
+    if sharding is not None:
+        axes = (*sharding.spec, *(None,) * 4)[problem.query.ndim - 2]
+        is_repeated = is_repeated or key.shape[-2] % inputs.parts(sharding, axes) > 0
+    if is_repeated:
         key, value = (per_query_head(problem.query, array) for array in (key, value))
         channels = channels and {
             name: per_query_head(problem.query, leaf) for name, leaf in channels.items()
@@ -182,9 +166,38 @@ def _by_head(
 
 
 def check(problem: Problem, transform: Transform | None) -> None:
-    """Raises ValueError for functions that no kernel can have, by their names."""
+    """Raises ValueError for functions that no kernel can have, by their names.
+
+    So it does for functions of values beside dropout.
+    """
     elementwise.check(problem.score, problem.weighting, transform)
     elementwise.check_mask(problem.mask.functions)
+    if problem.dropout is not None and transform is not None:
+        raise ValueError(
+            "kernel='fused' has no attention dropout where values and outputs have functions; use "
+            "kernel='xla'"
+        )
+
+
+def _on_one_device(
+    problem: Problem, local: accelerated.Local, lengths: tuple[int, int], platform: str
+) -> Callable[[dict[str, Any]], Array]:
+    """Returns what computes a device's part of the arrays; lengths: T and S of all.
+
+    Raises ValueError for what cannot be where devices divide the queries.
+    """
+    attend: Any = fused_gpu.attend
+    if platform == "tpu":
+        attend = functools.partial(fused_tpu.attend, device_kind=problem.device.device_kind)
+    if problem.context is None:
+        return functools.partial(attend, local)
+    if local.rate or problem.mask.functions or problem.mask.lower is not None:
+        raise ValueError(
+            "kernel='fused' has neither attention dropout nor functions or lower bounds as masks "
+            f"where queries are divided over devices, here by {problem.context!r}: use "
+            "kernel='xla'"
+        )
+    return functools.partial(context.attend, attend, local, problem.context, lengths)
 
 
 def _plus(logits: Array, queries: Array, keys: Array, leaves: Leaves, *, name: str) -> Array:
@@ -241,14 +254,14 @@ def _masks(problem: Problem, pair_mask: PairMask | None) -> dict[str, Any]:
         pairs = _of_rank(problem, jnp.asarray(mask.dense).astype(bool))
         of_batch = batch if math.prod(pairs.shape[:-3]) != 1 else pairs.shape[:-3]
         hiding["pairs"] = jnp.broadcast_to(pairs, (*of_batch, pairs.shape[-3], queries, length))
-        mask = dataclasses.replace(mask, dense=None)
     if mask.segments is not None:
         hiding["segments"] = tuple(
-            jnp.broadcast_to(ids, (*batch, ids.shape[-1])) for ids in mask.segments
+            jnp.broadcast_to(ids.astype(jnp.int32), (*batch, ids.shape[-1]))
+            for ids in mask.segments
         )
     if mask.lower is not None:
-        hiding["lower"] = jnp.broadcast_to(mask.lower, (*batch, queries))
-    keys = accelerated.visible_keys(problem._replace(mask=mask))
+        hiding["lower"] = jnp.broadcast_to(mask.lower.astype(jnp.int32), (*batch, queries))
+    keys = accelerated.visible_keys(problem)
     end = queries - _band(mask, pair_mask)[0]
     if end < length:  # no query sees a later key
         earlier = jnp.broadcast_to(jnp.arange(length) < end, (*batch, length))
@@ -274,7 +287,7 @@ KERNEL = Kernel(
     weighted_sum,
     span=functions.TILE_SPAN,
     float32_sums=True,
-    transformed=transformed,
+    transforms=True,
     check=check,
     has_tiles=True,
 )

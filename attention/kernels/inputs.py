@@ -30,7 +30,7 @@ class Problem(NamedTuple):
     bias, mask, sink: as in `attention.call.Call`; masks: the first two as arrays. of_zero: what the
     sink's value 0 becomes if values are transformed, broadcasts to [..., 1, H, Dv]. dropout: the
     multiplier of the weights, [..., H, T, S], of S + 1 with a sink. leaves: of each function in
-    `score`. Backends with `transformed` get K key heads, no mask arrays, and dropout as a rate and
+    `score`. Backends with `transforms` get K key heads, no mask arrays, and dropout as a rate and
     seeds. with_lse: a backend returns also s, the logarithm of rows' mass, float32 [..., H, T],
     ∞ in a row without mass.
     """
@@ -76,7 +76,7 @@ class Problem(NamedTuple):
     def needs(self) -> tuple[str, ...]:
         """Returns what a backend must offer, by the names of `backends.KERNEL_NEEDS`."""
         softcap = records.modifier("softcap").apply
-        is_capped = bool(self.score) and all(score.function == softcap for score in self.score)
+        is_capped = len(self.score) == 1 and self.score[0].function == softcap
         dense = self.mask.dense
         by_query = dense is not None and (1, 1, 1, *dense.shape)[-3:-1] != (1, 1)
         asked = {
@@ -91,8 +91,8 @@ class Problem(NamedTuple):
             "strict": self.mask.strict,
             "window": self.mask.width is not None,
             "sink": self.sink is not None,
-            "softcap": is_capped and len(self.score) == 1,
-            "score": bool(self.score) and not (is_capped and len(self.score) == 1),
+            "softcap": is_capped,
+            "score": bool(self.score) and not is_capped,
             "dropout": self.dropout is not None,
             "precision": self.precision is not None,
             "context": self.context is not None,
@@ -191,33 +191,21 @@ def solve(
     cannot do.
     """
     chosen = kernel if isinstance(kernel, Kernel) else records.kernel(kernel)
-    transformed = chosen.transformed
     query, factor = scaled(call.query, scale)
-    key, value, visible = _keys_and_values(mixer, call._replace(query=query), transformed is None)
+    key, value, visible = _keys_and_values(mixer, call._replace(query=query), not chosen.transforms)
     weighting = mixer.weighting_of(key.shape[-3], query.dtype)
     functions.check_weighting(weighting)
     columns = key.shape[-3] + (call.sink is not None)
     dropout = _dropout(query, columns, dropout_rng, dropout_rate, broadcast_dropout, chosen)
     problem = Problem(
-        query,
-        key,
-        factor / call.temperature,
-        call.bias,
-        call.mask,
-        visible,
-        dropout,
-        precision,
-        weighting,
-        score,
-        leaves,
-        sharding,
-        call.sink,
+        *(query, key, factor / call.temperature, call.bias, call.mask, visible, dropout),
+        *(precision, weighting, score, leaves, sharding, call.sink),
         with_lse=with_lse,
     )
-    if transformed is None and problem.context is not None:
+    if problem.context is not None and not chosen.transforms:
         problem, value = _with_keys_gathered(problem, value)
-    if transformed is not None and mixer.transform is not None:
-        return transformed(problem, value, mixer.transform(query.dtype), channels)
+    if chosen.transforms and mixer.transform is not None:
+        return chosen.call(problem, value, mixer.transform(query.dtype), channels)
 
     def weighted_sum(values: Array, of_zero: Array | None = None) -> Array:
         return chosen.call(problem._replace(of_zero=of_zero), values)
@@ -256,7 +244,7 @@ def _with_keys_gathered(problem: Problem, value: Array) -> tuple[Problem, Array]
 def _keys_and_values(mixer: Mixer, call: Call, is_plain: bool) -> tuple[Array, Array, masks.Masks]:
     """Returns the key, the value and the masks as a backend gets them.
 
-    is_plain: the backend has no `transformed`, so it gets a key head for each query head, masks as
+    is_plain: the backend has no `transforms`, so it gets a key head for each query head, masks as
     arrays, and 0 for keys that no query sees.
     """
     query, key, value = call.query, call.key, call.value
@@ -325,9 +313,8 @@ def make_call(
     symbolic = mask if isinstance(mask, Mask) else Mask(dense=mask)
     _check_mask(symbolic, query.shape[:-3], queries, keys, shape)
     added = bias if isinstance(bias, Bias) else Bias(bias)
-    for part in added:
-        if part is not None:
-            check_array("bias", part, shape)
+    for part in jax.tree.leaves(tuple(added)):
+        check_array("bias", part, shape)
     for part in added.parts():
         check_broadcasts("bias", part, shape)
     added = jax.tree.map(jnp.asarray, added)  # NumPy's float64 becomes float32
@@ -388,10 +375,7 @@ def _check_mask(
         if name == "mask.keys":
             masks.check_boolean(name, array)
         elif not jnp.issubdtype(array.dtype, jnp.integer):
-            of_what = (
-                "the first keys that are seen" if name == "mask.lower" else "equal in a segment"
-            )
-            raise ValueError(f"{name} has dtype {array.dtype}: give integers, {of_what}")
+            raise ValueError(f"{name} has dtype {array.dtype}: give integers")
     width = 1 if mask.width is None else mask.width
     if not isinstance(width, numbers.Integral) or width < 1:
         raise ValueError(
@@ -456,10 +440,7 @@ def check_broadcasts(name: str, array: Array | None, shape: tuple[int, ...]) -> 
     if array is None:
         return
     check_array(name, array, shape)
-    padded = (1,) * (len(shape) - array.ndim) + array.shape
-    if len(padded) != len(shape) or any(
-        size not in (1, whole) for size, whole in zip(padded, shape, strict=True)
-    ):
+    if not elementwise.broadcasts(array.shape, shape):
         raise ValueError(f"{name} of shape {array.shape} does not broadcast to {shape}")
     if name == "mask":
         masks.check_boolean(name, array)
@@ -474,7 +455,7 @@ def _dropout(
 ) -> Array | functions.Dropout | None:
     """Returns the multiplier 0 or 1/(1 − rate) of each weight, or None without dropout.
 
-    query [..., T, H, D]; columns: keys and a sink. A kernel with `transformed` gets the rate and
+    query [..., T, H, D]; columns: keys and a sink. A kernel with `transforms` gets the rate and
     the seeds of its own draws (`functions.is_kept`).
     """
     if not isinstance(rate, numbers.Real) or not 0.0 <= float(rate) < 1.0:
@@ -484,7 +465,7 @@ def _dropout(
     if rng is None:
         raise ValueError(f"dropout_rate={rate} needs a dropout_rng")
     shape = (*query.shape[:-3], query.shape[-2], query.shape[-3], columns)
-    if kernel.transformed is not None:
+    if kernel.transforms:
         seeds = jax.random.bits(rng, (1,) if broadcast else shape[:-2], jnp.uint32)
         seeds = jax.lax.bitcast_convert_type(seeds, jnp.int32)
         return functions.Dropout(rate, jnp.broadcast_to(seeds, shape[:-2]))

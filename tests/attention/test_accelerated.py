@@ -28,10 +28,7 @@ KERNELS = {"splash": splash, "fused": fused}
 def _interpreted(module, platform):
     """Returns the kernel's record with XLA to run it."""
     call = functools.partial(module.weighted_sum, interpret=platform)
-    inside = module.KERNEL.transformed
-    if inside is not None:
-        inside = functools.partial(module.transformed, interpret=platform)
-    return dataclasses.replace(module.KERNEL, call=call, transformed=inside)
+    return dataclasses.replace(module.KERNEL, call=call)
 
 
 @pytest.fixture(params=["splash on tpu", "fused on tpu", "fused on gpu"])
@@ -304,10 +301,7 @@ from attention import registry
 from attention.kernels import fused, splash
 module = {"splash": splash, "fused": fused}[sys.argv[1]]
 call = functools.partial(module.weighted_sum, interpret=sys.argv[2])
-inside = None
-if module is fused:
-    inside = functools.partial(fused.transformed, interpret=sys.argv[2])
-module.KERNEL = dataclasses.replace(module.KERNEL, call=call, transformed=inside)
+module.KERNEL = dataclasses.replace(module.KERNEL, call=call)
 mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
 heads = NamedSharding(mesh, P(("data", "fsdp"), None, "tensor", None))
 plain = registry.get("laser")

@@ -16,7 +16,6 @@ platform, *names = sys.argv[1:]
 kernel = "xla" if platform == "xla" else dataclasses.replace(
     fused.KERNEL,
     call=functools.partial(fused.weighted_sum, interpret=platform),
-    transformed=functools.partial(fused.transformed, interpret=platform),
 )
 mesh = Mesh(np.array(jax.devices()).reshape(1, 8, 1), ("data", "context", "tensor"))
 heads = NamedSharding(mesh, P("data", "context", "tensor", None))

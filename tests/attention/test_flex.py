@@ -34,7 +34,6 @@ def platform(request, monkeypatch):
     made = dataclasses.replace(
         fused.KERNEL,
         call=functools.partial(fused.weighted_sum, interpret=request.param),
-        transformed=functools.partial(fused.transformed, interpret=request.param),
     )
     monkeypatch.setattr(fused, "KERNEL", made)
     monkeypatch.setattr(plan_tpu, "_most_rows", lambda *_: (128, None, True))

@@ -45,11 +45,8 @@ CASES = {
 def _kernel(name):
     if name == "xla":
         return name
-    functions = {
-        field: functools.partial(function, interpret=name)
-        for field, function in (("call", fused.weighted_sum), ("transformed", fused.transformed))
-    }
-    return dataclasses.replace(fused.KERNEL, **functions)
+    call = functools.partial(fused.weighted_sum, interpret=name)
+    return dataclasses.replace(fused.KERNEL, call=call)
 
 
 def _arrays(dtype):

@@ -210,7 +210,6 @@ def _interpreted(platform):
     return dataclasses.replace(
         fused.KERNEL,
         call=functools.partial(fused.weighted_sum, interpret=platform),
-        transformed=functools.partial(fused.transformed, interpret=platform),
     )
 
 

@@ -119,8 +119,8 @@ def test_what_tiles_read_again_by_hand() -> None:
     """Two programs of a causal problem read all keys and values, 196 of 256 rows being there."""
     attend = registry.get("laser", kernel="fused")
     shape = jax.ShapeDtypeStruct((2, 196, 2, 80), jnp.bfloat16)
-    problem = functools.partial(fused.KERNEL.transformed, interpret="gpu")
-    kernel = dataclasses.replace(fused.KERNEL, transformed=problem)
+    problem = functools.partial(fused.KERNEL.call, interpret="gpu")
+    kernel = dataclasses.replace(fused.KERNEL, call=problem)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(fused, "KERNEL", kernel)
         traced = jax.jit(functools.partial(attend, is_causal=True)).trace(shape, shape, shape)
