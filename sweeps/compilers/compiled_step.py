@@ -317,5 +317,5 @@ def _bytes(tree: Any) -> int:
 def _part(instruction: hlo.Instruction) -> str:
     if instruction.opcode in _COPIES:
         return "layout copies"
-    place = instruction.op_name
-    return next((part for part, pattern in _PARTS if re.search(pattern, place)), "unnamed")
+    found = (part for part, pattern in _PARTS if re.search(pattern, instruction.op_name))
+    return next(found, "unnamed")

@@ -35,9 +35,6 @@ from sweeps.study.trial import Trial
 _VARIANTS = ("standard", "laser")
 _LIMIT_S = 300.0
 
-FORMAT = "attnperf-hardware-2"
-BAD = ("WRONG", "FAILED")
-
 # A workload, examples on each device, dtype, and the kernels that are timed on each platform.
 _STEPS: tuple[tuple[str, int, str, dict[str, tuple[str, ...]]], ...] = (
     (
@@ -69,7 +66,7 @@ class Result:
 def run(out: pathlib.Path, parts: tuple[str, ...]) -> bool:
     """Runs the parts, printing a line per result and writing all to `out`; True if none is bad."""
     devices = jax_calls.call(_devices)
-    report: dict[str, Any] = {"format": FORMAT, "devices": devices, "lines": []}
+    report: dict[str, Any] = {"format": "attnperf-hardware-2", "devices": devices, "lines": []}
     print(f"{devices['device_count']} × {devices['device_kind']}, {devices['runtime']}", flush=True)
     verdicts = []
     for part in parts:
@@ -80,7 +77,7 @@ def run(out: pathlib.Path, parts: tuple[str, ...]) -> bool:
             print(f"{result.verdict:9s} {part}: {result.what}: {result.summary}", flush=True)
     counts = ", ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts))
     print(f"{out}: {counts}")
-    return not set(verdicts) & set(BAD)
+    return not {"WRONG", "FAILED"} & set(verdicts)
 
 
 def _attempt(what: str, function: Callable[..., Result], /, *arguments: Any) -> Result:

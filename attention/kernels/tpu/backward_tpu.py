@@ -143,8 +143,11 @@ def _sum_specs(plan: Plan, place: Index, column: Any) -> dict[str, Any]:
     if not plan.resident:
         part = (None, None, None, plan.block_q, size)
         query = at(part, lambda n, g, m, i, j: (j, n, m, i, g))
-    leaves = tuple(of_kind[kind] for kind in plan.local.functions.kinds)
-    return {"query": query, "start": rows, "leaves": leaves}
+    return {
+        "query": query,
+        "start": rows,
+        "leaves": tuple(of_kind[kind] for kind in plan.local.functions.kinds),
+    }
 
 
 def _scratch(plan: Plan, members: int) -> list[Any]:
@@ -180,8 +183,9 @@ def _backward_kernel(
     """Adds a block of queries to the gradients: one step of the grid (n, g, j, m, step)."""
     by_query, by_key, by_value, *by_column, values = scratch
     columns = iter(by_column)
-    kinds = plan.local.functions.kinds
-    column_sums = [next(columns) if kind == "column" else None for kind in kinds]
+    column_sums = [
+        next(columns) if kind == "column" else None for kind in plan.local.functions.kinds
+    ]
     n, g, j, m, step = (pl.program_id(axis) for axis in range(5))
     first, last = plan.queries_of(j)
     i = first + step if plan.blocks[0] > 1 else 0

@@ -157,14 +157,13 @@ def forward(plans: Plans, operands: Operands, *, keep: bool, with_lse: bool) -> 
     wide = plan.heads * plan.wide
     shape = (entries, members, plan.queries, groups * wide)
     rows = (entries, groups, members, plan.heads, blocks_q * plan.block_q)
-    made = (entries, len(functions.channels), groups * wide)
     results = ForwardResults(
         jax.ShapeDtypeStruct(shape, plan.local.dtype),
         jax.ShapeDtypeStruct(shape, jnp.float32) if keep and functions.transform else None,
         jax.ShapeDtypeStruct(rows, jnp.float32)
         if (keep or with_lse) and functions.weighting.mass
         else None,
-        jax.ShapeDtypeStruct(made, jnp.float32)
+        jax.ShapeDtypeStruct((entries, len(functions.channels), groups * wide), jnp.float32)
         if functions.channels and operands.channels is None
         else None,
     )

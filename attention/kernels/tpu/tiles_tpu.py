@@ -115,8 +115,7 @@ def tile_leaves(
         if kind == "head":
             scalar = reference[number]
             # As a row of the tile, so that its gradient is summed over keys alone.
-            row = jnp.full((1, a.size), scalar, jnp.float32) if tile.across else scalar
-            arrays.append(row)
+            arrays.append(jnp.full((1, a.size), scalar, jnp.float32) if tile.across else scalar)
         else:
             row = reference[head : head + 1, a if kind == "row" else b].astype(jnp.float32)
             is_upright = (kind == "row") != tile.across
@@ -248,8 +247,7 @@ def _walk_slabs(
     if backward:
         for b in range(0, plan.block_k, plan.tile):
             origin = j * plan.block_k + b
-            first = origin - in_lanes(-plan.local.low)
-            rows = _slab(plan, first, plan.block_q)
+            rows = _slab(plan, origin - in_lanes(-plan.local.low), plan.block_q)
             tile(rows, pl.ds(b, plan.tile), True)
         return
     for a in range(0, plan.block_q, plan.tile):
