@@ -151,8 +151,13 @@ def _times(
                 uncounted.append(name)
     parts_ms, kernels_ms = _in_ms(parts, device), _in_ms(cycles, device)
     xla_ms, kernel_ms = sum(parts_ms.values()), sum(kernels_ms.values())
-    times = {"step_ms": xla_ms + kernel_ms, "xla_ms": xla_ms, "kernel_ms": kernel_ms}
-    return {**times, "parts_ms": parts_ms, "kernels_ms": kernels_ms}, uncounted
+    return {
+        "step_ms": xla_ms + kernel_ms,
+        "xla_ms": xla_ms,
+        "kernel_ms": kernel_ms,
+        "parts_ms": parts_ms,
+        "kernels_ms": kernels_ms,
+    }, uncounted
 
 
 def _in_ms(cycles: Mapping[str, float], device: accelerators.Accelerator) -> dict[str, float]:
