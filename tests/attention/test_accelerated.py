@@ -13,11 +13,11 @@ import pytest
 
 from attention import functions, registry
 from attention.kernels import core, fused, inputs, splash
-from attention.kernels.gpu import plan_gpu
 from attention.kernels.tpu import plan_tpu
 from attention.masks import Bias, Mask
 from attention.mixers import laser, laser_shift, sigmoid, standard
 from attention.verification import check, reference
+from tests.attention.interpreted import HAS_TRITON, interpreted
 from tests.python_processes import start_python
 
 STATIC = ("attend", "is_causal", "kernel")
@@ -25,22 +25,16 @@ STATIC = ("attend", "is_causal", "kernel")
 KERNELS = {"splash": splash, "fused": fused}
 
 
-def _interpreted(module, platform):
-    """Returns the kernel's record with XLA to run it."""
-    call = functools.partial(module.weighted_sum, interpret=platform)
-    return dataclasses.replace(module.KERNEL, call=call)
-
-
 @pytest.fixture(params=["splash on tpu", "fused on tpu", "fused on gpu"])
 def kernel(request, monkeypatch):
     """A kernel run by XLA, in blocks of 128 rows so that small problems have several."""
     name, _, platform = request.param.split()
-    if platform == "gpu" and not hasattr(plan_gpu.triton, "load"):
+    if platform == "gpu" and not HAS_TRITON:
         pytest.skip("JAX has no Triton backend")
     if name == "splash" and jax.__version_info__ < splash.SMALL_HEADS:
         pytest.skip("JAX's splash takes no small heads")
     module = KERNELS[name]
-    monkeypatch.setattr(module, "KERNEL", _interpreted(module, platform))
+    monkeypatch.setattr(module, "KERNEL", interpreted(platform, module))
     monkeypatch.setattr(splash, "_largest_block", lambda *_: 128)
     monkeypatch.setattr(plan_tpu, "_most_rows", lambda *_: (128, None, True))
     yield name
@@ -299,9 +293,9 @@ import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from attention import registry
 from attention.kernels import fused, splash
+from tests.attention.interpreted import interpreted
 module = {"splash": splash, "fused": fused}[sys.argv[1]]
-call = functools.partial(module.weighted_sum, interpret=sys.argv[2])
-module.KERNEL = dataclasses.replace(module.KERNEL, call=call)
+module.KERNEL = interpreted(sys.argv[2], module)
 mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
 heads = NamedSharding(mesh, P(("data", "fsdp"), None, "tensor", None))
 plain = registry.get("laser")

@@ -7,16 +7,13 @@ import pytest
 from tests.python_processes import start_python
 
 DIVIDED = """
-import dataclasses, functools, json, sys
+import functools, json, sys
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from attention.flex import Mask, Weighting, flex
-from attention.kernels import fused
+from tests.attention.interpreted import interpreted
 platform, *names = sys.argv[1:]
-kernel = "xla" if platform == "xla" else dataclasses.replace(
-    fused.KERNEL,
-    call=functools.partial(fused.weighted_sum, interpret=platform),
-)
+kernel = "xla" if platform == "xla" else interpreted(platform)
 mesh = Mesh(np.array(jax.devices()).reshape(1, 8, 1), ("data", "context", "tensor"))
 heads = NamedSharding(mesh, P("data", "context", "tensor", None))
 rng = np.random.default_rng(0)

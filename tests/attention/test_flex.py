@@ -4,7 +4,6 @@ The reference is the same call in float64 by our core, whose functions are held 
 test_functions.py.
 """
 
-import dataclasses
 import functools
 import itertools
 
@@ -16,30 +15,10 @@ import pytest
 from attention import registry
 from attention.flex import Bias, Mask, Weighting, flex
 from attention.functions import exponential
-from attention.kernels import fused
-from attention.kernels.gpu import plan_gpu
-from attention.kernels.tpu import plan_tpu
 from attention.verification import reference
+from tests.attention.interpreted import needs_triton
 
 LENGTH, HEADS, SIZE = 140, 4, 16
-
-
-# JAX had other names for what the GPU's kernels need before 0.8, and is to remove it.
-needs_triton = pytest.mark.skipif(not hasattr(plan_gpu.triton, "load"), reason="no Triton")
-
-
-@pytest.fixture(params=["tpu", pytest.param("gpu", marks=needs_triton)])
-def platform(request, monkeypatch):
-    """`fused` run by XLA, in blocks of 128 rows."""
-    made = dataclasses.replace(
-        fused.KERNEL,
-        call=functools.partial(fused.weighted_sum, interpret=request.param),
-    )
-    monkeypatch.setattr(fused, "KERNEL", made)
-    monkeypatch.setattr(plan_tpu, "_most_rows", lambda *_: (128, None, True))
-    monkeypatch.setattr(plan_tpu, "_TILE", 64)
-    yield request.param
-    jax.clear_caches()
 
 
 # What does not depend on the platform.

@@ -14,9 +14,8 @@ import pytest
 from attention import records
 from attention.flex import Bias, Weighting, check, flex, merge
 from attention.functions import exponential
-from attention.kernels import fused
-from attention.kernels.gpu import plan_gpu
 from attention.verification import reference
+from tests.attention.interpreted import PLATFORMS, interpreted
 
 LENGTH, HEADS, PARTS = 48, 4, 4
 SINK = Weighting(exponential, exponential, same=True, start="sink")
@@ -26,8 +25,6 @@ SOFTPICK = Weighting(
     lambda x, s: jnp.abs(jnp.exp(x - s) - jnp.exp(-s)),
     floor=0.0,
 )
-needs_triton = pytest.mark.skipif(not hasattr(plan_gpu.triton, "load"), reason="no Triton")
-KERNELS = ["xla", "tpu", pytest.param("gpu", marks=needs_triton)]
 # What flex gets, weights and masses of logits by hand, and the function of values.
 CASES = {
     "softmax": ({}, jnp.exp, jnp.exp, lambda v: v),
@@ -40,13 +37,6 @@ CASES = {
     "a sink": ({}, jnp.exp, jnp.exp, lambda v: v),
     "LASER": ({"value_function": lambda v, c: jnp.exp(v)}, jnp.exp, jnp.exp, jnp.exp),
 }
-
-
-def _kernel(name):
-    if name == "xla":
-        return name
-    call = functools.partial(fused.weighted_sum, interpret=name)
-    return dataclasses.replace(fused.KERNEL, call=call)
 
 
 def _arrays(dtype):
@@ -110,7 +100,7 @@ def _with_gradients(attend, arrays):
     return jax.jit(jax.value_and_grad(loss, has_aux=True))(arrays)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", ["xla", *PLATFORMS])
 @pytest.mark.parametrize(
     ("name", "dtype", "limit"),
     [
@@ -129,9 +119,10 @@ def test_parts_of_the_keys_merged_equal_the_whole(name, dtype, limit, kernel):
     with reference.float64():
         wide = [jnp.asarray(np.float64(array)) for array in arrays]
         exact = jax.tree.map(np.asarray, _with_gradients(functools.partial(_by_hand, name), wide))
+    record = kernel if kernel == "xla" else interpreted(kernel)
     for attend in (_whole, _merged):
         (_, (output, lse)), bars = _with_gradients(
-            functools.partial(attend, name, _kernel(kernel), dtype), arrays
+            functools.partial(attend, name, record, dtype), arrays
         )
         assert output.dtype == dtype
         assert lse.dtype == jnp.float32

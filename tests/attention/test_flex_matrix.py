@@ -4,7 +4,6 @@ A cell is held to attention written out in float64, or is refused by name. `make
 pair of a transformation, a kernel and a feature once, the slow tests every cell on more blocks.
 """
 
-import dataclasses
 import functools
 import pathlib
 import pickle
@@ -19,14 +18,11 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 from attention.flex import Mask, flex
-from attention.kernels import fused
-from attention.kernels.gpu import plan_gpu
 from attention.verification import reference
+from tests.attention.interpreted import HAS_TRITON, PLATFORMS, interpreted, needs_triton
 from tests.python_processes import start_python
 
 BATCH, HEADS, SIZE = 2, 2, 16
-HAS_TRITON = hasattr(plan_gpu.triton, "load")
-needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="no Triton")
 
 
 class Feature(NamedTuple):
@@ -206,21 +202,14 @@ TRANSFORMATIONS = {
 }
 
 
-def _interpreted(platform):
-    return dataclasses.replace(
-        fused.KERNEL,
-        call=functools.partial(fused.weighted_sum, interpret=platform),
-    )
-
-
 _TILE = {"queries": 128, "keys": 128}
 KERNELS = {
     "xla": {"kernel": "xla"},
     "fused_tpu": {
-        "kernel": _interpreted("tpu"),
+        "kernel": interpreted("tpu"),
         "tiles": {"forward": _TILE, "backward": _TILE},
     },
-    "fused_gpu": {"kernel": _interpreted("gpu")},
+    "fused_gpu": {"kernel": interpreted("gpu")},
 }
 
 
@@ -302,11 +291,11 @@ def test_a_cell_is_exact_or_refused_by_name(transformation, kernel, feature, len
         assert reference.relative_error(computed[name], array) <= limit, name
 
 
-@pytest.mark.parametrize("platform", ["tpu", pytest.param("gpu", marks=needs_triton)])
+@pytest.mark.parametrize("platform", PLATFORMS)
 def test_a_kernel_inside_a_shard_map_that_checks_axes_is_refused(platform):
     query = jnp.ones((1, 16, 2, 16))
     program = jax.shard_map(
-        lambda query: flex(query, query, query, kernel=_interpreted(platform)),
+        lambda query: flex(query, query, query, kernel=interpreted(platform)),
         mesh=Mesh(np.array(jax.devices()[:1]), ("batch",)),
         in_specs=PartitionSpec("batch"),
         out_specs=PartitionSpec("batch"),
@@ -322,7 +311,7 @@ def test_a_mask_of_an_unknown_number_of_pairs_is_refused_on_a_gpu():
     mask = jax.ShapeDtypeStruct((batch, 1, 16, 16), bool)
 
     def attend(query, mask):
-        return flex(query, query, query, mask=mask, kernel=_interpreted("gpu"))
+        return flex(query, query, query, mask=mask, kernel=interpreted("gpu"))
 
     with pytest.raises(ValueError, match="give segments"):
         jax.export.export(jax.jit(attend))(query, mask)

@@ -1,4 +1,4 @@
-"""The numerics table: every limit, on seeds and shapes of the tests' own."""
+"""The numerics table's limits, the float64 reference by hand, and float32 products of platforms."""
 
 import functools
 import itertools
@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from attention import __main__ as command
-from attention import registry
+from attention import backends, registry, table
+from attention.common import precision
 from attention.mixers import laser, standard
 from attention.verification import check, reference
 
@@ -269,3 +270,164 @@ def test_dropout_shows_a_nan():
     for name in ("standard", "laser"):
         output = registry.get(name)(query.at[0, 2].set(jnp.nan), key, value, **settings)
         assert np.isnan(output[0, 2]).all(), name
+
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def test_the_names_are_jaxs_and_mean_what_is_said():
+    levels = {name: jax.lax.Precision(name).name for name in precision.NAMES}
+    assert levels == {
+        **{"default": "DEFAULT", "bfloat16": "DEFAULT"},
+        **{"tensorfloat32": "HIGH", "float32": "HIGHEST"},
+    }
+    for name in precision.NAMES[1:]:
+        with jax.default_matmul_precision(name):
+            assert jax.config.jax_default_matmul_precision == name
+
+
+@pytest.mark.parametrize(
+    ("name", "platform", "capability", "made"),
+    [
+        ("default", "cpu", "", "float32"),
+        ("bfloat16", "cpu", "", "float32"),
+        ("default", "gpu", "9.0", "TF32"),
+        ("bfloat16", "gpu", "8.0", "TF32"),
+        ("default", "gpu", "7.0", "float32"),
+        ("float32", "gpu", "9.0", "float32"),
+        ("default", "tpu", "", "bfloat16"),
+        ("tensorfloat32", "tpu", "", "3 bfloat16 products"),
+        ("float32", "tpu", "", "6 bfloat16 products"),
+        ("default", "metal", "", "not known"),
+    ],
+)
+def test_what_platforms_make_of_float32(name, platform, capability, made):
+    assert precision.made_of(name, platform, capability) == made
+
+
+def _precisions(jaxpr):
+    """Yields the precision of every matrix product in a program."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            yield equation.params["precision"]
+        for leaf in jax.tree.leaves(equation.params, is_leaf=lambda one: hasattr(one, "jaxpr")):
+            if hasattr(leaf, "eqns") or hasattr(leaf, "jaxpr"):
+                yield from _precisions(getattr(leaf, "jaxpr", leaf))
+
+
+@pytest.mark.parametrize(
+    "kernel", [name for name, entry in backends.KERNELS.items() if entry.follows_precision]
+)
+@pytest.mark.parametrize("name", ["standard", "laser+temp", "diff", "sigmoid", "laser+qk_norm"])
+def test_kernels_that_say_so_follow_forward_and_backward(kernel, name):
+    if kernel not in table.kernels_of(name):
+        pytest.skip(f"no {kernel} for {name}")
+    from attention.verification.check import Host
+
+    query = jnp.ones((5, 2, 4))
+    host = Host(registry.get(name, kernel=kernel), 1)
+    params = jax.eval_shape(host.init, jax.random.key(0), query, query, query, None)
+
+    def loss(params, *qkv):
+        return host.apply(params, *qkv, None).sum()
+
+    backward = jax.grad(loss, argnums=(1, 2, 3))
+    with jax.default_matmul_precision("float32"):
+        found = set(_precisions(jax.make_jaxpr(backward)(params, query, query, query).jaxpr))
+    assert found == {(jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)}
+    without = set(_precisions(jax.make_jaxpr(backward)(params, query, query, query).jaxpr))
+    assert without == {None}
+
+
+def test_a_kernel_that_takes_none_refuses_by_name():
+    backends.check_precision("cudnn", "default")
+    backends.check_precision("xla", "float32")
+    with pytest.raises(ValueError, match=r"'cudnn' takes no matmul precision.*'xla' or 'jax_xla'"):
+        backends.check_precision("cudnn", "float32")
+
+
+def test_the_check_takes_one(capsys):
+    given = ["check", "standard", "--kernels=xla", "--shape=8,2,4"]
+    assert command.main([*given, "--matmul_precision=float32"]) == 0
+    assert jax.config.jax_default_matmul_precision is None
+    assert command.main([*given[:2], "--kernels=cudnn", "--matmul_precision=float32"]) == 2
+    assert "takes no matmul precision" in capsys.readouterr().err
+
+
+def test_a_platform_that_is_not_here_is_named():
+    """As of JAX_PLATFORMS=cuda in a shell's start-up file, on a login node."""
+    done = subprocess.run(
+        [sys.executable, "-m", "attention", "check", "standard", "--kernels=xla"],
+        env={**os.environ, "JAX_PLATFORMS": "nonsense"},
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "JAX_PLATFORMS='nonsense'" in done.stderr
+
+
+def test_reference_against_brute_force():
+    """The reference itself, against two loops and finite differences."""
+    rng = np.random.default_rng(1)
+    query, key, value, cotangent = (rng.standard_normal((3, 1, 2)) for _ in range(4))
+
+    def loss(query, key, value, mixer):
+        total = 0.0
+        for t in range(3):
+            logits = [float(query[t, 0] @ key[s, 0]) / np.sqrt(2) for s in range(3)]
+            weights = np.exp(logits) / np.exp(logits).sum()
+            for d in range(2):
+                column = value[:, 0, d]
+                plain = weights @ column
+                output = plain if mixer == "standard" else np.log(weights @ np.exp(column))
+                total += output * cotangent[t, 0, d]
+        return total
+
+    for mixer in ("standard", "laser"):
+        result = reference.attend(mixer, query, key, value, cotangent)
+        assert (result.output * cotangent).sum() == pytest.approx(loss(query, key, value, mixer))
+        for place, name in enumerate(("query", "key", "value")):
+            arrays = [query, key, value]
+            direction = rng.standard_normal((3, 1, 2))
+            up, down = list(arrays), list(arrays)
+            up[place], down[place] = (arrays[place] + s * 1e-6 * direction for s in (1, -1))
+            numeric = (loss(*up, mixer) - loss(*down, mixer)) / 2e-6
+            assert (result.gradients[name] * direction).sum() == pytest.approx(numeric, rel=1e-6)
+
+
+def test_sizes_of_learned_gradients_do_not_cancel():
+    """Two tokens with opposite cotangents: the gradient of a gate cancels, its size does not."""
+    variant = registry.get("standard+gate", per="head")
+    arrays = {name: np.ones((2, 1, 1)) for name in ("query", "key", "value")}
+    arrays["x"] = np.ones((2, 1))
+    tree = {"gate": {"scale": np.zeros((1, 1, 1))}}
+    cotangent = np.asarray([1.0, -1.0]).reshape(2, 1, 1)
+    result = reference.compute(variant, tree, arrays, cotangent)
+    assert abs(result.learned["gate"]["scale"]).max() < 1e-12
+    assert 0.25 < result.sizes["gate"] <= 1.0
+
+
+def test_the_reference_of_wide_channels_agrees_with_the_factored_one():
+    rng = np.random.default_rng(2)
+    arrays = [rng.standard_normal((5, 1, 3)) for _ in range(3)]
+    cotangent = rng.standard_normal((5, 1, 3))
+    narrow = reference.attend("laser", *arrays, cotangent)
+    # Rows are computed one by one.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(laser, "_FACTORED", -1.0)
+        reference._compiled.cache_clear()
+        wide = reference.attend("laser", *arrays, cotangent)
+    reference._compiled.cache_clear()
+    np.testing.assert_allclose(wide.output, narrow.output, rtol=1e-12)
+    for name, gradient in narrow.gradients.items():
+        np.testing.assert_allclose(wide.gradients[name], gradient, rtol=1e-10)
+
+
+def test_an_error_of_nan_is_the_largest_wherever_it_stands():
+    exact = {"first": {"scale": np.ones(1)}, "last": {"scale": np.ones(1)}}
+    result = reference.Result(np.ones(1), {}, exact, {"first": 1.0, "last": 1.0})
+    for broken in exact:
+        gradients = {**exact, broken: {"scale": np.full(1, np.nan)}}
+        assert np.isnan(reference.learned_error(gradients, result))

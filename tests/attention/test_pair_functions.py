@@ -1,7 +1,5 @@
 """Masks that are functions of two positions, and lower bounds of the keys that a query sees."""
 
-import dataclasses
-import functools
 import re
 
 import jax
@@ -10,29 +8,10 @@ import numpy as np
 import pytest
 
 from attention.flex import Bias, Mask, check, flex
-from attention.kernels import fused, pairs
-from attention.kernels.gpu import plan_gpu
-from attention.kernels.tpu import plan_tpu
+from attention.kernels import pairs
 from attention.verification import reference
 
 BATCH, LENGTH, HEADS, SIZE, WIDTH = 2, 140, 4, 16, 40
-
-
-needs_triton = pytest.mark.skipif(not hasattr(plan_gpu.triton, "load"), reason="no Triton")
-
-
-@pytest.fixture(params=["tpu", pytest.param("gpu", marks=needs_triton)])
-def platform(request, monkeypatch):
-    """`fused` run by XLA, in blocks of 128 rows and tiles of 64."""
-    made = dataclasses.replace(
-        fused.KERNEL,
-        call=functools.partial(fused.weighted_sum, interpret=request.param),
-    )
-    monkeypatch.setattr(fused, "KERNEL", made)
-    monkeypatch.setattr(plan_tpu, "_most_rows", lambda *_: (128, None, True))
-    monkeypatch.setattr(plan_tpu, "_TILE", 64)
-    yield request.param
-    jax.clear_caches()
 
 
 def _causal(i, j):

@@ -1,6 +1,5 @@
 """Tiles of a kernel that a user gives, and `attention tune`, which finds them."""
 
-import dataclasses
 import functools
 
 import jax
@@ -11,17 +10,7 @@ import pytest
 from attention import tuning
 from attention.__main__ import main
 from attention.flex import Mask, flex
-from attention.kernels import fused
-from attention.kernels.gpu import plan_gpu
-
-needs_triton = pytest.mark.skipif(not hasattr(plan_gpu.triton, "load"), reason="no Triton")
-
-
-def _interpreted(platform):
-    return dataclasses.replace(
-        fused.KERNEL,
-        call=functools.partial(fused.weighted_sum, interpret=platform),
-    )
+from tests.attention.interpreted import interpreted, needs_triton
 
 
 def _documents(length):
@@ -54,7 +43,7 @@ def test_other_tiles_give_the_same_numbers(platform, mask, tiles):
     cotangent, arrays = jnp.asarray(drawn[3]), tuple(map(jnp.asarray, drawn[:3]))
 
     def both(tiles):
-        attend = functools.partial(flex, mask=mask, kernel=_interpreted(platform), tiles=tiles)
+        attend = functools.partial(flex, mask=mask, kernel=interpreted(platform), tiles=tiles)
 
         def program(arrays):
             output, pull = jax.vjp(attend, *arrays)
@@ -87,7 +76,7 @@ def test_other_tiles_give_the_same_numbers(platform, mask, tiles):
 def test_tiles_that_a_kernel_cannot_have_are_refused(platform, mask, tiles, named):
     """By what is wrong with them, before anything is compiled."""
     array = jax.ShapeDtypeStruct((1, 5000, 2, 128), jnp.float32)
-    attend = functools.partial(flex, mask=mask, kernel=_interpreted(platform), tiles=tiles)
+    attend = functools.partial(flex, mask=mask, kernel=interpreted(platform), tiles=tiles)
     with pytest.raises(ValueError, match=named):
         jax.eval_shape(attend, array, array, array)
 
@@ -104,7 +93,7 @@ def test_tiles_are_tried_by_time_and_the_fastest_are_the_best(monkeypatch):
     """Of each kernel alone; what the kernel refuses has no time."""
     sizes = [{}, {"rows": 128}, {"rows": 100}]
     monkeypatch.setattr(tuning, "_candidates", lambda *_: sizes)
-    attend = functools.partial(flex, mask="causal", kernel=_interpreted("tpu"))
+    attend = functools.partial(flex, mask="causal", kernel=interpreted("tpu"))
     measure = functools.partial(tuning.time, attend, (1, 32, 2, 1, 16), "float32")
     tried = list(tuning.trials(measure, 32, "tpu", together=False))
     assert [(kernel, one) for kernel, one, _ in tried] == [

@@ -1,6 +1,9 @@
-"""What batches and evaluations of every kind of workload keep, on a few examples."""
+"""Batches and evaluations of every kind of workload, and the loss in chunks of tokens."""
+
+import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -9,6 +12,8 @@ from workloads import registry
 from workloads.base import spec
 from workloads.base.errors import DataError
 from workloads.images import digits
+from workloads.text import chunked_loss, language_models
+from workloads.text.text_specs import TransformerSize
 
 METRICS = {
     "digits_vit": {"accuracy", "loss"},
@@ -105,3 +110,100 @@ def test_evaluations_count_every_example_once(name, workload, data_dir):
     losses = workload.loss_fn(batch["targets"], outputs, batch["weights"])
     mean = float(losses["summed"] / losses["n_valid_examples"])
     assert metrics["validation/loss"] == pytest.approx(mean, rel=1e-5)
+
+
+# 48 tokens of a batch, 61 words: neither is any other size here.
+SIZE = TransformerSize(1, 16, 24, 2, 4, vocabulary=61, context=12)
+WEIGHTS = np.asarray([1.0, 0.0, 0.5, 1.0], np.float32)
+
+
+def _batch(workload):
+    batch = workload.example_batch(4)
+    weights = batch.get("weights", np.ones((4, 1), np.float32))
+    return {**batch, "weights": weights * WEIGHTS[:, None] if "positions" in batch else WEIGHTS}
+
+
+def _loss(workload, params, batch):
+    losses, _ = workload.train_loss(
+        params, batch, None, jax.random.key(1), jnp.float32(0.2), jnp.float32(0.1)
+    )
+    return losses["summed"], losses["n_valid_examples"]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "most"),
+    # 5 and 7 fill up the last chunk; 100 are more than there are.
+    [
+        ("pydoc_lm", "float32", 5),
+        ("pydoc_lm", "bfloat16", 100),
+        ("pydoc_bert", "float32", 3),
+    ],
+)
+def test_value_and_gradients_are_those_of_the_whole(name, dtype, most):
+    """With dropout, label smoothing and weights; the embedding is shared by input and output."""
+    results = {}
+    for tokens in (0, most):
+        workload = small_text.make(name, size=SIZE, compute_dtype=dtype, loss_chunk_tokens=tokens)
+        params, _ = workload.init_model_fn(jax.random.key(0))
+        batch = _batch(workload)
+        step = jax.value_and_grad(lambda p, w=workload, b=batch: _loss(w, p, b), has_aux=True)
+        results[tokens] = jax.jit(step)(params)
+        sums, _ = workload._eval_step(params, None, batch)
+        results[tokens] = (*results[tokens], sums)
+    (whole, count), gradients, sums = results[0]
+    (chunked, same), by_chunks, summed = results[most]
+    narrow = dtype == "bfloat16"
+    assert float(count) == float(same)
+    np.testing.assert_allclose(chunked, whole, rtol=1e-3 if narrow else 1e-6)
+    for one, other in zip(jax.tree.leaves(gradients), jax.tree.leaves(by_chunks), strict=True):
+        assert one.dtype == other.dtype
+        error = np.linalg.norm(other - one) / np.linalg.norm(one)
+        assert error < (1e-2 if narrow else 2e-6)
+    assert (
+        set(sums)
+        == set(summed)
+        == {"loss", "tokens"} | ({"correct"} if name == "pydoc_bert" else set())
+    )
+    for metric, value in sums.items():
+        np.testing.assert_allclose(summed[metric], value, rtol=1e-6, err_msg=metric)
+
+
+def test_the_embeddings_gradient_is_summed_in_float32():
+    """4096 tokens of one word add 2^-12 each: in bfloat16 the sum would stop growing."""
+    hidden = jnp.ones((4, 1024, 1), jnp.bfloat16)
+    labels = jnp.zeros((4, 1024), int)
+    weights = jnp.full((4, 1024), 2**-12, jnp.float32)
+    mesh = registry.make("pydoc_lm").devices.mesh
+    slope = jax.grad(lambda e: chunked_loss.summed(mesh, 256, hidden, e, labels, weights, 0.0))
+    # Softmax of two equal words is a half, and all weights are together 1.
+    np.testing.assert_allclose(slope(jnp.zeros((2, 1))), [[-0.5], [0.5]], rtol=1e-6)
+
+
+def test_correct_is_argmaxs():
+    """Also of equal logits, of which the first counts."""
+    draw = np.random.default_rng(0).integers
+    hidden, embedding = (jnp.asarray(draw(-1, 2, shape), float) for shape in ((2, 9, 3), (7, 3)))
+    labels, weights = jnp.asarray(draw(0, 7, (2, 9))), jnp.asarray(draw(1, 9, (2, 9)), float)
+    mesh = registry.make("pydoc_lm").devices.mesh
+    sums = chunked_loss.sums(mesh, 4, True, hidden, embedding, labels, weights)
+    expected = language_models.correct(labels, hidden @ embedding.T, weights)
+    assert 0 < float(sums["correct"]) < float(weights.sum())
+    np.testing.assert_allclose(sums["correct"], expected, rtol=1e-6)
+
+
+def _largest_logits(function, *arguments):
+    """Returns the most tokens that an array over all words has in a program."""
+    text = str(jax.make_jaxpr(function)(*arguments))
+    shapes = re.findall(r"\w\d+\[([\d,]*),61\]", text)
+    return max(int(np.prod([int(size) for size in shape.split(",")])) for shape in shapes)
+
+
+def test_logits_of_all_tokens_never_exist():
+    for most, expected in ((0, 48), (12, 12)):
+        workload = small_text.make(size=SIZE, loss_chunk_tokens=most)
+        params, _ = workload.init_model_fn(jax.random.key(0))
+        batch = _batch(workload)
+        train = jax.grad(lambda p, w=workload, b=batch: _loss(w, p, b)[0])
+        assert _largest_logits(train, params) == expected
+        evaluate = workload._evaluated
+        assert _largest_logits(evaluate, params, None, batch) == expected
