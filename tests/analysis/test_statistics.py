@@ -1,4 +1,5 @@
-"""Statistics of runs and over questions, against scipy, enumeration and plain resampling."""
+"""Statistics over seeds and questions, by hand, scipy, enumeration and resampling; paired tests and
+intervals of means are held against scipy in test_error_table.py."""
 
 import itertools
 import math

@@ -1,4 +1,5 @@
-"""Slots and devices of a host: jobs of one study at a time have an accelerator; cores are shared"""
+"""Slots and devices of a host, and the check of its hardware; cores are shared where no accelerator
+is free."""
 
 import collections
 import contextlib
