@@ -84,24 +84,6 @@ def test_bounds_are_documents_with_a_window():
     _agree(_results(lower & later), _results(Mask(causal=True, width=4) & segments))
 
 
-def test_bounds_by_layer_under_scan_are_one_program():
-    """Windows of 5 and of 40, of layers that are one traced body."""
-    query, key, value = _arrays()
-    positions = jnp.arange(LENGTH)
-
-    @jax.jit
-    def layers(widths):
-        def layer(x, width):
-            return flex(x, key, value, mask=Mask(causal=True, lower=positions - width + 1)), None
-
-        return jax.lax.scan(layer, query, widths)[0]
-
-    found = layers(jnp.array([5, WIDTH]))
-    first = flex(query, key, value, mask=Mask(causal=True, width=5))
-    expected = flex(first, key, value, mask=Mask(causal=True, width=WIDTH))
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
