@@ -76,13 +76,9 @@ class Substitution:
         They are drawn without advancing `rngs`, so that all variants start with the same model.
         """
         original(operator, *args, rngs=rngs, **named)
-        call = example_call(
-            self.variant,
-            operator.num_query_heads,
-            operator.num_kv_heads,
-            operator.config.head_dim,
-            operator.config.emb_dim,
-        )
+        width = operator.config.emb_dim
+        heads = operator.num_query_heads, operator.num_kv_heads
+        call = example_call(self.variant, *heads, operator.config.head_dim, width)
         key = jax.random.fold_in(rngs.params.key.get_value(), rngs.params.count.get_value())
         # The number sets leaves apart from MaxText's parameters; any would do.
         leaves = self.variant.leaves(call, jax.random.fold_in(key, 1_297_365_332))
@@ -90,7 +86,7 @@ class Substitution:
         if leaves:
             operator.leaves = nnx.Dict(
                 {
-                    path.replace("/", "_"): nnx.Param(leaf, out_sharding=(None,) * leaf.ndim)
+                    path.replace("/", "_"): nnx.Param(leaf, out_sharding=_axes(leaf, width))
                     for path, leaf in leaves.items()
                 }
             )
@@ -182,6 +178,12 @@ class Substitution:
             )
         self.layers = expected
         return output
+
+
+def _axes(leaf: Array, width: int) -> tuple[str | None, ...]:
+    """Returns the names of a leaf's axes for MaxText's rules, which divide [W, …] over devices."""
+    others = (None,) * (leaf.ndim - 1)
+    return ("embed" if others and leaf.shape[0] == width else None, *others)[: leaf.ndim]
 
 
 @contextlib.contextmanager
