@@ -130,8 +130,8 @@ class Mask:
             self.strict or other.strict,
             min(widths, default=None),
             other.segments if self.segments is None else self.segments,
-            _both(self.keys, other.keys),
-            _both(self.dense, other.dense),
+            _both(self.keys, other.keys, _intersection),
+            _both(self.dense, other.dense, _intersection),
             other.hidden if self.hidden is None else self.hidden,
             tuple(dict.fromkeys(self.functions + other.functions)),
             _both(self.lower, other.lower, jnp.maximum),
@@ -192,12 +192,18 @@ def check_boolean(name: str, mask: Array) -> None:
 def _both(
     first: Array | None,
     second: Array | None,
-    together: Callable[[Array, Array], Array] = operator.and_,
+    together: Callable[[Array, Array], Array],
 ) -> Array | None:
     """Returns what two parts are `together`, either of which may be None."""
     if first is None or second is None:
         return second if first is None else first
     return together(first, second)
+
+
+def _intersection(first: Array, second: Array) -> Array:
+    for mask in (first, second):
+        check_boolean("mask", mask)
+    return first & second
 
 
 def _repeated(array: Array | None, axis: int, times: int) -> Array | None:

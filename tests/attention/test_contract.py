@@ -331,6 +331,11 @@ REFUSED = [
 ]
 
 
+def test_masks_of_numbers_are_not_joined():
+    with pytest.raises(ValueError, match="mask"):
+        Mask(dense=jnp.ones((4, 4))) & Mask(dense=jnp.ones((4, 4)))
+
+
 @pytest.mark.parametrize(("name", "shapes", "given", "message"), REFUSED)
 def test_what_does_not_fit_is_named(name, shapes, given, message):
     arrays = [jnp.ones(shapes.get(array, (5, 2, 4))) for array in ("query", "key", "value")]

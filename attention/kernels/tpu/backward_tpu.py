@@ -90,12 +90,7 @@ def backward(
     if not plan.resident:
         bars = bars._replace(query=jnp.sum(bars.query, axis=0).astype(operands.query.dtype))
     if operands.start is not None and log_sums is not None:
-        # No kernel sees the key of value 0 that `start` is the logit of.
-        shape = _heads_first(plan, log_sums.shape)
-        start = jnp.broadcast_to(operands.start[:, None], shape).reshape(log_sums.shape)
-        shares = jnp.exp(start - log_sums)
-        start_bar = _of_heads(plan, shares * bars.start[..., : plan.queries], operands.start)
-        bars = bars._replace(start=start_bar)
+        bars = bars._replace(start=_start_bar(plan, operands.start, log_sums, bars.start))
     kinds = plan.local.functions.kinds
     leaves = tuple(
         _of_heads(plan, bar, leaf)
@@ -104,6 +99,17 @@ def backward(
         for kind, leaf, bar in zip(kinds, operands.leaves, bars.leaves, strict=True)
     )
     return bars._replace(leaves=leaves)
+
+
+def _start_bar(plan: Plan, start: Array, log_sums: Array, sums: Array) -> Array:
+    """Returns the gradient of `start`, the logit of a key of value 0 that no kernel sees.
+
+    sums: what the kernel returns for it, of each row.
+    """
+    shape = _heads_first(plan, log_sums.shape)
+    logits = jnp.broadcast_to(start[:, None], shape).reshape(log_sums.shape)
+    shares = jnp.exp(logits - log_sums)
+    return _of_heads(plan, shares * sums[..., : plan.queries], start)
 
 
 def _results(plan: Plan, operands: Operands) -> Operands:
