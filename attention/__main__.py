@@ -166,7 +166,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _tune(options: argparse.Namespace) -> int:
-    form = "B,T,H,D or B,T,H,K,D: 1,4096,8,128"
+    form = "B,T,H,D or B,T,H,K,D, such as 1,4096,8,128"
     shapes = [_numbers(text, form, 4, 5) for text in options.shapes]
     where = options.topology and accelerators.smallest(options.topology)
     compiling = topologies.compiling_for(where, True) if where else contextlib.nullcontext("")
@@ -221,7 +221,7 @@ def _keeps_laws(name: str) -> bool:
 
 
 def _shape(text: str) -> tuple[int, int, int]:
-    length, heads, size = _numbers(text, "N,H,D: 256,4,64", 3)
+    length, heads, size = _numbers(text, "--shape=N,H,D, such as 256,4,64", 3)
     if length < 2 or length * heads * max(length, size) > 2**28:
         raise ValueError(
             f"--shape={text!r}: N is at least 2 (one key has no gradient to compare), N·N·H and "

@@ -153,7 +153,7 @@ def check_mask(pair_functions: tuple[PairFunction, ...], in_kernel: bool = True)
 def broadcasts(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
     """Returns whether an array of one shape broadcasts to another."""
     with contextlib.suppress(ValueError):
-        return np.broadcast_shapes(shape, whole) == whole
+        return jnp.broadcast_shapes(shape, whole) == whole
     return False
 
 

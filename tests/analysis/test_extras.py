@@ -127,7 +127,7 @@ def test_every_library_comes_with_the_extra_of_what_imports_it() -> None:
         parts = {package, *extras.INCLUDED.get(package, ()), *APART}
         brought = {module for extra in parts for module in extras.MODULES.get(extra, (extra,))}
         # Other projects' adapters: their extras bring all of ours.
-        adapters = {ROOT / package / "algoperf", ROOT / package / "init2winit"}
+        adapters = {ROOT / package / name for name in ("algoperf", "init2winit", "maxtext")}
         for path in floor_plan.files(package):
             roots = {name.split(".")[0] for name in floor_plan.imported(path)}
             known = roots <= brought | sys.stdlib_module_names | {*floor_plan.PACKAGES}

@@ -204,10 +204,9 @@ for ViT and language models: these rows are older than the rule for fusions insi
 Not included: waiting for the network and for transfers between memories, the input pipeline, evaluations
 and checkpoints.
 
-The variant "AlgoPerf's own" is its model with its own attention, trained by our step. "MaxText's own" is
-its `train_compile` for the work of c4_lm: its decoder with an MLP without a gate, one table of embeddings,
-no rotary embedding, bfloat16, full rematerialisation, scanned layers and AdamW
-(tests/benchmarks/maxtext.py).
+The variant "AlgoPerf's own" is its model with its own attention, trained by our step. "MaxText's own" is its
+`train_compile` for the work of c4_lm: its decoder with an MLP without a gate, one table of embeddings, no rotary
+embedding, bfloat16, full rematerialisation, scanned layers and AdamW (tests/benchmarks/maxtext.py).
 """  # noqa: E501
 
 
