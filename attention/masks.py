@@ -77,9 +77,11 @@ class Bias(NamedTuple):
         """
         return self._replace(row=None) if is_softmax and not has_sink else self
 
-    def idle_row(self, is_softmax: bool, has_sink: bool) -> Array | None:
-        """Returns the row part that `without_idle_rows` leaves out, None without one."""
-        return self.row if is_softmax and not has_sink else None
+    def with_idle_rows(self, log_sums: Array, is_softmax: bool, has_sink: bool) -> Array:
+        """Returns logarithms of masses [..., H, T] plus the rows that `without_idle_rows` drops."""
+        if self.row is None or self.without_idle_rows(is_softmax, has_sink).row is not None:
+            return log_sums
+        return log_sums + self.row
 
     def whole(self) -> Array | None:
         """Returns one array that broadcasts to [..., H, T, S], or None."""

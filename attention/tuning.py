@@ -35,8 +35,8 @@ _TIMES = 20
 
 def _arrays(shape: tuple[int, ...], dtype: str, **lying: Any) -> list[jax.ShapeDtypeStruct]:
     """Returns the shapes of query, key and value; shape: B, T, H, D or B, T, H, K, D."""
-    batch, length, heads, *given, size = shape
-    keys = given[0] if given else heads
+    batch, length, heads, *key_heads, size = shape
+    keys = key_heads[0] if key_heads else heads
     return [
         jax.ShapeDtypeStruct((batch, length, n, size), dtype, **lying) for n in (heads, keys, keys)
     ]

@@ -238,8 +238,8 @@ def _forward(settings, query, key, value, bias, visible, multiplier, leaves, sin
     residuals = (query, key, rounded, like, bias, visible, multiplier, weights, leaves, sink)
     if log_sums is None:
         return total, residuals
-    row = bias.idle_row(settings.weighting.is_softmax, sink is not None)
-    log_sums = log_sums[..., 0] if row is None else log_sums[..., 0] + row
+    is_softmax = settings.weighting.is_softmax
+    log_sums = bias.with_idle_rows(log_sums[..., 0], is_softmax, sink is not None)
     return (total, log_sums), residuals
 
 

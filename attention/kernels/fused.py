@@ -123,8 +123,8 @@ def _finished(
             log_sums = jnp.where(jnp.swapaxes(rows, -3, -2)[..., 0], log_sums, jnp.inf)
     if log_sums is None:
         return output
-    row = problem.bias.idle_row(problem.weighting.is_softmax, problem.sink is not None)
-    return output, log_sums if row is None else log_sums + row
+    is_softmax, has_sink = problem.weighting.is_softmax, problem.sink is not None
+    return output, problem.bias.with_idle_rows(log_sums, is_softmax, has_sink)
 
 
 def _with_bias(problem: Problem) -> tuple[tuple[Score, ...], tuple[Leaves, ...]]:

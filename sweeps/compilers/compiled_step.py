@@ -144,9 +144,9 @@ def _times(
         if line.instruction.is_kernel:
             name = kernel_cycles.kernel_name(line.instruction.name)
             call = pallas_calls.get(name)
-            each = call and kernel_cycles.cycles(call, line.all_bytes, device, scratch)
-            if each:
-                cycles[name] = cycles.get(name, 0.0) + line.times * each
+            of_call = call and kernel_cycles.cycles(call, line.all_bytes, device, scratch)
+            if of_call:
+                cycles[name] = cycles.get(name, 0.0) + line.times * of_call
             else:
                 uncounted.append(name)
     parts_ms, kernels_ms = _in_ms(parts, device), _in_ms(cycles, device)
@@ -322,5 +322,5 @@ def _bytes(tree: Any) -> int:
 def _part(instruction: hlo.Instruction) -> str:
     if instruction.opcode in _COPIES:
         return "layout copies"
-    found = (part for part, pattern in _PARTS if re.search(pattern, instruction.op_name))
-    return next(found, "unnamed")
+    matching = (part for part, pattern in _PARTS if re.search(pattern, instruction.op_name))
+    return next(matching, "unnamed")

@@ -50,9 +50,9 @@ for name in names or cases:
     settings = dict(cases[name])
     of_keys = S if name == "more keys" else T  # 52 keys cannot be divided among eight
     arrays = [normal(2, T, 2, 8), normal(2, of_keys, 1, 8), normal(2, of_keys, 1, 8)]
-    given = {leaf: array for leaf, (_, array) in settings.pop("leaves", {}).items()}
-    def loss(kernel, sharding, arrays, given):
-        named = {leaf: (leaves[leaf][0], array) for leaf, array in given.items()}
+    weights = {leaf: array for leaf, (_, array) in settings.pop("leaves", {}).items()}
+    def loss(kernel, sharding, arrays, weights):
+        named = {leaf: (leaves[leaf][0], array) for leaf, array in weights.items()}
         results = flex(
             *arrays, **settings, leaves=named, kernel=kernel, sharding=sharding
         )
@@ -60,7 +60,7 @@ for name in names or cases:
         return sum(jnp.sum(jnp.sin(part)) for part in parts), parts
     def run(*place):
         graded = jax.value_and_grad(functools.partial(loss, *place), (0, 1), has_aux=True)
-        return jax.jit(graded)(arrays, given)
+        return jax.jit(graded)(arrays, weights)
     (_, (output, *lse)), gradients = run(kernel, heads)
     assert len(lse) == (name == "lse")
     assert output.sharding.is_equivalent_to(heads, 4), output.sharding

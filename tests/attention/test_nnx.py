@@ -235,11 +235,11 @@ def test_scanned_layers_have_stacked_leaves(name, inputs):
     arrays = params(shaken(stack))
     model = assigned(name)
     state = nnx.to_flat_state(nnx.state(model, nnx.Param))
-    given = [
+    weights = [
         (path, leaf.replace(jnp.asarray(arrays["/".join(("layers", *path[2:]))][path[1]])))
         for path, leaf in state
     ]
-    nnx.update(model, nnx.from_flat_state(given))
+    nnx.update(model, nnx.from_flat_state(weights))
     np.testing.assert_allclose(stack(inputs), model(inputs), rtol=1e-5, atol=1e-5)
     grads = params(nnx.jit(nnx.grad(loss))(stack, inputs))
     expected = params(nnx.grad(loss)(model, inputs))

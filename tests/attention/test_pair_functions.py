@@ -61,9 +61,9 @@ def _results(mask, kernel="xla", dtype=jnp.float32, **functions):
     return both(*_arrays(dtype))
 
 
-def _agree(found, expected):
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one, other)
+def _agree(results, expected):
+    for result, array in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(result, array)
 
 
 @pytest.mark.parametrize("kernel", ["xla", "jax_xla"])
@@ -150,11 +150,11 @@ def test_kernels(name, platform):
     make, functions = MASKS[name]
     with reference.float64():
         exact = jax.tree.map(np.asarray, _results(make(), dtype=jnp.float64, **functions))
-    found = _results(make(), "fused", **functions)
-    for one, other in zip(found, exact, strict=True):
-        assert reference.relative_error(one, other) <= 1e-6
+    results = _results(make(), "fused", **functions)
+    for result, array in zip(results, exact, strict=True):
+        assert reference.relative_error(result, array) <= 1e-6
     hidden = np.all(np.asarray(exact[0]) == 0, axis=(0, 2, 3))
-    assert not np.asarray(found[0])[:, hidden].any()
+    assert not np.asarray(results[0])[:, hidden].any()
     assert hidden.any() or "nothing" not in name
 
 

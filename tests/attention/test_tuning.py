@@ -51,9 +51,9 @@ def test_other_tiles_give_the_same_numbers(platform, mask, tiles):
 
         return str(jax.make_jaxpr(program)(arrays)), jax.jit(program)(arrays)
 
-    planned, given = both(None), both(tiles)
-    assert planned[0] != given[0]
-    for expected, result in zip(planned[1], given[1], strict=True):
+    planned, chosen = both(None), both(tiles)
+    assert planned[0] != chosen[0]
+    for expected, result in zip(planned[1], chosen[1], strict=True):
         error = jnp.linalg.norm(result - expected) / jnp.linalg.norm(expected)
         assert error < 1e-6
 

@@ -155,7 +155,7 @@ def both_plans(plan: Plan, dtype: jnp.dtype, device_kind: str, masked: dict[str,
             "tiles= differs between 'forward' and 'backward', and segments, lower bounds, a "
             "function or an array as mask have one list of tiles: give both the same sizes"
         )
-    forward, backward = (planned(plan, dtype, device_kind, masked, given) for given in sizes)
+    forward, backward = (planned(plan, dtype, device_kind, masked, of_pass) for of_pass in sizes)
     return (
         with_slab(forward, device_kind, False, sizes[0]),
         with_slab(backward, device_kind, True, sizes[1]),
@@ -232,7 +232,7 @@ def _row_bytes(size: int, wide: int, dtype: jnp.dtype) -> tuple[int, int]:
 
 
 def _most_rows(
-    length: int, row: int, whole: int, part: int, device_kind: str, given: tuple[int, ...] = ()
+    length: int, row: int, whole: int, part: int, device_kind: str, needed: tuple[int, ...] = ()
 ) -> tuple[int, int | None, bool]:
     """Returns the most rows of a block (2048 to 256), the bytes to ask for, and if dQ stays.
 
@@ -241,7 +241,7 @@ def _most_rows(
     and its sums are carried on. c4_lm_2b's heads of 512, a layer, forward and backward: 5.3 ms in
     4 × 4 blocks, 1.7 ms in one. T = 4,096, causal, forward: 60,900 cycles in blocks of 1,024,
     49,200 in blocks of 2,048. If dQ does not fit, each block of keys writes a float32 part of it,
-    and XLA sums the parts. given: the rows that a block must have. Raises ValueError if the chip
+    and XLA sums the parts. needed: the rows that a block must have. Raises ValueError if the chip
     cannot hold them.
     """
     larger = _LARGER_BYTES.get(device_kind, _SCOPED_BYTES)
@@ -250,7 +250,7 @@ def _most_rows(
         """Returns the most rows that fit, 0 if none do."""
         fixed, of_row = (whole, row) if resident else (0, row + part)
         sizes = (2048, 1024, 512, 256) if scoped > _SCOPED_BYTES else (1024, 512, 256)
-        return next((n for n in given or sizes if n * of_row + fixed <= scoped - _REST), 0)
+        return next((n for n in needed or sizes if n * of_row + fixed <= scoped - _REST), 0)
 
     for resident in (True, False):
         unasked, most = within(_SCOPED_BYTES, resident), within(larger, resident)
@@ -258,7 +258,7 @@ def _most_rows(
             return unasked, None, resident
         if most:
             return most, larger if most > unasked else None, resident
-    if given:
+    if needed:
         raise ValueError(
             f"tiles= with blocks of {length} rows take {length * (row + part) / 2**20:.0f} MiB of "
             f"{device_kind}'s memory on the chip, which has {(larger - _REST) / 2**20:.0f}: give "
