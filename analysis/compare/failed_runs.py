@@ -12,7 +12,8 @@ nothing.
 import dataclasses
 from dataclasses import dataclass
 
-from analysis.compare.error_table import NON_FINITE, ErrorTable
+from analysis.compare.error_table import ErrorTable
+from analysis.compare.verdicts import NON_FINITE
 from analysis.load import metrics
 from analysis.statistics import comparisons, intervals
 

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare import failed_runs, sensitivity
-from analysis.compare.error_table import ErrorTable, VariantResult
+from analysis.compare.error_table import ErrorTable
+from analysis.compare.verdicts import VariantResult
 from analysis.load import selection
 from analysis.load.records import FLOPS, STEP, TIME, Run
 from analysis.statistics import intervals

@@ -25,7 +25,7 @@ import pandas as pd
 from analysis.compare.error_table import ErrorTable
 from analysis.load import samples
 from analysis.load.records import Problem
-from analysis.statistics import comparisons, intervals
+from analysis.statistics import comparisons, intervals, questions
 from attention import table as variants
 from sweeps.records import layout
 
@@ -314,7 +314,7 @@ class Scoring:
         """Returns a row over the seeds of `right` [seeds, tasks], each a bool [n]."""
         totals = [_total(right[name]) for name in tasks]
         low, high = intervals.percentile_interval(
-            comparisons.resampled_means(totals).mean(axis=1) / len(right)
+            questions.resampled_means(totals).mean(axis=1) / len(right)
         )
         row = {
             "kind": "variant",
@@ -386,7 +386,7 @@ def _difference(ours: pd.DataFrame, theirs: pd.DataFrame, shares_seeds: bool) ->
         unit // len(ours) * _total(ours[task]) - unit // len(theirs) * _total(theirs[task])
         for task in ours
     ]
-    means = comparisons.resampled_means(sums).mean(axis=1) / unit
+    means = questions.resampled_means(sums).mean(axis=1) / unit
     # Models of unequal numbers of seeds cannot be exchanged.
     exact = len(sums) == 1 and len(ours) == len(theirs)
     low, high = intervals.percentile_interval(means)
@@ -398,7 +398,7 @@ def _difference(ours: pd.DataFrame, theirs: pd.DataFrame, shares_seeds: bool) ->
         "seeds_baseline": len(theirs),
         "right_alone": int(sum((answers > 0).sum() for answers in sums)),
         "baseline_alone": int(sum((answers < 0).sum() for answers in sums)),
-        "p": comparisons.sign_flips(sums[0]) if exact else comparisons.bootstrap_p(means),
+        "p": questions.sign_flips(sums[0]) if exact else questions.bootstrap_p(means),
     }
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare import experiment
-from analysis.compare.error_table import ErrorTable, VariantResult
+from analysis.compare.error_table import ErrorTable
+from analysis.compare.verdicts import VariantResult
 from analysis.load import paper
 from analysis.load.records import META_FILE, PARAMETERS, Problem
 from analysis.render import charts, pages

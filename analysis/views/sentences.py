@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 import pandas as pd
 
 from analysis.compare import failed_runs, sensitivity
-from analysis.compare.error_table import (
+from analysis.compare.error_table import ErrorTable
+from analysis.compare.verdicts import (
     LENGTHS_APART,
     SO_FAR,
     UNFINISHED,
-    ErrorTable,
     VariantResult,
     lengths_differ,
 )

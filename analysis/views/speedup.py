@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare import experiment, frames
-from analysis.compare.error_table import ErrorTable, VariantResult
+from analysis.compare.error_table import ErrorTable
+from analysis.compare.verdicts import VariantResult
 from analysis.load.records import Problem
 from analysis.render import pages
 from analysis.statistics import budgets, power_law

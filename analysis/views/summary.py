@@ -15,8 +15,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare import failed_runs
-from analysis.compare.error_table import DEFAULT_BASELINE, ErrorTable, mixture
+from analysis.compare.error_table import DEFAULT_BASELINE, ErrorTable
 from analysis.compare.frames import DETECTABLE, results
+from analysis.compare.verdicts import mixture
 from analysis.load.records import Problem
 from analysis.render import charts, pages
 from analysis.statistics import across, comparisons

@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare import failed_runs, sensitivity
-from analysis.compare.error_table import ErrorTable, Reference, VariantResult
+from analysis.compare.error_table import ErrorTable, Reference
 from analysis.compare.frames import DETECTABLE, costs, results
+from analysis.compare.verdicts import VariantResult
 from analysis.load import metrics
 from analysis.render import pages
 from analysis.statistics.comparisons import Comparison

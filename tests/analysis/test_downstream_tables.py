@@ -9,7 +9,7 @@ import pytest
 from analysis.cli import main
 from analysis.compare import suite_scores
 from analysis.compare.suite_scores import MEAN
-from analysis.statistics import comparisons, intervals
+from analysis.statistics import intervals, questions
 from analysis.views import downstream as view
 from sweeps.records import layout
 
@@ -129,7 +129,7 @@ def test_mean_over_tasks_weighs_tasks_alike(begun) -> None:
     mean = row(found, "laser", MEAN)
     assert mean["difference"] == pytest.approx((0.2 - 0.25) / 2)
     sums = [[1 * (2 <= q < 4) for q in range(10)], [-1 * (q == 2) for q in range(4)]]
-    drawn = comparisons.resampled_means([np.array(s) for s in sums])
+    drawn = questions.resampled_means([np.array(s) for s in sums])
     expected = intervals.percentile_interval(drawn.mean(axis=1))
     assert (mean["difference_low"], mean["difference_high"]) == expected
 

@@ -1,0 +1,163 @@
+"""A variant's result on each split, and its verdict against the baseline.
+
+A verdict is withheld, although the test gives one, if the comparison is not fair. Lost seeds: a
+trial that diverged or failed counts as worse than any that was measured, so a variant that lost
+seeds cannot be called better; if the baseline did, none can be called worse. Lengths: a longer run
+is better for its length alone. Different data: the trials were trained on several data sets. Other
+points: an earlier plan compared other points, and its results could be chosen from. Unfinished:
+planned trials have not ended; stopping at the first verdict gives a false one in 19 % of studies.
+"""
+
+import dataclasses
+import math
+from collections.abc import Collection, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+from analysis.load.metrics import Metric
+from analysis.load.paper import PaperCell
+from analysis.load.records import Run
+from analysis.statistics import comparisons, intervals
+from analysis.statistics.comparisons import Comparison, Verdict
+from attention import table as variants
+from sweeps.records import layout
+
+# By how much of the longer one the median last steps may differ: one evaluation of 20.
+LENGTHS_APART = 0.05
+# Why a seed is lost whose validation metric is never finite.
+NON_FINITE = "non-finite"
+# Why a verdict is withheld until the study has finished, and how it is shown before.
+UNFINISHED = "unfinished"
+SO_FAR: dict[str, Verdict] = {"better": "better so far", "worse": "worse so far"}
+
+
+@dataclass(frozen=True)
+class SplitResult:
+    """One variant on one split: `values` maps a seed to the number at the step that validation
+    chose. `summary` is None without values, `comparison` for the baseline and without values,
+    `paper` where the paper prints no such number or the study is not the paper's. `non_finite`
+    seeds have a step that validation chose and no finite number here."""
+
+    values: dict[int, float] = field(default_factory=dict)
+    summary: intervals.Summary | None = None
+    comparison: Comparison | None = None
+    paper: PaperCell | None = None
+    non_finite: int = 0
+
+    def without(self, seeds: Collection[int]) -> dict[int, float]:
+        """Returns the values of the other seeds."""
+        return {seed: value for seed, value in self.values.items() if seed not in seeds}
+
+
+@dataclass(frozen=True)
+class VariantResult:
+    """One variant: the point whose trials are reported, n trials, a result per split.
+
+    Of the `planned` seeds of that point, the most that were ever planned, n have an evaluation that
+    validation chose; `lost` maps why a seed has no number (`diverged`, `failed`, `non-finite`) to
+    how many have none; the others have not finished. `last_step` is the median of the n trials'
+    last evaluations' steps, nan without any. `data` are the digests of the data that the n trials
+    were trained on, as far as they are known. `chosen` maps a seed to the validation metric that
+    chose its step, as that metric is shown (an error, not an accuracy). `uncounted` are ended
+    trials at points that an earlier plan compared (`selection.uncounted`). `is_lost_in_tuning`: no
+    point can be chosen, so nothing is to come.
+    """
+
+    variant: str
+    point: int | None
+    n: int
+    splits: dict[str, SplitResult]
+    hyperparameters: dict[str, Any]
+    planned: int = 0
+    lost: dict[str, int] = field(default_factory=dict)
+    last_step: float = math.nan
+    data: frozenset[str] = frozenset()
+    chosen: dict[int, float] = field(default_factory=dict)
+    uncounted: tuple[Run, ...] = ()
+    is_lost_in_tuning: bool = False
+
+    @property
+    def unfinished(self) -> int:
+        """Returns how many seeds have no number yet."""
+        return max(0, self.planned - self.n - sum(self.lost.values()))
+
+    @property
+    def seeds(self) -> str:
+        """Returns n as a text: `5`, `3 of 5 (1 diverged, 1 unfinished)`, `0 (lost in tuning)`."""
+        if self.is_lost_in_tuning:
+            return f"{self.n} (lost in tuning)"
+        missing = self.lost | ({"unfinished": self.unfinished} if self.unfinished else {})
+        if not missing:
+            return str(self.n)
+        reasons = ", ".join(f"{count} {state}" for state, count in missing.items())
+        return f"{self.n} of {self.planned} ({reasons})"
+
+    def lost_on(self, split: str) -> int:
+        """Returns how many seeds are lost on a split."""
+        return sum(self.lost.values()) + self.splits[split].non_finite
+
+    @property
+    def label(self) -> str:
+        """Returns the variant as the paper calls it."""
+        return variants.label(self.variant)
+
+    @property
+    def group(self) -> str:
+        """Returns the group within which the best is marked."""
+        return variants.group(self.variant)
+
+
+def compare(
+    rows: Sequence[VariantResult],
+    baseline: str,
+    shown: Metric,
+    shares_seeds: bool,
+    family: int = 0,
+    unfinished: Set[str] = frozenset(),
+    preliminary: bool = False,
+) -> None:
+    """Sets the rows' comparisons, corrected over the variants of each split or a `family` of more,
+    with verdicts that are not fair withheld; none if no row is the baseline's. `unfinished` as
+    in `ErrorTable`, `preliminary` as in `build`."""
+    by_variant = {row.variant: row for row in rows}
+    for split in layout.SPLITS:
+        values = {row.variant: row.splits[split].values for row in rows}
+        compared = comparisons.compare_all(
+            values, baseline, shares_seeds, shown.lower_is_better, family
+        )
+        for name, comparison in compared.items():
+            row = by_variant[name]
+            reason = _unfair(comparison, row, by_variant[baseline], split)
+            verdict: Verdict = "cannot tell" if reason else comparison.verdict
+            if verdict in SO_FAR and not unfinished.isdisjoint((name, baseline)):
+                reason = UNFINISHED
+                verdict = SO_FAR[verdict] if preliminary else "cannot tell"
+            fair = dataclasses.replace(comparison, verdict=verdict, withheld=reason)
+            row.splits[split] = dataclasses.replace(row.splits[split], comparison=fair)
+
+
+def _unfair(comparison: Comparison, row: VariantResult, baseline: VariantResult, split: str) -> str:
+    """Returns why a rule of this module forbids the verdict better or worse, whatever trials are
+    still to come; empty if none does."""
+    loser = {"better": row, "worse": baseline}.get(comparison.verdict)
+    if loser is None:
+        return ""
+    if mixed := mixture(row, baseline):
+        return mixed
+    if lengths_differ(row, baseline):
+        return "lengths"
+    return "lost seeds" if loser.lost_on(split) else ""
+
+
+def mixture(row: VariantResult, baseline: VariantResult) -> str:
+    """Returns why no comparison of two rows is fair, whatever it compares: `different data`, or
+    `other points`; empty if it may be."""
+    if len(row.data | baseline.data) > 1:
+        return "different data"
+    return "other points" if row.uncounted or baseline.uncounted else ""
+
+
+def lengths_differ(row: VariantResult, baseline: VariantResult) -> bool:
+    """Returns whether the medians of the trials' last steps are more than LENGTHS_APART apart."""
+    low, high = sorted((row.last_step, baseline.last_step))
+    return high - low > LENGTHS_APART * high
