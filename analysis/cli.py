@@ -265,13 +265,21 @@ def _speedup(options: argparse.Namespace) -> "Sequence[Page]":
 
 def _ledger(options: argparse.Namespace) -> "Sequence[Page]":
     """Prints one line per study and variant: the study's hypothesis, the difference with its
-    interval, verdict, what could have been detected, commit and date.
+    interval, verdict, what could have been detected, compute saved, commit and date. `--site` also
+    writes one HTML file with each study's table, its command and a link to its results file.
 
-      python -m analysis ledger experiments --out=docs/ledger.md
+      python -m analysis ledger experiments --out=ledger.md
+      python -m analysis ledger docs/ledger --site=docs/ledger/index.html
     """
+    if options.site:
+        files.check_output(options.site, "--site")
+    tables = _tables(options)
     from analysis.views import ledger
 
-    return [ledger.page(_tables(options))]
+    if options.site:
+        layout.write_atomically(options.site, ledger.site(tables, options.site.parent))
+        print(f"wrote {options.site}", file=sys.stderr)
+    return [ledger.page(tables)]
 
 
 def _scores(options: argparse.Namespace) -> "Sequence[Page]":
@@ -410,6 +418,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
         help="write a chart of the improvements, too (.png .svg .pdf)",
     ),
     "--pictures": dict(choices=PICTURES, default="png", help="format of the files (default: png)"),
+    "--site": dict(
+        type=files.typed_path,
+        metavar="FILE",
+        help="write an HTML page that sorts and filters, too",
+    ),
     "--json": dict(action="store_true", help="print JSON instead of tables"),
     "--format": dict(
         choices=("text", "markdown", "latex", "csv", "html"),
@@ -464,7 +477,7 @@ COMMANDS: dict[str, tuple[Handler, tuple[str, ...], str]] = {
     ),
     "ledger": (
         _ledger,
-        ("studies", "--baseline", "--preliminary", *PRINTED),
+        ("studies", "--baseline", "--preliminary", "--site", *PRINTED),
         "every verdict of several studies",
     ),
     "scores": (

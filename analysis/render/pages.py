@@ -12,12 +12,13 @@ NOTHING = "–"
 
 
 class PrintedCell(NamedTuple):
-    """A cell as printed: its text, whether it is the best of its group, and the number behind it,
-    None if there is none."""
+    """A cell as printed: its text, whether it is the best of its group, the number behind it, None
+    if there is none, and the address that it links to in HTML, empty for none."""
 
     text: str
     is_best: bool = False
     value: float | None = None
+    link: str = ""
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Table:
     format such as `.4f` or a function; whole numbers need none. Texts are printed as they are, and
     what is undefined (None, nan) as a dash. `bold` maps a heading to whether each line's cell is
     the best of its group, bool [lines]. `group` holds each line's group, [lines]: a rule separates
-    groups.
+    groups. `links` maps a heading to the address of each line's cell, [lines], empty for none.
     """
 
     caption: str
@@ -36,6 +37,7 @@ class Table:
     formats: Mapping[str, str | Callable[[Any], str]] = field(default_factory=dict)
     bold: Mapping[str, Sequence[bool]] = field(default_factory=dict)
     group: Sequence[Any] = ()
+    links: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def alt_text(self) -> str:
         """Returns the lines as text, each cell with its heading: the alt text of a figure."""
@@ -83,7 +85,8 @@ class Table:
         values = self.frame[name].tolist()
         marks = self.bold[name] if name in self.bold else [False] * len(values)
         numbers = [v if isinstance(v, int | float) and math.isfinite(v) else None for v in values]
-        cells = zip(self._texts(name), map(bool, marks), numbers, strict=True)
+        links = self.links.get(name, [""] * len(values))
+        cells = zip(self._texts(name), map(bool, marks), numbers, links, strict=True)
         return list(itertools.starmap(PrintedCell, cells))
 
 

@@ -1,15 +1,19 @@
 """Every verdict of several studies in one table, those that decide nothing included."""
 
 import itertools
-from collections.abc import Sequence
+import os
+import pathlib
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pandas as pd
 
 from analysis.compare import frames
 from analysis.compare.error_table import ErrorTable
 from analysis.load.records import Plan
-from analysis.render import pages
-from analysis.views import sentences
+from analysis.render import pages, printing
+from analysis.views import sentences, speedup
+from analysis.views import table as table_view
 
 COLUMNS = (
     *("hypothesis", "study", "workload", "variant", "metric", "split", "n", "difference"),
@@ -17,49 +21,100 @@ COLUMNS = (
     *(*frames.DETECTABLE, "commit", "design_commit", "date"),
 )
 
+FORMATS = dict.fromkeys(("Difference", "Detectable", "Compute\nsaved"), "") | {
+    "p (Holm)": pages.p_text
+}
+
 
 def page(tables: Sequence[ErrorTable]) -> pages.Page:
     """Returns a row per study and variant; `data` has COLUMNS at full precision."""
-    lines = pd.concat([_rows(table) for table in tables], ignore_index=True)
-    ends = zip(lines["difference"], lines["difference_low"], lines["difference_high"], strict=True)
+    lines = _lines(tables)
     repeated = lines.duplicated(["study", "workload"])
     columns = {
         "Hypothesis": lines["hypothesis"].mask(repeated, ""),
         "Study": lines["study"].mask(repeated, ""),
         "Workload": lines["workload"],
         "Variant": lines["variant"],
-        "n": lines["n"],
-        "Difference": [pages.estimate(*interval, 4) for interval in ends],
-        "p (Holm)": lines["p_holm"],
-        "Verdict": sentences.outcomes(lines),
-        "Detectable": itertools.starmap(
-            sentences.detectable_text,
-            lines[[*frames.DETECTABLE]].to_numpy(),
-        ),
+        **_verdicts(lines),
         "Commit": lines["commit"],
         "Started": lines["date"],
         "at commit": lines["design_commit"],
     }
     return pages.Page(
         title="Ledger: what was asked, and what came out",
-        tables=(
-            pages.Table(
-                "One line per study and variant",
-                pd.DataFrame(columns),
-                {"Difference": "", "p (Holm)": pages.p_text, "Detectable": ""},
-            ),
-        ),
+        tables=(pages.Table("One line per study and variant", pd.DataFrame(columns), FORMATS),),
         notes=(
             "Difference: mean of the variant minus the baseline's, on the split that decides, with "
             "a 95% interval; p is corrected over the variants of a study (Holm). Detectable: the "
             "smallest true difference that such a study finds with 80 % power "
-            f"{sentences.POWER}. Commit: of trials. "
+            f"{sentences.POWER}. Compute saved: what the baseline needs for the variant's result, "
+            "over what the variant took, with a 95% interval. Commit: of trials. "
             "Started, at commit: date and commit of the start of the study.",
             *sentences.caveats_of(tables),
         ),
         problems=tuple(problem for table in tables for problem in table.named_problems),
-        data=lambda: lines,
+        data=lambda: lines[[*COLUMNS]],
     )
+
+
+def site(tables: Sequence[ErrorTable], folder: pathlib.Path) -> str:
+    """Returns the ledger as one HTML file: a table of all verdicts, then each study with what it
+    asked, its own table and where its numbers come from. It links to the studies' files relative
+    to `folder`, where it will be."""
+    lines = _lines(tables)
+    columns = {
+        "Variant": lines["variant"],
+        "Study": lines["study"],
+        "Hypothesis": lines["hypothesis"],
+        "Workload": lines["workload"],
+        **_verdicts(lines),
+    }
+    # An interval that does not fit beside its number stands whole below it.
+    frame = pd.DataFrame(columns).replace(r", (?=\S+\])", ",\N{NO-BREAK SPACE}", regex=True)
+    links = {"Study": [f"#study-{number}" for number in lines["number"]]}
+    verdicts = pages.Table("Verdicts", frame, FORMATS, links=links)
+    return printing.fill_template(
+        "ledger.html",
+        title=f"Ledger: {len(lines)} verdicts of {len(tables)} studies",
+        verdicts=verdicts,
+        overview=page(tables),
+        studies=[
+            {
+                "name": f"{table.study.name}: {table.what} on {table.workload}",
+                "headline": sentences.headline(table),
+                "facts": facts(table),
+                "file": os.path.relpath(table.study.directory, folder),
+                "page": table_view.page(table),
+            }
+            for table in tables
+        ],
+    )
+
+
+def _lines(tables: Sequence[ErrorTable]) -> pd.DataFrame:
+    """Returns COLUMNS, the `number` of the table that a row is of, and `saved`: the ratio of
+    compute with its interval, as text, where several budgets tell one."""
+    rows = [_rows(table).assign(number=number) for number, table in enumerate(tables)]
+    told = [made.tables[0].frame for made in speedup.pages_of(tables) if made.tables]
+    keys = {"Study": "study", "Variant": "variant", speedup.COMPUTE: "saved"}
+    saved = pd.concat([pd.DataFrame(columns=[*keys], dtype=object), *told])
+    saved = saved[[*keys]].rename(columns=keys)
+    return pd.concat(rows, ignore_index=True).merge(saved, how="left", on=["study", "variant"])
+
+
+def _verdicts(lines: pd.DataFrame) -> dict[str, Iterable[Any]]:
+    ends = zip(lines["difference"], lines["difference_low"], lines["difference_high"], strict=True)
+    return {
+        "n": lines["n"],
+        "Difference": [pages.estimate(*interval, 4) for interval in ends],
+        "p (Holm)": lines["p_holm"],
+        "Detectable": itertools.starmap(
+            sentences.detectable_text,
+            lines[[*frames.DETECTABLE]].to_numpy(),
+        ),
+        "Compute\nsaved": lines["saved"],
+        "Verdict": sentences.outcomes(lines),
+    }
 
 
 def _rows(table: ErrorTable) -> pd.DataFrame:
@@ -73,6 +128,27 @@ def _rows(table: ErrorTable) -> pd.DataFrame:
         date=start.date,
         variant=lambda rows: rows["label"],
     )[[*COLUMNS]]
+
+
+def facts(table: ErrorTable) -> dict[str, list[str]]:
+    """Returns what was asked, planned and run, each name with its texts, none where nothing is
+    recorded."""
+    start = next(iter(table.study.plans), Plan())
+    metas = [run.meta for row in table.rows for run in table.runs(row)]
+    recorded = {
+        name: list(dict.fromkeys(text for meta in metas if (text := meta.get(name))))
+        for name in ("command", "url")
+    }
+    stated = {
+        "Hypothesis": _hypothesis(table.study.plans),
+        "Baseline": table.baseline_label if table.baseline in table.by_variant else "",
+        "Seeds planned": str(start.seeds or ""),
+        "Started": start.date,
+        "Commit of the plan": start.git_commit,
+        "Commit of the runs": ", ".join(table.commits),
+    }
+    texts = {name: [text] if text else [] for name, text in stated.items()}
+    return texts | {"Command": recorded["command"], "Source": recorded["url"]}
 
 
 def _hypothesis(plans: Sequence[Plan]) -> str:

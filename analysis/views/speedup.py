@@ -24,6 +24,8 @@ from analysis.statistics import budgets, power_law
 from analysis.statistics.comparisons import Seeds
 from attention import table as variants
 
+# The heading of the ratio of compute.
+COMPUTE = "Speed-up,\ncompute"
 RULE = "budgets are of one experiment and differ in steps alone"
 
 
@@ -254,7 +256,7 @@ def _speedups(speedups: SpeedUps) -> pages.Table:
             cells |= {
                 "Seeds": f"{row.seeds_used:.0f}",
                 "Steps of\nbaseline": _within(row, 1.0, ends, "{:,.0f}"),
-                "Speed-up,\ncompute": _within(row, row.compute, ends, "{:.2f}"),
+                COMPUTE: _within(row, row.compute, ends, "{:.2f}"),
                 "Speed-up,\ntime": _within(row, row.time, ends, "{:.2f}"),
                 "Compute, by\na power law": pages.decimals(row.by_law * row.compute, 2),
             }

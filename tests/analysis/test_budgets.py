@@ -152,7 +152,9 @@ def test_summary_and_report_say_what_is_saved(hand_made, capsys, tmp_path):
     assert capsys.readouterr().out.count("1.97 [1.72, 2.26]") == 2
     out = tmp_path / "report.html"
     assert main(["report", str(roots[0].parent), f"--out={out}"]) == 0
-    assert out.read_text().count("1.97 [1.72, 2.26]") == 2
+    assert out.read_text().count("1.97 [1.72, 2.26]") == 4
+    assert main(["ledger", str(roots[0].parent), f"--site={out}"]) == 0
+    assert out.read_text().count("1.97 [1.72,\N{NO-BREAK SPACE}2.26]") == 2
 
 
 def test_a_budget_of_another_experiment_is_refused(hand_made, other_experiments):

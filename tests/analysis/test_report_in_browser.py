@@ -134,6 +134,41 @@ def test_a_click_sorts_a_table_and_a_field_filters_it(browse, report) -> None:
     assert seen["filtered"] == laser
 
 
+def test_the_ledger_sorts_and_filters_on_a_desktop_and_on_a_phone(browse, study) -> None:
+    """Differences are -0.2 of LASER, and -0.1, 0.1 and 0.2; only the page's tables may scroll."""
+    for variant, apart in (("laser+temp", 0.2), ("laser+qk_norm", -0.1), ("standard+temp", 0.1)):
+        study.add_seeds(variant, (0.3 + apart, 0.5 + apart, 0.7 + apart))
+    study.config["hypothesis"] = "Does it err less?"
+    site = study.finish() / "site.html"
+    assert cli.main(["ledger", str(study.root), f"--site={site}"]) == 0
+    for window in ("1280,900", "390,900"):
+        seen = browse(
+            site,
+            """async function act() {
+              const table = document.querySelector("#ledger table");
+              const rows = () => [...table.querySelectorAll("tbody tr:not([hidden])")]
+                .map((row) => row.cells[0].textContent);
+              const heading = [...table.querySelectorAll("thead th")].find(
+                (each) => each.textContent === "Difference");
+              heading.querySelector("button").click();
+              seen.sorted = rows();
+              const field = document.querySelector("#ledger input");
+              seen.filtered = ["err less", "norm"].map((text) => {
+                field.value = text;
+                field.dispatchEvent(new Event("input"));
+                return rows().length;
+              });
+              seen.overflow = document.documentElement.scrollWidth - innerWidth;
+            }""",
+            f"--window-size={window}",
+        )
+        assert seen["complaints"] == []
+        names = ["LASER", "LASER + QK-normalization", "Standard + temp", "LASER + temp"]
+        assert seen["sorted"] == names
+        assert seen["filtered"] == [4, 1]
+        assert seen["overflow"] <= 0
+
+
 def test_a_click_on_a_legend_switches_variants_in_every_chart(browse, report) -> None:
     """As a box does; shift adds a variant, all of them are no selection."""
     seen = browse(
