@@ -157,8 +157,9 @@ def _report(options: argparse.Namespace) -> int:
       python -m analysis report experiments/mystudy
       python -m analysis report experiments --out=report.html      every study below a directory
     """
-    out = options.out or options.study / FILE
-    if options.out or options.study.is_dir():
+    folder = options.study.parent if options.study.is_file() else options.study
+    out = options.out or folder / FILE
+    if options.out or folder.is_dir():
         files.check_output(out)
     tables = _tables(options)
     from analysis import report
@@ -306,15 +307,17 @@ def _tables(options: argparse.Namespace, **changes: Any) -> "list[ErrorTable]":
     """Returns the table of each study and workload in the directories; `changes` are of `options`.
     Raises ValueError if they hold none, or for a baseline that no study has."""
     from analysis.compare import error_table
-    from analysis.load import studies
+    from analysis.load import selection, studies
 
     directories = options.studies if "studies" in options else [options.study]
+    defaults = {"stage": None, "metric": None, "baseline": None, "last": 5, "preliminary": False}
+    asked = defaults | {"best_step": False} | vars(options) | changes
     read = [study for directory in directories for study in studies.read_each(directory)]
+    if asked["best_step"]:
+        read = [*map(selection.by_best_step, read)]
     # Tables may be many: the problems of the directories themselves come first.
     for problem in (problem for study in read for problem in study.left_out):
         print(problem, file=sys.stderr)
-    defaults = {"stage": None, "metric": None, "baseline": None, "last": 5, "preliminary": False}
-    asked = defaults | vars(options) | changes
     error_table.check_baseline(read, asked["baseline"])
     values = [asked[name] for name in defaults]
     return [error_table.build(study, *values) for study in studies.distinguished(read)]
@@ -346,13 +349,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "study": dict(
         type=files.typed_path,
         metavar="DIR",
-        help="a study (it has study.json), AlgoPerf's logs, or a directory of studies",
+        help="a study (it has study.json), a results file (.csv, .jsonl), AlgoPerf's logs, or a "
+        "directory of studies",
     ),
     "studies": dict(
         type=files.typed_path,
         nargs="+",
         metavar="DIR",
-        help="studies, AlgoPerf's logs, or directories of them",
+        help="studies, results files, AlgoPerf's logs, or directories of them",
     ),
     "--stage": dict(help="tune, compare ... (default: the study's last stage)"),
     "--baseline": dict(
@@ -371,6 +375,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
         metavar="K",
         help="how many of a trial's last evaluations or checkpoints their spread is over "
         "(default: 5)",
+    ),
+    "--best-step": dict(
+        action="store_true",
+        help="of results files: count each run's step with the best validation value, as studies "
+        "do, not its last step",
     ),
     "--preliminary": dict(
         action="store_true",
@@ -437,6 +446,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 PRINTED = ("--format", "--out")
 COMPARED = ("study", "--stage", "--baseline", "--metric", "--last")
+CHOSEN = ("--best-step", "--preliminary")
 
 # A command's name to its handler, options and line in the help. A handler returns pages to print or
 # the exit code. It raises ValueError or OSError for a user's mistake. Its docstring is the help.
@@ -444,16 +454,16 @@ COMMANDS: dict[str, tuple[Handler, tuple[str, ...], str]] = {
     "runs": (_runs, ("study", "--json"), "list trials and their problems"),
     "table": (
         _table,
-        (*COMPARED, "--preliminary", "--effect", "--details", *PRINTED),
+        (*COMPARED, *CHOSEN, "--effect", "--details", *PRINTED),
         "error, WER or loss per variant, with verdicts",
     ),
     "summary": (
         _summary,
-        ("studies", "--baseline", "--preliminary", "--plot", *PRINTED),
+        ("studies", "--baseline", *CHOSEN, "--plot", *PRINTED),
         "variants by workloads",
     ),
-    "plots": (_plots, (*COMPARED, "--preliminary", "--pictures", "--out"), "write charts as files"),
-    "report": (_report, (*COMPARED, "--preliminary", "--out"), "write everything as one HTML file"),
+    "plots": (_plots, (*COMPARED, *CHOSEN, "--pictures", "--out"), "write charts as files"),
+    "report": (_report, (*COMPARED, *CHOSEN, "--out"), "write everything as one HTML file"),
     "time": (
         _time,
         (*COMPARED[:4], "--target", "--split", "--points", *PRINTED),
@@ -467,17 +477,17 @@ COMMANDS: dict[str, tuple[Handler, tuple[str, ...], str]] = {
     ),
     "scaling": (
         _scaling,
-        ("studies", "--loss", *PRINTED),
+        ("studies", "--best-step", "--loss", *PRINTED),
         "loss by model size, and the parameters saved",
     ),
     "speedup": (
         _speedup,
-        ("studies", "--baseline", "--metric", *PRINTED),
+        ("studies", "--baseline", "--metric", "--best-step", *PRINTED),
         "how much compute each variant saves",
     ),
     "ledger": (
         _ledger,
-        ("studies", "--baseline", "--preliminary", "--site", *PRINTED),
+        ("studies", "--baseline", *CHOSEN, "--site", *PRINTED),
         "every verdict of several studies",
     ),
     "scores": (

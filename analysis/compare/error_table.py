@@ -158,7 +158,7 @@ def build(
     """
     stage = _stage(study, stage)
     chosen_by = selection.study_metric(study)
-    shown = metrics.get(metric) if metric else metrics.shown_for(chosen_by.source)
+    shown = metrics.of_study(study, metric) if metric else metrics.shown_for(chosen_by)
     problems = _problems(study, stage, shown)
     named = {run.variant for run in study.stage(stage)}
     # A stage that compares has every variant of the study's, also before it is planned.
@@ -204,7 +204,7 @@ def _elsewhere(
 
 
 def _reference(row: dict[str, Any], shown: Metric, chosen_by: Metric) -> Reference:
-    chosen = metrics.shown_for(chosen_by.source).reference(row, "validation")
+    chosen = metrics.shown_for(chosen_by).reference(row, "validation")
     return Reference(
         str(row.get("name", "unnamed")),
         {split: shown.reference(row, split) for split in layout.SPLITS},
@@ -289,7 +289,7 @@ def _row(
         problems.append(Problem("missing", f"{stage}/{variant}", "", text))
         # Only runs that are not done can be counted.
         seeds = first_of_each_seed(run for run in planned if run.state != "done")
-    column, value_of = chosen_by.column("validation"), metrics.shown_for(chosen_by.source).shown
+    column, value_of = chosen_by.column("validation"), metrics.shown_for(chosen_by).shown
     chosen: dict[Run, dict[str, float]] = {}
     for run in (run for run in seeds if run.is_finished):
         row = selection.best_step(run, chosen_by)

@@ -99,7 +99,7 @@ def of_table(table: ErrorTable) -> FailedRuns:
 
 def _constant_answer(table: ErrorTable) -> tuple[float | None, str]:
     """Returns the best constant answer's number of the metric that chooses, and its name."""
-    shown = metrics.shown_for(table.chosen_by.source)
+    shown = metrics.shown_for(table.chosen_by)
     if not shown.lower_is_better:
         return None, ""  # how much of BLEU's or SSIM's best an answer lacks has no such measure
     known = [

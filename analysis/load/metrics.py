@@ -7,6 +7,7 @@ them (what differs between versions, and where its published logs state other on
 """
 
 import collections
+import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ import numpy as np
 
 from analysis.load import paper
 from analysis.load.measurements import is_metric
-from analysis.load.records import Columns, Problem, Run
+from analysis.load.records import Columns, Problem, Run, StudyRuns
 from sweeps.records import layout
 
 # AlgoPerf's metrics of which more is better; of every other metric (wer, loss, ...) less is.
@@ -54,6 +55,8 @@ class Metric:
     label: str
     text: str
     digits: int = 4
+    # Which way is better, where the name does not say it.
+    is_lower: bool | None = None
 
     @property
     def title(self) -> str:
@@ -63,12 +66,13 @@ class Metric:
     @property
     def lower_is_better(self) -> bool:
         """Returns which way is better for the number that is shown."""
-        return self.name not in HIGHER_IS_BETTER
+        return self.name not in HIGHER_IS_BETTER if self.is_lower is None else self.is_lower
 
     @property
     def mode(self) -> Literal["min", "max"]:
         """Returns which way is better for the column: `sweeps` states it the same way."""
-        return "max" if self.source in HIGHER_IS_BETTER else "min"
+        is_lower = self.source not in HIGHER_IS_BETTER if self.is_lower is None else self.is_lower
+        return "min" if is_lower else "max"
 
     @property
     def is_bounded(self) -> bool:
@@ -162,10 +166,16 @@ def get(name: str) -> Metric:
     return KNOWN.get(name) or Metric(name, name, name, name)
 
 
-def shown_for(target: str) -> Metric:
+def of_study(study: StudyRuns, name: str) -> Metric:
+    """Returns the metric called `name`, as `get`, with the direction that the study states."""
+    metric = get(name)
+    return dataclasses.replace(metric, is_lower=study.directions.get(metric.source))
+
+
+def shown_for(target: Metric) -> Metric:
     """Returns what a table shows where the workload's target is set in `target`: the paper's
     tables give errors, so accuracy is shown as error."""
-    return get("error") if get(target).source == "accuracy" else get(target)
+    return get("error") if target.source == "accuracy" else target
 
 
 def target_metric(columns: Columns, stated: str | None = None, workload: str = "") -> str:

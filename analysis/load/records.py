@@ -87,11 +87,17 @@ STUDY: Kinds = PLAN | {
     "paper_table": str | None,
     "paper_note": str | None,
 }
+# study.json beside a results file; the names of PLAN with the same meaning.
+RESULTS_PLAN: Kinds = {
+    "name": str,
+    "shares_seeds": bool,
+    **{key: PLAN[key] for key in ("date", "hypothesis", "seeds", "baseline")},
+}
 # A variant, in records of other trainers.
 VARIANT: Kinds = {"attention": str | None, "attention_tau": float | None}
 # A file's name to its keys.
 KNOWN: dict[str, Kinds] = {
-    layout.STUDY: STUDY,
+    layout.STUDY: STUDY | RESULTS_PLAN,
     layout.SELECTION: {
         "metric": str | None,
         "from_stage": str | None,
@@ -135,6 +141,10 @@ KNOWN: dict[str, Kinds] = {
         **VARIANT,
     },
 }
+
+
+class NotAStudyError(ValueError):
+    """A path holds no study; the message says what was looked for, or what is wrong with it."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +201,8 @@ class Run:
     `problems` is what is wrong with the trial, `notes` what is worth knowing. `is_planned` is False
     for a trial that has ended and that the study no longer plans. `planned_by` is the commit that
     planned it, `data_digest` identifies the data, `id` is equal for trials that compute the same;
-    each is empty if it is not recorded.
+    each is empty if it is not recorded. `counts_last`: its last step counts, not its best one.
+    `recorded` is its record where no META_FILE holds it.
     """
 
     workload: str
@@ -220,6 +231,8 @@ class Run:
     planned_by: str = ""
     data_digest: str = ""
     id: str = ""
+    counts_last: bool = False
+    recorded: dict[str, Any] | None = None
 
     @property
     def last_step(self) -> int | None:
@@ -250,6 +263,8 @@ class Run:
     @functools.cached_property
     def metas(self) -> tuple[dict[str, Any], ...]:
         """Returns META_FILES of the attempts that wrote one, in order, without damaged files."""
+        if self.recorded is not None:
+            return (self.recorded,)
         # meta_data_10.json follows meta_data_9.json.
         paths = sorted(self.path.glob(META_FILES), key=lambda path: (len(path.name), path.name))
         return tuple(meta for path in paths if (meta := read_json(path, self.name, [])))
@@ -280,7 +295,7 @@ class StudyRuns:
     planned, in order. `published` is True for AlgoPerf's own
     logs, which have none of these. `shares_seeds` says whether trials of one `seed` began with the
     same random numbers, so that they are pairs: ours do; each trial of a published log drew its
-    own.
+    own. `directions` says whether lower is better, of metrics of which that is not known by name.
     """
 
     name: str
@@ -298,6 +313,7 @@ class StudyRuns:
     plans: tuple[Plan, ...] = ()
     published: bool = False
     shares_seeds: bool = True
+    directions: Mapping[str, bool] = field(default_factory=dict)
 
     @property
     def problems(self) -> tuple[Problem, ...]:

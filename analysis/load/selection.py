@@ -11,6 +11,7 @@ here may go on: what has not finished is left out.
 """
 
 import collections
+import dataclasses
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -24,11 +25,20 @@ VALIDATION = "validation"
 
 
 def best_step(run: Run, metric: metrics.Metric) -> dict[str, float] | None:
-    """Returns the best evaluation by a metric on validation, a column's name to its value
-    (`global_step` among them, an int), None if no evaluation has a finite one."""
+    """Returns the evaluation that counts, a column's name to its value (`global_step` among them,
+    an int): the best by a metric on validation, or the last of a run that `counts_last`; None if
+    no evaluation has a finite one."""
     values = run.evals.get(metric.column(VALIDATION), np.empty(0))
     index = rule.best_index(values.tolist(), metric.mode)
+    if run.counts_last and index is not None:
+        index = int(np.flatnonzero(np.isfinite(values))[-1])
     return None if index is None else run.row(index)
+
+
+def by_best_step(study: StudyRuns) -> StudyRuns:
+    """Returns the study with the best step of every run, also where the last one would count."""
+    runs = [dataclasses.replace(run, counts_last=False) for run in study.runs]
+    return dataclasses.replace(study, runs=tuple(runs))
 
 
 def _values(runs: Iterable[Run], metric: metrics.Metric) -> dict[int, list[float | None]]:
@@ -105,6 +115,6 @@ def study_metric(study: StudyRuns) -> metrics.Metric:
     """Returns the metric that chooses in this study: selection.json's, else the runs' own, of
     which those that measured something know it best."""
     if study.selection and study.selection.get("metric"):
-        return metrics.get(study.selection["metric"])
+        return metrics.of_study(study, study.selection["metric"])
     known = [*(run for run in study.runs if run.evals), *study.runs]
-    return metrics.get(known[0].metric if known else "accuracy")
+    return metrics.of_study(study, known[0].metric if known else "accuracy")

@@ -8,13 +8,13 @@ later `run` would change a verdict.
 import collections
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from analysis.load import logs, paper, records, trials
-from analysis.load.records import VISIBLE, Plan, Problem, Run, StudyRuns
+from analysis.load import logs, paper, records, results, trials
+from analysis.load.records import VISIBLE, NotAStudyError, Plan, Problem, Run, StudyRuns
 from attention.common import files
 from sweeps.records import layout, status
 from sweeps.study import keys
@@ -23,15 +23,13 @@ from sweeps.study import keys
 SETTINGS = tuple(name for name, key in keys.OWN.items() if key.role is keys.Role.RESULT)
 # What shows that a directory is a study or logs; and that trials lie in it or one level below.
 STUDY_TRACES = (layout.STUDY, logs.ALGOPERF_TRIALS)
+# Takes a path, and whether to check also what no table needs.
+Reader = Callable[[pathlib.Path, bool], StudyRuns]
 TRACES = (*STUDY_TRACES, *(f"{VISIBLE}/{trace}" for trace in (*STUDY_TRACES, layout.TRIALS)))
 
 
-class NotAStudyError(ValueError):
-    """The directory holds no study; the message says what was looked for."""
-
-
 def read_study(directory: str | pathlib.Path, whole: bool = False) -> StudyRuns:
-    """Returns the study in `directory`: the directory that holds study.json, AlgoPerf's logs
+    """Returns the study in `directory`: one of FORMATS, AlgoPerf's logs
     (`study_<seed>/<workload>_jax/trial_<n>` in it or one directory further down), or init2winit's
     (`<worker_id>/meta_data.json`, the same).
 
@@ -40,11 +38,11 @@ def read_study(directory: str | pathlib.Path, whole: bool = False) -> StudyRuns:
     Raises NotAStudyError if there is none of these, or if study.json cannot be used.
     """
     root = pathlib.Path(directory)
-    if (root / layout.STUDY).is_file():
-        return _cross_checked(_read_ours(root, whole))
+    if read := _reader(root):
+        return _cross_checked(read(root, whole))
     study = logs.read_logs(root, whole) if root.is_dir() else None
     if study is None:
-        wanted = ", ".join((layout.STUDY, *logs.PATTERNS))
+        wanted = ", ".join((*(name for name, *_ in FORMATS), *logs.PATTERNS))
         raise NotAStudyError(
             f"{root}: no study here; looked for {wanted}. `find DIR -name {layout.STUDY}` lists "
             "the studies below a directory."
@@ -61,8 +59,8 @@ def read_each(directory: str | pathlib.Path) -> tuple[StudyRuns, ...]:
     one name are `distinguished`. Raises NotAStudyError if no study can be read.
     """
     root = pathlib.Path(directory)
-    inside = sorted(path.parent for path in root.glob(f"{VISIBLE}/{layout.STUDY}"))
-    if not inside or (root / layout.STUDY).is_file():
+    inside = [path for path in sorted(root.glob(VISIBLE)) if path.is_dir() and _reader(path)]
+    if not inside or _reader(root):
         return by_workload(read_study(root))
     studies, problems = [], []
     for path in inside:
@@ -311,6 +309,7 @@ def by_workload(study: StudyRuns) -> tuple[StudyRuns, ...]:
     for problem in study.study_problems:
         named = (folders[part] for part in problem.trial.split("/") if part in folders)
         problems[next(named, workloads[0])].append(problem)
+    trained = {(run.workload, run.variant) for run in study.runs}
     # The metric of selection.json is that of one workload; runs know theirs.
     selection = study.selection and {**study.selection, "metric": None}
     return tuple(
@@ -320,6 +319,13 @@ def by_workload(study: StudyRuns) -> tuple[StudyRuns, ...]:
             runs=tuple(run for run in study.runs if run.workload == workload),
             study_problems=tuple(problems[workload]),
             selection=selection,
+            plans=tuple(
+                dataclasses.replace(
+                    plan,
+                    variants=tuple(name for name in plan.variants if (workload, name) in trained),
+                )
+                for plan in study.plans
+            ),
         )
         for workload in workloads
     )
@@ -341,3 +347,16 @@ def distinguished(studies: Iterable[StudyRuns]) -> tuple[StudyRuns, ...]:
         else study
         for study in studies
     )
+
+
+def _reader(path: pathlib.Path) -> Reader | None:
+    """Returns what reads `path`, None if it is of none of FORMATS."""
+    return next((read for _, finds, read in FORMATS if finds(path)), None)
+
+
+# What is looked for, what tells by a value that is not false whether a path is or holds it, and its
+# reader. The first that a path has counts.
+FORMATS: tuple[tuple[str, Callable[[pathlib.Path], object], Reader], ...] = (
+    ("a results file (.csv, .jsonl)", results.find, results.read),
+    (layout.STUDY, lambda path: (path / layout.STUDY).is_file(), _read_ours),
+)

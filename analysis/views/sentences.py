@@ -110,12 +110,14 @@ def notes(table: ErrorTable) -> list[str]:
     (`caveats`); why nothing can be told; the source of the paper's columns, or the data; where to
     read on."""
     definition = table.metric.definition(table.workload)
+    last = any(run.counts_last for run in table.study.runs)
+    step = "last step with" if last else "step with the best"
     source = f"Data: {table.reference_note}" if table.reference_note else ""
     if table.is_paper:
         place = paper.TABLES[table.study.paper_table].place
         source = f"paper: {paper.SOURCE}, {place}. {source}".rstrip()
     lines = [
-        f"{definition}, at each trial's step with the best {table.chosen_by.column('validation')}; "
+        f"{definition}, at each trial's {step} {table.chosen_by.column('validation')}; "
         "n counts completed trials.",
         " ".join([*_unfair(table), *caveats(table)]),
         _untold(table),
@@ -167,6 +169,8 @@ def caveats(table: ErrorTable, of_verdicts: bool = True) -> Iterator[str]:
             advice = "`so far` marks verdicts that more trials may change"
         left = ", ".join(missing) or "other points"
         yield f"Unfinished (planned trials that have not ended: {left}): {advice}."
+    if any(not plan.seeds for plan in study.plans[:1]):
+        yield "Plan unknown: nothing says how many seeds were planned when the study began."
     for name in ("seeds", "points", "baseline"):
         values = [value for plan in study.plans if (value := getattr(plan, name))]
         if len(set(values)) > 1:
@@ -288,5 +292,5 @@ def _hyperparameters(table: ErrorTable) -> list[str]:
             f"{key}={x:.6g}" if isinstance(x, float) else f"{key}={x}" for key, x in values.items()
         ]
         if row.point is not None:
-            labels.setdefault(f"point {row.point}, {', '.join(texts)}", []).append(row.label)
+            labels.setdefault(", ".join([f"point {row.point}", *texts]), []).append(row.label)
     return [f"{', '.join(names)}: {values}." for values, names in labels.items()]

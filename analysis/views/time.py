@@ -127,7 +127,7 @@ def _target(
     table: ErrorTable, runs: Sequence[Run], value: float | None, split: str, metric: str | None
 ) -> tuple[metrics.Target, tuple[Problem, ...]]:
     if value is not None:
-        shown = metrics.get(metric or table.chosen_by.source)
+        shown = metrics.of_study(table.study, metric or table.chosen_by.source)
         return metrics.Target(shown, split, value, "given"), ()
     goal, problems = metrics.target_of_runs(runs, split, table.study.stage(table.stage))
     if metric and metrics.get(metric) != goal.metric:

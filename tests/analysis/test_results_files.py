@@ -1,0 +1,81 @@
+"""Results files as studies: a table against scipy, what is wrong with a file, what counts."""
+
+import csv
+import io
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from analysis import cli
+from analysis.load.records import NotAStudyError
+from analysis.load.studies import read_study
+
+HEADER = "workload,variant,seed,metric,value"
+
+
+def test_a_table_of_a_file_is_scipy_s(tmp_path, capsys) -> None:
+    """3 variants of 8 seeds: every printed digit, and 15 of those in CSV."""
+    random = np.random.default_rng(3)
+    noise = random.normal([[0.0], [-0.04], [-0.004]], 0.01, (3, 8))
+    losses = dict(zip(("adamw", "muon", "soap"), 3.3 + noise, strict=True))
+    rows = [
+        f"gpt,{variant},{seed},loss,{value!r}"
+        for variant, values in losses.items()
+        for seed, value in enumerate(values.tolist())
+    ]
+    path = tmp_path / "shoot-out.csv"
+    path.write_text("\n".join([HEADER, *rows]))
+    base = losses.pop("adamw")
+    tests = {name: stats.ttest_rel(values, base) for name, values in losses.items()}
+    p_of = {name: test.pvalue for name, test in tests.items()}
+    holm = {"muon": 2 * p_of["muon"], "soap": max(2 * p_of["muon"], p_of["soap"])}
+    assert holm["muon"] < 0.05 < holm["soap"]
+    expected = {}
+    for name, values in losses.items():
+        median, mean = np.median(values), values.mean()
+        p_text = "<0.001" if holm[name] < 0.001 else f"{holm[name]:.3f}"
+        numbers = (f"{median:.4f}", f"{np.exp(median):.3f}", f"{mean:.4f}")
+        expected[name] = [*numbers, f"{mean - base.mean():+.4f}", p_text]
+    assert cli.main(["table", str(path), "--baseline=adamw"]) == 0
+    lines = [line.replace("|", " ").split() for line in capsys.readouterr().out.splitlines()]
+    printed = {line[0]: line for line in lines if line and line[0] in losses}
+    assert cli.main(["table", str(path), "--baseline=adamw", "--format=csv"]) == 0
+    for name, columns in printed.items():
+        assert [cell for cell in columns[2:] if cell != "–"][:5] == expected[name]
+    for row in csv.DictReader(io.StringIO(capsys.readouterr().out)):
+        if row["split"] == "validation" and (test := tests.get(row["variant"])):
+            interval = test.confidence_interval()
+            numbers = (test.pvalue, holm[row["variant"]], interval.low, interval.high)
+            names = ("p", "p_holm", "difference_low", "difference_high")
+            assert [float(row[x]) for x in names] == pytest.approx(numbers, rel=1e-13)
+            assert row["verdict"] == {"muon": "better", "soap": "cannot tell"}[row["variant"]]
+
+
+WRONG = {
+    "text.csv": (f"{HEADER}\ngpt,a,0,loss,low\n", "line 2.*float"),
+    "seed.csv": (f"{HEADER}\ngpt,a,0,loss,1\ngpt,a,-1,loss,1\n", "line 3.*seed"),
+    "large.csv": (f"{HEADER}\ngpt,a,0,loss,1e400\n", "line 2.*out of range"),
+    "unknown.csv": (f"{HEADER},lr\ngpt,a,0,loss,1,2\n", "line 2.*unknown: lr"),
+    "twice.csv": (f"{HEADER},value\ngpt,a,0,loss,1,2\n", "line 1.*value"),
+    "headless.csv": ("gpt,a,0,loss,1\ngpt,a,1,loss,1\n", "line 2.*missing: workload, variant"),
+    "short.csv": (f"{HEADER}\ngpt,a,0\n", "line 2.*cells"),
+    "long.csv": (f"{HEADER}\ngpt,a,0,loss,1,2\n", "line 2.*a cell without"),
+    "empty.csv": ("", "no row"),
+    "binary.csv": (b"PK\x03\x04\xff\x00", "line 1.*decode"),
+    "list.jsonl": ("[\n]", "line 1"),
+    "objects.jsonl": ("[{}]", "line 1.*object"),
+    "point.csv": (f"{HEADER},point\ngpt,a,0,loss,1,[1]\n", "line 2.*point"),
+    "paths.csv": (f"{HEADER}\n../../gpt,a,0,loss,1\n", "line 2.*workload"),
+    "base.csv": (f"{HEADER},baseline\ngpt,a,0,loss,1,a\ngpt,b,0,loss,1,b\n", "baseline is a, b"),
+    "way.csv": (f"{HEADER},lower_is_better\ngpt,a,0,accuracy,1,true\n", "lower_is_better of acc"),
+    "test.csv": (f"{HEADER},split\ngpt,a,0,loss,1,test\n", "no loss of gpt on validation"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_file_is_refused_by_file_and_line(tmp_path, name) -> None:
+    text, reason = WRONG[name]
+    (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(NotAStudyError, match=f"{name}.*{reason}"):
+        read_study(tmp_path / name)
