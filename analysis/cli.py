@@ -17,13 +17,12 @@ a directory of studies.
 import argparse
 import dataclasses
 import inspect
-import pathlib
 import resource
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attention.common import arguments as numbers
+from analysis.options import CHOSEN, COMPARED, FILE, OPTIONS, PRINTED
 from attention.common import extras, files
 from attention.common.messages import message
 from sweeps.records import layout
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from analysis.render.pages import Page
 
 Handler = Callable[[argparse.Namespace], "int | Sequence[Page]"]
-FILE = "report.html"
-PICTURES = ("png", "svg", "pdf")
 # Address space for pictures, in GB. V8, inside vl_convert, reserves 64 GiB and aborts the process
 # without it. 72 GB were enough.
 PICTURES_GB = 80
@@ -336,117 +333,6 @@ def _check_pictures() -> None:
             "whose charts the browser draws"
         )
 
-
-def _chart_path(text: str) -> pathlib.Path:
-    path = files.typed_path(text)
-    if path.suffix.removeprefix(".") not in PICTURES:
-        raise argparse.ArgumentTypeError(f"{text!r}; give a name in .png, .svg or .pdf")
-    return path
-
-
-# Each option once: its name to the keywords of argparse.
-OPTIONS: dict[str, dict[str, Any]] = {
-    "study": dict(
-        type=files.typed_path,
-        metavar="DIR",
-        help="a study (it has study.json), a results file (.csv, .jsonl), AlgoPerf's logs, or a "
-        "directory of studies",
-    ),
-    "studies": dict(
-        type=files.typed_path,
-        nargs="+",
-        metavar="DIR",
-        help="studies, results files, AlgoPerf's logs, or directories of them",
-    ),
-    "--stage": dict(help="tune, compare ... (default: the study's last stage)"),
-    "--baseline": dict(
-        metavar="NAME",
-        help="the variant (of AlgoPerf's logs: the submission) that the others are compared with "
-        "(default: the study's own, or standard)",
-    ),
-    "--metric": dict(
-        metavar="NAME",
-        help="error, accuracy, wer, loss, perplexity ... (default: the workload's target, accuracy "
-        "shown as error); of tasks acc, acc_norm, exact_match ... (default: each task's own)",
-    ),
-    "--last": dict(
-        type=numbers.whole(),
-        default=5,
-        metavar="K",
-        help="how many of a trial's last evaluations or checkpoints their spread is over "
-        "(default: 5)",
-    ),
-    "--best-step": dict(
-        action="store_true",
-        help="of results files: count each run's step with the best validation value, as studies "
-        "do, not its last step",
-    ),
-    "--preliminary": dict(
-        action="store_true",
-        help="show the withheld verdicts of an unfinished study as they are so far; looking after "
-        "each seed gives a false one in 19 %% of studies",
-    ),
-    "--effect": dict(
-        type=numbers.positive(),
-        metavar="SIZE",
-        help="effect size for the power analysis, in the unit of the metric (default: each "
-        "variant's own difference from the baseline in the paper)",
-    ),
-    "--details": dict(
-        action="store_true",
-        help="also the spread over seeds, comparisons on every split, runs that failed to train, "
-        "the power analysis and the last evaluations",
-    ),
-    "--target": dict(
-        type=numbers.not_negative(),
-        metavar="VALUE",
-        help="default: the target that the trials state, else AlgoPerf's of the workload",
-    ),
-    "--split": dict(choices=layout.SPLITS, default="validation", help="of --target"),
-    "--points": dict(
-        choices=("chosen", "fastest", "all"),
-        default="chosen",
-        help="hyperparameter points: the one chosen by validation (default); of each seed the "
-        "trial that reaches the target first, as AlgoPerf scores; or all",
-    ),
-    "--suite": dict(metavar="NAME", help="only this suite (default: all)"),
-    "--step": dict(type=numbers.whole(), metavar="N", help="of the checkpoint (default: the last)"),
-    "--loss": dict(
-        type=numbers.positive(),
-        metavar="L",
-        help="loss to reach (default: the baseline's fit at its largest size)",
-    ),
-    "--workloads": dict(
-        type=numbers.whole(),
-        metavar="N",
-        help="base workloads that the profile is a share of (default: those of the logs)",
-    ),
-    "--plot": dict(
-        type=_chart_path,
-        metavar="FILE",
-        help="write a chart of the improvements, too (.png .svg .pdf)",
-    ),
-    "--pictures": dict(choices=PICTURES, default="png", help="format of the files (default: png)"),
-    "--site": dict(
-        type=files.typed_path,
-        metavar="FILE",
-        help="write an HTML page that sorts and filters, too",
-    ),
-    "--json": dict(action="store_true", help="print JSON instead of tables"),
-    "--format": dict(
-        choices=("text", "markdown", "latex", "csv", "html"),
-        help="default: by the suffix of --out (.txt .md .tex .csv .html), else text",
-    ),
-    "--out": dict(
-        type=files.typed_path,
-        metavar="PATH",
-        help=f"write to this file instead (`report`: default {FILE} in the study's directory; "
-        "`plots`: a directory, default plots/ in the study's)",
-    ),
-}
-PRINTED = ("--format", "--out")
-COMPARED = ("study", "--stage", "--baseline", "--metric", "--last")
-CHOSEN = ("--best-step", "--preliminary")
 
 # A command's name to its handler, options and line in the help. A handler returns pages to print or
 # the exit code. It raises ValueError or OSError for a user's mistake. Its docstring is the help.
