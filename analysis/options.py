@@ -75,7 +75,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--target": dict(
         type=numbers.not_negative(),
         metavar="VALUE",
-        help="default: the target that the trials state, else AlgoPerf's of the workload",
+        help="a value of the metric; `table` tests whether the means over seeds reach it (default: "
+        "no test), `time` says when (default: the trials' own target, else AlgoPerf's)",
     ),
     "--split": dict(choices=layout.SPLITS, default="validation", help="of --target"),
     "--points": dict(

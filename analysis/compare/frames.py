@@ -17,6 +17,7 @@ from analysis.statistics import intervals
 from attention import table as variants
 from sweeps.records import layout
 
+TO_REACH = ("target_seeds", "target_seeds_low", "target_seeds_high")
 DETECTABLE = ("detectable", "detectable_low", "detectable_high", "detectable_from")
 # The columns of `results`, and what each holds.
 RESULTS = (
@@ -33,6 +34,8 @@ RESULTS = (
     | dict.fromkeys(("seeds_needed", "seeds_needed_low", "seeds_needed_high"), "float64")
     | {"last_n": "Int64", "last_mean": "float64"}
     | {"last_sd_checkpoints": "float64", "last_sd_seeds": "float64"}
+    | dict.fromkeys(("target", "target_p", *TO_REACH), "float64")
+    | {"target_untested": "object"}
     | {"failed": "Int64", "failed_of": "Int64", "failed_low": "float64", "failed_high": "float64"}
     | {"failed_p": "float64", "failed_p_holm": "float64", "failed_verdict": "object"}
     | {"planned": "Int64", "lost": "object", "unfinished": "Int64", "last_step": "float64"}
@@ -170,7 +173,7 @@ def _place(run: Run) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=8)
-def results(table: ErrorTable, effect: float | None) -> pd.DataFrame:
+def results(table: ErrorTable, effect: float | None, target: float | None = None) -> pd.DataFrame:
     """Returns one row per variant (`kind` variant) or reference (`kind` reference) and split, with
     the columns RESULTS; what is undefined is missing.
 
@@ -179,9 +182,10 @@ def results(table: ErrorTable, effect: float | None) -> pd.DataFrame:
     `failed_of` runs are of the variant's trials, on any split. `detectable` and `seeds_needed`,
     with the ranges that the SD leaves them, are for `effect`, on the deciding split alone.
     `detectable_from` is the number of seeds that can detect anything (`sensitivity.Sensitivity`).
-    The `last_` columns are over the last `table.last` evaluations of the trials that have as many,
-    all finite: the mean, the mean of the seeds' own standard deviations, the standard deviation of
-    the seeds' means.
+    `target_p` is of the mean against `target`, `target_seeds` would show it, on the deciding split
+    alone; `target_untested`: why there is no test. The `last_` columns are over the last
+    `table.last` evaluations of the trials that have as many, all finite: the mean, the mean of the
+    seeds' own standard deviations, the standard deviation of the seeds' means.
     """
     shared = {
         "study": table.study.name,
@@ -209,6 +213,8 @@ def results(table: ErrorTable, effect: float | None) -> pd.DataFrame:
                     "seeds_needed_low": power.seeds.low,
                     "seeds_needed_high": power.seeds.high,
                 }
+            if split == decisive and target is not None:
+                line |= _target_columns(table, row, target)
             if failed := failures.get(row.variant):
                 rate = failed.rate
                 line |= {
@@ -275,6 +281,29 @@ def _variant_columns(table: ErrorTable, row: VariantResult, split: str) -> dict[
             "withheld": comparison.withheld,
         }
     return columns | _last_evaluations(table, row, split)
+
+
+def _target_columns(table: ErrorTable, row: VariantResult, target: float) -> dict[str, Any]:
+    """Returns the columns on a target, none of a variant without a number."""
+    summary = table.of(row).summary
+    if summary is None:
+        return {}
+    reasons = {
+        table.withheld(row.variant): True,
+        "lost seeds": row.lost_on(table.decisive) > 0,
+        "one seed": summary.n == 1,
+        "all seeds equal": summary.method == "equal",
+    }
+    why = next((reason for reason, holds in reasons.items() if reason and holds), "")
+    columns: dict[str, Any] = {"target": target, "target_untested": why}
+    if why:
+        return columns
+    gain = (target - summary.mean) * (1 if table.metric.lower_is_better else -1)
+    sds = sensitivity.sd_range(summary.sd, summary.n - 1)
+    columns["target_p"] = float(sensitivity.target_p(gain, summary.sd, summary.n))
+    return columns | {
+        name: sensitivity.seeds_to_reach(gain, sd) for name, sd in zip(TO_REACH, sds, strict=True)
+    }
 
 
 def _last_evaluations(table: ErrorTable, row: VariantResult, split: str) -> dict[str, Any]:

@@ -43,6 +43,8 @@ MOST_SEEDS = 10_000
 # 90 % interval of the SD is 0.58 to 4.4 times the estimate, with five 0.65 to 2.4 times.
 LEAST_DEGREES = 4
 RANGE = 0.9
+# The p-value of the test against a target that `seeds_to_reach` is for.
+REACHED = 0.001
 UNKNOWN = Estimate(math.nan, math.nan, math.nan)
 # The most seeds of a side and the most variants of `unpaired_factor`.
 MOST_SIMULATED, MOST_TESTS = 12, 7
@@ -85,8 +87,7 @@ def _sensitivity(comparison: comparisons.Comparison, alpha: float, effect: float
     degrees = comparison.pairs - 1 if paired else n + m - 2
     if not comparison.sd > 0 or degrees < LEAST_DEGREES:
         return Sensitivity(effect)
-    ends = special.chdtri(degrees, [(1 - RANGE) / 2, (1 + RANGE) / 2])
-    sds = [comparison.sd * scale for scale in (1.0, *np.sqrt(degrees / ends).tolist())]
+    sds = sd_range(comparison.sd, degrees)
     unit = detectable(1.0, comparison.pairs or n, alpha, paired=paired, n_baseline=m)
     unit *= 1.0 if paired else unpaired_factor(n, m, alpha)
     sizes = Estimate(*(unit * sd for sd in sds))
@@ -97,6 +98,12 @@ def _sensitivity(comparison: comparisons.Comparison, alpha: float, effect: float
         return Sensitivity(effect, sizes, possible=possible)
     needed = [seeds_needed(effect, sd, alpha, paired=paired) or math.inf for sd in sds]
     return Sensitivity(effect, sizes, Estimate(*needed), possible)
+
+
+def sd_range(sd: float, degrees: int) -> list[float]:
+    """Returns an SD with `degrees` of freedom, then the low and the high end of its RANGE."""
+    ends = special.chdtri(degrees, [(1 - RANGE) / 2, (1 + RANGE) / 2])
+    return [sd * scale for scale in (1.0, *np.sqrt(degrees / ends).tolist())]
 
 
 @functools.cache
@@ -127,11 +134,11 @@ def is_simulated(n: int, m: int, alpha: float) -> bool:
     )
 
 
-def check(table: ErrorTable, effect: float | None) -> None:
-    """Raises ValueError if `effect` is above 1 and the metric is a share."""
-    if table.metric.is_bounded and effect is not None and effect > 1:
+def check(table: ErrorTable, option: str, value: float | None) -> None:
+    """Raises ValueError if the `value` of an `option` is above 1 and the metric is a share."""
+    if table.metric.is_bounded and value is not None and value > 1:
         raise ValueError(
-            f"--effect={effect:g}: give a {table.metric.label} of at most 1 (0.01 is one point)"
+            f"{option}={value:g}: give a {table.metric.label} of at most 1 (0.01 is one point)"
         )
 
 
@@ -227,3 +234,18 @@ def seeds_needed(effect: float, sd: float, alpha: float, paired: bool = True) ->
     if not enough(MOST_SEEDS):
         return None
     return 2 + bisect.bisect_left(range(2, MOST_SEEDS), True, key=enough)
+
+
+def target_p(gain: float, sd: float, n: np.ndarray | int) -> np.ndarray:
+    """Returns the p-values [...] of the one-sided t-test over `n` [...] seeds, n > 1, that the true
+    mean reaches a target. `gain` is how far the mean is on its right side, in the unit of `sd`,
+    above 0 (Student 1908; scipy.stats.ttest_1samp with an alternative)."""
+    return np.asarray(special.stdtr(n - 1, -gain / sd * np.sqrt(n)))
+
+
+def seeds_to_reach(gain: float, sd: float) -> float:
+    """Returns the fewest seeds with which this mean and SD have a `target_p` below REACHED; inf if
+    MOST_SEEDS do not, as on the wrong side of the target."""
+    n = np.arange(2, MOST_SEEDS + 1)
+    enough = n[target_p(gain, sd, n) < REACHED]
+    return float(enough[0]) if enough.size else math.inf

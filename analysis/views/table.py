@@ -1,6 +1,7 @@
 """The page on an error table: one table with verdicts; in detail the spread over seeds, comparisons
 per split, failed runs, the power analysis and the last evaluations."""
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,7 +12,7 @@ import pandas as pd
 
 from analysis.compare import failed_runs, sensitivity
 from analysis.compare.error_table import ErrorTable, Reference
-from analysis.compare.frames import DETECTABLE, costs, results
+from analysis.compare.frames import DETECTABLE, TO_REACH, costs, results
 from analysis.compare.verdicts import VariantResult
 from analysis.load import metrics
 from analysis.render import pages
@@ -26,21 +27,31 @@ FAILED, N_OF_TEST, P_HOLM = "Failed\nto train", "n of\ntest", "p\n(Holm)"
 Form = str | Callable[[Any], str] | None
 
 
-def page(table: ErrorTable, effect: float | None = None, details: bool = False) -> pages.Page:
-    """Returns the table of medians and verdicts with at most five notes, and with `details` the
-    tables behind it. `effect` is a difference of the metric for the power analysis; what stands in
-    for None: `sensitivity.expected`; what is raised: `sensitivity.check`. `data` is `results`; its
-    power analysis takes as long as all the rest and is left out of the short table."""
-    sensitivity.check(table, effect)
+def page(
+    table: ErrorTable,
+    effect: float | None = None,
+    details: bool = False,
+    target: float | None = None,
+) -> pages.Page:
+    """Returns the table of medians and verdicts with at most five notes, with `target`, a number of
+    the metric, the tests of it, and with `details` the tables behind the verdicts. `effect` is a
+    difference of the metric for the power analysis; what stands in for None:
+    `sensitivity.expected`; what is raised: `sensitivity.check`. `data` is `results`; its power
+    analysis takes as long as all the rest and is left out of the short table."""
+    sensitivity.check(table, "--effect", effect)
+    sensitivity.check(table, "--target", target)
+    # Without a target as other pages ask, which share the frame.
+    data = functools.partial(results, table, effect, *([] if target is None else [target]))
     failures = failed_runs.of_table(table)
     tables, notes = [_verdicts(table, failures)], sentences.notes(table)
+    if target is not None:
+        tables.append(_targets(table, target, data().dropna(subset="target")))
     if details:
-        measured = results(table, effect).query("kind == 'variant'")
-        tables += _details(table, measured, failures)
+        tables += _details(table, data().query("kind == 'variant'"), failures)
         notes += sentences.details(table)
     title = f"{table.study.name}: {table.metric.label} on {table.workload}, stage {table.stage}"
     shown = tuple(printed for printed in tables if len(printed.frame))
-    return pages.Page(title, shown, tuple(notes), table.problems, lambda: results(table, effect))
+    return pages.Page(title, shown, tuple(notes), table.problems, data)
 
 
 def _table(
@@ -154,6 +165,26 @@ def _verdicts(table: ErrorTable, failures: failed_runs.FailedRuns) -> pages.Tabl
         {headings[name]: form for name, form in formats.items()},
         bold,
         [row.group for row in table.rows] + ["reference" for _ in table.references],
+    )
+
+
+def _targets(table: ErrorTable, target: float, lines: pd.DataFrame) -> pages.Table:
+    """Returns the tests of whether each mean reaches `target`, of which `lines` are."""
+    form, side = f".{table.metric.digits}f", "≤" if table.metric.lower_is_better else "≥"
+    untested = "no test (" + lines["target_untested"] + ")"
+    p_values = lines["target_p"].map(pages.p_text, na_action="ignore").fillna(untested)
+    seeds = itertools.starmap(sentences.seeds_text, lines[[*TO_REACH]].to_numpy())
+    return _table(
+        f"Is the mean {table.what} {side} {target:g}? One-sided t-tests, not corrected",
+        [
+            ("Variant", lines["label"], None),
+            ("n", lines["n"], ""),
+            ("Mean", lines["mean"], form),
+            ("Mean -\ntarget", lines["mean"] - target, f"+{form}"),
+            ("p", p_values, ""),
+            (f"Seeds for\np < {sensitivity.REACHED}", seeds, ""),
+        ],
+        lines["group"],
     )
 
 

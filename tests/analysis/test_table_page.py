@@ -7,10 +7,11 @@ import re
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from analysis.compare import sensitivity
 from analysis.compare.error_table import ErrorTable, build
-from analysis.compare.frames import results
+from analysis.compare.frames import TO_REACH, results
 from analysis.load.studies import read_study
 from analysis.render import printing
 from analysis.views import plots, sentences
@@ -288,3 +289,33 @@ def test_what_training_took_stands_beside_the_results(hand_made) -> None:
     assert texts["Training\nseconds"].tolist() == ["20", "–"]
     data = page.data().query("split == 'test'").set_index("variant")
     assert data.loc["standard", ["train_flop", "train_seconds"]].tolist() == [2e9, 20]
+
+
+@pytest.mark.parametrize(("metric", "alternative"), [("error", "less"), ("accuracy", "greater")])
+def test_a_target_is_tested_against_the_mean(hand_made, metric, alternative) -> None:
+    """By scipy: p, and the first n whose p is below 0.001, at the SD and the ends of its range."""
+    made, errors = hand_made(), np.array([0.27, 0.25, 0.33, 0.25])
+    for variant, values in {
+        "standard": errors,
+        "standard+temp": (0.25, 0.25),
+        "laser": errors + 0.35,
+        "laser+temp": (0.25,),
+        "diff": (0.2, 0.3, 0.25),
+    }.items():
+        made.add_seeds(variant, values)
+    made.trial("compare", "diff", 0, 3, [], state="diverged")
+    target = 0.31 if metric == "error" else 0.69  # errors on test are 0.01 above
+    page = table_view.page(made.table(metric=metric, preliminary=True), target=target)
+    lines = page.data().query("split == 'test'").set_index("variant")
+    values = [float(value) for value in lines["values"]["standard"].split()]
+    p = stats.ttest_1samp(values, target, alternative=alternative).pvalue
+    assert lines["target_p"]["standard"] == pytest.approx(p)
+    assert lines[[*TO_REACH]].loc["standard"].tolist() == [
+        next(n for n in range(2, 999) if stats.t.sf(0.025 / sd * n**0.5, n - 1) < 0.001)
+        for sd in np.std(values, ddof=1) * np.sqrt([1, *(3 / stats.chi2.ppf((0.95, 0.05), 3))])
+    ]
+    assert lines["target_seeds"]["laser"] == math.inf
+    reasons = ["", "all seeds equal", "", "one seed", "lost seeds"]
+    assert lines["target_untested"][[*made.table().by_variant]].tolist() == reasons
+    with pytest.raises(ValueError, match="--target="):
+        table_view.page(made.table(), target=3.28)
