@@ -280,6 +280,25 @@ def _ledger(options: argparse.Namespace) -> "Sequence[Page]":
     return [ledger.page(tables)]
 
 
+def _results(options: argparse.Namespace) -> int:
+    """Writes a study as results.csv beside study.json: the trials of its last stage that have
+    ended, at the steps that count, with costs and commits. The other commands read it as the study.
+
+      python -m analysis results experiments/mystudy --out=docs/ledger/mystudy \\
+          --command="python -m sweeps run --config=mystudy.py"
+    """
+    from analysis.views import results_file
+
+    if options.out is None:
+        raise ValueError("give --out=FOLDER, for results.csv and study.json")
+    files.check_output_directory(options.out, "--out")
+    table, *others = _tables(options)
+    if others:
+        raise ValueError(f"{options.study} has {1 + len(others)} studies or workloads; name one")
+    print(f"wrote {results_file.write(table, options.out, options.command)}")
+    return 0
+
+
 def _scores(options: argparse.Namespace) -> "Sequence[Page]":
     """Prints AlgoPerf's scores of submissions from its logs: hours to the targets, the performance
     profile, and what three studies can tell apart.
@@ -375,6 +394,11 @@ COMMANDS: dict[str, tuple[Handler, tuple[str, ...], str]] = {
         _ledger,
         ("studies", "--baseline", *CHOSEN, "--site", *PRINTED),
         "every verdict of several studies",
+    ),
+    "results": (
+        _results,
+        ("study", "--stage", "--baseline", "--command", "--out"),
+        "write a study as a results file",
     ),
     "scores": (
         _scores,

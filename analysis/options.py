@@ -97,6 +97,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         metavar="N",
         help="base workloads that the profile is a share of (default: those of the logs)",
     ),
+    "--command": dict(metavar="TEXT", help="the command that repeats the study"),
     "--plot": dict(
         type=_chart_path,
         metavar="FILE",

@@ -65,7 +65,7 @@ def costs(table: ErrorTable, row: VariantResult) -> dict[str, float]:
     trained = pd.DataFrame(
         [
             {
-                "train_flop": (run.meta.get(FLOPS) or math.nan) * (run.last_step or 0),
+                "train_flop": run.trained_flops,
                 "train_seconds": run.trained_seconds or math.nan,
             }
             for run in counted(table, row)

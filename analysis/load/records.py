@@ -7,6 +7,7 @@ and not by whoever counts steps later. Keys that nobody reads may hold anything.
 
 import functools
 import json
+import math
 import pathlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -91,7 +92,7 @@ STUDY: Kinds = PLAN | {
 RESULTS_PLAN: Kinds = {
     "name": str,
     "shares_seeds": bool,
-    **{key: PLAN[key] for key in ("date", "hypothesis", "seeds", "baseline")},
+    **{key: PLAN[key] for key in ("date", "hypothesis", "seeds")},
 }
 # A variant, in records of other trainers.
 VARIANT: Kinds = {"attention": str | None, "attention_tau": float | None}
@@ -245,6 +246,12 @@ class Run:
         """Returns the training time until the last evaluation that records it, 0 for none."""
         times = self.evals.get(TIME, np.zeros(0))
         return float(times[np.isfinite(times)].max(initial=0.0))
+
+    @property
+    def trained_flops(self) -> float:
+        """Returns the operations of the training by the model's own formula, nan if they are not
+        recorded."""
+        return (self.meta.get(FLOPS) or math.nan) * (self.last_step or 0)
 
     def row(self, index: int) -> dict[str, float]:
         """Returns one evaluation, a column's name to its value; `global_step` is an int."""

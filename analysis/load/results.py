@@ -27,8 +27,8 @@ NAMES = ("results.csv", "results.jsonl")
 STAGE = "results"
 # Metrics that have a meaning of their own here (1 - accuracy, exp(loss)), to their columns.
 RENAMED = {"error": "error_rate", "perplexity": "ppl"}
-# A run that ended before this share of its budget is unfinished. Others count steps from 0, or
-# evaluate shortly before the end.
+# A run of several steps, of which the last lies before this share of its budget, is unfinished.
+# Others count steps from 0, or evaluate shortly before the end.
 LEAST = 0.95
 
 # Names are parts of paths where charts are written.
@@ -37,7 +37,8 @@ Amount = Annotated[float, msgspec.Meta(gt=0, le=1e300)]
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One number of one run. `step` is None for the end of the run, `point` its hyperparameters.
+    """One number of one run. `step` is None for the end of the run, `point` its hyperparameters,
+    `budget_steps` the steps that it was to take.
 
     `flops` (operations) and `seconds` are those of the whole training, `parameters` a number.
     `commit` trained the run and `design_commit` planned it; `command` repeats it, and `url`
@@ -195,7 +196,7 @@ def study_of(
                 f"{directory}: no {metric} of {workload} on validation, which chooses steps and "
                 "points; give it, or no column split"
             )
-    baseline = _agreed("baseline", (row.baseline for row in rows), directory) or plan.baseline
+    baseline = _agreed("baseline", (row.baseline for row in rows), directory)
     commits = [plan.git_commit, *(row.design_commit for row in rows)]
     plan = dataclasses.replace(
         plan,
@@ -231,9 +232,10 @@ def _run(
     workload, variant, point, seed = place
     name = f"{workload}/{variant}/point_{point}/seed_{seed}"
     stated = {key: value for row in rows for key in OF_RUNS if (value := getattr(row, key))}
-    known = [row.step for row in rows if row.step is not None]
-    budget = stated.get("budget_steps") or max(known, default=None)
-    end = max(known, default=budget or 1)
+    measured = {row.step for row in rows if row.step is not None}
+    budget = stated.get("budget_steps") or max(measured, default=None)
+    # One step alone may be the one that was chosen.
+    end = max(measured) if len(measured) > 1 else budget or 1
     problems, state, reason = [], "done", None
     columns: dict[str, dict[int, float]] = collections.defaultdict(dict)
     for row in rows:
@@ -246,7 +248,7 @@ def _run(
     if chosen and not math.isfinite(last := chosen[max(chosen)]):
         state, reason = "diverged", f"its last validation/{metric} is {last}"
         problems.append(Problem(state, name, "", reason))
-    elif budget and end < LEAST * budget:
+    elif budget and end < LEAST * budget:  # a curve
         state, reason = "running", f"it ended at step {end:,} of {budget:,}"
         problems.append(Problem("unfinished", name, "", reason))
     # A split that the run did not measure, rather than lost.
@@ -254,9 +256,8 @@ def _run(
         columns[f"{split}/num_examples"] = {end: 0.0}
     columns[records.TIME] = {end: stated.get("seconds", math.nan)}
     steps = sorted(set().union(*columns.values()))
-    evals = {name: [of.get(step, math.nan) for step in steps] for name, of in columns.items()}
     meta = {
-        records.FLOPS: "flops" in stated and stated["flops"] / (end or 1),
+        records.FLOPS: "flops" in stated and stated["flops"] / end,
         records.PARAMETERS: stated.get("parameters"),
         records.COMMIT: stated.get("commit"),
         "command": stated.get("command"),
@@ -267,8 +268,11 @@ def _run(
         steps=budget,
         metric=metric,
         hyperparameters=rows[0].point,
-        evals={key: np.array(values) for key, values in evals.items()}
-        | {records.STEP: np.array(steps, np.int64)},
+        evals={records.STEP: np.array(steps, np.int64)}
+        | {
+            column: np.array([values.get(step, math.nan) for step in steps])
+            for column, values in columns.items()
+        },
         problems=tuple(dict.fromkeys(problems)),
         planned_by=stated.get("design_commit", ""),
         recorded={key: value for key, value in meta.items() if value},

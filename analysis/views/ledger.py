@@ -122,7 +122,7 @@ def _rows(table: ErrorTable) -> pd.DataFrame:
     results = frames.results(table, None)
     of_variants = results["kind"].eq("variant") & results["variant"].ne(table.baseline)
     return results[of_variants & results["split"].eq(table.decisive)].assign(
-        hypothesis=_hypothesis(table.study.plans) or None,
+        hypothesis=hypothesis(table.study.plans) or None,
         commit=sentences.commits(table) or None,
         design_commit=sentences.short_commit(start.git_commit or "") or None,
         date=start.date,
@@ -140,7 +140,7 @@ def facts(table: ErrorTable) -> dict[str, list[str]]:
         for name in ("command", "url")
     }
     stated = {
-        "Hypothesis": _hypothesis(table.study.plans),
+        "Hypothesis": hypothesis(table.study.plans),
         "Baseline": table.baseline_label if table.baseline in table.by_variant else "",
         "Seeds planned": str(start.seeds or ""),
         "Started": start.date,
@@ -151,7 +151,7 @@ def facts(table: ErrorTable) -> dict[str, list[str]]:
     return texts | {"Command": recorded["command"], "Source": recorded["url"]}
 
 
-def _hypothesis(plans: Sequence[Plan]) -> str:
+def hypothesis(plans: Sequence[Plan]) -> str:
     """Returns the hypothesis at the start of a study, then each change with its date."""
     texts = [plan.hypothesis or "" for plan in plans]
     changes = [

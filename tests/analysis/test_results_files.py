@@ -2,14 +2,18 @@
 
 import csv
 import io
+import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
 from analysis import cli
+from analysis.compare import error_table, frames
 from analysis.load.records import NotAStudyError
 from analysis.load.studies import read_study
+from analysis.views import ledger
 
 HEADER = "workload,variant,seed,metric,value"
 
@@ -79,3 +83,36 @@ def test_a_wrong_file_is_refused_by_file_and_line(tmp_path, name) -> None:
     (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(NotAStudyError, match=f"{name}.*{reason}"):
         read_study(tmp_path / name)
+
+
+def test_a_written_study_is_read_as_the_same(hand_made, tmp_path, capsys) -> None:
+    """Two points, a best step before the last one, a lost seed, costs and commits."""
+    points = [{"learning_rate": rate, "beta2": 0.99} for rate in (0.1, 0.01)]
+    made = hand_made(points=points, stages=("grid",), config={"protocol": "grid", "seeds": 4})
+    random = np.random.default_rng(0)
+    for variant, point, seed in itertools.product(("standard", "laser"), (0, 1), range(4)):
+        meta = {"parameters": 1234, "model_flops_per_step": 7.3e9 / 3, "git_commit_hash": "abc"}
+        errors = random.uniform(0.1, 0.4, 3) + 0.1 * point
+        rows = [
+            made.evaluation(step, error, accumulated_submission_time=step / 7)
+            for step, error in zip((200, 300, 400), errors, strict=True)
+        ]
+        state = "diverged" if (variant, point, seed) == ("laser", 0, 3) else "done"
+        made.trial("grid", variant, point, seed, rows, state=state, meta=meta)
+    root, folder = made.finish(), tmp_path / "written"
+    command = ["results", str(root), f"--out={folder}", "--command=make quick"]
+    assert cli.main(command) == 0
+    assert "results.csv" in capsys.readouterr().out
+    tables = [error_table.build(read_study(path)) for path in (root, folder)]
+    assert tables[0].by_variant["laser"].lost == {"diverged": 1}
+    before, after = (frames.results(table, None).drop(columns="stage") for table in tables)
+    # Of one evaluation a trial there is no spread over the last ones.
+    over_last = [name for name in before if name.startswith("last_") and name != "last_step"]
+    before, after = (frame.drop(columns=over_last) for frame in (before, after))
+    pd.testing.assert_frame_equal(before, after, check_exact=True)
+    facts = [ledger.facts(table) for table in tables]
+    assert facts[1] == facts[0] | {"Command": ["make quick"]}
+    assert cli.main(["results", str(root), f"--out={root}"]) == 2
+    assert cli.main(["results", str(folder), f"--out={tmp_path / 'again'}"]) == 0
+    again = (tmp_path / "again/results.csv").read_text()
+    assert again == (folder / "results.csv").read_text()
