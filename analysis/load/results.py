@@ -102,9 +102,10 @@ def read(path: pathlib.Path, whole: bool = False) -> StudyRuns:
         Problem("unreadable", "", layout.STUDY, f"unknown key {name!r}; left out")
         for name in stated.keys() - records.RESULTS_PLAN.keys()
     ]
-    name = file.stem if file.name not in NAMES else file.absolute().parent.name
+    directory = file.parent if file.name in NAMES else file
+    name = stated.get("name") or directory.absolute().name.removesuffix(file.suffix)
     plan = msgspec.convert({key: x for key, x in stated.items() if x is not None}, Plan)
-    study = study_of(stated.get("name") or name, path, rows_of(file), plan, problems)
+    study = study_of(name, directory, rows_of(file), plan, problems)
     return dataclasses.replace(study, shares_seeds=stated.get("shares_seeds") is not False)
 
 

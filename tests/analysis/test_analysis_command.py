@@ -73,6 +73,7 @@ def test_the_suffix_of_the_file_chooses_the_format(
         ("plots", "--out", ""),
         ("report", "--out", ".html"),
         ("ledger", "--site", ".html"),
+        ("results", "--out", ""),
     ],
 )
 def test_an_output_is_checked_before_anything_is_read(

@@ -3,6 +3,7 @@
 import csv
 import io
 import itertools
+import json
 
 import numpy as np
 import pandas as pd
@@ -11,8 +12,9 @@ from scipy import stats
 
 from analysis import cli
 from analysis.compare import error_table, frames
+from analysis.load import selection
 from analysis.load.records import NotAStudyError
-from analysis.load.studies import read_study
+from analysis.load.studies import read_each, read_study
 from analysis.views import ledger
 
 HEADER = "workload,variant,seed,metric,value"
@@ -116,3 +118,37 @@ def test_a_written_study_is_read_as_the_same(hand_made, tmp_path, capsys) -> Non
     assert cli.main(["results", str(folder), f"--out={tmp_path / 'again'}"]) == 0
     again = (tmp_path / "again/results.csv").read_text()
     assert again == (folder / "results.csv").read_text()
+
+
+def test_rows_of_steps_points_and_directions(tmp_path, capsys) -> None:
+    """The last step counts unless the best one is asked for; validation chooses the point; more of
+    an unknown metric is better where the file says so; of equal rows the first counts."""
+    lines = [
+        {"workload": "go", "variant": variant, "seed": seed, "metric": "elo", "step": step}
+        | {"value": value + seed + 0.1 * seed * (variant == "b"), "point": {"lr": rate}}
+        | {"lower_is_better": False, "baseline": "a"}
+        for variant, gain in (("a", 0), ("b", 5))
+        for rate, values in ((1, (100, 110, 105)), (2, (90, 120, 80)))
+        for seed in range(3)
+        for step, value in enumerate((x + gain for x in values), 1)
+    ]
+    lines += [lines[0] | {"value": 7.0, "step": 3}, lines[0] | {"seed": 3, "value": None}]
+    path = tmp_path / "elo" / "results.jsonl"
+    path.parent.mkdir()
+    path.write_text("\n".join(map(json.dumps, lines)))
+    (study,) = read_each(tmp_path)
+    table = error_table.build(study)
+    assert (table.study.name, table.baseline, table.unfinished) == ("elo", "a", frozenset())
+    assert [problem.kind for problem in table.problems] == ["duplicated", "diverged"]
+    assert {row.variant: row.hyperparameters or row.point for row in table.rows} == {"a": 0, "b": 0}
+    assert table.of(table.by_variant["a"]).values == {0: 105, 1: 106, 2: 107}
+    assert table.comparisons["b"].verdict == "better"
+    best = error_table.build(selection.by_best_step(study))
+    assert (best.rows[0].point, best.of(best.rows[0]).values) == (1, {0: 120, 1: 121, 2: 122})
+    planned = {"seeds": 4, "name": "Go", "hypothesis": "b?", "shares_seeds": False}
+    (path.parent / "study.json").write_text(json.dumps(planned))
+    table = error_table.build(read_study(path))
+    assert (table.study.name, table.unfinished) == ("Go", {"a", "b"})
+    assert not table.comparisons["b"].is_paired
+    assert cli.main(["ledger", str(tmp_path)]) == 0
+    assert "b?" in capsys.readouterr().out
