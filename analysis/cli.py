@@ -9,7 +9,8 @@
   python -m analysis downstream experiments/mystudy   scores on the tasks of suites
   python -m analysis scaling    experiments/*_lm*     power laws of the loss in model size
 
-A study's directory holds study.json. AlgoPerf's published logs are read, too
+A study's directory holds study.json. A results file (.csv, .jsonl: docs/analysis.md, `Your own
+results`) is read as a study, and AlgoPerf's published logs are, too
 (study_<seed>/<workload>_jax/trial_<n>/eval_measurements.csv). Every command but `runs` also takes
 a directory of studies.
 """
@@ -37,11 +38,11 @@ Handler = Callable[[argparse.Namespace], "int | Sequence[Page]"]
 PICTURES_GB = 80
 EPILOG = """\
 How numbers are chosen: a trial counts at the step where its validation metric is best (the first
-on ties). Train and test are reported at that step and choose nothing. A search reports the point
-with the best median over seeds. The metric is that of the workload's target: accuracy (shown as
-error = 1 - accuracy), word error rate, or loss with its perplexity. Tables use completed trials,
-also those that the study no longer plans; all others are listed. Verdicts are withheld until all
-planned trials have ended.
+on ties), a run of a results file at its last step unless `--best-step` is given. Train and test
+are reported at that step and choose nothing. A search reports the point with the best median over
+seeds. The metric is that of the workload's target: accuracy (shown as error = 1 - accuracy), word
+error rate, or loss with its perplexity. Tables use completed trials, also those that the study no
+longer plans; all others are listed. Verdicts are withheld until all planned trials have ended.
 
 Exit codes: 0 success; 1 `runs` found a problem (a trial or file that is missing, truncated,
 damaged, unreadable, duplicated, mismatched, failed, diverged, not finite or unfinished); 2 the
