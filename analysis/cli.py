@@ -259,7 +259,7 @@ def _speedup(options: argparse.Namespace) -> "Sequence[Page]":
     from analysis.views import speedup
 
     tables = _tables(options)
-    return _with_caveats([speedup.page(speedup.of_tables(tables))], tables)
+    return _with_caveats([speedup.page(speedup.of_tables(tables, options.times))], tables)
 
 
 def _ledger(options: argparse.Namespace) -> "Sequence[Page]":
@@ -388,7 +388,7 @@ COMMANDS: dict[str, tuple[Handler, tuple[str, ...], str]] = {
     ),
     "speedup": (
         _speedup,
-        ("studies", "--baseline", "--metric", "--best-step", *PRINTED),
+        ("studies", "--baseline", "--metric", "--best-step", "--times", *PRINTED),
         "how much compute each variant saves",
     ),
     "ledger": (

@@ -87,6 +87,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     ),
     "--suite": dict(metavar="NAME", help="only this suite (default: all)"),
     "--step": dict(type=numbers.whole(), metavar="N", help="of the checkpoint (default: the last)"),
+    "--times": dict(
+        type=files.typed_path,
+        metavar="DIR",
+        help="step times of `python -m workloads bench --times=DIR`; the speed-up in time then has "
+        "their interval, too (default: the seconds that trials recorded)",
+    ),
     "--loss": dict(
         type=numbers.positive(),
         metavar="L",

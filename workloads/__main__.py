@@ -45,6 +45,8 @@ _ALGOPERF = """Runs AlgoPerf's own submission_runner.py, unmodified, with an att
 What follows `--` are submission_runner.py's flags, as given. docs/algoperf.md has the rest.
 """
 
+_TIMES = "write every round there, as a results file; `python -m analysis speedup` reads it"
+
 _MAXTEXT = """Runs MaxText's own training, unmodified, with an attention variant:
 
   python -m workloads maxtext --attention=laser+qk_norm -- CONFIG.yml run_name=laser-0 \\
@@ -111,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--variants", default="standard,laser")
             command.add_argument("--kernel", default="xla", help="of `attention list`")
             command.add_argument("--compute_dtype", default="float32", help="float32, bfloat16")
+            command.add_argument("--times", type=files.typed_path, metavar="DIR", help=_TIMES)
     for name, runner, text, description, trainer in (
         ("algoperf", _algoperf, "AlgoPerf's submission_runner.py", _ALGOPERF, "its flags"),
         ("maxtext", _maxtext, "MaxText's training", _MAXTEXT, "its file and key=value"),
@@ -220,6 +223,8 @@ def _check(options: argparse.Namespace) -> None:
 def _bench(options: argparse.Namespace) -> None:
     from workloads import bench
 
+    if options.times:
+        files.check_output_directory(options.times, "--times")
     directory = str(options.data_dir or catalog.default_data_dir(options.name))
     for line in bench.lines(
         options.name,
@@ -228,6 +233,7 @@ def _bench(options: argparse.Namespace) -> None:
         options.batch_size,
         options.kernel,
         options.compute_dtype,
+        options.times,
     ):
         print(line, flush=True)
 

@@ -1,25 +1,30 @@
 """`python -m workloads bench NAME`: loader throughput, and train-step times as ratios of one run.
 
-The machine's speed drifts, so variants take turns: a round times each of them, and the ratio is
-the median over rounds. A step is forward, backward and gradients at a fixed batch, devices
-synchronised; the optimizer's update is left out, being the same for all.
+The machine's speed drifts, so variants take turns: a round times each of them. A ratio is the
+geometric mean over rounds, its 95 % interval Student's t of the logs, paired by round. It says
+what more rounds of this process would give, not what another machine would. A step is forward,
+backward and gradients at a fixed batch, devices synchronised; the optimizer's update is left out,
+being the same for all.
 """
 
-import statistics
+import json
+import pathlib
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from scipy import special
 
 from attention import registry as variants
 from attention import table as variants_table
-from attention.common import devices
+from attention.common import devices, files
 from workloads import catalog, registry
 from workloads.base import spec
 
-ROUNDS, STEPS = 5, 5
+ROUNDS, STEPS = 10, 5
 _LOADER_BATCHES = 200
 
 
@@ -30,8 +35,10 @@ def lines(
     batch_size: int = 0,
     kernel: str = "xla",
     compute_dtype: str = "float32",
+    out: pathlib.Path | None = None,
 ) -> Iterator[str]:
-    """Yields report lines. Full-size workloads are timed without data, on random examples.
+    """Yields report lines. Full-size workloads are timed without data, on random examples. The
+    directory `out` gets the times of all rounds as a results file, a round as its seed.
 
     Raises ValueError for an unknown workload, variant or kernel, and where they do not fit.
     """
@@ -43,6 +50,7 @@ def lines(
     batch_size = batch_size or (entry.batch_size if entry.stands_in_for else 8)
     if entry.stands_in_for:
         yield _loader(name, data_dir, batch_size)
+    names = list(dict.fromkeys(map(variants_table.canonical, names)))
     steps = {variant: _step(name, variant, batch_size, kernel, compute_dtype) for variant in names}
     times: dict[str, list[float]] = {variant: [] for variant in names}
     for _ in range(ROUNDS):
@@ -50,13 +58,23 @@ def lines(
             times[variant].append(seconds(step, STEPS))
     base = names[0]
     for variant in names:
-        median = statistics.median(times[variant])
-        ratios = sorted(a / b for a, b in zip(times[variant], times[base], strict=True))
+        logs = np.log(np.divide(times[variant], times[base]))
+        half = special.stdtrit(ROUNDS - 1, 0.975) * logs.std(ddof=1) / ROUNDS**0.5
+        ratio, low, high = np.exp([logs.mean(), logs.mean() - half, logs.mean() + half])
         yield (
-            f"{name}, batch {batch_size}: {variant} {1e3 * median:.1f} ms a step; "
-            f"{variant} / {base} {statistics.median(ratios):.3f} "
-            f"({ratios[0]:.3f} to {ratios[-1]:.3f} over {ROUNDS} rounds)"
+            f"{name}, batch {batch_size}: {variant} {1e3 * np.median(times[variant]):.1f} ms a "
+            f"step; {variant} / {base} {ratio:.3f} [{low:.3f}, {high:.3f}] ({ROUNDS} rounds)"
         )
+    if out:
+        point = {"batch_size": batch_size, "kernel": kernel, "compute_dtype": compute_dtype}
+        rows = [
+            {"workload": name, "variant": variant, "seed": number, "metric": "step_seconds"}
+            | {"value": value, "lower_is_better": True, "point": point}
+            for variant in names
+            for number, value in enumerate(times[variant])
+        ]
+        out.mkdir(parents=True, exist_ok=True)
+        files.write(out / "results.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def _loader(name: str, data_dir: str, batch_size: int) -> str:

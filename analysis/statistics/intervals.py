@@ -79,6 +79,24 @@ def t_bounds(
     return mean - half, mean + half
 
 
+def widened(estimate: Estimate, half: float) -> Estimate:
+    """Returns the interval of `estimate`, which may be 0 or infinite, times an independent factor
+    about 1 whose logarithm has the interval ± `half`.
+
+    On the log scale an end is as far from the value as the root of both squared distances (Zou and
+    Donner 2008, "Construction of confidence intervals about effect measures: a simple general
+    approach"); of a value without a finite logarithm the ends move by `half`, which is more.
+    """
+    away = np.array([0.0, -1.0, 1.0])
+    with np.errstate(divide="ignore"):
+        logs = np.log([estimate.value, estimate.low, estimate.high])
+    if np.isfinite(logs[0]):
+        logs = logs[0] + away * np.hypot(logs - logs[0], half)
+    else:
+        logs += away * half
+    return Estimate(*np.exp(logs).tolist())
+
+
 def tolerance(values: np.ndarray) -> np.ndarray:
     """Returns [..., 1]: how far apart numbers computed from these `values` [..., n] may be and
     still be equal: ROUNDING times the largest, or times 1 where all are smaller, since an error

@@ -8,6 +8,7 @@ those of a step, as trials record them, times the steps.
 import contextlib
 import dataclasses
 import math
+import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,14 +19,24 @@ import pandas as pd
 from analysis.compare import experiment, frames
 from analysis.compare.error_table import ErrorTable
 from analysis.compare.verdicts import VariantResult
+from analysis.load import results
 from analysis.load.records import Problem
 from analysis.render import pages
-from analysis.statistics import budgets, power_law
+from analysis.statistics import across, budgets, intervals, power_law
 from analysis.statistics.comparisons import Seeds
 from attention import table as variants
 
 # The heading of the ratio of compute.
 COMPUTE = "Speed-up,\ncompute"
+# What the speed-up in time is of.
+RECORDED = (
+    "Time is the seconds of a step that trials recorded; these also depend on the load of the "
+    "machine, which no interval covers."
+)
+TIMED = (
+    "Time is the seconds of a step that `workloads bench` measured, without the optimizer's "
+    "update; the interval covers more rounds of that process, not other machines."
+)
 RULE = "budgets are of one experiment and differ in steps alone"
 
 
@@ -36,19 +47,23 @@ class SpeedUps:
     the same per variant and study, and:
     `needed`, `low`, `high`, the baseline's steps (`budgets.needed`); `seeds_used`; `by_law`, the
     steps by a power law, nan beyond the budgets; `compute` and `time`, what steps are multiplied by
-    for the speed-up in model FLOP and in seconds; `why`, why there is no number, else empty."""
+    for the speed-up in model FLOP and in seconds; `time_low`, `time_high`, the steps' ends for the
+    latter; `why`, why there is no number, else empty. `time_source` says what `time` is of."""
 
     table: ErrorTable
     budgets: pd.DataFrame
     rows: pd.DataFrame
     problems: tuple[Problem, ...]
+    time_source: str = RECORDED
 
 
-def of_tables(tables: Sequence[ErrorTable]) -> SpeedUps:
-    """Returns the speed-ups of all variants in tables of one experiment.
+def of_tables(tables: Sequence[ErrorTable], times: pathlib.Path | None = None) -> SpeedUps:
+    """Returns the speed-ups of all variants in tables of one experiment; in seconds by the step
+    times that `workloads bench` wrote to `times`, else by those that trials recorded.
 
     Raises ValueError for tables that differ in more than steps, for two that train the baseline
-    equally long, for a metric of which more is better, and where there is nothing to compare.
+    equally long, for a metric of which more is better, where there is nothing to compare, and for
+    step times without one of the workload's variants.
     """
     first = tables[0]
     conditions = experiment.settings(tables).drop(columns=[*experiment.LENGTHS])
@@ -67,8 +82,9 @@ def of_tables(tables: Sequence[ErrorTable]) -> SpeedUps:
     results = [table.of(row).values for table, row in based]
     curves: dict[float, Seeds] = dict(zip(known["steps"], results, strict=True))
     lost = [table.study.name for table, row in planned if row.lost_on(table.decisive)]
+    measured = _step_times(times, first.workload) if times else {}
     rows = [
-        _row(table, row, known, curves, lost, experiment.withheld(tables, row.variant))
+        _row(table, row, known, curves, lost, experiment.withheld(tables, row.variant), measured)
         for table in tables
         for row in table.rows
         if row.variant != first.baseline and row.n
@@ -77,7 +93,8 @@ def of_tables(tables: Sequence[ErrorTable]) -> SpeedUps:
         raise ValueError(f"no study has results of a variant beside {first.baseline}")
     rows.sort(key=lambda row: variants.order(row["variant"]))
     problems = [*notes, *(problem for table in tables for problem in table.named_problems)]
-    return SpeedUps(first, known, pd.DataFrame(rows), tuple(problems))
+    source = TIMED if times else RECORDED
+    return SpeedUps(first, known, pd.DataFrame(rows), tuple(problems), source)
 
 
 def experiments(tables: Sequence[ErrorTable]) -> list[list[ErrorTable]]:
@@ -130,8 +147,9 @@ def _row(
     curves: Mapping[float, Seeds],
     lost: Sequence[str],
     withheld: str,
+    times: Mapping[str, Seeds],
 ) -> dict[str, Any]:
-    line = _costs(table, row)
+    line, half = _costs(table, row), 0.0
     # Of the study itself where it has the baseline: other machines have other seconds.
     beside = known[known["study"] == line["study"]]
     base = (beside if len(beside) else known).median(numeric_only=True)
@@ -140,7 +158,17 @@ def _row(
         "time": base["seconds"] / line["seconds"] / line["steps"],
         "why": "",
     }
-    line |= dict.fromkeys(("needed", "low", "high", "by_law", "seeds_used"), math.nan)
+    if times:
+        ratio = across.speed_up(times.get(row.variant, {}), times.get(table.baseline, {}))
+        if ratio.method != "paired":
+            raise ValueError(
+                f"--times: {', '.join(times)} are timed, not {table.baseline} and {row.variant} in "
+                "two rounds or more: give both to `python -m workloads bench` by --variants"
+            )
+        line["time"] = ratio.ratio / line["steps"]
+        half = math.log(ratio.high / ratio.ratio)
+    line |= dict.fromkeys(("needed", "low", "high", "time_low", "time_high"), math.nan)
+    line |= dict.fromkeys(("by_law", "seeds_used"), math.nan)
     if withheld:
         return line | {"why": f"withheld ({withheld})"}
     if row.lost_on(table.decisive) or lost:
@@ -160,11 +188,23 @@ def _row(
             "add a budget there"
         }
     needed = budgets.needed(curve, line["steps"] * line["flop"] / base["flop"])
+    timed = intervals.widened(needed, half)
     line |= {"needed": needed.value, "low": needed.low, "high": needed.high}
     return line | {
+        "time_low": timed.low,
+        "time_high": timed.high,
         "seeds_used": curve.variant.size,
         "by_law": _by_law(curve),
     }
+
+
+def _step_times(path: pathlib.Path, workload: str) -> Mapping[str, Seeds]:
+    """Returns the seconds of a step by variant and round, of a workload."""
+    times: dict[str, dict[int, float]] = {}
+    for row in results.rows_of(results.find(path) or path):
+        if (row.workload, row.metric) == (workload, "step_seconds"):
+            times.setdefault(row.variant, {})[row.seed] = row.value
+    return times
 
 
 def _by_law(curve: budgets.Budgets) -> float:
@@ -222,9 +262,8 @@ def page(speedups: SpeedUps) -> pages.Page:
             "A speed-up of 2: the baseline would need twice the variant's compute (or time) for "
             "the same mean result. [1.7, 2.5]: what the seeds cannot rule out (95%, not corrected "
             "for the number of variants). < and >: beyond the budgets; nothing is extrapolated.",
-            "Compute is model FLOP, time the seconds of a step, as trials recorded them; these "
-            "also depend on the load of the machine, which no interval covers. docs/analysis.md "
-            "has the method.",
+            f"Compute is model FLOP, as trials recorded it. {speedups.time_source} "
+            "docs/analysis.md has the method.",
             *(
                 f"No number for {variants.label(row.variant)} ({row.study}): {row.why}."
                 for row in speedups.rows[speedups.rows["why"] != ""].itertuples()
@@ -237,10 +276,11 @@ def page(speedups: SpeedUps) -> pages.Page:
 
 def _data(speedups: SpeedUps) -> pd.DataFrame:
     rows = speedups.rows.copy()
-    for of in ("compute", "time"):
-        for name, steps in (("", "needed"), ("_low", "low"), ("_high", "high")):
+    for of, *ends in (("compute", "low", "high"), ("time", "time_low", "time_high")):
+        for name, steps in zip(("", "_low", "_high"), ("needed", *ends), strict=True):
             rows[f"speedup_{of}{name}"] = rows[steps] * rows[of]
-    return pd.concat([speedups.budgets, rows.drop(columns=["compute", "time"])])
+    rows = rows.drop(columns=["compute", "time", "time_low", "time_high"])
+    return pd.concat([speedups.budgets, rows])
 
 
 def _speedups(speedups: SpeedUps) -> pages.Table:
@@ -257,7 +297,9 @@ def _speedups(speedups: SpeedUps) -> pages.Table:
                 "Seeds": f"{row.seeds_used:.0f}",
                 "Steps of\nbaseline": _within(row, 1.0, ends, "{:,.0f}"),
                 COMPUTE: _within(row, row.compute, ends, "{:.2f}"),
-                "Speed-up,\ntime": _within(row, row.time, ends, "{:.2f}"),
+                "Speed-up,\ntime": _within(
+                    row._replace(low=row.time_low, high=row.time_high), row.time, ends, "{:.2f}"
+                ),
                 "Compute, by\na power law": pages.decimals(row.by_law * row.compute, 2),
             }
         rows.append(cells)

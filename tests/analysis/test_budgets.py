@@ -13,6 +13,7 @@ from analysis.cli import main
 from analysis.compare import error_table, experiment
 from analysis.load.studies import read_study
 from analysis.statistics import budgets
+from analysis.statistics.intervals import Estimate, summarise, widened
 from analysis.views import speedup, summary
 from sweeps.records import layout
 
@@ -71,6 +72,8 @@ def test_the_interval_agrees_with_the_paired_test_at_equal_compute_and_at_budget
 def test_nothing_is_extrapolated(variant, expected):
     needed = budgets.needed(_of(curve, variant, NOISY), 1000.0)
     assert (needed.value, needed.low, needed.high) == expected
+    ends = widened(needed, math.log(2))
+    assert (ends.low, ends.high) == pytest.approx((expected[1] / 2, expected[2] * 2))
 
 
 def test_a_baseline_that_overfits_is_said():
@@ -135,6 +138,44 @@ def test_speed_ups_over_studies(hand_made):
     data = speedup.page(speedups).data()
     assert data.shape[0] == 5
     assert data["speedup_compute"].iloc[-1] == pytest.approx(2**0.98, rel=2e-3)
+
+
+def test_a_speed_up_in_time_holds_the_interval_of_its_step_times(hand_made, tmp_path):
+    """The steps that are needed and the ratio of step times, paired by round, are independent."""
+    rounds = {"standard": (0.020, 0.022, 0.021), "laser": (0.029, 0.033, 0.030)}
+    rows = [
+        f"pydoc_lm,{name},{n},step_seconds,{time}"
+        for name, times in rounds.items()
+        for n, time in enumerate(times)
+    ]
+    file = tmp_path / "results.csv"
+    other = "digits_vit,laser,0,step_seconds,1"
+    file.write_text("\n".join(["workload,variant,seed,metric,value", other, *rows]))
+    roots = made_studies(hand_made)
+    speedups = speedup.of_tables(_tables(roots), tmp_path)
+    (row,) = speedups.rows.itertuples()
+    logs = np.log(np.divide(*rounds.values()))
+    half = logs.mean() - stats.ttest_1samp(logs, 0.0).confidence_interval().low
+    known = math.exp(logs.mean()) * row.needed / 1000
+    below, above = (math.hypot(math.log(end / row.needed), half) for end in (row.low, row.high))
+    last = speedup.page(speedups).data().iloc[-1]
+    found = last[["speedup_time", "speedup_time_low", "speedup_time_high"]].tolist()
+    assert found == pytest.approx([known, known * math.exp(-below), known * math.exp(above)])
+    file.write_text(file.read_text().replace("laser", "laser+temp"))
+    with pytest.raises(ValueError, match="not standard and laser in two rounds"):
+        speedup.of_tables(_tables(roots), tmp_path)
+
+
+@pytest.mark.parametrize(("n", "rounds", "sd"), [(12, 10, 0.3), (12, 10, 3.0), (4, 5, 1.0)])
+def test_the_interval_of_a_product_holds_it(n, rounds, sd):
+    """In 95 to 98 % of studies: of two logarithms, that of the first is exact."""
+    rng, held = np.random.default_rng(n), []
+    for _ in range(2_000):
+        steps, factor = summarise(rng.normal(0, 1, n)), summarise(rng.normal(0, sd, rounds))
+        known = Estimate(*np.exp([steps.mean, steps.low, steps.high]))
+        ends = widened(known, factor.high - factor.mean)
+        held.append(ends.low <= math.exp(-factor.mean) <= ends.high)
+    assert 0.94 <= np.mean(held) <= 0.985
 
 
 @pytest.mark.usefixtures("without_charts")

@@ -11,6 +11,8 @@ from importlib import resources
 import jax
 import pytest
 
+from analysis.load import results
+from analysis.statistics import across
 from attention import registry as variants
 from attention import table as variants_table
 from workloads import algoperf_specs, bench, catalog, registry
@@ -250,15 +252,20 @@ def test_evaluations_divide_over_any_number_of_devices(monkeypatch):
 
 
 @pytest.mark.slow
-def test_bench_times_a_model(monkeypatch):
+def test_bench_times_a_model(monkeypatch, tmp_path):
     name = "spoken_digits_conformer"
     for variant, kernel in (("lazer", "xla"), ("laser", "splash+")):  # before it reads data
         with pytest.raises(ValueError, match="lazer|splash"):
             next(bench.lines(name, "/nowhere", ["standard", variant], kernel=kernel))
     monkeypatch.setattr(bench, "_loader", lambda *arguments: "")
-    monkeypatch.setattr(bench, "ROUNDS", 1)
-    lines = list(bench.lines(name, "/nowhere", ["standard", "laser"], 2))
-    assert "laser / standard" in lines[2]
+    monkeypatch.setattr(bench, "ROUNDS", 2)
+    lines = list(bench.lines(name, "/nowhere", ["standard", "laser"], 2, out=tmp_path))
+    times = {"standard": {}, "laser": {}}
+    for row in results.rows_of(tmp_path / "results.jsonl"):
+        times[row.variant][row.seed] = row.value
+    faster = across.speed_up(times["laser"], times["standard"])
+    ends = f"{1 / faster.ratio:.3f} [{1 / faster.high:.3f}, {1 / faster.low:.3f}]"
+    assert f"laser / standard {ends}" in lines[2]
 
 
 def _products(jaxpr):
