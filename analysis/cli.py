@@ -327,7 +327,10 @@ def _tables(options: argparse.Namespace, **changes: Any) -> "list[ErrorTable]":
     from analysis.load import selection, studies
 
     directories = options.studies if "studies" in options else [options.study]
-    defaults = {"stage": None, "metric": None, "baseline": None, "last": 5, "preliminary": False}
+    defaults: dict[str, Any] = {
+        **dict.fromkeys(("stage", "metric", "baseline")),
+        **{"last": 5, "preliminary": False, "margin": ""},
+    }
     asked = defaults | {"best_step": False} | vars(options) | changes
     read = [study for directory in directories for study in studies.read_each(directory)]
     if asked["best_step"]:

@@ -61,6 +61,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
         help="show the withheld verdicts of an unfinished study as they are so far; looking after "
         "each seed gives a false one in 19 %% of studies",
     ),
+    "--margin": dict(
+        default="",
+        metavar="SIZE",
+        help="difference that is practically none, in the metric's unit or, 0.5%%, of the "
+        "baseline's mean: variants shown to be nearer are called equal (default: the study's own)",
+    ),
     "--effect": dict(
         type=numbers.positive(),
         metavar="SIZE",
@@ -129,4 +135,4 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 PRINTED = ("--format", "--out")
 COMPARED = ("study", "--stage", "--baseline", "--metric", "--last")
-CHOSEN = ("--best-step", "--preliminary")
+CHOSEN = ("--best-step", "--preliminary", "--margin")

@@ -12,20 +12,22 @@ import numpy as np
 
 from analysis.compare.verdicts import (
     NON_FINITE,
+    SO_FAR,
     UNFINISHED,
     SplitResult,
     VariantResult,
-    compare,
     mixture,
+    unfair,
 )
 from analysis.load import measurements, metrics, paper, selection
 from analysis.load.metrics import Metric
 from analysis.load.paper import PaperCell
 from analysis.load.records import Problem, Run, StudyRuns
-from analysis.statistics import intervals
-from analysis.statistics.comparisons import Comparison
+from analysis.statistics import comparisons, intervals, looks
+from analysis.statistics.comparisons import Comparison, Verdict
 from attention import table as variants
 from sweeps.records import layout
+from sweeps.study import keys
 
 DEFAULT_BASELINE = "standard"
 LAST = 5
@@ -47,7 +49,9 @@ class ErrorTable:
     """What the views are given. `decisive` is the split of the verdict, `family` the number of
     variants that Holm's correction counts, `last` how many of a trial's last evaluations are summed
     up. `unfinished` are the variants that have trials to come, all of them where one has that the
-    study plans. `is_preliminary`: their verdicts are shown, marked `so far`."""
+    study plans. `is_preliminary`: their verdicts are shown, marked `so far`. `looks` are the
+    numbers of seeds at which the study declared that it gives verdicts, and `look` the one that it
+    is at, 0 between them. `margin` is what is practically equal, empty for none (`equality_p`)."""
 
     study: StudyRuns
     workload: str
@@ -64,6 +68,9 @@ class ErrorTable:
     last: int = LAST
     unfinished: frozenset[str] = frozenset()
     is_preliminary: bool = False
+    looks: tuple[int, ...] = ()
+    look: int = 0
+    margin: str = ""
 
     @functools.cached_property
     def by_variant(self) -> dict[str, VariantResult]:
@@ -88,6 +95,13 @@ class ErrorTable:
         trained = [commit for run in runs for commit in run.commits]
         planned = [plan.git_commit for plan in self.study.plans[:1] if plan.git_commit]
         return tuple(dict.fromkeys(trained or planned))
+
+    @property
+    def threshold(self) -> float:
+        """Returns the p below which there is a verdict at `look`, the least one of any look between
+        them, 0 without any."""
+        by_look = looks.thresholds(self.looks, comparisons.ALPHA / max(1, self.family))
+        return by_look.get(self.look, min(by_look.values(), default=0.0))
 
     @property
     def what(self) -> str:
@@ -145,16 +159,18 @@ def build(
     baseline: str | None = None,
     last: int = LAST,
     preliminary: bool = False,
+    margin: str = "",
 ) -> ErrorTable:
     """Returns the table of one stage (the last one unless given).
 
     `metric` is shown: `error` or a metric's column, by default what the study selects by, accuracy
     as error. The others are compared with `baseline`, by default the study's own; without a row of
     that name nothing is compared. `preliminary` shows verdicts that only `unfinished` withholds.
-    The step is the one that the study's own validation metric chose. The first trial of each seed
-    enters if it is done; the others are in `problems`.
+    `margin` stands in for the study's own, which is of the study's own metric alone. The step is
+    the one that the study's own validation metric chose. The first trial of each seed enters if it
+    is done; the others are in `problems`.
 
-    Raises ValueError if the study has no such stage, or if no evaluation has the metric.
+    Raises ValueError for a stage or a margin that cannot be, or if no evaluation has the metric.
     """
     stage = _stage(study, stage)
     chosen_by = selection.study_metric(study)
@@ -169,10 +185,9 @@ def build(
     problems += _elsewhere(study, stage, rows, problems)
     baseline = baseline or str(study.config.get("baseline", DEFAULT_BASELINE))
     family = len(named.union(*(plan.variants for plan in study.plans)) - {baseline})
-    unfinished = _unfinished(study, stage, rows)
-    compare(rows, baseline, shown, study.shares_seeds, family, unfinished, preliminary)
+    declared, look, unfinished = _progress(study, stage, rows)
     reference = study.references.get(study.workload) or {}
-    return ErrorTable(
+    table = ErrorTable(
         study=study,
         workload=study.workload,
         stage=stage,
@@ -185,10 +200,45 @@ def build(
         last=last,
         unfinished=unfinished,
         is_preliminary=preliminary,
+        looks=declared,
+        look=look,
+        margin=_margin(study, margin, shown, shown == metrics.shown_for(chosen_by)),
         references=tuple(_reference(row, shown, chosen_by) for row in reference.get("rows", ())),
         reference_note=reference.get("note"),
         problems=tuple(dict.fromkeys(problems)),
     )
+    _compare(table)
+    return table
+
+
+def _compare(table: ErrorTable) -> None:
+    """Sets the comparisons of the table's rows, with verdicts that are not fair withheld; none if
+    no row is the baseline's."""
+    for split in layout.SPLITS:
+        compared = comparisons.compare_all(
+            {row.variant: row.splits[split].values for row in table.rows},
+            table.baseline,
+            table.study.shares_seeds,
+            table.metric.lower_is_better,
+            table.family,
+            table.threshold,
+            table.margin,
+        )
+        for name, comparison in compared.items():
+            row, base = table.by_variant[name], table.by_variant[table.baseline]
+            reason = unfair(comparison, row, base, split)
+            verdict: Verdict = "cannot tell" if reason else comparison.verdict
+            if verdict in SO_FAR and not table.unfinished.isdisjoint((name, table.baseline)):
+                reason = UNFINISHED
+                verdict = SO_FAR[verdict] if table.is_preliminary else "cannot tell"
+            is_told = verdict != "cannot tell" and not (row.lost_on(split) or base.lost_on(split))
+            fair = dataclasses.replace(
+                comparison,
+                verdict=verdict,
+                withheld=reason,
+                within=comparison.within if is_told else "",
+            )
+            row.splits[split] = dataclasses.replace(row.splits[split], comparison=fair)
 
 
 def _elsewhere(
@@ -212,16 +262,36 @@ def _reference(row: dict[str, Any], shown: Metric, chosen_by: Metric) -> Referen
     )
 
 
-def _unfinished(study: StudyRuns, stage: str, rows: Sequence[VariantResult]) -> frozenset[str]:
-    """Returns the variants that have trials to come; all of them where a variant that the study
-    plans now has, or a point that may yet be chosen; none of logs, which plan nothing."""
+def _margin(study: StudyRuns, asked: str, shown: Metric, is_own: bool) -> str:
+    """Returns the margin that is `asked`, else the study's; `is_own`: `shown` is its metric."""
+    margin = asked or (str(study.plans[-1].margin) if study.plans and is_own else "")
+    most = 1.0 if shown.is_bounded and not margin.endswith("%") else math.inf
+    if not keys.MARGIN.holds(margin) or float(margin.rstrip("%") or 0) >= most:
+        raise ValueError(
+            f"margin {margin!r}: give {keys.MARGIN.words} of the baseline's mean; of a metric "
+            "between 0 and 1 a number below 1 (0.01 is one point)"
+        )
+    return margin
+
+
+def _progress(
+    study: StudyRuns, stage: str, rows: Sequence[VariantResult]
+) -> tuple[tuple[int, ...], int, frozenset[str]]:
+    """Returns `looks`, which are of the last stage, `look` and `unfinished` of the table. The study
+    is at a look if all trials have ended and each variant that it plans has as many. Unfinished are
+    the variants with fewer seeds than the look, without one than planned; all of them where that is
+    one that the study plans now, or a point may yet be chosen, and between looks; none of logs,
+    which plan nothing."""
     if not study.plans:
-        return frozenset()
-    missing = {row.variant for row in rows if row.unfinished}
-    has_trials = any(run.is_planned and not run.has_ended for run in study.stage(stage))
-    if has_trials or not missing.isdisjoint(study.variants):
+        return (), 0, frozenset()
+    declared = sorted({*study.plans[0].looks}) if stage == study.stages[-1] else []
+    is_waiting = any(run.is_planned and not run.has_ended for run in study.stage(stage))
+    ended = {row.ended for row in rows if row.variant in study.variants and row.planned}
+    look = 0 if is_waiting or len(ended) > 1 else max(ended.intersection(declared), default=0)
+    missing = {row.variant for row in rows if row.ended < min(row.planned, look or row.planned)}
+    if is_waiting or bool(declared) > bool(look) or not missing.isdisjoint(study.variants):
         missing = {row.variant for row in rows}
-    return frozenset(missing)
+    return tuple(declared), look, frozenset(missing)
 
 
 def check_baseline(studies: Sequence[StudyRuns], asked: str | None) -> None:
@@ -273,8 +343,8 @@ def _row(
     """Returns the row of `variant`, without comparison: of `shown`, at the steps that `chosen_by`
     chose. What is missing is added to `problems`."""
     point = selection.chosen_point(study, stage, variant)
-    planned = [run for run in study.stage(stage) if run.variant == variant]
-    runs = [run for run in planned if run.point == point]
+    trials = [run for run in study.stage(stage) if run.variant == variant]
+    runs = [run for run in trials if run.point == point]
     problems += [problem for run in runs for problem in run.problems]
     seeds = first_of_each_seed(runs)
     is_lost = point is None and selection.is_lost_in_tuning(study, stage, variant)
@@ -283,12 +353,12 @@ def _row(
         problems.append(Problem("missing", f"{stage}/{variant}", "", text))
     elif point is None:
         text = (
-            f"no point was chosen by validation; {sum(run.has_ended for run in planned)} of "
-            f"{len(planned)} trials have ended (`python -m analysis runs` lists them)"
+            f"no point was chosen by validation; {sum(run.has_ended for run in trials)} of "
+            f"{len(trials)} trials have ended (`python -m analysis runs` lists them)"
         )
         problems.append(Problem("missing", f"{stage}/{variant}", "", text))
         # Only runs that are not done can be counted.
-        seeds = first_of_each_seed(run for run in planned if run.state != "done")
+        seeds = first_of_each_seed(run for run in trials if run.state != "done")
     column, value_of = chosen_by.column("validation"), metrics.shown_for(chosen_by).shown
     chosen: dict[Run, dict[str, float]] = {}
     for run in (run for run in seeds if run.is_finished):
@@ -299,6 +369,8 @@ def _row(
             text = f"no {'finite' if column in run.evals else 'column'} {column}"
             problems.append(Problem("missing", run.name, "", text))
     steps = [run.last_step for run in chosen if run.last_step is not None]
+    planned = [] if is_lost else study.planned_seeds(stage, variant)
+    most = max([len(seeds), *planned])
     place = study.paper_table, shown.name, study.workload, study.config, variant
     return VariantResult(
         variant=variant,
@@ -309,7 +381,8 @@ def _row(
             for split in layout.SPLITS
         },
         hyperparameters=runs[0].variant_hyperparameters if runs else {},
-        planned=max(len(seeds), 0 if is_lost else study.planned_seeds(stage, variant)),
+        planned=most,
+        planned_at_first=next((count for count in planned[:1] if count < most), 0),
         lost=lost_seeds(seeds, set(chosen), column),
         last_step=float(np.median(steps)) if steps else math.nan,
         data=frozenset(run.data_digest for run in chosen if run.data_digest),

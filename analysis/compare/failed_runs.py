@@ -73,7 +73,7 @@ def of_table(table: ErrorTable) -> FailedRuns:
         diverged = row.lost.get("diverged", 0) + row.lost.get(NON_FINITE, 0)
         if n := row.n + diverged:
             rates[row.variant] = comparisons.rate(len(above) + diverged, n)
-    rates = comparisons.compare_rates(rates, table.baseline, table.family)
+    rates = comparisons.compare_rates(rates, table.baseline, table.family, table.threshold)
     for name, rate in rates.items():
         if rate.verdict in SO_FAR and table.withheld(name):
             rates[name] = dataclasses.replace(rate, verdict="cannot tell")
@@ -88,6 +88,7 @@ def of_table(table: ErrorTable) -> FailedRuns:
         table.study.shares_seeds,
         table.metric.lower_is_better,
         table.family,
+        table.threshold,
     )
     summaries = {name: intervals.summarise(list(values.values())) for name, values in left.items()}
     by_variant = {

@@ -28,7 +28,7 @@ RESULTS = (
     | dict.fromkeys(("difference", "difference_low", "difference_high"), "float64")
     | {"difference_sd": "float64", "effect_size": "float64", "effect_kind": "object"}
     | {"test": "object", "smallest_p": "float64", "p": "float64", "p_holm": "float64"}
-    | {"verdict": "object"}
+    | {"verdict": "object", "p_equal": "float64", "within": "object"}
     | dict.fromkeys(DETECTABLE, "float64")
     | {"expected_effect": "float64"}
     | dict.fromkeys(("seeds_needed", "seeds_needed_low", "seeds_needed_high"), "float64")
@@ -38,7 +38,13 @@ RESULTS = (
     | {"target_untested": "object"}
     | {"failed": "Int64", "failed_of": "Int64", "failed_low": "float64", "failed_high": "float64"}
     | {"failed_p": "float64", "failed_p_holm": "float64", "failed_verdict": "object"}
-    | {"planned": "Int64", "lost": "object", "unfinished": "Int64", "last_step": "float64"}
+    | {
+        "planned": "Int64",
+        "planned_at_first": "Int64",
+        "lost": "object",
+        "unfinished": "Int64",
+        "last_step": "float64",
+    }
     | {"train_flop": "float64", "train_seconds": "float64"}
     | {"withheld": "object", "paper": "float64", "seeds": "object", "values": "object"}
 )
@@ -247,6 +253,7 @@ def _variant_columns(table: ErrorTable, row: VariantResult, split: str) -> dict[
         "n": len(result.values),
         "verdict": "baseline" if row.variant == table.baseline else None,
         "planned": row.planned,
+        "planned_at_first": row.planned_at_first,
         "lost": " ".join(f"{state}={count}" for state, count in row.lost.items()),
         "unfinished": row.unfinished,
         "last_step": row.last_step,
@@ -278,6 +285,8 @@ def _variant_columns(table: ErrorTable, row: VariantResult, split: str) -> dict[
             "p": comparison.p,
             "p_holm": comparison.p_holm,
             "verdict": comparison.verdict,
+            "p_equal": comparison.p_equal,
+            "within": comparison.within,
             "withheld": comparison.withheld,
         }
     return columns | _last_evaluations(table, row, split)

@@ -53,12 +53,12 @@ MOST_SIMULATED, MOST_TESTS = 12, 7
 @dataclass(frozen=True)
 class Sensitivity:
     """What a variant's comparison with the baseline can detect, at 80% power and a level of 0.05
-    divided by the number of variants that Holm's correction counts. `detectable` is the smallest
-    true difference, inf if none can be found at these n; `effect` is the one asked for; `seeds`
-    of each side would detect it, inf if MOST_SEEDS do not. Each with its range; nan if
-    undefined, as below LEAST_DEGREES. `possible` is the number of seeds of each side from which on
-    the test can find any difference. The upper end of `detectable` is inf if the factor of its
-    test was not simulated, and `detectable` is a lower bound."""
+    divided by the number of variants that Holm's correction counts, or a look's threshold.
+    `detectable` is the smallest true difference, inf if none can be found at these n; `effect` is
+    the one asked for; `seeds` of each side would detect it, inf if MOST_SEEDS do not. Each with its
+    range; nan if undefined, as below LEAST_DEGREES. `possible` is the number of seeds of each side
+    from which on the test can find any difference. The upper end of `detectable` is inf if the
+    factor of its test was not simulated, and `detectable` is a lower bound."""
 
     effect: float
     detectable: Estimate = UNKNOWN
@@ -75,7 +75,7 @@ def of_table(table: ErrorTable, split: str, effects: Mapping[str, float]) -> dic
         if (comparison := row.splits[split].comparison) is not None
     }
     tested = sum(comparison.is_tested for comparison in compared.values())
-    alpha = comparisons.ALPHA / max(1, tested, table.family)
+    alpha = table.threshold or comparisons.ALPHA / max(1, tested, table.family)
     return {
         name: _sensitivity(comparison, alpha, effects.get(name, math.nan))
         for name, comparison in compared.items()

@@ -6,21 +6,22 @@ seeds cannot be called better; if the baseline did, none can be called worse. Le
 is better for its length alone. Different data: the trials were trained on several data sets. Other
 points: an earlier plan compared other points, and its results could be chosen from. Unfinished:
 planned trials have not ended; stopping at the first verdict gives a false one in 19 % of studies.
+At a look that the study declared (`looks`) a verdict is given, by that look's own threshold.
+
+Equal is a verdict as the others are; neither side may have lost seeds. A difference can be shown to
+exist and to be smaller than the margin: then both are said, as in `worse, within 0.5%`.
 """
 
-import dataclasses
 import math
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis.load.metrics import Metric
 from analysis.load.paper import PaperCell
 from analysis.load.records import Run
-from analysis.statistics import comparisons, intervals
+from analysis.statistics import intervals
 from analysis.statistics.comparisons import Comparison, Verdict
 from attention import table as variants
-from sweeps.records import layout
 
 # By how much of the longer one the median last steps may differ: one evaluation of 20.
 LENGTHS_APART = 0.05
@@ -28,7 +29,11 @@ LENGTHS_APART = 0.05
 NON_FINITE = "non-finite"
 # Why a verdict is withheld until the study has finished, and how it is shown before.
 UNFINISHED = "unfinished"
-SO_FAR: dict[str, Verdict] = {"better": "better so far", "worse": "worse so far"}
+SO_FAR: dict[str, Verdict] = {
+    "better": "better so far",
+    "worse": "worse so far",
+    "equal": "equal so far",
+}
 
 
 @dataclass(frozen=True)
@@ -55,12 +60,13 @@ class VariantResult:
 
     Of the `planned` seeds of that point, the most that were ever planned, n have an evaluation that
     validation chose; `lost` maps why a seed has no number (`diverged`, `failed`, `non-finite`) to
-    how many have none; the others have not finished. `last_step` is the median of the n trials'
-    last evaluations' steps, nan without any. `data` are the digests of the data that the n trials
-    were trained on, as far as they are known. `chosen` maps a seed to the validation metric that
-    chose its step, as that metric is shown (an error, not an accuracy). `uncounted` are ended
-    trials at points that an earlier plan compared (`selection.uncounted`). `is_lost_in_tuning`: no
-    point can be chosen, so nothing is to come.
+    how many have none; the others have not finished. `planned_at_first` is the number of seeds of
+    the first plan with the variant, where seeds were added to it, else 0. `last_step` is the median
+    of the n trials' last evaluations' steps, nan without any. `data` are the digests of the data
+    that the n trials were trained on, as far as they are known. `chosen` maps a seed to the
+    validation metric that chose its step, as that metric is shown (an error, not an accuracy).
+    `uncounted` are ended trials at points that an earlier plan compared (`selection.uncounted`).
+    `is_lost_in_tuning`: no point can be chosen, so nothing is to come.
     """
 
     variant: str
@@ -69,6 +75,7 @@ class VariantResult:
     splits: dict[str, SplitResult]
     hyperparameters: dict[str, Any]
     planned: int = 0
+    planned_at_first: int = 0
     lost: dict[str, int] = field(default_factory=dict)
     last_step: float = math.nan
     data: frozenset[str] = frozenset()
@@ -77,20 +84,27 @@ class VariantResult:
     is_lost_in_tuning: bool = False
 
     @property
+    def ended(self) -> int:
+        """Returns how many seeds have a number or are lost."""
+        return self.n + sum(self.lost.values())
+
+    @property
     def unfinished(self) -> int:
         """Returns how many seeds have no number yet."""
-        return max(0, self.planned - self.n - sum(self.lost.values()))
+        return max(0, self.planned - self.ended)
 
     @property
     def seeds(self) -> str:
-        """Returns n as a text: `5`, `3 of 5 (1 diverged, 1 unfinished)`, `0 (lost in tuning)`."""
+        """Returns n as a text: `5`, `3 of 5 (1 diverged, 1 unfinished)`, `0 (lost in tuning)`, `12
+        (6 planned at first)`."""
         if self.is_lost_in_tuning:
             return f"{self.n} (lost in tuning)"
-        missing = self.lost | ({"unfinished": self.unfinished} if self.unfinished else {})
-        if not missing:
-            return str(self.n)
-        reasons = ", ".join(f"{count} {state}" for state, count in missing.items())
-        return f"{self.n} of {self.planned} ({reasons})"
+        more = {"unfinished": self.unfinished, "planned at first": self.planned_at_first}
+        reasons = ", ".join(
+            f"{count} {state}" for state, count in (self.lost | more).items() if count
+        )
+        n = f"{self.n} of {self.planned}" if self.n < self.planned else str(self.n)
+        return f"{n} ({reasons})" if reasons else n
 
     def lost_on(self, split: str) -> int:
         """Returns how many seeds are lost on a split."""
@@ -107,46 +121,19 @@ class VariantResult:
         return variants.group(self.variant)
 
 
-def compare(
-    rows: Sequence[VariantResult],
-    baseline: str,
-    shown: Metric,
-    shares_seeds: bool,
-    family: int = 0,
-    unfinished: Set[str] = frozenset(),
-    preliminary: bool = False,
-) -> None:
-    """Sets the rows' comparisons, corrected over the variants of each split or a `family` of more,
-    with verdicts that are not fair withheld; none if no row is the baseline's. `unfinished` as
-    in `ErrorTable`, `preliminary` as in `build`."""
-    by_variant = {row.variant: row for row in rows}
-    for split in layout.SPLITS:
-        values = {row.variant: row.splits[split].values for row in rows}
-        compared = comparisons.compare_all(
-            values, baseline, shares_seeds, shown.lower_is_better, family
-        )
-        for name, comparison in compared.items():
-            row = by_variant[name]
-            reason = _unfair(comparison, row, by_variant[baseline], split)
-            verdict: Verdict = "cannot tell" if reason else comparison.verdict
-            if verdict in SO_FAR and not unfinished.isdisjoint((name, baseline)):
-                reason = UNFINISHED
-                verdict = SO_FAR[verdict] if preliminary else "cannot tell"
-            fair = dataclasses.replace(comparison, verdict=verdict, withheld=reason)
-            row.splits[split] = dataclasses.replace(row.splits[split], comparison=fair)
-
-
-def _unfair(comparison: Comparison, row: VariantResult, baseline: VariantResult, split: str) -> str:
-    """Returns why a rule of this module forbids the verdict better or worse, whatever trials are
-    still to come; empty if none does."""
-    loser = {"better": row, "worse": baseline}.get(comparison.verdict)
-    if loser is None:
+def unfair(comparison: Comparison, row: VariantResult, baseline: VariantResult, split: str) -> str:
+    """Returns why a rule of this module forbids the verdict better, worse or equal, whatever trials
+    are still to come; empty if none does."""
+    losers = {"better": [row], "worse": [baseline], "equal": [row, baseline]}.get(
+        comparison.verdict
+    )
+    if losers is None:
         return ""
     if mixed := mixture(row, baseline):
         return mixed
     if lengths_differ(row, baseline):
         return "lengths"
-    return "lost seeds" if loser.lost_on(split) else ""
+    return "lost seeds" if any(side.lost_on(split) for side in losers) else ""
 
 
 def mixture(row: VariantResult, baseline: VariantResult) -> str:

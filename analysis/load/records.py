@@ -74,6 +74,8 @@ PLAN: Kinds = {
     "git_commit": str | None,
     "hypothesis": str | None,
     "seeds": Positive,
+    "looks": list[Annotated[int, msgspec.Meta(ge=2, le=1000)]],
+    "margin": str | float | None,
     "variants": list[str],
     "points": Positive,
     "baseline": str,
@@ -92,7 +94,7 @@ STUDY: Kinds = PLAN | {
 RESULTS_PLAN: Kinds = {
     "name": str,
     "shares_seeds": bool,
-    **{key: PLAN[key] for key in ("date", "hypothesis", "seeds")},
+    **{key: PLAN[key] for key in ("date", "hypothesis", "seeds", "looks", "margin")},
 }
 # A variant, in records of other trainers.
 VARIANT: Kinds = {"attention": str | None, "attention_tau": float | None}
@@ -174,12 +176,15 @@ class Problem:
 class Plan:
     """What one call of `sweeps run` planned, the first being the start of the study: its date
     (YYYY-MM-DD) and commit, the hypothesis, the seeds of each variant, the variants, the points of
-    the search, and the baseline. What is not recorded is empty, None or 0."""
+    the search, and the baseline; `looks` and `margin` are the study's keys of these names. What is
+    not recorded is empty, None or 0."""
 
     date: str | None = None
     git_commit: str | None = None
     hypothesis: str | None = None
     seeds: int = 0
+    looks: tuple[int, ...] = ()
+    margin: str | float = ""
     variants: tuple[str, ...] = ()
     points: int = 0
     baseline: str = ""
@@ -352,12 +357,12 @@ class StudyRuns:
         """Returns the variants that the study plans now, none for logs."""
         return self.plans[-1].variants if self.plans else ()
 
-    def planned_seeds(self, stage: str, variant: str) -> int:
-        """Returns the most seeds of a variant that any plan had in the last stage, which compares;
-        0 in other stages, and before the stage has begun."""
+    def planned_seeds(self, stage: str, variant: str) -> list[int]:
+        """Returns the seeds of a variant by each plan that has it, in order, those of its last look
+        included; none in other stages than the last, which compares, and before it has begun."""
         if stage != self.stages[-1] or stage not in self.planned:
-            return 0
-        return max((plan.seeds for plan in self.plans if variant in plan.variants), default=0)
+            return []
+        return [max(plan.seeds, *plan.looks, 0) for plan in self.plans if variant in plan.variants]
 
 
 def read_json(path: pathlib.Path, trial: str, problems: list[Problem]) -> dict[str, Any] | None:

@@ -47,7 +47,9 @@ _HELD = 2**23
 
 Seeds = Mapping[int, float]
 # "so far": of a study that has not finished.
-Verdict = Literal["better", "worse", "cannot tell", "better so far", "worse so far"]
+Verdict = Literal[
+    "better", "worse", "equal", "cannot tell", "better so far", "worse so far", "equal so far"
+]
 Frequency = Literal[
     "more often", "less often", "cannot tell", "more often so far", "less often so far"
 ]
@@ -64,10 +66,12 @@ class Comparison:
     sign flips), or `permutation` (not paired; p is Welch's t-test's where that is larger).
     `smallest_p` is the least that the test can give at these n, 0 for t. `sd` is that of the
     paired differences, else the pooled one; `effect` is `difference` in units of `sd`, d_z or g by
-    `effect_kind` (`standardised`); both nan if undefined. `baseline` is the mean of the
-    baseline's runs that are compared. `withheld` is why there is no verdict in spite of `p_holm`:
-    `lost seeds`, `lengths`, `different data`, `other points` or `unfinished`
-    (`compare/verdicts.py`), else empty.
+    `effect_kind` (`standardised`); both nan if undefined. `error` is the standard error of
+    `difference` with `degrees` of freedom, 0 without spread. `baseline` is the mean of the
+    baseline's runs that are compared. `p_equal` is `equality_p`'s, corrected as `p_holm` is;
+    `within` is the margin, if the difference is shown to be smaller. `withheld` is why there is no
+    verdict in spite of these: `lost seeds`, `lengths`, `different data`, `other points` or
+    `unfinished` (`compare/verdicts.py`), else empty.
     """
 
     pairs: int = 0
@@ -83,7 +87,11 @@ class Comparison:
     sd: float = math.nan
     effect: float = math.nan
     smallest_p: float = math.nan
+    error: float = 0.0
+    degrees: float = math.nan
     baseline: float = math.nan
+    p_equal: float = math.nan
+    within: str = ""
     withheld: str = ""
 
     @property
@@ -186,6 +194,8 @@ def paired(values: Seeds, baseline: Seeds) -> Comparison:
         sd=sd,
         effect=standardised(mean, sd, len(seeds) - 1),
         smallest_p=0.0,
+        error=sd / math.sqrt(len(seeds)),
+        degrees=len(seeds) - 1,
     )
 
 
@@ -207,11 +217,11 @@ def unpaired(values: Seeds, baseline: Seeds) -> Comparison:
     """Returns the comparison of all seeds of both, at least 2 of each."""
     first, second = (np.array(list(group.values())) for group in (values, baseline))
     n, m = len(first), len(second)
-    difference = float(first.mean() - second.mean())
+    difference, error, degrees = map(float, _welch(first, second))
     low = high = difference
     sd = 0.0
     if not (all_equal(first) and all_equal(second)):
-        low, high = map(float, welch_interval(first, second))
+        low, high = map(float, t_bounds(difference, error, degrees))
         # Pooled: of the squares of both groups, n - 1 and m - 1 of them free.
         sd = math.sqrt((n * first.var() + m * second.var()) / (n + m - 2))
     return Comparison(
@@ -226,6 +236,8 @@ def unpaired(values: Seeds, baseline: Seeds) -> Comparison:
         sd=sd,
         effect=standardised(difference, sd, n + m - 2),
         smallest_p=smallest_p(n, m),
+        error=error if sd > 0 else 0.0,
+        degrees=degrees,
     )
 
 
@@ -268,12 +280,14 @@ def smallest_p(n: int, m: int) -> float:
     return min(1.0, 2 / min(math.comb(n + m, n), PERMUTATIONS + 1))
 
 
-def enough_seeds(test: str, others: Sequence[float], family: int = 0) -> float:
+def enough_seeds(
+    test: str, others: Sequence[float], family: int = 0, threshold: float = 0.0
+) -> float:
     """Returns the least number of seeds of each side with which a `permutation` or `sign` test,
-    corrected (`holm`) with the p-values `others`, can give a verdict; inf if no number can."""
+    `corrected` with the p-values `others`, can give a verdict; inf if no number can."""
     for n in range(2, 50):
         least = 2.0 ** (1 - n) if test == "sign" else smallest_p(n, n)
-        if holm([least, *others], family)[0] < ALPHA:
+        if corrected([least, *others], family, threshold)[0] < ALPHA:
             return n
     return math.inf
 
@@ -350,10 +364,36 @@ def holm(p_values: Sequence[float] | np.ndarray, family: int = 0) -> np.ndarray:
     return corrected
 
 
-def verdict(difference: float, p_holm: float, lower_is_better: bool) -> Verdict:
-    """Returns better or worse where the corrected p-value is below 0.05, else cannot tell."""
+def corrected(p_values: Sequence[float], family: int, threshold: float = 0.0) -> np.ndarray:
+    """Returns p-values [m] whose level is 0.05: by `holm`; at a declared look times 0.05 over its
+    `threshold`, at most 1, which is Bonferroni's correction (`looks.thresholds`)."""
+    scaled = np.asarray(p_values, dtype=float) * (ALPHA / (threshold or 1.0))
+    return np.minimum(1.0, scaled) if threshold else holm(p_values, family)
+
+
+def equality_p(comparison: Comparison, margin: str) -> float:
+    """Returns the p-value of a true difference as large as `margin` or larger: the larger one of
+    two one-sided t-tests, paired or Welch's as the comparison is; without spread that of the exact
+    test's one side; nan without margin or test. `margin` is a number in the metric's unit, or
+    `0.5%` of the baseline's mean, which is taken as known. Schuirmann (1987), "A comparison of the
+    two one-sided tests procedure and the power approach for assessing the equivalence of average
+    bioavailability"."""
+    if not (margin and comparison.is_tested):
+        return math.nan
+    unit = abs(comparison.baseline) / 100 if margin.endswith("%") else 1.0
+    left = unit * float(margin.removesuffix("%")) - abs(comparison.difference)
+    if comparison.error > 0:
+        return float(special.stdtr(comparison.degrees, -left / comparison.error))
+    return comparison.smallest_p / 2 if left > 0 else 1.0
+
+
+def verdict(
+    difference: float, p_holm: float, lower_is_better: bool, p_equal: float = 1.0
+) -> Verdict:
+    """Returns better or worse where the corrected p-value is below 0.05, else equal where that of
+    equality is, else cannot tell."""
     if not p_holm < ALPHA:
-        return "cannot tell"
+        return "equal" if p_equal < ALPHA else "cannot tell"
     return "better" if (difference < 0) == lower_is_better else "worse"
 
 
@@ -363,22 +403,27 @@ def compare_all(
     shares_seeds: bool,
     lower_is_better: bool,
     family: int = 0,
+    threshold: float = 0.0,
+    margin: str = "",
 ) -> dict[str, Comparison]:
     """Returns the comparison of each name in `values` with that of `baseline`, with verdicts, p
-    corrected over them or over a `family` of more tests; of names without values none, empty if
-    there is no baseline."""
+    `corrected` over them or over a `family` of more tests; of names without values none, empty if
+    there is no baseline. Without `margin` none is equal."""
     if baseline not in values:
         return {}
     names = [name for name, own in values.items() if own and name != baseline]
     compared = [compare(values[name], values[baseline], shares_seeds) for name in names]
-    p_values = holm([comparison.p for comparison in compared], family)
+    p_values = ([each.p for each in compared], [equality_p(each, margin) for each in compared])
+    both = (corrected(of_test, family, threshold).tolist() for of_test in p_values)
     return {
         name: replace(
             comparison,
-            p_holm=float(p_holm),
-            verdict=verdict(comparison.difference, float(p_holm), lower_is_better),
+            p_holm=p_holm,
+            p_equal=p_equal,
+            within=margin if p_equal < ALPHA else "",
+            verdict=verdict(comparison.difference, p_holm, lower_is_better, p_equal),
         )
-        for name, comparison, p_holm in zip(names, compared, p_values, strict=True)
+        for name, comparison, p_holm, p_equal in zip(names, compared, *both, strict=True)
     }
 
 
@@ -407,15 +452,19 @@ def fisher_p(first: Rate, second: Rate) -> float:
     return sum(count for count in ways if count <= observed) / sum(ways)
 
 
-def compare_rates(rates: Mapping[str, Rate], baseline: str, family: int = 0) -> dict[str, Rate]:
-    """Returns the rates, each but that of `baseline` compared with it by `fisher_p`, corrected over
-    them or a `family` of more (Holm); as they are where there is no baseline. Runs of one seed are
+def compare_rates(
+    rates: Mapping[str, Rate], baseline: str, family: int = 0, threshold: float = 0.0
+) -> dict[str, Rate]:
+    """Returns the rates, each but that of `baseline` compared with it by `fisher_p`, `corrected`
+    over them or a `family` of more; as they are where there is no baseline. Runs of one seed are
     taken as independent, as the test's two groups are."""
     if baseline not in rates:
         return dict(rates)
     base, compared = rates[baseline], dict(rates)
     p_values = {name: fisher_p(rate, base) for name, rate in rates.items() if name != baseline}
-    for (name, p), p_holm in zip(p_values.items(), holm([*p_values.values()], family), strict=True):
+    for (name, p), p_holm in zip(
+        p_values.items(), corrected([*p_values.values()], family, threshold), strict=True
+    ):
         rate = rates[name]
         outcome: Frequency = "cannot tell"
         if p_holm < ALPHA:

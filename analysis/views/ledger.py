@@ -17,7 +17,7 @@ from analysis.views import table as table_view
 
 COLUMNS = (
     *("hypothesis", "study", "workload", "variant", "metric", "split", "n", "difference"),
-    *("difference_low", "difference_high", "p_holm", "verdict", "withheld"),
+    *("difference_low", "difference_high", "p_holm", "verdict", "within", "withheld"),
     *(*frames.DETECTABLE, "commit", "design_commit", "date"),
 )
 

@@ -16,7 +16,7 @@ from analysis.compare.verdicts import (
     lengths_differ,
 )
 from analysis.load import paper
-from analysis.load.records import Run
+from analysis.load.records import Plan, Run
 from analysis.render import pages
 from analysis.statistics import comparisons
 from attention import table as variants
@@ -28,8 +28,8 @@ POWER = f"[90% range]; none below {sensitivity.LEAST_DEGREES + 1} seeds"
 
 
 def word(table: ErrorTable, row: VariantResult) -> str:
-    """Returns a variant's verdict: better, worse (with `so far` where the study is unfinished),
-    cannot tell, baseline, not compared (there is no baseline) or no number."""
+    """Returns a variant's verdict: better, worse, equal (with `so far` where the study is
+    unfinished), cannot tell, baseline, not compared (there is no baseline) or no number."""
     result = table.of(row)
     if row.variant == table.baseline:
         return "baseline"
@@ -52,11 +52,14 @@ def headline(table: ErrorTable) -> str:
     for name, comparison in table.comparisons.items():
         numbers = pages.decimals(comparison.difference, table.metric.digits, signed=True)
         if comparison.is_tested:
-            numbers += f", {pages.p_in_words(comparison.p_holm)}"
+            p = comparison.p_equal if "equal" in comparison.verdict else comparison.p_holm
+            numbers += f", {pages.p_in_words(p)}"
         detectable = powers[name].detectable.value
         if comparison.verdict == "cannot tell" and math.isfinite(detectable):
             numbers += f"; detectable: {detectable:.2g}"
-        of_verdict = labels.setdefault(outcome(comparison.verdict, comparison.withheld), [])
+        of_verdict = labels.setdefault(
+            outcome(comparison.verdict, comparison.withheld, comparison.within), []
+        )
         of_verdict.append(f"{variants.label(name)} ({numbers})")
     parts = [f"{verdict}: {', '.join(names)}" for verdict, names in labels.items() if names]
     if not parts:
@@ -167,10 +170,12 @@ def caveats(table: ErrorTable, of_verdicts: bool = True) -> Iterator[str]:
             advice += "; `--preliminary` shows them as they are so far"
         if table.is_preliminary:
             advice = "`so far` marks verdicts that more trials may change"
-        left = ", ".join(missing) or "other points"
+        left = ", ".join(missing) or "other points, or seeds of the next look"
         yield f"Unfinished (planned trials that have not ended: {left}): {advice}."
-    if any(not plan.seeds for plan in study.plans[:1]):
+    if any(not (plan.seeds or plan.looks) for plan in study.plans[:1]):
         yield "Plan unknown: nothing says how many seeds were planned when the study began."
+    if of_verdicts:
+        yield from _rules(table)
     for name in ("seeds", "points", "baseline"):
         values = [value for plan in study.plans if (value := getattr(plan, name))]
         if len(set(values)) > 1:
@@ -201,6 +206,29 @@ def caveats(table: ErrorTable, of_verdicts: bool = True) -> Iterator[str]:
         yield f"The trials were trained on different data: {'; '.join(parts)}."
 
 
+def _rules(table: ErrorTable) -> Iterator[str]:
+    """Yields sentences on declared looks, on seeds that were added without any, on the margin."""
+    if table.looks:
+        place = f"these are {table.look}" if table.look else "this is between them"
+        yield (
+            f"Verdicts were declared for {', '.join(map(str, table.looks))} seeds; {place}. They "
+            f"need p < {table.threshold:.2g} (O'Brien-Fleming, Bonferroni); the corrected p is p "
+            f"times {comparisons.ALPHA:g} over that."
+        )
+    if added := {str(row.planned_at_first) for row in table.rows if row.planned_at_first}:
+        yield (
+            f"Seeds were added after the start (planned at first: {', '.join(sorted(added))}). If "
+            "results were seen before, 8 to 23 % of such studies give a false verdict, not 5 %."
+        )
+    if table.margin:
+        start = next(iter(table.study.plans), Plan())
+        when = "at" if str(start.margin) == table.margin else "after"
+        yield (
+            f"Equal: two one-sided t-tests show a difference below {table.margin}. This margin was "
+            f"chosen {when} the start of the study."
+        )
+
+
 def commits(table: ErrorTable) -> str:
     """Returns what trained the trials: a commit, `2 commits: aaaa111, bbbb222`, or nothing."""
     texts = ", ".join(map(short_commit, table.commits))
@@ -226,15 +254,19 @@ def _trials(runs: Iterable[Run]) -> str:
     return "; ".join(f"{', '.join(names)}: {text}" for text, names in labels.items())
 
 
-def outcome(verdict: str, withheld: str) -> str:
-    """Returns a verdict as printed: with the reason of one that is withheld, if it is not marked
-    `so far`."""
+def outcome(verdict: str, withheld: str, within: str = "") -> str:
+    """Returns a verdict as printed: `better`, `equal within 0.5%`, `worse, within 0.5%`, or with
+    the reason of one that is withheld, if it is not marked `so far`."""
+    if within:
+        return f"{verdict}{'' if verdict == 'equal' else ','} within {within}"
     return f"{verdict} ({withheld})" if withheld and verdict not in SO_FAR.values() else verdict
 
 
 def outcomes(lines: pd.DataFrame) -> list[str | None]:
     """Returns the verdicts of `frames.results` as printed."""
-    return [*map(outcome, lines["verdict"], lines["withheld"].fillna(""))]
+    return [
+        *map(outcome, lines["verdict"], lines["withheld"].fillna(""), lines["within"].fillna(""))
+    ]
 
 
 def _untold(table: ErrorTable) -> str:
@@ -249,10 +281,14 @@ def _untold(table: ErrorTable) -> str:
     enough = 0.0
     for name, comparison in tested.items():
         others = [other.p for other in tested.values() if other is not comparison]
-        p = float(comparisons.holm([comparison.smallest_p, *others], table.family)[0])
+        p = float(
+            comparisons.corrected([comparison.smallest_p, *others], table.family, table.threshold)[
+                0
+            ]
+        )
         if p >= comparisons.ALPHA:
             least[name] = p
-            seeds = comparisons.enough_seeds(comparison.test, others, table.family)
+            seeds = comparisons.enough_seeds(comparison.test, others, table.family, table.threshold)
             enough = max(enough, seeds)
     if not least:
         return ""

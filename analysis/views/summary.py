@@ -31,6 +31,8 @@ OVER = ("variant", "workload", "quantity", "unit", "value", "low", "high", "coun
 MARKS = {"better": "▲", "worse": "▼", "cannot tell": "≈", "withheld": "○"} | {
     "better so far": "△",
     "worse so far": "▽",
+    "equal": "=",
+    "equal so far": "=",
 }
 # The quantities over all workloads: heading, decimals, whether a sign is printed.
 QUANTITIES = {
@@ -138,6 +140,8 @@ def _cells(tables: Sequence[ErrorTable], names: Sequence[str], baseline: str) ->
             scale = _scale(table, comparison.baseline)
             bounds = sorted((scale * comparison.low, scale * comparison.high))
             is_withheld = comparison.withheld and comparison.verdict == "cannot tell"
+            verdict = "withheld" if is_withheld else comparison.verdict
+            is_within = comparison.within and "equal" not in verdict
             why = "another baseline" if table.baseline != baseline else _why_left_out(table, name)
             ids = {run.id for run in table.runs(table.by_variant[name]) if run.id}
             if copied := sorted({places[trial] for trial in ids if trial in places}):
@@ -156,7 +160,10 @@ def _cells(tables: Sequence[ErrorTable], names: Sequence[str], baseline: str) ->
                     "n": comparison.pairs or comparison.n,
                     "trained": comparison.n,
                     "p": comparison.p_holm,
-                    "verdict": "withheld" if is_withheld else comparison.verdict,
+                    "verdict": verdict,
+                    # Of a difference that is shown and within the margin: `▼=`.
+                    "mark": MARKS[verdict] + ("=" if is_within else ""),
+                    "within": comparison.within,
                     "withheld": comparison.withheld,
                     "left_out": why,
                 }
@@ -291,7 +298,7 @@ def page(overview: Overview) -> pages.Page:
         ),
         notes=tuple(_notes(overview)),
         problems=(*overview.problems, *problems),
-        data=lambda: pd.concat([overview.cells.drop(columns="column"), overview.over]),
+        data=lambda: pd.concat([overview.cells.drop(columns=["column", "mark"]), overview.over]),
     )
 
 
@@ -299,7 +306,7 @@ def _by_workload(overview: Overview) -> pages.Table:
     cells = {}
     for cell in overview.cells.dropna(subset="value").itertuples():
         text = pages.estimate(cell.value, cell.low, cell.high, 1, signed=True)
-        cells[cell.variant, cell.column] = f"{text} {MARKS[cell.verdict]}"
+        cells[cell.variant, cell.column] = f"{text} {cell.mark}"
     columns: dict[str, list[str | None]] = {"Variant": [*map(variants.label, overview.variants)]}
     for number, (heading, table) in enumerate(zip(overview.headings, overview.tables, strict=True)):
         lines = [heading, table.what]
@@ -364,9 +371,8 @@ def _power(heading: str, table: ErrorTable) -> dict[str, str | None]:
 
 def _notes(overview: Overview) -> Iterable[str]:
     yield (
-        "▲ better, ▼ worse, ≈ cannot tell (△, ▽: so far), by each study's own test on its deciding "
-        "split after Holm's correction; intervals are not corrected. `python -m analysis table` "
-        "has each test."
+        "▲ better, ▼ worse, = equal, ≈ cannot tell (△, ▽: so far), by each study's own test on its "
+        "deciding split, corrected; intervals are not. `python -m analysis table` has each test."
     )
     reasons = sorted(set(overview.cells["withheld"][overview.cells["verdict"] == "withheld"]))
     if reasons:
@@ -402,9 +408,7 @@ def draw(overview: Overview) -> alt.ConcatChart | None:
     panels = []
     for number, table in enumerate(overview.tables):
         cells = overview.cells[overview.cells["column"] == number].dropna(subset="value")
-        labels = [
-            f"{variants.label(cell.variant)} {MARKS[cell.verdict]}" for cell in cells.itertuples()
-        ]
+        labels = [f"{variants.label(cell.variant)} {cell.mark}" for cell in cells.itertuples()]
         rows = charts.interval_rows(
             cells.assign(label=labels),
             alt.X("value:Q", title=f"% better than {table.baseline_label}"),
@@ -427,6 +431,6 @@ PLOTS = (
         absent="no variant is compared with a baseline",
         caption="Improvement over the baseline's mean, mean over seeds, with the difference's own "
         "95% interval, not corrected for the number of variants as the marks are: ▲ better, "
-        "▼ worse, ≈ cannot tell, ○ withheld.",
+        "▼ worse, = equal, ≈ cannot tell, ○ withheld.",
     ),
 )

@@ -22,7 +22,7 @@ from sweeps.records import layout
 
 PERPLEXITY = metrics.get("perplexity")
 UNTESTED = Comparison()
-FAILED, N_OF_TEST, P_HOLM = "Failed\nto train", "n of\ntest", "p\n(Holm)"
+FAILED, N_OF_TEST = "Failed\nto train", "n of\ntest"
 # How a column's numbers are printed, as in `Table.formats`; None for words.
 Form = str | Callable[[Any], str] | None
 
@@ -80,11 +80,16 @@ def _headings(table: ErrorTable) -> dict[str, str]:
         "mean": f"{title},\nmean",
         "difference": f"Mean -\n{table.baseline_label}",
         "n_of_test": N_OF_TEST,
-        "p_holm": P_HOLM,
+        "p_holm": _corrected(table),
         "verdict": "Verdict",
         "flop": "Training\nFLOP",
         "seconds": "Training\nseconds",
     }
+
+
+def _corrected(table: ErrorTable) -> str:
+    """Returns the heading of corrected p-values."""
+    return "p\n(look)" if table.threshold else "p\n(Holm)"
 
 
 def _line(
@@ -104,7 +109,9 @@ def _line(
         "difference": compared.difference,
         "n_of_test": compared.seeds if compared.n else None,
         "p_holm": compared.p_holm,
-        "verdict": sentences.outcome(sentences.word(table, row), compared.withheld),
+        "verdict": sentences.outcome(
+            sentences.word(table, row), compared.withheld, compared.within
+        ),
         "flop": trained["train_flop"],
         "seconds": trained["train_seconds"],
     }
@@ -248,13 +255,14 @@ def _details(
             ("n", _seeds(table, compared), ""),
             ("Test", compared["test"].where(tested), None),
             ("p", compared["p"], pages.p_text),
-            (P_HOLM, compared["p_holm"], pages.p_text),
+            (_corrected(table), compared["p_holm"], pages.p_text),
+            *([("p\n(equal)", compared["p_equal"], pages.p_text)] if table.margin else []),
             ("Verdict", sentences.outcomes(compared), None),
         ],
         compared["group"],
     )
     if failures.any:
-        yield _rates(lines[lines["split"].eq(table.decisive) & lines["failed_of"].notna()])
+        yield _rates(table, lines[lines["split"].eq(table.decisive) & lines["failed_of"].notna()])
         yield _without_failed(table, failures)
     yield _power(table, compared[compared["split"] == table.decisive])
     ends = lines[lines["last_n"].fillna(0) > 0]
@@ -272,7 +280,7 @@ def _details(
     )
 
 
-def _rates(lines: pd.DataFrame) -> pages.Table:
+def _rates(table: ErrorTable, lines: pd.DataFrame) -> pages.Table:
     fails = lines["failed_verdict"].where(lines["verdict"] != "baseline", "baseline")
     return _table(
         "Runs that failed to train",
@@ -283,7 +291,7 @@ def _rates(lines: pd.DataFrame) -> pages.Table:
             ("Rate", lines["failed"] / lines["failed_of"], ".2f"),
             ("95% interval", _intervals(lines, "failed_low", "failed_high", 2), ""),
             ("p\n(Fisher)", lines["failed_p"], pages.p_text),
-            (P_HOLM, lines["failed_p_holm"], pages.p_text),
+            (_corrected(table), lines["failed_p_holm"], pages.p_text),
             ("Fails", fails, None),
         ],
     )
@@ -313,7 +321,7 @@ def _without_failed(table: ErrorTable, failures: failed_runs.FailedRuns) -> page
                 [comparison.seeds if comparison.n else None for comparison in compared],
                 "",
             ),
-            (P_HOLM, [comparison.p_holm for comparison in compared], pages.p_text),
+            (_corrected(table), [comparison.p_holm for comparison in compared], pages.p_text),
         ],
     )
 

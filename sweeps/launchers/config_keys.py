@@ -129,11 +129,12 @@ def check(keys: Mapping[str, Key], values: Mapping[str, Any], prefix: str = "") 
     """Raises ValueError for the first value of the wrong type or not allowed, saying what is."""
     for name, key in keys.items():
         value = values[name]
-        if isinstance(key.default, tuple):  # JSON has lists
-            right = type(value) in (tuple, list) and all(isinstance(part, str) for part in value)
-        else:
-            right = type(value) is type(key.default)
-        if right and (key.allowed is None or key.allowed.holds(value)):
+        kind = type(key.default)
+        right, parts = type(value) is kind, [value]
+        if kind is tuple:  # of names, or of numbers that are allowed; JSON has lists
+            parts = value if type(value) in (tuple, list) else [None]
+            right = all(type(part) is (int if key.allowed else str) for part in parts)
+        if right and (key.allowed is None or all(map(key.allowed.holds, parts))):
             continue
         if right and isinstance(key.allowed, OneOf):
             raise ValueError(variants_table.unknown(f"{prefix}{name}", value, key.allowed.words))

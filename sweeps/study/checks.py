@@ -151,6 +151,13 @@ def _check_size(settings: dict[str, Any]) -> None:
             f"first_seed {settings['first_seed']} and its number of seeds end at seed {last:,}; "
             f"{layout.SEEDS_PER_POINT - 1} is the last one. Lower first_seed, seeds or tuning_seeds"
         )
+    if (looks := settings["looks"]) and not (
+        sorted({*looks}) == looks and settings["seeds"] in looks
+    ):
+        raise ValueError(
+            f"looks={shown(looks)} and seeds={settings['seeds']}: looks must ascend and seeds be "
+            f"one of them; give --config.seeds={min(looks)} first, later the next one"
+        )
     trials = sum(group.trials for group in groups)
     if trials > keys.MOST_TRIALS:
         raise ValueError(

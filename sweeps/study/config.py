@@ -196,6 +196,7 @@ def normalised(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **settings,
         "variants": [canonical(name) for name in names],
+        "looks": list(settings["looks"]),
         "baseline": canonical(settings["baseline"]),
         "tuning_variant": canonical(settings["tuning_variant"]),
         "steps": steps,
@@ -250,7 +251,7 @@ def _protocol(config: ml_collections.ConfigDict) -> dict[str, Any]:
 
 def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a stored config, with defaults for keys that it lacks, without empty removed keys."""
-    config = base().to_dict()
+    config = {**base().to_dict(), "looks": []}  # JSON has no tuples
     for key, value in stored.items():
         if key in keys.REMOVED and not value:
             continue

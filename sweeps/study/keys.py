@@ -31,6 +31,12 @@ MOST_VARIANTS, MOST_TRIALS = 100, 100_000
 OTHER_VERSION = "Choose another --config.experiment_dir, or go on with the version that began it"
 
 
+# Also of a number in a results file's study.json, and of `analysis table --margin`.
+MARGIN = Text(
+    "a positive number such as 0.01, or a per cent such as 0.5%",
+    r"(?=[0-9.]*[1-9])([0-9]+\.?[0-9]*|\.[0-9]+)(e-?[0-9]{1,2})?%?",
+    20,
+)
 _STEPS, _SEEDS = Range(0, 10**9), Range(1, 1000)
 _NAME = Text("a name", most=200)
 # A key per hyperparameter of mechanisms and modifiers but τ and Diff's norm.
@@ -203,6 +209,20 @@ OWN: dict[str, Key] = {
     ),
     "seeds": Key(
         3, "seeds of a variant in stage 'compare', of a point in 'grid'", _SEEDS, role=Role.TABLE
+    ),
+    "looks": Key(
+        (),
+        "ascending numbers of seeds at which verdicts are given, such as 6,12: the last one is "
+        "planned, and seeds is one of them, first 6, then 12. Thresholds: docs/analysis.md",
+        Range(2, 1000),
+        role=Role.FORM,
+    ),
+    "margin": Key(
+        "",
+        "difference that is practically none, in the metric's unit, or of the baseline's mean: "
+        "0.5%. Variants shown to be nearer are called equal. Empty: none",
+        MARGIN,
+        role=Role.TABLE,
     ),
     # Budget.
     "steps": Key(0, "updates of a trial; 0: the workload's own number", _STEPS),

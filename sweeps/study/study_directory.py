@@ -92,7 +92,7 @@ def prepare(study: Study, cancellation: Any = None, has_lost_lock: bool = False)
             runs = known.get("runs") or [_run(start["date"], start["git_commit"], began)]
             run = _run(now["date"], now["git_commit"], study.settings)
             # An entry of an older version lacks keys.
-            if run | runs[-1] | {"date": run["date"]} != run:
+            if run | {"looks": [], "margin": ""} | runs[-1] | {"date": run["date"]} != run:
                 runs.append(run)
             record = {
                 "format": layout.FORMAT,
@@ -137,8 +137,8 @@ def _unwritable(directory: pathlib.Path, error: OSError) -> ValueError:
 
 def _run(date: Any, commit: Any, settings: dict[str, Any]) -> dict[str, Any]:
     """Returns the record of a run in study.json."""
-    kept = {key: settings[key] for key in ("hypothesis", "seeds", "variants", "points", "baseline")}
-    return {"date": date, "git_commit": commit, **kept}
+    names = ("hypothesis", "seeds", "looks", "margin", "variants", "points", "baseline")
+    return {"date": date, "git_commit": commit, **{key: settings[key] for key in names}}
 
 
 def _was_begun(directory: pathlib.Path) -> bool:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.compare import sensitivity
-from analysis.statistics import comparisons
+from analysis.statistics import comparisons, looks
 from sweeps.study import selection
 
 VARIANTS = 7
@@ -105,14 +105,18 @@ def false_positives(
     return float(told.any(axis=1).mean())
 
 
-def stopped_early(rng: np.random.Generator, design: Design, runs: int) -> float:
+def stopped_early(
+    rng: np.random.Generator, design: Design, runs: int, declared: tuple[int, ...] = ()
+) -> float:
     """Returns the share of studies without a difference that give a verdict at some look, each
-    look being the test of all seeds until then."""
+    look being the test of all seeds until then: at those that are `declared`, by their thresholds,
+    else after each seed from FIRST, by Holm's."""
     told = np.zeros(runs, bool)
     variants, baseline = studies(rng, design, runs, np.zeros(design.variants))
-    for n in range(FIRST, design.n + 1):
-        p = comparisons.holm(comparisons.paired_p((variants - baseline)[..., :n]))
-        told |= (p < comparisons.ALPHA).any(axis=1)
+    by_look = looks.thresholds(declared, comparisons.ALPHA / design.variants)
+    for n, threshold in (by_look or dict.fromkeys(range(FIRST, design.n + 1), 0.0)).items():
+        p = comparisons.paired_p((variants - baseline)[..., :n])
+        told |= (comparisons.corrected(p, 0, threshold) < comparisons.ALPHA).any(axis=1)
     return float(told.mean())
 
 

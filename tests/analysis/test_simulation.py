@@ -12,6 +12,7 @@ import re
 import numpy as np
 import pytest
 
+from analysis.statistics import comparisons
 from tests.analysis import simulation
 from tests.analysis.simulation import Design
 
@@ -77,6 +78,25 @@ def test_looking_after_each_seed_gives_a_false_verdict_in_20_percent_of_studies(
     design = Design(simulation.PLANNED)
     early = simulation.stopped_early(np.random.default_rng(12), design, RUNS)
     assert abs(early - 0.20) <= simulation.monte_carlo_error(0.20, RUNS) + 0.01
+
+
+@pytest.mark.parametrize(("looks", "variants"), [((6, 12), 7), ((3, 6), 1), ((2, 3, 4, 5), 3)])
+def test_looking_at_declared_seeds_gives_a_false_verdict_in_5_percent(looks, variants) -> None:
+    design = Design(looks[-1], variants=variants)
+    told = simulation.stopped_early(np.random.default_rng(15), design, RUNS, looks)
+    assert told <= 0.05 + simulation.monte_carlo_error(0.05, RUNS)
+
+
+def test_a_difference_as_large_as_the_margin_is_equal_in_5_percent() -> None:
+    """In no more of the studies of three variants with five seeds."""
+    design, runs = Design(5, variants=3), 1_000
+    drawn = simulation.studies(np.random.default_rng(16), design, runs, np.full(3, 8.0))
+    told = 0
+    for variants, baseline in zip(*drawn, strict=True):
+        values = {str(name): dict(enumerate(x)) for name, x in enumerate([*baseline, *variants])}
+        compared = comparisons.compare_all(values, "0", True, True, margin="8")
+        told += any(each.verdict == "equal" or each.within for each in compared.values())
+    assert told / runs <= 0.05 + simulation.monte_carlo_error(0.05, runs)
 
 
 @pytest.mark.parametrize(("tuning", "n"), [(3, 12)])

@@ -8,6 +8,7 @@ from analysis.cli import main
 from analysis.compare import error_table
 from analysis.compare.frames import results
 from analysis.load.studies import read_each, read_study
+from analysis.statistics.looks import thresholds
 from analysis.views import ledger, runs, scaling, sentences, speedup, summary, time
 from sweeps.records import layout
 
@@ -275,8 +276,64 @@ def test_every_command_has_the_caveats_and_asked_the_verdicts_that_wait(
         assert word in printed[True]
         assert word not in printed[False].replace("(△, ▽: so far)", "")
     assert "--preliminary" in printed[False]
-    for caveat in ("Unfinished", "seeds 4, then 8", "2 commits: bbbb222-dirty, aaaa111"):
+    for caveat in ("Unfinished", "seeds 4, then 8", "at first: 4", "bbbb222-dirty, aaaa111"):
         assert caveat in printed[True]
+
+
+@pytest.mark.parametrize(
+    ("declared", "pending", "look"),
+    [((8, 16), 0, 8), ((4, 8), 0, 8), ((4, 12), 0, 0), ((4, 8), 4, 0)],
+    ids=str,
+)
+def test_verdicts_are_given_at_declared_looks(decided, declared, pending, look) -> None:
+    """Eight seeds; by the thresholds at 0.05 / 2, and not by Holm's steps. Trials wait for none."""
+    unfinished(decided, dict.fromkeys(("standard", *BOTH), pending))
+    decided.record["runs"] = [{**plan, "looks": declared} for plan in decided.plans()]
+    table = decided.table()
+    assert verdicts(table) == (BOTH if look else dict.fromkeys(BOTH, "cannot tell"))
+    assert set(reasons(table).values()) == {"" if look else "unfinished"}
+    threshold = thresholds(declared, 0.025)[look or declared[0]]
+    assert (table.look, table.threshold) == (look, threshold)
+    laser = table.comparisons["laser"]
+    assert laser.p_holm == pytest.approx(laser.p * 0.05 / threshold)
+    assert {row.planned for row in table.rows} == {declared[-1]}
+
+
+def test_seeds_that_were_added_are_named(decided) -> None:
+    """A variant that was added later has all seeds of its own first plan."""
+    plans = decided.plans()
+    start = [{**plans[0], "seeds": 4, "variants": ["standard", "laser"]}]
+    decided.record["runs"] = start + plans
+    texts = {row.variant: row.seeds for row in decided.table().rows}
+    assert texts == dict.fromkeys(("standard", "laser"), "8 (4 planned at first)") | {
+        "standard+gate": "8"
+    }
+
+
+def test_equality_is_a_verdict_as_the_others_are(five, capsys) -> None:
+    table = five.table(margin="0.02")
+    assert set(verdicts(table).values()) == {"equal"}
+    assert "equal within 0.02: Standard + temp (-0.0010, p <" in sentences.headline(table)
+    assert "chosen after the start" in " ".join(sentences.caveats(table))
+    five.record["runs"] = [{**plan, "margin": "0.02"} for plan in five.plans()]
+    assert "chosen at the start" in " ".join(sentences.caveats(five.table()))
+    assert "equal" not in verdicts(five.table(metric="accuracy")).values()
+    five.change("laser", 7, layout.STATUS, state="diverged")
+    unfinished(five, {"standard+temp": 1})
+    table = five.table(preliminary=True)
+    assert reasons(table)["laser"] == "lost seeds"
+    assert verdicts(table)["standard+gate"] == "equal so far"
+    for margin in ("5", "0,5%", "0", "nan"):
+        assert main(["table", str(five.root), f"--margin={margin}"]) == 2
+        assert f"margin '{margin}': give a positive number" in capsys.readouterr().err
+
+
+def test_a_difference_within_the_margin_is_both(decided) -> None:
+    table = decided.table(margin="100%")
+    assert "; better, within 100%: LASER" in sentences.headline(table)
+    assert set(summary.of_tables([table]).cells["mark"]) == {"▲=", "▼="}
+    decided.change("standard", 6, layout.STATUS, state="diverged")
+    assert {each.within for each in decided.table(margin="100%").comparisons.values()} == {""}
 
 
 def test_the_frames_and_the_summary_keep_the_reason(decided) -> None:

@@ -41,7 +41,9 @@ def get_config(argument="copy"):
 """
 # Another value of a key than the paper's study has.
 _NOT_PAPER = {"workload": "digits_vit", "protocol": "grid", "variants": ("standard",)}
-_NOT_PAPER |= {"tuning_variant": "laser", "baseline": "laser", "paper_table": "conformer_wer"}
+_NOT_PAPER |= {"tuning_variant": "laser", "baseline": "laser", "looks": (3, 6)} | {
+    "paper_table": "conformer_wer"
+}
 
 
 def _not_paper(default):
@@ -113,6 +115,14 @@ def test_protocols():
         ({"local.wokers": 5}, "unknown config key 'local.wokers'.*'local.workers'"),
         ({"seeds": "many"}, "seeds"),
         ({"seeds": 0}, "seeds is 0"),
+        ({"looks": "6,12", "seeds": 8}, r"looks=\[6, 12\] and seeds=8: .* --config.seeds=6 first"),
+        ({"looks": "12,6", "seeds": 6}, r"looks=\[12, 6\] and .* must ascend"),
+        ({"looks": "6,x"}, r"looks is \('6,x',\); it must be 2 to 1,000"),
+        ({"looks": "1,6"}, "looks is .*; it must be 2 to 1,000"),
+        ({"looks": "6.5,7"}, "looks is .*; it must be 2 to 1,000"),
+        ({"margin": "0.0%"}, "margin is '0.0%'; it must be a positive number such as 0.01"),
+        ({"margin": "-1"}, "margin is '-1'"),
+        ({"margin": "1e999"}, "margin is '1e999'"),
         ({"first_seed": 1000}, "first_seed is 1000"),
         ({"first_seed": 997, "seeds": 3}, "end at seed 1,000; 999 is the last one"),
         ({"first_seed": 997, "seeds": 1, "tuning_seeds": 3}, "end at seed 1,000; 999 is the last"),
@@ -322,6 +332,8 @@ _OTHERS = {
     "scan_layers": "True",
     "remat": "True",
     "paper_note": "a note",
+    "looks": "2,4",
+    "margin": "0.5%",
     "protocol": "tune_each",
     "tuning_variant": "laser",
     "space": "paper_adamw",
@@ -345,7 +357,7 @@ _OTHERS = {
     "document_mask": "True",
 }
 # What makes another study, and ids of trials do not say: how it chooses points, its seeds.
-_OTHER_STUDY = {"workload", "protocol", "tuning_variant", "first_seed"}
+_OTHER_STUDY = {"workload", "protocol", "tuning_variant", "first_seed", "looks"}
 # The name is another directory, a changed study has no paper_table; others are of AlgoPerf's
 # workloads.
 _NOT_TRIED = {"name", "paper_table", "finetune_from", "algoperf_dir", "tokenizer_vocab_path"}

@@ -43,6 +43,7 @@ def make_study(make_study):
         ({"points": 1}, "points: 1 there, 2 here"),
         ({"tuning_seeds": 2}, "tuning_seeds: 2 there, 1 here"),
         ({"mesh.data": 1}, "mesh: "),
+        ({"looks": "3,6"}, r"looks: \[3, 6\] there, \[\] here"),
         ({"keep_checkpoints": 2}, "keep_checkpoints: 2 there, 1 here"),
         ({}, ""),
         ({"hypothesis": "h", "local.workers": 1, "max_attempts": 9}, ""),
@@ -301,7 +302,8 @@ def test_a_refused_run_leaves_the_study_as_it_was(make_study, monkeypatch, chang
 
 
 @pytest.mark.parametrize(
-    ("lacking", "lacking_in_run"), [((), ()), (("runs",), ()), ((), ("points", "baseline"))]
+    ("lacking", "lacking_in_run"),
+    [((), ()), (("runs",), ()), ((), ("points", "baseline", "margin"))],
 )
 def test_a_study_remembers_its_start_and_the_runs_that_differ(
     make_study, monkeypatch, lacking, lacking_in_run
@@ -314,6 +316,7 @@ def test_a_study_remembers_its_start_and_the_runs_that_differ(
     start = layout.study_record(made.directory)
     first = {"date": start["date"], "git_commit": "aaa", "hypothesis": "before", "seeds": 3}
     first |= {"variants": ["standard", "laser"], "points": 2, "baseline": "standard"}
+    first |= {"looks": [], "margin": ""}
     assert start["runs"] == [first]
     start["runs"] = [{key: value for key, value in first.items() if key not in lacking_in_run}]
     record = {key: value for key, value in start.items() if key not in lacking}
@@ -321,14 +324,14 @@ def test_a_study_remembers_its_start_and_the_runs_that_differ(
     study_directory.prepare(made)
     assert len(layout.study_record(made.directory)["runs"]) == 1
     code |= {"git_commit": "bbb", "versions": {"jax": "2"}}
-    for changes in ({}, {}, {"hypothesis": "after"}, {"hypothesis": "after", "seeds": 5}):
+    for changes in ({}, {}, {"hypothesis": "after"}, {"hypothesis": "after", "margin": "1%"}):
         study_directory.prepare(make_study(**{"hypothesis": "before", **changes}))
     after = layout.study_record(made.directory)
     kept = [after[key] for key in ("date", "git_commit", "versions")]
     assert kept == ["2020-01-01", "aaa", {"jax": "1"}]
-    named = [(run["git_commit"], run["hypothesis"], run["seeds"]) for run in after["runs"]]
-    expected = [("aaa", "before", 3), ("bbb", "before", 3), ("bbb", "after", 3)]
-    assert named == [*expected, ("bbb", "after", 5)]
+    named = [(run["git_commit"], run["hypothesis"], run.get("margin", "")) for run in after["runs"]]
+    expected = [("aaa", "before", ""), ("bbb", "before", ""), ("bbb", "after", "")]
+    assert named == [*expected, ("bbb", "after", "1%")]
 
 
 @pytest.mark.parametrize("here", [True, False])
