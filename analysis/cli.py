@@ -300,6 +300,24 @@ def _results(options: argparse.Namespace) -> int:
     return 0
 
 
+def _check(options: argparse.Namespace) -> int:
+    """Prints what a ledger shows of results, recomputed: verdicts, seeds, plan, commits, command
+    and source, and what is missing. Exits with 1 if anything must be mended, else with 0.
+
+      python -m analysis check results.csv
+      python -m analysis check docs/ledger/pydoc_lm_quick
+    """
+    from analysis.render import printing
+    from analysis.views import check
+    from analysis.views import table as view
+
+    tables = _tables(options)
+    checked = [check.page(table) for table in tables]
+    recomputed = [dataclasses.replace(view.page(table), problems=()) for table in tables]
+    printing.emit([*recomputed, *checked], options)
+    return int(any(page.problems for page in checked))
+
+
 def _scores(options: argparse.Namespace) -> "Sequence[Page]":
     """Prints AlgoPerf's scores of submissions from its logs: hours to the targets, the performance
     profile, and what three studies can tell apart.
@@ -403,6 +421,11 @@ COMMANDS: dict[str, tuple[Handler, tuple[str, ...], str]] = {
         _results,
         ("study", "--stage", "--baseline", "--command", "--out"),
         "write a study as a results file",
+    ),
+    "check": (
+        _check,
+        ("studies", "--baseline", *PRINTED),
+        "what results lack before they can be added to a ledger",
     ),
     "scores": (
         _scores,

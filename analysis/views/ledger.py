@@ -10,6 +10,7 @@ import pandas as pd
 
 from analysis.compare import frames
 from analysis.compare.error_table import ErrorTable
+from analysis.load import results
 from analysis.load.records import Plan
 from analysis.render import pages, printing
 from analysis.views import sentences, speedup
@@ -78,17 +79,20 @@ def site(tables: Sequence[ErrorTable], folder: pathlib.Path) -> str:
         title=f"Ledger: {len(lines)} verdicts of {len(tables)} studies",
         verdicts=verdicts,
         overview=page(tables),
-        studies=[
-            {
-                "name": f"{table.study.name}: {table.what} on {table.workload}",
-                "headline": sentences.headline(table),
-                "facts": facts(table),
-                "file": os.path.relpath(table.study.directory, folder),
-                "page": table_view.page(table),
-            }
-            for table in tables
-        ],
+        studies=[_study(table, folder) for table in tables],
     )
+
+
+def _study(table: ErrorTable, folder: pathlib.Path) -> dict[str, Any]:
+    """Returns what the page has of a study: the values of the template, in its order."""
+    directory = table.study.directory
+    return {
+        "name": f"{table.study.name}: {table.what} on {table.workload}",
+        "headline": sentences.headline(table),
+        "facts": facts(table),
+        "file": os.path.relpath(results.find(directory) or directory, folder),
+        "page": table_view.page(table),
+    }
 
 
 def _lines(tables: Sequence[ErrorTable]) -> pd.DataFrame:

@@ -1,11 +1,15 @@
-"""The ledger: a line for each verdict, and its page."""
+"""The ledger: a line for each verdict, its page, what `check` asks, and docs/ledger."""
+
+import re
 
 import pytest
 
 from analysis.cli import main
 from analysis.compare import error_table
-from analysis.load.studies import read_study
-from analysis.views import ledger
+from analysis.load.studies import read_each, read_study
+from analysis.render import pages
+from analysis.views import check, ledger
+from tests.floor_plan import ROOT
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -89,3 +93,93 @@ def test_the_page_has_every_verdict_and_leads_to_its_study(hand_made, parse_page
     assert page.words.count(HOSTILE) == 2
     assert {"train --lr=1", "javascript:alert(1)"} <= set(page.words)
     assert not [a for _, a in page.tags if a.keys() & {"src", "srcset", "data"}]
+
+
+def _results(folder, values, plan="{}", **more):
+    """Writes a results file: values by variant, a seed each, and columns that are the same in every
+    row."""
+    folder.mkdir(parents=True)
+    lines = [",".join(("workload,variant,seed,metric,value", *more))]
+    for variant, numbers in values.items():
+        for seed, value in enumerate(numbers):
+            lines.append(",".join((f"w,{variant},{seed},loss,{value}", *more.values())))
+    (folder / "results.csv").write_text("\n".join(lines) + "\n", "utf-8")
+    (folder / "study.json").write_text(plan, "utf-8")
+    return folder
+
+
+PLAN = '{"hypothesis": "Does it?", "seeds": 3, "date": "2026-12-01"}'
+WHOLE = {"standard": [0.1, 0.2, 0.3], "laser": [0.1, 0.2, 0.2]}
+
+
+@pytest.mark.parametrize(
+    ("values", "plan", "code", "texts"),
+    [
+        (WHOLE, PLAN, 0, ("Missing: Command, Source",)),
+        (WHOLE, "{}", 0, ("Missing: Hypothesis, Seeds planned, Started, Command, Source",)),
+        # A run that gave no number is a result; one that is not there must be mended.
+        (WHOLE | {"laser": [0.1, 0.2, ""]}, PLAN, 0, ("diverged",)),
+        (WHOLE | {"laser": ["", "", ""]}, PLAN, 0, ("3 diverged",)),
+        (WHOLE | {"laser": [0.1, 0.2]}, "{}", 1, ("laser: no run of seeds 2",)),
+        (WHOLE | {"laser": [0.1, 0.2]}, PLAN, 1, ("laser: no run of seeds 2", "unfinished")),
+        ({"gate": [0.1], "laser": [0.2]}, PLAN, 1, ("no run of the baseline 'standard'",)),
+        (WHOLE, '{"seeds": "3"}', 1, ("seeds is",)),
+        (WHOLE | {"laser": ["x"]}, PLAN, 2, ("line 5",)),
+    ],
+)
+def test_check_says_what_must_be_mended_and_what_is_missing(
+    tmp_path, capsys, values, plan, code, texts
+):
+    folder = _results(tmp_path / "mine", values, plan, commit="c0ffee", design_commit="abc123")
+    assert main(["check", str(folder)]) == code
+    printed = "".join(capsys.readouterr())
+    assert all(text in printed for text in texts)
+
+
+LEDGER = ROOT / "docs" / "ledger"
+
+
+def test_the_ledger_s_page_is_that_of_its_files():
+    """Cells as printed, which no version of a library changes; `analysis ledger docs/ledger
+    --site=docs/ledger/index.html` writes it anew."""
+    tables = [error_table.build(study) for study in read_each(LEDGER)]
+    assert all(check.page(table).problems == () for table in tables)
+    kept = (LEDGER / "index.html").read_text("utf-8")
+    assert _cells(kept) == _cells(ledger.site(tables, LEDGER))
+    assert sum(path.stat().st_size for path in LEDGER.rglob("*.*")) <= 2e6
+
+
+def _cells(page):
+    """Returns what the verdicts' table and the facts of each study say, with links."""
+    shown = re.sub(r"<details>.*?</details>", "", page, flags=re.S)
+    return re.findall(r"<(?:t[hd]|dd)\b[^>]*>(.*?)</", shown, re.S)
+
+
+EVIDENCE = (ROOT / "docs" / "evidence.md").read_text("utf-8").replace("−", "-")
+# The first table below a link to a results file.
+OF_FILES = re.findall(r"\(ledger/(\w+)/results\.csv\).*?\n\n(\|.*?)\n\n", EVIDENCE, re.S)
+
+
+@pytest.mark.parametrize(("study", "printed"), OF_FILES, ids=[name for name, _ in OF_FILES])
+def test_a_table_of_the_evidence_is_that_of_its_file(study, printed):
+    head, _, *lines = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in printed.splitlines()
+    ]
+    (read,) = read_each(LEDGER / study)
+    table = error_table.build(read)
+    base = table.of(table.baseline_row).summary.mean
+    rows = ledger.page([table]).data().set_index("variant")
+    assert [line[0] for line in lines] == [row.label for row in table.rows]
+    for line in lines:
+        cells = dict(zip(head, line, strict=True))
+        mean = table.of(next(row for row in table.rows if row.label == line[0])).summary.mean
+        assert line[1] == f"{mean:.4f}"
+        if line[0] == table.baseline_label:
+            continue
+        row = rows.loc[line[0]]
+        ends = row["difference"], row["difference_low"], row["difference_high"]
+        assert cells["difference [95 %]"] == pages.estimate(*ends, 4, signed=True)
+        assert cells["relative"] == f"{100 * row['difference'] / base:+.1f} %"
+        assert cells["p (Holm)"] == pages.p_text(row["p_holm"])
+        assert cells["detectable"] == f"{row['detectable']:.4f}"
+        assert cells["verdict"] == row["verdict"]
