@@ -102,7 +102,7 @@ def uncounted(table: ErrorTable) -> pd.DataFrame:
 def _evaluations(table: ErrorTable, runs: Sequence[Run]) -> pd.DataFrame:
     curves = [
         _place(run)
-        | {"split": split, "flops": run.meta.get(FLOPS, math.nan), "step": run.evals[STEP]}
+        | {"split": split, "flops": run.meta.get(FLOPS) or math.nan, "step": run.evals[STEP]}
         | {"seconds": run.evals.get(TIME, np.full(len(run.evals[STEP]), math.nan))}
         | {"value": table.metric.shown(run.evals[table.metric.column(split)])}
         for run in runs

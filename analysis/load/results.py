@@ -76,14 +76,9 @@ def find(path: pathlib.Path) -> pathlib.Path | None:
     and for a study of `sweeps`, whatever lies in its directory."""
     if path.is_file():
         return path if path.suffix in (".csv", ".jsonl") else None
-    present = [path / name for name in NAMES if (path / name).is_file()]
-    is_ours = present and "format" in _stated(path / layout.STUDY, [])
-    return None if is_ours else next(iter(present), None)
-
-
-def _stated(path: pathlib.Path, problems: list[Problem]) -> dict[str, Any]:
-    """Returns what study.json says, empty if there is none, or none that can be read."""
-    return records.read_json(path, "", problems) or {}
+    present = next((path / name for name in NAMES if (path / name).is_file()), None)
+    is_ours = present and "format" in (records.read_json(path / layout.STUDY, "", []) or {})
+    return None if is_ours else present
 
 
 def read(path: pathlib.Path, whole: bool = False) -> StudyRuns:
@@ -95,7 +90,7 @@ def read(path: pathlib.Path, whole: bool = False) -> StudyRuns:
     """
     file = find(path) or path
     problems: list[Problem] = []
-    stated = _stated(file.with_name(layout.STUDY), problems)
+    stated = records.read_json(file.with_name(layout.STUDY), "", problems) or {}
     if "format" in stated:
         stated = {}
     problems += [
@@ -104,7 +99,8 @@ def read(path: pathlib.Path, whole: bool = False) -> StudyRuns:
     ]
     directory = file.parent if file.name in NAMES else file
     name = stated.get("name") or directory.absolute().name.removesuffix(file.suffix)
-    plan = msgspec.convert({key: x for key, x in stated.items() if x is not None}, Plan)
+    planned = {key: stated[key] for key in records.RESULTS_PLAN if stated.get(key) is not None}
+    plan = msgspec.convert(planned, Plan)
     study = study_of(name, directory, rows_of(file), plan, problems)
     return dataclasses.replace(study, shares_seeds=stated.get("shares_seeds") is not False)
 
@@ -257,13 +253,7 @@ def _run(
         columns[f"{split}/num_examples"] = {end: 0.0}
     columns[records.TIME] = {end: stated.get("seconds", math.nan)}
     steps = sorted(set().union(*columns.values()))
-    meta = {
-        records.FLOPS: "flops" in stated and stated["flops"] / end,
-        records.PARAMETERS: stated.get("parameters"),
-        records.COMMIT: stated.get("commit"),
-        "command": stated.get("command"),
-        "url": stated.get("url"),
-    }
+    meta = {records.FLOPS: stated.get("flops", 0) / end, records.COMMIT: stated.get("commit")}
     return Run(
         *(workload, variant, STAGE, point, seed, directory, name, state, reason),
         steps=budget,
@@ -276,6 +266,6 @@ def _run(
         },
         problems=tuple(dict.fromkeys(problems)),
         planned_by=stated.get("design_commit", ""),
-        recorded={key: value for key, value in meta.items() if value},
+        recorded=stated | meta,
         counts_last=True,
     )

@@ -1,13 +1,13 @@
 """A study as a results file, which `analysis.load.results` reads as the same study."""
 
-import csv
 import dataclasses
-import io
 import json
 import math
 import pathlib
 from collections.abc import Iterator
 from typing import Any
+
+import pandas as pd
 
 from analysis.compare.error_table import ErrorTable
 from analysis.load import results, selection
@@ -25,13 +25,10 @@ def write(table: ErrorTable, folder: pathlib.Path, command: str | None = None) -
         raise ValueError(f"{table.study.name} is unfinished; write it when all trials have ended")
     if "format" in (read_json(folder / layout.STUDY, "", []) or {}):
         raise ValueError(f"{folder} is the directory of a study; give another one")
-    text = io.StringIO()
-    writer = csv.DictWriter(text, results.COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(_rows(table, command))
+    rows = pd.DataFrame(_rows(table, command), columns=list(results.COLUMNS), dtype=object)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / results.NAMES[0]
-    layout.write_atomically(path, text.getvalue())
+    layout.write_atomically(path, rows.to_csv(index=False, lineterminator="\n"))
     study = table.study
     start = dataclasses.asdict(next(iter(study.plans), Plan()))
     stated = start | {"name": study.name, "hypothesis": ledger.hypothesis(study.plans)}

@@ -32,13 +32,11 @@ def trials(study: StudyRuns) -> pd.DataFrame:
     """Returns one row per trial: ATTRIBUTES, the metric's name, the validation metric as shown at
     the last evaluation (nan if it was not measured) and at the best one with its step, the
     trial's problems and notes. Undefined is None."""
-    rows = [_trial(study, run) for run in study.runs]
-    return pd.DataFrame(rows, columns=list(COLUMNS), dtype=object)
+    return pd.DataFrame([_trial(run) for run in study.runs], columns=list(COLUMNS), dtype=object)
 
 
-def _trial(study: StudyRuns, run: Run) -> dict[str, Any]:
-    shown = metrics.shown_for(metrics.of_study(study, run.metric))
-    problems = run.problems
+def _trial(run: Run) -> dict[str, Any]:
+    shown, problems = metrics.shown_for(metrics.get(run.metric)), run.problems
     column, best = shown.column(selection.VALIDATION), selection.best_step(run, shown)
     last = {} if run.last_step is None else run.row(-1)
     if run.evals and column not in run.evals:

@@ -113,15 +113,14 @@ def notes(table: ErrorTable) -> list[str]:
     (`caveats`); why nothing can be told; the source of the paper's columns, or the data; where to
     read on."""
     definition = table.metric.definition(table.workload)
-    last = any(run.counts_last for run in table.study.runs)
-    step = "last step with" if last else "step with the best"
+    is_last = any(run.counts_last for run in table.study.runs)
     source = f"Data: {table.reference_note}" if table.reference_note else ""
     if table.is_paper:
         place = paper.TABLES[table.study.paper_table].place
         source = f"paper: {paper.SOURCE}, {place}. {source}".rstrip()
     lines = [
-        f"{definition}, at each trial's {step} {table.chosen_by.column('validation')}; "
-        "n counts completed trials.",
+        f"{definition}, at each trial's {'last step with' if is_last else 'step with the best'} "
+        f"{table.chosen_by.column('validation')}; n counts completed trials.",
         " ".join([*_unfair(table), *caveats(table)]),
         _untold(table),
         source,

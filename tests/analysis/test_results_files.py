@@ -94,10 +94,10 @@ def test_a_written_study_is_read_as_the_same(hand_made, tmp_path, capsys) -> Non
     random = np.random.default_rng(0)
     for variant, point, seed in itertools.product(("standard", "laser"), (0, 1), range(4)):
         meta = {"parameters": 1234, "model_flops_per_step": 7.3e9 / 3, "git_commit_hash": "abc"}
-        errors = random.uniform(0.1, 0.4, 3) + 0.1 * point
+        error = random.uniform(0.1, 0.3) + 0.3 * point
         rows = [
-            made.evaluation(step, error, accumulated_submission_time=step / 7)
-            for step, error in zip((200, 300, 400), errors, strict=True)
+            made.evaluation(step, error + step % 300 / 1000, accumulated_submission_time=step / 7)
+            for step in (200, 300, 400)
         ]
         state = "diverged" if (variant, point, seed) == ("laser", 0, 3) else "done"
         made.trial("grid", variant, point, seed, rows, state=state, meta=meta)
@@ -152,3 +152,5 @@ def test_rows_of_steps_points_and_directions(tmp_path, capsys) -> None:
     assert not table.comparisons["b"].is_paired
     assert cli.main(["ledger", str(tmp_path)]) == 0
     assert "b?" in capsys.readouterr().out
+    path.write_text("\n".join(json.dumps(line | {"budget_steps": 3}) for line in lines[:2]))
+    assert [run.state for run in read_study(path).runs] == ["running"]
