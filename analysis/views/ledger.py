@@ -147,11 +147,17 @@ def facts(table: ErrorTable) -> dict[str, list[str]]:
         "Hypothesis": hypothesis(table.study.plans),
         "Baseline": table.baseline_label if table.baseline in table.by_variant else "",
         "Seeds planned": str(start.seeds or ""),
+        "Looks": ", ".join(map(str, start.looks)),
+        "Margin": str(start.margin),
         "Started": start.date,
         "Commit of the plan": start.git_commit,
         "Commit of the runs": ", ".join(table.commits),
     }
-    texts = {name: [text] if text else [] for name, text in stated.items()}
+    texts = {
+        name: [text] if text else []
+        for name, text in stated.items()
+        if text or name not in ("Looks", "Margin")
+    }
     return texts | {"Command": recorded["command"], "Source": recorded["url"]}
 
 

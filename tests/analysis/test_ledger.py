@@ -116,6 +116,7 @@ WHOLE = {"standard": [0.1, 0.2, 0.3], "laser": [0.1, 0.2, 0.2]}
     ("values", "plan", "code", "texts"),
     [
         (WHOLE, PLAN, 0, ("Missing: Command, Source",)),
+        (WHOLE, '{"looks": [2, 3], "margin": "5%"}', 0, ("| 2, 3 ", "| 5% ")),
         (WHOLE, "{}", 0, ("Missing: Hypothesis, Seeds planned, Started, Command, Source",)),
         # A run that gave no number is a result; one that is not there must be mended.
         (WHOLE | {"laser": [0.1, 0.2, ""]}, PLAN, 0, ("diverged",)),
