@@ -28,7 +28,9 @@ def write(table: ErrorTable, folder: pathlib.Path, command: str | None = None) -
     rows = pd.DataFrame(_rows(table, command), columns=list(results.COLUMNS), dtype=object)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / results.NAMES[0]
-    layout.write_atomically(path, rows.to_csv(index=False, lineterminator="\n"))
+    layout.write_atomically(
+        path, rows.where(rows.notna(), None).to_csv(index=False, lineterminator="\n")
+    )
     study = table.study
     start = dataclasses.asdict(next(iter(study.plans), Plan()))
     stated = start | {"name": study.name, "hypothesis": ledger.hypothesis(study.plans)}
@@ -52,12 +54,12 @@ def _rows(table: ErrorTable, command: str | None) -> Iterator[dict[str, Any]]:
             "seed": run.seed,
             "metric": metric.source,
             "step": counted.get(STEP),
-            "point": json.dumps(point or {"point": run.point}),
+            "point": json.dumps(point or ({"point": run.point} if run.point else {})),
             "baseline": table.baseline,
             "lower_is_better": metric.mode == "min",
             "parameters": run.meta.get(PARAMETERS),
             "budget_steps": run.last_step if run.is_finished else run.steps,
-            "flops": run.trained_flops or None,
+            "flops": run.trained_flops,
             "seconds": run.trained_seconds or None,
             "commit": ", ".join(run.commits),
             "design_commit": next((x.git_commit for x in table.study.plans), run.planned_by),

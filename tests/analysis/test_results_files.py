@@ -15,7 +15,7 @@ from analysis.compare import error_table, frames
 from analysis.load import selection
 from analysis.load.records import NotAStudyError
 from analysis.load.studies import read_each, read_study
-from analysis.views import ledger
+from analysis.views import ledger, results_file
 
 HEADER = "workload,variant,seed,metric,value"
 
@@ -143,6 +143,11 @@ def test_rows_of_steps_points_and_directions(tmp_path, capsys) -> None:
     assert {row.variant: row.hyperparameters or row.point for row in table.rows} == {"a": 0, "b": 0}
     assert table.of(table.by_variant["a"]).values == {0: 105, 1: 106, 2: 107}
     assert table.comparisons["b"].verdict == "better"
+    again = results_file.write(table, tmp_path / "deeper" / "again").parent
+    reread = error_table.build(read_study(again))
+    assert [reread.of(row).values for row in reread.rows] == [
+        table.of(row).values for row in table.rows
+    ]
     best = error_table.build(selection.by_best_step(study))
     assert (best.rows[0].point, best.of(best.rows[0]).values) == (1, {0: 120, 1: 121, 2: 122})
     planned = {"seeds": 4, "name": "Go", "hypothesis": "b?", "shares_seeds": False}
