@@ -100,10 +100,10 @@ class Operands(NamedTuple):
     query: Any
     key: Any
     value: Any
-    channels: Any
-    keys: Any
-    start: Any
-    leaves: Any
+    channels: Any = None
+    keys: Any = None
+    start: Any = None
+    leaves: Any = None
     seeds: Any = None
     segments: Any = None
     pairs: Any = None
@@ -181,43 +181,51 @@ def differentiable(
     return attend
 
 
-def prepared(
+def operands_of(
     local: Local,
     arrays: dict[str, Any],
     makes_channels: bool,
     flat: Callable[[Array], Array],
-) -> tuple[Array, Array | None]:
-    """Returns the values and the channel leaves, None if there are none.
+    by_head: Callable[[Array], Array],
+) -> Operands:
+    """Returns a device's arrays, of `on_devices`, as its kernels read them; "tiles" is left out.
 
     Values that no query sees are replaced. makes_channels: the kernel makes the channel leaves.
-    flat: gives a leaf [..., 1, K, Dv] as the kernel reads it; they are joined along its axis 1.
+    flat: gives [..., rows, heads, channels] as the kernel reads it; channel leaves are joined along
+    its axis 1. by_head: gives a row or a column [..., H, rows]. keys [B, 1, S], seeds [B, 1, H],
+    segments [B, 1, T] and [B, 1, S], and lower [B, 1, T] are int32, pairs [B or 1, H or 1, T, S]
+    int8.
     """
     transform, value, seen = local.functions.transform, arrays["value"], arrays.get("seen")
     channels, name = arrays.get("channels"), "" if transform is None else transform.filler
     if transform is not None and transform.leaves is not None and not makes_channels:
-        with_zero = "start" in arrays
-        channels = transform.leaves(value.astype(jnp.float32), seen, -3, with_zero)
+        channels = transform.leaves(value.astype(jnp.float32), seen, -3, "start" in arrays)
     if seen is not None:  # 0 times ∞ would be NaN
         filler = (channels or {}).get(name, jnp.zeros(()))
         value = jnp.where(seen, value, filler.astype(value.dtype))
-    if channels is None:
-        return value, None
-    return value, jnp.concatenate([flat(channels[name]) for name in sorted(channels)], axis=1)
+    of_rows = {name: arrays.get(name) for name in ("keys", "seeds", "segments", "lower")}
+    kinds, pairs = local.functions.kinds, arrays.get("pairs")
+    return Operands(
+        flat(arrays["query"]),
+        flat(arrays["key"]),
+        flat(value),
+        channels and jnp.concatenate([flat(channels[name]) for name in sorted(channels)], axis=1),
+        start=arrays.get("start"),
+        leaves=tuple(
+            leaf if kind == "head" else by_head(leaf)
+            for kind, leaf in zip(kinds, arrays["leaves"], strict=True)
+        ),
+        **jax.tree.map(
+            lambda array: array.reshape(-1, 1, array.shape[-1]).astype(jnp.int32), of_rows
+        ),
+        pairs=None if pairs is None else pairs.reshape(-1, *pairs.shape[-3:]).astype(jnp.int8),
+    )
 
 
-def flat_masks(arrays: dict[str, Any]) -> dict[str, Any]:
-    """Returns "segments", int32 [B, 1, T] and [B, 1, S], "lower", int32 [B, 1, T], and "pairs".
-
-    pairs: int8 [B or 1, H or 1, T, S]. Absent ones are left out.
-    """
-
-    def flat(array: Array) -> Array:
-        if array.dtype == jnp.bool_:
-            return array.reshape(-1, *array.shape[-3:]).astype(jnp.int8)
-        return array.reshape(-1, 1, array.shape[-1])
-
-    names = [name for name in ("segments", "lower", "pairs") if name in arrays]
-    return {name: jax.tree.map(flat, arrays[name]) for name in names}
+def lists_tiles(local: Local, arrays: dict[str, Any]) -> bool:
+    """Returns whether kernels read which tiles are seen, and not a band alone says it."""
+    is_masked = not {"segments", "lower", "pairs"}.isdisjoint(arrays)
+    return is_masked or local.pair_mask is not None
 
 
 def named(written: ForwardResults) -> ForwardResults:
@@ -240,14 +248,14 @@ def kept(local: Local, seeds: Any, head: Any, indices: tuple[Array, Array]) -> A
 
 
 def tile_states(
-    local: Local, masked: dict[str, Any], tile: tuple[int, int], count: tuple[int, int]
+    local: Local, operands: Operands, tile: tuple[int, int], count: tuple[int, int]
 ) -> Array:
     """Returns the states of tiles, int32 [B or 1, H or 1, *count], for queries by keys.
 
     0: all pairs are hidden. 2: all are seen. 1: others. With unordered segments a hidden tile may
     have state 1. tile: rows of queries and of keys. count: numbers of tiles.
     """
-    segments, pairs = masked.get("segments"), masked.get("pairs")
+    segments, lower, pairs = operands.segments, operands.lower, operands.pairs
     (rows, columns), (count_q, count_k) = tile, count
     first, origin = jnp.arange(count_q)[:, None] * rows, jnp.arange(count_k) * columns
     nearest, farthest = first - origin - (columns - 1), first + (rows - 1) - origin
@@ -264,9 +272,9 @@ def tile_states(
         )
         some = some & (low_q <= high_k) & (low_k <= high_q)
         whole = whole & (low_q == high_k) & (low_k == high_q)
-    if "lower" in masked:
-        behind = count_q * rows - masked["lower"].shape[-1]
-        bounds = jnp.pad(masked["lower"], ((0, 0), (0, 0), (0, behind)), "edge")
+    if lower is not None:
+        behind = count_q * rows - lower.shape[-1]
+        bounds = jnp.pad(lower, ((0, 0), (0, 0), (0, behind)), "edge")
         bounds = bounds.reshape(-1, 1, count_q, 1, rows)
         some = some & (jnp.min(bounds, -1) <= origin + (columns - 1))
         whole = whole & (jnp.max(bounds, -1) <= origin)

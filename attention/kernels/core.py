@@ -219,8 +219,9 @@ def weighted_sum(
 
 
 def _forward(settings, query, key, value, bias, visible, multiplier, leaves, sink):  # type: ignore[no-untyped-def]
-    logits = _logits(settings, query, key, bias, visible, leaves, sink)
-    weights, log_sums = _weights(settings, logits)
+    weights, log_sums = _weights(
+        settings, _logits(settings, query, key, bias, visible, leaves, sink)
+    )
     dropped, *of_sink = _dropped(weights, multiplier)
     rounded = value.astype(query.dtype)
     total = jnp.einsum(
@@ -315,8 +316,7 @@ weighted_sum.defvjp(_forward, _backward)
 
 def _unbroadcast(gradient: Array, like: Array) -> Array:
     """Returns `gradient` summed over the axes along which `like` was broadcast."""
-    extra = gradient.ndim - like.ndim
-    summed = jnp.sum(gradient, axis=tuple(range(extra)))
+    summed = jnp.sum(gradient, axis=tuple(range(gradient.ndim - like.ndim)))
     axes = tuple(
         axis
         for axis, (size, whole) in enumerate(zip(like.shape, summed.shape, strict=True))

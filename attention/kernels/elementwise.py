@@ -162,8 +162,7 @@ def check_transform(transform: Transform, in_kernel: bool) -> None:
     tile = _array((_QUERIES, _KEYS))
     leaves = {name: _array((1, _KEYS)) for name in transform.names}
     for part, function in (("value", transform.value), ("output", transform.output)):
-        arguments = {part: tile, "leaves": leaves}
-        _check(f"the {part} function", function, arguments, in_kernel)
+        _check(f"the {part} function", function, {part: tile, "leaves": leaves}, in_kernel)
 
 
 def _array(shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:

@@ -121,8 +121,9 @@ def _on_one_device(
     def of_entry(query: Array, key: Array, value: Array, segments: Array | None) -> Array:
         if segments is None:
             return kernel(query, key, value, None)
-        ids = library.SegmentIds(jnp.ones(padded_queries, jnp.int32), segments)
-        return kernel(query, key, value, ids)
+        return kernel(
+            query, key, value, library.SegmentIds(jnp.ones(padded_queries, jnp.int32), segments)
+        )
 
     sums = jax.vmap(of_entry, in_axes=(0, 0, 0, None if keys is None else 0))(
         by_head(query, padded_queries),

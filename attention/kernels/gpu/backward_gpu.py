@@ -70,8 +70,7 @@ def backward(
         if of_zero is not None:
             loss = loss - jnp.swapaxes(jnp.sum(of_zero * wide, axis=-1), 1, 2)
         start_bar = -jnp.sum(shares * loss, axis=(0, 2)).astype(operands.start.dtype)
-    kept = RowInputs(narrow, log_sums=log_sums, delta=delta)
-    bars = _launched(geometry, operands, kept)
+    bars = _launched(geometry, operands, RowInputs(narrow, log_sums=log_sums, delta=delta))
     leaves = tuple(
         (jnp.sum(bar, axis=(0, 2)) if kind == "head" else bar).astype(leaf.dtype)
         for kind, leaf, bar in zip(functions.kinds, operands.leaves, bars.leaves, strict=True)
@@ -87,9 +86,9 @@ def _launched(geometry: Geometry, operands: Operands, kept: RowInputs) -> Operan
     query, key, value = (jax.ShapeDtypeStruct(array.shape, array.dtype) for array in operands[:3])
     of_columns = tuple(columns if kind == "column" else None for kind in kinds)
     of_rows = tuple(None if kind == "column" else rows for kind in kinds)
-    out = Operands(None, key, value, None, None, None, of_columns)
+    out = Operands(None, key, value, leaves=of_columns)
     by_key = launch(geometry, "by_key", _by_key_kernel, operands, kept, out)
-    out = Operands(query, None, None, None, None, None, of_rows)
+    out = Operands(query, None, None, leaves=of_rows)
     by_query = launch(geometry, "by_query", _by_query_kernel, operands, kept, out)
     leaves = tuple(
         of_row if of_column is None else of_column
@@ -110,8 +109,7 @@ def _by_key_kernel(
     key = read(operands.key, 0, columns, sizes.keys, geometry.size)
     channels = channel_reader(geometry, operands.channels)
     values = values_of(geometry, operands.value, channels, 0, columns, sizes.keys)
-    count = -(-geometry.queries // sizes.queries)
-    tiles = query_range(geometry, sizes, origin, count)
+    tiles = query_range(geometry, sizes, origin, -(-geometry.queries // sizes.queries))
 
     def add_tile(member: Any, i: Any, carried: Any, ragged: bool) -> Any:
         by_key, by_value, *sums = carried

@@ -12,6 +12,7 @@ writes the gradients of head and row leaves for each row. The dK kernel goes thr
 of its key head and writes those of column leaves.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -67,36 +68,20 @@ def attend(local: Local, arrays: dict[str, Any]) -> Any:
     def flat(array: Array, axes: int = 3) -> Array:
         return array.reshape((math.prod(batch), *array.shape[-axes:]))
 
-    value, channels = accelerated.prepared(local, arrays, makes_channels=False, flat=flat)
-    keys, seeds = arrays.get("keys"), arrays.get("seeds")
-    masked = accelerated.flat_masks(arrays)
-    tiles = None
-    if masked or local.pair_mask is not None:
-        tiles = {name: seen_tiles(geometry, name, masked) for name in TILES}
-    if "pairs" in masked:  # to the end of every tile
+    operands = accelerated.operands_of(local, arrays, False, flat, functools.partial(flat, axes=2))
+    if accelerated.lists_tiles(local, arrays):
+        operands = operands._replace(
+            tiles={name: seen_tiles(geometry, name, operands) for name in TILES}
+        )
+    if operands.pairs is not None:  # to the end of every tile
         beyond = ((0, 0), (0, 0), (0, -queries % LANES), (0, -length % LANES))
-        masked["pairs"] = jnp.pad(masked["pairs"], beyond)
-        size = masked["pairs"].size
+        operands = operands._replace(pairs=jnp.pad(operands.pairs, beyond))
+        size = operands.pairs.size
         if not isinstance(size, int) or size >= 2**31:  # Triton counts in 32 bits
             raise ValueError(
                 f"kernel='fused' takes masks of less than 2^31 pairs on a GPU, and this has "
                 f"{size}: give segments, or a mask for all batch entries or heads"
             )
-    operands = Operands(
-        flat(arrays["query"]),
-        flat(arrays["key"]),
-        flat(value),
-        channels,
-        None if keys is None else flat(keys, 1).astype(jnp.int32),
-        arrays.get("start"),
-        tuple(
-            leaf if kind == "head" else flat(leaf, 2)
-            for kind, leaf in zip(geometry.local.functions.kinds, arrays["leaves"], strict=True)
-        ),
-        None if seeds is None else seeds.reshape(-1, 1, heads),
-        **masked,
-        tiles=tiles,
-    )
     output, log_sums = _attend(geometry, local.with_lse, operands)
     output = output.reshape((*batch, queries, heads, wide))
     if log_sums is None:
@@ -148,8 +133,9 @@ def _forward_kernel(
         tile = Tile(sizes, first, origin, rows, columns)
         is_visible = visible(geometry, operands, tile, ragged)
         logits = product(query, key, transposed=True) * geometry.local.scale
-        leaves = tile_leaves(geometry, operands.leaves, tile, head)
-        logits = functions.scored(logits, tile.indices(), leaves)
+        logits = functions.scored(
+            logits, tile.indices(), tile_leaves(geometry, operands.leaves, tile, head)
+        )
         highest: Any = None
         if weighting.mass is not None:
             shown = logits if is_visible is None else jnp.where(is_visible, logits, HIDDEN)

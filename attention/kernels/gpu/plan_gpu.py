@@ -93,14 +93,14 @@ def tile_sizes(geometry: Geometry, kernel: str) -> TileSizes:
     )
 
 
-def seen_tiles(geometry: Geometry, kernel: str, masked: dict[str, Any]) -> Array:
+def seen_tiles(geometry: Geometry, kernel: str, operands: Operands) -> Array:
     """Returns, int32 [B or 1, H or 1, programs, 1 + tiles], the tiles that each program sees.
 
     A row holds their number, then the numbers of all tiles, those that are seen first.
     """
     tile = tile_sizes(geometry, kernel)
     count = -(-geometry.queries // tile.queries), -(-geometry.keys // tile.keys)
-    states = accelerated.tile_states(geometry.local, masked, (tile.queries, tile.keys), count)
+    states = accelerated.tile_states(geometry.local, operands, (tile.queries, tile.keys), count)
     hidden = (jnp.swapaxes(states, 2, 3) if kernel == "by_key" else states) == 0
     order = jnp.argsort(hidden, axis=-1, stable=True).astype(jnp.int32)
     visited = jnp.sum(~hidden, axis=-1, keepdims=True, dtype=jnp.int32)
@@ -194,13 +194,15 @@ def _blocks(
     channels = (None, len(geometry.local.functions.channels), None, padded(geometry.wide))
     of_heads = pl.BlockSpec((geometry.heads,), lambda i, h, b: (0,))
     of_row = pl.BlockSpec((None, members, rows), lambda i, h, b: (b, h, places(i)[0]))
+    of_rows = pl.BlockSpec((None, None, rows), lambda i, h, b: (b, 0, places(i)[0]))
+    of_columns = pl.BlockSpec((None, None, columns), lambda i, h, b: (b, 0, places(i)[1]))
     listed = 1 + (rows if by_key else columns)
     return {
         "query": of_queries(geometry.size),
         "key": of_keys(geometry.size),
         "value": of_keys(geometry.wide),
         "channels": pl.BlockSpec(channels, lambda i, h, b: (b, 0, h // of_key, 0)),
-        "keys": pl.BlockSpec((None, columns), lambda i, h, b: (b, places(i)[1])),
+        "keys": of_columns,
         "head": of_heads,
         "start": of_heads,
         "row": of_row,
@@ -209,10 +211,10 @@ def _blocks(
         "column": pl.BlockSpec((None, members, columns), lambda i, h, b: (b, h, places(i)[1])),
         "seeds": pl.BlockSpec((None, 1, geometry.heads), lambda i, h, b: (b, 0, 0)),
         "segments": (
-            pl.BlockSpec((None, None, rows), lambda i, h, b: (b, 0, places(i)[0])),
-            pl.BlockSpec((None, None, columns), lambda i, h, b: (b, 0, places(i)[1])),
+            of_rows,
+            of_columns,
         ),
-        "lower": pl.BlockSpec((None, None, rows), lambda i, h, b: (b, 0, places(i)[0])),
+        "lower": of_rows,
         "pairs": _mask_spec(operands.pairs, places, rows, columns),
         "tiles": _mask_spec(operands.tiles, lambda i: (i, 0), None, listed),
     }

@@ -51,15 +51,18 @@ class Tile(NamedTuple):
 
     def of_rows(self, ref: Any) -> Array:
         """Returns the tile's part of a row, [n, 1] or [1, n]."""
-        begin = self.first if self.across else 0
-        part = read_row(ref, self.member, begin, self.rows, self.sizes.queries)
-        return self.along(part, not self.across)
+        return self._part(ref, self.first, self.sizes.queries, self.rows, not self.across)
 
     def of_columns(self, ref: Any) -> Array:
         """Returns the tile's part of a column, [m, 1] or [1, m]."""
-        begin = 0 if self.across else self.origin
-        part = read_row(ref, self.member, begin, self.columns, self.sizes.keys)
-        return self.along(part, self.across)
+        return self._part(ref, self.origin, self.sizes.keys, self.columns, self.across)
+
+    def _part(
+        self, ref: Any, first: Any, count: int, inside: Array | None, is_column: bool
+    ) -> Array:
+        # A program has its own rows alone, which stand along the first axis, and all of the others.
+        begin = 0 if is_column else first
+        return self.along(read_row(ref, self.member, begin, inside, count), is_column)
 
     def of_pairs(self, ref: Any) -> Array:
         """Returns the tile's part of a mask [T, S], int32."""

@@ -131,7 +131,7 @@ def _results(plan: Plan, operands: Operands) -> Operands:
         query = jax.ShapeDtypeStruct((plan.blocks[1], *query.shape), jnp.float32)
     start = None if operands.start is None else of_kind["row"]
     leaves = tuple(of_kind[kind] for kind in plan.local.functions.kinds)
-    return Operands(query, key, value, None, None, start, leaves)
+    return Operands(query, key, value, start=start, leaves=leaves)
 
 
 def _sum_specs(plan: Plan, place: Index, column: Any) -> dict[str, Any]:
@@ -179,8 +179,7 @@ def _heads_first(plan: Plan, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _of_heads(plan: Plan, array: Array, like: Array) -> Array:
     """Returns [H], the sums of [N, G, M, h, rest], in the dtype of `like`."""
-    shape = _heads_first(plan, array.shape)
-    return jnp.sum(array.reshape(shape), axis=(0, 2)).astype(like.dtype)
+    return jnp.sum(array.reshape(_heads_first(plan, array.shape)), axis=(0, 2)).astype(like.dtype)
 
 
 def _backward_kernel(

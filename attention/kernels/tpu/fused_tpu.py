@@ -65,16 +65,16 @@ def attend(local: Local, arrays: dict[str, Any], *, device_kind: str) -> Any:
     *batch, queries, heads, size = arrays["query"].shape
     length, key_heads, wide = arrays["value"].shape[-3:]
     members = heads // key_heads
-    masked = accelerated.flat_masks(arrays)
-    by_head = "pairs" in masked and masked["pairs"].shape[1] > 1
+    by_head = "pairs" in arrays and arrays["pairs"].shape[-3] > 1
     together = 0 if members > 1 or by_head else heads_together(heads, size, wide)
-    copies = 1 if together else key_heads
-    plan = Plan(local, max(1, together), copies, members, queries, length, size, wide)
-    plans = both_plans(plan, arrays["value"].dtype, device_kind, masked)
+    plan = Plan(
+        local, max(1, together), 1 if together else key_heads, members, queries, length, size, wide
+    )
+    plans = both_plans(plan, device_kind, arrays)
     plan = plans[0]
-    operands = operands_of(plan, arrays, masked, bool(together))
+    operands = operands_of(plan, arrays, bool(together))
     if plan.listed:
-        states = accelerated.tile_states(local, masked, (plan.tile, plan.listed), plan.tiles)
+        states = accelerated.tile_states(local, operands, (plan.tile, plan.listed), plan.tiles)
         operands = operands._replace(tiles=states)
     output, log_sums = _attend(plans, local.with_lse, operands)
     if not together:
@@ -86,20 +86,17 @@ def attend(local: Local, arrays: dict[str, Any], *, device_kind: str) -> Any:
     return output, log_sums.reshape((*batch, heads, queries))
 
 
-def operands_of(
-    plan: Plan, arrays: dict[str, Any], masked: dict[str, Any], together: bool
-) -> Operands:
+def operands_of(plan: Plan, arrays: dict[str, Any], together: bool) -> Operands:
     """Returns the operands of the kernels, without the states of tiles.
 
     N: batch entries, times key heads unless several heads share a block (`together`). M: query
     heads of a key head. G: groups of h heads that share a block, with C and V channels.
 
     query [N, M, T, G·C], key [N, S, G·C], value [N, S, G·V], channels [N, c, G·V] float32,
-    keys [B, 1, S], 1 if visible, start [H], leaves: head [H], row [N, G, M, h, T],
-    column [N, G, M, h, S], seeds [B, 1, H], and the masks of `accelerated.flat_masks`.
+    start [H], leaves: head [H], row [N, G, M, h, T], column [N, G, M, h, S]; others as of
+    `accelerated.operands_of`.
     """
-    *batch, _, heads, _ = arrays["query"].shape
-    entries = math.prod(batch)
+    entries = math.prod(arrays["query"].shape[:-3])
 
     def flat(array: Array) -> Array:
         """Returns [N, rows, channels] of [..., rows, heads, channels]."""
@@ -114,25 +111,8 @@ def operands_of(
 
     # A block with all keys and no mask has what the channel leaves are made of.
     in_kernel = "seen" not in arrays and plan.blocks[1] == 1
-    value, channels = accelerated.prepared(plan.local, arrays, in_kernel, flat)
-    keys, seeds = arrays.get("keys"), arrays.get("seeds")
-    if keys is not None:
-        keys = keys.reshape((entries, 1, plan.keys)).astype(jnp.float32)
-    query = flat(arrays["query"])
-    return Operands(
-        query.reshape((-1, plan.members, *query.shape[1:])),
-        flat(arrays["key"]),
-        flat(value),
-        channels,
-        keys,
-        arrays.get("start"),
-        tuple(
-            leaf if kind == "head" else by_group(leaf)
-            for kind, leaf in zip(plan.local.functions.kinds, arrays["leaves"], strict=True)
-        ),
-        None if seeds is None else seeds.reshape(-1, 1, heads),
-        **masked,
-    )
+    made = accelerated.operands_of(plan.local, arrays, in_kernel, flat, by_group)
+    return made._replace(query=made.query.reshape((-1, plan.members, *made.query.shape[1:])))
 
 
 def forward(plans: Plans, operands: Operands, *, keep: bool, with_lse: bool) -> ForwardResults:

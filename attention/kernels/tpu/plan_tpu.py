@@ -143,43 +143,36 @@ _LIMITS = {
 }
 
 
-def both_plans(plan: Plan, dtype: jnp.dtype, device_kind: str, masked: dict[str, Any]) -> Plans:
+def both_plans(plan: Plan, device_kind: str, arrays: dict[str, Any]) -> Plans:
     """Returns the plans of both passes; arguments as of `planned`.
 
     Raises ValueError for tiles that do not fit, and for two tilings where a mask lists its tiles.
     """
     sizes = [plan.local.sizes_of(kernel, KERNELS, _LIMITS) for kernel in KERNELS]
-    is_listed = bool(masked) or plan.local.pair_mask is not None
-    if is_listed and sizes[0] != sizes[1]:
+    if accelerated.lists_tiles(plan.local, arrays) and sizes[0] != sizes[1]:
         raise ValueError(
             "tiles= differs between 'forward' and 'backward', and segments, lower bounds, a "
             "function or an array as mask have one list of tiles: give both the same sizes"
         )
-    forward, backward = (planned(plan, dtype, device_kind, masked, of_pass) for of_pass in sizes)
+    forward, backward = (planned(plan, device_kind, arrays, of_pass) for of_pass in sizes)
     return (
         with_slab(forward, device_kind, False, sizes[0]),
         with_slab(backward, device_kind, True, sizes[1]),
     )
 
 
-def planned(
-    plan: Plan,
-    dtype: jnp.dtype,
-    device_kind: str,
-    masked: dict[str, Any],
-    sizes: Mapping[str, int],
-) -> Plan:
+def planned(plan: Plan, device_kind: str, arrays: dict[str, Any], sizes: Mapping[str, int]) -> Plan:
     """Returns the plan with its blocks, its memory, and whether dQ stays on the chip.
 
-    masked: the masks that `accelerated.flat_masks` returns. sizes: those that are given. Raises
+    arrays: as of `accelerated.on_devices`. sizes: those that are given. Raises
     ValueError if blocks of such sizes do not fit.
     """
     size, wide = plan.heads * plan.size, plan.heads * plan.wide
-    row, of_query = _row_bytes(size, wide, dtype)
+    row, of_query = _row_bytes(size, wide, arrays["value"].dtype)
     longest = max(plan.queries, plan.keys)
     # Sums of the gradients of column leaves.
     row += 4 * LANES * plan.heads * plan.local.functions.kinds.count("column")
-    if "pairs" in masked:
+    if "pairs" in arrays:
         row += 2 * min(longest, 2048)
     need = row, plan.members * plan.queries * of_query, of_query, device_kind
     most, scoped, resident = _most_rows(longest, *need)
@@ -195,7 +188,7 @@ def planned(
     if max(most_q, most_k) != most:
         rows = max(block_q, block_k)
         _, scoped, resident = _most_rows(rows, *need, (rows,))
-    is_listed = bool(masked) or plan.local.pair_mask is not None
+    is_listed = accelerated.lists_tiles(plan.local, arrays)
     most = _BANDED_TILE if plan.local.is_banded and not is_listed else _TILE
     tile, listed = (
         next((rows for rows in (limit, 384, 256, 128) if block % rows == 0), block)

@@ -61,8 +61,7 @@ class GridStep:
 
 
 def _positions(first: Any, count: int, axis: int) -> Array:
-    shape = (1, count) if axis else (count, 1)
-    return jax.lax.broadcasted_iota(jnp.int32, shape, axis) + first
+    return jax.lax.broadcasted_iota(jnp.int32, (1, count) if axis else (count, 1), axis) + first
 
 
 def read_channels(plan: Plan, reference: Any) -> dict[str, Array]:
@@ -251,8 +250,7 @@ def _walk_slabs(
             tile(rows, pl.ds(b, plan.tile), True)
         return
     for a in range(0, plan.block_q, plan.tile):
-        first = i * plan.block_q + a
-        end = first + in_lanes(plan.tile - plan.local.low)
+        end = (i * plan.block_q + a) + in_lanes(plan.tile - plan.local.low)
         tile(pl.ds(a, plan.tile), _slab(plan, end - plan.slab, plan.block_k), True)
 
 
