@@ -77,8 +77,13 @@ class Substitution:
         """
         original(operator, *args, rngs=rngs, **named)
         width = operator.config.emb_dim
-        heads = operator.num_query_heads, operator.num_kv_heads
-        call = example_call(self.variant, *heads, operator.config.head_dim, width)
+        call = example_call(
+            self.variant,
+            operator.num_query_heads,
+            operator.num_kv_heads,
+            operator.config.head_dim,
+            width,
+        )
         key = jax.random.fold_in(rngs.params.key.get_value(), rngs.params.count.get_value())
         # The number sets leaves apart from MaxText's parameters; any would do.
         leaves = self.variant.leaves(call, jax.random.fold_in(key, 1_297_365_332))
@@ -132,16 +137,15 @@ class Substitution:
             keys=None if segments is None else segments >= 0,
         )
         call = inputs.make_call(query, key, value, x=self.x, mask=mask, is_causal=is_causal)
-        leaves = {
-            path: operator.leaves[path.replace("/", "_")].get_value()
-            for path in operator.leaf_paths
-        }
         # After a norm the size of a query is no longer what its projection starts with, √(1/D)
         # times its input's: the logits are divided by √D.
         is_normalised = not {"qk_norm", "qk_rms_norm"}.isdisjoint(self.variant.modifiers)
         return self.variant.attend(
             call,
-            leaves=leaves,
+            leaves={
+                path: operator.leaves[path.replace("/", "_")].get_value()
+                for path in operator.leaf_paths
+            },
             scale=query.shape[-1] ** -0.5 if is_normalised else 1.0,
             precision=operator.config.matmul_precision,
         )[0]
@@ -204,8 +208,9 @@ def substituted(variant: Variant) -> Iterator[Substitution]:
     )
     with contextlib.ExitStack() as stack:
         for owner, name, function in replaced:
-            method = _method(function, getattr(owner, name))
-            stack.enter_context(mock.patch.object(owner, name, method))
+            stack.enter_context(
+                mock.patch.object(owner, name, _method(function, getattr(owner, name)))
+            )
         yield substitution
     if substitution.layers is None:
         raise ValueError(f"MaxText ended without running a model, so {variant.name!r} never ran")
@@ -213,9 +218,6 @@ def substituted(variant: Variant) -> Iterator[Substitution]:
 
 def _method(function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a method that gives `function` the original method after its object."""
-
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **named: Any) -> Any:
-        return function(self, original, *args, **named)
-
-    return method
+    return functools.wraps(original)(
+        lambda self, *args, **named: function(self, original, *args, **named)
+    )

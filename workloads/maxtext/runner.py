@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
-from attention import table
+from attention import registry, table
 from attention.common import files
 
 RECORD = "maxtext.json"
@@ -37,7 +37,7 @@ def run(variant: str, tau: float | None, arguments: Sequence[str]) -> None:
     variant or a setting that cannot be used together, and without MaxText.
     """
     hyperparameters: dict[str, Any] = {} if tau is None else {"tau": tau}
-    table.check(variant, hyperparameters)
+    chosen = registry.get(variant, **hyperparameters)
     table.check_model(variant, LACKS, "MaxText")
     if not arguments or "=" in arguments[0]:
         raise ValueError(
@@ -52,13 +52,12 @@ def run(variant: str, tau: float | None, arguments: Sequence[str]) -> None:
     from absl import logging
     from maxtext.trainers.pre_train import train
 
-    from attention import registry
     from workloads.maxtext import operator
 
     # As absl's app.run does, which MaxText starts by: its lines of steps are shown.
     logging.use_absl_handler()
     logging.set_verbosity(logging.INFO)
-    original, chosen = train.initialize, registry.get(variant, **hyperparameters)
+    original = train.initialize
 
     def initialize(argv: Sequence[str]) -> Any:
         config, recorder = original(argv)
