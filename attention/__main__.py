@@ -29,8 +29,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Attention variants: what there is, and how exact it is on this machine.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    lister = commands.add_parser("list", help="names, formulas, parameters added, kernels")
-    lister.set_defaults(run=_list)
+    commands.add_parser("list", help="names, formulas, parameters added, kernels").set_defaults(
+        run=_list
+    )
     checker = commands.add_parser(
         "check",
         help="laws of every variant, and its error against a float64 reference",

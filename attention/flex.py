@@ -122,8 +122,7 @@ def merge(outputs: Iterable[Array], lses: Iterable[Array]) -> tuple[Array, Array
     masses = jnp.exp(stacked - top)
     total = jnp.sum(masses, axis=0)
     is_nothing = total == 0
-    shares = masses / jnp.where(is_nothing, 1, total)
-    columns = jnp.swapaxes(shares, -2, -1)[..., None]
+    columns = jnp.swapaxes(masses / jnp.where(is_nothing, 1, total), -2, -1)[..., None]
     output = jnp.sum(columns * jnp.stack(parts).astype(wide), axis=0)
     return output.astype(dtype), _lse(functions.log_mass(top, total, is_nothing))
 

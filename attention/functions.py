@@ -249,8 +249,7 @@ class Functions:
         """Returns the logits after all score functions; leaves as `flattened` lists them."""
         rest = iter(leaves)
         for score in self.score:
-            named = {name: next(rest) for name, _ in sorted(score.kinds)}
-            logits = score(logits, *indices, named)
+            logits = score(logits, *indices, {name: next(rest) for name, _ in sorted(score.kinds)})
         return logits
 
     def weigh(

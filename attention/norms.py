@@ -8,8 +8,7 @@ Array = jax.Array
 
 def layer_norm(array: Array, epsilon: float) -> Array:
     """Returns entries of mean 0 and variance 1, [..., D] (arXiv:1607.06450)."""
-    centred = array - jnp.mean(array, axis=-1, keepdims=True)
-    return rms_norm(centred, epsilon)
+    return rms_norm(array - jnp.mean(array, axis=-1, keepdims=True), epsilon)
 
 
 def rms_norm(array: Array, epsilon: float) -> Array:

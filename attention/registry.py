@@ -42,5 +42,6 @@ def get(name: str, *, kernel: str = "xla", **hyperparameters: Any) -> "Variant":
     records.mixer(mixer)
     for modifier in modifiers:
         records.modifier(modifier)
-    settings = tuple(table.checked(name, hyperparameters).items())
-    return variant.Variant(mixer, modifiers, kernel, settings)
+    return variant.Variant(
+        mixer, modifiers, kernel, tuple(table.checked(name, hyperparameters).items())
+    )

@@ -282,8 +282,7 @@ class Variant:
 
     def _modified(self, call: Call, source: LeafSource) -> Call:
         for modifier, settings in self.modifiers_on("inputs"):
-            leaves = _leaves(source, modifier, call, settings)
-            call = modifier.apply(call, leaves, **settings)
+            call = modifier.apply(call, _leaves(source, modifier, call, settings), **settings)
         return call
 
     def _score(
@@ -454,8 +453,9 @@ def _start(variant: str, leaf: Leaf, key: Array | None) -> Array:
     if key is not None:
         if not hasattr(key, "dtype"):
             raise ValueError(f"key={key!r}: give jax.random.key(seed)")
-        path = zlib.crc32(leaf.path.encode())
-        return leaf.start(jax.random.fold_in(key, path), leaf.shape, jnp.float32)
+        return leaf.start(
+            jax.random.fold_in(key, zlib.crc32(leaf.path.encode())), leaf.shape, jnp.float32
+        )
     try:
         return leaf.start(None, leaf.shape, jnp.float32)
     except (TypeError, AttributeError) as error:

@@ -29,8 +29,7 @@ def _keys(options: argparse.Namespace) -> None:
 
 def _plan(options: argparse.Namespace) -> None:
     studies = _resolved(options, planning=True)
-    texts = [plan.render(study, options.step_seconds) for study in studies]
-    print("\n\n".join(texts), flush=True)
+    print("\n\n".join([plan.render(study, options.step_seconds) for study in studies]), flush=True)
     for resolved in studies:
         for problem in preflight.refusals(resolved):
             config.warn(f"{resolved.name}: {problem}")
@@ -81,8 +80,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _resume(options: argparse.Namespace) -> int:
-    record = layout.study_record(options.directory)
-    return _drive(study.from_record(record, options.directory))
+    return _drive(study.from_record(layout.study_record(options.directory), options.directory))
 
 
 def _drive(resolved: Study, brief: bool = False) -> int:
@@ -102,8 +100,7 @@ def _drive(resolved: Study, brief: bool = False) -> int:
     else:
         study_directory.check_writable(resolved)
     preflight.check_laws(resolved)
-    digest = preflight.check_data(resolved)
-    resolved = dataclasses.replace(resolved, data_digest=digest)
+    resolved = dataclasses.replace(resolved, data_digest=preflight.check_data(resolved))
     if not is_new:  # what is refused up to here leaves the study as it was
         study_directory.prepare(resolved, cancellation)
     with progress.Progress(survey.planned(resolved.directory), brief) as shown:

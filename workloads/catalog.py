@@ -226,8 +226,9 @@ def check_decoder(name: str) -> None:
 def paper_rows(name: str) -> tuple[str, ...]:
     """Returns the variants of the paper's table that a workload can have: eight, six for speech."""
     lacks = {lack for lack, _ in get(name).support.lacks}
-    rows = variants_table.PAPER_ROWS
-    return tuple(row for row in rows if not lacks & {*variants_table.modifiers(row)})
+    return tuple(
+        row for row in variants_table.PAPER_ROWS if not lacks & {*variants_table.modifiers(row)}
+    )
 
 
 def data_module(name: str) -> Any:

@@ -4,15 +4,14 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
+from jax import Array
 
 from attention import probe
 from attention.call import Call, Memory
 from attention.kernels.inputs import layer_number, make_call
 from attention.variant import Variant
 
-Array = jax.Array
 LayerRule = Callable[[str], int | Array]
 CrossRule = bool | Callable[[str], bool]
 

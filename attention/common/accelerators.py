@@ -117,5 +117,4 @@ def topology(text: str) -> Topology:
             f"v5p:2x2x4 or h100:1x1x8, of a kind out of {', '.join(COMPILED)}"
         )
     chips, _, count = rest.partition("*")
-    shape = tuple(map(int, chips.split("x")))
-    return Topology(text, kind, shape, int(count or 1))
+    return Topology(text, kind, tuple(map(int, chips.split("x"))), int(count or 1))

@@ -22,8 +22,9 @@ def _number(
 
 def whole(least: int = 1, most: int = 10**9) -> Callable[[str], int]:
     """Returns an argparse type: whole numbers from least to most."""
-    wanted = f"a whole number from {least:,} to {most:,}"
-    return _number(int, lambda value: least <= value <= most, wanted)
+    return _number(
+        int, lambda value: least <= value <= most, f"a whole number from {least:,} to {most:,}"
+    )
 
 
 def positive(least: float = 0.0, most: float = 1e9) -> Callable[[str], float]:

@@ -140,8 +140,7 @@ def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
     """Returns (fl(a + b), its rounding error), exactly (Knuth, TAOCP 2, 4.2.2)."""
     total = a + b
     other = total - a
-    error = (a - (total - other)) + (b - other)
-    return total, jax.lax.stop_gradient(error)
+    return total, jax.lax.stop_gradient((a - (total - other)) + (b - other))
 
 
 def expm1(x: Array) -> Array:

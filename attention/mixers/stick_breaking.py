@@ -33,12 +33,10 @@ STICK_BREAKING = Weighting(_weights, left=_left)
 
 def formula(call: Call, leaves: Leaves, logits: Callable[[Any, Any], Array]) -> Array:
     """Returns Σ_{j<i} σ(s_ij)·Π_{j<l<i} (1 − σ(s_il))·v_j, as a product from the last key on."""
-    scores = logits(call.query, call.key)
-    shares = jnp.where(call.mask, 1 / (1 + jnp.exp(-scores)), 0)
+    shares = jnp.where(call.mask, 1 / (1 + jnp.exp(-logits(call.query, call.key))), 0)
     rest = jnp.flip(1 - shares[..., 1:], axis=-1)
     left = jnp.pad(jnp.cumprod(rest, axis=-1), ((0, 0), (0, 0), (1, 0)), constant_values=1)
-    weights = shares * jnp.flip(left, axis=-1)
-    return jnp.einsum("hts,shd->thd", weights, call.value)
+    return jnp.einsum("hts,shd->thd", shares * jnp.flip(left, axis=-1), call.value)
 
 
 MIXER = Mixer(formula, standard.weighted_mean, STICK_BREAKING, mask=Mask(causal=True, strict=True))

@@ -5,14 +5,12 @@ No bias, factor 1 + scale, ε = 1e-6, statistics in float32.
 
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
+from jax import Array
 
 from attention import norms
 from attention.call import Call
 from attention.records import Leaf, Leaves, Modifier
-
-Array = jax.Array
 
 
 def reference(heads: Array) -> Array:

@@ -3,13 +3,11 @@
 q ← (1 + scale)·q/√(mean q² + 1e-6), the key likewise; statistics in float32.
 """
 
-import jax
 import jax.numpy as jnp
+from jax import Array
 
 from attention import norms
 from attention.modifiers import qk_norm
-
-Array = jax.Array
 
 
 def reference(heads: Array) -> Array:

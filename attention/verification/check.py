@@ -162,8 +162,7 @@ def draw(
 ) -> dict[str, np.ndarray]:
     """Returns arrays of a call of shape (N, H, D) by name, and a "cotangent", normal, float64."""
     rng = np.random.default_rng(seed)
-    names = ("query", "key", "value", "cotangent")
-    arrays = {name: rng.standard_normal(shape) for name in names}
+    arrays = {name: rng.standard_normal(shape) for name in ("query", "key", "value", "cotangent")}
     arrays["query"] *= qs
     arrays["value"] *= vs
     if "x" in variant.needs:
@@ -264,8 +263,7 @@ def _forward_and_backward(
     """Returns the output, the gradients of the arrays by name, and those of the parameters."""
 
     def forward(params: Tree, arrays: dict[str, jax.Array]) -> jax.Array:
-        model = Host(variant, layer, is_causal)
-        return model.apply({"params": params}, mask=mask, **arrays)
+        return Host(variant, layer, is_causal).apply({"params": params}, mask=mask, **arrays)
 
     output, pullback = jax.vjp(forward, params, arrays)
     learned, gradients = pullback(cotangent.astype(output.dtype))

@@ -167,8 +167,7 @@ def summary(measured: dict[str, Any], gradients: dict[str, Any]) -> dict[str, An
     known = bool(entries) and not numbers["unknown"].any()
     record: dict[str, Any] = dict.fromkeys([*SHARES, "histogram"])
     if known:
-        at_least = numbers["at_least"].sum(axis=0, dtype=np.int64)
-        above = [entries, *map(int, at_least), 0]
+        above = [entries, *map(int, numbers["at_least"].sum(axis=0, dtype=np.int64)), 0]
         histogram = [more - less for more, less in itertools.pairwise(above)]  # underflow first
         record["histogram"] = histogram
         for name, edge in SHARES.items():

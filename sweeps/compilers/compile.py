@@ -49,8 +49,9 @@ def rows(study: Study, topology: str, plain: bool = False) -> list[dict[str, Any
 
 def first_trials(study: Study) -> dict[str, Trial]:
     """Returns a trial of each variant: all of a variant have one train step."""
-    selection = {"points": dict.fromkeys(study.settings["variants"], 0)}
-    trials = study.trials(study.stages[-1], selection)
+    trials = study.trials(
+        study.stages[-1], {"points": dict.fromkeys(study.settings["variants"], 0)}
+    )
     return {trial.variant: trial for trial in reversed(trials)}
 
 

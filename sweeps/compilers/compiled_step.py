@@ -98,8 +98,11 @@ def compiler_report(
         try:
             executable = traced.lower().compile()
         except jax.errors.JaxRuntimeError as error:
-            reason = _out_of_memory(str(error))
-            return {**dict.fromkeys(FIGURES), "fits": False, "warnings": [reason]}
+            return {
+                **dict.fromkeys(FIGURES),
+                "fits": False,
+                "warnings": [_out_of_memory(str(error))],
+            }
     module, device = hlo.Module(executable.as_text()), where.accelerator
     pallas_calls = _by_name(kernel_cycles.pallas_calls(traced.jaxpr))
     times, uncounted = _times(module, pallas_calls, device, scratch)
@@ -322,5 +325,6 @@ def _bytes(tree: Any) -> int:
 def _part(instruction: hlo.Instruction) -> str:
     if instruction.opcode in _COPIES:
         return "layout copies"
-    matching = (part for part, pattern in _PARTS if re.search(pattern, instruction.op_name))
-    return next(matching, "unnamed")
+    return next(
+        (part for part, pattern in _PARTS if re.search(pattern, instruction.op_name)), "unnamed"
+    )

@@ -144,8 +144,7 @@ def _printed(package: str, arguments: list[str]) -> tuple[int, tuple[str, ...]]:
         contextlib.redirect_stderr(io.StringIO()) as errors,
     ):
         status = command.main(arguments)
-    written = errors if status == 2 else output
-    return status, tuple(written.getvalue().splitlines())
+    return status, tuple((errors if status == 2 else output).getvalue().splitlines())
 
 
 def _processes(devices: dict[str, Any]) -> Iterator[Result]:

@@ -154,8 +154,9 @@ class Module:
                 self.unread.append(line.name)  # no train step of ours has branches
             else:
                 shapes = [line.result, *(operand.result for operand in _operands(line, lines))]
-                moved = self._bytes(line, lines)
-                yield Counted(line, times, moved, sum(map(_size, shapes)), self._sent(line))
+                yield Counted(
+                    line, times, self._bytes(line, lines), sum(map(_size, shapes)), self._sent(line)
+                )
 
     def _trips(self, loop: Instruction) -> int:
         """Returns how often a loop's body runs: once where that cannot be read, which is noted."""

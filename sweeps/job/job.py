@@ -104,8 +104,7 @@ class Job:
             if index == _END:
                 return number
             attempt = lease.Attempt(self.root / self.paths[index], number)
-            workers = self.study.settings["loader_workers"]
-            self.trainer.follow(attempt, self.study.data_dir, workers)
+            self.trainer.follow(attempt, self.study.data_dir, self.study.settings["loader_workers"])
 
     def _check_node(self) -> None:
         """Raises ValueError or OSError where this node lacks data or libraries."""
@@ -161,8 +160,9 @@ class Job:
                 continue
             with contextlib.suppress(OSError):  # as the claim that follows will tell
                 lease.await_heartbeat(self.root / path)
-            workers = self.study.settings["loader_workers"]
-            end = self.trainer.run(self.root / path, self.study.data_dir, workers)
+            end = self.trainer.run(
+                self.root / path, self.study.data_dir, self.study.settings["loader_workers"]
+            )
             _say(f"{path}: {': '.join(filter(None, end))}")
             if self.trainer.broken:
                 return _UNFINISHED

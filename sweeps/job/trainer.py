@@ -66,8 +66,9 @@ class Trainer:
         try:
             if self.is_finished(directory):
                 return End(FINISHED)
-            claim = functools.partial(lease.claim, directory)
-            attempt = outages.retry_transient(claim, lambda: self.stopping)
+            attempt = outages.retry_transient(
+                functools.partial(lease.claim, directory), lambda: self.stopping
+            )
             if attempt is None:
                 return End(ELSEWHERE)
             if self.is_finished(directory):
@@ -143,8 +144,7 @@ class Trainer:
 
         try:
             with trial_lock.watchdog():
-                trial = trials.read(attempt.trial_directory)
-                self._train(trial, attempt, data_dir, loader_workers)
+                self._train(trials.read(attempt.trial_directory), attempt, data_dir, loader_workers)
         except loop.AGREED as end:
             print(f"{attempt.directory}: {type(end).__name__} {end}", file=sys.stderr, flush=True)
         except Exception as problem:

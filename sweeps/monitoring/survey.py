@@ -140,8 +140,9 @@ class Survey:
 
     def put(self, trial: TrialStatus) -> None:
         """Takes a trial's status, in place of its earlier one where it had not ended."""
-        new = StageRow(trial.stage, trial.variant)
-        row = self.rows.setdefault((trial.stage, trial.variant), new)
+        row = self.rows.setdefault(
+            (trial.stage, trial.variant), StageRow(trial.stage, trial.variant)
+        )
         earlier = self.unfinished.get(trial.path)
         if earlier is not None:
             row.count(earlier, -1)
@@ -223,8 +224,9 @@ def planned(directory: pathlib.Path) -> Survey:
         for stage in survey.stages:
             for group in stages.groups(record["config"], stage):
                 counts, steps_left = Counter(pending=group.trials), group.trials * steps
-                row = StageRow(stage, group.variant, counts, steps_left)
-                survey.rows[stage, group.variant] = row
+                survey.rows[stage, group.variant] = StageRow(
+                    stage, group.variant, counts, steps_left
+                )
     except (KeyError, TypeError) as problem:
         raise ValueError(
             f"{directory / layout.STUDY} is damaged: its config cannot be counted with "

@@ -42,8 +42,7 @@ def take(study_directory: pathlib.Path, modules: Iterable[str] = ()) -> pathlib.
         for relative, path in files.items():
             (draft / relative).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, draft / relative)
-        record = {"sha256": name, "git_commit": provenance.git_commit()}
-        layout.write_json(draft / RECORD, record)
+        layout.write_json(draft / RECORD, {"sha256": name, "git_commit": provenance.git_commit()})
         try:
             draft.rename(folder / name)
         except OSError:

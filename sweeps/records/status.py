@@ -67,8 +67,10 @@ def of_evaluation(row: Mapping[str, Any], metric: str) -> dict[str, Any]:
     """Returns the fields that an evaluation's row gives: its metric by validation, and seconds a
     step with its share of evaluations, what `status` reckons with."""
     column = f"validation/{metric}"
-    seconds = row["total_duration"] / row["global_step"]
-    return {"step_seconds": seconds, "evaluation": {column: row[column]}}
+    return {
+        "step_seconds": row["total_duration"] / row["global_step"],
+        "evaluation": {column: row[column]},
+    }
 
 
 def read(directory: pathlib.Path) -> dict[str, Any]:
@@ -93,8 +95,11 @@ def read(directory: pathlib.Path) -> dict[str, Any]:
         if status["state"] == "failed":  # a new attempt says so only when it has begun to train
             return {**status, "state": "running"} if alive else status
         if not alive:
-            reason = f"interrupted at step {status['global_step']}"
-            return {**status, "state": "pending", "reason": reason}
+            return {
+                **status,
+                "state": "pending",
+                "reason": f"interrupted at step {status['global_step']}",
+            }
     return status
 
 
@@ -121,8 +126,7 @@ def recorded(directory: pathlib.Path) -> dict[str, Any]:
     tasks.
     """
     if layout.is_evaluation(directory):
-        done = (directory / layout.RESULTS).exists()
-        state = "done" if done else "pending"
+        state = "done" if (directory / layout.RESULTS).exists() else "pending"
         return {**NEW, "state": state, "global_step": layout.finished_tasks(directory)}
     path = directory / layout.STATUS
     try:

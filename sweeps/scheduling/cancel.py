@@ -33,8 +33,7 @@ def cancel(directory: pathlib.Path) -> str:
                 "make room and permission there, and cancel again"
             ) from error
     settings = config.completed(layout.study_record(directory)["config"])
-    batches = submissions.batches(directory, config.warn)
-    cancelled = _cancel_jobs(directory, settings, list(batches))
+    cancelled = _cancel_jobs(directory, settings, list(submissions.batches(directory, config.warn)))
     return (
         f"{directory} is cancelled: {cancelled} jobs withdrawn; those that run save first. "
         f"Continue with: python -m sweeps resume {files.quoted(directory)}"

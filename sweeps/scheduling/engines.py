@@ -45,8 +45,10 @@ class Engines:
         key = _key(batch.launcher, batch.place)
         if key not in self._launchers:
             try:
-                keys = {**self._settings[batch.launcher], **batch.place}
-                settings = {**self._settings, batch.launcher: keys}
+                settings = {
+                    **self._settings,
+                    batch.launcher: {**self._settings[batch.launcher], **batch.place},
+                }
                 launcher = launchers.launcher_class(batch.launcher)
                 self._launchers[key] = launcher(settings, self._directory)
             except (KeyError, ValueError, TypeError) as error:  # TypeError: of an edited record
@@ -82,8 +84,7 @@ class Engines:
         """Returns the engines' answers on jobs; `say` gets a sentence per engine without one."""
         engines: dict[Any, tuple[Batch, list[str]]] = {}
         for handle, batch in jobs.items():
-            key = _key(batch.launcher, batch.place)
-            engines.setdefault(key, (batch, []))[1].append(handle)
+            engines.setdefault(_key(batch.launcher, batch.place), (batch, []))[1].append(handle)
         answers: dict[str, Answer] = {}
         for batch, handles in engines.values():
             try:

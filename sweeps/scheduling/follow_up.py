@@ -98,8 +98,7 @@ class FollowUp:
         elif decision is Next.GIVE_UP:
             failed, killed = self.policy.count_failures(trial)
             counts = f"(without progress: {failed} failures, {killed} kills)"
-            tail = attempts.log_tail(self._root / trial.path)
-            self._give_up(trial, f"{reason} {counts}", tail)
+            self._give_up(trial, f"{reason} {counts}", attempts.log_tail(self._root / trial.path))
         else:
             self.finish(trial, record["state"], None)
 

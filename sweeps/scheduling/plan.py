@@ -137,8 +137,7 @@ def lines(study: Study, where: Resources) -> list[StageCost]:
     result = []
     for stage in study.stages:
         # Which point is selected does not change the cost.
-        selection = {"points": dict.fromkeys(settings["variants"], 0)}
-        trials = study.trials(stage, selection)
+        trials = study.trials(stage, {"points": dict.fromkeys(settings["variants"], 0)})
         wall_steps, beside_s = where.wall(trials)
         kept = min(settings["keep_checkpoints"], trials[0].evaluations)
         per_parameter = _BYTES[settings["param_dtype"]] + _BYTES_OF_MOMENTS

@@ -27,8 +27,9 @@ def check(settings: dict[str, Any]) -> None:
         )
     _check_hyperparameters(settings)
     for variant in {*settings["variants"], settings["tuning_variant"]}:
-        hyperparameters = variant_hyperparameters(variant, settings)
-        variants_table.check(variant, hyperparameters, settings["kernel"])
+        variants_table.check(
+            variant, variant_hyperparameters(variant, settings), settings["kernel"]
+        )
         backends.check_precision(settings["kernel"], settings["matmul_precision"])
     if settings["document_mask"]:
         backends.check_needs(settings["kernel"], ("segments",))

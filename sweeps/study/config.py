@@ -52,8 +52,9 @@ def shipped() -> dict[str, ShippedStudy]:
         prefix = f"{path.stem}_"
         for node in ast.parse(path.read_bytes()).body:
             if isinstance(node, ast.FunctionDef) and node.name.startswith(prefix):
-                argument = node.name.removeprefix(prefix)
-                studies[node.name] = ShippedStudy(path, argument, ast.get_docstring(node) or "")
+                studies[node.name] = ShippedStudy(
+                    path, node.name.removeprefix(prefix), ast.get_docstring(node) or ""
+                )
     return studies
 
 

@@ -88,8 +88,7 @@ def _respond(
 
     What this process writes to standard error, from C++ too, goes to a file.
     """
-    descriptor = os.open(stderr, os.O_WRONLY | os.O_APPEND)
-    os.dup2(descriptor, 2)
+    os.dup2(os.open(stderr, os.O_WRONLY | os.O_APPEND), 2)
     try:
         with extras.explained("sweeps"):
             answer = function(**arguments)

@@ -155,8 +155,13 @@ class Trial:
         """What determines the compiled train step: trials with equal programs share it."""
         tau, options = sorted(self.variant_hyperparameters.items()), self.options.values()
         model = (self.workload, self.variant, tuple(tau), self.kernel, tuple(options))
-        rest = (self.optimizer, self.batch_size, self.microbatches, self.matmul_precision)
-        return (*model, *rest)
+        return (
+            *model,
+            self.optimizer,
+            self.batch_size,
+            self.microbatches,
+            self.matmul_precision,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record as written to trial.json."""

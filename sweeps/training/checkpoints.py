@@ -256,8 +256,9 @@ def start(trial: Trial, params: Any, model_state: Any) -> tuple[Any, Any]:
             f"{folder} holds other parameters ({content}) than those that the trial starts from "
             f"({trial.start}); restore that study, or run this one under another --config.name"
         )
-    step = int(folder.name)
-    return restore_parameters(trials.read(directory), directory, step, params, model_state)
+    return restore_parameters(
+        trials.read(directory), directory, int(folder.name), params, model_state
+    )
 
 
 def _record(folder: pathlib.Path) -> dict[str, Any]:

@@ -73,8 +73,9 @@ class Trace:
 
     def start(self) -> None:
         """Begins the trace."""
-        trace = jax.profiler.trace(self._directory, create_perfetto_trace=True)
-        self._under_way.enter_context(trace)
+        self._under_way.enter_context(
+            jax.profiler.trace(self._directory, create_perfetto_trace=True)
+        )
 
     def close(self) -> None:
         """Ends a trace that is under way, and writes its files."""
@@ -213,8 +214,11 @@ class Training:
                 mark = self._evaluate(done, state, mark)
                 nonfinite_at = int(state.nonfinite_at)
                 if nonfinite_at >= 0:
-                    reason = f"the loss of update {nonfinite_at} was not finite"
-                    self._conclude("diverged", nonfinite_at, reason)
+                    self._conclude(
+                        "diverged",
+                        nonfinite_at,
+                        f"the loss of update {nonfinite_at} was not finite",
+                    )
                     return "diverged"
             order = self._order()
             if self.processes.count > 1 and done % AGREE_EVERY:
@@ -342,8 +346,9 @@ class Training:
         measurements.publish(self.directory)
         self._evaluated, self._status_at = True, time.monotonic()
         row = rows[-1]
-        fields = status.of_evaluation(row, self.trial.targets["metric"])
-        self._say("running", row["global_step"], **fields)
+        self._say(
+            "running", row["global_step"], **status.of_evaluation(row, self.trial.targets["metric"])
+        )
 
     def _save(
         self, step: int, state: train_step.TrainState, store: checkpoints.Checkpoints, mark: float

@@ -94,8 +94,7 @@ def with_own_torch_generator(queue: Iterator[Any], key: Array) -> Iterator[Any]:
     import torch
 
     high, low = (int(word) for word in np.asarray(key))
-    seed = (high << 32 | low) & (2**63 - 1)  # torch takes what an int64 holds
-    state = torch.Generator().manual_seed(seed).get_state()
+    state = torch.Generator().manual_seed((high << 32 | low) & (2**63 - 1)).get_state()
     while True:
         outside = torch.get_rng_state()
         torch.set_rng_state(state)

@@ -44,8 +44,7 @@ def with_variant(workload: Any, name: str, variant: Variant) -> Any:
     base: Any = type(workload)
 
     def check(workload: Any, ran: tuple[str, ...]) -> None:
-        model = f"AlgoPerf's {base.__name__}"
-        injection.check_layers(variant.name, ran, point.layers, model)
+        injection.check_layers(variant.name, ran, point.layers, f"AlgoPerf's {base.__name__}")
         workload.attention_layers = len(ran)
 
     for method, context in contexts.items():

@@ -89,8 +89,7 @@ def check(
     second = values["imagenet_v2_data_dir"] and Path(values["imagenet_v2_data_dir"]).expanduser()
     # The self-tuning ruleset does not hand --skip_evals on (submission_runner.py).
     evaluates = not values["skip_evals"] or values["tuning_ruleset"] == "self"
-    tokenizer = f"--{_TOKENIZER}", values[_TOKENIZER]
-    _check_host(name, tokenizer, directory, second, evaluates)
+    _check_host(name, (f"--{_TOKENIZER}", values[_TOKENIZER]), directory, second, evaluates)
     return _import_root(values["submission_path"], installation)
 
 
@@ -138,8 +137,7 @@ def _import_root(submission: str, installation: Installation) -> Path:
     AlgoPerf imports `a/b.py` as `a.b`: from the working directory, its own, or ours.
     """
     path = Path(submission)
-    ours = Path(__file__).resolve().parents[2]
-    roots = (Path.cwd(), installation.directory, ours)
+    roots = (Path.cwd(), installation.directory, Path(__file__).resolve().parents[2])
     if not path.is_absolute() and path.suffix == ".py":
         for root in roots:
             if (root / path).is_file():
@@ -182,8 +180,9 @@ class Check:
         if missing := [library for library in libraries if not importlib.util.find_spec(library)]:
             needed = ", ".join(missing)
             raise DataError(f"AlgoPerf's {name} needs {needed}, not installed here", _REMEDY)
-        tokenizer = f"--config.{algoperf_specs.TOKENIZER}", tokenizer_vocab_path
-        _check_host(name, tokenizer, Path(data_dir))
+        _check_host(
+            name, (f"--config.{algoperf_specs.TOKENIZER}", tokenizer_vocab_path), Path(data_dir)
+        )
         return [
             str(checkout),
             *filter(None, [checkout.remark]),

@@ -35,8 +35,7 @@ def revision(directory: Path) -> Revision:
 
     def git(*arguments: str) -> str:
         # Without it git answers nothing about a directory of another user, as containers mount it.
-        trusted = f"safe.directory={directory}"
-        command = ["git", "-C", str(directory), "-c", trusted, *arguments]
+        command = ["git", "-C", str(directory), "-c", f"safe.directory={directory}", *arguments]
         done = subprocess.run(command, capture_output=True, check=True, env=environment)
         return done.stdout.decode(errors="replace")
 

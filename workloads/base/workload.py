@@ -183,8 +183,9 @@ class BaseWorkload(spec.Workload):
         """Returns the model; a kernel of one platform has the devices, which may not be here."""
         if self.variant is None or not backends.KERNELS[self.variant.kernel].platforms:
             return self._model
-        variant = dataclasses.replace(self.variant, sharding=self.devices.heads())
-        return self._model.clone(variant=variant)
+        return self._model.clone(
+            variant=dataclasses.replace(self.variant, sharding=self.devices.heads())
+        )
 
     def _model_settings(self, batch: spec.Batch) -> dict[str, Any]:
         """Returns what the model takes of a batch beside its inputs."""

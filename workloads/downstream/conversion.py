@@ -37,8 +37,9 @@ def _glue(name: str, *fields: str) -> DataSet:
 
 
 def _race(level: str) -> DataSet:
-    fields = ("article", "question", "options", "answer")
-    return DataSet(("train", "test"), fields, (f"race/{level}",))
+    return DataSet(
+        ("train", "test"), ("article", "question", "options", "answer"), (f"race/{level}",)
+    )
 
 
 _SCHEMA = ("text", "pronoun", "pronoun_loc", "options", "label")

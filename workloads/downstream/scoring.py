@@ -127,8 +127,7 @@ class Scorer:
         for _ in range(tokens):
             # What is predicted last is not looked at: any token may stand there.
             rows = [((*starts[at], *answers[at], tokenizer.EOS), 1) for at in going]
-            results = self._scored(rows, None)
-            words = [int(predicted[0]) for _, predicted in results]
+            words = [int(predicted[0]) for _, predicted in self._scored(rows, None)]
             for at, word in zip(going, words, strict=True):
                 answers[at].append(word)
             going = [at for at in going if answers[at][-1] != tokenizer.EOS]

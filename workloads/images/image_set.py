@@ -96,8 +96,7 @@ class ImageSet(small_data.SmallData):
             encoding="png",
             description=self.note,
         )
-        splits = {role: self.open_split(data_dir, role) for role in self.sizes}
-        return {"rows": self._rows(splits)}
+        return {"rows": self._rows({role: self.open_split(data_dir, role) for role in self.sizes})}
 
     def _rows(self, splits: Mapping[str, Source]) -> list[dict[str, Any]]:
         """Errors (fractions) of one nearest neighbour, on train of its nearest other example, and

@@ -69,8 +69,9 @@ class ImageWorkload(BaseWorkload):
 
     def __init__(self, row: WorkloadSpec, data: Images, variant: Any, options: Options) -> None:
         """row.model: keyword arguments of `vit.ViT`."""
-        dtype = jnp.dtype(options.compute_dtype)
-        model = vit.ViT(data.num_classes, variant=variant, dtype=dtype, **row.model)
+        model = vit.ViT(
+            data.num_classes, variant=variant, dtype=jnp.dtype(options.compute_dtype), **row.model
+        )
         super().__init__(row, model, variant, options, data.sizes, cache=data.cache)
         self._data = data
         self.train_transform = data.train_transform

@@ -121,8 +121,7 @@ def sample_crop(
         size = _crop_size(height, width, aspect, generator)
         if size is not None:
             top = int(generator.integers(max(height - size[0], 1)))
-            left = int(generator.integers(max(width - size[1], 1)))
-            return top, left, *size
+            return top, int(generator.integers(max(width - size[1], 1))), *size
     return None
 
 

@@ -89,8 +89,9 @@ def randaugment(
     Takes and returns uint8 `[H, W, 3]`. `magnitude` is on AlgoPerf's scale, 0 to 10.
     """
     for _ in range(layers):
-        operation = OPERATIONS[int(generator.integers(len(OPERATIONS)))]
-        image = apply(operation, image, magnitude, generator)
+        image = apply(
+            OPERATIONS[int(generator.integers(len(OPERATIONS)))], image, magnitude, generator
+        )
     return image
 
 
@@ -156,8 +157,7 @@ def solarize_add(image: np.ndarray, addition: int) -> np.ndarray:
 
 def color(image: np.ndarray, factor: float) -> np.ndarray:
     """Blend from the grey image (0) over the image (1) to stronger colours."""
-    luma = grey(image)
-    return blend(np.repeat(luma[:, :, None], 3, axis=2), image, factor)
+    return blend(np.repeat(grey(image)[:, :, None], 3, axis=2), image, factor)
 
 
 def contrast(image: np.ndarray, factor: float) -> np.ndarray:
@@ -209,8 +209,7 @@ def cutout(image: np.ndarray, pixels: int, row: int, column: int) -> np.ndarray:
     """A square of 2·`pixels` around (row, column) made grey, as far as it lies in the image."""
     result = image.copy()
     rows = slice(max(row - pixels, 0), row + pixels)
-    columns = slice(max(column - pixels, 0), column + pixels)
-    result[rows, columns] = FILL
+    result[rows, slice(max(column - pixels, 0), column + pixels)] = FILL
     return result
 
 

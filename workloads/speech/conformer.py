@@ -10,9 +10,9 @@ import dataclasses
 import functools
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax import Array
 
 from attention import backends
 from attention.call import Memory
@@ -21,8 +21,6 @@ from attention.variant import AttentionFunction
 from workloads.base.dropout import Dropout, Rate
 from workloads.speech import spectrogram
 from workloads.speech.conformer_layers import BatchNorm, LayerNorm, SpecAug, SpecAugMasks, Subsample
-
-Array = jax.Array
 
 ACTIVATIONS = {"swish": nn.swish, "gelu": nn.gelu}
 _ALGOPERF_MASKS = SpecAugMasks()
@@ -144,8 +142,9 @@ class MultiHeadedSelfAttention(nn.Module):
         config = self.config
         valid = paddings == 0
         frames = LayerNorm(config.dtype)(inputs)
-        temperature = config.attention_temperature
-        function = QueryScaledAttention(temperature, self.variant, self.depth, frames, memory)
+        function = QueryScaledAttention(
+            config.attention_temperature, self.variant, self.depth, frames, memory
+        )
         hidden = nn.MultiHeadDotProductAttention(
             num_heads=config.num_heads,
             qkv_features=config.encoder_dim,

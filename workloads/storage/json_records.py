@@ -24,5 +24,4 @@ def read(path: Path, kind: type[Record], repair: str) -> Record:
 
 def write(path: Path, record: msgspec.Struct, indent: int = 2) -> None:
     """Writes a record as a JSON file, which appears whole."""
-    text = msgspec.json.format(msgspec.json.encode(record), indent=indent)
-    files.write(path, text + b"\n")
+    files.write(path, msgspec.json.format(msgspec.json.encode(record), indent=indent) + b"\n")

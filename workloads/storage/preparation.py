@@ -63,8 +63,11 @@ def prepare_once(
             return data_dir
         except DataError as problem:
             if (data_dir / REFERENCE_FILE).is_file():
-                text = f"warning: the data are made anew: {str(problem).splitlines()[0]}"
-                print(text, file=sys.stderr, flush=True)
+                print(
+                    f"warning: the data are made anew: {str(problem).splitlines()[0]}",
+                    file=sys.stderr,
+                    flush=True,
+                )
         write(data_dir)
         check(data_dir)
     return data_dir

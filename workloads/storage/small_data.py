@@ -110,5 +110,6 @@ class SmallData(abc.ABC):
 
     def read_reference(self, data_dir: str | os.PathLike[str]) -> Reference:
         """Returns what `reference.json` says. Raises DataError if it cannot be read."""
-        path = Path(data_dir) / preparation.REFERENCE_FILE
-        return json_records.read(path, Reference, self.repair(data_dir))
+        return json_records.read(
+            Path(data_dir) / preparation.REFERENCE_FILE, Reference, self.repair(data_dir)
+        )

@@ -48,8 +48,7 @@ def masked_crc32c(data: bytes) -> int:
 
 def framed(payload: bytes) -> bytes:
     """`payload` as it stands in a file: length, checksum, payload, checksum."""
-    length = struct.pack("<Q", len(payload))
-    header = HEADER.pack(len(payload), masked_crc32c(length))
+    header = HEADER.pack(len(payload), masked_crc32c(struct.pack("<Q", len(payload))))
     return b"".join((header, payload, CHECKSUM.pack(masked_crc32c(payload))))
 
 

@@ -195,8 +195,7 @@ def _device_gradients(
         return (total + jnp.sum(losses * weights), by_table), by_hidden
 
     zeros = jnp.float32(0), jnp.zeros(table.shape, jnp.float32)
-    cut = _cut(most, hidden, labels, weights)
-    (total, by_table), by_hidden = jax.lax.scan(add, zeros, cut)
+    (total, by_table), by_hidden = jax.lax.scan(add, zeros, _cut(most, hidden, labels, weights))
     by_hidden = by_hidden.reshape(-1, hidden.shape[-1])[: labels.size].reshape(hidden.shape)
     by_table = jax.lax.psum_scatter(by_table, "fsdp", scatter_dimension=1, tiled=True)
     others = tuple(axis for axis in _divided(tokens) if axis != "fsdp")

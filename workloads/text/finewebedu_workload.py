@@ -208,5 +208,4 @@ _SMALL = Sizes(
 
 def make(row: WorkloadSpec, variant: Any, options: Options) -> FinewebeduWorkload:
     """Returns AlgoPerf's workload, or the small one; use `workloads.registry.make`."""
-    sizes = _SMALL if row.embedded else _FULL
-    return FinewebeduWorkload(row, variant, options, row.model, sizes)
+    return FinewebeduWorkload(row, variant, options, row.model, _SMALL if row.embedded else _FULL)

@@ -108,8 +108,7 @@ class TextWorkload(BaseWorkload):
 
     def _initial_variables(self, key: Array) -> dict[str, Any]:
         """Returns parameters in options.param_dtype."""
-        tokens = jnp.zeros((1, self.size.context), jnp.int32)
-        return dict(self._model.init({"params": key}, tokens))
+        return dict(self._model.init({"params": key}, jnp.zeros((1, self.size.context), jnp.int32)))
 
     def _called_model(self) -> nn.Module:
         # Pinned to the mesh here and not in __init__: a workload can be built anywhere.
@@ -266,8 +265,7 @@ class TextWorkload(BaseWorkload):
         generator = np.random.default_rng(0)
         shape = (batch_size, self.size.context + self._more_tokens)
         tokens = generator.integers(self._lowest_token, self.size.vocabulary, shape, dtype=np.int32)
-        rows = self.devices.rows(batch_size)
-        batch = self.devices.shard({"tokens": tokens[rows]})
+        batch = self.devices.shard({"tokens": tokens[self.devices.rows(batch_size)]})
         return self._finished(batch, jax.random.key(0), 0)
 
 

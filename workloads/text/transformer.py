@@ -283,8 +283,7 @@ class Transformer(nn.Module):
 
         def run(carry: tuple[Array, Memory], period: Any) -> tuple[tuple[Array, Memory], None]:
             for block, (params, index, key) in zip(blocks, period, strict=True):
-                rngs = {"dropout": key}
-                carry = block.apply({"params": params}, carry, index, *same, rngs=rngs)
+                carry = block.apply({"params": params}, carry, index, *same, rngs={"dropout": key})
             return carry, None
 
         (hidden, _), _ = jax.lax.scan(run, carry, of_blocks)

@@ -92,8 +92,7 @@ def hardware(settings: dict[str, Any]) -> Devices:
     keys = settings["kubernetes"]
     if keys["tpu_type"]:
         return Devices("tpu", _chips(keys) // keys["hosts"], keys["hosts"], keys["workers"])
-    kind = "gpu" if keys["gpus"] else "cpu"
-    return Devices(kind, keys["gpus"], keys["hosts"], keys["workers"])
+    return Devices("gpu" if keys["gpus"] else "cpu", keys["gpus"], keys["hosts"], keys["workers"])
 
 
 def _chips(keys: dict[str, Any]) -> int:

@@ -89,8 +89,9 @@ class Kubernetes(Launcher):
         """
         files = [batch.file.with_name(f"{batch.name}.{index}.yaml") for index in range(batch.size)]
         for index, file in enumerate(files):
-            jobset = manifest.jobset(batch, index, self._settings)
-            layout.write_atomically(file, manifest.to_yaml(jobset))
+            layout.write_atomically(
+                file, manifest.to_yaml(manifest.jobset(batch, index, self._settings))
+            )
         handles = remote.job_names(batch)
         arguments = [part for file in files for part in ("--filename", str(file))]
         done = self._kubectl("create", *arguments)
@@ -172,8 +173,9 @@ class Kubernetes(Launcher):
         )
         # A person's kuberc has other defaults, such as deleting only what is confirmed.
         variables = {**os.environ, "KUBERC": "off"}
-        command = ["kubectl", *arguments, *where]
-        return remote.run(command, absent, _TIMEOUT_S, env=variables, input=text)
+        return remote.run(
+            ["kubectl", *arguments, *where], absent, _TIMEOUT_S, env=variables, input=text
+        )
 
 
 def state(jobset: dict[str, Any]) -> State:

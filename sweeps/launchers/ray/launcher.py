@@ -113,8 +113,7 @@ class Ray(Launcher):
         keys = settings["ray"]
         if keys["gpus"]:
             return Devices("gpu", keys["gpus"], workers=keys["workers"])
-        kind = "tpu" if keys["tpus"] else "cpu"
-        return Devices(kind, keys["tpus"], workers=keys["workers"])
+        return Devices("tpu" if keys["tpus"] else "cpu", keys["tpus"], workers=keys["workers"])
 
     @classmethod
     def preview(cls, settings: dict[str, Any], batch: Batch) -> str:

@@ -79,8 +79,7 @@ def _say(library: Any, utterance: Prompt) -> None:
     library.espeak_SetParameter(_RATE, utterance.rate, 0)
     library.espeak_SetParameter(_PITCH, utterance.pitch, 0)
     text = utterance.text.encode()
-    size = ctypes.c_size_t(len(text) + 1)
-    library.espeak_Synth(text, size, 0, 0, 0, _UTF8, None, None)
+    library.espeak_Synth(text, ctypes.c_size_t(len(text) + 1), 0, 0, 0, _UTF8, None, None)
 
 
 def resample(samples: np.ndarray) -> np.ndarray:

@@ -111,8 +111,12 @@ def _segments(role: str, labels: Path, recording: Path) -> Iterator[Utterance]:
         ends, names = zip(*run, strict=True)
         is_long = len(names) >= _FEWEST_PHONES and ends[-1] - begin <= _LONGEST
         if not is_pause and is_long:
-            name = f"{labels.stem}_{next(numbers):02d}"
-            yield Utterance(role, name, samples[begin : ends[-1]], " ".join(names))
+            yield Utterance(
+                role,
+                f"{labels.stem}_{next(numbers):02d}",
+                samples[begin : ends[-1]],
+                " ".join(names),
+            )
         begin = ends[-1]
 
 

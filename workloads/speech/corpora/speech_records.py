@@ -35,8 +35,7 @@ def write(
     """Writes the samples (int16) and the target ids of an utterance."""
     (data_dir / split).mkdir(parents=True, exist_ok=True)
     np.save(path_of(data_dir, split, utterance, "audio"), audio)
-    ids = np.array(list(targets), np.int32)
-    np.save(path_of(data_dir, split, utterance, "targets"), ids)
+    np.save(path_of(data_dir, split, utterance, "targets"), np.array(list(targets), np.int32))
 
 
 def write_ids(data_dir: Path, split: str, ids: Iterable[str]) -> None:

@@ -257,8 +257,7 @@ def _write(
 ) -> Shard:
     note = notes[file]
     processor = tokenizer.load(data_dir / token_records.TOKENIZER_FILE)
-    texts = jobs[file].texts()
-    shard = token_records.write_shard(data_dir, file, texts, processor, note.length)
+    shard = token_records.write_shard(data_dir, file, jobs[file].texts(), processor, note.length)
     path = _note_path(data_dir, file)
     path.parent.mkdir(parents=True, exist_ok=True)
     json_records.write(path, msgspec.structs.replace(note, shard=shard))
