@@ -61,8 +61,7 @@ def _refusal(capsys, folder, *ours, attention="laser", **changes):
     """What the command says on its way out; nothing of AlgoPerf is loaded by then."""
     arguments = [f"--attention={attention}", f"--algoperf_dir={STAND_IN}", *ours, "--"]
     before = "algoperf" in sys.modules
-    status = command.main(["algoperf", *arguments, *_flags(folder, **changes)])
-    assert status == 2
+    assert command.main(["algoperf", *arguments, *_flags(folder, **changes)]) == 2
     assert ("algoperf" in sys.modules) == before
     return capsys.readouterr().err
 

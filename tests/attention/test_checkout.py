@@ -82,8 +82,7 @@ def test_a_terminal_that_is_not_utf8_gets_every_line(tmp_path, command, encoding
 
 @pytest.mark.parametrize("letter", "−–±≥≤×▲▼○")
 def test_a_letter_that_carries_meaning_has_a_stand_in_of_its_own(letter):
-    error = UnicodeEncodeError("ascii", f"a{letter}☃", 1, 3, "")
-    stand_in, end = checkout._replaced(error)
+    stand_in, end = checkout._replaced(UnicodeEncodeError("ascii", f"a{letter}☃", 1, 3, ""))
     assert (stand_in[-1], end) == ("?", 3)
     assert stand_in[:-1].isascii()
     assert stand_in[:-1] != "?"

@@ -102,8 +102,7 @@ def test_ranges_of_values_by_hand():
     value = np.array([[[0, 1], [3, -1], [1, 0]], [[0, 0], [100, 5], [1e6, -1e6]]], np.float64)
     mask = np.ones((2, 1, 3, 3), bool)
     mask[1, ..., 2] = False
-    layer = _layer(np.full((2, 1, 3, 3), 1 / 3), value[:, :, None], mask)
-    found = _summary(layer)
+    found = _summary(_layer(np.full((2, 1, 3, 3), 1 / 3), value[:, :, None], mask))
     # Ranges 3, 2, 100, 5; only 100 is more than 80 nats above min(mean, min + ln 16).
     assert found["value_range_min"] == 2
     assert found["value_range_median"] == 4
@@ -180,8 +179,7 @@ def test_grouped_heads_are_measured(name, hiding):
     with probe.probed() as record:
         Model().init(jax.random.key(0))
     found = _summary(record.layers[0])
-    heads = record.layers[0].query.shape[-2]
-    assert found["channels"] == 2 * heads * 6
+    assert found["channels"] == 2 * record.layers[0].query.shape[-2] * 6
     assert found["entropy"] > 0
     assert "nonfinite" not in found
     assert sum(found["histogram"]) == int(record.layers[0].visible().sum())

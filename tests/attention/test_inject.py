@@ -320,8 +320,7 @@ def test_layers_come_from_the_rule_and_may_be_traced(inputs):
         layer = nn.MultiHeadDotProductAttention(
             2, attention_fn=functools.partial(variant, layer=index)
         )
-        leaves = {"params": params["params"][f"encoderblock_{index}"]}
-        expected = layer.apply(leaves, expected)
+        expected = layer.apply({"params": params["params"][f"encoderblock_{index}"]}, expected)
     np.testing.assert_array_equal(output, expected)
     np.testing.assert_allclose(run(params, 0), output, atol=1e-6)
     assert np.abs(run(params, 3) - output).max() > 1e-3

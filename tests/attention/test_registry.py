@@ -142,8 +142,7 @@ def test_new_queries_by_hand(modifier, heads, scale, query):
     head = jnp.asarray(heads).reshape(1, 1, 2)
     record, call = records.modifier(modifier), Call(head, head, head)
     leaves = {leaf.path: jnp.asarray(scale) for leaf in record.leaves(call)}
-    changed = record.apply(call, leaves)
-    np.testing.assert_allclose(changed.query[0, 0], query, rtol=1e-6)
+    np.testing.assert_allclose(record.apply(call, leaves).query[0, 0], query, rtol=1e-6)
 
 
 def test_exclusive_output_by_hand():
@@ -384,7 +383,6 @@ def test_head_norm_is_part_of_the_identity_and_survives_json():
     for name in ("diff", "diff_laser+temp"):
         for head_norm in (True, False):
             given = table.hyperparameters(name, 0.9, head_norm)
-            variant = registry.get(name, **json.loads(json.dumps(given)))
-            assert variant.hyperparameters == given
+            assert registry.get(name, **json.loads(json.dumps(given))).hyperparameters == given
     assert table.hyperparameters("laser+temp", 0.9) == {"tau": 0.9}
     assert table.hyperparameters("standard", 0.9, False) == {}

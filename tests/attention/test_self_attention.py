@@ -168,8 +168,7 @@ def test_a_bare_variant_does_not_know_whose_keys_it_gets(inputs, name):
     variant = registry.get(f"standard+{name}")
 
     def linen(function):
-        layer = FLAX(2, attention_fn=function)
-        return layer.init_with_output(jax.random.key(0), inputs)[0]
+        return FLAX(2, attention_fn=function).init_with_output(jax.random.key(0), inputs)[0]
 
     def of_nnx(function):
         settings = {"decode": False, "rngs": nnx.Rngs(0)}

@@ -141,8 +141,7 @@ def test_leaves_are_linen_s_and_give_its_output_and_gradients_to_the_bit(name):
         return variant.attend(_call(arrays), leaves=leaves)[0]
 
     def linen(leaves, arrays):
-        params = traverse_util.unflatten_dict(leaves, sep="/")
-        return host.apply({"params": params}, **arrays)
+        return host.apply({"params": traverse_util.unflatten_dict(leaves, sep="/")}, **arrays)
 
     for function in (ours, linen):
         output, pull = jax.vjp(function, given, arrays)

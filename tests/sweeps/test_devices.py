@@ -232,8 +232,7 @@ def test_shares_of_several_sizes_never_overlap(host, monkeypatch, device, jobs):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     with contextlib.ExitStack() as stack:
         for workers, slot, exclusive, *expected in jobs:
-            slots = local.Slots({"workers": workers, "pin": True})
-            devices, locks = slots.hold(slot, exclusive)
+            devices, locks = local.Slots({"workers": workers, "pin": True}).hold(slot, exclusive)
             stack.callback(device_locks.release, locks)
             assert [",".join(devices), len(locks)] == expected
 

@@ -186,8 +186,7 @@ def test_layers_in_a_loop_are_recorded_as_those_outside():
         workload = LMWorkload(
             catalog.get("pydoc_lm"), variants.get("diff_laser"), options, TINY, Sizes(8, 8, 8, 8, 4)
         )
-        tokens = np.zeros((1, 12), np.int32)
-        state = _state(workload, workload._model.init, tokens)
+        state = _state(workload, workload._model.init, np.zeros((1, 12), np.int32))
         if looped:
             params = jax.tree.map(np.asarray, found["params"])
             layers = [params.pop(f"layer_{index}") for index in range(2)]

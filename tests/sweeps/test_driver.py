@@ -67,8 +67,7 @@ def test_a_study_from_nothing_and_again(drivers):
     output = drivers.finish(drivers.run(**SELECTING))
     assert "2 trials, 2 already finished" in output
     assert _attempts(study) == before
-    shown = drivers.call("status", study).stdout
-    assert re.search(r"compare +laser +0 +0 +1 +0 +0", shown)
+    assert re.search(r"compare +laser +0 +0 +1 +0 +0", drivers.call("status", study).stdout)
 
 
 @pytest.mark.parametrize(
@@ -366,8 +365,7 @@ def test_code_edited_after_submission_is_not_what_runs(drivers, undisturbed, cop
         (copy / "sweeps" / name).write_text("raise RuntimeError('edited after submission')\n")
     for pid in workers.values():
         os.kill(pid, signal.SIGKILL)
-    output = drivers.finish(first)
-    assert "will be tried again" in output
+    assert "will be tried again" in drivers.finish(first)
     assert equality.problems(drivers.study, undisturbed) == []
     assert len(list((drivers.study / "code").iterdir())) == 1
 

@@ -81,8 +81,7 @@ def make_scheduler(make_study, clusters, monkeypatch):
         settings = {f"kubernetes.{name}": value for name, value in keys.items()}
         made = make_study(launcher="kubernetes", points=2, **settings, **changes)
         trials = begin_stage(made)
-        engine = clusters(made.settings, made.directory)
-        scheduler = Scheduler(made, Progress(), stop, engine)
+        scheduler = Scheduler(made, Progress(), stop, clusters(made.settings, made.directory))
         scheduler.poll_s = 0.0
         return scheduler, trials
 
@@ -173,8 +172,7 @@ def test_a_status_says_how_long_jobs_are_queued_and_why(make_scheduler, clusters
     [advice] = [line for line in capsys.readouterr().out.splitlines() if " resubmit " in line]
     assert {str(root), first, second} <= set(advice.split())
     # One that has a trial that trained until a minute ago was preempted then.
-    path = jobs[first]["trials"][0]
-    status.write(root / path, "pending", reason="preempted at step 4")
+    status.write(root / jobs[first]["trials"][0], "pending", reason="preempted at step 4")
     study = survey.StudyReader(root).look()
     engines.ask_queue(study)
     assert 0 <= study.at_engines[first].queued_s < 60 < study.at_engines[second].queued_s

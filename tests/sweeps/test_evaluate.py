@@ -114,8 +114,7 @@ def test_an_evaluation_goes_on_after_a_death_and_an_order_to_stop(trained, asked
 
 
 def test_a_trained_trial_is_evaluated_by_its_job(tmp_path, asked, monkeypatch):
-    made = _made(tmp_path, downstream="pydoc")
-    directory = _first(made)
+    directory = _first(_made(tmp_path, downstream="pydoc"))
     status.write(directory, "pending")
     monkeypatch.setattr(asked.trainer, "_train", lambda *given: "done")
     assert asked.run(directory) == "done"
@@ -171,8 +170,7 @@ def test_what_cannot_be_evaluated_is_refused_at_the_door(trained, tmp_path, caps
 
 
 def test_models_that_are_no_decoders_are_refused(make_trial, capsys):
-    directory = make_trial().parents[3]
-    message = _refusal(capsys, directory, "--suite=pydoc")
+    message = _refusal(capsys, make_trial().parents[3], "--suite=pydoc")
     assert re.search("digits_vit is no decoder.*pydoc_lm", message)
     with pytest.raises(ValueError, match="digits_vit is no decoder"):
         make_trial(downstream="pydoc")

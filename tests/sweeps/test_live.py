@@ -115,8 +115,7 @@ def test_speed_is_of_all_devices(monkeypatch, make_trial):
     assert found["model_flop_utilisation"] == pytest.approx(by_hand, rel=1e-3)
     assert 6 * parameters * 1024 * 1024 / (64 * 197e12 * 0.665) == pytest.approx(0.226, abs=0.001)
     monkeypatch.undo()
-    on_cpu = live.Throughput(record).columns(1.0)
-    assert on_cpu["model_flop_utilisation"] is None
+    assert live.Throughput(record).columns(1.0)["model_flop_utilisation"] is None
 
 
 class Device:
@@ -208,8 +207,7 @@ def test_a_row_is_read_behind_the_next_update_and_reaches_the_file_at_once(make_
         return 1.0 / (1 + step)
 
     device = Device(losses, monkeypatch)
-    end = device.train(directory)
-    assert end == "done"
+    assert device.train(directory) == "done"
     steps = [("update", step) for step in range(12)]
     for logged, behind in ((0.0, 1), (5.0, 6), (10.0, 11)):
         steps.insert(steps.index(("update", behind)) + 1, ("read", logged))

@@ -133,8 +133,7 @@ def test_names_and_labels_are_valid_and_short(study, index, host):
     ],
 )
 def test_paths_are_mapped(keys, local, on_node):
-    settings = _settings(volume_claim="studies", **keys)
-    mounted = manifest.volume(settings)
+    mounted = manifest.volume(_settings(volume_claim="studies", **keys))
     assert mounted.path(local) == on_node
     assert mounted.value("PATH", f"/usr/lib:{local}") == f"/usr/lib:{on_node}"
     with pytest.raises(ValueError, match="/mnt/laptopx is not below"):

@@ -97,8 +97,7 @@ def test_the_plan_of_this_host(make_study):
 
 def test_an_engine_that_is_not_here_can_be_planned_for(make_study, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))  # no sbatch
-    resolved = _slurm(make_study, trials_per_job=2, gpus=2)
-    text = plan.render(resolved, step_seconds=300.0)
+    text = plan.render(_slurm(make_study, trials_per_job=2, gpus=2), step_seconds=300.0)
     assert (
         "launcher slurm: 2 gpu devices per trial; jobs at a time unknown: launcher slurm: no"
         in text
@@ -179,8 +178,7 @@ def test_a_job_checks_its_node(make_study, data_dir, tmp_path, capsys):
     resolved = make_study()
     study_directory.prepare(resolved)
     assert preflight.check_data(resolved, here=True) == digits.DIGITS.content_sha256
-    reference = layout.read_json(resolved.directory / layout.REFERENCE)
-    assert reference["digits_vit"]["rows"]
+    assert layout.read_json(resolved.directory / layout.REFERENCE)["digits_vit"]["rows"]
     absent = resolve("imagenet_vit_paper", data_dir="/nowhere")
     with pytest.raises(ValueError, match=r"(?s)/nowhere.*To repair: .*python -m workloads prepare"):
         preflight.check_data(absent, here=True)
@@ -218,8 +216,7 @@ def test_the_plan_shows_a_job_without_its_engine(
 def test_hours_of_an_unknown_step(capsys):
     """Of a language model no step was timed; the compiler's figure is the user's to give."""
     assert command.main(["plan", "--config=c4_lm_8b_paper", "--config.space=paper_adamw"]) == 0
-    printed = capsys.readouterr().out
-    assert "no step time known; give --step_seconds" in printed
+    assert "no step time known; give --step_seconds" in capsys.readouterr().out
     assert command.main(["plan", "--config=digits_vit_quick", "--topology=v5e:8x8"]) == 2
 
 

@@ -131,8 +131,7 @@ def _whole(text):
 
 def _stages(resolved):
     """Returns the trials of each stage, and the steps of one."""
-    where = plan.resources_of(resolved)
-    costs = plan.lines(resolved, where)
+    costs = plan.lines(resolved, plan.resources_of(resolved))
     return [cost.trials for cost in costs], costs[-1].steps // costs[-1].trials
 
 

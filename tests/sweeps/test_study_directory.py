@@ -285,15 +285,13 @@ def test_a_refused_run_leaves_the_study_as_it_was(make_study, monkeypatch, chang
     digest = "0" * 64 if message == "other data" else ""
     rows = [{**row, "data_digest": digest} for row in layout.planned(made.directory, "tune")]
     layout.write_json(trials, {"stage": "tune", "trials": rows})
-    mark = {"cancelled_at": 1.0}
-    layout.write_json(made.directory / submissions.CANCELLED, mark)
+    layout.write_json(made.directory / submissions.CANCELLED, {"cancelled_at": 1.0})
     records = made.directory.rglob("*.json")
     before = {path: path.read_bytes() for path in records if layout.LOCK not in path.parts}
     answer_data(monkeypatch, "1" * 64)
     with pytest.raises(ValueError, match=message):
         commands._drive(make_study(**changes))
-    after = {path: path.read_bytes() for path in before}
-    assert after == before
+    assert {path: path.read_bytes() for path in before} == before
     record = layout.study_record(made.directory)
     assert len(study.from_record(record, made.directory).points) == 3
 

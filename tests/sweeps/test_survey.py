@@ -210,8 +210,7 @@ def test_an_event_costs_the_same_in_a_large_study(begin, tmp_path):
         steps = itertools.cycle(range(1, 12))
 
         def event():
-            record = {**status.NEW, "global_step": next(steps), "step_seconds": 1.0}
-            shown.looked(many[0], record)
+            shown.looked(many[0], {**status.NEW, "global_step": next(steps), "step_seconds": 1.0})
             shown.survey.time_left()
 
         return min(timeit.repeat(event, number=100, repeat=5))

@@ -79,7 +79,6 @@ def test_two_processes_have_a_half_each(count, kind, grid):
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_small_host_has_no_halves(host, count):
     host(*_chips(count))
-    here = {"platform": "tpu", "device_kind": "TPU v6 lite"}
-    (result,) = hardware_check._processes(here)
+    (result,) = hardware_check._processes({"platform": "tpu", "device_kind": "TPU v6 lite"})
     assert result.verdict == "not here"
     assert f"it has {count}" in result.summary

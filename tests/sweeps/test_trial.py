@@ -301,8 +301,7 @@ def _begin(made):
 
 
 def test_a_point_that_lost_two_of_three_seeds_is_not_selected(tuned):
-    made = tuned({(0, 0): "diverged", (0, 1): 0.9, (0, 2): "failed", (1, 0): 0.2})
-    chosen = _begin(made)
+    chosen = _begin(tuned({(0, 0): "diverged", (0, 1): 0.9, (0, 2): "failed", (1, 0): 0.2}))
     assert chosen["points"] == {"standard": 1, "laser": 1}
     assert [path.rpartition("_")[2] for path in chosen["lost"]] == ["1", "3"]
 

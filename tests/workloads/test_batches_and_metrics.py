@@ -205,5 +205,4 @@ def test_logits_of_all_tokens_never_exist():
         batch = _batch(workload)
         train = jax.grad(lambda p, w=workload, b=batch: _loss(w, p, b)[0])
         assert _largest_logits(train, params) == expected
-        evaluate = workload._evaluated
-        assert _largest_logits(evaluate, params, None, batch) == expected
+        assert _largest_logits(workload._evaluated, params, None, batch) == expected

@@ -28,8 +28,7 @@ def _merged(path):
 def test_decoding_is_that_of_plain_python(path, valid):
     paddings = (jnp.arange(9) >= valid).astype(jnp.float32)[None]
     symbols, lengths = decode(5.0 * jax.nn.one_hot(jnp.asarray([path]), 4), paddings)
-    expected = _merged(path[:valid])
-    assert symbols[0, : lengths[0]].tolist() == expected
+    assert symbols[0, : lengths[0]].tolist() == _merged(path[:valid])
     assert not symbols[0, lengths[0] :].any()
 
 

@@ -129,8 +129,7 @@ def test_the_loss_is_that_of_the_answers(few, data_dir):
     ]
     scores = scoring.Scorer(workload, params).loglikelihoods(rows)
     losses, _ = workload.train_loss(params, batch, None, jax.random.key(1), 0.0, 0.0)
-    count = sum(len(answer) for _, answer in rows)
-    assert losses["n_valid_examples"] == count
+    assert losses["n_valid_examples"] == sum(len(answer) for _, answer in rows)
     expected = -sum(score.loglikelihood for score in scores)
     assert float(losses["summed"]) == pytest.approx(expected, rel=1e-5)
     known = [

@@ -189,8 +189,7 @@ def test_metrics_by_hand(bert, monkeypatch):
     monkeypatch.setattr(bert, "_eval_logits", lambda *_: logits)
     batch = {"targets": targets, "weights": jnp.asarray([[1.0, 1.0], [1.0, 0.0]])}
     sums, _ = bert._evaluated(None, None, batch)
-    totals = {name: float(value) for name, value in sums.items()}
-    metrics = bert._metrics(totals, [], "")
+    metrics = bert._metrics({name: float(value) for name, value in sums.items()}, [], "")
     assert metrics["accuracy"] == pytest.approx(2 / 3)
     assert metrics["loss"] == pytest.approx((2 * np.log(4 / 3) + np.log(4)) / 3, rel=1e-6)
 

@@ -184,6 +184,5 @@ def test_layers_are_applied_in_a_row(layers: int) -> None:
     generator, replay = np.random.default_rng(5), np.random.default_rng(5)
     expected = picture
     for _ in range(layers):
-        operation = ra.OPERATIONS[int(replay.integers(16))]
-        expected = ra.apply(operation, expected, 10.0, replay)
+        expected = ra.apply(ra.OPERATIONS[int(replay.integers(16))], expected, 10.0, replay)
     np.testing.assert_array_equal(ra.randaugment(picture, layers, 10.0, generator), expected)

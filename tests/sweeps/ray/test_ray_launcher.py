@@ -276,8 +276,7 @@ def test_cores_are_taken_one_by_one_and_shared_when_none_is_left(monkeypatch):
         device_locks.NAMESPACE, f"test-{os.getpid()}-taken"
     )  # until this process ends
     cores = sorted(os.sched_getaffinity(0))
-    taken = [job.take(1) for _ in cores]
-    assert sorted(taken) == [[core] for core in cores]
+    assert sorted([job.take(1) for _ in cores]) == [[core] for core in cores]
     (shared,) = job.take(1)
     assert shared in cores
     assert job.take(10_000) == cores

@@ -56,8 +56,7 @@ def test_job_node_and_driver_killed(drivers, undisturbed, cluster, second_node, 
     wait_until(strike)
     first.kill()
     first.wait()
-    second = drivers.run(**changes)
-    drivers.finish(second)
+    drivers.finish(drivers.run(**changes))
     assert equality.problems(drivers.study, undisturbed) == []
     for point in faults.values():
         assert equality.outcomes(drivers.trial(point)) == ["killed", "done"]

@@ -120,8 +120,7 @@ def test_jobs_of_an_engine_that_end_before_they_claim(
     scheduler.run(trials)
     assert len(scheduler.launcher.batches) == batches
     assert _states(scheduler, trials) == [state]
-    last = scheduler.launcher.batches[1]
-    assert len(last.avoid) == (trace == "refusal")
+    assert len(scheduler.launcher.batches[1].avoid) == (trace == "refusal")
     assert bool(pauses) == (trace in ("none", "refusal"))
     if state == "failed":
         assert f"{batches} jobs" in status.read(scheduler.root / trials[0].path)["reason"]

@@ -77,8 +77,7 @@ def test_a_batch_above_the_array_limit(make, stand_ins, monkeypatch, wait_for_st
     handles = engine.submit(batch)
     assert len(set(handles)) == 12
     assert len({handle.split("_")[0] for handle in handles}) == 2
-    started = stand_ins.wait("start", 8)
-    assert {event["MARK"] for event in started} == {"two words"}
+    assert {event["MARK"] for event in stand_ins.wait("start", 8)} == {"two words"}
     wait_for_states(engine, handles, running=8, queued=4)
     assert engine.find(batch) == handles
     assert engine.submit(batch) == handles
@@ -100,8 +99,7 @@ def test_cancel_tells_running_jobs_and_removes_queued_ones(
     (stand_ins.folder / "saving").touch()
     (stand_ins.folder / "cancelled").touch()
     engine.cancel(handles)
-    signals = stand_ins.wait("signal", 8)
-    assert {event["signal"] for event in signals} == {signal.SIGTERM}
+    assert {event["signal"] for event in stand_ins.wait("signal", 8)} == {signal.SIGTERM}
     # Slurm's own cancel makes them COMPLETING, to be killed after KillWait; ours lets them save.
     assert set(engine.status(handles).values()) == {State.RUNNING, State.GONE}
     left = cluster.run("squeue", "-h", "--array", f"--name={batch.name}", "-o", "%T")
