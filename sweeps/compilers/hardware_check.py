@@ -218,8 +218,7 @@ def _losses(
     examples = jax.device_get(workload.example_batch(trial.batch_size))
     rows = workload.devices.rows(trial.batch_size)
     batch = workload.devices.shard(jax.tree.map(lambda leaf: leaf[rows], examples))
-    key = train_step.seed_key(0, train_step.DROPOUT)
-    arguments = batch, train_step.scalars_of(trial), key
+    arguments = batch, train_step.scalars_of(trial), train_step.seed_key(0, train_step.DROPOUT)
     update = step.compile(state, *arguments)
     losses = []
     for _ in range(3):

@@ -157,8 +157,11 @@ def check_suite(suite: str, workload: str, data_dir: str) -> dict[str, Any]:
         if questions.embedded:
             pydoc_questions.prepare(data_dir)
     suites.check(questions, data_dir)
-    lines = [f"{data_dir}: suite {suite}, {len(questions.tasks)} tasks"]
-    return {"lines": lines, "reference": None, "digest": ""}
+    return {
+        "lines": [f"{data_dir}: suite {suite}, {len(questions.tasks)} tasks"],
+        "reference": None,
+        "digest": "",
+    }
 
 
 def check_laws(variants: dict[str, dict[str, Any]], laws: tuple[str, ...]) -> None:

@@ -77,8 +77,10 @@ def _nadamw(scalars: Scalars) -> optax.GradientTransformation:
     if "one_minus_beta2" in scalars:  # from an AlgoPerf submission, in AlgoPerf's roundings
         beta1 = scalars["beta1"]
         rests = scalars["one_minus_beta1"], scalars["one_minus_beta2"]
-    nadam = scale_by_nadam(beta1, beta2, scalars["epsilon"], rests)
-    return optax.chain(nadam, optax.add_decayed_weights(scalars["weight_decay"]))
+    return optax.chain(
+        scale_by_nadam(beta1, beta2, scalars["epsilon"], rests),
+        optax.add_decayed_weights(scalars["weight_decay"]),
+    )
 
 
 def _adamw(scalars: Scalars, nesterov: bool = False) -> optax.GradientTransformation:

@@ -63,8 +63,15 @@ def _glue(name: str, data: str, n: int, classes: bool = True) -> TaskEntry:
 
 
 def _t5(name: str, data: str, n: int, *answers: str) -> TaskEntry:
-    file = _GLUE.format(name, "t5-prompt")
-    return TaskEntry(file, data, "validation", n, classes=True, generates=True, answers=answers)
+    return TaskEntry(
+        _GLUE.format(name, "t5-prompt"),
+        data,
+        "validation",
+        n,
+        classes=True,
+        generates=True,
+        answers=answers,
+    )
 
 
 TASKS: dict[str, TaskEntry] = {

@@ -132,8 +132,11 @@ def examples(
 
 def _example(part: str, images: np.ndarray, labels: np.ndarray, number: int) -> dict[str, Any]:
     _, encoded = cv2.imencode(".png", images[number])
-    name = f"{part}_{number:05d}.png"
-    return {"image": encoded.tobytes(), "label": int(labels[number]), "file_name": name}
+    return {
+        "image": encoded.tobytes(),
+        "label": int(labels[number]),
+        "file_name": f"{part}_{number:05d}.png",
+    }
 
 
 _LICENSE = """Fashion-MNIST, https://github.com/zalandoresearch/fashion-mnist

@@ -117,8 +117,7 @@ def sample_crop(
     smallest area and the tallest that fits. The position excludes the last row and column.
     """
     for _ in range(10):
-        aspect = generator.uniform(*_ASPECTS)
-        size = _crop_size(height, width, aspect, generator)
+        size = _crop_size(height, width, generator.uniform(*_ASPECTS), generator)
         if size is not None:
             top = int(generator.integers(max(height - size[0], 1)))
             return top, int(generator.integers(max(width - size[1], 1))), *size

@@ -91,8 +91,10 @@ class SmallData(abc.ABC):
         preparation.claim(data_dir, self.note, [preparation.REFERENCE_FILE, *self.names])
         fields = self._write(data_dir, content)
         _, digest = self._examine(data_dir)
-        reference = Reference(note=self.note, sha256=digest, **fields)
-        json_records.write(data_dir / preparation.REFERENCE_FILE, reference)
+        json_records.write(
+            data_dir / preparation.REFERENCE_FILE,
+            Reference(note=self.note, sha256=digest, **fields),
+        )
 
     def check(self, data_dir: str | os.PathLike[str], full: bool = True) -> list[str]:
         """Reads everything, whatever `full` says; returns lines about the data.

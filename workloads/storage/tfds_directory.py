@@ -295,8 +295,10 @@ def _write_split(
     ]
     parts = [list(part) for part in np.array_split(np.arange(len(serialized)), shards)]
     for shard, part in enumerate(parts):
-        path = template.sharded_filepath(shard_index=shard, num_shards=shards)
-        tfrecord.write_tfrecord(path, (serialized[i] for i in part))
+        tfrecord.write_tfrecord(
+            template.sharded_filepath(shard_index=shard, num_shards=shards),
+            (serialized[i] for i in part),
+        )
     return tfds.core.SplitInfo(
         name=split,
         shard_lengths=[len(part) for part in parts],

@@ -377,8 +377,12 @@ def _masked_sequence(tokens: Array, key: Array, vocabulary: int) -> dict[str, Ar
     changed = jnp.where(draw < _MASKED + _RANDOM, random, targets)
     changed = jnp.where(draw < _MASKED, tokenizer.MASK, changed)
     changed = jnp.where(weights > 0, changed, targets)
-    inputs = tokens.at[positions].set(changed)
-    return {"inputs": inputs, "positions": positions, "targets": targets, "weights": weights}
+    return {
+        "inputs": tokens.at[positions].set(changed),
+        "positions": positions,
+        "targets": targets,
+        "weights": weights,
+    }
 
 
 def _choose(tokens: Array, key: Array, rounding: Array) -> tuple[Array, Array]:

@@ -241,8 +241,7 @@ class Transformer(nn.Module):
         def block(variant: Any, **name: Any) -> Any:
             return make(self.size, variant, self.is_causal, options, train, self.devices, **name)
 
-        key_heads = options.kv_heads or self.size.heads
-        shape = (*hidden.shape[:-1], key_heads, self.size.head_size)
+        shape = (*hidden.shape[:-1], options.kv_heads or self.size.heads, self.size.head_size)
         carry = hidden, variant.empty_memory(jnp.zeros(shape, hidden.dtype))
         if not options.scan_layers:
             for index in range(layers):

@@ -124,8 +124,12 @@ def jobset(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]
 def job(jobset_manifest: dict[str, Any]) -> dict[str, Any]:
     """Returns the Job of a JobSet's manifest as a manifest of its own."""
     metadata = {key: jobset_manifest["metadata"][key] for key in ("name", "namespace")}
-    spec = jobset_manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": metadata,
+        "spec": jobset_manifest["spec"]["replicatedJobs"][0]["template"]["spec"],
+    }
 
 
 def to_yaml(document: dict[str, Any]) -> str:
@@ -272,8 +276,10 @@ def _volume(keys: dict[str, Any]) -> dict[str, Any]:
     if keys["run_as"]:
         options += ",uid={},gid={}".format(*_owner(keys))
     attributes = {"bucketName": keys["bucket"], "mountOptions": options}
-    driver = {"driver": "gcsfuse.csi.storage.gke.io", "volumeAttributes": attributes}
-    return {"name": VOLUME, "csi": driver}
+    return {
+        "name": VOLUME,
+        "csi": {"driver": "gcsfuse.csi.storage.gke.io", "volumeAttributes": attributes},
+    }
 
 
 def _owner(keys: dict[str, Any]) -> tuple[int, int]:
