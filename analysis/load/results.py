@@ -12,13 +12,14 @@ import io
 import json
 import math
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 
-from analysis.load import metrics, records
+from analysis.load import metrics, records, wandb
 from analysis.load.records import NotAStudyError, Plan, Positive, Problem, Run, StudyRuns, Whole
 from attention.common import files
 from sweeps.records import layout
@@ -30,6 +31,8 @@ RENAMED = {"error": "error_rate", "perplexity": "ppl"}
 # A run of several steps, of which the last lies before this share of its budget, is unfinished.
 # Others count steps from 0, or evaluate shortly before the end.
 LEAST = 0.95
+# Folders that are called by the size of their model.
+SIZE = re.compile(r"\d+(_\d+)?[mb]")
 
 # Names are parts of paths where charts are written.
 Name = Annotated[str, msgspec.Meta(pattern=r"^\w[^/\x00-\x1f]*$")]
@@ -101,23 +104,24 @@ def read(path: pathlib.Path, whole: bool = False) -> StudyRuns:
     name = stated.get("name") or directory.absolute().name.removesuffix(file.suffix)
     planned = {key: stated[key] for key in records.RESULTS_PLAN if stated.get(key) is not None}
     plan = msgspec.convert(planned, Plan)
-    study = study_of(name, directory, rows_of(file), plan, problems)
-    return dataclasses.replace(study, shares_seeds=stated.get("shares_seeds") is not False)
+    rows, shares_seeds = rows_of(file), stated.get("shares_seeds") is not False
+    return study_of(name, directory, rows, plan, problems, shares_seeds)
 
 
 def rows_of(file: pathlib.Path) -> list[Row]:
     """Returns the rows of a results file. Raises NotAStudyError, with the number of the line, if a
     line is wrong, and if there is no row."""
-    rows: dict[int, Row] = {}
+    rows: dict[int, list[Row]] = {}
     number = 1
     try:
         for number, line in _lines(file):
-            rows[number] = _row(line)
+            is_export = isinstance(line, dict) and wandb.NAME in line
+            rows[number] = [*map(_row, wandb.rows(line, file.stem) if is_export else [line])]
     except (OSError, csv.Error, *records.NOT_JSON) as error:
         raise NotAStudyError(f"{file}, line {number}: {error}") from error
     if not rows:
         raise NotAStudyError(f"{file}: it has no row; a row has {', '.join(REQUIRED)}")
-    return [*rows.values()]
+    return [row for of_line in rows.values() for row in of_line]
 
 
 def _lines(file: pathlib.Path) -> Iterator[tuple[int, Any]]:
@@ -164,8 +168,11 @@ def study_of(
     rows: Sequence[Row],
     plan: Plan | None = None,
     problems: Sequence[Problem] = (),
+    shares_seeds: bool = True,
+    all_steps: bool = False,
 ) -> StudyRuns:
-    """Returns the study of `rows`, at least one, that were read from `directory`, a path.
+    """Returns the study of `rows`, at least one, that were read from `directory`, a path. With
+    `all_steps` they are all evaluations, of which the last was due at the end of the budget.
 
     The metric of a workload is that of its first row. Points of hyperparameters are numbered in
     the order of the rows. `Run.meta` has the run's `command` and `url`, where stated. Raises
@@ -186,7 +193,10 @@ def study_of(
         known = [metrics.get(metric).lower_is_better] if metric in metrics.KNOWN else []
         stated = [*known, *(row.lower_is_better for row in rows if row.metric == metric)]
         directions[metric] = _agreed(f"lower_is_better of {metric}", stated, directory)
-    runs = [_run(place, of_run, first[place[0]], directory) for place, of_run in of_runs.items()]
+    runs = [
+        _run(place, of_run, first[place[0]], directory, all_steps)
+        for place, of_run in of_runs.items()
+    ]
     for workload, metric in first.items():
         if not any(f"validation/{metric}" in x.evals for x in runs if x.workload == workload):
             raise NotAStudyError(
@@ -209,8 +219,47 @@ def study_of(
         stages=(STAGE,),
         planned=(STAGE,),
         plans=(plan,),
+        shares_seeds=shares_seeds,
         directions=directions,
     )
+
+
+def read_folders(
+    root: pathlib.Path,
+    workload: str,
+    paths: Iterable[pathlib.Path],
+    runs_of: Callable[[pathlib.Path], Iterable[list[dict[str, Any]]]],
+) -> StudyRuns:
+    """Returns the study of other trainers' files `paths` in the directory `root`.
+
+    A folder is a variant; a folder with the name of a size, such as `130m`, belongs to the variant
+    above it and to a workload of its own. `runs_of` gives the runs of a file, and of each the rows,
+    other columns to their values. No file states a seed: the runs of a variant are numbered, in the
+    order of `paths`, and are no pairs. A file without an evaluation is a problem of the study, and
+    so is one for which `runs_of` raises ValueError. Raises NotAStudyError if no file is left.
+    """
+    rows: list[Row] = []
+    problems = []
+    seeds: collections.Counter[tuple[str, str]] = collections.Counter()
+    for path in paths:
+        *above, folder = (root.resolve().name, *path.parent.relative_to(root).parts)
+        size = f"_{folder}" if above and SIZE.fullmatch(folder) else ""
+        variant = "-".join((above[1:] or above) if size else (*above[1:], folder))
+        place = {"workload": workload + size, "variant": variant}
+        try:
+            runs = [*runs_of(path)]
+            if not any(runs):
+                raise ValueError("it holds no evaluation")
+            for run in runs:
+                numbered = {**place, "seed": seeds[variant, size]}
+                rows += [msgspec.convert({**row, **numbered}, Row) for row in run]
+                seeds[variant, size] += 1
+        except (OSError, *records.NOT_JSON) as error:
+            problems.append(Problem("unreadable", variant, path.name, str(error)))
+    if not rows:
+        raise NotAStudyError(f"{root}: nothing to read; {'; '.join(map(str, problems))}")
+    name = root.resolve().name
+    return study_of(name, root, rows, problems=problems, shares_seeds=False, all_steps=True)
 
 
 def _agreed(what: str, stated: Iterable[Any], directory: pathlib.Path) -> Any:
@@ -223,7 +272,11 @@ def _agreed(what: str, stated: Iterable[Any], directory: pathlib.Path) -> Any:
 
 
 def _run(
-    place: tuple[str, str, int, int], rows: Sequence[Row], metric: str, directory: pathlib.Path
+    place: tuple[str, str, int, int],
+    rows: Sequence[Row],
+    metric: str,
+    directory: pathlib.Path,
+    all_steps: bool,
 ) -> Run:
     """Returns the run of `rows`, whose state the last validation of `metric` shows."""
     workload, variant, point, seed = place
@@ -232,7 +285,8 @@ def _run(
     measured = {row.step for row in rows if row.step is not None}
     budget = stated.get("budget_steps") or max(measured, default=None)
     # One step alone may be the one that was chosen.
-    end = max(measured) if len(measured) > 1 else budget or 1
+    counted = measured if all_steps or len(measured) > 1 else ()
+    end = max(counted, default=budget or 1)
     problems, state, reason = [], "done", None
     columns: dict[str, dict[int, float]] = collections.defaultdict(dict)
     for row in rows:
@@ -245,7 +299,7 @@ def _run(
     if chosen and not math.isfinite(last := chosen[max(chosen)]):
         state, reason = "diverged", f"its last validation/{metric} is {last}"
         problems.append(Problem(state, name, "", reason))
-    elif budget and end < LEAST * budget:  # a curve
+    elif budget and end < (1 if all_steps else LEAST) * budget:  # a curve
         state, reason = "running", f"it ended at step {end:,} of {budget:,}"
         problems.append(Problem("unfinished", name, "", reason))
     # A split that the run did not measure, rather than lost.

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from analysis.load import logs, paper, records, results, trials
+from analysis.load import logs, marin, modded_nanogpt, paper, records, results, trials
 from analysis.load.records import VISIBLE, NotAStudyError, Plan, Problem, Run, StudyRuns
 from attention.common import files
 from sweeps.records import layout, status
@@ -60,7 +60,9 @@ def read_each(directory: str | pathlib.Path) -> tuple[StudyRuns, ...]:
     """
     root = pathlib.Path(directory)
     inside = [path for path in sorted(root.glob(VISIBLE)) if path.is_dir() and _reader(path)]
-    if not inside or _reader(root):
+    own = _reader(root)
+    # Logs of other trainers are one study in all their folders, but for one among others.
+    if not inside or own in (results.read, _read_ours) or {own} == {*map(_reader, inside)}:
         return by_workload(read_study(root))
     studies, problems = [], []
     for path in inside:
@@ -359,4 +361,6 @@ def _reader(path: pathlib.Path) -> Reader | None:
 FORMATS: tuple[tuple[str, Callable[[pathlib.Path], object], Reader], ...] = (
     ("a results file (.csv, .jsonl)", results.find, results.read),
     (layout.STUDY, lambda path: (path / layout.STUDY).is_file(), _read_ours),
+    ("modded-nanogpt's logs", modded_nanogpt.find, modded_nanogpt.read),
+    (f"marin's {marin.FILE}", marin.find, marin.read),
 )
