@@ -127,7 +127,7 @@ class Metric:
     def missing(self, run: Run, split: str) -> str:
         """Returns a sentence on a run without the column: the file, and the columns that it has."""
         names = ", ".join(sorted(filter(is_metric, run.evals))) or "none"
-        where = f"{run.name}/{layout.EVAL_MEASUREMENTS}"
+        where = run.name if run.recorded else f"{run.name}/{layout.EVAL_MEASUREMENTS}"
         return f"{where}: no column {self.column(split)}; it has {names}"
 
 

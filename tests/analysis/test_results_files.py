@@ -148,6 +148,8 @@ def test_rows_of_steps_points_and_directions(tmp_path, capsys) -> None:
     assert [reread.of(row).values for row in reread.rows] == [
         table.of(row).values for row in table.rows
     ]
+    with pytest.raises(ValueError, match="validation/mmlu; it has validation/elo"):
+        error_table.build(study, metric="mmlu")
     best = error_table.build(selection.by_best_step(study))
     assert (best.rows[0].point, best.of(best.rows[0]).values) == (1, {0: 120, 1: 121, 2: 122})
     planned = {"seeds": 4, "name": "Go", "hypothesis": "b?", "shares_seeds": False}
