@@ -49,4 +49,6 @@ def rows(cells: dict[str, Any], workload: str) -> Iterator[dict[str, Any]]:
             "metric": match[2],
             "split": "test" if match[1] == "test" else "validation",
             "value": "" if state in LOST else cells[name],
+            # Cells beyond the header, which are refused.
+            **{column: x for column, x in cells.items() if isinstance(x, list)},
         }

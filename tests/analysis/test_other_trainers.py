@@ -145,6 +145,7 @@ MALFORMED = {
     "run of no seed": (RUNS, LINE + "glu,finished,9,2,-1,9,1.5,1", "line 3: .*seed"),
     "run that goes on": (RUNS, LINE + "glu_s2,running,9,2,2,9,1.5,1", "line 3: .*'running'"),
     "cut line": (RUNS, LINE + "glu_s2,finished,9,2,2,9", "line 3: .*missing"),
+    "cell too many": (RUNS, LINE + "glu_s2,finished,9,2,2,9,2.5,1,1", "line 3: .*a cell without"),
     "text for a loss": (RUNS, LINE + "glu_s2,finished,9,2,2,9,low,1", "line 3: .*value"),
     "chart": (
         RUNS,
