@@ -20,6 +20,7 @@ def _grey(rows: list[list[int]]) -> np.ndarray:
     return np.repeat(np.array(rows, np.uint8)[:, :, None], 3, axis=2)
 
 
+FUNCTIONS = {operation.name: operation.function for operation in ra.OPERATIONS}
 SMALL = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
 
 
@@ -56,22 +57,22 @@ SPOT = [[13, 13, 13], [13, 39, 13], [13, 13, 13]]
 NINE = [[9] * 4] * 4
 BY_HAND = [
     # 10 … 60 to 0 … 255: scale 5.1; (20 - 10)·5.1 = 51, (35 - 10)·5.1 = 127.5, cut off.
-    (ra.autocontrast, [[10, 20, 35, 60]], (), [[0, 51, 127, 255]]),
-    (ra.autocontrast, [[7, 7]], (), [[7, 7]]),
+    (FUNCTIONS["AutoContrast"], [[10, 20, 35, 60]], (), [[0, 51, 127, 255]]),
+    (FUNCTIONS["AutoContrast"], [[7, 7]], (), [[7, 7]]),
     # 512 pixels: 255 of 10, 255 of 20, 2 of 30. step = (512 - 2) // 255 = 2. Values below: 0 for
     # 10, 255 for 20, 510 for 30, each (count + 1) // 2: 0, 128, 255.
     (
-        ra.equalize,
+        FUNCTIONS["Equalize"],
         [[10] * 255 + [20] * 255 + [30] * 2],
         (),
         [[0] * 255 + [128] * 255 + [255] * 2],
     ),
-    (ra.equalize, [[9, 200, 9]], (), [[9, 200, 9]]),  # step is 0: unchanged
-    (ra.invert, RAMP, (), [[255, 155, 128, 127, 0]]),
-    (ra.posterize, RAMP, (4,), [[0, 96, 112, 128, 240]]),
-    (ra.solarize, RAMP, (128,), [[0, 100, 127, 127, 0]]),
-    (ra.solarize, RAMP, (256,), [[255, 155, 128, 127, 0]]),  # AlgoPerf's uint8 threshold
-    (ra.solarize_add, RAMP, (110,), [[110, 210, 237, 128, 255]]),
+    (FUNCTIONS["Equalize"], [[9, 200, 9]], (), [[9, 200, 9]]),  # step is 0: unchanged
+    (FUNCTIONS["Invert"], RAMP, (), [[255, 155, 128, 127, 0]]),
+    (FUNCTIONS["Posterize"], RAMP, (4,), [[0, 96, 112, 128, 240]]),
+    (FUNCTIONS["Solarize"], RAMP, (128,), [[0, 100, 127, 127, 0]]),
+    (FUNCTIONS["Solarize"], RAMP, (256,), [[255, 155, 128, 127, 0]]),  # AlgoPerf's uint8 threshold
+    (FUNCTIONS["SolarizeAdd"], RAMP, (110,), [[110, 210, 237, 128, 255]]),
     (ra.rotate, SMALL, (90,), [[3, 6, 9], [2, 5, 8], [1, 4, 7]]),
     (ra.rotate, SMALL, (-90,), [[7, 4, 1], [8, 5, 2], [9, 6, 3]]),
     (ra.rotate, SMALL, (180,), [[9, 8, 7], [6, 5, 4], [3, 2, 1]]),
@@ -81,24 +82,24 @@ BY_HAND = [
     (ra.contrast, [[10] * 32] * 15 + [[1] * 32], (1.9,), [[17] * 32] * 15 + [[0] * 32]),
     # 300 × 300 / 256 is more than 255, so 255; 255 + 0.5·(55 - 255) = 155.
     (ra.contrast, [[55] * 300] * 300, (0.5,), [[155] * 300] * 300),
-    (ra.brightness, STEPS, (1.9,), [[0, 13, 190, 255]]),
-    (ra.brightness, STEPS, (0.5,), [[0, 3, 50, 100]]),
+    (FUNCTIONS["Brightness"], STEPS, (1.9,), [[0, 13, 190, 255]]),
+    (FUNCTIONS["Brightness"], STEPS, (0.5,), [[0, 3, 50, 100]]),
     # The middle smoothed: (8 neighbours of 13 + 5·39) / 13 = 299 / 13 = 23; 23 + 1.9·(39 - 23) =
     # 53.4. The border is not smoothed, so it stays.
     (ra.sharpness, SPOT, (0.0,), [[13, 13, 13], [13, 23, 13], [13, 13, 13]]),
     (ra.sharpness, SPOT, (1.9,), [[13, 13, 13], [13, 53, 13], [13, 13, 13]]),
     # Row y is read at x + y, so it moves left by y.
-    (ra.shear_x, SMALL, (1.0,), [[1, 2, 3], [5, 6, 128], [9, 128, 128]]),
-    (ra.shear_y, SMALL, (1.0,), [[1, 5, 9], [4, 8, 128], [7, 128, 128]]),
+    (FUNCTIONS["ShearX"], SMALL, (1.0,), [[1, 2, 3], [5, 6, 128], [9, 128, 128]]),
+    (FUNCTIONS["ShearY"], SMALL, (1.0,), [[1, 5, 9], [4, 8, 128], [7, 128, 128]]),
     # 0.3·2 = 0.6 rounds to 1; 0.3·1 to 0. To the right, place -0.6 rounds to -1, outside.
-    (ra.shear_x, SMALL, (0.3,), [[1, 2, 3], [4, 5, 6], [8, 9, 128]]),
-    (ra.shear_x, SMALL, (-0.3,), [[1, 2, 3], [4, 5, 6], [128, 7, 8]]),
-    (ra.translate_x, SMALL, (1,), [[2, 3, 128], [5, 6, 128], [8, 9, 128]]),
-    (ra.translate_x, SMALL, (-2,), [[128, 128, 1], [128, 128, 4], [128, 128, 7]]),
-    (ra.translate_y, SMALL, (1,), [[4, 5, 6], [7, 8, 9], [128, 128, 128]]),
+    (FUNCTIONS["ShearX"], SMALL, (0.3,), [[1, 2, 3], [4, 5, 6], [8, 9, 128]]),
+    (FUNCTIONS["ShearX"], SMALL, (-0.3,), [[1, 2, 3], [4, 5, 6], [128, 7, 8]]),
+    (FUNCTIONS["TranslateX"], SMALL, (1,), [[2, 3, 128], [5, 6, 128], [8, 9, 128]]),
+    (FUNCTIONS["TranslateX"], SMALL, (-2,), [[128, 128, 1], [128, 128, 4], [128, 128, 7]]),
+    (FUNCTIONS["TranslateY"], SMALL, (1,), [[4, 5, 6], [7, 8, 9], [128, 128, 128]]),
     # Places -0.5, 0.5, 1.5 are -1, 1, 2.
-    (ra.translate_x, SMALL, (-0.5,), [[128, 2, 3], [128, 5, 6], [128, 8, 9]]),
-    (ra.translate_x, SMALL, (100_000,), [[128] * 3] * 3),
+    (FUNCTIONS["TranslateX"], SMALL, (-0.5,), [[128, 2, 3], [128, 5, 6], [128, 8, 9]]),
+    (FUNCTIONS["TranslateX"], SMALL, (100_000,), [[128] * 3] * 3),
     (ra.cutout, NINE, (1, 1, 2), [[9, 128, 128, 9], [9, 128, 128, 9], [9] * 4, [9] * 4]),
     (ra.cutout, NINE, (1, 0, 0), [[128, 9, 9, 9]] + [[9] * 4] * 3),
     (ra.cutout, NINE, (3, 3, 0), [[128, 128, 128, 9]] * 4),
@@ -121,7 +122,7 @@ def test_channels_by_hand() -> None:
     """Contrast is stretched in every channel by itself, colour blends with grey."""
     mixed = np.stack([[[7, 7]], [[0, 255]], [[3, 4]]], axis=-1).astype(np.uint8)
     np.testing.assert_array_equal(
-        ra.autocontrast(mixed), np.stack([[[7, 7]], [[0, 255]], [[0, 255]]], axis=-1)
+        FUNCTIONS["AutoContrast"](mixed), np.stack([[[7, 7]], [[0, 255]], [[0, 255]]], axis=-1)
     )
     # Grey of (100, 50, 200): 0.2989·100 + 0.587·50 + 0.114·200 = 82.04, times 255.5/255 = 82.2.
     # 82 + 1.9·(100 - 82) = 116.2; 82 + 1.9·(50 - 82) = 21.2; 82 + 1.9·(200 - 82) = 306.2.

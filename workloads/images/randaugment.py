@@ -48,13 +48,11 @@ def by_channel(image: np.ndarray, table: Callable[[np.ndarray], np.ndarray]) -> 
     return cv2.LUT(image, np.stack(tables, axis=-1)[None])
 
 
-def affine(
-    image: np.ndarray, x_from: Sequence[float], y_from: Sequence[float], fill: int
-) -> np.ndarray:
+def affine(image: np.ndarray, x_from: Sequence[float], y_from: Sequence[float]) -> np.ndarray:
     """The pixel at (x, y) taken from (a·x + b·y + c, d·x + e·y + f), the nearest one.
 
     `x_from` is (a, b, c), `y_from` (d, e, f). Halves are rounded away from zero, as TensorFlow's
-    ImageProjectiveTransformV3 does; places outside the image become `fill`.
+    ImageProjectiveTransformV3 does; places outside the image become `FILL`.
     """
     height, width, _ = image.shape
     x = np.arange(width, dtype=np.float32)[None, :]
@@ -72,7 +70,7 @@ def affine(
         None,
         cv2.INTER_NEAREST,
         borderMode=cv2.BORDER_CONSTANT,
-        borderValue=(fill,) * 3,
+        borderValue=(FILL,) * 3,
     )
 
 
@@ -110,21 +108,6 @@ def apply(
     return operation.function(image, argument)
 
 
-def autocontrast(image: np.ndarray) -> np.ndarray:
-    """Every channel stretched linearly to 0 … 255; a channel of one value stays."""
-    return by_channel(image, _autocontrast_table)
-
-
-def equalize(image: np.ndarray) -> np.ndarray:
-    """Every channel's histogram flattened, as Pillow's ImageOps.equalize does."""
-    return by_channel(image, _equalize_table)
-
-
-def invert(image: np.ndarray) -> np.ndarray:
-    """255 minus every value."""
-    return 255 - image
-
-
 def rotate(image: np.ndarray, degrees: float) -> np.ndarray:
     """Rotated about the centre, nearest pixel; positive is counterclockwise."""
     height, width, _ = image.shape
@@ -133,26 +116,7 @@ def rotate(image: np.ndarray, degrees: float) -> np.ndarray:
     right, bottom = np.float32(width - 1), np.float32(height - 1)
     x = (right - (cosine * right - sine * bottom)) / 2
     y = (bottom - (sine * right + cosine * bottom)) / 2
-    return affine(image, (cosine, -sine, x), (sine, cosine, y), FILL)
-
-
-def posterize(image: np.ndarray, bits: int) -> np.ndarray:
-    """Only the `bits` highest bits of every value kept."""
-    return image & np.uint8(256 - 2 ** (8 - bits))
-
-
-def solarize(image: np.ndarray, threshold: int) -> np.ndarray:
-    """Values of at least `threshold` inverted.
-
-    AlgoPerf compares uint8 with a threshold that TensorFlow casts to uint8, so 256, its argument
-    at magnitude 10, is 0 and inverts everything; so it does here.
-    """
-    return np.where(image < threshold % 256, image, 255 - image)
-
-
-def solarize_add(image: np.ndarray, addition: int) -> np.ndarray:
-    """`addition` added to values below 128, at most 255."""
-    return np.where(image < 128, np.minimum(image, 255 - addition) + np.uint8(addition), image)
+    return affine(image, (cosine, -sine, x), (sine, cosine, y))
 
 
 def color(image: np.ndarray, factor: float) -> np.ndarray:
@@ -171,11 +135,6 @@ def contrast(image: np.ndarray, factor: float) -> np.ndarray:
     return blend(flat, image, factor)
 
 
-def brightness(image: np.ndarray, factor: float) -> np.ndarray:
-    """Blend from black (0) over the image (1) to brighter."""
-    return blend(np.zeros((1, 1, 1), np.uint8), image, factor)
-
-
 def sharpness(image: np.ndarray, factor: float) -> np.ndarray:
     """Blend from the smoothed image (0) over the image (1) to sharper; the border stays."""
     smooth = image.copy()
@@ -183,26 +142,6 @@ def sharpness(image: np.ndarray, factor: float) -> np.ndarray:
     sums = cv2.filter2D(image, cv2.CV_32F, _SMOOTH)
     smooth[1:-1, 1:-1] = (sums[1:-1, 1:-1].astype(np.uint16) // 13).astype(np.uint8)
     return blend(smooth, image, factor)
-
-
-def shear_x(image: np.ndarray, level: float) -> np.ndarray:
-    """Row y moved left by `level`·y, nearest pixel."""
-    return affine(image, (1, level, 0), (0, 1, 0), FILL)
-
-
-def shear_y(image: np.ndarray, level: float) -> np.ndarray:
-    """Column x moved up by `level`·x, nearest pixel."""
-    return affine(image, (1, 0, 0), (level, 1, 0), FILL)
-
-
-def translate_x(image: np.ndarray, pixels: float) -> np.ndarray:
-    """Moved left by `pixels`."""
-    return affine(image, (1, 0, pixels), (0, 1, 0), FILL)
-
-
-def translate_y(image: np.ndarray, pixels: float) -> np.ndarray:
-    """Moved up by `pixels`."""
-    return affine(image, (1, 0, 0), (0, 1, pixels), FILL)
 
 
 def cutout(image: np.ndarray, pixels: int, row: int, column: int) -> np.ndarray:
@@ -230,26 +169,6 @@ def _enhance(level: float) -> float:
     return level * 1.8 + 0.1
 
 
-OPERATIONS: tuple[Operation, ...] = (
-    Operation("AutoContrast", autocontrast),
-    Operation("Equalize", equalize),
-    Operation("Invert", invert),
-    Operation("Rotate", rotate, lambda level: level * 30.0, draws="sign"),
-    Operation("Posterize", posterize, lambda level: int(level * 4)),
-    Operation("Solarize", solarize, lambda level: int(level * 256)),
-    Operation("Color", color, _enhance),
-    Operation("Contrast", contrast, _enhance),
-    Operation("Brightness", brightness, _enhance),
-    Operation("Sharpness", sharpness, _enhance),
-    Operation("ShearX", shear_x, lambda level: level * 0.3, draws="sign"),
-    Operation("ShearY", shear_y, lambda level: level * 0.3, draws="sign"),
-    Operation("TranslateX", translate_x, lambda level: level * TRANSLATE_PIXELS, draws="sign"),
-    Operation("TranslateY", translate_y, lambda level: level * TRANSLATE_PIXELS, draws="sign"),
-    Operation("Cutout", cutout, lambda level: int(level * CUTOUT_PIXELS), draws="centre"),
-    Operation("SolarizeAdd", solarize_add, lambda level: int(level * 110)),
-)
-
-
 def _autocontrast_table(counts: np.ndarray) -> np.ndarray:
     present = np.flatnonzero(counts)
     low, high = np.float32(present[0]), np.float32(present[-1])
@@ -271,3 +190,70 @@ def _equalize_table(counts: np.ndarray) -> np.ndarray:
 
 
 _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32)
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    # Every channel stretched linearly to 0 … 255; a channel of one value stays.
+    Operation("AutoContrast", lambda image: by_channel(image, _autocontrast_table)),
+    # Every channel's histogram flattened, as Pillow's ImageOps.equalize does.
+    Operation("Equalize", lambda image: by_channel(image, _equalize_table)),
+    Operation("Invert", lambda image: 255 - image),
+    Operation("Rotate", rotate, lambda level: level * 30.0, draws="sign"),
+    # The highest bits of every value kept, as many as the argument says.
+    Operation(
+        "Posterize",
+        lambda image, bits: image & np.uint8(256 - 2 ** (8 - bits)),
+        lambda level: int(level * 4),
+    ),
+    # Values from the threshold on inverted. AlgoPerf compares uint8 with a threshold that
+    # TensorFlow casts to uint8, so 256, its argument at magnitude 10, is 0 and inverts everything.
+    Operation(
+        "Solarize",
+        lambda image, threshold: np.where(image < threshold % 256, image, 255 - image),
+        lambda level: int(level * 256),
+    ),
+    Operation("Color", color, _enhance),
+    Operation("Contrast", contrast, _enhance),
+    # From black (0) over the image (1) to brighter.
+    Operation(
+        "Brightness",
+        lambda image, factor: blend(np.zeros((1, 1, 1), np.uint8), image, factor),
+        _enhance,
+    ),
+    Operation("Sharpness", sharpness, _enhance),
+    # Row y moved left by level·y, or column x up by level·x, nearest pixel.
+    Operation(
+        "ShearX",
+        lambda image, level: affine(image, (1, level, 0), (0, 1, 0)),
+        lambda level: level * 0.3,
+        draws="sign",
+    ),
+    Operation(
+        "ShearY",
+        lambda image, level: affine(image, (1, 0, 0), (level, 1, 0)),
+        lambda level: level * 0.3,
+        draws="sign",
+    ),
+    # Moved left, or up, by so many pixels.
+    Operation(
+        "TranslateX",
+        lambda image, pixels: affine(image, (1, 0, pixels), (0, 1, 0)),
+        lambda level: level * TRANSLATE_PIXELS,
+        draws="sign",
+    ),
+    Operation(
+        "TranslateY",
+        lambda image, pixels: affine(image, (1, 0, 0), (0, 1, pixels)),
+        lambda level: level * TRANSLATE_PIXELS,
+        draws="sign",
+    ),
+    Operation("Cutout", cutout, lambda level: int(level * CUTOUT_PIXELS), draws="centre"),
+    # Added to values below 128, at most to 255.
+    Operation(
+        "SolarizeAdd",
+        lambda image, addition: np.where(
+            image < 128, np.minimum(image, 255 - addition) + np.uint8(addition), image
+        ),
+        lambda level: int(level * 110),
+    ),
+)
