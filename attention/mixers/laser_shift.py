@@ -172,14 +172,6 @@ def _exponential(value: Array, c: Leaves) -> Array:
     return jnp.where(chosen.is_max, raised, centred)
 
 
-def _exact_exponential(value: Array, c: Leaves) -> Array:
-    return exponentiate(value, None, _shift(c), precise=True, expm1=expm1)
-
-
-def _exponential_slope(value: Array, raised: Array, c: Leaves) -> Array:
-    return raised + jnp.where(_shift(c).is_max, 0.0, 1.0)
-
-
 def _logarithm(means: Array, c: Leaves) -> Array:
     """The output of R = A·F: log(1 + R) by one logarithm, 6e-8 off."""
     chosen = _shift(c)
@@ -187,21 +179,15 @@ def _logarithm(means: Array, c: Leaves) -> Array:
     return chosen.constant + jnp.log(argument)
 
 
-def _exact_logarithm(means: Array, c: Leaves) -> Array:
-    return logarithm(means, None, _shift(c), precise=True)
-
-
-def _logarithm_slope(means: Array, c: Leaves) -> Array:
-    return 1 / jnp.where(_shift(c).is_max, jnp.maximum(means, SMALLEST), 1 + means)
-
-
 _EXACT = Transform(
-    _exact_exponential,
-    _exact_logarithm,
-    _exponential_slope,
-    _logarithm_slope,
-    _leaves,
-    ("constant", "is_max"),
+    value=lambda value, c: exponentiate(value, None, _shift(c), precise=True, expm1=expm1),
+    output=lambda means, c: logarithm(means, None, _shift(c), precise=True),
+    value_slope=lambda value, raised, c: raised + jnp.where(_shift(c).is_max, 0.0, 1.0),
+    output_slope=lambda means, c: (
+        1 / jnp.where(_shift(c).is_max, jnp.maximum(means, SMALLEST), 1 + means)
+    ),
+    leaves=_leaves,
+    names=("constant", "is_max"),
     filler="constant",
 )
 # The rounding of bfloat16 is far above what one exponential and one logarithm cost.

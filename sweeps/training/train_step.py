@@ -151,15 +151,14 @@ class TrainStep:
             shape = leaf.shape if shape is None else shape
             return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=placed)
 
-        def batched(leaf: Array) -> jax.ShapeDtypeStruct:
-            return shaped(leaf, rows, (trial.batch_size, *leaf.shape[1:]))
-
         def everywhere(leaf: Array) -> jax.ShapeDtypeStruct:
             return shaped(leaf, whole)
 
         return (
             jax.tree.map(shaped, state, shardings_of(self.workload, state)),
-            jax.tree.map(batched, example),
+            jax.tree.map(
+                lambda leaf: shaped(leaf, rows, (trial.batch_size, *leaf.shape[1:])), example
+            ),
             jax.tree.map(everywhere, scalars_of(trial)),
             everywhere(seed_key(0, DROPOUT)),
         )

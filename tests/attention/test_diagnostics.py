@@ -374,8 +374,9 @@ def test_layers_inside_a_loop_are_refused_by_name(lift):
 
 def test_contexts_do_not_nest():
     variant = _variant(CASES[0])
+    params = _params(variant)  # made before, unless another test has
     with pytest.raises(ValueError, match="once"), probe.probed():
-        _apply(variant, _params(variant))
+        _apply(variant, params)
     assert not probe.is_on()
 
 

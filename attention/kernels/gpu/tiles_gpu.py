@@ -62,7 +62,8 @@ class Tile(NamedTuple):
     ) -> Array:
         # A program has its own rows alone, which stand along the first axis, and all of the others.
         begin = 0 if is_column else first
-        return self.along(read_row(ref, self.member, begin, inside, count), is_column)
+        part = _load(ref.at[_at(self.member, pl.ds(begin, count))], inside)
+        return self.along(part, is_column)
 
     def of_pairs(self, ref: Any) -> Array:
         """Returns the tile's part of a mask [T, S], int32."""
@@ -142,11 +143,6 @@ def read(
     """Returns rows [count, padded size] of a block from `first` on, 0 beyond its end."""
     at = (pl.ds(first, count), *(() if member is None else (member,)), slice(None))
     return _load(ref.at[at], _inside(ref.shape[-1], rows, count, size))
-
-
-def read_row(ref: Any, member: Any, first: Any, rows: Array | None, count: int) -> Array:
-    """Returns `count` numbers of a row from `first` on, 0 beyond its end."""
-    return _load(ref.at[_at(member, pl.ds(first, count))], rows)
 
 
 def _load(ref: Any, mask: Array | None) -> Array:
