@@ -93,17 +93,17 @@ def read(path: pathlib.Path, whole: bool = False) -> StudyRuns:
     """
     file = find(path) or path
     problems: list[Problem] = []
-    stated = records.read_json(file.with_name(layout.STUDY), "", problems) or {}
-    if "format" in stated:
-        stated = {}
+    beside = records.read_json(file.with_name(layout.STUDY), "", problems) or {}
+    stated = {} if "format" in beside else beside
     problems += [
         Problem("unreadable", "", layout.STUDY, f"unknown key {name!r}; left out")
         for name in stated.keys() - records.RESULTS_PLAN.keys()
     ]
     directory = file.parent if file.name in NAMES else file
     name = stated.get("name") or directory.absolute().name.removesuffix(file.suffix)
-    planned = {key: stated[key] for key in records.RESULTS_PLAN if stated.get(key) is not None}
-    plan = msgspec.convert(planned, Plan)
+    plan = msgspec.convert(
+        {key: stated[key] for key in records.RESULTS_PLAN if stated.get(key) is not None}, Plan
+    )
     rows, shares_seeds = rows_of(file), stated.get("shares_seeds") is not False
     return study_of(name, directory, rows, plan, problems, shares_seeds)
 
@@ -131,16 +131,14 @@ def _lines(file: pathlib.Path) -> Iterator[tuple[int, Any]]:
     encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     text = content.decode(encoding)
     if file.suffix == ".jsonl":
-        lines = enumerate(text.split("\n"), 1)
-        yield from ((number, line) for number, line in lines if line.strip())
+        yield from (line for line in enumerate(text.split("\n"), 1) if line[1].strip())
         return
     reader = csv.DictReader(io.StringIO(text, newline=""), restkey="a cell without a column")
     names = [name.strip() for name in reader.fieldnames or ()]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"column {twice[0]!r} is there twice")
     reader.fieldnames = names
-    for record in reader:
-        yield reader.line_num, record
+    yield from ((reader.line_num, record) for record in reader)
 
 
 def _row(line: Any) -> Row:
@@ -155,8 +153,8 @@ def _row(line: Any) -> Row:
             f"columns missing: {', '.join(missing) or 'none'}; unknown: "
             f"{', '.join(unknown)[:80] or 'none'}; there are {', '.join(COLUMNS)}"
         )
-    stated = {name: x.strip() if isinstance(x, str) else x for name, x in record.items()}
-    stated = {name: x for name, x in stated.items() if x not in (None, "")}
+    cells = {name: x.strip() if isinstance(x, str) else x for name, x in record.items()}
+    stated = {name: x for name, x in cells.items() if x not in (None, "")}
     if isinstance(point := stated.get("point"), str):
         stated["point"] = files.loads(point)
     return msgspec.convert(stated, Row, strict=False)
@@ -204,11 +202,10 @@ def study_of(
                 "points; give it, or no column split"
             )
     baseline = _agreed("baseline", (row.baseline for row in rows), directory)
-    commits = [plan.git_commit, *(row.design_commit for row in rows)]
     plan = dataclasses.replace(
         plan,
         variants=tuple({run.variant: 0 for run in runs}),
-        git_commit=next(filter(None, commits), None),
+        git_commit=next((row.design_commit for row in rows if row.design_commit), plan.git_commit),
     )
     return StudyRuns(
         name=name,
@@ -307,7 +304,10 @@ def _run(
         columns[f"{split}/num_examples"] = {end: 0.0}
     columns[records.TIME] = {end: stated.get("seconds", math.nan)}
     steps = sorted(set().union(*columns.values()))
-    meta = {records.FLOPS: stated.get("flops", 0) / end, records.COMMIT: stated.get("commit")}
+    meta = {
+        records.FLOPS: stated.get("flops", 0) / max(1, end),
+        records.COMMIT: stated.get("commit"),
+    }
     return Run(
         *(workload, variant, STAGE, point, seed, directory, name, state, reason),
         steps=budget,

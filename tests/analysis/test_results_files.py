@@ -36,17 +36,19 @@ def test_a_table_of_a_file_is_scipy_s(tmp_path, capsys) -> None:
     tests = {name: stats.ttest_rel(values, base) for name, values in losses.items()}
     p_of = {name: test.pvalue for name, test in tests.items()}
     holm = {"muon": 2 * p_of["muon"], "soap": max(2 * p_of["muon"], p_of["soap"])}
-    assert holm["muon"] < 0.05 < holm["soap"]
-    expected = {}
-    for name, values in losses.items():
-        median, mean = np.median(values), values.mean()
-        p_text = "<0.001" if holm[name] < 0.001 else f"{holm[name]:.3f}"
-        numbers = (f"{median:.4f}", f"{np.exp(median):.3f}", f"{mean:.4f}")
-        expected[name] = [*numbers, f"{mean - base.mean():+.4f}", p_text]
+    assert 0.001 < holm["muon"] < 0.05 < holm["soap"]
+    expected = {
+        name: [
+            *(f"{np.median(x):.4f}", f"{np.exp(np.median(x)):.3f}", f"{x.mean():.4f}"),
+            *(f"{x.mean() - base.mean():+.4f}", f"{holm[name]:.3f}"),
+        ]
+        for name, x in losses.items()
+    }
     assert cli.main(["table", str(path), "--baseline=adamw"]) == 0
     lines = [line.replace("|", " ").split() for line in capsys.readouterr().out.splitlines()]
     printed = {line[0]: line for line in lines if line and line[0] in losses}
     assert cli.main(["table", str(path), "--baseline=adamw", "--format=csv"]) == 0
+    assert [*printed] == [*losses]
     for name, columns in printed.items():
         assert [cell for cell in columns[2:] if cell != "–"][:5] == expected[name]
     for row in csv.DictReader(io.StringIO(capsys.readouterr().out)):
