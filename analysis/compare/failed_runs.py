@@ -80,7 +80,15 @@ def of_table(table: ErrorTable) -> FailedRuns:
         elif rate.verdict in SO_FAR and not table.unfinished.isdisjoint((name, table.baseline)):
             rates[name] = dataclasses.replace(rate, verdict=SO_FAR[rate.verdict])
     is_any = any(rate.count for rate in rates.values())
-    left = {row.variant: table.of(row).without(seeds[row.variant]) for row in table.rows if is_any}
+    left = {
+        row.variant: {
+            seed: value
+            for seed, value in table.of(row).values.items()
+            if seed not in seeds[row.variant]
+        }
+        for row in table.rows
+        if is_any
+    }
     left = {name: values for name, values in left.items() if values}
     without = comparisons.compare_all(
         left,

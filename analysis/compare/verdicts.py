@@ -13,7 +13,6 @@ exist and to be smaller than the margin: then both are said, as in `worse, withi
 """
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,10 +47,6 @@ class SplitResult:
     comparison: Comparison | None = None
     paper: PaperCell | None = None
     non_finite: int = 0
-
-    def without(self, seeds: Collection[int]) -> dict[int, float]:
-        """Returns the values of the other seeds."""
-        return {seed: value for seed, value in self.values.items() if seed not in seeds}
 
 
 @dataclass(frozen=True)

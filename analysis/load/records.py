@@ -360,9 +360,9 @@ class StudyRuns:
     def planned_seeds(self, stage: str, variant: str) -> list[int]:
         """Returns the seeds of a variant by each plan that has it, in order, those of its last look
         included; none in other stages than the last, which compares, and before it has begun."""
-        if stage != self.stages[-1] or stage not in self.planned:
-            return []
-        return [max(plan.seeds, *plan.looks, 0) for plan in self.plans if variant in plan.variants]
+        has_begun = stage == self.stages[-1] and stage in self.planned
+        plans = [plan for plan in self.plans if has_begun and variant in plan.variants]
+        return [max(plan.seeds, *plan.looks, 0) for plan in plans]
 
 
 def read_json(path: pathlib.Path, trial: str, problems: list[Problem]) -> dict[str, Any] | None:

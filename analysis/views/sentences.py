@@ -208,7 +208,7 @@ def caveats(table: ErrorTable, of_verdicts: bool = True) -> Iterator[str]:
 def _rules(table: ErrorTable) -> Iterator[str]:
     """Yields sentences on declared looks, on seeds that were added without any, on the margin."""
     if table.looks:
-        place = f"these are {table.look}" if table.look else "this is between them"
+        place = f"these are {table.look}" if table.look else "this is none of them"
         yield (
             f"Verdicts were declared for {', '.join(map(str, table.looks))} seeds; {place}. They "
             f"need p < {table.threshold:.2g} (O'Brien-Fleming, Bonferroni); the corrected p is p "

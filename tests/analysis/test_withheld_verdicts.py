@@ -301,12 +301,11 @@ def test_verdicts_are_given_at_declared_looks(decided, declared, pending, look) 
 
 def test_seeds_that_were_added_are_named(decided) -> None:
     """A variant that was added later has all seeds of its own first plan."""
-    plans = decided.plans()
-    start = [{**plans[0], "seeds": 4, "variants": ["standard", "laser"]}]
-    decided.record["runs"] = start + plans
-    texts = {row.variant: row.seeds for row in decided.table().rows}
-    assert texts == dict.fromkeys(("standard", "laser"), "8 (4 planned at first)") | {
-        "standard+gate": "8"
+    (now,) = decided.plans()
+    decided.record["runs"] = [{**now, "seeds": 4, "variants": ["standard", "laser"]}, now]
+    assert {row.variant: row.seeds for row in decided.table().rows} == {
+        **dict.fromkeys(("standard", "laser"), "8 (4 planned at first)"),
+        "standard+gate": "8",
     }
 
 

@@ -313,8 +313,10 @@ def test_a_study_remembers_its_start_and_the_runs_that_differ(
     study_directory.prepare(made)
     start = layout.study_record(made.directory)
     first = {"date": start["date"], "git_commit": "aaa", "hypothesis": "before", "seeds": 3}
-    first |= {"variants": ["standard", "laser"], "points": 2, "baseline": "standard"}
-    first |= {"looks": [], "margin": ""}
+    first |= {"variants": ["standard", "laser"], "points": 2, "baseline": "standard"} | {
+        "looks": [],
+        "margin": "",
+    }
     assert start["runs"] == [first]
     start["runs"] = [{key: value for key, value in first.items() if key not in lacking_in_run}]
     record = {key: value for key, value in start.items() if key not in lacking}
