@@ -323,15 +323,17 @@ def test_a_study_remembers_its_start_and_the_runs_that_differ(
     layout.write_json(made.directory / layout.STUDY, {**record, "date": "2020-01-01"})
     study_directory.prepare(made)
     assert len(layout.study_record(made.directory)["runs"]) == 1
+    study_directory.prepare(make_study(hypothesis="before", margin="1%"))
+    assert layout.study_record(made.directory)["runs"][-1]["margin"] == "1%"
     code |= {"git_commit": "bbb", "versions": {"jax": "2"}}
-    for changes in ({}, {}, {"hypothesis": "after"}, {"hypothesis": "after", "margin": "1%"}):
+    for changes in ({}, {}, {"hypothesis": "after"}, {"hypothesis": "after", "seeds": 5}):
         study_directory.prepare(make_study(**{"hypothesis": "before", **changes}))
     after = layout.study_record(made.directory)
     kept = [after[key] for key in ("date", "git_commit", "versions")]
     assert kept == ["2020-01-01", "aaa", {"jax": "1"}]
-    named = [(run["git_commit"], run["hypothesis"], run.get("margin", "")) for run in after["runs"]]
-    expected = [("aaa", "before", ""), ("bbb", "before", ""), ("bbb", "after", "")]
-    assert named == [*expected, ("bbb", "after", "1%")]
+    named = [(run["git_commit"], run["hypothesis"], run["seeds"]) for run in after["runs"]]
+    expected = [("aaa", "before", 3)] * 2 + [("bbb", "before", 3), ("bbb", "after", 3)]
+    assert named == [*expected, ("bbb", "after", 5)]
 
 
 @pytest.mark.parametrize("here", [True, False])
