@@ -119,7 +119,7 @@ def _summary(options: argparse.Namespace) -> "Sequence[Page]":
       python -m analysis summary experiments/digits_vit_demo experiments/pydoc_lm_demo
     """
     from analysis.render import charts
-    from analysis.views import speedup, summary
+    from analysis.views import ledger, speedup, summary
 
     if options.plot:
         _check_pictures()
@@ -129,7 +129,11 @@ def _summary(options: argparse.Namespace) -> "Sequence[Page]":
     if options.plot and (chart := summary.draw(overview)):
         charts.save(chart, options.plot, overview.variants)
         print(f"wrote {options.plot}", file=sys.stderr)
-    return [summary.page(overview), *speedup.pages_of(tables)]
+    return [
+        summary.page(overview),
+        *ledger.replications(tables),
+        *speedup.pages_of(tables),
+    ]
 
 
 def _plots(options: argparse.Namespace) -> int:
@@ -278,7 +282,7 @@ def _ledger(options: argparse.Namespace) -> "Sequence[Page]":
     if options.site:
         layout.write_atomically(options.site, ledger.site(tables, options.site.parent))
         print(f"wrote {options.site}", file=sys.stderr)
-    return [ledger.page(tables)]
+    return [ledger.page(tables), *ledger.replications(tables)]
 
 
 def _results(options: argparse.Namespace) -> int:

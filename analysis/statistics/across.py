@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from scipy import special
 
 from analysis.statistics.comparisons import (
     Comparison,
@@ -128,6 +129,26 @@ def mean_effect(effects: Sequence[float], compared: Sequence[Comparison]) -> Est
         variance += correction(v) ** 2 * v / (v - 2) * (1 / n + g**2) - g**2
     half = NORMAL * math.sqrt(variance) / len(effects)
     return Estimate(mean, mean - half, mean + half)
+
+
+def pooled(compared: Sequence[Comparison]) -> tuple[Comparison, float]:
+    """Returns one comparison over the pairs of several, which asked the same question with other
+    seeds, and the p-value of their heterogeneity.
+
+    The fixed effect of normal differences of one SD: the mean of all pairs, with the SD within
+    studies. Cochran's Q over k - 1 then has F's distribution (Cochran 1954, "The combination of
+    estimates from different experiments"); of two studies it is the squared t of their difference.
+    """
+    pairs, differences, sds = np.array([(c.pairs, c.difference, c.sd) for c in compared]).T
+    between, within = len(pairs) - 1, pairs.sum() - len(pairs)
+    mean = np.average(differences, weights=pairs)
+    variance = (pairs - 1) @ sds**2 / within
+    error = math.sqrt(variance / pairs.sum())
+    low, high = map(float, t_bounds(mean, error, within))
+    p = float(2 * special.stdtr(within, -abs(mean) / error))
+    q = pairs @ (differences - mean) ** 2 / variance
+    one = Comparison(int(pairs.sum()), float(mean), low, high, p, "t", sd=math.sqrt(variance))
+    return one, float(special.fdtrc(between, within, q / between))
 
 
 def mean_ratio(logs: Sequence[np.ndarray]) -> Estimate:

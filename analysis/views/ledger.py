@@ -1,20 +1,26 @@
-"""Every verdict of several studies in one table, those that decide nothing included."""
+"""Every verdict of several studies in one table, those that decide nothing included; and
+replications, the same question asked again with other seeds, pooled into one estimate."""
 
 import itertools
+import json
+import math
 import os
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
 
-from analysis.compare import frames
+from analysis.compare import experiment, frames
 from analysis.compare.error_table import ErrorTable
 from analysis.load import results
-from analysis.load.records import Plan
+from analysis.load.records import PARAMETERS, Plan
 from analysis.render import pages, printing
-from analysis.views import sentences, speedup
+from analysis.statistics import across
+from analysis.statistics.comparisons import Comparison
+from analysis.views import sentences, speedup, summary
 from analysis.views import table as table_view
+from attention import table as variants
 
 COLUMNS = (
     *("hypothesis", "study", "workload", "variant", "metric", "split", "n", "difference"),
@@ -22,9 +28,20 @@ COLUMNS = (
     *(*frames.DETECTABLE, "commit", "design_commit", "date"),
 )
 
-FORMATS = dict.fromkeys(("Difference", "Detectable", "Compute\nsaved"), "") | {
-    "p (Holm)": pages.p_text
-}
+FORMATS = dict.fromkeys(("Difference", "Detectable", "Compute\nsaved"), "") | dict.fromkeys(
+    ("p (Holm)", "p", "p of\nheterogeneity"), pages.p_text
+)
+# Settings of a search, in whose place stand the hyperparameters that came of it.
+SEARCHED = ["protocol", "tuning_variant", "space"]
+POOLED = (
+    *("workload", "variant", "studies", "n", "difference", "difference_low", "difference_high"),
+    *("p", "p_heterogeneity", "not_pooled"),
+)
+POOLED_NOTE = (
+    "Pooled: the mean over the pairs of all studies, with a 95% interval; p is not corrected. "
+    "Heterogeneity: p of Cochran's Q, that studies differ by the noise of seeds alone. If a result "
+    "was the reason to repeat its study, the pooled p is too small."
+)
 
 
 def page(tables: Sequence[ErrorTable]) -> pages.Page:
@@ -170,3 +187,90 @@ def hypothesis(plans: Sequence[Plan]) -> str:
         if text != before
     ]
     return "; ".join([texts[0] or "none", *changes]) if changes else "".join(texts[:1])
+
+
+def replications(tables: Sequence[ErrorTable]) -> list[pages.Page]:
+    """Returns a page with the differences of studies that are equal in all but their seeds, and the
+    pooled ones, and with what keeps others that compare a variant on one workload apart; no page
+    where no two studies do."""
+    tables = [table for table in tables if table.comparisons]
+    stated = experiment.settings(tables).drop(columns=SEARCHED)
+    stated["metric"] = [table.metric.name for table in tables]
+    stated["variants and hyperparameters"] = [*map(_points, tables)]
+    rows: list[dict[str, object]] = []
+    notes = []
+    for _, asked in stated.groupby(["workload", "metric"], sort=False):
+        questions = asked.drop(columns="study")
+        for _, same in questions.groupby([*questions], sort=False, dropna=False):
+            rows += _pooled([tables[number] for number in same.index])
+        differing = [*questions.columns[questions.nunique(dropna=False) > 1]]
+        if differing and _overlap([tables[number].comparisons for number in asked.index]):
+            names = ", ".join(asked["study"])
+            notes.append(f"Not pooled where they differ in {', '.join(differing)}: {names}.")
+    if not rows and not notes:
+        return []
+    lines = pd.DataFrame(rows, columns=POOLED)
+    ends = zip(lines["difference"], lines["difference_low"], lines["difference_high"], strict=True)
+    columns = {
+        "Workload": lines["workload"],
+        "Variant": lines["variant"],
+        "Studies": lines["studies"],
+        "Pooled": [pages.estimate(*interval, 4, signed=True) for interval in ends],
+        "n": lines["n"],
+        "p": lines["p"],
+        "p of\nheterogeneity": lines["p_heterogeneity"],
+        "Not pooled": lines["not_pooled"],
+    }
+    table = pages.Table("Same settings, other seeds", pd.DataFrame(columns), FORMATS)
+    # In CSV it follows the ledger's lines, without a column where nothing is pooled.
+    pooled = lines.dropna(subset="p").dropna(axis=1, how="all")
+    shown = (table,) if rows else ()
+    return [pages.Page("Replications", shown, (POOLED_NOTE, *notes), data=lambda: pooled)]
+
+
+def _points(table: ErrorTable) -> str:
+    """Returns what the trials of each variant that are done were trained with, as text."""
+    points = {
+        row.variant: {
+            json.dumps([run.hyperparameters, run.variant_hyperparameters, run.meta.get(PARAMETERS)])
+            for run in table.runs(row, ("done",))
+        }
+        for row in table.rows
+    }
+    return str({name: sorted(texts) for name, texts in points.items()})
+
+
+def _overlap(sets: Sequence[Collection[object]]) -> bool:
+    return sum(map(len, sets)) > len(set().union(*sets))
+
+
+def _pooled(tables: Sequence[ErrorTable]) -> Iterator[dict[str, object]]:
+    """Yields of tables with equal settings a row of POOLED for each variant; none of a single
+    table."""
+    seeds = [{run.seed for run in table.study.stage(table.stage)} for table in tables]
+    shared = "seeds in common" if _overlap(seeds) else ""
+    for variant in tables[0].comparisons if len(tables) > 1 else ():
+        compared = [table.comparisons.get(variant, Comparison()) for table in tables]
+        reasons = [
+            shared,
+            *(summary.why_left_out(table, variant) or table.withheld(variant) for table in tables),
+            *("seeds are no pairs" for each in compared if not each.is_paired),
+        ]
+        why = next(filter(None, reasons), None)
+        one, apart = (Comparison(), math.nan) if why else across.pooled(compared)
+        studies = [
+            f"{table.study.name}: {pages.estimate(each.difference, each.low, each.high, 4, True)}"
+            for table, each in zip(tables, compared, strict=True)
+        ]
+        yield {
+            "workload": tables[0].workload,
+            "variant": variants.label(variant),
+            "studies": "; ".join(studies),
+            "n": one.pairs,
+            "difference": one.difference,
+            "difference_low": one.low,
+            "difference_high": one.high,
+            "p": one.p,
+            "p_heterogeneity": apart,
+            "not_pooled": why,
+        }

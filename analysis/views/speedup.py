@@ -28,15 +28,6 @@ from attention import table as variants
 
 # The heading of the ratio of compute.
 COMPUTE = "Speed-up,\ncompute"
-# What the speed-up in time is of.
-RECORDED = (
-    "Time is the seconds of a step that trials recorded; these also depend on the load of the "
-    "machine, which no interval covers."
-)
-TIMED = (
-    "Time is the seconds of a step that `workloads bench` measured, without the optimizer's "
-    "update; the interval covers more rounds of that process, not other machines."
-)
 RULE = "budgets are of one experiment and differ in steps alone"
 
 
@@ -48,13 +39,12 @@ class SpeedUps:
     `needed`, `low`, `high`, the baseline's steps (`budgets.needed`); `seeds_used`; `by_law`, the
     steps by a power law, nan beyond the budgets; `compute` and `time`, what steps are multiplied by
     for the speed-up in model FLOP and in seconds; `time_low`, `time_high`, the steps' ends for the
-    latter; `why`, why there is no number, else empty. `time_source` says what `time` is of."""
+    latter; `why`, why there is no number, else empty."""
 
     table: ErrorTable
     budgets: pd.DataFrame
     rows: pd.DataFrame
     problems: tuple[Problem, ...]
-    time_source: str = RECORDED
 
 
 def of_tables(tables: Sequence[ErrorTable], times: pathlib.Path | None = None) -> SpeedUps:
@@ -93,8 +83,7 @@ def of_tables(tables: Sequence[ErrorTable], times: pathlib.Path | None = None) -
         raise ValueError(f"no study has results of a variant beside {first.baseline}")
     rows.sort(key=lambda row: variants.order(row["variant"]))
     problems = [*notes, *(problem for table in tables for problem in table.named_problems)]
-    source = TIMED if times else RECORDED
-    return SpeedUps(first, known, pd.DataFrame(rows), tuple(problems), source)
+    return SpeedUps(first, known, pd.DataFrame(rows), tuple(problems))
 
 
 def experiments(tables: Sequence[ErrorTable]) -> list[list[ErrorTable]]:
@@ -262,8 +251,10 @@ def page(speedups: SpeedUps) -> pages.Page:
             "A speed-up of 2: the baseline would need twice the variant's compute (or time) for "
             "the same mean result. [1.7, 2.5]: what the seeds cannot rule out (95%, not corrected "
             "for the number of variants). < and >: beyond the budgets; nothing is extrapolated.",
-            f"Compute is model FLOP, as trials recorded it. {speedups.time_source} "
-            "docs/analysis.md has the method.",
+            "Compute is model FLOP, time the seconds of a step, as trials recorded them; these "
+            "also depend on the load of the machine, which no interval covers. With `--times` they "
+            "are `workloads bench`'s, without the optimizer's update, and the interval covers more "
+            "rounds of that process. docs/analysis.md has the method.",
             *(
                 f"No number for {variants.label(row.variant)} ({row.study}): {row.why}."
                 for row in speedups.rows[speedups.rows["why"] != ""].itertuples()

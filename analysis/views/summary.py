@@ -142,7 +142,7 @@ def _cells(tables: Sequence[ErrorTable], names: Sequence[str], baseline: str) ->
             is_withheld = comparison.withheld and comparison.verdict == "cannot tell"
             verdict = "withheld" if is_withheld else comparison.verdict
             is_within = comparison.within and "equal" not in verdict
-            why = "another baseline" if table.baseline != baseline else _why_left_out(table, name)
+            why = "another baseline" if table.baseline != baseline else why_left_out(table, name)
             ids = {run.id for run in table.runs(table.by_variant[name]) if run.id}
             if copied := sorted({places[trial] for trial in ids if trial in places}):
                 why = f"{COPIED} {', '.join(copied)}"
@@ -178,7 +178,7 @@ def _scale(table: ErrorTable, mean: float) -> float:
     return 100 * sign / abs(mean) if abs(mean) > 0 else math.nan
 
 
-def _why_left_out(table: ErrorTable, variant: str) -> str:
+def why_left_out(table: ErrorTable, variant: str) -> str:
     """Returns why a column says nothing of a variant that the lines over all may use."""
     comparison = table.comparisons.get(variant, comparisons.Comparison())
     sides = [table.by_variant[name] for name in (variant, table.baseline)]

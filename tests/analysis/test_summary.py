@@ -19,8 +19,8 @@ from analysis.load.records import TIME
 from analysis.load.studies import read_each
 from analysis.render import charts
 from analysis.statistics import across
-from analysis.statistics.comparisons import Comparison
-from analysis.views import summary
+from analysis.statistics.comparisons import Comparison, compare
+from analysis.views import ledger, summary
 
 NAN = math.nan
 
@@ -119,6 +119,34 @@ def test_the_mean_ratio_is_geometric_and_holds_t() -> None:
     assert across.mean_ratio([np.log([2.0, 2.0]), np.log([0.5, 0.5])]).value == pytest.approx(1)
     assert math.isnan(across.mean_ratio([logs, logs[:1]]).low)
     assert math.isnan(across.mean_ratio([logs, logs[:0]]).value)
+
+
+def test_replications_are_one_sample_of_pairs() -> None:
+    """-2 of sd 1 and -3 of sd √2: the variance within is (2·1 + 1·2)/3."""
+    pairs = [{0: -1.0, 1: -2.0, 2: -3.0}, {3: -2.0, 4: -4.0}]
+    zeros = dict.fromkeys(range(5), 0.0)
+    one, apart = across.pooled([compare(differences, zeros, True) for differences in pairs])
+    error = math.sqrt(4 / 3 / 5)
+    assert (one.pairs, one.difference) == (5, pytest.approx(-2.4))
+    assert one.p == pytest.approx(2 * stats.t.sf(2.4 / error, 3))
+    assert (one.low, one.high) == pytest.approx(stats.t.interval(0.95, 3, -2.4, error))
+    groups = [[*differences.values()] for differences in pairs]
+    assert apart == pytest.approx(stats.ttest_ind(*groups).pvalue)
+
+
+def test_the_pooled_interval_holds_the_difference() -> None:
+    rng = np.random.default_rng(7)
+    studies = rng.normal(0, 1, (4_000, 2, 8))
+    zeros, held, apart = dict.fromkeys(range(8), 0.0), [], []
+    for values in studies:
+        compared = [
+            compare(dict(enumerate(own)), zeros, True) for own in (values[0], values[1, :5])
+        ]
+        one, p = across.pooled(compared)
+        held.append(one.low <= 0 <= one.high)
+        apart.append(p < 0.05)
+    assert 0.94 <= np.mean(held) <= 0.96
+    assert 0.04 <= np.mean(apart) <= 0.06
 
 
 def made(hand_made, errors: dict, name="tiny", diverged=(), **more) -> pathlib.Path:
@@ -241,6 +269,20 @@ def test_columns_of_one_workload_name_their_studies(hand_made) -> None:
     found = _summary(root.parent)
     assert found.headings == ("first: imagenet_vit", "second: imagenet_vit")
     assert any("several times: imagenet_vit" in note for note in summary.page(found).notes)
+
+
+def test_only_replications_are_pooled(hand_made) -> None:
+    """The question of `first` with other seeds; with its seeds; at another batch size."""
+    errors = {"standard": (0.5, 0.6, 0.7), "laser": (0.4, 0.45, 0.41)}
+    for name, first, size in (("first", 0, 8), ("second", 3, 8), ("third", 0, 7), ("fourth", 2, 7)):
+        study = hand_made(name=name, config={"batch_size": size})
+        for variant, values in errors.items():
+            study.add_seeds(variant, values, first=first)
+        root = study.finish()
+    (page,) = ledger.replications([error_table.build(x) for x in read_each(root.parent)])
+    assert page.tables[0].texts()["Not pooled"].tolist() == ["–", "seeds in common"]
+    assert page.data()["n"].tolist() == [6]
+    assert [note for note in page.notes if "differ in batch_size: first" in note]
 
 
 def test_another_baseline_keeps_its_column_and_leaves_the_lines(studies, hand_made) -> None:
