@@ -190,19 +190,16 @@ Per device and step. Nothing here was run on an accelerator. A ratio below 1 mea
 |---|---|--:|---|--:|--:|
 {lines}
 
-Rows of c4_lm compute in bfloat16, by kernel `fused` unless the subject says otherwise. On TPUs the time is
-the compiler's estimate. On GPUs the compiler estimates no time; the bytes include a formula for what
-kernels read more than once (`_traffic` in sweeps/compilers/compiled_step.py).
+Rows of c4_lm compute in bfloat16, by kernel `fused` unless the subject says otherwise. The bytes of GPUs
+include a formula for what kernels read more than once (`_traffic` in sweeps/compilers/compiled_step.py).
 
 All rows are in [performance.csv](performance.csv). {definitions}
 
 The CSV adds three columns. of_peak is the utilisation. times_baseline is step_ms over that of the row's
-first variant. compilers are the versions of the libraries that compiled the row. A cell without a value
-is a figure that the compiler does not give. Of rows by kernel `xla` on TPUs, hbm_gb is up to 7 % too large
-for ViT and language models: these rows are older than the rule for fusions inside fusions.
+first variant. compilers are the versions of the libraries that compiled the row. Of rows by kernel `xla` on TPUs,
+hbm_gb is up to 7 % too large for ViT and language models: they are older than the rule for fusions inside fusions.
 
-Not included: waiting for the network and for transfers between memories, the input pipeline, evaluations
-and checkpoints.
+Not included: waiting for the network and for other memories, the input pipeline, evaluations, checkpoints.
 
 The variant "AlgoPerf's own" is its model with its own attention, trained by our step. "MaxText's own" is its
 `train_compile` for the work of c4_lm: its decoder with an MLP without a gate, one table of embeddings, no rotary

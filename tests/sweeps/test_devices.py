@@ -362,7 +362,8 @@ def test_kernels_are_checked_by_attention_check(error, verdict, text, in_process
 def test_steps_are_timed_by_workloads_bench(platform, in_process, monkeypatch):
     """By kernels that can compute them; what a command refuses is a result."""
 
-    def lines(workload, data_dir, variants, batch_size, kernel, compute_dtype):
+    def lines(workload, data_dir, variants, batch_size, kernel, compute_dtype, times):
+        assert times is None
         yield f"{workload} by {kernel}, batch {batch_size}"
         sizes = {"head_size": 64, "value_size": 64}
         backends.check_kernel(kernel, platform=platform, dtype=compute_dtype, **sizes)
