@@ -31,7 +31,7 @@ MAXTEXT_TESTS ?= tests/maxtext
 MAXTEXT_PYTHON ?= python3.12
 QUICK := digits_vit_quick,spoken_digits_conformer_quick,pydoc_lm_quick
 
-.PHONY: demo data-fashion data-speech evidence evidence-text evidence-text-mechanisms evidence-images evidence-images-mechanisms evidence-speech evidence-patch4 speedup-text speedup-images speedup-images-long quick test test-slow test-all test-version test-lowest test-compilers test-algoperf test-init2winit test-maxtext parity soak simulate performance vega check clean
+.PHONY: demo data-fashion data-speech evidence evidence-text evidence-text-mechanisms evidence-images evidence-images-mechanisms evidence-text-grid-1 evidence-text-grid-2 evidence-images-grid-1 evidence-images-grid-2 evidence-speech evidence-patch4 speedup-text speedup-images speedup-images-long quick test test-slow test-all test-version test-lowest test-compilers test-algoperf test-init2winit test-maxtext parity soak simulate performance vega check clean
 
 # Sets of extras that $(VENV) may have, each marked by a file: installed when it is first needed, and anew
 # when the dependencies change.
@@ -101,6 +101,28 @@ evidence-speech: data-speech $(VENV)/.installed-pictures
 ## evidence-patch4: standard and LASER on the same pictures in 49 tokens; at most 60 minutes, resumable
 evidence-patch4: data-fashion $(VENV)/.installed-pictures
 	$(call run,fashion_vit_patch4)
+
+# One half of a grid's seeds, a study of its own: its name's end, its first seed, their number.
+define half
+	$(BIN)/python -m sweeps run --config=$(1) --config.name=$(1)_$(2) --config.first_seed=$(2) \
+	    --config.seeds=$(3)
+endef
+
+## evidence-text-grid-1: seven rows at four rates each on the same text, seeds 24 to 27; 70 minutes, resumable
+evidence-text-grid-1: $(VENV)/.installed-pictures
+	$(call half,pydoc_lm_grid,24,4)
+
+## evidence-text-grid-2: the same with seeds 28 to 31; 70 minutes, resumable
+evidence-text-grid-2: $(VENV)/.installed-pictures
+	$(call half,pydoc_lm_grid,28,4)
+
+## evidence-images-grid-1: four rows at four rates each on real pictures, seeds 25 to 29; 60 to 90 minutes, resumable
+evidence-images-grid-1: data-fashion $(VENV)/.installed-pictures
+	$(call half,fashion_vit_grid,25,5)
+
+## evidence-images-grid-2: the same with seeds 30 to 34; 60 to 90 minutes, resumable
+evidence-images-grid-2: data-fashion $(VENV)/.installed-pictures
+	$(call half,fashion_vit_grid,30,5)
 
 ## evidence: all of docs/evidence.md but evidence-patch4, one after the other; 8 hours, resumable
 evidence: evidence-text evidence-speech evidence-images evidence-text-mechanisms \

@@ -191,6 +191,12 @@ MODIFIERS: dict[str, ModifierEntry] = {
         },
         needs=("self",),
     ),
+    "control": ModifierEntry(
+        "control",
+        "Q, K ← e^p·Q, e^−p·K: a row of a study that must find nothing",
+        "ours (modifiers/control.py)",
+        parameters="1 (p, 0.1 at start; the logits stay)",
+    ),
     "window": ModifierEntry(
         "window",
         "a query sees keys fewer than width away",

@@ -28,6 +28,26 @@ def fashion_vit_evidence(config: ConfigDict) -> None:
     )
 
 
+def fashion_vit_grid(config: ConfigDict) -> None:
+    """Evidence on real pictures, each row at its own rate: four rows x four rates x ten seeds.
+
+    Command:  make evidence-images-grid-1 evidence-images-grid-2, five seeds each
+    Time:     about 150 minutes of two CPU cores in all (160 trials of 10,000 steps).
+    Result:   docs/evidence.md, with the question that was fixed before the run.
+
+    All seeds run at all rates, 25 to 34: none of them was in an earlier run.
+    """
+    fashion_vit_evidence(config)
+    config.update(
+        variants=("standard", "standard+control", "laser", "laser+qk_norm"),
+        protocol="grid",
+        points=4,
+        first_seed=25,
+        hypothesis="Do LASER, and LASER with QK-normalization, differ from standard attention, "
+        "each at its own best learning rate?",
+    )
+
+
 def fashion_vit_mechanisms(config: ConfigDict) -> None:
     """Mechanisms of today on real pictures: five of them x 10 seeds on Fashion-MNIST.
 

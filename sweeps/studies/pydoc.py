@@ -70,6 +70,34 @@ def pydoc_lm_mechanisms(config: ConfigDict) -> None:
     )
 
 
+def pydoc_lm_grid(config: ConfigDict) -> None:
+    """Evidence on text, each row at its own rate: seven rows x four rates x eight seeds.
+
+    Command:  make evidence-text-grid-1 evidence-text-grid-2, four seeds each
+    Time:     about 120 minutes of two CPU cores in all (224 trials of 3,000 steps).
+    Result:   docs/evidence.md, with the question that was fixed before the run.
+
+    All seeds run at all rates, 24 to 31: none of them was in an earlier run.
+    """
+    pydoc_lm_evidence(config)
+    config.update(
+        variants=(
+            "standard",
+            "standard+control",
+            "standard+qk_rms_norm",
+            "standard+rope",
+            "standard+fox",
+            "standard+fox+rope",
+            "laser+qk_norm",
+        ),
+        protocol="grid",
+        first_seed=24,
+        seeds=8,
+        hypothesis="Which row differs from standard attention, each at its own best learning "
+        "rate? Does FoX differ from standard attention where both have rotary positions?",
+    )
+
+
 def pydoc_finewebedu_mechanisms(config: ConfigDict) -> None:
     """Mechanisms of today in AlgoPerf's decoder: gate, XSA, value residual, SSMax x 12 seeds.
 
