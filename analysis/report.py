@@ -3,10 +3,10 @@
 The list of the views of a table is here.
 """
 
+import base64
 import collections
 import dataclasses
 import datetime
-import gzip
 import json
 import os
 import pathlib
@@ -14,7 +14,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import markupsafe
 import pandas as pd
 
 from analysis.compare import frames
@@ -62,7 +61,7 @@ def page(tables: Sequence[ErrorTable], directory: pathlib.Path, folder: pathlib.
         title=names[0] if len(names) == 1 else f"{directory.resolve().name}: {len(names)} studies",
         made=f"Report made by attnperf on {datetime.date.today().isoformat()}; figures of the "
         f"paper: {paper.SOURCE}.",
-        bundle=markupsafe.Markup(gzip.decompress(LIBRARIES.read_bytes()).decode()),
+        library=base64.b64encode(LIBRARIES.read_bytes()).decode(),
         variants=labels,
         layout=layout,
         answer=answer,
@@ -148,7 +147,7 @@ def trials(table: ErrorTable) -> pd.DataFrame:
     keys = ["variant", "label", "seed", "trial", "step"]
     values = frames.seeds(table)
     frame = values.pivot_table(index=keys, columns="split", values="value", sort=False)
-    seconds = frames.evaluations(table).groupby("trial")["seconds"].max()
+    seconds = frames.curves(table).groupby("trial")["seconds"].max()
     frame = frame.reindex(columns=layout.SPLITS).reset_index()
     places = [table.study.directory / trial / layout.ATTEMPTS for trial in frame["trial"]]
     return frame.assign(

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,10 +48,12 @@ RESULTS = (
     | {"train_flop": "float64", "train_seconds": "float64"}
     | {"withheld": "object", "paper": "float64", "seeds": "object", "values": "object"}
 )
-EVALUATIONS = (
+CURVES = (
     *("variant", "label", "point", "seed", "trial", "state"),
-    *("step", "seconds", "flops", "split", "value"),
+    *("step", "seconds", "flops", "panel", "value"),
 )
+# Names, or ends of names, of the columns that are logged between evaluations.
+LOGGED = ("loss", "grad_norm", "_per_second")
 SEEDS = ("variant", "label", "seed", "trial", "step", "split", "value")
 TRIALS = (
     *("variant", "label", "point", "seed", "trial", "state"),
@@ -83,37 +85,80 @@ def costs(table: ErrorTable, row: VariantResult) -> dict[str, float]:
 
 
 @functools.lru_cache(maxsize=8)
-def evaluations(table: ErrorTable) -> pd.DataFrame:
-    """Returns EVALUATIONS: one row per evaluation and split of the counted trials. `value` is the
-    table's metric as shown, `seconds` are of training alone, `flops` training's operations; nan
-    if they were not recorded."""
-    return _evaluations(table, [run for row in table.rows for run in counted(table, row)])
+def curves(table: ErrorTable) -> pd.DataFrame:
+    """Returns CURVES of the counted trials, then of those that are running, failed or diverged at
+    the points that the table reports, or at any of a variant without such a point.
 
-
-@functools.lru_cache(maxsize=8)
-def uncounted(table: ErrorTable) -> pd.DataFrame:
-    """Returns EVALUATIONS of the trials that are running, failed or diverged, at the points that
-    the table reports, or at any of a variant without such a point."""
+    A row holds a `value` at a `step`. Its `panel` is a split, where it is the table's metric as
+    shown of an evaluation, or a logged column. `seconds` are of training alone, `flops`
+    training's operations; nan if they were not recorded.
+    """
+    counts = [run for row in table.rows for run in counted(table, row)]
     points = {row.variant: row.point for row in table.rows}
-    runs = [run for run in table.study.stage(table.stage) if run.state != "done"]
-    return _evaluations(table, [run for run in runs if points[run.variant] in (None, run.point)])
-
-
-def _evaluations(table: ErrorTable, runs: Sequence[Run]) -> pd.DataFrame:
-    curves = [
-        _place(run)
-        | {"split": split, "flops": run.meta.get(FLOPS) or math.nan, "step": run.evals[STEP]}
-        | {"seconds": run.evals.get(TIME, np.full(len(run.evals[STEP]), math.nan))}
-        | {"value": table.metric.shown(run.evals[table.metric.column(split)])}
-        for run in runs
-        for split in layout.SPLITS
-        if len(run.evals.get(table.metric.column(split), ()))
+    others = [
+        run
+        for run in table.study.stage(table.stage)
+        if run.state != "done" and points[run.variant] in (None, run.point)
     ]
-    if not curves:
-        return pd.DataFrame(columns=EVALUATIONS)
-    frame = pd.DataFrame(curves).explode(["step", "seconds", "value"], ignore_index=True)
+    parts = [part for run in (*counts, *others) for part in _curves(table, run)]
+    if not parts:
+        return pd.DataFrame(columns=CURVES)
+    frame = pd.DataFrame(parts).explode(["step", "seconds", "value"], ignore_index=True)
     frame = frame.astype({"step": int, "seconds": float, "value": float})
-    return frame.assign(flops=frame["flops"] * frame["step"])[[*EVALUATIONS]]
+    return frame.assign(flops=frame["flops"] * frame["step"])[[*CURVES]]
+
+
+def _curves(table: ErrorTable, run: Run) -> Iterator[dict[str, Any]]:
+    """Yields each panel of a run with its steps, seconds and values [n]."""
+    place = _place(run) | {"flops": run.meta.get(FLOPS) or math.nan}
+    steps = run.evals.get(STEP, np.zeros(0, int))
+    seconds = run.evals.get(TIME, np.full(len(steps), math.nan))
+    for split in layout.SPLITS:
+        values = table.metric.shown(run.evals.get(table.metric.column(split), np.zeros(0)))
+        if len(values):
+            yield place | {"panel": split, "step": steps, "seconds": seconds, "value": values}
+    logged = run.losses()
+    for name in (name for name in logged if name.endswith(LOGGED) and "/" not in name):
+        at = np.flatnonzero(np.isfinite(logged[name]))
+        if len(at):
+            # A logged row has no time of its own; training's time grows evenly between evaluations.
+            times = np.interp(logged[STEP][at], [0, *steps], [0.0, *seconds])
+            numbers = {"step": logged[STEP][at], "seconds": times, "value": logged[name][at]}
+            yield place | {"panel": name} | numbers
+
+
+def medians(lines: pd.DataFrame) -> pd.DataFrame:
+    """Returns the medians over the trials of `lines` (`curves`) that are done: a row per panel,
+    variant and step with the medians of seconds, flops and value, and the number of trials `n`.
+
+    The steps are those that every trial has. Where these are under half of a trial's own, as in
+    AlgoPerf's logs, which are evaluated by the clock, they are all steps between the last first and
+    the first last: numbers are interpolated between evaluations.
+    """
+    numbers = ["seconds", "flops", "value"]
+    parts = []
+    groups = lines[lines["state"] == "done"].groupby(["panel", "variant", "label"], sort=False)
+    for keys, group in groups:
+        trials = [trial for _, trial in group.groupby("trial")]
+        steps = _shared([trial["step"].to_numpy() for trial in trials])
+        values = [
+            [np.interp(steps, trial["step"], trial[name].astype(float)) for name in numbers]
+            for trial in trials
+        ]
+        middles = dict(zip(numbers, np.median(values, axis=0), strict=True))
+        place = dict(zip(("panel", "variant", "label"), keys, strict=True))
+        parts.append(pd.DataFrame({"step": steps} | middles | place | {"n": len(trials)}))
+    return pd.concat(parts, ignore_index=True) if parts else lines.head(0)
+
+
+def _shared(evaluated: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns the steps of `medians` from those of each trial."""
+    shared = functools.reduce(np.intersect1d, evaluated)
+    if 2 * len(shared) >= max(map(len, evaluated)):
+        return shared
+    begin, end = max(steps[0] for steps in evaluated), min(steps[-1] for steps in evaluated)
+    every = np.unique(np.concatenate(evaluated))
+    return every[(begin <= every) & (every <= end)]
 
 
 def seeds(table: ErrorTable) -> pd.DataFrame:

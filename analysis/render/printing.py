@@ -1,6 +1,8 @@
 """Prints pages for commands: as text, Markdown, LaTeX, CSV or HTML, to the screen or a file."""
 
 import argparse
+import base64
+import gzip
 import itertools
 import os
 import re
@@ -83,6 +85,7 @@ TEMPLATES = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+TEMPLATES.filters["packed"] = lambda text: base64.b64encode(gzip.compress(text.encode())).decode()
 
 
 def check(options: argparse.Namespace) -> str:

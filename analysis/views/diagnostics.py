@@ -5,10 +5,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import altair as alt
 import numpy as np
 import pandas as pd
-from altair.typing import ChartType
 
 from analysis.compare import frames
 from analysis.compare.error_table import ErrorTable
@@ -61,7 +59,7 @@ PANELS = {
     "value_grad_norm": "gradient on W_V, all layers",
 }
 WEIGHTS = dict(zip(diagnostics.GRADIENTS, ("logits", "W_Q", "W_K", "W_V"), strict=True))
-WIDTH, HEIGHT = 200, 150
+WIDTH, HEIGHT = 290, 150
 
 
 @functools.lru_cache(maxsize=8)
@@ -180,7 +178,7 @@ def histograms(table: ErrorTable) -> pd.DataFrame:
     return shares.assign(high=shares["low"] + 0.5)
 
 
-def probabilities(table: ErrorTable) -> ChartType | None:
+def probabilities(table: ErrorTable) -> charts.Chart | None:
     """Returns the map of the last record's probabilities, a panel for each variant, None without
     histograms."""
     shares = histograms(table)
@@ -188,78 +186,74 @@ def probabilities(table: ErrorTable) -> ChartType | None:
         return None
     least = shares["low"].min() + 1.5
     labels = f"datum.value < {least} ? '<1e{least:g}' : datum.value == 0 ? '1' : '1e' + datum.value"
-    axis = alt.Axis(values=[least - 1.25, -7, -3, 0], labelExpr=labels, grid=False)
-    base = alt.Chart(shares)
-    cells = base.mark_rect().encode(
-        x=alt.X("low:Q", title="attention probability", axis=axis, scale=alt.Scale(nice=False)),
-        x2="high:Q",
-        y=alt.Y("layer:O", title="layer"),
-        color=alt.Color(
-            "share:Q",
-            title="share of the layer's probabilities",
-            scale=alt.Scale(type="sqrt", scheme="cividis"),
-            legend=alt.Legend(format=".0%"),
+    axis = {"values": [least - 1.25, -7, -3, 0], "labelExpr": labels, "grid": False}
+    share = charts.channel(
+        "share:Q",
+        title="share of the layer's probabilities",
+        scale={"type": "sqrt", "scheme": "cividis", "domain": [0, shares["share"].max()]},
+        legend={"format": ".0%"},
+    )
+    encoding = {
+        "x": charts.channel(
+            "low:Q", title="attention probability", axis=axis, scale={"nice": False}
         ),
-        tooltip=["label:N", "layer:O", "low:Q", "high:Q", alt.Tooltip("share:Q", format=".2%")],
-    )
-    limits = base.transform_filter("datum.layer == 0 && (datum.low == -7 || datum.low == -3)")
-    rule = limits.mark_rule(color="white", strokeDash=charts.DASHES[1]).encode(x="low:Q")
+        "x2": {"field": "high"},
+        "y": charts.channel("layer:O", title="layer"),
+        "color": share,
+        "tooltip": ["label:N", "layer:O", "low:Q", "high:Q", "share:Q"],
+    }
+    limits = [charts.reference_line("x", low, "white", name=f"1e{low}") for low in (-7, -3)]
     depth = shares["layer"].max() + 1
-    panel = alt.LayerChart(layer=[cells, rule]).properties(
-        width=300, height=min(160, max(60, 14 * depth))
-    )
-    labelled = alt.Facet("label:N", sort=list(shares["label"].unique()))
+    size = {"width": WIDTH, "height": float(min(160, max(60, 14 * depth)))}
+    panels = [
+        {"layer": [charts.marks("rect", of_variant, encoding), *limits], "title": label, **size}
+        for label, of_variant in shares.groupby("label", sort=False)
+    ]
     title = f"{table.study.name}: attention probabilities in the last record"
-    return panel.facet(labelled, columns=2).properties(title=title)
+    return {"concat": panels, "columns": 3, "title": title}
 
 
 def curves(measured: pd.DataFrame) -> pd.DataFrame:
-    """Returns one row per variant, shared step `x` and quantity of PANELS: layers reduced to one
-    number, its median over seeds `middle` and its range from `low` to `high`."""
-    per_seed = shared(measured).groupby(["variant", "seed", "step"], sort=False)
-    long = per_seed.agg({name: REDUCE[name] for name in PANELS}).melt(
-        var_name="quantity", ignore_index=False
-    )
-    by_step = long.groupby(["variant", "quantity", "step"], sort=False)["value"]
-    bands = by_step.agg(low="min", middle="median", high="max", n="count").dropna().reset_index()
-    bands = charts.thinned(bands, ["variant", "quantity"]).rename(columns={"step": "x"})
-    return bands.assign(label=bands["variant"].map(variants.label))
+    """Returns one row per trial, shared step and quantity of PANELS, with its `value`: layers
+    reduced to one number."""
+    keys = ["variant", "label", "seed", "trial", "state", "step"]
+    per_seed = shared(measured).assign(state="done").groupby(keys, sort=False)
+    long = per_seed.agg({name: REDUCE[name] for name in PANELS})
+    return long.melt(var_name="panel", ignore_index=False).dropna(subset="value").reset_index()
 
 
-def over_training(table: ErrorTable) -> ChartType | None:
+def over_training(table: ErrorTable) -> charts.Chart | None:
     """Returns the chart of PANELS over training, None without numbers."""
-    measured = records(table)
-    bands = curves(measured)
-    if bands.empty:
+    lines = curves(records(table))
+    if lines.empty:
         return None
-    names = [name for name in measured["variant"].unique() if name in set(bands["variant"])]
+    lines = lines.assign(seconds=np.nan, flops=np.nan)
+    middles = frames.medians(lines)
     claims = paper_shares()
     panels = []
     for quantity, heading in PANELS.items():
-        of_panel = bands[bands["quantity"] == quantity]
+        of_panel = lines[lines["panel"] == quantity]
         if of_panel.empty:
             continue
-        form = alt.Axis(format="%" if quantity in CLAIMS else "~g", tickCount=5)
-        scale = alt.Scale(zero=quantity not in WEIGHTS)
+        form = {"format": "%" if quantity in CLAIMS else "~g", "tickCount": 5}
+        scale: charts.Chart = {"zero": quantity not in WEIGHTS}
         if quantity in WEIGHTS:
-            scale, form = charts.around(of_panel[["low", "high"]].to_numpy().ravel())
-        lines = charts.line_with_band(
+            scale, form = charts.around(of_panel["value"].to_numpy())
+        layers = charts.seed_lines(
             of_panel,
-            alt.X("x:Q", title="training step", axis=alt.Axis(format="~s", tickCount=4)),
-            alt.Y("middle:Q", title=None, scale=scale, axis=form),
-            names,
-            dashed=True,
+            middles[middles["panel"] == quantity],
+            charts.channel("step:Q", title=None, axis={"format": "~s", "tickCount": 4}),
+            charts.channel("value:Q", title=None, scale=scale, axis=form),
+            list(lines["variant"].unique()),
         )
-        claim = (
-            [charts.reference_line("y", claims[quantity], name=PAPER)] if quantity in claims else []
-        )
-        panels.append(
-            alt.LayerChart(layer=[lines, *claim], title=heading, width=WIDTH, height=HEIGHT)
-        )
-    title = alt.Title(
-        f"{table.study.name}: attention over training", subtitle="dashed grey: the paper's shares"
-    )
-    return alt.ConcatChart(concat=panels, columns=3).properties(title=title)
+        if quantity in claims:
+            layers.append(charts.reference_line("y", claims[quantity], name=PAPER))
+        panels.append({"layer": layers, "title": heading, "width": WIDTH, "height": HEIGHT})
+    title = {
+        "text": f"{table.study.name}: attention by training step",
+        "subtitle": "dashed grey: the paper's shares",
+    }
+    return {"concat": panels, "columns": 3, "title": title}
 
 
 def _alt_text(table: ErrorTable, quantity: str, what: str) -> str:
@@ -271,7 +265,7 @@ def _alt_text(table: ErrorTable, quantity: str, what: str) -> str:
 
 
 def _plot(
-    file: str, draw: Callable[[ErrorTable], ChartType | None], quantity: str, what: str, how: str
+    file: str, draw: Callable[[ErrorTable], charts.Chart | None], quantity: str, what: str, how: str
 ) -> charts.FigureSpec[ErrorTable]:
     return charts.FigureSpec(
         file=file,
@@ -296,6 +290,6 @@ PLOTS = (
         over_training,
         "entropy_share",
         "Small probabilities, entropy, softmax Jacobian and gradients over training.",
-        f"Line: median over seeds. Band: smallest to largest seed. {charts.THINNED}",
+        charts.SEED_LINES,
     ),
 )

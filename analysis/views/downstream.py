@@ -8,7 +8,6 @@ import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import altair as alt
 import numpy as np
 import pandas as pd
 
@@ -230,13 +229,13 @@ def _notes(scored: SuiteTable, rows: pd.DataFrame) -> Iterator[str]:
         yield f"paper: {paper.SOURCE}, {place}; digits and bold as printed."
 
 
-def draw(table: ErrorTable) -> alt.VConcatChart | None:
+def draw(table: ErrorTable) -> charts.Chart | None:
     """Returns the scores of each suite beside the differences from the baseline, None if no
     trial was asked any."""
     suites = [_panels(scored) for scored in _suites(table)]
     if not suites:
         return None
-    return alt.vconcat(*suites).properties(title=f"{table.study.name}: scores on downstream tasks")
+    return {"vconcat": suites, "title": f"{table.study.name}: scores on downstream tasks"}
 
 
 def _suites(table: ErrorTable) -> list[SuiteTable]:
@@ -245,7 +244,7 @@ def _suites(table: ErrorTable) -> list[SuiteTable]:
     ]
 
 
-def _panels(scored: SuiteTable) -> alt.HConcatChart:
+def _panels(scored: SuiteTable) -> charts.Chart:
     """Returns a suite's scores and their differences from the baseline's, a row for each task."""
     numbers = ["score", "low", "high", "difference", "difference_low", "difference_high"]
     rows = scored.scores.assign(**(PERCENT * scored.scores[numbers]))
@@ -254,31 +253,34 @@ def _panels(scored: SuiteTable) -> alt.HConcatChart:
         low=scores["difference_low"], high=scores["difference_high"]
     )
     names = list(scores["variant"].unique())
-    y = alt.Y("task:N", sort=[*scored.tasks, MEAN], title=None)
+    y = charts.channel("task:N", sort=[*scored.tasks, MEAN], title=None)
     size = {"width": 300, "height": (len(scored.tasks) + 1) * (10 + 9 * len(names))}
 
-    def intervals(frame: pd.DataFrame, x: str, title: str) -> alt.LayerChart:
-        axis = alt.X(f"{x}:Q", title=title, scale=alt.Scale(zero=False))
+    def intervals(frame: pd.DataFrame, x: str, title: str) -> list[charts.Chart]:
+        axis = charts.channel(f"{x}:Q", title=title, scale={"zero": False})
         tooltip = ["label:N", "task:N", f"{x}:Q", "low:Q", "high:Q", "n:Q", "seeds:Q"]
-        marks = charts.interval_rows(frame, axis, y, tooltip, legend=True)
-        offset = alt.YOffset("variant:N", sort=names)
-        return marks.encode(yOffset=offset, strokeDash=charts.dash(names, legend=False))
+        layers = charts.interval_rows(frame, axis, y, tooltip, legend=True)
+        for layer in layers:
+            layer["encoding"]["yOffset"] = charts.channel("variant:N", sort=names)
+        return layers
 
-    references = (
-        alt.Chart(rows[rows["kind"] == "reference"].dropna(subset=["score"]))
-        .mark_tick(color=charts.GREY, thickness=2, size=16)
-        .encode(x="score:Q", y=y, tooltip=["label:N", "task:N", "score:Q"])
+    references = charts.marks(
+        "tick",
+        rows[rows["kind"] == "reference"].dropna(subset=["score"]),
+        {"x": charts.channel("score:Q"), "y": y, "tooltip": ["label:N", "task:N", "score:Q"]},
+        color=charts.GREY,
+        thickness=2,
+        size=16,
     )
     base = variants.label(scored.baseline)
-    return alt.hconcat(
-        alt.layer(references, intervals(scores, "score", "right answers (%)")).properties(
-            title=f"{scored.suite}, step {scored.step}", **size
-        ),
-        alt.layer(
-            charts.reference_line("x", 0.0),
-            intervals(compared, "difference", f"minus {base} (points)"),
-        ).properties(**size),
-    )
+    right = [references, *intervals(scores, "score", "right answers (%)")]
+    minus = intervals(compared, "difference", f"minus {base} (points)")
+    return {
+        "hconcat": [
+            {"layer": right, "title": f"{scored.suite}, step {scored.step}", **size},
+            {"layer": [charts.reference_line("x", 0.0), *minus], **size},
+        ]
+    }
 
 
 def alt_text(table: ErrorTable) -> str:

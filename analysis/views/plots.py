@@ -3,31 +3,32 @@
 import functools
 import json
 import math
-from collections.abc import Sequence
 
-import altair as alt
 import numpy as np
 import pandas as pd
-from altair.typing import ChartType
 
 from analysis.compare import frames
 from analysis.compare.error_table import ErrorTable
 from analysis.load.selection import VALIDATION
 from analysis.render import charts, pages
 from analysis.views import sentences
-from attention import table as variants
 from sweeps.records import layout
 
 # Of the effects: the widths of both panels and the height of a variant.
 LEFT, RIGHT, ROW = 330, 250, 34
 # Of the curves: the share of training whose evaluations need not be seen.
 START = 0.1
-# From so many seeds on the band is their middle half: the range of many is that of their worst.
-QUARTILES_FROM = 8
-# Columns of evaluations that can be the horizontal axis.
+# First panels of the curves with their titles; a throughput follows under its column's name.
+PANELS = {
+    "validation": "validation {metric}",
+    "test": "test {metric}",
+    "train": "train {metric}",
+    "loss": "training loss, as logged",
+    "grad_norm": "gradient norm",
+}
+# Columns of curves that can be the horizontal axis.
 AXES = {"step": "training step", "seconds": "seconds of training", "flops": "FLOPs of training"}
-# Of all panels of a row together, and of one panel: low where modifiers make several rows.
-WIDTH, HEIGHT, LOW = 620, 190, 130
+WIDTH, HEIGHT = 290, 180
 # The mark of a point of the search with seeds that have no value.
 CROSS = "M-1,-1L1,1M-1,1L1,-1"
 
@@ -39,30 +40,28 @@ def effects(table: ErrorTable) -> pd.DataFrame:
     return estimates.dropna(subset="mean")
 
 
-def draw_effects(table: ErrorTable) -> ChartType | None:
+def draw_effects(table: ErrorTable) -> charts.Chart | None:
     """Returns the chart, None if no variant has a number on the deciding split (test, or
     validation where nothing was tested)."""
     estimates = effects(table)
     if estimates.empty:
         return None
     estimates = estimates.assign(
-        row=estimates["label"] + " (n = " + estimates["n"].astype(str) + ")"
+        row=[f"{row.label}\nn = {row.n}" for row in estimates.itertuples()]
     )
     panels = [_means(table, estimates)]
     if table.comparisons:
         panels.append(_differences(table, estimates))
-    return alt.HConcatChart(
-        hconcat=panels,
-        spacing=24,
-        title=f"{table.study.name}: {table.what} on {table.workload}",
-    )
+    title = f"{table.study.name}: {table.what} on {table.workload}"
+    return {"hconcat": panels, "spacing": 24, "title": title}
 
 
-def _means(table: ErrorTable, estimates: pd.DataFrame) -> alt.LayerChart:
+def _means(table: ErrorTable, estimates: pd.DataFrame) -> charts.Chart:
     """Returns the seeds, their mean and its interval."""
-    rows = alt.Y("row:N", title=None, sort=list(estimates["row"]))
+    axis = {"labelExpr": "split(datum.label, '\\n')"}
+    rows = charts.channel("row:N", title=None, sort=list(estimates["row"]), axis=axis)
     title = f"{table.decisive} {table.metric.axis(table.workload)}"
-    x = alt.X("mean:Q", title=title, scale=alt.Scale(zero=False))
+    x = charts.channel("mean:Q", title=title, scale={"zero": False})
     # No metric is below 0, and no share above 1: so few seeds cannot bound a mean there.
     ends = (0.0, 1.0 if table.metric.is_bounded else math.inf)
     bounds = estimates[["interval_low", "interval_high"]].clip(*ends)
@@ -75,44 +74,40 @@ def _means(table: ErrorTable, estimates: pd.DataFrame) -> alt.LayerChart:
     seeds = (
         frames.seeds(table).query("split == @table.decisive").merge(estimates[["variant", "row"]])
     )
-    dots = (
-        alt.Chart(seeds)
-        .mark_circle(size=28, yOffset=9, opacity=0.5)
-        .encode(
-            x=alt.X("value:Q"),
-            y=rows,
-            color=charts.colour(list(estimates["variant"]), legend=False),
-            tooltip=["label:N", "seed:Q", "step:Q", "value:Q", "trial:N"],
-        )
-    )
-    return alt.LayerChart(layer=[measured, dots]).properties(width=LEFT, height=alt.Step(ROW))
+    encoding = {
+        "x": charts.channel("value:Q"),
+        "y": rows,
+        "color": charts.colour(list(estimates["variant"]), legend=False),
+        "tooltip": ["label:N", "seed:Q", "step:Q", "value:Q", "trial:N"],
+    }
+    dots = charts.marks("circle", seeds, encoding, size=28, yOffset=9, opacity=0.5)
+    return {"layer": [*measured, dots], "width": LEFT, "height": {"step": ROW}}
 
 
-def _differences(table: ErrorTable, estimates: pd.DataFrame) -> alt.LayerChart:
+def _differences(table: ErrorTable, estimates: pd.DataFrame) -> charts.Chart:
     """Returns the differences from the baseline about zero, and the verdicts."""
-    rows = alt.Y("row:N", title=None, sort=list(estimates["row"]), axis=None)
+    p_values = [f" ({pages.p_in_words(p)})" if p == p else "" for p in estimates["p_holm"]]
+    texts = map("".join, zip(sentences.outcomes(estimates), p_values, strict=True))
+    verdicts = dict(zip(estimates["row"], zip(estimates["label"], texts, strict=True), strict=True))
+    colours = {"better": charts.GREEN, "worse": charts.VERMILLION}
+    decided = {
+        row.row: colours[row.verdict] for row in estimates.itertuples() if row.verdict in colours
+    }
+    axis = {
+        "orient": "right",
+        "labelExpr": f"({json.dumps(verdicts)})[datum.value]",
+        "labelColor": {"expr": f"({json.dumps(decided)})[datum.value] || '{charts.GREY}'"},
+        "labelFontWeight": "bold",
+    }
+    rows = charts.channel("row:N", title=None, sort=list(estimates["row"]), axis=axis)
     side = "left" if table.metric.lower_is_better else "right"
     title = f"difference from {table.baseline_label} (better to the {side})"
-    x = alt.X("difference:Q", title=title, scale=alt.Scale(zero=True))
+    x = charts.channel("difference:Q", title=title, scale={"zero": True})
     bounded = estimates.assign(low=estimates["difference_low"], high=estimates["difference_high"])
     columns = ["label:N", "difference:Q", "low:Q", "high:Q", "p_holm:Q", "verdict:N"]
     measured = charts.interval_rows(bounded, x, rows, columns)
-    p_values = estimates["p_holm"].map(
-        lambda p: "" if math.isnan(p) else f" ({pages.p_in_words(p)})"
-    )
-    text = alt.Chart(estimates.assign(text=sentences.outcomes(estimates) + p_values))
-    verdicts = text.mark_text(align="left", fontWeight="bold", fontSize=12).encode(
-        x=alt.value(RIGHT + 8),
-        y=rows,
-        text="text:N",
-        color=alt.when(alt.datum.verdict == "better")
-        .then(alt.value(charts.GREEN))
-        .when(alt.datum.verdict == "worse")
-        .then(alt.value(charts.VERMILLION))
-        .otherwise(alt.value(charts.GREY)),
-    )
-    layers = [charts.reference_line("x", 0, charts.BLACK), measured, verdicts]
-    return alt.LayerChart(layer=layers).properties(width=RIGHT, height=alt.Step(ROW))
+    layers = [charts.reference_line("x", 0, charts.BLACK), *measured]
+    return {"layer": layers, "width": RIGHT, "height": {"step": ROW}}
 
 
 def effects_alt_text(table: ErrorTable) -> str:
@@ -131,184 +126,75 @@ def effects_alt_text(table: ErrorTable) -> str:
     return pages.Table(f"Mean {table.what} over seeds", frame, {"mean": f".{digits}f"}).alt_text()
 
 
-def bands(table: ErrorTable) -> pd.DataFrame:
-    """Returns one row per point of a variant's curve: `by` (a key of AXES), its value `x`, the
-    median over seeds `middle` within `low` and `high` (smallest and largest, of many seeds the
-    middle half), the number of seeds `n`, and whether the point is `marked`."""
-    columns = ["variant", "split", "seed", "value"]
-    places = frames.evaluations(table).melt(columns, [*AXES], "by", "x").dropna(subset="x")
-    parts = []
-    for (by, variant, split), of_seeds in places.groupby(["by", *columns[:2]], sort=False):
-        curves = [
-            (curve["x"].to_numpy(float), curve["value"].to_numpy(float))
-            for _, curve in of_seeds.groupby("seed")
-        ]
-        shared = _shared([evaluated for evaluated, _ in curves])
-        values = np.stack([np.interp(shared, *curve) for curve in curves])
-        share = 0.25 if len(curves) >= QUARTILES_FROM else 0.0
-        # Of numbers that are there: between two infinite ones nothing can be interpolated.
-        low, high = np.quantile(values, (share, 1 - share), axis=0, method="nearest")
-        parts.append(
-            pd.DataFrame(
-                {"x": shared, "low": low, "middle": np.median(values, axis=0), "high": high}
-            ).assign(variant=variant, split=split, by=by, n=len(curves))
-        )
-    if not parts:
-        return pd.DataFrame(columns=["variant", "split", "by", "modifiers"])
-    curve_points = charts.thinned(pd.concat(parts, ignore_index=True), ("variant", "split", "by"))
-    return curve_points.assign(
-        label=curve_points["variant"].map(variants.label), modifiers=_families(curve_points)
-    )
-
-
-def _families(curve_points: pd.DataFrame) -> pd.Series:
-    """Returns the panel of each line's variant."""
-    return curve_points["variant"].map(variants.modifier_label).replace("", "no modifier")
-
-
-def singles(table: ErrorTable) -> pd.DataFrame:
-    """Returns the curves of trials that are running, failed or diverged: a row per trial, split,
-    `by` (a key of AXES) and evaluation, with its `x`, its finite value `single`, and `ended`, the
-    trial's state at the last of them, else None."""
-    columns = ["variant", "label", "split", "seed", "trial", "state", "value"]
-    curve_points = frames.uncounted(table).melt(columns, [*AXES], "by", "x").dropna(subset="x")
-    curve_points = charts.thinned(
-        curve_points[np.isfinite(curve_points["value"].astype(float))], ("trial", "split", "by")
-    )
-    is_last = ~curve_points.duplicated(["trial", "split", "by"], keep="last")
-    return curve_points.rename(columns={"value": "single"}).assign(
-        ended=curve_points["state"].where(is_last, None), modifiers=_families(curve_points)
-    )
-
-
-def beside(table: ErrorTable, curve_points: pd.DataFrame, families: Sequence[str]) -> pd.DataFrame:
-    """Returns the baseline's curve in `curve_points` (`bands`) for each of the panels `families`
-    but its own. The column `beside` is the median over its seeds."""
-    curve_points = curve_points[curve_points["variant"] == table.baseline]
-    others = [family for family in families if family not in set(curve_points["modifiers"])]
-    curve = curve_points.rename(columns={"middle": "beside"}).reindex(
-        columns=["split", "by", "x", "beside"]
-    )
-    return curve.merge(pd.DataFrame({"modifiers": others}), how="cross").assign(
-        name=table.baseline_label
-    )
-
-
-def _shared(evaluated: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns the places to draw: those at which every seed was evaluated. Where these are under
-    half of a seed's own, as in AlgoPerf's logs, which are evaluated by the clock, all places
-    between the last first and the first last: numbers are interpolated between evaluations."""
-    shared = functools.reduce(np.intersect1d, evaluated)
-    if 2 * len(shared) >= max(map(len, evaluated)):
-        return shared
-    begin, end = max(places[0] for places in evaluated), min(places[-1] for places in evaluated)
-    every = np.unique(np.concatenate(evaluated))
-    return every[(begin <= every) & (every <= end)]
-
-
-def draw_curves(table: ErrorTable) -> ChartType | None:
-    """Returns the chart, None if no trial of the table has a curve. A panel holds the
-    mechanisms with one set of modifiers on one split, and the baseline; a menu chooses the
-    horizontal axis."""
-    curves, alone = bands(table), singles(table)
-    drawn = pd.concat([frame for frame in (curves, alone) if len(frame)] or [curves])
-    if drawn.empty:
+def draw_curves(table: ErrorTable) -> charts.Chart | None:
+    """Returns the chart, None if no trial of the table has a curve: a panel, with every variant,
+    for each number that was measured at several steps; a menu chooses the horizontal axis."""
+    lines = frames.curves(table)
+    lines = lines[lines.groupby("panel")["step"].transform("nunique") > 1]
+    if lines.empty:
         return None
-    families = list(drawn["modifiers"].unique())
-    splits = [split for split in layout.SPLITS if split in set(drawn["split"])]
-    known = [by for by in AXES if by in set(drawn["by"])]
-    menu = alt.binding_select(options=known, labels=[AXES[by] for by in known], name="Axis: ")
-    axis = alt.param(name="by", value=known[0], bind=menu if len(known) > 1 else alt.Undefined)
-    by = alt.ExprRef(
-        f"{json.dumps(f'{table.study.name}: {table.metric.label} by ')} + ({json.dumps(AXES)})[by]"
+    known = [name for name in AXES if lines[name].notna().any()]
+    menu = {"input": "select", "options": known, "labels": [AXES[name] for name in known]}
+    axis: charts.Chart = {"name": "by", "value": known[0]}
+    if len(known) > 1:
+        axis["bind"] = menu | {"name": "Axis: "}
+    by = f"{json.dumps(f'{table.study.name}: training by ')} + ({json.dumps(AXES)})[by]"
+    title: charts.Chart = {"text": {"expr": by}}
+    if table.references:
+        names = ", ".join(reference.name for reference in table.references)
+        title["subtitle"] = f"dashed grey: {names}"
+    middles = frames.medians(lines)
+    measured = lines["panel"].unique()
+    order = [name for name in PANELS if name in measured]
+    order += [name for name in measured if name not in PANELS]
+    panels = [_curve_panel(table, name, lines, middles) for name in order]
+    # The page offers logarithmic axes.
+    shown_by = {"params": [axis], "title": title, "usermeta": {"axes": True}}
+    return {"concat": panels, "columns": 3, **shown_by}
+
+
+def _curve_panel(
+    table: ErrorTable, panel: str, lines: pd.DataFrame, middles: pd.DataFrame
+) -> charts.Chart:
+    """Returns a panel of the curves. Splits have one vertical axis."""
+    is_metric = panel in layout.SPLITS
+    alike = layout.SPLITS if is_metric else (panel,)
+    held = shown(lines[lines["panel"].isin(alike)], table.metric.is_bounded and is_metric)
+    scale, ticks = charts.around(held)
+    layers = charts.seed_lines(
+        lines[lines["panel"] == panel],
+        middles[middles["panel"] == panel],
+        charts.channel("x:Q", title=None, axis={"format": "~s", "tickCount": 4}),
+        charts.channel("value:Q", title=None, scale=scale, axis=ticks),
+        list(lines["variant"].unique()),
     )
-    references = ", ".join(reference.name for reference in table.references)
-    below = f"dashed: {references}" if references else alt.Undefined
-    more = [beside(table, curves, families), _references(table, families, splits)]
-    data = pd.concat([drawn, *(frame for frame in more if len(frame))], ignore_index=True)
-    # Without a finished trial the axis holds the others.
-    held = curves if len(curves) else alone.assign(low=alone["single"], high=alone["single"])
-    scale, ticks = charts.around(shown(table, held))
-    x = alt.X(
-        "x:Q",
-        scale=alt.Scale(zero=False, nice=False, padding=8),
-        axis=alt.Axis(title=None, format="~s", tickCount=4),
-    )
-    y = alt.Y("middle:Q", title=table.metric.axis(table.workload), scale=scale, axis=ticks)
-    names = list(drawn["variant"].unique())
-    lines = charts.line_with_band(data, x, y, names)
-    grey = alt.Chart(data).mark_line(color=charts.GREY, strokeWidth=1.8, clip=True)
-    rule = alt.Chart(data).mark_rule(color=charts.GREY, strokeDash=charts.DASHES[1], clip=True)
-    layers: dict[str, Sequence[ChartType]] = {
-        "middle": [lines.transform_filter("isValid(datum.middle)")],
-        "single": _single_lines(data, x, names),
-        "beside": [
-            grey.encode(x=x, y="beside:Q", tooltip="name:N").transform_filter(
-                "isValid(datum.beside)"
-            )
-        ],
-        "reference": [rule.encode(y="reference:Q", tooltip=["name:N", "reference:Q"])],
+    for layer in layers:
+        layer["transform"] = [{"calculate": "datum[by]", "as": "x"}]
+    for reference in table.references if is_metric else ():
+        if (value := reference.values[panel]) is not None:
+            name = f"{reference.name}: {value:.{table.metric.digits}f}"
+            layers.append(charts.reference_line("y", value, name=name))
+    title = PANELS.get(panel, panel.replace("_", " "))
+    return {
+        "layer": layers,
+        "title": title.format(metric=table.metric.axis(table.workload)),
+        "width": WIDTH,
+        "height": HEIGHT,
     }
-    # Vega warns of a layer without any mark.
-    drawn_layers = [
-        layer
-        for column, marks in layers.items()
-        if data.get(column, pd.Series(dtype=float)).notna().any()
-        for layer in marks
-    ]
-    panel = alt.LayerChart(layer=drawn_layers).properties(
-        width=WIDTH / len(splits), height=HEIGHT if len(families) == 1 else LOW
-    )
-    rows = alt.Row("modifiers:N", sort=families) if len(families) > 1 else alt.Undefined
-    return (
-        panel.facet(row=rows, column=alt.Column("split:N", sort=splits))
-        .transform_filter("datum.by == by || isValid(datum.reference)")
-        .add_params(axis)
-        .properties(title=alt.Title(by, subtitle=below))
-    )
 
 
-def _single_lines(data: pd.DataFrame, x: alt.X, names: Sequence[str]) -> list[alt.Chart]:
-    """Returns the lines of the column `single`, and the states at their ends."""
-    base = alt.Chart(data).encode(
-        x=x,
-        y="single:Q",
-        detail="trial:N",
-        color=charts.colour(names),
-        opacity=charts.faded(),
-        tooltip=["label:N", "seed:Q", "state:N", "x:Q", "single:Q", "trial:N"],
-    )
-    line = base.mark_line(strokeWidth=1, strokeDash=charts.DASHES[2], clip=True)
-    ends = base.mark_text(align="right", baseline="bottom", dy=-3).encode(text="ended:N")
-    return [
-        line.transform_filter("isValid(datum.single)"),
-        ends.transform_filter("isValid(datum.ended)"),
-    ]
-
-
-def _references(table: ErrorTable, families: Sequence[str], splits: Sequence[str]) -> pd.DataFrame:
-    """Returns a row per panel and reference line."""
-    lines = [
-        {"split": split, "modifiers": family, "reference": value, "name": reference.name}
-        for reference in table.references
-        for split, value in reference.values.items()
-        for family in families
-        if value is not None and split in splits
-    ]
-    return pd.DataFrame(lines, columns=["split", "modifiers", "reference", "name"])
-
-
-def shown(table: ErrorTable, curve_points: pd.DataFrame) -> np.ndarray:
-    """Returns the numbers that the vertical axis must hold.
+def shown(lines: pd.DataFrame, is_bounded: bool) -> np.ndarray:
+    """Returns the numbers that the vertical axis must hold: of trials that are done, of all without
+    one.
 
     Before training a loss is log(vocabulary) and a WER may be above 1, far from where variants
-    differ: of such metrics the first tenth of the steps may leave the axis, given that at least
-    two evaluations are left.
+    differ, and the first update includes compilation: unless the metric `is_bounded` the first
+    tenth of the steps may leave the axis, given that at least two steps are left.
     """
-    steps = curve_points[curve_points["by"] == "step"]
-    late = steps[steps["x"] >= START * steps["x"].max()]
-    kept = steps if table.metric.is_bounded or late["x"].nunique() < 2 else late
-    return kept[["low", "high"]].to_numpy().ravel()
+    held = lines[lines["state"] == "done"]
+    held = held if len(held) else lines
+    late = held[held["step"] >= START * held["step"].max()]
+    return (held if is_bounded or late["step"].nunique() < 2 else late)["value"].to_numpy()
 
 
 def curves_alt_text(table: ErrorTable) -> str:
@@ -320,7 +206,7 @@ def curves_alt_text(table: ErrorTable) -> str:
     return pages.Table(caption, ends.rename("median").reset_index(), formats).alt_text()
 
 
-def draw_hyperparameters(table: ErrorTable) -> ChartType | None:
+def draw_hyperparameters(table: ErrorTable) -> charts.Chart | None:
     """Returns the chart, None if no hyperparameter varies among the measured trials of the search.
 
     A panel for each hyperparameter has a mark for each point: the median over its seeds at their
@@ -330,22 +216,16 @@ def draw_hyperparameters(table: ErrorTable) -> ChartType | None:
     if not curve_points["value"].notna().any():
         return None
     scale, axis = charts.around(curve_points["value"].to_numpy(float), room=0.12)
-    y = alt.Y(
-        "value:Q",
-        title=f"{VALIDATION} {table.metric.axis(table.workload)}",
-        scale=scale,
-        axis=axis,
-    )
+    title = f"{VALIDATION} {table.metric.axis(table.workload)}"
+    y = charts.channel("value:Q", title=title, scale=scale, axis=axis)
     panels = [
         _panel(points, str(name), y)
         for name, points in curve_points.groupby("hyperparameter", sort=False)
     ]
     count = curve_points["point"].nunique()
-    title = alt.Title(
-        f"{table.study.name}: stage {frames.searched(table)}, {count} hyperparameter points",
-        subtitle="ring: point chosen by validation; cross: diverged or failed",
-    )
-    return alt.ConcatChart(concat=panels, columns=3).properties(title=title)
+    stage = f"{table.study.name}: stage {frames.searched(table)}, {count} hyperparameter points"
+    subtitle = "ring: point chosen by validation; cross: diverged or failed"
+    return {"concat": panels, "columns": 3, "title": {"text": stage, "subtitle": subtitle}}
 
 
 def points(table: ErrorTable) -> pd.DataFrame:
@@ -358,23 +238,28 @@ def points(table: ErrorTable) -> pd.DataFrame:
     return settings.assign(lost=settings["trials"] - settings["seeds"])
 
 
-def _panel(settings: pd.DataFrame, name: str, y: alt.Y) -> alt.LayerChart:
+def _panel(settings: pd.DataFrame, name: str, y: charts.Chart) -> charts.Chart:
     names = list(settings["variant"].unique())
     scale, axis = charts.around(settings["setting"].to_numpy(float))
-    x = alt.X("setting:Q", title=name, scale=scale, axis=axis)
-    tooltip = ["label:N", "point:Q", "value:Q", "setting:Q", "seeds:Q", "lost:Q"]
-    base = alt.Chart(settings).encode(
-        x=x, color=charts.colour(names), opacity=charts.faded(), tooltip=tooltip
-    )
-    measured = base.mark_point(filled=True, size=55).encode(y=y, shape=charts.shape(names))
-    lost = base.mark_point(shape=CROSS, size=60, strokeWidth=2).encode(y=alt.value(6))
-    ring = alt.Chart(settings).mark_point(size=230, color=charts.BLACK, strokeWidth=1.5)
+    encoding = {
+        "x": charts.channel("setting:Q", title=name, scale=scale, axis=axis),
+        "color": charts.colour(names),
+        "opacity": charts.faded(),
+        "tooltip": ["label:N", "point:Q", "value:Q", "setting:Q", "seeds:Q", "lost:Q"],
+    }
+    at = encoding | {"y": y}
+    chosen = settings[settings["chosen"] & settings["value"].notna()]
+    ring = {"x": at["x"], "y": y}
     layers = [
-        measured,
-        lost.transform_filter("datum.lost > 0"),
-        ring.encode(x=x, y=y).transform_filter("datum.chosen && isValid(datum.value)"),
+        charts.marks("line", settings.dropna(subset="value"), at, strokeWidth=1, tooltip=None),
+        charts.marks("point", settings, at | {"shape": charts.shape(names)}, filled=True, size=55),
+        charts.marks("point", chosen, ring, size=230, color=charts.BLACK, strokeWidth=1.5),
     ]
-    return alt.LayerChart(layer=layers).properties(width=200, height=HEIGHT)
+    lost = settings[settings["lost"] > 0]
+    if len(lost):
+        above = encoding | {"y": {"value": 6}}
+        layers.append(charts.marks("point", lost, above, shape=CROSS, size=60, strokeWidth=2))
+    return {"layer": layers, "width": WIDTH, "height": HEIGHT}
 
 
 def hyperparameters_alt_text(table: ErrorTable) -> str:
@@ -402,10 +287,8 @@ CURVES = charts.FigureSpec(
     file="learning_curves",
     draw=draw_curves,
     alt_text=curves_alt_text,
-    absent="no completed trial has a curve",
-    caption="Line: median over seeds. Band: smallest to largest seed; from "
-    f"{QUARTILES_FROM} seeds on their middle half. Grey: the baseline. Dashed and thin: a trial "
-    f"that is running, failed or diverged. {charts.THINNED}",
+    absent="no trial has measured anything at two steps",
+    caption=charts.SEED_LINES,
 )
 HYPERPARAMETERS = charts.FigureSpec(
     file="hyperparameters",

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-import altair as alt
 import numpy as np
 import pandas as pd
 
@@ -310,7 +309,7 @@ def _notes(family_fit: Scaling) -> Iterable[str]:
         )
 
 
-def draw(tables: Sequence[ErrorTable]) -> alt.LayerChart | None:
+def draw(tables: Sequence[ErrorTable]) -> charts.Chart | None:
     """Returns the seeds and the fitted lines of tables of losses, one per size, on logarithmic
     axes; None if no variant has two sizes, the trials do not record their numbers of
     parameters, or the tables are of no one family."""
@@ -328,25 +327,28 @@ def draw(tables: Sequence[ErrorTable]) -> alt.LayerChart | None:
         for size in np.geomspace(law.smallest, law.largest, 50)
     ]
     points = family_fit.points[family_fit.points["variant"].isin(names)].drop(columns="place")
-    log = alt.Scale(type="log", nice=False, padding=12)
-    axis = alt.Axis(values=sizes, format=".3s", labelOverlap=True)
-    base = alt.Chart(points).encode(
-        x=alt.X("parameters:Q", title="parameters", scale=log, axis=axis),
-        y=alt.Y("loss:Q", title=f"{family_fit.table.decisive} loss", scale=log),
-        color=charts.colour(names),
-        opacity=charts.faded(),
-    )
-    tooltip = ["variant", "study", "seed", alt.Tooltip("parameters", format=","), "loss"]
-    seeds = base.mark_point(size=60).encode(shape=charts.shape(names), tooltip=tooltip)
-    fits = base.properties(data=pd.DataFrame(lines)).mark_line()
-    layers = [seeds, fits.encode(strokeDash=charts.dash(names))]
+    log = {"type": "log", "nice": False, "padding": 12}
+    axis = {"values": sizes, "format": ".3s", "labelOverlap": True}
+    encoding = {
+        "x": charts.channel("parameters:Q", title="parameters", scale=log, axis=axis),
+        "y": charts.channel("loss:Q", title=f"{family_fit.table.decisive} loss", scale=log),
+        "color": charts.colour(names),
+        "opacity": charts.faded(),
+    }
+    seed = {
+        "shape": charts.shape(names),
+        "tooltip": ["variant:N", "study:N", "seed:Q", "parameters:Q", "loss:Q"],
+    }
+    layers = [
+        charts.marks("point", points, encoding | seed, size=60),
+        charts.marks("line", pd.DataFrame(lines), encoding),
+    ]
     if family_fit.loss is not None:
         layers.append(
             charts.reference_line("y", family_fit.loss, name=f"loss {family_fit.loss:.4g}")
         )
-    return alt.LayerChart(
-        layer=layers, title=f"{family_fit.names}: loss by size", width=560, height=340
-    )
+    title = f"{family_fit.names}: loss by size"
+    return {"layer": layers, "title": title, "width": 560, "height": 340}
 
 
 # Of several studies: the report draws it of each family, `plots` of none.

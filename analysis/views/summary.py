@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import altair as alt
 import numpy as np
 import pandas as pd
 
@@ -402,7 +401,7 @@ def _notes(overview: Overview) -> Iterable[str]:
     )
 
 
-def draw(overview: Overview) -> alt.ConcatChart | None:
+def draw(overview: Overview) -> charts.Chart | None:
     """Returns the improvements with their intervals, a panel for each column, of which a decided
     one has its verdict's mark; None if nothing is compared."""
     panels = []
@@ -411,16 +410,19 @@ def draw(overview: Overview) -> alt.ConcatChart | None:
         labels = [f"{variants.label(cell.variant)} {cell.mark}" for cell in cells.itertuples()]
         rows = charts.interval_rows(
             cells.assign(label=labels),
-            alt.X("value:Q", title=f"% better than {table.baseline_label}"),
-            alt.Y("label:N", title=None, sort=labels),
-            ["variant", "study", "value", "low", "high", "n", "p", "verdict"],
+            charts.channel("value:Q", title=f"% better than {table.baseline_label}"),
+            charts.channel("label:N", title=None, sort=labels),
+            [f"{name}:N" for name in ("variant", "study", "verdict")]
+            + [f"{name}:Q" for name in ("value", "low", "high", "n", "p")],
         )
         zero = charts.reference_line("x", 0.0, charts.BLACK)
-        title = alt.Title(f"{overview.headings[number]}, {table.what}", fontSize=12)
-        panels.append(alt.layer(zero, rows).properties(title=title, width=230, height=alt.Step(28)))
+        title = {"text": f"{overview.headings[number]}, {table.what}", "fontSize": 12}
+        panel = {"layer": [zero, *rows], "title": title, "width": 230, "height": {"step": 28}}
+        panels.append(panel)
     if overview.cells["value"].isna().all():
         return None
-    return alt.concat(*panels, columns=3).resolve_scale(color="independent", shape="independent")
+    apart = {"scale": {"color": "independent", "shape": "independent"}}
+    return {"concat": panels, "columns": 3, "resolve": apart}
 
 
 PLOTS = (

@@ -5,7 +5,6 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-import altair as alt
 import numpy as np
 import pandas as pd
 
@@ -418,7 +417,7 @@ def marks(times: TargetTimes) -> pd.DataFrame:
     )
 
 
-def draw(table: ErrorTable) -> alt.FacetChart | None:
+def draw(table: ErrorTable) -> charts.Chart | None:
     """Returns the seeds and their medians by step and by training time, at the points and the
     target that `build` takes by default; None if no run has an evaluation or a
     target, or no seed reaches it."""
@@ -426,23 +425,22 @@ def draw(table: ErrorTable) -> alt.FacetChart | None:
     if times is None or not times.rows["reached"].any():
         return None
     names = list(times.rows["variant"].unique())
-    shapes = alt.Scale(domain=[*SHAPES], range=[*SHAPES.values()])
-    return (
-        alt.Chart(marks(times))
-        .mark_point(size=80, strokeWidth=2)
-        .encode(
-            x=alt.X("value:Q", title=None, scale=alt.Scale(zero=True)),
-            y=alt.Y("label:N", title=None, sort=list(times.rows["label"])),
-            color=charts.colour(names, legend=False),
-            shape=alt.Shape("mark:N", title=None, scale=shapes),
-            opacity=charts.faded(),
-            tooltip=["variant", "seed", "state", "value", "mark"],
-        )
-        .properties(width=300, height=alt.Step(30))
-        .facet(column=alt.Column("axis:N", title=None, sort=None))
-        .resolve_scale(x="independent")
-        .properties(title=f"{times.table.study.name}: {times.target.words}, {table.workload}")
-    )
+    shapes = {"domain": [*SHAPES], "range": [*SHAPES.values()]}
+    encoding = {
+        "x": charts.channel("value:Q", title=None, scale={"zero": True}),
+        "y": charts.channel("label:N", title=None, sort=list(times.rows["label"])),
+        "color": charts.colour(names, legend=False),
+        "shape": charts.channel("mark:N", title=None, scale=shapes),
+        "opacity": charts.faded(),
+        "tooltip": ["variant:N", "seed:Q", "state:N", "value:Q", "mark:N"],
+    }
+    panels = [
+        charts.marks("point", rows, encoding, size=80, strokeWidth=2)
+        | {"title": axis, "width": 300, "height": {"step": 30}}
+        for axis, rows in marks(times).groupby("axis", sort=False)
+    ]
+    title = f"{times.table.study.name}: {times.target.words}, {table.workload}"
+    return {"concat": panels, "columns": 2, "title": title}
 
 
 PLOTS = (

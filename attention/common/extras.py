@@ -27,7 +27,6 @@ MODULES = {
     ),
     "sweeps": ("ml_collections", "orbax", "rich"),
     "analysis": (
-        "altair",
         "jinja2",
         "markupsafe",
         "msgspec",

@@ -133,13 +133,12 @@ def test_plots_are_drawn_of_any_depth(hand_made, diagnosed, layers):
         assert plot.alt_text(table).count("Standard") == 1
 
 
-def test_lines_hold_the_median_and_bands_the_range_of_seeds(hand_made, diagnosed):
+def test_lines_hold_the_layers_of_each_seed_as_one_number(hand_made, diagnosed):
     found = diagnostics.curves(diagnostics.records(_drawn(hand_made, diagnosed)))
-    standard = found[found["variant"] == "standard"].set_index(["quantity", "x"])
-    share = standard.loc[("share_below_1e-3", 100), ["low", "middle", "high", "n"]]
-    assert share.tolist() == pytest.approx([0.1, 0.2, 0.3, 3])
-    norm = standard.loc[("logit_grad_norm", 200), "middle"]
-    assert norm == pytest.approx(1e-2 * np.sqrt(1 + 0.25 + 0.0625))
+    standard = found[found["variant"] == "standard"].set_index(["panel", "step"])["value"]
+    assert standard["share_below_1e-3", 100].tolist() == pytest.approx([0.1, 0.2, 0.3])
+    norm = 1e-2 * np.sqrt(1 + 0.25 + 0.0625)
+    assert standard["logit_grad_norm", 200].tolist() == pytest.approx([norm] * 3)
 
 
 def test_the_map_of_probabilities_holds_shares_that_add_to_one(hand_made, diagnosed):

@@ -9,6 +9,7 @@ import pytest
 from analysis.cli import main
 from analysis.compare import suite_scores
 from analysis.compare.suite_scores import MEAN
+from analysis.render import charts
 from analysis.statistics import intervals, questions
 from analysis.views import downstream as view
 from sweeps.records import layout
@@ -328,7 +329,7 @@ def test_another_baseline(begun) -> None:
 def test_the_figure_shows_scores_differences_and_references(begun) -> None:
     table = begun(pair()).table()
     (plot,) = view.PLOTS
-    spec = plot.draw(table).to_dict()
+    spec = charts.specification(plot.draw(table))
     shown = [line for lines in spec["datasets"].values() for line in lines]
     scores = {(line["label"], line["task"]): line["score"] for line in shown if "score" in line}
     assert (scores["LASER", "next"], scores["chance", MEAN]) == pytest.approx((70.0, 25.0))

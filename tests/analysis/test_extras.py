@@ -35,7 +35,7 @@ LACKING = (
     ("sweeps plan --config=digits_vit_quick", EVERY, "sweeps"),
     ("sweeps run --config=digits_vit_quick --config.experiment_dir=DIR", ["jax"], "sweeps"),
     ("analysis table DIR", ["pandas"], "analysis"),
-    ("analysis report DIR", ["altair"], "analysis"),
+    ("analysis report DIR", ["jinja2"], "analysis"),
     ("analysis plots DIR", ["vl_convert"], "pictures"),
     ("analysis summary DIR --plot=DIR/x.png", ["vl_convert"], "pictures"),
 )

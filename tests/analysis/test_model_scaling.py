@@ -301,8 +301,7 @@ def test_two_studies_have_no_interval_and_one_no_law(sizes) -> None:
 
 
 def test_the_figure_has_a_mark_for_every_seed_and_a_line_for_every_law(sizes) -> None:
-    spec = scaling.draw(sizes).to_dict()
-    rows = [len(spec["datasets"][layer["data"]["name"]]) for layer in spec["layer"]]
+    rows = [len(layer["data"]) for layer in scaling.draw(sizes)["layer"]]
     assert rows == [2 * 3 * 2, 2 * 50, 1]
     assert "c4_lm_234m: Parameters 234,000,000" in scaling.PLOTS[0].alt_text(sizes)
 

@@ -2,7 +2,6 @@
 
 import math
 
-import altair as alt
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,6 +11,7 @@ from analysis.compare import frames
 from analysis.render import charts
 from analysis.views import plots
 from attention import table as variants
+from sweeps.records import layout
 
 POINTS = tuple(
     {"learning_rate": rate, "beta2": beta2, "warmup_factor": 0.05}
@@ -64,8 +64,8 @@ def test_without_completed_trials_no_picture_is_written(hand_made, tmp_path) -> 
 
 
 def test_evaluations_are_one_row_each(table) -> None:
-    found = frames.evaluations(table)
-    assert list(found) == list(frames.EVALUATIONS)
+    found = frames.curves(table)
+    assert list(found) == list(frames.CURVES)
     assert len(found) == 8 * 3 * 5 * 3  # variants, seeds, steps, splits
     last = found[(found["variant"] == "laser") & (found["seed"] == 2) & (found["step"] == 400)]
     values = 0.05 * math.exp(-400 / 90) + 0.001 * (9 - 4 + 4) + np.array([-0.01, 0.0, 0.01])
@@ -79,25 +79,56 @@ def test_evaluations_are_one_row_each(table) -> None:
 def test_floating_point_operations_are_those_that_a_trial_records(study, text, expected) -> None:
     trial = study.planned["compare"][0]["path"]
     (study.root / trial / "meta_data_0.json").write_text(text)
-    evaluations = frames.evaluations(study.table()).query("trial == @trial")
+    evaluations = frames.curves(study.table()).query("trial == @trial")
     np.testing.assert_equal(evaluations["flops"].unique(), [expected])
 
 
-def test_learning_curves_hold_the_median_and_the_range_of_the_seeds(table) -> None:
-    found = plots.bands(table)
-    assert set(found["by"]) == {"step"}
-    assert list(found["modifiers"].unique())[:2] == ["no modifier", "+ temp"]
-    laser = found[(found["variant"] == "laser") & (found["split"] == "validation")]
-    assert laser["x"].tolist() == [1, 100, 200, 300, 400]
-    middle = 0.05 * math.exp(-400 / 90) + 0.006
-    ends = laser.iloc[-1][["low", "middle", "high"]].tolist()
-    assert ends == pytest.approx([middle - 0.001, middle, middle + 0.003])
-    rows = next(iter(charts.specification(plots.draw_curves(table))["datasets"].values()))
-    assert {row["reference"] for row in rows} == {None, 0.02, 0.015}
+def test_learning_curves_hold_the_median_and_every_seed(table) -> None:
+    lines = frames.curves(table)
+    found = frames.medians(lines).query("variant == 'laser' and panel == 'validation'")
+    assert found["step"].tolist() == [1, 100, 200, 300, 400]
+    assert found["value"].iloc[-1] == pytest.approx(0.05 * math.exp(-400 / 90) + 0.006)
+    assert set(found["n"]) == {3}
+    assert lines.query("panel == 'validation'").groupby("variant")["seed"].nunique().eq(3).all()
+
+
+def test_every_panel_of_curves_has_every_variant_and_its_references(table) -> None:
+    """The baseline among them; the reference has no number on train."""
+    spec = charts.specification(plots.draw_curves(table))
+    assert [panel["title"] for panel in spec["concat"]] == [
+        f"{split} error" for split in ("validation", "test", "train")
+    ]
+    for panel, reference in zip(spec["concat"], ([0.02], [0.015], []), strict=True):
+        rows = [spec["datasets"][layer["data"]["name"]] for layer in panel["layer"]]
+        assert [{row["variant"] for row in each} for each in rows[:3]] == [
+            set(table.by_variant)
+        ] * 3
+        assert [row["value"] for each in rows[4:] for row in each] == reference
+
+
+def test_logged_numbers_have_panels_with_times_between_the_evaluations(hand_made) -> None:
+    """A number that is not finite is no point. At step 300 half of 200 to 400 is over: 3 s."""
+    made = hand_made(("standard",))
+    rows = [
+        made.evaluation(step, 0.2) | {"accumulated_submission_time": seconds}
+        for step, seconds in ((200, 2.0), (400, 4.0))
+    ]
+    directory = made.trial("compare", "standard", 0, 0, rows)
+    (directory / layout.MEASUREMENTS).write_text(
+        "global_step,loss,images_per_second,test/loss\n0,7.0,2.0,\n200,nan,3.0,\n300,5.0,4.0,1.0\n"
+    )
+    table = made.table()
+    found = frames.curves(table).set_index("panel")
+    assert found.loc["loss", ["step", "seconds", "value"]].values.tolist() == [
+        [0, 0.0, 7.0],
+        [300, 3.0, 5.0],
+    ]
+    titles = [panel["title"] for panel in plots.draw_curves(table)["concat"]]
+    assert titles[3:] == ["training loss, as logged", "images per second"]
 
 
 def test_trials_that_did_not_finish_have_curves_of_their_own(hand_made) -> None:
-    """Marked by state, at the last finite value; beside them no trial that is pending."""
+    """With their state at the last finite value; beside them no trial that is pending."""
     made = hand_made(("standard", "laser+temp"))
     made.trial("compare", "standard", 0, 0, [made.evaluation(step, 0.2) for step in (100, 400)])
     for seed, state in enumerate(("running", "failed", "diverged"), 1):
@@ -106,34 +137,19 @@ def test_trials_that_did_not_finish_have_curves_of_their_own(hand_made) -> None:
         made.trial("compare", "laser+temp", 0, seed, rows, state=state)
     made.trial("compare", "laser+temp", 0, 4, None, state="pending")
     made_table = made.table()
-    found = plots.singles(made_table).query("split == 'validation'")
-    ends = found.dropna(subset="ended")
-    assert ends[["seed", "ended", "x"]].values.tolist() == [
-        [1, "running", 200],
-        [2, "failed", 200],
-        [3, "diverged", 200],
+    spec = charts.specification(plots.draw_curves(made_table))
+    (text,) = (layer for layer in spec["concat"][0]["layer"] if layer["mark"]["type"] == "text")
+    ends = spec["datasets"][text["data"]["name"]]
+    assert [(row["seed"], row["ended"], row["step"], row["value"]) for row in ends] == [
+        (1, "running", 200, pytest.approx(0.41)),
+        (2, "failed", 200, pytest.approx(0.42)),
+        (3, "diverged", 200, pytest.approx(0.43)),
     ]
-    assert ends["single"].tolist() == pytest.approx([0.41, 0.42, 0.43])
-    assert len(found) == 6
-    rows = next(iter(charts.specification(plots.draw_curves(made_table))["datasets"].values()))
-    assert {row["ended"] for row in rows} == {None, "running", "failed", "diverged"}
-    # Of the baseline's finished trial nothing is lost: the band is as without them.
-    assert set(plots.bands(made_table)["variant"]) == {"standard"}
+    # Of the baseline's finished trial nothing is lost: the median is as without them.
+    assert set(frames.medians(frames.curves(made_table))["variant"]) == {"standard"}
     # Before any trial is done its curve stands alone.
     (made.root / made.planned["compare"][0]["path"] / "status.json").write_text("{}")
     assert plots.draw_curves(made.table())
-
-
-def test_the_baseline_is_in_every_panel_of_curves(table) -> None:
-    """Grey where it is not one of the panel's own lines."""
-    families = list(plots.bands(table)["modifiers"].unique())
-    found = plots.beside(table, plots.bands(table), families)
-    assert set(found["modifiers"]) == set(families) - {"no modifier"}
-    own = plots.bands(table).query("variant == 'standard' and split == 'test'")["middle"]
-    for _, curve in found.query("split == 'test'").groupby("modifiers"):
-        assert curve["beside"].tolist() == own.tolist()
-    rows = next(iter(charts.specification(plots.draw_curves(table))["datasets"].values()))
-    assert {row["modifiers"] for row in rows if row["beside"] is not None} == set(families[1:])
 
 
 def test_curves_of_seeds_evaluated_at_other_steps_are_interpolated(hand_made) -> None:
@@ -144,12 +160,12 @@ def test_curves_of_seeds_evaluated_at_other_steps_are_interpolated(hand_made) ->
         steps = sorted({*range(100 + offset, 401, 100), 400})
         rows = [made.evaluation(step, 1 / step) for step in steps]
         made.trial("compare", "standard", 0, seed, rows)
-    frame = plots.bands(made.table()).query("split == 'validation'")
+    frame = frames.medians(frames.curves(made.table())).query("panel == 'validation'")
     # From the last first evaluation, 160, to the first last one, 400.
-    assert frame["x"].tolist() == [160, 200, 230, 260, 300, 330, 360, 400]
+    assert frame["step"].tolist() == [160, 200, 230, 260, 300, 330, 360, 400]
     # At 200: 1/200; between 1/130 and 1/230, 70 of 100 steps on; between 1/160 and 1/260.
     at_200 = sorted((1 / 200, 0.3 / 130 + 0.7 / 230, 0.6 / 160 + 0.4 / 260))
-    assert frame.iloc[1][["low", "middle", "high"]].tolist() == pytest.approx(at_200)
+    assert frame["value"].iloc[1] == pytest.approx(at_200[1])
 
 
 def test_curves_are_by_seconds_where_they_are_recorded(hand_made) -> None:
@@ -159,9 +175,10 @@ def test_curves_are_by_seconds_where_they_are_recorded(hand_made) -> None:
         for step in (200, 400)
     ]
     made.trial("compare", "standard", 0, 0, rows)
-    frame = plots.bands(made.table())
-    of_seconds = frame[(frame["by"] == "seconds") & (frame["split"] == "test")]
-    assert of_seconds["x"].tolist() == [400.0, 800.0]
+    lines = frames.curves(made.table())
+    assert frames.medians(lines).query("panel == 'test'")["seconds"].tolist() == [400.0, 800.0]
+    (menu,) = plots.draw_curves(made.table())["params"]
+    assert menu["bind"]["options"] == ["step", "seconds"]
 
 
 @pytest.mark.parametrize(
@@ -176,13 +193,14 @@ def test_the_axis_of_curves_holds_what_matters(
     unbounded, workload, metric, values, low, high
 ) -> None:
     table = unbounded(workload, metric, values)
-    shown = plots.shown(table, plots.bands(table))
+    shown = plots.shown(frames.curves(table), table.metric.is_bounded)
     assert (shown.min(), shown.max()) == (low, high)
 
 
 def test_an_infinite_perplexity_is_left_out_of_every_axis(unbounded) -> None:
     table = unbounded("pydoc_lm", "loss", LOSSES | {200: 1000.0}, "perplexity")
-    assert charts.around(plots.shown(table, plots.bands(table)))[0].domain[1] < math.exp(4.9)
+    shown = plots.shown(frames.curves(table), is_bounded=False)
+    assert charts.around(shown)[0]["domain"][1] < math.exp(4.9)
 
 
 def test_a_tuned_point_of_infinite_perplexity_has_no_value(unbounded) -> None:
@@ -197,7 +215,7 @@ def test_every_trial_of_the_search_stands_by_the_hyperparameters_that_vary(table
     expected = [(1e-4, 0.3, False), (1e-3, 0.2, True), (3e-3, 0.3, False), (1e-2, math.nan, False)]
     np.testing.assert_allclose(rates[["setting", "value", "chosen"]].astype(float), expected)
     assert rates["state"].tolist() == ["done"] * 3 + ["diverged"]
-    panels = charts.specification(plots.draw_hyperparameters(table))["concat"]
+    panels = plots.draw_hyperparameters(table)["concat"]
     x = [panel["layer"][0]["encoding"]["x"] for panel in panels]
     assert [each["title"] for each in x] == ["learning_rate", "beta2"]
     assert x[0]["scale"]["type"] == "log"
@@ -219,8 +237,9 @@ def test_a_point_of_the_search_is_one_mark_whatever_its_seeds(hand_made) -> None
         [1, 2, 1, False],
         [2, 0, 2, False],
     ]
-    rows = charts.specification(plots.draw_hyperparameters(made_table))["datasets"].values()
-    assert {len(each) for each in rows} == {3}
+    layers = plots.draw_hyperparameters(made_table)["concat"][0]["layer"]
+    # A line through two points, three marks, a ring, and two crosses.
+    assert [len(layer["data"]) for layer in layers] == [2, 3, 1, 2]
 
 
 def test_effects_are_the_table_s_means_and_differences(table) -> None:
@@ -232,10 +251,10 @@ def test_effects_are_the_table_s_means_and_differences(table) -> None:
     )
     assert line["difference"] == row.splits["test"].comparison.difference
     assert found["difference"].isna().tolist() == [True] + [False] * 7
-    spec = charts.specification(plots.draw_effects(table))
-    assert len(spec["hconcat"]) == 2
-    (dots,) = (rows for rows in spec["datasets"].values() if "seed" in rows[0])
-    assert len(dots) == 8 * 3
+    means, differences = plots.draw_effects(table)["hconcat"]
+    assert len(means["layer"][-1]["data"]) == 8 * 3
+    rows = differences["layer"][-1]["encoding"]["y"]
+    assert all(verdict in rows["axis"]["labelExpr"] for verdict in found["verdict"])
 
 
 def test_intervals_end_at_what_a_metric_can_be(hand_made) -> None:
@@ -247,11 +266,12 @@ def test_intervals_end_at_what_a_metric_can_be(hand_made) -> None:
     assert line["interval_low"] < 0
 
 
-def _chart(names=("standard", "laser", "acme")) -> alt.LayerChart:
+def _chart(names=("standard", "laser", "acme")) -> charts.Chart:
     frame = pd.DataFrame({"variant": names, "label": names, "value": range(len(names))})
     frame = frame.assign(low=frame["value"] - 0.5, high=frame["value"] + 0.5)
-    x = alt.X("value:Q", title="error")
-    return charts.interval_rows(frame, x, alt.Y("label:N"), ["label:N"], legend=True)
+    x = charts.channel("value:Q", title="error")
+    y = charts.channel("label:N")
+    return {"layer": charts.interval_rows(frame, x, y, ["label:N"], legend=True)}
 
 
 def _plot(
@@ -260,12 +280,12 @@ def _plot(
     return charts.FigureSpec("intervals", draw, alt_text, "nothing to draw", "how to read it")
 
 
-def test_a_mechanism_has_one_look_and_no_two_of_twelve_are_alike() -> None:
-    names = [*variants.MIXERS, *(f"submission_{letter}" for letter in "abcdefg")]
-    assert len({charts.look(name, names) for name in names}) == len(names)
-    for name in variants.MIXERS:
-        assert charts.look(f"{name}+temp", names) == charts.look(name) == charts.look(name, ["a"])
-    assert charts.look("submission_b", names) != charts.look("submission_b")
+def test_no_two_of_sixteen_variants_look_alike() -> None:
+    """Those of the paper's mechanisms are the same in every report."""
+    names = [*charts.LOOKS, *(f"standard+{modifier}" for modifier in variants.MODIFIERS)][:16]
+    assert len({charts.look(name, names) for name in names}) == len(names) == 16
+    assert all(charts.look(name, names) == charts.look(name) for name in charts.LOOKS)
+    assert charts.look("laser", names) != charts.look("laser+temp", names)
 
 
 def test_colours_are_those_of_the_whole_report() -> None:
@@ -278,15 +298,26 @@ def test_colours_are_those_of_the_whole_report() -> None:
 
 
 def test_one_selection_switches_variants() -> None:
-    params = charts.specification(_chart())["params"]
-    assert [(each["name"], each["select"]["fields"]) for each in params] == [
-        ("variants", ["variant"])
+    (switch,) = charts.specification(_chart())["params"]
+    assert (switch["name"], switch["select"]["fields"]) == ("variants", ["variant"])
+
+
+def test_rows_hold_what_json_can_say() -> None:
+    frame = pd.DataFrame({"a": [1 / 3, math.nan, math.inf], "b": [1, 2, 3], "c": ["x", None, "y"]})
+    point = charts.marks("point", frame, {"x": charts.channel("a:Q")})
+    chart = {"hconcat": [point, point]}
+    (rows,) = charts.specification(chart)["datasets"].values()
+    assert rows == [
+        {"a": 0.3333333, "b": 1, "c": "x"},
+        {"a": None, "b": 2, "c": None},
+        {"a": None, "b": 3, "c": "y"},
     ]
 
 
 def test_no_row_is_dropped() -> None:
     frame = pd.DataFrame({"x": range(6000), "variant": "laser"})
-    chart = alt.Chart(frame).mark_point().encode(x="x:Q", color=charts.colour(["laser"]))
+    encoding = {"x": charts.channel("x:Q"), "color": charts.colour(["laser"])}
+    chart = charts.marks("point", frame, encoding)
     (rows,) = charts.specification(chart)["datasets"].values()
     assert len(rows) == 6000
 
@@ -324,7 +355,7 @@ def test_thinned_curves_keep_their_ends_and_short_ones_all() -> None:
 
 def test_an_axis_is_logarithmic_only_for_positive_values_of_several_sizes() -> None:
     scale, axis = charts.around(np.array([0.1, 1.0, np.nan, np.inf]))
-    assert (scale.type, axis.values) == ("log", [0.1, 0.2, 0.5, 1.0])
-    assert scale.domain == pytest.approx([0.1 / 10**0.05, 10**0.05])
+    assert (scale["type"], axis["values"]) == ("log", [0.1, 0.2, 0.5, 1.0])
+    assert scale["domain"] == pytest.approx([0.1 / 10**0.05, 10**0.05])
     scale, _ = charts.around(np.array([0.0, 1.0]))
-    assert scale.domain == pytest.approx([-0.05, 1.05])
+    assert scale["domain"] == pytest.approx([-0.05, 1.05])

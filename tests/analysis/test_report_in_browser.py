@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from analysis import cli
+from sweeps.records import layout
 from tests.sweeps.waiting import absent
 
 # Before the page's own scripts: what the console says.
@@ -71,6 +72,9 @@ def browse(tmp_path: pathlib.Path):
 
 @pytest.fixture
 def report(study) -> pathlib.Path:
+    for number, entry in enumerate(study.planned["compare"]):
+        text = f"global_step,loss\n0,2.0\n200,1.{number}\n400,1.0\n"
+        (study.root / entry["path"] / layout.MEASUREMENTS).write_text(text)
     root = study.finish()
     assert cli.main(["report", str(root)]) == 0
     return root / cli.FILE
@@ -168,6 +172,44 @@ def test_the_ledger_sorts_and_filters_on_a_desktop_and_on_a_phone(browse, study)
             "overflows": False,
             "complaints": [],
         }
+
+
+def test_a_box_makes_an_axis_of_curves_logarithmic(browse, report) -> None:
+    """As its labels say; of a linear axis each is as far from the next."""
+    seen = browse(
+        report,
+        """async function act() {
+          const figure = document.querySelector("figure.learning_curves");
+          await draw(figure);
+          const type = () => figure.view.scale("concat_0_y").type;
+          seen.types = [type()];
+          figure.querySelector(".axes [value=y]").click();
+          await figure.drawing;
+          seen.types.push(type());
+          seen.panels = figure.querySelectorAll(".live").length;
+        }""",
+    )
+    assert seen == {"types": ["linear", "log"], "panels": 1, "complaints": []}
+
+
+def test_the_pointer_finds_the_nearest_seed(browse, report) -> None:
+    seen = browse(
+        report,
+        """async function act() {
+          const figure = document.querySelector("figure.learning_curves");
+          await draw(figure);
+          const widths = () => [...figure.querySelectorAll(".mark-line path")]
+            .map((line) => line.getAttribute("stroke-width"))
+            .filter((width) => width === "3").length;
+          seen.thick = [widths()];
+          const cell = figure.querySelector(".voronoi path, path.foreground[d]");
+          const near = figure.querySelector(".mark-group [class*=voronoi] path") ?? cell;
+          near.dispatchEvent(new PointerEvent("pointerover", { bubbles: true }));
+          await figure.view.runAsync();
+          seen.thick.push(widths());
+        }""",
+    )
+    assert seen == {"thick": [0, 1], "complaints": []}
 
 
 def test_a_click_on_a_legend_switches_variants_in_every_chart(browse, report) -> None:

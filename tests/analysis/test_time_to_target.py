@@ -252,7 +252,7 @@ def test_the_figure_has_a_mark_for_every_seed_and_its_text_the_medians(study) ->
         time.MEDIAN: [200, 400],
     }
     assert marks["training time (h)", time.MEDIAN] == [2, 4]
-    assert time.draw(table).to_dict()["spec"]["mark"]["type"] == "point"
+    assert time.draw(table)["concat"][0]["mark"]["type"] == "point"
     assert "LASER: Seeds reached 3 of 3, Steps 200, Time (h) 2.00" in time.PLOTS[0].alt_text(table)
 
 

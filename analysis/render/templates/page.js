@@ -84,6 +84,10 @@ addEventListener("afterprint", () => {
   }
 });
 
+// Pixels beside a panel on a narrow window: for the axis and its labels.
+const ROOM = 150;
+const LOG = { type: "log", nice: false };
+
 // The variants that charts show, all of them if empty, and the charts drawn so far.
 const STORE = "variants_store";
 let shown = [];
@@ -113,12 +117,21 @@ for (const box of boxes()) {
   });
 }
 
+// The text of a script that holds it compressed, in base64.
+async function unpacked(script) {
+  const bytes = Uint8Array.from(atob(script.textContent), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).text();
+}
+
 // Panels below each other, none wider than the window, the legend at the bottom.
 function narrowed(spec, width) {
   if (spec.columns) spec.columns = 1;
-  if (typeof spec.width === "number") spec.width = Math.min(spec.width, width - 110);
+  if (spec.facet?.column) Object.assign(spec, { facet: spec.facet.column, columns: 1 });
+  if (typeof spec.width === "number") spec.width = Math.min(spec.width, width - ROOM);
   if (spec.hconcat) {
     spec.vconcat = spec.hconcat;
+    spec.align = "none";
     delete spec.hconcat;
   }
   const parts = [spec.spec, ...(spec.vconcat ?? []), ...(spec.concat ?? [])];
@@ -126,13 +139,47 @@ function narrowed(spec, width) {
   return spec;
 }
 
+// Gives the axes of a figure's panels, `x` or `y`, logarithmic scales. Step 0 stays where it is.
+function logarithmic(part, axis) {
+  const channel = part.encoding?.[axis];
+  if (channel?.type === "quantitative") {
+    channel.scale = axis === "x" ? { type: "symlog" } : LOG;
+    delete channel.axis?.values;
+  }
+  for (const inner of [...(part.concat ?? []), ...(part.layer ?? [])]) logarithmic(inner, axis);
+}
+
+// Boxes above a figure of curves that draw it anew on logarithmic axes.
+function offerAxes(figure) {
+  const bar = document.createElement("p");
+  bar.className = "axes";
+  for (const axis of ["x", "y"]) {
+    const label = document.createElement("label");
+    const box = document.createElement("input");
+    box.type = "checkbox";
+    box.value = axis;
+    label.append(box, ` log ${axis}`);
+    bar.append(label, " ");
+    box.addEventListener("change", () => {
+      views.splice(views.indexOf(figure.view), 1);
+      figure.view.finalize();
+      figure.querySelector(".live").remove();
+      figure.drawing = drawn(figure);
+    });
+  }
+  figure.querySelector(".chart").before(bar);
+}
+
 function draw(figure) {
   return (figure.drawing ??= drawn(figure));
 }
 
 async function drawn(figure) {
-  let spec = JSON.parse(figure.querySelector("script").textContent);
+  await library;
+  let spec = JSON.parse(await unpacked(figure.querySelector("script")));
   const box = figure.querySelector(".chart");
+  if (spec.usermeta?.axes && !figure.querySelector(".axes")) offerAxes(figure);
+  for (const { value } of figure.querySelectorAll(".axes :checked")) logarithmic(spec, value);
   if (innerWidth < 640) {
     spec = narrowed(spec, box.clientWidth);
     spec.config = { ...spec.config, legend: { ...spec.config?.legend, orient: "bottom", columns: 2 } };
@@ -141,6 +188,7 @@ async function drawn(figure) {
   live.className = "live";
   box.append(live);
   const { view, vgSpec } = await vegaEmbed(live, spec, {
+    mode: "vega-lite",
     renderer: "svg",
     actions: { export: true, source: false, compiled: false, editor: false },
     tooltip: { theme: matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light" },
@@ -164,8 +212,16 @@ async function drawRest(figures) {
   }
 }
 
+async function addLibrary(packed) {
+  const script = document.createElement("script");
+  script.textContent = await unpacked(packed);
+  document.head.append(script);
+}
+
 // A chart that comes near the window is drawn at once, the others later: dozens take seconds.
-if (window.vegaEmbed) {
+const packed = document.querySelector("#library");
+const library = packed && window.DecompressionStream ? addLibrary(packed) : null;
+if (library) {
   const observer = new IntersectionObserver(
     (entries) => {
       for (const entry of entries) if (entry.isIntersecting) draw(entry.target);
