@@ -87,7 +87,8 @@ def _means(table: ErrorTable, estimates: pd.DataFrame) -> charts.Chart:
 def _differences(table: ErrorTable, estimates: pd.DataFrame) -> charts.Chart:
     """Returns the differences from the baseline about zero, and the verdicts."""
     p_values = [f" ({pages.p_in_words(p)})" if p == p else "" for p in estimates["p_holm"]]
-    texts = map("".join, zip(sentences.outcomes(estimates), p_values, strict=True))
+    outcomes = zip(sentences.outcomes(estimates), p_values, strict=True)
+    texts = [f"{outcome or pages.NOTHING}{p}" for outcome, p in outcomes]
     verdicts = dict(zip(estimates["row"], zip(estimates["label"], texts, strict=True), strict=True))
     colours = {"better": charts.GREEN, "worse": charts.VERMILLION}
     decided = {
