@@ -13,10 +13,11 @@ EVIDENCE := pydoc_lm_evidence read_speech_conformer_evidence fashion_vit_evidenc
 # A process that dies ends the run, with its test's name: what it leaves behind (a cluster's daemons)
 # would keep the next one's tests waiting.
 PYTEST := $(BIN)/python -m pytest --dist loadgroup --max-worker-restart=0
-# Options of `make soak`, `make simulate`, `make test-compilers` and `make parity`.
+# Options of `make soak`, `make simulate`, `make test-compilers`, `make parity` and `make sizes-1` to `-4`.
 SOAK ?= --kills 100 --trials 40
 SIMULATE ?= --trials 1000 --workers 1000
 PARITY ?=
+SIZES ?=
 COMPILER ?= tpu
 COMPILED ?= tests/sweeps/test_compile.py tests/sweeps/test_tpu_host.py \
     tests/attention/test_accelerated_compiled.py
@@ -31,7 +32,7 @@ MAXTEXT_TESTS ?= tests/maxtext
 MAXTEXT_PYTHON ?= python3.12
 QUICK := digits_vit_quick,spoken_digits_conformer_quick,pydoc_lm_quick
 
-.PHONY: demo data-fashion data-speech evidence evidence-text evidence-text-mechanisms evidence-images evidence-images-mechanisms evidence-text-grid-1 evidence-text-grid-2 evidence-images-grid-1 evidence-images-grid-2 evidence-speech evidence-patch4 speedup-text speedup-images speedup-images-long quick test test-slow test-all test-version test-lowest test-compilers test-algoperf test-init2winit test-maxtext parity soak simulate performance vega check clean
+.PHONY: demo data-fashion data-speech evidence evidence-text evidence-text-mechanisms evidence-images evidence-images-mechanisms evidence-text-grid-1 evidence-text-grid-2 evidence-images-grid-1 evidence-images-grid-2 evidence-speech evidence-patch4 speedup-text speedup-images speedup-images-long sizes-1 sizes-2 sizes-3 sizes-4 quick test test-slow test-all test-version test-lowest test-compilers test-algoperf test-init2winit test-maxtext parity soak simulate performance vega check clean
 
 # Sets of extras that $(VENV) may have, each marked by a file: installed when it is first needed, and anew
 # when the dependencies change.
@@ -155,6 +156,37 @@ speedup-images: data-fashion
 ## speedup-images-long: its largest budget; about 65 minutes, resumable
 speedup-images-long: data-fashion
 	$(call budgets,fashion_vit,40000,10000)
+
+# Sizes of one model at numbers of steps. Rates: sweeps/studies/pysource.py. Tuning takes seed 24, which a
+# study that does not tune must leave out.
+STANDARD_ALONE := --config.variants=standard
+SIZES_1500 := $(STANDARD_ALONE) --config.points=2 --config.eval_every=500
+SIZES_3000 :=
+SIZES_6000 := $(STANDARD_ALONE) --config.points=2 --config.eval_every=2000
+SIZES_12000 = $(STANDARD_ALONE) --config.protocol=grid --config.points=1 --config.eval_every=4000 \
+    --config.first_seed=25 --config.space=selected:pysource_lm_$(size)_6000
+define sizes
+	$(foreach size,$(1),$(foreach steps,$(2),$(BIN)/python -m sweeps run --config=pysource_lm_sizes \
+	    --config.workload=pysource_lm_$(size) --config.name=pysource_lm_$(size)_$(steps) \
+	    --config.steps=$(steps) $(SIZES_$(steps)) $(SIZES)
+	))
+endef
+
+## sizes-1: 105 k and 164 k parameters on Python's source code, four budgets; 75 minutes, resumable
+sizes-1: $(VENV)/.installed
+	$(call sizes,105k 164k,1500 3000 6000 12000)
+
+## sizes-2: the same with 57 k and 320 k; 85 minutes, resumable
+sizes-2: $(VENV)/.installed
+	$(call sizes,57k 320k,1500 3000 6000 12000)
+
+## sizes-3: the same with 722 k, two budgets; 60 minutes, resumable
+sizes-3: $(VENV)/.installed
+	$(call sizes,722k,1500 3000)
+
+## sizes-4: its larger budgets; 60 minutes, resumable
+sizes-4: $(VENV)/.installed
+	$(call sizes,722k,6000 12000)
 
 # Seven small programs that train for seconds: LLVM's first passes pay here, too.
 quick: export XLA_FLAGS ?= --xla_backend_optimization_level=1

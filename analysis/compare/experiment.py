@@ -11,12 +11,14 @@ import pandas as pd
 
 from analysis.compare.error_table import ErrorTable
 from analysis.load.records import Problem, flattened
-from sweeps.study import keys
+from sweeps.study import keys, selection
 
 CONDITIONS = {name: key.default for name, key in keys.OWN.items() if key.is_condition}
 # How long trials are. With batch_size, 0 stands for the workload's own number.
 LENGTHS = ("steps", "step_hint", "eval_every")
 SPLIT, DATA = "deciding split", "data"
+# How a study's hyperparameters are chosen.
+TUNING = ["protocol", "tuning_variant", "space"]
 
 
 class MixedStudiesError(ValueError):
@@ -25,7 +27,8 @@ class MixedStudiesError(ValueError):
 
 def settings(tables: Sequence[ErrorTable]) -> pd.DataFrame:
     """Returns the settings as texts: a row per table, columns `study`, SPLIT, DATA (digests of what
-    was trained on) and CONDITIONS; nan if neither the study nor its trials state one."""
+    was trained on) and CONDITIONS; nan if neither the study nor its trials state one. A study with
+    the point that another one of the tables selected is tuned as that one is."""
     rows = []
     for table in tables:
         config = flattened(table.study.config)
@@ -43,7 +46,12 @@ def settings(tables: Sequence[ErrorTable]) -> pd.DataFrame:
             if value is not None
         }
         rows.append({**texts, "study": table.study.name})
-    return pd.DataFrame(rows, columns=["study", SPLIT, DATA, *CONDITIONS], dtype=object)
+    stated = pd.DataFrame(rows, columns=["study", SPLIT, DATA, *CONDITIONS], dtype=object)
+    for number, space in stated["space"].dropna().items():
+        source = stated[selection.SELECTED + stated["study"] == space]
+        if len(source):
+            stated.loc[number, TUNING] = source.iloc[0][TUNING]
+    return stated
 
 
 def withheld(tables: Sequence[ErrorTable], variant: str) -> str:

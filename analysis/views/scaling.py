@@ -17,13 +17,10 @@ from analysis.load.records import META_FILE, PARAMETERS, Problem
 from analysis.render import charts, pages
 from analysis.statistics import power_law
 from attention import table as variants
-from sweeps.study import selection
 
 # c4_lm_234m and c4_lm_1b are sizes of c4_lm: the name up to here, and a task behind a colon, are
 # the data and the objective.
 SIZED = re.compile(r"(.+?_(?:lm|bert))(?:_[^:]*)?(:.*)?")
-# How a study's hyperparameters are chosen.
-TUNING = ["protocol", "tuning_variant", "space"]
 RULE = (
     "a power law needs studies of one family, which differ in the size of their model alone; leave "
     "the others out"
@@ -68,7 +65,7 @@ def _settings(tables: Sequence[ErrorTable]) -> pd.DataFrame:
     baseline, the workload without its size.
 
     Each size has checkpoints of its own to start from: of `finetune_from` it counts whether it is
-    set. A study with the point that another one of the tables selected is tuned as that one is.
+    set.
     """
     stated = experiment.settings(tables).drop(columns="baseline")
     sized = (SIZED.fullmatch(table.workload) for table in tables)
@@ -78,10 +75,6 @@ def _settings(tables: Sequence[ErrorTable]) -> pd.DataFrame:
     ]
     is_started = stated["finetune_from"].notna() & stated["finetune_from"].ne("''")
     stated["finetune_from"] = stated["finetune_from"].mask(is_started, "another study")
-    for number, space in stated["space"].dropna().items():
-        source = stated[selection.SELECTED + stated["study"] == space]
-        if len(source):
-            stated.loc[number, TUNING] = source.iloc[0][TUNING]
     return stated
 
 

@@ -216,6 +216,14 @@ def test_a_budget_of_another_experiment_is_refused(hand_made, other_experiments)
     assert speedup.experiments([*tables, dataclasses.replace(last, study=wider)])
 
 
+def test_a_budget_may_take_the_rate_that_another_one_selected(hand_made):
+    config = {"space": "selected:of_2000_2", "protocol": "grid"}
+    tables = _tables(made_studies(hand_made, config=({}, {}, {}, config)))
+    assert len(speedup.of_tables(tables).budgets) == 4
+    with pytest.raises(experiment.MixedStudiesError, match="protocol"):
+        speedup.of_tables([tables[1], tables[3]])
+
+
 def test_budgets_on_other_data_are_refused(hand_made):
     """By the digests of trials; one that states none is noted, and grouped, so that it is said."""
     tables = _tables(made_studies(hand_made))

@@ -234,10 +234,19 @@ def test_what_a_model_cannot_take_is_refused_before_a_study_begins(name, options
         catalog.check(name, Options(**options), **study)
 
 
+def test_no_model_answers_questions_that_its_text_answers():
+    assert "pysource_lm_57k:pydoc_returns" not in catalog.FINETUNED
+
+
 def test_default_folders_of_data(monkeypatch, tmp_path):
     """Workloads on the same data share one. A job's cache holds its data."""
     monkeypatch.setenv("ATTNPERF_DATA", str(tmp_path))
-    for name, other in (("c4_lm_2b", "c4_lm"), ("pydoc_bert", "pydoc_lm")):
+    shared = (
+        ("c4_lm_2b", "c4_lm"),
+        ("pydoc_bert", "pydoc_lm"),
+        ("pysource_lm_57k", "pysource_lm_722k"),
+    )
+    for name, other in shared:
         assert catalog.default_data_dir(name) == catalog.default_data_dir(other)
     assert catalog.default_data_dir("imagenet_vit_glu") == tmp_path / "imagenet_vit"
     folder = catalog.default_data_dir("digits_vit", {"ATTNPERF_CACHE": str(tmp_path)})

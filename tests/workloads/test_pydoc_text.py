@@ -117,6 +117,31 @@ def test_paragraphs_are_kept_once() -> None:
     ]
 
 
+def test_source_code_is_whole_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code, comments and docstrings, in the encoding that a file declares, without tests."""
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "c.py").write_text("left_out = 1\n")
+    (tmp_path / "b.py").write_bytes(b"# coding: latin-1\n\ndef f(x):\n    return '\xe9'  # x\n")
+    (tmp_path / "a.py").write_text('"""Says."""\r\n\r\nclass A:\n\n    pass\n')
+    monkeypatch.setattr(pydoc_text, "library_path", lambda: tmp_path)
+    assert pydoc_text.source_documents() == [
+        pydoc_text.Document("a.py", '"""Says."""\nclass A:\npass'),
+        pydoc_text.Document("b.py", "# coding: latin-1\ndef f(x): return 'é' # x"),
+    ]
+
+
+@pytest.mark.slow
+def test_records_of_source_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few_sources(monkeypatch)
+    sizes = {"train": 90, "validation": 4, "test": 3}
+    data = dataclasses.replace(pydoc_text.PYSOURCE, sizes=sizes)
+    data.prepare(tmp_path)
+    documents = pydoc_text.split_documents(pydoc_text.source_documents())
+    first = tokenizer.load(tmp_path / "spm.model").encode(documents["train"][0].text)
+    records = data.records(tmp_path)["train"]
+    assert records.ravel()[: len(first)].tolist() == first[: records.size]
+
+
 @pytest.mark.slow
 def test_check_says_what_figures_may_be_compared(prepared: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(prepared, tmp_path / "copy"))

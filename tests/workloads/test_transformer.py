@@ -35,6 +35,12 @@ COUNTS = {
     # 2·(4·64² + 2·64·256 + 2·64) + 1024·64 + 64.
     "pydoc_lm": 164_160,
     "pydoc_bert": 164_160,
+    # layers·(12·width² + 2·width) + 1025·width.
+    "pysource_lm_57k": 57_504,
+    "pysource_lm_105k": 104_688,
+    "pysource_lm_164k": 164_160,
+    "pysource_lm_320k": 319_968,
+    "pysource_lm_722k": 721_792,
 }
 
 

@@ -88,6 +88,11 @@ SIZES: dict[str, TransformerSize] = {
     "wikipedia_bert": TransformerSize(12, 768, 3072, 12, 64, context=512),
     "wikipedia_bert_2b": TransformerSize(32, 2048, 8192, 16, 256, context=512),
     "pydoc_bert": TransformerSize(2, 64, 256, 4, 16, vocabulary=1024, context=64),
+    "pysource_lm_57k": TransformerSize(2, 32, 128, 2, 16, vocabulary=1024, context=64),
+    "pysource_lm_105k": TransformerSize(2, 48, 192, 3, 16, vocabulary=1024, context=64),
+    "pysource_lm_164k": TransformerSize(2, 64, 256, 4, 16, vocabulary=1024, context=64),
+    "pysource_lm_320k": TransformerSize(2, 96, 384, 6, 16, vocabulary=1024, context=64),
+    "pysource_lm_722k": TransformerSize(3, 128, 512, 8, 16, vocabulary=1024, context=64),
 }
 
 
@@ -155,23 +160,27 @@ def _bert(name: str, says: str, accuracy: float | None, topology: str) -> Worklo
     )
 
 
-def _pydoc(name: str, says: str, target: float, seconds: float, **particulars: Any) -> WorkloadSpec:
+def _small(name: str, target: float | None, seconds: float, **particulars: Any) -> WorkloadSpec:
+    """Returns the entry of a model on embedded text that takes so many seconds a step."""
     return WorkloadSpec(
         name=name,
-        data="workloads.text.corpora.pydoc_text:PYDOC",
-        data_name="pydoc",
-        description=f"small {says} on Python's own documentation",
         validation_target=target,
         test_target=target,
         target_source="ours",
         embedded=True,
-        train_examples=6800,
         step_seconds=seconds,
         step_source=f"hours of one CPU core: {seconds:.3f} s a step, measured on a 2-core cloud "
         "machine",
         **_of_model(name, "make_small"),
         **particulars,
     )
+
+
+_PYDOC = {
+    "data": "workloads.text.corpora.pydoc_text:PYDOC",
+    "data_name": "pydoc",
+    "train_examples": 6800,
+}
 
 
 _C4: dict[str, tuple[str, float | None, str]] = {
@@ -182,6 +191,35 @@ _C4: dict[str, tuple[str, float | None, str]] = {
     "c4_lm_2b": ("2.2 B parameters", 2.344, "v5e:16x16"),
     "c4_lm_8b": ("7.7 B parameters", None, "v5e:16x16"),
 }
+
+
+# Seconds of a step.
+_PYSOURCE: dict[str, float] = {
+    "pysource_lm_57k": 0.011,
+    "pysource_lm_105k": 0.016,
+    "pysource_lm_164k": 0.022,
+    "pysource_lm_320k": 0.036,
+    "pysource_lm_722k": 0.068,
+}
+
+
+def _pysource(name: str, seconds: float) -> WorkloadSpec:
+    """Returns the entry of a size of pydoc_lm's model, on the source code of Python's library."""
+    parameters = SIZES[name].parameters
+    return _small(
+        name,
+        None,
+        seconds,
+        data="workloads.text.corpora.pydoc_text:PYSOURCE",
+        data_name="pysource",
+        train_examples=28_000,
+        description=f"decoder-only Transformer, {parameters:,} parameters, on Python's source code",
+        metric="loss",
+        mode="min",
+        batch_size=8,
+        step_hint=3000,
+        stands_in_for="c4_lm",
+    )
 
 
 def _finewebedu(name: str, **particulars: Any) -> WorkloadSpec:
@@ -225,11 +263,12 @@ SPECS: tuple[WorkloadSpec, ...] = (
     ),
     _bert("wikipedia_bert", "base size", None, "v5e:8x8"),
     _bert("wikipedia_bert_2b", "2.2 B parameters", 1 - 0.2145, "v5e:16x16"),
-    _pydoc(
+    _small(
         "pydoc_lm",
-        "decoder-only Transformer",
         4.0,
         0.020,
+        **_PYDOC,
+        description="small decoder-only Transformer on Python's own documentation",
         metric="loss",
         mode="min",
         batch_size=8,
@@ -263,15 +302,17 @@ SPECS: tuple[WorkloadSpec, ...] = (
         step_seconds=0.020,
         step_source="hours of one CPU core: 0.020 s a step, measured on a 2-core cloud machine",
     ),
-    _pydoc(
+    _small(
         "pydoc_bert",
-        "masked language model",
         0.2,
         0.031,
+        **_PYDOC,
+        description="small masked language model on Python's own documentation",
         metric="accuracy",
         mode="max",
         batch_size=16,
         step_hint=4000,
         stands_in_for="wikipedia_bert",
     ),
+    *(_pysource(name, seconds) for name, seconds in _PYSOURCE.items()),
 )
