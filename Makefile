@@ -32,7 +32,7 @@ MAXTEXT_TESTS ?= tests/maxtext
 MAXTEXT_PYTHON ?= python3.12
 QUICK := digits_vit_quick,spoken_digits_conformer_quick,pydoc_lm_quick
 
-.PHONY: demo data-fashion data-speech evidence evidence-text evidence-text-mechanisms evidence-images evidence-images-mechanisms evidence-text-grid-1 evidence-text-grid-2 evidence-images-grid-1 evidence-images-grid-2 evidence-speech evidence-patch4 speedup-text speedup-images speedup-images-long sizes-1 sizes-2 sizes-3 sizes-4 quick test test-slow test-all test-version test-lowest test-compilers test-algoperf test-init2winit test-maxtext parity soak simulate performance vega check clean
+.PHONY: demo data-fashion data-speech evidence evidence-text evidence-text-mechanisms evidence-images evidence-images-mechanisms evidence-text-grid-1 evidence-text-grid-2 evidence-images-grid-1 evidence-images-grid-2 evidence-speech-grid-1 evidence-speech-grid-2 evidence-speech evidence-patch4 speedup-text speedup-images speedup-images-long sizes-1 sizes-2 sizes-3 sizes-4 quick test test-slow test-all test-version test-lowest test-compilers test-algoperf test-init2winit test-maxtext parity soak simulate performance vega check clean
 
 # Sets of extras that $(VENV) may have, each marked by a file: installed when it is first needed, and anew
 # when the dependencies change.
@@ -124,6 +124,14 @@ evidence-images-grid-1: data-fashion $(VENV)/.installed-pictures
 ## evidence-images-grid-2: the same with seeds 30 to 34; 60 to 90 minutes, resumable
 evidence-images-grid-2: data-fashion $(VENV)/.installed-pictures
 	$(call half,fashion_vit_grid,30,5)
+
+## evidence-speech-grid-1: three rows at three rates each on a real voice, seeds 15 to 19; 50 minutes, resumable
+evidence-speech-grid-1: data-speech $(VENV)/.installed-pictures
+	$(call half,read_speech_conformer_grid,15,5)
+
+## evidence-speech-grid-2: the same with seeds 20 to 24; 50 minutes, resumable
+evidence-speech-grid-2: data-speech $(VENV)/.installed-pictures
+	$(call half,read_speech_conformer_grid,20,5)
 
 ## evidence: all of docs/evidence.md but evidence-patch4, one after the other; 8 hours, resumable
 evidence: evidence-text evidence-speech evidence-images evidence-text-mechanisms \
