@@ -1,9 +1,14 @@
 """Rotary positions: query and key are rotated by their position (arXiv:2104.09864).
 
-Channels 2i and 2i + 1 are a pair, rotated by position·base^(−2i/D), in float32.
+Channels 2i and 2i + 1 are a pair, rotated by position·base^(−2i/D), in float32. Angles are whole numbers
+of 2^−32 turns, whose products are exact: by float32 ones a pair would be off by 2e-3 at position 32,768.
 """
 
+import math
+
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from attention.call import Call
@@ -19,8 +24,11 @@ def rotated(heads: Array, base: float) -> Array:
             "model an even head size, or drop +rope"
         )
     wide = jnp.promote_types(heads.dtype, jnp.float32)
-    speeds = 1 / jnp.asarray(base, wide) ** (jnp.arange(0, size, 2, dtype=wide) / size)
-    angles = jnp.arange(length, dtype=wide)[:, None, None] * speeds
+    turns = base ** -(np.arange(0, size, 2) / size) / (2 * math.pi) % 1
+    steps = np.round(turns * 2**32).astype(np.uint64).astype(np.uint32)
+    position = jnp.arange(length, dtype=jnp.uint32)[:, None, None]
+    parts = jax.lax.bitcast_convert_type(position * steps, jnp.int32)
+    angles = parts.astype(wide) * (2 * math.pi / 2**32)
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     even, odd = heads[..., 0::2].astype(wide), heads[..., 1::2].astype(wide)
     pairs = jnp.stack([even * cos - odd * sin, even * sin + odd * cos], axis=-1)

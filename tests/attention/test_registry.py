@@ -155,6 +155,15 @@ def test_exclusive_output_by_hand():
     np.testing.assert_allclose(changed[0, 0], [0.5, 2.0], rtol=1e-6)
 
 
+def test_a_late_position_is_turned_exactly():
+    """Position 32,767; angles as products of float32 numbers are off by 1e-3 there."""
+    heads = jnp.tile(jnp.asarray([1.0, 0.0], jnp.float32), (32_768, 1, 32))
+    turned = records.modifier("rope").apply(Call(heads, heads, heads), {}, base=1e4).query[-1, 0]
+    angles = 32_767 * 1e4 ** -(np.arange(0, 64, 2) / 64)
+    expected = np.stack([np.cos(angles), np.sin(angles)], axis=-1).ravel()
+    np.testing.assert_allclose(turned, expected, atol=4e-5)
+
+
 def test_defaults_of_hyperparameters():
     defaults = {
         key: setting.default
