@@ -1,7 +1,8 @@
 """Rotary positions: query and key are rotated by their position (arXiv:2104.09864).
 
-Channels 2i and 2i + 1 are a pair, rotated by position·base^(−2i/D), in float32. Angles are whole numbers
-of 2^−32 turns, whose products are exact: by float32 ones a pair would be off by 2e-3 at position 32,768.
+Channels 2i and 2i + 1 are a pair, rotated by position·base^(−2i/D), in float32. Angles are whole
+numbers of 2^−32 turns, whose products are exact: by float32 angles are off by 1e-3 at position
+32,768.
 """
 
 import math

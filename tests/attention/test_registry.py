@@ -156,7 +156,7 @@ def test_exclusive_output_by_hand():
 
 
 def test_a_late_position_is_turned_exactly():
-    """Position 32,767; angles as products of float32 numbers are off by 1e-3 there."""
+    """Position 32,767; as products of float32 numbers angles are off by 4e-4 there."""
     heads = jnp.tile(jnp.asarray([1.0, 0.0], jnp.float32), (32_768, 1, 32))
     turned = records.modifier("rope").apply(Call(heads, heads, heads), {}, base=1e4).query[-1, 0]
     angles = 32_767 * 1e4 ** -(np.arange(0, 64, 2) / 64)
