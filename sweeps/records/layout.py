@@ -11,7 +11,7 @@ its own tools read our trials::
     <experiment_dir>/<study>/<stage>/trials.json  every trial the stage consists of
     <experiment_dir>/<study>/<stage>/<variant>/<workload>_jax/trial_<n>/
         trial.json hparams.json meta_data_<k>.json flags_<k>.json
-        eval_measurements.csv measurements.csv diagnostics.jsonl status.json
+        eval_measurements.csv measurements.csv answers.npz diagnostics.jsonl status.json
         attempts/<k>/  lease.json heartbeat measurements.jsonl log.txt
         checkpoints/
         tensorboard/ profile/     where a study asks for them

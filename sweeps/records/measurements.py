@@ -134,8 +134,11 @@ def lacking(trial_directory: pathlib.Path, step: int, sizes: Mapping[str, int]) 
     return None
 
 
-def publish(trial_directory: pathlib.Path) -> None:
-    """Writes the CSVs, and diagnostics.jsonl where there are any, from the attempts, atomically."""
+def publish(trial_directory: pathlib.Path) -> list[Row]:
+    """Writes the CSVs, and diagnostics.jsonl where there are any, from the attempts, atomically.
+
+    Returns the evaluations, as `evaluations` does.
+    """
     everything = curve(trial_directory)
     if recorded := [row for row in everything if row["kind"] == DIAGNOSTICS]:
         first = {"format": layout.DIAGNOSTICS_FORMAT}
@@ -158,6 +161,7 @@ def publish(trial_directory: pathlib.Path) -> None:
         columns.append("preemption_count")
     text = _to_csv(rows, [*_FIRST, *live, *columns])
     layout.write_atomically(trial_directory / layout.MEASUREMENTS, text)
+    return evals
 
 
 def restore(trial_directory: pathlib.Path, steps: int) -> None:

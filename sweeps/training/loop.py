@@ -11,9 +11,11 @@ from typing import Any
 import jax
 
 from sweeps.distributed import process_group
-from sweeps.records import event_files, layout, lease, measurements, status
+from sweeps.records import answers, event_files, layout, lease, measurements, status
+from sweeps.study import selection
 from sweeps.study.trial import Trial
 from sweeps.training import checkpoints, live, train_step
+from workloads import catalog
 
 # A status is a file of its own, written anew: between evaluations no more often than this.
 _STATUS_EVERY_S = 10.0
@@ -343,12 +345,15 @@ class Training:
 
     def _log(self, rows: list[dict[str, Any]]) -> None:
         self._put_rows(rows)
-        measurements.publish(self.directory)
+        evaluations = measurements.publish(self.directory)
         self._evaluated, self._status_at = True, time.monotonic()
-        row = rows[-1]
-        self._say(
-            "running", row["global_step"], **status.of_evaluation(row, self.trial.targets["metric"])
-        )
+        row, metric = rows[-1], self.trial.targets["metric"]
+        values = [float(each[f"validation/{metric}"]) for each in evaluations]
+        chosen = selection.best_index(values, catalog.get(self.trial.workload).mode)
+        kept = self.workload.answers
+        if kept is not None and chosen == len(values) - 1:
+            answers.write(self.directory, answers.ItemRecord(row["global_step"], *kept))
+        self._say("running", row["global_step"], **status.of_evaluation(row, metric))
 
     def _save(
         self, step: int, state: train_step.TrainState, store: checkpoints.Checkpoints, mark: float

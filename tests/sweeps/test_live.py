@@ -10,16 +10,18 @@ import types
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from attention.common import accelerators
-from sweeps.records import event_files, layout, lease, measurements, status
+from sweeps.records import answers, event_files, layout, lease, measurements, status
 from sweeps.scheduling import preflight
 from sweeps.study import trial as trials
 from sweeps.training import live, loop, train_step
 from tests.sweeps.chaos import equality
 from tests.sweeps.conftest import begin_attempt
 from workloads import catalog
+from workloads.base import spec
 from workloads.storage import tfrecord
 
 
@@ -128,7 +130,7 @@ class Device:
 
     def __init__(self, losses, monkeypatch):
         self.workload, self.losses, self.events = self, losses, []
-        self.precisions = []
+        self.precisions, self.accuracies = [], {}
         self.killed_at = None
         real = jax.device_get
         monkeypatch.setattr(live.jax, "device_get", lambda tree: self._got(real(tree)))
@@ -172,7 +174,10 @@ class Device:
     def eval_model(self, *given):
         self._note_precision()
         self.events.append(("eval", given[-1]))
-        return {"validation/accuracy": 0.5, "validation/loss": float(given[1]["w"][0])}
+        right = np.arange(20) < given[-1]
+        self.answers = spec.Answers("test", "accuracy", right, np.ones(20))
+        accuracy = self.accuracies.get(given[-1], 0.5)
+        return {"validation/accuracy": accuracy, "validation/loss": float(given[1]["w"][0])}
 
     def train(self, directory):
         """Returns how an attempt at a trial ended."""
@@ -225,6 +230,24 @@ def test_a_row_is_read_behind_the_next_update_and_reaches_the_file_at_once(make_
     assert record["figures"] is None  # of a running trial alone
     assert record["evaluation"].keys() == {"validation/accuracy"}
     assert record["host"] == socket.gethostname()
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "chosen"),
+    [({4: 0.2, 8: 0.9, 12: 0.8}, 8), ({4: 0.9, 8: 0.9, 12: 0.9}, 4), ({8: float("nan")}, 4)],
+)
+def test_answers_are_of_the_evaluation_that_validation_chooses(
+    make_trial, monkeypatch, accuracies, chosen
+):
+    """The first of equals; right and wrong of 20 items as bits."""
+    directory = make_trial(steps=12, eval_every=4, log_every=4)
+    device = Device(lambda step: 1.0, monkeypatch)
+    device.accuracies = accuracies
+    assert device.train(directory) == "done"
+    with np.load(directory / answers.FILE) as kept:
+        assert (kept["global_step"], kept["split"], kept["metric"]) == (chosen, "test", "accuracy")
+        bits = np.unpackbits(kept["values"], count=len(kept["weights"]))
+    assert bits.tolist() == [1] * chosen + [0] * (20 - chosen)
 
 
 @pytest.mark.parametrize(

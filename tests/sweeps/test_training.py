@@ -74,12 +74,13 @@ def _updates(step_function, data_dir, count=3, seed=0, **point):
 
 
 def _on_all_devices(data_dir):
-    """Returns losses, metrics, compilations and devices of this process."""
+    """Returns losses, metrics, compilations, devices and answers of this process."""
     step_function = _step_function()
     losses, state = _updates(step_function, data_dir)
     key = train_step.seed_key(0, train_step.DROPOUT)
     metrics = step_function.workload.eval_model(400, state.params, None, key, data_dir)
-    return losses, metrics, step_function.compilations, len(jax.devices())
+    answers = step_function.workload.answers.values.tolist()
+    return losses, metrics, step_function.compilations, len(jax.devices()), answers
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +135,11 @@ def test_eight_devices_give_the_losses_of_one(data_dir, environment):
         line = next((x for x in done.stdout.splitlines() if x.startswith("RESULT")), None)
         assert line, done.stderr[-2000:]
         results.append(json.loads(line.removeprefix("RESULT ")))
-    (one, one_metrics, _, single), (eight, eight_metrics, compilations, many) = results
+    (one, one_metrics, _, single, answers), (eight, eight_metrics, compilations, many, same) = (
+        results
+    )
+    assert np.mean(np.equal(answers, same)) > 0.99
+    assert np.mean(answers) == pytest.approx(one_metrics["test/accuracy"])
     assert (single, many, compilations) == (1, 8, 1)
     np.testing.assert_allclose(one, eight, rtol=2e-4)
     assert one_metrics == pytest.approx(eight_metrics, rel=2e-3)

@@ -99,8 +99,12 @@ def test_evaluations_count_every_example_once(name, workload, data_dir):
     params, state = workload.init_model_fn(key)
     params = parameters.moved(params, 0.2)
     metrics = workload.eval_model(count, params, state, key, data_dir)
+    whole = workload.answers
     in_parts = workload.eval_model(count * 2 // 3, params, state, key, data_dir)
     assert metrics == pytest.approx(in_parts, rel=1e-5)
+    _check_answers(workload, metrics)
+    np.testing.assert_allclose(workload.answers.values, whole.values, rtol=1e-5)
+    np.testing.assert_array_equal(workload.answers.weights, whole.weights)
     splits = ("train", "validation", "test")[: 2 + (workload.num_test_examples > 0)]
     names = {f"{split}/{metric}" for split in splits for metric in METRICS[name]}
     assert set(metrics) == {*names, "validation/num_examples", "test/num_examples"}
@@ -110,6 +114,15 @@ def test_evaluations_count_every_example_once(name, workload, data_dir):
     losses = workload.loss_fn(batch["targets"], outputs, batch["weights"])
     mean = float(losses["summed"] / losses["n_valid_examples"])
     assert metrics["validation/loss"] == pytest.approx(mean, rel=1e-5)
+
+
+def _check_answers(workload, metrics):
+    """Each item of the reported split has one, and their mean is the split's metric."""
+    split, metric, values, weights = workload.answers
+    assert split == ("test" if workload.num_test_examples else "validation")
+    assert len(values) == len(weights) == metrics[f"{split}/num_examples"]
+    assert len(set(values.tolist())) > 1
+    assert values.sum() / weights.sum() == pytest.approx(metrics[f"{split}/{metric}"], rel=1e-5)
 
 
 # 48 tokens of a batch, 61 words: neither is any other size here.
@@ -185,8 +198,10 @@ def test_correct_is_argmaxs():
     hidden, embedding = (jnp.asarray(draw(-1, 2, shape), float) for shape in ((2, 9, 3), (7, 3)))
     labels, weights = jnp.asarray(draw(0, 7, (2, 9))), jnp.asarray(draw(1, 9, (2, 9)), float)
     mesh = registry.make("pydoc_lm").devices.mesh
-    sums = chunked_loss.sums(mesh, 4, True, hidden, embedding, labels, weights)
-    expected = language_models.correct(labels, hidden @ embedding.T, weights)
+    sums, of_sequences = chunked_loss.sums(mesh, 4, True, hidden, embedding, labels, weights)
+    right = language_models.correct(labels, hidden @ embedding.T, weights)
+    np.testing.assert_array_equal(of_sequences, right.sum(axis=-1))
+    expected = right.sum()
     assert 0 < float(sums["correct"]) < float(weights.sum())
     np.testing.assert_allclose(sums["correct"], expected, rtol=1e-6)
 

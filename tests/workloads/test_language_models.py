@@ -72,10 +72,12 @@ def test_training_subset_is_spread_evenly(workload):
 
 
 def test_diverged_losses_have_an_infinite_perplexity(workload):
-    metrics = workload._metrics({"loss": 16.0, "tokens": 8.0}, [], "")
-    assert metrics == {"loss": 2.0, "perplexity": pytest.approx(np.exp(2.0))}
-    assert workload._metrics({"loss": 8000.0, "tokens": 8.0}, [], "")["perplexity"] == np.inf
-    assert np.isnan(workload._metrics({"loss": np.nan, "tokens": 8.0}, [], "")["perplexity"])
+    def metrics(loss):
+        return workload._metrics({"loss": loss, "tokens": 8.0}, None, None)
+
+    assert metrics(16.0) == {"loss": 2.0, "perplexity": pytest.approx(np.exp(2.0))}
+    assert metrics(8000.0)["perplexity"] == np.inf
+    assert np.isnan(metrics(np.nan)["perplexity"])
 
 
 def test_records_of_another_model_are_refused(tmp_path, spm_model):
@@ -188,8 +190,10 @@ def test_metrics_by_hand(bert, monkeypatch):
     targets = jnp.asarray([[0, 1], [1, 0]])
     monkeypatch.setattr(bert, "_eval_logits", lambda *_: logits)
     batch = {"targets": targets, "weights": jnp.asarray([[1.0, 1.0], [1.0, 0.0]])}
-    sums, _ = bert._evaluated(None, None, batch)
-    metrics = bert._metrics({name: float(value) for name, value in sums.items()}, [], "")
+    sums, items = bert._evaluated(None, None, batch)
+    np.testing.assert_array_equal(items["values"], [2, 0])
+    np.testing.assert_array_equal(items["weights"], [2, 1])
+    metrics = bert._metrics({name: float(value) for name, value in sums.items()}, None, None)
     assert metrics["accuracy"] == pytest.approx(2 / 3)
     assert metrics["loss"] == pytest.approx((2 * np.log(4 / 3) + np.log(4)) / 3, rel=1e-6)
 

@@ -9,8 +9,9 @@ import abc
 import dataclasses
 import enum
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
+import numpy as np
 from jax import Array
 
 from workloads.base import sharding
@@ -41,6 +42,20 @@ class ShapeTuple:
     shape_tuple: tuple[int, ...]
 
 
+class Answers(NamedTuple):
+    """What an evaluation says of each item of a split, in the order of the data.
+
+    An item is an image, an utterance, a sequence of tokens or a question. values [N]: bool (right
+    or wrong), errors, or losses in nats. weights [N]: 1, words or tokens. Σ values / Σ weights is
+    the split's `metric`.
+    """
+
+    split: str
+    metric: str
+    values: np.ndarray
+    weights: np.ndarray
+
+
 class Workload(abc.ABC):
     """Model + data + loss + metric + targets.
 
@@ -67,6 +82,9 @@ class Workload(abc.ABC):
     # How a batch and the parameters are divided over devices (`workloads.base.sharding`). Ours.
     devices: sharding.Devices = sharding.Devices()
     parameter_rules: tuple[sharding.Rule, ...] = ()
+    # Of the last evaluation, on test or, without a test split, on validation; None where there are
+    # none. Ours.
+    answers: Answers | None = None
     # Processes that make training batches ahead of time; 0: threads. Changes speed alone. Ours.
     loader_workers: int = 0
 

@@ -60,6 +60,7 @@ class BaseWorkload(spec.Workload):
     eval_example_bytes: bytes of a finished example on the devices. Evaluation splits of up to
     most_kept_bytes stay there between evaluations. When each evaluation finished them anew, 4 of 7
     trials on two CPU devices of a busy host ended with SIGABRT.
+    item_metric: the metric of which `_evaluated` gives each item's value.
     id_limits: how many ids or classes the model has, by the entry of a transformed example that
     holds them. Batches with another id are refused (`workloads.base.loader`).
     """
@@ -68,6 +69,7 @@ class BaseWorkload(spec.Workload):
     eval_transform: loader.Transform
     eval_example_bytes: int
     most_kept_bytes = 2**28
+    item_metric = "accuracy"
     id_limits: Mapping[str, int] = types.MappingProxyType({})
 
     def __init__(
@@ -319,13 +321,21 @@ class BaseWorkload(spec.Workload):
     def _evaluated(
         self, params: spec.Parameters, model_state: spec.ModelState, batch: spec.Batch
     ) -> tuple[dict[str, Array], Any]:
-        """Returns sums over a finished batch, and a tree of predictions for the host."""
+        """Returns sums over a finished batch, and a tree of predictions for the host: 'values' and
+        'weights' [B] of the items, as in `spec.Answers`, unless `_items` makes them of others."""
+
+    def _items(self, predictions: list[Any], data_dir: str) -> tuple[np.ndarray, np.ndarray]:
+        """Returns values and weights of a split's items; those that fill up a batch may follow."""
+        values, weights = (
+            np.concatenate([batch[name] for batch in predictions]) for name in ("values", "weights")
+        )
+        return values, weights
 
     @abc.abstractmethod
     def _metrics(
-        self, sums: dict[str, float], predictions: list[Any], data_dir: str
+        self, sums: dict[str, float], values: np.ndarray, weights: np.ndarray
     ) -> dict[str, float]:
-        """Returns metrics from a split's sums and the predictions of `_evaluated`."""
+        """Returns metrics from a split's sums and its items."""
 
     def _eval_model_on_split(
         self,
@@ -345,7 +355,11 @@ class BaseWorkload(spec.Workload):
             predictions.append(self.devices.on_host(predicted))
         totals = {name: float(sum(float(part[name]) for part in sums)) for name in sums[0]}
         num_examples = self._num_evaluated(split, self._source(split, data_dir))
-        return {**self._metrics(totals, predictions, data_dir), "num_examples": num_examples}
+        items = self._items(predictions, data_dir)
+        values, weights = (array[:num_examples] for array in items)
+        if split == ("test" if self.num_test_examples else "validation"):
+            self.answers = spec.Answers(split, self.item_metric, values, weights)
+        return {**self._metrics(totals, values, weights), "num_examples": num_examples}
 
 
 def unchanged(record: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from workloads.base import sources, spec
 from workloads.base.options import Options
@@ -151,17 +152,18 @@ class ImageWorkload(BaseWorkload):
 
     def _evaluated(
         self, params: spec.Parameters, model_state: spec.ModelState, batch: spec.Batch
-    ) -> tuple[dict[str, Array], None]:
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
         logits = self._eval_logits(params, model_state, batch)
         # The argmax of NaN is class 0.
         right = (jnp.argmax(logits, -1) == batch["targets"]) & ~jnp.isnan(logits).any(-1)
         correct = right * batch["weights"]
         losses = self.loss_fn(batch["targets"], logits, batch["weights"])
         sums = {"loss": losses["summed"], "examples": losses["n_valid_examples"]}
-        return {"accuracy": correct.sum(), **sums}, None
+        items = {"values": right, "weights": batch["weights"]}
+        return {"accuracy": correct.sum(), **sums}, items
 
     def _metrics(
-        self, sums: dict[str, float], predictions: list[Any], data_dir: str
+        self, sums: dict[str, float], values: np.ndarray, weights: np.ndarray
     ) -> dict[str, float]:
         return {name: sums[name] / sums["examples"] for name in ("accuracy", "loss")}
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import jiwer
+import numpy as np
 import optax
 
 from workloads.speech.corpora.speech_tokenizer import BLANK
@@ -55,22 +56,32 @@ def greedy_decode(logits: Array, logit_paddings: Array) -> tuple[Array, Array]:
     return jnp.where(jnp.arange(best.shape[1]) < lengths[:, None], symbols, BLANK), lengths
 
 
-def word_errors(references: Sequence[str], hypotheses: Sequence[str]) -> tuple[int, int]:
-    """Returns word errors (substitutions + deletions + insertions) and words of the references.
+def word_errors(
+    references: Sequence[str], hypotheses: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns each pair's word errors (substitutions + deletions + insertions) and the words of its
+    reference, both int [N].
 
     jiwer raises ValueError where there are not as many of the one as of the other.
     """
     alignment = jiwer.process_words(list(references), list(hypotheses))
-    words = alignment.hits + alignment.substitutions + alignment.deletions
-    return alignment.substitutions + alignment.deletions + alignment.insertions, words
+    errors = [
+        sum(
+            max(part.ref_end_idx - part.ref_start_idx, part.hyp_end_idx - part.hyp_start_idx)
+            for part in parts
+            if part.type != "equal"
+        )
+        for parts in alignment.alignments
+    ]
+    words = [len(reference) for reference in alignment.references]
+    return np.asarray(errors, int), np.asarray(words, int)
 
 
-def word_error_rate(references: Sequence[str], hypotheses: Sequence[str]) -> float:
+def word_error_rate(errors: np.ndarray, words: np.ndarray) -> float:
     """Returns errors per word over all pairs together; above 1 where much is inserted.
 
-    Raises ValueError for references without a word, or as `word_errors`.
+    Raises ValueError for references without a word.
     """
-    errors, words = word_errors(references, hypotheses)
-    if not words:
+    if not words.any():
         raise ValueError("no words in the references: a word error rate needs at least one")
-    return errors / words
+    return float(errors.sum() / words.sum())

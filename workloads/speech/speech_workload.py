@@ -67,6 +67,7 @@ class SpeechWorkload(BaseWorkload):
     """
 
     loss_type = spec.LossType.CTC_LOSS
+    item_metric = "wer"
     train_transform = eval_transform = staticmethod(unchanged)
 
     def __init__(
@@ -214,17 +215,21 @@ class SpeechWorkload(BaseWorkload):
         }
         return sums, predictions
 
-    def _metrics(
-        self, sums: dict[str, float], predictions: list[Any], data_dir: str
-    ) -> dict[str, float]:
+    def _items(self, predictions: list[Any], data_dir: str) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the word errors and words of each utterance."""
         references: list[str] = []
         hypotheses: list[str] = []
         for batch in predictions:
             valid = batch["weights"] > 0
             hypotheses += self._texts(data_dir, batch["symbols"], batch["lengths"], valid)
             references += self._texts(data_dir, batch["targets"], batch["targets_length"], valid)
+        return ctc.word_errors(references, hypotheses)
+
+    def _metrics(
+        self, sums: dict[str, float], values: np.ndarray, weights: np.ndarray
+    ) -> dict[str, float]:
         loss = sums["loss"] / max(sums["targets"], 1.0)
-        return {"wer": ctc.word_error_rate(references, hypotheses), "ctc_loss": loss, "loss": loss}
+        return {"wer": ctc.word_error_rate(values, weights), "ctc_loss": loss, "loss": loss}
 
     def _texts(self, data_dir: str, ids: Any, lengths: Any, valid: np.ndarray) -> list[str]:
         """Returns the text of each row of ids [B, N] where `valid` [B] is True."""

@@ -49,7 +49,7 @@ def summed(
     and fsdp, N over context if that divides it. Gradients are those by hidden and embedding;
     weights and smoothing have none.
     """
-    return sums(mesh, most, False, hidden, embedding, labels, weights, label_smoothing)["loss"]
+    return sums(mesh, most, False, hidden, embedding, labels, weights, label_smoothing)[0]["loss"]
 
 
 def sums(
@@ -61,13 +61,13 @@ def sums(
     labels: Array,
     weights: Array,
     label_smoothing: Array | float = 0.0,
-) -> dict[str, Array]:
+) -> tuple[dict[str, Array], Array]:
     """Returns 'loss', as `summed`, and if asked 'correct', how many labels have the highest logit:
-    both weighted, float32. Not differentiable."""
+    both weighted, float32; and the last of them of each sequence [B]. Not differentiable."""
     tokens = token_axes(mesh, labels.shape[1])
     run = functools.partial(_device_sums, most, with_correct, tokens)
     arguments = hidden, embedding, labels, weights, label_smoothing
-    return _on_devices(run, mesh, tokens, _REPLICATED)(*arguments)
+    return _on_devices(run, mesh, tokens, (_REPLICATED, _BATCH))(*arguments)
 
 
 def at_places(
@@ -152,20 +152,25 @@ def _device_sums(
     labels: Array,
     weights: Array,
     label_smoothing: Array,
-) -> dict[str, Array]:
+) -> tuple[dict[str, Array], Array]:
     table = _gathered(embedding, hidden.dtype)
 
-    def add(sums: dict[str, Array], chunk: tuple[Array, ...]) -> tuple[Any, None]:
+    def add(sums: dict[str, Array], chunk: tuple[Array, ...]) -> tuple[Any, Array]:
         hidden, labels, weights = chunk
         logits, _, _, losses = _chunk(table, hidden, labels, label_smoothing)
-        chunk_sums = {"loss": jnp.sum(losses * weights)}
+        values = losses * weights
+        chunk_sums = {"loss": jnp.sum(values)}
         if with_correct:
-            chunk_sums["correct"] = jnp.sum((_highest(logits) == labels) * weights)
-        return jax.tree.map(jnp.add, sums, chunk_sums), None
+            values = (_highest(logits) == labels) * weights
+            chunk_sums["correct"] = jnp.sum(values)
+        return jax.tree.map(jnp.add, sums, chunk_sums), values
 
     zeros = {name: jnp.float32(0) for name in ("loss", "correct")[: 1 + with_correct]}
-    sums, _ = jax.lax.scan(add, zeros, _cut(most, hidden, labels, weights))
-    return jax.lax.psum(sums, _divided(tokens))
+    sums, values = jax.lax.scan(add, zeros, _cut(most, hidden, labels, weights))
+    of_sequences = values.reshape(-1)[: labels.size].reshape(labels.shape).sum(axis=-1)
+    if tokens[1] is not None:
+        of_sequences = jax.lax.psum(of_sequences, tokens[1])
+    return jax.lax.psum(sums, _divided(tokens)), of_sequences
 
 
 def _device_gradients(

@@ -239,17 +239,19 @@ class TextWorkload(BaseWorkload):
 
     def _evaluated(
         self, params: spec.Parameters, model_state: spec.ModelState, batch: spec.Batch
-    ) -> tuple[dict[str, Array], None]:
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
         most, labels = self.options.loss_chunk_tokens, batch["targets"]
+        weights = token_weights(labels.shape, batch["weights"])
         if not most:
             logits = self._eval_logits(params, model_state, batch)
             losses = self.loss_fn(labels, logits, batch["weights"])
-            whole = {"loss": losses["summed"], "tokens": losses["n_valid_examples"]}
+            sums, values = {"loss": losses["summed"]}, losses["per_example"]
             if self._counts_correct:
-                whole["correct"] = correct(labels, logits, batch["weights"])
-            return whole, None
-        weights = token_weights(labels.shape, batch["weights"])
-        sums = chunked_loss.sums(
+                right = correct(labels, logits, batch["weights"])
+                sums["correct"], values = right.sum(), right.sum(axis=-1)
+            items = {"values": values, "weights": weights.sum(axis=-1)}
+            return {**sums, "tokens": losses["n_valid_examples"]}, items
+        sums, values = chunked_loss.sums(
             self.devices.mesh,
             most,
             self._counts_correct,
@@ -258,7 +260,8 @@ class TextWorkload(BaseWorkload):
             labels,
             weights,
         )
-        return {**sums, "tokens": weights.sum()}, None
+        items = {"values": values, "weights": weights.sum(axis=-1)}
+        return {**sums, "tokens": weights.sum()}, items
 
     def example_batch(self, batch_size: int) -> spec.Batch:
         """Returns a training batch of random ordinary tokens."""
@@ -270,10 +273,10 @@ class TextWorkload(BaseWorkload):
 
 
 def correct(labels: Array, logits: Array, mask: Array | None = None) -> Array:
-    """Returns how many labels have the highest logit, weighted, float32."""
+    """Returns the weights, float32 [B, N], of labels that have the highest logit, 0 for others."""
     # The argmax of NaN is its place.
     right = (jnp.argmax(logits, axis=-1) == labels) & ~jnp.isnan(logits).any(axis=-1)
-    return jnp.sum(right * token_weights(labels.shape, mask))
+    return right * token_weights(labels.shape, mask)
 
 
 def token_weights(shape: tuple[int, ...], mask: Array | None) -> Array:
@@ -298,6 +301,7 @@ class LMWorkload(TextWorkload):
     """
 
     is_causal = True
+    item_metric = "loss"
     # What evaluations call the loss's exponential.
     _perplexity = "perplexity"
 
@@ -306,7 +310,7 @@ class LMWorkload(TextWorkload):
         return {"inputs": shifted(tokens), "targets": tokens, **batch}
 
     def _metrics(
-        self, sums: dict[str, float], predictions: list[Any], data_dir: str
+        self, sums: dict[str, float], values: np.ndarray, weights: np.ndarray
     ) -> dict[str, float]:
         loss = sums["loss"] / sums["tokens"]
         # A diverged trial's is beyond a float.
@@ -342,7 +346,7 @@ class BertWorkload(TextWorkload):
         return masked(tokens, keys, self.size.vocabulary)
 
     def _metrics(
-        self, sums: dict[str, float], predictions: list[Any], data_dir: str
+        self, sums: dict[str, float], values: np.ndarray, weights: np.ndarray
     ) -> dict[str, float]:
         return {
             "accuracy": sums["correct"] / sums["tokens"],

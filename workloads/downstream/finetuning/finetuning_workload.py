@@ -89,6 +89,8 @@ def rows(examples: list[Example], context: int) -> list[dict[str, Any]]:
 class FinetuningWorkload(LMWorkload):
     """A decoder that learns to answer a suite's questions. Metrics: see the module."""
 
+    item_metric = "accuracy"
+
     def __init__(
         self,
         row: WorkloadSpec,
@@ -139,16 +141,17 @@ class FinetuningWorkload(LMWorkload):
             if split == "train":
                 order = np.random.RandomState(0).permutation(len(questions))[:_EVAL_TRAIN]
                 questions = [questions[number] for number in order]
-            metrics = self._answered(params, questions, data_dir)
+            metrics, right = self._answered(params, questions, data_dir)
             results |= {f"{split}/{name}": value for name, value in metrics.items()}
             if split != "train":
                 results[f"{split}/num_examples"] = len(questions)
+                self.answers = spec.Answers(split, self.item_metric, right, np.ones(len(right)))
         return results
 
     def _answered(
         self, params: spec.Parameters, questions: list[Question], data_dir: str
-    ) -> dict[str, float]:
-        """Returns the metrics of the module's head."""
+    ) -> tuple[dict[str, float], np.ndarray]:
+        """Returns the metrics of the module's head, and which questions are answered right."""
         tokens = self._tokens(data_dir)
         if self._scorer is None:
             self._scorer = scoring.Scorer(self, params)
@@ -171,8 +174,9 @@ class FinetuningWorkload(LMWorkload):
             scores[question.context, f" {question.gold}"] for question in questions if question.gold
         ]
         answered = list(zip(questions, answers, strict=True))
+        right = np.array([question.is_right(answer) for question, answer in answered])
         metrics = {
-            "accuracy": fmean(question.is_right(answer) for question, answer in answered),
+            "accuracy": fmean(right.tolist()),
             "undecodable": fmean(
                 not question.is_decodable(answer) for question, answer in answered
             ),
@@ -193,7 +197,7 @@ class FinetuningWorkload(LMWorkload):
             metrics["majority"] = fmean(
                 usual[question.task] == question.gold for question in closed
             )
-        return metrics
+        return metrics, right
 
     def _tokens(self, data_dir: str) -> Tokens:
         """Returns the data's tokens. Raises DataError where they are not the model's."""
