@@ -5,7 +5,6 @@ the whole schedule and a rate tuned there; one of them or more have variants. Co
 those of a step, as trials record them, times the steps.
 """
 
-import contextlib
 import dataclasses
 import math
 import pathlib
@@ -22,7 +21,7 @@ from analysis.compare.verdicts import VariantResult
 from analysis.load import results
 from analysis.load.records import Problem
 from analysis.render import pages
-from analysis.statistics import across, budgets, intervals, power_law
+from analysis.statistics import across, budgets, intervals
 from analysis.statistics.comparisons import Seeds
 from attention import table as variants
 
@@ -36,10 +35,10 @@ class SpeedUps:
     """Of the experiment that `table` is of: the baseline's `budgets`, a row each: study, steps, n,
     value (the mean), flop and seconds of a step, nan if trials do not record them; and `rows`,
     the same per variant and study, and:
-    `needed`, `low`, `high`, the baseline's steps (`budgets.needed`); `seeds_used`; `by_law`, the
-    steps by a power law, nan beyond the budgets; `compute` and `time`, what steps are multiplied by
-    for the speed-up in model FLOP and in seconds; `time_low`, `time_high`, the steps' ends for the
-    latter; `why`, why there is no number, else empty."""
+    `needed`, `low`, `high`, the baseline's steps (`budgets.needed`); `seeds_used`; `by_pchip`, the
+    steps by a monotone curve; `compute` and `time`, what steps are multiplied by for the speed-up
+    in model FLOP and in seconds; `time_low`, `time_high`, the steps' ends for the latter;
+    `verdict`; `why`, why there is no number, else empty."""
 
     table: ErrorTable
     budgets: pd.DataFrame
@@ -157,7 +156,7 @@ def _row(
         line["time"] = ratio.ratio / line["steps"]
         half = math.log(ratio.high / ratio.ratio)
     line |= dict.fromkeys(("needed", "low", "high", "time_low", "time_high"), math.nan)
-    line |= dict.fromkeys(("by_law", "seeds_used"), math.nan)
+    line |= dict.fromkeys(("by_pchip", "seeds_used"), math.nan) | {"verdict": ""}
     if withheld:
         return line | {"why": f"withheld ({withheld})"}
     if row.lost_on(table.decisive) or lost:
@@ -179,12 +178,27 @@ def _row(
     needed = budgets.needed(curve, line["steps"] * line["flop"] / base["flop"])
     timed = intervals.widened(needed, half)
     line |= {"needed": needed.value, "low": needed.low, "high": needed.high}
-    return line | {
-        "time_low": timed.low,
-        "time_high": timed.high,
-        "seeds_used": curve.variant.size,
-        "by_law": _by_law(curve),
-    }
+    line |= {"time_low": timed.low, "time_high": timed.high, "seeds_used": curve.variant.size}
+    by_pchip = budgets.by_pchip(curve)
+    is_exploratory = budgets.is_of_form(needed, by_pchip)
+    return line | {"by_pchip": by_pchip, "verdict": _verdict(line, bool(times), is_exploratory)}
+
+
+def _verdict(line: Mapping[str, Any], is_timed: bool, is_exploratory: bool) -> str:
+    """Returns what a row's intervals of compute and of time say together; of compute alone where no
+    step times were measured: those that trials record depend on the load of the machine."""
+
+    def of(name: str, low: str, high: str) -> str:
+        if math.isnan(line[name]):
+            return "not measured"
+        if line[low] * line[name] > 1:
+            return "saves"
+        return "costs more" if line[high] * line[name] < 1 else "cannot tell"
+
+    compute = of("compute", "low", "high")
+    time = of("time", "time_low", "time_high") if is_timed else "not measured"
+    verdict = compute if compute == time else f"compute: {compute}; time: {time}"
+    return f"{verdict} (exploratory)" if is_exploratory else verdict
 
 
 def _step_times(path: pathlib.Path, workload: str) -> Mapping[str, Seeds]:
@@ -194,16 +208,6 @@ def _step_times(path: pathlib.Path, workload: str) -> Mapping[str, Seeds]:
         if (row.workload, row.metric) == (workload, "step_seconds"):
             times.setdefault(row.variant, {})[row.seed] = row.value
     return times
-
-
-def _by_law(curve: budgets.Budgets) -> float:
-    """Returns the steps needed by a power law through the baseline's means, nan beyond its budgets
-    and where there is none."""
-    with contextlib.suppress(ValueError, OverflowError):
-        law = power_law.fit(curve.steps.tolist(), curve.baseline.mean(axis=1).tolist())
-        steps = math.exp(law.log_parameters(float(curve.variant.mean()))) if law.falls else math.nan
-        return steps if curve.steps[0] <= steps <= curve.steps[-1] else math.nan
-    return math.nan
 
 
 def pages_of(tables: Sequence[ErrorTable]) -> list[pages.Page]:
@@ -250,7 +254,9 @@ def page(speedups: SpeedUps) -> pages.Page:
         notes=(
             "A speed-up of 2: the baseline would need twice the variant's compute (or time) for "
             "the same mean result. [1.7, 2.5]: what the seeds cannot rule out (95%, not corrected "
-            "for the number of variants). < and >: beyond the budgets; nothing is extrapolated.",
+            "for the number of variants). < and >: beyond the budgets; nothing is extrapolated. "
+            "Exploratory: a monotone curve through the same means (PCHIP) moves the number by more "
+            "than a quarter of its interval's half-width, so add a budget near it.",
             "Compute is model FLOP, time the seconds of a step, as trials recorded them; these "
             "also depend on the load of the machine, which no interval covers. With `--times` they "
             "are `workloads bench`'s, without the optimizer's update, and the interval covers more "
@@ -291,7 +297,8 @@ def _speedups(speedups: SpeedUps) -> pages.Table:
                 "Speed-up,\ntime": _within(
                     row._replace(low=row.time_low, high=row.time_high), row.time, ends, "{:.2f}"
                 ),
-                "Compute, by\na power law": pages.decimals(row.by_law * row.compute, 2),
+                "Compute,\nby PCHIP": pages.decimals(row.by_pchip * row.compute, 2),
+                "Verdict": row.verdict,
             }
         rows.append(cells)
     return pages.text_table(
