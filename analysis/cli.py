@@ -106,7 +106,8 @@ def _table(options: argparse.Namespace) -> "Sequence[Page]":
     from analysis.views import table as view
 
     tables = _tables(options)
-    return [view.page(table, options.effect, options.details, options.target) for table in tables]
+    asked = options.effect, options.details, options.target, options.items
+    return [view.page(table, *asked) for table in tables]
 
 
 def _summary(options: argparse.Namespace) -> "Sequence[Page]":
@@ -385,7 +386,7 @@ COMMANDS: dict[str, tuple[Handler, tuple[str, ...], str]] = {
     "runs": (_runs, ("study", "--json"), "list trials and their problems"),
     "table": (
         _table,
-        (*COMPARED, *CHOSEN, "--effect", "--target", "--details", *PRINTED),
+        (*COMPARED, *CHOSEN, "--effect", "--target", "--items", "--details", *PRINTED),
         "error, WER or loss per variant, with verdicts",
     ),
     "summary": (

@@ -73,6 +73,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
         help="effect size for the power analysis, in the unit of the metric (default: each "
         "variant's own difference from the baseline in the paper)",
     ),
+    "--items": dict(
+        action="store_true",
+        help="also each difference with an interval over seeds and items (images, utterances, "
+        "sequences), from the answers that trials kept",
+    ),
     "--details": dict(
         action="store_true",
         help="also the spread over seeds, comparisons on every split, runs that failed to train, "

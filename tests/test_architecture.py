@@ -24,7 +24,7 @@ WITHOUT_JAX = ("records", "launchers", "study", "scheduling", "distributed")
 # them the format of the files, the rule of selection, the names of variants and what any command
 # line needs.
 TAKEN = (
-    *("sweeps.records.layout", "sweeps.records.status"),
+    *("sweeps.records.layout", "sweeps.records.status", "sweeps.records.answers"),
     *("sweeps.study.keys", "sweeps.study.selection"),
     *("attention.common.extras", "attention.common.files", "attention.table"),
     *("attention.common.arguments", "attention.common.messages.message"),

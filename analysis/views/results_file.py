@@ -9,18 +9,20 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.compare import item_intervals
 from analysis.compare.error_table import ErrorTable
 from analysis.load import results, selection
 from analysis.load.records import PARAMETERS, RESULTS_PLAN, STEP, Plan, read_json
 from analysis.views import ledger
-from sweeps.records import layout
+from sweeps.records import answers, layout
 
 
 def write(table: ErrorTable, folder: pathlib.Path, command: str | None = None) -> pathlib.Path:
     """Writes results.csv and study.json into `folder`, each whole or not at all, and returns the
-    former's path: the trials of the table's stage that have ended, at every point. `command`
-    repeats the study. Raises ValueError for a study that is unfinished, which the file could not
-    say of every variant, and for a folder that holds a study of `sweeps`."""
+    former's path: the trials of the table's stage that have ended, at every point; and the answers
+    that the table's runs kept, beside them. `command` repeats the study. Raises ValueError for a
+    study that is unfinished, which the file could not say of every variant, and for a folder that
+    holds a study of `sweeps`."""
     if table.unfinished:
         raise ValueError(f"{table.study.name} is unfinished; write it when all trials have ended")
     if "format" in (read_json(folder / layout.STUDY, "", []) or {}):
@@ -31,6 +33,8 @@ def write(table: ErrorTable, folder: pathlib.Path, command: str | None = None) -
     layout.write_atomically(
         path, rows.where(rows.notna(), None).to_csv(index=False, lineterminator="\n")
     )
+    if kept := item_intervals.kept(table):
+        answers.write(folder, kept)
     study = table.study
     start = dataclasses.asdict(next(iter(study.plans), Plan()))
     stated = start | {"name": study.name, "hypothesis": ledger.hypothesis(study.plans)}

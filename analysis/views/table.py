@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compare import failed_runs, sensitivity
+from analysis.compare import failed_runs, item_intervals, sensitivity
 from analysis.compare.error_table import ErrorTable, Reference
 from analysis.compare.frames import DETECTABLE, TO_REACH, costs, results
 from analysis.compare.verdicts import VariantResult
@@ -23,6 +23,11 @@ from sweeps.records import layout
 PERPLEXITY = metrics.get("perplexity")
 UNTESTED = Comparison()
 FAILED, N_OF_TEST = "Failed\nto train", "n of\ntest"
+ITEMS = (
+    "Over seeds: what other seeds would give on these items (images, utterances, sequences). Over "
+    "seeds and items: what other items of the same kind would give, too. Neither covers other "
+    "training data."
+)
 # How a column's numbers are printed, as in `Table.formats`; None for words.
 Form = str | Callable[[Any], str] | None
 
@@ -32,9 +37,11 @@ def page(
     effect: float | None = None,
     details: bool = False,
     target: float | None = None,
+    items: bool = False,
 ) -> pages.Page:
     """Returns the table of medians and verdicts with at most five notes, with `target`, a number of
-    the metric, the tests of it, and with `details` the tables behind the verdicts. `effect` is a
+    the metric, the tests of it, with `items` the intervals over seeds and items, and with `details`
+    the tables behind the verdicts. `effect` is a
     difference of the metric for the power analysis; what stands in for None:
     `sensitivity.expected`; what is raised: `sensitivity.check`. `data` is `results`; its power
     analysis takes as long as all the rest and is left out of the short table."""
@@ -46,6 +53,9 @@ def page(
     tables, notes = [_verdicts(table, failures)], sentences.notes(table)
     if target is not None:
         tables.append(_targets(table, target, data().dropna(subset="target")))
+    if items:
+        tables.append(_items(table))
+        notes.append(ITEMS)
     if details:
         tables += _details(table, data().query("kind == 'variant'"), failures)
         notes += sentences.details(table)
@@ -192,6 +202,34 @@ def _targets(table: ErrorTable, target: float, lines: pd.DataFrame) -> pages.Tab
             (f"Seeds for\np < {sensitivity.REACHED}", seeds, ""),
         ],
         lines["group"],
+    )
+
+
+def _items(table: ErrorTable) -> pages.Table:
+    """Returns the differences with both intervals, and why there is none over items."""
+    digits, form = table.metric.digits, f".{table.metric.digits}f"
+    lines = item_intervals.of_table(table)
+    compared = [table.comparisons[line.row.variant] for line in lines]
+    return _table(
+        f"Mean {table.what} - {table.baseline_label}, with 95% intervals",
+        [
+            ("Variant", [line.row.label for line in lines], None),
+            ("n", [comparison.seeds for comparison in compared], ""),
+            ("Items", [line.count or None for line in lines], ","),
+            ("Mean\ndiff.", [comparison.difference for comparison in compared], f"+{form}"),
+            ("Over seeds", [pages.interval(x.low, x.high, digits, True) for x in compared], ""),
+            (
+                "Over seeds and items",
+                [
+                    pages.interval(x.over_items.low, x.over_items.high, digits, True)
+                    if x.over_items
+                    else f"none: {x.why}"
+                    for x in lines
+                ],
+                "",
+            ),
+        ],
+        [line.row.group for line in lines],
     )
 
 

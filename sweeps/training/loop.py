@@ -352,7 +352,8 @@ class Training:
         chosen = selection.best_index(values, catalog.get(self.trial.workload).mode)
         kept = self.workload.answers
         if kept is not None and chosen == len(values) - 1:
-            answers.write(self.directory, answers.ItemRecord(row["global_step"], *kept))
+            record = answers.ItemRecord(row["global_step"], *kept)
+            answers.write(self.directory, {(self.trial.variant, self.trial.seed): record})
         self._say("running", row["global_step"], **status.of_evaluation(row, metric))
 
     def _save(

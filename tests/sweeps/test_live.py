@@ -244,10 +244,20 @@ def test_answers_are_of_the_evaluation_that_validation_chooses(
     device = Device(lambda step: 1.0, monkeypatch)
     device.accuracies = accuracies
     assert device.train(directory) == "done"
-    with np.load(directory / answers.FILE) as kept:
-        assert (kept["global_step"], kept["split"], kept["metric"]) == (chosen, "test", "accuracy")
-        bits = np.unpackbits(kept["values"], count=len(kept["weights"]))
-    assert bits.tolist() == [1] * chosen + [0] * (20 - chosen)
+    trial = trials.read(directory)
+    ((key, kept),) = answers.read(directory).items()
+    assert key == (trial.variant, trial.seed)
+    assert kept[:3] == (chosen, "test", "accuracy")
+    assert kept.values.tolist() == [True] * chosen + [False] * (20 - chosen)
+    with np.load(directory / answers.FILE) as arrays:
+        assert arrays[f"{trial.variant}/{trial.seed}/values"].nbytes == 3
+    file = directory / answers.FILE
+    for content in (b"", b"no zip", file.read_bytes()[:-30], file.read_bytes()[50:]):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=r"answers\.npz is damaged"):
+            answers.read(directory)
+    file.unlink()
+    assert answers.read(directory) == {}
 
 
 @pytest.mark.parametrize(
