@@ -132,7 +132,7 @@ def _summary(options: argparse.Namespace) -> "Sequence[Page]":
         print(f"wrote {options.plot}", file=sys.stderr)
     return [
         summary.page(overview),
-        *ledger.replications(tables),
+        *ledger.other_seeds(tables),
         *speedup.pages_of(tables),
     ]
 
@@ -283,7 +283,7 @@ def _ledger(options: argparse.Namespace) -> "Sequence[Page]":
     if options.site:
         layout.write_atomically(options.site, ledger.site(tables, options.site.parent))
         print(f"wrote {options.site}", file=sys.stderr)
-    return [ledger.page(tables), *ledger.replications(tables)]
+    return [ledger.page(tables), *ledger.other_seeds(tables)]
 
 
 def _results(options: argparse.Namespace) -> int:

@@ -1,17 +1,17 @@
 """Every verdict of several studies in one table, those that decide nothing included; and
-replications, the same question asked again with other seeds, pooled into one estimate."""
+the same question asked again with other seeds, pooled into one estimate."""
 
 import itertools
 import json
 import math
 import os
 import pathlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from analysis.compare import experiment, frames
+from analysis.compare import experiment, frames, together
 from analysis.compare.error_table import ErrorTable
 from analysis.load import results
 from analysis.load.records import PARAMETERS, Plan
@@ -25,11 +25,12 @@ from attention import table as variants
 COLUMNS = (
     *("hypothesis", "study", "workload", "variant", "metric", "split", "n", "difference"),
     *("difference_low", "difference_high", "p_holm", "verdict", "within", "withheld"),
-    *(*frames.DETECTABLE, "commit", "design_commit", "date"),
+    *(*frames.DETECTABLE, "commit", "design_commit", "date", "p_all"),
 )
 
+ALL = "p (Holm,\nall)"
 FORMATS = dict.fromkeys(("Difference", "Detectable", "Compute\nsaved"), "") | dict.fromkeys(
-    ("p (Holm)", "p", "p of\nheterogeneity"), pages.p_text
+    ("p (Holm)", ALL, "p", "p of\nheterogeneity"), pages.p_text
 )
 # Settings of a search, in whose place stand the hyperparameters that came of it.
 SEARCHED = ["protocol", "tuning_variant", "space"]
@@ -63,11 +64,13 @@ def page(tables: Sequence[ErrorTable]) -> pages.Page:
         tables=(pages.Table("One line per study and variant", pd.DataFrame(columns), FORMATS),),
         notes=(
             "Difference: mean of the variant minus the baseline's, on the split that decides, with "
-            "a 95% interval; p is corrected over the variants of a study (Holm). Detectable: the "
+            "a 95% interval; p is corrected over the variants of a study (Holm), and over all "
+            "comparisons of these studies. Detectable: the "
             "smallest true difference that such a study finds with 80 % power "
             f"{sentences.POWER}. Compute saved: what the baseline needs for the variant's result, "
             "over what the variant took, with a 95% interval. Commit: of trials. "
             "Started, at commit: date and commit of the start of the study.",
+            *sentences.together(tables),
             *sentences.caveats_of(tables),
         ),
         problems=tuple(problem for table in tables for problem in table.named_problems),
@@ -115,7 +118,10 @@ def _study(table: ErrorTable, folder: pathlib.Path) -> dict[str, Any]:
 def _lines(tables: Sequence[ErrorTable]) -> pd.DataFrame:
     """Returns COLUMNS, the `number` of the table that a row is of, and `saved`: the ratio of
     compute with its interval, as text, where several budgets tell one."""
-    rows = [_rows(table).assign(number=number) for number, table in enumerate(tables)]
+    p_all = together.p_over_all(tables)
+    rows = [
+        _rows(table, p_all[number]).assign(number=number) for number, table in enumerate(tables)
+    ]
     told = [made.tables[0].frame for made in speedup.pages_of(tables) if made.tables]
     keys = {"Study": "study", "Variant": "variant", speedup.COMPUTE: "saved"}
     saved = pd.concat([pd.DataFrame(columns=[*keys], dtype=object), *told])
@@ -129,6 +135,7 @@ def _verdicts(lines: pd.DataFrame) -> dict[str, Iterable[Any]]:
         "n": lines["n"],
         "Difference": [pages.estimate(*interval, 4) for interval in ends],
         "p (Holm)": lines["p_holm"],
+        ALL: lines["p_all"],
         "Detectable": itertools.starmap(
             sentences.detectable_text,
             lines[[*frames.DETECTABLE]].to_numpy(),
@@ -138,7 +145,7 @@ def _verdicts(lines: pd.DataFrame) -> dict[str, Iterable[Any]]:
     }
 
 
-def _rows(table: ErrorTable) -> pd.DataFrame:
+def _rows(table: ErrorTable, p_all: Mapping[str, float]) -> pd.DataFrame:
     start = next(iter(table.study.plans), Plan())
     results = frames.results(table, None)
     of_variants = results["kind"].eq("variant") & results["variant"].ne(table.baseline)
@@ -147,6 +154,7 @@ def _rows(table: ErrorTable) -> pd.DataFrame:
         commit=sentences.commits(table) or None,
         design_commit=sentences.short_commit(start.git_commit or "") or None,
         date=start.date,
+        p_all=lambda rows: rows["variant"].map(p_all),
         variant=lambda rows: rows["label"],
     )[[*COLUMNS]]
 
@@ -189,7 +197,7 @@ def hypothesis(plans: Sequence[Plan]) -> str:
     return "; ".join([texts[0] or "none", *changes]) if changes else "".join(texts[:1])
 
 
-def replications(tables: Sequence[ErrorTable]) -> list[pages.Page]:
+def other_seeds(tables: Sequence[ErrorTable]) -> list[pages.Page]:
     """Returns a page with the differences of studies that are equal in all but their seeds, and the
     pooled ones, and with what keeps others that compare a variant on one workload apart; no page
     where no two studies do."""
@@ -225,7 +233,11 @@ def replications(tables: Sequence[ErrorTable]) -> list[pages.Page]:
     # In CSV it follows the ledger's lines, without a column where nothing is pooled.
     pooled = lines.dropna(subset="p").dropna(axis=1, how="all")
     shown = (table,) if rows else ()
-    return [pages.Page("Replications", shown, (POOLED_NOTE, *notes), data=lambda: pooled)]
+    return [
+        pages.Page(
+            "Asked again with other seeds", shown, (POOLED_NOTE, *notes), data=lambda: pooled
+        )
+    ]
 
 
 def _points(table: ErrorTable) -> str:

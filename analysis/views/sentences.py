@@ -2,11 +2,12 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import pandas as pd
 
 from analysis.compare import failed_runs, sensitivity
+from analysis.compare import together as together_all
 from analysis.compare.error_table import ErrorTable
 from analysis.compare.verdicts import (
     LENGTHS_APART,
@@ -144,6 +145,35 @@ def _unfair(table: ErrorTable) -> Iterator[str]:
         yield (
             f"Median last steps differ by more than {LENGTHS_APART:.0%} ({ends}): see "
             "`python -m analysis time`."
+        )
+
+
+def together(tables: Sequence[ErrorTable]) -> Iterator[str]:
+    """Yields sentences on the comparisons of several tables together: which verdicts one correction
+    over all of them would take back, and which rows share runs of the baseline."""
+    compared = [table for table in tables if table.comparisons]
+    if len(compared) > 1:
+        told = [
+            (f"{variants.label(name)} ({table.study.name}, p = {pages.p_text(p)})", p)
+            for table, of_table in zip(tables, together_all.p_over_all(tables), strict=True)
+            for name, p in of_table.items()
+            if table.comparisons[name].verdict in ("better", "worse") and not math.isnan(p)
+        ]
+        lost = [text for text, p in told if p >= comparisons.ALPHA]
+        yield (
+            f"Corrected over all {sum(table.family for table in compared)} comparisons of these "
+            f"studies at once (Holm), {len(told) - len(lost)} of {len(told)} verdicts stay"
+            f"{'; not ' + ', '.join(lost) if lost else ''}."
+        )
+    shared = [
+        f"{group.rows} rows of {', '.join(table.study.name for table in group.tables)} with "
+        f"{group.runs} of {group.tables[0].baseline_label}"
+        for group in together_all.shared_baselines(tables)
+    ]
+    if shared:
+        yield (
+            f"Rows compared with the same runs of the baseline: {'; '.join(shared)}. Their "
+            "differences err together."
         )
 
 

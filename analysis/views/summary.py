@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compare import failed_runs
+from analysis.compare import failed_runs, together
 from analysis.compare.error_table import DEFAULT_BASELINE, ErrorTable
 from analysis.compare.frames import DETECTABLE, results
 from analysis.compare.verdicts import mixture
@@ -132,6 +132,7 @@ def _common_baseline(tables: Sequence[ErrorTable]) -> str:
 
 def _cells(tables: Sequence[ErrorTable], names: Sequence[str], baseline: str) -> pd.DataFrame:
     rows = []
+    p_all = together.p_over_all(tables)
     places: dict[str, str] = {}
     for name, (number, table) in itertools.product(names, enumerate(tables)):
         if name != table.baseline and name in table.by_variant:
@@ -159,6 +160,7 @@ def _cells(tables: Sequence[ErrorTable], names: Sequence[str], baseline: str) ->
                     "n": comparison.pairs or comparison.n,
                     "trained": comparison.n,
                     "p": comparison.p_holm,
+                    "p_all": p_all[number].get(name, math.nan),
                     "verdict": verdict,
                     # Of a difference that is shown and within the margin: `▼=`.
                     "mark": MARKS[verdict] + ("=" if is_within else ""),
@@ -376,6 +378,7 @@ def _notes(overview: Overview) -> Iterable[str]:
     reasons = sorted(set(overview.cells["withheld"][overview.cells["verdict"] == "withheld"]))
     if reasons:
         yield f"○: the verdict is withheld ({', '.join(reasons)})."
+    yield from sentences.together(overview.tables)
     yield from sentences.caveats_of(overview.tables)
     partial = [
         f"{overview.headings[cell.column]}: {variants.label(cell.variant)} "

@@ -121,7 +121,7 @@ def test_the_mean_ratio_is_geometric_and_holds_t() -> None:
     assert math.isnan(across.mean_ratio([logs, logs[:0]]).value)
 
 
-def test_replications_are_one_sample_of_pairs() -> None:
+def test_studies_with_other_seeds_are_one_sample_of_pairs() -> None:
     """-2 of sd 1 and -3 of sd √2: the variance within is (2·1 + 1·2)/3."""
     pairs = [{0: -1.0, 1: -2.0, 2: -3.0}, {3: -2.0, 4: -4.0}]
     zeros = dict.fromkeys(range(5), 0.0)
@@ -271,7 +271,7 @@ def test_columns_of_one_workload_name_their_studies(hand_made) -> None:
     assert any("several times: imagenet_vit" in note for note in summary.page(found).notes)
 
 
-def test_only_replications_are_pooled(hand_made) -> None:
+def test_only_studies_that_differ_in_seeds_are_pooled(hand_made) -> None:
     """The question of `first` with other seeds; with its seeds; at another batch size."""
     errors = {"standard": (0.5, 0.6, 0.7), "laser": (0.4, 0.45, 0.41)}
     for name, first, size in (("first", 0, 8), ("second", 3, 8), ("third", 0, 7), ("fourth", 2, 7)):
@@ -279,7 +279,7 @@ def test_only_replications_are_pooled(hand_made) -> None:
         for variant, values in errors.items():
             study.add_seeds(variant, values, first=first)
         root = study.finish()
-    (page,) = ledger.replications([error_table.build(x) for x in read_each(root.parent)])
+    (page,) = ledger.other_seeds([error_table.build(x) for x in read_each(root.parent)])
     assert page.tables[0].texts()["Not pooled"].tolist() == ["–", "seeds in common"]
     assert page.data()["n"].tolist() == [6]
     assert [note for note in page.notes if "differ in batch_size: first" in note]
