@@ -52,8 +52,8 @@ def kept(table: ErrorTable) -> dict[answers.Key, answers.ItemRecord]:
     records = {}
     for run in runs:
         key = run.variant, run.seed
-        counted = selection.best_step(run, table.chosen_by) or {STEP: None}
-        if key in found and found[key][:2] == (counted[STEP], table.decisive):
+        counted = selection.best_step(run, table.chosen_by) or {}
+        if key in found and found[key][:2] == (counted.get(STEP), table.decisive):
             records[key] = found[key]
     return records
 

@@ -1,14 +1,16 @@
 """The ledger: a line for each verdict, its page, what `check` asks, and docs/ledger."""
 
+import dataclasses
 import re
 
+import numpy as np
 import pytest
 
 from analysis.cli import main
-from analysis.compare import error_table, frames
+from analysis.compare import error_table, frames, together
 from analysis.load.studies import read_each, read_study
 from analysis.render import pages
-from analysis.views import check, ledger
+from analysis.views import check, ledger, sentences
 from tests.floor_plan import ROOT
 
 HOSTILE = "<script>alert(1)</script>"
@@ -169,3 +171,59 @@ def test_a_table_of_the_evidence_is_that_of_its_file(study, printed):
             "verdict": row.verdict,
         }
         assert expected.items() <= dict(zip(head, cells, strict=True)).items()
+
+
+def _three(hand_made, **configs):
+    """Two studies with equal runs of the baseline, and one with its own."""
+    base, other = [0.30, 0.31, 0.32, 0.33], [0.301, 0.312, 0.323, 0.331]
+    errors = {
+        "first": {"standard": base, "laser": [0.28, 0.292, 0.301, 0.312]},
+        "second": {
+            "standard": base,
+            "laser+temp": [0.29, 0.307, 0.31, 0.32],
+            "standard+temp": [0.301, 0.31, 0.321, 0.329],
+        },
+        "third": {"standard": other, "laser": [0.302, 0.31, 0.324, 0.33]},
+    }
+    return [
+        error_table.build(read_study(_study(hand_made, name, "", values)))
+        for name, values in errors.items()
+    ]
+
+
+def test_all_comparisons_are_corrected_at_once(hand_made):
+    """Four in three studies: the smallest p times 4, the next times 3, never below a smaller."""
+    tables = _three(hand_made)
+    p_values = sorted(x.p for table in tables for x in table.comparisons.values())
+    expected = np.maximum.accumulate(np.minimum(1, np.multiply(p_values, [4, 3, 2, 1])))
+    found = together.p_over_all(tables)
+    assert sorted(p for of_table in found for p in of_table.values()) == pytest.approx(expected)
+    assert ledger.page(tables).data()["p_all"].tolist() == [
+        p for of_table in found for p in of_table.values()
+    ]
+    looked = dataclasses.replace(tables[0], looks=(2, 4))
+    found = together.p_over_all([looked, *tables[1:]])
+    assert np.isnan(found[0]["laser"])
+    p = tables[1].comparisons["laser+temp"].p
+    assert found[1]["laser+temp"] == pytest.approx(4 * p)
+
+
+def test_verdicts_that_one_correction_takes_back_are_named(hand_made):
+    tables = _three(hand_made)
+    (text, _) = sentences.together(tables)
+    assert "over all 4 comparisons" in text
+    held = tables[1].comparisons["laser+temp"]
+    assert held.p_holm < 0.05 < together.p_over_all(tables)[1]["laser+temp"]
+    assert "1 of 2 verdicts stay; not LASER + temp (second, p = 0.0" in text
+    assert "at once" not in "".join(sentences.together(tables[:1]))
+
+
+def test_rows_with_the_same_runs_of_the_baseline_are_named(hand_made):
+    tables = _three(hand_made)
+    (shared,) = together.shared_baselines(tables)
+    assert ([table.study.name for table in shared.tables], shared.rows, shared.runs) == (
+        *(["first", "second"], 3, 4),
+    )
+    assert together.shared_baselines([tables[0], tables[2]]) == []
+    *_, text = sentences.together(tables)
+    assert "3 rows of first, second with 4 of Standard" in text
