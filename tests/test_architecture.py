@@ -173,10 +173,11 @@ def test_analysis_takes_of_the_other_packages_what_the_list_names():
 
 
 def test_what_checks_names_needs_the_standard_library_alone():
-    """Of a driver, and of `analysis` what it takes of the others."""
+    """Of a driver, and of `analysis` what it takes of the others, but arrays that it reads."""
     allowed = {*sys.stdlib_module_names, *PACKAGES} - {"analysis"}
     roots = {ROOT / "attention/common/precision.py", ROOT / "attention/common/checkout.py"}
-    pending, reached = list(roots.union(*map(floor_plan.modules, TAKEN))), set()
+    named = [name for name in TAKEN if name != "sweeps.records.answers"]
+    pending, reached = list(roots.union(*map(floor_plan.modules, named))), set()
     while pending:
         path = pending.pop()
         reached.add(path)
