@@ -207,7 +207,8 @@ def test_metrics_by_hand(monkeypatch):
     train = [_question("", gold) for gold in ("y", "no", "no")]
     monkeypatch.setattr(workload, "_questions", lambda split, data_dir: train)
     asked = [_question("a", "y"), _question("b", "no"), _question("ab", "no"), _question("c", "y")]
-    metrics = workload._answered(None, asked, "")
+    metrics, right = workload._answered(None, asked, "")
+    assert right.tolist() == [True, False, False, False]
     # 'y' to two of four, one of them rightly; 'x' is no answer. ' no' is preferred everywhere.
     assert metrics == {
         **{"accuracy": 0.25, "undecodable": 0.5, "rank_accuracy": 0.5, "majority": 0.5},
@@ -221,7 +222,7 @@ def test_metrics_by_hand(monkeypatch):
         greedy=lambda contexts, most: [[ord("y")], []],
         loglikelihoods=Scorer().loglikelihoods,
     )
-    metrics = workload._answered(None, free, "")
+    metrics, _ = workload._answered(None, free, "")
     assert metrics == {"accuracy": 0.5, "undecodable": 0.5, "loss": 0.25}
 
 
