@@ -3,21 +3,10 @@ baseline that they share."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from analysis.compare.error_table import ErrorTable
 from analysis.statistics import comparisons
-
-
-@dataclass(frozen=True)
-class SharedBaseline:
-    """`tables` whose `rows` comparisons are with `runs` runs of the baseline, of which every table
-    shares one or more with another."""
-
-    tables: tuple[ErrorTable, ...]
-    rows: int
-    runs: int
 
 
 def p_over_all(tables: Sequence[ErrorTable]) -> list[dict[str, float]]:
@@ -36,31 +25,24 @@ def p_over_all(tables: Sequence[ErrorTable]) -> list[dict[str, float]]:
     return by_table
 
 
-def shared_baselines(tables: Sequence[ErrorTable]) -> list[SharedBaseline]:
-    """Returns the groups of tables that share runs of the baseline, those of a single table
-    included, where two comparisons or more are with them."""
+def shared_baselines(tables: Sequence[ErrorTable]) -> list[tuple[list[ErrorTable], int]]:
+    """Returns the tables that share runs of the baseline, and how many runs these groups have;
+    tables that share none stand alone."""
     groups: list[tuple[list[ErrorTable], set[Any]]] = []
     for table in tables:
-        if not table.comparisons:
-            continue
-        joined, runs = [table], _runs(table)
-        for group in [group for group in groups if group[1] & runs]:
-            groups.remove(group)
-            joined, runs = [*group[0], *joined], group[1] | runs
-        groups.append((joined, runs))
-    shared = [
-        SharedBaseline(tuple(joined), sum(len(table.comparisons) for table in joined), len(runs))
-        for joined, runs in groups
-    ]
-    return [group for group in shared if group.rows > 1]
+        runs = _runs(table) if table.comparisons else set()
+        joined = [group for group in groups if group[1] & runs]
+        groups = [group for group in groups if group not in joined]
+        members = [*(member for group in joined for member in group[0]), table]
+        groups.append((members, runs.union(*(group[1] for group in joined))))
+    return [(members, len(runs)) for members, runs in groups if runs]
 
 
 def _runs(table: ErrorTable) -> set[Any]:
     """Returns the baseline's runs: workload, seed, value on validation and on the deciding split,
     which are equal in every digit of the same run only. Results files have no ids."""
     base = table.by_variant[table.baseline]
-    values = table.of(base).values
     return {
         (table.workload, table.metric.name, seed, base.chosen.get(seed), value)
-        for seed, value in values.items()
+        for seed, value in table.of(base).values.items()
     }

@@ -97,6 +97,35 @@ def widened(estimate: Estimate, half: float) -> Estimate:
     return Estimate(*np.exp(logs).tolist())
 
 
+def two_way(differences: np.ndarray, weights: np.ndarray) -> Estimate:
+    """Returns Σ differences / Σ weights, the mean over seeds, with its 95 % interval over seeds and
+    items: a t interval with Satterthwaite's degrees of freedom.
+
+    With the same items in every run, a difference varies by seed, by item, and by both at once. The
+    interval over seeds holds the first and the third: it is of these items. Other items of the same
+    kind add the second. All three add up to the variance of the seeds' means plus that of the
+    items' means minus that of the cells, which is in both (Cameron, Gelbach and Miller 2011,
+    "Robust inference with multiway clustering"). A bootstrap that resamples seeds and items at once
+    counts the third three times (Owen 2007, "The pigeonhole bootstrap"): where it is the largest,
+    as of images, its intervals are up to 1.7 times too wide.
+
+    differences [n, N], n and N > 1: of each seed and item, values of the one variant minus those of
+    the other; weights [N] are common to all.
+    """
+    n, count = differences.shape
+    # As if each item had the weight 1, to first order.
+    mean = float(differences.sum(axis=1).mean() / weights.sum())
+    cells = (differences - mean * weights) / weights.mean()
+    of_seeds, of_items = cells.mean(axis=1, keepdims=True), cells.mean(axis=0)
+    both = np.sum((cells - of_seeds - of_items) ** 2) / ((n - 1) * (count - 1)) / (n * count)
+    # Never 0, which has no degrees of freedom.
+    by_seed = of_seeds.var(ddof=1) / n + 1e-150
+    by_item = max(0.0, of_items.var(ddof=1) / count - both)
+    total = by_seed + by_item
+    degrees = total**2 / (by_seed**2 / (n - 1) + by_item**2 / (count - 1))
+    return Estimate(mean, *map(float, t_bounds(mean, math.sqrt(total), degrees)))
+
+
 def tolerance(values: np.ndarray) -> np.ndarray:
     """Returns [..., 1]: how far apart numbers computed from these `values` [..., n] may be and
     still be equal: ROUNDING times the largest, or times 1 where all are smaller, since an error

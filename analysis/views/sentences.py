@@ -166,9 +166,10 @@ def together(tables: Sequence[ErrorTable]) -> Iterator[str]:
             f"{'; not ' + ', '.join(lost) if lost else ''}."
         )
     shared = [
-        f"{group.rows} rows of {', '.join(table.study.name for table in group.tables)} with "
-        f"{group.runs} of {group.tables[0].baseline_label}"
-        for group in together_all.shared_baselines(tables)
+        f"{rows} rows of {', '.join(table.study.name for table in members)} with {runs} of "
+        f"{members[0].baseline_label}"
+        for members, runs in together_all.shared_baselines(tables)
+        if (rows := sum(len(table.comparisons) for table in members)) > 1
     ]
     if shared:
         yield (

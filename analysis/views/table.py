@@ -215,7 +215,7 @@ def _items(table: ErrorTable) -> pages.Table:
         [
             ("Variant", [line.row.label for line in lines], None),
             ("n", [comparison.seeds for comparison in compared], ""),
-            ("Items", [line.count or None for line in lines], ","),
+            ("Items", [line.number or None for line in lines], ","),
             ("Mean\ndiff.", [comparison.difference for comparison in compared], f"+{form}"),
             ("Over seeds", [pages.interval(x.low, x.high, digits, True) for x in compared], ""),
             (

@@ -10,7 +10,6 @@ import io
 import pathlib
 import zipfile
 import zlib
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -50,24 +49,24 @@ def write(folder: pathlib.Path, records: Mapping[Key, ItemRecord]) -> None:
 def read(folder: pathlib.Path) -> dict[Key, ItemRecord]:
     """Returns the answers in a folder, by variant and seed; {} if there is no file of them. Raises
     ValueError, with the file's name, if it is damaged."""
-    fields: dict[Key, dict[str, Any]] = defaultdict(dict)
-    try:
-        with np.load(io.BytesIO((folder / FILE).read_bytes())) as arrays:
-            for path in arrays.files:
-                variant, seed, name = path.rsplit("/", 2)
-                array = arrays[path]
-                fields[variant, int(seed)][name] = array if array.ndim else array.item()
-        records = {key: ItemRecord(**record) for key, record in fields.items()}
-    except FileNotFoundError:
+    path = folder / FILE
+    if not path.exists():
         return {}
-    except (ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{folder / FILE} is damaged ({error}); train the trial anew") from error
-    return {
-        key: record._replace(values=_unpacked(record.values, len(record.weights)))
-        for key, record in records.items()
-    }
+    try:
+        with np.load(io.BytesIO(path.read_bytes())) as arrays:
+            places = dict.fromkeys(name.rpartition("/")[0] for name in arrays.files)
+            return {_key(place): _record(arrays, place) for place in places}
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path} is damaged ({error}); train the trial anew") from error
 
 
-def _unpacked(values: np.ndarray, count: int) -> np.ndarray:
-    is_packed = values.dtype == np.uint8
-    return np.unpackbits(values, count=count).astype(bool) if is_packed else values
+def _key(place: str) -> Key:
+    variant, _, seed = place.rpartition("/")
+    return variant, int(seed)
+
+
+def _record(arrays: Mapping[str, np.ndarray], place: str) -> ItemRecord:
+    step, split, metric, values, weights = (arrays[f"{place}/{x}"] for x in ItemRecord._fields)
+    if values.dtype == np.uint8:
+        values = np.unpackbits(values, count=len(weights)).astype(bool)
+    return ItemRecord(step.item(), split.item(), metric.item(), values, weights)

@@ -9,27 +9,27 @@ from scipy import stats
 from analysis.cli import main
 from analysis.compare import error_table, item_intervals
 from analysis.load.studies import read_study
-from analysis.statistics import items
+from analysis.statistics import intervals
 from sweeps.records import answers
 
 
 def test_an_interval_by_hand():
     """Two seeds on two items that weigh the same: seeds' means 1 and 3, items' 1 and 3."""
-    found = items.two_way(np.array([[0.0, 2.0], [2.0, 4.0]]), np.ones(2))
+    found = intervals.two_way(np.array([[0.0, 2.0], [2.0, 4.0]]), np.ones(2))
     # Without a part that is of cells alone, both variances of the mean are 2/2.
     half = stats.t.ppf(0.975, 2) * math.sqrt(1 + 1)
     assert [found.low, found.value, found.high] == pytest.approx([2 - half, 2, 2 + half])
     # Cells alone: ±1 about means of 2, so only seeds' and items' variance of 0 less their own.
-    crossed = items.two_way(np.array([[1.0, 3.0], [3.0, 1.0]]), np.ones(2))
+    crossed = intervals.two_way(np.array([[1.0, 3.0], [3.0, 1.0]]), np.ones(2))
     assert (crossed.low, crossed.high) == (2.0, 2.0)
 
 
 def test_items_weigh_as_in_the_metric():
     """Differences in proportion to the weights are one ratio; then seeds alone differ."""
     weights = np.array([1.0, 2.0, 5.0])
-    exact = items.two_way(np.array([0.25, 0.25])[:, None] * weights, weights)
+    exact = intervals.two_way(np.array([0.25, 0.25])[:, None] * weights, weights)
     assert (exact.low, exact.value, exact.high) == (0.25, 0.25, 0.25)
-    by_seed = items.two_way(np.array([0.0, 0.1, 0.5])[:, None] * weights, weights)
+    by_seed = intervals.two_way(np.array([0.0, 0.1, 0.5])[:, None] * weights, weights)
     expected = stats.ttest_1samp([0.0, 0.1, 0.5], 0.0).confidence_interval()
     assert [by_seed.low, by_seed.high] == pytest.approx([*expected])
 
@@ -50,7 +50,7 @@ def test_a_bootstrap_of_both_counts_cells_three_times():
     seeds = rng.multinomial(n, np.full(n, 1 / n), 4000)
     drawn = rng.multinomial(count, np.full(count, 1 / count), 4000)
     means = np.einsum("rs,si,ri->r", seeds, differences, drawn) / n / (drawn @ weights)
-    found = items.two_way(differences, weights)
+    found = intervals.two_way(differences, weights)
     error = (found.high - found.low) / 2 / 1.97
     of_cells = sds[2] ** 2 / (n * count) * np.mean(weights**2) / np.mean(weights) ** 2
     assert means.std() ** 2 - 2 * of_cells == pytest.approx(error**2, rel=0.1)
@@ -63,7 +63,7 @@ def test_the_interval_holds_the_difference(sds):
     rng, held, by_seeds = np.random.default_rng(1), [], []
     for _ in range(600):
         differences, weights = _draw(rng, sds)
-        found = items.two_way(differences, weights)
+        found = intervals.two_way(differences, weights)
         held.append(found.low <= 1 <= found.high)
         means = differences.sum(axis=1) / weights.sum()
         low, high = stats.ttest_1samp(means, 0.0).confidence_interval()
@@ -95,7 +95,7 @@ def test_answers_of_trials_give_both_intervals_also_from_a_results_file(
 ):
     root = _study(hand_made)
     (line,) = item_intervals.of_table(error_table.build(read_study(root)))
-    assert (line.count, line.row.variant, line.why) == (20, "laser", "")
+    assert (line.number, line.row.variant, line.why) == (20, "laser", "")
     # Errors fall by 3, 4 and 5 of 20 images. Images 13 to 18 are those that differ.
     assert line.over_items.value == pytest.approx(-0.2)
     assert -0.5 < line.over_items.low < -0.2 - 4.303 * 0.05 / 3**0.5 * 0.99

@@ -220,10 +220,7 @@ def test_verdicts_that_one_correction_takes_back_are_named(hand_made):
 
 def test_rows_with_the_same_runs_of_the_baseline_are_named(hand_made):
     tables = _three(hand_made)
-    (shared,) = together.shared_baselines(tables)
-    assert ([table.study.name for table in shared.tables], shared.rows, shared.runs) == (
-        *(["first", "second"], 3, 4),
-    )
-    assert together.shared_baselines([tables[0], tables[2]]) == []
+    assert together.shared_baselines(tables) == [(tables[:2], 4), (tables[2:], 4)]
+    assert together.shared_baselines([tables[0], tables[2]]) == [(tables[:1], 4), (tables[2:], 4)]
     *_, text = sentences.together(tables)
     assert "3 rows of first, second with 4 of Standard" in text
