@@ -138,8 +138,8 @@ def _summary(options: argparse.Namespace) -> "Sequence[Page]":
 
 
 def _plots(options: argparse.Namespace) -> int:
-    """Writes charts as files: effects, learning curves, hyperparameters, time to target, downstream
-    scores where trials have them, and what was recorded inside the attention layers.
+    """Writes charts as files: effects, learning curves, hyperparameters, downstream scores where
+    trials have them, and what was recorded inside the attention layers.
     """
     _check_pictures()
     from analysis import report
@@ -152,10 +152,10 @@ def _plots(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    """Writes one self-contained HTML file: verdicts, tables with intervals, charts, the trials with
-    links to their files, what was recorded inside the attention layers, provenance. It needs no
-    network and can be printed. A browser draws the charts. Prints the verdicts of each study and
-    workload in a line.
+    """Writes one self-contained HTML file: verdicts, tables with intervals, charts of every trial,
+    also of those that run or failed, links to their files, the settings in which two trials differ,
+    provenance. It needs no network and can be printed. A browser draws the charts. Prints the
+    verdicts of each study and workload in a line.
 
       python -m analysis report experiments/mystudy
       python -m analysis report experiments --out=report.html      every study below a directory

@@ -8,17 +8,18 @@ import collections
 import dataclasses
 import datetime
 import json
+import math
 import os
 import pathlib
 import re
+import urllib.parse
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
 
-from analysis.compare import frames
 from analysis.compare.error_table import ErrorTable
-from analysis.load import paper, records
+from analysis.load import paper, records, selection
 from analysis.render import charts, pages, printing
 from analysis.views import (
     diagnostics,
@@ -33,6 +34,7 @@ from analysis.views import (
     time,
 )
 from analysis.views import table as table_view
+from attention import table as variants
 from attention.common import files
 from sweeps.records import layout
 
@@ -46,15 +48,16 @@ FIRST_VERSIONS = ("python", "jax", "jaxlib", "flax", "optax")
 ENGINES = {"local", "slurm", "ray", "kubernetes"}
 
 # Charts of a study's results: what comes between the verdicts and the attention layers.
-RESULTS = (plots.CURVES, plots.HYPERPARAMETERS, *time.PLOTS, *downstream.PLOTS)
+RESULTS = (plots.CURVES, plots.HYPERPARAMETERS, *downstream.PLOTS)
 
 
 def page(tables: Sequence[ErrorTable], directory: pathlib.Path, folder: pathlib.Path) -> str:
     """Returns the report on `tables`, a section each, of the studies in `directory`. It links to
-    their files relative to `folder`, where the report will be."""
+    their files relative to `folder`, where the report will be. What compares studies with each
+    other is left out of the report on one."""
     labels = {row.variant: row.label for table in tables for row in table.rows}
-    answer, answer_pictures = _answer(tables, labels)
     names = list(dict.fromkeys(table.study.name for table in tables))
+    overview, figures = _overview(tables, labels) if len(tables) > 1 else (None, [])
     laws = scaling.families(tables)
     return printing.fill_template(
         "report.html",
@@ -63,25 +66,23 @@ def page(tables: Sequence[ErrorTable], directory: pathlib.Path, folder: pathlib.
         f"paper: {paper.SOURCE}.",
         library=base64.b64encode(LIBRARIES.read_bytes()).decode(),
         variants=labels,
-        layout=layout,
-        answer=answer,
-        answer_pictures=answer_pictures,
+        study_file=layout.STUDY,
+        overview=overview,
+        overview_figures=figures,
         savings=speedup.pages_of(tables),
         sections=[_section(*place, folder, labels) for place in enumerate(tables)],
-        across=len(laws),
+        settings=settings(tables),
+        across=[*map(scaling.of_family, laws)],
         across_pictures=[made for law in laws for made in _figures(scaling.PLOTS, law, labels)],
-        appendix=[
-            *map(scaling.of_family, laws),
-            dataclasses.replace(ledger.page(tables), problems=()),
-        ],
+        appendix=[dataclasses.replace(ledger.page(tables), problems=())] if overview else [],
     )
 
 
-def _answer(
+def _overview(
     tables: Sequence[ErrorTable], names: Iterable[str]
 ) -> tuple[pages.Page, list[charts.Figure]]:
-    """Returns the first screen: variants by workloads, over all of them, what the seeds can detect;
-    without a summary the reason alone. Problems are listed in the studies' own sections."""
+    """Returns variants by workloads, over all of them, what the seeds can detect; without a summary
+    the reason alone. Problems are listed in the studies' own sections."""
     try:
         overview = summary.of_tables(tables)
     except ValueError as error:
@@ -108,10 +109,10 @@ def _section(
         pages=[made for page in (time.page, spikes.page, downstream.page) if (made := page(table))],
         inside=_figures(diagnostics.PLOTS, table, names),
         inside_page=diagnostics.page(table),
-        metric=table.metric,
-        directory=os.path.relpath(table.study.directory, folder),
-        published=table.study.published,
-        trials=trials(table).to_dict("records"),
+        study_file=""
+        if table.study.published
+        else _link(table.study.directory / layout.STUDY, folder),
+        trials=trials(table, folder),
         provenance=provenance(table),
         config=configuration(table),
     )
@@ -140,19 +141,60 @@ def _description(table: ErrorTable) -> str:
     return f"{', '.join(parts)}.{note}"
 
 
-def trials(table: ErrorTable) -> pd.DataFrame:
-    """Returns one row per trial that the table counts: variant, label, seed, trial (its directory
-    below the study's), the step that validation chose, the metric of each split at it, the
-    seconds of the whole training, nan if undefined; and whether it has logs of attempts."""
-    keys = ["variant", "label", "seed", "trial", "step"]
-    values = frames.seeds(table)
-    frame = values.pivot_table(index=keys, columns="split", values="value", sort=False)
-    seconds = frames.curves(table).groupby("trial")["seconds"].max()
-    frame = frame.reindex(columns=layout.SPLITS).reset_index()
-    places = [table.study.directory / trial / layout.ATTEMPTS for trial in frame["trial"]]
-    return frame.assign(
-        seconds=frame["trial"].map(seconds), has_logs=[place.is_dir() for place in places]
+def trials(table: ErrorTable, folder: pathlib.Path) -> pages.Table:
+    """Returns a line for each trial of the study, whatever its state: the step that validation
+    chose, the metric of each split at it, the seconds of training. A variant links to the trial's
+    directory, a seed to the logs of its attempts, a step to its measurements, from `folder`."""
+    runs = table.study.runs
+    lines = []
+    for run in runs:
+        best = selection.best_step(run, table.chosen_by) or {}
+        values = {
+            f"{split.title()} {table.metric.label}": table.metric.shown(best[column])
+            for split in layout.SPLITS
+            if (column := table.metric.column(split)) in best
+        }
+        place = {"Variant": variants.label(run.variant), "Stage": run.stage, "Point": run.point}
+        state = {"Seed": run.seed, "State": run.state, "Step": best.get(records.STEP)}
+        lines.append(place | state | values | {"Seconds": run.trained_seconds or math.nan})
+    frame = pd.DataFrame(lines)
+    alike = [name for name in ("Stage", "Point") if frame[name].nunique() < 2]
+    frame = frame.drop(columns=alike).astype({"Step": "Int64"})
+    files_of = {"Variant": "", "Seed": layout.ATTEMPTS, "Step": layout.EVAL_MEASUREMENTS}
+    return pages.Table(
+        f"{len(runs)} trials",
+        frame,
+        {name: f".{table.metric.digits}f" for name in frame if name.endswith(table.metric.label)}
+        | {"Seconds": ".1f"},
+        links={
+            heading: [_link(run.path / file, folder) for run in runs]
+            for heading, file in files_of.items()
+        },
     )
+
+
+def _link(path: pathlib.Path, folder: pathlib.Path) -> str:
+    """Returns the address of a file from a page in `folder`, empty if there is no such file."""
+    return urllib.parse.quote(os.path.relpath(path, folder)) if path.exists() else ""
+
+
+def settings(tables: Sequence[ErrorTable]) -> dict[str, dict[str, Any]]:
+    """Returns for each trial of the studies, by its study and name, its settings and those of its
+    study, without the settings that are equal in all of them."""
+    every = {}
+    for table in tables:
+        config = records.flattened(table.study.config)
+        for run in table.study.runs:
+            record = records.read_json(run.path / layout.TRIAL, run.name, []) or {}
+            every[f"{table.study.name}: {run.name}"] = config | records.flattened(record)
+    names = sorted({name for trial in every.values() for name in trial} - {"id", "path"})
+    first = next(iter(every.values()), {})
+    differing = [
+        name
+        for name in names
+        if any(trial.get(name) != first.get(name) for trial in every.values())
+    ]
+    return {trial: {name: every[trial].get(name) for name in differing} for trial in every}
 
 
 def provenance(table: ErrorTable) -> list[tuple[str, str]]:

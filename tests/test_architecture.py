@@ -25,6 +25,7 @@ WITHOUT_JAX = ("records", "launchers", "study", "scheduling", "distributed")
 # line needs.
 TAKEN = (
     *("sweeps.records.layout", "sweeps.records.status", "sweeps.records.answers"),
+    "sweeps.records.measurements",
     *("sweeps.study.keys", "sweeps.study.selection"),
     *("attention.common.extras", "attention.common.files", "attention.table"),
     *("attention.common.arguments", "attention.common.messages.message"),

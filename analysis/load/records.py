@@ -15,7 +15,6 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
-import pandas as pd
 
 from sweeps.records import layout
 
@@ -411,8 +410,11 @@ def usable(
 
 def flattened(record: dict[str, Any]) -> dict[str, Any]:
     """Returns the record without objects in it: `{"a": {"b": 1}}` as `{"a.b": 1}`."""
-    (flat,) = pd.json_normalize(record).to_dict("records") if record else [{}]
-    return {str(name): value for name, value in flat.items()}
+    flat: dict[str, Any] = {}
+    for name, value in record.items():
+        inner = flattened(value) if isinstance(value, dict) else {}
+        flat |= {f"{name}.{key}": of_key for key, of_key in inner.items()} or {name: value}
+    return flat
 
 
 def _damage(value: Any, kind: Any) -> str:

@@ -6,9 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pandas as pd
+
 from analysis.load import measurements, metrics, samples
 from analysis.load.records import META_FILE, STEP, Columns, Problem, Run, read_json
 from sweeps.records import layout, status
+from sweeps.records import measurements as attempts
 
 # What trial.json repeats of its entry in trials.json.
 IDENTITY = ("id", "variant", "workload", "point", "seed")
@@ -58,9 +61,17 @@ class TrialFiles:
         return evals
 
     def losses(self) -> Columns:
-        """Returns the rows of measurements.csv, none if it is missing."""
+        """Returns the rows of measurements.csv; before a trial's first evaluation wrote that, what
+        its attempts logged so far, none if they cannot be read."""
         rows = measurements.read(self.directory / layout.MEASUREMENTS)
-        return rows.columns if rows else {}
+        if rows:
+            return rows.columns
+        try:
+            logged = [row for row in attempts.curve(self.directory) if row["kind"] == "train"]
+        except (OSError, ValueError):
+            return {}
+        frame = pd.DataFrame(logged).drop(columns="kind", errors="ignore").apply(pd.to_numeric)
+        return {str(name): column.to_numpy() for name, column in frame.items()}
 
     def has(self, file: str) -> bool:
         """Returns whether there is such a file."""

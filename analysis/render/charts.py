@@ -169,15 +169,16 @@ def faded(otherwise: float = 0.07) -> Chart:
 def interval_rows(
     frame: pd.DataFrame, x: Chart, y: Chart, tooltip: Sequence[str], legend: bool = False
 ) -> list[Chart]:
-    """Returns two layers: for each line of `frame` the interval from the columns `low` to `high`,
-    and the mark of its `variant` at the column of `x`, at the height `y`; with a `legend` unless
-    `y` names the variants."""
+    """Returns layers: for each line of `frame` the interval from the columns `low` to `high`, if
+    any has one, and the mark of its `variant` at the column of `x`, at the height `y`; with a
+    `legend` unless `y` names the variants."""
     names = list(frame["variant"].unique())
     shared = {"y": y, "color": colour(names, legend), "opacity": faded(), "tooltip": tooltip}
     ends = {"x": x | {"field": "low"}, "x2": {"field": "high"}}
     looks = {"x": x, "shape": shape(names, legend)}
+    bounded = frame.dropna(subset=["low", "high"])
     return [
-        marks("rule", frame, shared | ends, strokeWidth=2.5),
+        *([marks("rule", bounded, shared | ends, strokeWidth=2.5)] if len(bounded) else []),
         marks("point", frame, shared | looks, filled=True, size=90, stroke="white", opacity=1),
     ]
 

@@ -141,11 +141,11 @@ def draw_curves(table: ErrorTable) -> charts.Chart | None:
         axis["bind"] = menu | {"name": "Axis: "}
     by = f"{json.dumps(f'{table.study.name}: training by ')} + ({json.dumps(AXES)})[by]"
     title: charts.Chart = {"text": {"expr": by}}
-    if table.references:
-        names = ", ".join(reference.name for reference in table.references)
-        title["subtitle"] = f"dashed grey: {names}"
     middles = frames.medians(lines)
     measured = lines["panel"].unique()
+    if table.references and {*layout.SPLITS} & {*measured}:
+        names = ", ".join(reference.name for reference in table.references)
+        title["subtitle"] = f"dashed grey: {names}"
     order = [name for name in PANELS if name in measured]
     order += [name for name in measured if name not in PANELS]
     panels = [_curve_panel(table, name, lines, middles) for name in order]

@@ -109,10 +109,9 @@ def detectable_text(size: float, low: float, high: float, possible: float) -> st
 
 
 def notes(table: ErrorTable) -> list[str]:
-    """Returns the notes that a reader of the short table needs, at most five: the metric and the
+    """Returns the notes that a reader of the short table needs, at most four: the metric and the
     step; lost seeds and lengths that withhold verdicts, and what is unusual about the trials
-    (`caveats`); why nothing can be told; the source of the paper's columns, or the data; where to
-    read on."""
+    (`caveats`); why nothing can be told; the source of the paper's columns, or the data."""
     definition = table.metric.definition(table.workload)
     is_last = any(run.counts_last for run in table.study.runs)
     source = f"Data: {table.reference_note}" if table.reference_note else ""
@@ -125,7 +124,6 @@ def notes(table: ErrorTable) -> list[str]:
         " ".join([*_unfair(table), *caveats(table)]),
         _untold(table),
         source,
-        "How to read this: docs/analysis.md, section Tables; `--details` prints the rest.",
     ]
     return [line for line in lines if line]
 

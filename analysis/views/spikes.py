@@ -98,11 +98,15 @@ def of_table(table: ErrorTable) -> pd.DataFrame:
 
 
 def page(table: ErrorTable) -> Page | None:
-    """Returns spikes per variant with the rule in the notes, None if no trial of the table
-    logged its training loss."""
+    """Returns spikes per variant with the rule in the notes, a sentence if there is none; None if
+    no trial of the table logged its training loss."""
     spikes = of_table(table)
     if spikes.empty:
         return None
+    title = f"{table.study.name}: training spikes on {table.workload}, stage {table.stage}"
+    if not spikes[["count", "not_finite"]].fillna(0).any(axis=None):
+        judged = f"{spikes['judged'].sum():,} of its values follow the {LEAST} that the rule needs"
+        return Page(title, (), (f"No spike of the logged training loss; {judged}.",))
     of_variants = spikes.groupby("variant", sort=False)
     counts = of_variants["count"].agg(["size", "median", "min", "max"])
     # The highest loss of a variant is in its first row.
@@ -124,7 +128,7 @@ def page(table: ErrorTable) -> Page | None:
     )
     formats = {SPIKES: "g", "Range": "", WORST: ".4f", "at step": ",.0f"}
     return Page(
-        title=f"{table.study.name}: training spikes on {table.workload}, stage {table.stage}",
+        title=title,
         tables=(Table("Spikes of the logged training loss, over seeds", frame, formats),),
         notes=(
             f"Spike: a logged training loss more than {DEVIATIONS:g} robust deviations (1.4826 "

@@ -58,7 +58,11 @@ def page(
         notes.append(ITEMS)
     if details:
         tables += _details(table, data().query("kind == 'variant'"), failures)
-        notes += sentences.details(table)
+        notes += [*sentences.details(table), "Bold: the best median of a group of mechanisms."]
+    else:
+        notes.append(
+            "How to read this: docs/analysis.md, section Tables; `--details` prints the rest."
+        )
     title = f"{table.study.name}: {table.metric.label} on {table.workload}, stage {table.stage}"
     shown = tuple(printed for printed in tables if len(printed.frame))
     return pages.Page(title, shown, tuple(notes), table.problems, data)

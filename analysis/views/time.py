@@ -1,9 +1,9 @@
-"""The time to a target: steps and seconds per variant and seed, speed-ups; time_to_target."""
+"""The time to a target: steps and seconds per variant and seed, and speed-ups."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,7 @@ from analysis.load import metrics, selection
 from analysis.load.measurements import STEP
 from analysis.load.metrics import UnknownTargetError
 from analysis.load.records import TIME, Problem, Run
-from analysis.render import charts, pages
+from analysis.render import pages
 from analysis.statistics.across import SpeedUp, speed_up
 from attention import table as variants
 from sweeps.records import layout
@@ -24,9 +24,6 @@ OTHER_UNITS = 10.0
 # What is timed; `seconds` are of accumulated_submission_time: training, without evaluation and
 # logging.
 QUANTITIES = ("step", "seconds")
-# What a mark of the figure stands for, and its shape.
-SHAPES = {"one seed": "circle", "never, at its budget": "triangle-right", "median": "M0,-1.5V1.5"}
-SEED, LATE, MEDIAN = SHAPES
 HOUR = 3600.0
 RULES = {
     "chosen": "of each variant the trials at the hyperparameter point that validation chose over "
@@ -37,7 +34,7 @@ RULES = {
 }
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class TargetTimes:
     """When the runs of `table` reach `target`, by `rule`: chosen, fastest or all.
 
@@ -269,16 +266,17 @@ def _compared(
 
 def page(table: ErrorTable) -> pages.Page | None:
     """Returns the times at the points that validation chose and the target that the trials or
-    AlgoPerf state, None if no run has an evaluation or nothing states a target."""
-    times = _by_default(table)
-    return None if times is None else page_of(times)
-
-
-def _by_default(table: ErrorTable) -> TargetTimes | None:
+    AlgoPerf state, a sentence if no seed reached it; None if no run has an evaluation or nothing
+    states a target. The problems are those of the target alone."""
     try:
-        return build(table)
+        times = build(table)
     except UnknownTargetError:
         return None
+    problems = tuple(problem for problem in times.problems if problem not in table.problems)
+    if times.rows["reached"].any():
+        return dataclasses.replace(page_of(times), problems=problems)
+    note = f"No seed reached the target of the workload, {times.target.words}."
+    return pages.Page("Time to the target", (), (note,), problems)
 
 
 def without_target(table: ErrorTable, why: UnknownTargetError) -> pages.Page:
@@ -395,60 +393,3 @@ def _notes(times: TargetTimes) -> Iterable[str]:
         f"Speed-up: {variants.label(times.baseline)}'s over the variant's, on the same machines; "
         "above 1 the variant is faster. docs/analysis.md, `Time, size, spikes`, has the intervals."
     )
-
-
-def marks(times: TargetTimes) -> pd.DataFrame:
-    """Returns the marks of the figure, one row per quantity and seed or median: variant, label,
-    seed (nan for a median), state, `axis`, what `value` is, and `mark`, a key of SHAPES."""
-    seconds, unit, _ = _unit(times)
-    parts = []
-    for name, scale, axis in (
-        ("step", 1.0, "training step"),
-        ("seconds", seconds, f"training time ({unit})"),
-    ):
-        is_late = np.isinf(times.seeds[name])
-        value = times.seeds[name].mask(is_late, times.seeds[f"last_{name}"])
-        seeds = times.seeds.assign(value=value, mark=np.where(is_late, LATE, SEED))
-        medians = times.rows[~times.rows[f"{name}_is_bound"]]
-        both = pd.concat([seeds, medians.assign(value=medians[name], mark=MEDIAN)])
-        parts.append(both.assign(value=both["value"] / scale, axis=axis))
-    return pd.concat(parts)[["variant", "label", "seed", "state", "axis", "value", "mark"]].dropna(
-        subset="value"
-    )
-
-
-def draw(table: ErrorTable) -> charts.Chart | None:
-    """Returns the seeds and their medians by step and by training time, at the points and the
-    target that `build` takes by default; None if no run has an evaluation or a
-    target, or no seed reaches it."""
-    times = _by_default(table)
-    if times is None or not times.rows["reached"].any():
-        return None
-    names = list(times.rows["variant"].unique())
-    shapes = {"domain": [*SHAPES], "range": [*SHAPES.values()]}
-    encoding = {
-        "x": charts.channel("value:Q", title=None, scale={"zero": True}),
-        "y": charts.channel("label:N", title=None, sort=list(times.rows["label"])),
-        "color": charts.colour(names, legend=False),
-        "shape": charts.channel("mark:N", title=None, scale=shapes),
-        "opacity": charts.faded(),
-        "tooltip": ["variant:N", "seed:Q", "state:N", "value:Q", "mark:N"],
-    }
-    panels = [
-        charts.marks("point", rows, encoding, size=80, strokeWidth=2)
-        | {"title": axis, "width": 300, "height": {"step": 30}}
-        for axis, rows in marks(times).groupby("axis", sort=False)
-    ]
-    title = f"{times.table.study.name}: {times.target.words}, {table.workload}"
-    return {"concat": panels, "columns": 2, "title": title}
-
-
-PLOTS = (
-    charts.FigureSpec(
-        file="time_to_target",
-        draw=draw,
-        alt_text=lambda table: _medians_table(build(table)).alt_text(),
-        absent="no target is known, or no seed reached it",
-        caption="First evaluation at or past the target, one mark per seed.",
-    ),
-)

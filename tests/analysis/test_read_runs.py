@@ -178,3 +178,21 @@ def test_losses_are_read_when_asked_for_and_checked_by_runs(study) -> None:
     assert (problem.kind, problem.trial, problem.file) == ("damaged", name, layout.MEASUREMENTS)
     run = read_study(root).runs[1]
     assert run.losses()["loss"].tolist() == [2.5, 2.25]
+
+
+def test_a_running_trial_has_logged_what_its_attempts_hold(study) -> None:
+    """Before its first evaluation there is no CSV; the second attempt resumed after step 10."""
+    directory = study.trial("compare", "laser", 0, 3, None, state="running")
+    (directory / layout.MEASUREMENTS).unlink(missing_ok=True)
+    for number, (resumed, steps) in enumerate(((0, (0, 10, 20)), (20, (20, 30))), 1):
+        attempt = directory / layout.ATTEMPTS / str(number)
+        attempt.mkdir(parents=True)
+        layout.write_json(attempt / "resumed.json", {"global_step": resumed})
+        rows = [
+            {"kind": "train", "global_step": step, "loss": step + number / 10} for step in steps
+        ]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (attempt / "measurements.jsonl").write_text(text)
+    losses = read_study(study.finish()).runs[-1].losses()
+    assert losses["global_step"].tolist() == [0, 10, 20, 30]
+    assert losses["loss"].tolist() == [0.1, 10.1, 20.2, 30.2]

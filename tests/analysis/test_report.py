@@ -66,12 +66,13 @@ def test_the_answer_comes_first(reported, parse_page) -> None:
     _, _, text = reported
     page = parse_page(text)
     header = text.index("<header>")
-    parts = ("LASER (-0.0296, p &lt;0.001)", "<table", 'class="better">', "<figure")
+    parts = ("LASER (-0.0296, p &lt;0.001)", "<table", 'class="word-column better">', "<figure")
     places = [text.index(part, header) for part in parts]
     assert places == sorted(places)
     assert page.of("details")
     assert not any("open" in attributes for attributes in page.of("details"))
-    assert len(page.of("figure")) >= 4
+    # Effects, curves, the search.
+    assert len(page.of("figure")) == 3
     words = " ".join(page.words)
     for part in ("abc123def", "learning_rate=0.01", 'variants = ["standard", "laser"]'):
         assert part in words
@@ -92,15 +93,48 @@ def test_report_needs_no_network(reported, parse_page) -> None:
 
 
 def test_every_trial_leads_to_its_files(reported, parse_page) -> None:
+    """Those of the search, too; only one has logs of attempts."""
     root, out, text = reported
     links = [urllib.parse.unquote(a["href"]) for a in parse_page(text).of("a")]
     targets = [(out.parent / link).resolve() for link in links if not link.startswith("#")]
-    assert all(target.exists() for target in targets)
-    trials = set(root.glob("compare/*/*/trial_*"))
-    assert len(trials) == 10
-    assert {root / layout.STUDY, *trials} <= set(targets)
-    assert {trial / layout.EVAL_MEASUREMENTS for trial in trials} <= set(targets)
-    assert next(root.glob(f"compare/*/*/*/{layout.ATTEMPTS}")) in targets
+    trials = {*root.glob("*/*/*/trial_*")}
+    assert len(trials) == 12
+    measured = {trial / layout.EVAL_MEASUREMENTS for trial in trials}
+    (attempts,) = root.glob(f"compare/*/*/*/{layout.ATTEMPTS}")
+    assert {*targets} == {root / layout.STUDY, *trials, *measured, attempts}
+
+
+def test_trials_are_listed_whatever_their_state(hand_made, tmp_path) -> None:
+    made = hand_made()
+    made.trial("compare", "standard", 0, 0, [made.evaluation(200, 0.3), made.evaluation(400, 0.2)])
+    made.trial("compare", "laser", 0, 0, [made.evaluation(200, 0.4)], state="running")
+    made.trial("compare", "laser", 0, 1, None, state="failed")
+    texts = report.trials(made.table(), tmp_path).texts()
+    assert texts.columns.tolist() == [
+        *("Variant", "Seed", "State", "Step"),
+        *("Train error", "Validation error", "Test error", "Seconds"),
+    ]
+    assert texts.values.tolist() == [
+        ["Standard", "0", "done", "400", "0.1900", "0.2000", "0.2100", "–"],
+        ["LASER", "0", "running", "200", "0.3900", "0.4000", "0.4100", "–"],
+        ["LASER", "1", "failed", "–", "–", "–", "–", "–"],
+    ]
+
+
+def test_settings_are_those_in_which_two_trials_differ(hand_made) -> None:
+    """Of a study and of its trials; those that are equal everywhere are left out."""
+    tables = []
+    for name, steps in (("a", 100), ("b", 200)):
+        made = hand_made(("standard",), name=name, config={"steps": steps, "eval_every": 50})
+        made.add_seeds("standard", (0.2, 0.3), hyperparameters={"rate": 0.1, "beta": steps / 1000})
+        tables.append(made.table())
+    found = report.settings(tables)
+    assert [*found] == [
+        f"{name}: compare/standard/imagenet_vit_jax/trial_{n}" for name in "ab" for n in (1, 2)
+    ]
+    differing = [(trial["seed"], trial["hyperparameters.beta"]) for trial in found.values()]
+    assert differing == [(0, 0.1), (1, 0.1), (0, 0.2), (1, 0.2)]
+    assert not {"eval_every", "hyperparameters.rate", "id"} & {*next(iter(found.values()))}
 
 
 @pytest.mark.usefixtures("without_charts")

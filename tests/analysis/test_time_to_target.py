@@ -17,6 +17,7 @@ from analysis.load.records import Run
 from analysis.load.studies import read_study
 from analysis.statistics.across import speed_up
 from analysis.views import time
+from sweeps.records import layout
 
 ERROR = Target(metrics.get("error"), "validation", 0.25, "given")
 
@@ -241,19 +242,15 @@ def test_the_tables_of_times(study) -> None:
     assert page.data().query("variant == 'laser'")["step"].tolist() == [200, 200, 300, 200]
 
 
-def test_the_figure_has_a_mark_for_every_seed_and_its_text_the_medians(study) -> None:
+def test_a_target_that_no_seed_reached_is_a_sentence(study) -> None:
     """Trials state an accuracy of 0.9 as their target."""
-    study.trial("compare", "diff", 0, 0, [study.evaluation(100, 0.4)])
-    table = study.table()
-    marks = time.marks(time.build(table)).groupby(["axis", "mark"])["value"].agg(sorted)
-    assert marks["training step"].to_dict() == {
-        time.SEED: [200, 200, 300, 300, 400],
-        time.LATE: [100, 400],
-        time.MEDIAN: [200, 400],
-    }
-    assert marks["training time (h)", time.MEDIAN] == [2, 4]
-    assert time.draw(table)["concat"][0]["mark"]["type"] == "point"
-    assert "LASER: Seeds reached 3 of 3, Steps 200, Time (h) 2.00" in time.PLOTS[0].alt_text(table)
+    assert len(time.page(study.table()).tables) == 2
+    for entry in study.planned["compare"]:
+        path = study.root / entry["path"] / layout.TRIAL
+        layout.write_json(path, layout.read_json(path) | {"targets": {"validation": 0.999}})
+    page = time.page(study.table())
+    assert (page.tables, len(page.notes)) == ((), 1)
+    assert "0.999" in page.notes[0]
 
 
 def test_different_spacing_of_evaluations_is_told(study) -> None:

@@ -128,10 +128,21 @@ def test_the_table_of_spikes(study, capsys) -> None:
     ("logged", "texts"), [(9, ["–", "–"]), (16, ["–", "–"]), (17, ["0", "0 to 0"])]
 )
 def test_without_a_loss_that_can_be_judged_there_is_no_number(hand_made, logged, texts) -> None:
-    """16 losses must stand before the one that is judged; of two trials the longer one counts."""
+    """16 losses must stand before the one that is judged; of two trials the longer one counts. One
+    that is not finite stands for none."""
     made = hand_made()
     made.add_seeds("standard", (0.1, 0.1))
     for entry, count in zip(made.planned["compare"], (9, logged), strict=True):
-        write_losses(made.root / entry["path"], [2.5] * count, first=100)
+        write_losses(made.root / entry["path"], [math.nan] + [2.5] * count, first=99)
     (table,) = spikes.page(made.table()).tables
     assert table.texts().iloc[0].tolist()[1:4] == ["2", *texts]
+
+
+@pytest.mark.parametrize(("logged", "judged"), [(9, 0), (20, 4)])
+def test_no_spike_is_a_sentence(hand_made, logged, judged) -> None:
+    made = hand_made()
+    made.add_seeds("standard", (0.1,))
+    write_losses(made.root / made.planned["compare"][0]["path"], [2.5] * logged, first=100)
+    page = spikes.page(made.table())
+    assert (page.tables, len(page.notes)) == ((), 1)
+    assert f"; {judged} of its values" in page.notes[0]

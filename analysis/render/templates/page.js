@@ -71,6 +71,42 @@ for (const table of document.querySelectorAll("table")) {
   if (rows.length > 3) makeFilterable(table, rows);
 }
 
+// Shows the settings that two trials differ in; the first and the last are chosen at first.
+async function compareSettings(section) {
+  const settings = JSON.parse(await unpacked(section.querySelector("script")));
+  const trials = Object.keys(settings);
+  const headings = [...section.querySelectorAll("th")].slice(1);
+  const body = section.querySelector("tbody");
+  const choices = [trials[0], trials.at(-1)].map((chosen) => {
+    const choice = document.createElement("select");
+    choice.setAttribute("aria-label", "A trial");
+    choice.append(...trials.map((name) => new Option(name, name, false, name === chosen)));
+    choice.addEventListener("change", show);
+    section.querySelector(".choice").append(choice);
+    return choice;
+  });
+  function show() {
+    const sides = choices.map((choice) => settings[choice.value]);
+    headings.forEach((heading, side) => (heading.textContent = choices[side].value));
+    body.replaceChildren();
+    for (const name of Object.keys(sides[0])) {
+      const texts = sides.map((side) => JSON.stringify(side[name]));
+      if (texts[0] === texts[1]) continue;
+      const row = body.insertRow();
+      for (const text of [name, ...texts]) {
+        const cell = row.insertCell();
+        cell.className = "word-column";
+        cell.textContent = text;
+      }
+    }
+  }
+  show();
+  section.hidden = false;
+}
+
+const settings = document.querySelector("#settings");
+if (settings && window.DecompressionStream) compareSettings(settings);
+
 // Printing shows everything, and leaves the page as it was.
 addEventListener("beforeprint", () => {
   for (const each of document.querySelectorAll("details:not([open])")) {
@@ -84,8 +120,10 @@ addEventListener("afterprint", () => {
   }
 });
 
-// Pixels beside a panel on a narrow window: for the axis and its labels.
-const ROOM = 150;
+// On a narrow window: pixels beside a panel, for its axis, and the axis of a panel of named rows.
+const ROOM = 60;
+const INSIDE = { orient: "left", labelAlign: "left", labelPadding: -4, labelOffset: -12, labelLimit: 330,
+  ticks: false, domain: false };
 const LOG = { type: "log", nice: false };
 
 // The variants that charts show, all of them if empty, and the charts drawn so far.
@@ -124,18 +162,22 @@ async function unpacked(script) {
   return new Response(stream).text();
 }
 
-// Panels below each other, none wider than the window, the legend at the bottom.
+// Panels below each other, none wider than the window, the names of rows above their marks.
 function narrowed(spec, width) {
   if (spec.columns) spec.columns = 1;
-  if (spec.facet?.column) Object.assign(spec, { facet: spec.facet.column, columns: 1 });
   if (typeof spec.width === "number") spec.width = Math.min(spec.width, width - ROOM);
   if (spec.hconcat) {
     spec.vconcat = spec.hconcat;
-    spec.align = "none";
     delete spec.hconcat;
   }
-  const parts = [spec.spec, ...(spec.vconcat ?? []), ...(spec.concat ?? [])];
-  for (const part of parts) if (part) narrowed(part, width);
+  const y = spec.encoding?.y;
+  if (y?.type === "nominal") {
+    y.axis = { ...y.axis, ...INSIDE };
+    if (y.axis.labelExpr) y.axis.labelExpr = `join(${y.axis.labelExpr}, ", ")`;
+  }
+  for (const key of ["layer", "vconcat", "concat"]) {
+    for (const part of spec[key] ?? []) narrowed(part, width);
+  }
   return spec;
 }
 
@@ -182,7 +224,8 @@ async function drawn(figure) {
   for (const { value } of figure.querySelectorAll(".axes :checked")) logarithmic(spec, value);
   if (innerWidth < 640) {
     spec = narrowed(spec, box.clientWidth);
-    spec.config = { ...spec.config, legend: { ...spec.config?.legend, orient: "bottom", columns: 2 } };
+    spec.config.legend.columns = 2;
+    Object.assign(spec.config.title, { fontSize: 12, limit: box.clientWidth - ROOM });
   }
   const live = document.createElement("div");
   live.className = "live";
