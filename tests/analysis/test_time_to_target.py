@@ -245,9 +245,10 @@ def test_the_tables_of_times(study) -> None:
 def test_a_target_that_no_seed_reached_is_a_sentence(study) -> None:
     """Trials state an accuracy of 0.9 as their target."""
     assert len(time.page(study.table()).tables) == 2
+    target = {"metric": "accuracy", "validation": 0.999, "test": 0.999}
     for entry in study.planned["compare"]:
         path = study.root / entry["path"] / layout.TRIAL
-        layout.write_json(path, layout.read_json(path) | {"targets": {"validation": 0.999}})
+        layout.write_json(path, layout.read_json(path) | {"targets": target})
     page = time.page(study.table())
     assert (page.tables, len(page.notes)) == ((), 1)
     assert "0.999" in page.notes[0]
