@@ -161,9 +161,9 @@ def where(test: str, value: Any, otherwise: Any) -> Chart:
     return {"condition": {"test": test, "value": value}, "value": otherwise}
 
 
-def faded(otherwise: float = 0.07) -> Chart:
+def faded() -> Chart:
     """Returns the opacity of marks whose variant the legend switches off."""
-    return {"condition": {"param": "variants", "value": 1}, "value": otherwise}
+    return {"condition": {"param": "variants", "value": 1}, "value": 0.07}
 
 
 def interval_rows(

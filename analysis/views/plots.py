@@ -223,6 +223,9 @@ def draw_hyperparameters(table: ErrorTable) -> charts.Chart | None:
         _panel(points, str(name), y)
         for name, points in curve_points.groupby("hyperparameter", sort=False)
     ]
+    # Points that differ in several hyperparameters are on no line of one of them.
+    for panel in panels if len(panels) > 1 else ():
+        del panel["layer"][0]
     count = curve_points["point"].nunique()
     stage = f"{table.study.name}: stage {frames.searched(table)}, {count} hyperparameter points"
     subtitle = "ring: point chosen by validation; cross: diverged or failed"

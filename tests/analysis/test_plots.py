@@ -238,8 +238,18 @@ def test_a_point_of_the_search_is_one_mark_whatever_its_seeds(hand_made) -> None
         [2, 0, 2, False],
     ]
     layers = plots.draw_hyperparameters(made_table)["concat"][0]["layer"]
-    # A line through two points, three marks, a ring, and two crosses.
-    assert [len(layer["data"]) for layer in layers] == [2, 3, 1, 2]
+    # Three marks, a ring, and two crosses; the points differ in two hyperparameters.
+    assert [len(layer["data"]) for layer in layers] == [3, 1, 2]
+
+
+def test_a_line_joins_the_points_of_a_single_hyperparameter(hand_made) -> None:
+    made = hand_made(points=({"learning_rate": 0.001}, {"learning_rate": 0.01}))
+    for point in (0, 1):
+        made.add_seeds("standard", (0.2, 0.3), "tune", point)
+    made.select({"standard": 0})
+    (panel,) = plots.draw_hyperparameters(made.table())["concat"]
+    assert panel["layer"][0]["mark"]["type"] == "line"
+    assert len(panel["layer"][0]["data"]) == 2
 
 
 def test_effects_are_the_table_s_means_and_differences(table) -> None:
