@@ -289,10 +289,14 @@ def _ledger(options: argparse.Namespace) -> "Sequence[Page]":
 def _results(options: argparse.Namespace) -> int:
     """Writes a study as results.csv beside study.json: the trials of its last stage that have
     ended, at the steps that count, with costs and commits. The other commands read it as the study.
+    Several studies are parts of one, with other seeds (first_seed, seeds) and all else equal; they
+    are written as one study with the folder's name.
 
       python -m analysis results experiments/mystudy --out=docs/ledger/mystudy \\
           --command="python -m sweeps run --config=mystudy.py"
+      python -m analysis results machine_a/mystudy machine_b/mystudy --out=docs/ledger/mystudy
     """
+    from analysis.compare import error_table, experiment
     from analysis.views import results_file
 
     if options.out is None:
@@ -300,7 +304,8 @@ def _results(options: argparse.Namespace) -> int:
     files.check_output_directory(options.out, "--out")
     table, *others = _tables(options)
     if others:
-        raise ValueError(f"{options.study} has {1 + len(others)} studies or workloads; name one")
+        study = experiment.joined([table, *others], options.out.resolve().name)
+        table = error_table.build(study, table.stage, baseline=table.baseline)
     print(f"wrote {results_file.write(table, options.out, options.command)}")
     return 0
 
@@ -424,8 +429,8 @@ COMMANDS: dict[str, tuple[Handler, tuple[str, ...], str]] = {
     ),
     "results": (
         _results,
-        ("study", "--stage", "--baseline", "--command", "--out"),
-        "write a study as a results file",
+        ("studies", "--stage", "--baseline", "--command", "--out"),
+        "write a study, or its parts, as a results file",
     ),
     "check": (
         _check,

@@ -16,6 +16,7 @@ from analysis.compare.verdicts import (
     UNFINISHED,
     SplitResult,
     VariantResult,
+    choice_errors,
     mixture,
     unfair,
 )
@@ -207,25 +208,36 @@ def build(
         reference_note=reference.get("note"),
         problems=tuple(dict.fromkeys(problems)),
     )
-    _compare(table)
+    _compare(table, table.rows)
+    points = [result for row in rows for result in row.points]
+    for point in {result.point for result in points}:
+        _compare(table, [result for result in points if result.point == point])
     return table
 
 
-def _compare(table: ErrorTable) -> None:
-    """Sets the comparisons of the table's rows, with verdicts that are not fair withheld; none if
-    no row is the baseline's."""
+def _compare(table: ErrorTable, rows: Sequence[VariantResult]) -> None:
+    """Sets the comparisons of `rows`, with verdicts that are not fair withheld; none if no row is
+    the baseline's."""
+    by_variant = {row.variant: row for row in rows}
+    base_row = by_variant.get(table.baseline)
+    errors = {
+        row.variant: choice_errors(row, base_row, table.study.shares_seeds)
+        for row in rows
+        if base_row and any(row.points for row in rows)
+    }
     for split in layout.SPLITS:
         compared = comparisons.compare_all(
-            {row.variant: row.splits[split].values for row in table.rows},
+            {row.variant: row.splits[split].values for row in rows},
             table.baseline,
             table.study.shares_seeds,
             table.metric.lower_is_better,
             table.family,
             table.threshold,
             table.margin,
+            {name: of_splits[split] for name, of_splits in errors.items()},
         )
         for name, comparison in compared.items():
-            row, base = table.by_variant[name], table.by_variant[table.baseline]
+            row, base = by_variant[name], by_variant[table.baseline]
             reason = unfair(comparison, row, base, split)
             verdict: Verdict = "cannot tell" if reason else comparison.verdict
             if verdict in SO_FAR and not table.unfinished.isdisjoint((name, table.baseline)):
@@ -343,10 +355,14 @@ def _row(
     problems: list[Problem],
 ) -> VariantResult:
     """Returns the row of `variant`, without comparison: of `shown`, at the steps that `chosen_by`
-    chose. What is missing is added to `problems`."""
+    chose, with its results at every point among which these trials chose. What is missing is added
+    to `problems`."""
     point = selection.chosen_point(study, stage, variant)
     trials = [run for run in study.stage(stage) if run.variant == variant]
-    runs = [run for run in trials if run.point == point]
+    of_points: dict[int | None, list[Run]] = collections.defaultdict(list)
+    for run in trials:
+        of_points[run.point].append(run)
+    runs = of_points[point]
     problems += [problem for run in runs for problem in run.problems]
     seeds = first_of_each_seed(runs)
     is_lost = point is None and selection.is_lost_in_tuning(study, stage, variant)
@@ -361,6 +377,29 @@ def _row(
         problems.append(Problem("missing", f"{stage}/{variant}", "", text))
         # Only runs that are not done can be counted.
         seeds = first_of_each_seed(run for run in trials if run.state != "done")
+    asked = study, stage, variant
+    row = _at_point(*asked, point, seeds, is_lost, shown, chosen_by, problems)
+    return dataclasses.replace(
+        row,
+        points=tuple(
+            _at_point(*asked, x, first_of_each_seed(of_points[x]), False, shown, chosen_by, [])
+            for x in selection.candidates(*asked)
+        ),
+    )
+
+
+def _at_point(
+    study: StudyRuns,
+    stage: str,
+    variant: str,
+    point: int | None,
+    seeds: Sequence[Run],
+    is_lost: bool,
+    shown: Metric,
+    chosen_by: Metric,
+    problems: list[Problem],
+) -> VariantResult:
+    """Returns the result of a variant's runs `seeds`, of which each has its own seed."""
     column, value_of = chosen_by.column("validation"), metrics.shown_for(chosen_by).shown
     chosen: dict[Run, dict[str, float]] = {}
     for run in (run for run in seeds if run.is_finished):
@@ -373,6 +412,7 @@ def _row(
     steps = [run.last_step for run in chosen if run.last_step is not None]
     planned = [] if is_lost else study.planned_seeds(stage, variant)
     most = max([len(seeds), *planned])
+    sign = 1 if chosen_by.mode == "min" else -1
     place = study.paper_table, shown.name, study.workload, study.config, variant
     return VariantResult(
         variant=variant,
@@ -382,7 +422,7 @@ def _row(
             split: _split(chosen, split, shown, paper.cell(*place, split), problems)
             for split in layout.SPLITS
         },
-        hyperparameters=runs[0].variant_hyperparameters if runs else {},
+        hyperparameters=seeds[0].variant_hyperparameters if seeds and point is not None else {},
         planned=most,
         planned_at_first=next((count for count in planned[:1] if count < most), 0),
         lost=lost_seeds(seeds, set(chosen), column),
@@ -391,6 +431,11 @@ def _row(
         chosen={run.seed: value_of(row[column]) for run, row in chosen.items()},
         uncounted=tuple(selection.uncounted(study, stage, variant, point)),
         is_lost_in_tuning=is_lost,
+        losses={
+            run.seed: sign * chosen[run][column] if run in chosen else math.inf
+            for run in seeds
+            if run.has_ended
+        },
     )
 
 

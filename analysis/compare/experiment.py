@@ -5,12 +5,15 @@ of model size the workload. All other settings of `CONDITIONS` must be equal. Lo
 state few of them.
 """
 
+import collections
+import dataclasses
+import json
 from collections.abc import Sequence
 
 import pandas as pd
 
 from analysis.compare.error_table import ErrorTable
-from analysis.load.records import Problem, flattened
+from analysis.load.records import Plan, Problem, StudyRuns, flattened
 from sweeps.study import keys, selection
 
 CONDITIONS = {name: key.default for name, key in keys.OWN.items() if key.is_condition}
@@ -52,6 +55,45 @@ def settings(tables: Sequence[ErrorTable]) -> pd.DataFrame:
         if len(source):
             stated.loc[number, TUNING] = source.iloc[0][TUNING]
     return stated
+
+
+def joined(tables: Sequence[ErrorTable], name: str) -> StudyRuns:
+    """Returns the stages of several studies as the study `name`: parts of one study, whose seeds
+    were trained apart, for instance on two machines. Its plan has the seeds of all of them.
+
+    Raises MixedStudiesError, which names what differs: a setting, the metric, the hypothesis,
+    looks, margin, a variant's hyperparameters at a point, or that one part lacks; and for seeds
+    that two parts have. Raises ValueError for an unfinished part.
+    """
+    stated = settings(tables)
+    starts = [next(iter(table.study.plans), Plan()) for table in tables]
+    for row, (table, start) in enumerate(zip(tables, starts, strict=True)):
+        if table.unfinished:
+            raise ValueError(f"{table.study.name} is unfinished; all parts must have ended")
+        stated_plan = {key: str(getattr(start, key)) for key in ("hypothesis", "looks", "margin")}
+        points = {
+            f"{run.variant} at point {run.point}": json.dumps(
+                [run.hyperparameters, run.variant_hyperparameters]
+            )
+            for run in table.study.stage(table.stage)
+        }
+        known = {"stage": table.stage, "metric": table.chosen_by.name} | stated_plan | points
+        stated.loc[row, [*known]] = [*known.values()]
+    trained = stated.columns.str.contains(" at point ")
+    stated.loc[:, trained] = stated.loc[:, trained].fillna("not trained")
+    check(stated, "parts of one study differ in their seeds alone")
+    parts = [table.study.stage(table.stage) for table in tables]
+    of_parts = collections.Counter(seed for part in parts for seed in {run.seed for run in part})
+    if shared := [str(seed) for seed, count in of_parts.items() if count > 1]:
+        raise MixedStudiesError(f"several parts have seeds {', '.join(shared)}; each has its own")
+    plan = dataclasses.replace(
+        starts[0],
+        date=min((start.date for start in starts if start.date), default=None),
+        git_commit=None,
+        seeds=sum(start.seeds for start in starts) if all(start.seeds for start in starts) else 0,
+    )
+    runs = tuple(run for part in parts for run in part)
+    return dataclasses.replace(tables[0].study, name=name, runs=runs, plans=(plan,))
 
 
 def withheld(tables: Sequence[ErrorTable], variant: str) -> str:

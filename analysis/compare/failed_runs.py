@@ -1,12 +1,11 @@
 """Runs that failed to train: finished without having learned anything.
 
-A median hides them and they inflate a mean, so they are counted, their rates compared, and the
-deciding split is compared again without them. A run has failed to train where validation, at the
-step that it chose, removes less than LEAST_REMOVED of a constant answer's error, WER or loss. The
-constant answer is the best of the reference rows marked `constant`: a class, a transcript (or
-none), the frequencies of tokens. CTC's plateau is not the constant transcript to the letter (a WER
-of 0.88, where that has 0.8955). A run that diverged has failed to train, too; one that crashed says
-nothing.
+A median hides them and they inflate a mean, so they are counted, and their rates compared. A run
+has failed to train where validation, at the step that it chose, removes less than LEAST_REMOVED of
+a constant answer's error, WER or loss. The constant answer is the best of the reference rows marked
+`constant`: a class, a transcript (or none), the frequencies of tokens. CTC's plateau is not the
+constant transcript to the letter (a WER of 0.88, where that has 0.8955). A run that diverged has
+failed to train, too; one that crashed says nothing.
 """
 
 import dataclasses
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from analysis.compare.error_table import ErrorTable
 from analysis.compare.verdicts import NON_FINITE
 from analysis.load import metrics
-from analysis.statistics import comparisons, intervals
+from analysis.statistics import comparisons
 
 LEAST_REMOVED = 0.1
 # How the verdict on a rate is shown before the study has finished.
@@ -35,13 +34,10 @@ BY_DEFINITION = {
 @dataclass(frozen=True)
 class VariantFailures:
     """One variant's: its `rate`, compared with the baseline's; the `seeds` of finished runs that
-    failed; its numbers on the deciding split without those runs, None if nothing is left or
-    compared, or no run of any variant failed."""
+    failed."""
 
     rate: comparisons.Rate
     seeds: tuple[int, ...]
-    summary: intervals.Summary | None
-    comparison: comparisons.Comparison | None
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,7 @@ class FailedRuns:
 
 
 def of_table(table: ErrorTable) -> FailedRuns:
-    """Returns the runs of a table that failed to train, and its comparisons without them."""
+    """Returns the runs of a table that failed to train."""
     constant, answer = _constant_answer(table)
     limit = None if constant is None else (1 - LEAST_REMOVED) * constant
     seeds: dict[str, tuple[int, ...]] = {}
@@ -79,30 +75,7 @@ def of_table(table: ErrorTable) -> FailedRuns:
             rates[name] = dataclasses.replace(rate, verdict="cannot tell")
         elif rate.verdict in SO_FAR and not table.unfinished.isdisjoint((name, table.baseline)):
             rates[name] = dataclasses.replace(rate, verdict=SO_FAR[rate.verdict])
-    is_any = any(rate.count for rate in rates.values())
-    left = {
-        row.variant: {
-            seed: value
-            for seed, value in table.of(row).values.items()
-            if seed not in seeds[row.variant]
-        }
-        for row in table.rows
-        if is_any
-    }
-    left = {name: values for name, values in left.items() if values}
-    without = comparisons.compare_all(
-        left,
-        table.baseline,
-        table.study.shares_seeds,
-        table.metric.lower_is_better,
-        table.family,
-        table.threshold,
-    )
-    summaries = {name: intervals.summarise(list(values.values())) for name, values in left.items()}
-    by_variant = {
-        name: VariantFailures(rate, seeds[name], summaries.get(name), without.get(name))
-        for name, rate in rates.items()
-    }
+    by_variant = {name: VariantFailures(rate, seeds[name]) for name, rate in rates.items()}
     return FailedRuns(answer, constant, limit, by_variant)
 
 

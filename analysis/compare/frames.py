@@ -226,7 +226,8 @@ def _place(run: Run) -> dict[str, Any]:
 @functools.lru_cache(maxsize=8)
 def results(table: ErrorTable, effect: float | None, target: float | None = None) -> pd.DataFrame:
     """Returns one row per variant (`kind` variant) or reference (`kind` reference) and split, with
-    the columns RESULTS; what is undefined is missing.
+    the columns RESULTS; what is undefined is missing. `kind` point: a variant at each point that it
+    was chosen from by the table's own trials.
 
     `seeds` and `values` list every seed and its number, separated by spaces. `planned`, `lost`,
     `unfinished`, `last_step`, `train_flop`, `train_seconds` (`costs`) and the `failed` of
@@ -277,7 +278,10 @@ def results(table: ErrorTable, effect: float | None, target: float | None = None
                     "failed_p_holm": rate.p_holm,
                     "failed_verdict": None if math.isnan(rate.p) else rate.verdict,
                 }
-            lines.append(line)
+            lines.append(line | _last_evaluations(table, row, split))
+    for point in (point for row in table.rows for point in row.points):
+        of_splits = [_variant_columns(table, point, split) for split in layout.SPLITS]
+        lines += [shared | columns | {"kind": "point"} for columns in of_splits]
     for reference in table.references:
         line = shared | {"kind": "reference", "label": reference.name}
         lines += [
@@ -334,7 +338,7 @@ def _variant_columns(table: ErrorTable, row: VariantResult, split: str) -> dict[
             "within": comparison.within,
             "withheld": comparison.withheld,
         }
-    return columns | _last_evaluations(table, row, split)
+    return columns
 
 
 def _target_columns(table: ErrorTable, row: VariantResult, target: float) -> dict[str, Any]:

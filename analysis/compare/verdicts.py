@@ -16,11 +16,14 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from analysis.load.paper import PaperCell
 from analysis.load.records import Run
-from analysis.statistics import intervals
+from analysis.statistics import choice, comparisons, intervals
 from analysis.statistics.comparisons import Comparison, Verdict
 from attention import table as variants
+from sweeps.records import layout
 
 # By how much of the longer one the median last steps may differ: one evaluation of 20.
 LENGTHS_APART = 0.05
@@ -61,7 +64,9 @@ class VariantResult:
     that the n trials were trained on, as far as they are known. `chosen` maps a seed to the
     validation metric that chose its step, as that metric is shown (an error, not an accuracy).
     `uncounted` are ended trials at points that an earlier plan compared (`selection.uncounted`).
-    `is_lost_in_tuning`: no point can be chosen, so nothing is to come.
+    `is_lost_in_tuning`: no point can be chosen, so nothing is to come. `losses` maps the seed of
+    each ended trial to what the choice of a point is made by: less is better, inf of a lost seed.
+    `points` are the variant's results at each point that it was chosen from, if these trials chose.
     """
 
     variant: str
@@ -77,6 +82,8 @@ class VariantResult:
     chosen: dict[int, float] = field(default_factory=dict)
     uncounted: tuple[Run, ...] = ()
     is_lost_in_tuning: bool = False
+    losses: dict[int, float] = field(default_factory=dict)
+    points: tuple["VariantResult", ...] = ()
 
     @property
     def ended(self) -> int:
@@ -143,3 +150,25 @@ def lengths_differ(row: VariantResult, baseline: VariantResult) -> bool:
     """Returns whether the medians of the trials' last steps are more than LENGTHS_APART apart."""
     low, high = sorted((row.last_step, baseline.last_step))
     return high - low > LENGTHS_APART * high
+
+
+def choice_errors(row: VariantResult, base: VariantResult, shares_seeds: bool) -> dict[str, float]:
+    """Returns by split the standard error of the difference of two rows' best points, the choice
+    repeated, over the seeds that ended at every point; 0 where there is no such seed."""
+    sides = [side.points or (side,) for side in (row, base)]
+    seeds = [sorted(set.intersection(*(set(point.losses) for point in points))) for points in sides]
+    shared = comparisons.paired_seeds(seeds[0], seeds[1], shares_seeds)
+    if shared:
+        seeds = [shared, shared]
+    if not all(seeds):
+        return dict.fromkeys(layout.SPLITS, 0.0)
+    losses, values = [], []
+    for points, of_side in zip(sides, seeds, strict=True):
+        losses.append(np.array([[[x.losses[seed] for seed in of_side]] for x in points]))
+        measured = [
+            [[x.splits[split].values.get(seed, math.nan) for seed in of_side] for split in x.splits]
+            for x in points
+        ]
+        values.append(np.array(measured))
+    errors = choice.standard_errors((losses[0], losses[1]), (values[0], values[1]), bool(shared))
+    return dict(zip(row.splits, errors.tolist(), strict=True))

@@ -31,6 +31,8 @@ RENAMED = {"error": "error_rate", "perplexity": "ppl"}
 # A run of several steps, of which the last lies before this share of its budget, is unfinished.
 # Others count steps from 0, or evaluate shortly before the end.
 LEAST = 0.95
+# The key of a point's hyperparameters that is its number.
+NUMBER = "point"
 # Folders that are called by the size of their model.
 SIZE = re.compile(r"\d+(_\d+)?[mb]")
 
@@ -157,6 +159,8 @@ def _row(line: Any) -> Row:
     stated = {name: x for name, x in cells.items() if x not in (None, "")}
     if isinstance(point := stated.get("point"), str):
         stated["point"] = files.loads(point)
+    if isinstance(point := stated.get("point"), dict) and NUMBER in point:
+        msgspec.convert(point[NUMBER], Whole)
     return msgspec.convert(stated, Row, strict=False)
 
 
@@ -172,20 +176,27 @@ def study_of(
     """Returns the study of `rows`, at least one, that were read from `directory`, a path. With
     `all_steps` they are all evaluations, of which the last was due at the end of the budget.
 
-    The metric of a workload is that of its first row. Points of hyperparameters are numbered in
-    the order of the rows. `Run.meta` has the run's `command` and `url`, where stated. Raises
-    NotAStudyError if rows state several baselines, if they contradict one another, or the metric's
-    name, on whether lower is better, and if a workload has no validation, which chooses.
+    The metric of a workload is that of its first row. Points of hyperparameters have the NUMBER
+    that they state, others the next ones in the order of the rows. `Run.meta` has the run's
+    `command` and `url`, where stated. Raises NotAStudyError if rows state several baselines, or
+    several hyperparameters for one number of a variant, if they contradict one another, or the
+    metric's name, on whether lower is better, and if a workload has no validation, which chooses.
     """
     rows = [msgspec.structs.replace(x, metric=RENAMED.get(x.metric, x.metric)) for x in rows]
     plan = plan or Plan()
     points: dict[str, int] = {}
+    next_point = max((x.point[NUMBER] for x in rows if NUMBER in x.point), default=-1) + 1
+    settings = collections.defaultdict(list)
     first: dict[str, str] = {}
     of_runs = collections.defaultdict(list)
     directions = {}
     for row in rows:
         first.setdefault(row.workload, row.metric)
-        point = points.setdefault(json.dumps(row.point, sort_keys=True), len(points))
+        text = json.dumps(row.point, sort_keys=True)
+        point = row.point.get(NUMBER)
+        if point is None:
+            point = points.setdefault(text, next_point + len(points))
+        settings[row.workload, row.variant, point].append(text)
         of_runs[row.workload, row.variant, point, row.seed].append(row)
     for metric in {row.metric for row in rows if row.lower_is_better is not None}:
         known = [metrics.get(metric).lower_is_better] if metric in metrics.KNOWN else []
@@ -195,6 +206,8 @@ def study_of(
         _run(place, of_run, first[place[0]], directory, all_steps)
         for place, of_run in of_runs.items()
     ]
+    for (_, variant, point), texts in settings.items():
+        _agreed(f"point {point} of {variant}", texts, directory)
     for workload, metric in first.items():
         if not any(f"validation/{metric}" in x.evals for x in runs if x.workload == workload):
             raise NotAStudyError(
@@ -312,7 +325,7 @@ def _run(
         *(workload, variant, STAGE, point, seed, directory, name, state, reason),
         steps=budget,
         metric=metric,
-        hyperparameters=rows[0].point,
+        hyperparameters={key: x for key, x in rows[0].point.items() if key != NUMBER},
         evals={records.STEP: np.array(steps, np.int64)}
         | {
             column: np.array([values.get(step, math.nan) for step in steps])

@@ -75,15 +75,27 @@ def chosen_point(study: StudyRuns, stage: str, variant: str) -> int | None:
             return points.get(variant)
         if study.config.get("protocol") == "tune_then_compare":
             return next(iter(points.values()), None)
-    runs = [run for run in study.stage(stage) if run.variant == variant]
-    dropped = dropped_points(runs)
-    runs = [run for run in runs if run.point not in dropped]
+    points = planned_points(study, stage, variant)
+    runs = [x for x in study.stage(stage) if x.variant == variant and x.point in points]
     metric = study_metric(study)
-    points = {run.point for run in runs}
     if len(points) > 1:
         return best_point(runs, metric)
     measured = [value for values in _values(runs, metric).values() for value in values]
-    return min(points) if any(value is not None for value in measured) else None
+    return points[0] if any(value is not None for value in measured) else None
+
+
+def planned_points(study: StudyRuns, stage: str, variant: str) -> list[int]:
+    """Returns the points of a variant in `stage` that take part in a choice among them."""
+    runs = [run for run in study.stage(stage) if run.variant == variant]
+    return sorted({run.point for run in runs} - dropped_points(runs))
+
+
+def candidates(study: StudyRuns, stage: str, variant: str) -> list[int]:
+    """Returns the points among which one was chosen by the trials of `stage` themselves, with the
+    seeds that a table compares; none where earlier trials chose, or there is one point alone."""
+    chosen_from = (study.selection or {}).get("from_stage", stage)
+    points = planned_points(study, stage, variant) if chosen_from == stage else []
+    return points if len(points) > 1 else []
 
 
 def is_lost_in_tuning(study: StudyRuns, stage: str, variant: str) -> bool:

@@ -62,8 +62,8 @@ class Comparison:
 
     `difference` is the mean of variant minus baseline, `low` and `high` its 95% interval (not
     corrected). `p` is two-sided; `p_holm` is corrected over the variants; both nan if `test`
-    is `none`. `test` is `t` (paired), `sign` (paired, all differences equal, t undefined: exact
-    sign flips), or `permutation` (not paired; p is Welch's t-test's where that is larger).
+    is `none`. `test` is `t` (paired), `sign` (paired, all differences equal: exact sign flips),
+    `permutation` (not paired; p is Welch's where that is larger), or `bootstrap` (`with_choice`).
     `smallest_p` is the least that the test can give at these n, 0 for t. `sd` is that of the
     paired differences, else the pooled one; `effect` is `difference` in units of `sd`, d_z or g by
     `effect_kind` (`standardised`); both nan if undefined. `error` is the standard error of
@@ -79,7 +79,7 @@ class Comparison:
     low: float = math.nan
     high: float = math.nan
     p: float = math.nan
-    test: Literal["t", "sign", "permutation", "none"] = "none"
+    test: Literal["t", "sign", "permutation", "bootstrap", "none"] = "none"
     p_holm: float = math.nan
     verdict: Verdict = "cannot tell"
     n: int = 0
@@ -196,6 +196,30 @@ def paired(values: Seeds, baseline: Seeds) -> Comparison:
         smallest_p=0.0,
         error=sd / math.sqrt(len(seeds)),
         degrees=len(seeds) - 1,
+    )
+
+
+def with_choice(comparison: Comparison, error: float) -> Comparison:
+    """Returns a comparison of best points with an interval and p that cover their choice: t with
+    the `error` of `choice.standard_errors`, degrees of freedom one below the fewer seeds. As it is
+    where that error is no larger than its own, or without a test."""
+    if not comparison.is_tested or not error > comparison.error:
+        return comparison
+    n, m, difference = comparison.n, comparison.n_baseline, comparison.difference
+    degrees = (comparison.pairs or min(n, m)) - 1
+    low, high = map(float, t_bounds(difference, error, degrees))
+    # With this SD a t-test has this error.
+    sd = error / math.sqrt(1 / comparison.pairs if comparison.is_paired else 1 / n + 1 / m)
+    return replace(
+        comparison,
+        low=low,
+        high=high,
+        p=max(comparison.p, float(_two_sided(np.array(difference / error), degrees))),
+        test="bootstrap",
+        sd=sd,
+        effect=standardised(difference, sd, degrees),
+        error=error,
+        degrees=degrees,
     )
 
 
@@ -405,14 +429,17 @@ def compare_all(
     family: int = 0,
     threshold: float = 0.0,
     margin: str = "",
+    errors: Mapping[str, float] | None = None,
 ) -> dict[str, Comparison]:
     """Returns the comparison of each name in `values` with that of `baseline`, with verdicts, p
     `corrected` over them or over a `family` of more tests; of names without values none, empty if
-    there is no baseline. Without `margin` none is equal."""
+    there is no baseline. Without `margin` none is equal. `errors`: for `with_choice`."""
     if baseline not in values:
         return {}
     names = [name for name, own in values.items() if own and name != baseline]
     compared = [compare(values[name], values[baseline], shares_seeds) for name in names]
+    if errors:
+        compared = [*map(with_choice, compared, map(errors.__getitem__, names))]
     p_values = ([each.p for each in compared], [equality_p(each, margin) for each in compared])
     both = (corrected(of_test, family, threshold).tolist() for of_test in p_values)
     return {

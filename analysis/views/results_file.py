@@ -45,20 +45,22 @@ def write(table: ErrorTable, folder: pathlib.Path, command: str | None = None) -
 
 def _rows(table: ErrorTable, command: str | None) -> Iterator[dict[str, Any]]:
     """Yields a row per trial and split, by column; of a lost trial one without a value."""
-    metric = table.chosen_by
-    for run in table.study.stage(table.stage):
+    metric, runs = table.chosen_by, table.study.stage(table.stage)
+    is_numbered = any(run.point for run in runs)
+    for run in runs:
         if not run.has_ended:
             continue
         lost = {metric.column(selection.VALIDATION): math.nan}
         counted = (selection.best_step(run, metric) if run.is_finished else None) or lost
-        point = run.hyperparameters | run.variant_hyperparameters
+        number = {results.NUMBER: run.point} if is_numbered else {}
+        point = number | run.hyperparameters | run.variant_hyperparameters
         row = {
             "workload": table.workload,
             "variant": run.variant,
             "seed": run.seed,
             "metric": metric.source,
             "step": counted.get(STEP),
-            "point": json.dumps(point or ({"point": run.point} if run.point else {})),
+            "point": json.dumps(point),
             "baseline": table.baseline,
             "lower_is_better": metric.mode == "min",
             "parameters": run.meta.get(PARAMETERS),
@@ -66,7 +68,9 @@ def _rows(table: ErrorTable, command: str | None) -> Iterator[dict[str, Any]]:
             "flops": run.trained_flops,
             "seconds": run.trained_seconds or None,
             "commit": ", ".join(run.commits),
-            "design_commit": next((x.git_commit for x in table.study.plans), run.planned_by),
+            "design_commit": next(
+                (x.git_commit for x in table.study.plans if x.git_commit), run.planned_by
+            ),
             "command": command or run.meta.get("command"),
             "url": run.meta.get("url"),
         }

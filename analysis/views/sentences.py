@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pandas as pd
 
-from analysis.compare import failed_runs, sensitivity
+from analysis.compare import failed_runs, frames, sensitivity
 from analysis.compare import together as together_all
 from analysis.compare.error_table import ErrorTable
 from analysis.compare.verdicts import (
@@ -16,7 +16,7 @@ from analysis.compare.verdicts import (
     VariantResult,
     lengths_differ,
 )
-from analysis.load import paper
+from analysis.load import paper, selection
 from analysis.load.records import Plan, Run
 from analysis.render import pages
 from analysis.statistics import comparisons
@@ -216,6 +216,7 @@ def caveats(table: ErrorTable, of_verdicts: bool = True) -> Iterator[str]:
             f"Compared before at point {point}, not counted: {trials}. Verdicts are withheld; "
             "compare points in studies with separate names."
         )
+    yield from _edges(table)
     if unplanned := [run for run in runs if not run.is_planned]:
         yield f"Not planned now, counted all the same: {_trials(unplanned)}."
     if len(table.commits) > 1:
@@ -234,8 +235,46 @@ def caveats(table: ErrorTable, of_verdicts: bool = True) -> Iterator[str]:
         yield f"The trials were trained on different data: {'; '.join(parts)}."
 
 
+def points(table: ErrorTable) -> dict[int | None, str]:
+    """Returns what tells a point of the stage from the others: `learning_rate=0.005`, of points
+    that differ in more than two hyperparameters their number alone."""
+    values = {run.point: run.hyperparameters for run in table.study.stage(table.stage)}
+    names = dict.fromkeys(name for settings in values.values() for name in settings)
+    varied = [x for x in names if len({repr(each.get(x)) for each in values.values()}) > 1]
+    if len(varied) > 2:
+        varied = []
+    return {
+        point: ", ".join(f"{name}={settings.get(name)}" for name in varied) or f"point {point}"
+        for point, settings in values.items()
+    }
+
+
+def _edges(table: ErrorTable) -> Iterator[str]:
+    """Yields a sentence on learning rates that were chosen at an edge of those that were tried."""
+    stage = frames.searched(table)
+    rates: dict[str, dict[int | None, float]] = {}
+    for run in table.study.stage(stage):
+        if isinstance(rate := run.hyperparameters.get("learning_rate"), int | float):
+            rates.setdefault(run.variant, {})[run.point] = rate
+    texts = []
+    for variant, of_points in rates.items():
+        tried = sorted(set(of_points.values()))
+        rate = of_points.get(selection.chosen_point(table.study, stage, variant))
+        if len(tried) > 1 and rate in (tried[0], tried[-1]):
+            edge = "smallest" if rate == tried[0] else "largest"
+            texts.append(f"{variants.label(variant)} {rate:g}, the {edge} of {len(tried)}")
+    if texts:
+        yield f"Chosen learning rates at the edge of those tried: {'; '.join(texts)}."
+
+
 def _rules(table: ErrorTable) -> Iterator[str]:
-    """Yields sentences on declared looks, on seeds that were added without any, on the margin."""
+    """Yields sentences on the choice of a point, on declared looks, on seeds that were added
+    without any, on the margin."""
+    if any(row.points for row in table.rows):
+        yield (
+            "Each variant has its best point by validation, over all seeds. Intervals and p of "
+            "differences repeat this choice in a bootstrap over seeds."
+        )
     if table.looks:
         place = f"these are {table.look}" if table.look else "this is none of them"
         yield (

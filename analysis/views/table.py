@@ -58,6 +58,7 @@ def page(
         notes.append(ITEMS)
     if details:
         tables += _details(table, data().query("kind == 'variant'"), failures)
+        tables.append(_points(table, data().query("kind == 'point' and split == @table.decisive")))
         notes += [*sentences.details(table), "Bold: the best median of a group of mechanisms."]
     else:
         notes.append(
@@ -87,12 +88,14 @@ def _headings(table: ErrorTable) -> dict[str, str]:
         of_splits[f"median_{split}"] = f"{split.title()}{ours}"
     return {
         "label": "Variant",
+        "point": "Point",
         "n": "n",
         "failed": FAILED,
         **of_splits,
         "perplexity": f"{title}\nperplexity",
         "mean": f"{title},\nmean",
         "difference": f"Mean -\n{table.baseline_label}",
+        "interval": "95% interval",
         "n_of_test": N_OF_TEST,
         "p_holm": _corrected(table),
         "verdict": "Verdict",
@@ -116,11 +119,13 @@ def _line(
     perplexities = PERPLEXITY.shown(np.array(list(result.values.values())))
     line = {
         "label": row.label,
+        "point": sentences.points(table).get(row.point),
         "n": row.seeds,
         "failed": f"{failed.rate.count} of {failed.rate.n}" if failed else None,
         "perplexity": float(np.median(perplexities)) if result.values else math.nan,
         "mean": result.summary.mean if result.summary else math.nan,
         "difference": compared.difference,
+        "interval": pages.interval(compared.low, compared.high, table.metric.digits, signed=True),
         "n_of_test": compared.seeds if compared.n else None,
         "p_holm": compared.p_holm,
         "verdict": sentences.outcome(
@@ -156,6 +161,7 @@ def _verdicts(table: ErrorTable, failures: failed_runs.FailedRuns) -> pages.Tabl
     lines += [_reference_line(table, reference) for reference in table.references]
     frame = pd.DataFrame(lines, columns=[*headings])
     is_shown = {
+        **dict.fromkeys(("point", "interval"), any(row.points for row in table.rows)),
         "failed": failures.any,
         **dict.fromkeys(printed, table.is_paper),
         # Where the loss is the target, exp(loss) stands beside it.
@@ -165,7 +171,7 @@ def _verdicts(table: ErrorTable, failures: failed_runs.FailedRuns) -> pages.Tabl
         **frame[["flop", "seconds"]].notna().any().to_dict(),
     }
     formats: dict[str, Any] = {
-        **dict.fromkeys(("n", "failed", "n_of_test", *printed), ""),
+        **dict.fromkeys(("n", "failed", "interval", "n_of_test", *printed), ""),
         **dict.fromkeys((*measured, "mean"), form),
         "perplexity": f".{PERPLEXITY.digits}f",
         "difference": f"+{form}",
@@ -265,8 +271,8 @@ def _details(
     table: ErrorTable, lines: pd.DataFrame, failures: failed_runs.FailedRuns
 ) -> Iterator[pages.Table]:
     """Yields the tables behind the verdicts: the spread over seeds, comparisons on every split,
-    runs that failed to train and the results without them, the power analysis, the end of
-    training. `lines` are those of `results` of variants."""
+    runs that failed to train, the power analysis, the end of training. `lines` are those of
+    `results` of variants."""
     digits, form = table.metric.digits, f".{table.metric.digits}f"
     yield _table(
         f"{table.metric.title} over seeds",
@@ -305,7 +311,6 @@ def _details(
     )
     if failures.any:
         yield _rates(table, lines[lines["split"].eq(table.decisive) & lines["failed_of"].notna()])
-        yield _without_failed(table, failures)
     yield _power(table, compared[compared["split"] == table.decisive])
     ends = lines[lines["last_n"].fillna(0) > 0]
     yield _table(
@@ -322,6 +327,29 @@ def _details(
     )
 
 
+def _points(table: ErrorTable, lines: pd.DataFrame) -> pages.Table:
+    """Returns the differences at each point on the deciding split, of which `lines` are."""
+    lines = lines.sort_values("point", kind="stable")
+    digits, form = table.metric.digits, f".{table.metric.digits}f"
+    chosen = {(row.variant, row.point) for row in table.rows}
+    places = zip(lines["variant"], lines["point"], strict=True)
+    bounds = _intervals(lines, "difference_low", "difference_high", digits, signed=True)
+    return _table(
+        f"Difference at each point, {table.what}; p is not corrected",
+        [
+            ("Variant", lines["label"], None),
+            ("Point", lines["point"].map(sentences.points(table)), None),
+            ("Chosen", ["yes" if place in chosen else "" for place in places], None),
+            ("n", lines["n"], ""),
+            ("Mean", lines["mean"], form),
+            ("Mean\ndiff.", lines["difference"], f"+{form}"),
+            ("95% interval", bounds, ""),
+            ("p", lines["p"], pages.p_text),
+        ],
+        lines["point"],
+    )
+
+
 def _rates(table: ErrorTable, lines: pd.DataFrame) -> pages.Table:
     fails = lines["failed_verdict"].where(lines["verdict"] != "baseline", "baseline")
     return _table(
@@ -335,35 +363,6 @@ def _rates(table: ErrorTable, lines: pd.DataFrame) -> pages.Table:
             ("p\n(Fisher)", lines["failed_p"], pages.p_text),
             (_corrected(table), lines["failed_p_holm"], pages.p_text),
             ("Fails", fails, None),
-        ],
-    )
-
-
-def _without_failed(table: ErrorTable, failures: failed_runs.FailedRuns) -> pages.Table:
-    digits = table.metric.digits
-    left = {name: failed for name, failed in failures.by_variant.items() if failed.summary}
-    summaries = [failed.summary for failed in left.values() if failed.summary]
-    compared = [failed.comparison or UNTESTED for failed in left.values()]
-    bounds = [
-        pages.interval(comparison.low, comparison.high, digits, signed=True)
-        for comparison in compared
-    ]
-    return _table(
-        f"{table.metric.title} on {table.decisive} without the runs that failed to train",
-        [
-            ("Variant", [table.by_variant[name].label for name in left], None),
-            ("n", [summary.n for summary in summaries], ""),
-            ("Median", [summary.median for summary in summaries], f".{digits}f"),
-            ("Mean", [summary.mean for summary in summaries], f".{digits}f"),
-            ("SD", [summary.sd for summary in summaries], f".{digits}f"),
-            ("Mean\ndiff.", [comparison.difference for comparison in compared], f"+.{digits}f"),
-            ("95% interval", bounds, ""),
-            (
-                N_OF_TEST,
-                [comparison.seeds if comparison.n else None for comparison in compared],
-                "",
-            ),
-            (_corrected(table), [comparison.p_holm for comparison in compared], pages.p_text),
         ],
     )
 

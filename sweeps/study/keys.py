@@ -191,7 +191,9 @@ OWN: dict[str, Key] = {
     # How points become trials.
     "protocol": Key(
         "tune_then_compare",
-        "who is tuned: tuning_variant alone, each variant, or none (every point is compared)",
+        "who is tuned: tuning_variant alone, each variant, or none (every point is compared). "
+        "No interval of tune_each covers its choice of points: with 3 tuning seeds 16 % of studies "
+        "tell equal variants apart. Those of grid do",
         OneOf(PROTOCOLS),
     ),
     "tuning_variant": Key("standard", "whose best point all take in tune_then_compare", _NAME),
