@@ -242,13 +242,25 @@ def _scaling(options: argparse.Namespace) -> "Sequence[Page]":
     law for each variant; and how many fewer parameters a variant needs to reach a loss. The
     studies are one family: one data set, optimizer, precision, batch size and number of steps.
 
+    Where each size also has studies of the baseline at other numbers of steps, as `speedup` takes
+    them, prints how the compute that a variant saves changes with size. --times is then a directory
+    with one of `workloads bench` for each workload, by its name.
+
       python -m analysis scaling experiments/c4_lm_234m experiments/c4_lm experiments/c4_lm_435m
       python -m analysis scaling experiments --loss=2.347
+      python -m analysis scaling experiments/pysource_lm_*
     """
+    from analysis.compare import model_sizes
     from analysis.views import scaling
 
     tables = _tables(options, metric="loss")
-    return _with_caveats([scaling.page(scaling.of_tables(tables, options.loss))], tables)
+    has_budgets = scaling.has_budgets(tables)
+    if options.loss if has_budgets else options.times:
+        raise ValueError("--loss is for one study a size, --times for three budgets a size or more")
+    if has_budgets:
+        page = scaling.trend_page(scaling.trend_of(tables, options.times))
+        return _with_caveats([page], tables)
+    return _with_caveats([scaling.page(model_sizes.of_tables(tables, options.loss))], tables)
 
 
 def _speedup(options: argparse.Namespace) -> "Sequence[Page]":
@@ -414,8 +426,8 @@ COMMANDS: dict[str, tuple[Handler, tuple[str, ...], str]] = {
     ),
     "scaling": (
         _scaling,
-        ("studies", "--best-step", "--loss", *PRINTED),
-        "loss by model size, and the parameters saved",
+        ("studies", "--best-step", "--loss", "--times", *PRINTED),
+        "loss, or compute saved, by model size",
     ),
     "speedup": (
         _speedup,

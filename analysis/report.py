@@ -18,6 +18,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.compare import model_sizes
 from analysis.compare.error_table import ErrorTable
 from analysis.load import paper, records, selection
 from analysis.render import charts, pages, printing
@@ -58,7 +59,7 @@ def page(tables: Sequence[ErrorTable], directory: pathlib.Path, folder: pathlib.
     labels = {row.variant: row.label for table in tables for row in table.rows}
     names = list(dict.fromkeys(table.study.name for table in tables))
     overview, figures = _overview(tables, labels) if len(tables) > 1 else (None, [])
-    laws = scaling.families(tables)
+    laws = model_sizes.families(tables)
     return printing.fill_template(
         "report.html",
         title=names[0] if len(names) == 1 else f"{directory.resolve().name}: {len(names)} studies",

@@ -1,30 +1,25 @@
-"""Loss by model size over several studies: power laws, and the parameters that a variant saves."""
+"""Results by model size over several studies: power laws of the loss, and the parameters that a
+variant saves; where each size has several budgets, how the compute that it saves changes with size.
+"""
 
+import itertools
 import math
-import re
+import pathlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from analysis.compare import experiment
+from analysis.compare import experiment, model_sizes, sensitivity
 from analysis.compare.error_table import ErrorTable
-from analysis.compare.verdicts import VariantResult
 from analysis.load import paper
-from analysis.load.records import META_FILE, PARAMETERS, Problem
+from analysis.load.records import Problem
 from analysis.render import charts, pages
-from analysis.statistics import power_law
+from analysis.statistics import budgets, comparisons, power_law
+from analysis.views import speedup
 from attention import table as variants
 
-# c4_lm_234m and c4_lm_1b are sizes of c4_lm: the name up to here, and a task behind a colon, are
-# the data and the objective.
-SIZED = re.compile(r"(.+?_(?:lm|bert))(?:_[^:]*)?(:.*)?")
-RULE = (
-    "a power law needs studies of one family, which differ in the size of their model alone; leave "
-    "the others out"
-)
 PAPER_SHARE = paper.printed(
     "text_scaling_law.csv",
     "decoder-LM {234M,300M,435M,1.1B,2.2B}, 167B tokens",
@@ -33,176 +28,7 @@ PAPER_SHARE = paper.printed(
 )
 
 
-@dataclass(frozen=True)
-class Scaling:
-    """Loss by size, on the deciding split and against the baseline of `table`, one of the sizes.
-
-    `points`, in ascending order of size: one row per seed of a variant at one size: study, place
-    (its directory), workload, variant, parameters, seed, loss, and the loss that the paper prints.
-    `sizes`: one row per variant and size: of the same and n, the loss a geometric mean over seeds,
-    as the logs are what is fitted. `laws`: the fit of each variant with two sizes or more.
-    `savings`: one row per law but the baseline's: variant, what `power_law.Saving` has of reaching
-    `loss`, nan if the loss of a variant does not fall with size: `obstacle` is that variant, its
-    own or the baseline, else empty; `withheld`, why the saving is no result, else empty.
-    """
-
-    table: ErrorTable
-    loss: float | None
-    points: pd.DataFrame
-    sizes: pd.DataFrame
-    laws: dict[str, power_law.PowerLaw]
-    savings: pd.DataFrame
-    problems: tuple[Problem, ...]
-
-    @property
-    def names(self) -> str:
-        """Returns the studies' names."""
-        return ", ".join(dict.fromkeys(self.points["study"]))
-
-
-def _settings(tables: Sequence[ErrorTable]) -> pd.DataFrame:
-    """Returns what must be equal for tables to be of one family: `experiment.settings` without the
-    baseline, the workload without its size.
-
-    Each size has checkpoints of its own to start from: of `finetune_from` it counts whether it is
-    set.
-    """
-    stated = experiment.settings(tables).drop(columns="baseline")
-    sized = (SIZED.fullmatch(table.workload) for table in tables)
-    stated["workload"] = [
-        match.expand(r"\1\2") if match else table.workload
-        for match, table in zip(sized, tables, strict=True)
-    ]
-    is_started = stated["finetune_from"].notna() & stated["finetune_from"].ne("''")
-    stated["finetune_from"] = stated["finetune_from"].mask(is_started, "another study")
-    return stated
-
-
-def families(tables: Sequence[ErrorTable]) -> list[list[ErrorTable]]:
-    """Returns the tables of losses whose workloads are sizes of a model and whose settings are the
-    same; only families of several workloads. `of_tables` still refuses other data."""
-    losses = [
-        table
-        for table in tables
-        if table.metric.name == "loss" and any(row.n for row in table.rows)
-    ]
-    stated = _settings(losses).drop(columns=["study", experiment.DATA]).fillna("")
-    groups = stated.groupby([*stated.columns], sort=False)
-    members = [[losses[number] for number in group.index] for _, group in groups]
-    return [family for family in members if len({table.workload for table in family}) > 1]
-
-
-def of_tables(tables: Sequence[ErrorTable], loss: float | None = None) -> Scaling:
-    """Returns the scaling of tables of losses, one per size.
-
-    `loss`, above 0, is the loss to reach: the baseline's fit at the largest size unless given.
-    Raises ValueError if trials do not record their number of parameters or no trial has a loss,
-    MixedStudiesError if tables are not of one family or hold one size twice.
-    """
-    notes = experiment.check(_settings(tables), RULE)
-    points = _points(tables)
-    if points.empty:
-        stages = ", ".join(f"{table.study.name}/{table.stage}" for table in tables)
-        raise ValueError(f"no trial of {stages} has finished with a loss, so there is no size yet")
-    sizes = _sizes(points)
-    by_variant = {name: of_variant for name, of_variant in sizes.groupby("variant")}
-    laws = {
-        name: power_law.fit(*(by_variant[name][column] for column in ("parameters", "loss", "n")))
-        for name in sorted(by_variant, key=variants.order)
-        if len(by_variant[name]) > 1
-    }
-    baseline = tables[0].baseline
-    if loss is None and baseline in laws:
-        loss = laws[baseline].loss(laws[baseline].largest)
-    are_shared = all(table.study.shares_seeds for table in tables)
-    return Scaling(
-        table=tables[0],
-        loss=loss,
-        points=points,
-        sizes=sizes,
-        laws=laws,
-        savings=_savings(laws, baseline, loss, points if are_shared else points.iloc[:0]).assign(
-            withheld=lambda rows: [experiment.withheld(tables, name) for name in rows["variant"]]
-        ),
-        problems=(
-            *notes,
-            *(problem for table in tables for problem in table.named_problems),
-        ),
-    )
-
-
-def _points(tables: Sequence[ErrorTable]) -> pd.DataFrame:
-    rows: list[dict[str, Any]] = []
-    for table in tables:
-        for row in table.rows:
-            result = table.of(row)
-            if not result.values:
-                continue
-            size = {
-                "study": table.study.name,
-                "place": table.study.directory.resolve(),
-                "workload": table.workload,
-                "variant": row.variant,
-                "parameters": _parameters(table, row),
-                "paper": result.paper.text if result.paper else None,
-            }
-            rows += [size | {"seed": seed, "loss": loss} for seed, loss in result.values.items()]
-    rows.sort(key=lambda row: (row["parameters"], variants.order(row["variant"]), row["seed"]))
-    return pd.DataFrame(rows)
-
-
-def _parameters(table: ErrorTable, row: VariantResult) -> int:
-    """Returns the number that the first of the row's trials to record it says."""
-    for run in table.runs(row):
-        if count := run.meta.get(PARAMETERS):
-            return int(count)
-    raise ValueError(
-        f"{table.study.name}: no trial of {row.variant} records {PARAMETERS!r} in {META_FILE}"
-    )
-
-
-def _sizes(points: pd.DataFrame) -> pd.DataFrame:
-    """Returns a row per variant and size. Raises MixedStudiesError if two studies have one size
-    of a variant: their seeds are not of one sample, and a law of both would count a size twice."""
-    keys = ["study", "place", "workload", "variant", "parameters"]
-    groups = points.groupby(keys, sort=False)
-    sizes = groups.agg(
-        n=("seed", "size"),
-        loss=("loss", lambda losses: math.exp(np.mean(np.log(losses)))),
-        paper=("paper", "first"),
-    ).reset_index()
-    for (variant, count), same in sizes.groupby(["variant", "parameters"], sort=False):
-        if len(same) > 1:
-            places = " and ".join(same["study"] + " (" + same["place"].astype(str) + ")")
-            raise experiment.MixedStudiesError(
-                f"{places} have the same size, {count:,} parameters of {variant}: name one of them"
-            )
-    return sizes
-
-
-def _savings(
-    laws: Mapping[str, power_law.PowerLaw], baseline: str, loss: float | None, pairs: pd.DataFrame
-) -> pd.DataFrame:
-    """Returns the savings; fits are paired whose `pairs`, points of shared seeds, are the same."""
-    rows: list[dict[str, Any]] = []
-    for name, law in laws.items():
-        base = laws.get(baseline)
-        if base is None or law is base or loss is None:
-            continue
-        obstacles = [label for label in (baseline, name) if not laws[label].falls]
-        row = {"variant": name, "obstacle": "".join(obstacles[:1])}
-        if not obstacles:
-            seeds = [
-                pairs.loc[pairs["variant"] == label, ["place", "workload", "seed"]].values.tolist()
-                for label in (baseline, name)
-            ]
-            row |= vars(power_law.between(base, law, loss, seeds[0] == seeds[1] != []))
-        rows.append(row)
-    columns = ["variant", "obstacle", *(field.name for field in fields(power_law.Saving))]
-    return pd.DataFrame(rows, columns=columns)
-
-
-def page(family_fit: Scaling) -> pages.Page:
+def page(family_fit: model_sizes.Scaling) -> pages.Page:
     """Returns the sizes, the fits, and the savings where there are any; `data` has the seeds."""
     fits = [
         {
@@ -233,7 +59,7 @@ def page(family_fit: Scaling) -> pages.Page:
 def of_family(tables: Sequence[ErrorTable]) -> pages.Page:
     """Returns the page of tables of losses, one per size, or one that says why there is no law."""
     try:
-        return page(of_tables(tables))
+        return page(model_sizes.of_tables(tables))
     except ValueError as error:  # no number of parameters, a loss without a logarithm ...
         names = ", ".join(table.study.name for table in tables)
         return pages.Page(
@@ -241,7 +67,7 @@ def of_family(tables: Sequence[ErrorTable]) -> pages.Page:
         )
 
 
-def _sizes_table(family_fit: Scaling) -> pages.Table:
+def _sizes_table(family_fit: model_sizes.Scaling) -> pages.Table:
     columns = {"workload": "Workload", "parameters": "Parameters", "variant": "Variant", "n": "n"}
     columns |= {"paper": "Loss\npaper"} if family_fit.sizes["paper"].any() else {}
     frame = family_fit.sizes.assign(variant=family_fit.sizes["variant"].map(variants.label))
@@ -257,7 +83,7 @@ def _bounds(low: float, high: float, digits: int) -> str:
     return "none (2 sizes)" if math.isnan(low) else pages.interval(low, high, digits)
 
 
-def _savings_table(family_fit: Scaling) -> pages.Table:
+def _savings_table(family_fit: model_sizes.Scaling) -> pages.Table:
     rows = []
     for saving in family_fit.savings.itertuples():
         row = {"Variant": variants.label(saving.variant), "Fewer": "none (see notes)"}
@@ -278,7 +104,7 @@ def _savings_table(family_fit: Scaling) -> pages.Table:
     )
 
 
-def _notes(family_fit: Scaling) -> Iterable[str]:
+def _notes(family_fit: model_sizes.Scaling) -> Iterable[str]:
     yield (
         "f(n) = a n^b by least squares on the logs of losses at the steps that validation chose "
         "and of all parameters, each size weighted by its seeds; docs/analysis.md, `Time, size, "
@@ -302,12 +128,193 @@ def _notes(family_fit: Scaling) -> Iterable[str]:
         )
 
 
+@dataclass(frozen=True)
+class Trend:
+    """What variants save at several sizes of a model, each with the budgets that a speed-up needs.
+
+    `speedups`: by the baseline's number of parameters, ascending. `slopes`: a row per variant with
+    a speed-up at each of its sizes, three or more: `variant`, `sizes`, `slope` of the logarithm of
+    the compute ratio over that of the parameters, its 95 % interval `low`, `high`, `change`, what
+    the ratio changes by from the smallest to the largest size, with `change_low`, `change_high`,
+    and `detectable`, the change that has a power of 80 %. `decisions`: a row per two sizes:
+    `smaller`, `larger`, the number of `pairs` of variants, and of how many the verdicts are `same`.
+    `without`: why a variant has no slope.
+    """
+
+    speedups: dict[int, speedup.SpeedUps]
+    slopes: pd.DataFrame
+    decisions: pd.DataFrame
+    without: dict[str, str]
+
+
+def has_budgets(tables: Sequence[ErrorTable]) -> bool:
+    """Returns whether each size was trained for several numbers of steps, as `trend_of` needs."""
+    steps = experiment.settings(tables).groupby("workload")["steps"].nunique()
+    return bool(steps.min() >= budgets.LEAST)
+
+
+def trend_of(tables: Sequence[ErrorTable], times: pathlib.Path | None = None) -> Trend:
+    """Returns how speed-ups change with size. `times`: a directory with what `workloads bench`
+    wrote for each workload, in a directory of its name.
+
+    Raises MixedStudiesError for tables that differ in more than size and lengths, ValueError where
+    a size has no speed-up (`speedup.of_tables`) or trials do not record their parameters.
+    """
+    experiment.check(
+        model_sizes.settings(tables).drop(columns=[*experiment.LENGTHS]), model_sizes.RULE
+    )
+    groups: dict[str, list[ErrorTable]] = {}
+    for table in tables:
+        groups.setdefault(table.workload, []).append(table)
+    speedups, verdicts = {}, {}
+    for workload, group in groups.items():
+        compared = max(group, key=lambda table: len(table.rows))
+        parameters = model_sizes.parameters(compared, compared.by_variant[compared.baseline])
+        speedups[parameters] = speedup.of_tables(group, times and times / workload)
+        verdicts[parameters] = _verdicts(compared)
+    slopes, without = _slopes(dict(sorted(speedups.items())))
+    decisions = [
+        {
+            "smaller": small,
+            "larger": large,
+            "pairs": len(pairs := verdicts[small].keys() & verdicts[large].keys()),
+            "same": sum(verdicts[small][pair] == verdicts[large][pair] for pair in pairs),
+        }
+        for small, large in itertools.combinations(sorted(verdicts), 2)
+    ]
+    return Trend(dict(sorted(speedups.items())), slopes, pd.DataFrame(decisions), without)
+
+
+def _verdicts(table: ErrorTable) -> dict[tuple[str, str], str]:
+    """Returns the verdict on each pair of variants without lost seeds, after Holm."""
+    values = {
+        row.variant: table.of(row).values
+        for row in sorted(table.rows, key=lambda row: variants.order(row.variant))
+        if row.n and not row.lost_on(table.decisive) and not table.withheld(row.variant)
+    }
+    pairs = [*itertools.combinations(values, 2)]
+    compared = [
+        comparisons.compare(values[other], values[name], table.study.shares_seeds)
+        for name, other in pairs
+    ]
+    p_values = comparisons.holm([comparison.p for comparison in compared]).tolist()
+    return {
+        pair: comparisons.verdict(comparison.difference, p, table.metric.lower_is_better)
+        for pair, comparison, p in zip(pairs, compared, p_values, strict=True)
+    }
+
+
+def _slopes(speedups: Mapping[int, speedup.SpeedUps]) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Returns `slopes` and `without` of a Trend."""
+    sized = [each.rows.assign(parameters=parameters) for parameters, each in speedups.items()]
+    rows = pd.concat(sized, ignore_index=True)
+    rows["ratio"] = rows["needed"] * rows["compute"]
+    slopes, without = [], {}
+    for variant, of_variant in rows.groupby("variant", sort=False):
+        known = of_variant["ratio"].gt(0) & np.isfinite(of_variant["ratio"])
+        if not known.all():
+            places = ", ".join(f"{count:,}" for count in of_variant["parameters"][~known])
+            without[variant] = f"no number at {places} parameters, and the other sizes are not all"
+        elif len(known) < budgets.LEAST:
+            without[variant] = f"{len(known)} sizes; three are the least"
+        else:
+            slopes.append({"variant": variant} | _slope(of_variant))
+    return pd.DataFrame(slopes), without
+
+
+def _slope(rows: pd.DataFrame) -> dict[str, float]:
+    """Returns one line of `slopes`. The interval is by the scatter of the sizes about the line, as
+    a rate that is chosen at each size moves its ratio by what no seed shows."""
+    law = power_law.fit(rows["parameters"].tolist(), rows["ratio"].tolist())
+    span = math.log(law.largest / law.smallest)
+    error = math.sqrt(power_law.covariance(law, law)[1, 1])
+    # A t-test of n pairs has n - 1 degrees of freedom, and the error is SD / √n.
+    pairs = law.freedom + 1
+    least = sensitivity.detectable(error * math.sqrt(pairs), pairs, comparisons.ALPHA)
+    ends = {"change": law.b, "change_low": law.low, "change_high": law.high, "detectable": least}
+    changes = {name: math.exp(slope * span) for name, slope in ends.items()}
+    return {"sizes": len(rows), "slope": law.b, "low": law.low, "high": law.high, **changes}
+
+
+def trend_page(trend: Trend) -> pages.Page:
+    """Returns the speed-ups at each size, their slopes, and how far sizes agree; `data` has the
+    slopes."""
+    shown = {parameters: speedup.page(each) for parameters, each in trend.speedups.items()}
+    frames = [
+        shown[parameters]
+        .tables[0]
+        .frame.assign(
+            Parameters=f"{parameters:,}",
+            Step=[f"{1 / (row.time * row.steps):.2f}" for row in each.rows.itertuples()],
+        )
+        for parameters, each in trend.speedups.items()
+    ]
+    columns = ["Variant", "Parameters", "Seeds", speedup.COMPUTE, speedup.TIME, "Step"]
+    sizes = pd.concat(frames).reindex(columns=columns)
+    slopes = [
+        {
+            "Variant": variants.label(row.variant),
+            "Sizes": row.sizes,
+            "Slope": pages.estimate(row.slope, row.low, row.high, 3, signed=True),
+            "Change of\nthe ratio": pages.estimate(row.change, row.change_low, row.change_high, 2),
+            "Could find": f"{row.detectable:.2f}",
+        }
+        for row in trend.slopes.itertuples()
+    ]
+    decisions = [
+        {
+            "Smaller": f"{row.smaller:,}",
+            "Larger": f"{row.larger:,}",
+            "Pairs": row.pairs,
+            "Same verdict": f"{row.same} of {row.pairs}",
+        }
+        for row in trend.decisions.itertuples()
+    ]
+    first = next(iter(trend.speedups.values()))
+    names = ", ".join(each.table.workload for each in trend.speedups.values())
+    tables = (
+        pages.text_table(
+            f"What {first.table.baseline_label} needs over what the variant took",
+            sizes.sort_values("Variant", kind="stable"),
+        ),
+        pages.text_table("Change with size", pd.DataFrame(slopes)),
+        pages.text_table("Verdicts at two sizes", pd.DataFrame(decisions)),
+    )
+    notes = dict.fromkeys(note for page in shown.values() for note in page.notes)
+    problems = dict.fromkeys(each for page in shown.values() for each in page.problems)
+    return pages.Page(
+        title=f"{names}: compute for the same {first.table.what} by size",
+        tables=tuple(table for table in tables if len(table.frame)),
+        notes=(*_trend_notes(trend), *notes),
+        problems=tuple(problems),
+        data=lambda: trend.slopes,
+    )
+
+
+def _trend_notes(trend: Trend) -> Iterable[str]:
+    yield (
+        "Slope: of the logarithm of the compute ratio over that of the baseline's parameters. Its "
+        "95% interval is by the scatter of the sizes about the line (t, sizes - 2 degrees of "
+        "freedom), which also has what a rate chosen at each size moves. Change: what the ratio is "
+        "multiplied by from the smallest to the largest size; could find: the change, up or down "
+        "(1 over it), that this scatter finds with a power of 80%. Nothing is projected beyond the "
+        "largest size. Step: seconds of a step over the baseline's."
+    )
+    yield (
+        "Where rates were chosen for the baseline alone, slopes hold for these rates. Same "
+        "verdict: of all pairs of variants, those that are better, worse or not told apart at both "
+        "sizes (t-tests, Holm over the pairs of a size)."
+    )
+    for variant, why in trend.without.items():
+        yield f"No slope for {variants.label(variant)}: {why}."
+
+
 def draw(tables: Sequence[ErrorTable]) -> charts.Chart | None:
     """Returns the seeds and the fitted lines of tables of losses, one per size, on logarithmic
     axes; None if no variant has two sizes, the trials do not record their numbers of
     parameters, or the tables are of no one family."""
     try:
-        family_fit = of_tables(tables)
+        family_fit = model_sizes.of_tables(tables)
     except ValueError:
         return None
     if not family_fit.laws:
@@ -349,7 +356,7 @@ PLOTS = (
     charts.FigureSpec(
         file="scaling",
         draw=draw,
-        alt_text=lambda tables: _sizes_table(of_tables(tables)).alt_text(),
+        alt_text=lambda tables: _sizes_table(model_sizes.of_tables(tables)).alt_text(),
         absent="no variant has two sizes",
         caption="One mark per seed; lines are the fits; dotted: the loss to reach.",
     ),

@@ -25,8 +25,8 @@ from analysis.statistics import across, budgets, intervals
 from analysis.statistics.comparisons import Seeds
 from attention import table as variants
 
-# The heading of the ratio of compute.
-COMPUTE = "Speed-up,\ncompute"
+# The headings of the ratios.
+COMPUTE, TIME = "Speed-up,\ncompute", "Speed-up,\ntime"
 RULE = "budgets are of one experiment and differ in steps alone"
 
 
@@ -294,7 +294,7 @@ def _speedups(speedups: SpeedUps) -> pages.Table:
                 "Seeds": f"{row.seeds_used:.0f}",
                 "Steps of\nbaseline": _within(row, 1.0, ends, "{:,.0f}"),
                 COMPUTE: _within(row, row.compute, ends, "{:.2f}"),
-                "Speed-up,\ntime": _within(
+                TIME: _within(
                     row._replace(low=row.time_low, high=row.time_high), row.time, ends, "{:.2f}"
                 ),
                 "Compute,\nby PCHIP": pages.decimals(row.by_pchip * row.compute, 2),

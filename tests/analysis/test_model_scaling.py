@@ -7,13 +7,14 @@ import math
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
 from analysis.cli import main
-from analysis.compare import error_table, experiment
+from analysis.compare import error_table, experiment, model_sizes
 from analysis.load import paper
 from analysis.load.studies import read_study
 from analysis.statistics import power_law
@@ -165,7 +166,7 @@ def tables_of(directories) -> list:
 
 
 def test_sizes_fits_and_savings_of_a_law_that_is_known(sizes) -> None:
-    page = scaling.page(scaling.of_tables(sizes, 20 * 3e8**-0.08))
+    page = scaling.page(model_sizes.of_tables(sizes, 20 * 3e8**-0.08))
     rows, fits, savings = (table.texts().values.tolist() for table in page.tables)
     assert rows[0] == ["c4_lm_234m", "234,000,000", "Standard", "2", "2.681", "4.2805"]
     assert [row[2] for row in fits] == ["-0.08000", "-0.08000"]
@@ -186,11 +187,95 @@ def test_a_number_of_parameters_that_is_none_is_not_believed(hand_made, count) -
     assert scaling.draw(tables) is None
 
 
+TREND_SIZES = {"pydoc_lm_a": 1000, "pydoc_lm_b": 4000, "pydoc_lm_c": 16_000}
+
+
+def made_trend(hand_made, ratios):
+    """Each size: Standard at 500 to 4000 steps, 4 − log₂(steps/1000)/10 nats, and at 1000 variants
+    whose loss Standard has after 1000 times the ratio; three seeds."""
+    roots = []
+    for number, (workload, count) in enumerate(TREND_SIZES.items()):
+        for steps in (500, 1000, 2000, 4000):
+            made = hand_made(
+                name=f"{workload}_{steps}", workload=workload, metric="loss",
+                config={"workload": workload},
+            )  # fmt: skip
+            rows = {"standard": 1.0}
+            rows |= {name: own[number] for name, own in ratios.items() if steps == 1000}
+            for variant, ratio in rows.items():
+                for seed, noise in enumerate((-0.01, 0.0, 0.01)):
+                    loss = 4 - math.log2(ratio * steps / 1000) / 10 + noise * ratio**0.1
+                    row = made.measured(steps, "loss", loss, apart=0.0)
+                    row |= {"accumulated_submission_time": steps * (0.03 if ratio > 1 else 0.02)}
+                    meta = {"parameters": count, "model_flops_per_step": 1e9}
+                    made.trial("compare", variant, 0, seed, [row], steps=steps, meta=meta)
+            roots.append(made.finish())
+    return roots
+
+
+def test_the_slope_of_the_compute_ratio(hand_made, capsys) -> None:
+    """LASER's ratios 1.2, 1.5, 1.7 at sizes four-fold apart: slope and interval by scipy. FoX's
+    lies beyond the budgets at one size, so that it has none."""
+    ratios = {"laser": (1.2, 1.5, 1.7), "standard+fox": (2.0, 3.0, 5.0)}
+    roots = made_trend(hand_made, ratios)
+    trend = scaling.trend_of(tables_of(roots))
+    (row,) = trend.slopes.itertuples()
+    line = stats.linregress(np.log([*TREND_SIZES.values()]), np.log(ratios["laser"]))
+    half = stats.t.ppf(0.975, 1) * line.stderr
+    span = math.log(16)
+    assert (row.variant, row.sizes) == ("laser", 3)
+    expected = (line.slope, line.slope - half, line.slope + half)
+    assert (row.slope, row.low, row.high) == pytest.approx(expected, abs=2e-4)
+    assert row.change == pytest.approx(math.exp(line.slope * span), abs=1e-3)
+    # A test of one degree of freedom at shift s has a power of 80 % by the noncentral t.
+    shift = math.log(row.detectable) / span / line.stderr
+    limit = stats.t.ppf(0.975, 1)
+    power = stats.nct.sf(limit, 1, shift) + stats.nct.cdf(-limit, 1, shift)
+    assert power == pytest.approx(0.8, abs=0.01)
+    assert "16,000" in trend.without["standard+fox"]
+    assert main(["scaling", *map(str, roots)]) == 0
+    printed = capsys.readouterr().out
+    assert "1.50 [" in printed
+    assert "No slope for" in printed
+
+
+def test_verdicts_at_two_sizes(hand_made) -> None:
+    """LASER is better than Standard at the two larger sizes alone, FoX everywhere; LASER is worse
+    than FoX at all three: 2, 2 and 3 of 3 pairs."""
+    ratios = {"laser": (1.0, 1.5, 1.7), "standard+fox": (2.0, 3.0, 3.5)}
+    trend = scaling.trend_of(tables_of(made_trend(hand_made, ratios)))
+    assert trend.decisions.values.tolist() == [
+        [1000, 4000, 3, 2], [1000, 16_000, 3, 2], [4000, 16_000, 3, 3],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("rate_noise", [0.0, 0.02])
+def test_the_interval_of_a_slope_holds_it(rate_noise) -> None:
+    """Five sizes of five seeds, whose log ratio has an SD of 0.029; a rate that is chosen at each
+    size moves it by 0.02 or not at all. By the seeds alone it would hold in 75 % with that."""
+    random, held = np.random.default_rng(5), 0
+    sizes = np.array([57_504, 104_688, 164_160, 319_968, 721_792])
+    truth = 0.08 + 0.03 * np.log(sizes)
+    for _ in range(2000):
+        noise = random.normal(0, 0.029, (5, 5)).mean(axis=0) + random.normal(0, rate_noise, 5)
+        rows = pd.DataFrame({"parameters": sizes, "ratio": np.exp(truth + noise)})
+        found = scaling._slope(rows)
+        held += found["low"] <= 0.03 <= found["high"]
+    assert 0.92 <= held / 2000 <= 0.98
+
+
+def test_options_of_scaling_are_of_one_kind(hand_made, capsys) -> None:
+    roots = [str(root) for root in made_trend(hand_made, {"laser": (1.2, 1.5, 1.7)})]
+    assert main(["scaling", *roots, "--loss=3"]) == 2
+    assert main(["scaling", *roots[1::4], "--times=nowhere"]) == 2
+    assert capsys.readouterr().err.count("--loss is for one study a size") == 2
+
+
 def test_two_studies_of_one_size_are_refused(hand_made) -> None:
     directories = made_studies(hand_made, [*SIZES, 435e6])
     tables = tables_of(directories)
     with pytest.raises(experiment.MixedStudiesError, match="435,000,000") as error:
-        scaling.of_tables(tables)
+        model_sizes.of_tables(tables)
     assert all(str(path) in str(error.value) for path in directories[2:])
     page = scaling.of_family(tables)
     assert "435,000,000" in str(page.problems[0])
@@ -203,12 +288,12 @@ def test_a_size_of_another_experiment_is_refused(sizes, other_experiments) -> No
     others = other_experiments(last)
     for name, other in others.items():
         with pytest.raises(experiment.MixedStudiesError, match=rf" {re.escape(name)} \("):
-            scaling.of_tables([*tables, other])
-        assert all(other not in family for family in scaling.families([*tables, other])), name
+            model_sizes.of_tables([*tables, other])
+        assert all(other not in family for family in model_sizes.families([*tables, other])), name
     with pytest.raises(
         experiment.MixedStudiesError, match=r"8: c4_lm_234m, c4_lm; \d+: c4_lm_435m"
     ):
-        scaling.of_tables([*tables, others["batch_size"]])
+        model_sizes.of_tables([*tables, others["batch_size"]])
 
 
 @pytest.mark.parametrize(
@@ -226,10 +311,10 @@ def test_sizes_of_one_model_have_the_same_data(sizes, workloads, is_one) -> None
         dataclasses.replace(table, workload=workload)
         for table, workload in zip(sizes, workloads, strict=False)
     ]
-    assert bool(scaling.families(tables)) == is_one
+    assert bool(model_sizes.families(tables)) == is_one
     if not is_one:
         with pytest.raises(experiment.MixedStudiesError, match="workload"):
-            scaling.of_tables(tables)
+            model_sizes.of_tables(tables)
 
 
 def test_the_shipped_sizes_are_one_family(hand_made) -> None:
@@ -241,10 +326,10 @@ def test_the_shipped_sizes_are_one_family(hand_made) -> None:
         own["name"], own["workload"] = name, name
         own["space"] = own["space"].replace("c4_lm_234m_paper", "c4_lm_234m")
     tables = tables_of(made_studies(hand_made, [*SIZES, 2e9], configs=configs))
-    ((*family,),) = scaling.families(tables)
+    ((*family,),) = model_sizes.families(tables)
     assert family == tables[:3]
     with pytest.raises(experiment.MixedStudiesError, match="matmul_precision"):
-        scaling.of_tables(tables)
+        model_sizes.of_tables(tables)
 
 
 def test_sizes_without_results_are_refused(hand_made, capsys) -> None:
@@ -261,16 +346,16 @@ def test_families_are_of_one_configuration(hand_made) -> None:
     """Two of AdamW, one of LAMB: one law, of two sizes. What logs do not state is a note."""
     configs = [{"optimizer": name} for name in ("adamw", "lamb", "adamw")]
     tables = tables_of(made_studies(hand_made, SIZES, configs=configs))
-    families = [[table.study.name for table in each] for each in scaling.families(tables)]
+    families = [[table.study.name for table in each] for each in model_sizes.families(tables)]
     assert families == [["c4_lm_234m", "c4_lm_435m"]]
     del tables[2].study.config["name"], tables[2].study.config["optimizer"]
-    [note] = [each for each in scaling.of_tables(tables[::2]).problems if each.kind == "note"]
+    [note] = [each for each in model_sizes.of_tables(tables[::2]).problems if each.kind == "note"]
     assert note.text.startswith("c4_lm_435m: no ")
     assert "optimizer" in note.text
 
 
 def test_no_share_without_a_loss_that_falls(hand_made) -> None:
-    found = scaling.of_tables(tables_of(made_studies(hand_made, SIZES, law=(2.5, 0.01))))
+    found = model_sizes.of_tables(tables_of(made_studies(hand_made, SIZES, law=(2.5, 0.01))))
     assert found.savings["obstacle"].tolist() == ["standard"]
     assert found.savings["share"].isna().all()
     assert scaling.page(found).tables[2].texts().iloc[0].tolist() == ["LASER", "none (see notes)"]
@@ -279,23 +364,23 @@ def test_no_share_without_a_loss_that_falls(hand_made) -> None:
 def test_seeds_that_both_variants_have_are_pairs(hand_made) -> None:
     directories = made_studies(hand_made, SIZES)
     tables = tables_of(directories)
-    assert scaling.of_tables(tables).savings["is_paired"].tolist() == [True]
+    assert model_sizes.of_tables(tables).savings["is_paired"].tolist() == [True]
     unshared = [dataclasses.replace(t, study=dataclasses.replace(t.study, shares_seeds=False))
                 for t in tables]  # fmt: skip
-    assert scaling.of_tables(unshared).savings["is_paired"].tolist() == [False]
+    assert model_sizes.of_tables(unshared).savings["is_paired"].tolist() == [False]
     path = next(directories[0].glob("compare/laser/*/trial_2/status.json"))
     layout.write_json(path, {"state": "failed", "reason": "disk"})
-    assert scaling.of_tables(tables_of(directories)).savings["is_paired"].tolist() == [False]
+    assert model_sizes.of_tables(tables_of(directories)).savings["is_paired"].tolist() == [False]
 
 
 def test_two_studies_have_no_interval_and_one_no_law(sizes) -> None:
-    fit = scaling.of_tables(sizes[:2], loss=2.3)
+    fit = model_sizes.of_tables(sizes[:2], loss=2.3)
     assert fit.savings["low"].isna().all()
     assert fit.savings["is_extrapolated"].all()
     _, fits, savings = (table.texts() for table in scaling.page(fit).tables)
     assert fits["95% interval\nof b (t)"].tolist() == ["none (2 sizes)"] * 2
     assert savings["Fewer"].iloc[0].endswith("†")
-    single = scaling.of_tables(sizes[:1])
+    single = model_sizes.of_tables(sizes[:1])
     assert (single.laws, len(single.savings)) == ({}, 0)
     assert scaling.draw(sizes[:1]) is None
 
