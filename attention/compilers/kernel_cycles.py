@@ -36,13 +36,16 @@ def cycles(
     bundles in all steps of its grid, each branch as often as it runs; what its products take at the
     matrix units' peak (which wide heads reach before their bundles end); what is moved, at the
     memory's bandwidth. A loop inside a kernel counts once. Where branches in the dump are not those
-    of the traced kernel, all count at every step.
+    of the traced kernel, all count at every step. Devices that divide queries are counted as the
+    first, whose shifts end the kernel's name.
     """
     total = re.search(r"bundles:\s+(\d+)", _dump(scratch, _TOTAL, call["name"]))
     if total is None:
         return 0.0
     grid, clock = call["grid_mapping"].grid, device.clock_ghz * 1e9
-    steps, branches = math.prod(grid), kernel_branches(call["jaxpr"], grid)
+    shifts = re.search(r"_shifts((?:_\d+)+)$", call["name"])
+    read = tuple(map(int, shifts[1][1:].split("_"))) if shifts else ()
+    steps, branches = math.prod(grid), kernel_branches(call["jaxpr"], grid, read)
     sizes = branch_sizes(_dump(scratch, _TEXT, call["name"]))
     bundles = _executed(int(total[1]), sizes, branches, steps)
     flop = steps * flop_of(call["jaxpr"])
@@ -98,10 +101,17 @@ def branch_sizes(text: str) -> list[int]:
     ]
 
 
-def kernel_branches(kernel: Any, grid: tuple[int, ...]) -> list[_Branch]:
-    """Returns the conditions of a traced kernel that follow from its place in the grid."""
+def kernel_branches(
+    kernel: Any, grid: tuple[int, ...], read: tuple[int, ...] = ()
+) -> list[_Branch]:
+    """Returns the conditions of a traced kernel that follow from its place in the grid.
+
+    read: the numbers in its first array, if that is prefetched.
+    """
     places = np.indices(grid).reshape((len(grid), -1)) if grid else np.zeros((0, 1), int)
     known: dict[Any, Any] = {}
+    if read:
+        known[kernel.invars[0]] = np.asarray(read, np.int32)
     branches = []
     for equation in kernel.eqns:
         if equation.primitive.name == "cond":
@@ -126,6 +136,10 @@ def _evaluate(equation: Any, known: dict[Any, Any], places: np.ndarray) -> None:
         known[equation.outvars[0]] = places[params["axis"]].astype(np.int32)
         return
     operands = [_value(variable, known) for variable in equation.invars]
+    if name == "get" and len(operands) == 2 and all(operand is not None for operand in operands):
+        array, index = operands
+        known[equation.outvars[0]] = array[index]
+        return
     scalars = all(getattr(output.aval, "shape", None) == () for output in equation.outvars)
     if not scalars or any(operand is None for operand in operands):
         return

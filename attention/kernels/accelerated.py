@@ -27,6 +27,23 @@ LANES = 128
 UNBOUNDED = 1 << 30
 
 
+class Division(NamedTuple):
+    """How devices divide queries: each has parts of `part` rows, and `queries` are those of all.
+
+    shifts: for each part, a query's position minus its number on the device. Devices differ in
+    that, and read it from the operand `shifts`; these are the first device's.
+    """
+
+    queries: int
+    part: int
+    shifts: tuple[int, ...]
+
+    @property
+    def is_aligned(self) -> bool:
+        """Returns whether a tile can begin with each part."""
+        return self.part % LANES == 0
+
+
 class Local(NamedTuple):
     """What a device's kernel needs beside arrays.
 
@@ -35,6 +52,7 @@ class Local(NamedTuple):
     tiles: sizes that take the place of planned ones, as `records.with_tiles` hands them.
     pair_mask: functions of two positions that hide pairs within the bounds, None for none.
     with_lse: s is asked for.
+    division: how devices divide the queries, None if each has all.
     """
 
     functions: Functions
@@ -48,6 +66,7 @@ class Local(NamedTuple):
     tiles: Tiles = ()
     pair_mask: PairMask | None = None
     with_lse: bool = False
+    division: Division | None = None
 
     @property
     def may_have_no_mass(self) -> bool:
@@ -76,6 +95,17 @@ class Local(NamedTuple):
                 raise ValueError(f"tiles[{kernel!r}][{name!r}] = {number}: give one of {allowed}")
         return sizes
 
+    def shift(self, first: Any, shifts: Any) -> Any:
+        """Returns the position of a device's query number `first`, minus that number.
+
+        It is the int 0 where devices do not divide the queries. shifts: the operand, or a reference
+        to it.
+        """
+        if self.division is None:
+            return 0
+        parts = len(self.division.shifts)
+        return shifts[first // self.division.part if parts > 1 else 0]
+
     @property
     def is_banded(self) -> bool:
         """Returns whether some distances are hidden."""
@@ -88,13 +118,18 @@ class Local(NamedTuple):
         return above + below
 
 
+def moved(first: Any, shift: Any) -> Any:
+    """Returns the position of a query; first: its number on the device."""
+    return first if isinstance(shift, int) else first + shift
+
+
 class Operands(NamedTuple):
     """The arrays that a kernel reads, or their block specifications; None for an absent one.
 
     Shapes are those of the platform's module. keys: which keys a mask leaves. start: the leaf that
     `Weighting.start` names. leaves: those of score functions, as `Functions.flattened` lists them.
     segments: of queries and of keys. pairs: which key a query sees. tiles: which tiles are seen.
-    lower: the first key that a query sees.
+    lower: the first key that a query sees. shifts: int32 [parts], see `Local`.
     """
 
     query: Any
@@ -109,6 +144,7 @@ class Operands(NamedTuple):
     pairs: Any = None
     tiles: Any = None
     lower: Any = None
+    shifts: Any = None
 
 
 class ForwardResults(NamedTuple):
@@ -219,13 +255,16 @@ def operands_of(
             lambda array: array.reshape(-1, 1, array.shape[-1]).astype(jnp.int32), of_rows
         ),
         pairs=None if pairs is None else pairs.reshape(-1, *pairs.shape[-3:]).astype(jnp.int8),
+        shifts=arrays.get("shifts"),
     )
 
 
 def lists_tiles(local: Local, arrays: dict[str, Any]) -> bool:
     """Returns whether kernels read which tiles are seen, and not a band alone says it."""
     is_masked = not {"segments", "lower", "pairs"}.isdisjoint(arrays)
-    return is_masked or local.pair_mask is not None
+    # Programs for a band want tiles of keys and of queries that begin alike.
+    is_shifted = local.division is not None and local.is_banded and not local.division.is_aligned
+    return is_masked or is_shifted or local.pair_mask is not None
 
 
 def named(written: ForwardResults) -> ForwardResults:
@@ -258,6 +297,8 @@ def tile_states(
     segments, lower, pairs = operands.segments, operands.lower, operands.pairs
     (rows, columns), (count_q, count_k) = tile, count
     first, origin = jnp.arange(count_q)[:, None] * rows, jnp.arange(count_k) * columns
+    if local.division is not None:
+        first = first + local.shift(first, operands.shifts)
     nearest, farthest = first - origin - (columns - 1), first + (rows - 1) - origin
     some: Array = (farthest >= local.low) & (nearest <= local.high)
     whole: Array = (nearest >= local.low) & (farthest <= local.high)
@@ -280,7 +321,12 @@ def tile_states(
         whole = whole & (jnp.max(bounds, -1) <= origin)
     if local.pair_mask is not None:
         # Behind a barrier, for XLA would sort what it knows while it compiles, which is slow.
-        known = jax.lax.optimization_barrier(survey(local.pair_mask).tiles(tile, count))
+        of_all = count_q if local.division is None else -(-local.division.queries // rows)
+        surveyed = survey(local.pair_mask).tiles(tile, (of_all, count_k))
+        known = jax.lax.optimization_barrier(surveyed)
+        if local.division is not None:  # a tile of queries may lie in two that were looked at
+            before, after = first[:, 0] // rows, (first[:, 0] + rows - 1) // rows
+            known = known[0][before] | known[0][after], known[1][before] & known[1][after]
         some, whole = some & known[0], whole & known[1]
     if pairs is not None:
         *axes, queries, keys = pairs.shape

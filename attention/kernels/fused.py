@@ -182,21 +182,12 @@ def check(problem: Problem, transform: Transform | None) -> None:
 def _on_one_device(
     problem: Problem, local: accelerated.Local, lengths: tuple[int, int], platform: str
 ) -> Callable[[dict[str, Any]], Array]:
-    """Returns what computes a device's part of the arrays; lengths: T and S of all.
-
-    Raises ValueError for what cannot be where devices divide the queries.
-    """
+    """Returns what computes a device's part of the arrays; lengths: T and S of all."""
     attend: Any = fused_gpu.attend
     if platform == "tpu":
         attend = functools.partial(fused_tpu.attend, device_kind=problem.device.device_kind)
     if problem.context is None:
         return functools.partial(attend, local)
-    if local.rate or problem.mask.functions or problem.mask.lower is not None:
-        raise ValueError(
-            "kernel='fused' has neither attention dropout nor functions or lower bounds as masks "
-            f"where queries are divided over devices, here by {problem.context!r}: use "
-            "kernel='xla'"
-        )
     return functools.partial(context.attend, attend, local, problem.context, lengths)
 
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
 from attention import registry
 from attention.common import accelerators
@@ -302,15 +303,28 @@ _BUNDLES = """
 """
 
 
-def _traced(kernel: Any, grid: tuple[int, ...]) -> dict[str, Any]:
+def _traced(kernel: Any, grid: tuple[int, ...], prefetched: int = 0) -> dict[str, Any]:
     shape = jax.ShapeDtypeStruct((16, 16), jnp.float32)
-    program = jax.make_jaxpr(lambda x: pl.pallas_call(kernel, out_shape=shape, grid=grid)(x))(shape)
+    spec = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=prefetched,
+        grid=grid,
+        in_specs=[pl.BlockSpec()],
+        out_specs=pl.BlockSpec(),
+    )
+    read = [jnp.zeros(2, jnp.int32)] * prefetched
+    program = jax.make_jaxpr(
+        lambda x: pl.pallas_call(kernel, out_shape=shape, grid_spec=spec)(*read, x)
+    )(shape)
     (call,) = kernel_cycles.pallas_calls(program)
     return call
 
 
 def _causal(x: Any, out: Any) -> None:
-    i, j = pl.program_id(0), pl.program_id(1)
+    _causal_from(pl.program_id(0), x, out)
+
+
+def _causal_from(i: Any, x: Any, out: Any) -> None:
+    j = pl.program_id(1)
 
     @pl.when(j == 0)
     def _() -> None:
@@ -330,6 +344,14 @@ def test_branches_run_as_often_as_their_condition_holds() -> None:
     branches = kernel_cycles.kernel_branches(call["jaxpr"], (4, 4))
     assert [branch.steps for branch in branches] == [4, 6, 4]
     assert [branch.flop for branch in branches] == [0, 2 * 16**3, 2 * 8 * 16**2]
+
+    # A kernel of one row of blocks, of queries from the second block on, and of all after these.
+    def divided(shifts: Any, x: Any, out: Any) -> None:
+        _causal_from(pl.program_id(0) + shifts[pl.program_id(0) // 2], x, out)
+
+    call = _traced(divided, (4, 4), 1)
+    branches = kernel_cycles.kernel_branches(call["jaxpr"], (4, 4), (0, 1))
+    assert [branch.steps for branch in branches] == [4, 8, 3]
     # A condition on what the kernel reads is not known.
     unknown = _traced(lambda x, out: pl.when(x[0, 0] > 0)(lambda: None), (2,))
     assert kernel_cycles.kernel_branches(unknown["jaxpr"], (2,)) == []

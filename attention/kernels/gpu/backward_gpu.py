@@ -8,14 +8,14 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from attention.kernels import accelerated
-from attention.kernels.accelerated import UNBOUNDED, Operands, RowInputs
+from attention.kernels.accelerated import UNBOUNDED, Operands, RowInputs, moved
 from attention.kernels.gpu.plan_gpu import Geometry, TileSizes, launch, padded
 from attention.kernels.gpu.tiles_gpu import (
     Tile,
     channel_reader,
     existing,
     product,
-    query_range,
+    query_ranges,
     read,
     tile_leaves,
     values_of,
@@ -109,7 +109,7 @@ def _by_key_kernel(
     key = read(operands.key, 0, columns, sizes.keys, geometry.size)
     channels = channel_reader(geometry, operands.channels)
     values = values_of(geometry, operands.value, channels, 0, columns, sizes.keys)
-    tiles = query_range(geometry, sizes, origin, -(-geometry.queries // sizes.queries))
+    ranges = query_ranges(geometry, sizes, origin, operands.shifts)
 
     def add_tile(member: Any, i: Any, carried: Any, ragged: bool) -> Any:
         by_key, by_value, *sums = carried
@@ -117,7 +117,8 @@ def _by_key_kernel(
         rows = existing(first, sizes.queries, geometry.queries)
         query = read(operands.query, first, rows, sizes.queries, geometry.size, member)
         inner = read(kept.inner, first, rows, sizes.queries, geometry.wide, member)
-        tile = Tile(sizes, first, origin, rows, columns, True, member)
+        shift = geometry.local.shift(first, operands.shifts)
+        tile = Tile(sizes, first, origin, rows, columns, True, member, shift)
         head = key_head * geometry.members + (0 if member is None else member)
         factors = key, query, values, inner
         weights, raw_bar, bars = _pulled(
@@ -131,7 +132,7 @@ def _by_key_kernel(
     def of_member(member: Any, carried: Any) -> Any:
         visit = functools.partial(add_tile, member)
         by_key, by_value, *sums = _through_queries(
-            geometry, sizes, operands.tiles, tiles, visit, carried
+            geometry, sizes, operands.tiles, ranges, visit, carried
         )
         totals = iter(sums)
         for bar in out.leaves:
@@ -162,22 +163,24 @@ def _through_queries(
     geometry: Geometry,
     sizes: TileSizes,
     listed: Any,
-    tiles: tuple[Any, Any, Any],
+    ranges: list[tuple[Any, Any, Any]],
     visit: Any,
     carried: Any,
 ) -> Any:
     """Returns what visit(i, carried, ragged) carries, and the sums of column leaves.
 
-    listed: reference to the program's list of tiles, or None. tiles: those of `query_range`.
+    listed: reference to the program's list of tiles, or None. ranges: those of `query_ranges`.
     """
-    local, (begin, free, end) = geometry.local, tiles
+    local = geometry.local
     carried += (jnp.zeros((sizes.keys,), jnp.float32),) * local.functions.kinds.count("column")
     if listed is not None:
         return walk_list(listed, visit, carried)
-    if local.is_banded:
-        carried = jax.lax.fori_loop(begin, free, functools.partial(visit, ragged=True), carried)
-    inner_tiles = functools.partial(visit, ragged=local.high < UNBOUNDED)
-    return jax.lax.fori_loop(free, end, inner_tiles, carried)
+    for begin, free, end in ranges:
+        if local.is_banded:
+            carried = jax.lax.fori_loop(begin, free, functools.partial(visit, ragged=True), carried)
+        inner_tiles = functools.partial(visit, ragged=local.high < UNBOUNDED)
+        carried = jax.lax.fori_loop(free, end, inner_tiles, carried)
+    return carried
 
 
 def _by_query_kernel(
@@ -186,6 +189,7 @@ def _by_query_kernel(
     """Computes dQ of a tile of queries: one program of the grid (tile, head, entry)."""
     first, head = pl.program_id(0) * sizes.queries, pl.program_id(1)
     rows = existing(first, sizes.queries, geometry.queries)
+    shift = geometry.local.shift(first, operands.shifts)
     query = read(operands.query, 0, rows, sizes.queries, geometry.size)
     inner = read(kept.inner, 0, rows, sizes.queries, geometry.wide)
     channels = channel_reader(geometry, operands.channels)
@@ -201,7 +205,7 @@ def _by_query_kernel(
             geometry,
             operands,
             kept,
-            Tile(sizes, first, origin, rows, columns),
+            Tile(sizes, first, origin, rows, columns, shift=shift),
             head,
             (query, key, inner, values),
             ragged,
@@ -216,7 +220,9 @@ def _by_query_kernel(
         jnp.zeros((sizes.queries, padded(geometry.size)), jnp.float32),
         *[jnp.zeros((sizes.queries,), jnp.float32)] * len(leaves),
     )
-    by_query, *sums = walk_keys(geometry, sizes, operands.tiles, first, add_tile, carried)
+    by_query, *sums = walk_keys(
+        geometry, sizes, operands.tiles, moved(first, shift), add_tile, carried
+    )
     write(out.query, by_query, rows, geometry.size)
     for bar, total in zip(leaves, sums, strict=True):
         write_row(bar, None, total, rows)

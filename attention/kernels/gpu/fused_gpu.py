@@ -22,7 +22,7 @@ from jax.experimental import pallas as pl
 
 from attention.functions import HIDDEN, LOWEST, least
 from attention.kernels import accelerated
-from attention.kernels.accelerated import LANES, ForwardResults, Local, Operands
+from attention.kernels.accelerated import LANES, ForwardResults, Local, Operands, moved
 from attention.kernels.gpu.backward_gpu import backward
 from attention.kernels.gpu.plan_gpu import (
     TILES,
@@ -120,6 +120,7 @@ def _forward_kernel(
     functions, weighting = geometry.local.functions, geometry.local.functions.weighting
     first, head = pl.program_id(0) * sizes.queries, pl.program_id(1)
     rows = existing(first, sizes.queries, geometry.queries)
+    shift = geometry.local.shift(first, operands.shifts)
     query = read(operands.query, 0, rows, sizes.queries, geometry.size)
     start: Any = weighting.start if operands.start is None else operands.start[head]
     channels = channel_reader(geometry, operands.channels)
@@ -130,7 +131,7 @@ def _forward_kernel(
         columns = visible_keys(geometry, operands.keys, origin, origin, sizes.keys, ragged)
         key = read(operands.key, origin, columns, sizes.keys, geometry.size)
         values = values_of(geometry, operands.value, channels, origin, columns, sizes.keys)
-        tile = Tile(sizes, first, origin, rows, columns)
+        tile = Tile(sizes, first, origin, rows, columns, shift=shift)
         is_visible = visible(geometry, operands, tile, ragged)
         logits = product(query, key, transposed=True) * geometry.local.scale
         logits = functions.scored(
@@ -159,7 +160,7 @@ def _forward_kernel(
     if zero is not None:
         sums = total[:, None] * zero
     top, total, sums = walk_keys(
-        geometry, sizes, operands.tiles, first, add_tile, (top, total, sums)
+        geometry, sizes, operands.tiles, moved(first, shift), add_tile, (top, total, sums)
     )
     means = sums
     if weighting.mass is not None:

@@ -197,6 +197,7 @@ def _blocks(
     of_rows = pl.BlockSpec((None, None, rows), lambda i, h, b: (b, 0, places(i)[0]))
     of_columns = pl.BlockSpec((None, None, columns), lambda i, h, b: (b, 0, places(i)[1]))
     listed = 1 + (rows if by_key else columns)
+    parts = None if operands.shifts is None else operands.shifts.shape
     return {
         "query": of_queries(geometry.size),
         "key": of_keys(geometry.size),
@@ -205,6 +206,7 @@ def _blocks(
         "keys": of_columns,
         "head": of_heads,
         "start": of_heads,
+        "shifts": pl.BlockSpec(parts, lambda i, h, b: (0,)),
         "row": of_row,
         **dict.fromkeys(("log_sums", "delta"), of_row),
         **dict.fromkeys(("output", "means", "inner"), of_queries(geometry.wide)),

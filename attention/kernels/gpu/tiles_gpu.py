@@ -1,6 +1,7 @@
 """Tiles of the kernels for GPUs: which are computed, and what a program reads and writes."""
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from attention.functions import Leaves
-from attention.kernels.accelerated import UNBOUNDED, Operands
+from attention.kernels.accelerated import UNBOUNDED, Operands, moved
 from attention.kernels.gpu.plan_gpu import Geometry, TileSizes, triton
 from attention.masks import seen
 
@@ -19,7 +20,8 @@ Array = jax.Array
 class Tile(NamedTuple):
     """A tile of a program.
 
-    first, origin: positions of its first query and of its first key.
+    first: number of its first query on the device. shift: of that query's position, as of `Local`.
+    origin: position of its first key.
     rows, columns: bool [n] and [m], which rows exist and which keys are seen; None if all.
     across: keys are along its first axis, and the program goes through the queries of `member`;
     else queries are, and the program goes through keys.
@@ -32,6 +34,7 @@ class Tile(NamedTuple):
     columns: Array | None
     across: bool = False
     member: Any = None
+    shift: Any = 0
 
     def indices(self) -> tuple[Array, Array]:
         """Returns the positions of queries and keys, in shapes that broadcast to the tile.
@@ -39,7 +42,9 @@ class Tile(NamedTuple):
         Rows that do not exist get the first position: a function may be NaN at others.
         """
         return (
-            self._positions(self.first, self.sizes.queries, self.rows, not self.across),
+            self._positions(
+                moved(self.first, self.shift), self.sizes.queries, self.rows, not self.across
+            ),
             self._positions(self.origin, self.sizes.keys, self.columns, self.across),
         )
 
@@ -260,13 +265,30 @@ def _quotient(number: Any, count: int) -> Any:
     return jax.lax.div(number, jnp.int32(count))
 
 
-def query_range(
+def query_ranges(
+    geometry: Geometry, sizes: TileSizes, origin: Any, shifts: Any
+) -> list[tuple[Any, Any, Any]]:
+    """Returns which tiles of each part of the queries see keys from `origin` on.
+
+    By (begin, free, end); begin: the first that sees some of the keys. free: the first that sees
+    all. end: after the last. shifts: the operand, if devices divide the queries.
+    """
+    count, division = -(-geometry.queries // sizes.queries), geometry.local.division
+    if division is None:
+        return [_query_range(geometry, sizes, origin, count)]
+    parts = len(division.shifts)
+    ranges = (_query_range(geometry, sizes, origin - shifts[part], count) for part in range(parts))
+    limits = [count * part // parts for part in range(parts + 1)]
+    return [
+        (jnp.clip(begin, *within), jnp.clip(free, *within), jnp.clip(end, *within))
+        for (begin, free, end), within in zip(ranges, itertools.pairwise(limits), strict=True)
+    ]
+
+
+def _query_range(
     geometry: Geometry, sizes: TileSizes, origin: Any, count: int
 ) -> tuple[Any, Any, Any]:
-    """Returns the tiles of queries that see keys from `origin` on: (begin, free, end).
-
-    begin: the first that sees some of the keys. free: the first that sees all. end: after the last.
-    """
+    """Returns (begin, free, end) of one part, see `query_ranges`."""
     begin: Any = 0
     free: Any = 0
     end: Any = count

@@ -11,15 +11,17 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from attention.kernels import accelerated
-from attention.kernels.accelerated import LANES, Operands, RowInputs
+from attention.kernels.accelerated import LANES, Operands, RowInputs, moved
 from attention.kernels.tpu.plan_tpu import (
     Index,
     Plan,
     Plans,
+    arguments,
     block_spec,
     block_specs,
+    kernel_call,
+    maximum,
     minimum,
-    padded,
 )
 from attention.kernels.tpu.tiles_tpu import (
     GridStep,
@@ -58,8 +60,10 @@ def backward(
     groups = channels // (plan.heads * plan.size)
     grid = (entries, groups, plan.blocks[1], members, steps)
 
-    def place(n: Any, g: Any, j: Any, m: Any, step: Any) -> tuple[Any, ...]:
-        first, last = plan.queries_of(j)
+    def place(n: Any, g: Any, j: Any, m: Any, step: Any, shifts: Any = None) -> tuple[Any, ...]:
+        first, last = plan.queries_of(j, plan.shift(step, shifts))
+        if shifts is not None:  # a block that is not seen is not read where the next one is
+            return n, g, m, maximum(0, minimum(maximum(first, step), last)), j
         clamped = plan.local.is_banded and plan.resident
         return n, g, m, minimum(first + step, last) if clamped else step, j
 
@@ -73,20 +77,17 @@ def backward(
         rows = jnp.pad(log_sums, beyond, constant_values=jnp.inf)
         lse_bar = None if lse_bar is None else jnp.pad(lse_bar, beyond)
     kept = RowInputs(means=means, log_sums=rows, cotangent=cotangent, lse_bar=lse_bar)
-    [bars] = pl.pallas_call(
+    *shifts, padded = arguments(plan, operands)
+    read = [accelerated.present(padded, blocks), accelerated.present(kept, blocks)]
+    [bars] = kernel_call(
+        plan,
         functools.partial(_backward_kernel, plan, steps),
-        grid=grid,
-        in_specs=[
-            accelerated.present(operands, blocks),
-            accelerated.present(kept, blocks),
-        ],
-        out_specs=[accelerated.present(shapes, specs)],
-        out_shape=[shapes],
-        scratch_shapes=_scratch(plan, members),
-        name=f"fused_backward{plan.suffix}",
-        interpret=plan.local.interpret,
-        compiler_params=plan.compiler_params(grid),
-    )(padded(plan, operands), kept)
+        "fused_backward",
+        grid,
+        (read, accelerated.present(shapes, specs)),
+        shapes,
+        _scratch(plan, members),
+    )(*shifts, padded, kept)
     if not plan.resident:
         bars = bars._replace(query=jnp.sum(bars.query, axis=0).astype(operands.query.dtype))
     if operands.start is not None and log_sums is not None:
@@ -183,7 +184,13 @@ def _of_heads(plan: Plan, array: Array, like: Array) -> Array:
 
 
 def _backward_kernel(
-    plan: Plan, steps: int, operands: Operands, kept: RowInputs, out: Operands, *scratch: Any
+    plan: Plan,
+    steps: int,
+    shifts: Any,
+    operands: Operands,
+    kept: RowInputs,
+    out: Operands,
+    *scratch: Any,
 ) -> None:
     """Adds a block of queries to the gradients: one step of the grid (n, g, j, m, step)."""
     by_query, by_key, by_value, *by_column, values = scratch
@@ -194,6 +201,7 @@ def _backward_kernel(
     n, g, j, m, step = (pl.program_id(axis) for axis in range(5))
     first, last = plan.queries_of(j)
     i = first + step if plan.blocks[0] > 1 else 0
+    shift = plan.shift(i, shifts)
     channels = functools.partial(read_channels, plan, operands.channels)
     zero = plan.local.functions.of_zero(channels, (1, by_value.shape[1]))
     sums = _Gradients(
@@ -202,6 +210,7 @@ def _backward_kernel(
         out=out,
         i=i,
         j=j,
+        shift=shift,
         channels=channels,
         zero=zero,
         values=values,
@@ -218,7 +227,7 @@ def _backward_kernel(
         pl.when(step == 0)(sums.begin_columns)
     if not plan.resident:
         by_query[...] = jnp.zeros_like(by_query)
-    walk_tiles(plan, operands.tiles, (i, j), i <= last, sums.add_tile, backward=True)
+    walk_tiles(plan, operands.tiles, (i, j), shift, i <= last, sums.add_tile, backward=True)
     pl.when((m == plan.members - 1) & (step == steps - 1))(sums.finish_keys)
     pl.when(step == steps - 1)(sums.finish_columns)
     if plan.resident:
@@ -273,7 +282,7 @@ class _Gradients(GridStep):
         """Adds queries a of the block and its keys b; banded: some pairs are hidden."""
         plan, operands = self.plan, self.operands
         first, origin = self.i * plan.block_q + a.start, self.j * plan.block_k + b.start
-        tile = Tile(plan, a, b, first, origin, True)
+        tile = Tile(plan, a, b, moved(first, self.shift), origin, True)
 
         def rows(array: Any) -> Array:
             return zero_beyond(array[a, :], first, plan.queries, plan.block_q)

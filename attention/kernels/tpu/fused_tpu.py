@@ -29,16 +29,17 @@ from jax.experimental.pallas import tpu as pltpu
 
 from attention.functions import HIDDEN, LOWEST, least
 from attention.kernels import accelerated
-from attention.kernels.accelerated import LANES, ForwardResults, Local, Operands
+from attention.kernels.accelerated import LANES, ForwardResults, Local, Operands, moved
 from attention.kernels.tpu.backward_tpu import backward
 from attention.kernels.tpu.plan_tpu import (
     Plan,
     Plans,
+    arguments,
     block_specs,
     both_plans,
     heads_together,
+    kernel_call,
     minimum,
-    padded,
 )
 from attention.kernels.tpu.tiles_tpu import (
     GridStep,
@@ -129,8 +130,8 @@ def forward(plans: Plans, operands: Operands, *, keep: bool, with_lse: bool) -> 
     steps = max(last - first + 1 for first, last in map(plan.keys_of, range(blocks_q)))
     grid = (entries, groups, members, blocks_q, steps)
 
-    def place(n: Any, g: Any, m: Any, i: Any, step: Any) -> tuple[Any, ...]:
-        first, last = plan.keys_of(i)
+    def place(n: Any, g: Any, m: Any, i: Any, step: Any, shifts: Any = None) -> tuple[Any, ...]:
+        first, last = plan.keys_of(i, plan.shift(i, shifts))
         return n, g, m, i, minimum(first + step, last) if plan.local.is_banded else step
 
     blocks = block_specs(plan, operands, place)
@@ -147,24 +148,23 @@ def forward(plans: Plans, operands: Operands, *, keep: bool, with_lse: bool) -> 
         if functions.channels and operands.channels is None
         else None,
     )
-    kernel_call = pl.pallas_call(
+    *shifts, padded = arguments(plan, operands)
+    call = kernel_call(
+        plan,
         functools.partial(_forward_kernel, plan, steps),
-        grid=grid,
-        in_specs=[accelerated.present(operands, blocks)],
-        out_specs=[accelerated.present(results, blocks)],
-        out_shape=[results],
-        scratch_shapes=[
+        "fused_forward",
+        grid,
+        ([accelerated.present(padded, blocks)], accelerated.present(results, blocks)),
+        results,
+        [
             pltpu.VMEM((plan.heads, plan.block_q, LANES), jnp.float32),
             pltpu.VMEM((plan.heads, plan.block_q, LANES), jnp.float32),
             pltpu.VMEM((plan.block_q, wide), jnp.float32),
             pltpu.VMEM((plan.block_k, wide), operands.value.dtype),
         ],
-        name=f"fused_forward{plan.suffix}",
-        interpret=plan.local.interpret,
-        compiler_params=plan.compiler_params(grid),
     )
     # Within jit, since JAX 0.10 keeps kernels whose results nobody reads.
-    [results] = jax.jit(kernel_call)(padded(plan, operands))
+    [results] = jax.jit(call)(*shifts, padded)
     written = accelerated.named(results)
     if written.log_sums is not None:
         written = written._replace(log_sums=written.log_sums[..., : plan.queries])
@@ -174,13 +174,14 @@ def forward(plans: Plans, operands: Operands, *, keep: bool, with_lse: bool) -> 
 
 
 def _forward_kernel(
-    plan: Plan, steps: int, operands: Operands, out: ForwardResults, *scratch: Any
+    plan: Plan, steps: int, shifts: Any, operands: Operands, out: ForwardResults, *scratch: Any
 ) -> None:
     """Adds a block of keys to a block of queries: one step of the grid (n, g, m, i, step)."""
     functions = plan.local.functions
     top, total, row_sums, values = scratch
     n, g, m, i, step = (pl.program_id(axis) for axis in range(5))
-    first, last = plan.keys_of(i)
+    shift = plan.shift(i, shifts)
+    first, last = plan.keys_of(i, shift)
     j = first + step if plan.blocks[1] > 1 else 0
     made = operands.channels if out.channels is None else out.channels
     channels = functools.partial(read_channels, plan, made)
@@ -203,6 +204,7 @@ def _forward_kernel(
         out=out,
         i=i,
         j=j,
+        shift=shift,
         channels=channels,
         zero=zero,
         values=values,
@@ -216,7 +218,7 @@ def _forward_kernel(
     )
     if not alone or plan.heads > 1 or plan.local.may_see_none:
         pl.when(step == 0)(sums.begin)
-    walk_tiles(plan, operands.tiles, (i, j), j <= last, sums.add_tile, backward=False)
+    walk_tiles(plan, operands.tiles, (i, j), shift, j <= last, sums.add_tile, backward=False)
     pl.when(step == steps - 1)(sums.finish)
 
 
@@ -262,7 +264,8 @@ class _RowSums(GridStep):
             values = zero_beyond(operands.value[b, :], origin, plan.keys, plan.block_k)
         keys = operands.key[b, :]
         queries = operands.query[a, :]
-        tile = Tile(plan, a, b, self.i * plan.block_q + a.start, origin, False)
+        first = moved(self.i * plan.block_q + a.start, self.shift)
+        tile = Tile(plan, a, b, first, origin, False)
         is_visible = visible(plan, operands, tile, banded)
         for head, number in enumerate(self.heads):
             of_head = lanes_of(plan, head, queries, plan.size)

@@ -68,8 +68,13 @@ class Plan(NamedTuple):
 
     @property
     def suffix(self) -> str:
-        """Returns the end of the kernel's name: a compiler's dump knows kernels by name alone."""
-        return "_window" if self.local.high < UNBOUNDED else ""
+        """Returns the end of the kernel's name: a compiler's dump knows kernels by name alone.
+
+        The first device's shifts are in it, for `attention.compilers.kernel_cycles`.
+        """
+        shifts = () if self.local.division is None else ("shifts", *self.local.division.shifts)
+        window = ("window",) if self.local.high < UNBOUNDED else ()
+        return "".join(f"_{part}" for part in (*window, *shifts))
 
     @property
     def tiles(self) -> tuple[int, int]:
@@ -77,32 +82,38 @@ class Plan(NamedTuple):
         count_q, count_k = self.blocks
         return count_q * self.block_q // self.tile, count_k * self.block_k // self.listed
 
-    def keys_of(self, i: Any) -> tuple[Any, Any]:
+    def shift(self, i: Any, shifts: Any) -> Any:
+        """Returns what `Local.shift` gives for block i of queries."""
+        return self.local.shift(i * self.block_q, shifts)
+
+    def is_ranged(self, shift: Any) -> bool:
+        """Returns whether the band and a shift say which blocks are seen."""
+        is_shifted = not isinstance(shift, int)
+        return self.local.is_banded and is_shifted == (self.local.division is not None)
+
+    def keys_of(self, i: Any, shift: Any = 0) -> tuple[Any, Any]:
         """Returns the first and the last block of keys that block i of queries may see."""
         last = self.blocks[1] - 1
-        if not self.local.is_banded:
+        if not self.is_ranged(shift):
             return 0, last
-        first = maximum(0, i * self.block_q - self.local.high) // self.block_k
-        end = (i * self.block_q + self.block_q - 1 - self.local.low) // self.block_k
+        high, low = self.local.high - shift, self.local.low - shift
+        first = maximum(0, i * self.block_q - high) // self.block_k
+        end = (i * self.block_q + self.block_q - 1 - low) // self.block_k
         return minimum(last, first), minimum(last, end)
 
-    def queries_of(self, j: Any) -> tuple[Any, Any]:
+    def queries_of(self, j: Any, shift: Any = 0) -> tuple[Any, Any]:
         """Returns the first and the last block of queries that may see block j of keys."""
         last = self.blocks[0] - 1
-        if not self.local.is_banded or not self.resident:  # each block writes its part of dQ
+        if not self.is_ranged(shift) or not self.resident:  # each block writes its part of dQ
             return 0, last
-        first = maximum(0, j * self.block_k + self.local.low) // self.block_q
-        end = (j * self.block_k + self.block_k - 1 + self.local.high) // self.block_q
+        low, high = self.local.low - shift, self.local.high - shift
+        first = maximum(0, j * self.block_k + low) // self.block_q
+        end = (j * self.block_k + self.block_k - 1 + high) // self.block_q
         return minimum(last, first), minimum(last, end)
 
     def head(self, n: Any, g: Any, m: Any, head: int) -> Any:
         """Returns the number of a head on this device; n, g, m: its place in the grid."""
         return ((n % self.copies) * self.members + m + g) * self.heads + head
-
-    def compiler_params(self, grid: tuple[int, ...]) -> pltpu.CompilerParams:
-        """Returns Mosaic's parameters: the first two axes of the grid may run in any order."""
-        semantics: Any = ("parallel", "parallel", *["arbitrary"] * (len(grid) - 2))
-        return pltpu.CompilerParams(dimension_semantics=semantics, vmem_limit_bytes=self.scoped)
 
 
 # The plans of the forward and of the backward pass.
@@ -177,6 +188,10 @@ def planned(plan: Plan, device_kind: str, arrays: dict[str, Any], sizes: Mapping
     need = row, plan.members * plan.queries * of_query, of_query, device_kind
     most, scoped, resident = _most_rows(longest, *need)
     # With a band both sides have equal blocks, so that its edges run through corners of blocks.
+    is_listed = accelerated.lists_tiles(plan.local, arrays)
+    division = plan.local.division
+    # A block of queries lies in one part, and its position is a multiple of its rows.
+    part = division.part if division is not None and division.is_aligned else 0
     both = longest if plan.local.is_banded else 0
     most_q, most_k = sizes.get("queries", most), sizes.get("keys", most)
     if both and most_q != most_k:
@@ -184,11 +199,11 @@ def planned(plan: Plan, device_kind: str, arrays: dict[str, Any], sizes: Mapping
             f"tiles= with {most_q} queries and {most_k} keys: with causality or a window blocks of "
             "both have equal lengths; give one number for both"
         )
-    block_q, block_k = _block(both or plan.queries, most_q), _block(both or plan.keys, most_k)
+    block_q = _block(both or plan.queries, most_q, part)
+    block_k = _block(both or plan.keys, most_k, part if both else 0)
     if max(most_q, most_k) != most:
         rows = max(block_q, block_k)
         _, scoped, resident = _most_rows(rows, *need, (rows,))
-    is_listed = accelerated.lists_tiles(plan.local, arrays)
     most = _BANDED_TILE if plan.local.is_banded and not is_listed else _TILE
     tile, listed = (
         next((rows for rows in (limit, 384, 256, 128) if block % rows == 0), block)
@@ -204,8 +219,13 @@ def planned(plan: Plan, device_kind: str, arrays: dict[str, Any], sizes: Mapping
     )
 
 
-def _block(length: int, most: int) -> int:
-    """Returns the rows of equal blocks: a multiple of 128, of 16 if one short block is enough."""
+def _block(length: int, most: int, part: int) -> int:
+    """Returns the rows of equal blocks: a multiple of 128, of 16 if one short block is enough.
+
+    part: what the rows divide, 0 for nothing.
+    """
+    if part:
+        return next(rows for rows in range(most, 0, -LANES) if part % rows == 0)
     if length < min(most, _TILE):
         return -(-length // 16) * 16
     return accelerated.divided(length, most)[0]
@@ -297,6 +317,41 @@ def in_lanes(length: int) -> int:
     return -(-length // LANES) * LANES
 
 
+def kernel_call(
+    plan: Plan,
+    kernel: Callable[..., None],
+    name: str,
+    grid: tuple[int, ...],
+    specs: tuple[list[Any], Any],
+    results: Any,
+    scratch: list[Any],
+) -> Callable[..., list[Any]]:
+    """Returns what calls a kernel with `arguments` and further arrays, and gives [results].
+
+    kernel: of (shifts, operands, further arrays, results, *scratch), shifts None for no division.
+    specs: block specifications of the arrays and of the results. scratch: arrays on the chip.
+    """
+    is_whole = plan.local.division is None
+    # The first two axes of the grid may run in any order.
+    semantics: Any = ("parallel", "parallel", *["arbitrary"] * (len(grid) - 2))
+    return pl.pallas_call(
+        functools.partial(kernel, None) if is_whole else kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=int(not is_whole),
+            grid=grid,
+            in_specs=specs[0],
+            out_specs=[specs[1]],
+            scratch_shapes=scratch,
+        ),
+        out_shape=[results],
+        name=f"{name}{plan.suffix}",
+        interpret=plan.local.interpret,
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=semantics, vmem_limit_bytes=plan.scoped
+        ),
+    )
+
+
 def block_spec(place: Index, block: tuple[int | None, ...], index: Index, **space: Any) -> Any:
     """Returns a block specification; index: of (n, g, m, i, j), which `place` gives."""
     return pl.BlockSpec(block, lambda *grid: index(*place(*grid)), **space)
@@ -363,10 +418,10 @@ def _mask_index(plan: Plan, mask: Any, n: Any, g: Any, m: Any) -> tuple[Any, Any
     return n // plan.copies * by_entry, plan.head(n, g, m, 0) * by_head
 
 
-def padded(plan: Plan, operands: Operands) -> Operands:
+def arguments(plan: Plan, operands: Operands) -> tuple[Any, ...]:
     """Returns the operands with rows, columns and keys padded to the end of the last block.
 
-    Masks are padded with 0, leaves with their last number.
+    Masks are padded with 0, leaves with their last number. Shifts stand in front of the others.
     """
     lengths = {"row": plan.blocks[0] * plan.block_q, "column": plan.blocks[1] * plan.block_k}
 
@@ -379,7 +434,7 @@ def padded(plan: Plan, operands: Operands) -> Operands:
     pairs, segments = filled(operands.pairs, "column"), operands.segments
     if pairs is not None:
         pairs = jnp.swapaxes(filled(jnp.swapaxes(pairs, 2, 3), "row"), 2, 3)
-    return operands._replace(
+    others = operands._replace(
         keys=filled(operands.keys, "column"),
         # A function may divide by a leaf, and 0 times an infinite derivative is NaN.
         leaves=tuple(
@@ -389,4 +444,6 @@ def padded(plan: Plan, operands: Operands) -> Operands:
         segments=segments and tuple(map(filled, segments, ("row", "column"))),
         lower=filled(operands.lower, "row"),
         pairs=pairs,
+        shifts=None,
     )
+    return (others,) if operands.shifts is None else (operands.shifts, others)

@@ -39,15 +39,17 @@ class Tile(NamedTuple):
         """
         queries = _positions(self.first, self.rows.size, int(self.across))
         keys = _positions(self.origin, self.columns.size, int(not self.across))
-        return jnp.minimum(queries, self.plan.queries - 1), jnp.minimum(keys, self.plan.keys - 1)
+        last = (self.plan.local.division or self.plan).queries - 1
+        return jnp.minimum(queries, last), jnp.minimum(keys, self.plan.keys - 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class GridStep:
     """What a kernel holds at one step of its grid.
 
-    i, j: numbers of the blocks of queries and of keys. channels: reads the channel leaves. zero: F
-    of the value 0, or None. values: F of the block of keys, on the chip.
+    i, j: numbers of the blocks of queries and of keys. shift: of the block of queries, as of
+    `Local`. channels: reads the channel leaves. zero: F of the value 0, or None. values: F of the
+    block of keys, on the chip.
     """
 
     plan: Plan
@@ -55,6 +57,7 @@ class GridStep:
     out: Any
     i: Any
     j: Any
+    shift: Any
     channels: Callable[[], Leaves]
     zero: Any
     values: Any
@@ -200,6 +203,7 @@ def walk_tiles(
     plan: Plan,
     states: Any,
     blocks: tuple[Any, Any],
+    shift: Any,
     exists: Any,
     tile: Callable[..., None],
     backward: bool,
@@ -207,14 +211,15 @@ def walk_tiles(
     """Calls tile(rows, columns, banded) for every tile of a pair of blocks that is seen.
 
     states: those of `accelerated.tile_states`, if tiles are listed. blocks: their numbers, i of
-    queries and j of keys. exists: whether there is such a pair. banded: the band hides some pairs.
+    queries and j of keys. shift: of the block of queries, as of `Local`. exists: whether there is
+    such a pair. banded: the band hides some pairs.
     """
     if plan.listed:
         _walk_listed(plan, states, blocks, exists, tile)
     elif plan.slab:
-        _walk_slabs(plan, blocks, tile, backward)
+        _walk_slabs(plan, blocks, shift, tile, backward)
     else:
-        _walk_band(plan, blocks, exists, tile)
+        _walk_band(plan, blocks, shift, exists, tile)
 
 
 def _walk_listed(
@@ -239,24 +244,32 @@ def _walk_listed(
 
 
 def _walk_slabs(
-    plan: Plan, blocks: tuple[Any, Any], tile: Callable[..., None], backward: bool
+    plan: Plan, blocks: tuple[Any, Any], shift: Any, tile: Callable[..., None], backward: bool
 ) -> None:
     """Calls `tile` for all tiles of keys (backward) or queries, each with its slab of the rest."""
-    i, j = blocks
+    (i, j), (low, high) = blocks, (plan.local.low, plan.local.high)
     if backward:
         for b in range(0, plan.block_k, plan.tile):
             origin = j * plan.block_k + b
-            rows = _slab(plan, origin - in_lanes(-plan.local.low), plan.block_q)
-            tile(rows, pl.ds(b, plan.tile), True)
+            rows = _slab(plan, origin - (in_lanes(-low) + shift), plan.block_q)
+            add = functools.partial(tile, rows, pl.ds(b, plan.tile), True)
+            if isinstance(shift, int):
+                add()
+            else:  # most keys are other devices'
+                begin, end = origin + low, origin + plan.tile - 1 + high
+                pl.when((begin < shift + plan.queries) & (end >= shift))(add)
         return
     for a in range(0, plan.block_q, plan.tile):
-        end = (i * plan.block_q + a) + in_lanes(plan.tile - plan.local.low)
+        end = (i * plan.block_q + a) + (in_lanes(plan.tile - low) + shift)
         tile(pl.ds(a, plan.tile), _slab(plan, end - plan.slab, plan.block_k), True)
 
 
-def _walk_band(plan: Plan, blocks: tuple[Any, Any], exists: Any, tile: Callable[..., None]) -> None:
+def _walk_band(
+    plan: Plan, blocks: tuple[Any, Any], shift: Any, exists: Any, tile: Callable[..., None]
+) -> None:
     """Calls `tile` for tiles of queries, each with the columns that the band shows of the block."""
     i, j = blocks
+    division = plan.local.division
     low, high = plan.local.low, plan.local.high
 
     def visit(offset: int) -> None:
@@ -271,10 +284,12 @@ def _walk_band(plan: Plan, blocks: tuple[Any, Any], exists: Any, tile: Callable[
                 tile(pl.ds(a, plan.tile), pl.ds(c0, c1 - c0), not whole)
 
     count_q, count_k = plan.blocks
-    if not plan.local.is_banded or (count_q, count_k) == (1, 1):
+    if not plan.local.is_banded or (division is None and (count_q, count_k) == (1, 1)):
         visit(0)
         return
     block = plan.block_q
+    if division is not None:  # numbers among the blocks of all devices
+        i, count_q = i + shift // block, -(-division.queries // block)
     wholly = []
     for d in range(1 - count_k, count_q):
         nearest, farthest = d * block - (block - 1), d * block + block - 1
