@@ -7,7 +7,7 @@ runs is found from the traced kernel: its condition is computed for all steps of
 import math
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,9 +43,8 @@ def cycles(
     if total is None:
         return 0.0
     grid, clock = call["grid_mapping"].grid, device.clock_ghz * 1e9
-    shifts = re.search(r"_shifts((?:_\d+)+)$", call["name"])
-    read = tuple(map(int, shifts[1][1:].split("_"))) if shifts else ()
-    steps, branches = math.prod(grid), kernel_branches(call["jaxpr"], grid, read)
+    shifts = [int(shift) for shift in re.findall(r"\d+", call["name"].partition("_shifts_")[2])]
+    steps, branches = math.prod(grid), kernel_branches(call["jaxpr"], grid, shifts)
     sizes = branch_sizes(_dump(scratch, _TEXT, call["name"]))
     bundles = _executed(int(total[1]), sizes, branches, steps)
     flop = steps * flop_of(call["jaxpr"])
@@ -101,17 +100,13 @@ def branch_sizes(text: str) -> list[int]:
     ]
 
 
-def kernel_branches(
-    kernel: Any, grid: tuple[int, ...], read: tuple[int, ...] = ()
-) -> list[_Branch]:
+def kernel_branches(kernel: Any, grid: tuple[int, ...], read: Sequence[int] = ()) -> list[_Branch]:
     """Returns the conditions of a traced kernel that follow from its place in the grid.
 
     read: the numbers in its first array, if that is prefetched.
     """
     places = np.indices(grid).reshape((len(grid), -1)) if grid else np.zeros((0, 1), int)
-    known: dict[Any, Any] = {}
-    if read:
-        known[kernel.invars[0]] = np.asarray(read, np.int32)
+    known: dict[Any, Any] = {kernel.invars[0]: np.asarray(read, np.int32)} if read else {}
     branches = []
     for equation in kernel.eqns:
         if equation.primitive.name == "cond":
@@ -136,10 +131,6 @@ def _evaluate(equation: Any, known: dict[Any, Any], places: np.ndarray) -> None:
         known[equation.outvars[0]] = places[params["axis"]].astype(np.int32)
         return
     operands = [_value(variable, known) for variable in equation.invars]
-    if name == "get" and len(operands) == 2 and all(operand is not None for operand in operands):
-        array, index = operands
-        known[equation.outvars[0]] = array[index]
-        return
     scalars = all(getattr(output.aval, "shape", None) == () for output in equation.outvars)
     if not scalars or any(operand is None for operand in operands):
         return
@@ -151,6 +142,8 @@ def _evaluate(equation: Any, known: dict[Any, Any], places: np.ndarray) -> None:
         results = [_value(variable, local) for variable in inner[0].outvars]
     elif inner or not operands:
         return
+    elif name == "get":
+        results = [operands[0][operands[1]]]
     else:
         whole = [np.broadcast_to(operand, places.shape[1:]) for operand in operands]
         result = equation.primitive.bind(*whole, **params)

@@ -28,20 +28,16 @@ UNBOUNDED = 1 << 30
 
 
 class Division(NamedTuple):
-    """How devices divide queries: each has parts of `part` rows, and `queries` are those of all.
+    """How devices divide queries; `queries`: the number of all.
 
-    shifts: for each part, a query's position minus its number on the device. Devices differ in
-    that, and read it from the operand `shifts`; these are the first device's.
+    part: rows of each part of a device's queries, 0 if tiles cannot begin with a part. shifts: for
+    each part, a query's position minus its number on the device. Devices differ in that, and read
+    it from the operand `shifts`; these are the first device's.
     """
 
     queries: int
     part: int
     shifts: tuple[int, ...]
-
-    @property
-    def is_aligned(self) -> bool:
-        """Returns whether a tile can begin with each part."""
-        return self.part % LANES == 0
 
 
 class Local(NamedTuple):
@@ -103,8 +99,7 @@ class Local(NamedTuple):
         """
         if self.division is None:
             return 0
-        parts = len(self.division.shifts)
-        return shifts[first // self.division.part if parts > 1 else 0]
+        return shifts[first // self.division.part if len(self.division.shifts) > 1 else 0]
 
     @property
     def is_banded(self) -> bool:
@@ -263,7 +258,7 @@ def lists_tiles(local: Local, arrays: dict[str, Any]) -> bool:
     """Returns whether kernels read which tiles are seen, and not a band alone says it."""
     is_masked = not {"segments", "lower", "pairs"}.isdisjoint(arrays)
     # Programs for a band want tiles of keys and of queries that begin alike.
-    is_shifted = local.division is not None and local.is_banded and not local.division.is_aligned
+    is_shifted = local.division is not None and local.is_banded and not local.division.part
     return is_masked or is_shifted or local.pair_mask is not None
 
 
@@ -297,8 +292,7 @@ def tile_states(
     segments, lower, pairs = operands.segments, operands.lower, operands.pairs
     (rows, columns), (count_q, count_k) = tile, count
     first, origin = jnp.arange(count_q)[:, None] * rows, jnp.arange(count_k) * columns
-    if local.division is not None:
-        first = first + local.shift(first, operands.shifts)
+    first = moved(first, local.shift(first, operands.shifts))
     nearest, farthest = first - origin - (columns - 1), first + (rows - 1) - origin
     some: Array = (farthest >= local.low) & (nearest <= local.high)
     whole: Array = (nearest >= local.low) & (farthest <= local.high)

@@ -42,7 +42,8 @@ def attend(
     # A tile has queries of one half.
     if not is_causal or rows % (2 * LANES):
         arrays["shifts"] = jnp.reshape(place * rows, 1).astype(jnp.int32)
-        return kernel(local._replace(division=Division(lengths[0], rows, (0,))), arrays)
+        division = Division(lengths[0], 0 if rows % LANES else rows, (0,))
+        return kernel(local._replace(division=division), arrays)
     last = devices - 1
     partners = [(number, last - number) for number in range(devices)]
 
@@ -51,26 +52,13 @@ def attend(
         first, second = jnp.split(array, 2, axis)
         return jnp.concatenate([first, jax.lax.ppermute(second, axes, partners)], axis)
 
-    arrays = _by_query(local, arrays, exchanged)
+    of_leaves = tuple(-1 if kind == "row" else 0 for kind in local.functions.kinds)
+    axes_of_queries: dict[str, Any] = {"query": -3, "pairs": -2, "lower": -1, "leaves": of_leaves}
+    for name, axis in (axes_of_queries | {"segments": (-1, 0)}).items():
+        if name in arrays:  # 0 stands for none
+            arrays[name] = jax.tree.map(
+                lambda axis, array: exchanged(array, axis) if axis else array, axis, arrays[name]
+            )
     arrays["shifts"] = jnp.stack([place, last - place]).astype(jnp.int32) * rows
     local = local._replace(division=Division(lengths[0], rows // 2, (0, last * rows)))
-    results = kernel(local, arrays)
-    if not local.with_lse:
-        return exchanged(results, -3)
-    return tuple(map(exchanged, results, (-3, -1)))
-
-
-def _by_query(local: Local, arrays: Arrays, change: Callable[[Array, int], Array]) -> Arrays:
-    """Returns the arrays, changed those that have an axis of queries; change: of (array, axis)."""
-    axes = {"query": -3, "pairs": -2, "lower": -1}
-    changed = {
-        name: change(array, axes[name]) if name in axes else array for name, array in arrays.items()
-    }
-    if "segments" in arrays:
-        queries, keys = arrays["segments"]
-        changed["segments"] = change(queries, -1), keys
-    changed["leaves"] = tuple(
-        change(leaf, -1) if kind == "row" else leaf
-        for kind, leaf in zip(local.functions.kinds, arrays["leaves"], strict=True)
-    )
-    return changed
+    return jax.tree.map(exchanged, kernel(local, arrays), (-3, -1) if local.with_lse else -3)

@@ -20,7 +20,7 @@ rng = np.random.default_rng(0)
 def normal(*shape):
     return jnp.asarray(rng.standard_normal(shape), jnp.float32)
 def score(l, i, j, c):
-    return l + 0.1 * c["slope"] * (i - j) + c["row"] * c["column"] + 0.003 * (i + 2 * j)
+    return l + 5 / T * c["slope"] * (i - j) + c["row"] * c["column"] + 0.15 / T * (i + 2 * j)
 T = int(length)
 S = T + 4
 leaves = {"slope": ("head", normal(2)), "row": ("row", normal(2, 2, T))}
@@ -92,14 +92,16 @@ def _errors(*arguments):
     return json.loads(output.splitlines()[-1])
 
 
-@pytest.mark.parametrize("platform", ["xla", "tpu"])
-def test_causal_scores_and_lse_of_divided_queries(platform):
-    assert max(_errors(platform, "48", "score", "lse").values()) <= 1e-6
+@pytest.mark.parametrize(("platform", "length"), [("xla", "48"), ("tpu", "2048")])
+def test_causal_scores_and_lse_of_divided_queries(platform, length):
+    assert max(_errors(platform, length, "score", "lse").values()) <= 1e-6
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("length", ["48", "2048", "3072"])
 @pytest.mark.parametrize("platform", ["xla", "tpu", pytest.param("gpu", marks=pytest.mark.nightly)])
-def test_all_that_queries_may_be_divided_with(platform):
-    errors = _errors(platform, "48")
+def test_all_that_queries_may_be_divided_with(platform, length):
+    """A device has six rows, which are no tile, or two halves of 128, or 384 rows in one part."""
+    errors = _errors(platform, length)
     assert len(errors) == 17
     assert max(errors.values()) <= 1e-6, errors

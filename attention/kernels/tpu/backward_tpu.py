@@ -61,7 +61,7 @@ def backward(
     grid = (entries, groups, plan.blocks[1], members, steps)
 
     def place(n: Any, g: Any, j: Any, m: Any, step: Any, shifts: Any = None) -> tuple[Any, ...]:
-        first, last = plan.queries_of(j, plan.shift(step, shifts))
+        first, last = plan.queries_of(j, plan.local.shift(step * plan.block_q, shifts))
         if shifts is not None:  # a block that is not seen is not read where the next one is
             return n, g, m, maximum(0, minimum(maximum(first, step), last)), j
         clamped = plan.local.is_banded and plan.resident
@@ -201,7 +201,7 @@ def _backward_kernel(
     n, g, j, m, step = (pl.program_id(axis) for axis in range(5))
     first, last = plan.queries_of(j)
     i = first + step if plan.blocks[0] > 1 else 0
-    shift = plan.shift(i, shifts)
+    shift = plan.local.shift(i * plan.block_q, shifts)
     channels = functools.partial(read_channels, plan, operands.channels)
     zero = plan.local.functions.of_zero(channels, (1, by_value.shape[1]))
     sums = _Gradients(

@@ -131,7 +131,7 @@ def forward(plans: Plans, operands: Operands, *, keep: bool, with_lse: bool) -> 
     grid = (entries, groups, members, blocks_q, steps)
 
     def place(n: Any, g: Any, m: Any, i: Any, step: Any, shifts: Any = None) -> tuple[Any, ...]:
-        first, last = plan.keys_of(i, plan.shift(i, shifts))
+        first, last = plan.keys_of(i, plan.local.shift(i * plan.block_q, shifts))
         return n, g, m, i, minimum(first + step, last) if plan.local.is_banded else step
 
     blocks = block_specs(plan, operands, place)
@@ -180,7 +180,7 @@ def _forward_kernel(
     functions = plan.local.functions
     top, total, row_sums, values = scratch
     n, g, m, i, step = (pl.program_id(axis) for axis in range(5))
-    shift = plan.shift(i, shifts)
+    shift = plan.local.shift(i * plan.block_q, shifts)
     first, last = plan.keys_of(i, shift)
     j = first + step if plan.blocks[1] > 1 else 0
     made = operands.channels if out.channels is None else out.channels

@@ -73,8 +73,7 @@ class Plan(NamedTuple):
         The first device's shifts are in it, for `attention.compilers.kernel_cycles`.
         """
         shifts = () if self.local.division is None else ("shifts", *self.local.division.shifts)
-        window = ("window",) if self.local.high < UNBOUNDED else ()
-        return "".join(f"_{part}" for part in (*window, *shifts))
+        return "_window" * (self.local.high < UNBOUNDED) + "".join(f"_{part}" for part in shifts)
 
     @property
     def tiles(self) -> tuple[int, int]:
@@ -82,14 +81,9 @@ class Plan(NamedTuple):
         count_q, count_k = self.blocks
         return count_q * self.block_q // self.tile, count_k * self.block_k // self.listed
 
-    def shift(self, i: Any, shifts: Any) -> Any:
-        """Returns what `Local.shift` gives for block i of queries."""
-        return self.local.shift(i * self.block_q, shifts)
-
     def is_ranged(self, shift: Any) -> bool:
         """Returns whether the band and a shift say which blocks are seen."""
-        is_shifted = not isinstance(shift, int)
-        return self.local.is_banded and is_shifted == (self.local.division is not None)
+        return self.local.is_banded and isinstance(shift, int) == (self.local.division is None)
 
     def keys_of(self, i: Any, shift: Any = 0) -> tuple[Any, Any]:
         """Returns the first and the last block of keys that block i of queries may see."""
@@ -189,9 +183,8 @@ def planned(plan: Plan, device_kind: str, arrays: dict[str, Any], sizes: Mapping
     most, scoped, resident = _most_rows(longest, *need)
     # With a band both sides have equal blocks, so that its edges run through corners of blocks.
     is_listed = accelerated.lists_tiles(plan.local, arrays)
-    division = plan.local.division
     # A block of queries lies in one part, and its position is a multiple of its rows.
-    part = division.part if division is not None and division.is_aligned else 0
+    part = plan.local.division.part if plan.local.division else 0
     both = longest if plan.local.is_banded else 0
     most_q, most_k = sizes.get("queries", most), sizes.get("keys", most)
     if both and most_q != most_k:

@@ -252,12 +252,11 @@ def _walk_slabs(
         for b in range(0, plan.block_k, plan.tile):
             origin = j * plan.block_k + b
             rows = _slab(plan, origin - (in_lanes(-low) + shift), plan.block_q)
-            add = functools.partial(tile, rows, pl.ds(b, plan.tile), True)
-            if isinstance(shift, int):
-                add()
-            else:  # most keys are other devices'
-                begin, end = origin + low, origin + plan.tile - 1 + high
-                pl.when((begin < shift + plan.queries) & (end >= shift))(add)
+            # Where devices divide the queries, other devices' see most keys.
+            is_seen = isinstance(shift, int) or (
+                (origin + low < shift + plan.queries) & (origin + plan.tile + high > shift)
+            )
+            pl.when(is_seen)(functools.partial(tile, rows, pl.ds(b, plan.tile), True))
         return
     for a in range(0, plan.block_q, plan.tile):
         end = (i * plan.block_q + a) + (in_lanes(plan.tile - low) + shift)
