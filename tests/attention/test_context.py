@@ -98,10 +98,17 @@ def test_causal_scores_and_lse_of_divided_queries(platform, length):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("length", ["48", "2048", "3072"])
+@pytest.mark.parametrize("platform", ["tpu", pytest.param("gpu", marks=pytest.mark.nightly)])
+def test_masks_where_devices_exchange_halves(platform):
+    """Each half has 128 rows."""
+    names = "causal", "strict", "segments", "keys and window", "lower", "function", "dense"
+    assert max(_errors(platform, "2048", *names).values()) <= 1e-6
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", ["xla", "tpu", pytest.param("gpu", marks=pytest.mark.nightly)])
-def test_all_that_queries_may_be_divided_with(platform, length):
-    """A device has six rows, which are no tile, or two halves of 128, or 384 rows in one part."""
-    errors = _errors(platform, length)
+def test_all_that_queries_may_be_divided_with(platform):
+    """A device has six rows, which are no tile."""
+    errors = _errors(platform, "48")
     assert len(errors) == 17
     assert max(errors.values()) <= 1e-6, errors
