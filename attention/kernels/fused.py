@@ -182,12 +182,20 @@ def check(problem: Problem, transform: Transform | None) -> None:
 def _on_one_device(
     problem: Problem, local: accelerated.Local, lengths: tuple[int, int], platform: str
 ) -> Callable[[dict[str, Any]], Array]:
-    """Returns what computes a device's part of the arrays; lengths: T and S of all."""
+    """Returns what computes a device's part of the arrays; lengths: T and S of all.
+
+    Raises ValueError for attention dropout where devices divide the queries.
+    """
     attend: Any = fused_gpu.attend
     if platform == "tpu":
         attend = functools.partial(fused_tpu.attend, device_kind=problem.device.device_kind)
     if problem.context is None:
         return functools.partial(attend, local)
+    if local.rate:  # the kernel's random bits are by a device's own numbers of queries
+        raise ValueError(
+            "kernel='fused' has no attention dropout where queries are divided over devices, here "
+            f"by {problem.context!r}: set the rate to 0, or use kernel='xla'"
+        )
     return functools.partial(context.attend, attend, local, problem.context, lengths)
 
 
