@@ -5,11 +5,11 @@ import shutil
 import pytest
 
 from analysis.cli import main
-from analysis.compare import error_table
+from analysis.compare import error_table, model_sizes
 from analysis.compare.frames import results
 from analysis.load.studies import read_each, read_study
 from analysis.statistics.looks import thresholds
-from analysis.views import ledger, runs, scaling, sentences, speedup, summary, time
+from analysis.views import ledger, runs, sentences, speedup, summary, time
 from sweeps.records import layout
 
 FIVE = ("standard", "laser", "standard+gate", "standard+temp", "laser+temp")
@@ -436,18 +436,18 @@ def sizes(hand_made):
 
 @CHANGES
 def test_a_saving_of_parameters_is_withheld(sizes, change, reason, capsys) -> None:
-    (row,) = scaling.of_tables(tables_of(sizes)).savings.itertuples()
+    (row,) = model_sizes.of_tables(tables_of(sizes)).savings.itertuples()
     assert (row.withheld, row.obstacle) == ("", "")
     for each in sizes if change is mix else sizes[1:2]:
         change(each)
-    (row,) = scaling.of_tables(tables_of(sizes)).savings.itertuples()
+    (row,) = model_sizes.of_tables(tables_of(sizes)).savings.itertuples()
     assert f"size_124: {reason}" in row.withheld
     assert main(["scaling", *(str(each.root) for each in sizes)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "none (see notes)" in printed
     assert ("size_124, c4_lm_124m: Unfinished" in printed) == (change is wait)
     if change is wait:
-        (row,) = scaling.of_tables(tables_of(sizes, preliminary=True)).savings.itertuples()
+        (row,) = model_sizes.of_tables(tables_of(sizes, preliminary=True)).savings.itertuples()
         assert row.withheld == ""
 
 
