@@ -56,7 +56,8 @@ def test_a_study_from_nothing_and_again(drivers):
     number = 2 + 1000 * selection["points"]["laser"]  # seed 0 has chosen the point
     trial = study / "compare/laser/digits_vit_jax" / f"trial_{number}"
     expected = {"trial.json", "hparams.json", "meta_data_0.json", "flags_0.json", "status.json"}
-    expected |= {"eval_measurements.csv", "measurements.csv", "attempts", "checkpoints"}
+    expected |= {"eval_measurements.csv", "measurements.csv", "answers.npz"}
+    expected |= {"attempts", "checkpoints"}
     assert {path.name for path in trial.iterdir()} == expected
     # By hand: tests/workloads/test_catalog.py.
     meta = layout.read_json(trial / "meta_data_0.json")

@@ -95,7 +95,8 @@ def test_example_batches_have_the_shapes_of_training(workload, data_dir):
 @pytest.mark.slow
 def test_evaluations_count_every_example_once(name, workload, data_dir):
     """Batches that are filled up give the metrics of one whole batch; its loss is the mean."""
-    key, count = jax.random.key(0), workload.num_validation_examples
+    # With a key of 0, BERT has no masked token of the test split right.
+    key, count = jax.random.key(2), workload.num_validation_examples
     params, state = workload.init_model_fn(key)
     params = parameters.moved(params, 0.2)
     metrics = workload.eval_model(count, params, state, key, data_dir)
